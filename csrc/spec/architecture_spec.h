@@ -1,0 +1,63 @@
+// One network of the AERO family: its label's choices and its sizes, nothing else.
+//
+// Letters: T context_length, d width, H num_heads, d_k head_dim, L num_layers, V vocab_size, F
+// hidden_width.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace aero::spec {
+
+enum class Family { kGpt2, kPythia };
+
+enum class Norm { kNone, kLayer, kFoldableChannel, kFoldableScalar };
+
+enum class FinalNorm { kNone, kLayer, kFoldable };
+
+enum class FeedForward {
+  kGelu,
+  kRelu,
+  kLeakyReluLayer,
+  kLeakyReluGlobal,
+  kLinear,
+  kWeightNorm,
+  kSpectralNorm,
+  kFused,
+  kScaled,
+  kScaledFused,
+};
+
+// Linear layers under weight or spectral normalization.
+enum class NormalizedLayers { kFfn, kQk, kQkFfn, kQkvFfn, kQkvoFfn };
+
+enum class Temperature { kNone, kHeadPosition, kHead, kScalar };
+
+// The default member values are the GPT-2 (small) network `SM` at T = 128.
+struct ArchitectureSpec {
+  Family family = Family::kGpt2;
+  std::int64_t num_layers = 12;       // L
+  std::int64_t num_heads = 12;        // H
+  std::int64_t head_dim = 64;         // d_k, need not be d / H
+  std::int64_t width = 768;           // d
+  std::int64_t hidden_width = 3072;   // F, inner width of an unfused FFN
+  std::int64_t context_length = 128;  // T
+  std::int64_t vocab_size = 50257;    // V
+  bool tied_embeddings = true;        // the head is the transposed token embedding
+  double rotary_fraction = 0.0;       // share of d_k that rotates; 0: learned absolute positions
+  bool parallel_residual = false;     // attention and FFN read the same stream
+  Norm norm = Norm::kNone;            // before attention and before the FFN
+  FinalNorm final_norm = FinalNorm::kNone;
+  FeedForward ffn = FeedForward::kLinear;
+  NormalizedLayers normalized_layers = NormalizedLayers::kFfn;  // for weight and spectral norm
+  std::int64_t num_pruned_ffns = 0;                             // the deepest FFNs are absent
+  Temperature temperature = Temperature::kNone;
+  bool entropy_regularized = false;  // trained with the entropy penalty
+  bool shaped_attention = false;     // the `SOTA:` networks of He & Hofmann (2024)
+
+  bool operator==(const ArchitectureSpec&) const = default;
+};
+
+}  // namespace aero::spec
