@@ -1,0 +1,98 @@
+// Attention with a temperature per row and the entropy of every row, fused: the [T, S] scores are
+// never stored.
+//
+// Row i of head h:  s_ij = (scale / t_i) q_i . k_j,  P = softmax_j(s),  out = P v,
+//                   entropy_i = -sum_j P_ij ln P_ij (nats),  logsumexp_i = ln sum_j exp(s_ij).
+// A row that sees no key gives out 0, entropy 0, logsumexp -inf and zero gradients.
+// Equations and their derivation: online_softmax.h. Contract of the entry points: README.md.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/layout.h"
+
+namespace aero::kernels {
+
+/// What both directions read. Letters: B batch, H heads, G key heads (H a multiple of G), T
+/// queries, S keys, D head width (at most kMaxHeadDim). B, H, T and S may be zero.
+struct AttentionEntropyParams {
+  DataType data_type = DataType::kFloat32;
+  int64_t batch = 0;
+  int64_t heads = 0;
+  int64_t key_heads = 0;
+  int64_t queries = 0;
+  int64_t keys = 0;
+  int64_t head_dim = 0;
+
+  const void* q = nullptr;  ///< [B, H, T, D]
+  const void* k = nullptr;  ///< [B, G, S, D]
+  const void* v = nullptr;  ///< [B, G, S, D]
+  Strides q_strides, k_strides, v_strides;
+
+  double scale = 1.0;
+  /// [B, H, T], float (double for kFloat64), nonzero, any sign; null means 1.
+  const void* temperature = nullptr;
+  Strides temperature_strides;
+
+  bool is_causal = false;  ///< query i sees keys j <= i + S - T
+  /// [B, H, T, S], true where the query sees the key; null means everywhere. Combined with
+  /// is_causal by and.
+  const bool* mask = nullptr;
+  MaskStrides mask_strides;
+};
+
+struct AttentionEntropyForwardParams : AttentionEntropyParams {
+  void* out = nullptr;  ///< [B, H, T, D], data_type
+  Strides out_strides;
+  void* entropy = nullptr;     ///< [B, H, T] contiguous, float (double for kFloat64), nats
+  void* logsumexp = nullptr;   ///< [B, H, T] contiguous, float (double for kFloat64)
+  void* statistics = nullptr;  ///< [B, H, 3, T] contiguous, type of entropy; null: not kept
+};
+
+/// Every incoming gradient may be null (then it is zero) and every outgoing gradient may be null
+/// (then it is not written).
+struct AttentionEntropyBackwardParams : AttentionEntropyParams {
+  const void* out = nullptr;  ///< [B, H, T, D], from the forward pass; read only when dout is given
+  Strides out_strides;
+  const void* statistics = nullptr;  ///< [B, H, 3, T] contiguous, from the forward pass
+
+  const void* dout = nullptr;  ///< [B, H, T, D], data_type
+  Strides dout_strides;
+  const void* dentropy = nullptr;    ///< [B, H, T] contiguous, float (double for kFloat64)
+  const void* dlogsumexp = nullptr;  ///< [B, H, T] contiguous, float (double for kFloat64)
+
+  void* dq = nullptr;  ///< [B, H, T, D], data_type
+  void* dk = nullptr;  ///< [B, G, S, D], data_type
+  void* dv = nullptr;  ///< [B, G, S, D], data_type
+  Strides dq_strides, dk_strides, dv_strides;
+  void* dtemperature = nullptr;  ///< [B, H, T] contiguous, type of entropy, one value per row
+
+  /// Threads that will share the items. With fewer heads than threads the work is cut finer, at the
+  /// price of computing scores and dP twice. Bitwise the same run to run for one value of it.
+  int64_t threads = 1;
+};
+
+inline constexpr int64_t kMaxHeadDim = 256;
+
+namespace cpu {
+
+/// Scratch that the caller allocates once for a whole call, 64-byte aligned, not initialised.
+/// Throws std::invalid_argument where AERO_CPU_ISA is bad (dispatch.h), so call it before the
+/// parallel loop.
+size_t workspace_bytes(const AttentionEntropyForwardParams& params, int64_t threads);
+size_t workspace_bytes(const AttentionEntropyBackwardParams& params, int64_t threads);
+
+/// Independent pieces of work, to be shared out in contiguous ranges.
+int64_t item_count(const AttentionEntropyForwardParams& params);
+int64_t item_count(const AttentionEntropyBackwardParams& params);
+
+/// Does items [first, last). Concurrent calls carry distinct `thread` in [0, threads) and disjoint
+/// ranges; `workspace` is the one sized by workspace_bytes.
+void run(const AttentionEntropyForwardParams& params, void* workspace, int64_t first, int64_t last,
+         int64_t thread);
+void run(const AttentionEntropyBackwardParams& params, void* workspace, int64_t first, int64_t last,
+         int64_t thread);
+
+}  // namespace cpu
+}  // namespace aero::kernels

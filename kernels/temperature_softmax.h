@@ -1,0 +1,78 @@
+// Softmax over the last dimension of given scores, with a temperature per row and the entropy of
+// every row.
+//
+// s_ij = scores_ij / t_i,  P = softmax_j(s),  entropy_i = -sum_j P_ij ln P_ij (nats),
+// logsumexp_i = ln sum_j exp(s_ij). A row that sees no key gives probabilities 0, entropy 0,
+// logsumexp -inf and zero gradients. Equations: online_softmax.h. Contract of the entry points:
+// README.md.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/layout.h"
+
+namespace aero::kernels {
+
+/// What both directions read. Letters: B batch, H heads, T queries, S keys; any may be zero.
+struct TemperatureSoftmaxParams {
+  DataType data_type = DataType::kFloat32;
+  int64_t batch = 0;
+  int64_t heads = 0;
+  int64_t queries = 0;
+  int64_t keys = 0;
+
+  const void* scores = nullptr;  ///< [B, H, T, S]
+  Strides scores_strides;
+
+  /// [B, H, T], float (double for kFloat64), nonzero, any sign; null means 1.
+  const void* temperature = nullptr;
+  Strides temperature_strides;
+
+  bool is_causal = false;  ///< query i sees keys j <= i + S - T
+  /// [B, H, T, S], true where the query sees the key; null means everywhere. Combined with
+  /// is_causal by and.
+  const bool* mask = nullptr;
+  MaskStrides mask_strides;
+};
+
+struct TemperatureSoftmaxForwardParams : TemperatureSoftmaxParams {
+  void* probabilities = nullptr;  ///< [B, H, T, S], data_type
+  Strides probabilities_strides;
+  void* entropy = nullptr;     ///< [B, H, T] contiguous, float (double for kFloat64), nats
+  void* logsumexp = nullptr;   ///< [B, H, T] contiguous, float (double for kFloat64)
+  void* statistics = nullptr;  ///< [B, H, 3, T] contiguous, type of entropy; null: not kept
+};
+
+/// Every incoming gradient may be null (then it is zero) and every outgoing gradient may be null
+/// (then it is not written). The probabilities are recomputed from the scores: rounded ones would
+/// cost the entropy its digits.
+struct TemperatureSoftmaxBackwardParams : TemperatureSoftmaxParams {
+  const void* statistics = nullptr;  ///< [B, H, 3, T] contiguous, from the forward pass
+
+  const void* dprobabilities = nullptr;  ///< [B, H, T, S], data_type
+  Strides dprobabilities_strides;
+  const void* dentropy = nullptr;    ///< [B, H, T] contiguous, float (double for kFloat64)
+  const void* dlogsumexp = nullptr;  ///< [B, H, T] contiguous, float (double for kFloat64)
+
+  void* dscores = nullptr;  ///< [B, H, T, S], data_type
+  Strides dscores_strides;
+  void* dtemperature = nullptr;  ///< [B, H, T] contiguous, type of entropy, one value per row
+};
+
+namespace cpu {
+
+/// Same contract as in attention_entropy.h.
+size_t workspace_bytes(const TemperatureSoftmaxForwardParams& params, int64_t threads);
+size_t workspace_bytes(const TemperatureSoftmaxBackwardParams& params, int64_t threads);
+
+int64_t item_count(const TemperatureSoftmaxForwardParams& params);
+int64_t item_count(const TemperatureSoftmaxBackwardParams& params);
+
+void run(const TemperatureSoftmaxForwardParams& params, void* workspace, int64_t first,
+         int64_t last, int64_t thread);
+void run(const TemperatureSoftmaxBackwardParams& params, void* workspace, int64_t first,
+         int64_t last, int64_t thread);
+
+}  // namespace cpu
+}  // namespace aero::kernels
