@@ -1,0 +1,75 @@
+# `make` lists the targets. Everything is set up in .venv and build/; nothing outside is touched,
+# except that `make test` installs GoogleTest through apt when it is missing and that is allowed.
+
+PYTHON    ?= python3
+TORCH     ?= torch==2.13.0
+AERO_CUDA ?= OFF
+SEEDS     ?= 1
+VENV      := .venv
+BIN       := $(VENV)/bin
+NATIVE    := CMakeLists.txt pyproject.toml python/build_backend.py \
+             $(shell find kernels csrc -name '*.cpp' -o -name '*.h')
+CPP_TESTS := $(shell find tests/cpp -name '*.cpp' -o -name '*.h')
+PIP       := $(BIN)/python -m pip install --disable-pip-version-check
+INSTALL   := PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) --no-build-isolation \
+             --config-settings=cmake.define.AERO_CUDA=$(AERO_CUDA)
+DEMO_LABELS := SM+LN+G SM+ScFuFFN "EReg(SM(t)+ScFuFFN)" SM+FN+ScFuFFN SM+FN+R
+
+.PHONY: help demo test build lint bench notebooks clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
+
+demo: $(VENV)/.built ## train five small networks, compare them in runs/demo/report.html (15 minutes)
+	$(BIN)/aero train --recipe demo --data stdlib --output runs/demo \
+	  $(foreach label,$(DEMO_LABELS),--label $(label)) $(foreach seed,$(shell seq $(SEEDS)),--seed $(seed))
+	$(BIN)/aero report runs/demo
+
+test: $(VENV)/.tests build/tests/.built ## run the C++ and the Python tests
+	ctest --test-dir build/tests --output-on-failure --parallel 2
+	$(BIN)/python -m pytest
+
+build: $(VENV)/.built ## build and install into .venv (editable)
+
+lint: $(VENV)/.lint $(VENV)/.built ## formatters, linters and type checker; changes nothing
+	$(BIN)/pre-commit run --all-files
+
+bench: $(VENV)/.built ## time operators and simulator against named opponents
+	for file in benchmarks/*.py; do $(BIN)/python $$file || exit 1; done
+
+notebooks: $(VENV)/.tests ## execute the notebooks
+	@echo "there are no notebooks yet"
+
+clean: ## remove the environment and everything built; runs/ stays
+	rm -rf $(VENV) build dist
+
+# --- how the environment comes about ---------------------------------------------------------------
+
+$(VENV)/.tools:
+	@echo "==> creating $(VENV) with $(TORCH) and the build tools"
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -c "import torch" 2>/dev/null || $(PIP) "$(TORCH)" numpy
+	$(PIP) "scikit-build-core>=1.0,<2" "pybind11>=3.0,<4" "ninja>=1.11,<2"
+	@touch $@
+
+$(VENV)/.built: $(VENV)/.tools $(NATIVE)
+	@echo "==> installing the dependencies and building the native code (two minutes the first time)"
+	$(INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.tests: $(VENV)/.built
+	$(INSTALL) --editable .[test]
+	@touch $@
+
+$(VENV)/.lint: $(VENV)/.built
+	$(INSTALL) --editable .[lint]
+	@touch $@
+
+build/tests/.built: $(VENV)/.tools $(NATIVE) $(CPP_TESTS)
+	@test -e /usr/include/gtest/gtest.h || (apt-get update -qq && apt-get install -y -qq libgtest-dev) || \
+	  (echo "make test needs GoogleTest: install the system package libgtest-dev" && exit 1)
+	cmake -S . -B build/tests -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	  -DAERO_TESTS=ON -DAERO_SANITIZE=ON -DAERO_PYTHON=OFF -DAERO_TORCH_OPS=OFF
+	cmake --build build/tests
+	@touch $@

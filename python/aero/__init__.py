@@ -1,0 +1,37 @@
+"""AERO: softmax-only language models with entropy-regularized attention.
+
+Importing `aero` imports neither torch nor the native libraries; each part loads on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from aero.architecture import ArchitectureSpec as ArchitectureSpec
+
+__version__ = "0.1.0"
+
+# Public name -> module that defines it. No submodule bears the name of an exported function.
+_EXPORTS = {
+    "AeroConfig": "aero.models",
+    "AeroForCausalLM": "aero.models",
+    "ArchitectureSpec": "aero.architecture",
+    "fold_norm": "aero.conversion",
+}
+_SUBMODULES = ("analysis", "architecture", "conversion", "models", "mpc", "nn", "ops", "report", "train")
+
+__all__ = ["__version__", *sorted(_EXPORTS), *_SUBMODULES]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _EXPORTS:
+        return getattr(importlib.import_module(_EXPORTS[name]), name)
+    if name in _SUBMODULES:
+        return importlib.import_module(f"aero.{name}")
+    raise AttributeError(f"module 'aero' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
