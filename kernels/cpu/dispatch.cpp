@@ -1,0 +1,88 @@
+#include "kernels/cpu/dispatch.h"
+
+#include <array>
+#include <cstdlib>
+#include <stdexcept>
+
+namespace aero::kernels::cpu {
+namespace {
+
+constexpr std::array kIsas = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16};
+
+const char* name_of(Isa isa) {
+  switch (isa) {
+    case Isa::kScalar:
+      return "scalar";
+    case Isa::kAvx2:
+      return "avx2";
+    case Isa::kAvx512:
+      return "avx512";
+    case Isa::kAvx512Bf16:
+      return "avx512bf16";
+  }
+  return "";
+}
+
+// Each set includes the one before it. __builtin_cpu_supports also asks the operating system
+// whether it saves the registers.
+bool machine_has(Isa isa) {
+#if defined(__x86_64__)
+  switch (isa) {
+    case Isa::kScalar:
+      return true;
+    case Isa::kAvx2:
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+             __builtin_cpu_supports("f16c");
+    case Isa::kAvx512:
+      return machine_has(Isa::kAvx2) && __builtin_cpu_supports("avx512f") &&
+             __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+             __builtin_cpu_supports("avx512vl");
+    case Isa::kAvx512Bf16:
+      return machine_has(Isa::kAvx512) && __builtin_cpu_supports("avx512bf16");
+  }
+  return false;
+#else
+  return isa == Isa::kScalar;
+#endif
+}
+
+Isa best_isa() {
+  static const Isa best = [] {
+    Isa found = Isa::kScalar;
+    for (const Isa isa : kIsas)
+      if (machine_has(isa)) found = isa;
+    return found;
+  }();
+  return best;
+}
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+}  // namespace
+
+std::vector<std::string> available_isa_names() {
+  std::vector<std::string> names;
+  for (const Isa isa : kIsas)
+    if (machine_has(isa)) names.emplace_back(name_of(isa));
+  return names;
+}
+
+Isa isa() {
+  const char* wanted = std::getenv("AERO_CPU_ISA");
+  if (!wanted || !*wanted) return best_isa();
+  for (const Isa isa : kIsas)
+    if (std::string(wanted) == name_of(isa) && machine_has(isa)) return isa;
+  std::vector<std::string> allowed;
+  for (const Isa isa : kIsas) allowed.emplace_back(name_of(isa));
+  throw std::invalid_argument("AERO_CPU_ISA must be one of " + joined(allowed) +
+                              ", of which this machine has " + joined(available_isa_names()) +
+                              ", got " + wanted);
+}
+
+std::string isa_name() { return name_of(isa()); }
+
+}  // namespace aero::kernels::cpu
