@@ -5,14 +5,14 @@ PYTHON    ?= python3
 TORCH     ?= torch==2.13.0
 AERO_CUDA ?= OFF
 SEEDS     ?= 1
+SHELL     := /bin/bash
+.SHELLFLAGS := -eo pipefail -c
 VENV      := .venv
 BIN       := $(VENV)/bin
 NATIVE    := CMakeLists.txt pyproject.toml python/build_backend.py \
              $(shell find kernels csrc -name '*.cpp' -o -name '*.h')
 CPP_TESTS := $(shell find tests/cpp -name '*.cpp' -o -name '*.h')
 PIP       := $(BIN)/python -m pip install --disable-pip-version-check
-INSTALL   := PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) --no-build-isolation \
-             --config-settings=cmake.define.AERO_CUDA=$(AERO_CUDA)
 DEMO_LABELS := SM+LN+G SM+ScFuFFN "EReg(SM(t)+ScFuFFN)" SM+FN+ScFuFFN SM+FN+R
 
 .PHONY: help demo test build lint bench notebooks clean
@@ -54,16 +54,21 @@ $(VENV)/.tools:
 	@touch $@
 
 $(VENV)/.built: $(VENV)/.tools $(NATIVE)
-	@echo "==> installing the dependencies and building the native code (two minutes the first time)"
-	$(INSTALL) --editable .
+	@echo "==> building the native code"
+	@mkdir -p build
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) --verbose --no-build-isolation --no-deps --editable . \
+	  --config-settings=cmake.define.AERO_CUDA=$(AERO_CUDA) 2>&1 | tee build/native.log | \
+	  { grep --line-buffered -oE '\[[0-9]+/[0-9]+\] .*' || true; } || (tail -n 40 build/native.log; exit 1)
+	@echo "==> installing the dependencies"
+	$(PIP) aero-torch
 	@touch $@
 
 $(VENV)/.tests: $(VENV)/.built
-	$(INSTALL) --editable .[test]
+	$(PIP) aero-torch[test]
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.built
-	$(INSTALL) --editable .[lint]
+	$(PIP) aero-torch[lint]
 	@touch $@
 
 build/tests/.built: $(VENV)/.tools $(NATIVE) $(CPP_TESTS)
