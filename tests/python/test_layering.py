@@ -1,0 +1,134 @@
+"""The arrows between the rooms (CONTRIBUTING.md), checked over includes and imports."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "python" / "aero"
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
+
+# C++ room -> first words of the include paths it may name. Standard headers have no slash and no
+# suffix; what is not listed here is forbidden.
+MAY_INCLUDE = {
+    "kernels": ("kernels/",),
+    "csrc/spec": ("csrc/spec/",),
+    "csrc/mpc": ("csrc/mpc/", "csrc/spec/"),
+    "csrc/bindings": ("csrc/bindings/", "csrc/spec/", "csrc/mpc/", "pybind11/"),
+    "csrc/torch_ops": ("csrc/torch_ops/", "kernels/", "torch/"),
+}
+SYSTEM_HEADERS = {"immintrin.h", "cpuid.h"}
+
+# Python room -> rooms of the package it may import.
+MAY_IMPORT = {
+    "_library": {"_core"},
+    "architecture": {"_core"},
+    "mpc": {"_core", "architecture"},
+    "analysis": set(),
+    "ops": {"_core", "_library"},
+    "nn": {"ops", "architecture"},
+    "models": {"ops", "nn", "architecture"},
+    "conversion": {"models", "nn", "mpc", "architecture"},
+    "report": {"architecture", "mpc", "analysis"},
+    "train": {"models", "analysis", "report", "architecture"},
+    "cli": {
+        "_core", "_library", "architecture", "mpc", "analysis", "ops", "nn", "models", "conversion",
+        "report", "train",
+    },
+}  # fmt: skip
+# Third-party packages that analysis may use.
+ANALYSIS_PACKAGES = {"numpy", "matplotlib", "mpl_toolkits"}
+
+
+def cpp_files(room: str) -> list[Path]:
+    return sorted(p for p in (ROOT / room).rglob("*") if p.suffix in {".h", ".cpp", ".cu", ".cuh"})
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports_of(path: Path) -> Iterator[tuple[str, bool]]:
+    """Yield every absolute module name a file imports and whether at import time of the file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    package = ".".join(("aero", *path.relative_to(PACKAGE).parts[:-1]))
+    outermost = {id(node) for node in tree.body}
+    for node in ast.walk(tree):
+        top = id(node) in outermost
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, top) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parent = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*parent, base] if base else parent)
+            yield base, top
+            if base == "aero":
+                yield from ((f"aero.{alias.name}", top) for alias in node.names)
+
+
+@pytest.mark.parametrize("room", MAY_INCLUDE)
+def test_cpp_rooms_include_only_what_they_may(room: str) -> None:
+    files = cpp_files(room)
+    assert files, f"{room} holds no C++ file"
+    for path in files:
+        for bracket, name in INCLUDE.findall(path.read_text(encoding="utf-8")):
+            standard = bracket == "<" and "/" not in name and not name.endswith(".h")
+            allowed = standard or name in SYSTEM_HEADERS or name.startswith(MAY_INCLUDE[room])
+            assert allowed, f"{path.relative_to(ROOT)} may not include {name}"
+            if bracket == '"':
+                assert (ROOT / name).is_file(), f"{path.relative_to(ROOT)}: no file {name}"
+
+
+def test_cpu_and_cuda_kernels_do_not_include_each_other() -> None:
+    for own, other in (("cpu", "cuda"), ("cuda", "cpu")):
+        for path in cpp_files(f"kernels/{own}"):
+            assert f"kernels/{other}/" not in path.read_text(encoding="utf-8"), path
+
+
+def test_python_rooms_import_only_what_they_may() -> None:
+    rooms = {room_of(p) for p in PACKAGE.rglob("*.py")} - {"__init__"}
+    assert rooms <= MAY_IMPORT.keys() | {"__main__"}, f"unknown rooms: {rooms - MAY_IMPORT.keys()}"
+    for path in sorted(PACKAGE.rglob("*.py")):
+        room = room_of(path)
+        if room in {"__init__", "__main__"}:
+            continue
+        for name, _ in imports_of(path):
+            parts = name.split(".")
+            if parts[0] == "aero" and len(parts) > 1 and parts[1] not in {room, "__version__"}:
+                where = path.relative_to(ROOT)
+                assert parts[1] in MAY_IMPORT[room], f"{where} may not import aero.{parts[1]}"
+
+
+@pytest.mark.parametrize("room", ["architecture", "mpc", "analysis", "report"])
+def test_torch_free_rooms_never_name_torch(room: str) -> None:
+    paths = [p for p in PACKAGE.rglob("*.py") if room_of(p) == room]
+    assert paths
+    for path in paths:
+        for name, _ in imports_of(path):
+            assert name.split(".")[0] not in {"torch", "transformers"}, f"{path} imports {name}"
+
+
+def test_analysis_needs_only_numpy_and_matplotlib() -> None:
+    for path in (p for p in PACKAGE.rglob("*.py") if room_of(p) == "analysis"):
+        for name, _ in imports_of(path):
+            top = name.split(".")[0]
+            known = top in sys.stdlib_module_names or top in ANALYSIS_PACKAGES | {"aero"}
+            assert known, f"{path.relative_to(ROOT)} imports {name}"
+
+
+def test_package_and_torch_free_rooms_import_without_torch() -> None:
+    program = (
+        "import sys; sys.modules['torch'] = None; sys.modules['transformers'] = None\n"
+        "import aero, aero.architecture, aero.mpc, aero.analysis, aero.report, aero.cli\n"
+        "print(aero.mpc.simulate('SM', model='tiny', context_length=8).comm_bytes > 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "True", done.stderr
