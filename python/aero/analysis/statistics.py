@@ -1,0 +1,112 @@
+"""Statistics of head entropies: which heads look everywhere, which at one token, which broke.
+
+Letters: L layers, H heads, T query positions. Entropies are in nats.
+Heads are counted in quarters of [0, max] (AERO, Section 3.1, Figure 3a): the first quarter is
+entropy collapse, the last is entropic overload. `max` is the largest observed head entropy (the
+paper, `observed_max` in our files) or log T (`log_context`).
+"""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["heads_in_quarter", "layerwise_mean", "nan_counts", "quarter_shares"]
+
+FloatArray = NDArray[np.float64]
+
+
+def layerwise_mean(head_entropy: ArrayLike) -> FloatArray:
+    """Returns the mean entropy of each layer's finite heads; NaN where a layer has none.
+
+    Args:
+        head_entropy: [..., L, H], nats.
+
+    Returns:
+        [..., L], nats.
+
+    Example:
+        >>> layerwise_mean([[1.0, 3.0], [2.0, float("nan")]])
+        array([2., 2.])
+    """
+    entropy = np.asarray(head_entropy, dtype=np.float64)
+    finite = np.isfinite(entropy)
+    count = finite.sum(axis=-1)
+    total = np.where(finite, entropy, 0.0).sum(axis=-1)
+    mean: FloatArray = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    return mean
+
+
+def nan_counts(head_entropy: ArrayLike) -> NDArray[np.int64]:
+    """Returns how many heads of each layer have a non-finite entropy.
+
+    Args:
+        head_entropy: [..., L, H], nats.
+
+    Returns:
+        [..., L], counts.
+
+    Example:
+        >>> nan_counts([[1.0, 3.0], [2.0, float("nan")]])
+        array([0, 1])
+    """
+    entropy = np.asarray(head_entropy, dtype=np.float64)
+    return np.asarray((~np.isfinite(entropy)).sum(axis=-1), dtype=np.int64)
+
+
+def _quarter_of(head_entropy: ArrayLike, maximum: float) -> NDArray[np.int64]:
+    """Quarter 0..3 of every head, -1 where the entropy is not finite."""
+    if not maximum >= 0.0 or not np.isfinite(maximum):
+        raise ValueError(f"quarter_shares: maximum must be finite and >= 0, got {maximum}")
+    entropy = np.asarray(head_entropy, dtype=np.float64)
+    finite = np.isfinite(entropy)
+    # Heads that all look at one token have maximum 0: every one of them is collapsed.
+    scaled = np.where(finite, entropy, 0.0) * (4.0 / maximum if maximum > 0.0 else 0.0)
+    return np.where(finite, np.clip(np.floor(scaled), 0, 3), -1).astype(np.int64)
+
+
+def quarter_shares(head_entropy: ArrayLike, maximum: float) -> FloatArray:
+    """Returns the share of finite heads in each quarter of [0, maximum].
+
+    The quarters are [0, max/4), [max/4, max/2), [max/2, 3 max/4), [3 max/4, max] (AERO, Figure 3a).
+
+    Args:
+        head_entropy: any shape, one value per head, nats; non-finite heads are left out.
+        maximum: upper end of the last quarter, nats.
+
+    Returns:
+        [4], fractions that add up to 1, or four zeros if no head is finite.
+
+    Raises:
+        ValueError: `maximum` is negative or not finite.
+
+    Example:
+        >>> quarter_shares([0.1, 0.9, 1.5, 2.5, 3.9], maximum=4.0)
+        array([0.4, 0.2, 0.2, 0.2])
+    """
+    quarter = _quarter_of(head_entropy, maximum)
+    counts = np.array([(quarter == index).sum() for index in range(4)], dtype=np.float64)
+    shares: FloatArray = counts / max(counts.sum(), 1.0)
+    return shares
+
+
+def heads_in_quarter(head_entropy: ArrayLike, maximum: float, quarter: int) -> list[list[int]]:
+    """Returns [layer, head] of every head in one quarter of [0, maximum], counted from 0.
+
+    Args:
+        head_entropy: [L, H], nats.
+        maximum: upper end of the last quarter, nats.
+        quarter: 0 (collapsed) to 3 (overloaded).
+
+    Returns:
+        A list of [layer, head] pairs in reading order.
+
+    Raises:
+        ValueError: `maximum` is negative or not finite, or `quarter` is not 0..3.
+
+    Example:
+        >>> heads_in_quarter([[0.1, 3.9], [2.0, 0.0]], maximum=4.0, quarter=0)
+        [[0, 0], [1, 1]]
+    """
+    if quarter not in range(4):
+        raise ValueError(f"heads_in_quarter: quarter must be 0, 1, 2 or 3, got {quarter}")
+    pairs: list[list[int]] = np.argwhere(_quarter_of(head_entropy, maximum) == quarter).tolist()
+    return pairs
