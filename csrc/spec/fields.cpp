@@ -1,0 +1,247 @@
+#include "csrc/spec/fields.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <initializer_list>
+#include <stdexcept>
+#include <type_traits>
+
+#include "csrc/spec/enum_names.h"
+#include "csrc/spec/nearest_word.h"
+
+namespace aero::spec {
+namespace {
+
+using Spec = ArchitectureSpec;
+
+using Member = std::variant<std::int64_t Spec::*, bool Spec::*, double Spec::*, Family Spec::*,
+                            Norm Spec::*, FinalNorm Spec::*, FeedForward Spec::*,
+                            NormalizedLayers Spec::*, Temperature Spec::*>;
+
+struct Field {
+  std::string_view name;
+  Member member;
+  std::int64_t smallest = 0;  // of integers
+  std::int64_t largest = 0;
+};
+
+const std::array kFields{
+    Field{"family", &Spec::family},
+    Field{"num_layers", &Spec::num_layers, 1, kMaxLayers},
+    Field{"num_heads", &Spec::num_heads, 1, kMaxHeads},
+    Field{"head_dim", &Spec::head_dim, 1, kMaxWidth},
+    Field{"width", &Spec::width, 1, kMaxWidth},
+    Field{"hidden_width", &Spec::hidden_width, 1, kMaxWidth},
+    Field{"context_length", &Spec::context_length, 1, kMaxContext},
+    Field{"vocab_size", &Spec::vocab_size, 1, kMaxVocabulary},
+    Field{"tied_embeddings", &Spec::tied_embeddings},
+    Field{"rotary_fraction", &Spec::rotary_fraction},
+    Field{"parallel_residual", &Spec::parallel_residual},
+    Field{"norm", &Spec::norm},
+    Field{"final_norm", &Spec::final_norm},
+    Field{"ffn", &Spec::ffn},
+    Field{"normalized_layers", &Spec::normalized_layers},
+    Field{"num_pruned_ffns", &Spec::num_pruned_ffns, 0, kMaxLayers},
+    Field{"temperature", &Spec::temperature},
+    Field{"entropy_regularized", &Spec::entropy_regularized},
+    Field{"shaped_attention", &Spec::shaped_attention},
+};
+
+[[noreturn]] void fail(std::string_view field, const std::string& expected,
+                       const std::string& got) {
+  throw std::invalid_argument("ArchitectureSpec: " + std::string(field) + " must be " + expected +
+                              ", got " + got);
+}
+
+const Field& find_field(std::string_view name) {
+  const auto* found =
+      std::find_if(kFields.begin(), kFields.end(), [&](const Field& f) { return f.name == name; });
+  if (found != kFields.end()) return *found;
+  throw std::invalid_argument("ArchitectureSpec: there is no field " + quoted(name) +
+                              "; did you mean " + quoted(nearest_word(name, field_names())) + "?");
+}
+
+std::string shown(double value) {
+  std::string text = std::to_string(value);
+  text.erase(text.find_last_not_of('0') + 1);
+  return text.ends_with('.') ? text + "0" : text;
+}
+
+std::string shown(const FieldValue& value) {
+  return std::visit(
+      [](const auto& content) -> std::string {
+        using Content = std::decay_t<decltype(content)>;
+        if constexpr (std::is_same_v<Content, bool>) return content ? "True" : "False";
+        if constexpr (std::is_same_v<Content, std::int64_t>) return std::to_string(content);
+        if constexpr (std::is_same_v<Content, double>) return shown(content);
+        if constexpr (std::is_same_v<Content, std::string>) return quoted(content);
+      },
+      value);
+}
+
+template <class Enum>
+Enum enum_from(const Field& field, const FieldValue& value) {
+  const auto& words = EnumNames<Enum>::words;
+  const auto* word = std::get_if<std::string>(&value);
+  const auto* found = word ? std::find(words.begin(), words.end(), *word) : words.end();
+  if (found != words.end()) return static_cast<Enum>(found - words.begin());
+  const std::string suggestion =
+      word ? "; did you mean " + quoted(nearest_word(*word, words)) + "?" : "";
+  fail(field.name, quoted_list(words), shown(value) + suggestion);
+}
+
+std::string range_of(const Field& field) {
+  return "an integer from " + std::to_string(field.smallest) + " to " +
+         std::to_string(field.largest);
+}
+
+void set_field(Spec& spec, const Field& field, const FieldValue& value) {
+  std::visit(
+      [&](auto member) {
+        using Content = std::decay_t<decltype(spec.*member)>;
+        if constexpr (std::is_enum_v<Content>) {
+          spec.*member = enum_from<Content>(field, value);
+        } else if constexpr (std::is_same_v<Content, double>) {
+          if (const auto* number = std::get_if<double>(&value))
+            spec.*member = *number;
+          else if (const auto* whole = std::get_if<std::int64_t>(&value))
+            spec.*member = static_cast<double>(*whole);
+          else
+            fail(field.name, "a number from 0 to 1", shown(value));
+        } else if (const auto* content = std::get_if<Content>(&value)) {
+          spec.*member = *content;
+        } else {
+          fail(field.name, std::is_same_v<Content, bool> ? "True or False" : range_of(field),
+               shown(value));
+        }
+      },
+      field.member);
+}
+
+FieldValue get_field(const Spec& spec, const Field& field) {
+  return std::visit(
+      [&](auto member) -> FieldValue {
+        using Content = std::decay_t<decltype(spec.*member)>;
+        if constexpr (std::is_enum_v<Content>)
+          return std::string(name_of(spec.*member));
+        else
+          return spec.*member;
+      },
+      field.member);
+}
+
+void check_ranges(const Spec& spec) {
+  for (const Field& field : kFields)
+    if (const auto* member = std::get_if<std::int64_t Spec::*>(&field.member)) {
+      const std::int64_t value = spec.**member;
+      if (value < field.smallest || value > field.largest)
+        fail(field.name, range_of(field), std::to_string(value));
+    }
+}
+
+bool default_parallel_residual(const Spec& spec) {
+  return spec.family == Family::kPythia || spec.shaped_attention;
+}
+
+bool has_normalized_layers(FeedForward ffn) {
+  return ffn == FeedForward::kWeightNorm || ffn == FeedForward::kSpectralNorm;
+}
+
+// Fields that are not named and held their default before hold it again.
+void follow_defaults(const Spec& before, Spec& spec, const FieldValues& values) {
+  const auto named = [&](std::string_view name) {
+    return std::any_of(values.begin(), values.end(), [&](auto& v) { return v.first == name; });
+  };
+  if (!named("head_dim") && before.width == before.num_heads * before.head_dim) {
+    if (spec.width % spec.num_heads != 0)
+      fail("num_heads",
+           "a divisor of width = " + std::to_string(spec.width) + " unless head_dim is given",
+           std::to_string(spec.num_heads));
+    spec.head_dim = spec.width / spec.num_heads;
+  }
+  if (!named("hidden_width") && before.hidden_width == 4 * before.width)
+    spec.hidden_width = 4 * spec.width;
+  if (!named("final_norm") &&
+      before.final_norm == default_final_norm(before.norm, before.shaped_attention))
+    spec.final_norm = default_final_norm(spec.norm, spec.shaped_attention);
+  if (!named("parallel_residual") && before.parallel_residual == default_parallel_residual(before))
+    spec.parallel_residual = default_parallel_residual(spec);
+  if (!named("normalized_layers") && !has_normalized_layers(spec.ffn))
+    spec.normalized_layers = NormalizedLayers::kFfn;
+}
+
+}  // namespace
+
+FinalNorm default_final_norm(Norm norm, bool shaped_attention) {
+  if (shaped_attention || norm == Norm::kLayer) return FinalNorm::kLayer;
+  return norm == Norm::kNone ? FinalNorm::kNone : FinalNorm::kFoldable;
+}
+
+std::vector<std::string_view> field_names() {
+  std::vector<std::string_view> names;
+  for (const Field& field : kFields) names.push_back(field.name);
+  return names;
+}
+
+FieldValue field_value(const Spec& spec, std::string_view name) {
+  return get_field(spec, find_field(name));
+}
+
+FieldValues field_values(const Spec& spec) {
+  FieldValues values;
+  for (const Field& field : kFields) values.emplace_back(field.name, get_field(spec, field));
+  return values;
+}
+
+Spec with_fields(const Spec& spec, const FieldValues& values) {
+  Spec changed = spec;
+  for (const auto& [name, value] : values) set_field(changed, find_field(name), value);
+  check_ranges(changed);
+  follow_defaults(spec, changed, values);
+  validate(changed);
+  return changed;
+}
+
+Spec from_fields(const FieldValues& values) {
+  Spec spec;
+  std::vector<std::string_view> missing = field_names();
+  for (const auto& [name, value] : values) {
+    set_field(spec, find_field(name), value);
+    std::erase(missing, name);
+  }
+  if (!missing.empty())
+    throw std::invalid_argument("ArchitectureSpec: missing " + quoted_list(missing));
+  validate(spec);
+  return spec;
+}
+
+void validate(const Spec& spec) {
+  check_ranges(spec);
+  if (spec.num_pruned_ffns > spec.num_layers)
+    fail("num_pruned_ffns", "an integer from 0 to num_layers = " + std::to_string(spec.num_layers),
+         std::to_string(spec.num_pruned_ffns));
+  if (!(spec.rotary_fraction >= 0.0 && spec.rotary_fraction <= 1.0))
+    fail("rotary_fraction", "a number from 0 to 1", shown(spec.rotary_fraction));
+  const auto rotating =
+      static_cast<std::int64_t>(spec.rotary_fraction * static_cast<double>(spec.head_dim));
+  if (spec.rotary_fraction > 0.0 && (rotating == 0 || rotating % 2 != 0))
+    fail("rotary_fraction",
+         "0, or give an even number of rotating channels of head_dim = " +
+             std::to_string(spec.head_dim),
+         shown(spec.rotary_fraction) + ", which gives " + std::to_string(rotating));
+  if (spec.normalized_layers != NormalizedLayers::kFfn && !has_normalized_layers(spec.ffn))
+    fail("normalized_layers", "\"ffn\" unless ffn is \"weight_norm\" or \"spectral_norm\"",
+         quoted(name_of(spec.normalized_layers)));
+  if (!spec.shaped_attention) return;
+  if (!spec.parallel_residual)
+    fail("parallel_residual", "True for shaped attention (SOTA labels)", "False");
+  // Without a value projection the heads share out the d channels of the stream.
+  if (spec.width % spec.num_heads != 0)
+    fail("num_heads",
+         "a divisor of width = " + std::to_string(spec.width) +
+             " for shaped attention (SOTA labels)",
+         std::to_string(spec.num_heads));
+}
+
+}  // namespace aero::spec

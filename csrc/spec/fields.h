@@ -1,0 +1,49 @@
+// The fields of an ArchitectureSpec by name: reading, checked changing, what follows from what.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "csrc/spec/architecture_spec.h"
+
+namespace aero::spec {
+
+// Sizes beyond these are typing errors; the bounds keep every count below in 128 bits.
+inline constexpr std::int64_t kMaxLayers = 4096;
+inline constexpr std::int64_t kMaxHeads = 65536;
+inline constexpr std::int64_t kMaxWidth = std::int64_t{1} << 24;    // d, d_k, F
+inline constexpr std::int64_t kMaxContext = std::int64_t{1} << 24;  // T
+inline constexpr std::int64_t kMaxVocabulary = std::int64_t{1} << 28;
+
+// Enums are their words (enum_names.h).
+using FieldValue = std::variant<bool, std::int64_t, double, std::string>;
+using FieldValues = std::vector<std::pair<std::string, FieldValue>>;
+
+// In the order of declaration.
+std::vector<std::string_view> field_names();
+
+// Throws std::invalid_argument with the nearest name if there is no such field.
+FieldValue field_value(const ArchitectureSpec& spec, std::string_view name);
+
+FieldValues field_values(const ArchitectureSpec& spec);
+
+// A checked copy with some fields changed. A field that is not named and holds its default follows
+// the others: head_dim = width / num_heads, hidden_width = 4 width, final_norm by norm (layer for
+// LayerNorm and shaped attention, foldable for foldable norms), parallel_residual for Pythia and
+// shaped attention. normalized_layers returns to "ffn" where the FFN has no weight or spectral
+// norm. Throws std::invalid_argument naming the field, the allowed values and what was given.
+ArchitectureSpec with_fields(const ArchitectureSpec& spec, const FieldValues& values);
+
+// All fields at once, as field_values gives them; a missing one is an error.
+ArchitectureSpec from_fields(const FieldValues& values);
+
+// Throws std::invalid_argument if a field is out of range or two contradict each other.
+void validate(const ArchitectureSpec& spec);
+
+FinalNorm default_final_norm(Norm norm, bool shaped_attention);
+
+}  // namespace aero::spec

@@ -1,0 +1,281 @@
+#include "csrc/spec/label.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <optional>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "csrc/spec/fields.h"
+#include "csrc/spec/nearest_word.h"
+
+namespace aero::spec {
+namespace {
+
+// The words of the grammar. Parser, printer and the search for the nearest label all use these
+// tables. No word is the beginning of another in its table, so at most one matches. An option in
+// parentheses is a word of its own, so that an error points at it.
+template <class Enum>
+struct Word {
+  std::string_view text;
+  Enum value;
+};
+
+constexpr std::string_view kShaped = "SOTA:";
+constexpr std::string_view kEntropyRegularized = "EReg(";
+constexpr std::string_view kSoftmax = "SM";
+constexpr std::string_view kPruned = "_i";
+
+constexpr std::array kTemperatures{Word{"(t)", Temperature::kHeadPosition},
+                                   Word{"(t:head)", Temperature::kHead},
+                                   Word{"(t:scalar)", Temperature::kScalar}};
+
+constexpr std::array kNorms{Word{"LN", Norm::kLayer}, Word{"FN", Norm::kFoldableChannel}};
+
+constexpr std::array kFoldableKinds{Word{"(channel)", Norm::kFoldableChannel},
+                                    Word{"(scalar)", Norm::kFoldableScalar}};
+
+constexpr std::array kFeedForwards{Word{"G", FeedForward::kGelu},
+                                   Word{"R", FeedForward::kRelu},
+                                   Word{"LR", FeedForward::kLeakyReluLayer},
+                                   Word{"WNFFN", FeedForward::kWeightNorm},
+                                   Word{"SNFFN", FeedForward::kSpectralNorm},
+                                   Word{"FuFFN", FeedForward::kFused},
+                                   Word{"ScFFN", FeedForward::kScaled},
+                                   Word{"ScFuFFN", FeedForward::kScaledFused}};
+
+constexpr std::array kLeakySlopes{Word{"(layer)", FeedForward::kLeakyReluLayer},
+                                  Word{"(global)", FeedForward::kLeakyReluGlobal}};
+
+constexpr std::array kNormalizedLayers{
+    Word{"(ffn)", NormalizedLayers::kFfn}, Word{"(qk)", NormalizedLayers::kQk},
+    Word{"(qk+ffn)", NormalizedLayers::kQkFfn}, Word{"(qkv+ffn)", NormalizedLayers::kQkvFfn},
+    Word{"(qkvo+ffn)", NormalizedLayers::kQkvoFfn}};
+
+bool is_leaky(FeedForward ffn) {
+  return ffn == FeedForward::kLeakyReluLayer || ffn == FeedForward::kLeakyReluGlobal;
+}
+
+bool is_normalized(FeedForward ffn) {
+  return ffn == FeedForward::kWeightNorm || ffn == FeedForward::kSpectralNorm;
+}
+
+template <class Words, class Enum>
+std::string_view text_of(const Words& words, Enum value) {
+  return std::find_if(words.begin(), words.end(), [&](auto word) { return word.value == value; })
+      ->text;
+}
+
+// Calls visit for every label the grammar gives with this K (1,152 of them), plain ones first.
+template <class Visit>
+void for_each_label(std::int64_t num_pruned_ffns, Visit visit) {
+  Label label{.num_pruned_ffns = num_pruned_ffns};
+  const auto visit_ffns = [&] {
+    label.ffn = FeedForward::kLinear;
+    visit(label);
+    for (const auto& ffn : kFeedForwards) {
+      label.ffn = ffn.value;
+      if (is_leaky(ffn.value)) {
+        for (const auto& slope : kLeakySlopes) visit((label.ffn = slope.value, label));
+      } else if (is_normalized(ffn.value)) {
+        for (const auto& set : kNormalizedLayers)
+          visit((label.normalized_layers = set.value, label));
+        label.normalized_layers = NormalizedLayers::kFfn;
+      } else {
+        visit(label);
+      }
+    }
+  };
+  for (const bool shaped : {false, true})
+    for (const bool regularized : {false, true})
+      for (const Temperature temperature : {Temperature::kNone, Temperature::kHeadPosition,
+                                            Temperature::kHead, Temperature::kScalar})
+        for (const Norm norm :
+             {Norm::kNone, Norm::kLayer, Norm::kFoldableChannel, Norm::kFoldableScalar}) {
+          label.shaped_attention = shaped;
+          label.entropy_regularized = regularized;
+          label.temperature = temperature;
+          label.norm = norm;
+          visit_ffns();
+        }
+}
+
+class Parser {
+ public:
+  explicit Parser(std::string_view text) : text_(text), lowered_(lower_case(text)) {}
+
+  Label parse() {
+    label_.shaped_attention = accept(kShaped);
+    label_.entropy_regularized = accept(kEntropyRegularized);
+    parse_net();
+    if (label_.entropy_regularized) expect(")");
+    if (position_ != text_.size()) {
+      note_expected("the end");
+      fail();
+    }
+    return label_;
+  }
+
+ private:
+  void parse_net() {
+    expect(kSoftmax);
+    if (const auto shape = accept_any(kTemperatures)) label_.temperature = *shape;
+    if (accept("+")) {
+      const bool has_norm = parse_norm();
+      if (!has_norm || accept("+")) parse_ffn();
+    }
+    if (accept(kPruned)) label_.num_pruned_ffns = expect_number();
+  }
+
+  bool parse_norm() {
+    const auto norm = accept_any(kNorms);
+    if (!norm) return false;
+    label_.norm = *norm;
+    if (*norm == Norm::kFoldableChannel) label_.norm = accept_any(kFoldableKinds).value_or(*norm);
+    return true;
+  }
+
+  void parse_ffn() {
+    label_.ffn = expect_any(kFeedForwards);
+    if (is_leaky(label_.ffn)) label_.ffn = expect_any(kLeakySlopes);
+    if (is_normalized(label_.ffn))
+      label_.normalized_layers = accept_any(kNormalizedLayers).value_or(NormalizedLayers::kFfn);
+  }
+
+  bool accept(std::string_view word) {
+    if (lowered_.compare(position_, word.size(), lower_case(word)) == 0) {
+      position_ += word.size();
+      expected_.clear();
+      return true;
+    }
+    note_expected(quoted(word));
+    return false;
+  }
+
+  template <class Words>
+  auto accept_any(const Words& words) -> std::optional<decltype(words.front().value)> {
+    for (const auto& word : words)
+      if (accept(word.text)) return word.value;
+    return std::nullopt;
+  }
+
+  void expect(std::string_view word) {
+    if (!accept(word)) fail();
+  }
+
+  template <class Words>
+  auto expect_any(const Words& words) -> decltype(words.front().value) {
+    const auto value = accept_any(words);
+    if (!value) fail();
+    return *value;
+  }
+
+  std::int64_t expect_number() {
+    std::size_t end = position_;
+    std::int64_t number = 0;
+    while (end < text_.size() && text_[end] >= '0' && text_[end] <= '9')
+      number = std::min(number * 10 + (text_[end++] - '0'), kMaxLayers + 1);
+    if (end == position_ || number > kMaxLayers) {
+      note_expected("a number of pruned FFNs from 0 to " + std::to_string(kMaxLayers));
+      fail();
+    }
+    position_ = end;
+    expected_.clear();
+    return number;
+  }
+
+  // Every word tried at the present position and not found; accepting one starts anew.
+  void note_expected(std::string what) { expected_.push_back(std::move(what)); }
+
+  [[noreturn]] void fail() const {
+    std::string expected;
+    for (std::size_t i = 0; i < expected_.size(); ++i)
+      expected += (i == 0 ? "" : i + 1 == expected_.size() ? " or " : ", ") + expected_[i];
+    const std::string after =
+        position_ == 0 ? "" : " (after " + quoted(text_.substr(0, position_)) + ")";
+    const std::string got = position_ == text_.size() ? "the end" : quoted(text_.substr(position_));
+    throw std::invalid_argument("label " + quoted(text_) + ": at position " +
+                                std::to_string(position_ + 1) + after + " expected " + expected +
+                                ", got " + got + "; nearest valid label: " + quoted(nearest()));
+  }
+
+  // The label at the smallest edit distance among those that begin with the part understood so
+  // far; among all where none does (the part may be spelled with defaults).
+  std::string nearest() const {
+    constexpr std::size_t kLongest = 64;  // the longest label has 43 letters
+    const std::string_view text = text_.substr(0, kLongest);
+    const std::string understood = lowered_.substr(0, position_);
+    std::string best;
+    std::pair<bool, std::size_t> best_score;
+    const auto consider = [&](const Label& label) {
+      const std::string candidate = print_label(label);
+      const std::pair score{!lower_case(candidate).starts_with(understood),
+                            edit_distance(text, candidate)};
+      if (best.empty() || score < best_score) best = candidate, best_score = score;
+    };
+    for_each_label(0, consider);
+    if (const auto number = pruned_number()) for_each_label(*number, consider);
+    return best;
+  }
+
+  // K as far as the text shows one.
+  std::optional<std::int64_t> pruned_number() const {
+    const std::size_t found = lowered_.rfind(kPruned);
+    if (found == std::string::npos) return std::nullopt;
+    std::int64_t number = 0;
+    for (const char digit : lowered_.substr(found + kPruned.size())) {
+      if (digit < '0' || digit > '9') break;
+      number = std::min(number * 10 + (digit - '0'), kMaxLayers);
+    }
+    return number;
+  }
+
+  std::string_view text_;
+  std::string lowered_;
+  std::size_t position_ = 0;
+  std::vector<std::string> expected_;
+  Label label_;
+};
+
+}  // namespace
+
+Label parse_label(std::string_view text) { return Parser(text).parse(); }
+
+std::string print_label(const Label& label) {
+  std::string text;
+  if (label.shaped_attention) text += kShaped;
+  if (label.entropy_regularized) text += kEntropyRegularized;
+  text += kSoftmax;
+  if (label.temperature != Temperature::kNone) text += text_of(kTemperatures, label.temperature);
+  if (label.norm == Norm::kLayer || label.norm == Norm::kFoldableChannel)
+    text.append("+").append(text_of(kNorms, label.norm));
+  if (label.norm == Norm::kFoldableScalar)
+    text.append("+")
+        .append(text_of(kNorms, Norm::kFoldableChannel))
+        .append(text_of(kFoldableKinds, label.norm));
+  if (is_leaky(label.ffn))
+    text.append("+")
+        .append(text_of(kFeedForwards, FeedForward::kLeakyReluLayer))
+        .append(text_of(kLeakySlopes, label.ffn));
+  else if (label.ffn != FeedForward::kLinear)
+    text.append("+").append(text_of(kFeedForwards, label.ffn));
+  if (is_normalized(label.ffn) && label.normalized_layers != NormalizedLayers::kFfn)
+    text += text_of(kNormalizedLayers, label.normalized_layers);
+  if (label.num_pruned_ffns > 0) text.append(kPruned).append(std::to_string(label.num_pruned_ffns));
+  if (label.entropy_regularized) text += ")";
+  return text;
+}
+
+Label label_of(const ArchitectureSpec& spec) {
+  return {.shaped_attention = spec.shaped_attention,
+          .entropy_regularized = spec.entropy_regularized,
+          .temperature = spec.temperature,
+          .norm = spec.norm,
+          .ffn = spec.ffn,
+          .normalized_layers = spec.normalized_layers,
+          .num_pruned_ffns = spec.num_pruned_ffns};
+}
+
+}  // namespace aero::spec

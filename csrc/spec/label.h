@@ -1,0 +1,43 @@
+// The label grammar: the one place where labels are read and written.
+//
+//   label := ["SOTA:"] (net | "EReg(" net ")")
+//   net   := "SM" ["(t" [":head" | ":scalar"] ")"] ["+" norm] ["+" ffn] ["_i" K]
+//   norm  := "LN" | "FN" ["(channel)" | "(scalar)"]
+//   ffn   := "G" | "R" | "LR(" ("layer" | "global") ")" | ("WN" | "SN") "FFN" ["(" set ")"]
+//          | "FuFFN" | "ScFFN" | "ScFuFFN"
+//   set   := "ffn" | "qk" | "qk+ffn" | "qkv+ffn" | "qkvo+ffn"
+//
+// Without ffn the FFN is two linear layers. Upper and lower case are read alike; what is printed is
+// canonical: the case above, and no defaults ("(channel)", "(ffn)", "_i0").
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "csrc/spec/architecture_spec.h"
+
+namespace aero::spec {
+
+// What a label says about a network; the fields are ArchitectureSpec's.
+struct Label {
+  bool shaped_attention = false;     // "SOTA:"
+  bool entropy_regularized = false;  // "EReg(...)"
+  Temperature temperature = Temperature::kNone;
+  Norm norm = Norm::kNone;
+  FeedForward ffn = FeedForward::kLinear;
+  NormalizedLayers normalized_layers = NormalizedLayers::kFfn;
+  std::int64_t num_pruned_ffns = 0;  // K
+
+  bool operator==(const Label&) const = default;
+};
+
+// Throws std::invalid_argument naming the position (from 1), what was expected there and the
+// nearest valid label.
+Label parse_label(std::string_view text);
+
+std::string print_label(const Label& label);
+
+Label label_of(const ArchitectureSpec& spec);
+
+}  // namespace aero::spec

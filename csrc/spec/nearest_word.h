@@ -1,0 +1,41 @@
+// "Did you mean": the closest of some words, for error messages.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace aero::spec {
+
+// ASCII lower case; other bytes stay.
+std::string lower_case(std::string_view text);
+
+// Levenshtein distance, upper and lower case being equal. O(|a| |b|).
+std::size_t edit_distance(std::string_view a, std::string_view b);
+
+// The first of the words with the smallest edit distance. There must be at least one.
+template <class Words>
+std::string_view nearest_word(std::string_view word, const Words& words) {
+  std::string_view nearest = *std::begin(words);
+  for (const std::string_view candidate : words)
+    if (edit_distance(word, candidate) < edit_distance(word, nearest)) nearest = candidate;
+  return nearest;
+}
+
+// Words as `"a", "b" or "c"`.
+template <class Words>
+std::string quoted_list(const Words& words) {
+  std::string text;
+  std::size_t index = 0;
+  for (const std::string_view word : words) {
+    if (index > 0) text += index + 1 == std::size(words) ? " or " : ", ";
+    text.append("\"").append(word).append("\"");
+    ++index;
+  }
+  return text;
+}
+
+// Foreign text in quotes: at most 60 bytes of it, bytes outside printable ASCII as \xNN.
+std::string quoted(std::string_view text);
+
+}  // namespace aero::spec

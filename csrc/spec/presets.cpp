@@ -1,0 +1,98 @@
+#include "csrc/spec/presets.h"
+
+#include <algorithm>
+#include <array>
+#include <stdexcept>
+#include <string>
+
+#include "csrc/spec/label.h"
+#include "csrc/spec/nearest_word.h"
+
+namespace aero::spec {
+namespace {
+
+struct Preset {
+  std::string_view name;
+  ArchitectureSpec spec;
+};
+
+// GPT-2 and Pythia-70M as the paper trains them (T = 128 in its Tables 2 and 4; its other context
+// lengths are overrides); mini and tiny train on a CPU in minutes and seconds.
+const std::array kPresets{
+    Preset{"gpt2", {}},
+    Preset{"gpt2-18l", {.num_layers = 18}},
+    Preset{"pythia-70m",
+           {.family = Family::kPythia,
+            .num_layers = 6,
+            .num_heads = 8,
+            .head_dim = 64,
+            .width = 512,
+            .hidden_width = 2048,
+            .vocab_size = 50304,
+            .tied_embeddings = false,
+            .rotary_fraction = 0.25,
+            .parallel_residual = true}},
+    Preset{"mini",
+           {.num_layers = 6,
+            .num_heads = 4,
+            .head_dim = 32,
+            .width = 128,
+            .hidden_width = 512,
+            .vocab_size = 4096}},
+    Preset{"tiny",
+           {.num_layers = 2,
+            .num_heads = 2,
+            .head_dim = 16,
+            .width = 32,
+            .hidden_width = 128,
+            .context_length = 32,
+            .vocab_size = 256}},
+};
+
+constexpr std::array<std::string_view, 7> kLabelFields{"norm",
+                                                       "ffn",
+                                                       "normalized_layers",
+                                                       "num_pruned_ffns",
+                                                       "temperature",
+                                                       "entropy_regularized",
+                                                       "shaped_attention"};
+
+}  // namespace
+
+std::vector<std::string_view> preset_names() {
+  std::vector<std::string_view> names;
+  for (const Preset& entry : kPresets) names.push_back(entry.name);
+  return names;
+}
+
+ArchitectureSpec preset(std::string_view name) {
+  for (const Preset& entry : kPresets)
+    if (entry.name == name) return entry.spec;
+  const auto names = preset_names();
+  throw std::invalid_argument("ArchitectureSpec: model must be " + quoted_list(names) + ", got " +
+                              quoted(name) + "; did you mean " + quoted(nearest_word(name, names)) +
+                              "?");
+}
+
+ArchitectureSpec architecture_from_label(std::string_view label, std::string_view model,
+                                         const FieldValues& overrides) {
+  const Label choices = parse_label(label);
+  ArchitectureSpec spec = preset(model);
+  spec.shaped_attention = choices.shaped_attention;
+  spec.entropy_regularized = choices.entropy_regularized;
+  spec.temperature = choices.temperature;
+  spec.norm = choices.norm;
+  spec.ffn = choices.ffn;
+  spec.normalized_layers = choices.normalized_layers;
+  spec.num_pruned_ffns = choices.num_pruned_ffns;
+  spec.final_norm = default_final_norm(spec.norm, spec.shaped_attention);
+  spec.parallel_residual |= spec.shaped_attention;
+  for (const auto& [name, value] : overrides)
+    if (std::find(kLabelFields.begin(), kLabelFields.end(), name) != kLabelFields.end())
+      throw std::invalid_argument("ArchitectureSpec.from_label: " + name +
+                                  " is stated by the label " + quoted(label) +
+                                  "; change the label, or use replace(" + name + "=...)");
+  return with_fields(spec, overrides);
+}
+
+}  // namespace aero::spec
