@@ -1,0 +1,118 @@
+"""What all figures share: colours, new Axes, rows of network names, heat maps."""
+
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import ListedColormap, Normalize, to_rgb
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike, NDArray
+
+# Okabe and Ito's palette: distinguishable with every common colour blindness.
+_NETWORK_COLORS = (
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#cc79a7",
+    "#e69f00",
+    "#56b4e9",
+    "#000000",
+    "#8c6d31",
+)
+# Enough of the values written inside a heat map to read them; above it they would only be noise.
+_MOST_CELLS_WITH_TEXT = 64
+
+
+def network_colors(count: int) -> list[str]:
+    """Returns `count` colours, the same network the same colour in every figure; repeats after 8.
+
+    Example:
+        >>> network_colors(2)
+        ['#0072b2', '#d55e00']
+    """
+    return [_NETWORK_COLORS[index % len(_NETWORK_COLORS)] for index in range(count)]
+
+
+def entropy_colors(context_length: int) -> ScalarMappable:
+    """Returns the colour scale of all entropy heat maps: [0, log T] nats, whatever the data.
+
+    Args:
+        context_length: T, at least 2.
+
+    Raises:
+        ValueError: `context_length` is below 2, where log T leaves no scale.
+
+    Example:
+        >>> round(entropy_colors(128).norm.vmax, 3)
+        4.852
+    """
+    if context_length < 2:
+        raise ValueError(f"entropy_colors: context_length must be >= 2, got {context_length}")
+    return ScalarMappable(Normalize(0.0, float(np.log(context_length))), cmap="viridis")
+
+
+def layer_colors(layers: int) -> ScalarMappable:
+    """Returns the colour scale of depth, the first layer dark and the last one light.
+
+    Example:
+        >>> layer_colors(6).norm.vmax
+        5.0
+    """
+    # The pale end of the map cannot be seen on white.
+    cmap = ListedColormap(colormaps["plasma"](np.linspace(0.0, 0.88, 256)))
+    return ScalarMappable(Normalize(0.0, float(max(layers - 1, 1))), cmap=cmap)
+
+
+def own_or_new_axes(axes: Axes | None) -> Axes:
+    """The given Axes, or those of a new pyplot figure."""
+    if axes is not None:
+        return axes
+    # Imported here so that a caller who brings Axes never starts pyplot and its backend.
+    import matplotlib.pyplot as plt
+
+    created: Axes = plt.subplots()[1]
+    return created
+
+
+def matrix(function: str, name: str, value: ArrayLike) -> NDArray[np.float64]:
+    """The value as a 2-D float64 array, or an error that names function and argument."""
+    array = np.asarray(value, dtype=np.float64)
+    if array.ndim != 2 or array.size == 0:
+        raise ValueError(f"{function}: {name} must be 2-D and not empty, got {list(array.shape)}")
+    return array
+
+
+def draw_heat_map(axes: Axes, values: NDArray[np.float64], scale: ScalarMappable) -> None:
+    """Layers downwards, heads to the right, the value in each cell if they are few."""
+    layers, heads = values.shape
+    colors = scale.to_rgba(values)
+    axes.imshow(colors, aspect="auto")
+    axes.set_xlabel("head")
+    axes.set_ylabel("layer")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    for layer, head in np.ndindex(layers, heads):
+        value = values[layer, head]
+        if not np.isfinite(value):
+            axes.text(head, layer, "NaN", ha="center", va="center", color="#b00020", weight="bold")
+        elif values.size <= _MOST_CELLS_WITH_TEXT:
+            ink = ink_on(colors[layer, head])
+            text = f"{value:.2f}"
+            axes.text(head, layer, text, ha="center", va="center", color=ink, fontsize="small")
+
+
+def label_rows(axes: Axes, names: list[str]) -> None:
+    """Names on the y axis, the first one on top."""
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def ink_on(color: Any) -> str:
+    """Black or white, whichever is readable on a colour."""
+    red, green, blue = to_rgb(color)
+    # Rec. 601 luma; 0.55 is where both inks read about equally well.
+    return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.55 else "white"
