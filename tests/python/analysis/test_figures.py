@@ -48,7 +48,7 @@ def test_heat_map_rows_are_layers_and_nan_heads_are_written_out(axes):
 
 def test_a_network_of_many_heads_has_no_numbers_in_its_cells(axes):
     figures.entropy_heat_map(np.ones((12, 12)), 128, axes=axes)
-    assert axes.texts == []
+    assert len(axes.texts) == 0
 
 
 def test_quarter_bars_lie_end_to_end_and_add_up_to_all_heads(axes):
