@@ -1,0 +1,249 @@
+// Attention with temperature and entropy in double, one score at a time, from the definitions.
+#pragma once
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "kernels/attention_entropy.h"
+#include "tests/cpp/kernels/run_kernel.h"
+#include "tests/cpp/kernels/tensors.h"
+
+namespace aero::kernels::testing {
+
+enum class MaskKind { kNone, kPadding, kFull, kEmptyRows };
+enum class TemperatureKind { kNone, kScalar, kHead, kHeadPosition, kRow, kNegative, kSmall };
+
+struct AttentionCase {
+  DataType type = DataType::kFloat32;
+  int64_t batch = 1, heads = 2, key_heads = 2, queries = 7, keys = 7, head_dim = 8;
+  bool is_causal = true;
+  MaskKind mask = MaskKind::kNone;
+  TemperatureKind temperature = TemperatureKind::kHeadPosition;
+  Order order = Order::kHeadMajor;
+  bool has_dout = true, has_dentropy = true, has_dlogsumexp = true;
+  int64_t threads = 2;
+
+  std::string describe() const {
+    auto number = [](const char* name, int64_t value) {
+      return std::string(" ") + name + "=" + std::to_string(value);
+    };
+    return name_of(type) + number("B", batch) + number("H", heads) + number("G", key_heads) +
+           number("T", queries) + number("S", keys) + number("D", head_dim) +
+           number("causal", is_causal) + number("mask", static_cast<int>(mask)) +
+           number("temperature", static_cast<int>(temperature)) +
+           number("order", static_cast<int>(order)) + number("dout", has_dout) +
+           number("dentropy", has_dentropy) + number("dlogsumexp", has_dlogsumexp) +
+           number("threads", threads);
+  }
+};
+
+/// Inputs, outputs and gradients of one case.
+struct AttentionProblem {
+  explicit AttentionProblem(const AttentionCase& c, double deviation = 1)
+      : test(c),
+        q(c.type, c.batch, c.heads, c.queries, c.head_dim, c.order),
+        k(c.type, c.batch, c.key_heads, c.keys, c.head_dim, c.order),
+        v(c.type, c.batch, c.key_heads, c.keys, c.head_dim, c.order),
+        temperature(statistic_type(c.type), c.batch, c.heads, c.queries, 1),
+        out(c.type, c.batch, c.heads, c.queries, c.head_dim, c.order),
+        entropy(statistic_type(c.type), c.batch, c.heads, c.queries, 1),
+        logsumexp(entropy),
+        statistics(statistic_type(c.type), c.batch, c.heads, 3, c.queries),
+        dout(out),
+        dentropy(entropy),
+        dlogsumexp(entropy),
+        dq(q),
+        dk(k),
+        dv(v),
+        dtemperature(entropy),
+        mask(static_cast<size_t>(c.batch * c.queries * c.keys)) {
+    std::mt19937 generator(17);
+    for (Tensor* input : {&q, &k, &v, &dout, &dentropy, &dlogsumexp})
+      input->fill_normal(generator, input == &q || input == &k ? deviation : 1);
+    temperature.for_each([&](int64_t b, int64_t h, int64_t i, int64_t) {
+      temperature.set(b, h, i, 0, temperature_value(b, h, i));
+    });
+    for (int64_t b = 0; b < c.batch; ++b)
+      for (int64_t i = 0; i < c.queries; ++i)
+        for (int64_t j = 0; j < c.keys; ++j)
+          mask[mask_index(b, i, j)] = mask_value(b, i, j, generator);
+  }
+
+  double temperature_value(int64_t b, int64_t h, int64_t i) const {
+    const double head = 0.6 + 0.3 * static_cast<double>(h);
+    const double position = head + 0.1 * static_cast<double>(i % 5);
+    switch (test.temperature) {
+      case TemperatureKind::kNone:
+        return 1;
+      case TemperatureKind::kScalar:
+        return 0.7;
+      case TemperatureKind::kHead:
+        return head;
+      case TemperatureKind::kHeadPosition:
+        return position;
+      case TemperatureKind::kRow:
+        return position + 0.2 * static_cast<double>(b);
+      case TemperatureKind::kNegative:
+        return i % 2 ? position : -position;
+      case TemperatureKind::kSmall:
+        return 0.01;
+    }
+    return 1;
+  }
+  uint8_t mask_value(int64_t b, int64_t i, int64_t j, std::mt19937& generator) const {
+    switch (test.mask) {
+      case MaskKind::kNone:
+        return 1;
+      case MaskKind::kPadding:
+        return j >= b + 1;
+      case MaskKind::kFull:
+        return generator() % 3 != 0;
+      case MaskKind::kEmptyRows:
+        return i % 3 != 1 && generator() % 4 != 0;
+    }
+    return 1;
+  }
+  size_t mask_index(int64_t b, int64_t i, int64_t j) const {
+    return static_cast<size_t>((b * test.queries + i) * test.keys + j);
+  }
+  bool visible(int64_t b, int64_t i, int64_t j) const {
+    return (!test.is_causal || j <= i + test.keys - test.queries) && mask[mask_index(b, i, j)];
+  }
+  double scale() const { return 1 / std::sqrt(static_cast<double>(test.head_dim)); }
+
+  void fill_params(AttentionEntropyParams& p) {
+    p.data_type = test.type;
+    p.batch = test.batch, p.heads = test.heads, p.key_heads = test.key_heads;
+    p.queries = test.queries, p.keys = test.keys, p.head_dim = test.head_dim;
+    p.q = q.data(), p.q_strides = q.strides();
+    p.k = k.data(), p.k_strides = k.strides();
+    p.v = v.data(), p.v_strides = v.strides();
+    p.scale = scale();
+    p.is_causal = test.is_causal;
+    if (test.temperature != TemperatureKind::kNone) {
+      p.temperature = temperature.data();
+      p.temperature_strides = temperature.strides();
+      if (test.temperature != TemperatureKind::kRow) p.temperature_strides.batch = 0;
+      if (test.temperature == TemperatureKind::kScalar) p.temperature_strides = {};
+      if (test.temperature == TemperatureKind::kHead) p.temperature_strides.row = 0;
+    }
+    if (test.mask != MaskKind::kNone) {
+      p.mask = reinterpret_cast<const bool*>(mask.data());
+      p.mask_strides = {test.queries * test.keys, 0, test.keys, 1};
+      if (test.mask == MaskKind::kPadding) p.mask_strides.query = 0;
+    }
+  }
+  AttentionEntropyForwardParams forward_params() {
+    AttentionEntropyForwardParams p;
+    fill_params(p);
+    p.out = out.data(), p.out_strides = out.strides();
+    p.entropy = entropy.data();
+    p.logsumexp = logsumexp.data();
+    p.statistics = statistics.data();
+    return p;
+  }
+  AttentionEntropyBackwardParams backward_params() {
+    AttentionEntropyBackwardParams p;
+    fill_params(p);
+    p.out = out.data(), p.out_strides = out.strides();
+    p.statistics = statistics.data();
+    if (test.has_dout) p.dout = dout.data(), p.dout_strides = dout.strides();
+    if (test.has_dentropy) p.dentropy = dentropy.data();
+    if (test.has_dlogsumexp) p.dlogsumexp = dlogsumexp.data();
+    p.dq = dq.data(), p.dq_strides = dq.strides();
+    p.dk = dk.data(), p.dk_strides = dk.strides();
+    p.dv = dv.data(), p.dv_strides = dv.strides();
+    p.dtemperature = dtemperature.data();
+    p.threads = test.threads;
+    return p;
+  }
+  void run_forward() { run_kernel(forward_params(), test.threads); }
+  void run_backward() { run_kernel(backward_params(), test.threads); }
+
+  AttentionCase test;
+  Tensor q, k, v, temperature, out, entropy, logsumexp, statistics;
+  Tensor dout, dentropy, dlogsumexp, dq, dk, dv, dtemperature;
+  std::vector<uint8_t> mask;  ///< [B, T, S]
+};
+
+/// What the definitions give in double for the problem's (rounded) inputs.
+struct AttentionReference {
+  std::vector<double> out, entropy, logsumexp, dq, dk, dv, dtemperature;
+
+  explicit AttentionReference(const AttentionProblem& p) {
+    const AttentionCase& c = p.test;
+    const int64_t group = c.key_heads ? c.heads / c.key_heads : 1;
+    const auto D = static_cast<size_t>(c.head_dim), S = static_cast<size_t>(c.keys);
+    dk.resize(static_cast<size_t>(c.batch * c.key_heads) * S * D);
+    dv.resize(dk.size());
+    for (int64_t b = 0; b < c.batch; ++b)
+      for (int64_t h = 0; h < c.heads; ++h)
+        for (int64_t i = 0; i < c.queries; ++i)
+          row(p, b, h, i, h / group, static_cast<size_t>(b * c.key_heads + h / group) * S * D);
+  }
+
+ private:
+  void row(const AttentionProblem& p, int64_t b, int64_t h, int64_t i, int64_t g, size_t base) {
+    const AttentionCase& c = p.test;
+    const double t = c.temperature == TemperatureKind::kNone ? 1 : p.temperature.get(b, h, i);
+    std::vector<double> score(static_cast<size_t>(c.keys)), probability(score), dp(score);
+    double maximum = -std::numeric_limits<double>::infinity(), sum = 0;
+    for (int64_t j = 0; j < c.keys; ++j) {
+      if (!p.visible(b, i, j)) continue;
+      double& s = score[static_cast<size_t>(j)];
+      for (int64_t d = 0; d < c.head_dim; ++d) s += p.q.get(b, h, i, d) * p.k.get(b, g, j, d);
+      s *= p.scale() / t;
+      maximum = std::max(maximum, s);
+    }
+    for (int64_t j = 0; j < c.keys; ++j)
+      if (p.visible(b, i, j)) sum += std::exp(score[static_cast<size_t>(j)] - maximum);
+    const double lse = maximum + (sum > 0 ? std::log(sum) : 0);
+    double h_row = 0;
+    for (int64_t j = 0; j < c.keys; ++j) {
+      if (!p.visible(b, i, j)) continue;
+      const double log_p = score[static_cast<size_t>(j)] - lse;
+      probability[static_cast<size_t>(j)] = std::exp(log_p);
+      h_row -= std::exp(log_p) * log_p;
+    }
+    entropy.push_back(h_row);
+    logsumexp.push_back(lse);
+    for (int64_t d = 0; d < c.head_dim; ++d) {
+      double sum_d = 0;
+      for (int64_t j = 0; j < c.keys; ++j)
+        sum_d += probability[static_cast<size_t>(j)] * p.v.get(b, g, j, d);
+      out.push_back(sum_d);
+    }
+    // From dP, through the softmax, its entropy and its logsumexp, to the scores and what made
+    // them.
+    const double ge = c.has_dentropy ? p.dentropy.get(b, h, i) : 0;
+    const double gl = c.has_dlogsumexp ? p.dlogsumexp.get(b, h, i) : 0;
+    double expected_dp = 0;
+    for (int64_t j = 0; j < c.keys; ++j) {
+      const auto n = static_cast<size_t>(j);
+      for (int64_t d = 0; c.has_dout && d < c.head_dim; ++d)
+        dp[n] += p.dout.get(b, h, i, d) * p.v.get(b, g, j, d);
+      expected_dp += probability[n] * dp[n];
+    }
+    double dt = 0;
+    std::vector<double> dq_row(static_cast<size_t>(c.head_dim));
+    for (int64_t j = 0; j < c.keys; ++j) {
+      const auto n = static_cast<size_t>(j);
+      if (probability[n] == 0) continue;
+      const double log_p = score[n] - lse;
+      const double ds = probability[n] * (dp[n] - expected_dp - ge * (log_p + h_row) + gl);
+      dt -= ds * score[n] / t;
+      for (int64_t d = 0; d < c.head_dim; ++d) {
+        const size_t at = base + n * static_cast<size_t>(c.head_dim) + static_cast<size_t>(d);
+        dq_row[static_cast<size_t>(d)] += ds * p.scale() / t * p.k.get(b, g, j, d);
+        dk[at] += ds * p.scale() / t * p.q.get(b, h, i, d);
+        if (c.has_dout) dv[at] += probability[n] * p.dout.get(b, h, i, d);
+      }
+    }
+    dtemperature.push_back(dt);
+    dq.insert(dq.end(), dq_row.begin(), dq_row.end());
+  }
+};
+
+}  // namespace aero::kernels::testing

@@ -1,0 +1,294 @@
+#include "kernels/attention_entropy.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu/dispatch.h"
+#include "tests/cpp/kernels/attention_entropy_reference.h"
+
+namespace aero::kernels::testing {
+namespace {
+
+const std::vector<DataType> kDataTypes = {DataType::kFloat32, DataType::kBFloat16,
+                                          DataType::kFloat16, DataType::kFloat64};
+
+// Norm-relative error allowed for out, dq, dk and dv. A result rounded to n bits is off by up to
+// 2^-n; probabilities and dS are rounded the same way inside, and dO . O uses the rounded O, so
+// four of those; float32 and float64 add the rounding of the sums.
+double product_tolerance(DataType type) {
+  switch (type) {
+    case DataType::kFloat32:
+      return 3e-6;
+    case DataType::kBFloat16:
+      return 4 * 0x1p-8;
+    case DataType::kFloat16:
+      return 4 * 0x1p-11;
+    case DataType::kFloat64:
+      return 1e-12;
+  }
+  return 0;
+}
+
+// Norm-relative error allowed for entropy and dtemperature; ten times that at t = 0.01, where the
+// scores' own rounding is a hundred times larger.
+double entropy_tolerance(const AttentionCase& c) {
+  const double factor = c.temperature == TemperatureKind::kSmall ? 10 : 1;
+  switch (c.type) {
+    case DataType::kFloat64:
+      return factor * 1e-12;
+    case DataType::kFloat32:
+      return factor * 1e-5;
+    default:
+      return factor * 1e-4;
+  }
+}
+
+void expect_close(const std::string& what, const std::vector<double>& actual,
+                  const std::vector<double>& expected, double tolerance) {
+  ASSERT_EQ(actual.size(), expected.size()) << what;
+  EXPECT_LE(relative_error(actual, expected), tolerance) << what;
+}
+
+void expect_matches_reference(const AttentionCase& c) {
+  SCOPED_TRACE(c.describe() + " isa=" + cpu::isa_name());
+  AttentionProblem p(c);
+  p.run_forward();
+  const AttentionReference reference(p);
+  const double tolerance = product_tolerance(c.type), fine = entropy_tolerance(c);
+  expect_close("out", p.out.values(), reference.out, tolerance);
+  expect_close("entropy", p.entropy.values(), reference.entropy, fine);
+  for (size_t i = 0; i < reference.logsumexp.size(); ++i) {
+    const double actual = p.logsumexp.values()[i], expected = reference.logsumexp[i];
+    if (std::isinf(expected))
+      EXPECT_EQ(actual, expected) << "logsumexp of row " << i;
+    else
+      EXPECT_NEAR(actual, expected, fine * (1 + std::abs(expected))) << "logsumexp of row " << i;
+  }
+  p.run_backward();
+  expect_close("dq", p.dq.values(), reference.dq, tolerance);
+  expect_close("dk", p.dk.values(), reference.dk, tolerance);
+  expect_close("dv", p.dv.values(), reference.dv, tolerance);
+  expect_close("dtemperature", p.dtemperature.values(), reference.dtemperature, fine);
+}
+
+/// Every test runs once for each instruction set this machine has.
+class AttentionEntropy : public ::testing::TestWithParam<std::string> {
+ protected:
+  ScopedIsa isa_{GetParam()};
+};
+INSTANTIATE_TEST_SUITE_P(Isa, AttentionEntropy, ::testing::ValuesIn(cpu::available_isa_names()),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(AttentionEntropy, AgreesWithTheDefinitionsOverAwkwardSizes) {
+  for (const DataType type : kDataTypes)
+    for (const bool is_causal : {false, true})
+      for (const auto& [queries, keys] : std::vector<std::pair<int64_t, int64_t>>{{1, 1},
+                                                                                  {1, 67},
+                                                                                  {2, 3},
+                                                                                  {13, 13},
+                                                                                  {17, 40},
+                                                                                  {40, 17},
+                                                                                  {64, 64},
+                                                                                  {67, 131},
+                                                                                  {131, 131}})
+        for (const int64_t head_dim : {1, 5, 16, 37}) {
+          AttentionCase c{.type = type, .queries = queries, .keys = keys, .head_dim = head_dim};
+          c.is_causal = is_causal;
+          expect_matches_reference(c);
+        }
+}
+
+TEST_P(AttentionEntropy, AgreesWithTheDefinitionsForEveryHeadWidthClass) {
+  for (const DataType type : kDataTypes)
+    for (const int64_t head_dim : {2, 3, 8, 31, 32, 33, 64, 80, 127, 128, 256})
+      expect_matches_reference({.type = type, .queries = 37, .keys = 41, .head_dim = head_dim});
+}
+
+TEST_P(AttentionEntropy, AgreesWithTheDefinitionsAcrossManyTiles) {
+  for (const DataType type : kDataTypes)
+    for (const bool is_causal : {false, true}) {
+      AttentionCase c{.type = type, .heads = 1, .key_heads = 1, .queries = 197, .keys = 293};
+      c.is_causal = is_causal;
+      expect_matches_reference(c);
+    }
+}
+
+TEST_P(AttentionEntropy, AgreesWithTheDefinitionsForEveryMaskTemperatureAndLayout) {
+  for (const DataType type : kDataTypes)
+    for (const MaskKind mask :
+         {MaskKind::kNone, MaskKind::kPadding, MaskKind::kFull, MaskKind::kEmptyRows})
+      for (const TemperatureKind temperature :
+           {TemperatureKind::kNone, TemperatureKind::kScalar, TemperatureKind::kHead,
+            TemperatureKind::kHeadPosition, TemperatureKind::kRow, TemperatureKind::kNegative})
+        for (const Order order : {Order::kHeadMajor, Order::kRowMajor, Order::kPadded})
+          for (const bool is_causal : {false, true})
+            expect_matches_reference({.type = type,
+                                      .batch = 2,
+                                      .queries = 19,
+                                      .keys = 23,
+                                      .is_causal = is_causal,
+                                      .mask = mask,
+                                      .temperature = temperature,
+                                      .order = order});
+}
+
+TEST_P(AttentionEntropy, SumsTheGradientsOfHeadsThatShareKeys) {
+  for (const DataType type : kDataTypes)
+    for (const int64_t key_heads : {1, 2, 3, 6})
+      for (const int64_t threads : {1, 2, 5, 16})
+        expect_matches_reference({.type = type,
+                                  .batch = 2,
+                                  .heads = 6,
+                                  .key_heads = key_heads,
+                                  .queries = 70,
+                                  .keys = 70,
+                                  .threads = threads});
+}
+
+TEST_P(AttentionEntropy, TakesEverySubsetOfIncomingGradients) {
+  for (const DataType type : kDataTypes)
+    for (int used = 0; used < 8; ++used)
+      for (const int64_t threads : {1, 8}) {
+        AttentionCase c{.type = type, .queries = 21, .keys = 29, .threads = threads};
+        c.has_dout = used & 1, c.has_dentropy = used & 2, c.has_dlogsumexp = used & 4;
+        expect_matches_reference(c);
+      }
+}
+
+TEST_P(AttentionEntropy, WritesOnlyTheGradientsAskedFor) {
+  for (int asked = 0; asked < 16; ++asked)
+    for (const int64_t threads : {1, 8}) {
+      AttentionProblem p({.queries = 21, .keys = 29, .threads = threads});
+      p.run_forward();
+      AttentionEntropyBackwardParams params = p.backward_params();
+      if (!(asked & 1)) params.dq = nullptr;
+      if (!(asked & 2)) params.dk = nullptr;
+      if (!(asked & 4)) params.dv = nullptr;
+      if (!(asked & 8)) params.dtemperature = nullptr;
+      run_kernel(params, threads);
+      const AttentionReference reference(p);
+      if (params.dq) expect_close("dq", p.dq.values(), reference.dq, 3e-6);
+      if (params.dk) expect_close("dk", p.dk.values(), reference.dk, 3e-6);
+      if (params.dv) expect_close("dv", p.dv.values(), reference.dv, 3e-6);
+      if (params.dtemperature)
+        expect_close("dtemperature", p.dtemperature.values(), reference.dtemperature, 1e-5);
+    }
+}
+
+TEST_P(AttentionEntropy, KeepsItsDigitsAtASmallTemperature) {
+  for (const DataType type : kDataTypes)
+    expect_matches_reference({.type = type,
+                              .queries = 128,
+                              .keys = 128,
+                              .head_dim = 64,
+                              .temperature = TemperatureKind::kSmall});
+}
+
+TEST_P(AttentionEntropy, OfAQueryThatSeesNoKeyIsZeroWithZeroGradients) {
+  for (const DataType type : kDataTypes) {
+    // Queries 0 to 2 come before the first key.
+    AttentionProblem p({.type = type, .queries = 8, .keys = 5});
+    p.run_forward();
+    p.run_backward();
+    for (int64_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(p.entropy.get(0, 1, i), 0);
+      EXPECT_EQ(p.logsumexp.get(0, 1, i), -std::numeric_limits<double>::infinity());
+      EXPECT_EQ(p.dtemperature.get(0, 1, i), 0);
+      for (int64_t d = 0; d < 8; ++d) {
+        EXPECT_EQ(p.out.get(0, 1, i, d), 0);
+        EXPECT_EQ(p.dq.get(0, 1, i, d), 0);
+      }
+    }
+  }
+}
+
+TEST_P(AttentionEntropy, OfNoKeysOrNoQueriesWritesZerosOrNothing) {
+  for (const DataType type : kDataTypes)
+    for (const auto& [queries, keys] :
+         std::vector<std::pair<int64_t, int64_t>>{{0, 0}, {0, 9}, {9, 0}})
+      for (const int64_t threads : {1, 8}) {
+        AttentionCase c{.type = type, .queries = queries, .keys = keys, .threads = threads};
+        expect_matches_reference(c);
+        c.batch = 0;
+        expect_matches_reference(c);
+      }
+}
+
+TEST_P(AttentionEntropy, OfUniformScoresIsTheLogarithmOfTheVisibleKeys) {
+  for (const DataType type : kDataTypes) {
+    AttentionProblem p({.type = type, .queries = 150, .keys = 150});
+    p.q.fill(0);
+    p.run_forward();
+    const double unit = type == DataType::kFloat64 ? 1e-15 : 1e-7;
+    for (int64_t i = 0; i < 150; ++i) {
+      const double expected = std::log(static_cast<double>(i + 1));
+      EXPECT_NEAR(p.entropy.get(0, 0, i), expected, 2 * unit * (1 + expected));
+      EXPECT_NEAR(p.logsumexp.get(0, 0, i), expected, 2 * unit * (1 + expected));
+    }
+  }
+}
+
+TEST_P(AttentionEntropy, OfAOneHotRowIsExactlyZero) {
+  for (const DataType type : kDataTypes) {
+    // Scores are i * 1000 for key i and 0 for all others.
+    AttentionProblem p({.type = type,
+                        .queries = 90,
+                        .keys = 90,
+                        .head_dim = 90,
+                        .is_causal = false,
+                        .temperature = TemperatureKind::kNone});
+    p.q.for_each([&](int64_t b, int64_t h, int64_t i, int64_t d) {
+      p.q.set(b, h, i, d, i == d ? 1e4 : 0);
+      p.k.set(b, h, i, d, i == d ? 1 : 0);
+    });
+    p.run_forward();
+    for (const double entropy : p.entropy.values()) EXPECT_EQ(entropy, 0);
+    p.out.for_each([&](int64_t b, int64_t h, int64_t i, int64_t d) {
+      EXPECT_EQ(p.out.get(b, h, i, d), p.v.get(b, h, i, d));
+    });
+  }
+}
+
+TEST_P(AttentionEntropy, LiesBetweenZeroAndTheLogarithmOfTheVisibleKeys) {
+  for (const DataType type : kDataTypes)
+    for (const double deviation : {1e-3, 0.3, 3.0, 30.0}) {
+      AttentionProblem p({.type = type, .queries = 200, .keys = 200}, deviation);
+      p.run_forward();
+      for (int64_t i = 0; i < 200; ++i) {
+        EXPECT_GE(p.entropy.get(0, 0, i), 0);
+        EXPECT_LE(p.entropy.get(0, 0, i), std::log(static_cast<double>(i + 1)) * (1 + 1e-6) + 1e-7);
+      }
+    }
+}
+
+TEST_P(AttentionEntropy, IsBitwiseTheSameRunToRun) {
+  for (const DataType type : kDataTypes) {
+    const AttentionCase c{.type = type, .queries = 131, .keys = 131};
+    AttentionProblem first(c), second(c);
+    for (AttentionProblem* p : {&first, &second}) {
+      p->run_forward();
+      p->run_backward();
+    }
+    EXPECT_EQ(first.out.values(), second.out.values());
+    EXPECT_EQ(first.dk.values(), second.dk.values());
+    EXPECT_EQ(first.dtemperature.values(), second.dtemperature.values());
+  }
+}
+
+TEST_P(AttentionEntropy, PassesNotANumberOn) {
+  AttentionProblem p({.queries = 70, .keys = 70});
+  p.k.set(0, 1, 66, 3, std::numeric_limits<double>::quiet_NaN());
+  p.run_forward();
+  EXPECT_FALSE(std::isnan(p.out.get(0, 1, 65, 0)));
+  for (int64_t i = 66; i < 70; ++i) {
+    EXPECT_TRUE(std::isnan(p.out.get(0, 1, i, 0)));
+    EXPECT_TRUE(std::isnan(p.entropy.get(0, 1, i)));
+  }
+}
+
+}  // namespace
+}  // namespace aero::kernels::testing

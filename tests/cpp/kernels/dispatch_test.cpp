@@ -1,0 +1,39 @@
+#include "kernels/cpu/dispatch.h"
+
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "tests/cpp/kernels/run_kernel.h"
+
+namespace aero::kernels::testing {
+namespace {
+
+TEST(Dispatch, TakesTheBestInstructionSetUnlessToldOtherwise) {
+  EXPECT_EQ(cpu::isa_name(), cpu::available_isa_names().back());
+  for (const std::string& name : cpu::available_isa_names()) {
+    const ScopedIsa isa(name);
+    EXPECT_EQ(cpu::isa_name(), name);
+  }
+}
+
+TEST(Dispatch, RefusesAnUnknownNameAndSaysWhichOnesThereAre) {
+  const ScopedIsa isa("neon9000");
+  try {
+    cpu::isa();
+    FAIL() << "accepted";
+  } catch (const std::invalid_argument& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("AERO_CPU_ISA"), std::string::npos) << text;
+    EXPECT_NE(text.find("scalar, avx2, avx512, avx512bf16"), std::string::npos) << text;
+    EXPECT_NE(text.find("neon9000"), std::string::npos) << text;
+  }
+}
+
+TEST(Dispatch, AlwaysHasThePlainInstructionSet) {
+  EXPECT_EQ(cpu::available_isa_names().front(), "scalar");
+}
+
+}  // namespace
+}  // namespace aero::kernels::testing
