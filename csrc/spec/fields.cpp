@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
+#include <charconv>
 #include <initializer_list>
 #include <stdexcept>
 #include <type_traits>
@@ -48,6 +48,13 @@ const std::array kFields{
     Field{"shaped_attention", &Spec::shaped_attention},
 };
 
+// The shortest decimal that reads back as the same number.
+std::string shown_number(double value) {
+  std::array<char, 32> digits;
+  const auto end = std::to_chars(digits.begin(), digits.end(), value).ptr;
+  return {digits.begin(), end};
+}
+
 [[noreturn]] void fail(std::string_view field, const std::string& expected,
                        const std::string& got) {
   throw std::invalid_argument("ArchitectureSpec: " + std::string(field) + " must be " + expected +
@@ -58,26 +65,10 @@ const Field& find_field(std::string_view name) {
   const auto* found =
       std::find_if(kFields.begin(), kFields.end(), [&](const Field& f) { return f.name == name; });
   if (found != kFields.end()) return *found;
+  const auto names = field_names();
+  const std::string hint = suggestion(name, names);
   throw std::invalid_argument("ArchitectureSpec: there is no field " + quoted(name) +
-                              "; did you mean " + quoted(nearest_word(name, field_names())) + "?");
-}
-
-std::string shown(double value) {
-  std::string text = std::to_string(value);
-  text.erase(text.find_last_not_of('0') + 1);
-  return text.ends_with('.') ? text + "0" : text;
-}
-
-std::string shown(const FieldValue& value) {
-  return std::visit(
-      [](const auto& content) -> std::string {
-        using Content = std::decay_t<decltype(content)>;
-        if constexpr (std::is_same_v<Content, bool>) return content ? "True" : "False";
-        if constexpr (std::is_same_v<Content, std::int64_t>) return std::to_string(content);
-        if constexpr (std::is_same_v<Content, double>) return shown(content);
-        if constexpr (std::is_same_v<Content, std::string>) return quoted(content);
-      },
-      value);
+                              (hint.empty() ? "; there are " + quoted_list(names, " and ") : hint));
 }
 
 template <class Enum>
@@ -86,9 +77,7 @@ Enum enum_from(const Field& field, const FieldValue& value) {
   const auto* word = std::get_if<std::string>(&value);
   const auto* found = word ? std::find(words.begin(), words.end(), *word) : words.end();
   if (found != words.end()) return static_cast<Enum>(found - words.begin());
-  const std::string suggestion =
-      word ? "; did you mean " + quoted(nearest_word(*word, words)) + "?" : "";
-  fail(field.name, quoted_list(words), shown(value) + suggestion);
+  fail(field.name, quoted_list(words), shown(value) + (word ? suggestion(*word, words) : ""));
 }
 
 std::string range_of(const Field& field) {
@@ -140,10 +129,6 @@ void check_ranges(const Spec& spec) {
     }
 }
 
-bool default_parallel_residual(const Spec& spec) {
-  return spec.family == Family::kPythia || spec.shaped_attention;
-}
-
 bool has_normalized_layers(FeedForward ffn) {
   return ffn == FeedForward::kWeightNorm || ffn == FeedForward::kSpectralNorm;
 }
@@ -162,9 +147,8 @@ void follow_defaults(const Spec& before, Spec& spec, const FieldValues& values) 
   }
   if (!named("hidden_width") && before.hidden_width == 4 * before.width)
     spec.hidden_width = 4 * spec.width;
-  if (!named("final_norm") &&
-      before.final_norm == default_final_norm(before.norm, before.shaped_attention))
-    spec.final_norm = default_final_norm(spec.norm, spec.shaped_attention);
+  if (!named("final_norm") && before.final_norm == default_final_norm(before))
+    spec.final_norm = default_final_norm(spec);
   if (!named("parallel_residual") && before.parallel_residual == default_parallel_residual(before))
     spec.parallel_residual = default_parallel_residual(spec);
   if (!named("normalized_layers") && !has_normalized_layers(spec.ffn))
@@ -173,9 +157,25 @@ void follow_defaults(const Spec& before, Spec& spec, const FieldValues& values) 
 
 }  // namespace
 
-FinalNorm default_final_norm(Norm norm, bool shaped_attention) {
-  if (shaped_attention || norm == Norm::kLayer) return FinalNorm::kLayer;
-  return norm == Norm::kNone ? FinalNorm::kNone : FinalNorm::kFoldable;
+std::string shown(const FieldValue& value) {
+  return std::visit(
+      [](const auto& content) -> std::string {
+        using Content = std::decay_t<decltype(content)>;
+        if constexpr (std::is_same_v<Content, bool>) return content ? "True" : "False";
+        if constexpr (std::is_same_v<Content, std::int64_t>) return std::to_string(content);
+        if constexpr (std::is_same_v<Content, double>) return shown_number(content);
+        if constexpr (std::is_same_v<Content, std::string>) return quoted(content);
+      },
+      value);
+}
+
+FinalNorm default_final_norm(const Spec& spec) {
+  if (spec.shaped_attention || spec.norm == Norm::kLayer) return FinalNorm::kLayer;
+  return spec.norm == Norm::kNone ? FinalNorm::kNone : FinalNorm::kFoldable;
+}
+
+bool default_parallel_residual(const Spec& spec) {
+  return spec.family == Family::kPythia || spec.shaped_attention;
 }
 
 std::vector<std::string_view> field_names() {
@@ -211,7 +211,7 @@ Spec from_fields(const FieldValues& values) {
     std::erase(missing, name);
   }
   if (!missing.empty())
-    throw std::invalid_argument("ArchitectureSpec: missing " + quoted_list(missing));
+    throw std::invalid_argument("ArchitectureSpec: missing " + quoted_list(missing, " and "));
   validate(spec);
   return spec;
 }
@@ -222,14 +222,14 @@ void validate(const Spec& spec) {
     fail("num_pruned_ffns", "an integer from 0 to num_layers = " + std::to_string(spec.num_layers),
          std::to_string(spec.num_pruned_ffns));
   if (!(spec.rotary_fraction >= 0.0 && spec.rotary_fraction <= 1.0))
-    fail("rotary_fraction", "a number from 0 to 1", shown(spec.rotary_fraction));
+    fail("rotary_fraction", "a number from 0 to 1", shown_number(spec.rotary_fraction));
   const auto rotating =
       static_cast<std::int64_t>(spec.rotary_fraction * static_cast<double>(spec.head_dim));
   if (spec.rotary_fraction > 0.0 && (rotating == 0 || rotating % 2 != 0))
     fail("rotary_fraction",
          "0, or give an even number of rotating channels of head_dim = " +
              std::to_string(spec.head_dim),
-         shown(spec.rotary_fraction) + ", which gives " + std::to_string(rotating));
+         shown_number(spec.rotary_fraction) + ", which gives " + std::to_string(rotating));
   if (spec.normalized_layers != NormalizedLayers::kFfn && !has_normalized_layers(spec.ffn))
     fail("normalized_layers", "\"ffn\" unless ffn is \"weight_norm\" or \"spectral_norm\"",
          quoted(name_of(spec.normalized_layers)));

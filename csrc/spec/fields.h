@@ -21,6 +21,10 @@ inline constexpr std::int64_t kMaxVocabulary = std::int64_t{1} << 28;
 
 // Enums are their words (enum_names.h).
 using FieldValue = std::variant<bool, std::int64_t, double, std::string>;
+
+// A value as error messages and Python show it: True, 12, 0.25, "gelu".
+std::string shown(const FieldValue& value);
+
 using FieldValues = std::vector<std::pair<std::string, FieldValue>>;
 
 // In the order of declaration.
@@ -44,6 +48,8 @@ ArchitectureSpec from_fields(const FieldValues& values);
 // Throws std::invalid_argument if a field is out of range or two contradict each other.
 void validate(const ArchitectureSpec& spec);
 
-FinalNorm default_final_norm(Norm norm, bool shaped_attention);
+// The defaults that with_fields keeps.
+FinalNorm default_final_norm(const ArchitectureSpec& spec);
+bool default_parallel_residual(const ArchitectureSpec& spec);
 
 }  // namespace aero::spec

@@ -102,6 +102,14 @@ void for_each_label(std::int64_t num_pruned_ffns, Visit visit) {
         }
 }
 
+// Lower-case text as the canonical form spells it, which omits the default options.
+std::string without_defaults(std::string text) {
+  for (const std::string_view option : {"(channel)", "(ffn)"})
+    if (const std::size_t found = text.find(option); found != std::string::npos)
+      text.erase(found, option.size());
+  return text;
+}
+
 class Parser {
  public:
   explicit Parser(std::string_view text) : text_(text), lowered_(lower_case(text)) {}
@@ -202,11 +210,11 @@ class Parser {
   }
 
   // The label at the smallest edit distance among those that begin with the part understood so
-  // far; among all where none does (the part may be spelled with defaults).
+  // far; among all where none does (that part may end in a useless "_i0").
   std::string nearest() const {
     constexpr std::size_t kLongest = 64;  // the longest label has 43 letters
-    const std::string_view text = text_.substr(0, kLongest);
-    const std::string understood = lowered_.substr(0, position_);
+    const std::string text = without_defaults(lowered_.substr(0, kLongest));
+    const std::string understood = without_defaults(lowered_.substr(0, position_));
     std::string best;
     std::pair<bool, std::size_t> best_score;
     const auto consider = [&](const Label& label) {

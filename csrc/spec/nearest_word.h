@@ -24,15 +24,23 @@ std::string_view nearest_word(std::string_view word, const Words& words) {
 
 // Words as `"a", "b" or "c"`.
 template <class Words>
-std::string quoted_list(const Words& words) {
+std::string quoted_list(const Words& words, std::string_view conjunction = " or ") {
   std::string text;
   std::size_t index = 0;
   for (const std::string_view word : words) {
-    if (index > 0) text += index + 1 == std::size(words) ? " or " : ", ";
+    if (index > 0) text += index + 1 == std::size(words) ? conjunction : ", ";
     text.append("\"").append(word).append("\"");
     ++index;
   }
   return text;
+}
+
+// `; did you mean "b"?`, or nothing where no word is at all like this one.
+template <class Words>
+std::string suggestion(std::string_view word, const Words& words) {
+  const std::string_view nearest = nearest_word(word, words);
+  if (2 * edit_distance(word, nearest) > word.size() + 1) return "";
+  return "; did you mean \"" + std::string(nearest) + "\"?";
 }
 
 // Foreign text in quotes: at most 60 bytes of it, bytes outside printable ASCII as \xNN.

@@ -5,7 +5,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "csrc/spec/label.h"
 #include "csrc/spec/nearest_word.h"
 
 namespace aero::spec {
@@ -70,23 +69,25 @@ ArchitectureSpec preset(std::string_view name) {
     if (entry.name == name) return entry.spec;
   const auto names = preset_names();
   throw std::invalid_argument("ArchitectureSpec: model must be " + quoted_list(names) + ", got " +
-                              quoted(name) + "; did you mean " + quoted(nearest_word(name, names)) +
-                              "?");
+                              quoted(name) + suggestion(name, names));
+}
+
+ArchitectureSpec labelled(ArchitectureSpec spec, const Label& label) {
+  spec.shaped_attention = label.shaped_attention;
+  spec.entropy_regularized = label.entropy_regularized;
+  spec.temperature = label.temperature;
+  spec.norm = label.norm;
+  spec.ffn = label.ffn;
+  spec.normalized_layers = label.normalized_layers;
+  spec.num_pruned_ffns = label.num_pruned_ffns;
+  spec.final_norm = default_final_norm(spec);
+  spec.parallel_residual = default_parallel_residual(spec);
+  return spec;
 }
 
 ArchitectureSpec architecture_from_label(std::string_view label, std::string_view model,
                                          const FieldValues& overrides) {
-  const Label choices = parse_label(label);
-  ArchitectureSpec spec = preset(model);
-  spec.shaped_attention = choices.shaped_attention;
-  spec.entropy_regularized = choices.entropy_regularized;
-  spec.temperature = choices.temperature;
-  spec.norm = choices.norm;
-  spec.ffn = choices.ffn;
-  spec.normalized_layers = choices.normalized_layers;
-  spec.num_pruned_ffns = choices.num_pruned_ffns;
-  spec.final_norm = default_final_norm(spec.norm, spec.shaped_attention);
-  spec.parallel_residual |= spec.shaped_attention;
+  const ArchitectureSpec spec = labelled(preset(model), parse_label(label));
   for (const auto& [name, value] : overrides)
     if (std::find(kLabelFields.begin(), kLabelFields.end(), name) != kLabelFields.end())
       throw std::invalid_argument("ArchitectureSpec.from_label: " + name +

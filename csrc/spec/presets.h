@@ -6,6 +6,7 @@
 
 #include "csrc/spec/architecture_spec.h"
 #include "csrc/spec/fields.h"
+#include "csrc/spec/label.h"
 
 namespace aero::spec {
 
@@ -13,6 +14,10 @@ std::vector<std::string_view> preset_names();
 
 // The preset `SM` network of this name. Throws std::invalid_argument with the nearest name.
 ArchitectureSpec preset(std::string_view name);
+
+// The spec with a label's choices, and final_norm and parallel_residual as with_fields defaults
+// them.
+ArchitectureSpec labelled(ArchitectureSpec spec, const Label& label);
 
 // The label's network at the sizes of a preset, with some sizes and flags changed as with_fields
 // does. Fields that the label itself states are errors among the overrides.

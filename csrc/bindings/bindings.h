@@ -1,0 +1,12 @@
+// The parts of the Python module `_core`, one function per file.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace aero::bindings {
+
+void bind_architecture(pybind11::module_& module);
+void bind_build_info(pybind11::module_& module);
+void bind_mpc(pybind11::module_& module);
+
+}  // namespace aero::bindings

@@ -1,0 +1,8 @@
+#include "csrc/bindings/bindings.h"
+
+PYBIND11_MODULE(_core, module) {
+  module.doc() = "Architectures and private-inference cost in C++; imports without torch.";
+  aero::bindings::bind_architecture(module);
+  aero::bindings::bind_mpc(module);
+  aero::bindings::bind_build_info(module);
+}

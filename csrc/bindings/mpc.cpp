@@ -1,0 +1,7 @@
+#include "csrc/bindings/bindings.h"
+
+namespace aero::bindings {
+
+void bind_mpc(pybind11::module_&) {}
+
+}  // namespace aero::bindings
