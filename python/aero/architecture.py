@@ -1,0 +1,26 @@
+"""Labels, sizes and counts of networks; importable without torch.
+
+An `ArchitectureSpec` says everything about a network that its cost and its modules need: the
+choices of its label and its sizes. The grammar of labels is
+
+    label := ["SOTA:"] (net | "EReg(" net ")")
+    net   := "SM" ["(t" [":head" | ":scalar"] ")"] ["+" norm] ["+" ffn] ["_i" K]
+    norm  := "LN" | "FN" ["(channel)" | "(scalar)"]
+    ffn   := "G" | "R" | "LR(" ("layer" | "global") ")" | ("WN" | "SN") "FFN" ["(" set ")"]
+           | "FuFFN" | "ScFFN" | "ScFuFFN"
+    set   := "ffn" | "qk" | "qk+ffn" | "qkv+ffn" | "qkvo+ffn"
+
+Example:
+    >>> from aero.architecture import ArchitectureSpec
+    >>> spec = ArchitectureSpec.from_label("SM+ScFuFFN_i6", model="gpt2")
+    >>> spec.num_layers, spec.num_pruned_ffns, spec.parameter_count()
+    (12, 6, 70587660)
+    >>> str(spec.nonlinear_operations())
+    'SM:144xR^{128x128}'
+"""
+
+from __future__ import annotations
+
+from aero._core import ArchitectureSpec, Flops, NonlinearOperations, OperationCount
+
+__all__ = ["ArchitectureSpec", "Flops", "NonlinearOperations", "OperationCount"]
