@@ -1,0 +1,168 @@
+#include "kernels/attention_entropy.h"
+
+#include <cmath>
+
+#include "csrc/torch_ops/operators.h"
+#include "csrc/torch_ops/parallel.h"
+#include "csrc/torch_ops/tensor_checks.h"
+
+namespace aero::torch_ops {
+namespace {
+
+constexpr const char* kOp = "attention_entropy";
+
+/// Checked inputs; the tensors keep alive what the params point to.
+struct Inputs {
+  Tensor q, k, v;
+  kernels::AttentionEntropyParams params;
+  Rows rows;
+  ScalarType statistics;
+
+  Inputs(const Tensor& q_any, const Tensor& k_any, const Tensor& v_any,
+         const OptionalTensor& temperature, const OptionalTensor& mask, bool is_causal,
+         std::optional<double> scale)
+      : q(with_contiguous_rows(checked_q(q_any))),
+        k(with_contiguous_rows(checked_key(q_any, "k", k_any, k_any))),
+        v(with_contiguous_rows(checked_key(q_any, "v", v_any, k_any))),
+        rows{q.size(0), q.size(1), q.size(2), k.size(2)},
+        statistics(statistics_type(data_type_of(kOp, "q", q))) {
+    params.data_type = data_type_of(kOp, "q", q);
+    params.batch = rows.batch;
+    params.heads = rows.heads;
+    params.key_heads = k.size(1);
+    params.queries = rows.queries;
+    params.keys = rows.keys;
+    params.head_dim = q.size(3);
+    params.q = q.const_data_ptr();
+    params.k = k.const_data_ptr();
+    params.v = v.const_data_ptr();
+    params.q_strides = strides_of(q);
+    params.k_strides = strides_of(k);
+    params.v_strides = strides_of(v);
+    params.scale = scale ? *scale : 1 / std::sqrt(static_cast<double>(params.head_dim));
+    if (temperature) {
+      params.temperature_strides = temperature_strides(kOp, *temperature, statistics, rows);
+      params.temperature = temperature->const_data_ptr();
+    }
+    params.is_causal = is_causal;
+    if (mask) {
+      params.mask_strides = mask_strides(kOp, *mask, rows);
+      params.mask = mask->const_data_ptr<bool>();
+    }
+  }
+
+ private:
+  static const Tensor& checked_q(const Tensor& q) {
+    require_dim(kOp, "q", q, 4, "[B, H, T, D]");
+    if (q.size(3) < 1 || q.size(3) > kernels::kMaxHeadDim)
+      refuse(kOp, "D", "from 1 to " + std::to_string(kernels::kMaxHeadDim),
+             std::to_string(q.size(3)));
+    return q;
+  }
+
+  /// k against q, and v against q and k.
+  static const Tensor& checked_key(const Tensor& q, const char* argument, const Tensor& tensor,
+                                   const Tensor& k) {
+    require_dim(kOp, "k", k, 4, "[B, G, S, D]");
+    require_shape(kOp, argument, tensor, {q.size(0), k.size(1), k.size(2), q.size(3)},
+                  k.size(1) == q.size(1) ? "[B, H, S, D]" : "[B, G, S, D]");
+    if (k.size(1) == 0 ? q.size(1) != 0 : q.size(1) % k.size(1) != 0)
+      refuse(kOp, "H", "a multiple of k's heads (" + std::to_string(k.size(1)) + ")",
+             std::to_string(q.size(1)));
+    data_type_of(kOp, "q", q);
+    require_dtype(kOp, argument, tensor, q.scalar_type(), " like q");
+    return tensor;
+  }
+};
+
+/// [B, heads, rows, D] in memory laid out as [B, rows, heads, D]: what models transpose back to.
+Tensor empty_heads(const Tensor& like) {
+  return torch::stable::transpose(
+      empty(like, {like.size(0), like.size(2), like.size(1), like.size(3)}, like.scalar_type()), 1,
+      2);
+}
+
+}  // namespace
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> attention_entropy(
+    const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& temperature,
+    const OptionalTensor& mask, bool is_causal, std::optional<double> scale) {
+  const Inputs inputs(q, k, v, temperature, mask, is_causal, scale);
+  const auto [batch, heads, queries, keys] = inputs.rows;
+  const Tensor out = empty_heads(q);
+  const Tensor entropy = empty(q, {batch, heads, queries}, inputs.statistics);
+  const Tensor logsumexp = empty(q, {batch, heads, queries}, inputs.statistics);
+  const Tensor statistics =
+      empty(q, {batch, heads, kernels::kSavedStatistics, queries}, inputs.statistics);
+
+  kernels::AttentionEntropyForwardParams params;
+  static_cast<kernels::AttentionEntropyParams&>(params) = inputs.params;
+  params.out = out.mutable_data_ptr();
+  params.out_strides = strides_of(out);
+  params.entropy = entropy.mutable_data_ptr();
+  params.logsumexp = logsumexp.mutable_data_ptr();
+  params.statistics = statistics.mutable_data_ptr();
+  run_parallel(params, q);
+  return {out, entropy, logsumexp, statistics};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> attention_entropy_backward(
+    const OptionalTensor& dout, const OptionalTensor& dentropy, const OptionalTensor& dlogsumexp,
+    const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& temperature,
+    const OptionalTensor& mask, const Tensor& out, const Tensor& statistics, bool is_causal,
+    std::optional<double> scale, bool needs_q, bool needs_k, bool needs_v, bool needs_temperature) {
+  const Inputs inputs(q, k, v, temperature, mask, is_causal, scale);
+  const auto [batch, heads, queries, keys] = inputs.rows;
+  require_shape(kOp, "out", out, shape_of(q), "[B, H, T, D]");
+  require_dtype(kOp, "out", out, q.scalar_type(), " like q");
+  require_shape(kOp, "statistics", statistics, {batch, heads, kernels::kSavedStatistics, queries},
+                "[B, H, 3, T]");
+  require_dtype(kOp, "statistics", statistics, inputs.statistics, "");
+  if (dout) {
+    require_shape(kOp, "dout", *dout, shape_of(q), "[B, H, T, D]");
+    require_dtype(kOp, "dout", *dout, q.scalar_type(), " like q");
+  }
+  needs_temperature = needs_temperature && temperature;
+
+  const Tensor out_rows = with_contiguous_rows(out);
+  const Tensor kept = torch::stable::contiguous(statistics);
+  const OptionalTensor dout_rows = dout ? OptionalTensor(with_contiguous_rows(*dout)) : dout;
+  const OptionalTensor dentropy_rows =
+      row_gradient(kOp, "dentropy", dentropy, inputs.statistics, inputs.rows);
+  const OptionalTensor dlogsumexp_rows =
+      row_gradient(kOp, "dlogsumexp", dlogsumexp, inputs.statistics, inputs.rows);
+
+  const Tensor dq = needs_q ? empty_heads(q) : empty(q, {0}, q.scalar_type());
+  const Tensor dk = needs_k ? empty_heads(k) : empty(q, {0}, q.scalar_type());
+  const Tensor dv = needs_v ? empty_heads(v) : empty(q, {0}, q.scalar_type());
+  const Tensor drows = needs_temperature ? empty(q, {batch, heads, queries}, inputs.statistics)
+                                         : empty(q, {0}, inputs.statistics);
+
+  kernels::AttentionEntropyBackwardParams params;
+  static_cast<kernels::AttentionEntropyParams&>(params) = inputs.params;
+  params.out = out_rows.const_data_ptr();
+  params.out_strides = strides_of(out_rows);
+  params.statistics = kept.const_data_ptr();
+  params.dout = data_or_null(dout_rows);
+  if (dout_rows) params.dout_strides = strides_of(*dout_rows);
+  params.dentropy = data_or_null(dentropy_rows);
+  params.dlogsumexp = data_or_null(dlogsumexp_rows);
+  if (needs_q) {
+    params.dq = dq.mutable_data_ptr();
+    params.dq_strides = strides_of(dq);
+  }
+  if (needs_k) {
+    params.dk = dk.mutable_data_ptr();
+    params.dk_strides = strides_of(dk);
+  }
+  if (needs_v) {
+    params.dv = dv.mutable_data_ptr();
+    params.dv_strides = strides_of(dv);
+  }
+  if (needs_temperature) params.dtemperature = drows.mutable_data_ptr();
+  params.threads = thread_count();
+  run_parallel(params, q);
+  return {dq, dk, dv, needs_temperature ? sum_to_temperature(drows, *temperature) : drows};
+}
+
+}  // namespace aero::torch_ops

@@ -1,0 +1,15 @@
+// The fastest matrix product that ships with torch on this processor.
+#pragma once
+
+#include <optional>
+
+#include "csrc/torch_ops/tensor_checks.h"
+
+namespace aero::torch_ops {
+
+/// a [M, K] times b_transposed [N, K] transposed, plus bias [N]: a new contiguous [M, N]. Any
+/// strides; a transposed view costs at most one copy of it.
+Tensor matrix_product(const Tensor& a, const Tensor& b_transposed,
+                      const std::optional<Tensor>& bias = std::nullopt);
+
+}  // namespace aero::torch_ops

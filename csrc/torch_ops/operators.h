@@ -1,0 +1,46 @@
+// The operators as torch sees them; shapes and meaning: schemas.cpp and python/aero/ops.
+#pragma once
+
+#include <torch/csrc/stable/tensor.h>
+
+#include <optional>
+#include <tuple>
+
+namespace aero::torch_ops {
+
+using torch::stable::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> temperature_softmax(const Tensor& scores,
+                                                               const OptionalTensor& temperature,
+                                                               const OptionalTensor& mask,
+                                                               bool is_causal);
+std::tuple<Tensor, Tensor> temperature_softmax_backward(
+    const OptionalTensor& dprobabilities, const OptionalTensor& dentropy,
+    const OptionalTensor& dlogsumexp, const Tensor& scores, const OptionalTensor& temperature,
+    const OptionalTensor& mask, const Tensor& statistics, bool is_causal, bool needs_scores,
+    bool needs_temperature);
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> attention_entropy(
+    const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& temperature,
+    const OptionalTensor& mask, bool is_causal, std::optional<double> scale);
+std::tuple<Tensor, Tensor, Tensor, Tensor> attention_entropy_backward(
+    const OptionalTensor& dout, const OptionalTensor& dentropy, const OptionalTensor& dlogsumexp,
+    const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& temperature,
+    const OptionalTensor& mask, const Tensor& out, const Tensor& statistics, bool is_causal,
+    std::optional<double> scale, bool needs_q, bool needs_k, bool needs_v, bool needs_temperature);
+
+Tensor entropy_regularization(const Tensor& entropies, const Tensor& thresholds,
+                              const Tensor& max_entropy, const OptionalTensor& row_mask,
+                              double margin, bool query_mean);
+std::tuple<Tensor, Tensor> entropy_regularization_backward(
+    const Tensor& dloss, const Tensor& entropies, const Tensor& thresholds,
+    const Tensor& max_entropy, const OptionalTensor& row_mask, double margin, bool query_mean);
+
+Tensor scaled_ffn(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& alpha,
+                  const Tensor& beta);
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> scaled_ffn_backward(
+    const Tensor& dy, const Tensor& x, const Tensor& weight, const Tensor& bias,
+    const Tensor& alpha, const Tensor& beta, bool needs_x, bool needs_parameters);
+
+}  // namespace aero::torch_ops

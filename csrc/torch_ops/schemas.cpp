@@ -1,0 +1,54 @@
+// Table of contents of the operator library: every schema, and the kernel behind it.
+//
+// Letters: B batch, H heads, G key heads, T queries, S keys, D head width, L layers, C model width.
+// Fake kernels, autograd and batching rules: python/aero/ops.
+#include <torch/csrc/stable/library.h>
+
+#include "csrc/torch_ops/operators.h"
+
+STABLE_TORCH_LIBRARY(aero, library) {
+  library.def(
+      "temperature_softmax(Tensor scores, Tensor? temperature, Tensor? mask, bool is_causal)"
+      " -> (Tensor probabilities, Tensor entropy, Tensor logsumexp, Tensor statistics)");
+  library.def(
+      "temperature_softmax_backward(Tensor? dprobabilities, Tensor? dentropy, Tensor? dlogsumexp,"
+      " Tensor scores, Tensor? temperature, Tensor? mask, Tensor statistics, bool is_causal,"
+      " bool needs_scores, bool needs_temperature) -> (Tensor dscores, Tensor dtemperature)");
+
+  library.def(
+      "attention_entropy(Tensor q, Tensor k, Tensor v, Tensor? temperature, Tensor? mask,"
+      " bool is_causal, float? scale)"
+      " -> (Tensor out, Tensor entropy, Tensor logsumexp, Tensor statistics)");
+  library.def(
+      "attention_entropy_backward(Tensor? dout, Tensor? dentropy, Tensor? dlogsumexp, Tensor q,"
+      " Tensor k, Tensor v, Tensor? temperature, Tensor? mask, Tensor out, Tensor statistics,"
+      " bool is_causal, float? scale, bool needs_q, bool needs_k, bool needs_v,"
+      " bool needs_temperature) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dtemperature)");
+
+  library.def(
+      "entropy_regularization(Tensor entropies, Tensor thresholds, Tensor max_entropy,"
+      " Tensor? row_mask, float margin, bool query_mean) -> Tensor");
+  library.def(
+      "entropy_regularization_backward(Tensor dloss, Tensor entropies, Tensor thresholds,"
+      " Tensor max_entropy, Tensor? row_mask, float margin, bool query_mean)"
+      " -> (Tensor dentropies, Tensor dthresholds)");
+
+  library.def(
+      "scaled_ffn(Tensor x, Tensor weight, Tensor bias, Tensor alpha, Tensor beta) -> Tensor");
+  library.def(
+      "scaled_ffn_backward(Tensor dy, Tensor x, Tensor weight, Tensor bias, Tensor alpha,"
+      " Tensor beta, bool needs_x, bool needs_parameters)"
+      " -> (Tensor dx, Tensor dweight, Tensor dbias, Tensor dalpha, Tensor dbeta)");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(aero, CPU, library) {
+  using namespace aero::torch_ops;
+  library.impl("temperature_softmax", TORCH_BOX(&temperature_softmax));
+  library.impl("temperature_softmax_backward", TORCH_BOX(&temperature_softmax_backward));
+  library.impl("attention_entropy", TORCH_BOX(&attention_entropy));
+  library.impl("attention_entropy_backward", TORCH_BOX(&attention_entropy_backward));
+  library.impl("entropy_regularization", TORCH_BOX(&entropy_regularization));
+  library.impl("entropy_regularization_backward", TORCH_BOX(&entropy_regularization_backward));
+  library.impl("scaled_ffn", TORCH_BOX(&scaled_ffn));
+  library.impl("scaled_ffn_backward", TORCH_BOX(&scaled_ffn_backward));
+}

@@ -1,0 +1,118 @@
+#include "kernels/temperature_softmax.h"
+
+#include "csrc/torch_ops/operators.h"
+#include "csrc/torch_ops/parallel.h"
+#include "csrc/torch_ops/tensor_checks.h"
+
+namespace aero::torch_ops {
+namespace {
+
+constexpr const char* kOp = "temperature_softmax";
+
+/// Checked inputs; `scores` keeps alive what the params point to.
+struct Inputs {
+  Tensor scores;
+  kernels::TemperatureSoftmaxParams params;
+  Rows rows;
+  ScalarType statistics;
+
+  Inputs(const Tensor& scores_any, const OptionalTensor& temperature, const OptionalTensor& mask,
+         bool is_causal)
+      : scores(with_contiguous_rows(checked(scores_any))),
+        rows{scores.size(0), scores.size(1), scores.size(2), scores.size(3)},
+        statistics(statistics_type(data_type_of(kOp, "scores", scores))) {
+    params.data_type = data_type_of(kOp, "scores", scores);
+    params.batch = rows.batch;
+    params.heads = rows.heads;
+    params.queries = rows.queries;
+    params.keys = rows.keys;
+    params.scores = scores.const_data_ptr();
+    params.scores_strides = strides_of(scores);
+    if (temperature) {
+      params.temperature_strides = temperature_strides(kOp, *temperature, statistics, rows);
+      params.temperature = temperature->const_data_ptr();
+    }
+    params.is_causal = is_causal;
+    if (mask) {
+      params.mask_strides = mask_strides(kOp, *mask, rows);
+      params.mask = mask->const_data_ptr<bool>();
+    }
+  }
+
+ private:
+  static const Tensor& checked(const Tensor& scores) {
+    require_dim(kOp, "scores", scores, 4, "[B, H, T, S]");
+    return scores;
+  }
+};
+
+}  // namespace
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> temperature_softmax(const Tensor& scores,
+                                                               const OptionalTensor& temperature,
+                                                               const OptionalTensor& mask,
+                                                               bool is_causal) {
+  const Inputs inputs(scores, temperature, mask, is_causal);
+  const auto [batch, heads, queries, keys] = inputs.rows;
+  const Tensor probabilities = empty(scores, {batch, heads, queries, keys}, scores.scalar_type());
+  const Tensor entropy = empty(scores, {batch, heads, queries}, inputs.statistics);
+  const Tensor logsumexp = empty(scores, {batch, heads, queries}, inputs.statistics);
+  const Tensor statistics =
+      empty(scores, {batch, heads, kernels::kSavedStatistics, queries}, inputs.statistics);
+
+  kernels::TemperatureSoftmaxForwardParams params;
+  static_cast<kernels::TemperatureSoftmaxParams&>(params) = inputs.params;
+  params.probabilities = probabilities.mutable_data_ptr();
+  params.probabilities_strides = strides_of(probabilities);
+  params.entropy = entropy.mutable_data_ptr();
+  params.logsumexp = logsumexp.mutable_data_ptr();
+  params.statistics = statistics.mutable_data_ptr();
+  run_parallel(params, scores);
+  return {probabilities, entropy, logsumexp, statistics};
+}
+
+std::tuple<Tensor, Tensor> temperature_softmax_backward(
+    const OptionalTensor& dprobabilities, const OptionalTensor& dentropy,
+    const OptionalTensor& dlogsumexp, const Tensor& scores, const OptionalTensor& temperature,
+    const OptionalTensor& mask, const Tensor& statistics, bool is_causal, bool needs_scores,
+    bool needs_temperature) {
+  const Inputs inputs(scores, temperature, mask, is_causal);
+  const auto [batch, heads, queries, keys] = inputs.rows;
+  require_shape(kOp, "statistics", statistics, {batch, heads, kernels::kSavedStatistics, queries},
+                "[B, H, 3, T]");
+  require_dtype(kOp, "statistics", statistics, inputs.statistics, "");
+  if (dprobabilities) {
+    require_shape(kOp, "dprobabilities", *dprobabilities, shape_of(scores), "[B, H, T, S]");
+    require_dtype(kOp, "dprobabilities", *dprobabilities, scores.scalar_type(), " like scores");
+  }
+  needs_temperature = needs_temperature && temperature;
+
+  const Tensor kept = torch::stable::contiguous(statistics);
+  const OptionalTensor dprobabilities_rows =
+      dprobabilities ? OptionalTensor(with_contiguous_rows(*dprobabilities)) : dprobabilities;
+  const OptionalTensor dentropy_rows =
+      row_gradient(kOp, "dentropy", dentropy, inputs.statistics, inputs.rows);
+  const OptionalTensor dlogsumexp_rows =
+      row_gradient(kOp, "dlogsumexp", dlogsumexp, inputs.statistics, inputs.rows);
+  const Tensor dscores = empty(scores, needs_scores ? shape_of(scores) : std::vector<int64_t>{0},
+                               scores.scalar_type());
+  const Tensor drows = needs_temperature ? empty(scores, {batch, heads, queries}, inputs.statistics)
+                                         : empty(scores, {0}, inputs.statistics);
+
+  kernels::TemperatureSoftmaxBackwardParams params;
+  static_cast<kernels::TemperatureSoftmaxParams&>(params) = inputs.params;
+  params.statistics = kept.const_data_ptr();
+  params.dprobabilities = data_or_null(dprobabilities_rows);
+  if (dprobabilities_rows) params.dprobabilities_strides = strides_of(*dprobabilities_rows);
+  params.dentropy = data_or_null(dentropy_rows);
+  params.dlogsumexp = data_or_null(dlogsumexp_rows);
+  if (needs_scores) {
+    params.dscores = dscores.mutable_data_ptr();
+    params.dscores_strides = strides_of(dscores);
+  }
+  if (needs_temperature) params.dtemperature = drows.mutable_data_ptr();
+  run_parallel(params, scores);
+  return {dscores, needs_temperature ? sum_to_temperature(drows, *temperature) : drows};
+}
+
+}  // namespace aero::torch_ops

@@ -1,0 +1,60 @@
+// What surrounds the matrix products of the scaled feed-forward layer
+// y = beta * x + (x W + b) / alpha; the products themselves come from torch.
+//
+// Backward: dx = beta dy + dy W^T / alpha (the same epilogue over dy W^T), and with G = x^T dy
+// dW = G / alpha, db = sum(dy) / alpha, dbeta = trace(G),
+// dalpha = -(<G, W> + b . sum(dy)) / alpha^2: no pass over activations for the scalars.
+// Contract of the entry points: README.md.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/layout.h"
+
+namespace aero::kernels {
+
+/// y = beta * x + linear / alpha, elementwise.
+struct ScaledFfnEpilogueParams {
+  DataType data_type = DataType::kFloat32;
+  int64_t elements = 0;
+  const void* x = nullptr;      ///< [elements], data_type
+  void* y = nullptr;            ///< [elements], data_type; holds `linear` before and y after
+  const void* alpha = nullptr;  ///< one float (double for kFloat64)
+  const void* beta = nullptr;   ///< one float (double for kFloat64)
+};
+
+/// Letters: M rows, C width. Gradients of the parameters from G and dy.
+struct ScaledFfnGradientParams {
+  DataType data_type = DataType::kFloat32;
+  int64_t rows = 0;
+  int64_t width = 0;
+  const void* dy = nullptr;       ///< [M, C] contiguous, data_type
+  const void* weight = nullptr;   ///< [C, C], data_type
+  int64_t weight_row_stride = 0;  ///< its columns are contiguous
+  const void* bias = nullptr;     ///< [C] contiguous, data_type
+  const void* alpha = nullptr;    ///< one float (double for kFloat64)
+  void* dweight = nullptr;        ///< [C, C] contiguous, data_type; holds G before, dW after
+  void* dbias = nullptr;          ///< [C], data_type
+  void* dalpha = nullptr;         ///< one float (double for kFloat64), written by finish
+  void* dbeta = nullptr;          ///< one float (double for kFloat64), written by finish
+};
+
+namespace cpu {
+
+size_t workspace_bytes(const ScaledFfnEpilogueParams& params, int64_t threads);
+size_t workspace_bytes(const ScaledFfnGradientParams& params, int64_t threads);
+
+int64_t item_count(const ScaledFfnEpilogueParams& params);
+int64_t item_count(const ScaledFfnGradientParams& params);
+
+void run(const ScaledFfnEpilogueParams& params, void* workspace, int64_t first, int64_t last,
+         int64_t thread);
+void run(const ScaledFfnGradientParams& params, void* workspace, int64_t first, int64_t last,
+         int64_t thread);
+
+/// Adds up what all items left in the workspace; call it once, after them.
+void finish(const ScaledFfnGradientParams& params, const void* workspace);
+
+}  // namespace cpu
+}  // namespace aero::kernels

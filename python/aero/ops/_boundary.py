@@ -1,0 +1,87 @@
+"""What the four public functions share before and after the native operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+Backend = Literal["native", "reference"]
+
+
+def use_native(operator: str, backend: str, **tensors: Tensor | None) -> bool:
+    """Whether the native operator is asked for, which then must be able to take the tensors.
+
+    The operator library checks shapes, dtypes and values. Only the device is checked here, because
+    a tensor of a foreign device never reaches the library.
+
+    Raises:
+        ValueError: the backend has an unknown name, or a tensor lies where no kernel is.
+    """
+    if backend not in ("native", "reference"):
+        raise ValueError(f"{operator}: backend must be 'native' or 'reference', got {backend!r}")
+    if backend == "reference":
+        return False
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.device.type not in ("cpu", "meta"):
+            raise ValueError(
+                f"{operator}: {name} must be on the cpu, the only device with kernels in this "
+                f"build, got {tensor.device}; move it or pass backend='reference'"
+            )
+    return True
+
+
+def cast_for_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors in autocast's dtype where autocast is on; float64 stays, as in torch."""
+    device = tensors[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return tensors
+    dtype = torch.get_autocast_dtype(device)
+    return tuple(
+        x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in tensors
+    )
+
+
+def refuse_second_derivatives(operator: str) -> None:
+    """Makes differentiating `operator`_backward a clear error."""
+
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    def backward(ctx: Any, *gradients: Tensor | None) -> None:
+        raise NotImplementedError(
+            f"{operator}: second derivatives are not implemented; pass backend='reference'"
+        )
+
+    torch.library.register_autograd(
+        f"aero::{operator}_backward", backward, setup_context=setup_context
+    )
+
+
+def register(
+    operator: str,
+    *,
+    fake: Callable[..., Any],
+    fake_backward: Callable[..., Any],
+    setup_context: Callable[..., None],
+    backward: Callable[..., Any],
+    vmap: Callable[..., Any] | None = None,
+) -> None:
+    """Completes the native operators `aero::operator` and `aero::operator_backward` for torch.
+
+    Args:
+        operator: the operator's name.
+        fake: shapes, dtypes and strides of the forward results.
+        fake_backward: the same of the gradients.
+        setup_context: what the backward pass needs.
+        backward: gradients of all inputs, None where there is none.
+        vmap: batching rule of the forward operator.
+    """
+    torch.library.register_fake(f"aero::{operator}", fake)
+    torch.library.register_fake(f"aero::{operator}_backward", fake_backward)
+    torch.library.register_autograd(f"aero::{operator}", backward, setup_context=setup_context)
+    refuse_second_derivatives(operator)
+    if vmap is not None:
+        torch.library.register_vmap(f"aero::{operator}", vmap)

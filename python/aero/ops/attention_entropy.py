@@ -1,0 +1,177 @@
+"""Attention with a temperature per row and the entropy of every row, fused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aero.ops import reference
+from aero.ops._batching import fold_batch, fold_mask, fold_temperature, unfold_batch
+from aero.ops._boundary import Backend, cast_for_autocast, register, use_native
+from aero.ops.reference import statistics_dtype
+
+
+def attention_entropy(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    temperature: Tensor | None = None,
+    mask: Tensor | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+    backend: Backend = "native",
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Attention that also returns the entropy of every row, without forming the [T, S] scores.
+
+    `P = softmax(scale * q k^T / t)` over the visible keys, `out = P v`,
+    `entropy = -sum_j P_ij ln P_ij` (Eq. 1 and 11 of the AERO paper), `logsumexp = ln sum_j exp(s_ij)`
+    of the scaled scores s. Memory grows linearly with T and S. Every result may be used or not.
+
+    The memory of `out` and of the gradients of q, k and v is laid out as [B, T, H, D] contiguous:
+    models that pass q, k and v as transposed views, and transpose `out` back, copy nothing.
+
+    Under autocast q, k and v are cast to its dtype; temperature, entropy and logsumexp stay float32.
+    Results are bitwise the same run to run for a fixed number of threads.
+
+    Args:
+        q: [B, H, T, D] in float32, bfloat16, float16 or float64; D from 1 to 256.
+        k: [B, G, S, D], dtype of q; H must be a multiple of G (grouped heads).
+        v: [B, G, S, D], dtype of q.
+        temperature: 0-D, [1], [H], [H, T] or [B, H, T]; any sign, not zero. None means 1.
+        mask: boolean, broadcastable to [B, H, T, S], true where the query sees the key.
+        is_causal: query i sees keys j <= i + S - T (the newest query sees all); combined with
+            `mask` by and.
+        scale: multiplies the scores; default 1 / sqrt(D).
+        backend: "native", or "reference" for plain PyTorch, which takes any device, forms the
+            scores and can be differentiated twice.
+
+    Returns:
+        out: [B, H, T, D], dtype of q.
+        entropy: [B, H, T] in nats, float32 (float64 for float64 q); 0 <= entropy <= ln(visible keys).
+        logsumexp: [B, H, T], dtype of entropy.
+        A row that sees no key has out 0, entropy 0, logsumexp -inf and zero gradients.
+
+    Raises:
+        ValueError: an argument does not fit, or a temperature is zero (names head and position).
+        NotImplementedError: differentiating the native gradients again.
+
+    Example:
+        >>> import torch
+        >>> q, k, v = torch.zeros(3, 1, 2, 5, 8)
+        >>> out, entropy, logsumexp = attention_entropy(q, k, v)
+        >>> torch.allclose(entropy, torch.tensor(5.0).log())
+        True
+    """
+    q, k, v = cast_for_autocast(q, k, v)
+    if temperature is not None:
+        temperature = temperature.to(statistics_dtype(q.dtype))
+    if not use_native(
+        "attention_entropy", backend, q=q, k=k, v=v, temperature=temperature, mask=mask
+    ):
+        return reference.attention_entropy(
+            q, k, v, temperature=temperature, mask=mask, is_causal=is_causal, scale=scale
+        )
+    out, entropy, logsumexp, _ = torch.ops.aero.attention_entropy(
+        q, k, v, temperature, mask, is_causal, scale
+    )
+    return out, entropy, logsumexp
+
+
+def _empty_heads(like: Tensor) -> Tensor:
+    batch, heads, rows, head_dim = like.shape
+    return like.new_empty(batch, rows, heads, head_dim).transpose(1, 2)
+
+
+def _fake(
+    q: Tensor, k: Tensor, v: Tensor, temperature: Any, mask: Any, is_causal: bool, scale: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    batch, heads, queries, _ = q.shape
+    dtype = statistics_dtype(q.dtype)
+    entropy, logsumexp = (q.new_empty(batch, heads, queries, dtype=dtype) for _ in range(2))
+    # Three values per row for the backward pass: with logsumexp alone the gradients lose digits.
+    statistics = q.new_empty(batch, heads, 3, queries, dtype=dtype)
+    return _empty_heads(q), entropy, logsumexp, statistics
+
+
+def _fake_backward(
+    dout: Any,
+    dentropy: Any,
+    dlogsumexp: Any,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    temperature: Tensor | None,
+    mask: Any,
+    out: Tensor,
+    statistics: Tensor,
+    is_causal: bool,
+    scale: Any,
+    needs_q: bool,
+    needs_k: bool,
+    needs_v: bool,
+    needs_temperature: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return (
+        _empty_heads(q) if needs_q else q.new_empty(0),
+        _empty_heads(k) if needs_k else q.new_empty(0),
+        _empty_heads(v) if needs_v else q.new_empty(0),
+        statistics.new_empty(
+            temperature.shape if needs_temperature and temperature is not None else 0
+        ),
+    )
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    q, k, v, temperature, mask, ctx.is_causal, ctx.scale = inputs
+    out, _, _, statistics = output
+    ctx.save_for_backward(q, k, v, temperature, mask, out, statistics)
+    ctx.mark_non_differentiable(statistics)
+    ctx.set_materialize_grads(False)
+
+
+def _backward(
+    ctx: Any, dout: Tensor | None, dentropy: Tensor | None, dlogsumexp: Tensor | None, _: None
+) -> tuple[Tensor | None, ...]:
+    needs = ctx.needs_input_grad[:4]
+    gradients = torch.ops.aero.attention_entropy_backward(
+        dout, dentropy, dlogsumexp, *ctx.saved_tensors, ctx.is_causal, ctx.scale, *needs
+    )
+    return (
+        *(g if need else None for g, need in zip(gradients, needs, strict=True)),
+        None,
+        None,
+        None,
+    )
+
+
+def _vmap(
+    info: Any,
+    in_dims: tuple[int | None, ...],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    temperature: Tensor | None,
+    mask: Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    size = info.batch_size
+    q, k, v = (fold_batch(x, dim, size) for x, dim in zip((q, k, v), in_dims[:3], strict=True))
+    batch = q.shape[0] // size
+    temperature = fold_temperature(temperature, in_dims[3], size, (batch, *q.shape[1:3]))
+    mask = fold_mask(mask, in_dims[4], size, batch)
+    results = torch.ops.aero.attention_entropy(q, k, v, temperature, mask, is_causal, scale)
+    return tuple(unfold_batch(x, size) for x in results), (0,) * 4
+
+
+register(
+    "attention_entropy",
+    fake=_fake,
+    fake_backward=_fake_backward,
+    setup_context=_setup_context,
+    backward=_backward,
+    vmap=_vmap,
+)

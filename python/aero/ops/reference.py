@@ -1,0 +1,178 @@
+"""The operators in plain PyTorch: slow, obvious, differentiable any number of times, on any device.
+
+These functions define what the native operators compute. In float64 they are the oracle of the
+tests; `backend="reference"` of the public functions calls them.
+
+Letters: B batch, H heads, G key heads (H a multiple of G), T queries, S keys, D head width,
+L layers, C model width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def statistics_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of temperature, entropy and logsumexp that goes with tensors of `dtype`."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def temperature_softmax(
+    scores: Tensor,
+    *,
+    temperature: Tensor | None = None,
+    mask: Tensor | None = None,
+    is_causal: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """See `aero.ops.temperature_softmax`."""
+    scaled = scores.to(statistics_dtype(scores.dtype))
+    if temperature is not None:
+        scaled = scaled / _temperature_of_rows(temperature.to(scaled.dtype))
+    probabilities, entropy, logsumexp = _softmax_and_entropy(
+        scaled, _visible(scores.shape, scores.device, mask, is_causal)
+    )
+    return probabilities.to(scores.dtype), entropy, logsumexp
+
+
+def attention_entropy(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    temperature: Tensor | None = None,
+    mask: Tensor | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """See `aero.ops.attention_entropy`."""
+    computed = statistics_dtype(q.dtype)
+    heads_per_key_head = q.shape[1] // max(k.shape[1], 1)
+    keys, values = (x.to(computed).repeat_interleave(heads_per_key_head, dim=1) for x in (k, v))
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    probabilities, entropy, logsumexp = temperature_softmax(
+        scale * q.to(computed) @ keys.transpose(-2, -1),
+        temperature=temperature,
+        mask=mask,
+        is_causal=is_causal,
+    )
+    return (probabilities @ values).to(q.dtype), entropy, logsumexp
+
+
+def entropy_regularization(
+    entropies: Tensor | Sequence[Tensor],
+    thresholds: Tensor,
+    *,
+    margin: float = 0.1,
+    max_entropy: str = "log_context",
+    visible_keys: Tensor | None = None,
+    row_mask: Tensor | None = None,
+    context_length: int | None = None,
+    reduction: str = "position_sum",
+) -> Tensor:
+    """See `aero.ops.entropy_regularization`."""
+    if not isinstance(entropies, Tensor):
+        entropies = torch.stack(tuple(entropies))
+    layers, batch, heads, queries = entropies.shape
+    if layers * batch * heads * queries == 0:
+        return (entropies.sum() + thresholds.sum()) * 0
+    counted = torch.ones(batch, queries, dtype=torch.bool, device=entropies.device)
+    counted = counted if row_mask is None else row_mask.expand(batch, queries)
+    largest = max_entropy_of_rows(
+        entropies, max_entropy=max_entropy, visible_keys=visible_keys, context_length=context_length
+    ).expand(batch, queries)
+    threshold = thresholds.to(entropies.dtype)[:, None, :, None]
+
+    if reduction == "position_sum":
+        penalty = _penalty(entropies, threshold, largest[:, None], margin)
+        return torch.where(counted[:, None], penalty, 0).sum((1, 3)).mean()
+
+    rows = counted.sum(-1)
+    used = rows > 0
+    if not used.any():
+        return (entropies.sum() + thresholds.sum()) * 0
+    mean = torch.where(counted[:, None], entropies, 0).sum(-1) / rows.clamp(min=1)[:, None]
+    mean_largest = torch.where(counted, largest, 0).sum(-1) / rows.clamp(min=1)
+    penalty = _penalty(mean[..., None], threshold, mean_largest[:, None, None], margin)
+    return penalty.squeeze(-1)[:, used].mean()
+
+
+def scaled_ffn(x: Tensor, weight: Tensor, bias: Tensor, *, alpha: Tensor, beta: Tensor) -> Tensor:
+    """See `aero.ops.scaled_ffn`."""
+    computed = statistics_dtype(x.dtype)
+    linear = x.to(computed) @ weight.to(computed) + bias.to(computed)
+    return (beta.to(computed) * x.to(computed) + linear / alpha.to(computed)).to(x.dtype)
+
+
+def max_entropy_of_rows(
+    entropies: Tensor,
+    *,
+    max_entropy: str,
+    visible_keys: Tensor | None = None,
+    context_length: int | None = None,
+) -> Tensor:
+    """The largest entropy that counts as possible, per row: 0-D, [1, T] or [B, T], in nats.
+
+    Args:
+        entropies: [L, B, H, T]; only shape, dtype and device matter.
+        max_entropy: "log_context" (the same for every row) or "log_visible" (rows differ).
+        visible_keys: [B, T] integers, how many keys each row sees; default i + 1 for row i. A row
+            that sees no key has 0, as one that sees one.
+        context_length: for "log_context"; default T.
+    """
+    queries = entropies.shape[-1]
+    if max_entropy == "log_context":
+        context = queries if context_length is None else context_length
+        return torch.full((), context, dtype=entropies.dtype, device=entropies.device).log()
+    if visible_keys is None:
+        visible_keys = torch.arange(1, queries + 1, device=entropies.device)[None]
+    return visible_keys.clamp(min=1).to(entropies.dtype).log()
+
+
+def _softmax_and_entropy(scaled: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    # Entropy as ln l - U / l with x = s - max: no difference of two large numbers. The maximum is a
+    # constant to autograd: all three results do not depend on it.
+    if visible is None:
+        visible = torch.ones((), dtype=torch.bool, device=scaled.device)
+    empty = ~visible.expand(scaled.shape).any(-1)
+    hidden_score = torch.finfo(scaled.dtype).min
+    shown = scaled.masked_fill(~visible, hidden_score)
+    if scaled.shape[-1] == 0:
+        maximum = scaled.new_zeros(scaled.shape[:-1])
+    else:
+        maximum = shown.detach().amax(-1)
+    x = (scaled - maximum[..., None]).masked_fill(~visible, 0)
+    e = x.exp().masked_fill(~visible, 0)
+    total = e.sum(-1).masked_fill(empty, 1)
+    probabilities = e / total[..., None]
+    entropy = total.log() - (e * x).sum(-1) / total
+    logsumexp = (maximum + total.log()).masked_fill(empty, -math.inf)
+    return probabilities, entropy, logsumexp
+
+
+def _visible(
+    shape: torch.Size, device: torch.device, mask: Tensor | None, is_causal: bool
+) -> Tensor | None:
+    # The causal diagonal ends in the last row and column: with a key cache the newest query sees
+    # all keys.
+    if not is_causal:
+        return mask
+    queries, keys = shape[-2:]
+    last_key = torch.arange(queries, device=device)[:, None] + (keys - queries)
+    causal = torch.arange(keys, device=device) <= last_key
+    return causal if mask is None else causal & mask
+
+
+def _temperature_of_rows(temperature: Tensor) -> Tensor:
+    # A shape that broadcasts against [B, H, T, S].
+    if temperature.dim() == 1 and temperature.shape[0] != 1:
+        temperature = temperature[:, None]
+    return temperature[..., None] if temperature.dim() > 1 else temperature
+
+
+def _penalty(entropy: Tensor, threshold: Tensor, largest: Tensor, margin: float) -> Tensor:
+    deviation = entropy - threshold * largest
+    return torch.where(deviation.abs() > margin * largest, deviation.square(), 0)

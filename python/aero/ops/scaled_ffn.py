@@ -1,0 +1,112 @@
+"""The linear feed-forward layer with learnable scales and its residual."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aero.ops import reference
+from aero.ops._boundary import Backend, cast_for_autocast, register, use_native
+from aero.ops.reference import statistics_dtype
+
+
+def scaled_ffn(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    *,
+    alpha: Tensor,
+    beta: Tensor,
+    backend: Backend = "native",
+) -> Tensor:
+    """The scaled fused feed-forward layer with its residual: `beta * x + (x W + b) / alpha`.
+
+    Eq. 6 of the AERO paper with the two linear layers fused into one. The gradients of alpha and
+    beta come from the gradient of W (`dbeta = trace(G)`, `dalpha = -(<G, W> + b . sum dy) / alpha^2`
+    with `G = x^T dy`), without another pass over the activations.
+
+    Under autocast x, weight and bias are cast to its dtype; alpha and beta stay float32.
+
+    Args:
+        x: [..., C] in float32, bfloat16, float16 or float64.
+        weight: [C, C] = [in, out], dtype of x.
+        bias: [C], dtype of x.
+        alpha: 0-D or [1], not zero.
+        beta: 0-D or [1].
+        backend: "native", or "reference" for plain PyTorch, which takes any device and can be
+            differentiated twice.
+
+    Returns:
+        y: [..., C] contiguous, dtype of x.
+
+    Raises:
+        ValueError: an argument does not fit.
+        NotImplementedError: differentiating the native gradients again.
+
+    Example:
+        >>> import torch
+        >>> one = torch.ones(1)
+        >>> scaled_ffn(torch.ones(1, 2), torch.eye(2), torch.zeros(2), alpha=2 * one, beta=one)
+        tensor([[1.5000, 1.5000]])
+    """
+    x, weight, bias = cast_for_autocast(x, weight, bias)
+    alpha, beta = (scale.to(statistics_dtype(x.dtype)) for scale in (alpha, beta))
+    if not use_native("scaled_ffn", backend, x=x, weight=weight, bias=bias, alpha=alpha, beta=beta):
+        return reference.scaled_ffn(x, weight, bias, alpha=alpha, beta=beta)
+    y: Tensor = torch.ops.aero.scaled_ffn(x, weight, bias, alpha, beta)
+    return y
+
+
+def _fake(x: Tensor, weight: Tensor, bias: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+def _fake_backward(
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    alpha: Tensor,
+    beta: Tensor,
+    needs_x: bool,
+    needs_parameters: bool,
+) -> tuple[Tensor, ...]:
+    return (
+        x.new_empty(x.shape if needs_x else 0),
+        *(p.new_empty(p.shape if needs_parameters else 0) for p in (weight, bias, alpha, beta)),
+    )
+
+
+def _setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    needs = ctx.needs_input_grad
+    gradients = torch.ops.aero.scaled_ffn_backward(dy, *ctx.saved_tensors, needs[0], any(needs[1:]))
+    return tuple(g if need else None for g, need in zip(gradients, needs, strict=True))
+
+
+def _vmap(
+    info: Any, in_dims: tuple[int | None, ...], x: Tensor, *parameters: Tensor
+) -> tuple[Tensor, int]:
+    if all(dim is None for dim in in_dims[1:]):
+        return torch.ops.aero.scaled_ffn(x.movedim(in_dims[0] or 0, 0), *parameters), 0
+    # A layer per mapped value: one matrix product each.
+    operands = [
+        x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
+        for x, dim in zip((x, *parameters), in_dims, strict=True)
+    ]
+    return torch.stack([torch.ops.aero.scaled_ffn(*one) for one in zip(*operands, strict=True)]), 0
+
+
+register(
+    "scaled_ffn",
+    fake=_fake,
+    fake_backward=_fake_backward,
+    setup_context=_setup_context,
+    backward=_backward,
+    vmap=_vmap,
+)

@@ -1,0 +1,148 @@
+"""Softmax of given scores with a temperature per row and the entropy of every row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aero.ops import reference
+from aero.ops._batching import fold_batch, fold_mask, fold_temperature, unfold_batch
+from aero.ops._boundary import Backend, register, use_native
+from aero.ops.reference import statistics_dtype
+
+
+def temperature_softmax(
+    scores: Tensor,
+    *,
+    temperature: Tensor | None = None,
+    mask: Tensor | None = None,
+    is_causal: bool = False,
+    backend: Backend = "native",
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Softmax over the last dimension that also returns the entropy of every row.
+
+    `P = softmax(scores / t)` over the visible keys, `entropy = -sum_j P_ij ln P_ij` (Eq. 1 and 11 of
+    the AERO paper), `logsumexp = ln sum_j exp(scores_ij / t_i)`. Every result may be used or not.
+
+    Autocast leaves the scores' dtype alone; arithmetic and statistics are float32 in any case.
+    Results are bitwise the same run to run.
+
+    Args:
+        scores: [B, H, T, S] in float32, bfloat16, float16 or float64.
+        temperature: 0-D, [1], [H], [H, T] or [B, H, T]; any sign, not zero. None means 1.
+        mask: boolean, broadcastable to [B, H, T, S], true where the query sees the key.
+        is_causal: query i sees keys j <= i + S - T; combined with `mask` by and.
+        backend: "native", or "reference" for plain PyTorch, which takes any device and can be
+            differentiated twice.
+
+    Returns:
+        probabilities: [B, H, T, S], dtype of scores.
+        entropy: [B, H, T] in nats, float32 (float64 for float64 scores).
+        logsumexp: [B, H, T], dtype of entropy.
+        A row that sees no key has probabilities 0, entropy 0, logsumexp -inf and zero gradients.
+
+    Raises:
+        ValueError: an argument does not fit, or a temperature is zero (names head and position).
+        NotImplementedError: differentiating the native gradients again.
+
+    Example:
+        >>> import torch
+        >>> probabilities, entropy, logsumexp = temperature_softmax(torch.zeros(1, 1, 1, 4))
+        >>> probabilities[0, 0, 0].tolist()
+        [0.25, 0.25, 0.25, 0.25]
+    """
+    if temperature is not None:
+        temperature = temperature.to(statistics_dtype(scores.dtype))
+    if not use_native(
+        "temperature_softmax", backend, scores=scores, temperature=temperature, mask=mask
+    ):
+        return reference.temperature_softmax(
+            scores, temperature=temperature, mask=mask, is_causal=is_causal
+        )
+    probabilities, entropy, logsumexp, _ = torch.ops.aero.temperature_softmax(
+        scores, temperature, mask, is_causal
+    )
+    return probabilities, entropy, logsumexp
+
+
+def _fake(
+    scores: Tensor, temperature: Any, mask: Any, is_causal: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    batch, heads, queries, _ = scores.shape
+    dtype = statistics_dtype(scores.dtype)
+    entropy, logsumexp = (scores.new_empty(batch, heads, queries, dtype=dtype) for _ in range(2))
+    # Three values per row for the backward pass: rounded probabilities would cost the entropy's
+    # gradient its digits.
+    statistics = scores.new_empty(batch, heads, 3, queries, dtype=dtype)
+    return scores.new_empty(scores.shape), entropy, logsumexp, statistics
+
+
+def _fake_backward(
+    dprobabilities: Any,
+    dentropy: Any,
+    dlogsumexp: Any,
+    scores: Tensor,
+    temperature: Tensor | None,
+    mask: Any,
+    statistics: Tensor,
+    is_causal: bool,
+    needs_scores: bool,
+    needs_temperature: bool,
+) -> tuple[Tensor, Tensor]:
+    return (
+        scores.new_empty(scores.shape if needs_scores else 0),
+        statistics.new_empty(
+            temperature.shape if needs_temperature and temperature is not None else 0
+        ),
+    )
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    scores, temperature, mask, ctx.is_causal = inputs
+    statistics = output[3]
+    ctx.save_for_backward(scores, temperature, mask, statistics)
+    ctx.mark_non_differentiable(statistics)
+    ctx.set_materialize_grads(False)
+
+
+def _backward(
+    ctx: Any,
+    dprobabilities: Tensor | None,
+    dentropy: Tensor | None,
+    dlogsumexp: Tensor | None,
+    _: None,
+) -> tuple[Tensor | None, ...]:
+    needs = ctx.needs_input_grad[:2]
+    gradients = torch.ops.aero.temperature_softmax_backward(
+        dprobabilities, dentropy, dlogsumexp, *ctx.saved_tensors, ctx.is_causal, *needs
+    )
+    return *(g if need else None for g, need in zip(gradients, needs, strict=True)), None, None
+
+
+def _vmap(
+    info: Any,
+    in_dims: tuple[int | None, ...],
+    scores: Tensor,
+    temperature: Tensor | None,
+    mask: Tensor | None,
+    is_causal: bool,
+) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    size = info.batch_size
+    scores = fold_batch(scores, in_dims[0], size)
+    batch, heads, queries = scores.shape[0] // size, *scores.shape[1:3]
+    temperature = fold_temperature(temperature, in_dims[1], size, (batch, heads, queries))
+    mask = fold_mask(mask, in_dims[2], size, batch)
+    results = torch.ops.aero.temperature_softmax(scores, temperature, mask, is_causal)
+    return tuple(unfold_batch(x, size) for x in results), (0,) * 4
+
+
+register(
+    "temperature_softmax",
+    fake=_fake,
+    fake_backward=_fake_backward,
+    setup_context=_setup_context,
+    backward=_backward,
+    vmap=_vmap,
+)
