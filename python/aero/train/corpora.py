@@ -1,0 +1,344 @@
+"""Text on this machine as a list of documents: found, deduplicated, split and counted.
+
+A unit is what the split and the deduplication work on: a .txt or .py file, or one line of a .jsonl
+file. A corpus that is one single text file is cut into blocks of lines instead, the last ones for
+validation. Units are read twice: `scan_corpus` decides what becomes of each, `CorpusScan.pieces`
+yields their text in pieces of bounded size, so no corpus needs to fit into memory.
+"""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import json
+import os
+import platform
+import sysconfig
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from aero.train.errors import TrainingError
+from aero.train.progress import progress_bar
+
+__all__ = ["CorpusScan", "CorpusSource", "TextPiece", "find_corpus", "scan_corpus"]
+
+# Codes in CorpusScan.fates, one per unit.
+TRAIN, VALIDATION, DUPLICATE, UNDECODABLE, EMPTY = range(5)
+
+_SUFFIXES = (".txt", ".py", ".jsonl")
+# Tests and vendored packages differ most between distributions of Python; some ship none.
+_SKIPPED_IN_STDLIB = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
+_SKIPPED_ALWAYS = {"__pycache__"}
+# A piece is one tokenizer call; larger ones need more memory and are no faster.
+_PIECE_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 16
+_TEXT_FIELDS = ("text", "content")
+
+
+@dataclass(frozen=True)
+class CorpusSource:
+    """Where a corpus is, before any of it was read.
+
+    Attributes:
+        name: short name for folders and reports.
+        version: what the name alone does not say, such as the interpreter's version.
+        root: the folder the file names are relative to.
+        files: relative names, sorted.
+        files_sha256: over names and sizes.
+        change_key: over names, sizes and modification times; differs when a file was touched.
+    """
+
+    name: str
+    version: str
+    root: Path
+    files: tuple[str, ...]
+    files_sha256: str
+    change_key: str
+
+    @property
+    def bytes(self) -> int:
+        """Size of all files."""
+        return sum((self.root / name).stat().st_size for name in self.files)
+
+
+@dataclass(frozen=True)
+class TextPiece:
+    """Text of one unit or part of it.
+
+    Attributes:
+        text: what to tokenize.
+        unit: index of the unit.
+        validation: whether the unit is held out.
+        last: whether the unit ends here.
+    """
+
+    text: str
+    unit: int
+    validation: bool
+    last: bool
+
+
+@dataclass
+class CorpusScan:
+    """What became of each unit of a corpus.
+
+    Attributes:
+        source: the corpus.
+        fates: one code per unit: train, validation, duplicate, undecodable or empty.
+        sha256: over the digests of all units in order: the identity of the content.
+        train_bytes: UTF-8 bytes of the training units.
+        validation_bytes: the same of the held-out units.
+        in_blocks: whether units are blocks of one single text file.
+    """
+
+    source: CorpusSource
+    fates: bytearray
+    sha256: str
+    train_bytes: int = 0
+    validation_bytes: int = 0
+    in_blocks: bool = False
+
+    def count(self, fate: int) -> int:
+        """Units with this fate."""
+        return self.fates.count(fate)
+
+    def pieces(self, *, first_unit: int = 0) -> Iterator[TextPiece]:
+        """Yields the text of all kept units from `first_unit` on, in order."""
+        for unit, content in enumerate(_units(self.source, self.in_blocks)):
+            if unit < first_unit or self.fates[unit] not in (TRAIN, VALIDATION):
+                continue
+            held_out = self.fates[unit] == VALIDATION
+            pending: str | None = None
+            for text in content.texts():
+                if pending is not None:
+                    yield TextPiece(pending, unit, held_out, last=False)
+                pending = text
+            if pending is not None:
+                yield TextPiece(pending, unit, held_out, last=True)
+
+
+def find_corpus(source: str | Path) -> CorpusSource:
+    """Returns the files of a corpus without reading them.
+
+    Args:
+        source: `stdlib` for the running interpreter's standard library, or a folder or file.
+
+    Returns:
+        The corpus with its files in a fixed order.
+
+    Raises:
+        TrainingError: nothing is there, or nothing that can be read as text.
+
+    Example:
+        >>> find_corpus("stdlib").name
+        'stdlib'
+    """
+    if str(source) == "stdlib":
+        root = Path(sysconfig.get_paths()["stdlib"])
+        names = _files_below(root, (".py",), _SKIPPED_IN_STDLIB | _SKIPPED_ALWAYS)
+        version = f"{platform.python_implementation()} {platform.python_version()}"
+        return CorpusSource("stdlib", version, root, names, *_listing_digests(root, names))
+    path = Path(source).expanduser().resolve()
+    if path.is_file():
+        if path.suffix not in _SUFFIXES:
+            raise TrainingError(
+                f"train: data must be a folder or a file ending in {', '.join(_SUFFIXES)}, "
+                f"got {path}"
+            )
+        root, names = path.parent, (path.name,)
+    elif path.is_dir():
+        root, names = path, _files_below(path, _SUFFIXES, _SKIPPED_ALWAYS)
+        if not names:
+            raise TrainingError(f"train: no {', '.join(_SUFFIXES)} file in folder {path}")
+    else:
+        raise TrainingError(f"train: data must be 'stdlib', a folder or a file, got {source}")
+    return CorpusSource(path.stem or "root", "", root, names, *_listing_digests(root, names))
+
+
+def scan_corpus(source: CorpusSource, validation_fraction: float) -> CorpusScan:
+    """Reads every unit once: drops copies and what is not UTF-8, and holds some out.
+
+    Held out are the units with the smallest digests until they make up the fraction, so the choice
+    depends on the content alone and looks random; of a single text file it is the end.
+
+    Args:
+        source: the corpus.
+        validation_fraction: share of the kept bytes, in (0, 0.5].
+
+    Returns:
+        The fate of each unit, and the totals.
+
+    Raises:
+        TrainingError: a file cannot be read, or fewer than two units are left.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> for name in ("a", "b", "c"):
+        ...     _ = Path(folder.name, name + ".txt").write_text("text of " + name.strip("c"))
+        >>> scan = scan_corpus(find_corpus(folder.name), 0.3)
+        >>> scan.count(TRAIN), scan.count(VALIDATION)
+        (2, 1)
+    """
+    in_blocks = len(source.files) == 1 and not source.files[0].endswith(".jsonl")
+    fates, sizes, ranks = bytearray(), array("q"), array("Q")
+    seen: set[bytes] = set()
+    digests = hashlib.sha256()
+    with progress_bar(f"reading {source.name}", source.bytes, "B") as bar:
+        for unit in _units(source, in_blocks):
+            digest, size = unit.digest()
+            bar.update(unit.file_bytes)
+            fate = TRAIN
+            if digest is None:
+                fate = UNDECODABLE
+            elif size == 0:
+                fate = EMPTY
+            elif digest in seen and not in_blocks:
+                fate = DUPLICATE
+            fates.append(fate)
+            sizes.append(size if fate == TRAIN else 0)
+            ranks.append(int.from_bytes((digest or b"")[:8], "big"))
+            if digest is not None:
+                seen.add(digest)
+            digests.update(digest or b"undecodable")
+    kept = np.flatnonzero(np.frombuffer(bytes(fates), np.uint8) == TRAIN)
+    if len(kept) < 2:
+        raise TrainingError(
+            f"train: {source.root} must hold at least two different documents (one for validation),"
+            f" got {len(kept)}; {fates.count(UNDECODABLE)} could not be decoded"
+        )
+    scan = CorpusScan(source, fates, digests.hexdigest(), in_blocks=in_blocks)
+    byte_sizes = np.frombuffer(sizes, dtype=np.int64)
+    by_digest = np.argsort(np.frombuffer(ranks, dtype=np.uint64)[kept], kind="stable")
+    order = kept[::-1] if in_blocks else kept[by_digest]
+    total = int(byte_sizes.sum())
+    # At least one unit on either side.
+    for unit in order[: len(kept) - 1]:
+        if scan.validation_bytes >= validation_fraction * total and scan.validation_bytes:
+            break
+        fates[unit] = VALIDATION
+        scan.validation_bytes += int(byte_sizes[unit])
+    scan.train_bytes = total - scan.validation_bytes
+    return scan
+
+
+@dataclass
+class _Unit:
+    """One unit: a range of a file, or the text of one line of a .jsonl file."""
+
+    path: Path
+    start: int = 0
+    stop: int | None = None
+    line_text: bytes | None = None
+    file_bytes: int = field(default=0)
+
+    def digest(self) -> tuple[bytes | None, int]:
+        """SHA-256 and UTF-8 size of the text; (None, 0) if it is none."""
+        hasher, size = hashlib.sha256(), 0
+        try:
+            for text in self.texts():
+                encoded = text.encode()
+                hasher.update(encoded)
+                size += len(encoded)
+        except UnicodeError:
+            return None, 0
+        return hasher.digest(), size
+
+    def texts(self) -> Iterator[str]:
+        """Yields the text in pieces that end at a line where they can."""
+        if self.line_text is not None:
+            yield _text_of_json_line(self.line_text)
+            return
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        with _opened(self.path) as file:
+            file.seek(self.start)
+            position, pending = self.start, ""
+            while self.stop is None or position < self.stop:
+                wanted = _PIECE_BYTES if self.stop is None else self.stop - position
+                chunk = file.read(wanted)
+                if not chunk:
+                    break
+                position += len(chunk)
+                pending += decoder.decode(chunk)
+                cut = pending.rfind("\n") + 1
+                if cut and position != self.stop:
+                    yield pending[:cut]
+                    pending = pending[cut:]
+            pending += decoder.decode(b"", final=True)
+            if pending:
+                yield pending
+
+
+def _units(source: CorpusSource, in_blocks: bool) -> Iterator[_Unit]:
+    for name in source.files:
+        path = source.root / name
+        if name.endswith(".jsonl"):
+            with _opened(path) as file:
+                for line in file:
+                    if line.strip():
+                        yield _Unit(path, line_text=line, file_bytes=len(line))
+        elif in_blocks:
+            yield from _blocks(path)
+        else:
+            yield _Unit(path, file_bytes=path.stat().st_size)
+
+
+def _blocks(path: Path) -> Iterator[_Unit]:
+    """Cuts one text file at the first line end after each 64 kB."""
+    with _opened(path) as file:
+        start = 0
+        while True:
+            file.seek(start + _BLOCK_BYTES)
+            file.readline()
+            stop = min(file.tell(), path.stat().st_size)
+            if stop <= start:
+                return
+            yield _Unit(path, start, stop, file_bytes=stop - start)
+            start = stop
+
+
+def _text_of_json_line(line: bytes) -> str:
+    """The text of one line of a .jsonl file; anything else is not decodable."""
+    try:
+        value = json.loads(line.decode("utf-8"))
+    except ValueError as error:
+        raise UnicodeError("not a JSON line") from error
+    if isinstance(value, str):
+        return value
+    for name in _TEXT_FIELDS:
+        if isinstance(value, dict) and isinstance(value.get(name), str):
+            text: str = value[name]
+            # json accepts lone surrogates, UTF-8 does not.
+            text.encode()
+            return text
+    raise UnicodeError(f"no field {' or '.join(_TEXT_FIELDS)}")
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise TrainingError(f"train: cannot read {path}: {error.strerror}") from error
+
+
+def _files_below(root: Path, suffixes: tuple[str, ...], skipped: set[str]) -> tuple[str, ...]:
+    names = []
+    for folder, subfolders, files in os.walk(root):
+        subfolders[:] = sorted(name for name in subfolders if name not in skipped)
+        names += [Path(folder, name) for name in files if name.endswith(suffixes)]
+    return tuple(sorted(path.relative_to(root).as_posix() for path in names if path.is_file()))
+
+
+def _listing_digests(root: Path, names: tuple[str, ...]) -> tuple[str, str]:
+    """SHA-256 over names and sizes, and the same with modification times."""
+    listing, key = hashlib.sha256(), hashlib.sha256()
+    for name in names:
+        status = (root / name).stat()
+        listing.update(f"{name}\0{status.st_size}\n".encode())
+        key.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+    return listing.hexdigest(), key.hexdigest()

@@ -1,0 +1,63 @@
+"""The one exception of this room that a user causes and a user can mend."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["TrainingError", "disk_errors"]
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+class TrainingError(Exception):
+    """Bad input, a corrupt file or a full disk; the text says what is wrong and what to do.
+
+    The command line shows the text alone, without a traceback, and ends with exit code 2.
+    """
+
+
+@contextmanager
+def disk_errors(what: str, folder: str | Path, way_out: str) -> Iterator[None]:
+    """Turns the operating system's refusal to write into a `TrainingError`.
+
+    Args:
+        what: what was being written.
+        folder: where.
+        way_out: what the user does about it, beyond making room.
+
+    Raises:
+        TrainingError: the block could not write.
+
+    Example:
+        >>> try:
+        ...     with disk_errors("a note", "/here", "run it again"):
+        ...         raise OSError(errno.ENOSPC, "No space left on device")
+        ... except TrainingError as error:
+        ...     print(error)
+        train: no space left in /here while writing a note; make room there and run it again
+    """
+    try:
+        yield
+    except TrainingError:
+        raise
+    except Exception as error:
+        # safetensors and torch.save wrap the system's error in their own.
+        number = error.errno if isinstance(error, OSError) else None
+        text = str(error)
+        full = number in _FULL or any(
+            words in text for words in ("No space left", "File too large", "os error 28")
+        )
+        if full:
+            raise TrainingError(
+                f"train: no space left in {folder} while writing {what}; make room there and "
+                f"{way_out}"
+            ) from error
+        if isinstance(error, OSError):
+            reason = error.strerror or text
+            raise TrainingError(
+                f"train: cannot write {what} to {folder}: {reason}; mend that and {way_out}"
+            ) from error
+        raise

@@ -1,0 +1,68 @@
+"""A dataset of the Hugging Face hub as a local .jsonl file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from aero.atomic_files import atomic_binary_file
+from aero.train.errors import TrainingError
+from aero.train.progress import progress_bar
+
+__all__ = ["download_dataset"]
+
+_TEXT_FIELDS = ("text", "content")
+
+
+def download_dataset(name: str, folder: Path) -> Path:
+    """Writes the training split of a hub dataset to a .jsonl file, once.
+
+    Args:
+        name: the dataset's name on the hub.
+        folder: where the file goes; created if missing.
+
+    Returns:
+        The file, one JSON object with the field `text` per line.
+
+    Raises:
+        TrainingError: `datasets` is not installed, the hub cannot be reached, the dataset does not
+            exist or has no text.
+    """
+    target = folder / f"{name.replace('/', '--')}.jsonl"
+    if target.is_file():
+        return target
+    rows = _training_split(name)
+    fields = [field for field in _TEXT_FIELDS if field in rows.column_names]
+    if not fields:
+        raise TrainingError(
+            f"train: dataset {name!r} has no field {' or '.join(_TEXT_FIELDS)}, "
+            f"only {', '.join(rows.column_names)}"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    with (
+        atomic_binary_file(target) as file,
+        progress_bar(f"storing {name}", len(rows), "document") as bar,
+    ):
+        for row in rows:
+            file.write(json.dumps({"text": row[fields[0]]}).encode() + b"\n")
+            bar.update(1)
+    return target
+
+
+def _training_split(name: str) -> Any:
+    not_local = f"train: data {name!r} is neither 'stdlib' nor a file or folder on this machine"
+    try:
+        import datasets
+    except ImportError as error:
+        raise TrainingError(
+            f"{not_local}; to take it as the name of a hub dataset install `datasets` "
+            "(pip install 'aero-torch[hub]')"
+        ) from error
+    try:
+        return datasets.load_dataset(name, split="train")
+    except Exception as error:  # the hub client raises many kinds, offline and online
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise TrainingError(
+            f"{not_local}, and the hub gave no dataset of that name: {reason}"
+        ) from error

@@ -1,0 +1,279 @@
+"""From a corpus to token files and a tokenizer, once; later runs find them in the cache."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aero.atomic_files import write_json_atomically
+from aero.train.corpora import (
+    DUPLICATE,
+    TRAIN,
+    UNDECODABLE,
+    VALIDATION,
+    CorpusScan,
+    CorpusSource,
+    TextPiece,
+    find_corpus,
+    scan_corpus,
+)
+from aero.train.errors import TrainingError, disk_errors
+from aero.train.hub import download_dataset
+from aero.train.progress import progress_bar
+from aero.train.recipe import DataSection
+from aero.train.token_files import SPLITS, TokenFile, TokenWriter, open_tokens
+from aero.train.tokenizer import (
+    bytes_per_token,
+    limited,
+    load_tokenizer,
+    save_tokenizer,
+    train_tokenizer,
+)
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+__all__ = ["PreparedData", "prepare_data"]
+
+_FORMAT = 1
+_BATCH_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedData:
+    """A corpus ready for training.
+
+    Attributes:
+        folder: manifest, token files and tokenizer.
+        manifest: what the folder holds and where it came from.
+        tokenizer: byte-level BPE.
+        train: tokens, [train_tokens], uint16 or uint32.
+        validation: tokens, [validation_tokens].
+        token_bytes: UTF-8 bytes each token stands for, [vocabulary], int64.
+    """
+
+    folder: Path
+    manifest: dict[str, Any]
+    tokenizer: PreTrainedTokenizerFast
+    train: NDArray[Any]
+    validation: NDArray[Any]
+    token_bytes: NDArray[np.int64]
+
+    def summary(self) -> dict[str, Any]:
+        """Returns what a run folder records about its corpus."""
+        files = self.manifest["files"]
+        return {
+            "name": self.manifest["name"],
+            "version": self.manifest["version"],
+            "sha256": self.manifest["sha256"],
+            "train_tokens": files["train"]["tokens"],
+            "validation_tokens": files["validation"]["tokens"],
+            "validation_bytes": files["validation"]["text_bytes"],
+        }
+
+
+def prepare_data(data: DataSection, *, cache_dir: str | Path, context_length: int) -> PreparedData:
+    """Finds the corpus, trains the tokenizer and tokenizes, or reuses what an earlier call left.
+
+    Interrupted at any moment, the next call goes on. Several processes may call it at once: one
+    works, the others wait for it.
+
+    Args:
+        data: the recipe's section.
+        cache_dir: token files go to `cache_dir/<name>-<key>`.
+        context_length: T; each split must hold at least one window.
+
+    Returns:
+        The opened corpus, its files compared with the manifest.
+
+    Raises:
+        TrainingError: no such corpus, damaged files, a full disk, or too little text.
+    """
+    cache = Path(cache_dir)
+    source = _find(data.source, cache)
+    key = _cache_key(source, data)
+    folder = cache / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', source.name)}-{key[:12]}"
+    with disk_errors("the corpus", folder, "run the command again: it continues where it stopped"):
+        folder.mkdir(parents=True, exist_ok=True)
+        with _lock(folder / ".lock"):
+            if not (folder / "manifest.json").is_file():
+                _build(source, data, folder, context_length)
+    return _open(folder, context_length)
+
+
+def _find(name: str, cache: Path) -> CorpusSource:
+    if not name:
+        raise TrainingError(
+            "train: this recipe comes without a corpus; pass --data with a folder of .txt, .py or "
+            ".jsonl files"
+        )
+    path = Path(name).expanduser()
+    # Hub names look like `name` or `owner/name`; anything with a suffix or a leading dot or slash
+    # is meant as a path, and a missing path must not be looked for on the hub.
+    looks_like_hub_name = re.fullmatch(r"\w[\w-]*(/\w[\w.-]*)?", name) and path.suffix == ""
+    if name == "stdlib" or path.exists() or not looks_like_hub_name:
+        return find_corpus(name)
+    return find_corpus(download_dataset(name, cache / "hub"))
+
+
+def _cache_key(source: CorpusSource, data: DataSection) -> str:
+    identity = {
+        "format": _FORMAT,
+        "root": str(source.root),
+        "version": source.version,
+        "change_key": source.change_key,
+        **{name: value for name, value in asdict(data).items() if name != "source"},
+    }
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+
+def _build(source: CorpusSource, data: DataSection, folder: Path, context_length: int) -> None:
+    scan = scan_corpus(source, data.validation_fraction)
+    tokenizer_folder = folder / "tokenizer"
+    if data.tokenizer == "train":
+        _train_tokenizer(scan, data, tokenizer_folder, context_length)
+    elif not tokenizer_folder.is_dir():
+        _save_whole(load_tokenizer(data.tokenizer).save_pretrained, tokenizer_folder)
+    tokenizer = load_tokenizer(tokenizer_folder)
+    if len(tokenizer) > data.vocabulary:
+        raise TrainingError(
+            f"train: tokenizer {data.tokenizer!r} has {len(tokenizer)} tokens, more than "
+            f"data.vocabulary = {data.vocabulary}"
+        )
+    files = _write_tokens(scan, tokenizer, data.vocabulary, folder)
+    manifest = {
+        "format": _FORMAT,
+        "name": source.name,
+        "version": source.version,
+        "root": str(source.root),
+        "sha256": scan.sha256,
+        "files_sha256": source.files_sha256,
+        "documents": {
+            "train": scan.count(TRAIN),
+            "validation": scan.count(VALIDATION),
+            "duplicates_dropped": scan.count(DUPLICATE),
+            "undecodable_dropped": scan.count(UNDECODABLE),
+        },
+        "vocabulary": data.vocabulary,
+        "tokenizer": data.tokenizer,
+        "files": {split: asdict(entry) for split, entry in files.items()},
+    }
+    write_json_atomically(folder / "manifest.json", manifest)
+
+
+def _train_tokenizer(
+    scan: CorpusScan, data: DataSection, folder: Path, context_length: int
+) -> None:
+    if folder.is_dir():
+        return
+    wanted = min(scan.train_bytes, data.tokenizer_bytes)
+
+    def texts() -> Iterator[str]:
+        with progress_bar(f"training tokenizer on {scan.source.name}", wanted, "B") as bar:
+            training = (piece.text for piece in scan.pieces() if not piece.validation)
+            for text in limited(training, wanted):
+                yield text
+                bar.update(len(text.encode()))
+
+    tokenizer = train_tokenizer(texts(), data.vocabulary)
+    _save_whole(lambda path: save_tokenizer(tokenizer, path, context_length=context_length), folder)
+
+
+def _save_whole(save: Any, folder: Path) -> None:
+    """Lets `save` fill a folder that appears under its name only when it is complete."""
+    partial = folder.with_name(f"{folder.name}.partial")
+    save(partial)
+    partial.replace(folder)
+
+
+def _write_tokens(
+    scan: CorpusScan, tokenizer: PreTrainedTokenizerFast, vocabulary: int, folder: Path
+) -> dict[str, TokenFile]:
+    writer = TokenWriter(folder, vocabulary=vocabulary, corpus_sha256=scan.sha256)
+    total = scan.train_bytes + scan.validation_bytes
+    name = scan.source.name
+    try:
+        with progress_bar(f"tokenizing {name}", total, "B", initial=writer.text_bytes) as bar:
+            for batch in _batches(scan.pieces(first_unit=writer.next_unit)):
+                bar.update(_write_batch(writer, tokenizer, batch))
+        return writer.finish()
+    finally:
+        writer.close()
+
+
+def _write_batch(
+    writer: TokenWriter, tokenizer: PreTrainedTokenizerFast, batch: list[TextPiece]
+) -> int:
+    backend, mark = tokenizer.backend_tokenizer, tokenizer.eos_token_id
+    texts = [piece.text for piece in batch]
+    written = 0
+    for piece, encoding in zip(
+        batch, backend.encode_batch_fast(texts, add_special_tokens=False), strict=True
+    ):
+        size = len(piece.text.encode())
+        tokens = encoding.ids
+        if piece.last and mark is not None:
+            tokens = [*tokens, mark]
+        writer.append(SPLITS[int(piece.validation)], tokens, text_bytes=size)
+        if piece.last:
+            writer.unit_finished(piece.unit)
+        written += size
+    return written
+
+
+def _batches(pieces: Iterator[TextPiece]) -> Iterator[list[TextPiece]]:
+    batch: list[TextPiece] = []
+    characters = 0
+    for piece in pieces:
+        batch.append(piece)
+        characters += len(piece.text)
+        if characters >= _BATCH_BYTES:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+def _open(folder: Path, context_length: int) -> PreparedData:
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        entries = {split: TokenFile(**manifest["files"][split]) for split in SPLITS}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise TrainingError(
+            f"train: {folder / 'manifest.json'} cannot be read; delete the folder {folder} and run "
+            "the command again to tokenize anew"
+        ) from error
+    tokens = {split: open_tokens(folder, entry) for split, entry in entries.items()}
+    for split, array in tokens.items():
+        if len(array) < context_length + 1:
+            raise TrainingError(
+                f"train: the {split} split of {manifest['root']} must hold more than one window of "
+                f"{context_length} tokens, got {len(array)} tokens; use a larger corpus or a "
+                "smaller model.context_length"
+            )
+    tokenizer = load_tokenizer(folder / "tokenizer")
+    return PreparedData(
+        folder=folder,
+        manifest=manifest,
+        tokenizer=tokenizer,
+        train=tokens["train"],
+        validation=tokens["validation"],
+        token_bytes=bytes_per_token(tokenizer),
+    )
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

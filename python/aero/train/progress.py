@@ -1,0 +1,48 @@
+"""One look for every progress bar: on standard error, with an estimate, silent on other ranks."""
+
+import os
+import sys
+from typing import Any
+
+from tqdm import tqdm
+
+__all__ = ["is_main_process", "progress_bar"]
+
+
+def is_main_process() -> bool:
+    """Whether this process is alone or the first of those `torchrun` started.
+
+    Example:
+        >>> is_main_process()
+        True
+    """
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def progress_bar(description: str, total: float, unit: str, *, initial: float = 0) -> "tqdm[Any]":
+    """Returns a bar that shows itself only if the work takes longer than two seconds.
+
+    Args:
+        description: what is being done.
+        total: amount of work, in `unit`s.
+        unit: `B` is scaled to kB, MB, GB.
+        initial: work already done by an earlier, interrupted call.
+
+    Example:
+        >>> with progress_bar("counting", 3, "number") as bar:
+        ...     for _ in range(3):
+        ...         _ = bar.update(1)
+    """
+    on_terminal = sys.stderr.isatty()
+    return tqdm(
+        desc=description,
+        total=total,
+        initial=initial,
+        unit=unit,
+        unit_scale=unit == "B",
+        delay=2.0,
+        # A log file gets a line now and then, not ten a second.
+        mininterval=0.2 if on_terminal else 10.0,
+        dynamic_ncols=on_terminal,
+        disable=not is_main_process(),
+    )

@@ -1,0 +1,201 @@
+"""The folder of one run: what lies where, and how it is written so that nothing is ever half there.
+
+config.yaml        the resolved recipe
+run.json           status, network, corpus, versions, divergence
+metrics.jsonl      one record per line: kind train, validation or entropy
+checkpoints/step-N model, optimizer, schedule, random numbers, partial sums of metrics
+model/             the trained network and its tokenizer
+tensorboard/       the metrics again
+evaluation.json    analysis.json  analysis.npz
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from aero.atomic_files import atomic_binary_file, write_bytes_atomically, write_json_atomically
+from aero.train.errors import TrainingError
+
+__all__ = ["RunFolder", "run_slug"]
+
+_STEP_FOLDER = re.compile(r"step-(\d+)$")
+
+
+def run_slug(label: str) -> str:
+    """Returns a label as it appears in folder names.
+
+    Example:
+        >>> run_slug("EReg(SM(t)+ScFuFFN)")
+        'ereg-sm-t-scfuffn'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")
+
+
+class RunFolder:
+    """Reads and writes one run folder.
+
+    Args:
+        path: the folder; it need not exist.
+
+    Attributes:
+        path: the same.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> run = RunFolder(folder.name)
+        >>> run.update({"status": "running"})
+        >>> run.info()["status"]
+        'running'
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of all checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        """Folder of the trained network."""
+        return self.path / "model"
+
+    @property
+    def tensorboard(self) -> Path:
+        """Folder of the TensorBoard files."""
+        return self.path / "tensorboard"
+
+    def exists(self) -> bool:
+        """Whether a run was started here."""
+        return (self.path / "run.json").is_file()
+
+    def info(self) -> dict[str, Any]:
+        """Returns `run.json`.
+
+        Raises:
+            TrainingError: there is none, or it cannot be read.
+        """
+        file = self.path / "run.json"
+        try:
+            info = json.loads(file.read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise TrainingError(
+                f"train: {self.path} is no run folder (it has no run.json); `aero train` makes one"
+            ) from error
+        except (OSError, ValueError) as error:
+            raise TrainingError(
+                f"train: {file} cannot be read ({error}); delete the folder to train anew"
+            ) from error
+        if not isinstance(info, dict):
+            raise TrainingError(f"train: {file} must hold a JSON object; delete the folder")
+        return info
+
+    def update(self, changes: dict[str, Any]) -> None:
+        """Changes entries of `run.json`, creating it if needed."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        info = self.info() if self.exists() else {"format": 1}
+        info.update(changes)
+        write_json_atomically(self.path / "run.json", info)
+
+    def config(self) -> dict[str, Any]:
+        """Returns `config.yaml`.
+
+        Raises:
+            TrainingError: it cannot be read.
+        """
+        file = self.path / "config.yaml"
+        try:
+            config = yaml.safe_load(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise TrainingError(
+                f"train: {file} cannot be read ({error}); delete the folder to train anew"
+            ) from error
+        return dict(config)
+
+    def write_config(self, config: dict[str, Any]) -> None:
+        """Writes `config.yaml`."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+        write_bytes_atomically(self.path / "config.yaml", text.encode())
+
+    def complete_checkpoints(self) -> list[Path]:
+        """Returns `checkpoints/step-N`, earliest first."""
+        if not self.checkpoints.is_dir():
+            return []
+        found = [path for path in self.checkpoints.iterdir() if _STEP_FOLDER.search(path.name)]
+        return sorted(found, key=checkpoint_step)
+
+    def remove_incomplete_checkpoints(self) -> None:
+        """Deletes what a killed process left behind; only whole checkpoints are named `step-N`."""
+        if self.checkpoints.is_dir():
+            for path in self.checkpoints.iterdir():
+                if not _STEP_FOLDER.search(path.name):
+                    shutil.rmtree(path, ignore_errors=True)
+
+    def append_metrics(self, record: dict[str, Any]) -> None:
+        """Adds one line to `metrics.jsonl`; numbers that are not finite become null."""
+        line = json.dumps(finite_or_null(record), allow_nan=False)
+        with (self.path / "metrics.jsonl").open("ab") as file:
+            file.write(f"{line}\n".encode())
+
+    def metrics(self) -> Iterator[dict[str, Any]]:
+        """Yields the records of `metrics.jsonl`; a line cut off by a crash ends them."""
+        try:
+            text = (self.path / "metrics.jsonl").read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return
+        for line in text.splitlines():
+            try:
+                yield json.loads(line)
+            except ValueError:
+                return
+
+    def truncate_metrics(self, last_step: int) -> None:
+        """Drops all records after a step: they will be written again by the resumed run."""
+        records = [record for record in self.metrics() if record["step"] <= last_step]
+        self.path.mkdir(parents=True, exist_ok=True)
+        with atomic_binary_file(self.path / "metrics.jsonl") as file:
+            for record in records:
+                file.write(f"{json.dumps(record)}\n".encode())
+
+
+def checkpoint_step(path: Path) -> int:
+    """Returns N of `step-N`.
+
+    Raises:
+        TrainingError: the folder has another name.
+
+    Example:
+        >>> checkpoint_step(Path("checkpoints/step-40"))
+        40
+    """
+    found = _STEP_FOLDER.search(path.name)
+    if found is None:
+        raise TrainingError(f"train: a checkpoint folder is called step-N, got {path}")
+    return int(found.group(1))
+
+
+def finite_or_null(value: Any) -> Any:
+    """Returns nested values with NaN and infinity replaced by None, which strict JSON can say.
+
+    Example:
+        >>> finite_or_null({"loss": float("nan"), "heads": [1.0, float("inf")]})
+        {'loss': None, 'heads': [1.0, None]}
+    """
+    if isinstance(value, dict):
+        return {key: finite_or_null(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite_or_null(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,251 @@
+"""Tokens on disk: a flat uint16 or uint32 file per split, and a manifest that vouches for both.
+
+Writing streams, so the corpus may be larger than memory, and survives being killed: tokens go to
+`*.partial` files whose good length is noted every few seconds; the next call truncates to it and
+goes on. The final names appear by renaming, the manifest last, so a folder with a manifest is
+complete. Reading maps the file into memory after its SHA-256 was compared with the manifest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aero.atomic_files import write_json_atomically
+from aero.train.errors import TrainingError
+from aero.train.progress import progress_bar
+
+__all__ = ["SPLITS", "TokenFile", "TokenWriter", "open_tokens", "sha256_of_file", "token_dtype"]
+
+SPLITS = ("train", "validation")
+
+_SECONDS_BETWEEN_NOTES = 5.0
+
+
+@dataclass(frozen=True)
+class TokenFile:
+    """One entry of the manifest.
+
+    Attributes:
+        file: name in the folder of the manifest.
+        dtype: `uint16` or `uint32`, little-endian.
+        tokens: how many.
+        text_bytes: UTF-8 bytes they stand for.
+        sha256: of the file.
+    """
+
+    file: str
+    dtype: str
+    tokens: int
+    text_bytes: int
+    sha256: str
+
+
+def token_dtype(vocabulary: int) -> np.dtype[Any]:
+    """Returns the narrower of uint16 and uint32 that holds every token of a vocabulary.
+
+    Example:
+        >>> token_dtype(65536).name, token_dtype(65537).name
+        ('uint16', 'uint32')
+    """
+    return np.dtype("<u2" if vocabulary <= 1 << 16 else "<u4")
+
+
+class TokenWriter:
+    """Writes the token files of a corpus; continues where an earlier, killed writer stopped.
+
+    Args:
+        folder: where the files go; created if missing.
+        vocabulary: number of tokens, which decides the width.
+        corpus_sha256: identity of the text; notes of another text are discarded.
+
+    Attributes:
+        next_unit: first unit of the corpus that is not yet written.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> writer = TokenWriter(folder.name, vocabulary=300, corpus_sha256="0")
+        >>> writer.append("train", [1, 2], text_bytes=4)
+        >>> writer.append("validation", [3], text_bytes=1)
+        >>> writer.finish()["train"].tokens
+        2
+    """
+
+    def __init__(self, folder: str | Path, *, vocabulary: int, corpus_sha256: str) -> None:
+        self._folder = Path(folder)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._dtype = token_dtype(vocabulary)
+        self._identity = f"{corpus_sha256} {self._dtype.name} {vocabulary}"
+        self._notes = self._folder / "progress.json"
+        self._last_note = time.monotonic()
+        note = self._read_note()
+        self.next_unit: int = note["next_unit"]
+        self._text_bytes: dict[str, int] = note["text_bytes"]
+        self._files: dict[str, BinaryIO] = {}
+        for split in SPLITS:
+            file = self._partial(split).open("r+b" if self.next_unit else "wb")
+            file.truncate(note["file_bytes"][split])
+            file.seek(0, os.SEEK_END)
+            self._files[split] = file
+
+    @property
+    def text_bytes(self) -> int:
+        """UTF-8 bytes written so far, both splits."""
+        return sum(self._text_bytes.values())
+
+    def append(self, split: str, tokens: Iterable[int], *, text_bytes: int) -> None:
+        """Adds tokens to a split.
+
+        Args:
+            split: `train` or `validation`.
+            tokens: token numbers.
+            text_bytes: UTF-8 bytes they stand for.
+
+        Raises:
+            OSError: the disk is full; what was noted before is still good.
+        """
+        self._files[split].write(np.fromiter(tokens, dtype=self._dtype).tobytes())
+        self._text_bytes[split] += text_bytes
+
+    def unit_finished(self, unit: int) -> None:
+        """Says that everything up to and including `unit` was appended."""
+        self.next_unit = unit + 1
+        if time.monotonic() - self._last_note > _SECONDS_BETWEEN_NOTES:
+            self.note_progress()
+
+    def note_progress(self) -> None:
+        """Makes all finished units safe: a later writer starts after them."""
+        for file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
+        note = {
+            "identity": self._identity,
+            "next_unit": self.next_unit,
+            "text_bytes": self._text_bytes,
+            "file_bytes": {split: file.tell() for split, file in self._files.items()},
+        }
+        write_json_atomically(self._notes, note)
+        self._last_note = time.monotonic()
+
+    def close(self) -> None:
+        """Closes the partial files without giving them their final names."""
+        for file in self._files.values():
+            file.close()
+
+    def finish(self) -> dict[str, TokenFile]:
+        """Gives the files their final names.
+
+        Returns:
+            The manifest's entry for each split.
+        """
+        entries = {}
+        for file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()
+        for split in SPLITS:
+            partial, final = self._partial(split), self._folder / f"{split}.bin"
+            entries[split] = TokenFile(
+                file=final.name,
+                dtype=self._dtype.name,
+                tokens=partial.stat().st_size // self._dtype.itemsize,
+                text_bytes=self._text_bytes[split],
+                sha256=sha256_of_file(partial),
+            )
+            partial.replace(final)
+        self._notes.unlink(missing_ok=True)
+        return entries
+
+    def _partial(self, split: str) -> Path:
+        return self._folder / f"{split}.bin.partial"
+
+    def _read_note(self) -> dict[str, Any]:
+        empty = {
+            "next_unit": 0,
+            "text_bytes": dict.fromkeys(SPLITS, 0),
+            "file_bytes": dict.fromkeys(SPLITS, 0),
+        }
+        try:
+            note: dict[str, Any] = json.loads(self._notes.read_text(encoding="utf-8"))
+            good = note["identity"] == self._identity and all(
+                self._partial(split).stat().st_size >= note["file_bytes"][split] for split in SPLITS
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            return empty
+        return note if good else empty
+
+
+def open_tokens(folder: str | Path, entry: TokenFile) -> NDArray[Any]:
+    """Maps a token file into memory after comparing it with the manifest.
+
+    Args:
+        folder: where manifest and token files are.
+        entry: the manifest's entry.
+
+    Returns:
+        Tokens, [tokens], uint16 or uint32, read-only.
+
+    Raises:
+        TrainingError: the file is missing, has another length or other content than the manifest
+            says; the text names the folder to delete.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> writer = TokenWriter(folder.name, vocabulary=300, corpus_sha256="0")
+        >>> writer.append("train", [1, 2], text_bytes=4)
+        >>> open_tokens(folder.name, writer.finish()["train"]).tolist()
+        [1, 2]
+    """
+    path, dtype = Path(folder) / entry.file, np.dtype(entry.dtype).newbyteorder("<")
+    expected = entry.tokens * dtype.itemsize
+    way_out = f"delete the folder {Path(folder)} and run the command again to tokenize anew"
+    if not path.is_file():
+        raise TrainingError(f"train: token file {path} is missing; {way_out}")
+    if path.stat().st_size != expected:
+        raise TrainingError(
+            f"train: token file {path} must have {expected} bytes, got {path.stat().st_size}: "
+            f"it is truncated or damaged; {way_out}"
+        )
+    if sha256_of_file(path) != entry.sha256:
+        raise TrainingError(
+            f"train: token file {path} is damaged (its SHA-256 is not the manifest's); {way_out}"
+        )
+    if entry.tokens == 0:
+        return np.zeros(0, dtype=dtype)
+    return np.memmap(path, dtype=dtype, mode="r")
+
+
+def sha256_of_file(path: str | Path) -> str:
+    """Returns the SHA-256 of a file as 64 hexadecimal digits, with a progress bar if it is large.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.NamedTemporaryFile() as file:
+        ...     sha256_of_file(file.name)[:8]
+        'e3b0c442'
+    """
+    path, hasher = Path(path), hashlib.sha256()
+    with (
+        path.open("rb") as file,
+        progress_bar(f"checking {path.name}", path.stat().st_size, "B") as bar,
+    ):
+        for chunk in _chunks(file):
+            hasher.update(chunk)
+            bar.update(len(chunk))
+    return hasher.hexdigest()
+
+
+def _chunks(file: BinaryIO) -> Iterator[bytes]:
+    while chunk := file.read(1 << 22):
+        yield chunk

@@ -1,0 +1,132 @@
+"""Byte-level BPE: trained on a corpus, saved and loaded as a Hugging Face fast tokenizer.
+
+Byte-level means that every UTF-8 text can be written and that each token stands for a fixed number
+of bytes, which is what bits per byte need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from aero.train.errors import TrainingError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+__all__ = ["END_OF_TEXT", "bytes_per_token", "load_tokenizer", "save_tokenizer", "train_tokenizer"]
+
+END_OF_TEXT = "<|endoftext|>"
+
+
+def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
+    """Trains a byte-level BPE tokenizer.
+
+    Args:
+        texts: training text, in pieces.
+        vocabulary: number of tokens wanted, among them the 256 bytes and the end-of-text mark.
+
+    Returns:
+        The tokenizer; it has fewer tokens if the text offers no more pairs.
+
+    Example:
+        >>> tokenizer = train_tokenizer(["to be or not to be"] * 4, 262)
+        >>> tokenizer.get_vocab_size()
+        262
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def save_tokenizer(tokenizer: Tokenizer, folder: str | Path, *, context_length: int) -> None:
+    """Saves a tokenizer so that `AutoTokenizer.from_pretrained(folder)` loads it.
+
+    Args:
+        tokenizer: what `train_tokenizer` returned.
+        folder: created if missing.
+        context_length: T, which the tokenizer warns beyond.
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=tokenizer,
+        bos_token=END_OF_TEXT,
+        eos_token=END_OF_TEXT,
+        unk_token=END_OF_TEXT,
+        model_max_length=context_length,
+        clean_up_tokenization_spaces=False,
+    ).save_pretrained(folder)
+
+
+def load_tokenizer(name: str | Path) -> PreTrainedTokenizerFast:
+    """Loads a fast tokenizer from a folder or, by name, from the hub.
+
+    Args:
+        name: a folder, or a name such as `gpt2`.
+
+    Raises:
+        TrainingError: it is in neither place, or is not a fast tokenizer.
+    """
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(name))
+    except (OSError, ValueError) as error:
+        raise TrainingError(
+            f"train: tokenizer {str(name)!r} is neither a folder with a tokenizer nor reachable on "
+            "the hub; pass a folder or set data.tokenizer=train to train one on the corpus"
+        ) from error
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise TrainingError(f"train: tokenizer {str(name)!r} has no fast implementation")
+    return tokenizer
+
+
+def bytes_per_token(tokenizer: PreTrainedTokenizerFast) -> NDArray[np.int64]:
+    """Returns how many UTF-8 bytes of text each token stands for; special tokens stand for none.
+
+    Args:
+        tokenizer: a byte-level tokenizer.
+
+    Returns:
+        [vocabulary], int64.
+
+    Raises:
+        TrainingError: the tokenizer is not byte-level, so its tokens have no fixed length.
+    """
+    alphabet = set(pre_tokenizers.ByteLevel.alphabet())
+    special = set(tokenizer.all_special_tokens)
+    sizes = np.zeros(len(tokenizer), dtype=np.int64)
+    for token, number in tokenizer.get_vocab().items():
+        if token in special:
+            continue
+        # The byte-level alphabet has one character per byte.
+        if not alphabet.issuperset(token):
+            raise TrainingError(
+                f"train: the tokenizer must be byte-level, got the token {token!r}, which is not"
+            )
+        sizes[number] = len(token)
+    return sizes
+
+
+def limited(texts: Iterable[str], maximum_bytes: int) -> Iterator[str]:
+    """Yields texts until they make up `maximum_bytes`."""
+    seen = 0
+    for text in texts:
+        if seen >= maximum_bytes:
+            return
+        seen += len(text.encode())
+        yield text
