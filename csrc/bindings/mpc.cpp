@@ -1,7 +1,191 @@
+// The cost model for Python as plain values; aero/mpc.py gives them names.
+
+#include <pybind11/stl.h>
+
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <vector>
+
 #include "csrc/bindings/bindings.h"
+#include "csrc/mpc/cost_report.h"
+#include "csrc/mpc/operation_cost.h"
+#include "csrc/mpc/protocols/elementwise_product.h"
+#include "csrc/mpc/protocols/oblivious_transfer.h"
+#include "csrc/spec/nearest_word.h"
+
+namespace py = pybind11;
 
 namespace aero::bindings {
+namespace {
 
-void bind_mpc(pybind11::module_&) {}
+using mpc::Cost;
+using mpc::Stack;
+using Sizes = std::vector<std::int64_t>;
+
+py::tuple cost_tuple(const Cost& cost) {
+  const auto whole = [](double count) { return static_cast<std::int64_t>(count); };
+  return py::make_tuple(cost.sent_bytes[mpc::kClient], cost.sent_bytes[mpc::kServer],
+                        whole(cost.flights), cost.elementwise_ciphertexts,
+                        whole(cost.ct_pt_products), whole(cost.plaintext_encodings),
+                        whole(cost.automorphisms), whole(cost.ots));
+}
+
+py::dict fields_dict(const Stack& stack) {
+  py::dict fields;
+  for (const auto& [name, value] : mpc::field_values(stack)) fields[py::str(name)] = value;
+  return fields;
+}
+
+py::list operation_list(const mpc::CostReport& report) {
+  py::list operations;
+  for (std::size_t i = 0; i < report.operations.size(); ++i) {
+    const mpc::Operation& operation = report.operations[i];
+    const py::object layer = operation.layer == mpc::kOutsideLayers
+                                 ? py::object(py::none())
+                                 : py::object(py::int_(operation.layer));
+    operations.append(py::make_tuple(
+        operation.name, layer, mpc::part_name(operation.part), mpc::shape_text(operation.shape),
+        py::tuple(py::cast(operation.inputs)), cost_tuple(report.operation_costs[i])));
+  }
+  return operations;
+}
+
+py::dict simulate_cost(const spec::ArchitectureSpec& spec, const std::string& stack_name,
+                       const spec::FieldValues& fields) {
+  const Stack stack = mpc::with_fields(mpc::stack(stack_name), fields);
+  const mpc::CostReport report = mpc::simulate(spec, stack);
+  py::dict by_kind;
+  for (const auto& [part, cost] : report.by_part)
+    by_kind[py::str(mpc::part_name(part))] = cost_tuple(cost);
+  py::list by_layer;
+  for (const Cost& cost : report.by_layer) by_layer.append(cost_tuple(cost));
+  py::dict result;
+  result["stack_fields"] = fields_dict(stack);
+  result["operations"] = operation_list(report);
+  result["total"] = cost_tuple(report.total);
+  result["by_kind"] = by_kind;
+  result["by_layer"] = by_layer;
+  result["outside_layers"] = cost_tuple(report.outside_layers);
+  result["unchecked"] = report.unchecked;
+  return result;
+}
+
+// Protocols by name: how many sizes each takes, and its cost.
+struct Protocol {
+  std::size_t num_sizes;
+  Cost (*cost)(const Stack&, const Sizes&);
+};
+
+template <Cost (*function)(std::int64_t)>
+Cost of_elements(const Stack&, const Sizes& sizes) {
+  return function(sizes[0]);
+}
+
+template <Cost (*function)(const Stack&, std::int64_t)>
+Cost of_stack_and_elements(const Stack& stack, const Sizes& sizes) {
+  return function(stack, sizes[0]);
+}
+
+template <Cost (*function)(const Stack&, std::int64_t, mpc::Ring)>
+Cost in_ring_64(const Stack& stack, const Sizes& sizes) {
+  return function(stack, sizes[0], mpc::Ring::kZ2k64);
+}
+
+mpc::MatmulShape matmul_shape(const Sizes& sizes) { return {sizes[0], sizes[1], sizes[2]}; }
+
+const std::map<std::string, Protocol>& protocols() {
+  static const std::map<std::string, Protocol> table = {
+      {"product", {1, in_ring_64<mpc::product>}},
+      {"square", {1, in_ring_64<mpc::square>}},
+      {"private_product", {1, in_ring_64<mpc::private_product>}},
+      {"truncation", {1, [](const Stack&, const Sizes& s) { return mpc::truncation(s[0]); }}},
+      {"comparison", {2, [](const Stack&, const Sizes& s) { return mpc::comparison(s[0], s[1]); }}},
+      {"equality", {2, [](const Stack&, const Sizes& s) { return mpc::equality(s[0], s[1]); }}},
+      {"multiplexer", {1, [](const Stack&, const Sizes& s) { return mpc::multiplexer(s[0]); }}},
+      {"relu", {1, of_elements<mpc::relu>}},
+      {"leaky_relu", {1, of_elements<mpc::leaky_relu>}},
+      {"gelu", {1, of_stack_and_elements<mpc::gelu>}},
+      {"exp", {1, of_stack_and_elements<mpc::exponential>}},
+      {"reciprocal", {1, of_stack_and_elements<mpc::reciprocal>}},
+      {"reciprocal_square_root", {1, of_stack_and_elements<mpc::reciprocal_square_root>}},
+      {"argmax", {1, of_elements<mpc::argmax>}},
+      {"softmax",
+       {2,
+        [](const Stack& stack, const Sizes& s) {
+          return mpc::softmax(stack, {s[0], s[1], mpc::element_count({s[0], s[1]}, "softmax")});
+        }}},
+      {"layernorm",
+       {2, [](const Stack& stack, const Sizes& s) { return mpc::layer_norm(stack, s[0], s[1]); }}},
+      {"embedding",
+       {3, [](const Stack& stack,
+              const Sizes& s) { return mpc::embedding(stack, {s[0], s[1], s[2]}); }}},
+      {"plaintext_product",
+       {3, [](const Stack&, const Sizes& s) { return mpc::plaintext_product(matmul_shape(s)); }}},
+      {"matmul",
+       {3,
+        [](const Stack& stack, const Sizes& s) {
+          return mpc::matmul(stack, matmul_shape(s), mpc::RightFactor::kShared);
+        }}},
+      {"weight_product",
+       {3,
+        [](const Stack& stack, const Sizes& s) {
+          return mpc::operation_cost(stack, mpc::WeightProduct{matmul_shape(s)});
+        }}},
+  };
+  return table;
+}
+
+std::vector<std::string_view> protocol_names() {
+  std::vector<std::string_view> names;
+  for (const auto& [name, protocol] : protocols()) names.emplace_back(name);
+  return names;
+}
+
+void check_sizes(const std::string& name, std::size_t expected, const Sizes& sizes) {
+  constexpr std::int64_t kMaxSize = std::int64_t{1} << 40;
+  if (sizes.size() != expected)
+    throw std::invalid_argument("operation_cost: " + name + " takes " + std::to_string(expected) +
+                                " size(s), got " + std::to_string(sizes.size()));
+  for (const std::int64_t size : sizes)
+    if (size < 1 || size > kMaxSize)
+      throw std::invalid_argument("operation_cost: sizes of " + name +
+                                  " must be integers from 1 to 2^40, got " + std::to_string(size));
+}
+
+py::tuple protocol_cost(const std::string& name, const Sizes& sizes, const std::string& stack_name,
+                        const spec::FieldValues& fields) {
+  const auto found = protocols().find(name);
+  if (found == protocols().end())
+    throw std::invalid_argument("operation_cost: name must be " +
+                                spec::quoted_list(protocol_names()) + ", got " +
+                                spec::quoted(name));
+  check_sizes(name, found->second.num_sizes, sizes);
+  const Stack stack = mpc::with_fields(mpc::stack(stack_name), fields);
+  return cost_tuple(found->second.cost(stack, sizes));
+}
+
+py::tuple matmul_block(std::int64_t rows, std::int64_t inner, std::int64_t columns) {
+  check_sizes("matmul_block", 3, {rows, inner, columns});
+  const auto [d0, d1, d2] = mpc::plan_matmul({rows, inner, columns}).block;
+  return py::make_tuple(d0, d1, d2);
+}
+
+}  // namespace
+
+void bind_mpc(py::module_& module) {
+  module.def("stack_names", &mpc::stack_names, "Named protocol stacks.");
+  module.def("option_set_names", &mpc::option_set_names, "Named sets of measures on `spu-2024`.");
+  module.def(
+      "stack_fields", [](const std::string& name) { return fields_dict(mpc::stack(name)); },
+      py::arg("name"), "The fields of a named stack.");
+  module.def("simulate_cost", &simulate_cost, py::arg("spec"), py::arg("stack"), py::arg("fields"),
+             "One private forward pass; see aero.mpc.simulate.");
+  module.def("protocol_cost", &protocol_cost, py::arg("name"), py::arg("sizes"), py::arg("stack"),
+             py::arg("fields"), "One operation; see aero.mpc.operation_cost.");
+  module.def("matmul_block", &matmul_block, py::arg("rows"), py::arg("inner"), py::arg("columns"),
+             "Rows, inner and columns of the polynomials that a matrix product is cut into.");
+}
 
 }  // namespace aero::bindings

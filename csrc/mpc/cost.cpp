@@ -1,0 +1,71 @@
+#include "csrc/mpc/cost.h"
+
+#include <cmath>
+#include <stdexcept>
+#include <string>
+
+namespace aero::mpc {
+
+Cost& Cost::operator+=(const Cost& other) {
+  sent_bytes[kClient] += other.sent_bytes[kClient];
+  sent_bytes[kServer] += other.sent_bytes[kServer];
+  flights += other.flights;
+  elementwise_ciphertexts += other.elementwise_ciphertexts;
+  ct_pt_products += other.ct_pt_products;
+  plaintext_encodings += other.plaintext_encodings;
+  automorphisms += other.automorphisms;
+  ots += other.ots;
+  return *this;
+}
+
+Cost operator+(Cost left, const Cost& right) { return left += right; }
+
+Cost sequential(const Cost& one, double copies) {
+  return {{one.sent_bytes[kClient] * copies, one.sent_bytes[kServer] * copies},
+          one.flights * copies,
+          one.elementwise_ciphertexts * copies,
+          one.ct_pt_products * copies,
+          one.plaintext_encodings * copies,
+          one.automorphisms * copies,
+          one.ots * copies};
+}
+
+Cost with_flights(Cost cost, double flights) {
+  cost.flights = flights;
+  return cost;
+}
+
+Cost parallel(const Cost& one, double copies) {
+  return with_flights(sequential(one, copies), one.flights);
+}
+
+Cost checked(const Cost& cost, std::string_view what) {
+  Cost rounded = cost;
+  for (double& bytes : rounded.sent_bytes) {
+    bytes = std::nearbyint(bytes);
+  }
+  for (const double count :
+       {rounded.comm_bytes(), cost.flights, cost.elementwise_ciphertexts, cost.ct_pt_products,
+        cost.plaintext_encodings, cost.automorphisms, cost.ots}) {
+    if (!(count >= 0 && count <= kMaxExactCount)) {
+      throw std::invalid_argument("simulate: " + std::string(what) +
+                                  " costs more than 2^53 of something and cannot be counted "
+                                  "exactly; choose smaller sizes");
+    }
+  }
+  return rounded;
+}
+
+std::int64_t element_count(std::initializer_list<std::int64_t> sizes, std::string_view what) {
+  std::int64_t product = 1;
+  for (const std::int64_t size : sizes) {
+    if (__builtin_mul_overflow(product, size, &product) || product > (std::int64_t{1} << 53)) {
+      throw std::invalid_argument("simulate: " + std::string(what) +
+                                  " has more than 2^53 elements and cannot be counted exactly; "
+                                  "choose smaller sizes");
+    }
+  }
+  return product;
+}
+
+}  // namespace aero::mpc

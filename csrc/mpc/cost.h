@@ -1,0 +1,54 @@
+// What a two-party protocol spends, as a vector that adds up over operations, layers and parts.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <string_view>
+
+namespace aero::mpc {
+
+// SPU's rank 0 holds the input (the client), rank 1 the weights (the server), as in its GPT-2
+// example (examples/python/ml/flax_gpt2).
+inline constexpr std::size_t kClient = 0;
+inline constexpr std::size_t kServer = 1;
+
+// Counts are doubles because averages over many runs (Ferret extensions, cached Beaver triples) are
+// not whole numbers; whole numbers are exact up to this bound, and beyond it `checked` throws.
+inline constexpr double kMaxExactCount = 9007199254740992.0;  // 2^53
+
+struct Cost {
+  std::array<double, 2> sent_bytes{};  // by client and server; no byte is counted twice
+  double flights = 0;                  // one-way messages that must be waited for
+  double elementwise_ciphertexts = 0;  // homomorphic evaluations in elementwise products
+  double ct_pt_products = 0;           // ciphertext x plaintext products in matrix products
+  double plaintext_encodings = 0;
+  double automorphisms = 0;
+  double ots = 0;  // oblivious transfers
+
+  double comm_bytes() const { return sent_bytes[kClient] + sent_bytes[kServer]; }
+
+  Cost& operator+=(const Cost& other);
+  bool operator==(const Cost&) const = default;
+};
+
+Cost operator+(Cost left, const Cost& right);
+
+// Copies that run at once: everything but the flights multiplies.
+Cost parallel(const Cost& one, double copies);
+
+// Copies one after the other: everything multiplies.
+Cost sequential(const Cost& one, double copies);
+
+// The same work with another number of flights (work spread over the rounds of a tree, say).
+Cost with_flights(Cost cost, double flights);
+
+// An operation's cost as it enters a sum: bytes rounded to whole ones, so that sums in any order
+// are equal, every count below 2^53. Throws std::invalid_argument naming `what` when one is not.
+Cost checked(const Cost& cost, std::string_view what);
+
+// Product of sizes; throws std::invalid_argument naming `what` where it exceeds 2^53.
+std::int64_t element_count(std::initializer_list<std::int64_t> sizes, std::string_view what);
+
+}  // namespace aero::mpc

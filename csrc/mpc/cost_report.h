@@ -1,0 +1,29 @@
+// One private forward pass, priced: every operation, and the sums over parts, layers and all.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "csrc/mpc/cost.h"
+#include "csrc/mpc/op_graph.h"
+#include "csrc/mpc/stacks.h"
+#include "csrc/spec/architecture_spec.h"
+
+namespace aero::mpc {
+
+struct CostReport {
+  OperationGraph operations;
+  std::vector<Cost> operation_costs;           // one per operation
+  Cost total;                                  // their exact sum, as are the sums below
+  std::vector<std::pair<Part, Cost>> by_part;  // the parts that occur, in the order of Part
+  std::vector<Cost> by_layer;                  // one per layer
+  Cost outside_layers;                         // set-up, embedding, final norm, head, argmax
+  std::vector<std::string> unchecked;          // what no publication or measurement confirms
+};
+
+// Throws std::invalid_argument for a spec out of range, for absorb_ffn where it is not exact, and
+// for sizes whose counts exceed 2^53.
+CostReport simulate(const spec::ArchitectureSpec& spec, const Stack& stack);
+
+}  // namespace aero::mpc

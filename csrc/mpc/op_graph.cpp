@@ -1,0 +1,225 @@
+#include "csrc/mpc/op_graph.h"
+
+#include <array>
+#include <stdexcept>
+#include <type_traits>
+#include <utility>
+
+#include "csrc/spec/fields.h"
+
+namespace aero::mpc {
+namespace {
+
+using spec::ArchitectureSpec;
+using spec::FeedForward;
+using Inputs = std::vector<std::size_t>;
+
+constexpr std::array<std::string_view, kNumParts> kPartNames{
+    "qkv/proj",  "QK",    "softmax", "PV",     "ffn",  "act",
+    "layernorm", "embed", "lm head", "argmax", "setup"};
+
+std::string by(std::initializer_list<std::int64_t> sizes) {
+  std::string text;
+  for (const std::int64_t size : sizes) {
+    if (!text.empty()) text += "x";
+    text += std::to_string(size);
+  }
+  return text;
+}
+
+struct ShapeText {
+  std::string operator()(const SessionSetup&) const { return ""; }
+  std::string operator()(const EmbeddingShape& s) const {
+    return by({s.tokens, s.vocab_size, s.width});
+  }
+  std::string operator()(const WeightProduct& s) const {
+    return by({s.shape.rows, s.shape.inner, s.shape.columns});
+  }
+  std::string operator()(const HeadProduct& s) const {
+    return std::to_string(s.heads) + " x " + by({s.shape.rows, s.shape.inner, s.shape.columns});
+  }
+  std::string operator()(const SoftmaxShape& s) const { return by({s.rows, s.columns}); }
+  std::string operator()(const LayerNorm& s) const { return by({s.rows, s.width}); }
+  template <class Elements>
+  std::string operator()(const Elements& s) const {
+    return std::to_string(s.elements);
+  }
+};
+
+bool is_fused(FeedForward ffn) {
+  return ffn == FeedForward::kFused || ffn == FeedForward::kScaledFused;
+}
+
+class GraphBuilder {
+ public:
+  GraphBuilder(const ArchitectureSpec& spec, const Stack& stack)
+      : spec_(spec), stack_(stack), absorbed_(is_absorbed()) {}
+
+  OperationGraph build() {
+    if (stack_.setup) stream_ = {add(Part::kSetup, "set-up", SessionSetup{}, {})};
+    stream_ = {add(Part::kEmbed, "token embedding",
+                   EmbeddingShape{spec_.context_length, spec_.vocab_size, spec_.width}, stream_)};
+    for (layer_ = 0; layer_ < spec_.num_layers; ++layer_) add_layer();
+    layer_ = kOutsideLayers;
+    add_head();
+    return std::move(graph_);
+  }
+
+ private:
+  bool is_absorbed() const {
+    if (stack_.absorb_ffn == AbsorbFfn::kYes && !can_absorb_ffn(spec_))
+      throw std::invalid_argument(
+          "simulate: absorb_ffn must be False unless every FFN is one fused linear layer (FuFFN, "
+          "ScFuFFN) and no LayerNorm is left; use \"where_legal\" to absorb only then");
+    return stack_.absorb_ffn != AbsorbFfn::kNo && can_absorb_ffn(spec_);
+  }
+
+  std::size_t add(Part part, std::string_view name, OperationShape shape, Inputs inputs) {
+    graph_.push_back({name, layer_, part, std::move(shape), std::move(inputs)});
+    return graph_.size() - 1;
+  }
+
+  Inputs add_product(Part part, std::string_view name, MatmulShape shape, Inputs inputs) {
+    return {add(part, name, WeightProduct{shape}, std::move(inputs))};
+  }
+
+  // Foldable norms are constants at inference and live in the next weights.
+  Inputs add_norm(std::string_view name, bool is_layer_norm, std::int64_t rows, Inputs inputs) {
+    if (!is_layer_norm) return inputs;
+    return {add(Part::kLayerNorm, name, LayerNorm{rows, spec_.width}, std::move(inputs))};
+  }
+
+  Inputs add_block_norm(std::string_view name, std::int64_t rows, Inputs inputs) {
+    return add_norm(name, spec_.norm == spec::Norm::kLayer, rows, std::move(inputs));
+  }
+
+  // Rows of queries: all positions, or only the last one where nothing else is asked of the layer.
+  std::int64_t query_rows() const {
+    const bool last = layer_ == spec_.num_layers - 1;
+    return stack_.last_layer_one_row && last ? 1 : spec_.context_length;
+  }
+
+  void add_layer() {
+    const std::int64_t rows = query_rows();
+    const Inputs normed = add_block_norm("norm before attention", spec_.context_length, stream_);
+    const Inputs attended = add_attention(rows, normed);
+    const bool has_ffn = layer_ < spec_.num_layers - spec_.num_pruned_ffns && !absorbed_;
+    if (!has_ffn) {
+      stream_ = attended;
+      return;
+    }
+    if (!spec_.parallel_residual) {
+      stream_ = add_ffn(rows, add_block_norm("norm before FFN", rows, attended));
+      return;
+    }
+    // Attention and FFN read the same stream; a shaped block also shares its one norm.
+    const Inputs ffn_input =
+        spec_.shaped_attention ? normed : add_block_norm("norm before FFN", rows, stream_);
+    stream_ = add_ffn(rows, ffn_input);
+    stream_.insert(stream_.begin(), attended.begin(), attended.end());
+  }
+
+  Inputs add_attention(std::int64_t rows, const Inputs& input) {
+    const std::int64_t T = spec_.context_length;
+    const std::int64_t d = spec_.width;
+    const std::int64_t H = spec_.num_heads;
+    const std::int64_t inner = H * spec_.head_dim;
+    const std::int64_t query_elements = element_count({rows, inner}, "queries");
+    const bool shaped = spec_.shaped_attention;
+    const Triangle full = Triangle::kNone;
+    const bool skip = stack_.causal_skip && rows == T;
+
+    const Inputs projected =
+        add_product(Part::kQkvProj, shaped ? "queries, keys" : "queries, keys, values",
+                    {T, d, (shaped ? 2 : 3) * inner}, input);
+    // The queries times 1/sqrt(d_k), a public constant.
+    Inputs queries = {add(Part::kQkvProj, "1/sqrt(d_k)", Truncation{query_elements}, projected)};
+    // One temperature per head folds into W_Q, one per position does not; a public one is part of
+    // the constant above.
+    if (stack_.secret_temperature && spec_.temperature == spec::Temperature::kHeadPosition)
+      queries = {add(Part::kQkvProj, "1/temperature", SecretScaling{query_elements}, queries)};
+
+    const Inputs scores = {
+        add(Part::kQk, "scores",
+            HeadProduct{H, {rows, spec_.head_dim, T}, skip ? Triangle::kResult : full}, queries)};
+    const std::int64_t score_rows = element_count({H, rows}, "softmax");
+    const std::int64_t live = skip ? element_count({H, T * (T + 1) / 2}, "softmax")
+                                   : element_count({score_rows, T}, "softmax");
+    const Inputs probabilities = {
+        add(Part::kSoftmax, "softmax", SoftmaxShape{score_rows, T, live}, scores)};
+    // Shaped attention has no value projection: head h reads channels h d/H onward of its input.
+    Inputs value_inputs = probabilities;
+    const Inputs& values = shaped ? input : projected;
+    value_inputs.insert(value_inputs.end(), values.begin(), values.end());
+    const Inputs heads = {
+        add(Part::kPv, "heads",
+            HeadProduct{
+                H, {rows, T, shaped ? d / H : spec_.head_dim}, skip ? Triangle::kLeftFactor : full},
+            value_inputs)};
+    if (shaped) return heads;
+    return add_product(Part::kQkvProj, "projection", {rows, inner, d}, heads);
+  }
+
+  Inputs add_ffn(std::int64_t rows, Inputs input) {
+    const std::int64_t d = spec_.width;
+    const std::int64_t F = spec_.hidden_width;
+    if (is_fused(spec_.ffn))
+      return add_product(Part::kFfn, "FFN, fused", {rows, d, d}, std::move(input));
+    Inputs hidden = add_product(Part::kFfn, "FFN, in", {rows, d, F}, std::move(input));
+    hidden = add_activation(rows * F, std::move(hidden));
+    return add_product(Part::kFfn, "FFN, out", {rows, F, d}, std::move(hidden));
+  }
+
+  Inputs add_activation(std::int64_t elements, Inputs input) {
+    ActivationKind kind;
+    switch (spec_.ffn) {
+      case FeedForward::kGelu:
+        kind = ActivationKind::kGelu;
+        break;
+      case FeedForward::kRelu:
+        kind = ActivationKind::kRelu;
+        break;
+      case FeedForward::kLeakyReluLayer:
+      case FeedForward::kLeakyReluGlobal:
+        kind = ActivationKind::kLeakyRelu;
+        break;
+      default:
+        return input;
+    }
+    return {add(Part::kActivation, "activation", Activation{kind, elements}, std::move(input))};
+  }
+
+  void add_head() {
+    const std::int64_t rows = stack_.last_token_head ? 1 : spec_.context_length;
+    const Inputs normed =
+        add_norm("final norm", spec_.final_norm == spec::FinalNorm::kLayer, rows, stream_);
+    const Inputs logits =
+        add_product(Part::kLmHead, "logits", {rows, spec_.width, spec_.vocab_size}, normed);
+    if (stack_.argmax) add(Part::kArgmax, "next token", Argmax{spec_.vocab_size}, logits);
+  }
+
+  const ArchitectureSpec& spec_;
+  const Stack& stack_;
+  bool absorbed_;
+  OperationGraph graph_;
+  Inputs stream_;  // the operations whose sum is the residual stream
+  std::int64_t layer_ = kOutsideLayers;
+};
+
+}  // namespace
+
+std::string_view part_name(Part part) { return kPartNames[static_cast<std::size_t>(part)]; }
+
+std::string shape_text(const OperationShape& shape) { return std::visit(ShapeText{}, shape); }
+
+bool can_absorb_ffn(const ArchitectureSpec& spec) {
+  return is_fused(spec.ffn) && !spec.shaped_attention && spec.norm != spec::Norm::kLayer &&
+         spec.final_norm != spec::FinalNorm::kLayer;
+}
+
+OperationGraph build_graph(const ArchitectureSpec& spec, const Stack& stack) {
+  spec::validate(spec);
+  return GraphBuilder(spec, stack).build();
+}
+
+}  // namespace aero::mpc

@@ -1,0 +1,110 @@
+// One private forward pass as a graph of operations on secret values: what is computed, on which
+// shapes and in which order, but not how. Additions and products with public constants are local
+// and free; they appear only as edges.
+//
+// Letters: T context_length, d width, H num_heads, d_k head_dim, F hidden_width, V vocab_size.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "csrc/mpc/protocols/composites.h"
+#include "csrc/mpc/protocols/matmul.h"
+#include "csrc/mpc/stacks.h"
+#include "csrc/spec/architecture_spec.h"
+
+namespace aero::mpc {
+
+// The parts of the bill, in the order it is printed.
+enum class Part {
+  kQkvProj,
+  kQk,
+  kSoftmax,
+  kPv,
+  kFfn,
+  kActivation,
+  kLayerNorm,
+  kEmbed,
+  kLmHead,
+  kArgmax,
+  kSetup,
+};
+inline constexpr std::size_t kNumParts = 11;
+
+// As tables and Python name it: "qkv/proj", "QK", "softmax", ...
+std::string_view part_name(Part part);
+
+struct SessionSetup {};
+
+// Activations times a weight, then the truncation of the outputs.
+struct WeightProduct {
+  MatmulShape shape;
+};
+
+// Which factor or result of a product per head is lower triangular under a causal mask.
+enum class Triangle { kNone, kResult, kLeftFactor };
+
+// Shares times shares for each head, then the truncation of the outputs.
+struct HeadProduct {
+  std::int64_t heads = 0;
+  MatmulShape shape;  // of one head
+  Triangle triangle = Triangle::kNone;
+};
+
+struct Truncation {
+  std::int64_t elements = 0;
+};
+
+// Every element times a secret of its own, then the truncation.
+struct SecretScaling {
+  std::int64_t elements = 0;
+};
+
+struct LayerNorm {
+  std::int64_t rows = 0;
+  std::int64_t width = 0;
+};
+
+enum class ActivationKind { kGelu, kRelu, kLeakyRelu };
+
+struct Activation {
+  ActivationKind kind = ActivationKind::kRelu;
+  std::int64_t elements = 0;
+};
+
+struct Argmax {
+  std::int64_t elements = 0;
+};
+
+using OperationShape =
+    std::variant<SessionSetup, EmbeddingShape, WeightProduct, HeadProduct, Truncation,
+                 SecretScaling, SoftmaxShape, LayerNorm, Activation, Argmax>;
+
+inline constexpr std::int64_t kOutsideLayers = -1;
+
+struct Operation {
+  std::string_view name;  // "queries, keys, values"
+  std::int64_t layer = kOutsideLayers;
+  Part part = Part::kSetup;
+  OperationShape shape;
+  std::vector<std::size_t> inputs;  // operations that must be finished, all earlier in the graph
+};
+
+// Operations in an order in which they can run one after the other.
+using OperationGraph = std::vector<Operation>;
+
+// "T x d x 3d" as numbers: "128x768x2304", "12 x 128x64x128".
+std::string shape_text(const OperationShape& shape);
+
+// Throws std::invalid_argument for a spec out of range and for absorb_ffn where it is not exact.
+OperationGraph build_graph(const spec::ArchitectureSpec& spec, const Stack& stack);
+
+// Whether every FFN can be multiplied into the neighbouring weights: all linear and fused, and no
+// LayerNorm anywhere.
+bool can_absorb_ffn(const spec::ArchitectureSpec& spec);
+
+}  // namespace aero::mpc

@@ -1,0 +1,173 @@
+#include "csrc/mpc/protocols/composites.h"
+
+#include <bit>
+
+#include "csrc/mpc/protocols/elementwise_product.h"
+#include "csrc/mpc/protocols/matmul.h"
+#include "csrc/mpc/protocols/oblivious_transfer.h"
+
+namespace aero::mpc {
+namespace {
+
+// Fixed-point product and square: with the truncation by f bits that follows.
+Cost scaled_product(const Stack& stack, std::int64_t elements) {
+  return product(stack, elements) + truncation(elements);
+}
+
+Cost scaled_square(const Stack& stack, std::int64_t elements) {
+  return square(stack, elements) + truncation(elements);
+}
+
+double ceil_log2(std::int64_t value) {
+  return static_cast<double>(std::bit_width(static_cast<std::uint64_t>(value - 1)));
+}
+
+// Arithmetic to boolean shares by a Kogge-Stone adder of 13 ANDs, then the prefix-or that finds the
+// leading bit in six doublings.
+Cost prefix_or(std::int64_t elements) {
+  Cost cost = sequential(bitwise_and(elements, 64), 13);
+  for (const std::int64_t bits : {63, 62, 60, 56, 48, 32}) {
+    cost += bitwise_and(elements, bits);
+  }
+  return cost;
+}
+
+// A maximum per row takes live - rows comparisons over the rounds of a tree.
+Cost row_maximum(const SoftmaxShape& shape) {
+  return with_flights(relu(shape.live - shape.rows), relu(1).flights * ceil_log2(shape.columns));
+}
+
+// OpenBumbleBee's segment kernel: x cut at three points, polynomials of degree 3 and 6 in Z_2^32
+// with 12 fraction bits, and the result extended to Z_2^64.
+Cost segment_gelu(const Stack& stack, std::int64_t elements) {
+  constexpr std::int64_t kRing = 32;
+  constexpr std::int64_t kFraction = 12;
+  return truncation(elements, kFractionBits - kFraction, kRing) +
+         batched_comparison(elements, 24, 3) + multiplexer(elements, kRing) +
+         sequential(square(stack, elements, Ring::kZ2k32), 2) +
+         product(stack, elements, Ring::kZ2k32) +
+         sequential(truncation(elements, kFraction, kRing), 4) +
+         sequential(multiplexer(elements, kRing), 2) + correlated_message(elements, kRing, kRing);
+}
+
+// The same polynomials in Z_2^64: the flights of the selection count for three in sequence.
+Cost piecewise_gelu(const Stack& stack, std::int64_t elements) {
+  return sequential(comparison(elements), 3) + sequential(scaled_product(stack, elements), 4) +
+         sequential(truncation(elements), 6) +
+         with_flights(multiplexer(elements), 3 * multiplexer(1).flights);
+}
+
+// 0.5 x (1 + tanh(c (x + 0.044715 x^3))): the cubic, two clamps and a Chebyshev series for tanh.
+Cost tanh_gelu(const Stack& stack, std::int64_t elements) {
+  return sequential(scaled_product(stack, elements), 2) + sequential(truncation(elements), 2) +
+         sequential(relu(elements), 2) + truncation(elements) + scaled_square(stack, elements) +
+         sequential(scaled_product(stack, elements), 8) + sequential(truncation(elements), 2) +
+         scaled_product(stack, elements);
+}
+
+// Squarings in Z_2^32 with 12 fraction bits; one message carries the result back to Z_2^64.
+Cost squarings_in_ring_32(const Stack& stack, std::int64_t elements) {
+  constexpr std::int64_t kRing = 32;
+  const Cost step = square(stack, elements, Ring::kZ2k32) + truncation(elements, 12, kRing);
+  return truncation(elements, stack.exp_squarings, kRing) +
+         sequential(step, static_cast<double>(stack.exp_squarings)) +
+         correlated_message(elements, kRing, kRing);
+}
+
+}  // namespace
+
+Cost relu(std::int64_t elements) { return comparison(elements) + multiplexer(elements); }
+
+Cost leaky_relu(std::int64_t elements) {
+  // max(x, s x) = s x + (1 - s) relu(x) for 0 <= s <= 1: two products with public constants, which
+  // are local, and one truncation of their sum.
+  return relu(elements) + truncation(elements);
+}
+
+Cost gelu(const Stack& stack, std::int64_t elements) {
+  switch (stack.gelu) {
+    case Gelu::kSegment:
+      return segment_gelu(stack, elements);
+    case Gelu::kPiecewise:
+      return piecewise_gelu(stack, elements);
+    case Gelu::kTanh:
+      break;
+  }
+  return tanh_gelu(stack, elements);
+}
+
+Cost exponential(const Stack& stack, std::int64_t elements) {
+  // (1 + x / 2^t)^(2^t), and 0 below -14, where it underflows the fraction.
+  Cost cost;
+  if (stack.exp_clip) {
+    cost += comparison(elements, stack.clip_bits) + multiplexer(elements);
+  }
+  if (stack.exp_ring_32) {
+    return cost + squarings_in_ring_32(stack, elements);
+  }
+  return cost + truncation(elements, stack.exp_squarings) +
+         sequential(scaled_square(stack, elements), static_cast<double>(stack.exp_squarings));
+}
+
+Cost reciprocal(const Stack& stack, std::int64_t elements) {
+  // fxp_approx.cc: sign, normalization to [1/2, 1) by the leading bit, Goldschmidt iterations.
+  return comparison(elements) + bit_to_arithmetic(elements) + product(stack, elements) +
+         prefix_or(elements) + packed_bits_to_arithmetic(elements, 2 * kFractionBits) +
+         sequential(scaled_product(stack, elements), 5) + scaled_square(stack, elements) +
+         product(stack, elements);
+}
+
+Cost reciprocal_square_root(const Stack& stack, std::int64_t elements) {
+  // fxp_approx.cc: normalization, a polynomial, and 2^(-e/2) from the leading bit's position.
+  return prefix_or(elements) + packed_bits_to_arithmetic(elements, 2 * kFractionBits) +
+         sequential(scaled_product(stack, elements), 4) + truncation(elements) +
+         bit_to_arithmetic(elements) + packed_bits_to_arithmetic(elements, kFractionBits) +
+         product(stack, elements) + scaled_product(stack, elements);
+}
+
+Cost softmax(const Stack& stack, const SoftmaxShape& shape) {
+  Cost cost;
+  if (!stack.no_max) {
+    cost += row_maximum(shape);
+  }
+  if (stack.extra_score_truncation) {
+    cost += truncation(shape.live);
+  }
+  cost += exponential(stack, shape.live);
+  // One reciprocal per row needs SPU's compiler option enable_optimize_denominator_with_broadcast.
+  cost += reciprocal(stack, stack.broadcast_reciprocal ? shape.rows : shape.live);
+  return cost + scaled_product(stack, shape.live);
+}
+
+Cost layer_norm(const Stack& stack, std::int64_t rows, std::int64_t width) {
+  const std::int64_t elements = element_count({rows, width}, "layernorm");
+  const Cost gain = stack.private_weights ? private_product(stack, elements) + truncation(elements)
+                                          : scaled_product(stack, elements);
+  // Mean, squares of the deviations, their mean, epsilon and clamp, 1/sqrt, gain, normalization.
+  return truncation(rows) + scaled_product(stack, elements) + truncation(rows) +
+         scaled_product(stack, rows) + relu(rows) + reciprocal_square_root(stack, rows) + gain +
+         scaled_product(stack, elements);
+}
+
+Cost embedding(const Stack& stack, const EmbeddingShape& shape) {
+  if (stack.client_one_hot) {
+    return matmul(stack, {shape.tokens, shape.vocab_size, shape.width},
+                  RightFactor::kServerPrivate);
+  }
+  // Stock SPU one token at a time: compare with every index, then multiply the one-hot row.
+  const Cost token = parallel(equality(1, stack.one_hot_bits) + bit_to_arithmetic(1),
+                              static_cast<double>(shape.vocab_size)) +
+                     matmul(stack, {1, shape.vocab_size, shape.width}, weight_factor(stack));
+  return sequential(token, static_cast<double>(shape.tokens));
+}
+
+Cost argmax(std::int64_t elements) {
+  // A tree over values and indices; each node compares both halves for order and for ties.
+  const Cost node = sequential(comparison(1), 2) + sequential(equality(1, kRingBits), 2) +
+                    sequential(multiplexer(1), 2) + sequential(bitwise_and(1, 1), 3);
+  const auto count = static_cast<std::uint64_t>(elements);
+  const auto steps = static_cast<double>(std::bit_width(count) - 1 + std::popcount(count) - 1);
+  return with_flights(parallel(node, static_cast<double>(elements)), node.flights * steps);
+}
+
+}  // namespace aero::mpc

@@ -1,0 +1,49 @@
+// Functions made of products, truncations and comparisons, as SPU lowers them
+// (`libspu/kernel/hal/fxp_approx.cc`, `polymorphic.cc`, `fxp_base.cc`), OpenBumbleBee where named.
+#pragma once
+
+#include <cstdint>
+
+#include "csrc/mpc/cost.h"
+#include "csrc/mpc/stacks.h"
+
+namespace aero::mpc {
+
+Cost relu(std::int64_t elements);
+
+// max(x, s x) with a public slope s.
+Cost leaky_relu(std::int64_t elements);
+
+Cost gelu(const Stack& stack, std::int64_t elements);
+
+// exp(x) for x <= 0.
+Cost exponential(const Stack& stack, std::int64_t elements);
+
+Cost reciprocal(const Stack& stack, std::int64_t elements);
+
+Cost reciprocal_square_root(const Stack& stack, std::int64_t elements);
+
+// `live` of the rows x columns scores are worked on: all, or those a causal mask leaves.
+struct SoftmaxShape {
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  std::int64_t live = 0;
+};
+
+Cost softmax(const Stack& stack, const SoftmaxShape& shape);
+
+Cost layer_norm(const Stack& stack, std::int64_t rows, std::int64_t width);
+
+// Rows of a V x d table for T tokens; without a truncation (one-hot rows are integers).
+struct EmbeddingShape {
+  std::int64_t tokens = 0;
+  std::int64_t vocab_size = 0;
+  std::int64_t width = 0;
+};
+
+Cost embedding(const Stack& stack, const EmbeddingShape& shape);
+
+// Index of the largest of `elements` values.
+Cost argmax(std::int64_t elements);
+
+}  // namespace aero::mpc

@@ -1,0 +1,24 @@
+// Products element by element on packed RLWE slots: SPU `libspu/mpc/cheetah/arith/cheetah_mul.cc`,
+// `simd_mul_prot.cc` and, for who does what, `arithmetic.cc`.
+#pragma once
+
+#include <cstdint>
+
+#include "csrc/mpc/cost.h"
+#include "csrc/mpc/stacks.h"
+
+namespace aero::mpc {
+
+enum class Ring { kZ2k32, kZ2k64 };
+
+// Shares times a vector that the server knows.
+Cost private_product(const Stack& stack, std::int64_t elements, Ring ring = Ring::kZ2k64);
+
+// Shares times shares. Short vectors use cached Beaver triples; the cost of those is the average
+// over many runs.
+Cost product(const Stack& stack, std::int64_t elements, Ring ring = Ring::kZ2k64);
+
+// Shares squared. Only exp, tanh and reciprocal square; `x * x` in a model is a product.
+Cost square(const Stack& stack, std::int64_t elements, Ring ring = Ring::kZ2k64);
+
+}  // namespace aero::mpc

@@ -1,0 +1,224 @@
+#include "csrc/mpc/stacks.h"
+
+#include <algorithm>
+#include <array>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <variant>
+
+#include "csrc/spec/nearest_word.h"
+
+namespace aero::mpc {
+namespace {
+
+using spec::FieldValue;
+
+using Member =
+    std::variant<bool Stack::*, std::int64_t Stack::*, Gelu Stack::*, AbsorbFfn Stack::*>;
+
+struct Field {
+  std::string_view name;
+  Member member;
+  std::int64_t smallest = 0;  // of integers
+  std::int64_t largest = 0;
+};
+
+constexpr std::int64_t kMebibyte = std::int64_t{1} << 20;
+constexpr std::int64_t kMaxTileBytes = std::int64_t{1} << 50;
+
+// One table drives reading, setting, checking and listing. exp_squarings shifts an 18-bit fraction;
+// clip_bits must hold -14.
+const std::array kFields{
+    Field{"mul_share", &Stack::mul_share},
+    Field{"one_bit_product_error", &Stack::one_bit_product_error},
+    Field{"private_weights", &Stack::private_weights},
+    Field{"exp_squarings", &Stack::exp_squarings, 1, 17},
+    Field{"gelu", &Stack::gelu},
+    Field{"exp_clip", &Stack::exp_clip},
+    Field{"clip_bits", &Stack::clip_bits, 5, 64},
+    Field{"one_hot_bits", &Stack::one_hot_bits, 1, 64},
+    Field{"matmul_tile_bytes", &Stack::matmul_tile_bytes, kMebibyte, kMaxTileBytes},
+    Field{"batch_heads", &Stack::batch_heads},
+    Field{"extra_score_truncation", &Stack::extra_score_truncation},
+    Field{"broadcast_reciprocal", &Stack::broadcast_reciprocal},
+    Field{"client_one_hot", &Stack::client_one_hot},
+    Field{"last_token_head", &Stack::last_token_head},
+    Field{"last_layer_one_row", &Stack::last_layer_one_row},
+    Field{"causal_skip", &Stack::causal_skip},
+    Field{"absorb_ffn", &Stack::absorb_ffn},
+    Field{"exp_ring_32", &Stack::exp_ring_32},
+    Field{"no_max", &Stack::no_max},
+    Field{"secret_temperature", &Stack::secret_temperature},
+    Field{"argmax", &Stack::argmax},
+    Field{"setup", &Stack::setup},
+    Field{"threads", &Stack::threads, 1, 4096},
+};
+
+constexpr std::array<std::string_view, 3> kGeluWords{"tanh", "segment", "piecewise"};
+
+struct NamedStack {
+  std::string_view name;
+  Stack stack;
+};
+
+// What the paper's bytes show; the release of one year later; OpenBumbleBee's defaults.
+const std::array kStacks{
+    NamedStack{"spu-2024", {}},
+    NamedStack{"spu-0.9.5",
+               {.mul_share = true,
+                .matmul_tile_bytes = 1024 * kMebibyte,
+                .extra_score_truncation = false}},
+    NamedStack{"openbumblebee",
+               {.one_bit_product_error = true,
+                .private_weights = true,
+                .exp_squarings = 5,
+                .gelu = Gelu::kSegment,
+                .clip_bits = 50,
+                .one_hot_bits = 16,
+                .matmul_tile_bytes = 1024 * kMebibyte,
+                .batch_heads = true,
+                .extra_score_truncation = false}},
+};
+
+// `aero-optimized` changes nothing in the function that is computed, `-generation` computes only
+// the next token's logits, `aero-approximate` is off in the last bits.
+const std::array kOptionSets{
+    NamedStack{"aero-optimized",
+               {.mul_share = true,
+                .private_weights = true,
+                .batch_heads = true,
+                .client_one_hot = true,
+                .causal_skip = true,
+                .absorb_ffn = AbsorbFfn::kWhereLegal}},
+    NamedStack{"aero-optimized-generation",
+               {.mul_share = true,
+                .private_weights = true,
+                .batch_heads = true,
+                .client_one_hot = true,
+                .last_token_head = true,
+                .last_layer_one_row = true,
+                .causal_skip = true,
+                .absorb_ffn = AbsorbFfn::kWhereLegal}},
+    NamedStack{"aero-approximate",
+               {.mul_share = true,
+                .one_bit_product_error = true,
+                .private_weights = true,
+                .exp_squarings = 5,
+                .clip_bits = 50,
+                .batch_heads = true,
+                .client_one_hot = true,
+                .causal_skip = true,
+                .absorb_ffn = AbsorbFfn::kWhereLegal}},
+};
+
+template <class Entries>
+std::vector<std::string_view> names_of(const Entries& entries) {
+  std::vector<std::string_view> names;
+  for (const auto& entry : entries) names.push_back(entry.name);
+  return names;
+}
+
+[[noreturn]] void fail(const Field& field, const std::string& expected, const FieldValue& value) {
+  throw std::invalid_argument("simulate: " + std::string(field.name) + " must be " + expected +
+                              ", got " + spec::shown(value));
+}
+
+bool flag_from(const Field& field, const FieldValue& value) {
+  const auto* flag = std::get_if<bool>(&value);
+  if (flag == nullptr) fail(field, "True or False", value);
+  return *flag;
+}
+
+std::int64_t integer_from(const Field& field, const FieldValue& value) {
+  const auto* number = std::get_if<std::int64_t>(&value);
+  if (number == nullptr || *number < field.smallest || *number > field.largest)
+    fail(field,
+         "an integer from " + std::to_string(field.smallest) + " to " +
+             std::to_string(field.largest),
+         value);
+  return *number;
+}
+
+Gelu gelu_from(const Field& field, const FieldValue& value) {
+  const auto* word = std::get_if<std::string>(&value);
+  const auto* found =
+      word ? std::find(kGeluWords.begin(), kGeluWords.end(), *word) : kGeluWords.end();
+  if (found == kGeluWords.end()) fail(field, spec::quoted_list(kGeluWords), value);
+  return static_cast<Gelu>(found - kGeluWords.begin());
+}
+
+AbsorbFfn absorb_ffn_from(const Field& field, const FieldValue& value) {
+  if (const auto* flag = std::get_if<bool>(&value)) return *flag ? AbsorbFfn::kYes : AbsorbFfn::kNo;
+  if (value == FieldValue{std::string("where_legal")}) return AbsorbFfn::kWhereLegal;
+  fail(field, "True, False or \"where_legal\"", value);
+}
+
+void set_field(Stack& stack, const Field& field, const FieldValue& value) {
+  std::visit(
+      [&](auto member) {
+        using Content = std::decay_t<decltype(stack.*member)>;
+        if constexpr (std::is_same_v<Content, bool>)
+          stack.*member = flag_from(field, value);
+        else if constexpr (std::is_same_v<Content, Gelu>)
+          stack.*member = gelu_from(field, value);
+        else if constexpr (std::is_same_v<Content, AbsorbFfn>)
+          stack.*member = absorb_ffn_from(field, value);
+        else
+          stack.*member = integer_from(field, value);
+      },
+      field.member);
+}
+
+FieldValue get_field(const Stack& stack, const Field& field) {
+  return std::visit(
+      [&](auto member) -> FieldValue {
+        using Content = std::decay_t<decltype(stack.*member)>;
+        if constexpr (std::is_same_v<Content, Gelu>)
+          return std::string(kGeluWords[static_cast<std::size_t>(stack.*member)]);
+        else if constexpr (std::is_same_v<Content, AbsorbFfn>)
+          return stack.*member == AbsorbFfn::kWhereLegal
+                     ? FieldValue{std::string("where_legal")}
+                     : FieldValue{stack.*member == AbsorbFfn::kYes};
+        else
+          return stack.*member;
+      },
+      field.member);
+}
+
+}  // namespace
+
+std::vector<std::string_view> stack_names() { return names_of(kStacks); }
+
+std::vector<std::string_view> option_set_names() { return names_of(kOptionSets); }
+
+Stack stack(std::string_view name) {
+  for (const NamedStack& entry : kStacks)
+    if (entry.name == name) return entry.stack;
+  for (const NamedStack& entry : kOptionSets)
+    if (entry.name == name) return entry.stack;
+  throw std::invalid_argument("simulate: stack must be " + spec::quoted_list(stack_names()) +
+                              ", or an option set " + spec::quoted_list(option_set_names()) +
+                              ", got " + spec::quoted(name));
+}
+
+spec::FieldValues field_values(const Stack& stack) {
+  spec::FieldValues values;
+  for (const Field& field : kFields) values.emplace_back(field.name, get_field(stack, field));
+  return values;
+}
+
+Stack with_fields(Stack stack, const spec::FieldValues& values) {
+  for (const auto& [name, value] : values) {
+    const auto* field = std::find_if(kFields.begin(), kFields.end(),
+                                     [&](const Field& f) { return f.name == name; });
+    if (field == kFields.end())
+      throw std::invalid_argument("simulate: a stack has no field " + spec::quoted(name) +
+                                  "; did you mean " +
+                                  spec::quoted(spec::nearest_word(name, names_of(kFields))) + "?");
+    set_field(stack, *field, value);
+  }
+  return stack;
+}
+
+}  // namespace aero::mpc

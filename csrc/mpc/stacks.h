@@ -1,0 +1,70 @@
+// Protocol stacks: which variant of each protocol a private inference runs, and which measures are
+// switched on. Three named stacks and three option sets; every field can be set by name.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "csrc/spec/fields.h"
+
+namespace aero::mpc {
+
+// tanh: SPU's lowering of the tanh form. segment: OpenBumbleBee's kernel in Z_2^32. piecewise: its
+// degree-3 / degree-6 polynomials in Z_2^64.
+enum class Gelu { kTanh, kSegment, kPiecewise };
+
+// Whether the linear FFNs are multiplied into the neighbouring weights before inference.
+enum class AbsorbFfn { kNo, kWhereLegal, kYes };
+
+// The default member values are the stack `spu-2024`.
+struct Stack {
+  // Protocols.
+  bool mul_share = false;              // SPU's MulShare (Sep 2024) instead of two OLE per product
+  bool one_bit_product_error = false;  // a product may be off by one in the last bit
+  bool private_weights = false;        // known to the server in the clear, else secret-shared
+  std::int64_t exp_squarings = 8;      // t of exp(x) = (1 + x / 2^t)^(2^t)
+  Gelu gelu = Gelu::kTanh;
+  bool exp_clip = true;                        // exp is 0 below -14
+  std::int64_t clip_bits = 64;                 // width of that comparison
+  std::int64_t one_hot_bits = 64;              // width of the embedding's equality test
+  std::int64_t matmul_tile_bytes = 268435456;  // 256 MiB; 1 GiB in SPU 0.9.5
+  bool batch_heads = false;                    // heads at once instead of one after the other
+  bool extra_score_truncation = true;          // the paper's bytes show one more per score
+  bool broadcast_reciprocal = true;  // one reciprocal per softmax row, else one per element
+
+  // Measures of the network's owner.
+  bool client_one_hot = false;      // the client makes its one-hot rows itself
+  bool last_token_head = false;     // LM head on the last position only
+  bool last_layer_one_row = false;  // last layer for the last position only
+  bool causal_skip = false;         // no work for scores above the diagonal
+  AbsorbFfn absorb_ffn = AbsorbFfn::kNo;
+  bool exp_ring_32 = false;         // exp's squarings in Z_2^32 with 12 fraction bits
+  bool no_max = false;              // a static bound replaces the maximum of each row
+  bool secret_temperature = false;  // t in R^{H x T} is multiplied in secret, else public
+
+  // What is counted.
+  bool argmax = true;  // of one row of logits
+  bool setup = true;   // OT set-up and Galois keys, once per session
+  std::int64_t threads = 32;
+
+  bool operator==(const Stack&) const = default;
+};
+
+// `spu-2024`, `spu-0.9.5`, `openbumblebee`.
+std::vector<std::string_view> stack_names();
+
+// `aero-optimized`, `aero-optimized-generation`, `aero-approximate`: measures on top of `spu-2024`.
+std::vector<std::string_view> option_set_names();
+
+// A named stack or option set. Throws std::invalid_argument listing the names.
+Stack stack(std::string_view name);
+
+// Every field with its value, in the order of the struct; enums are their words.
+spec::FieldValues field_values(const Stack& stack);
+
+// A checked copy with some fields changed. Throws std::invalid_argument naming the field, what it
+// may be and what was given.
+Stack with_fields(Stack stack, const spec::FieldValues& values);
+
+}  // namespace aero::mpc
