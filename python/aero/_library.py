@@ -50,7 +50,7 @@ def library_path() -> Path:
 def load() -> None:
     """Makes the operators known to torch as `torch.ops.aero.*`."""
     require_torch(torch.__version__)
-    torch.ops.load_library(library_path())
+    torch.ops.load_library(library_path())  # type: ignore[no-untyped-call]
 
 
 load()

@@ -6,14 +6,14 @@ from torch import Tensor
 
 
 def fold_batch(x: Tensor, dim: int | None, size: int) -> Tensor:
-    """[B, ...] with `size` values of the mapped dimension `dim` (None: shared) -> [size * B, ...]."""
+    """[B, ...] mapped over `size` values of dimension `dim` (None: shared) -> [size * B, ...]."""
     x = x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
     return x.flatten(0, 1)
 
 
 def unfold_batch(x: Tensor, size: int) -> Tensor:
     """[size * B, ...] -> [size, B, ...]."""
-    return x.unflatten(0, (size, x.shape[0] // size))
+    return x.reshape(size, x.shape[0] // size, *x.shape[1:])
 
 
 def fold_temperature(

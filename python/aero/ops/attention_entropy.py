@@ -26,15 +26,16 @@ def attention_entropy(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Attention that also returns the entropy of every row, without forming the [T, S] scores.
 
-    `P = softmax(scale * q k^T / t)` over the visible keys, `out = P v`,
-    `entropy = -sum_j P_ij ln P_ij` (Eq. 1 and 11 of the AERO paper), `logsumexp = ln sum_j exp(s_ij)`
-    of the scaled scores s. Memory grows linearly with T and S. Every result may be used or not.
+    `P = softmax(s)` over the visible keys with `s = scale * q k^T / t`, `out = P v`,
+    `entropy_i = -sum_j P_ij ln P_ij` (Eq. 10 and 11 of the AERO paper, before the mean over rows),
+    `logsumexp_i = ln sum_j exp(s_ij)`. Memory grows linearly with T and S. Every result may be used
+    or not.
 
     The memory of `out` and of the gradients of q, k and v is laid out as [B, T, H, D] contiguous:
     models that pass q, k and v as transposed views, and transpose `out` back, copy nothing.
 
-    Under autocast q, k and v are cast to its dtype; temperature, entropy and logsumexp stay float32.
-    Results are bitwise the same run to run for a fixed number of threads.
+    Under autocast q, k and v are cast to its dtype; temperature, entropy and logsumexp stay
+    float32. Results are bitwise the same run to run for a fixed number of threads.
 
     Args:
         q: [B, H, T, D] in float32, bfloat16, float16 or float64; D from 1 to 256.
@@ -50,7 +51,7 @@ def attention_entropy(
 
     Returns:
         out: [B, H, T, D], dtype of q.
-        entropy: [B, H, T] in nats, float32 (float64 for float64 q); 0 <= entropy <= ln(visible keys).
+        entropy: [B, H, T] in nats, from 0 to ln(visible keys); float32 (float64 for float64 q).
         logsumexp: [B, H, T], dtype of entropy.
         A row that sees no key has out 0, entropy 0, logsumexp -inf and zero gradients.
 

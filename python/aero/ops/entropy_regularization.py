@@ -29,8 +29,8 @@ def entropy_regularization(
 ) -> Tensor:
     """Penalty on attention entropies that leave a band around their head's threshold.
 
-    With `E_max` the largest entropy that counts as possible, `deviation = E - threshold * E_max` and
-    `penalty = deviation^2` where `|deviation| > margin * E_max`, else 0 (Sec. 4.3 of the AERO
+    With `E_max` the largest entropy that counts as possible and `deviation = E - threshold * E_max`
+    the penalty is `deviation^2` where `|deviation| > margin * E_max`, else 0 (Sec. 4.3 of the AERO
     paper). Gradients reach entropies and thresholds; sums run in a fixed order.
 
     Two published reductions differ in size by far, so the regularization weight belongs to one of

@@ -24,8 +24,8 @@ def scaled_ffn(
     """The scaled fused feed-forward layer with its residual: `beta * x + (x W + b) / alpha`.
 
     Eq. 6 of the AERO paper with the two linear layers fused into one. The gradients of alpha and
-    beta come from the gradient of W (`dbeta = trace(G)`, `dalpha = -(<G, W> + b . sum dy) / alpha^2`
-    with `G = x^T dy`), without another pass over the activations.
+    beta come from the gradient of W, without another pass over the activations: with `G = x^T dy`
+    `dbeta = trace(G)` and `dalpha = -(<G, W> + b . sum dy) / alpha^2`.
 
     Under autocast x, weight and bias are cast to its dtype; alpha and beta stay float32.
 
