@@ -228,12 +228,12 @@ class Parser {
     return best;
   }
 
-  // K as far as the text shows one.
+  // K as far as the text shows one, with "_" before its i or without.
   std::optional<std::int64_t> pruned_number() const {
-    const std::size_t found = lowered_.rfind(kPruned);
+    const std::size_t found = lowered_.rfind('i');
     if (found == std::string::npos) return std::nullopt;
     std::int64_t number = 0;
-    for (const char digit : lowered_.substr(found + kPruned.size())) {
+    for (const char digit : lowered_.substr(found + 1)) {
       if (digit < '0' || digit > '9') break;
       number = std::min(number * 10 + (digit - '0'), kMaxLayers);
     }
