@@ -1,0 +1,217 @@
+"""The content of report.json, put together from run folders; everything else is made from it."""
+
+import datetime
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from aero import __version__
+from aero.report.costs import (
+    describe_costs,
+    gpt2_spec,
+    secret_temperature_bytes,
+    stacks,
+    unchecked_parts,
+)
+from aero.report.findings import find
+from aero.report.networks import Network, describe_network
+from aero.report.runs import RunRecord
+from aero.report.text import gigabytes
+
+__all__ = ["FORMAT", "assemble", "read_seed_spread"]
+
+FORMAT = 1
+
+
+def assemble(
+    networks: Sequence[Network], *, title: str, command: str | None, seed_spread: Path | None
+) -> dict[str, Any]:
+    """Returns the content of report.json; the schema is in the documentation of `aero.report`.
+
+    Args:
+        networks: at least one.
+        title: of the report.
+        command: that makes the report, for its footer.
+        seed_spread: report.json of several seeds to quote beside a single seed.
+
+    Returns:
+        Strict JSON values.
+    """
+    entries = [
+        {**describe_network(network), "private_inference": describe_costs(network.spec)}
+        for network in networks
+    ]
+    runs = [run for network in networks for run in network.runs]
+    report: dict[str, Any] = {
+        "format": FORMAT,
+        "title": title,
+        "made": {
+            "at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "by": f"aero-torch {__version__}, Python {platform.python_version()}",
+            "command": command,
+        },
+        "training": _training(runs),
+        "seeds": sorted({run.info["seed"] for run in runs}),
+        "stacks": stacks(),
+        "networks": entries,
+        "findings": find(entries, stacks()),
+        "notes": [*_training_notes(networks, runs), *_cost_notes(networks, entries)],
+        "seed_spread": None,
+    }
+    if seed_spread is not None:
+        report["seed_spread"] = _quote(read_seed_spread(seed_spread), seed_spread.name, entries)
+    return report
+
+
+def _training(runs: Sequence[RunRecord]) -> dict[str, Any]:
+    """What the runs have in common, as lists of distinct values in order of appearance."""
+    corpora: list[Any] = []
+    for run in runs:
+        corpus = run.info.get("corpus")
+        if corpus and corpus not in corpora:
+            corpora.append(corpus)
+    versions: list[Any] = []
+    for run in runs:
+        if run.info.get("versions") and run.info["versions"] not in versions:
+            versions.append(run.info["versions"])
+    return {
+        "seconds": sum(run.info.get("seconds") or 0.0 for run in runs),
+        "corpora": corpora,
+        "versions": versions,
+        **{
+            plural: list(dict.fromkeys(str(run.info[name]) for run in runs if run.info.get(name)))
+            for name, plural in (
+                ("hardware", "hardware"),
+                ("command", "commands"),
+                ("git_commit", "git_commits"),
+            )
+        },
+    }
+
+
+def _training_notes(networks: Sequence[Network], runs: Sequence[RunRecord]) -> list[str]:
+    notes = [warning for run in runs for warning in run.warnings]
+    for name, what in (("sha256", "texts"), ("tokenizer_sha256", "tokenizers")):
+        values = {(run.info.get("corpus") or {}).get(name) for run in runs}
+        if len(values) > 1:
+            notes.append(
+                f"The networks were trained on different {what}: perplexities do not compare."
+            )
+    if len({network.spec.vocab_size for network in networks}) > 1:
+        notes.append("The vocabularies differ in size: compare bits per byte, not perplexities.")
+    if len({run.tokens for run in runs if run.finished}) > 1:
+        notes.append("The networks saw different numbers of training tokens.")
+    for run in runs:
+        if run.info["status"] not in ("finished", "diverged"):
+            notes.append(f"{run.folder.name} was {run.ending}: it is left out of every comparison.")
+        elif run.finished and run.evaluation is None:
+            notes.append(
+                f"{run.folder.name} has no evaluation.json, so no perplexity; `aero evaluate` "
+                "adds it."
+            )
+        if run.finished and run.analysis is None:
+            notes.append(
+                f"{run.folder.name} has no analysis.json, so no entropies; `aero analyze` adds it."
+            )
+    return notes
+
+
+def _cost_notes(networks: Sequence[Network], entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    notes = [
+        "Bytes are simulated, not measured: sent plus received at one party, two parties, GB = 1e9 "
+        "bytes, set-up, embedding, LM head on all tokens and one argmax included.",
+        "At GPT-2 size the operators the paper lists are counted (no final LayerNorm). The paper's "
+        "bytes show one LayerNorm more in every row; that column is given too.",
+    ]
+    added = {
+        entry["name"]: size
+        for network, entry in zip(networks, entries, strict=True)
+        if (gpt2 := gpt2_spec(network.spec))
+        and (size := secret_temperature_bytes(gpt2)) is not None
+    }
+    notes.extend(
+        f"{name}: the temperatures are counted as public. Kept secret they add {gigabytes(size)} "
+        f"GB at GPT-2 size on {stacks()[0]}; the paper's bytes fit only without that."
+        for name, size in added.items()
+    )
+    unchecked = unchecked_parts([network.spec for network in networks])
+    if unchecked:
+        notes.append(
+            "No published or measured number checks the cost of: " + ", ".join(unchecked) + "."
+        )
+    return notes
+
+
+def read_seed_spread(path: str | Path) -> dict[str, Any]:
+    """Reads the report.json of a run over several seeds.
+
+    Args:
+        path: the file.
+
+    Returns:
+        Its content.
+
+    Raises:
+        ValueError: it is missing, damaged, of another format, or of a single seed.
+
+    Example:
+        >>> read_seed_spread("missing.json")
+        Traceback (most recent call last):
+        ...
+        ValueError: report: seed_spread missing.json is missing
+    """
+    path = Path(path)
+    if not path.exists():
+        raise ValueError(f"report: seed_spread {path} is missing")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"report: seed_spread {path} cannot be read: {error}") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ValueError(f"report: seed_spread {path} must be a report.json of format {FORMAT}")
+    if len(content.get("seeds", [])) < 2:
+        raise ValueError(
+            f"report: seed_spread {path} must be the report of several seeds, got "
+            f"{content.get('seeds')}"
+        )
+    return content
+
+
+def _quote(
+    other: Mapping[str, Any], source: str, entries: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The numbers of a report over several seeds, and whether its networks are the same."""
+    theirs = {entry["name"]: entry for entry in other["networks"]}
+    same = all(
+        entry["name"] in theirs
+        and theirs[entry["name"]]["spec"] == entry["spec"]
+        and _tokens(theirs[entry["name"]]) == _tokens(entry)
+        for entry in entries
+    )
+    return {
+        "source": source,
+        "seeds": other["seeds"],
+        "made_at": other["made"]["at"],
+        "hardware": other["training"]["hardware"],
+        "same_networks_and_tokens": same,
+        "networks": [
+            {
+                "name": entry["name"],
+                "perplexity": entry["perplexity"],
+                "bits_per_byte": entry["bits_per_byte"],
+                "endings": [run["ending"] for run in entry["runs"] if run["ending"]],
+            }
+            for entry in other["networks"]
+        ],
+        "findings": [
+            finding
+            for finding in other["findings"]
+            if finding["name"] in ("ereg_beats_plain", "folded_norm_is_free")
+        ],
+    }
+
+
+def _tokens(entry: Mapping[str, Any]) -> set[int]:
+    return {run["tokens"] for run in entry["runs"] if run["status"] == "finished"}

@@ -1,0 +1,134 @@
+"""Private-inference bytes of the report's networks, and the paper's numbers for the same labels."""
+
+from typing import Any
+
+from aero import mpc
+from aero.architecture import ArchitectureSpec
+
+__all__ = [
+    "GPT2_CONTEXT",
+    "describe_costs",
+    "secret_temperature_bytes",
+    "stacks",
+    "unchecked_parts",
+]
+
+# Table 4 of the paper: GPT-2 (small), 12 layers, T = 128.
+GPT2_CONTEXT = 128
+
+
+def stacks() -> list[str]:
+    """Returns the protocol stacks of the report, the one the paper's bytes show first.
+
+    Example:
+        >>> stacks()[0]
+        'spu-2024'
+    """
+    return list(mpc.stack_names())
+
+
+def describe_costs(trained: ArchitectureSpec) -> dict[str, Any]:
+    """Returns the `private_inference` part of a report.json entry.
+
+    Args:
+        trained: the network as trained, costed at its own sizes and, by its label, at GPT-2's.
+
+    Returns:
+        {"trained", "gpt2": stack -> {"comm_bytes", "flights", "by_kind"},
+        "gpt2_one_more_layernorm": bytes on the paper's stack, "paper": the paper's row}; the last
+        three are None for a label that GPT-2 or the paper does not have.
+
+    Example:
+        >>> costs = describe_costs(ArchitectureSpec.from_label("SM+LN+G", model="mini"))
+        >>> costs["paper"]["comm_gigabytes"]
+        25.32
+    """
+    gpt2 = gpt2_spec(trained)
+    return {
+        "trained": {stack: _cost(trained, stack) for stack in stacks()},
+        "gpt2": None if gpt2 is None else {stack: _cost(gpt2, stack) for stack in stacks()},
+        "gpt2_one_more_layernorm": None if gpt2 is None else _one_more_layernorm(gpt2),
+        "paper": _published(trained.label),
+    }
+
+
+def gpt2_spec(trained: ArchitectureSpec) -> ArchitectureSpec | None:
+    """Returns the label at GPT-2 size, T = 128, with the operators the paper's tables list.
+
+    Those list no final norm for networks with LayerNorm. None if GPT-2 has too few layers for it.
+
+    Example:
+        >>> gpt2_spec(ArchitectureSpec.from_label("SM+LN+G", model="mini")).final_norm
+        'none'
+    """
+    try:
+        spec = ArchitectureSpec.from_label(trained.label, model="gpt2", context_length=GPT2_CONTEXT)
+    except ValueError:
+        return None
+    listed_without = spec.norm == "layer" and not spec.shaped_attention
+    return spec.replace(final_norm="none") if listed_without else spec
+
+
+def secret_temperature_bytes(spec: ArchitectureSpec) -> float | None:
+    """Returns what a secret temperature per head and position adds on the paper's stack, in bytes.
+
+    None for a network without that temperature.
+
+    Example:
+        >>> secret_temperature_bytes(ArchitectureSpec.from_label("SM")) is None
+        True
+    """
+    if spec.temperature != "head_position":
+        return None
+    stack = stacks()[0]
+    secret = mpc.simulate(spec, stack=stack, secret_temperature=True)
+    return float(secret.comm_bytes - mpc.simulate(spec, stack=stack).comm_bytes)
+
+
+def unchecked_parts(specs: list[ArchitectureSpec]) -> list[str]:
+    """Returns the operations whose cost no published or measured number checks."""
+    found: dict[str, None] = {}
+    for spec in specs:
+        for stack in stacks():
+            found.update((part, None) for part in mpc.simulate(spec, stack=stack).unchecked)
+    return list(found)
+
+
+def _cost(spec: ArchitectureSpec, stack: str) -> dict[str, Any]:
+    report = mpc.simulate(spec, stack=stack)
+    kinds = {kind: float(cost.comm_bytes) for kind, cost in report.by_kind.items()}
+    return {
+        "comm_bytes": float(report.comm_bytes),
+        "flights": int(report.flights),
+        "by_kind": {kind: value for kind, value in kinds.items() if value > 0},
+    }
+
+
+def _one_more_layernorm(gpt2: ArchitectureSpec) -> float | None:
+    """Bytes with one LayerNorm more than the paper lists, which is what the paper's bytes show."""
+    if gpt2.final_norm == "layer":
+        return None
+    report = mpc.simulate(gpt2.replace(final_norm="layer"), stack=stacks()[0])
+    return float(report.comm_bytes)
+
+
+def _published(label: str) -> dict[str, Any] | None:
+    """The paper's row for a label: perplexity, GB and minutes of GPT-2 (small) at T = 128."""
+    rows = [
+        row
+        for row in mpc.paper_tables()
+        if (row["label"], row["model"], row["num_layers"], row["context_length"])
+        == (label, "gpt2", 12, GPT2_CONTEXT)
+    ]
+    # A label can stand in several tables; only Table 4 has bytes.
+    rows.sort(key=lambda row: row.get("comm_gb") is None)
+    if not rows:
+        return None
+    row = rows[0]
+    return {
+        "table": row["table"],
+        "perplexity": row.get("perplexity"),
+        "diverged": bool(row.get("diverged")),
+        "comm_gigabytes": row.get("comm_gb"),
+        "latency_minutes": row.get("latency_minutes"),
+    }

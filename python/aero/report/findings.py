@@ -1,0 +1,316 @@
+"""What the numbers say, in plain words; every sentence is computed from the report's own values.
+
+A finding is {"name", "verdict", "text", "values"}; the verdict is "holds", "does not hold",
+"undecided" (seeds overlap, or a number is missing) or "noted" for a fact that claims nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aero.report.text import gigabytes, heads, percent, significant, with_spread
+
+__all__ = ["find"]
+
+Entry = Mapping[str, Any]
+
+# Two measured-in-GB factors this close are the same factor; the model agrees with the paper's byte
+# counts to 0.8 % when exactly the listed operators are counted (1.6 % for a ratio of two of them).
+_SAME_FACTOR = 0.02
+# Losses of nearby sizes differ by less than a per cent from seed to seed on small corpora.
+_SOFTMAX_ONLY_FFNS = frozenset({"linear", "fused", "scaled", "scaled_fused"})
+
+
+def find(networks: Sequence[Entry], stacks: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns the findings of a report.
+
+    Args:
+        networks: the `networks` of report.json.
+        stacks: the protocol stacks they were costed on; the first is the paper's.
+
+    Returns:
+        Findings in reading order.
+
+    Example:
+        >>> find([], ["spu-2024"])
+        []
+    """
+    return [
+        *_regularization_against_plain(networks),
+        *_free_normalization(networks, stacks),
+        *_distance_to_baseline(networks, stacks),
+        *_byte_ratios(networks, stacks),
+        *_entropy_extremes(networks),
+        *_divergences(networks),
+    ]
+
+
+def _finding(name: str, verdict: str, text: str, **values: Any) -> dict[str, Any]:
+    return {"name": name, "verdict": verdict, "text": text, "values": values}
+
+
+def _twin(networks: Sequence[Entry], entry: Entry, **changes: Any) -> Entry | None:
+    """The network that differs from `entry` in nothing but these fields of its spec."""
+    wanted = {**entry["spec"], **changes}
+    return next((other for other in networks if other["spec"] == wanted), None)
+
+
+def _baseline(networks: Sequence[Entry]) -> Entry | None:
+    """The GPT-2-style network with LayerNorm and GELU, the first if there are several."""
+    return next(
+        (
+            entry
+            for entry in networks
+            if entry["spec"]["norm"] == "layer" and entry["spec"]["ffn"] == "gelu"
+        ),
+        None,
+    )
+
+
+def _is_softmax_only(entry: Entry) -> bool:
+    spec = entry["spec"]
+    return (
+        spec["norm"] == "none"
+        and spec["ffn"] in _SOFTMAX_ONLY_FFNS
+        and not spec["shaped_attention"]
+    )
+
+
+def _compare(name: str, better: Entry, worse: Entry) -> tuple[str, float | None]:
+    """Verdict on "`better` has the lower perplexity", and its relative gain.
+
+    Over several seeds the claim is decided only if the two ranges of seeds do not overlap.
+    """
+    low, high = better["perplexity"], worse["perplexity"]
+    if low is None or high is None:
+        diverged = [any(run["status"] == "diverged" for run in e["runs"]) for e in (better, worse)]
+        if low is not None and diverged[1]:
+            return "holds", None
+        return ("does not hold" if high is not None and diverged[0] else "undecided"), None
+    gain = 1.0 - low["mean"] / high["mean"]
+    several = len(low["values"]) > 1 or len(high["values"]) > 1
+    if several and low["minimum"] <= high["maximum"] and high["minimum"] <= low["maximum"]:
+        return "undecided", gain
+    return ("holds" if gain > 0 else "does not hold"), gain
+
+
+def _perplexity_text(entry: Entry) -> str:
+    if entry["perplexity"] is not None:
+        return f"perplexity {with_spread(entry['perplexity'])}"
+    endings = [run["ending"] for run in entry["runs"] if run["ending"]]
+    return endings[0] if endings else "no evaluation"
+
+
+def _seeds_text(*entries: Entry) -> str:
+    counts = {len(entry["perplexity"]["values"]) for entry in entries if entry["perplexity"]}
+    if counts == {1}:
+        return " (one seed)"
+    numbers = " and ".join(str(count) for count in sorted(counts))
+    return f" ({numbers} seeds, mean ± standard deviation)" if counts else ""
+
+
+def _verdict_text(verdict: str) -> str:
+    return {
+        "holds": "holds at this scale",
+        "does not hold": "does not hold at this scale",
+        "undecided": "is not decided by these runs",
+    }[verdict]
+
+
+def _gain_text(gain: float | None) -> str:
+    if gain is None:
+        return ""
+    return f", {100 * abs(gain):.1f} % {'lower' if gain > 0 else 'higher'}"
+
+
+def _regularization_against_plain(networks: Sequence[Entry]) -> list[dict[str, Any]]:
+    findings = []
+    for entry in networks:
+        plain = _twin(networks, entry, entropy_regularized=False, temperature="none")
+        if not entry["spec"]["entropy_regularized"] or plain is None:
+            continue
+        verdict, gain = _compare("perplexity", entry, plain)
+        text = (
+            f"Entropy regularization: {entry['name']} has {_perplexity_text(entry)}"
+            f"{_gain_text(gain)} than plain {plain['name']} with {_perplexity_text(plain)}"
+            if gain is not None
+            else f"Entropy regularization: {entry['name']}: {_perplexity_text(entry)}; "
+            f"plain {plain['name']}: {_perplexity_text(plain)}"
+        )
+        text += f"{_seeds_text(entry, plain)}. The paper's ordering, EReg better than plain "
+        text += f"softmax-only, {_verdict_text(verdict)}."
+        published = [_published(other, "perplexity") for other in (entry, plain)]
+        if all(published):
+            text += (
+                f" The paper prints {published[0]} against {published[1]} for these labels at "
+                "GPT-2 size."
+            )
+        findings.append(_finding("ereg_beats_plain", verdict, text, relative_gain=gain))
+        overload = _overload_finding(entry, plain)
+        findings.extend([overload] if overload else [])
+    return findings
+
+
+def _overload_finding(entry: Entry, plain: Entry) -> dict[str, Any] | None:
+    if not entry["entropy"] or not plain["entropy"]:
+        return None
+    shares = [other["entropy"]["quarters"]["observed_max"][3] for other in (entry, plain)]
+    verdict = "holds" if shares[0] < shares[1] else "does not hold"
+    text = (
+        f"Entropic overload: {percent(shares[0])} of the heads of {entry['name']} lie in the last "
+        f"quarter of the observed maximum, {percent(shares[1])} of those of {plain['name']}. That "
+        f"the penalty relieves overload {_verdict_text(verdict)}."
+    )
+    values = {"overloaded_share": shares[0], "overloaded_share_plain": shares[1]}
+    return _finding("ereg_relieves_overload", verdict, text, **values)
+
+
+def _free_normalization(networks: Sequence[Entry], stacks: Sequence[str]) -> list[dict[str, Any]]:
+    findings = []
+    for entry in networks:
+        plain = _twin(networks, entry, norm="none", final_norm="none")
+        if not entry["spec"]["norm"].startswith("foldable") or plain is None:
+            continue
+        verdict, gain = _compare("perplexity", entry, plain)
+        sizes = [_trained_bytes(other, stacks[0]) for other in (entry, plain)]
+        same = sizes[0] == sizes[1]
+        cost = "the same bytes" if same else "other bytes"
+        text = (
+            f"Foldable normalization: {entry['name']} has {_perplexity_text(entry)}, "
+            f"{plain['name']} {_perplexity_text(plain)}{_seeds_text(entry, plain)}, with {cost} "
+            f"of private inference ({gigabytes(sizes[0])} and {gigabytes(sizes[1])} GB on "
+            f"{stacks[0]}). That normalization helps and is free at inference "
+            f"{_verdict_text(verdict if same else 'does not hold')}."
+        )
+        findings.append(
+            _finding(
+                "folded_norm_is_free",
+                verdict if same else "does not hold",
+                text,
+                relative_gain=gain,
+                same_bytes=same,
+            )
+        )
+    return findings
+
+
+def _distance_to_baseline(networks: Sequence[Entry], stacks: Sequence[str]) -> list[dict[str, Any]]:
+    baseline = _baseline(networks)
+    if baseline is None or baseline["perplexity"] is None:
+        return []
+    reference, size = baseline["perplexity"]["mean"], _trained_bytes(baseline, stacks[0])
+    rows = []
+    for entry in networks:
+        if entry is baseline or entry["perplexity"] is None:
+            continue
+        change = entry["perplexity"]["mean"] / reference - 1.0
+        factor = size / _trained_bytes(entry, stacks[0])
+        rows.append((entry["name"], change, factor))
+    if not rows:
+        return []
+    parts = [
+        f"{name} {100 * change:+.1f} % perplexity for {factor:.2f}x fewer bytes"
+        if factor >= 1
+        else f"{name} {100 * change:+.1f} % perplexity for {1 / factor:.2f}x more bytes"
+        for name, change, factor in rows
+    ]
+    text = (
+        f"Against {baseline['name']} (perplexity {with_spread(baseline['perplexity'])}, "
+        f"{gigabytes(size)} GB on {stacks[0]}), as trained: {'; '.join(parts)}."
+    )
+    values = {name: {"perplexity_change": change, "byte_factor": f} for name, change, f in rows}
+    return [_finding("distance_to_baseline", "noted", text, **values)]
+
+
+def _byte_ratios(networks: Sequence[Entry], stacks: Sequence[str]) -> list[dict[str, Any]]:
+    """The paper's factor on each stack, for the softmax-only network it recommends."""
+    baseline = _baseline(networks)
+    candidates = [entry for entry in networks if _is_softmax_only(entry)]
+    candidates.sort(key=lambda entry: not entry["spec"]["entropy_regularized"])
+    if baseline is None or not candidates:
+        return []
+    lean = candidates[0]
+    parts, factors = [], {}
+    for stack in stacks:
+        sizes = [_gpt2_bytes(entry, stack) for entry in (baseline, lean)]
+        if sizes[0] is None or sizes[1] is None:
+            return []
+        factors[stack] = sizes[0] / sizes[1]
+        parts.append(
+            f"{factors[stack]:.1f}x on {stack} ({gigabytes(sizes[0])} -> {gigabytes(sizes[1])} GB)"
+        )
+    published = [_published(entry, "comm_gigabytes") for entry in (baseline, lean)]
+    text = (
+        f"Bytes at GPT-2 size, T = 128: {lean['name']} needs fewer than {baseline['name']} by "
+        f"{', '.join(parts)}."
+    )
+    verdict = "noted"
+    if published[0] and published[1]:
+        paper = published[0] / published[1]
+        factors["paper"] = paper
+        agreeing = [s for s in stacks if abs(factors[s] / paper - 1.0) <= _SAME_FACTOR]
+        others = [s for s in stacks if s not in agreeing]
+        verdict = "holds" if agreeing else "does not hold"
+        text += f" The paper's factor of {paper:.2f} "
+        text += f"holds on {' and '.join(agreeing)}" if agreeing else "holds on none of them"
+        if agreeing and others:
+            text += ", not on " + " and ".join(others)
+        text += ": the saving belongs to the protocol stack as much as to the network."
+    return [_finding("byte_factor_by_stack", verdict, text, **factors)]
+
+
+def _entropy_extremes(networks: Sequence[Entry]) -> list[dict[str, Any]]:
+    findings = []
+    for entry in networks:
+        entropy = entry["entropy"]
+        if not entropy:
+            continue
+        low, high = (entropy["quarters"]["observed_max"][index] for index in (0, 3))
+        # The network with the largest observed head always has one in the last quarter.
+        if low < 1 / 3 and high < 1 / 3:
+            continue
+        what = [
+            f"{percent(share)} {word} ({heads(entropy[key])})"
+            for share, word, key in (
+                (low, "collapsed", "collapsed"),
+                (high, "overloaded", "overloaded"),
+            )
+            if share >= 1 / 3
+        ]
+        text = (
+            f"{entry['name']}: a third of the heads or more at one end of the entropy range: "
+            f"{' and '.join(what)}; quarters of the observed maximum, "
+            f"{significant(entropy['observed_max'], 3)} nats."
+        )
+        values = {"network": entry["name"], "collapsed_share": low, "overloaded_share": high}
+        findings.append(_finding("entropy_extremes", "noted", text, **values))
+    return findings
+
+
+def _divergences(networks: Sequence[Entry]) -> list[dict[str, Any]]:
+    return [
+        _finding(
+            "diverged",
+            "noted",
+            f"{entry['name']}, seed {run['seed']}: {run['divergence']}.",
+            network=entry["name"],
+            seed=run["seed"],
+            **run["diverged"],
+        )
+        for entry in networks
+        for run in entry["runs"]
+        if run["diverged"]
+    ]
+
+
+def _trained_bytes(entry: Entry, stack: str) -> float:
+    return float(entry["private_inference"]["trained"][stack]["comm_bytes"])
+
+
+def _gpt2_bytes(entry: Entry, stack: str) -> float | None:
+    gpt2 = entry["private_inference"]["gpt2"]
+    return None if gpt2 is None else float(gpt2[stack]["comm_bytes"])
+
+
+def _published(entry: Entry, name: str) -> float | None:
+    paper = entry["private_inference"]["paper"]
+    return None if paper is None else paper[name]

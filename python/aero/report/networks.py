@@ -1,0 +1,220 @@
+"""Runs of one network over seeds: the numbers of the report's `networks` entries."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from aero.architecture import ArchitectureSpec
+from aero.report.runs import RunRecord, divergence_text
+
+__all__ = ["Network", "describe_network", "group_runs", "spread_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """All runs of one architecture.
+
+    Attributes:
+        name: the label, with the sizes in which it differs from another network of that label.
+        spec: the architecture as trained.
+        runs: one per seed, in order of seed.
+    """
+
+    name: str
+    spec: ArchitectureSpec
+    runs: tuple[RunRecord, ...]
+
+    @property
+    def shown_run(self) -> RunRecord:
+        """The run whose heads are drawn: the first finished and analysed one, else the first."""
+        analysed = [run for run in self.runs if run.analysis is not None]
+        finished = [run for run in analysed if run.finished]
+        return (finished or analysed or list(self.runs))[0]
+
+
+def group_runs(runs: Sequence[RunRecord]) -> list[Network]:
+    """Returns the networks of the runs, in the order in which they first appear.
+
+    Args:
+        runs: one record per run folder.
+
+    Returns:
+        One network per architecture; equal labels of different sizes are different networks.
+
+    Raises:
+        ValueError: two runs have the same architecture and seed.
+    """
+    groups: dict[ArchitectureSpec, list[RunRecord]] = {}
+    for run in runs:
+        same = groups.setdefault(run.spec, [])
+        for other in same:
+            if other.info["seed"] == run.info["seed"]:
+                raise ValueError(
+                    f"report: {other.folder} and {run.folder} hold the same network and seed "
+                    f"({run.info['label']}, seed {run.info['seed']}); name one of them"
+                )
+        same.append(run)
+    names = _distinct_names(list(groups))
+    return [
+        Network(name, spec, tuple(sorted(same, key=lambda run: int(run.info["seed"]))))
+        for name, (spec, same) in zip(names, groups.items(), strict=True)
+    ]
+
+
+def _distinct_names(specs: Sequence[ArchitectureSpec]) -> list[str]:
+    names = []
+    for spec in specs:
+        twins = [other.to_dict() for other in specs if other.label == spec.label]
+        fields = spec.to_dict()
+        differing = [name for name in fields if any(twin[name] != fields[name] for twin in twins)]
+        sizes = ", ".join(f"{name} {fields[name]}" for name in differing)
+        names.append(f"{spec.label} ({sizes})" if sizes else spec.label)
+    return names
+
+
+def spread_of(values: Iterable[float]) -> dict[str, Any] | None:
+    """Returns mean and spread of one number per seed; None without a number.
+
+    Example:
+        >>> spread_of([9.0, 11.0])["standard_deviation"]
+        1.4142135623730951
+    """
+    numbers = [float(value) for value in values]
+    if not numbers:
+        return None
+    return {
+        "mean": statistics.fmean(numbers),
+        # One number has no spread, which is not the same as a spread of zero.
+        "standard_deviation": statistics.stdev(numbers) if len(numbers) > 1 else None,
+        "minimum": min(numbers),
+        "maximum": max(numbers),
+        "values": numbers,
+    }
+
+
+def describe_network(network: Network) -> dict[str, Any]:
+    """Returns one `networks` entry of report.json, without the private-inference part."""
+    spec = network.spec
+    judged = [run for run in network.runs if run.finished and run.evaluation is not None]
+    paper, executed = spec.flops("paper"), spec.flops("executed")
+    return {
+        "name": network.name,
+        "label": spec.label,
+        "spec": spec.to_dict(),
+        "parameters": spec.parameter_count(),
+        "parameters_in_training": spec.parameter_count(training=True),
+        "flops": {
+            "paper": {"ffn": paper.ffn, "attention": paper.attention, "total": paper.total},
+            "executed": {
+                "ffn": executed.ffn,
+                "attention": executed.attention,
+                "lm_head": executed.lm_head,
+                "total": executed.total,
+            },
+        },
+        "nonlinear_operations": str(spec.nonlinear_operations()),
+        "runs": [_describe_run(run) for run in network.runs],
+        **{
+            name: spread_of(run.evaluation[name] for run in judged if run.evaluation)
+            for name in ("loss", "perplexity", "bits_per_byte")
+        },
+        "entropy": _describe_entropy(network),
+        "thresholds": _describe_thresholds(network),
+        "temperature": _describe_temperature(network),
+    }
+
+
+def _describe_run(run: RunRecord) -> dict[str, Any]:
+    info = run.info
+    evaluation = run.evaluation or {}
+    diverged = info.get("diverged")
+    return {
+        "folder": run.folder.name,
+        "seed": info["seed"],
+        "status": info["status"],
+        "ending": run.ending,
+        "diverged": diverged,
+        "divergence": divergence_text(diverged) if diverged else None,
+        "steps_done": info["steps_done"],
+        "steps_total": info["steps_total"],
+        "tokens": run.tokens,
+        "seconds": info.get("seconds"),
+        **{name: evaluation.get(name) for name in ("loss", "perplexity", "bits_per_byte")},
+        "analyzed": run.analysis is not None,
+    }
+
+
+def _describe_entropy(network: Network) -> dict[str, Any] | None:
+    """Quarter shares are means over seeds; named heads are those of the shown run."""
+    analyses = [run.analysis.values for run in network.runs if run.finished and run.analysis]
+    shown = network.shown_run.analysis
+    if shown is None:
+        return None
+    analyses = analyses or [shown.values]
+    quarters = {
+        reference: np.mean([values["quarters"][reference] for values in analyses], axis=0).tolist()
+        for reference in ("observed_max", "log_context")
+    }
+    means = {
+        name: _finite_mean([values[source] for values in analyses])
+        for name, source in (
+            ("mean", "head_entropy"),
+            ("mean_normalized_context", "head_entropy_normalized_context"),
+            ("mean_normalized_visible", "head_entropy_normalized_visible"),
+        )
+    }
+    named = (
+        "max_entropy",
+        "observed_max",
+        "collapsed",
+        "overloaded",
+        "collapsed_log_context",
+        "overloaded_log_context",
+        "nan_heads",
+    )
+    return {
+        **means,
+        "quarters": quarters,
+        "seeds": len(analyses),
+        "seed_of_named_heads": network.shown_run.info["seed"],
+        **{name: shown.values.get(name) for name in named},
+    }
+
+
+def _describe_thresholds(network: Network) -> dict[str, Any] | None:
+    analysis = network.shown_run.analysis
+    values = analysis.values.get("thresholds") if analysis else None
+    if values is None:
+        return None
+    thresholds = np.asarray(values, dtype=np.float64)
+    finite = thresholds[np.isfinite(thresholds)]
+    return {
+        name: float(statistic(finite)) if finite.size else None
+        for name, statistic in (
+            ("mean", np.mean),
+            ("standard_deviation", np.std),
+            ("minimum", np.min),
+            ("maximum", np.max),
+        )
+    }
+
+
+def _describe_temperature(network: Network) -> dict[str, Any] | None:
+    analysis = network.shown_run.analysis
+    values = analysis.values.get("temperature") if analysis else None
+    if values is None:
+        return None
+    return {
+        "minimum": values["minimum"],
+        "maximum": values["maximum"],
+        "mean": _finite_mean([values["mean_by_head"]]),
+    }
+
+
+def _finite_mean(nested: list[Any]) -> float | None:
+    array = np.asarray(nested, dtype=np.float64)
+    finite = array[np.isfinite(array)]
+    return float(finite.mean()) if finite.size else None

@@ -1,0 +1,276 @@
+"""The report's figures: panels of `aero.analysis.figures`, drawn off screen into PNG bytes."""
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from aero.analysis import StoredAnalysis, figures, layerwise_mean
+from aero.report.networks import Network
+
+__all__ = ["Picture", "draw_all"]
+
+# Inches at 110 dots each: a 1,045 pixel picture, sharp on a phone and not wider than a page.
+_WIDTH = 9.5
+_DOTS_PER_INCH = 110
+_STYLE: dict[Any, Any] = {
+    "font.size": 10,
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One figure of the report.
+
+    Attributes:
+        name: file name without ending, and the place in the report it belongs to.
+        png: the picture.
+        caption: what it shows, with units and normalisation.
+    """
+
+    name: str
+    png: bytes
+    caption: str
+
+
+def draw_all(networks: Sequence[Network], report: Mapping[str, Any]) -> list[Picture]:
+    """Returns every figure the runs have data for.
+
+    Args:
+        networks: the runs by network.
+        report: the content of report.json, whose bytes are drawn.
+
+    Returns:
+        Pictures in reading order.
+    """
+    with rc_context(_STYLE):
+        drawn: list[Picture | None] = [
+            _losses(networks),
+            _heat_maps(networks),
+            _quarters(report),
+            _layerwise(networks),
+            _thresholds(networks),
+            *_temperatures(networks),
+            _bytes(report, "trained", "bytes_trained", "the trained networks, at their own sizes"),
+            _bytes(report, "gpt2", "bytes_gpt2", "the same labels at GPT-2 size, T = 128"),
+        ]
+    return [picture for picture in drawn if picture is not None]
+
+
+def _grid(count: int, height: float, columns: int, **options: Any) -> tuple[Figure, list[Axes]]:
+    """A figure with `count` Axes in rows of `columns`; `height` inches per row."""
+    columns = min(columns, count)
+    rows = math.ceil(count / columns)
+    figure = Figure(figsize=(_WIDTH, height * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = list(figure.subplots(rows, columns, squeeze=False, **options).ravel())
+    for unused in axes[count:]:
+        unused.remove()
+    return figure, axes[:count]
+
+
+def _png(figure: Figure) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=_DOTS_PER_INCH)
+    return buffer.getvalue()
+
+
+def _legend(figure: Figure, axes: Axes, columns: int) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=min(columns, len(labels)), frameon=False
+    )
+
+
+def _losses(networks: Sequence[Network]) -> Picture | None:
+    if not any(
+        run.metrics["train"] or run.metrics["validation"] for n in networks for run in n.runs
+    ):
+        return None
+    endings = {
+        network.name: ending
+        for network in networks
+        if (ending := next((run.ending for run in network.runs if run.ending), None))
+    }
+    figure, (train, validation) = _grid(2, 4.4, 2, sharey=True)
+    # lm_loss leaves the entropy penalty out, so that networks with and without it compare.
+    for axes, kind, name, title in (
+        (train, "train", "lm_loss", "training"),
+        (validation, "validation", "loss", "validation"),
+    ):
+        curves = {
+            network.name: [
+                (
+                    [entry["step"] for entry in run.metrics[kind]],
+                    [_number(entry.get(name)) for entry in run.metrics[kind]],
+                )
+                for run in network.runs
+            ]
+            for network in networks
+        }
+        figures.loss_curves(curves, endings=endings, title=title, axes=axes)
+    validation.set_ylabel("")
+    _legend(figure, train, 3)
+    caption = (
+        "Loss over optimizer steps in nats per token, without the entropy penalty: training "
+        "batches as logged, validation on fixed windows in evaluation mode. One line per seed."
+    )
+    return Picture("loss_curves", _png(figure), caption)
+
+
+def _heat_maps(networks: Sequence[Network]) -> Picture | None:
+    shown = _analyzed(networks)
+    if not shown:
+        return None
+    # One scale for all panels: that of the longest context, should they differ.
+    context_length = max(network.spec.context_length for network, _ in shown)
+    columns = 3
+    height = 0.9 + 0.3 * max(network.spec.num_layers for network, _ in shown)
+    figure, axes = _grid(len(shown), min(height, 5.0), columns)
+    for (network, analysis), panel in zip(shown, axes, strict=True):
+        entropy = _array(analysis.values["head_entropy"])
+        figures.entropy_heat_map(entropy, context_length, title=network.name, axes=panel)
+    scale = figures.entropy_colors(context_length)
+    maximum = math.log(context_length)
+    figure.colorbar(
+        scale, ax=axes, label=f"entropy (nats), 0 to log {context_length} = {maximum:.2f}"
+    )
+    caption = (
+        "Mean entropy of every attention head on the validation text, in nats. All panels share "
+        f"the scale from 0 to log T = {maximum:.2f}; yellow heads look everywhere, dark heads at "
+        "one token. A causal row i sees i + 1 tokens, so a head that looks at all of them alike "
+        f"reaches {math.lgamma(context_length + 1) / context_length:.2f}, not log T."
+    )
+    return Picture("entropy_heat_maps", _png(figure), caption)
+
+
+def _quarters(report: Mapping[str, Any]) -> Picture | None:
+    entries = [entry for entry in report["networks"] if entry["entropy"]]
+    if not entries:
+        return None
+    figure, axes = _grid(2, 1.5 + 0.38 * len(entries), 2, sharey=True)
+    for panel, reference, title in (
+        (axes[0], "observed_max", "max = largest observed head entropy"),
+        (axes[1], "log_context", "max = log T"),
+    ):
+        shares = {entry["name"]: entry["entropy"]["quarters"][reference] for entry in entries}
+        figures.quarter_shares(shares, title=title, axes=panel)
+    # Both panels share the y axis, and turning it round twice would undo it.
+    axes[0].set_ylim(len(entries) - 0.5, -0.5)
+    _legend(figure, axes[0], 4)
+    caption = (
+        "Share of heads in each quarter of [0, max], the mean over seeds. Left: max is the largest "
+        "head entropy of that network (as in the paper). Right: max is log T."
+    )
+    return Picture("quarter_shares", _png(figure), caption)
+
+
+def _layerwise(networks: Sequence[Network]) -> Picture | None:
+    shown = [network for network in networks if network.shown_run.metrics["entropy"]]
+    if not shown:
+        return None
+    context_length = max(network.spec.context_length for network in shown)
+    layers = max(network.spec.num_layers for network in shown)
+    figure, axes = _grid(len(shown), 2.5, 3, sharex=True, sharey=True)
+    for network, panel in zip(shown, axes, strict=True):
+        lines = network.shown_run.metrics["entropy"]
+        history = layerwise_mean(_array([line["head_entropy"] for line in lines]))
+        steps = [line["step"] for line in lines]
+        figures.layerwise_entropy(steps, history, context_length, title=network.name, axes=panel)
+        panel.label_outer()
+    figure.colorbar(figures.layer_colors(layers), ax=axes, label="layer", ticks=range(layers))
+    caption = (
+        "Mean entropy of each layer's heads over training steps, in nats; the dotted line is "
+        f"log T = {math.log(context_length):.2f}."
+    )
+    return Picture("layerwise_entropy", _png(figure), caption)
+
+
+def _thresholds(networks: Sequence[Network]) -> Picture | None:
+    shown = [
+        (network, analysis)
+        for network, analysis in _analyzed(networks)
+        if analysis.values.get("thresholds") is not None
+    ]
+    if not shown:
+        return None
+    height = 0.9 + 0.3 * max(network.spec.num_layers for network, _ in shown)
+    figure, axes = _grid(len(shown), min(height, 5.0), 2)
+    for (network, analysis), panel in zip(shown, axes, strict=True):
+        values = _array(analysis.values["thresholds"])
+        figures.learned_thresholds(values, title=network.name, axes=panel)
+    figure.colorbar(figures.threshold_colors(), ax=axes, label="threshold (fraction of max)")
+    caption = "Learned entropy thresholds per head, as fractions of the maximum entropy."
+    return Picture("thresholds", _png(figure), caption)
+
+
+def _temperatures(networks: Sequence[Network]) -> list[Picture]:
+    pictures = []
+    for network, analysis in _analyzed(networks):
+        values = analysis.arrays.get("temperature")
+        if values is None:
+            continue
+        figure, axes = _grid(len(values), 2.1, 3, sharex=True, sharey=True)
+        for layer, panel in enumerate(axes):
+            title = f"layer {layer}"
+            figures.learned_temperatures(values[layer], title=title, axes=panel)
+            panel.label_outer()
+        if values.ndim == 3:
+            _legend(figure, axes[0], 6)
+        caption = (
+            f"Learned temperatures of {network.name}: scores are divided by the temperature, so "
+            "lower is sharper."
+        )
+        name = f"temperatures_{network.shown_run.info['slug']}"
+        pictures.append(Picture(name, _png(figure), caption))
+    return pictures
+
+
+def _bytes(report: Mapping[str, Any], size: str, name: str, what: str) -> Picture | None:
+    entries = [entry for entry in report["networks"] if entry["private_inference"][size]]
+    if not entries:
+        return None
+    stacks = list(report["stacks"])
+    figure, axes = _grid(len(stacks), 1.1 + 0.3 * len(entries), 1)
+    kinds: dict[str, Any] = {}
+    for stack, panel in zip(stacks, axes, strict=True):
+        parts = {
+            entry["name"]: entry["private_inference"][size][stack]["by_kind"] for entry in entries
+        }
+        figures.bytes_by_kind(parts, title=stack, axes=panel)
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
+            kinds.setdefault(label, handle)
+    figure.legend(
+        list(kinds.values()), list(kinds), loc="outside lower center", ncols=6, frameon=False
+    )
+    caption = (
+        f"Bytes of one private forward pass of {what}, on each protocol stack: GB (1e9 bytes), "
+        "sent by both parties, set-up included. The panels have different scales."
+    )
+    return Picture(name, _png(figure), caption)
+
+
+def _analyzed(networks: Sequence[Network]) -> list[tuple[Network, StoredAnalysis]]:
+    return [(n, n.shown_run.analysis) for n in networks if n.shown_run.analysis is not None]
+
+
+def _array(nested: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Nested lists with None for what was not finite."""
+    return np.asarray(nested, dtype=np.float64)
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)

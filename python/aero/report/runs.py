@@ -1,0 +1,182 @@
+"""Run folders as the report reads them: one record per trained network and seed."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aero.analysis import StoredAnalysis, read_analysis
+from aero.architecture import ArchitectureSpec
+
+__all__ = ["RunRecord", "find_runs", "read_run"]
+
+_RUN_FORMAT = 1
+_REQUIRED_FIELDS = ("status", "label", "slug", "seed", "spec", "steps_done", "steps_total")
+
+
+@dataclass(frozen=True, eq=False)
+class RunRecord:
+    """One run folder.
+
+    Attributes:
+        folder: where it lies.
+        info: `run.json`.
+        spec: the network.
+        metrics: `metrics.jsonl` by kind of line: "train", "validation", "entropy".
+        evaluation: `evaluation.json`, None if the run was not evaluated.
+        analysis: `analysis.json` and `.npz`, None if the run was not analysed.
+        warnings: what could not be read completely, in words.
+    """
+
+    folder: Path
+    info: dict[str, Any]
+    spec: ArchitectureSpec
+    metrics: dict[str, list[dict[str, Any]]]
+    evaluation: dict[str, Any] | None
+    analysis: StoredAnalysis | None
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def finished(self) -> bool:
+        """Whether training ran to its end with finite numbers."""
+        return bool(self.info["status"] == "finished")
+
+    @property
+    def tokens(self) -> int:
+        """Tokens seen in training, repeats counted."""
+        return int(self.info["steps_done"]) * int(self.info.get("tokens_per_step") or 0)
+
+    @property
+    def ending(self) -> str | None:
+        """How an unfinished run ended, in words; None for a finished one."""
+        if self.info["status"] == "finished":
+            return None
+        broken = self.info.get("diverged")
+        if self.info["status"] == "diverged" and broken:
+            return divergence_text(broken)
+        done, total = self.info["steps_done"], self.info["steps_total"]
+        return f"{self.info['status']} at step {done} of {total}"
+
+
+def divergence_text(diverged: dict[str, Any]) -> str:
+    """Returns "NaN at step N (layer l, head h)" from a run's divergence record.
+
+    Example:
+        >>> divergence_text({"step": 120, "layer": 5, "head": 1})
+        'NaN at step 120 (layer 5, head 1)'
+        >>> divergence_text({"step": 7, "layer": None, "head": None, "what": "loss"})
+        'NaN at step 7 (loss)'
+    """
+    place = ", ".join(
+        f"{name} {diverged[name]}" for name in ("layer", "head") if diverged.get(name) is not None
+    )
+    place = place or str(diverged.get("what") or "")
+    return f"NaN at step {diverged['step']}" + (f" ({place})" if place else "")
+
+
+def find_runs(paths: Iterable[str | Path]) -> list[Path]:
+    """Returns the run folders among and directly below the given folders, in order of name.
+
+    Args:
+        paths: run folders (with a `run.json`), or folders of run folders.
+
+    Returns:
+        Every run folder once.
+
+    Raises:
+        ValueError: a path is no folder, or there is no run in it.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> (Path(folder.name) / "sm-seed1").mkdir()
+        >>> _ = (Path(folder.name) / "sm-seed1" / "run.json").write_text("{}")
+        >>> [run.name for run in find_runs([folder.name])]
+        ['sm-seed1']
+    """
+    found: dict[Path, None] = {}
+    for path in map(Path, paths):
+        if not path.is_dir():
+            raise ValueError(f"report: {path} is not a folder")
+        runs = [path] if (path / "run.json").exists() else sorted(path.glob("*/run.json"))
+        if not runs:
+            raise ValueError(
+                f"report: {path} holds no run (a folder with a run.json); `aero train` makes one"
+            )
+        found.update((run if run.is_dir() else run.parent, None) for run in runs)
+    return list(found)
+
+
+def read_run(folder: str | Path) -> RunRecord:
+    """Reads one run folder.
+
+    Args:
+        folder: holds `run.json`, usually `metrics.jsonl`, `evaluation.json` and `analysis.json`.
+
+    Returns:
+        The record; what is missing is None or empty.
+
+    Raises:
+        ValueError: `run.json` is missing, damaged, of another format, or another file is damaged.
+
+    Example:
+        >>> read_run("no/such/folder")
+        Traceback (most recent call last):
+        ...
+        ValueError: report: no/such/folder holds no run.json; it is not a run folder
+    """
+    folder = Path(folder)
+    if not (folder / "run.json").exists():
+        raise ValueError(f"report: {folder} holds no run.json; it is not a run folder")
+    info = _read_object(folder / "run.json")
+    if info.get("format") != _RUN_FORMAT:
+        raise ValueError(
+            f"report: {folder / 'run.json'} has format {info.get('format')!r}, this version reads "
+            f"format {_RUN_FORMAT}"
+        )
+    missing = [name for name in _REQUIRED_FIELDS if name not in info]
+    if missing:
+        raise ValueError(f"report: {folder / 'run.json'} lacks {', '.join(missing)}")
+    try:
+        spec = ArchitectureSpec.from_dict(info["spec"])
+    except (TypeError, ValueError, KeyError) as error:
+        raise ValueError(f"report: {folder / 'run.json'} holds a bad spec: {error}") from error
+    metrics, warnings = _read_metrics(folder / "metrics.jsonl")
+    evaluation = folder / "evaluation.json"
+    return RunRecord(
+        folder=folder,
+        info=info,
+        spec=spec,
+        metrics=metrics,
+        evaluation=_read_object(evaluation) if evaluation.exists() else None,
+        analysis=read_analysis(folder),
+        warnings=warnings,
+    )
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"report: {path} cannot be read: {error}") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"report: {path} must hold a JSON object, got {type(value).__name__}")
+    return value
+
+
+def _read_metrics(path: Path) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
+    """Lines by kind. A last line cut off by a crash is left out; any other damage is an error."""
+    metrics: dict[str, list[dict[str, Any]]] = {"train": [], "validation": [], "entropy": []}
+    if not path.exists():
+        return metrics, [f"{path.parent.name} holds no metrics.jsonl: it is missing in the curves"]
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines, start=1):
+        try:
+            entry = json.loads(line)
+            metrics.setdefault(entry["kind"], []).append(entry)
+        except (ValueError, KeyError, TypeError) as error:
+            if number == len(lines):
+                return metrics, [f"the last line of {path.parent.name}/metrics.jsonl is cut off"]
+            raise ValueError(f"report: {path}, line {number} cannot be read: {error}") from error
+    return metrics, []

@@ -1,0 +1,108 @@
+"""Numbers as the report prints them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["duration", "gigabytes", "heads", "large_count", "percent", "significant", "with_spread"]
+
+
+def significant(value: float | None, digits: int = 4) -> str:
+    """Returns a number with so many significant digits, never in exponent form; "-" for None.
+
+    Example:
+        >>> significant(9.0451), significant(25317.2), significant(0.012345, 3), significant(None)
+        ('9.045', '25317', '0.0123', '-')
+    """
+    if value is None:
+        return "-"
+    if value == 0:
+        return "0"
+    text = f"{value:.{digits}g}"
+    return f"{float(text):.0f}" if "e+" in text else f"{value:#.{digits}g}".rstrip(".")
+
+
+def with_spread(spread: Mapping[str, Any] | None) -> str:
+    """Returns "mean ± standard deviation", the mean alone for one seed, "-" for none.
+
+    Example:
+        >>> with_spread({"mean": 9.05, "standard_deviation": 0.07})
+        '9.05 ± 0.07'
+        >>> with_spread({"mean": 9.05, "standard_deviation": None})
+        '9.05'
+    """
+    if spread is None:
+        return "-"
+    mean = f"{spread['mean']:.2f}"
+    deviation = spread["standard_deviation"]
+    return mean if deviation is None else f"{mean} ± {deviation:.2f}"
+
+
+def gigabytes(comm_bytes: float | None) -> str:
+    """Returns bytes in GB (1e9 bytes) with three significant digits.
+
+    Example:
+        >>> gigabytes(6.34e9), gigabytes(None)
+        ('6.34', '-')
+    """
+    return significant(None if comm_bytes is None else comm_bytes / 1e9, 3)
+
+
+def large_count(value: float | None) -> str:
+    """Returns a count with k, M, B or T, three significant digits.
+
+    Example:
+        >>> large_count(14495514624), large_count(512)
+        ('14.5B', '512')
+    """
+    if value is None:
+        return "-"
+    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return significant(value / size, 3) + unit
+    return f"{value:.0f}"
+
+
+def percent(fraction: float) -> str:
+    """Returns a fraction in per cent without decimals.
+
+    Example:
+        >>> percent(0.254)
+        '25 %'
+    """
+    return f"{100 * fraction:.0f} %"
+
+
+def duration(seconds: float | None) -> str:
+    """Returns seconds as hours, minutes and seconds.
+
+    Example:
+        >>> duration(3725), duration(42.3)
+        ('1 h 2 min', '42 s')
+    """
+    if seconds is None:
+        return "-"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def heads(pairs: list[list[int]] | None, most: int = 12) -> str:
+    """Returns [layer, head] pairs as "L0 H1, H2; L3 H0", cut after `most` heads; "none" for none.
+
+    Example:
+        >>> heads([[0, 1], [0, 2], [3, 0]])
+        'L0 H1, H2; L3 H0'
+        >>> heads([[0, 1], [0, 2], [3, 0]], most=2)
+        'L0 H1, H2 and 1 more'
+        >>> heads([])
+        'none'
+    """
+    if not pairs:
+        return "none"
+    by_layer: dict[int, list[str]] = {}
+    for layer, head in pairs[:most]:
+        by_layer.setdefault(layer, []).append(f"H{head}")
+    text = "; ".join(f"L{layer} {', '.join(names)}" for layer, names in by_layer.items())
+    return text + (f" and {len(pairs) - most} more" if len(pairs) > most else "")
