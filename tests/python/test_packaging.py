@@ -1,0 +1,73 @@
+"""What the build promises: clear failure without torch, the stable ABI, no symbols to trip over."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+import aero
+from aero import _core
+
+ROOT = Path(__file__).parents[2]
+LIBRARY = Path(_core.__file__).with_name("libaero_ops.so")
+
+
+def tool_output(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_isolated_build_without_torch_fails_with_one_line_naming_two_commands(
+    tmp_path: Path,
+) -> None:
+    venv.create(tmp_path / "bare", with_pip=False)
+    program = "import build_backend; build_backend.get_requires_for_build_wheel()"
+    # As pip does: the build tools are visible through PYTHONPATH, the user's packages are not.
+    paths = f"{ROOT / 'python'}:{sysconfig.get_paths()['purelib']}"
+    done = subprocess.run(
+        [tmp_path / "bare" / "bin" / "python", "-c", program],
+        env={"PYTHONPATH": paths}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 1
+    (line,) = done.stderr.strip().splitlines()
+    assert "`pip install torch==" in line
+    assert "`pip install --no-build-isolation .`" in line
+
+
+def test_operator_library_names_libtorch_so_that_one_build_serves_cpu_and_cuda() -> None:
+    needed = re.findall(r"NEEDED.*\[(.+)\]", tool_output("readelf", "-d", str(LIBRARY)))
+    assert "libtorch.so" in needed
+    assert not [name for name in needed if "cuda" in name or "python" in name or "gomp" in name]
+
+
+def test_operator_library_uses_only_the_stable_c_interface_of_torch() -> None:
+    symbols = tool_output("nm", "-D", "--undefined-only", "--demangle", str(LIBRARY))
+    assert "torch" in symbols
+    unstable = re.findall(r"U ((?:c10|at|torch|caffe2)::.*)", symbols)
+    assert not unstable
+
+
+def test_core_module_needs_no_torch_library() -> None:
+    needed = tool_output("readelf", "-d", _core.__file__)
+    assert "torch" not in needed and "c10" not in needed
+
+
+def test_version_is_the_same_everywhere() -> None:
+    metadata = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'version = "{aero.__version__}"' in metadata
+    assert _core.build_info()["version"] == aero.__version__
+
+
+@pytest.mark.parametrize("name", aero.__all__)
+def test_every_exported_name_resolves(name: str) -> None:
+    assert getattr(aero, name) is not None
+    assert name in dir(aero)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'attention'"):
+        aero.attention  # noqa: B018
