@@ -29,7 +29,7 @@ constexpr std::int64_t kMaxTileBytes = std::int64_t{1} << 50;
 
 // One table drives reading, setting, checking and listing. exp_squarings shifts an 18-bit fraction;
 // clip_bits must hold -14.
-const std::array kFields{
+constexpr std::array kFields{
     Field{"mul_share", &Stack::mul_share},
     Field{"one_bit_product_error", &Stack::one_bit_product_error},
     Field{"private_weights", &Stack::private_weights},
@@ -63,7 +63,7 @@ struct NamedStack {
 };
 
 // What the paper's bytes show; the release of one year later; OpenBumbleBee's defaults.
-const std::array kStacks{
+constexpr std::array kStacks{
     NamedStack{"spu-2024", {}},
     NamedStack{"spu-0.9.5",
                {.mul_share = true,
@@ -81,35 +81,37 @@ const std::array kStacks{
                 .extra_score_truncation = false}},
 };
 
-// `aero-optimized` changes nothing in the function that is computed, `-generation` computes only
-// the next token's logits, `aero-approximate` is off in the last bits.
-const std::array kOptionSets{
-    NamedStack{"aero-optimized",
-               {.mul_share = true,
-                .private_weights = true,
-                .batch_heads = true,
-                .client_one_hot = true,
-                .causal_skip = true,
-                .absorb_ffn = AbsorbFfn::kWhereLegal}},
-    NamedStack{"aero-optimized-generation",
-               {.mul_share = true,
-                .private_weights = true,
-                .batch_heads = true,
-                .client_one_hot = true,
-                .last_token_head = true,
-                .last_layer_one_row = true,
-                .causal_skip = true,
-                .absorb_ffn = AbsorbFfn::kWhereLegal}},
-    NamedStack{"aero-approximate",
-               {.mul_share = true,
-                .one_bit_product_error = true,
-                .private_weights = true,
-                .exp_squarings = 5,
-                .clip_bits = 50,
-                .batch_heads = true,
-                .client_one_hot = true,
-                .causal_skip = true,
-                .absorb_ffn = AbsorbFfn::kWhereLegal}},
+// MulShare comes with the release that has 1 GiB tiles. Nothing here changes the function that is
+// computed.
+constexpr Stack kOptimized{.mul_share = true,
+                           .private_weights = true,
+                           .matmul_tile_bytes = 1024 * kMebibyte,
+                           .batch_heads = true,
+                           .client_one_hot = true,
+                           .causal_skip = true,
+                           .absorb_ffn = AbsorbFfn::kWhereLegal};
+
+// Only the next token's logits are computed.
+constexpr Stack optimized_generation() {
+  Stack stack = kOptimized;
+  stack.last_token_head = true;
+  stack.last_layer_one_row = true;
+  return stack;
+}
+
+// And these are off in the last bits.
+constexpr Stack approximate() {
+  Stack stack = optimized_generation();
+  stack.one_bit_product_error = true;
+  stack.exp_squarings = 5;
+  stack.clip_bits = 50;
+  return stack;
+}
+
+constexpr std::array kOptionSets{
+    NamedStack{"aero-optimized", kOptimized},
+    NamedStack{"aero-optimized-generation", optimized_generation()},
+    NamedStack{"aero-approximate", approximate()},
 };
 
 template <class Entries>

@@ -1,6 +1,6 @@
 """Types of the C++ module; the docstrings are in csrc/bindings."""
 
-from typing import Literal
+from typing import Any, Literal
 
 # --- architectures (csrc/bindings/architecture.cpp) ---------------------------------------------
 
@@ -103,6 +103,23 @@ class NonlinearOperations:
     def activation(self) -> OperationCount: ...
     @property
     def activation_symbol(self) -> str: ...
+
+# --- cost model (csrc/bindings/mpc.cpp) -----------------------------------------------------------
+
+# Client bytes, server bytes, flights, elementwise ciphertexts, ct-pt products, plaintext encodings,
+# automorphisms, OTs.
+_CostTuple = tuple[float, float, int, float, int, int, int, int]
+
+def stack_names() -> list[str]: ...
+def option_set_names() -> list[str]: ...
+def stack_fields(name: str) -> dict[str, _FieldValue]: ...
+def simulate_cost(
+    spec: ArchitectureSpec, stack: str, fields: list[tuple[str, _FieldValue]]
+) -> dict[str, Any]: ...
+def protocol_cost(
+    name: str, sizes: list[int], stack: str, fields: list[tuple[str, _FieldValue]]
+) -> _CostTuple: ...
+def matmul_block(rows: int, inner: int, columns: int) -> tuple[int, int, int]: ...
 
 # --- build information (csrc/bindings/build_info.cpp) --------------------------------------------
 

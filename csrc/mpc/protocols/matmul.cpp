@@ -53,7 +53,15 @@ std::array<std::int64_t, 3> search_block(const MatmulShape& shape, bool pack_res
   return best;
 }
 
+void check_sizes(const MatmulShape& shape) {
+  for (const auto& [a, b] : {std::pair{shape.rows, shape.inner},
+                             {shape.inner, shape.columns},
+                             {shape.rows, shape.columns}})
+    element_count({a, b}, "matrix product");
+}
+
 MatmulPlan search_plan(const MatmulShape& shape) {
+  check_sizes(shape);
   MatmulPlan plan;
   plan.block = search_block(shape, true);
   plan.num_blocks = count_blocks(shape, plan.block);
@@ -140,10 +148,7 @@ Cost plaintext_product(const MatmulShape& shape) {
 }
 
 Cost matmul(const Stack& stack, const MatmulShape& shape, RightFactor right) {
-  for (const auto& [a, b] : {std::pair{shape.rows, shape.inner},
-                             {shape.inner, shape.columns},
-                             {shape.rows, shape.columns}})
-    element_count({a, b}, "matrix product");
+  check_sizes(shape);
   const MatmulShape step = tile(shape, stack.matmul_tile_bytes);
   Cost cost;
   // Tiles run in sequence; partial products along the inner dimension are added locally.

@@ -1,0 +1,39 @@
+"""What one private forward pass costs, operation by operation; importable without torch.
+
+Two parties, semi-honest: SecretFlow SPU with the Cheetah protocol, or OpenBumbleBee. Matrix
+products and elementwise products run under RLWE encryption, comparisons and truncations by
+oblivious transfer. The formulas, each with its source, are in `csrc/mpc`. No number is fitted.
+
+Example:
+    >>> from aero import mpc
+    >>> report = mpc.simulate("SM+ScFuFFN")
+    >>> round(report.comm_bytes / 1e9, 2), report.flights
+    (6.34, 8502)
+"""
+
+from __future__ import annotations
+
+from aero.mpc.cost_report import Cost, CostReport, Operation
+from aero.mpc.paper import PaperComparison, compare_with_paper, comparison_markdown, paper_tables
+from aero.mpc.simulation import (
+    operation_cost,
+    option_set_names,
+    simulate,
+    stack_fields,
+    stack_names,
+)
+
+__all__ = [
+    "Cost",
+    "CostReport",
+    "Operation",
+    "PaperComparison",
+    "compare_with_paper",
+    "comparison_markdown",
+    "operation_cost",
+    "option_set_names",
+    "paper_tables",
+    "simulate",
+    "stack_fields",
+    "stack_names",
+]

@@ -1,0 +1,223 @@
+"""The bill of one private forward pass: per operation, part, layer and party."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from aero import _core
+from aero.architecture import ArchitectureSpec
+
+FieldValue = bool | int | float | str
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a piece of work spends; sums over operations, layers and parts are exact.
+
+    Attributes:
+        client_bytes: Sent by the client, the owner of the input (SPU's rank 0).
+        server_bytes: Sent by the server, the owner of the weights (rank 1).
+        flights: One-way messages that must be waited for; a round trip is two.
+        elementwise_ciphertexts: Homomorphic evaluations in elementwise products. Cached Beaver
+            triples count by their share of a ciphertext.
+        ct_pt_products: Ciphertext x plaintext products in matrix products.
+        plaintext_encodings: Plaintexts encoded for them.
+        automorphisms: Spent on packing their responses.
+        ots: Oblivious transfers.
+    """
+
+    client_bytes: float
+    server_bytes: float
+    flights: int
+    elementwise_ciphertexts: float
+    ct_pt_products: int
+    plaintext_encodings: int
+    automorphisms: int
+    ots: int
+
+    @property
+    def comm_bytes(self) -> float:
+        """Bytes sent by both parties; each byte counts once."""
+        return self.client_bytes + self.server_bytes
+
+    def to_dict(self) -> dict[str, float | int]:
+        """All counts by name, `comm_bytes` first."""
+        return {"comm_bytes": self.comm_bytes, **asdict(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation on secret values.
+
+    Attributes:
+        name: What it computes, such as "queries, keys, values".
+        layer: Layer from 0, or None for set-up, embedding, final norm, head and argmax.
+        kind: The part of the bill it belongs to, a key of `CostReport.by_kind`.
+        shape: Sizes as text: "128x768x2304"; "12 x 128x64x128" for twelve heads.
+        inputs: Indices of the operations that must be finished first.
+        cost: What it spends; bytes are whole.
+    """
+
+    name: str
+    layer: int | None
+    kind: str
+    shape: str
+    inputs: tuple[int, ...]
+    cost: Cost
+
+
+@dataclass(frozen=True)
+class CostReport:
+    """One private forward pass, priced.
+
+    Attributes:
+        spec: The network.
+        stack: Name of the stack or option set.
+        stack_fields: All its fields, overrides included.
+        operations: The operation graph, in an order in which it can run.
+        total: The sum over the operations.
+        by_kind: The sum per part: qkv/proj, QK, softmax, PV, ffn, act, layernorm, embed, lm head,
+            argmax, setup, as far as they occur. `qkv/proj` has the truncation by 1/sqrt(d_k).
+        by_layer: The sum per layer; with `outside_layers` they make the total.
+        outside_layers: The operations that belong to no layer.
+        unchecked: Parts whose formula no publication or measurement confirms op by op.
+    """
+
+    spec: ArchitectureSpec
+    stack: str
+    stack_fields: dict[str, FieldValue]
+    operations: tuple[Operation, ...]
+    total: Cost
+    by_kind: dict[str, Cost]
+    by_layer: tuple[Cost, ...]
+    outside_layers: Cost
+    unchecked: tuple[str, ...]
+
+    @property
+    def comm_bytes(self) -> float:
+        """Bytes sent by both parties."""
+        return self.total.comm_bytes
+
+    @property
+    def client_bytes(self) -> float:
+        """Bytes sent by the client."""
+        return self.total.client_bytes
+
+    @property
+    def server_bytes(self) -> float:
+        """Bytes sent by the server."""
+        return self.total.server_bytes
+
+    @property
+    def flights(self) -> int:
+        """One-way messages in sequence."""
+        return self.total.flights
+
+    def changed_fields(self) -> dict[str, FieldValue]:
+        """The stack's fields that differ from the named stack."""
+        named = _core.stack_fields(self.stack)
+        return {name: value for name, value in self.stack_fields.items() if value != named[name]}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON-ready values."""
+        return {
+            "label": self.spec.label,
+            "spec": self.spec.to_dict(),
+            "stack": self.stack,
+            "stack_fields": dict(self.stack_fields),
+            **self.total.to_dict(),
+            "by_kind": {kind: cost.to_dict() for kind, cost in self.by_kind.items()},
+            "by_layer": [cost.to_dict() for cost in self.by_layer],
+            "outside_layers": self.outside_layers.to_dict(),
+            "operations": [
+                {
+                    "name": operation.name,
+                    "layer": operation.layer,
+                    "kind": operation.kind,
+                    "shape": operation.shape,
+                    "inputs": list(operation.inputs),
+                    "cost": operation.cost.to_dict(),
+                }
+                for operation in self.operations
+            ],
+            "unchecked": list(self.unchecked),
+        }
+
+    def to_text(self) -> str:
+        """A table for the terminal: parts, share of the bytes, flights, ciphertexts, OTs."""
+        header, rows = self._table()
+        widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
+
+        def line(cells: Sequence[str]) -> str:
+            numbers = [cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True)]
+            return "  ".join([cells[0].ljust(widths[0]), *numbers]).rstrip()
+
+        rule = "-" * len(line(header))
+        return "\n".join(
+            [
+                *self._title(),
+                "",
+                line(header),
+                rule,
+                *(line(row) for row in rows[:-1]),
+                rule,
+                line(rows[-1]),
+                "",
+                f"client sends {_gigabytes(self.client_bytes)} GB, "
+                f"server {_gigabytes(self.server_bytes)} GB",
+                "not confirmed op by op:",
+                *(f"  {text}" for text in self.unchecked),
+            ]
+        )
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def __repr__(self) -> str:
+        return (
+            f"<CostReport {self.spec.label} on {self.stack}: "
+            f"{_gigabytes(self.comm_bytes)} GB, {self.flights} flights>"
+        )
+
+    def _repr_html_(self) -> str:
+        header, rows = self._table()
+
+        def line(cells: Sequence[str], tag: str) -> str:
+            return "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells) + "</tr>"
+
+        title = "<br>".join(html.escape(text) for text in self._title())
+        body = "".join(line(row, "td") for row in rows)
+        return f"<p>{title}</p><table>{line(header, 'th')}{body}</table>"
+
+    def _title(self) -> list[str]:
+        spec = self.spec
+        changed = ", ".join(f"{name}={value}" for name, value in self.changed_fields().items())
+        return [
+            f"One private forward pass of {spec.label}",
+            f"L {spec.num_layers}, H {spec.num_heads}, d {spec.width}, T {spec.context_length}, "
+            f"V {spec.vocab_size}, final norm {spec.final_norm}; "
+            f"stack {self.stack}" + (f" with {changed}" if changed else ""),
+        ]
+
+    def _table(self) -> tuple[list[str], list[list[str]]]:
+        header = ["part", "GB", "%", "flights", "ct-pt products", "elementwise cts", "OTs (1e6)"]
+        rows = [self._row(kind, cost) for kind, cost in self.by_kind.items()]
+        return header, [*rows, self._row("total", self.total)]
+
+    def _row(self, name: str, cost: Cost) -> list[str]:
+        return [
+            name,
+            _gigabytes(cost.comm_bytes),
+            f"{100 * cost.comm_bytes / self.comm_bytes:.1f}",
+            f"{cost.flights:,}",
+            f"{cost.ct_pt_products:,}",
+            f"{cost.elementwise_ciphertexts:,.0f}",
+            f"{cost.ots / 1e6:,.1f}",
+        ]
+
+
+def _gigabytes(comm_bytes: float) -> str:
+    return f"{comm_bytes / 1e9:,.3f}"

@@ -1,0 +1,148 @@
+"""The paper's tables as data, and its communication next to ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from aero.mpc.simulation import operation_cost, simulate
+
+
+def paper_tables() -> list[dict[str, Any]]:
+    """The rows of the paper's tables (arXiv 2410.13060), in their order.
+
+    Returns:
+        One dict per row: `table`, `network` (the paper's group), `label`, `model`, `dataset`,
+        `context_length`, `num_layers`, `vocab_size`, `final_norm` (as the operators are listed),
+        `perplexity` (None if `diverged`); Tables 4-7 also `nonlinear_operations`, `flops_ffn`,
+        `flops_attention`, `comm_gb` (both parties), `latency_minutes`.
+
+    Example:
+        >>> from aero import mpc
+        >>> next(row["comm_gb"] for row in mpc.paper_tables() if row["table"] == 4)
+        25.32
+    """
+    text = resources.files("aero").joinpath("data/paper_tables.json").read_text(encoding="utf-8")
+    rows: list[dict[str, Any]] = json.loads(text)
+    return rows
+
+
+@dataclass(frozen=True)
+class PaperComparison:
+    """One communication cell of the paper beside ours.
+
+    Attributes:
+        table: Number of the paper's table.
+        label: The network.
+        model: Its sizes, as a preset.
+        context_length: T.
+        vocab_size: V.
+        paper_gb: As printed, both parties, GB = 1e9 bytes.
+        listed_gb: Ours with exactly the operators that the paper lists.
+        one_more_layernorm_gb: Ours with one LayerNorm more, which the paper's bytes show.
+    """
+
+    table: int
+    label: str
+    model: str
+    context_length: int
+    vocab_size: int
+    paper_gb: float
+    listed_gb: float
+    one_more_layernorm_gb: float
+
+    @property
+    def listed_ratio(self) -> float:
+        """Ours over the paper's, operators as listed."""
+        return self.listed_gb / self.paper_gb
+
+    @property
+    def one_more_layernorm_ratio(self) -> float:
+        """Ours over the paper's, one LayerNorm more."""
+        return self.one_more_layernorm_gb / self.paper_gb
+
+
+def compare_with_paper(
+    tables: Iterable[int] = (4, 5), *, stack: str = "spu-2024"
+) -> list[PaperComparison]:
+    """The paper's communication cells beside ours.
+
+    Rows that differ only in training (`EReg`) repeat the plain network's cell and are left out.
+
+    Args:
+        tables: Of 4, 5, 6 and 7.
+        stack: A name of `stack_names()`; the paper's bytes are those of `spu-2024`.
+
+    Raises:
+        ValueError: For another table or stack.
+
+    Example:
+        >>> from aero import mpc
+        >>> row = mpc.compare_with_paper([4])[0]
+        >>> row.label, row.paper_gb, round(row.listed_gb, 2), round(row.one_more_layernorm_gb, 2)
+        ('SM+LN+G', 25.32, 25.23, 25.32)
+    """
+    wanted = set(tables)
+    if not wanted <= {4, 5, 6, 7}:
+        raise ValueError(f"compare_with_paper: tables must be among 4, 5, 6, 7, got {wanted}")
+    return [
+        _compare(row, stack)
+        for row in paper_tables()
+        if row["table"] in wanted and not row["label"].startswith("EReg")
+    ]
+
+
+def _compare(row: dict[str, Any], stack: str) -> PaperComparison:
+    report = simulate(
+        row["label"],
+        model=row["model"],
+        context_length=row["context_length"],
+        vocab_size=row["vocab_size"],
+        final_norm=row["final_norm"],
+        stack=stack,
+    )
+    layernorm = operation_cost("layernorm", row["context_length"], report.spec.width, stack=stack)
+    return PaperComparison(
+        table=row["table"],
+        label=row["label"],
+        model=row["model"],
+        context_length=row["context_length"],
+        vocab_size=row["vocab_size"],
+        paper_gb=row["comm_gb"],
+        listed_gb=report.comm_bytes / 1e9,
+        one_more_layernorm_gb=(report.comm_bytes + layernorm.comm_bytes) / 1e9,
+    )
+
+
+def comparison_markdown(rows: Sequence[PaperComparison]) -> str:
+    """The rows as a Markdown table.
+
+    Example:
+        >>> from aero import mpc
+        >>> print(mpc.comparison_markdown(mpc.compare_with_paper([4])[:1]))
+        | table | network | T | paper, GB | ours, GB | ratio | with one LayerNorm more, GB | ratio |
+        | --- | --- | --- | --- | --- | --- | --- | --- |
+        | 4 | `SM+LN+G` | 128 | 25.32 | 25.23 | 0.9966 | 25.32 | 0.9998 |
+    """
+    header = [
+        "table", "network", "T", "paper, GB", "ours, GB", "ratio",
+        "with one LayerNorm more, GB", "ratio",
+    ]  # fmt: skip
+    lines = [header, ["---"] * len(header)]
+    lines += [
+        [
+            str(row.table),
+            f"`{row.label}`",
+            str(row.context_length),
+            f"{row.paper_gb:.2f}",
+            f"{row.listed_gb:.2f}",
+            f"{row.listed_ratio:.4f}",
+            f"{row.one_more_layernorm_gb:.2f}",
+            f"{row.one_more_layernorm_ratio:.4f}",
+        ]
+        for row in rows
+    ]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -1,0 +1,171 @@
+"""From a label or a spec to a `CostReport`."""
+
+from __future__ import annotations
+
+import difflib
+import operator
+from typing import Any
+
+from aero import _core
+from aero.architecture import ArchitectureSpec
+from aero.mpc.cost_report import Cost, CostReport, FieldValue, Operation
+
+
+def stack_names() -> list[str]:
+    """The named protocol stacks.
+
+    Example:
+        >>> from aero import mpc
+        >>> mpc.stack_names()
+        ['spu-2024', 'spu-0.9.5', 'openbumblebee']
+    """
+    return _core.stack_names()
+
+
+def option_set_names() -> list[str]:
+    """Named sets of measures on top of `spu-2024`; `simulate` takes them as `stack`.
+
+    `aero-optimized` changes nothing in the function that is computed, `aero-optimized-generation`
+    computes the next token's logits only, `aero-approximate` is off in the last bits besides.
+    """
+    return _core.option_set_names()
+
+
+def stack_fields(stack: str) -> dict[str, FieldValue]:
+    """Every field of a stack or option set by name; each can be overridden in `simulate`.
+
+    Example:
+        >>> from aero import mpc
+        >>> mpc.stack_fields("openbumblebee")["exp_squarings"]
+        5
+    """
+    return _core.stack_fields(stack)
+
+
+def simulate(
+    label_or_spec: str | ArchitectureSpec,
+    *,
+    model: str = "gpt2",
+    context_length: int | None = None,
+    vocab_size: int | None = None,
+    stack: str = "spu-2024",
+    **overrides: FieldValue,
+) -> CostReport:
+    """The cost of one private forward pass over T tokens.
+
+    Args:
+        label_or_spec: A label such as "SM+ScFuFFN_i6", or a spec.
+        model: For a label, the preset that gives the sizes.
+        context_length: T. Defaults to 128 for a label, to the spec's own for a spec.
+        vocab_size: V. Defaults to the preset's or the spec's own.
+        stack: A name of `stack_names()` or `option_set_names()`.
+        **overrides: Fields of the stack (`exp_squarings=5`, see `stack_fields`) and of the network
+            (`num_heads=6`, `final_norm="layer"`, see `ArchitectureSpec`).
+
+    Raises:
+        ValueError: Naming the argument, what it may be and what was given; an unknown keyword with
+            the nearest name.
+
+    Example:
+        >>> from aero import mpc
+        >>> baseline = mpc.simulate("SM+LN+G", final_norm="none")
+        >>> round(baseline.comm_bytes / mpc.simulate("SM+ScFuFFN_i6").comm_bytes, 1)
+        4.0
+    """
+    stack_overrides, spec_overrides = _split(overrides, stack)
+    if vocab_size is not None:
+        spec_overrides["vocab_size"] = _plain("vocab_size", vocab_size)
+    if context_length is not None:
+        spec_overrides["context_length"] = _plain("context_length", context_length)
+    if isinstance(label_or_spec, ArchitectureSpec):
+        if model != "gpt2":
+            raise ValueError("simulate: model is for labels; the given spec has its sizes")
+        spec = label_or_spec.replace(**spec_overrides) if spec_overrides else label_or_spec
+    elif isinstance(label_or_spec, str):
+        spec_overrides.setdefault("context_length", 128)
+        spec = ArchitectureSpec.from_label(label_or_spec, model=model, **spec_overrides)
+    else:
+        raise ValueError(
+            "simulate: label_or_spec must be a label or an ArchitectureSpec, "
+            f"got {type(label_or_spec).__name__}"
+        )
+    return _report(spec, stack, _core.simulate_cost(spec, stack, list(stack_overrides.items())))
+
+
+def _report(spec: ArchitectureSpec, stack: str, result: dict[str, Any]) -> CostReport:
+    return CostReport(
+        spec=spec,
+        stack=stack,
+        stack_fields=result["stack_fields"],
+        operations=tuple(
+            Operation(name, layer, kind, shape, inputs, Cost(*cost))
+            for name, layer, kind, shape, inputs, cost in result["operations"]
+        ),
+        total=Cost(*result["total"]),
+        by_kind={kind: Cost(*cost) for kind, cost in result["by_kind"].items()},
+        by_layer=tuple(Cost(*cost) for cost in result["by_layer"]),
+        outside_layers=Cost(*result["outside_layers"]),
+        unchecked=tuple(result["unchecked"]),
+    )
+
+
+_SPEC_FIELDS = tuple(ArchitectureSpec.from_label("SM").to_dict())
+_OWN_KEYWORDS = ("model", "context_length", "vocab_size", "stack")
+
+
+def _plain(name: str, value: object) -> FieldValue:
+    """A Python bool, int, float or str; integers of other libraries become int."""
+    if isinstance(value, bool | float | str):
+        return value
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ValueError(
+            f"simulate: {name} must be a bool, a number or a str, got {type(value).__name__}"
+        ) from None
+
+
+def _split(
+    overrides: dict[str, FieldValue], stack: str
+) -> tuple[dict[str, FieldValue], dict[str, FieldValue]]:
+    """Overrides of the stack and of the network."""
+    stack_names = _core.stack_fields(stack)
+    for name in overrides:
+        if name not in stack_names and name not in _SPEC_FIELDS:
+            known = [*stack_names, *_SPEC_FIELDS, *_OWN_KEYWORDS]
+            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+            raise ValueError(f"simulate: unknown keyword {name!r}; did you mean {nearest!r}?")
+    plain = {name: _plain(name, value) for name, value in overrides.items()}
+    return (
+        {name: value for name, value in plain.items() if name in stack_names},
+        {name: value for name, value in plain.items() if name not in stack_names},
+    )
+
+
+def operation_cost(
+    name: str, *sizes: int, stack: str = "spu-2024", **overrides: FieldValue
+) -> Cost:
+    """The cost of one operation alone, averaged over many runs: bytes need not be whole.
+
+    Args:
+        name: `product`, `square`, `private_product`, `truncation`, `multiplexer`, `relu`,
+            `leaky_relu`, `gelu`, `exp`, `reciprocal`, `reciprocal_square_root`, `argmax`
+            (elements); `comparison`, `equality` (elements, bits); `softmax` (rows, columns);
+            `layernorm` (rows, width); `embedding` (tokens, vocabulary, width); `matmul` (rows,
+            inner, columns: shares times shares, no truncation), `plaintext_product` (the same, each
+            party knows one factor), `weight_product` (the same, the weight as the stack has it,
+            truncated).
+        *sizes: The sizes in parentheses.
+        stack: A name of `stack_names()` or `option_set_names()`.
+        **overrides: Fields of the stack.
+
+    Raises:
+        ValueError: For an unknown name or field, or sizes that do not fit.
+
+    Example:
+        >>> from aero import mpc
+        >>> round(mpc.operation_cost("relu", 128 * 3072).comm_bytes / 1e6, 2)
+        39.74
+    """
+    fields = [(field, _plain(field, value)) for field, value in overrides.items()]
+    return Cost(*_core.protocol_cost(name, list(sizes), stack, fields))
