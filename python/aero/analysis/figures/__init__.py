@@ -4,7 +4,12 @@ Every function takes plain arrays, draws into the Axes it is given (or into a ne
 returns them. The matplotlib backend, the file and its resolution are the caller's choice.
 """
 
-from aero.analysis.figures.drawing import entropy_colors, layer_colors, network_colors
+from aero.analysis.figures.drawing import (
+    entropy_colors,
+    layer_colors,
+    network_colors,
+    threshold_colors,
+)
 from aero.analysis.figures.entropy import (
     entropy_heat_map,
     layerwise_entropy,
@@ -26,4 +31,5 @@ __all__ = [
     "network_colors",
     "ordered_kinds",
     "quarter_shares",
+    "threshold_colors",
 ]

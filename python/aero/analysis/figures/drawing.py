@@ -53,6 +53,16 @@ def entropy_colors(context_length: int) -> ScalarMappable:
     return ScalarMappable(Normalize(0.0, float(np.log(context_length))), cmap="viridis")
 
 
+def threshold_colors() -> ScalarMappable:
+    """Returns the colour scale of thresholds, [0, 1] of the maximum entropy.
+
+    Example:
+        >>> threshold_colors().norm.vmax
+        1.0
+    """
+    return ScalarMappable(Normalize(0.0, 1.0), cmap="cividis")
+
+
 def layer_colors(layers: int) -> ScalarMappable:
     """Returns the colour scale of depth, the first layer dark and the last one light.
 

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
@@ -18,6 +16,7 @@ from aero.analysis.figures.drawing import (
     matrix,
     network_colors,
     own_or_new_axes,
+    threshold_colors,
 )
 
 __all__ = [
@@ -170,8 +169,8 @@ def learned_thresholds(thresholds: ArrayLike, *, title: str = "", axes: Axes | N
         'head'
     """
     axes = own_or_new_axes(axes)
-    scale = ScalarMappable(Normalize(0.0, 1.0), cmap="cividis")
-    draw_heat_map(axes, matrix("learned_thresholds", "thresholds", thresholds), scale)
+    values = matrix("learned_thresholds", "thresholds", thresholds)
+    draw_heat_map(axes, values, threshold_colors())
     axes.set_title(title)
     return axes
 
