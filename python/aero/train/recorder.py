@@ -1,0 +1,213 @@
+"""The records of a run: `metrics.jsonl` and the same in TensorBoard.
+
+Between two lines the recorder adds up losses on the device, so that logging costs no
+synchronization. The partial sums are part of a checkpoint: a resumed run writes the very lines the
+uninterrupted one would have written.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from aero.analysis import nan_counts, quarter_shares
+from aero.train.perplexity import HeldOutLoss
+from aero.train.run_folder import RunFolder, finite_or_null
+from aero.train.tensorboard_file import TensorBoardFile
+
+__all__ = ["RunRecorder"]
+
+_LOSSES = ("loss", "lm_loss", "entropy_loss")
+
+
+class RunRecorder:
+    """Collects the losses of steps and writes records.
+
+    Args:
+        folder: the run folder.
+        device: where losses are added up.
+        tokens_per_step: over all processes.
+        writes: whether this process writes; under `torchrun` one does.
+        tensorboard: whether it writes TensorBoard files too.
+        first_step: steps done before; later TensorBoard entries are dropped.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        *,
+        device: torch.device,
+        tokens_per_step: int,
+        writes: bool,
+        tensorboard: bool,
+        first_step: int,
+    ) -> None:
+        self._folder = folder
+        self._tokens_per_step = tokens_per_step
+        self._writes = writes
+        self._sums = torch.zeros(len(_LOSSES), dtype=torch.float64, device=device)
+        self._steps = 0
+        self._has_entropy_loss = False
+        self._seconds_before = 0.0
+        self._started = time.monotonic()
+        self._board: TensorBoardFile | None = None
+        if writes and tensorboard:
+            self._board = TensorBoardFile(folder.tensorboard, first_step=first_step)
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of the run so far, without the pauses between its parts."""
+        return self._seconds_before + time.monotonic() - self._started
+
+    def add_losses(self, loss: Tensor, lm_loss: Tensor, entropy_loss: Tensor | None) -> None:
+        """Adds this process's share of one micro-batch's losses, each 0-D."""
+        self._has_entropy_loss = entropy_loss is not None
+        parts = [loss, lm_loss, torch.zeros_like(loss) if entropy_loss is None else entropy_loss]
+        self._sums += torch.stack([part.detach().double() for part in parts])
+
+    def finish_step(self) -> None:
+        """Says that an optimizer step's micro-batches are all added."""
+        self._steps += 1
+
+    def write_training(self, step: int, *, learning_rate: float, gradient_norm: float) -> float:
+        """Writes the means since the last line.
+
+        Args:
+            step: optimizer steps done.
+            learning_rate: of the last step.
+            gradient_norm: of the last step, before clipping.
+
+        Returns:
+            The mean loss.
+        """
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.all_reduce(self._sums)
+        means: list[float] = (self._sums / max(self._steps, 1)).tolist()
+        self._sums.zero_()
+        self._steps = 0
+        losses = dict(zip(_LOSSES, means, strict=True))
+        self._write(
+            {
+                "kind": "train",
+                "step": step,
+                "tokens": step * self._tokens_per_step,
+                **losses,
+                "entropy_loss": losses["entropy_loss"] if self._has_entropy_loss else None,
+                "lr": learning_rate,
+                "grad_norm": gradient_norm,
+                "seconds": round(self.seconds, 3),
+            }
+        )
+        return means[0]
+
+    def write_validation(
+        self, step: int, measured: HeldOutLoss, norm_discrepancy: float | None
+    ) -> None:
+        """Writes a validation result.
+
+        Args:
+            step: optimizer steps done.
+            measured: the loss in evaluation mode.
+            norm_discrepancy: mean relative distance of batch from running statistics; None for
+                networks without foldable norm.
+        """
+        self._write(
+            {
+                "kind": "validation",
+                "step": step,
+                "loss": measured.loss,
+                "perplexity": measured.perplexity,
+                "bits_per_byte": measured.bits_per_byte,
+                "tokens": measured.tokens,
+                "norm_discrepancy": norm_discrepancy,
+            }
+        )
+
+    def write_entropies(
+        self,
+        step: int,
+        head_entropy: NDArray[Any],
+        *,
+        temperatures: list[NDArray[Any]] | None,
+        thresholds: NDArray[Any] | None,
+    ) -> None:
+        """Writes all head entropies; TensorBoard also gets temperatures and thresholds.
+
+        Args:
+            step: optimizer steps done.
+            head_entropy: [L, H], nats.
+            temperatures: L arrays [H, T].
+            thresholds: [L, H].
+        """
+        finite = head_entropy[np.isfinite(head_entropy)]
+        # The paper's bins: quarters of the largest head entropy.
+        shares = quarter_shares(head_entropy, float(finite.max(initial=0.0)))
+        record = {
+            "kind": "entropy",
+            "step": step,
+            "head_entropy": [[round(float(head), 6) for head in layer] for layer in head_entropy],
+            "nan_counts": nan_counts(head_entropy).tolist(),
+            "frac_collapse": float(shares[0]),
+            "frac_overload": float(shares[3]),
+        }
+        self._append(record)
+        if self._board is None:
+            return
+        scalars = {f"entropy/layer_{i}/mean": layer.mean() for i, layer in enumerate(head_entropy)}
+        scalars["entropy/frac_collapse"] = record["frac_collapse"]
+        scalars["entropy/frac_overload"] = record["frac_overload"]
+        for i, values in enumerate(temperatures or ()):
+            scalars[f"aero/temperature/layer_{i}/mean"] = values.mean()
+            scalars[f"aero/temperature/layer_{i}/min"] = values.min()
+            scalars[f"aero/temperature/layer_{i}/max"] = values.max()
+        if thresholds is not None:
+            for i, layer in enumerate(thresholds):
+                scalars[f"aero/threshold/layer_{i}/mean"] = layer.mean()
+        self._board.add_scalars(step, scalars)
+
+    def state(self) -> dict[str, Any]:
+        """Returns what a checkpoint must hold; collective under `torchrun`."""
+        sums = self._sums.clone()
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.all_reduce(sums)
+        return {
+            "sums": finite_or_null(sums.tolist()),
+            "steps": self._steps,
+            "has_entropy_loss": self._has_entropy_loss,
+            "seconds": self.seconds,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continues from a checkpoint's `state`; one process takes over the sums of all."""
+        if self._writes:
+            sums = [float("nan") if value is None else value for value in state["sums"]]
+            self._sums.copy_(torch.tensor(sums, dtype=torch.float64))
+        self._steps = state["steps"]
+        self._has_entropy_loss = state["has_entropy_loss"]
+        self._seconds_before = state["seconds"]
+        self._started = time.monotonic()
+
+    def close(self) -> None:
+        """Writes out what is buffered."""
+        if self._board is not None:
+            self._board.close()
+
+    def _write(self, record: dict[str, Any]) -> None:
+        self._append(record)
+        if self._board is not None:
+            skipped = ("kind", "step", "tokens")
+            scalars = {
+                f"{record['kind']}/{name}": value
+                for name, value in record.items()
+                if name not in skipped and value is not None
+            }
+            self._board.add_scalars(record["step"], scalars)
+
+    def _append(self, record: dict[str, Any]) -> None:
+        if self._writes:
+            self._folder.append_metrics(record)

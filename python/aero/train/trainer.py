@@ -1,0 +1,155 @@
+"""The Hugging Face Trainer with what AERO networks need.
+
+Works with any `TrainingArguments`: weight decay spares scalars and gains, the penalty is never
+counted in an evaluation, evaluation gathers losses only, and a checkpoint is whole or not there.
+What a run of ours records and when is in `run_callback`.
+
+Letters: B windows, T tokens per window.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils.data import Dataset, Sampler, SequentialSampler
+from transformers import Trainer
+
+from aero.atomic_files import write_json_atomically
+from aero.models import decay_parameter_names
+from aero.train.errors import disk_errors
+
+__all__ = ["AeroTrainer"]
+
+_STATE_FILE = "aero_state.json"
+
+
+class AeroTrainer(Trainer):
+    """`transformers.Trainer` for `AeroForCausalLM`.
+
+    Checkpoints go to `output_dir/step-N`. The training set is read in order: shuffle in the
+    dataset, as `TrainingWindows` does, and the order survives a resume and does not depend on the
+    number of processes.
+
+    Args:
+        *args: as `transformers.Trainer`.
+        on_losses: called after each micro-batch of training with this process's share of the
+            step's loss, language-model loss and penalty before its weight (None without), 0-D each.
+        checkpoint_state: returns what to store beside a checkpoint; collective under `torchrun`.
+        **kwargs: as `transformers.Trainer`.
+
+    Attributes:
+        gradient_norm: of the last optimizer step, before clipping; 0-D tensor or float.
+        micro_batches: inputs of the optimizer step under way.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        on_losses: Callable[[Tensor, Tensor, Tensor | None], None] | None = None,
+        checkpoint_state: Callable[[], dict[str, Any]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._on_losses = on_losses
+        self._checkpoint_state = checkpoint_state
+        self.gradient_norm: Tensor | float = 0.0
+        self.micro_batches: list[dict[str, Any]] = []
+
+    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
+        """Names of the parameters that weight decay acts on: matrices and embeddings."""
+        return decay_parameter_names(model)
+
+    def floating_point_ops(self, inputs: dict[str, Tensor | Any]) -> int:
+        """No count: it walks all parameters at each step; `ArchitectureSpec.flops` is exact."""
+        return 0
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Tensor | Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """The model's loss; in training its parts are handed to `on_losses`."""
+        loss, outputs = super().compute_loss(
+            model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch
+        )
+        if model.training:
+            self.micro_batches.append(inputs)
+            if self._on_losses is not None:
+                self._on_losses(*self._shares(outputs, inputs["labels"], num_items_in_batch))
+        return (loss, outputs) if return_outputs else loss
+
+    def _shares(
+        self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Parts of the loss of the whole step that sum up over micro-batches and processes."""
+        penalty = outputs.entropy_loss
+        if penalty is not None and num_items_in_batch is not None:
+            config = self.accelerator.unwrap_model(self.model).config
+            if config.entropy_reduction == "query_mean":
+                penalty = penalty * labels[:, 1:].ne(-100).sum() / num_items_in_batch
+        return outputs.loss, outputs.lm_loss, penalty
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        self.gradient_norm = super()._get_grad_norm(  # type: ignore[no-untyped-call]
+            model, grad_norm=grad_norm
+        )
+        return self.gradient_norm
+
+    def _get_train_sampler(self, train_dataset: Dataset[Any] | None = None) -> Sampler[int]:
+        return SequentialSampler(self.train_dataset)  # type: ignore[arg-type]
+
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Tensor | Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Losses only unless a metric needs logits: entropies of all rows would fill memory."""
+        loss_only = prediction_loss_only or self.compute_metrics is None
+        return super().prediction_step(model, inputs, loss_only, ignore_keys)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """Writes the checkpoint under the Trainer's own name and then renames it to `step-N`."""
+        folder = Path(str(self.args.output_dir))
+        written = folder / f"checkpoint-{self.state.global_step}"
+        final = folder / f"step-{self.state.global_step}"
+        way_out = "run the same command again: it resumes from the last checkpoint"
+        state = self._checkpoint_state() if self._checkpoint_state is not None else {}
+        try:
+            with disk_errors(f"the checkpoint of step {self.state.global_step}", folder, way_out):
+                super()._save_checkpoint(model, trial)
+                # Other processes write their random states into the folder too.
+                self.accelerator.wait_for_everyone()
+                if self.args.should_save:
+                    write_json_atomically(written / _STATE_FILE, state)
+                    _flush_to_disk(written)
+                    shutil.rmtree(final, ignore_errors=True)
+                    written.rename(final)
+        except BaseException:
+            if self.args.should_save:
+                shutil.rmtree(written, ignore_errors=True)
+            raise
+
+
+def read_checkpoint_state(checkpoint: Path) -> dict[str, Any]:
+    """Returns what `checkpoint_state` gave when the checkpoint was written."""
+    state: dict[str, Any] = json.loads((checkpoint / _STATE_FILE).read_text(encoding="utf-8"))
+    return state
+
+
+def _flush_to_disk(folder: Path) -> None:
+    for path in folder.iterdir():
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
