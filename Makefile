@@ -57,7 +57,7 @@ $(VENV)/.built: $(VENV)/.tools $(NATIVE)
 	@echo "==> building the native code"
 	@mkdir -p build
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) --verbose --no-build-isolation --no-deps --editable . \
-	  --config-settings=cmake.define.AERO_CUDA=$(AERO_CUDA) 2>&1 | tee build/native.log | \
+	  --config-settings=cmake.define.AERO_CUDA=$(AERO_CUDA) --config-settings=cmake.define.AERO_WERROR=ON 2>&1 | tee build/native.log | \
 	  { grep --line-buffered -oE '\[[0-9]+/[0-9]+\] .*' || true; } || (tail -n 40 build/native.log; exit 1)
 	@echo "==> installing the dependencies"
 	$(PIP) aero-torch
@@ -75,6 +75,6 @@ build/tests/.built: $(VENV)/.tools $(NATIVE) $(CPP_TESTS)
 	@test -e /usr/include/gtest/gtest.h || (apt-get update -qq && apt-get install -y -qq libgtest-dev) || \
 	  (echo "make test needs GoogleTest: install the system package libgtest-dev" && exit 1)
 	cmake -S . -B build/tests -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
-	  -DAERO_TESTS=ON -DAERO_SANITIZE=ON -DAERO_PYTHON=OFF -DAERO_TORCH_OPS=OFF
+	  -DAERO_TESTS=ON -DAERO_SANITIZE=ON -DAERO_WERROR=ON -DAERO_PYTHON=OFF -DAERO_TORCH_OPS=OFF
 	cmake --build build/tests
 	@touch $@
