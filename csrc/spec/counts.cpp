@@ -50,9 +50,8 @@ WideCount norm_parameters(Norm norm, WideCount d) {
     case Norm::kLayer:
       return 2 * d;
     case Norm::kFoldableChannel:
-      return d;
     case Norm::kFoldableScalar:
-      return 1;
+      return d;
   }
   return 0;
 }
@@ -64,8 +63,7 @@ WideCount final_norm_parameters(const ArchitectureSpec& spec, WideCount d) {
     case FinalNorm::kLayer:
       return norm_parameters(Norm::kLayer, d);
     case FinalNorm::kFoldable:
-      return norm_parameters(
-          spec.norm == Norm::kFoldableScalar ? Norm::kFoldableScalar : Norm::kFoldableChannel, d);
+      return d;
   }
   return 0;
 }
@@ -122,8 +120,7 @@ WideCount ffn_parameters(const ArchitectureSpec& spec, const Sizes& sizes) {
 //              norm before attention; temperature [H, T], [H] or [1]
 //   per FFN    norm before the FFN; d x F, [F], F x d, [d], or fused: d x d, [d]
 //              scaled: alpha [1], beta [1]; leaky: slope [1] (global: one for the whole network)
-//   norms      LayerNorm: weight [d], bias [d]; foldable: gain [d], or [1] if scalar (the final one
-//              is scalar where the others are)
+//   norms      LayerNorm: weight [d], bias [d]; foldable of either kind: gain [d]
 //   weight norm: gain [out, 1] of each normalized linear layer; spectral norm: none (buffers)
 //   shaped (SOTA) blocks have query and key only, no projection; alpha, beta, gamma [H] each; one
 //              norm for both branches; per FFN g [1] and neither alpha nor beta
@@ -202,10 +199,10 @@ NonlinearOperations nonlinear_operations(const ArchitectureSpec& spec) {
 
 std::string to_string(const NonlinearOperations& operations) {
   std::string text;
-  const auto append = [&](const std::string& symbol, const OperationCount& operation) {
+  const auto append = [&](std::string_view symbol, const OperationCount& operation) {
     if (operation.count == 0) return;
     if (!text.empty()) text += " ";
-    text += symbol + ":" + std::to_string(operation.count) + "xR^{" +
+    text += std::string(symbol) + ":" + std::to_string(operation.count) + "xR^{" +
             std::to_string(operation.rows) + "x" + std::to_string(operation.columns) + "}";
   };
   append("SM", operations.softmax);

@@ -43,7 +43,7 @@ struct NonlinearOperations {
   OperationCount softmax;     // L H of T x T
   OperationCount layernorm;   // before each sub-block that is there, and the final one; of T x d
   OperationCount activation;  // one per FFN that is there; of T x F
-  std::string activation_symbol;  // as in labels: "G", "R", "LR"; empty without an activation
+  std::string_view activation_symbol;  // as in labels: "G", "R", "LR"; empty without an activation
 };
 
 NonlinearOperations nonlinear_operations(const ArchitectureSpec& spec);
