@@ -1,0 +1,8 @@
+// The attention kernels compiled for this instruction set.
+#include "kernels/cpu/attention_entropy_table.h"
+
+namespace aero::kernels::cpu {
+
+const AttentionEntropyKernels kAttentionEntropyAvx512 = attention_entropy_kernels();
+
+}  // namespace aero::kernels::cpu

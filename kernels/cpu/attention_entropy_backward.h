@@ -1,0 +1,353 @@
+// Backward pass of attention with temperature and entropy, for one instruction set.
+#pragma once
+
+#include "kernels/cpu/attention_tile.h"
+
+namespace aero::kernels::cpu {
+namespace {
+
+/// Scratch of one thread, in elements of Real. Row-major copies have rows of whole vectors.
+template <class Real>
+struct BackwardScratch {
+  int64_t row, queries_t, douts_t, dqueries_t, queries, douts, weights, dscores, keys, values,
+      dkeys, dvalues, total;
+
+  explicit BackwardScratch(const AttentionEntropyParams& p)
+      : row(round_up(p.head_dim, kLanes<Real>)) {
+    int64_t next = 0;
+    const auto take = [&next](int64_t count) {
+      const int64_t at = next;
+      next += round_up(count, 64);
+      return at;
+    };
+    queries_t = take(row * kQueryTile<Real>);
+    douts_t = take(row * kQueryTile<Real>);
+    dqueries_t = take(row * kQueryTile<Real>);
+    queries = take(row * kQueryTile<Real>);
+    douts = take(row * kQueryTile<Real>);
+    weights = take(kKeyTile * kQueryTile<Real>);
+    dscores = take(kKeyTile * kQueryTile<Real>);
+    keys = take(p.keys * row);
+    values = take(p.keys * row);
+    dkeys = take(p.keys * row);
+    dvalues = take(p.keys * row);
+    total = next;
+  }
+};
+
+/// What the backward pass knows of each row of a query tile; zeros beyond its last row.
+template <class Real>
+struct RowGradients {
+  alignas(64) Real maximum[kQueryTile<Real>] = {};
+  alignas(64) Real inverse_sum[kQueryTile<Real>] = {};  ///< 1 / l, 0 for a row that saw no key
+  alignas(64) Real offset[kQueryTile<Real>] = {};       ///< w
+  alignas(64) Real dentropy[kQueryTile<Real>] = {};
+  alignas(64) Real center[kQueryTile<Real>] = {};        ///< D - gL
+  alignas(64) Real dtemperature[kQueryTile<Real>] = {};  ///< sum_j dS z so far
+};
+
+template <class Element, class Real>
+struct AttentionEntropyBackward {
+  using Params = AttentionEntropyBackwardParams;
+
+  static int64_t scratch_bytes(const Params& p) {
+    return BackwardScratch<Real>(p).total * static_cast<int64_t>(sizeof(Real));
+  }
+
+  /// One item per key head computes all gradients of it and of the heads that use it. With fewer
+  /// key heads than threads, scores and dP are computed twice instead: items for dK and dV own a
+  /// block of keys, items for dQ and dtemperature a tile of queries. Nothing is ever summed over
+  /// threads, so there are no atomics and the result is the same run to run.
+  static int64_t item_count(const Params& p) {
+    const int64_t key_heads = p.batch * p.key_heads;
+    if (key_heads >= p.threads) return key_heads;
+    return key_heads * key_blocks(p) + p.batch * p.heads * query_tiles(p);
+  }
+
+  static void run(const Params& p, void* memory, int64_t first, int64_t last) {
+    const int64_t key_heads = p.batch * p.key_heads;
+    const bool whole_heads = key_heads >= p.threads;
+    const int64_t key_items = key_heads * key_blocks(p);
+    for (int64_t item = first; item < last; ++item) {
+      if (whole_heads) {
+        AttentionEntropyBackward(p, memory, item, 0, p.keys, true).all_queries(true);
+      } else if (item < key_items) {
+        const int64_t begin = item % key_blocks(p) * kKeyBlock;
+        AttentionEntropyBackward(p, memory, item / key_blocks(p), begin,
+                                 smaller(p.keys, begin + kKeyBlock), true)
+            .all_queries(false);
+      } else {
+        const int64_t n = item - key_items, head = n / query_tiles(p);
+        const int64_t group = p.heads / p.key_heads;
+        AttentionEntropyBackward(p, memory, head / group, 0, p.keys, false)
+            .query_tile(head % p.heads, n % query_tiles(p), true);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kTile = kQueryTile<Real>;
+  static constexpr int kL = kLanes<Real>;
+  static constexpr int64_t kKeyBlock = 2 * kKeyTile;
+
+  static int64_t key_blocks(const Params& p) { return (p.keys + kKeyBlock - 1) / kKeyBlock; }
+  static int64_t query_tiles(const Params& p) { return (p.queries + kTile - 1) / kTile; }
+
+  /// Keys [key_begin, key_end) of key head `key_head` (counted over the batch).
+  AttentionEntropyBackward(const Params& params, void* memory, int64_t key_head, int64_t key_begin,
+                           int64_t key_end, bool wants_keys)
+      : p_(params),
+        at_(params),
+        scratch_(static_cast<Real*>(memory)),
+        batch_(key_head / params.key_heads),
+        key_head_(key_head % params.key_heads),
+        key_begin_(key_begin),
+        key_end_(key_end),
+        wants_keys_(wants_keys) {
+    const bool copies = sizeof(Element) != sizeof(Real) || p_.k_strides.row != p_.head_dim ||
+                        p_.v_strides.row != p_.head_dim;
+    const int64_t count = key_end_ - key_begin_;
+    keys_ = as_real<Real>(key_row(p_.k, p_.k_strides), p_.k_strides.row, count, p_.head_dim, copies,
+                          scratch_ + at_.keys);
+    if (p_.dout)
+      values_ = as_real<Real>(key_row(p_.v, p_.v_strides), p_.v_strides.row, count, p_.head_dim,
+                              copies, scratch_ + at_.values);
+    dkeys_ = sums(p_.dk, p_.dk_strides, at_.dkeys);
+    dvalues_ = sums(p_.dv, p_.dv_strides, at_.dvalues);
+  }
+
+  const Element* key_row(const void* tensor, const Strides& s) const {
+    return row_of(static_cast<const Element*>(tensor), s, batch_, key_head_, key_begin_);
+  }
+  /// Gradients are summed in place where they are of type Real and rows are whole vectors.
+  static constexpr bool kSameType = sizeof(Element) == sizeof(Real);
+  bool in_place() const { return kSameType && p_.head_dim % kL == 0; }
+
+  Matrix<Real> sums(void* tensor, const Strides& s, int64_t scratch) const {
+    if constexpr (kSameType)
+      if (tensor && in_place())
+        return {row_of(static_cast<Real*>(tensor), s, batch_, key_head_, key_begin_), s.row};
+    return {scratch_ + scratch, at_.row};
+  }
+
+  /// All queries of all heads that use the key head, then dK and dV.
+  void all_queries(bool wants_queries) {
+    const int64_t group = p_.heads / p_.key_heads;
+    const bool has_dout = p_.dout != nullptr;
+    if (p_.queries == 0) clear(dkeys_);
+    if (p_.queries == 0 || !has_dout) clear(dvalues_);
+    for (int64_t h = 0; h < group; ++h) {
+      first_head_ = h == 0;
+      for (int64_t tile = 0; tile < query_tiles(p_); ++tile)
+        query_tile(key_head_ * group + h, tile, wants_queries);
+    }
+    finish(dkeys_, p_.dk, p_.dk_strides);
+    finish(dvalues_, p_.dv, p_.dv_strides);
+  }
+
+  void clear(Matrix<Real> sum) const {
+    for (int64_t j = 0; j < key_end_ - key_begin_; ++j)
+      for (int64_t d = 0; d < p_.head_dim; ++d) sum.data[j * sum.stride + d] = 0;
+  }
+
+  void finish(Matrix<Real> sum, void* tensor, const Strides& s) const {
+    if (!tensor || in_place()) return;
+    for (int64_t j = 0; j < key_end_ - key_begin_; ++j) {
+      Element* to = row_of(static_cast<Element*>(tensor), s, batch_, key_head_, key_begin_ + j);
+      int64_t d = 0;
+      for (; d + kL <= p_.head_dim; d += kL)
+        store_elements(to + d, load(sum.data + j * sum.stride + d));
+      if (d < p_.head_dim)
+        store_some_elements<Real>(to + d, load(sum.data + j * sum.stride + d), p_.head_dim - d);
+    }
+  }
+
+  /// One tile of queries against the keys [key_begin, key_end).
+  void query_tile(int64_t head, int64_t tile, bool wants_queries) {
+    const QueryTile<Real> q(p_, batch_, head, tile);
+    RowGradients<Real> rows;
+    load_rows(q, rows);
+    const Matrix<const Real> queries = load_tile(q, p_.q, p_.q_strides, at_.queries_t, at_.queries);
+    Matrix<const Real> douts{};
+    if (p_.dout) douts = load_tile(q, p_.dout, p_.dout_strides, at_.douts_t, at_.douts);
+    const bool wants_dq = wants_queries && p_.dq;
+    Real* dq = scratch_ + at_.dqueries_t;
+    if (wants_dq)
+      for (int64_t n = 0; n < p_.head_dim * kTile; n += kL) store(dq + n, Vec<Real>{});
+
+    alignas(64) Real ones[kTile];
+    for (int v = 0; v < kColumns; ++v) store(ones + v * kL, splat(Real{1}));
+    Real* weights = scratch_ + at_.weights;
+    Real* dscores = scratch_ + at_.dscores;
+    const int64_t last_key = smaller(key_end_, q.visible_keys(p_));
+    for (int64_t key = key_begin_; key < last_key; key += kKeyTile) {
+      const Visibility<Real> visible(p_, q, key, last_key);
+      const Matrix<const Real> keys{keys_.data + (key - key_begin_) * keys_.stride, keys_.stride};
+      alignas(64) Real unused_maxima[kTile] = {};
+      compute_scores(q, visible, scratch_ + at_.queries_t, keys, p_.head_dim, weights,
+                     unused_maxima);
+      if (p_.dout) compute_dweights(q, visible, key, dscores);
+      compute_dscores(q, visible, rows, weights, dscores);
+      if (wants_dq) add_weighted_rows(q, visible, keys, dscores, p_.head_dim, ones, dq);
+      if (!wants_keys_) continue;
+      // Keys up to here were reached by an earlier tile: theirs are added to, the others begin.
+      const int64_t reached = first_head_ ? (q.first == 0   ? 0
+                                             : p_.is_causal ? q.first + p_.keys - p_.queries - key
+                                                            : kKeyTile)
+                                          : kKeyTile;
+      if (p_.dv && p_.dout) add_outer(q, visible, weights, douts, key, reached, dvalues_);
+      if (p_.dk) add_outer(q, visible, dscores, queries, key, reached, dkeys_);
+    }
+    if (wants_queries) store_query_gradients(q, rows, dq);
+  }
+
+  /// Transposes a tile of rows, and returns it also as rows of whole vectors.
+  Matrix<const Real> load_tile(const QueryTile<Real>& q, const void* tensor, const Strides& s,
+                               int64_t transposed, int64_t copy) const {
+    const Element* rows = row_of(static_cast<const Element*>(tensor), s, q.batch, q.head, q.first);
+    load_transposed(rows, s.row, q.count, p_.head_dim, scratch_ + transposed);
+    return as_real<Real>(rows, s.row, q.count, p_.head_dim, !in_place(), scratch_ + copy);
+  }
+
+  void load_rows(const QueryTile<Real>& q, RowGradients<Real>& rows) const {
+    for (int64_t i = 0; i < q.count; ++i) {
+      const int64_t row = q.row(p_, i);
+      // [B, H, 3, T]
+      const Real* saved = static_cast<const Real*>(p_.statistics) + row +
+                          (kSavedStatistics - 1) * p_.queries * (q.batch * p_.heads + q.head);
+      rows.maximum[i] = saved[0];
+      rows.inverse_sum[i] = saved[p_.queries] == 0 ? 0 : 1 / saved[p_.queries];
+      rows.offset[i] = saved[2 * p_.queries];
+      if (p_.dentropy) rows.dentropy[i] = static_cast<const Real*>(p_.dentropy)[row];
+      if (p_.dlogsumexp) rows.center[i] = -static_cast<const Real*>(p_.dlogsumexp)[row];
+      if (p_.dout) rows.center[i] += output_dot(q, i);
+    }
+  }
+
+  /// dO_i . O_i
+  Real output_dot(const QueryTile<Real>& q, int64_t i) const {
+    const Element* out =
+        row_of(static_cast<const Element*>(p_.out), p_.out_strides, q.batch, q.head, q.first + i);
+    const Element* dout =
+        row_of(static_cast<const Element*>(p_.dout), p_.dout_strides, q.batch, q.head, q.first + i);
+    Vec<Real> sum{};
+    int64_t d = 0;
+    for (; d + kL <= p_.head_dim; d += kL) sum += load_elements(out + d) * load_elements(dout + d);
+    if (d < p_.head_dim)
+      sum += load_some_elements<Real>(out + d, p_.head_dim - d) *
+             load_some_elements<Real>(dout + d, p_.head_dim - d);
+    Real total = 0;
+    for (int n = 0; n < kL; ++n) total += sum[n];
+    return total;
+  }
+
+  /// dweights[j][i] = dO_i . v_j
+  void compute_dweights(const QueryTile<Real>& q, const Visibility<Real>& visible, int64_t key,
+                        Real* dweights) const {
+    const Real* values = values_.data + (key - key_begin_) * values_.stride;
+    for_key_runs(q, visible, [&](auto columns, int first, int64_t begin, int64_t end) {
+      constexpr int C = decltype(columns)::value;
+      for_row_groups(begin, end, [&](auto group, int64_t row) {
+        constexpr int R = decltype(group)::value;
+        Tile<Real, R, C> product;
+        multiply_rows(product, values + row * values_.stride, values_.stride,
+                      scratch_ + at_.douts_t + first * kL, kTile, p_.head_dim);
+#pragma GCC unroll 4
+        for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+          for (int v = 0; v < C; ++v)
+            store(dweights + (row + r) * kTile + (first + v) * kL, product.at[r][v]);
+      });
+    });
+  }
+
+  /// Scores become P, and dP becomes c dS: dQ = (c dS) K, dK = (c dS)^T Q.
+  void compute_dscores(const QueryTile<Real>& q, const Visibility<Real>& visible,
+                       RowGradients<Real>& rows, Real* weights, Real* dscores) const {
+    // Below 2^-2000 P is 0 whatever z is; the bound keeps a hidden key's z finite.
+    constexpr Real lowest = -2000;
+    for_key_runs(q, visible, [&](auto columns, int first, int64_t begin, int64_t end) {
+      for (int v = first; v < first + decltype(columns)::value; ++v) {
+        const int64_t lane = v * kL;
+        const Vec<Real> row_maximum = load(rows.maximum + lane);
+        const Vec<Real> inverse_sum = load(rows.inverse_sum + lane);
+        const Vec<Real> offset = load(rows.offset + lane), center = load(rows.center + lane);
+        const Vec<Real> dentropy = load(rows.dentropy + lane), scale = load(q.scale + lane);
+        Vec<Real> dtemperature = load(rows.dtemperature + lane);
+        for (int64_t j = begin; j < end; ++j) {
+          const int64_t at = j * kTile + lane;
+          const Vec<Real> x = maximum(splat(lowest), load(weights + at) - row_maximum);
+          const Vec<Real> weight = exp2(x) * inverse_sum;
+          const Vec<Real> z = x * static_cast<Real>(kLn2) + offset;
+          const Vec<Real> dweight = p_.dout ? load(dscores + at) : Vec<Real>{};
+          const Vec<Real> dscore = weight * (dweight - dentropy * z - center);
+          dtemperature += dscore * z;
+          store(weights + at, weight);
+          store(dscores + at, dscore * scale);
+        }
+        store(rows.dtemperature + lane, dtemperature);
+      }
+    });
+  }
+
+  /// sum[j][d] (+)= sum_i weights[j][i] rows[i][d] for the keys of the tile that starts at `key`.
+  /// Rows of `sum` from `reached` on hold nothing yet.
+  void add_outer(const QueryTile<Real>& q, const Visibility<Real>& visible, const Real* weights,
+                 Matrix<const Real> rows, int64_t key, int64_t reached, Matrix<Real> sum) const {
+    Real* base = sum.data + (key - key_begin_) * sum.stride;
+    for_key_runs(q, visible, [&](auto, int first, int64_t begin, int64_t end) {
+      const int64_t query = first * kL;
+      for_row_groups(begin, end, [&](auto group, int64_t row) {
+        constexpr int R = decltype(group)::value;
+        const Real* a = weights + row * kTile + query;
+        const Real* b = rows.data + query * rows.stride;
+        Real* to = base + row * sum.stride;
+        const bool adds = row < reached;
+        for (int64_t d = 0; d < at_.row; d += kColumns * kL) {
+          const auto vectors = static_cast<int>(smaller(kColumns, (at_.row - d) / kL));
+          with_columns(vectors, [&](auto columns) {
+            constexpr int C = decltype(columns)::value;
+            Tile<Real, R, C> product;
+            multiply_rows(product, a, kTile, b + d, rows.stride, q.count - query);
+#pragma GCC unroll 4
+            for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+              for (int v = 0; v < C; ++v) {
+                Real* cell = to + r * sum.stride + d + v * kL;
+                store(cell, adds ? load(cell) + product.at[r][v] : product.at[r][v]);
+              }
+          });
+        }
+      });
+    });
+  }
+
+  void store_query_gradients(const QueryTile<Real>& q, const RowGradients<Real>& rows,
+                             const Real* dq) const {
+    if (p_.dq)
+      store_transposed(
+          dq, row_of(static_cast<Element*>(p_.dq), p_.dq_strides, q.batch, q.head, q.first),
+          p_.dq_strides.row, q.count, p_.head_dim);
+    if (!p_.dtemperature) return;
+    for (int64_t i = 0; i < q.count; ++i) {
+      const int64_t row = q.row(p_, i);
+      const Real dlogsumexp = p_.dlogsumexp ? static_cast<const Real*>(p_.dlogsumexp)[row] : 0;
+      // logsumexp - entropy; both saved numbers are 0 for a row that saw no key.
+      const Real mean_score = static_cast<Real>(kLn2) * rows.maximum[i] - rows.offset[i];
+      static_cast<Real*>(p_.dtemperature)[row] =
+          -(rows.dtemperature[i] + mean_score * dlogsumexp) / q.temperature(p_, i);
+    }
+  }
+
+  const Params& p_;
+  const BackwardScratch<Real> at_;
+  Real* const scratch_;
+  const int64_t batch_, key_head_, key_begin_, key_end_;
+  const bool wants_keys_;
+  bool first_head_ = true;
+  Matrix<const Real> keys_{}, values_{};
+  Matrix<Real> dkeys_{}, dvalues_{};
+};
+
+}  // namespace
+}  // namespace aero::kernels::cpu

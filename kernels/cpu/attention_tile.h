@@ -1,0 +1,281 @@
+// What the forward and the backward pass of attention share: one tile of queries against one tile
+// of keys, queries in the vector lanes.
+//
+// A tile of scores is [keys x queries]. With one query per lane, everything that belongs to a row
+// of the attention matrix (maximum, sums, temperature, gradients of entropy) is a plain vector:
+// there is no horizontal reduction and no scalar code per row. Keys and values are read in place,
+// one number at a time; only query rows are transposed, once per tile.
+#pragma once
+
+#include "kernels/attention_entropy.h"
+#include "kernels/cpu/micro_kernel.h"
+#include "kernels/online_softmax.h"
+
+namespace aero::kernels::cpu {
+namespace {
+
+/// Queries per tile: one register tile wide.
+template <class Real>
+constexpr int kQueryTile = kColumns * kLanes<Real>;
+
+/// Keys per tile: with D = 64 and 64 queries, scores, queries and outputs take 48 KiB and the keys
+/// stream from L2. Tiles of 32 to 128 differ by 2-3 %.
+constexpr int kKeyTile = 64;
+
+AERO_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+AERO_INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+AERO_INLINE int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+template <class Pointer>
+AERO_INLINE Pointer row_of(Pointer base, const Strides& s, int64_t b, int64_t h, int64_t i) {
+  return base + (b * s.batch + h * s.head + i * s.row);
+}
+
+/// A matrix in the type that is computed with.
+template <class Real>
+struct Matrix {
+  Real* data;
+  int64_t stride;
+};
+
+/// Rows of a tensor as the kernels read them: in place where they are of type Real already, else
+/// (or where they are far apart and `copy` asks for it) converted to `buffer`.
+template <class Real, class Element>
+AERO_INLINE Matrix<const Real> as_real(const Element* rows, int64_t row_stride, int64_t count,
+                                       int64_t columns, bool copy, Real* buffer) {
+  if constexpr (sizeof(Element) == sizeof(Real)) {
+    if (!copy) return {rows, row_stride};
+  }
+  const int64_t stride = round_up(columns, kLanes<Real>);
+  for (int64_t i = 0; i < count; ++i) {
+    const Element* from = rows + i * row_stride;
+    Real* to = buffer + i * stride;
+    int64_t d = 0;
+    for (; d + kLanes<Real> <= columns; d += kLanes<Real>) store(to + d, load_elements(from + d));
+    if (d < columns) store(to + d, load_some_elements<Real>(from + d, columns - d));
+  }
+  return {buffer, stride};
+}
+
+/// out[d][i] = rows[i][d] for d < columns and i < kQueryTile; zero for i >= count.
+template <class Real, class Element>
+void load_transposed(const Element* rows, int64_t row_stride, int64_t count, int64_t columns,
+                     Real* out) {
+  constexpr int lanes = kLanes<Real>;
+  for (int64_t i = 0; i < count; i += lanes)
+    for (int64_t d = 0; d < columns; d += lanes) {
+      Vec<Real> block[lanes];
+#pragma GCC unroll 16
+      for (int r = 0; r < lanes; ++r) {
+        const Element* from = rows + (i + r) * row_stride + d;
+        if (i + r >= count)
+          block[r] = Vec<Real>{};
+        else if (columns - d >= lanes)
+          block[r] = load_elements(from);
+        else
+          block[r] = load_some_elements<Real>(from, columns - d);
+      }
+      transpose<Real>(block);
+#pragma GCC unroll 16
+      for (int r = 0; r < lanes; ++r)
+        if (d + r < columns) store(out + (d + r) * kQueryTile<Real> + i, block[r]);
+    }
+}
+
+/// rows[i][d] = in[d][i] for i < count.
+template <class Real, class Element>
+void store_transposed(const Real* in, Element* rows, int64_t row_stride, int64_t count,
+                      int64_t columns) {
+  constexpr int lanes = kLanes<Real>;
+  for (int64_t i = 0; i < count; i += lanes)
+    for (int64_t d = 0; d < columns; d += lanes) {
+      Vec<Real> block[lanes];
+#pragma GCC unroll 16
+      for (int r = 0; r < lanes; ++r)
+        block[r] = d + r < columns ? load(in + (d + r) * kQueryTile<Real> + i) : Vec<Real>{};
+      transpose<Real>(block);
+#pragma GCC unroll 16
+      for (int r = 0; r < lanes; ++r) {
+        if (i + r >= count) continue;
+        Element* to = rows + (i + r) * row_stride + d;
+        if (columns - d >= lanes)
+          store_elements(to, block[r]);
+        else
+          store_some_elements<Real>(to, block[r], columns - d);
+      }
+    }
+}
+
+/// A tile of queries of one head, and what its rows are scaled by.
+template <class Real>
+struct QueryTile {
+  int64_t batch, head, first, count;  ///< rows [first, first + count)
+  int vectors;                        ///< vectors that hold at least one of them
+  Real scale[kQueryTile<Real>];       ///< scale / t, 0 beyond count
+  Real log2_scale[kQueryTile<Real>];  ///< the same times log2(e)
+
+  QueryTile(const AttentionEntropyParams& p, int64_t b, int64_t h, int64_t tile)
+      : batch(b), head(h), first(tile * kQueryTile<Real>) {
+    count = smaller(kQueryTile<Real>, p.queries - first);
+    vectors = static_cast<int>((count + kLanes<Real> - 1) / kLanes<Real>);
+    // In double: an error in the scale is one in the temperature, seen by all scores alike.
+    for (int64_t i = 0; i < kQueryTile<Real>; ++i) {
+      const double c = i < count ? p.scale / static_cast<double>(temperature(p, i)) : 0;
+      scale[i] = static_cast<Real>(c);
+      log2_scale[i] = static_cast<Real>(c * kLog2E);
+    }
+  }
+  Real temperature(const AttentionEntropyParams& p, int64_t i) const {
+    if (!p.temperature) return 1;
+    return *row_of(static_cast<const Real*>(p.temperature), p.temperature_strides, batch, head,
+                   first + i);
+  }
+  /// Index of row i in a contiguous [B, H, T] tensor.
+  int64_t row(const AttentionEntropyParams& p, int64_t i) const {
+    return (batch * p.heads + head) * p.queries + first + i;
+  }
+  /// Keys [0, visible_keys) hold all that the causal rule shows to any row of the tile, in whole
+  /// groups of rows: what one tile reaches of a group, it reaches of all.
+  int64_t visible_keys(const AttentionEntropyParams& p) const {
+    const int64_t seen = larger(0, first + count + p.keys - p.queries);
+    return p.is_causal ? smaller(p.keys, round_up(seen, kRows)) : p.keys;
+  }
+};
+
+/// Which scores of a [keys x queries] tile are needed, and which of those are hidden.
+template <class Real>
+struct Visibility {
+  int64_t count;            ///< keys of the tile
+  int64_t end[kColumns];    ///< rows [0, end[v]) of vector v are computed; ascending in v
+  int64_t masked;           ///< rows from here on consult `bits`
+  uint64_t bits[kKeyTile];  ///< bit i of row j: query i sees key j
+
+  Visibility(const AttentionEntropyParams& p, const QueryTile<Real>& q, int64_t key,
+             int64_t key_end)
+      : count(smaller(kKeyTile, key_end - key)) {
+    // Key key + j is seen by query i of the tile where j <= i + diagonal.
+    const int64_t diagonal = q.first + p.keys - p.queries - key;
+    for (int v = 0; v < kColumns; ++v) {
+      const int64_t seen = p.is_causal ? (v + 1) * kLanes<Real> + diagonal : count;
+      // Whole groups of rows, so that a group has one set of vectors.
+      end[v] = smaller(count, round_up(larger(seen, 0), kRows));
+    }
+    masked = p.is_causal ? smaller(count, larger(diagonal + 1, 0) / kRows * kRows) : count;
+    if (p.mask) masked = 0;
+    for (int64_t j = masked; j < count; ++j) bits[j] = ~uint64_t{0};
+    if (p.mask) and_mask(p, q, key);
+    if (p.is_causal)
+      for (int64_t j = larger(masked, diagonal + 1); j < count; ++j)
+        bits[j] &= j - diagonal < 64 ? ~uint64_t{0} << (j - diagonal) : 0;
+  }
+
+ private:
+  void and_mask(const AttentionEntropyParams& p, const QueryTile<Real>& q, int64_t key) {
+    const MaskStrides& s = p.mask_strides;
+    const bool* mask = p.mask + q.batch * s.batch + q.head * s.head + key * s.key;
+    if (s.query == 0) {
+      for (int64_t j = 0; j < count; ++j) bits[j] = mask[j * s.key] ? ~uint64_t{0} : 0;
+      return;
+    }
+    for (int64_t j = 0; j < count; ++j) bits[j] = 0;
+    for (int64_t i = 0; i < q.count; ++i) {
+      const bool* row = mask + (q.first + i) * s.query;
+      for (int64_t j = 0; j < count; ++j) bits[j] |= static_cast<uint64_t>(row[j * s.key]) << i;
+    }
+  }
+};
+
+/// Calls body(Constant<vectors>, first_vector, begin, end) for runs of key rows [begin, end) that
+/// need the same vectors, first_vector and the `vectors` up to the tile's last.
+template <class Real, class Body>
+AERO_INLINE void for_key_runs(const QueryTile<Real>& q, const Visibility<Real>& visible,
+                              Body&& body) {
+  int64_t begin = 0;
+  for (int v = 0; v < q.vectors; ++v) {
+    const int64_t end = visible.end[v];
+    if (end > begin)
+      with_columns(q.vectors - v, [&](auto columns) { body(columns, v, begin, end); });
+    begin = larger(begin, end);
+  }
+}
+
+/// scores[j][i] = log2_scale_i q_i . k_j, or kMaskedScore; raises maximum[i] to the largest of
+/// them. Forward and backward both come here, so that both see the same bits.
+template <class Real>
+void compute_scores(const QueryTile<Real>& q, const Visibility<Real>& visible,
+                    const Real* q_transposed, Matrix<const Real> keys, int64_t head_dim,
+                    Real* scores, Real* maxima) {
+  constexpr int lanes = kLanes<Real>, tile = kQueryTile<Real>;
+  for_key_runs(q, visible, [&](auto columns, int first, int64_t begin, int64_t end) {
+    constexpr int C = decltype(columns)::value;
+    const int64_t lane = first * lanes;
+    for_row_groups(begin, end, [&](auto rows, int64_t row) {
+      constexpr int R = decltype(rows)::value;
+      Tile<Real, R, C> product;
+      multiply_rows(product, keys.data + row * keys.stride, keys.stride, q_transposed + lane, tile,
+                    head_dim);
+      const bool hidden = row >= visible.masked;
+#pragma GCC unroll 4
+      for (int v = 0; v < C; ++v) {
+        const Vec<Real> scale = load(q.log2_scale + lane + v * lanes);
+        Vec<Real> top = load(maxima + lane + v * lanes);
+#pragma GCC unroll 4
+        for (int r = 0; r < R; ++r) {
+          Vec<Real> score = product.at[r][v] * scale;
+          if (hidden) {
+            using Word = typename Simd<Real>::Word;
+            const auto word = static_cast<Word>(visible.bits[row + r] >> (lane + v * lanes));
+            const auto bit = (typename Simd<Real>::Int{} + Word{1}) << lane_index<Real>();
+            score = (bit & word) != 0 ? score : splat(static_cast<Real>(kMaskedScore));
+          }
+          top = maximum(top, score);
+          store(scores + (row + r) * tile + lane + v * lanes, score);
+        }
+        store(maxima + lane + v * lanes, top);
+      }
+    });
+  });
+}
+
+/// out[d][i] = out[d][i] * factor_i + sum_j rows[j][d] weights[j][i], over the keys that query i
+/// sees.
+template <class Real>
+void add_weighted_rows(const QueryTile<Real>& q, const Visibility<Real>& visible,
+                       Matrix<const Real> rows, const Real* weights, int64_t head_dim,
+                       const Real* factors, Real* out) {
+  constexpr int lanes = kLanes<Real>, tile = kQueryTile<Real>;
+  with_columns(q.vectors, [&](auto columns) {
+    constexpr int C = decltype(columns)::value;
+    for_row_groups(0, head_dim, [&](auto group, int64_t d) {
+      constexpr int R = decltype(group)::value;
+      Tile<Real, R, C> sum;
+      sum.clear();
+      const Real* a = rows.data + d;
+      const Real* b = weights;
+      int64_t j = 0;
+      for (; j < visible.end[0]; ++j, a += rows.stride, b += tile)
+        sum.template add_product<0>(a, 1, b);
+      if constexpr (C > 1)
+        for (; j < visible.end[1]; ++j, a += rows.stride, b += tile)
+          sum.template add_product<1>(a, 1, b);
+      if constexpr (C > 2)
+        for (; j < visible.end[2]; ++j, a += rows.stride, b += tile)
+          sum.template add_product<2>(a, 1, b);
+      if constexpr (C > 3)
+        for (; j < visible.end[3]; ++j, a += rows.stride, b += tile)
+          sum.template add_product<3>(a, 1, b);
+#pragma GCC unroll 4
+      for (int v = 0; v < C; ++v) {
+        const Vec<Real> factor = load(factors + v * lanes);
+#pragma GCC unroll 4
+        for (int r = 0; r < R; ++r) {
+          Real* to = out + (d + r) * tile + v * lanes;
+          store(to, load(to) * factor + sum.at[r][v]);
+        }
+      }
+    });
+  });
+}
+
+}  // namespace
+}  // namespace aero::kernels::cpu

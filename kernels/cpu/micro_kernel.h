@@ -1,0 +1,80 @@
+// Small matrix products held in registers: what attention spends its time in.
+//
+// All of them are  acc[r][v] += A(r, n) * B(n, v)  over n, where A is read one number at a time and
+// broadcast, and B one vector at a time. The vectors hold queries where scores and outputs are
+// made, and head columns where dK and dV are.
+#pragma once
+
+#include "kernels/cpu/simd.h"
+
+namespace aero::kernels::cpu {
+namespace {
+
+/// Rows and vectors of the register tile. With 32 registers 4 x 4 leaves room for operands and is
+/// enough to hide the latency of the FMA (8 in flight); with 16 registers 4 x 2. One vector
+/// loads B and four broadcasts serve 16 or 8 FMAs, so loads never bound it.
+constexpr int kRows = 4;
+constexpr int kColumns = kVectorBytes == 64 ? 4 : 2;
+
+/// A value known at compile time, to pass to generic lambdas.
+template <int N>
+struct Constant {
+  static constexpr int value = N;
+};
+
+/// Calls function(Constant<count>) for 1 <= count <= kColumns.
+template <class Function>
+AERO_INLINE void with_columns(int count, Function&& function) {
+  if constexpr (kColumns == 4) {
+    if (count == 4) return function(Constant<4>{});
+    if (count == 3) return function(Constant<3>{});
+  }
+  if (count == 2) return function(Constant<2>{});
+  if (count == 1) return function(Constant<1>{});
+}
+
+/// Accumulators of a register tile.
+template <class Real, int R, int C>
+struct Tile {
+  Vec<Real> at[R][C];
+
+  AERO_INLINE void clear() {
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+      for (int v = 0; v < C; ++v) at[r][v] = Vec<Real>{};
+  }
+  /// at[r][v] += a[r * row_stride] * b[v], for vectors First and up.
+  template <int First = 0>
+  AERO_INLINE void add_product(const Real* a, int64_t row_stride, const Real* b) {
+    Vec<Real> column[C];
+#pragma GCC unroll 4
+    for (int v = First; v < C; ++v) column[v] = load(b + v * kLanes<Real>);
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      const Vec<Real> row = splat(a[r * row_stride]);
+#pragma GCC unroll 4
+      for (int v = First; v < C; ++v) at[r][v] += row * column[v];
+    }
+  }
+};
+
+/// Rows of A contiguous along n: A(r, n) = a[r * row_stride + n], B(n, v) = b[n * b_stride + ...].
+template <class Real, int R, int C>
+AERO_INLINE void multiply_rows(Tile<Real, R, C>& tile, const Real* a, int64_t row_stride,
+                               const Real* b, int64_t b_stride, int64_t count) {
+  tile.clear();
+  for (int64_t n = 0; n < count; ++n) tile.add_product(a + n, row_stride, b + n * b_stride);
+}
+
+/// Calls body(Constant<kRows>, row) for full groups of rows in [begin, end), then
+/// body(Constant<1>, row) for the rest.
+template <class Body>
+AERO_INLINE void for_row_groups(int64_t begin, int64_t end, Body&& body) {
+  int64_t row = begin;
+  for (; row + kRows <= end; row += kRows) body(Constant<kRows>{}, row);
+  for (; row < end; ++row) body(Constant<1>{}, row);
+}
+
+}  // namespace
+}  // namespace aero::kernels::cpu

@@ -1,0 +1,89 @@
+// The one-pass softmax that also yields the entropy; the mathematics of both operators.
+//
+// Scores here are in units of log 2: s = log2(e) (scale / t) q . k, so that weights are powers of
+// two. With m the maximum so far, x = s - m <= 0 and e = 2^x, a row needs only
+//
+//   l = sum e,   U = sum e x,   and whatever else is summed with weights e (the output row).
+//
+// When the maximum rises from m to m', with delta = m - m' and a = 2^delta,
+//
+//   U <- a (U + delta l),   l <- a l,   (output <- a output),
+//
+// because every x falls by -delta. At the end P = e / l and, in nats,
+//
+//   entropy = -sum P ln P = ln l - ln2 U / l,      logsumexp = ln2 m + ln l.
+//
+// Both terms of the entropy are nonnegative, since the maximum itself contributes e = 1 to l, so no
+// digits cancel; logsumexp - E[s] would subtract two large numbers and can come out negative.
+//
+// Backward, with D_i = dO_i . O_i, incoming gradients gE and gL of entropy and logsumexp, and
+// z = ln P + entropy = ln2 x + w where w = entropy - ln l (so sum_j P z = 0):
+//
+//   dS = P (dP - gE z - (D - gL))                          (gradient of the scores in nats)
+//   dt = -(1/t) (sum_j dS z + (logsumexp - entropy) gL)
+//
+// The forward pass keeps m, l and w per row: P and z follow from them without a logarithm, and to
+// more digits than from logsumexp, which at t = 0.01 has lost four bits to its size.
+// z is centred, so an error in D (rounded O) drops out of dt.
+#pragma once
+
+namespace aero::kernels {
+
+// Internal linkage: the CPU compiles this header once per instruction set, and a shared copy of an
+// inline function could hold instructions that the machine lacks.
+namespace {
+
+inline constexpr double kLn2 = 0.693147180559945309417232121458;
+inline constexpr double kLog2E = 1.44269504088896340735992468100;
+
+/// Score of a key that is not seen, and the maximum of a row that has seen nothing yet. Finite, as
+/// 0 * inf and inf - inf are the two ways to NaN, and apart, so that 2^(masked - empty) is 0.
+inline constexpr double kMaskedScore = -1e30;
+inline constexpr double kEmptyMaximum = -1e29;
+
+/// Running state of one row, or of a vector of rows. Value: float, double or a vector of them.
+template <class Value>
+struct OnlineSoftmax {
+  Value maximum;    ///< m
+  Value sum;        ///< l
+  Value score_sum;  ///< U
+
+  /// Raises the maximum and returns the factor a that rescales everything summed so far.
+  template <class Exp2>
+  constexpr Value raise_maximum(Value maximum_now, Exp2 exp2) {
+    const Value delta = maximum - maximum_now;
+    const Value factor = exp2(delta);
+    score_sum = factor * (score_sum + delta * sum);
+    sum = factor * sum;
+    maximum = maximum_now;
+    return factor;
+  }
+
+  /// Adds a key with x = score - maximum and weight = 2^x.
+  constexpr void add(Value x, Value weight) {
+    sum += weight;
+    score_sum += weight * x;
+  }
+};
+
+/// What a finished row is reduced to.
+template <class Real>
+struct RowResult {
+  Real entropy;
+  Real logsumexp;
+  Real saved_maximum;  ///< m, 0 for a row that saw no key
+  Real saved_sum;      ///< l, 0 for a row that saw no key
+  Real saved_offset;   ///< w = entropy - ln l, 0 for a row that saw no key
+};
+
+/// `log_sum` is ln(state.sum); ignored for a row that saw no key.
+template <class Real>
+constexpr RowResult<Real> finish_row(Real maximum, Real sum, Real score_sum, Real log_sum) {
+  constexpr Real ln2 = static_cast<Real>(kLn2);
+  if (sum == 0) return {0, -static_cast<Real>(__builtin_inf()), 0, 0, 0};
+  const Real offset = -ln2 * (score_sum / sum);
+  return {log_sum + offset, ln2 * maximum + log_sum, maximum, sum, offset};
+}
+
+}  // namespace
+}  // namespace aero::kernels
