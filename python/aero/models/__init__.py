@@ -1,0 +1,31 @@
+"""AERO networks for `transformers`; importing this registers them and the attention names."""
+
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+
+from aero.models.configuration import AeroConfig
+from aero.models.hugging_face_attention import (
+    aero_attention_forward,
+    aero_entropy_attention_forward,
+    register_attention,
+)
+from aero.models.model import AeroForCausalLM, AeroModel, AeroPreTrainedModel
+from aero.models.outputs import AeroCausalLMOutput, AeroModelOutput
+from aero.models.parameter_groups import decay_parameter_names
+
+register_attention()
+AutoConfig.register("aero", AeroConfig, exist_ok=True)
+AutoModel.register(AeroConfig, AeroModel, exist_ok=True)
+AutoModelForCausalLM.register(AeroConfig, AeroForCausalLM, exist_ok=True)
+
+__all__ = [
+    "AeroCausalLMOutput",
+    "AeroConfig",
+    "AeroForCausalLM",
+    "AeroModel",
+    "AeroModelOutput",
+    "AeroPreTrainedModel",
+    "aero_attention_forward",
+    "aero_entropy_attention_forward",
+    "decay_parameter_names",
+    "register_attention",
+]

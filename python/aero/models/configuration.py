@@ -1,0 +1,189 @@
+"""Configuration of AERO networks for `transformers`."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import fields
+from typing import Any, ClassVar
+
+from transformers import PreTrainedConfig
+
+from aero.architecture import ArchitectureSpec
+
+# Field of ArchitectureSpec -> key here. `transformers` would take a key `temperature` for that of
+# sampling, so the attention's has a longer name.
+_ARCHITECTURE_KEYS = {
+    name: {"temperature": "attention_temperature"}.get(name, name)
+    for name in ArchitectureSpec.from_label("SM", model="mini").to_dict()
+}
+
+# Keys that `transformers` itself writes to or passes for every configuration.
+_FOREIGN_KEYS = frozenset(
+    {
+        "_name_or_path",
+        "attn_implementation",
+        "auto_map",
+        "experts_implementation",
+        "model_type",
+        "name_or_path",
+        "num_labels",
+        "output_attentions",
+        "torch_dtype",
+    }
+)
+
+_CHOICES = {
+    "max_entropy": ("log_context", "log_visible"),
+    "entropy_reduction": ("position_sum", "query_mean"),
+    "temperature_parametrization": ("identity", "log"),
+    "trainable_scales": ("alpha+beta", "alpha", "beta", "none"),
+    "norm_statistics": ("process", "synchronized"),
+}
+
+
+class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
+    """What an AERO network is and how its own parts are trained.
+
+    The fields of `ArchitectureSpec` (`num_layers`, `width`, `norm`, `ffn`, ...) are attributes of
+    the configuration and entries of its `config.json`; `spec` is the whole of them. Its
+    `temperature` is called `attention_temperature` here. The usual names of `transformers`
+    (`num_hidden_layers`, `hidden_size`, ...) are aliases.
+
+    Args:
+        entropy_weight: lambda, weight of the entropy penalty in the training loss. With
+            ``"position_sum"`` the penalty is a sum over the tokens of an optimizer step, so lambda
+            belongs to that number of tokens: divide it by the factor by which the tokens grow.
+        tolerance_margin: gamma, half width of the band without penalty, a fraction of the maximum.
+        max_entropy: ``"log_context"``, log T for every row, or ``"log_visible"``, log of the number
+            of keys the row sees.
+        entropy_reduction: ``"position_sum"`` or ``"query_mean"``, see
+            `aero.ops.entropy_regularization`.
+        threshold_init: start of the learned thresholds, a fraction of the maximum.
+        temperature_init: start of the learned temperatures.
+        temperature_parametrization: ``"identity"`` stores t, ``"log"`` stores log t.
+        trainable_scales: which of the scaled FFN's alpha and beta are learned: ``"alpha+beta"``,
+            ``"alpha"``, ``"beta"`` or ``"none"``.
+        leaky_slope_init: start of the learned leaky ReLU slopes.
+        norm_statistics: foldable norm under data parallelism: ``"process"``, each process its own
+            statistics, or ``"synchronized"``.
+        layer_norm_epsilon: of LayerNorms.
+        rotary_base: of rotary positions.
+        embedding_scale: factor of the token embeddings (sqrt(width) in Languini).
+        initializer_range: standard deviation of initial weights. Residual projections (`c_proj` of
+            attention and FFN, and the fused FFN) start at initializer_range / sqrt(2 L), in both
+            model families.
+        use_cache: keep keys and values in evaluation calls.
+        bos_token_id: first token of a sequence.
+        eos_token_id: last token of a sequence.
+        pad_token_id: padding token.
+        **kwargs: fields of `ArchitectureSpec`; those not given are the preset ``mini`` of
+            ``SM+LN+G``.
+
+    Raises:
+        ValueError: unknown key (with the nearest known one), or a value that is not allowed.
+
+    Example:
+        >>> config = AeroConfig.from_label("EReg(SM(t)+ScFuFFN)", model="tiny", num_heads=4)
+        >>> config.spec.label, config.head_dim, config.hidden_size
+        ('EReg(SM(t)+ScFuFFN)', 8, 32)
+    """
+
+    model_type = "aero"
+    keys_to_ignore_at_inference: ClassVar[list[str]] = [
+        "past_key_values",
+        "lm_loss",
+        "entropy_loss",
+        "entropies",
+        "attentions",
+        "hidden_states",
+    ]
+    attribute_map: ClassVar[dict[str, str]] = {
+        "hidden_size": "width",
+        "intermediate_size": "hidden_width",
+        "max_position_embeddings": "context_length",
+        "num_attention_heads": "num_heads",
+        "num_hidden_layers": "num_layers",
+        "tie_word_embeddings": "tied_embeddings",
+    }
+
+    entropy_weight: float | int = 1e-5
+    tolerance_margin: float | int = 0.1
+    max_entropy: str = "log_context"
+    entropy_reduction: str = "position_sum"
+    threshold_init: float | int = 0.5
+    temperature_init: float | int = 1e-2
+    temperature_parametrization: str = "identity"
+    trainable_scales: str = "alpha+beta"
+    leaky_slope_init: float | int = 0.01
+    norm_statistics: str = "process"
+    layer_norm_epsilon: float = 1e-5
+    rotary_base: float | int = 10000.0
+    embedding_scale: float | int = 1.0
+    initializer_range: float = 0.02
+    use_cache: bool = True
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    pad_token_id: int | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Sorts architecture fields from the rest and checks all of them."""
+        kwargs = {self.attribute_map.get(key, key): value for key, value in kwargs.items()}
+        architecture = {
+            name: kwargs.pop(key) for name, key in _ARCHITECTURE_KEYS.items() if key in kwargs
+        }
+        for key in kwargs:
+            _check_known(key)
+        for key, allowed in _CHOICES.items():
+            if (value := getattr(self, key)) not in allowed:
+                raise ValueError(
+                    f"AeroConfig: {key} must be one of {', '.join(allowed)}, got {value!r}"
+                )
+        if len(architecture) == len(_ARCHITECTURE_KEYS):
+            spec = ArchitectureSpec.from_dict(architecture)
+        else:
+            spec = ArchitectureSpec.from_label("SM+LN+G", model="mini").replace(**architecture)
+        for name, value in spec.to_dict().items():
+            setattr(self, _ARCHITECTURE_KEYS[name], value)
+        super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def from_spec(cls, spec: ArchitectureSpec, **training_fields: Any) -> AeroConfig:
+        """The configuration of a network.
+
+        Args:
+            spec: the network.
+            **training_fields: fields of this class.
+        """
+        architecture: dict[str, Any] = {
+            _ARCHITECTURE_KEYS[name]: value for name, value in spec.to_dict().items()
+        }
+        return cls(**architecture, **training_fields)
+
+    @classmethod
+    def from_label(cls, label: str, *, model: str = "mini", **overrides: Any) -> AeroConfig:
+        """The configuration of a labelled network.
+
+        Args:
+            label: such as ``"SM+ScFuFFN"``.
+            model: name of a size preset (`ArchitectureSpec.preset_names`).
+            **overrides: sizes and flags of `ArchitectureSpec` or fields of this class.
+        """
+        overrides = {cls.attribute_map.get(key, key): value for key, value in overrides.items()}
+        sizes = {name: overrides.pop(name) for name in _ARCHITECTURE_KEYS if name in overrides}
+        return cls.from_spec(ArchitectureSpec.from_label(label, model=model, **sizes), **overrides)
+
+    @property
+    def spec(self) -> ArchitectureSpec:
+        """The architecture, from the configuration's present attributes."""
+        return ArchitectureSpec.from_dict(
+            {name: getattr(self, key) for name, key in _ARCHITECTURE_KEYS.items()}
+        )
+
+
+def _check_known(key: str) -> None:
+    own = {field.name for field in fields(AeroConfig)}
+    if key in _FOREIGN_KEYS or key in own:
+        return
+    known = sorted({*own, *_ARCHITECTURE_KEYS.values(), *AeroConfig.attribute_map})
+    nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.0)[0]
+    raise ValueError(f"AeroConfig: unknown key {key!r}; did you mean {nearest!r}?")

@@ -1,0 +1,404 @@
+"""AERO networks as `transformers` models: the decoder and its language-modelling head.
+
+Letters: B batch, T tokens of this call, S tokens with cached ones, H heads, C width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import Cache, DynamicCache, GenerationMixin, PreTrainedModel
+from transformers.masking_utils import create_causal_mask
+from transformers.utils.generic import can_return_tuple
+
+from aero import ops
+from aero.models.building import build_block, build_norm
+from aero.models.configuration import AeroConfig
+from aero.models.hugging_face_attention import ATTENTION_NAMES
+from aero.models.initialization import initialize_module
+from aero.models.outputs import AeroCausalLMOutput, AeroModelOutput
+from aero.nn import Block, KeyValueCache, SequenceContext, rotary_tables
+from aero.nn.block import normalize
+
+
+class AeroPreTrainedModel(PreTrainedModel):  # type: ignore[no-untyped-call]
+    """What all AERO models share: configuration, initialization, the attention they accept."""
+
+    config_class = AeroConfig
+    base_model_prefix = "transformer"
+    supports_gradient_checkpointing = True
+    accepts_loss_kwargs = True
+    _no_split_modules = ["Block"]  # noqa: RUF012
+    _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
+    _can_compile_fullgraph = True
+    config: AeroConfig
+
+    def _init_weights(self, module: nn.Module) -> None:
+        with torch.no_grad():
+            if isinstance(module, AeroModel) and module.negative_slope is not None:
+                nn.init.constant_(module.negative_slope, self.config.leaky_slope_init)
+            initialize_module(module, self.config)
+
+    def _check_and_adjust_attn_implementation(
+        self, attn_implementation: str | None, *args: Any, **kwargs: Any
+    ) -> str:
+        name = "aero" if attn_implementation is None else attn_implementation
+        if name not in ATTENTION_NAMES:
+            raise ValueError(
+                f"AERO models compute attention with 'aero' or 'aero_entropy', got {name!r}: "
+                "another implementation would ignore temperatures and return no entropies"
+            )
+        return name
+
+    @classmethod
+    def _can_set_attn_implementation(cls) -> bool:
+        return True
+
+
+class AeroModel(AeroPreTrainedModel):  # type: ignore[no-untyped-call]
+    """The decoder without its head.
+
+    Args:
+        config: the network.
+
+    Example:
+        >>> import torch
+        >>> model = AeroModel(AeroConfig.from_label("SM+ScFuFFN", model="tiny"))
+        >>> output = model(torch.tensor([[1, 2, 3]]))
+        >>> output.last_hidden_state.shape, len(output.entropies), output.entropies[0].shape
+        (torch.Size([1, 3, 32]), 2, torch.Size([1, 2, 3]))
+    """
+
+    def __init__(self, config: AeroConfig) -> None:
+        super().__init__(config)
+        spec = config.spec
+        self.wte = nn.Embedding(spec.vocab_size, spec.width)
+        has_learned_positions = spec.rotary_fraction == 0
+        self.wpe = nn.Embedding(spec.context_length, spec.width) if has_learned_positions else None
+        self.h = nn.ModuleList(build_block(config, index) for index in range(spec.num_layers))
+        self.ln_f = build_norm(config, spec.final_norm)
+        has_slope = spec.ffn == "leaky_relu_global" and spec.num_pruned_ffns < spec.num_layers
+        self.negative_slope = (
+            nn.Parameter(torch.full((1,), float(config.leaky_slope_init))) if has_slope else None
+        )
+        self.rotary_dim = int(spec.rotary_fraction * spec.head_dim)
+        self.context_length = spec.context_length
+        self.gradient_checkpointing = False
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    def blocks(self) -> list[Block]:
+        """The layers, first to last."""
+        return cast("list[Block]", list(self.h))
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """The token embeddings, [V, C]."""
+        return self.wte
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replaces the token embeddings."""
+        self.wte = cast(nn.Embedding, value)
+
+    @can_return_tuple  # type: ignore[untyped-decorator]
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+    ) -> AeroModelOutput:
+        """Runs the decoder.
+
+        Args:
+            input_ids: [B, T] token ids; or give `inputs_embeds`.
+            attention_mask: [B, S], 0 for padding, or a boolean [B, 1, T, S], True where visible.
+            position_ids: [B, T] or [1, T]; default: consecutive, after the cached tokens.
+            past_key_values: cache of earlier calls.
+            inputs_embeds: [B, T, C] in place of token embeddings, before `embedding_scale`.
+            use_cache: return a cache; default: as the configuration says, never in training.
+            output_attentions: repeat the entropies as `attentions`.
+            output_hidden_states: return every layer's output.
+
+        Raises:
+            ValueError: a sequence or position beyond the context length, neither or both of
+                `input_ids` and `inputs_embeds`, or a cache together with gradient checkpointing.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("AeroModel: give either input_ids or inputs_embeds")
+        stream: Tensor = self.wte(input_ids) if inputs_embeds is None else inputs_embeds
+        past_key_values = self._cache(past_key_values, use_cache)
+        context = self._context(stream, attention_mask, position_ids, past_key_values)
+        if self.config.embedding_scale != 1:
+            stream = stream * self.config.embedding_scale
+        if self.wpe is not None:
+            stream = stream + self._position_embeddings(context, stream.shape[1])
+
+        hidden_states, entropies = [stream], []
+        for block in self.blocks():
+            if self.gradient_checkpointing and self.training:
+                stream, entropy = self._gradient_checkpointing_func(block.__call__, stream, context)
+            else:
+                stream, entropy = block(stream, context)
+            hidden_states.append(stream)
+            entropies.append(entropy)
+        stream = hidden_states[-1] = normalize(self.ln_f, stream, context.token_mask)
+        return AeroModelOutput(
+            last_hidden_state=stream,
+            past_key_values=past_key_values,
+            hidden_states=tuple(hidden_states) if output_hidden_states else None,
+            attentions=tuple(entropies) if output_attentions else None,
+            entropies=tuple(entropies),
+        )
+
+    def _cache(self, past_key_values: Cache | None, use_cache: bool | None) -> Cache | None:
+        if use_cache is None:
+            use_cache = past_key_values is not None or (self.config.use_cache and not self.training)
+        if not use_cache:
+            return None
+        if self.gradient_checkpointing and self.training:
+            raise ValueError(
+                "AeroModel: use_cache must be False with gradient checkpointing, which would write "
+                "to the cache twice"
+            )
+        return DynamicCache(config=self.config) if past_key_values is None else past_key_values
+
+    def _context(
+        self,
+        stream: Tensor,
+        attention_mask: Tensor | None,
+        position_ids: Tensor | None,
+        past_key_values: Cache | None,
+    ) -> SequenceContext:
+        num_tokens = stream.shape[1]
+        # Without positions from the caller no sequence is packed, so the mask may stay implicit.
+        mask = create_causal_mask(
+            config=self.config,
+            inputs_embeds=stream,
+            attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            position_ids=position_ids,
+        )
+        token_mask = None
+        if attention_mask is not None and attention_mask.dim() == 2:
+            token_mask = attention_mask[:, -num_tokens:].bool()
+        first_position: Any = 0 if past_key_values is None else past_key_values.get_seq_length()
+        if isinstance(first_position, Tensor):  # a cache of fixed size counts on the device
+            if position_ids is None:
+                position_ids = first_position + torch.arange(num_tokens, device=stream.device)
+                position_ids = position_ids.unsqueeze(0)
+            first_position = 0
+        self._check_positions(position_ids, first_position + num_tokens)
+        rotary = None
+        if self.rotary_dim:
+            ids = position_ids
+            if ids is None:
+                ids = torch.arange(
+                    first_position, first_position + num_tokens, device=stream.device
+                )
+                ids = ids.unsqueeze(0)
+            rotary = rotary_tables(ids, self.rotary_dim, base=self.config.rotary_base)
+        return SequenceContext(
+            mask=cast("Tensor | None", mask),
+            token_mask=token_mask,
+            position_ids=position_ids,
+            first_position=first_position,
+            rotary=rotary,
+            cache=cast("KeyValueCache | None", past_key_values),
+            negative_slope=self.negative_slope,
+        )
+
+    def _check_positions(self, position_ids: Tensor | None, length: int) -> None:
+        if position_ids is not None:
+            # A compiled graph cannot look at values; there the lookup of the position fails.
+            if torch.compiler.is_compiling() or position_ids.numel() == 0:
+                return
+            length = int(position_ids.max()) + 1
+        if length > self.context_length:
+            raise ValueError(
+                f"AeroModel: position {length - 1} lies beyond the trained context of "
+                f"{self.context_length} tokens"
+            )
+
+    def _position_embeddings(self, context: SequenceContext, num_tokens: int) -> Tensor:
+        assert self.wpe is not None
+        if context.position_ids is not None:
+            return self.wpe(context.position_ids)  # type: ignore[no-any-return]
+        first = context.first_position
+        return self.wpe.weight[first : first + num_tokens]
+
+
+class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-call]
+    """An AERO language model: decoder, head, loss and entropy penalty.
+
+    Args:
+        config: the network and the training of its own parts.
+
+    Example:
+        >>> import torch
+        >>> model = AeroForCausalLM(AeroConfig.from_label("EReg(SM(t)+ScFuFFN)", model="tiny"))
+        >>> tokens = torch.randint(256, (2, 32))
+        >>> output = model(tokens, labels=tokens)
+        >>> output.logits.shape, output.loss.dim(), output.entropy_loss.dim()
+        (torch.Size([2, 32, 256]), 0, 0)
+    """
+
+    _tied_weights_keys = {"lm_head.weight": "transformer.wte.weight"}  # noqa: RUF012
+
+    def __init__(self, config: AeroConfig) -> None:
+        super().__init__(config)
+        self.transformer = AeroModel(config)
+        self.lm_head = nn.Linear(config.spec.width, config.spec.vocab_size, bias=False)
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    @can_return_tuple  # type: ignore[untyped-decorator]
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        num_items_in_batch: int | Tensor | None = None,
+    ) -> AeroCausalLMOutput:
+        """Logits, and with labels the losses.
+
+        In training `loss` is ``lm_loss + entropy_weight * w * entropy_loss``. ``w`` is 1, except
+        with ``"query_mean"`` and `num_items_in_batch`: there a mean over part of an optimizer step
+        counts with that part's share of the predicted tokens. In evaluation `loss` is `lm_loss`.
+
+        Args:
+            input_ids: [B, T] token ids; or give `inputs_embeds`.
+            attention_mask: as in `AeroModel.forward`. Padding tokens enter no statistic and no
+                penalty.
+            position_ids: as in `AeroModel.forward`.
+            past_key_values: as in `AeroModel.forward`.
+            inputs_embeds: as in `AeroModel.forward`.
+            labels: [B, T], the tokens themselves (they are shifted here), -100 where not counted.
+            use_cache: as in `AeroModel.forward`.
+            output_attentions: as in `AeroModel.forward`.
+            output_hidden_states: as in `AeroModel.forward`.
+            logits_to_keep: compute logits for the last so many tokens, or at these indices; 0
+                means all.
+            num_items_in_batch: predicted tokens of the whole optimizer step (all micro-batches
+                and processes); then `lm_loss` is the sum over this call divided by it.
+        """
+        outputs: AeroModelOutput = self.transformer(
+            input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            output_attentions=output_attentions,
+            output_hidden_states=output_hidden_states,
+            return_dict=True,
+        )
+        hidden = outputs.last_hidden_state
+        assert hidden is not None and outputs.entropies is not None
+        if isinstance(logits_to_keep, Tensor):
+            hidden = hidden[:, logits_to_keep]
+        elif logits_to_keep:
+            hidden = hidden[:, -logits_to_keep:]
+        logits = self.lm_head(hidden)
+
+        loss = lm_loss = entropy_loss = None
+        if labels is not None:
+            loss = lm_loss = _language_model_loss(logits, labels, num_items_in_batch)
+            if self.config.spec.entropy_regularized:
+                entropy_loss = self._entropy_loss(outputs.entropies, attention_mask)
+                if self.training:
+                    weight = self._penalty_weight(labels, num_items_in_batch)
+                    loss = lm_loss + weight * entropy_loss
+        return AeroCausalLMOutput(
+            loss=loss,
+            lm_loss=lm_loss,
+            entropy_loss=entropy_loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+            entropies=outputs.entropies,
+        )
+
+    def head_temperatures(self) -> list[npt.NDArray[np.float32]] | None:
+        """The temperatures of every layer, L arrays [H, T]; None for networks without."""
+        spec = self.config.spec
+        if spec.temperature == "none":
+            return None
+        shape = (spec.num_heads, spec.context_length)
+        temperatures = []
+        for block in self.transformer.blocks():
+            assert block.attn.temperature is not None
+            values = block.attn.temperature().detach().float().cpu().numpy()
+            if values.ndim == 1:
+                values = values[:, None]
+            temperatures.append(np.broadcast_to(values, shape).copy())
+        return temperatures
+
+    def head_thresholds(self) -> npt.NDArray[np.float32] | None:
+        """The learned thresholds as fractions of the maximal entropy, [L, H]; None without."""
+        if not self.config.spec.entropy_regularized:
+            return None
+        return self._thresholds().detach().float().cpu().numpy()
+
+    def _thresholds(self) -> Tensor:
+        thresholds = [block.attn.entropy_threshold for block in self.transformer.blocks()]
+        return torch.stack(cast("list[Tensor]", thresholds))
+
+    def _entropy_loss(self, entropies: tuple[Tensor, ...], attention_mask: Tensor | None) -> Tensor:
+        config = self.config
+        row_mask = visible_keys = context_length = None
+        if attention_mask is not None and attention_mask.dim() == 2:
+            row_mask = attention_mask[:, -entropies[0].shape[-1] :].bool()
+        if config.max_entropy == "log_context":
+            context_length = config.spec.context_length
+        elif attention_mask is not None:
+            visible_keys = _visible_keys(attention_mask, entropies[0].shape[-1])
+        return ops.entropy_regularization(
+            entropies,
+            self._thresholds(),
+            margin=config.tolerance_margin,
+            max_entropy=config.max_entropy,  # type: ignore[arg-type]
+            visible_keys=visible_keys,
+            row_mask=row_mask,
+            context_length=context_length,
+            reduction=config.entropy_reduction,  # type: ignore[arg-type]
+        )
+
+    def _penalty_weight(
+        self, labels: Tensor, num_items_in_batch: int | Tensor | None
+    ) -> float | Tensor:
+        weight = self.config.entropy_weight
+        if num_items_in_batch is None or self.config.entropy_reduction == "position_sum":
+            return weight
+        return weight * labels[:, 1:].ne(-100).sum() / num_items_in_batch
+
+
+def _language_model_loss(
+    logits: Tensor, labels: Tensor, num_items_in_batch: int | Tensor | None
+) -> Tensor:
+    # Labels move one to the left instead of logits to the right: no copy of [B, T, V].
+    targets = F.pad(labels[:, 1:], (0, 1), value=-100).flatten()
+    reduction = "mean" if num_items_in_batch is None else "sum"
+    loss = F.cross_entropy(logits.flatten(0, 1).float(), targets, reduction=reduction)
+    return loss if num_items_in_batch is None else loss / num_items_in_batch
+
+
+def _visible_keys(attention_mask: Tensor, num_tokens: int) -> Tensor:
+    """How many keys each query sees, [B, T]."""
+    if attention_mask.dim() == 4:
+        return attention_mask[:, 0].sum(dim=-1)
+    return attention_mask.long().cumsum(dim=-1)[:, -num_tokens:]

@@ -1,0 +1,56 @@
+"""What the models return."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+from transformers import Cache
+from transformers.utils.generic import ModelOutput
+
+
+@dataclass
+class AeroModelOutput(ModelOutput):
+    """Of `AeroModel`.
+
+    Attributes:
+        last_hidden_state: [B, T, C], after the final norm where there is one.
+        past_key_values: the cache, when one is used.
+        hidden_states: L + 1 tensors [B, T, C] on request: the embeddings and every layer's output,
+            the last of them `last_hidden_state`.
+        attentions: the entropies again, when ``output_attentions=True`` asks for them.
+        entropies: L tensors [B, H, T], nats, float32.
+    """
+
+    last_hidden_state: Tensor | None = None
+    past_key_values: Cache | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+    entropies: tuple[Tensor, ...] | None = None
+
+
+@dataclass
+class AeroCausalLMOutput(ModelOutput):
+    """Of `AeroForCausalLM`.
+
+    Attributes:
+        loss: what to minimize, 0-D; in training `lm_loss` plus the weighted penalty, in evaluation
+            `lm_loss`.
+        lm_loss: cross entropy, nats per predicted token (summed and divided by
+            `num_items_in_batch` where that is given), 0-D.
+        entropy_loss: the penalty before its weight, 0-D; None for networks without it.
+        logits: [B, T, V].
+        past_key_values: as in `AeroModelOutput`.
+        hidden_states: as in `AeroModelOutput`.
+        attentions: as in `AeroModelOutput`.
+        entropies: as in `AeroModelOutput`.
+    """
+
+    loss: Tensor | None = None
+    lm_loss: Tensor | None = None
+    entropy_loss: Tensor | None = None
+    logits: Tensor | None = None
+    past_key_values: Cache | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+    entropies: tuple[Tensor, ...] | None = None

@@ -1,0 +1,41 @@
+"""Modules to compose AERO networks from: attention with entropies, feed-forwards, norms, blocks."""
+
+from aero.nn.attention import (
+    CausalSelfAttention,
+    KeyValueCache,
+    SequenceContext,
+    ShapedSelfAttention,
+    causal_attention,
+    uniform_attention,
+)
+from aero.nn.block import Block
+from aero.nn.feed_forward import (
+    FeedForward,
+    FusedFeedForward,
+    ScaledFeedForward,
+    ScaledFusedFeedForward,
+)
+from aero.nn.norm import FoldableNorm
+from aero.nn.rotary import apply_rotary, rotary_tables
+from aero.nn.temperature import Temperature
+from aero.nn.weight_normalization import normalize_weight, remove_weight_normalization
+
+__all__ = [
+    "Block",
+    "CausalSelfAttention",
+    "FeedForward",
+    "FoldableNorm",
+    "FusedFeedForward",
+    "KeyValueCache",
+    "ScaledFeedForward",
+    "ScaledFusedFeedForward",
+    "SequenceContext",
+    "ShapedSelfAttention",
+    "Temperature",
+    "apply_rotary",
+    "causal_attention",
+    "normalize_weight",
+    "remove_weight_normalization",
+    "rotary_tables",
+    "uniform_attention",
+]

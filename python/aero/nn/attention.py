@@ -1,0 +1,308 @@
+"""Causal self-attention that also returns the entropy of every attention row.
+
+Letters: B batch, T queries, S keys (cached ones included), H heads, D head width, C model width.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from aero import ops
+from aero.nn.rotary import RotaryTables, apply_rotary
+from aero.nn.temperature import Temperature
+
+
+class KeyValueCache(Protocol):
+    """What attention needs of a cache; `transformers` caches have it."""
+
+    def update(self, keys: Tensor, values: Tensor, layer_index: int) -> tuple[Tensor, Tensor]:
+        """Appends keys and values [B, H, T, D] of a layer and returns all of that layer."""
+        ...
+
+
+@dataclass(frozen=True)
+class SequenceContext:
+    """What all layers of one forward share about its sequences.
+
+    Attributes:
+        mask: [B or 1, H or 1, T, S] boolean, True where a query sees a key; None means causal.
+        token_mask: [B, T] boolean, False for padding tokens; None when there are none.
+        position_ids: [B, T] integers; None for consecutive positions from `first_position`.
+        first_position: position of the first query when `position_ids` is None.
+        rotary: tables of `rotary_tables`; None without rotary positions.
+        cache: keys and values of earlier calls; None without.
+        negative_slope: the network's leaky ReLU slope, [1], where it has one for all layers.
+    """
+
+    mask: Tensor | None = None
+    token_mask: Tensor | None = None
+    position_ids: Tensor | None = None
+    first_position: int = 0
+    rotary: RotaryTables | None = None
+    cache: KeyValueCache | None = None
+    negative_slope: Tensor | None = None
+
+
+def causal_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Tensor | None = None,
+    temperature: Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Attention as a decoder calls it: causal unless a mask says what is visible.
+
+    Args:
+        query: [B, H, T, D].
+        key: [B, H, S, D].
+        value: [B, H, S, D].
+        mask: boolean, broadcastable to [B, H, T, S], causality included. Without one and with
+            S > T > 1 the keys beyond T are the unwritten rest of a preallocated cache.
+        temperature: as in `aero.ops.attention_entropy`.
+        scale: of the scores; default ``1 / sqrt(D)``.
+
+    Returns:
+        Output [B, H, T, D] and row entropies [B, H, T], nats, float32.
+    """
+    key, value = written_keys(key, value, query.shape[2], mask)
+    output, entropy, _ = ops.attention_entropy(
+        query, key, value, temperature=temperature, mask=mask, is_causal=mask is None, scale=scale
+    )
+    return output, entropy
+
+
+def written_keys(
+    key: Tensor, value: Tensor, num_queries: int, mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Drops the unwritten end of a preallocated cache at its first, unmasked, call."""
+    if mask is None and 1 < num_queries < key.shape[2]:
+        return key[:, :, :num_queries], value[:, :, :num_queries]
+    return key, value
+
+
+def uniform_attention(value: Tensor, num_queries: int, mask: Tensor | None = None) -> Tensor:
+    """Mean of the visible values of every query, [B, H, T, D]: attention with equal scores.
+
+    Args:
+        value: [B, H, S, D].
+        num_queries: T; without a mask the last query sees all keys, the one before one fewer, ...
+        mask: boolean, broadcastable to [B, H, T, S]. A query that sees nothing gets zeros.
+    """
+    if mask is not None:
+        weights = mask.to(value.dtype)
+        return weights @ value / weights.sum(dim=-1, keepdim=True).clamp(min=1)
+    num_keys = value.shape[2]
+    counts = torch.arange(1, num_keys + 1, device=value.device).unsqueeze(-1)
+    means = value.cumsum(dim=2, dtype=torch.promote_types(value.dtype, torch.float32)) / counts
+    return means[:, :, num_keys - num_queries :].to(value.dtype)
+
+
+class CausalSelfAttention(nn.Module):
+    """Multi-head attention with an optional learnable temperature.
+
+    Args:
+        width: C.
+        num_heads: H.
+        head_dim: D, default C / H; need not be C / H.
+        temperature: None for 1.
+        entropy_threshold: start of the regularization thresholds, a fraction of the maximal
+            entropy, one per head; None for an attention that is not regularized.
+        separate_projections: three matrices `q_attn`, `k_attn`, `v_attn` in place of one `c_attn`,
+            for normalizations that act on each of them.
+        layer_index: this layer's place in the cache.
+
+    Example:
+        >>> import torch
+        >>> output, entropy = CausalSelfAttention(16, 4)(torch.randn(2, 5, 16), SequenceContext())
+        >>> output.shape, entropy.shape
+        (torch.Size([2, 5, 16]), torch.Size([2, 4, 5]))
+    """
+
+    def __init__(
+        self,
+        width: int,
+        num_heads: int,
+        head_dim: int | None = None,
+        *,
+        temperature: Temperature | None = None,
+        entropy_threshold: float | None = None,
+        separate_projections: bool = False,
+        layer_index: int = 0,
+    ) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.head_dim = _head_dim(width, num_heads, head_dim)
+        self.layer_index = layer_index
+        inner_width = num_heads * self.head_dim
+        if separate_projections:
+            self.q_attn = nn.Linear(width, inner_width)
+            self.k_attn = nn.Linear(width, inner_width)
+            self.v_attn = nn.Linear(width, inner_width)
+        else:
+            self.c_attn = nn.Linear(width, 3 * inner_width)
+        self.separate_projections = separate_projections
+        self.c_proj = nn.Linear(inner_width, width)
+        self.temperature = temperature
+        self.entropy_threshold = _thresholds(num_heads, entropy_threshold)
+
+    def forward(self, inputs: Tensor, context: SequenceContext) -> tuple[Tensor, Tensor]:
+        """Returns the output, [B, T, C], and the row entropies, [B, H, T], nats, float32.
+
+        Args:
+            inputs: [B, T, C].
+            context: mask, positions and cache of this call.
+        """
+        if self.separate_projections:
+            projected = (self.q_attn(inputs), self.k_attn(inputs), self.v_attn(inputs))
+        else:
+            projected = self.c_attn(inputs).split(self.num_heads * self.head_dim, dim=-1)
+        query, key, value = (_split_heads(part, self.num_heads) for part in projected)
+        query, key, value = _place(query, key, value, context, self.layer_index)
+        output, entropy = causal_attention(
+            query,
+            key,
+            value,
+            mask=context.mask,
+            temperature=_temperatures(self.temperature, context, inputs.shape[1]),
+        )
+        return self.c_proj(output.transpose(1, 2).flatten(2)), entropy
+
+
+class ShapedSelfAttention(nn.Module):
+    """Shaped attention without value and output projections (He & Hofmann, ICLR 2024).
+
+    The values are the inputs, split into heads; the attention matrix of each head is
+    ``alpha * I + beta * softmax(.) - gamma * C`` with C the uniform causal attention. Query weights
+    start at zero, so that the softmax equals C and every head starts as ``alpha * I``.
+
+    Args:
+        width: C, a multiple of H.
+        num_heads: H.
+        head_dim: D of queries and keys, default C / H.
+        temperature: None for 1.
+        entropy_threshold: as in `CausalSelfAttention`.
+        layer_index: this layer's place in the cache.
+
+    Attributes:
+        alpha: [H], starts at 1.
+        beta: [H], starts at 1.
+        gamma: [H], starts at 1.
+
+    Example:
+        >>> import torch
+        >>> x = torch.randn(2, 5, 16)
+        >>> output, _ = ShapedSelfAttention(16, 4)(x, SequenceContext())
+        >>> torch.allclose(output, x, atol=1e-5)
+        True
+    """
+
+    def __init__(
+        self,
+        width: int,
+        num_heads: int,
+        head_dim: int | None = None,
+        *,
+        temperature: Temperature | None = None,
+        entropy_threshold: float | None = None,
+        layer_index: int = 0,
+    ) -> None:
+        super().__init__()
+        if width % num_heads:
+            raise ValueError(
+                "ShapedSelfAttention: width must be a multiple of num_heads, since the inputs are "
+                f"the values of the heads, got width {width} and num_heads {num_heads}"
+            )
+        self.num_heads = num_heads
+        self.head_dim = _head_dim(width, num_heads, head_dim)
+        self.layer_index = layer_index
+        self.q_attn = nn.Linear(width, num_heads * self.head_dim)
+        self.k_attn = nn.Linear(width, num_heads * self.head_dim)
+        nn.init.zeros_(self.q_attn.weight)
+        nn.init.zeros_(self.q_attn.bias)
+        self.alpha = nn.Parameter(torch.ones(num_heads))
+        self.beta = nn.Parameter(torch.ones(num_heads))
+        self.gamma = nn.Parameter(torch.ones(num_heads))
+        self.temperature = temperature
+        self.entropy_threshold = _thresholds(num_heads, entropy_threshold)
+
+    def forward(self, inputs: Tensor, context: SequenceContext) -> tuple[Tensor, Tensor]:
+        """Returns the output, [B, T, C], and the softmax's row entropies, [B, H, T]."""
+        num_queries = inputs.shape[1]
+        own_value = _split_heads(inputs, self.num_heads)
+        query, key, value = _place(
+            _split_heads(self.q_attn(inputs), self.num_heads),
+            _split_heads(self.k_attn(inputs), self.num_heads),
+            own_value,
+            context,
+            self.layer_index,
+        )
+        key, value = written_keys(key, value, num_queries, context.mask)
+        # The operator takes one head width: zeros added to q and k change no score, and outputs of
+        # zeros added to the values are cut off again.
+        value_dim = value.shape[-1]
+        common = max(self.head_dim, value_dim)
+        attended, entropy = causal_attention(
+            _widen(query, common),
+            _widen(key, common),
+            _widen(value.to(query.dtype), common),
+            mask=context.mask,
+            temperature=_temperatures(self.temperature, context, num_queries),
+            scale=1 / math.sqrt(self.head_dim),
+        )
+        alpha, beta, gamma = (
+            factor.view(-1, 1, 1) for factor in (self.alpha, self.beta, self.gamma)
+        )
+        uniform = uniform_attention(value, num_queries, context.mask)
+        output = alpha * own_value + beta * attended[..., :value_dim] - gamma * uniform
+        return output.transpose(1, 2).flatten(2), entropy
+
+
+def _head_dim(width: int, num_heads: int, head_dim: int | None) -> int:
+    if head_dim is None and width % num_heads:
+        raise ValueError(
+            f"head_dim must be given when width {width} is no multiple of num_heads {num_heads}"
+        )
+    return width // num_heads if head_dim is None else head_dim
+
+
+def _thresholds(num_heads: int, start: float | None) -> nn.Parameter | None:
+    return None if start is None else nn.Parameter(torch.full((num_heads,), start))
+
+
+def _split_heads(projected: Tensor, num_heads: int) -> Tensor:
+    """[B, T, H * D] -> [B, H, T, D], a view."""
+    return projected.view(*projected.shape[:-1], num_heads, -1).transpose(1, 2)
+
+
+def _place(
+    query: Tensor, key: Tensor, value: Tensor, context: SequenceContext, layer_index: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Rotates queries and keys to their positions and joins the cached keys and values."""
+    if context.rotary is not None:
+        query, key = apply_rotary(query, context.rotary), apply_rotary(key, context.rotary)
+    if context.cache is not None:
+        key, value = context.cache.update(key, value, layer_index)
+    return query, key, value
+
+
+def _temperatures(
+    temperature: Temperature | None, context: SequenceContext, num_queries: int
+) -> Tensor | None:
+    if temperature is None:
+        return None
+    values: Tensor = temperature(
+        context.position_ids, first_position=context.first_position, num_positions=num_queries
+    )
+    return values
+
+
+def _widen(heads: Tensor, width: int) -> Tensor:
+    missing = width - heads.shape[-1]
+    return nn.functional.pad(heads, (0, missing)) if missing else heads

@@ -1,0 +1,107 @@
+"""One layer: attention and feed-forward joined by a residual scheme."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from aero.nn.attention import CausalSelfAttention, SequenceContext, ShapedSelfAttention
+from aero.nn.feed_forward import (
+    FeedForward,
+    FusedFeedForward,
+    ScaledFeedForward,
+    ScaledFusedFeedForward,
+)
+from aero.nn.norm import FoldableNorm
+
+Norm = nn.LayerNorm | FoldableNorm
+Residual = Literal["sequential", "parallel", "skipless"]
+
+# Start of the trainable gain on a skipless block's feed-forward (He & Hofmann, 2024).
+INITIAL_GAIN = 0.1
+
+
+def normalize(norm: Norm | None, stream: Tensor, token_mask: Tensor | None) -> Tensor:
+    """Applies a norm that may be absent; foldable statistics leave masked tokens out."""
+    if norm is None:
+        return stream
+    if isinstance(norm, FoldableNorm):
+        return norm(stream, token_mask)  # type: ignore[no-any-return]
+    return norm(stream)  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    """A transformer layer.
+
+    - ``"sequential"`` (GPT-2): ``Y = X + MHA(N1(X))``, ``X' = Y + FFN(N2(Y))``.
+    - ``"parallel"`` (Pythia): ``X' = X + MHA(N1(X)) + FFN(N2(X))``.
+    - ``"skipless"`` (He & Hofmann, 2024): ``X' = MHA(N1(X)) + g * FFN(N1(X))``, g learned from 0.1.
+
+    A scaled feed-forward replaces ``Y + FFN`` by ``beta * Y + FFN / alpha``, except in a skipless
+    block, where g takes the place of both scales.
+
+    Args:
+        attn: the attention.
+        mlp: the feed-forward; None for a pruned one, whose sub-block is then absent.
+        ln_1: the norm before the attention; None without.
+        ln_2: the norm before the feed-forward; None without, and always in a skipless block.
+        residual: the scheme.
+
+    Example:
+        >>> import torch
+        >>> from aero.nn import CausalSelfAttention, FeedForward
+        >>> block = Block(CausalSelfAttention(16, 4), FeedForward(16, 64))
+        >>> stream, entropy = block(torch.randn(2, 5, 16), SequenceContext())
+        >>> stream.shape, entropy.shape
+        (torch.Size([2, 5, 16]), torch.Size([2, 4, 5]))
+    """
+
+    def __init__(
+        self,
+        attn: CausalSelfAttention | ShapedSelfAttention,
+        mlp: FeedForward | FusedFeedForward | None,
+        ln_1: Norm | None = None,
+        ln_2: Norm | None = None,
+        *,
+        residual: Residual = "sequential",
+    ) -> None:
+        super().__init__()
+        self.ln_1 = ln_1
+        self.attn = attn
+        self.ln_2 = ln_2
+        self.mlp = mlp
+        self.residual = residual
+        has_gain = residual == "skipless" and mlp is not None
+        self.gain = nn.Parameter(torch.full((1,), INITIAL_GAIN)) if has_gain else None
+
+    def forward(self, stream: Tensor, context: SequenceContext) -> tuple[Tensor, Tensor]:
+        """Returns the new stream, [B, T, C], and the attention's row entropies, [B, H, T]."""
+        inputs = normalize(self.ln_1, stream, context.token_mask)
+        attended, entropy = self.attn(inputs, context)
+        if self.residual == "parallel":
+            return attended + self._after_feed_forward(stream, context), entropy
+        if self.residual == "sequential":
+            return self._after_feed_forward(stream + attended, context), entropy
+        if self.gain is not None:
+            attended = attended + self.gain * self._feed_forward(inputs, context)
+        return attended, entropy
+
+    def _after_feed_forward(self, stream: Tensor, context: SequenceContext) -> Tensor:
+        """The stream after the feed-forward sub-block, its residual connection included."""
+        mlp, norm = self.mlp, self.ln_2
+        if mlp is None:
+            return stream
+        if isinstance(mlp, ScaledFusedFeedForward) and not isinstance(norm, nn.LayerNorm):
+            scale = None if norm is None else norm.scale(stream, context.token_mask)
+            return mlp.scaled(stream, input_scale=scale)
+        inputs = normalize(norm, stream, context.token_mask)
+        if isinstance(mlp, (ScaledFeedForward, ScaledFusedFeedForward)):
+            return mlp.scaled(stream, inputs)
+        return stream + self._feed_forward(inputs, context)
+
+    def _feed_forward(self, inputs: Tensor, context: SequenceContext) -> Tensor:
+        if isinstance(self.mlp, FeedForward) and self.mlp.activation == "leaky_relu":
+            return self.mlp(inputs, context.negative_slope)  # type: ignore[no-any-return]
+        return self.mlp(inputs)  # type: ignore[misc,no-any-return]

@@ -1,0 +1,176 @@
+"""Feed-forward networks: two layers with or without activation, fused, and scaled."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from aero import ops
+
+Activation = Literal["gelu", "relu", "leaky_relu", "linear"]
+_ACTIVATIONS = ("gelu", "relu", "leaky_relu", "linear")
+
+
+class FeedForward(nn.Module):
+    """``FFN(x) = act(x W_in + b_in) W_out + b_out``.
+
+    Args:
+        width: C.
+        hidden_width: inner width F.
+        activation: ``"gelu"`` (tanh form, as GPT-2), ``"relu"``, ``"leaky_relu"`` (learned slope)
+            or ``"linear"`` (nothing between the two layers).
+        negative_slope: start of this layer's own leaky slope; None when the slope comes with each
+            call (one slope for a whole network).
+
+    Example:
+        >>> import torch
+        >>> FeedForward(8, 32, "relu")(torch.zeros(2, 3, 8)).shape
+        torch.Size([2, 3, 8])
+    """
+
+    def __init__(
+        self,
+        width: int,
+        hidden_width: int,
+        activation: Activation = "gelu",
+        *,
+        negative_slope: float | None = None,
+    ) -> None:
+        super().__init__()
+        if activation not in _ACTIVATIONS:
+            raise ValueError(
+                f"FeedForward: activation must be one of {', '.join(_ACTIVATIONS)}, "
+                f"got {activation!r}"
+            )
+        self.activation = activation
+        self.c_fc = nn.Linear(width, hidden_width)
+        self.c_proj = nn.Linear(hidden_width, width)
+        self.negative_slope = (
+            None if negative_slope is None else nn.Parameter(torch.full((1,), negative_slope))
+        )
+
+    def forward(self, inputs: Tensor, negative_slope: Tensor | None = None) -> Tensor:
+        """Returns FFN(inputs), [B, T, C].
+
+        Args:
+            inputs: [B, T, C].
+            negative_slope: [1], the network's leaky slope where this layer has none of its own.
+        """
+        hidden = self.c_fc(inputs)
+        if self.activation == "gelu":
+            hidden = F.gelu(hidden, approximate="tanh")
+        elif self.activation == "relu":
+            hidden = F.relu(hidden)
+        elif self.activation == "leaky_relu":
+            slope = self.negative_slope if negative_slope is None else negative_slope
+            if slope is None:
+                raise ValueError("FeedForward: leaky_relu needs a negative_slope, got none")
+            hidden = F.prelu(hidden, slope.to(hidden.dtype))
+        output: Tensor = self.c_proj(hidden)
+        return output
+
+    def extra_repr(self) -> str:
+        """The activation."""
+        return f"activation={self.activation!r}"
+
+
+class FusedFeedForward(nn.Module):
+    """``FFN(x) = x W + b``: the two layers of a linear FFN as one (AERO, Section 4.2).
+
+    Attributes:
+        weight: [C_in, C_out], the layout of `aero.ops.scaled_ffn`.
+        bias: [C].
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width, width))
+        self.bias = nn.Parameter(torch.zeros(width))
+        nn.init.normal_(self.weight, std=0.02)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Returns FFN(inputs), [B, T, C]."""
+        return F.linear(inputs, self.weight.t(), self.bias)
+
+    def extra_repr(self) -> str:
+        """The width."""
+        return str(self.weight.shape[0])
+
+
+class ScaledFeedForward(FeedForward):
+    """Linear FFN with learned scales: ``y = beta * stream + FFN(inputs) / alpha`` (AERO, Eq. 6).
+
+    Args:
+        width: C.
+        hidden_width: F.
+        trainable: which of ``"alpha"`` and ``"beta"`` are learned; the others stay 1.
+
+    Attributes:
+        alpha: [1], starts at 1.
+        beta: [1], starts at 1.
+    """
+
+    def __init__(
+        self, width: int, hidden_width: int, *, trainable: Collection[str] = ("alpha", "beta")
+    ) -> None:
+        super().__init__(width, hidden_width, "linear")
+        self.alpha, self.beta = _scales(trainable)
+
+    def scaled(self, stream: Tensor, inputs: Tensor) -> Tensor:
+        """Returns ``beta * stream + FFN(inputs) / alpha``, [B, T, C]."""
+        return self.beta * stream + self.forward(inputs) / self.alpha
+
+
+class ScaledFusedFeedForward(FusedFeedForward):
+    """Fused FFN with learned scales: ``y = beta * stream + (inputs W + b) / alpha`` (AERO, 4.2).
+
+    Args:
+        width: C.
+        trainable: which of ``"alpha"`` and ``"beta"`` are learned; the others stay 1.
+
+    Attributes:
+        alpha: [1], starts at 1.
+        beta: [1], starts at 1.
+
+    Example:
+        >>> import torch
+        >>> feed_forward = ScaledFusedFeedForward(4)
+        >>> _ = torch.nn.init.zeros_(feed_forward.weight)
+        >>> feed_forward.scaled(torch.ones(1, 1, 4)).tolist()
+        [[[1.0, 1.0, 1.0, 1.0]]]
+    """
+
+    def __init__(self, width: int, *, trainable: Collection[str] = ("alpha", "beta")) -> None:
+        super().__init__(width)
+        self.alpha, self.beta = _scales(trainable)
+
+    def scaled(
+        self, stream: Tensor, inputs: Tensor | None = None, *, input_scale: Tensor | None = None
+    ) -> Tensor:
+        """Returns ``beta * stream + (inputs W + b) / alpha``, [B, T, C].
+
+        Args:
+            stream: the residual stream, [B, T, C].
+            inputs: the FFN's input where it is not the stream itself, [B, T, C].
+            input_scale: [C], per-channel factor of the stream before W (a foldable norm). It goes
+                into the rows of W, ``(x * s) W = x (diag(s) W)``: a pass over C*C numbers in place
+                of several over B*T*C, and one operator call as without norm.
+        """
+        if inputs is not None:
+            return self.beta * stream + self.forward(inputs) / self.alpha
+        weight = self.weight if input_scale is None else input_scale.unsqueeze(-1) * self.weight
+        return ops.scaled_ffn(stream, weight, self.bias, alpha=self.alpha, beta=self.beta)
+
+
+def _scales(trainable: Collection[str]) -> tuple[nn.Parameter, nn.Parameter]:
+    unknown = sorted(set(trainable) - {"alpha", "beta"})
+    if unknown:
+        raise ValueError(f"trainable must name 'alpha' and 'beta' only, got {', '.join(unknown)}")
+    alpha, beta = (
+        nn.Parameter(torch.ones(1), requires_grad=name in trainable) for name in ("alpha", "beta")
+    )
+    return alpha, beta
