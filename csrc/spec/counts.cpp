@@ -201,7 +201,7 @@ std::string to_string(const NonlinearOperations& operations) {
   std::string text;
   const auto append = [&](std::string_view symbol, const OperationCount& operation) {
     if (operation.count == 0) return;
-    if (!text.empty()) text += " ";
+    if (!text.empty()) text += ' ';
     text += std::string(symbol) + ":" + std::to_string(operation.count) + "xR^{" +
             std::to_string(operation.rows) + "x" + std::to_string(operation.columns) + "}";
   };

@@ -28,7 +28,7 @@ TEST(ParameterCount, ChangesByWhatEachChoiceHas) {
   EXPECT_EQ(plain, V * d + T * d + L * (4 * (d * d + d) + 2 * d * F + F + d));
   EXPECT_EQ(gpt2_parameters("SM+LN") - plain, (2 * L + 1) * 2 * d);
   EXPECT_EQ(gpt2_parameters("SM+FN") - plain, (2 * L + 1) * d);
-  EXPECT_EQ(gpt2_parameters("SM+FN(scalar)") - plain, 2 * L + 1);
+  EXPECT_EQ(gpt2_parameters("SM+FN(scalar)") - plain, (2 * L + 1) * d);
   EXPECT_EQ(gpt2_parameters("SM+LN", {{"final_norm", std::string("none")}}) - plain, 4 * L * d);
   EXPECT_EQ(gpt2_parameters("SM+LN_i5"), gpt2_parameters("SM_i5") + (2 * L - 5 + 1) * 2 * d);
   EXPECT_EQ(gpt2_parameters("SM+R"), plain);
