@@ -11,13 +11,13 @@
 
 namespace aero::spec {
 
-enum class Family { kGpt2, kPythia };
+enum class Family : std::uint8_t { kGpt2, kPythia };
 
-enum class Norm { kNone, kLayer, kFoldableChannel, kFoldableScalar };
+enum class Norm : std::uint8_t { kNone, kLayer, kFoldableChannel, kFoldableScalar };
 
-enum class FinalNorm { kNone, kLayer, kFoldable };
+enum class FinalNorm : std::uint8_t { kNone, kLayer, kFoldable };
 
-enum class FeedForward {
+enum class FeedForward : std::uint8_t {
   kGelu,
   kRelu,
   kLeakyReluLayer,
@@ -31,9 +31,9 @@ enum class FeedForward {
 };
 
 // Linear layers under weight or spectral normalization.
-enum class NormalizedLayers { kFfn, kQk, kQkFfn, kQkvFfn, kQkvoFfn };
+enum class NormalizedLayers : std::uint8_t { kFfn, kQk, kQkFfn, kQkvFfn, kQkvoFfn };
 
-enum class Temperature { kNone, kHeadPosition, kHead, kScalar };
+enum class Temperature : std::uint8_t { kNone, kHeadPosition, kHead, kScalar };
 
 // The default member values are the GPT-2 (small) network `SM` at T = 128.
 struct ArchitectureSpec {

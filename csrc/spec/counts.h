@@ -22,7 +22,7 @@ struct Flops {
   std::int64_t total = 0;
 };
 
-enum class FlopsConvention {
+enum class FlopsConvention : std::uint8_t {
   kPaper,     // Tables 4-7: 3 T^2 d for the products with the T x T scores
   kExecuted,  // 4 T^2 d for them, all T x T scores computed; and the head
 };

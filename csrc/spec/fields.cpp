@@ -179,8 +179,8 @@ bool default_parallel_residual(const Spec& spec) {
 }
 
 std::vector<std::string_view> field_names() {
-  std::vector<std::string_view> names;
-  for (const Field& field : kFields) names.push_back(field.name);
+  std::vector<std::string_view> names(kFields.size());
+  std::transform(kFields.begin(), kFields.end(), names.begin(), [](auto& f) { return f.name; });
   return names;
 }
 

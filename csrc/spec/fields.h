@@ -15,9 +15,9 @@ namespace aero::spec {
 // Sizes beyond these are typing errors; the bounds keep every count below in 128 bits.
 inline constexpr std::int64_t kMaxLayers = 4096;
 inline constexpr std::int64_t kMaxHeads = 65536;
-inline constexpr std::int64_t kMaxWidth = std::int64_t{1} << 24;    // d, d_k, F
-inline constexpr std::int64_t kMaxContext = std::int64_t{1} << 24;  // T
-inline constexpr std::int64_t kMaxVocabulary = std::int64_t{1} << 28;
+inline constexpr std::int64_t kMaxWidth = 16'777'216;    // d, d_k, F
+inline constexpr std::int64_t kMaxContext = 16'777'216;  // T
+inline constexpr std::int64_t kMaxVocabulary = 268'435'456;
 
 // Enums are their words (enum_names.h).
 using FieldValue = std::variant<bool, std::int64_t, double, std::string>;

@@ -272,7 +272,7 @@ std::string print_label(const Label& label) {
   if (is_normalized(label.ffn) && label.normalized_layers != NormalizedLayers::kFfn)
     text += text_of(kNormalizedLayers, label.normalized_layers);
   if (label.num_pruned_ffns > 0) text.append(kPruned).append(std::to_string(label.num_pruned_ffns));
-  if (label.entropy_regularized) text += ")";
+  if (label.entropy_regularized) text += ')';
   return text;
 }
 

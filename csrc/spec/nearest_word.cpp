@@ -35,11 +35,11 @@ std::string quoted(std::string_view text) {
   constexpr std::string_view kHexDigits = "0123456789abcdef";
   std::string result = "\"";
   for (const char letter : text.substr(0, kLongest)) {
-    const auto byte = static_cast<unsigned char>(letter);
+    const auto byte = static_cast<unsigned>(static_cast<unsigned char>(letter));
     if (byte >= 0x20 && byte < 0x7f)
       result += letter;
     else
-      result.append("\\x").append({kHexDigits[byte >> 4], kHexDigits[byte & 15]});
+      result.append("\\x").append({kHexDigits[byte / 16], kHexDigits[byte % 16]});
   }
   return result + (text.size() > kLongest ? "...\"" : "\"");
 }

@@ -59,8 +59,8 @@ constexpr std::array<std::string_view, 7> kLabelFields{"norm",
 }  // namespace
 
 std::vector<std::string_view> preset_names() {
-  std::vector<std::string_view> names;
-  for (const Preset& entry : kPresets) names.push_back(entry.name);
+  std::vector<std::string_view> names(kPresets.size());
+  std::transform(kPresets.begin(), kPresets.end(), names.begin(), [](auto& p) { return p.name; });
   return names;
 }
 
@@ -88,11 +88,13 @@ ArchitectureSpec labelled(ArchitectureSpec spec, const Label& label) {
 ArchitectureSpec architecture_from_label(std::string_view label, std::string_view model,
                                          const FieldValues& overrides) {
   const ArchitectureSpec spec = labelled(preset(model), parse_label(label));
-  for (const auto& [name, value] : overrides)
-    if (std::find(kLabelFields.begin(), kLabelFields.end(), name) != kLabelFields.end())
-      throw std::invalid_argument("ArchitectureSpec.from_label: " + name +
-                                  " is stated by the label " + quoted(label) +
-                                  "; change the label, or use replace(" + name + "=...)");
+  const auto stated = std::find_if(overrides.begin(), overrides.end(), [](const auto& named) {
+    return std::find(kLabelFields.begin(), kLabelFields.end(), named.first) != kLabelFields.end();
+  });
+  if (stated != overrides.end())
+    throw std::invalid_argument("ArchitectureSpec.from_label: " + stated->first +
+                                " is stated by the label " + quoted(label) +
+                                "; change the label, or use replace(" + stated->first + "=...)");
   return with_fields(spec, overrides);
 }
 
