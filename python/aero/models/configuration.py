@@ -142,8 +142,7 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
             spec = ArchitectureSpec.from_dict(architecture)
         else:
             spec = ArchitectureSpec.from_label("SM+LN+G", model="mini").replace(**architecture)
-        for name, value in spec.to_dict().items():
-            setattr(self, _ARCHITECTURE_KEYS[name], value)
+        self.update_spec(spec)
         super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]
 
     @classmethod
@@ -171,6 +170,11 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
         overrides = {cls.attribute_map.get(key, key): value for key, value in overrides.items()}
         sizes = {name: overrides.pop(name) for name in _ARCHITECTURE_KEYS if name in overrides}
         return cls.from_spec(ArchitectureSpec.from_label(label, model=model, **sizes), **overrides)
+
+    def update_spec(self, spec: ArchitectureSpec) -> None:
+        """Takes over all fields of `spec`; for configurations that no model was built from yet."""
+        for name, value in spec.to_dict().items():
+            setattr(self, _ARCHITECTURE_KEYS[name], value)
 
     @property
     def spec(self) -> ArchitectureSpec:

@@ -18,7 +18,7 @@ from aero.nn.feed_forward import (
 from aero.nn.norm import FoldableNorm
 from aero.nn.rotary import apply_rotary, rotary_tables
 from aero.nn.temperature import Temperature
-from aero.nn.weight_normalization import normalize_weight, remove_weight_normalization
+from aero.nn.weight_normalization import normalize_weight, plain_linear
 
 __all__ = [
     "Block",
@@ -35,7 +35,7 @@ __all__ = [
     "apply_rotary",
     "causal_attention",
     "normalize_weight",
-    "remove_weight_normalization",
+    "plain_linear",
     "rotary_tables",
     "uniform_attention",
 ]

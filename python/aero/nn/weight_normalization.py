@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from torch import nn
-from torch.nn.utils import parametrizations, parametrize
+from torch.nn.utils import parametrizations
 
 from aero.nn.recomputation import is_recomputing
 
@@ -42,11 +42,16 @@ def normalize_weight(linear: nn.Linear, kind: WeightNormalization) -> nn.Linear:
     return linear
 
 
-def remove_weight_normalization(linear: nn.Linear) -> nn.Linear:
-    """Replaces a reparametrized weight by its present value, in place; others stay as they are."""
-    if parametrize.is_parametrized(linear, "weight"):
-        parametrize.remove_parametrizations(linear, "weight")
-    return linear
+def plain_linear(linear: nn.Linear) -> nn.Linear:
+    """Returns a linear layer with the present weight of `linear` and no normalization.
+
+    Unlike `torch.nn.utils.parametrize.remove_parametrizations` this also serves deep copies, whose
+    class is shared with the original.
+    """
+    plain = nn.Linear(linear.in_features, linear.out_features, device="meta")
+    plain.weight = nn.Parameter(linear.weight.detach().clone())
+    plain.bias = nn.Parameter(linear.bias.detach().clone())
+    return plain
 
 
 def _parametrization(linear: nn.Linear) -> Any:
