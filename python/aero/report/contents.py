@@ -139,7 +139,7 @@ def _cost_notes(networks: Sequence[Network], entries: Sequence[Mapping[str, Any]
     unchecked = unchecked_parts([network.spec for network in networks])
     if unchecked:
         notes.append(
-            "No published or measured number checks the cost of: " + ", ".join(unchecked) + "."
+            "No published or measured number checks these costs: " + "; ".join(unchecked) + "."
         )
     return notes
 
@@ -184,11 +184,9 @@ def _quote(
 ) -> dict[str, Any]:
     """The numbers of a report over several seeds, and whether its networks are the same."""
     theirs = {entry["name"]: entry for entry in other["networks"]}
-    same = all(
-        entry["name"] in theirs
-        and theirs[entry["name"]]["spec"] == entry["spec"]
-        and _tokens(theirs[entry["name"]]) == _tokens(entry)
-        for entry in entries
+    common = [(entry, theirs[entry["name"]]) for entry in entries if entry["name"] in theirs]
+    same = bool(common) and all(
+        own["spec"] == their["spec"] and _tokens(own) == _tokens(their) for own, their in common
     )
     return {
         "source": source,

@@ -56,15 +56,23 @@ def summary_table(report: Report) -> str:
         quarter (lowest first, of the observed maximum), parameters, and GB of one private forward
         pass on the paper's stack, as trained and at GPT-2 size.
     """
-    header = ("network", "perplexity", "bits/byte", "heads/quarter %", "params", "GB", "GB GPT-2")
+    header = (
+        "network",
+        "perplexity",
+        "bits/byte",
+        "heads by quarter %",
+        "params",
+        "GB",
+        "at GPT-2",
+    )
     rows = [header]
     for entry in report["networks"]:
         costs, stack = entry["private_inference"], report["stacks"][0]
         rows.append(
             (
                 entry["name"],
-                perplexity_cell(entry),
-                text.with_spread(entry["bits_per_byte"]),
+                perplexity_cell(entry, places=False),
+                text.with_spread(entry["bits_per_byte"], 3),
                 quarters_cell(entry),
                 text.large_count(entry["parameters"]),
                 text.gigabytes(costs["trained"][stack]["comm_bytes"]),
@@ -85,9 +93,14 @@ def summary_table(report: Report) -> str:
     return "\n".join(lines)
 
 
-def perplexity_cell(entry: Mapping[str, Any]) -> str:
-    """Returns perplexity with its spread, or how the runs ended, or that nothing was evaluated."""
+def perplexity_cell(entry: Mapping[str, Any], *, places: bool = True) -> str:
+    """Returns perplexity with its spread, or how the runs ended, or that nothing was evaluated.
+
+    Without `places`, layer and head of a NaN are left out.
+    """
     endings = list(dict.fromkeys(run["ending"] for run in entry["runs"] if run["ending"]))
+    if not places:
+        endings = [ending.split(" (")[0] for ending in endings]
     if entry["perplexity"] is None:
         return "; ".join(endings) or "not evaluated"
     cell = text.with_spread(entry["perplexity"])
@@ -127,6 +140,7 @@ def _render(
         gb=text.gigabytes,
         heads=text.heads,
         number=text.significant,
+        operations=text.operations,
         perplexity=perplexity_cell,
         quarters=quarters_cell,
         spread=text.with_spread,

@@ -36,7 +36,7 @@ class Network:
 
 
 def group_runs(runs: Sequence[RunRecord]) -> list[Network]:
-    """Returns the networks of the runs, in the order in which they first appear.
+    """Returns the networks of the runs, baselines first.
 
     Args:
         runs: one record per run folder.
@@ -57,11 +57,17 @@ def group_runs(runs: Sequence[RunRecord]) -> list[Network]:
                     f"({run.info['label']}, seed {run.info['seed']}); name one of them"
                 )
         same.append(run)
-    names = _distinct_names(list(groups))
+    specs = sorted(groups, key=_reading_order)
     return [
-        Network(name, spec, tuple(sorted(same, key=lambda run: int(run.info["seed"]))))
-        for name, (spec, same) in zip(names, groups.items(), strict=True)
+        Network(name, spec, tuple(sorted(groups[spec], key=lambda run: int(run.info["seed"]))))
+        for name, spec in zip(_distinct_names(specs), specs, strict=True)
     ]
+
+
+def _reading_order(spec: ArchitectureSpec) -> tuple[bool, int, bool]:
+    """LayerNorm networks first, then without norm, then foldable; plain before regularized."""
+    norms = ("layer", "none", "foldable_channel", "foldable_scalar")
+    return spec.shaped_attention, norms.index(spec.norm), spec.entropy_regularized
 
 
 def _distinct_names(specs: Sequence[ArchitectureSpec]) -> list[str]:

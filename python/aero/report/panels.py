@@ -11,6 +11,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.image import imsave
 
 from aero.analysis import StoredAnalysis, figures, layerwise_mean
 from aero.report.networks import Network
@@ -27,7 +28,6 @@ _STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "figure.facecolor": "white",
-    "savefig.facecolor": "white",
 }
 
 
@@ -72,10 +72,12 @@ def draw_all(networks: Sequence[Network], report: Mapping[str, Any]) -> list[Pic
 
 def _grid(count: int, height: float, columns: int, **options: Any) -> tuple[Figure, list[Axes]]:
     """A figure with `count` Axes in rows of `columns`; `height` inches per row."""
+    # A panel alone keeps about the width it has among others.
+    width = _WIDTH if count > 1 or columns == 1 else 1.25 * _WIDTH / columns
     columns = min(columns, count)
     rows = math.ceil(count / columns)
-    figure = Figure(figsize=(_WIDTH, height * rows), layout="constrained")
-    FigureCanvasAgg(figure)
+    size = (width, height * rows)
+    figure = Figure(figsize=size, dpi=_DOTS_PER_INCH, layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False, **options).ravel())
     for unused in axes[count:]:
         unused.remove()
@@ -83,8 +85,12 @@ def _grid(count: int, height: float, columns: int, **options: Any) -> tuple[Figu
 
 
 def _png(figure: Figure) -> bytes:
+    # Not savefig, which lays the figure out twice; layout is most of the time.
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()  # type: ignore[no-untyped-call]
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=_DOTS_PER_INCH)
+    pixels = np.asarray(canvas.buffer_rgba())  # type: ignore[no-untyped-call]
+    imsave(buffer, pixels, format="png", dpi=_DOTS_PER_INCH)
     return buffer.getvalue()
 
 
@@ -244,8 +250,9 @@ def _bytes(report: Mapping[str, Any], size: str, name: str, what: str) -> Pictur
     if not entries:
         return None
     stacks = list(report["stacks"])
-    figure, axes = _grid(len(stacks), 1.1 + 0.3 * len(entries), 1)
+    figure, axes = _grid(len(stacks), 1.1 + 0.3 * len(entries), 1, sharex=True)
     kinds: dict[str, Any] = {}
+    most = max(e["private_inference"][size][s]["comm_bytes"] for e in entries for s in stacks)
     for stack, panel in zip(stacks, axes, strict=True):
         parts = {
             entry["name"]: entry["private_inference"][size][stack]["by_kind"] for entry in entries
@@ -253,12 +260,14 @@ def _bytes(report: Mapping[str, Any], size: str, name: str, what: str) -> Pictur
         figures.bytes_by_kind(parts, title=stack, axes=panel)
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             kinds.setdefault(label, handle)
+        panel.label_outer()
+    axes[0].set_xlim(0, 1.08 * most / 1e9)
     figure.legend(
         list(kinds.values()), list(kinds), loc="outside lower center", ncols=6, frameon=False
     )
     caption = (
         f"Bytes of one private forward pass of {what}, on each protocol stack: GB (1e9 bytes), "
-        "sent by both parties, set-up included. The panels have different scales."
+        "sent by both parties, set-up included."
     )
     return Picture(name, _png(figure), caption)
 

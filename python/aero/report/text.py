@@ -1,9 +1,19 @@
 """Numbers as the report prints them."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["duration", "gigabytes", "heads", "large_count", "percent", "significant", "with_spread"]
+__all__ = [
+    "duration",
+    "gigabytes",
+    "heads",
+    "large_count",
+    "operations",
+    "percent",
+    "significant",
+    "with_spread",
+]
 
 
 def significant(value: float | None, digits: int = 4) -> str:
@@ -21,7 +31,7 @@ def significant(value: float | None, digits: int = 4) -> str:
     return f"{float(text):.0f}" if "e+" in text else f"{value:#.{digits}g}".rstrip(".")
 
 
-def with_spread(spread: Mapping[str, Any] | None) -> str:
+def with_spread(spread: Mapping[str, Any] | None, decimals: int = 2) -> str:
     """Returns "mean ± standard deviation", the mean alone for one seed, "-" for none.
 
     Example:
@@ -32,9 +42,9 @@ def with_spread(spread: Mapping[str, Any] | None) -> str:
     """
     if spread is None:
         return "-"
-    mean = f"{spread['mean']:.2f}"
+    mean = f"{spread['mean']:.{decimals}f}"
     deviation = spread["standard_deviation"]
-    return mean if deviation is None else f"{mean} ± {deviation:.2f}"
+    return mean if deviation is None else f"{mean} ± {deviation:.{decimals}f}"
 
 
 def gigabytes(comm_bytes: float | None) -> str:
@@ -86,6 +96,17 @@ def duration(seconds: float | None) -> str:
     if hours:
         return f"{hours} h {minutes} min"
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def operations(text: str) -> str:
+    """Returns nonlinear operations in the words of a table cell.
+
+    Example:
+        >>> operations("SM:24xR^{128x128} R:6xR^{128x512}")
+        'SM 24 of 128x128, R 6 of 128x512'
+    """
+    parts = re.findall(r"(\w+):(\d+)xR\^\{(\w+)\}", text)
+    return ", ".join(f"{symbol} {count} of {shape}" for symbol, count, shape in parts)
 
 
 def heads(pairs: list[list[int]] | None, most: int = 12) -> str:

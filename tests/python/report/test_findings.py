@@ -1,0 +1,210 @@
+"""Findings say what the numbers say, in both directions."""
+
+import copy
+
+import pytest
+
+from aero.report.findings import find
+from aero.report.networks import spread_of
+
+STACKS = ["spu-2024", "openbumblebee"]
+PLAIN_SPEC = {
+    "norm": "none",
+    "final_norm": "none",
+    "ffn": "scaled_fused",
+    "temperature": "none",
+    "entropy_regularized": False,
+    "shaped_attention": False,
+}
+
+
+def entry(name, perplexities, spec=None, *, gigabytes=(0.88, 0.44), gpt2=(6.34, 3.54), paper=None):
+    """One `networks` entry with just what findings read."""
+    return {
+        "name": name,
+        "spec": {**PLAIN_SPEC, **(spec or {})},
+        "perplexity": spread_of(perplexities),
+        "runs": [
+            {"seed": seed, "status": "finished", "ending": None, "diverged": None}
+            for seed, _ in enumerate(perplexities, start=1)
+        ],
+        "entropy": None,
+        "private_inference": {
+            "trained": {
+                stack: {"comm_bytes": size * 1e9}
+                for stack, size in zip(STACKS, gigabytes, strict=True)
+            },
+            "gpt2": {
+                stack: {"comm_bytes": size * 1e9} for stack, size in zip(STACKS, gpt2, strict=True)
+            },
+            "paper": paper,
+        },
+    }
+
+
+def baseline(perplexities=(9.1,)):
+    return entry(
+        "SM+LN+G",
+        perplexities,
+        {"norm": "layer", "ffn": "gelu"},
+        gigabytes=(2.47, 0.95),
+        gpt2=(25.1, 6.98),
+        paper={"perplexity": 2.69, "comm_gigabytes": 25.32},
+    )
+
+
+def plain(perplexities=(12.2,)):
+    return entry("SM+ScFuFFN", perplexities, paper={"perplexity": 3.48, "comm_gigabytes": 6.43})
+
+
+def regularized(perplexities=(11.5,)):
+    return entry(
+        "EReg(SM(t)+ScFuFFN)",
+        perplexities,
+        {"temperature": "head_position", "entropy_regularized": True},
+        paper={"perplexity": 3.21, "comm_gigabytes": 6.43},
+    )
+
+
+def folded(perplexities=(9.0,), **options):
+    spec = {"norm": "foldable_channel", "final_norm": "foldable"}
+    return entry("SM+FN+ScFuFFN", perplexities, spec, **options)
+
+
+def with_overload(network, share, collapsed=0.0):
+    network = copy.deepcopy(network)
+    rest = 1.0 - share - collapsed
+    network["entropy"] = {
+        "quarters": {"observed_max": [collapsed, rest, 0.0, share]},
+        "collapsed": [[0, 0]],
+        "overloaded": [[1, 2]],
+        "observed_max": 3.5,
+    }
+    return network
+
+
+def the(findings, name):
+    (found,) = [finding for finding in findings if finding["name"] == name]
+    return found
+
+
+def broken(network):
+    network = copy.deepcopy(network)
+    record = {"step": 40, "layer": 5, "head": 1}
+    network["perplexity"] = None
+    text = "NaN at step 40 (layer 5, head 1)"
+    network["runs"][0].update(status="diverged", ending=text, divergence=text, diverged=record)
+    return network
+
+
+def test_a_lower_perplexity_with_regularization_holds_and_names_both_numbers():
+    found = the(find([plain(), regularized()], STACKS), "ereg_beats_plain")
+    assert found["verdict"] == "holds"
+    assert found["values"]["relative_gain"] == pytest.approx(1 - 11.5 / 12.2)
+    for part in ("11.50", "12.20", "5.7 % lower", "one seed", "3.21 against 3.48"):
+        assert part in found["text"]
+
+
+def test_a_higher_perplexity_with_regularization_does_not_hold():
+    found = the(find([plain((11.0,)), regularized((11.5,))], STACKS), "ereg_beats_plain")
+    assert found["verdict"] == "does not hold"
+    assert "4.5 % higher" in found["text"]
+    assert "does not hold at this scale" in found["text"]
+
+
+def test_seeds_that_overlap_decide_nothing_and_seeds_apart_do():
+    overlapping = [plain((12.0, 12.4)), regularized((11.5, 12.1))]
+    assert the(find(overlapping, STACKS), "ereg_beats_plain")["verdict"] == "undecided"
+    apart = [plain((12.0, 12.4)), regularized((11.5, 11.9))]
+    found = the(find(apart, STACKS), "ereg_beats_plain")
+    assert found["verdict"] == "holds"
+    assert "2 seeds" in found["text"]
+
+
+def test_a_diverged_network_loses_against_one_that_trains():
+    won = the(find([broken(plain()), regularized()], STACKS), "ereg_beats_plain")
+    lost = the(find([plain(), broken(regularized())], STACKS), "ereg_beats_plain")
+    neither = the(find([broken(plain()), broken(regularized())], STACKS), "ereg_beats_plain")
+    assert (won["verdict"], lost["verdict"], neither["verdict"]) == (
+        "holds",
+        "does not hold",
+        "undecided",
+    )
+    assert "NaN at step 40 (layer 5, head 1)" in won["text"]
+
+
+def test_networks_of_other_sizes_are_not_taken_for_the_plain_twin():
+    other = plain()
+    other["spec"]["num_heads"] = 2
+    names = [finding["name"] for finding in find([other, regularized()], STACKS)]
+    assert "ereg_beats_plain" not in names
+
+
+def test_overload_is_compared_by_the_share_in_the_last_quarter():
+    networks = [with_overload(plain(), 0.5), with_overload(regularized(), 0.1)]
+    found = the(find(networks, STACKS), "ereg_relieves_overload")
+    assert found["verdict"] == "holds"
+    assert "10 %" in found["text"]
+    networks = [with_overload(plain(), 0.1), with_overload(regularized(), 0.5)]
+    assert the(find(networks, STACKS), "ereg_relieves_overload")["verdict"] == "does not hold"
+
+
+def test_networks_with_a_third_of_their_heads_at_one_end_are_named():
+    networks = [with_overload(plain(), 0.45, 0.33), with_overload(baseline(), 0.2, 0.1)]
+    (found,) = [f for f in find(networks, STACKS) if f["name"] == "entropy_extremes"]
+    assert found["values"]["network"] == "SM+ScFuFFN"
+    assert "45 % overloaded (L1 H2)" in found["text"]
+    assert "collapsed" not in found["text"]
+
+
+def test_folded_norm_must_help_and_cost_nothing():
+    assert the(find([plain(), folded()], STACKS), "folded_norm_is_free")["verdict"] == "holds"
+    dearer = folded(gigabytes=(0.89, 0.44))
+    found = the(find([plain(), dearer], STACKS), "folded_norm_is_free")
+    assert found["verdict"] == "does not hold"
+    assert "0.890 and 0.880 GB" in found["text"]
+    worse = folded((13.0,))
+    assert the(find([plain(), worse], STACKS), "folded_norm_is_free")["verdict"] == "does not hold"
+
+
+def test_byte_factor_is_given_on_each_stack_and_compared_with_the_papers():
+    found = the(find([baseline(), plain(), regularized()], STACKS), "byte_factor_by_stack")
+    assert found["verdict"] == "holds"
+    assert found["values"] == pytest.approx(
+        {"spu-2024": 25.1 / 6.34, "openbumblebee": 6.98 / 3.54, "paper": 25.32 / 6.43}
+    )
+    for part in (
+        "EReg(SM(t)+ScFuFFN)",
+        "25.1 against 6.34 GB on spu-2024, a factor of 4.0",
+        "a factor of 2.0",
+        "3.94",
+    ):
+        assert part in found["text"]
+    assert "holds on spu-2024, not on openbumblebee" in found["text"]
+
+
+def test_byte_factor_that_no_stack_confirms_does_not_hold():
+    lean = plain()
+    lean["private_inference"]["gpt2"]["spu-2024"]["comm_bytes"] = 12e9
+    found = the(find([baseline(), lean], STACKS), "byte_factor_by_stack")
+    assert found["verdict"] == "does not hold"
+    assert "holds on none of them" in found["text"]
+
+
+def test_distance_to_the_baseline_gives_both_prices():
+    found = the(find([baseline(), plain()], STACKS), "distance_to_baseline")
+    assert found["values"]["SM+ScFuFFN"]["byte_factor"] == pytest.approx(2.47 / 0.88)
+    assert "SM+ScFuFFN +34.1 % perplexity for 2.81x fewer bytes" in found["text"]
+
+
+def test_divergence_is_a_finding_of_its_own():
+    found = the(find([broken(plain())], STACKS), "diverged")
+    assert found["values"]["step"] == 40
+    assert found["text"] == "SM+ScFuFFN, seed 1: NaN at step 40 (layer 5, head 1)."
+
+
+def test_spread_is_the_sample_standard_deviation_and_none_for_one_seed():
+    assert spread_of([1.0])["standard_deviation"] is None
+    several = spread_of([1.0, 2.0, 3.0])
+    assert (several["mean"], several["standard_deviation"]) == (2.0, 1.0)
+    assert spread_of([]) is None
