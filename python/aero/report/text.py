@@ -1,5 +1,6 @@
 """Numbers as the report prints them."""
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -19,6 +20,8 @@ __all__ = [
 def significant(value: float | None, digits: int = 4) -> str:
     """Returns a number with so many significant digits, never in exponent form; "-" for None.
 
+    All digits before the point are shown, even if they are more.
+
     Example:
         >>> significant(9.0451), significant(25317.2), significant(0.012345, 3), significant(None)
         ('9.045', '25317', '0.0123', '-')
@@ -27,8 +30,8 @@ def significant(value: float | None, digits: int = 4) -> str:
         return "-"
     if value == 0:
         return "0"
-    text = f"{value:.{digits}g}"
-    return f"{float(text):.0f}" if "e+" in text else f"{value:#.{digits}g}".rstrip(".")
+    decimals = digits - 1 - math.floor(math.log10(abs(value)))
+    return f"{value:.{max(decimals, 0)}f}"
 
 
 def with_spread(spread: Mapping[str, Any] | None, decimals: int = 2) -> str:

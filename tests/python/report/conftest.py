@@ -13,15 +13,14 @@ from aero.analysis import summarize_entropies, write_analysis
 from aero.architecture import ArchitectureSpec
 
 STEPS = 60
-DEMO_LABELS = (
-    "SM+LN+G",
-    "SM+ScFuFFN",
-    "EReg(SM(t)+ScFuFFN)",
-    "SM+FN+ScFuFFN",
-    "SM+FN+R",
-)
-# Validation perplexities of the made-up networks, seed 1.
-PERPLEXITY = dict(zip(DEMO_LABELS, (9.1, 12.2, 11.5, 9.0, 8.6), strict=True))
+# The labels of the demo with made-up validation perplexities of seed 1.
+PERPLEXITY = {
+    "SM+LN+G": 9.1,
+    "SM+ScFuFFN": 12.2,
+    "EReg(SM(t)+ScFuFFN)": 11.5,
+    "SM+FN+ScFuFFN": 9.0,
+    "SM+FN+R": 8.6,
+}
 
 
 def write_run(
@@ -167,9 +166,25 @@ def make_run(tmp_path) -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
+def demo_perplexity() -> dict[str, float]:
+    """Label -> perplexity of the runs in `demo_runs`."""
+    return PERPLEXITY
+
+
+@pytest.fixture(scope="session")
+def three_seed_runs(tmp_path_factory) -> Path:
+    """Two networks over seeds 1, 2 and 3."""
+    folder = tmp_path_factory.mktemp("seeds") / "runs"
+    for label in ("SM+ScFuFFN", "EReg(SM(t)+ScFuFFN)"):
+        for seed in (1, 2, 3):
+            write_run(folder, label, seed)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def demo_runs(tmp_path_factory) -> Path:
     """The five networks of the demo, one seed."""
     folder = tmp_path_factory.mktemp("demo") / "runs"
-    for label in DEMO_LABELS:
+    for label in PERPLEXITY:
         write_run(folder, label)
     return folder

@@ -60,7 +60,7 @@ def threshold_colors() -> ScalarMappable:
         >>> threshold_colors().norm.vmax
         1.0
     """
-    return ScalarMappable(Normalize(0.0, 1.0), cmap="cividis")
+    return ScalarMappable(Normalize(0.0, 1.0), cmap="YlGnBu")
 
 
 def layer_colors(layers: int) -> ScalarMappable:

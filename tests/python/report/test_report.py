@@ -1,0 +1,325 @@
+"""The report as a reader meets it: whole, self-contained, and with the runs' own numbers."""
+
+import base64
+import html.parser
+import json
+import re
+import statistics
+
+import matplotlib
+import pytest
+
+from aero import mpc, report
+from aero.architecture import ArchitectureSpec
+from aero.report import summary_table, write_report, write_results
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture(scope="session")
+def three_seeds(three_seed_runs):
+    """The report of two networks over three seeds."""
+    return write_report([three_seed_runs], three_seed_runs.parent)
+
+
+@pytest.fixture(scope="session")
+def demo(demo_runs, three_seeds):
+    """The demo's report, one seed, quoting three."""
+    return write_report(
+        [demo_runs], demo_runs.parent, command="aero report runs", seed_spread=three_seeds.json
+    )
+
+
+@pytest.fixture
+def no_figures(monkeypatch):
+    """For tests of words and numbers: drawing takes most of a report's time."""
+    monkeypatch.setattr(report, "draw_all", lambda networks, content: [])
+
+
+def content_of(paths):
+    return json.loads(paths.json.read_text(encoding="utf-8"))
+
+
+def network(paths, label):
+    (found,) = [entry for entry in content_of(paths)["networks"] if entry["label"] == label]
+    return found
+
+
+class Page(html.parser.HTMLParser):
+    """Collects what a browser would fetch, and the tags left open."""
+
+    void = frozenset({"meta", "img", "br", "link", "input", "hr"})
+
+    def __init__(self):
+        super().__init__()
+        self.requests, self.images, self.open = [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        for name in ("src", "href", "data", "poster", "srcset"):
+            if name in attributes:
+                (self.images if tag == "img" else self.requests).append(attributes[name])
+        if tag in ("script", "link", "iframe", "object"):
+            self.requests.append(tag)
+        if tag not in self.void:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_and_asks_nothing_of_the_network(demo):
+    text = demo.html.read_text(encoding="utf-8")
+    page = Page()
+    page.feed(text)
+    page.close()
+    assert page.open == []
+    assert page.requests == []
+    assert all(image.startswith("data:image/png;base64,") for image in page.images)
+    assert not re.search(r"https?://|@import|url\(", text)
+    assert "width=device-width" in text
+
+
+def test_every_figure_is_a_file_and_in_the_page(demo):
+    names = {path.stem for path in demo.figures}
+    assert names == {
+        "loss_curves",
+        "entropy_heat_maps",
+        "quarter_shares",
+        "layerwise_entropy",
+        "thresholds",
+        "temperatures_ereg-sm-t-scfuffn",
+        "bytes_trained",
+        "bytes_gpt2",
+    }
+    text = demo.html.read_text(encoding="utf-8")
+    markdown = demo.markdown.read_text(encoding="utf-8")
+    for path in demo.figures:
+        png = path.read_bytes()
+        assert png.startswith(PNG)
+        assert base64.b64encode(png).decode() in text
+        assert f"](figures/{path.name})" in markdown
+
+
+def test_perplexities_are_those_of_the_evaluations(demo, demo_perplexity):
+    markdown = demo.markdown.read_text(encoding="utf-8")
+    for label, perplexity in demo_perplexity.items():
+        entry = network(demo, label)
+        assert entry["perplexity"]["mean"] == perplexity
+        assert entry["perplexity"]["standard_deviation"] is None
+        assert f"| {label} | {perplexity:.2f} | " in markdown
+
+
+def test_bytes_are_those_of_the_simulator_at_both_sizes(demo, demo_perplexity):
+    for label in demo_perplexity:
+        costs = network(demo, label)["private_inference"]
+        for stack in mpc.stack_names():
+            trained = mpc.simulate(label, model="mini", stack=stack)
+            assert costs["trained"][stack]["comm_bytes"] == trained.comm_bytes
+            assert sum(costs["trained"][stack]["by_kind"].values()) == trained.comm_bytes
+            options = {"final_norm": "none"} if "LN" in label else {}
+            at_gpt2 = mpc.simulate(label, context_length=128, stack=stack, **options)
+            assert costs["gpt2"][stack]["comm_bytes"] == at_gpt2.comm_bytes
+            assert costs["gpt2"][stack]["flights"] == at_gpt2.flights
+
+
+def test_the_papers_bytes_stand_beside_ours_and_one_more_layernorm_meets_them(demo):
+    for label, published in (("SM+LN+G", 25.32), ("SM+ScFuFFN", 6.43)):
+        costs = network(demo, label)["private_inference"]
+        assert costs["paper"]["comm_gigabytes"] == published
+        assert costs["gpt2_one_more_layernorm"] / 1e9 == pytest.approx(published, rel=2e-3)
+    assert network(demo, "SM+FN+R")["private_inference"]["paper"] is None
+
+
+def test_counts_are_those_of_the_architecture(demo):
+    spec = ArchitectureSpec.from_label("EReg(SM(t)+ScFuFFN)", model="mini")
+    entry = network(demo, spec.label)
+    assert entry["parameters"] == spec.parameter_count()
+    assert entry["parameters_in_training"] == spec.parameter_count(training=True)
+    assert entry["flops"]["executed"]["total"] == spec.flops("executed").total
+    assert ArchitectureSpec.from_dict(entry["spec"]) == spec
+
+
+def test_findings_cover_ordering_overload_folding_and_stacks(demo):
+    findings = {finding["name"]: finding for finding in content_of(demo)["findings"]}
+    assert findings["ereg_beats_plain"]["verdict"] == "holds"
+    assert findings["folded_norm_is_free"]["verdict"] == "holds"
+    factors = findings["byte_factor_by_stack"]["values"]
+    assert factors["spu-2024"] == pytest.approx(25.32 / 6.43, rel=0.02)
+    assert factors["openbumblebee"] == pytest.approx(2.0, abs=0.05)
+    text = demo.html.read_text(encoding="utf-8")
+    for finding in findings.values():
+        assert finding["text"].split(":")[0] in text
+
+
+def test_the_summary_fits_a_terminal_and_has_a_line_per_network(demo, three_seeds):
+    for paths in (demo, three_seeds):
+        assert paths.summary == summary_table(content_of(paths))
+        assert max(map(len, paths.summary.splitlines())) <= 100
+    line = next(line for line in demo.summary.splitlines() if line.startswith("EReg("))
+    costs = network(demo, "EReg(SM(t)+ScFuFFN)")["private_inference"]
+    assert "11.50" in line
+    assert line.endswith(
+        f"{costs['trained']['spu-2024']['comm_bytes'] / 1e9:.3g}      "
+        f"{costs['gpt2']['spu-2024']['comm_bytes'] / 1e9:.3g}"
+    )
+
+
+def test_seeds_give_mean_and_sample_standard_deviation(three_seeds):
+    entry = network(three_seeds, "SM+ScFuFFN")
+    values = [12.2, 12.3, 12.4]
+    assert entry["perplexity"]["values"] == pytest.approx(values)
+    assert entry["perplexity"]["standard_deviation"] == pytest.approx(statistics.stdev(values))
+    assert "12.30 ± 0.10" in three_seeds.html.read_text(encoding="utf-8")
+    assert "12.30 ± 0.10" in three_seeds.summary
+
+
+def test_a_single_seed_says_so_and_quotes_the_spread(demo):
+    for path in (demo.html, demo.markdown):
+        text = path.read_text(encoding="utf-8")
+        assert "One seed (1)" in text
+        assert "12.30 ± 0.10" in text
+        assert "differ from those of this report" not in text
+    assert content_of(demo)["seed_spread"]["seeds"] == [1, 2, 3]
+
+
+def test_a_spread_over_other_networks_is_marked(make_run, tmp_path, three_seeds, no_figures):
+    run = make_run("SM+ScFuFFN", num_heads=2)
+    paths = write_report([run], tmp_path / "report", seed_spread=three_seeds.json)
+    assert "differ from those of this report" in paths.html.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "is missing"),
+        ("{", "cannot be read"),
+        ('{"format": 7}', "must be a report.json of format 1"),
+        ('{"format": 1, "seeds": [1]}', r"must be the report of several seeds, got \[1\]"),
+    ],
+)
+def test_a_spread_that_is_none_is_refused(make_run, tmp_path, no_figures, content, message):
+    path = tmp_path / "spread.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ValueError, match=message):
+        write_report([make_run("SM+ScFuFFN")], tmp_path / "report", seed_spread=path)
+    assert not (tmp_path / "report").exists()
+
+
+def test_missing_pieces_are_marked_and_named(make_run, tmp_path):
+    run = make_run("SM+ScFuFFN", evaluated=False, analyzed=False)
+    paths = write_report([run], tmp_path / "report")
+    assert {path.stem for path in paths.figures} == {
+        "loss_curves",
+        "layerwise_entropy",
+        "bytes_trained",
+        "bytes_gpt2",
+    }
+    text = paths.html.read_text(encoding="utf-8")
+    for part in (
+        "not evaluated",
+        "aero evaluate",
+        "aero analyze",
+        "No figure here: layer by head entropy heat maps",
+        "No learned temperatures",
+    ):
+        assert part in text
+    assert "not evaluated" in paths.summary
+
+
+def test_a_diverged_run_is_shown_with_step_layer_and_head(make_run, tmp_path):
+    runs = [make_run("SM", diverged_at=33), make_run("SM+ScFuFFN")]
+    paths = write_report(runs, tmp_path / "report")
+    entry = network(paths, "SM")
+    assert entry["perplexity"] is None
+    assert entry["runs"][0]["diverged"]["step"] == 33
+    for path in (paths.html, paths.markdown):
+        assert "NaN at step 33 (layer 5, head 0)" in path.read_text(encoding="utf-8")
+    assert "NaN at step 33" in paths.summary
+
+
+def test_a_seed_that_diverged_is_counted_beside_those_that_did_not(make_run, tmp_path, no_figures):
+    runs = [make_run("SM+G", 1), make_run("SM+G", 2, diverged_at=12), make_run("SM+G", 3)]
+    paths = write_report(runs, tmp_path / "report")
+    text = paths.markdown.read_text(encoding="utf-8")
+    assert "(2 of 3; NaN at step 12 (layer 5, head 0))" in text
+
+
+def test_an_interrupted_run_is_left_out_of_the_comparison(make_run, tmp_path, no_figures):
+    run = make_run("SM+ScFuFFN", info={"status": "interrupted", "steps_done": 20})
+    paths = write_report([run, make_run("EReg(SM(t)+ScFuFFN)")], tmp_path / "report")
+    (ordering,) = [f for f in content_of(paths)["findings"] if f["name"] == "ereg_beats_plain"]
+    assert ordering["verdict"] == "undecided"
+    assert any("was interrupted at step 20 of 60" in note for note in content_of(paths)["notes"])
+
+
+def test_unlike_corpora_vocabularies_and_token_counts_are_noted(make_run, tmp_path, no_figures):
+    runs = [
+        make_run("SM+ScFuFFN"),
+        make_run("SM+FN+R", info={"corpus": {"name": "other", "sha256": "cd"}}),
+        make_run("SM+LN+R", vocab_size=512, info={"steps_done": 50}),
+    ]
+    notes = " ".join(content_of(write_report(runs, tmp_path / "report"))["notes"])
+    assert "different texts" in notes
+    assert "vocabularies differ" in notes
+    assert "different numbers of training tokens" in notes
+
+
+def test_secret_temperatures_are_priced_in_a_note(demo):
+    (note,) = [note for note in content_of(demo)["notes"] if "temperatures" in note]
+    # One product per query element: 12 layers x 128 x 768 of 279.3 + 3.15 bytes.
+    assert pytest.approx(0.333, abs=5e-4) == 12 * 128 * 768 * (279.3 + 3.15) / 1e9
+    assert "they add 0.333 GB" in note
+
+
+def test_a_label_deeper_than_gpt2_has_no_cost_at_that_size(make_run, tmp_path, no_figures):
+    run = make_run("SM+ScFuFFN_i13", num_layers=14)
+    paths = write_report([run], tmp_path / "report")
+    assert network(paths, "SM+ScFuFFN_i13")["private_inference"]["gpt2"] is None
+
+
+def test_titles_and_names_are_escaped(make_run, tmp_path, no_figures):
+    run = make_run("SM+ScFuFFN", info={"hardware": "<script>alert(1)</script>"})
+    paths = write_report([run], tmp_path / "report", title="a < b & c")
+    text = paths.html.read_text(encoding="utf-8")
+    assert "<script>" not in text
+    assert "<title>a &lt; b &amp; c</title>" in text
+
+
+def test_a_full_disk_keeps_the_earlier_report(make_run, tmp_path, no_figures, monkeypatch):
+    run, folder = make_run("SM+ScFuFFN"), tmp_path / "report"
+    before = {
+        path: path.read_bytes()
+        for path in write_report([run], folder).html.parent.iterdir()
+        if path.is_file()
+    }
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_report([run], folder, title="another")
+    assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+
+
+def test_figures_of_an_earlier_report_do_not_stay(make_run, tmp_path, no_figures):
+    stale = tmp_path / "report" / "figures" / "stale.png"
+    stale.parent.mkdir(parents=True)
+    stale.write_bytes(PNG)
+    write_report([make_run("SM+ScFuFFN")], tmp_path / "report")
+    assert not stale.exists()
+
+
+def test_drawing_leaves_matplotlibs_settings_alone(demo):
+    assert matplotlib.rcParams["axes.titleweight"] == matplotlib.rcParamsDefault["axes.titleweight"]
+
+
+def test_a_results_file_stands_alone_and_can_be_quoted(three_seeds, tmp_path):
+    json_path, markdown_path = write_results(content_of(three_seeds), tmp_path / "demo_box_202601")
+    assert json_path.name == "demo_box_202601.json"
+    assert report.read_seed_spread(json_path) == content_of(three_seeds)
+    markdown = markdown_path.read_text(encoding="utf-8")
+    assert "12.30 ± 0.10" in markdown
+    assert "![" not in markdown

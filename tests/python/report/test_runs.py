@@ -1,0 +1,126 @@
+"""Run folders: what is missing is said, what is damaged is an error that names the file."""
+
+import json
+
+import pytest
+
+from aero.report import find_runs
+from aero.report.networks import group_runs
+from aero.report.runs import divergence_text, read_run
+
+
+def test_a_run_folder_reads_back_as_written(make_run):
+    run = read_run(make_run("EReg(SM(t)+ScFuFFN)"))
+    assert run.finished
+    assert run.ending is None
+    assert run.spec.label == "EReg(SM(t)+ScFuFFN)"
+    assert run.tokens == 60 * 4096
+    assert len(run.metrics["train"]) == 60
+    assert [entry["step"] for entry in run.metrics["entropy"]] == [10, 20, 30, 40, 50, 60]
+    assert run.evaluation["perplexity"] == 11.5
+    assert run.analysis.arrays["temperature"].shape == (6, 4, 128)
+
+
+def test_runs_are_found_below_a_folder_and_by_name_but_once(make_run):
+    first, second = make_run("SM+ScFuFFN"), make_run("SM+FN+R")
+    assert find_runs([first.parent]) == [second, first]
+    assert find_runs([first, first.parent]) == [first, second]
+
+
+def test_a_folder_without_runs_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"holds no run .*aero train"):
+        find_runs([tmp_path])
+    with pytest.raises(ValueError, match="is not a folder"):
+        find_runs([tmp_path / "missing"])
+
+
+def test_a_last_line_cut_off_by_a_crash_is_left_out_and_said(make_run):
+    folder = make_run("SM+ScFuFFN")
+    path = folder / "metrics.jsonl"
+    path.write_text(path.read_text() + '{"kind": "train", "st')
+    run = read_run(folder)
+    assert len(run.metrics["train"]) == 60
+    assert run.warnings == [f"the last line of {folder.name}/metrics.jsonl is cut off"]
+
+
+def test_a_damaged_line_inside_the_metrics_is_an_error_with_its_number(make_run):
+    path = make_run("SM+ScFuFFN") / "metrics.jsonl"
+    lines = path.read_text().splitlines()
+    lines[4] = "gibberish"
+    path.write_text("\n".join(lines))
+    with pytest.raises(ValueError, match=r"metrics\.jsonl, line 5 cannot be read"):
+        read_run(path.parent)
+
+
+def test_a_run_without_metrics_warns(make_run):
+    folder = make_run("SM+ScFuFFN")
+    (folder / "metrics.jsonl").unlink()
+    assert "holds no metrics.jsonl" in read_run(folder).warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("run.json", "{", r"run\.json cannot be read"),
+        ("run.json", "[]", "must hold a JSON object, got list"),
+        ("run.json", '{"format": 2}', "has format 2, this version reads format 1"),
+        ("run.json", '{"format": 1, "status": "finished"}', "lacks label, slug, seed, spec"),
+        ("evaluation.json", "nan?", r"evaluation\.json cannot be read"),
+        ("analysis.json", "", r"analysis\.json cannot be read"),
+    ],
+)
+def test_damaged_files_are_named(make_run, name, content, message):
+    folder = make_run("SM+ScFuFFN")
+    (folder / name).write_text(content)
+    with pytest.raises(ValueError, match=message):
+        read_run(folder)
+
+
+def test_a_spec_that_no_network_has_is_an_error(make_run):
+    folder = make_run("SM+ScFuFFN")
+    info = json.loads((folder / "run.json").read_text())
+    info["spec"]["ffn"] = "cubic"
+    (folder / "run.json").write_text(json.dumps(info))
+    with pytest.raises(ValueError, match=r"holds a bad spec: .*cubic"):
+        read_run(folder)
+
+
+def test_divergence_names_step_layer_and_head(make_run):
+    run = read_run(make_run("SM", diverged_at=33))
+    assert not run.finished
+    assert run.ending == "NaN at step 33 (layer 5, head 0)"
+    assert divergence_text({"step": 3, "layer": 2, "head": None}) == "NaN at step 3 (layer 2)"
+
+
+def test_an_interrupted_run_says_how_far_it_came(make_run):
+    folder = make_run("SM+ScFuFFN", info={"status": "interrupted", "steps_done": 20})
+    assert read_run(folder).ending == "interrupted at step 20 of 60"
+
+
+def test_seeds_of_one_network_are_grouped_and_baselines_come_first(make_run):
+    labels = ["SM+FN+R", "EReg(SM(t)+ScFuFFN)", "SM+ScFuFFN", "SM+LN+G"]
+    runs = [read_run(make_run(label, seed)) for label in labels for seed in (2, 1)]
+    networks = group_runs(runs)
+    assert [network.name for network in networks] == labels[::-1]
+    assert [run.info["seed"] for run in networks[0].runs] == [1, 2]
+
+
+def test_one_label_in_two_sizes_gives_two_names(make_run):
+    folders = [make_run("SM+FN+R"), make_run("SM+FN+R", 2, num_heads=2)]
+    names = [network.name for network in group_runs([read_run(folder) for folder in folders])]
+    assert names == ["SM+FN+R (num_heads 4, head_dim 32)", "SM+FN+R (num_heads 2, head_dim 64)"]
+
+
+def test_the_same_network_and_seed_twice_is_refused(make_run, tmp_path):
+    first = make_run("SM+FN+R")
+    again = first.rename(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="hold the same network and seed"):
+        group_runs([read_run(again), read_run(make_run("SM+FN+R"))])
+
+
+def test_heads_are_shown_of_the_first_finished_and_analysed_run(make_run):
+    broken = make_run("SM+FN+R", 1, diverged_at=10)
+    bare = make_run("SM+FN+R", 2, analyzed=False)
+    whole = make_run("SM+FN+R", 3)
+    (network,) = group_runs([read_run(folder) for folder in (broken, bare, whole)])
+    assert network.shown_run.info["seed"] == 3
