@@ -1,4 +1,4 @@
-"""The one exception of this room that a user causes and a user can mend."""
+"""The exceptions of this room: what a user can mend, and what a user asked for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["TrainingError", "disk_errors"]
+__all__ = ["StopRequestedError", "TrainingError", "disk_errors"]
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -17,6 +17,10 @@ class TrainingError(Exception):
 
     The command line shows the text alone, without a traceback, and ends with exit code 2.
     """
+
+
+class StopRequestedError(Exception):
+    """Training was asked to stop and did; the text says how to go on. Exit code 130."""
 
 
 @contextmanager
@@ -41,7 +45,7 @@ def disk_errors(what: str, folder: str | Path, way_out: str) -> Iterator[None]:
     """
     try:
         yield
-    except TrainingError:
+    except (TrainingError, StopRequestedError):
         raise
     except Exception as error:
         # safetensors and torch.save wrap the system's error in their own.

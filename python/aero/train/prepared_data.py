@@ -43,7 +43,7 @@ from aero.train.tokenizer import (
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-__all__ = ["PreparedData", "prepare_data"]
+__all__ = ["PreparedData", "open_prepared_data", "prepare_data"]
 
 _FORMAT = 1
 _BATCH_BYTES = 1 << 20
@@ -108,7 +108,7 @@ def prepare_data(data: DataSection, *, cache_dir: str | Path, context_length: in
         with _lock(folder / ".lock"):
             if not (folder / "manifest.json").is_file():
                 _build(source, data, folder, context_length)
-    return _open(folder, context_length)
+    return open_prepared_data(folder, context_length=context_length)
 
 
 def _find(name: str, cache: Path) -> CorpusSource:
@@ -244,7 +244,17 @@ def _batches(pieces: Iterator[TextPiece]) -> Iterator[list[TextPiece]]:
         yield batch
 
 
-def _open(folder: Path, context_length: int) -> PreparedData:
+def open_prepared_data(folder: str | Path, *, context_length: int) -> PreparedData:
+    """Opens what `prepare_data` left in a folder, after comparing it with its manifest.
+
+    Args:
+        folder: manifest, token files and tokenizer.
+        context_length: T; each split must hold at least one window.
+
+    Raises:
+        TrainingError: files are missing or damaged, or hold too little text.
+    """
+    folder = Path(folder)
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         entries = {split: TokenFile(**manifest["files"][split]) for split in SPLITS}

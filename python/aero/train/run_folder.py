@@ -135,11 +135,14 @@ class RunFolder:
         found = [path for path in self.checkpoints.iterdir() if _STEP_FOLDER.search(path.name)]
         return sorted(found, key=checkpoint_step)
 
-    def remove_incomplete_checkpoints(self) -> None:
-        """Deletes what a killed process left behind; only whole checkpoints are named `step-N`."""
+    def remove_checkpoints_after(self, step: int) -> None:
+        """Deletes later checkpoints and what a killed process left of one.
+
+        Only a whole checkpoint is called `step-N`.
+        """
         if self.checkpoints.is_dir():
             for path in self.checkpoints.iterdir():
-                if not _STEP_FOLDER.search(path.name):
+                if not _STEP_FOLDER.search(path.name) or checkpoint_step(path) > step:
                     shutil.rmtree(path, ignore_errors=True)
 
     def append_metrics(self, record: dict[str, Any]) -> None:

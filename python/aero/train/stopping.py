@@ -9,13 +9,9 @@ from typing import Any
 
 import torch
 
-__all__ = ["StopRequest", "StopRequestedError"]
+__all__ = ["StopRequest"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-class StopRequestedError(Exception):
-    """Training was asked to stop and did; the text says how to go on. Exit code 130."""
 
 
 class StopRequest:

@@ -1,0 +1,238 @@
+"""The command line: `aero train | evaluate | analyze | report | info` and `aero cost show`.
+
+Each command imports what it needs when it runs: help and `aero cost` start without torch. Bad input
+ends with one line on standard error and exit code 2, an interrupt with 130; anything else is a
+defect and shows its traceback.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from aero.train.errors import StopRequestedError, TrainingError
+
+app = typer.Typer(
+    name="aero",
+    help="Softmax-only language models with entropy-regularized attention.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+cost = typer.Typer(help="What one private forward pass costs.", no_args_is_help=True)
+app.add_typer(cost, name="cost", rich_help_panel=None)
+
+Runs = Annotated[
+    list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of run folders.")
+]
+
+
+@app.command()
+def train(
+    label: Annotated[list[str], typer.Option(help="Network, such as 'SM+LN+G'; may be repeated.")],
+    recipe: Annotated[str, typer.Option(help="demo, codeparrot or languini.")] = "demo",
+    data: Annotated[
+        str | None, typer.Option(help="stdlib, a folder, a file or the name of a hub dataset.")
+    ] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="May be repeated; default 0.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Default runs/RECIPE.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="One setting.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file with settings.")] = None,
+    resume: Annotated[
+        str, typer.Option(help="auto, never, or a checkpoint folder to continue from.")
+    ] = "auto",
+    cache_dir: Annotated[Path, typer.Option(help="Where corpora and tokenizers are kept.")] = Path(
+        "runs/corpora"
+    ),
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be done, and how long it takes.")
+    ] = False,
+) -> None:
+    """Trains one or several networks; interrupted, the same command resumes."""
+    with _one_line_errors():
+        from aero.train.planning import plan_runs
+        from aero.train.recipe_files import load_recipe
+
+        settings = list(set_ or ())
+        if data is not None:
+            settings.append(f"data.source={_source(data)}")
+        loaded = load_recipe(recipe, config=config, settings=settings)
+        plan = plan_runs(
+            loaded,
+            label,
+            seed or [0],
+            output=output or Path("runs") / loaded.name,
+            resume=resume,
+        )
+        if dry_run:
+            from aero.train.forecast import forecast
+
+            typer.echo(forecast(plan))
+            return
+        from aero.train.runs import train_runs
+
+        train_runs(plan, cache_dir=cache_dir, say=_note)
+
+
+@app.command()
+def evaluate(
+    runs: Runs,
+    stride: Annotated[
+        int | None, typer.Option(help="Distance of overlapping windows; default: disjoint.")
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Validation tokens to look at; default: all.")
+    ] = None,
+) -> None:
+    """Measures perplexity and bits per byte on the validation split."""
+    with _one_line_errors():
+        from aero.train.run_results import evaluate_run
+
+        for run in _trained(runs):
+            measured = evaluate_run(run, max_tokens=max_tokens, stride=stride)
+            typer.echo(
+                f"{run.name}: perplexity {measured.perplexity:.3f}, "
+                f"{measured.bits_per_byte:.4f} bits per byte on {measured.tokens:,} tokens"
+            )
+
+
+@app.command()
+def analyze(
+    runs: Runs,
+    windows: Annotated[int, typer.Option(help="Validation windows to average over.")] = 64,
+) -> None:
+    """Measures the attention entropies of trained networks."""
+    with _one_line_errors():
+        from aero.train.run_results import analyze_run
+
+        if windows < 1:
+            raise TrainingError(f"analyze: windows must be >= 1, got {windows}")
+        for run in _trained(runs):
+            found = analyze_run(run, windows=windows).to_dict()
+            shares = ", ".join(f"{share:.0%}" for share in found["quarters"]["observed_max"])
+            typer.echo(f"{run.name}: heads per quarter of the largest entropy: {shares}")
+
+
+@app.command()
+def report(
+    runs: Runs,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder of the report; default: the first RUN.")
+    ] = None,
+    title: Annotated[str, typer.Option(help="Heading.")] = "AERO networks compared",
+    seed_spread: Annotated[
+        Path | None, typer.Option(help="report.json over several seeds, to be quoted.")
+    ] = None,
+) -> None:
+    """Compares trained networks in report.html, report.md, report.json and PNG figures."""
+    with _one_line_errors(ValueError, OSError):
+        import shlex
+        import sys
+
+        from aero.report import write_report
+
+        command = shlex.join(["aero", *sys.argv[1:]])
+        paths = write_report(
+            runs, output or runs[0], title=title, command=command, seed_spread=seed_spread
+        )
+        typer.echo(paths.summary)
+        typer.echo(f"\nreport: {paths.html}")
+
+
+@app.command()
+def info(as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False) -> None:
+    """Shows how aero was built and on what it runs."""
+    with _one_line_errors(ImportError):
+        from aero.train.machine import machine_facts
+
+        facts = machine_facts()
+        if as_json:
+            typer.echo(json.dumps(facts, indent=2))
+            return
+        width = max(map(len, facts))
+        for name, value in facts.items():
+            typer.echo(f"{name:<{width}}  {value}")
+
+
+@cost.command()
+def show(
+    label: Annotated[str, typer.Argument(help="Network, such as 'SM+ScFuFFN'.")],
+    model: Annotated[str, typer.Option(help="Size preset.")] = "gpt2",
+    context_length: Annotated[int, typer.Option(help="T, tokens.")] = 128,
+    vocab_size: Annotated[int | None, typer.Option(help="V; default: the preset's.")] = None,
+    stack: Annotated[str, typer.Option(help="Protocol stack.")] = "spu-2024",
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Bytes and flights of one private forward pass, by kind of operation and by layer."""
+    with _one_line_errors(ValueError):
+        from aero import mpc
+
+        found = mpc.simulate(
+            label, model=model, context_length=context_length, vocab_size=vocab_size, stack=stack
+        )
+        typer.echo(json.dumps(found.to_dict(), indent=2) if as_json else found.to_text())
+
+
+def _source(data: str) -> str:
+    """A path as seen from anywhere; other names as they are."""
+    path = Path(data).expanduser()
+    return json.dumps(str(path.resolve()) if data != "stdlib" and path.exists() else data)
+
+
+def _trained(folders: list[Path]) -> Iterator[Path]:
+    """Yields the run folders among and below `folders`; of several, diverged ones are named."""
+    from aero.report import find_runs
+    from aero.train.run_folder import RunFolder
+
+    try:
+        runs = find_runs(folders)
+    except ValueError as error:
+        raise TrainingError(str(error).removeprefix("report: ")) from error
+    for run in runs:
+        information = RunFolder(run).info()
+        if len(runs) > 1 and information.get("status") == "diverged":
+            step = (information.get("diverged") or {}).get("step")
+            _note(f"{run.name}: diverged at step {step}, left out")
+        else:
+            yield run
+
+
+def _note(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+@contextmanager
+def _one_line_errors(*expected: type[Exception]) -> Iterator[None]:
+    """Shows what the user can mend as one line; `expected` are further kinds that mean that."""
+    try:
+        yield
+    except StopRequestedError as error:
+        _end(str(error), code=130)
+    except KeyboardInterrupt:
+        _end("interrupted; run the same command again to continue", code=130)
+    except Exception as error:
+        if not isinstance(error, (TrainingError, *expected)):
+            raise
+        _end(" ".join(str(error).split()), code=2)
+
+
+def _end(message: str, *, code: int) -> NoReturn:
+    _note(f"aero: {message}")
+    raise typer.Exit(code)
+
+
+def main() -> None:
+    """Entry point of the `aero` command."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

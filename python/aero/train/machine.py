@@ -1,0 +1,88 @@
+"""Build, versions, machine and commit: what `aero info` shows and `run.json` records."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+import aero
+from aero import ops as ops  # loads the operator library
+from aero._core import build_info, cpu_features
+from aero._library import TORCH_TARGET_VERSION, library_path
+
+__all__ = ["git_commit", "hardware", "machine_facts", "package_versions"]
+
+_PACKAGES = ("torch", "transformers", "accelerate", "tokenizers", "numpy")
+
+
+def package_versions() -> dict[str, str]:
+    """Returns the versions that a result depends on, by name.
+
+    Example:
+        >>> package_versions()["aero"] == aero.__version__
+        True
+    """
+    versions = {"aero": aero.__version__, "python": platform.python_version()}
+    return versions | {name: metadata.version(name) for name in _PACKAGES}
+
+
+def hardware() -> str:
+    """Returns processor, threads and accelerator in one line."""
+    model = platform.processor() or platform.machine()
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                model = line.partition(":")[2].strip()
+                break
+    except OSError:
+        pass
+    text = f"{model}, {torch.get_num_threads()} threads"
+    if torch.cuda.is_available():
+        text += f", {torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
+    return text
+
+
+def git_commit() -> str | None:
+    """Returns the commit of the checkout that this package runs from; None if it is none."""
+    try:
+        result = subprocess.run(
+            ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return result.stdout.strip()
+
+
+def machine_facts() -> dict[str, str]:
+    """Returns how aero was built and what it runs on, by name.
+
+    Example:
+        >>> "cpu" in machine_facts()
+        True
+    """
+    build = build_info()
+    versions = package_versions()
+    cuda = "no"
+    if torch.cuda.is_available():
+        cuda = f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
+    facts = {
+        "aero": versions["aero"],
+        "commit": git_commit() or "not a git checkout",
+        "python": versions["python"],
+        "torch": torch.__version__,
+        "TORCH_TARGET_VERSION": ".".join(map(str, TORCH_TARGET_VERSION)),
+        "operator library": str(library_path()),
+        "compiler": f"{build['compiler']}, {build['build_type']}",
+        "cpu": hardware(),
+        "cpu features": " ".join(cpu_features()),
+        "cuda": cuda,
+    }
+    return facts | {name: versions[name] for name in _PACKAGES if name != "torch"}

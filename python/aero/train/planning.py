@@ -1,0 +1,195 @@
+"""Which runs a command means, and what is to be done about each: train, resume or reuse.
+
+Torch is not imported, so a typing mistake, a wrong label or a folder with another run is reported
+before anything slow begins.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from aero.architecture import ArchitectureSpec
+from aero.train.errors import TrainingError
+from aero.train.recipe import Recipe
+from aero.train.recipe_files import recipe_to_dict
+from aero.train.run_folder import RunFolder, run_slug
+
+__all__ = ["PlannedRun", "plan_runs", "spec_for"]
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run that a command means.
+
+    Attributes:
+        recipe: with the label's own settings put in.
+        spec: the network.
+        seed: of weights, data order and everything random.
+        folder: where it is or will be.
+        action: `train` from the start, `resume` from the checkpoint, or `reuse`: it has ended.
+        checkpoint: what to resume from.
+    """
+
+    recipe: Recipe
+    spec: ArchitectureSpec
+    seed: int
+    folder: RunFolder
+    action: Literal["train", "resume", "reuse"] = "train"
+    checkpoint: Path | None = None
+
+    @property
+    def label(self) -> str:
+        """The canonical label."""
+        return self.spec.label
+
+    @property
+    def name(self) -> str:
+        """Label and seed, for people."""
+        return f"{self.label} seed {self.seed}"
+
+    def config(self) -> dict[str, Any]:
+        """Returns the resolved recipe as `config.yaml` holds it."""
+        return {"label": self.label, "seed": self.seed, **recipe_to_dict(self.recipe)}
+
+
+def plan_runs(
+    recipe: Recipe,
+    labels: Sequence[str],
+    seeds: Sequence[int],
+    *,
+    output: str | Path,
+    resume: str = "auto",
+) -> list[PlannedRun]:
+    """Returns one run per label and seed, seeds outermost.
+
+    Args:
+        recipe: what to do.
+        labels: networks.
+        seeds: one run each.
+        output: run folders are `output/<slug>-seed<seed>`.
+        resume: `auto` continues what was interrupted and reuses what has ended, `never` refuses
+            to touch an existing run, a path is the checkpoint to continue from.
+
+    Raises:
+        TrainingError: bad label or size, the same run twice, an existing run with another
+            configuration, or a checkpoint that does not belong to the run.
+    """
+    canonical = _with_canonical_labels(recipe)
+    runs = []
+    for seed in dict.fromkeys(seeds):
+        if seed < 0:
+            raise TrainingError(f"train: seed must be >= 0, got {seed}")
+        for label in dict.fromkeys(labels):
+            spec = spec_for(recipe, label)
+            folder = RunFolder(Path(output) / f"{run_slug(spec.label)}-seed{seed}")
+            own = canonical.for_label(spec.label)
+            runs.append(PlannedRun(own, spec, seed, folder))
+    folders = [run.folder.path for run in runs]
+    for run in runs:
+        if folders.count(run.folder.path) > 1:
+            raise TrainingError(f"train: {run.name} is asked for twice; name each label once")
+    return [_with_action(run, resume, len(runs)) for run in runs]
+
+
+def spec_for(recipe: Recipe, label: str) -> ArchitectureSpec:
+    """Returns the network of a label at the recipe's size.
+
+    Args:
+        recipe: its `model` section gives the sizes, `data.vocabulary` the vocabulary.
+        label: such as `SM+ScFuFFN`.
+
+    Raises:
+        TrainingError: no such label or preset, or sizes that do not fit together.
+
+    Example:
+        >>> spec_for(Recipe(), "sm+g").label
+        'SM+G'
+    """
+    model = recipe.model
+    # The names that the section shares with the network.
+    values = {entry.name: getattr(model, entry.name) for entry in dataclasses.fields(model)}
+    known = ArchitectureSpec.from_label("SM").to_dict()
+    given = {name: value for name, value in values.items() if name in known and value is not None}
+    try:
+        return ArchitectureSpec.from_label(
+            label, model=model.preset, vocab_size=recipe.data.vocabulary, **given
+        )
+    except ValueError as error:
+        raise TrainingError(f"train: {error}") from error
+
+
+def _with_canonical_labels(recipe: Recipe) -> Recipe:
+    """Writes the labels of `per_label` the way networks print theirs."""
+    renamed = {
+        spec_for(recipe, label).label: settings for label, settings in recipe.per_label.items()
+    }
+    return dataclasses.replace(recipe, per_label=renamed)
+
+
+def _with_action(run: PlannedRun, resume: str, number_of_runs: int) -> PlannedRun:
+    if resume not in ("auto", "never"):
+        if number_of_runs > 1:
+            raise TrainingError(
+                "train: --resume PATH continues one run; give a single --label and --seed"
+            )
+        return dataclasses.replace(run, action="resume", checkpoint=_own_checkpoint(run, resume))
+    if not run.folder.exists():
+        return run
+    path = run.folder.path
+    if resume == "never":
+        raise TrainingError(
+            f"train: {path} already holds a run; choose another --output, delete the folder, or "
+            "use --resume auto"
+        )
+    _require_same_config(run)
+    if run.folder.info().get("status") in ("finished", "diverged"):
+        return dataclasses.replace(run, action="reuse")
+    checkpoints = run.folder.complete_checkpoints()
+    if checkpoints:
+        return dataclasses.replace(run, action="resume", checkpoint=checkpoints[-1])
+    return run
+
+
+def _own_checkpoint(run: PlannedRun, path: str) -> Path:
+    checkpoint = Path(path).resolve()
+    if not (checkpoint / "trainer_state.json").is_file():
+        raise TrainingError(
+            "train: --resume must be auto, never or a checkpoint folder checkpoints/step-N, "
+            f"got {path}"
+        )
+    if checkpoint.parent != run.folder.checkpoints.resolve():
+        raise TrainingError(
+            f"train: checkpoint {path} does not belong to the run {run.folder.path}; name that "
+            "run's --label, --seed and --output"
+        )
+    _require_same_config(run)
+    return checkpoint
+
+
+def _require_same_config(run: PlannedRun) -> None:
+    there, wanted = _flat(run.folder.config()), _flat(run.config())
+    keys = sorted(key for key in there.keys() | wanted.keys() if there.get(key) != wanted.get(key))
+    if keys:
+        differences = ", ".join(
+            f"{key} is {there.get(key)!r} there and {wanted.get(key)!r} here" for key in keys[:3]
+        )
+        more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+        raise TrainingError(
+            f"train: {run.folder.path} holds a run with another configuration "
+            f"({differences}{more}); choose another --output, delete the folder, or use the same "
+            "settings"
+        )
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            flat.update(_flat(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat

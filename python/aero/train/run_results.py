@@ -1,0 +1,163 @@
+"""What is measured on a trained network: `evaluation.json` and `analysis.json`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from aero.analysis import EntropyAccumulator, EntropySummary, write_analysis
+from aero.atomic_files import write_json_atomically
+from aero.models import AeroForCausalLM
+from aero.train.errors import TrainingError
+from aero.train.perplexity import HeldOutLoss, measure_loss
+from aero.train.prepared_data import PreparedData, open_prepared_data
+from aero.train.run_folder import RunFolder, finite_or_null
+from aero.train.windows import validation_windows
+
+__all__ = ["analyze_model", "analyze_run", "evaluate_run", "write_evaluation"]
+
+# Enough rows for three stable digits of a head entropy.
+_ANALYSIS_WINDOWS = 64
+
+
+def evaluate_run(
+    path: str | Path,
+    *,
+    max_tokens: int | None = None,
+    stride: int | None = None,
+    batch_tokens: int = 8192,
+) -> HeldOutLoss:
+    """Measures a finished run's network on its validation split and writes `evaluation.json`.
+
+    Args:
+        path: the run folder.
+        max_tokens: at most this many validation tokens; None takes all.
+        stride: None for disjoint windows of T (as the paper), else the distance between
+            overlapping ones.
+        batch_tokens: tokens in one forward pass.
+
+    Returns:
+        The loss.
+
+    Raises:
+        TrainingError: no finished run, or its corpus is gone or damaged.
+    """
+    folder = RunFolder(path)
+    model, data = _opened(folder)
+    context = model.config.spec.context_length
+    try:
+        starts = validation_windows(data.validation, context, max_tokens=max_tokens, stride=stride)
+    except ValueError as error:
+        raise TrainingError(str(error)) from error
+    measured = measure_loss(
+        model,
+        data.validation,
+        starts,
+        token_bytes=data.token_bytes,
+        context_length=context,
+        batch_tokens=batch_tokens,
+        stride=stride,
+        show_progress=True,
+    )
+    write_evaluation(folder, measured, windows="disjoint" if stride is None else f"stride {stride}")
+    return measured
+
+
+def analyze_run(path: str | Path, *, windows: int = _ANALYSIS_WINDOWS) -> EntropySummary:
+    """Measures the entropies of a finished run's network and writes `analysis.json` and `.npz`.
+
+    Args:
+        path: the run folder.
+        windows: validation windows to average over.
+
+    Returns:
+        The statistics.
+
+    Raises:
+        TrainingError: no finished run, or its corpus is gone or damaged.
+    """
+    folder = RunFolder(path)
+    model, data = _opened(folder)
+    return analyze_model(model, data, folder, windows=windows)
+
+
+def write_evaluation(folder: RunFolder, measured: HeldOutLoss, *, windows: str) -> None:
+    """Writes `evaluation.json`.
+
+    Args:
+        folder: the run folder.
+        measured: the loss.
+        windows: how the text was cut, in words.
+    """
+    values = {
+        "windows": windows,
+        "loss": measured.loss,
+        "perplexity": measured.perplexity,
+        "bits_per_byte": measured.bits_per_byte,
+        "tokens": measured.tokens,
+        "bytes": measured.bytes,
+    }
+    write_json_atomically(folder.path / "evaluation.json", finite_or_null(values))
+
+
+def analyze_model(
+    model: AeroForCausalLM,
+    data: PreparedData,
+    folder: RunFolder,
+    *,
+    windows: int = _ANALYSIS_WINDOWS,
+    batch_tokens: int = 4096,
+) -> EntropySummary:
+    """Measures attention entropies on validation windows, in evaluation mode.
+
+    Args:
+        model: the trained network; its mode is restored.
+        data: its corpus.
+        folder: where `analysis.json` goes.
+        windows: how many windows of T tokens.
+        batch_tokens: tokens in one forward pass.
+
+    Returns:
+        The statistics, as written.
+    """
+    context = model.config.spec.context_length
+    starts = validation_windows(data.validation, context, max_tokens=windows * context)
+    accumulator = EntropyAccumulator(context_length=context)
+    batch = max(1, batch_tokens // context)
+    was_training = model.training
+    model.train(False)
+    try:
+        for first in range(0, len(starts), batch):
+            positions = starts[first : first + batch, None] + np.arange(context)
+            ids = torch.from_numpy(data.validation[positions].astype(np.int64)).to(model.device)
+            with torch.no_grad():
+                entropies = model.transformer(input_ids=ids, use_cache=False).entropies
+            accumulator.update(torch.stack(entropies).float().cpu().numpy())
+    finally:
+        model.train(was_training)
+    summary = accumulator.summary(
+        temperatures=model.head_temperatures(), thresholds=model.head_thresholds()
+    )
+    write_analysis(folder.path, summary)
+    return summary
+
+
+def _opened(folder: RunFolder) -> tuple[AeroForCausalLM, PreparedData]:
+    info = folder.info()
+    if info.get("status") != "finished" or not folder.model.is_dir():
+        step = (info.get("diverged") or {}).get("step")
+        reason = f"NaN at step {step}" if step else f"its status is {info.get('status')!r}"
+        raise TrainingError(
+            f"{folder.path} holds no trained network ({reason}); train it to the end first"
+        )
+    try:
+        model: Any = AeroForCausalLM.from_pretrained(folder.model)
+    except (OSError, ValueError) as error:
+        raise TrainingError(f"{folder.model} cannot be loaded: {error}") from error
+    if torch.cuda.is_available():
+        model = model.cuda()
+    context = model.config.spec.context_length
+    return model, open_prepared_data(info["corpus"]["folder"], context_length=context)

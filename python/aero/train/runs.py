@@ -1,0 +1,302 @@
+"""Training, from a plan to finished run folders."""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PrinterCallback, TrainingArguments, set_seed
+from transformers.utils import logging as transformers_logging
+
+from aero.models import AeroConfig, AeroForCausalLM
+from aero.train.errors import StopRequestedError, TrainingError, disk_errors
+from aero.train.machine import git_commit, hardware, package_versions
+from aero.train.planning import PlannedRun
+from aero.train.prepared_data import PreparedData, prepare_data
+from aero.train.progress import progress_bar
+from aero.train.recipe import Recipe
+from aero.train.recorder import RunRecorder
+from aero.train.run_callback import RunCallback
+from aero.train.run_folder import RunFolder, checkpoint_step, run_slug
+from aero.train.run_results import analyze_model, write_evaluation
+from aero.train.stopping import StopRequest
+from aero.train.trainer import AeroTrainer, read_checkpoint_state
+from aero.train.windows import TrainingWindows, collate_windows
+
+__all__ = ["build_model", "model_config", "train_runs"]
+
+
+def train_runs(plan: Sequence[PlannedRun], *, cache_dir: str | Path, say: Any = print) -> None:
+    """Trains, resumes or reuses each planned run in turn, with one progress bar over all.
+
+    Args:
+        plan: what `plan_runs` returned.
+        cache_dir: corpora and tokenizers.
+        say: called with one line of text about each run that is not simply trained.
+
+    Raises:
+        TrainingError: bad data, a full disk.
+        StopRequestedError: Ctrl-C or SIGTERM; a checkpoint was written.
+    """
+    todo = [run for run in plan if run.action != "reuse"]
+    for run in plan:
+        if run.action == "reuse":
+            say(f"{run.name}: reusing the {run.folder.info()['status']} run in {run.folder.path}")
+    if not todo:
+        return
+    use_threads(todo[0].recipe.training.threads)
+    data = prepare_data(
+        todo[0].recipe.data,
+        cache_dir=cache_dir,
+        context_length=todo[0].recipe.model.context_length,
+    )
+    done = sum(checkpoint_step(run.checkpoint) for run in todo if run.checkpoint is not None)
+    total = sum(run.recipe.steps for run in todo)
+    with StopRequest() as stop, progress_bar("training", total, "step", initial=done) as bar:
+        for number, run in enumerate(todo, start=1):
+            if stop.requested:
+                raise StopRequestedError(f"stopped before {run.name}; run the command again")
+            bar.set_description(f"[{number}/{len(todo)}] {run.name}")
+            if run.checkpoint is not None:
+                say(f"{run.name}: resuming from {run.checkpoint}")
+
+            def advance(loss: float) -> None:
+                if not math.isnan(loss):
+                    bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
+                bar.update(1)
+
+            with disk_errors("the run", run.folder.path, "run the same command again"):
+                ending = _train_one(run, data, stop, advance)
+            if ending:
+                bar.clear()
+                say(f"{run.name}: {ending}")
+
+
+def model_config(run: PlannedRun, **token_ids: int | None) -> AeroConfig:
+    """Returns the configuration of a planned run's network.
+
+    Args:
+        run: label, sizes and regularization.
+        **token_ids: `bos_token_id` and the like.
+    """
+    model, regularization = run.recipe.model, run.recipe.regularization
+    scale = math.sqrt(run.spec.width) if model.embedding_scale == "sqrt_width" else 1.0
+    return AeroConfig.from_spec(
+        run.spec,
+        entropy_weight=regularization.entropy_weight,
+        tolerance_margin=regularization.margin,
+        max_entropy=regularization.max_entropy,
+        entropy_reduction=regularization.reduction,
+        threshold_init=regularization.threshold_init,
+        temperature_init=regularization.temperature_init,
+        temperature_parametrization=regularization.temperature_parametrization,
+        trainable_scales=model.trainable_scales,
+        embedding_scale=scale,
+        initializer_range=model.initializer_range,
+        **token_ids,
+    )
+
+
+def build_model(run: PlannedRun, **token_ids: int | None) -> AeroForCausalLM:
+    """Returns the untrained network of a planned run; the seed decides its weights."""
+    set_seed(run.seed)
+    return AeroForCausalLM(model_config(run, **token_ids))
+
+
+def use_threads(threads: int | None) -> None:
+    """Sets torch's threads: as asked, or the available cores shared among local processes."""
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    available = len(os.sched_getaffinity(0))
+    torch.set_num_threads(threads if threads is not None else max(1, available // local))
+
+
+def _train_one(run: PlannedRun, data: PreparedData, stop: StopRequest, advance: Any) -> str | None:
+    """Trains one network; returns what is remarkable about its end, None if nothing is."""
+    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    recipe, folder = run.recipe, run.folder
+    mark = data.tokenizer.eos_token_id
+    model = build_model(run, bos_token_id=mark, eos_token_id=mark)
+    arguments = _training_arguments(run)
+    first_step = 0 if run.checkpoint is None else checkpoint_step(run.checkpoint)
+    if arguments.should_save:
+        _open_folder(run, data, first_step)
+    recorder = RunRecorder(
+        folder,
+        device=arguments.device,
+        tokens_per_step=recipe.training.tokens_per_step,
+        writes=arguments.should_save,
+        tensorboard=recipe.logging.tensorboard,
+        first_step=first_step,
+    )
+    callback = RunCallback(recipe, data, folder, recorder, stop, advance)
+    trainer = AeroTrainer(
+        model=model,
+        args=arguments,
+        train_dataset=TrainingWindows(
+            data.train,
+            recipe.model.context_length,
+            count=recipe.steps * recipe.windows_per_step,
+            seed=run.seed,
+        ),
+        data_collator=collate_windows,
+        callbacks=[callback],
+        on_losses=recorder.add_losses,
+        checkpoint_state=callback.checkpoint_state,
+    )
+    trainer.remove_callback(PrinterCallback)
+    callback.trainer = trainer
+    if run.checkpoint is not None:
+        callback.restore(read_checkpoint_state(run.checkpoint))
+    try:
+        trainer.train(resume_from_checkpoint=None if first_step == 0 else str(run.checkpoint))
+        return _finish(run, data, trainer, callback, recorder)
+    finally:
+        recorder.close()
+
+
+def _finish(
+    run: PlannedRun,
+    data: PreparedData,
+    trainer: AeroTrainer,
+    callback: RunCallback,
+    recorder: RunRecorder,
+) -> str | None:
+    """Writes how the run ended; a finished one also gets its model, evaluation and analysis."""
+    folder, steps = run.folder, trainer.state.global_step
+    progress = {
+        "steps_done": steps,
+        "seconds": round(recorder.seconds, 3),
+        "skipped_steps": callback.skipped_steps,
+    }
+    broken = callback.divergence
+    policy = run.recipe.training.nan_policy
+    if broken is not None and policy != "skip":
+        if trainer.args.should_save:
+            folder.update({**progress, "status": "diverged"})
+        return f"diverged at step {broken['step']} ({broken['what']})"
+    if steps < run.recipe.steps:
+        if trainer.args.should_save:
+            folder.update({**progress, "status": "interrupted"})
+        raise StopRequestedError(
+            f"{run.name} was stopped at step {steps} of {run.recipe.steps}, its checkpoint is in "
+            f"{folder.checkpoints}; run the same command again to resume"
+        )
+    measured = callback.record_validation(steps, run.recipe.evaluation.final_tokens)
+    if trainer.args.should_save:
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        _save_model(model, data, folder)
+        write_evaluation(folder, measured, windows="disjoint")
+        analyze_model(model, data, folder, batch_tokens=run.recipe.evaluation.batch_tokens)
+        folder.update({**progress, "status": "finished"})
+    trainer.accelerator.wait_for_everyone()
+    skipped = callback.skipped_steps
+    return f"skipped {skipped} non-finite steps" if skipped else None
+
+
+def _training_arguments(run: PlannedRun) -> TrainingArguments:
+    recipe = run.recipe
+    micro_batch, accumulation = batch_split(recipe, int(os.environ.get("WORLD_SIZE", "1")))
+    on_gpu = torch.cuda.is_available()
+    cosine = recipe.schedule.shape == "cosine"
+    return TrainingArguments(
+        output_dir=str(run.folder.checkpoints),
+        max_steps=recipe.steps,
+        per_device_train_batch_size=micro_batch,
+        gradient_accumulation_steps=accumulation,
+        optim="adamw_torch_fused",
+        learning_rate=recipe.optimizer.learning_rate,
+        adam_beta1=recipe.optimizer.beta1,
+        adam_beta2=recipe.optimizer.beta2,
+        adam_epsilon=recipe.optimizer.epsilon,
+        weight_decay=recipe.optimizer.weight_decay,
+        # 0 is the Trainer's word for no clipping.
+        max_grad_norm=recipe.optimizer.clip_norm or 0.0,
+        lr_scheduler_type="cosine_with_min_lr" if cosine else "linear",
+        lr_scheduler_kwargs={"min_lr": recipe.schedule.final_learning_rate} if cosine else {},
+        warmup_steps=recipe.warmup_steps,
+        seed=run.seed,
+        use_cpu=not on_gpu,
+        bf16=recipe.training.precision == "bfloat16",
+        # What is written, evaluated and saved when is decided by RunCallback.
+        logging_strategy="no",
+        eval_strategy="no",
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        logging_nan_inf_filter=False,
+        remove_unused_columns=False,
+        dataloader_pin_memory=on_gpu,
+        ddp_find_unused_parameters=False,
+        log_level="error",
+    )
+
+
+def batch_split(recipe: Recipe, processes: int) -> tuple[int, int]:
+    """Returns windows per micro-batch and process, and micro-batches per optimizer step.
+
+    Args:
+        recipe: tokens per step and the limit of a micro-batch.
+        processes: how many share a step.
+
+    Raises:
+        TrainingError: the windows of a step cannot be shared evenly.
+
+    Example:
+        >>> batch_split(Recipe(), 2)
+        (16, 1)
+    """
+    windows = recipe.windows_per_step
+    if windows % processes:
+        raise TrainingError(
+            f"train: training.tokens_per_step must be a multiple of {processes} processes x "
+            f"{recipe.model.context_length} tokens, got {recipe.training.tokens_per_step}"
+        )
+    share = windows // processes
+    limit = recipe.training.micro_batch_tokens
+    most = share if limit is None else max(1, limit // recipe.model.context_length)
+    micro_batch = max(size for size in range(1, min(share, most) + 1) if share % size == 0)
+    return micro_batch, share // micro_batch
+
+
+def _open_folder(run: PlannedRun, data: PreparedData, first_step: int) -> None:
+    """Writes what is known before the first step and removes what a killed process left."""
+    folder = run.folder
+    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.checkpoints.mkdir(exist_ok=True)
+    folder.remove_checkpoints_after(first_step)
+    folder.write_config(run.config())
+    folder.truncate_metrics(first_step if first_step else -1)
+    folder.update(
+        {
+            "status": "running",
+            "label": run.label,
+            "slug": run_slug(run.label),
+            "seed": run.seed,
+            "spec": run.spec.to_dict(),
+            "steps_done": first_step,
+            "steps_total": run.recipe.steps,
+            "tokens_per_step": run.recipe.training.tokens_per_step,
+            "seconds": 0.0,
+            "versions": package_versions(),
+            "hardware": hardware(),
+            "git_commit": git_commit(),
+            "corpus": {**data.summary(), "folder": str(data.folder.resolve())},
+            "diverged": None,
+            "skipped_steps": 0,
+            "command": shlex.join(["aero", *sys.argv[1:]]),
+        }
+    )
+
+
+def _save_model(model: Any, data: PreparedData, folder: RunFolder) -> None:
+    partial = folder.path / "model.partial"
+    model.save_pretrained(partial)
+    data.tokenizer.save_pretrained(partial)
+    partial.replace(folder.model)
