@@ -15,9 +15,10 @@ over seeds is {"mean", "standard_deviation" (None for one seed), "minimum", "max
     - `flops`: `paper` {ffn, attention, total}, `executed` {ffn, attention, lm_head, total}
     - `nonlinear_operations`, as the paper's tables print them
     - `runs`: `folder`, `seed`, `status`, `ending` (None if finished), `diverged`, `divergence`,
-      `steps_done`, `steps_total`, `tokens`, `seconds`, `loss`, `perplexity`, `bits_per_byte`,
-      `analyzed`
-    - `loss`, `perplexity`, `bits_per_byte`: over the finished, evaluated runs; None without one
+      `skipped_steps`, `steps_done`, `steps_total`, `tokens`, `seconds`, `evaluated`, `windows`,
+      `loss`, `perplexity`, `bits_per_byte` (None where not finite), `evaluated_tokens`, `analyzed`
+    - `loss`, `perplexity`, `bits_per_byte`: over the finished, evaluated runs with finite numbers;
+      None without one
     - `entropy`: `mean`, `mean_normalized_context` (by log T), `mean_normalized_visible` (by
       log(i+1)), `quarters` {observed_max, log_context}, the heads `collapsed`, `overloaded`,
       `collapsed_log_context`, `overloaded_log_context`, `nan_heads`, `observed_max`,

@@ -67,21 +67,17 @@ def assemble(
 
 def _training(runs: Sequence[RunRecord]) -> dict[str, Any]:
     """What the runs have in common, as lists of distinct values in order of appearance."""
-    corpora: list[Any] = []
-    for run in runs:
-        corpus = run.info.get("corpus")
-        if corpus and corpus not in corpora:
-            corpora.append(corpus)
-    versions: list[Any] = []
-    for run in runs:
-        if run.info.get("versions") and run.info["versions"] not in versions:
-            versions.append(run.info["versions"])
+    # Where the token files lie on this machine says nothing to a reader elsewhere.
+    corpora = [
+        {name: value for name, value in (run.info.get("corpus") or {}).items() if name != "folder"}
+        for run in runs
+    ]
     return {
         "seconds": sum(run.info.get("seconds") or 0.0 for run in runs),
-        "corpora": corpora,
-        "versions": versions,
+        "corpora": _distinct(corpora),
+        "versions": _distinct([run.info.get("versions") for run in runs]),
         **{
-            plural: list(dict.fromkeys(str(run.info[name]) for run in runs if run.info.get(name)))
+            plural: _distinct([run.info.get(name) for run in runs])
             for name, plural in (
                 ("hardware", "hardware"),
                 ("command", "commands"),
@@ -91,14 +87,30 @@ def _training(runs: Sequence[RunRecord]) -> dict[str, Any]:
     }
 
 
+def _distinct(values: Sequence[Any]) -> list[Any]:
+    """The values that are not empty, each once, in order of appearance."""
+    found: list[Any] = []
+    for value in values:
+        if value and value not in found:
+            found.append(value)
+    return found
+
+
 def _training_notes(networks: Sequence[Network], runs: Sequence[RunRecord]) -> list[str]:
     notes = [warning for run in runs for warning in run.warnings]
-    for name, what in (("sha256", "texts"), ("tokenizer_sha256", "tokenizers")):
-        values = {(run.info.get("corpus") or {}).get(name) for run in runs}
-        if len(values) > 1:
-            notes.append(
-                f"The networks were trained on different {what}: perplexities do not compare."
-            )
+    texts = _distinct([(run.info.get("corpus") or {}).get("sha256") for run in runs])
+    splits = _distinct([(run.info.get("corpus") or {}).get("train_tokens") for run in runs])
+    if len(texts) > 1:
+        notes.append("The networks were trained on different texts: perplexities do not compare.")
+    elif len(splits) > 1:
+        notes.append("The same text was cut into different tokens: compare bits per byte.")
+    tests = _distinct([_evaluation_of(run) for run in runs])
+    if len(tests) > 1:
+        notes.append(
+            "The networks were evaluated differently: "
+            + "; ".join(f"{windows} windows, {tokens} tokens" for windows, tokens in tests)
+            + "."
+        )
     if len({network.spec.vocab_size for network in networks}) > 1:
         notes.append("The vocabularies differ in size: compare bits per byte, not perplexities.")
     if len({run.tokens for run in runs if run.finished}) > 1:
@@ -116,6 +128,12 @@ def _training_notes(networks: Sequence[Network], runs: Sequence[RunRecord]) -> l
                 f"{run.folder.name} has no analysis.json, so no entropies; `aero analyze` adds it."
             )
     return notes
+
+
+def _evaluation_of(run: RunRecord) -> tuple[str, int] | None:
+    if run.evaluation is None:
+        return None
+    return str(run.evaluation.get("windows")), int(run.evaluation.get("tokens") or 0)
 
 
 def _cost_notes(networks: Sequence[Network], entries: Sequence[Mapping[str, Any]]) -> list[str]:

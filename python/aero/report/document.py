@@ -102,7 +102,8 @@ def perplexity_cell(entry: Mapping[str, Any], *, places: bool = True) -> str:
     if not places:
         endings = [ending.split(" (")[0] for ending in endings]
     if entry["perplexity"] is None:
-        return "; ".join(endings) or "not evaluated"
+        evaluated = any(run["evaluated"] for run in entry["runs"])
+        return "; ".join(endings) or ("not finite" if evaluated else "not evaluated")
     cell = text.with_spread(entry["perplexity"])
     finished = len(entry["perplexity"]["values"])
     return cell + (

@@ -99,7 +99,7 @@ def _perplexity_text(entry: Entry) -> str:
     if entry["perplexity"] is not None:
         return f"perplexity {with_spread(entry['perplexity'])}"
     endings = [run["ending"] for run in entry["runs"] if run["ending"]]
-    return endings[0] if endings else "no evaluation"
+    return endings[0] if endings else "no finite perplexity"
 
 
 def _seeds_text(*entries: Entry) -> str:

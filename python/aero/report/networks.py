@@ -104,7 +104,7 @@ def spread_of(values: Iterable[float]) -> dict[str, Any] | None:
 def describe_network(network: Network) -> dict[str, Any]:
     """Returns one `networks` entry of report.json, without the private-inference part."""
     spec = network.spec
-    judged = [run for run in network.runs if run.finished and run.evaluation is not None]
+    judged = [run.evaluation for run in network.runs if run.finished and run.evaluation]
     paper, executed = spec.flops("paper"), spec.flops("executed")
     return {
         "name": network.name,
@@ -124,7 +124,7 @@ def describe_network(network: Network) -> dict[str, Any]:
         "nonlinear_operations": str(spec.nonlinear_operations()),
         "runs": [_describe_run(run) for run in network.runs],
         **{
-            name: spread_of(run.evaluation[name] for run in judged if run.evaluation)
+            name: spread_of(values[name] for values in judged if values.get(name) is not None)
             for name in ("loss", "perplexity", "bits_per_byte")
         },
         "entropy": _describe_entropy(network),
@@ -144,11 +144,17 @@ def _describe_run(run: RunRecord) -> dict[str, Any]:
         "ending": run.ending,
         "diverged": diverged,
         "divergence": divergence_text(diverged) if diverged else None,
+        "skipped_steps": info.get("skipped_steps", 0),
         "steps_done": info["steps_done"],
         "steps_total": info["steps_total"],
         "tokens": run.tokens,
         "seconds": info.get("seconds"),
-        **{name: evaluation.get(name) for name in ("loss", "perplexity", "bits_per_byte")},
+        "evaluated": run.evaluation is not None,
+        **{
+            name: evaluation.get(name)
+            for name in ("windows", "loss", "perplexity", "bits_per_byte")
+        },
+        "evaluated_tokens": evaluation.get("tokens"),
         "analyzed": run.analysis is not None,
     }
 

@@ -323,3 +323,39 @@ def test_a_results_file_stands_alone_and_can_be_quoted(three_seeds, tmp_path):
     markdown = markdown_path.read_text(encoding="utf-8")
     assert "12.30 ± 0.10" in markdown
     assert "![" not in markdown
+
+
+def test_a_perplexity_that_is_not_finite_is_said_and_not_averaged(make_run, tmp_path, no_figures):
+    runs = [make_run("SM+G", 1), make_run("SM+R", 1)]
+    broken = json.loads((runs[0] / "evaluation.json").read_text())
+    broken.update(loss=None, perplexity=None, bits_per_byte=None)
+    (runs[0] / "evaluation.json").write_text(json.dumps(broken))
+    paths = write_report(runs, tmp_path / "report")
+    assert network(paths, "SM+G")["perplexity"] is None
+    assert "not finite" in paths.summary
+
+
+def test_evaluations_over_different_windows_are_noted(make_run, tmp_path, no_figures):
+    runs = [make_run("SM+G", 1), make_run("SM+R", 1)]
+    values = json.loads((runs[0] / "evaluation.json").read_text())
+    (runs[0] / "evaluation.json").write_text(json.dumps({**values, "windows": "stride 64"}))
+    paths = write_report(runs, tmp_path / "report")
+    (note,) = [note for note in content_of(paths)["notes"] if "evaluated differently" in note]
+    assert "stride 64 windows" in note
+    assert "disjoint windows" in note
+
+
+def test_nothing_says_where_the_corpus_lay(make_run, tmp_path, no_figures):
+    corpus = {"name": "stdlib", "sha256": "ab", "folder": "/somewhere/private"}
+    paths = write_report([make_run("SM+G", info={"corpus": corpus})], tmp_path / "report")
+    for path in (paths.html, paths.markdown, paths.json):
+        assert "/somewhere/private" not in path.read_text(encoding="utf-8")
+
+
+def test_a_run_that_went_on_after_nan_says_so(make_run, tmp_path, no_figures):
+    record = {"step": 7, "layer": 1, "head": None, "what": "scores"}
+    run = make_run("SM+G", info={"diverged": record, "skipped_steps": 3})
+    paths = write_report([run], tmp_path / "report")
+    text = paths.html.read_text(encoding="utf-8")
+    assert "finished, after NaN at step 7 (layer 1) and 3 skipped steps" in text
+    assert network(paths, "SM+G")["perplexity"]["mean"] == 10.0
