@@ -1,8 +1,12 @@
-// The attention kernels compiled for this instruction set.
-#include "kernels/cpu/attention_entropy_table.h"
+// The attention_entropy kernels compiled for this instruction set.
+#include "kernels/cpu/attention_entropy_backward.h"
+#include "kernels/cpu/attention_entropy_forward.h"
+#include "kernels/cpu/attention_entropy_tables.h"
+#include "kernels/cpu/table_of.h"
 
 namespace aero::kernels::cpu {
 
-const AttentionEntropyKernels kAttentionEntropyAvx512 = attention_entropy_kernels();
+const AttentionEntropyTable kAttentionEntropyAvx512 =
+    table_of<AttentionEntropyForward, AttentionEntropyBackward>();
 
 }  // namespace aero::kernels::cpu

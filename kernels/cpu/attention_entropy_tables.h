@@ -1,0 +1,16 @@
+// The tables of attention_entropy kernels, one per instruction set.
+#pragma once
+
+#include "kernels/attention_entropy.h"
+#include "kernels/cpu/kernel_table.h"
+
+namespace aero::kernels::cpu {
+
+using AttentionEntropyTable =
+    KernelTable<AttentionEntropyForwardParams, AttentionEntropyBackwardParams>;
+
+extern const AttentionEntropyTable kAttentionEntropyScalar;
+extern const AttentionEntropyTable kAttentionEntropyAvx2;
+extern const AttentionEntropyTable kAttentionEntropyAvx512;
+
+}  // namespace aero::kernels::cpu
