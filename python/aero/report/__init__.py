@@ -23,7 +23,8 @@ over seeds is {"mean", "standard_deviation" (None for one seed), "minimum", "max
       log(i+1)), `quarters` {observed_max, log_context}, the heads `collapsed`, `overloaded`,
       `collapsed_log_context`, `overloaded_log_context`, `nan_heads`, `observed_max`,
       `max_entropy`, `seeds`, `seed_of_named_heads`; None without an analysis
-    - `thresholds`, `temperature`: their ranges; None for networks without
+    - `thresholds`, `temperature`: their ranges, and how many temperatures are `not_positive`; None
+      for networks without
     - `private_inference`: `trained` and `gpt2` by stack {comm_bytes, flights, by_kind},
       `gpt2_one_more_layernorm`, `paper` {table, perplexity, diverged, comm_gigabytes,
       latency_minutes}

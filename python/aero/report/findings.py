@@ -42,6 +42,7 @@ def find(networks: Sequence[Entry], stacks: Sequence[str]) -> list[dict[str, Any
         *_distance_to_baseline(networks, stacks),
         *_byte_ratios(networks, stacks),
         *_entropy_extremes(networks),
+        *_temperatures_below_zero(networks),
         *_divergences(networks),
     ]
 
@@ -286,6 +287,23 @@ def _entropy_extremes(networks: Sequence[Entry]) -> list[dict[str, Any]]:
         values = {"network": entry["name"], "collapsed_share": low, "overloaded_share": high}
         findings.append(_finding("entropy_extremes", "noted", text, **values))
     return findings
+
+
+def _temperatures_below_zero(networks: Sequence[Entry]) -> list[dict[str, Any]]:
+    """A temperature may cross zero on its way; attention then prefers what matches least."""
+    return [
+        _finding(
+            "temperatures_below_zero",
+            "noted",
+            f"{entry['name']}: {entry['temperature']['not_positive']} learned temperatures are "
+            f"zero or negative, down to {entry['temperature']['minimum']:.2g}: there attention prefers "
+            "the keys that match least.",
+            network=entry["name"],
+            not_positive=entry["temperature"]["not_positive"],
+        )
+        for entry in networks
+        if entry["temperature"] and entry["temperature"]["not_positive"]
+    ]
 
 
 def _divergences(networks: Sequence[Entry]) -> list[dict[str, Any]]:

@@ -219,7 +219,9 @@ def _describe_temperature(network: Network) -> dict[str, Any] | None:
     values = analysis.values.get("temperature") if analysis else None
     if values is None:
         return None
+    learned = analysis.arrays.get("temperature") if analysis else None
     return {
+        "not_positive": None if learned is None else int((learned <= 0).sum()),
         "minimum": values["minimum"],
         "maximum": values["maximum"],
         "mean": _finite_mean([values["mean_by_head"]]),

@@ -111,7 +111,7 @@ def _losses(networks: Sequence[Network]) -> Picture | None:
         for network in networks
         if (ending := next((run.ending for run in network.runs if run.ending), None))
     }
-    figure, (train, validation) = _grid(2, 4.4, 2, sharey=True)
+    figure, (train, validation) = _grid(2, 4.4, 2, sharex=True, sharey=True)
     # lm_loss leaves the entropy penalty out, so that networks with and without it compare.
     for axes, kind, name, title in (
         (train, "train", "lm_loss", "training"),

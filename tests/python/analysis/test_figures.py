@@ -81,6 +81,13 @@ def test_seeds_share_colour_and_legend_entry_and_a_diverged_run_ends_in_a_cross(
     assert (cross.get_marker(), cross.get_xdata()[0], cross.get_ydata()[0]) == ("x", 2, 7.0)
 
 
+def test_a_single_loss_is_visible_as_a_point(axes):
+    figures.loss_curves({"a": [([5], [3.0])]}, axes=axes)
+    assert axes.get_lines()[0].get_marker() == "."
+    figures.loss_curves({"a": [(range(100), range(100))]}, axes=axes)
+    assert axes.get_lines()[-1].get_marker() == ""
+
+
 def test_byte_bars_end_at_the_total_in_gigabytes_and_leave_out_free_kinds(axes):
     parts = {"softmax": 4.5e9, "ffn": 0.5e9, "argmax": 0.0, "unheard of": 1e9}
     figures.bytes_by_kind({"SM": parts}, axes=axes)

@@ -29,6 +29,7 @@ def entry(name, perplexities, spec=None, *, gigabytes=(0.88, 0.44), gpt2=(6.34, 
             for seed, _ in enumerate(perplexities, start=1)
         ],
         "entropy": None,
+        "temperature": None,
         "private_inference": {
             "trained": {
                 stack: {"comm_bytes": size * 1e9}
@@ -208,3 +209,12 @@ def test_spread_is_the_sample_standard_deviation_and_none_for_one_seed():
     several = spread_of([1.0, 2.0, 3.0])
     assert (several["mean"], several["standard_deviation"]) == (2.0, 1.0)
     assert spread_of([]) is None
+
+
+def test_temperatures_at_or_below_zero_are_counted():
+    network = regularized()
+    network["temperature"] = {"not_positive": 4, "minimum": -0.0021}
+    found = the(find([network], STACKS), "temperatures_below_zero")
+    assert "4 learned temperatures are zero or negative, down to -0.0021" in found["text"]
+    network["temperature"]["not_positive"] = 0
+    assert find([network], STACKS) == []

@@ -10,6 +10,7 @@ from aero.analysis.figures.drawing import label_rows, network_colors, own_or_new
 
 __all__ = ["bytes_by_kind", "loss_curves", "ordered_kinds"]
 
+_MOST_MARKED_POINTS = 30
 _KIND_COLORS = {
     "softmax": "#0072b2",
     "layernorm": "#d55e00",
@@ -55,7 +56,9 @@ def loss_curves(
         for index, (steps, losses) in enumerate(runs):
             label = f"{name}{note}" if index == 0 else None
             x, y = np.asarray(steps), np.asarray(losses, dtype=np.float64)
-            axes.plot(x, y, color=color, linewidth=1.2, label=label)
+            # Few points are points, not a curve; one alone would be invisible as a line.
+            marker = "." if len(x) <= _MOST_MARKED_POINTS else ""
+            axes.plot(x, y, color=color, linewidth=1.2, marker=marker, label=label)
             finite = np.flatnonzero(np.isfinite(y))
             if note and len(finite):
                 last = finite[-1]
