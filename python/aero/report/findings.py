@@ -296,8 +296,8 @@ def _temperatures_below_zero(networks: Sequence[Entry]) -> list[dict[str, Any]]:
             "temperatures_below_zero",
             "noted",
             f"{entry['name']}: {entry['temperature']['not_positive']} learned temperatures are "
-            f"zero or negative, down to {entry['temperature']['minimum']:.2g}: there attention prefers "
-            "the keys that match least.",
+            f"zero or negative, down to {entry['temperature']['minimum']:.2g}: there attention "
+            "prefers the keys that match least.",
             network=entry["name"],
             not_positive=entry["temperature"]["not_positive"],
         )
