@@ -57,7 +57,7 @@ def _training_split(name: str) -> Any:
     except ImportError as error:
         raise TrainingError(
             f"{not_local}; to take it as the name of a hub dataset install `datasets` "
-            "(pip install 'aero-torch[hub]')"
+            "(pip install datasets)"
         ) from error
     try:
         return datasets.load_dataset(name, split="train")

@@ -40,8 +40,9 @@ class TrainingWindows(Dataset[Any]):
         self._context_length = context_length
         self._count = count
         self._seed = seed
-        # As many as fit whatever the offset.
-        self._per_epoch = (len(tokens) - context_length + 1) // context_length
+        # As many as fit whatever the offset below T; a very short corpus allows fewer offsets.
+        self._per_epoch = max(1, (len(tokens) - context_length + 1) // context_length)
+        self._offsets = min(context_length, len(tokens) - self._per_epoch * context_length + 1)
         self._epoch = -1
         self._starts: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 
@@ -62,7 +63,7 @@ class TrainingWindows(Dataset[Any]):
         epoch, position = divmod(index, self._per_epoch)
         if epoch != self._epoch:
             generator = np.random.default_rng([self._seed, epoch])
-            offset = generator.integers(self._context_length)
+            offset = generator.integers(self._offsets)
             order = generator.permutation(self._per_epoch)
             self._epoch, self._starts = epoch, offset + order * self._context_length
         return int(self._starts[position])

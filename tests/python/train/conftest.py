@@ -1,0 +1,79 @@
+"""A small corpus and a recipe of a few steps, shared by all training tests."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from aero.train.planning import PlannedRun, plan_runs
+from aero.train.recipe import Recipe
+from aero.train.recipe_files import load_recipe
+
+WORDS = [
+    "def",
+    "return",
+    "self",
+    "value",
+    "index",
+    "for",
+    "in",
+    "if",
+    "else",
+    "not",
+    "None",
+    "True",
+]
+
+
+def write_corpus(folder: Path, *, files: int = 12, lines: int = 120) -> Path:
+    generator = random.Random(7)
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(files):
+        text = "\n".join(
+            "    " * generator.randrange(3) + " ".join(generator.choices(WORDS, k=6))
+            for _ in range(lines)
+        )
+        (folder / f"module_{number:02}.py").write_text(text + "\n")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_corpus(tmp_path_factory.mktemp("corpus") / "source")
+
+
+@pytest.fixture(scope="session")
+def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+TINY_SETTINGS = [
+    "data.vocabulary=320",
+    "data.validation_fraction=0.2",
+    "model.preset=tiny",
+    "model.context_length=32",
+    "training.tokens_per_step=256",
+    "training.tokens=5120",  # 20 steps
+    "training.checkpoint_every_steps=5",
+    "training.threads=1",
+    "training.keep_checkpoints=8",
+    "evaluation.every_steps=5",
+    "evaluation.tokens=512",
+    "evaluation.final_tokens=1024",
+    "logging.every_steps=4",
+    "logging.entropy_every_steps=10",
+    "logging.entropy_windows=2",
+]
+
+
+def tiny_settings(corpus: Path) -> list[str]:
+    return [*TINY_SETTINGS, f"data.source={corpus}"]
+
+
+@pytest.fixture
+def tiny_recipe(corpus: Path) -> Recipe:
+    return load_recipe("demo", settings=tiny_settings(corpus))
+
+
+def plan_one(recipe: Recipe, label: str, output: Path, **options: str) -> PlannedRun:
+    return plan_runs(recipe, [label], [0], output=output, **options)[0]

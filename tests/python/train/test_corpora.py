@@ -1,0 +1,191 @@
+import json
+import platform
+from pathlib import Path
+
+import pytest
+
+from aero.train.corpora import (
+    DUPLICATE,
+    EMPTY,
+    TRAIN,
+    UNDECODABLE,
+    VALIDATION,
+    find_corpus,
+    scan_corpus,
+)
+from aero.train.errors import TrainingError
+from aero.train.hub import download_dataset
+
+
+def write(folder: Path, **files: str | bytes) -> Path:
+    for name, content in files.items():
+        path = folder / name.replace("__", ".")
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return folder
+
+
+def text_of(scan, *, validation: bool) -> str:
+    return "".join(piece.text for piece in scan.pieces() if piece.validation == validation)
+
+
+def test_the_standard_library_is_there_without_packages_and_caches():
+    source = find_corpus("stdlib")
+    assert source.version == f"{platform.python_implementation()} {platform.python_version()}"
+    assert "json/decoder.py" in source.files
+    assert all(name.endswith(".py") for name in source.files)
+    parts = {part for name in source.files for part in Path(name).parts}
+    assert not parts & {"site-packages", "dist-packages", "__pycache__", "test"}
+    assert source.files == tuple(sorted(source.files))
+    again = find_corpus("stdlib")
+    assert again.files_sha256 == source.files_sha256 and again.change_key == source.change_key
+
+
+def test_every_unit_has_one_fate(tmp_path):
+    write(
+        tmp_path,
+        a__py="one\n",
+        b__py="two\n",
+        c__txt="one\n",
+        d__txt=b"\xff\xfe bad",
+        e__py="",
+        f__md="not read",
+        g__py="six\n",
+    )
+    scan = scan_corpus(find_corpus(tmp_path), 0.3)
+    assert scan.source.files == ("a.py", "b.py", "c.txt", "d.txt", "e.py", "g.py")
+    assert scan.count(DUPLICATE) == scan.count(UNDECODABLE) == scan.count(EMPTY) == 1
+    assert scan.count(TRAIN) == 2 and scan.count(VALIDATION) == 1
+    everything = text_of(scan, validation=False) + text_of(scan, validation=True)
+    assert sorted(everything.split()) == ["one", "six", "two"]
+    assert scan.train_bytes == len(text_of(scan, validation=False))
+    assert scan.validation_bytes == len(text_of(scan, validation=True))
+
+
+def test_the_split_depends_on_content_and_not_on_names(tmp_path):
+    contents = [f"text number {number}\n" for number in range(20)]
+    for folder, names in (("x", range(20)), ("y", reversed(range(20)))):
+        (tmp_path / folder).mkdir()
+        for name, content in zip(names, contents, strict=True):
+            (tmp_path / folder / f"{name:02}.txt").write_text(content)
+    held_out = [
+        sorted(text_of(scan_corpus(find_corpus(tmp_path / name), 0.2), validation=True).split("\n"))
+        for name in "xy"
+    ]
+    assert held_out[0] == held_out[1]
+
+
+def test_the_held_out_share_is_about_what_was_asked(corpus):
+    scan = scan_corpus(find_corpus(corpus), 0.25)
+    share = scan.validation_bytes / (scan.train_bytes + scan.validation_bytes)
+    assert 0.25 <= share < 0.25 + 1 / 12 + 0.02
+
+
+def test_a_single_text_file_keeps_its_end_for_validation(tmp_path):
+    text = "".join(f"line {number}\n" for number in range(40_000))
+    (tmp_path / "book.txt").write_text(text)
+    scan = scan_corpus(find_corpus(tmp_path / "book.txt"), 0.2)
+    train, validation = text_of(scan, validation=False), text_of(scan, validation=True)
+    assert train + validation == text
+    assert validation.startswith("line ")
+
+
+def test_lines_of_json_are_units_of_their_own(tmp_path):
+    lines = [json.dumps({"text": f"t{i} é"}) for i in range(9)]
+    lines += [json.dumps({"content": "c"}), json.dumps("plain"), lines[0], "{", '{"n": 1}', ""]
+    (tmp_path / "data.jsonl").write_text("\n".join(lines))
+    scan = scan_corpus(find_corpus(tmp_path / "data.jsonl"), 0.2)
+    assert scan.count(TRAIN) + scan.count(VALIDATION) == 11
+    assert scan.count(DUPLICATE) == 1 and scan.count(UNDECODABLE) == 2
+
+
+def test_a_lone_surrogate_in_json_is_undecodable(tmp_path):
+    (tmp_path / "data.jsonl").write_text(
+        '{"text": "a"}\n{"text": "b"}\n{"text": "\\ud800"}\n"\\udfff"\n'
+    )
+    scan = scan_corpus(find_corpus(tmp_path / "data.jsonl"), 0.2)
+    assert scan.count(UNDECODABLE) == 2
+
+
+def test_large_files_come_in_pieces_that_join_to_the_whole(tmp_path):
+    large = "".join(f"größe {number} ☃\n" for number in range(150_000))
+    write(tmp_path, a__txt=large, b__txt="small\n", c__txt="other\n")
+    scan = scan_corpus(find_corpus(tmp_path), 0.0001)
+    pieces = [piece for piece in scan.pieces() if piece.unit == 0]
+    assert len(pieces) > 1
+    assert "".join(piece.text for piece in pieces) == large
+    assert [piece.last for piece in pieces] == [False] * (len(pieces) - 1) + [True]
+
+
+def test_reading_may_start_at_any_unit(corpus):
+    scan = scan_corpus(find_corpus(corpus), 0.2)
+    everything = [piece.unit for piece in scan.pieces()]
+    assert [piece.unit for piece in scan.pieces(first_unit=5)] == [u for u in everything if u >= 5]
+
+
+def test_a_touched_file_is_a_changed_corpus(tmp_path):
+    write(tmp_path, a__py="one", b__py="two")
+    before = find_corpus(tmp_path)
+    (tmp_path / "a.py").write_text("six")
+    after = find_corpus(tmp_path)
+    assert after.change_key != before.change_key
+
+
+@pytest.mark.parametrize(
+    ("files", "name", "message"),
+    [
+        ({}, "", "no .txt, .py, .jsonl file in folder"),
+        ({"a__md": "x"}, "a.md", "a folder or a file ending in .txt, .py, .jsonl"),
+        ({}, "missing", "data must be 'stdlib', a folder or a file"),
+    ],
+)
+def test_a_corpus_that_is_none_is_refused(files, name, message, tmp_path):
+    write(tmp_path, **files)
+    with pytest.raises(TrainingError) as error:
+        find_corpus(tmp_path / name)
+    assert message in str(error.value)
+
+
+def test_a_corpus_of_one_document_is_refused(tmp_path):
+    write(tmp_path, a__py="one", b__py="one", c__py=b"\xff")
+    with pytest.raises(TrainingError, match=r"two different documents .* got 1; 1 could not"):
+        scan_corpus(find_corpus(tmp_path), 0.1)
+
+
+def test_a_hub_name_without_the_hub_library_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "datasets", None)
+    with pytest.raises(TrainingError, match=r"'owner/name' is neither .*pip install datasets"):
+        download_dataset("owner/name", tmp_path)
+
+
+class _Rows(list):
+    column_names = ("content", "license")
+
+
+def test_a_hub_dataset_becomes_a_local_file_once(tmp_path, monkeypatch):
+    calls = []
+
+    class Datasets:
+        @staticmethod
+        def load_dataset(name, split):
+            calls.append((name, split))
+            return _Rows([{"content": "a\nb"}, {"content": "c"}])
+
+    monkeypatch.setitem(__import__("sys").modules, "datasets", Datasets)
+    path = download_dataset("owner/name", tmp_path)
+    assert [json.loads(line)["text"] for line in path.read_text().splitlines()] == ["a\nb", "c"]
+    assert download_dataset("owner/name", tmp_path) == path
+    assert calls == [("owner/name", "train")]
+
+
+def test_an_unreachable_hub_is_an_error_that_gives_the_reason(tmp_path, monkeypatch):
+    class Datasets:
+        @staticmethod
+        def load_dataset(name, split):
+            raise ConnectionError("no route to host\nlong trace")
+
+    monkeypatch.setitem(__import__("sys").modules, "datasets", Datasets)
+    with pytest.raises(
+        TrainingError, match=r"the hub gave no dataset of that name: no route to host$"
+    ):
+        download_dataset("owner/name", tmp_path)
+    assert not list(tmp_path.iterdir())

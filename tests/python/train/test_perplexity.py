@@ -1,0 +1,132 @@
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from aero.models import AeroConfig, AeroForCausalLM
+from aero.train.perplexity import HeldOutLoss, measure_loss
+from aero.train.windows import validation_windows
+
+VOCABULARY = 16
+
+
+class ConstantModel(nn.Module):
+    """Gives every token the same distribution, whatever came before."""
+
+    def __init__(self, logits):
+        super().__init__()
+        self.logits = nn.Parameter(logits)
+        self.modes = []
+
+    def forward(self, input_ids, use_cache):
+        self.modes.append(self.training)
+        return SimpleNamespace(logits=self.logits.expand(*input_ids.shape, -1))
+
+
+def measure(model, tokens, context, **options):
+    starts = validation_windows(
+        tokens, context, max_tokens=options.pop("max_tokens", None), stride=options.get("stride")
+    )
+    token_bytes = options.pop("token_bytes", np.ones(VOCABULARY, dtype=np.int64))
+    return measure_loss(
+        model,
+        tokens,
+        starts,
+        token_bytes=token_bytes,
+        context_length=context,
+        batch_tokens=options.pop("batch_tokens", 50),
+        **options,
+    )
+
+
+@pytest.fixture
+def tokens():
+    return np.random.default_rng(0).integers(VOCABULARY, size=203).astype(np.uint16)
+
+
+def test_uniform_prediction_has_the_vocabulary_as_perplexity(tokens):
+    measured = measure(ConstantModel(torch.zeros(VOCABULARY)), tokens, 10)
+    assert measured.tokens == 20 * 9
+    assert measured.perplexity == pytest.approx(VOCABULARY, rel=1e-6)
+    assert measured.bits_per_byte == pytest.approx(4.0, rel=1e-6)
+
+
+def test_only_predicted_tokens_count_with_their_own_bytes(tokens):
+    logits = torch.randn(VOCABULARY, generator=torch.Generator().manual_seed(0))
+    token_bytes = np.arange(VOCABULARY)
+    measured = measure(ConstantModel(logits), tokens, 10, token_bytes=token_bytes)
+    targets = tokens[:200].reshape(20, 10)[:, 1:].ravel()
+    nll = -torch.log_softmax(logits.double(), 0)[torch.from_numpy(targets.astype(int))]
+    # float32 logits: relative error of one log-softmax about 1e-7.
+    assert measured.nll == pytest.approx(nll.sum().item(), rel=1e-6)
+    assert measured.bytes == targets.sum()
+    assert measured.loss == pytest.approx(nll.mean().item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("stride", [1, 4, 9, 10])
+def test_strided_windows_count_every_later_token_once(stride, tokens):
+    token_bytes = 1 << np.arange(VOCABULARY)
+    measured = measure(
+        ConstantModel(torch.zeros(VOCABULARY)), tokens, 10, stride=stride, token_bytes=token_bytes
+    )
+    if stride == 10:  # disjoint windows: each loses its first token
+        assert measured.tokens == 20 * 9
+        return
+    covered = (203 - 10) // stride * stride + 10
+    assert measured.tokens == covered - 1
+    assert measured.bytes == token_bytes[tokens[1:covered]].sum()
+
+
+def test_strided_windows_give_tokens_more_context_and_the_same_loss_for_the_first_window(tokens):
+    torch.manual_seed(0)
+    config = AeroConfig.from_label(
+        "SM+LN+G", model="tiny", vocab_size=VOCABULARY, context_length=10
+    )
+    model = AeroForCausalLM(config).eval()
+    ids = torch.from_numpy(tokens[:14].astype(np.int64))
+    with torch.no_grad():
+        first = torch.log_softmax(model(ids[None, :10]).logits[0].double(), -1)
+        second = torch.log_softmax(model(ids[None, 4:14]).logits[0].double(), -1)
+    expected = (
+        -first[torch.arange(9), ids[1:10]].sum() - second[torch.arange(5, 9), ids[10:14]].sum()
+    )
+    measured = measure(model, tokens[:14], 10, stride=4)
+    assert measured.tokens == 13
+    assert measured.nll == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_the_batch_size_does_not_matter_and_the_mode_is_restored(tokens):
+    model = ConstantModel(torch.randn(VOCABULARY))
+    first = measure(model, tokens, 10, batch_tokens=1)
+    second = measure(model, tokens, 10, batch_tokens=10_000)
+    assert first.nll == pytest.approx(second.nll, rel=1e-12)
+    assert model.training and not any(model.modes)
+
+
+def test_the_measure_is_the_models_own_loss(tokens):
+    torch.manual_seed(0)
+    config = AeroConfig.from_label(
+        "SM+FN+R", model="tiny", vocab_size=VOCABULARY, context_length=10
+    )
+    model = AeroForCausalLM(config).eval()
+    ids = torch.from_numpy(tokens[:200].astype(np.int64)).view(20, 10)
+    with torch.no_grad():
+        expected = model(ids, labels=ids).loss.item()
+    # The model sums in float32.
+    assert measure(model, tokens, 10).loss == pytest.approx(expected, rel=1e-5)
+
+
+def test_sums_do_not_lose_digits():
+    # 2^24 + 1 is where float32 stops counting.
+    measured = HeldOutLoss(nll=float(2**24 + 1), tokens=2**24 + 1, bytes=1)
+    assert measured.loss == 1.0 and measured.perplexity == math.e
+
+
+def test_a_diverged_network_has_no_finite_perplexity(tokens):
+    measured = measure(ConstantModel(torch.full((VOCABULARY,), math.nan)), tokens, 10)
+    assert math.isnan(measured.loss) and math.isnan(measured.perplexity)
+    assert HeldOutLoss(1e6, 1, 1).perplexity == math.inf
+    assert math.isnan(HeldOutLoss(1.0, 1, 0).bits_per_byte)

@@ -1,0 +1,154 @@
+import json
+from dataclasses import replace
+
+import pytest
+
+from aero.train.errors import TrainingError
+from aero.train.planning import plan_runs, spec_for
+from aero.train.recipe import ModelSection, Recipe
+from aero.train.run_folder import RunFolder, finite_or_null, run_slug
+
+from .conftest import plan_one
+
+
+def start(run, status, *steps):
+    run.folder.write_config(run.config())
+    run.folder.update({"status": status})
+    for step in steps:
+        folder = run.folder.checkpoints / f"step-{step}"
+        folder.mkdir(parents=True)
+        (folder / "trainer_state.json").write_text("{}")
+
+
+def test_labels_become_folders_seeds_outermost(tiny_recipe, tmp_path):
+    plan = plan_runs(tiny_recipe, ["sm+ln+g", "EReg(SM(t)+ScFuFFN)"], [3, 4], output=tmp_path)
+    assert [run.folder.path.name for run in plan] == [
+        "sm-ln-g-seed3",
+        "ereg-sm-t-scfuffn-seed3",
+        "sm-ln-g-seed4",
+        "ereg-sm-t-scfuffn-seed4",
+    ]
+    assert [run.label for run in plan[:2]] == ["SM+LN+G", "EReg(SM(t)+ScFuFFN)"]
+    assert {run.action for run in plan} == {"train"}
+
+
+@pytest.mark.parametrize(
+    ("label", "slug"),
+    [("SOTA:SM+ScFuFFN_i1", "sota-sm-scfuffn-i1"), ("SM(t:head)+LR(layer)", "sm-t-head-lr-layer")],
+)
+def test_slugs_are_lower_case_with_single_dashes(label, slug):
+    assert run_slug(label) == slug
+
+
+def test_sizes_of_the_recipe_reach_the_network():
+    model = ModelSection(preset="tiny", context_length=16, num_layers=3, num_heads=4, head_dim=8)
+    spec = spec_for(Recipe(model=replace(model, tied_embeddings=False)), "SM+LN+G")
+    assert (spec.num_layers, spec.num_heads, spec.context_length) == (3, 4, 16)
+    assert spec.tied_embeddings is False and spec.vocab_size == 4096
+
+
+def test_languini_unties_the_head_and_codeparrot_does_not():
+    from aero.train.recipe_files import load_recipe
+
+    assert spec_for(load_recipe("languini"), "SM+LN+G").tied_embeddings is False
+    codeparrot = spec_for(load_recipe("codeparrot"), "SM+LN+G")
+    assert codeparrot.tied_embeddings is True and codeparrot.vocab_size == 50_257
+
+
+@pytest.mark.parametrize(
+    ("labels", "seeds", "message"),
+    [
+        (["SM+ScFuFN"], [0], "nearest valid label"),
+        (["SM"], [-1], "seed must be >= 0, got -1"),
+        (["SM+G", "sm+g"], [0], "SM+G seed 0 is asked for twice"),
+    ],
+)
+def test_bad_labels_and_seeds_are_refused(labels, seeds, message, tiny_recipe, tmp_path):
+    with pytest.raises(TrainingError) as error:
+        plan_runs(tiny_recipe, labels, seeds, output=tmp_path)
+    assert message in str(error.value)
+
+
+def test_a_bad_preset_is_refused(tiny_recipe):
+    with pytest.raises(TrainingError, match='got "tinny"; did you mean "tiny"'):
+        spec_for(replace(tiny_recipe, model=ModelSection(preset="tinny")), "SM")
+
+
+@pytest.mark.parametrize("status", ["finished", "diverged"])
+def test_a_run_that_has_ended_is_reused(status, tiny_recipe, tmp_path):
+    start(plan_one(tiny_recipe, "SM+G", tmp_path), status)
+    assert plan_one(tiny_recipe, "SM+G", tmp_path).action == "reuse"
+
+
+@pytest.mark.parametrize("status", ["running", "interrupted"])
+def test_an_unfinished_run_resumes_from_its_last_checkpoint(status, tiny_recipe, tmp_path):
+    start(plan_one(tiny_recipe, "SM+G", tmp_path), status, 9, 10)
+    run = plan_one(tiny_recipe, "SM+G", tmp_path)
+    assert (run.action, run.checkpoint.name) == ("resume", "step-10")
+
+
+def test_a_run_without_a_checkpoint_starts_again(tiny_recipe, tmp_path):
+    start(plan_one(tiny_recipe, "SM+G", tmp_path), "running")
+    assert plan_one(tiny_recipe, "SM+G", tmp_path).action == "train"
+
+
+def test_another_configuration_is_refused_by_name(tiny_recipe, tmp_path):
+    start(plan_one(tiny_recipe, "SM+G", tmp_path), "finished")
+    changed = replace(tiny_recipe, training=replace(tiny_recipe.training, tokens=512))
+    with pytest.raises(TrainingError) as error:
+        plan_one(changed, "SM+G", tmp_path)
+    text = str(error.value)
+    assert "training.tokens is 5120 there and 512 here" in text
+    assert "choose another --output, delete the folder, or use the same settings" in text
+
+
+def test_never_resume_leaves_an_existing_run_alone(tiny_recipe, tmp_path):
+    start(plan_one(tiny_recipe, "SM+G", tmp_path), "running", 5)
+    with pytest.raises(TrainingError, match="already holds a run; choose another --output"):
+        plan_one(tiny_recipe, "SM+G", tmp_path, resume="never")
+    assert plan_one(tiny_recipe, "SM+R", tmp_path, resume="never").action == "train"
+
+
+def test_a_checkpoint_can_be_named(tiny_recipe, tmp_path):
+    start(plan_one(tiny_recipe, "SM+G", tmp_path), "finished", 5, 10)
+    path = tmp_path / "sm-g-seed0" / "checkpoints" / "step-5"
+    run = plan_one(tiny_recipe, "SM+G", tmp_path, resume=str(path))
+    assert (run.action, run.checkpoint) == ("resume", path)
+    with pytest.raises(TrainingError, match="does not belong to the run"):
+        plan_one(tiny_recipe, "SM+R", tmp_path, resume=str(path))
+    with pytest.raises(TrainingError, match="auto, never or a checkpoint folder"):
+        plan_one(tiny_recipe, "SM+G", tmp_path, resume=str(tmp_path))
+    with pytest.raises(TrainingError, match="give a single --label"):
+        plan_runs(tiny_recipe, ["SM+G"], [0, 1], output=tmp_path, resume=str(path))
+
+
+def test_settings_for_a_label_are_found_however_it_is_written(tiny_recipe, tmp_path):
+    recipe = replace(tiny_recipe, per_label={"ereg(sm(t)+scfuffn_i0)": {"entropy_weight": 0.5}})
+    run = plan_one(recipe, "EReg(SM(t)+ScFuFFN)", tmp_path)
+    assert run.recipe.regularization.entropy_weight == 0.5
+    assert "per_label" not in run.config()
+
+
+@pytest.mark.parametrize("damage", ["{", "[]"])
+def test_a_damaged_run_file_is_named(damage, tiny_recipe, tmp_path):
+    run = plan_one(tiny_recipe, "SM+G", tmp_path)
+    start(run, "running")
+    (run.folder.path / "run.json").write_text(damage)
+    with pytest.raises(TrainingError, match=r"run\.json .* delete the folder"):
+        plan_one(tiny_recipe, "SM+G", tmp_path)
+
+
+def test_metrics_after_a_step_and_a_line_cut_off_are_dropped(tmp_path):
+    folder = RunFolder(tmp_path)
+    for step in (1, 2, 3):
+        folder.append_metrics({"kind": "train", "step": step, "loss": float("nan")})
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "tr')
+    folder.truncate_metrics(2)
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2]
+    assert json.loads(lines[0])["loss"] is None
+
+
+def test_strict_json_has_no_nan():
+    assert finite_or_null({"a": [float("inf"), 1, "x", None]}) == {"a": [None, 1, "x", None]}

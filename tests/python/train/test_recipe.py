@@ -1,0 +1,160 @@
+import dataclasses
+
+import pytest
+import yaml
+
+from aero.train.errors import TrainingError
+from aero.train.recipe import OptimizerSection, Recipe, RegularizationSection, TrainingSection
+from aero.train.recipe_files import load_recipe, recipe_names, recipe_to_dict
+
+
+def test_codeparrot_is_the_published_setting():
+    recipe = load_recipe("codeparrot")
+    assert recipe.optimizer == OptimizerSection(1e-3, 0.9, 0.999, 1e-8, 0.1, 1.0)
+    assert (recipe.schedule.shape, recipe.warmup_steps) == ("linear", -(-recipe.steps // 20))
+    assert recipe.training.tokens_per_step == 128 * 128 == 16_384
+    assert recipe.model.context_length == 128
+    assert recipe.regularization.temperature_init == 1e-2
+    assert recipe.regularization.entropy_weight == 1e-5
+    assert recipe.regularization.margin == 0.10
+
+
+def test_languini_is_the_published_setting():
+    recipe = load_recipe("languini")
+    optimizer = recipe.optimizer
+    assert (optimizer.learning_rate, optimizer.beta1, optimizer.beta2) == (6e-4, 0.9, 0.95)
+    assert (optimizer.weight_decay, optimizer.clip_norm) == (0.0, None)
+    assert recipe.schedule.shape == "cosine"
+    assert (recipe.warmup_steps, recipe.schedule.final_learning_rate) == (200, 6e-6)
+    assert recipe.training.tokens_per_step == 128 * 512 == 65_536
+    assert (recipe.model.context_length, recipe.data.vocabulary) == (512, 16_384)
+    assert recipe.model.tied_embeddings is False
+    assert recipe.model.embedding_scale == "sqrt_width"
+    assert recipe.regularization.temperature_init == 1e-1
+    assert recipe.regularization.entropy_weight == 5e-5
+
+
+def test_the_demo_trains_on_the_standard_library():
+    recipe = load_recipe("demo")
+    assert recipe.data.source == "stdlib"
+    assert recipe.training.tokens_per_step == 4096
+    assert (recipe.model.context_length, recipe.data.vocabulary) == (128, 4096)
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_resolved_recipe_read_back_is_the_same(name, tmp_path):
+    recipe = load_recipe(name)
+    path = tmp_path / "resolved.yaml"
+    path.write_text(yaml.safe_dump(recipe_to_dict(recipe)))
+    assert load_recipe("demo" if name != "demo" else "languini", config=path) == recipe
+
+
+def test_a_margin_may_be_given_by_the_name_of_its_publication():
+    assert RegularizationSection(tolerance_margin="listing").margin == 0.10
+    assert RegularizationSection(tolerance_margin="authors_code").margin == 0.20
+    with pytest.raises(
+        TrainingError, match=r"tolerance_margin must be .* authors_code, got 'paper'"
+    ):
+        Recipe(regularization=RegularizationSection(tolerance_margin="paper"))
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("training.tokns=5", "unknown setting 'training.tokns'; did you mean 'training.tokens'"),
+        ("optimiser.learning_rate=1", "unknown section 'optimiser'; did you mean 'optimizer'"),
+        ("training.tokens", "--set must be section.key=value, got 'training.tokens'"),
+        ("tokens=3", "--set must be section.key=value"),
+        ("training.tokens=[", "not valid YAML"),
+        ("optimizer.learning_rate=fast", "optimizer.learning_rate must be a number, got 'fast'"),
+        ("optimizer.learning_rate=.nan", "optimizer.learning_rate must be > 0, got nan"),
+        ("optimizer.learning_rate=-1", "optimizer.learning_rate must be > 0, got -1"),
+        ("training.tokens=1.5", "training.tokens must be a whole number, got 1.5"),
+        ("training.tokens=true", "training.tokens must be a whole number, got True"),
+        ("data.validation_fraction=0.9", "data.validation_fraction must be <= 0.5"),
+        ("training.nan_policy=hope", "training.nan_policy must be one of stop, skip, continue"),
+        ("training.tokens_per_step=100", "must be a multiple of model.context_length = 128"),
+        ("per_label.x.y=1", "per_label"),
+    ],
+)
+def test_a_bad_setting_is_named_with_the_way_out(setting, message):
+    with pytest.raises(TrainingError) as error:
+        load_recipe("demo", settings=[setting])
+    assert message in str(error.value)
+
+
+def test_an_unknown_recipe_is_named():
+    with pytest.raises(TrainingError, match="got 'dmeo'; did you mean 'demo'"):
+        load_recipe("dmeo")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("- 1", "must hold sections"),
+        ("training: 3", "training must be a section"),
+        ("training: {tokens: [", "not valid YAML"),
+        ("trainig: {}", "did you mean 'training'"),
+        ("per_label: {SM: 3}", "per_label.SM must hold"),
+        ("per_label: {SM: {learning_rate: 1}}", "unknown setting 'per_label.SM.learning_rate'"),
+    ],
+)
+def test_a_bad_config_file_is_named(content, message, tmp_path):
+    path = tmp_path / "bad.yaml"
+    path.write_text(content)
+    with pytest.raises(TrainingError) as error:
+        load_recipe("demo", config=path)
+    assert message in str(error.value)
+
+
+def test_a_missing_config_file_is_named(tmp_path):
+    with pytest.raises(TrainingError, match=r"cannot read --config .*none\.yaml"):
+        load_recipe("demo", config=tmp_path / "none.yaml")
+
+
+def test_numbers_may_be_written_without_a_decimal_point():
+    recipe = load_recipe("demo", settings=["optimizer.learning_rate=1e-3", "training.tokens=1e6"])
+    assert recipe.optimizer.learning_rate == 1e-3
+    assert recipe.training.tokens == 1_000_000
+
+
+def test_settings_beat_the_config_file_which_beats_the_recipe(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("training: {tokens: 5, nan_policy: skip}\n")
+    recipe = load_recipe("demo", config=path, settings=["training.tokens=7"])
+    assert (recipe.training.tokens, recipe.training.nan_policy) == (7, "skip")
+    assert recipe.training.tokens_per_step == 4096
+
+
+def test_settings_of_one_label_hold_for_it_alone(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("per_label:\n  EReg(SM(t)+ScFuFFN): {entropy_weight: 1e-3}\n")
+    recipe = load_recipe("demo", config=path)
+    special = recipe.for_label("ereg(sm(t)+scfuffn)")
+    assert special.regularization.entropy_weight == 1e-3
+    assert special.per_label == {}
+    other = recipe.for_label("SM(t)")
+    assert other.regularization == recipe.regularization
+
+
+def test_a_setting_on_the_command_line_beats_those_of_a_label(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "per_label:\n  SM: {entropy_weight: 1e-3, threshold_init: 0.3}\n"
+        "regularization: {entropy_weight: 1e-4}\n"
+    )
+    recipe = load_recipe("demo", config=path)
+    assert recipe.for_label("SM").regularization.entropy_weight == 1e-3
+    recipe = load_recipe("demo", config=path, settings=["regularization.entropy_weight=1e-2"])
+    section = recipe.for_label("SM").regularization
+    assert (section.entropy_weight, section.threshold_init) == (1e-2, 0.3)
+
+
+def test_a_budget_smaller_than_a_step_is_one_step():
+    recipe = Recipe(training=TrainingSection(tokens=10, tokens_per_step=256))
+    assert recipe.steps == 1
+
+
+def test_recipes_cannot_be_changed_in_place():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Recipe().name = "other"
