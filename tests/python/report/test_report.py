@@ -237,6 +237,9 @@ def test_a_diverged_run_is_shown_with_step_layer_and_head(make_run, tmp_path):
     for path in (paths.html, paths.markdown):
         assert "NaN at step 33 (layer 5, head 0)" in path.read_text(encoding="utf-8")
     assert "NaN at step 33" in paths.summary
+    # The paper's own SM diverged too, and its column says so.
+    assert entry["private_inference"]["paper"]["diverged"] is True
+    assert "<td>NaN</td>" in paths.html.read_text(encoding="utf-8")
 
 
 def test_a_seed_that_diverged_is_counted_beside_those_that_did_not(make_run, tmp_path, no_figures):
