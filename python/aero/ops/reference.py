@@ -53,13 +53,14 @@ def attention_entropy(
     heads_per_key_head = q.shape[1] // max(k.shape[1], 1)
     keys, values = (x.to(computed).repeat_interleave(heads_per_key_head, dim=1) for x in (k, v))
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    probabilities, entropy, logsumexp = temperature_softmax(
-        scale * q.to(computed) @ keys.transpose(-2, -1),
-        temperature=temperature,
-        mask=mask,
-        is_causal=is_causal,
-    )
-    return (probabilities @ values).to(q.dtype), entropy, logsumexp
+    with torch.autocast(q.device.type, enabled=False):
+        probabilities, entropy, logsumexp = temperature_softmax(
+            scale * q.to(computed) @ keys.transpose(-2, -1),
+            temperature=temperature,
+            mask=mask,
+            is_causal=is_causal,
+        )
+        return (probabilities @ values).to(q.dtype), entropy, logsumexp
 
 
 def entropy_regularization(
@@ -103,7 +104,8 @@ def entropy_regularization(
 def scaled_ffn(x: Tensor, weight: Tensor, bias: Tensor, *, alpha: Tensor, beta: Tensor) -> Tensor:
     """See `aero.ops.scaled_ffn`."""
     computed = statistics_dtype(x.dtype)
-    linear = x.to(computed) @ weight.to(computed) + bias.to(computed)
+    with torch.autocast(x.device.type, enabled=False):
+        linear = x.to(computed) @ weight.to(computed) + bias.to(computed)
     return (beta.to(computed) * x.to(computed) + linear / alpha.to(computed)).to(x.dtype)
 
 

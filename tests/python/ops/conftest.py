@@ -1,0 +1,287 @@
+"""One list of sample inputs, which feeds correctness, gradients, opcheck and repeatability.
+
+A test that asks for `sample` runs over the whole list, one that asks for `small_sample` over the
+samples small enough for finite differences.
+
+Letters: B batch, H heads, G key heads, T queries, S keys, D head width, L layers, C model width.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from aero import ops
+from aero.ops.reference import statistics_dtype
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """Arguments of one call: the differentiable tensors by name, and everything else."""
+
+    operator: str
+    tensors: dict[str, Tensor]
+    options: dict[str, Any]
+
+    def run(self, backend: str = "native") -> tuple[Tensor, ...]:
+        results = getattr(ops, self.operator)(**self.tensors, **self.options, backend=backend)
+        return results if isinstance(results, tuple) else (results,)
+
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> Inputs:
+        return dataclasses.replace(self, tensors={n: function(x) for n, x in self.tensors.items()})
+
+    def double(self) -> Inputs:
+        return self.mapped(lambda x: x.detach().double().requires_grad_())
+
+    def gradients(
+        self, results: tuple[Tensor, ...], cotangents: tuple[Tensor | None, ...]
+    ) -> dict[str, Tensor]:
+        """Gradients of all tensors; the results whose cotangent is None are not used."""
+        used = [
+            (r, c.to(r.dtype)) for r, c in zip(results, cotangents, strict=True) if c is not None
+        ]
+        gradients = torch.autograd.grad(
+            [r for r, _ in used],
+            list(self.tensors.values()),
+            [c for _, c in used],
+            allow_unused=True,
+            materialize_grads=True,
+        )
+        return dict(zip(self.tensors, gradients, strict=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """A named call that can be made in any dtype, always with the same numbers."""
+
+    operator: str
+    name: str
+    build: Callable[[Draw], tuple[dict[str, Tensor], dict[str, Any]]]
+    small: bool = True
+
+    def inputs(self, dtype: torch.dtype) -> Inputs:
+        tensors, options = self.build(Draw(zlib.crc32(self.name.encode()), dtype))
+        return Inputs(self.operator, {n: x.requires_grad_() for n, x in tensors.items()}, options)
+
+    def cotangents(self, results: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        draw = Draw(1, torch.float64)
+        return tuple(draw.normal(*r.shape).to(r.dtype) for r in results)
+
+
+class Draw:
+    """Random tensors: `dtype` for the large ones, the statistics' dtype where said so."""
+
+    def __init__(self, seed: int, dtype: torch.dtype) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
+        self.dtype = dtype
+        self.statistics = statistics_dtype(dtype)
+
+    def normal(self, *shape: int) -> Tensor:
+        return torch.randn(shape, generator=self.generator, dtype=torch.float64).to(self.dtype)
+
+    def uniform(self, low: float, high: float, *shape: int) -> Tensor:
+        x = torch.rand(shape, generator=self.generator, dtype=torch.float64)
+        return (low + (high - low) * x).to(self.statistics)
+
+    def booleans(self, *shape: int) -> Tensor:
+        return torch.rand(shape, generator=self.generator) < 0.6
+
+    def temperature(self, shape: str, rows: dict[str, int]) -> Tensor:
+        """Signs differ from value to value."""
+        sizes = [1] if shape == "1" else [rows[letter] for letter in shape]
+        values = self.uniform(0.3, 1.5, *sizes)
+        return torch.where(self.booleans(*sizes), values, -values)
+
+    def heads(self, layout: str, *shape: int) -> Tensor:
+        """[B, heads, rows, D] values in the named memory layout."""
+        x = self.normal(*shape)
+        if layout == "BTHD":  # what models pass: a transposed view
+            return x.transpose(1, 2).contiguous().transpose(1, 2)
+        if layout == "column":  # last dimension not contiguous
+            return x.transpose(2, 3).contiguous().transpose(2, 3)
+        if layout == "sliced":  # part of a fused query-key-value tensor
+            wide = torch.cat([x, x.new_zeros(x.shape)], dim=-1)
+            return wide[..., : shape[-1]]
+        return x
+
+
+MASKS: dict[str, Callable[[Draw, dict[str, int]], Tensor]] = {
+    "full": lambda draw, n: draw.booleans(n["B"], n["H"], n["T"], n["S"]),
+    "padding": lambda draw, n: torch.arange(n["S"]) >= torch.arange(n["B"])[:, None, None, None],
+    "keys": lambda draw, n: draw.booleans(n["S"]),
+    "transposed": lambda draw, n: draw.booleans(n["S"], n["T"]).T,
+    "nothing": lambda draw, n: torch.zeros(1, 1, 1, 1, dtype=torch.bool),
+}
+
+
+def attention(
+    name: str,
+    *,
+    temperature: str | None = None,
+    mask: str | None = None,
+    layout: str = "BHTD",
+    small: bool = True,
+    is_causal: bool = False,
+    scale: float | None = None,
+    **sizes: int,
+) -> list[Sample]:
+    """The sample for attention_entropy and, with the same rows, for temperature_softmax."""
+    n = {"B": 2, "H": 2, "T": 5, "S": 7, "D": 3} | sizes
+    n.setdefault("G", n["H"])
+
+    def common(draw: Draw) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        tensors = {} if temperature is None else {"temperature": draw.temperature(temperature, n)}
+        drawn = None if mask is None else MASKS[mask](draw, n)
+        return tensors, {"mask": drawn, "is_causal": is_causal}
+
+    def fused(draw: Draw) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        tensors, options = common(draw)
+        q = draw.heads(layout, n["B"], n["H"], n["T"], n["D"])
+        k, v = (draw.heads(layout, n["B"], n["G"], n["S"], n["D"]) for _ in range(2))
+        return {"q": q, "k": k, "v": v, **tensors}, {**options, "scale": scale}
+
+    def softmax(draw: Draw) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        tensors, options = common(draw)
+        scores = draw.heads(layout, n["B"], n["H"], n["T"], n["S"])
+        return {"scores": scores, **tensors}, options
+
+    return [
+        Sample("attention_entropy", name, fused, small),
+        Sample("temperature_softmax", name, softmax, small),
+    ]
+
+
+def regularization(name: str, *, thresholds: float = 0.5, **options: Any) -> Sample:
+    layers, batch, heads, queries = options.pop("sizes", (2, 3, 2, 5))
+
+    def build(draw: Draw) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        entropies = draw.uniform(0, 2, layers, batch, heads, queries)
+        drawn = dict(options)
+        if drawn.pop("masked", False):
+            drawn["row_mask"] = draw.booleans(batch, queries)
+            drawn["row_mask"][0] = False  # a batch entry of padding alone
+        if drawn.pop("counted", False):
+            rows = torch.rand(batch, queries, generator=draw.generator)
+            drawn["visible_keys"] = (rows * (queries + 1)).long()
+        return {
+            "entropies": entropies,
+            "thresholds": draw.uniform(thresholds - 0.3, thresholds + 0.3, layers, heads),
+        }, drawn
+
+    return Sample("entropy_regularization", name, build)
+
+
+def ffn(
+    name: str, *shape: int, scalar: bool = False, layout: str = "", small: bool = True
+) -> Sample:
+    width = shape[-1]
+
+    def build(draw: Draw) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        x, weight = draw.normal(*shape), draw.normal(width, width) / max(width, 1) ** 0.5
+        if layout == "transposed":
+            x = x.transpose(0, 1).contiguous().transpose(0, 1)
+            weight = weight.T.contiguous().T
+        sizes = () if scalar else (1,)
+        return {
+            "x": x,
+            "weight": weight.to(draw.dtype),
+            "bias": draw.normal(width),
+            "alpha": draw.uniform(0.5, 2, *sizes),
+            "beta": -draw.uniform(0.5, 2, *sizes),
+        }, {}
+
+    return Sample("scaled_ffn", name, build, small)
+
+
+SAMPLES = [
+    *attention("plain"),
+    *attention("causal", S=5, is_causal=True, layout="BTHD", temperature="HT"),
+    *attention("cached keys", T=3, S=7, is_causal=True, layout="BTHD", temperature="BHT"),
+    *attention("more queries than keys", T=7, S=3, is_causal=True, temperature="H"),
+    *attention("one query", T=1, S=11, is_causal=True, temperature="1"),
+    *attention("one key", S=1, temperature=""),
+    *attention("one of each", B=1, H=1, T=1, S=1, D=1, temperature="HT"),
+    *attention("mask", mask="full", temperature="HT"),
+    *attention(
+        "left padding", mask="padding", is_causal=True, S=5, temperature="HT", layout="BTHD"
+    ),
+    *attention("key mask", mask="keys", layout="sliced"),
+    *attention("transposed mask", mask="transposed", layout="column", temperature="BHT"),
+    *attention("fully masked", mask="nothing", temperature="H"),
+    *attention("grouped heads", H=4, G=2, temperature="H", scale=0.7),
+    *attention("no queries", T=0, temperature="HT"),
+    *attention("no keys", S=0, temperature="HT"),
+    *attention("no batch", B=0, temperature="1"),
+    *attention("primes", B=1, T=67, S=131, D=37, is_causal=True, temperature="HT", small=False),
+    *attention("widest head", B=1, T=33, S=33, D=256, is_causal=True, layout="BTHD", small=False),
+    *attention(
+        "model",
+        H=4,
+        T=128,
+        S=128,
+        D=64,
+        is_causal=True,
+        layout="BTHD",
+        temperature="HT",
+        small=False,
+    ),
+    regularization("paper's listing"),
+    regularization("algorithm 1", reduction="query_mean"),
+    regularization("masked rows", masked=True, context_length=7),
+    regularization("masked means", masked=True, reduction="query_mean", thresholds=0.2),
+    regularization("visible", max_entropy="log_visible", margin=0.0),
+    regularization("visible means", max_entropy="log_visible", reduction="query_mean"),
+    regularization("counted keys", max_entropy="log_visible", counted=True, masked=True),
+    regularization(
+        "counted means",
+        max_entropy="log_visible",
+        counted=True,
+        masked=True,
+        reduction="query_mean",
+    ),
+    regularization("one row", sizes=(1, 1, 1, 1), context_length=3),
+    regularization("no rows", sizes=(2, 3, 2, 0)),
+    regularization("no batch", sizes=(2, 0, 2, 3), reduction="query_mean"),
+    ffn("three dimensions", 2, 3, 5),
+    ffn("one row of one", 1, 1),
+    ffn("vector", 7, scalar=True),
+    ffn("transposed", 3, 4, 6, layout="transposed"),
+    ffn("no rows", 0, 4),
+    ffn("layer", 2, 67, 96, small=False),
+]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    chosen = {"sample": SAMPLES, "small_sample": [s for s in SAMPLES if s.small]}
+    for argument in chosen.keys() & metafunc.fixturenames:
+        metafunc.parametrize(
+            argument, chosen[argument], ids=[f"{s.operator}-{s.name}" for s in chosen[argument]]
+        )
+
+
+def relative_error(got: Tensor, expected: Tensor) -> float:
+    """||got - expected|| / ||expected|| over finite values; infinities must agree exactly."""
+    got, expected = got.detach().double(), expected.detach().double()
+    finite = expected.isfinite()
+    assert torch.equal(got[~finite], expected[~finite])
+    got, expected = got[finite], expected[finite]
+    difference = (got - expected).norm().item()
+    return 0.0 if difference == 0 else difference / max(expected.norm().item(), 1e-300)
+
+
+@pytest.fixture(name="relative_error")
+def _relative_error() -> Callable[[Tensor, Tensor], float]:
+    return relative_error
+
+
+@pytest.fixture(name="named_sample")
+def _named_sample() -> Callable[[str, str], Sample]:
+    return lambda operator, name: next(
+        s for s in SAMPLES if (s.operator, s.name) == (operator, name)
+    )

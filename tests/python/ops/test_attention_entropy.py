@@ -1,0 +1,208 @@
+"""Closed forms, layouts, memory and extreme temperatures of attention_entropy."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from aero.ops import attention_entropy, reference
+
+FLOATS = [torch.float32, torch.bfloat16, torch.float16]
+
+
+def draw(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.float64], ids=str)
+def test_entropy_of_uniform_attention_is_log_of_the_visible_keys(dtype: torch.dtype) -> None:
+    q, k, v = torch.zeros(3, 1, 2, 37, 16, dtype=dtype)
+    _, entropy, logsumexp = attention_entropy(q, k, v, is_causal=True)
+    expected = torch.arange(1, 38).log().expand(1, 2, 37)
+    torch.testing.assert_close(entropy, expected.to(entropy.dtype), rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(logsumexp, entropy, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_entropy_of_one_hot_attention_is_zero_and_out_is_that_value(dtype: torch.dtype) -> None:
+    eye = torch.eye(16, dtype=dtype).expand(1, 1, 16, 16)
+    v = draw(1, 1, 16, 16).to(dtype)
+    out, entropy, logsumexp = attention_entropy(100 * eye, 100 * eye, v, scale=1.0)
+    assert torch.equal(entropy, torch.zeros(1, 1, 16))
+    assert torch.equal(out, v)
+    assert torch.equal(logsumexp, torch.full((1, 1, 16), 1e4))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("t", [1e-3, 0.01, 1.0, 100.0, -0.5])
+def test_entropy_lies_between_zero_and_log_of_the_visible_keys(
+    dtype: torch.dtype, t: float
+) -> None:
+    q, k, v = draw(3, 1, 2, 97, 32).to(dtype)
+    _, entropy, _ = attention_entropy(q, k, v, temperature=torch.tensor(t), is_causal=True)
+    assert (entropy >= 0).all()
+    assert (entropy <= torch.arange(1, 98).log() * (1 + 1e-6) + 1e-7).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_tiny_temperatures_keep_entropy_and_their_gradient(
+    dtype: torch.dtype, relative_error: Any
+) -> None:
+    """t = 0.01, the paper's start: only the scores' own rounding is left."""
+    q, k, v = (x.to(dtype).requires_grad_() for x in draw(3, 2, 3, 128, 64))
+    t = torch.full((3, 128), 0.01, requires_grad=True)
+    results = []
+    for backend, cast in (("native", lambda x: x), ("reference", lambda x: x.detach().double())):
+        args = [cast(x).requires_grad_() for x in (q, k, v, t)]
+        out, entropy, _ = attention_entropy(
+            *args[:3], temperature=args[3], is_causal=True, backend=backend
+        )
+        (dt,) = torch.autograd.grad(
+            [out, entropy],
+            args[3],
+            [
+                torch.ones_like(out),
+                torch.linspace(0, 1, 128, dtype=entropy.dtype).expand(2, 3, 128),
+            ],
+        )
+        results.append((entropy, dt))
+    allowed = 1e-4 if dtype == torch.float32 else 1e-3
+    for got, want in zip(*results, strict=True):
+        assert relative_error(got, want) <= allowed
+
+
+def test_agrees_with_torchs_attention_when_there_is_no_temperature() -> None:
+    q, k, v = draw(3, 2, 4, 33, 24)
+    out, _, _ = attention_entropy(q, k, v, is_causal=True)
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    torch.testing.assert_close(out, expected)
+
+
+def test_a_key_cache_gives_the_rows_of_the_full_sequence() -> None:
+    q, k, v = draw(3, 1, 2, 11, 8)
+    full = attention_entropy(q, k, v, is_causal=True)
+    for first in (0, 4, 10):
+        rows = attention_entropy(q[:, :, first:], k, v, is_causal=True)
+        for got, want in zip(rows, full, strict=True):
+            torch.testing.assert_close(got, want[:, :, first:])
+
+
+def test_mask_and_causal_are_combined_by_and() -> None:
+    q, k, v = draw(3, 2, 2, 9, 8)
+    mask = torch.rand(2, 1, 9, 9, generator=torch.Generator().manual_seed(0)) < 0.7
+    both = attention_entropy(q, k, v, mask=mask, is_causal=True)
+    by_hand = attention_entropy(q, k, v, mask=mask.tril())
+    for got, want in zip(both, by_hand, strict=True):
+        torch.testing.assert_close(got, want)
+
+
+def test_rows_without_a_key_are_zero_and_pass_no_gradient() -> None:
+    q, k, v = (x.requires_grad_() for x in draw(3, 1, 1, 6, 4))
+    t = torch.full((1, 6), 0.5, requires_grad=True)
+    mask = torch.ones(6, 6, dtype=torch.bool)
+    mask[2] = False
+    out, entropy, logsumexp = attention_entropy(q, k, v, temperature=t, mask=mask)
+    assert torch.equal(out[0, 0, 2], torch.zeros(4))
+    assert entropy[0, 0, 2] == 0
+    assert logsumexp[0, 0, 2] == -math.inf
+    dq, dk, dv, dt = torch.autograd.grad(
+        [out, entropy, logsumexp], [q, k, v, t], [out, entropy, torch.ones_like(logsumexp)]
+    )
+    assert all(x.isfinite().all() for x in (dq, dk, dv, dt))
+    assert torch.equal(dq[0, 0, 2], torch.zeros(4))
+    assert dt[0, 2] == 0
+
+
+def test_models_that_pass_transposed_views_copy_nothing() -> None:
+    qkv = draw(2, 7, 3, 4, 8).requires_grad_()  # [B, T, 3, H, D]
+    q, k, v = (x.transpose(1, 2) for x in qkv.unbind(2))
+    out, _, _ = attention_entropy(q, k, v, is_causal=True)
+    assert out.transpose(1, 2).is_contiguous()
+    for gradient in torch.autograd.grad(out, [q, k, v], torch.ones_like(out)):
+        assert gradient.transpose(1, 2).is_contiguous()
+
+
+def peak_growth_bytes(call: Any) -> int:
+    """How far the process's resident memory rises above its start while `call` runs."""
+
+    def status(key: str) -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
+
+    Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
+    before = status("VmRSS")
+    call()
+    return status("VmHWM") - before
+
+
+def test_memory_grows_linearly_with_the_number_of_queries_and_keys() -> None:
+    length, scores_bytes = 4096, 4096 * 4096 * 4
+    q, k, v = (x.requires_grad_() for x in draw(3, 1, 1, length, 4))
+
+    def call(backend: str) -> None:
+        out, entropy, _ = attention_entropy(q, k, v, is_causal=True, backend=backend)
+        torch.autograd.grad(out.sum() + entropy.sum(), [q, k, v])
+
+    call("native")
+    assert peak_growth_bytes(lambda: call("native")) < scores_bytes / 8
+    assert peak_growth_bytes(lambda: call("reference")) > scores_bytes  # the measurement works
+
+
+shapes = st.fixed_dictionaries(
+    {
+        "batch": st.integers(0, 3),
+        "groups": st.integers(1, 3),
+        "heads_per_group": st.integers(1, 3),
+        "queries": st.integers(0, 40),
+        "keys": st.integers(0, 40),
+        "head_dim": st.integers(1, 70),
+        "is_causal": st.booleans(),
+        "masked": st.booleans(),
+        "temperature": st.sampled_from([None, "", "1", "H", "HT", "BHT"]),
+        "dtype": st.sampled_from([torch.float32, torch.bfloat16, torch.float16, torch.float64]),
+        "seed": st.integers(0, 2**31),
+    }
+)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(shapes)
+def test_any_shape_agrees_with_the_reference(case: dict[str, Any]) -> None:
+    generator = torch.Generator().manual_seed(case["seed"])
+    dtype = case["dtype"]
+    n = {
+        "1": 1,
+        "B": case["batch"],
+        "H": case["groups"] * case["heads_per_group"],
+        "T": case["queries"],
+    }
+    key_shape = (n["B"], case["groups"], case["keys"], case["head_dim"])
+    q = torch.randn((n["B"], n["H"], n["T"], case["head_dim"]), generator=generator).to(dtype)
+    k, v = (torch.randn(key_shape, generator=generator).to(dtype) for _ in range(2))
+    mask = torch.rand(n["B"], 1, n["T"], case["keys"], generator=generator) < 0.7
+    options: dict[str, Any] = {"is_causal": case["is_causal"]}
+    if case["masked"]:
+        options["mask"] = mask
+    if case["temperature"] is not None:
+        sizes = [n[letter] for letter in case["temperature"]]
+        options["temperature"] = 0.3 + torch.rand(sizes, generator=generator)
+
+    native = attention_entropy(q, k, v, **options)
+    exact = reference.attention_entropy(q.double(), k.double(), v.double(), **options)
+    # Scores reach about 30 at t = 0.3; their absolute rounding is then 2e-6 in float32.
+    rounding = {
+        torch.float64: 1e-12,
+        torch.float32: 2e-5,
+        torch.bfloat16: 8e-3,
+        torch.float16: 1e-3,
+    }
+    tolerances = [rounding[dtype], min(rounding[dtype], 1e-4), min(rounding[dtype], 1e-4)]
+    for got, want, tolerance in zip(native, exact, tolerances, strict=True):
+        torch.testing.assert_close(got.double(), want, rtol=tolerance, atol=tolerance)

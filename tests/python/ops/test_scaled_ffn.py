@@ -1,0 +1,97 @@
+"""scaled_ffn: its scalars' gradients, every size, and the reduced precisions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from aero.ops import scaled_ffn
+
+
+def draw(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+
+
+def test_it_is_two_linear_layers_scaled_and_added_to_the_stream() -> None:
+    """Fusing is exact: W = W_in W_out, b = b_in W_out + b_out."""
+    x, first, second = draw(4, 8), draw(8, 32), draw(32, 8)
+    first_bias, second_bias = draw(32), draw(8)
+    alpha, beta = torch.tensor([2.0]), torch.tensor([0.5])
+    two_layers = (x @ first + first_bias) @ second + second_bias
+    y = scaled_ffn(x, first @ second, first_bias @ second + second_bias, alpha=alpha, beta=beta)
+    torch.testing.assert_close(y, 0.5 * x + two_layers / 2, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_scalar_gradients_err_by_at_most_the_rounding_of_their_terms(dtype: torch.dtype) -> None:
+    x, dy, bias = (
+        draw(3, 50, 32, dtype=dtype),
+        draw(50, 3, 32, dtype=dtype).view(3, 50, 32),
+        draw(32),
+    )
+    weight = draw(32, 32, dtype=dtype)
+    alpha, beta = (torch.tensor([value], requires_grad=True) for value in (1.7, 0.6))
+    y = scaled_ffn(x, weight, bias.to(dtype), alpha=alpha, beta=beta)
+    dalpha, dbeta = torch.autograd.grad(y, [alpha, beta], dy)
+
+    rows, drows = x.double().flatten(0, 1), dy.double().flatten(0, 1)
+    gradient = rows.T @ drows
+    column_sums = drows.sum(0)
+    products = gradient * weight.double()
+    bias_products = bias.to(dtype).double() * column_sums
+    exact_alpha = -(products.sum() + bias_products.sum()) / alpha.double() ** 2
+    # G is stored in the dtype of x: every term carries one rounding of it, and the matrix product
+    # a few of float32.
+    eps = torch.finfo(dtype).eps + 8 * torch.finfo(torch.float32).eps
+    assert (dbeta - gradient.trace()).abs() <= eps * gradient.diagonal().abs().sum()
+    allowed = (
+        eps * (products.abs().sum() + bias_products.abs().sum()) / alpha.detach().double() ** 2
+    )
+    assert (dalpha - exact_alpha).abs() <= allowed
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    st.lists(st.integers(0, 9), max_size=3),
+    st.integers(1, 150),
+    st.sampled_from([torch.float32, torch.bfloat16, torch.float16, torch.float64]),
+    st.booleans(),
+)
+def test_any_shape_agrees_with_the_reference(
+    leading: list[int], width: int, dtype: torch.dtype, transposed: bool
+) -> None:
+    x = draw(*leading, width).double()
+    weight, bias = draw(width, width).double() / width**0.5, draw(width).double()
+    alpha, beta = torch.tensor(1.3, dtype=torch.float64), torch.tensor([0.8], dtype=torch.float64)
+    operands = [y.to(dtype) for y in (x, weight.T if transposed else weight, bias)]
+    statistics = torch.float64 if dtype == torch.float64 else torch.float32
+    scales = {"alpha": alpha.to(statistics), "beta": beta.to(statistics)}
+    exact: dict[str, Any] = {name: value.double() for name, value in scales.items()}
+
+    got = [y.requires_grad_() for y in operands]
+    want = [y.detach().double().requires_grad_() for y in operands]
+    y = scaled_ffn(*got, **scales)
+    reference = scaled_ffn(*want, **exact, backend="reference")
+    cotangent = draw(*y.shape, 1).squeeze(-1).to(dtype)
+    pairs = [(y, reference)]
+    pairs += zip(
+        torch.autograd.grad(y, got, cotangent),
+        torch.autograd.grad(reference, want, cotangent.double()),
+        strict=True,
+    )
+    # Sums of up to 729 terms of size one, rounded to dtype.
+    tolerance = {
+        torch.float64: 1e-12,
+        torch.float32: 1e-4,
+        torch.bfloat16: 0.1,
+        torch.float16: 0.02,
+    }
+    for result, expected in pairs:
+        torch.testing.assert_close(
+            result.double(), expected, rtol=tolerance[dtype], atol=tolerance[dtype]
+        )
