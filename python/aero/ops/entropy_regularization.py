@@ -66,8 +66,7 @@ def entropy_regularization(
         >>> entropy_regularization(entropies, thresholds, context_length=10).item()
         2.650949478149414
     """
-    if not isinstance(entropies, Tensor):
-        entropies = torch.stack(tuple(entropies))
+    entropies = _stacked(entropies)
     thresholds = thresholds.to(entropies.dtype)
     _check_rule(entropies, max_entropy, visible_keys, context_length, reduction)
     if not use_native(
@@ -97,6 +96,19 @@ def entropy_regularization(
     return loss
 
 
+def _refuse(argument: str, expected: str, got: object) -> None:
+    raise ValueError(f"entropy_regularization: {argument} must be {expected}, got {got}")
+
+
+def _stacked(entropies: Tensor | Sequence[Tensor]) -> Tensor:
+    if isinstance(entropies, Tensor):
+        return entropies
+    shapes = [list(layer.shape) for layer in entropies]
+    if not shapes or any(shape != shapes[0] for shape in shapes):
+        _refuse("entropies", "[L, B, H, T] or L tensors of one shape", shapes)
+    return torch.stack(tuple(entropies))
+
+
 def _check_rule(
     entropies: Tensor,
     max_entropy: str,
@@ -105,27 +117,24 @@ def _check_rule(
     reduction: str,
 ) -> None:
     # The arguments that end here: the operator library gets one tensor of largest entropies.
-    def refuse(argument: str, expected: str, got: object) -> None:
-        raise ValueError(f"entropy_regularization: {argument} must be {expected}, got {got}")
-
     if reduction not in ("position_sum", "query_mean"):
-        refuse("reduction", "'position_sum' or 'query_mean'", repr(reduction))
+        _refuse("reduction", "'position_sum' or 'query_mean'", repr(reduction))
     if max_entropy not in ("log_context", "log_visible"):
-        refuse("max_entropy", "'log_context' or 'log_visible'", repr(max_entropy))
+        _refuse("max_entropy", "'log_context' or 'log_visible'", repr(max_entropy))
     if max_entropy == "log_visible" and context_length is not None:
-        refuse("context_length", "None with max_entropy='log_visible'", context_length)
+        _refuse("context_length", "None with max_entropy='log_visible'", context_length)
     if context_length is not None and context_length < 1:
-        refuse("context_length", "at least 1", context_length)
+        _refuse("context_length", "at least 1", context_length)
     if visible_keys is None:
         return
     if max_entropy == "log_context":
-        refuse("visible_keys", "None with max_entropy='log_context'", "a tensor")
+        _refuse("visible_keys", "None with max_entropy='log_context'", "a tensor")
     if visible_keys.dtype not in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
-        refuse("visible_keys", "an integer tensor", visible_keys.dtype)
+        _refuse("visible_keys", "an integer tensor", visible_keys.dtype)
     if entropies.dim() == 4:
         rows = [entropies.shape[1], entropies.shape[3]]
         if list(visible_keys.shape) != rows:
-            refuse("visible_keys", f"[B, T] = {rows}", list(visible_keys.shape))
+            _refuse("visible_keys", f"[B, T] = {rows}", list(visible_keys.shape))
 
 
 def _fake(

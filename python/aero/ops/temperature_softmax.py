@@ -24,8 +24,8 @@ def temperature_softmax(
     """Softmax over the last dimension that also returns the entropy of every row.
 
     `P = softmax(s)` over the visible keys with `s = scores / t`, `entropy_i = -sum_j P_ij ln P_ij`
-    (Eq. 10 and 11 of the AERO paper, before the mean over rows), `logsumexp_i = ln sum_j exp(s_ij)`.
-    Every result may be used or not.
+    (Eq. 10 and 11 of the AERO paper, before the mean over rows) and
+    `logsumexp_i = ln sum_j exp(s_ij)`. Every result may be used or not.
 
     Autocast leaves the scores' dtype alone; arithmetic and statistics are float32 in any case.
     Results are bitwise the same run to run.

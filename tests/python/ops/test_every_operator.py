@@ -90,8 +90,8 @@ def test_errors_are_at_most_twice_those_of_plain_torch(
     names = inputs.tensors.keys() - {"temperature", "alpha", "beta"}
     pairs |= {name: tuple(g[name] for g in gradients) for name in names}
     for name, (got, other, want) in pairs.items():
-        # Storing a result costs up to one unit roundoff of its dtype, even where plain torch happens
-        # to be exact; a second one covers statistics formed in float32.
+        # Storing a result costs up to one unit roundoff of its dtype, even where plain torch
+        # happens to be exact; a second one covers statistics formed in float32.
         allowed = 2 * relative_error(other, want) + torch.finfo(got.dtype).eps
         assert relative_error(got, want) <= allowed, name
 
