@@ -10,7 +10,6 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import Cache, DynamicCache, GenerationMixin, PreTrainedModel
 from transformers.masking_utils import create_causal_mask
@@ -21,8 +20,9 @@ from aero.models.building import build_block, build_norm
 from aero.models.configuration import AeroConfig
 from aero.models.hugging_face_attention import ATTENTION_NAMES
 from aero.models.initialization import initialize_module
+from aero.models.loss import IGNORED, next_token_loss
 from aero.models.outputs import AeroCausalLMOutput, AeroModelOutput
-from aero.nn import Block, KeyValueCache, SequenceContext, rotary_tables
+from aero.nn import Block, KeyValueCache, Linear, SequenceContext, rotary_tables
 from aero.nn.block import normalize
 
 
@@ -255,7 +255,7 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
     def __init__(self, config: AeroConfig) -> None:
         super().__init__(config)
         self.transformer = AeroModel(config)
-        self.lm_head = nn.Linear(config.spec.width, config.spec.vocab_size, bias=False)
+        self.lm_head = Linear(config.spec.width, config.spec.vocab_size, bias=False)
         self.post_init()  # type: ignore[no-untyped-call]
 
     @can_return_tuple  # type: ignore[untyped-decorator]
@@ -316,7 +316,7 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
 
         loss = lm_loss = entropy_loss = None
         if labels is not None:
-            loss = lm_loss = _language_model_loss(logits, labels, num_items_in_batch)
+            loss = lm_loss = next_token_loss(logits, labels, num_items_in_batch)
             if self.config.spec.entropy_regularized:
                 entropy_loss = self._entropy_loss(outputs.entropies, attention_mask)
                 if self.training:
@@ -384,17 +384,7 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
         weight = self.config.entropy_weight
         if num_items_in_batch is None or self.config.entropy_reduction == "position_sum":
             return weight
-        return weight * labels[:, 1:].ne(-100).sum() / num_items_in_batch
-
-
-def _language_model_loss(
-    logits: Tensor, labels: Tensor, num_items_in_batch: int | Tensor | None
-) -> Tensor:
-    # Labels move one to the left instead of logits to the right: no copy of [B, T, V].
-    targets = F.pad(labels[:, 1:], (0, 1), value=-100).flatten()
-    reduction = "mean" if num_items_in_batch is None else "sum"
-    loss = F.cross_entropy(logits.flatten(0, 1).float(), targets, reduction=reduction)
-    return loss if num_items_in_batch is None else loss / num_items_in_batch
+        return weight * labels[:, 1:].ne(IGNORED).sum() / num_items_in_batch
 
 
 def _visible_keys(attention_mask: Tensor, num_tokens: int) -> Tensor:

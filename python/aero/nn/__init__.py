@@ -15,6 +15,7 @@ from aero.nn.feed_forward import (
     ScaledFeedForward,
     ScaledFusedFeedForward,
 )
+from aero.nn.linear import Linear
 from aero.nn.norm import FoldableNorm
 from aero.nn.rotary import apply_rotary, rotary_tables
 from aero.nn.temperature import Temperature
@@ -27,6 +28,7 @@ __all__ = [
     "FoldableNorm",
     "FusedFeedForward",
     "KeyValueCache",
+    "Linear",
     "ScaledFeedForward",
     "ScaledFusedFeedForward",
     "SequenceContext",

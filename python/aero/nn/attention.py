@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from aero import ops
+from aero.nn.linear import Linear
 from aero.nn.rotary import RotaryTables, apply_rotary
 from aero.nn.temperature import Temperature
 
@@ -142,13 +143,13 @@ class CausalSelfAttention(nn.Module):
         self.layer_index = layer_index
         inner_width = num_heads * self.head_dim
         if separate_projections:
-            self.q_attn = nn.Linear(width, inner_width)
-            self.k_attn = nn.Linear(width, inner_width)
-            self.v_attn = nn.Linear(width, inner_width)
+            self.q_attn = Linear(width, inner_width)
+            self.k_attn = Linear(width, inner_width)
+            self.v_attn = Linear(width, inner_width)
         else:
-            self.c_attn = nn.Linear(width, 3 * inner_width)
+            self.c_attn = Linear(width, 3 * inner_width)
         self.separate_projections = separate_projections
-        self.c_proj = nn.Linear(inner_width, width)
+        self.c_proj = Linear(inner_width, width)
         self.temperature = temperature
         self.entropy_threshold = _thresholds(num_heads, entropy_threshold)
 
@@ -157,7 +158,7 @@ class CausalSelfAttention(nn.Module):
         if not self.separate_projections:
             return
         parts = (self.q_attn, self.k_attn, self.v_attn)
-        joined = nn.Linear(self.q_attn.in_features, sum(part.out_features for part in parts))
+        joined = Linear(self.q_attn.in_features, sum(part.out_features for part in parts))
         joined.weight = nn.Parameter(torch.cat([part.weight.detach() for part in parts]))
         joined.bias = nn.Parameter(torch.cat([part.bias.detach() for part in parts]))
         self.c_attn = joined
@@ -234,8 +235,8 @@ class ShapedSelfAttention(nn.Module):
         self.num_heads = num_heads
         self.head_dim = _head_dim(width, num_heads, head_dim)
         self.layer_index = layer_index
-        self.q_attn = nn.Linear(width, num_heads * self.head_dim)
-        self.k_attn = nn.Linear(width, num_heads * self.head_dim)
+        self.q_attn = Linear(width, num_heads * self.head_dim)
+        self.k_attn = Linear(width, num_heads * self.head_dim)
         nn.init.zeros_(self.q_attn.weight)
         nn.init.zeros_(self.q_attn.bias)
         self.alpha = nn.Parameter(torch.ones(num_heads))

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aero import ops
+from aero.nn.linear import Linear, linear
 
 Activation = Literal["gelu", "relu", "leaky_relu", "linear"]
 _ACTIVATIONS = ("gelu", "relu", "leaky_relu", "linear")
@@ -47,8 +48,8 @@ class FeedForward(nn.Module):
                 f"got {activation!r}"
             )
         self.activation = activation
-        self.c_fc = nn.Linear(width, hidden_width)
-        self.c_proj = nn.Linear(hidden_width, width)
+        self.c_fc = Linear(width, hidden_width)
+        self.c_proj = Linear(hidden_width, width)
         self.negative_slope = (
             None if negative_slope is None else nn.Parameter(torch.full((1,), negative_slope))
         )
@@ -94,7 +95,7 @@ class FusedFeedForward(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Returns FFN(inputs), [B, T, C]."""
-        return F.linear(inputs, self.weight.t(), self.bias)
+        return linear(inputs, self.weight.t(), self.bias)
 
     def extra_repr(self) -> str:
         """The width."""

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from torch import nn
 from torch.nn.utils import parametrizations
 
+from aero.nn.linear import Linear
 from aero.nn.recomputation import is_recomputing
 
 WeightNormalization = Literal["weight_norm", "spectral_norm"]
@@ -48,7 +49,7 @@ def plain_linear(linear: nn.Linear) -> nn.Linear:
     Unlike `torch.nn.utils.parametrize.remove_parametrizations` this also serves deep copies, whose
     class is shared with the original.
     """
-    plain = nn.Linear(linear.in_features, linear.out_features, device="meta")
+    plain = Linear(linear.in_features, linear.out_features, device="meta")
     plain.weight = nn.Parameter(linear.weight.detach().clone())
     plain.bias = nn.Parameter(linear.bias.detach().clone())
     return plain

@@ -1,0 +1,98 @@
+"""Linear layers whose float32 products run through oneDNN on CPUs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+# Below this number of multiplications the call itself costs more than oneDNN saves.
+_MINIMUM_PRODUCTS = 2**18
+
+
+class Linear(nn.Linear):
+    """`torch.nn.Linear` that computes with `linear`; same parameters, same results to rounding.
+
+    Example:
+        >>> Linear(4, 8)(torch.zeros(2, 3, 4)).shape
+        torch.Size([2, 3, 8])
+    """
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Returns ``inputs W^T + b``, [..., out]."""
+        return linear(inputs, self.weight, self.bias)
+
+
+def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``inputs W^T + b`` with the fastest float32 product that ships with torch.
+
+    On x86 CPUs torch computes float32 products with MKL, which on AMD processors is half as fast as
+    oneDNN, that torch ships too and keeps for bfloat16 and compiled inference. Measured on an EPYC
+    with AVX-512, one thread, 4096 x 128 x 384: forward 3.7 against 1.5 ms, gradients of inputs 3.7
+    against 1.7 ms, of weights 3.9 against 2.1 ms. Everything else, `torch.compile` and autocast
+    included, and all of it under ``torch.backends.mkldnn.flags(enabled=False)``, is
+    `torch.nn.functional.linear`.
+
+    Args:
+        inputs: [..., in].
+        weight: [out, in].
+        bias: [out] or None.
+
+    Returns:
+        [..., out].
+    """
+    if not _runs_on_onednn(inputs, weight):
+        return F.linear(inputs, weight, bias)
+    rows = _OneDnnLinear.apply(  # type: ignore[no-untyped-call]
+        inputs.reshape(-1, inputs.shape[-1]), weight, bias
+    )
+    output: Tensor = rows.view(*inputs.shape[:-1], weight.shape[0])
+    return output
+
+
+def _runs_on_onednn(inputs: Tensor, weight: Tensor) -> bool:
+    return (
+        not torch.compiler.is_compiling()
+        and inputs.device.type == "cpu"
+        and inputs.dtype == weight.dtype == torch.float32
+        and inputs.shape[-1] == weight.shape[-1]
+        and inputs.numel() * weight.shape[0] >= _MINIMUM_PRODUCTS
+        and not torch.is_autocast_enabled("cpu")
+        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        and bool(torch.backends.mkldnn.enabled)
+    )
+
+
+def _product(a: Tensor, b_transposed: Tensor, bias: Tensor | None = None) -> Tensor:
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(a, b_transposed, bias, "none", [], "")
+    return product
+
+
+class _OneDnnLinear(torch.autograd.Function):
+    """oneDNN's linear, an inference operator of torch, with its derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(rows, weight)
+        ctx.has_bias = bias is not None
+        return _product(rows, weight, bias)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        rows, weight = ctx.saved_tensors
+        needs_rows, needs_weight, needs_bias = ctx.needs_input_grad
+        d_rows = d_weight = d_bias = None
+        if needs_rows:
+            d_rows = _product(gradient, weight.t())
+        if needs_weight:
+            # The operand with fewer rows goes first: twice as fast where they differ most (head).
+            if rows.shape[1] < gradient.shape[1]:
+                d_weight = _product(rows.t(), gradient.t()).t()
+            else:
+                d_weight = _product(gradient.t(), rows.t())
+        if needs_bias and ctx.has_bias:
+            d_bias = gradient.sum(dim=0)
+        return d_rows, d_weight, d_bias
