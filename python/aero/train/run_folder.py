@@ -135,6 +135,13 @@ class RunFolder:
         found = [path for path in self.checkpoints.iterdir() if _STEP_FOLDER.search(path.name)]
         return sorted(found, key=checkpoint_step)
 
+    def remove_results(self) -> None:
+        """Deletes what an earlier ending left: model, evaluation and analysis."""
+        for name in ("evaluation.json", "analysis.json", "analysis.npz"):
+            (self.path / name).unlink(missing_ok=True)
+        for folder in (self.model, self.path / "model.partial"):
+            shutil.rmtree(folder, ignore_errors=True)
+
     def remove_checkpoints_after(self, step: int) -> None:
         """Deletes later checkpoints and what a killed process left of one.
 

@@ -62,7 +62,7 @@ def train_runs(plan: Sequence[PlannedRun], *, cache_dir: str | Path, say: Any = 
         for number, run in enumerate(todo, start=1):
             if stop.requested:
                 raise StopRequestedError(f"stopped before {run.name}; run the command again")
-            bar.set_description(f"[{number}/{len(todo)}] {run.name}")
+            bar.set_description(f"[{number}/{len(todo)}] {run.name}", refresh=False)
             if run.checkpoint is not None:
                 say(f"{run.name}: resuming from {run.checkpoint}")
 
@@ -270,6 +270,7 @@ def _open_folder(run: PlannedRun, data: PreparedData, first_step: int) -> None:
     folder = run.folder
     folder.path.mkdir(parents=True, exist_ok=True)
     folder.checkpoints.mkdir(exist_ok=True)
+    folder.remove_results()
     folder.remove_checkpoints_after(first_step)
     folder.write_config(run.config())
     folder.truncate_metrics(first_step if first_step else -1)

@@ -77,9 +77,13 @@ class AeroTrainer(Trainer):
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         """The model's loss; in training its parts are handed to `on_losses`."""
-        loss, outputs = super().compute_loss(
-            model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch
-        )
+        counted = {} if num_items_in_batch is None else {"num_items_in_batch": num_items_in_batch}
+        outputs = model(**inputs, **counted)
+        loss = outputs.loss
+        if counted and self.args.average_tokens_across_devices:
+            # The processes' losses add up, and data parallelism averages gradients. The base class
+            # multiplies in place and so changes `lm_loss`, which can be the same tensor.
+            loss = loss * self.accelerator.num_processes
         if model.training:
             self.micro_batches.append(inputs)
             if self._on_losses is not None:

@@ -52,6 +52,7 @@ TINY_SETTINGS = [
     "data.validation_fraction=0.2",
     "model.preset=tiny",
     "model.context_length=32",
+    "optimizer.learning_rate=1e-2",
     "training.tokens_per_step=256",
     "training.tokens=5120",  # 20 steps
     "training.checkpoint_every_steps=5",

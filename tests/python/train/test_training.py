@@ -1,0 +1,439 @@
+"""Whole runs of a tiny network: what they leave behind, and that stopping them loses nothing."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from aero.train import runs as runs_module
+from aero.train.errors import StopRequestedError, TrainingError
+from aero.train.planning import plan_runs
+from aero.train.run_callback import RunCallback
+from aero.train.run_folder import RunFolder
+from aero.train.run_results import analyze_run, evaluate_run
+from aero.train.runs import train_runs
+
+from .conftest import plan_one
+
+EREG = "EReg(SM(t)+ScFuFFN)"
+
+
+@pytest.fixture
+def train(tiny_recipe, cache_dir):
+    def train_one(label: str, output: Path, *, recipe=tiny_recipe, **options: str) -> RunFolder:
+        run = plan_one(recipe, label, output, **options)
+        train_runs([run], cache_dir=cache_dir, say=lambda text: None)
+        return run.folder
+
+    return train_one
+
+
+@pytest.fixture(scope="session")
+def whole_runs(tmp_path_factory, cache_dir, corpus):
+    """Runs that nothing interrupted, by label."""
+    from aero.train.recipe_files import load_recipe
+
+    from .conftest import tiny_settings
+
+    recipe = load_recipe("demo", settings=tiny_settings(corpus))
+    output, done = tmp_path_factory.mktemp("whole"), {}
+
+    def whole(label: str) -> RunFolder:
+        if label not in done:
+            run = plan_one(recipe, label, output)
+            train_runs([run], cache_dir=cache_dir, say=lambda text: None)
+            done[label] = run.folder
+        return done[label]
+
+    return whole
+
+
+@pytest.fixture
+def signal_at(monkeypatch):
+    """Lets this process receive a signal in the middle of a step."""
+
+    def install(step: int, number: int) -> None:
+        original = RunCallback.on_step_begin
+
+        def on_step_begin(self, args, state, control, **kwargs):
+            if state.global_step + 1 == step:
+                signal.raise_signal(number)
+            return original(self, args, state, control, **kwargs)
+
+        monkeypatch.setattr(RunCallback, "on_step_begin", on_step_begin)
+
+    return install
+
+
+def metrics(folder: RunFolder) -> list[dict]:
+    return [{k: v for k, v in record.items() if k != "seconds"} for record in folder.metrics()]
+
+
+def assert_same_ending(folder: RunFolder, other: RunFolder) -> None:
+    assert metrics(folder) == metrics(other)
+    last, other_last = (run.checkpoints / "step-20" for run in (folder, other))
+    weights, other_weights = (load_file(path / "model.safetensors") for path in (last, other_last))
+    assert weights.keys() == other_weights.keys()
+    assert all(torch.equal(weights[name], other_weights[name]) for name in weights)
+    state, other_state = (
+        torch.load(path / "optimizer.pt", weights_only=True)["state"] for path in (last, other_last)
+    )
+    assert state.keys() == other_state.keys()
+    for key in state:
+        assert all(torch.equal(state[key][n], other_state[key][n]) for n in state[key])
+    evaluation, other_evaluation = (
+        json.loads((run.path / "evaluation.json").read_text()) for run in (folder, other)
+    )
+    assert evaluation == other_evaluation
+
+
+# --- what a run leaves behind -----------------------------------------------------------------
+
+
+def test_a_finished_run_folder_holds_what_the_report_reads(whole_runs):
+    folder = whole_runs(EREG)
+    info = folder.info()
+    assert info["format"] == 1 and info["status"] == "finished" and info["diverged"] is None
+    assert (info["label"], info["slug"], info["seed"]) == (EREG, "ereg-sm-t-scfuffn", 0)
+    assert (info["steps_done"], info["steps_total"], info["tokens_per_step"]) == (20, 20, 256)
+    assert info["spec"]["temperature"] == "head_position" and info["spec"]["width"] == 32
+    assert info["corpus"].keys() >= {"name", "sha256", "train_tokens", "validation_bytes"}
+    assert torch.__version__.startswith(info["versions"]["torch"])
+    assert info["seconds"] > 0 and info["hardware"] and info["command"].startswith("aero ")
+    kinds = {}
+    for record in folder.metrics():
+        kinds.setdefault(record["kind"], []).append(record)
+    assert [r["step"] for r in kinds["train"]] == [4, 8, 12, 16, 20]
+    assert [r["step"] for r in kinds["validation"]] == [5, 10, 15, 20]
+    assert [r["step"] for r in kinds["entropy"]] == [0, 10, 20]
+    assert kinds["train"][-1]["tokens"] == 20 * 256
+    assert kinds["train"][0].keys() >= {"loss", "lm_loss", "entropy_loss", "lr", "grad_norm"}
+    assert kinds["validation"][0]["norm_discrepancy"] is None
+    heads = kinds["entropy"][0]["head_entropy"]
+    assert [len(layer) for layer in heads] == [2, 2]
+    assert kinds["entropy"][0]["nan_counts"] == [0, 0]
+    assert not (folder.path / "model.partial").exists()
+
+
+def test_the_evaluation_is_the_last_validation_record(whole_runs):
+    folder = whole_runs(EREG)
+    evaluation = json.loads((folder.path / "evaluation.json").read_text())
+    last = [record for record in folder.metrics() if record["kind"] == "validation"][-1]
+    for name in ("loss", "perplexity", "bits_per_byte", "tokens"):
+        assert evaluation[name] == last[name]
+    assert evaluation["windows"] == "disjoint" and evaluation["tokens"] == 32 * 31
+
+
+def test_the_loss_is_language_model_loss_plus_weighted_penalty(whole_runs, tiny_recipe):
+    weight = tiny_recipe.regularization.entropy_weight
+    for record in whole_runs(EREG).metrics():
+        if record["kind"] == "train":
+            assert record["entropy_loss"] > 0
+            together = record["lm_loss"] + weight * record["entropy_loss"]
+            assert record["loss"] == pytest.approx(together, rel=1e-6)
+
+
+def test_labels_without_penalty_have_none(whole_runs):
+    records = [r for r in whole_runs("SM+FN+R").metrics() if r["kind"] == "train"]
+    assert all(r["entropy_loss"] is None and r["loss"] == r["lm_loss"] for r in records)
+
+
+def test_foldable_norm_logs_how_far_batches_are_from_the_average(whole_runs):
+    records = [r for r in whole_runs("SM+FN+R").metrics() if r["kind"] == "validation"]
+    distances = [record["norm_discrepancy"] for record in records]
+    assert distances[0] > distances[-1] > 0
+
+
+def test_the_loss_falls(whole_runs):
+    for label in (EREG, "SM+FN+R"):
+        losses = [r["lm_loss"] for r in whole_runs(label).metrics() if r["kind"] == "train"]
+        assert losses[-1] < losses[0] - 0.1
+
+
+def test_learning_rate_warms_up_and_falls_to_zero(whole_runs, tiny_recipe):
+    # 20 steps, one of them warm-up: the rate of step n is that before the n-th update.
+    rates = [r["lr"] for r in whole_runs("SM+FN+R").metrics() if r["kind"] == "train"]
+    expected = [1e-2 * (20 - (step - 1)) / 19 for step in (4, 8, 12, 16, 20)]
+    assert tiny_recipe.warmup_steps == 1
+    assert rates == pytest.approx(expected, rel=1e-9)
+
+
+def test_cosine_ends_at_the_final_rate(train, tiny_recipe, tmp_path):
+    schedule = replace(
+        tiny_recipe.schedule, shape="cosine", warmup_steps=4, final_learning_rate=6e-6
+    )
+    logging = replace(tiny_recipe.logging, every_steps=1)
+    recipe = replace(tiny_recipe, schedule=schedule, logging=logging)
+    folder = train("SM+R", tmp_path, recipe=recipe)
+    rates = [r["lr"] for r in folder.metrics() if r["kind"] == "train"]
+    assert rates[:5] == pytest.approx([0, 2.5e-3, 5e-3, 7.5e-3, 1e-2])
+    assert sorted(rates[4:], reverse=True) == rates[4:] and rates[-1] > 6e-6
+    scheduler = torch.load(folder.checkpoints / "step-20" / "scheduler.pt", weights_only=True)
+    assert scheduler["_last_lr"][0] == pytest.approx(6e-6)
+
+
+def test_tensorboard_has_the_promised_names(whole_runs):
+    board = EventAccumulator(str(whole_runs(EREG).tensorboard))
+    board.Reload()
+    names = board.Tags()["scalars"]
+    assert {
+        "train/loss",
+        "train/lm_loss",
+        "validation/perplexity",
+        "validation/bits_per_byte",
+        "entropy/layer_0/mean",
+        "entropy/layer_1/mean",
+        "entropy/frac_overload",
+        "entropy/frac_collapse",
+        "aero/temperature/layer_1/mean",
+        "aero/threshold/layer_0/mean",
+    } <= set(names)
+    assert [event.step for event in board.Scalars("train/loss")] == [4, 8, 12, 16, 20]
+
+
+def test_the_saved_model_loads_and_speaks(whole_runs):
+    folder = whole_runs(EREG)
+    model = AutoModelForCausalLM.from_pretrained(folder.model)
+    tokenizer = AutoTokenizer.from_pretrained(folder.model)
+    assert model.config.spec.label == EREG
+    ids = tokenizer("def return", return_tensors="pt").input_ids
+    assert model.generate(ids, max_new_tokens=4, do_sample=False).shape[1] == ids.shape[1] + 4
+
+
+def test_evaluating_again_gives_the_same_numbers(whole_runs):
+    folder = whole_runs("SM+FN+R")
+    path = folder.path / "evaluation.json"
+    before = json.loads(path.read_text())
+    measured = evaluate_run(folder.path, max_tokens=1024)
+    assert measured.loss == pytest.approx(before["loss"], rel=1e-6)
+    strided = evaluate_run(folder.path, max_tokens=1024, stride=16)
+    assert json.loads(path.read_text())["windows"] == "stride 16"
+    assert strided.tokens > 0
+    path.write_text(json.dumps(before))
+    with pytest.raises(TrainingError, match="stride must be between 1 and 32, got 33"):
+        evaluate_run(folder.path, stride=33)
+
+
+def test_the_analysis_is_of_the_trained_network(whole_runs):
+    folder = whole_runs(EREG)
+    before = json.loads((folder.path / "analysis.json").read_text())
+    summary = analyze_run(folder.path)
+    assert summary.to_dict() == before
+    assert summary.thresholds.shape == (2, 2) and len(summary.temperatures) == 2
+    assert (folder.path / "analysis.npz").exists()
+
+
+def test_a_folder_without_a_trained_network_is_refused(tmp_path):
+    with pytest.raises(TrainingError, match="is no run folder"):
+        evaluate_run(tmp_path)
+    RunFolder(tmp_path).update({"status": "diverged", "diverged": {"step": 7}})
+    with pytest.raises(TrainingError, match=r"holds no trained network \(NaN at step 7\)"):
+        evaluate_run(tmp_path)
+
+
+# --- stopping and resuming --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("label", "step", "number"),
+    [(EREG, 10, signal.SIGINT), ("SM+FN+R", 7, signal.SIGTERM)],
+)
+def test_a_stopped_run_resumes_to_the_same_bits(
+    label, step, number, train, whole_runs, signal_at, tmp_path, monkeypatch
+):
+    signal_at(step, number)
+    with pytest.raises(StopRequestedError, match=f"stopped at step {step} of 20.*to resume"):
+        train(label, tmp_path)
+    folder = plan_folder(tmp_path)
+    info = folder.info()
+    assert (info["status"], info["steps_done"]) == ("interrupted", step)
+    assert folder.complete_checkpoints()[-1].name == f"step-{step}"
+    monkeypatch.undo()
+    train(label, tmp_path)
+    assert folder.info()["status"] == "finished"
+    assert_same_ending(folder, whole_runs(label))
+
+
+def plan_folder(output: Path) -> RunFolder:
+    (path,) = output.glob("*/run.json")
+    return RunFolder(path.parent)
+
+
+KILLED = """
+    import os, signal, sys
+    from aero.train import run_callback
+    original = run_callback.RunCallback.on_step_end
+    def on_step_end(self, args, state, control, **kwargs):
+        original(self, args, state, control, **kwargs)
+        if state.global_step == 13:
+            os.kill(os.getpid(), signal.SIGKILL)
+    run_callback.RunCallback.on_step_end = on_step_end
+    from aero.cli import main
+    main()
+"""
+
+
+def run_python(script: str, *arguments: str, **options) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        **options,
+    )
+
+
+def command_line(recipe, corpus, cache_dir, output, label) -> list[str]:
+    from .conftest import tiny_settings
+
+    settings = [f"--set={setting}" for setting in tiny_settings(corpus)]
+    return [
+        "train",
+        "--label",
+        label,
+        "--output",
+        str(output),
+        "--cache-dir",
+        str(cache_dir),
+        *settings,
+    ]
+
+
+def test_a_killed_run_resumes_from_its_last_checkpoint(
+    train, whole_runs, tiny_recipe, corpus, cache_dir, tmp_path
+):
+    whole = whole_runs(EREG)
+    killed = run_python(KILLED, *command_line(tiny_recipe, corpus, cache_dir, tmp_path, EREG))
+    assert killed.returncode == -signal.SIGKILL
+    folder = plan_folder(tmp_path)
+    assert folder.info()["status"] == "running"
+    assert max(record["step"] for record in folder.metrics()) == 12
+    # What a process killed while writing a checkpoint leaves.
+    (folder.checkpoints / "checkpoint-13").mkdir()
+    (folder.checkpoints / "checkpoint-13" / "model.safetensors").write_bytes(b"half")
+    run = plan_one(tiny_recipe, EREG, tmp_path)
+    assert run.checkpoint.name == "step-10"
+    train(EREG, tmp_path)
+    assert_same_ending(folder, whole)
+    assert not (folder.checkpoints / "checkpoint-13").exists()
+
+
+def test_resuming_from_an_earlier_checkpoint_repeats_the_rest(
+    train, whole_runs, tiny_recipe, tmp_path
+):
+    whole = whole_runs("SM+FN+R")
+    copy = tmp_path / whole.path.name
+    shutil.copytree(whole.path, copy)
+    train("SM+FN+R", tmp_path, resume=str(copy / "checkpoints" / "step-5"))
+    assert_same_ending(RunFolder(copy), whole)
+
+
+def test_a_finished_run_is_reused_untouched(whole_runs, tiny_recipe, cache_dir, monkeypatch):
+    folder = whole_runs(EREG)
+    before = {path: path.stat().st_mtime_ns for path in folder.path.rglob("*")}
+    monkeypatch.setattr(runs_module, "_train_one", lambda *a: pytest.fail("trained again"))
+    said = []
+    run = plan_one(tiny_recipe, EREG, folder.path.parent)
+    train_runs([run], cache_dir=cache_dir, say=said.append)
+    assert said == [f"{EREG} seed 0: reusing the finished run in {folder.path}"]
+    assert {path: path.stat().st_mtime_ns for path in folder.path.rglob("*")} == before
+
+
+def test_a_stop_between_runs_leaves_the_rest_for_the_next_call(
+    tiny_recipe, cache_dir, tmp_path, signal_at
+):
+    signal_at(20, signal.SIGTERM)
+    plan = plan_runs(tiny_recipe, ["SM+R", "SM+G"], [0], output=tmp_path)
+    with pytest.raises(StopRequestedError, match=r"stopped before SM\+G seed 0"):
+        train_runs(plan, cache_dir=cache_dir, say=lambda text: None)
+    assert plan_folder(tmp_path).info()["status"] == "finished"
+
+
+def test_old_checkpoints_are_deleted(train, tiny_recipe, tmp_path):
+    training = replace(tiny_recipe.training, keep_checkpoints=2, checkpoint_every_steps=3)
+    folder = train("SM+R", tmp_path, recipe=replace(tiny_recipe, training=training))
+    assert [path.name for path in folder.complete_checkpoints()] == ["step-15", "step-18"]
+
+
+def test_accumulated_micro_batches_train_like_one(train, whole_runs, tiny_recipe, tmp_path):
+    training = replace(tiny_recipe.training, micro_batch_tokens=64)
+    folder = train(EREG, tmp_path, recipe=replace(tiny_recipe, training=training))
+    for small, large in zip(metrics(folder), metrics(whole_runs(EREG)), strict=True):
+        if small["kind"] == "train":
+            # Other summation order, amplified by 20 steps of AdamW.
+            for name in ("loss", "lm_loss", "entropy_loss"):
+                assert small[name] == pytest.approx(large[name], rel=1e-4)
+
+
+# --- a full disk ------------------------------------------------------------------------------
+
+LIMITED = """
+    import resource, sys
+    from aero.train import run_callback
+    original = run_callback.RunCallback.on_step_begin
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == 12:
+            # No file may grow beyond this, so the checkpoint of step 15 fails half-way.
+            resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
+        return original(self, args, state, control, **kwargs)
+    run_callback.RunCallback.on_step_begin = on_step_begin
+    from aero.cli import main
+    main()
+"""
+
+
+def test_a_full_disk_during_a_checkpoint_is_one_clear_line_and_nothing_is_lost(
+    train, whole_runs, tiny_recipe, corpus, cache_dir, tmp_path
+):
+    whole = whole_runs(EREG)
+    failed = run_python(LIMITED, *command_line(tiny_recipe, corpus, cache_dir, tmp_path, EREG))
+    assert failed.returncode == 2
+    line = failed.stderr.strip().splitlines()[-1]
+    assert line.startswith("aero: train: no space left in ")
+    assert "the checkpoint of step 15" in line and "run the same command again" in line
+    assert "Traceback" not in failed.stderr
+    folder = plan_folder(tmp_path)
+    assert [path.name for path in folder.complete_checkpoints()] == ["step-5", "step-10"]
+    assert not (folder.checkpoints / "checkpoint-15").exists()
+    train(EREG, tmp_path)
+    assert_same_ending(folder, whole)
+
+
+# --- several processes ------------------------------------------------------------------------
+
+
+def test_two_processes_give_the_losses_of_one(whole_runs, tiny_recipe, corpus, cache_dir, tmp_path):
+    whole = whole_runs(EREG)
+    result = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"),
+            *("--master-port", "29631", "-m", "aero.cli"),
+            *command_line(tiny_recipe, corpus, cache_dir, tmp_path, EREG),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert result.returncode == 0, result.stderr
+    folder = plan_folder(tmp_path)
+    assert folder.info()["status"] == "finished"
+    records = list(zip(metrics(folder), metrics(whole), strict=True))
+    assert len(records) == 12
+    for two, one in records:
+        assert (two["kind"], two["step"]) == (one["kind"], one["step"])
+        for name in ("loss", "lm_loss", "entropy_loss", "perplexity", "grad_norm"):
+            if one.get(name) is not None:
+                # Gradients are summed in another order.
+                assert two[name] == pytest.approx(one[name], rel=1e-4)
