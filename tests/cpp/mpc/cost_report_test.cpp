@@ -1,0 +1,82 @@
+#include "csrc/mpc/cost_report.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "csrc/mpc/operation_cost.h"
+#include "csrc/spec/presets.h"
+
+namespace aero::mpc {
+namespace {
+
+spec::ArchitectureSpec labelled(std::string_view label, std::string_view model = "tiny") {
+  return spec::architecture_from_label(label, model, {});
+}
+
+TEST(CostReport, TotalsAddUpExactly) {
+  for (const std::string_view name : {"spu-2024", "spu-0.9.5", "openbumblebee", "aero-approximate"})
+    for (const std::string_view label : {"SM+LN+G", "SM+ScFuFFN_i1", "SOTA:SM+LN+R"}) {
+      const CostReport report = simulate(labelled(label, "mini"), stack(name));
+      Cost operations, layers = report.outside_layers, parts;
+      for (const Cost& cost : report.operation_costs) operations += cost;
+      for (const Cost& cost : report.by_layer) layers += cost;
+      for (const auto& [part, cost] : report.by_part) parts += cost;
+      EXPECT_EQ(operations, report.total);
+      EXPECT_EQ(layers, report.total);
+      EXPECT_EQ(parts, report.total);
+    }
+}
+
+TEST(CostReport, OverflowIsAnErrorNotAWrongNumber) {
+  spec::ArchitectureSpec spec = labelled("SM");
+  spec.context_length = std::int64_t{1} << 24;
+  EXPECT_THROW(simulate(spec, Stack{}), std::invalid_argument);
+  spec = labelled("SM+G");
+  spec.context_length = std::int64_t{1} << 20;
+  spec.hidden_width = std::int64_t{1} << 24;
+  EXPECT_THROW(simulate(spec, Stack{}), std::invalid_argument);
+  spec = labelled("SM");
+  spec.num_heads = std::int64_t{1} << 16;
+  spec.head_dim = std::int64_t{1} << 24;
+  EXPECT_THROW(simulate(spec, Stack{}), std::invalid_argument);
+}
+
+TEST(CostReport, BatchedHeadsSaveFlightsOnly) {
+  const spec::ArchitectureSpec spec = labelled("SM");
+  Cost looped = simulate(spec, Stack{}).total;
+  const Cost batched = simulate(spec, {.batch_heads = true}).total;
+  EXPECT_LT(batched.flights, looped.flights);
+  looped.flights = batched.flights;
+  EXPECT_EQ(batched, looped);
+}
+
+TEST(CostReport, CausalSkipIsNeverDearer) {
+  const Stack skip{.causal_skip = true};
+  for (const std::int64_t length : {1, 2, 17, 64, 513})
+    for (const Triangle triangle : {Triangle::kResult, Triangle::kLeftFactor}) {
+      const MatmulShape shape = triangle == Triangle::kResult ? MatmulShape{length, 64, length}
+                                                              : MatmulShape{length, length, 64};
+      EXPECT_LE(operation_cost(skip, HeadProduct{3, shape, triangle}).comm_bytes(),
+                operation_cost(skip, HeadProduct{3, shape, Triangle::kNone}).comm_bytes());
+    }
+}
+
+TEST(CostReport, UncheckedNamesWhatTheNetworkHas) {
+  const auto names = [](std::string_view label, const Stack& stack, std::string_view word) {
+    const std::vector<std::string> list = simulate(labelled(label), stack).unchecked;
+    return std::any_of(list.begin(), list.end(), [&](const std::string& text) {
+      return text.find(word) != std::string::npos;
+    });
+  };
+  EXPECT_TRUE(names("SM+LR(layer)", Stack{}, "leaky"));
+  EXPECT_FALSE(names("SM+R", Stack{}, "leaky"));
+  EXPECT_TRUE(names("SM(t)", Stack{}, "temperature"));
+  EXPECT_TRUE(names("SOTA:SM", Stack{}, "shaped"));
+  EXPECT_TRUE(names("SM+G", stack("openbumblebee"), "segment"));
+  EXPECT_FALSE(names("SM+G", Stack{}, "GELU"));
+}
+
+}  // namespace
+}  // namespace aero::mpc

@@ -1,0 +1,117 @@
+#include "csrc/mpc/op_graph.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <variant>
+
+#include "csrc/spec/counts.h"
+#include "csrc/spec/presets.h"
+
+namespace aero::mpc {
+namespace {
+
+spec::ArchitectureSpec tiny(std::string_view label, const spec::FieldValues& fields = {}) {
+  return spec::architecture_from_label(label, "tiny", fields);
+}
+
+std::int64_t count(const OperationGraph& graph, Part part) {
+  return std::count_if(graph.begin(), graph.end(),
+                       [&](const Operation& operation) { return operation.part == part; });
+}
+
+constexpr std::array kLabels{"SM+LN+G",           "SM+LR(layer)",      "SM+FN+R",
+                             "SM+ScFuFFN_i1",     "SOTA:SM+LN+R",      "SOTA:SM+ScFuFFN",
+                             "EReg(SM(t)+FuFFN)", "SM+WNFFN(qkvo+ffn)"};
+
+TEST(OpGraph, InputsAreEarlierAndEverythingIsUsed) {
+  for (const char* label : kLabels) {
+    for (const bool parallel : {false, true}) {
+      if (!parallel && tiny(label).shaped_attention) continue;
+      const OperationGraph graph =
+          build_graph(tiny(label, {{"parallel_residual", spec::FieldValue{parallel}}}), Stack{});
+      std::set<std::size_t> used;
+      for (std::size_t i = 0; i < graph.size(); ++i)
+        for (const std::size_t input : graph[i].inputs) {
+          EXPECT_LT(input, i) << label;
+          used.insert(input);
+        }
+      EXPECT_EQ(used.size(), graph.size() - 1) << label;  // all but the last one
+    }
+  }
+}
+
+TEST(OpGraph, NonlinearOperationsEqualTheSpecs) {
+  for (const char* label : kLabels) {
+    const spec::ArchitectureSpec spec = tiny(label);
+    const OperationGraph graph = build_graph(spec, Stack{});
+    const spec::NonlinearOperations operations = spec::nonlinear_operations(spec);
+    EXPECT_EQ(count(graph, Part::kSoftmax) * spec.num_heads, operations.softmax.count) << label;
+    EXPECT_EQ(count(graph, Part::kLayerNorm), operations.layernorm.count) << label;
+    EXPECT_EQ(count(graph, Part::kActivation), operations.activation.count) << label;
+  }
+}
+
+TEST(OpGraph, AttentionAndFfnOfAParallelBlockDoNotWaitForEachOther) {
+  const OperationGraph graph =
+      build_graph(tiny("SM+R", {{"parallel_residual", spec::FieldValue{true}}}), Stack{});
+  const auto find = [&](std::string_view name) {
+    return std::find_if(graph.begin(), graph.end(), [&](const Operation& operation) {
+      return operation.layer == 0 && operation.name == name;
+    });
+  };
+  EXPECT_EQ(find("FFN, in")->inputs, find("queries, keys, values")->inputs);
+}
+
+TEST(OpGraph, ShapedAttentionHasNoValueAndOutputProjections) {
+  const OperationGraph graph = build_graph(tiny("SOTA:SM+ScFuFFN"), Stack{});
+  EXPECT_EQ(count(graph, Part::kQkvProj), 2 * 2);  // queries and keys, 1/sqrt(d_k); two layers
+  EXPECT_EQ(shape_text(graph[2].shape), "32x32x64");
+}
+
+TEST(OpGraph, FoldableNormsAreFree) {
+  EXPECT_EQ(build_graph(tiny("SM+FN+R"), Stack{}).size(),
+            build_graph(tiny("SM+R"), Stack{}).size());
+}
+
+TEST(OpGraph, PrunedLayersHaveNoFfnAndNoNormBeforeIt) {
+  const OperationGraph graph = build_graph(tiny("SM+LN+R_i2"), Stack{});
+  EXPECT_EQ(count(graph, Part::kFfn), 0);
+  EXPECT_EQ(count(graph, Part::kLayerNorm), 2 + 1);
+}
+
+TEST(OpGraph, AbsorptionIsAnErrorWhereItIsNotExact) {
+  const Stack absorb{.absorb_ffn = AbsorbFfn::kYes};
+  for (const char* label : {"SM+R", "SM", "SM+ScFFN", "SM+LN+FuFFN", "SOTA:SM+ScFuFFN"})
+    EXPECT_THROW(build_graph(tiny(label), absorb), std::invalid_argument) << label;
+  EXPECT_EQ(count(build_graph(tiny("SM+FN+ScFuFFN"), absorb), Part::kFfn), 0);
+  EXPECT_EQ(count(build_graph(tiny("SM+R"), {.absorb_ffn = AbsorbFfn::kWhereLegal}), Part::kFfn),
+            4);
+}
+
+TEST(OpGraph, LastLayerOfOneRowStillNeedsAllKeys) {
+  const OperationGraph graph = build_graph(tiny("SM"), {.last_layer_one_row = true});
+  std::vector<std::string> scores;
+  for (const Operation& operation : graph)
+    if (operation.part == Part::kQk) scores.push_back(shape_text(operation.shape));
+  EXPECT_EQ(scores, (std::vector<std::string>{"2 x 32x16x32", "2 x 1x16x32"}));
+}
+
+TEST(OpGraph, SecretTemperaturePerPositionIsOneProductPerQueryElement) {
+  const Stack secret{.secret_temperature = true};
+  EXPECT_EQ(count(build_graph(tiny("SM(t)"), secret), Part::kQkvProj), 2 * 4);
+  EXPECT_EQ(count(build_graph(tiny("SM(t:head)"), secret), Part::kQkvProj), 2 * 3);
+  EXPECT_EQ(count(build_graph(tiny("SM(t)"), Stack{}), Part::kQkvProj), 2 * 3);
+}
+
+TEST(OpGraph, SpecOutOfRangeIsAnError) {
+  spec::ArchitectureSpec spec = tiny("SM");
+  spec.context_length = 0;
+  EXPECT_THROW(build_graph(spec, Stack{}), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace aero::mpc
