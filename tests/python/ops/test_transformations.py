@@ -97,8 +97,12 @@ def test_compiled_call_reports_a_zero_temperature() -> None:
 
 def test_export_keeps_the_operators_as_they_are(parameters: dict[str, Tensor]) -> None:
     class Block(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.values = torch.nn.ParameterDict(parameters)
+
         def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-            return block(x, parameters)
+            return block(x, dict(self.values))
 
     x = stream(2, 9).detach()
     batch = torch.export.Dim("batch", min=2, max=16)
