@@ -15,7 +15,7 @@
 
 namespace aero::kernels {
 
-enum class EntropyReduction { kPositionSum, kQueryMean };
+enum class EntropyReduction : uint8_t { kPositionSum, kQueryMean };
 
 /// Letters: L layers, B batch, H heads, T queries; any may be zero. Real is float, or double for
 /// kFloat64; other data types are not supported.

@@ -52,7 +52,7 @@ struct Inputs {
   }
 
  private:
-  static const Tensor& checked_q(const Tensor& q) {
+  static Tensor checked_q(const Tensor& q) {
     require_dim(kOp, "q", q, 4, "[B, H, T, D]");
     if (q.size(3) < 1 || q.size(3) > kernels::kMaxHeadDim)
       refuse(kOp, "D", "from 1 to " + std::to_string(kernels::kMaxHeadDim),
@@ -61,8 +61,8 @@ struct Inputs {
   }
 
   /// k against q, and v against q and k.
-  static const Tensor& checked_key(const Tensor& q, const char* argument, const Tensor& tensor,
-                                   const Tensor& k) {
+  static Tensor checked_key(const Tensor& q, const char* argument, const Tensor& tensor,
+                            const Tensor& k) {
     require_dim(kOp, "k", k, 4, "[B, G, S, D]");
     require_shape(kOp, argument, tensor, {q.size(0), k.size(1), k.size(2), q.size(3)},
                   k.size(1) == q.size(1) ? "[B, H, S, D]" : "[B, G, S, D]");

@@ -60,7 +60,7 @@ struct Inputs {
   }
 
  private:
-  static const Tensor& checked(const Tensor& entropies, const Tensor& thresholds) {
+  static Tensor checked(const Tensor& entropies, const Tensor& thresholds) {
     require_dim(kOp, "entropies", entropies, 4, "[L, B, H, T]");
     const ScalarType type = entropies.scalar_type();
     if (type != ScalarType::Double)

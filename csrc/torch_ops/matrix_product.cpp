@@ -4,6 +4,7 @@
 
 // torch's C shim of oneDNN's linear, the entry point that compiled inductor models use. Its header
 // cannot be included under the stable ABI. Weak: a libtorch built without oneDNN lacks it.
+// NOLINTNEXTLINE(bugprone-reserved-identifier): the name is torch's
 extern "C" __attribute__((weak)) AOTITorchError aoti_torch_cpu__linear_pointwise(
     AtenTensorHandle input, AtenTensorHandle weight, AtenTensorHandle* bias, const char* activation,
     const double** activation_scalars, int64_t activation_scalar_count, const char** algorithm,

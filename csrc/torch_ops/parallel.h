@@ -4,6 +4,7 @@
 #include <torch/csrc/stable/ops.h>
 
 #include <cstdint>
+#include <memory>
 
 #include "csrc/torch_ops/tensor_checks.h"
 
@@ -15,16 +16,19 @@ inline int64_t thread_count() { return static_cast<int64_t>(torch::stable::get_n
 class Workspace {
  public:
   Workspace(const Tensor& like, size_t bytes)
-      : memory_(empty(like, {static_cast<int64_t>(bytes) + kAlignment}, ScalarType::Byte)) {}
+      : memory_(empty(like, {static_cast<int64_t>(bytes + kAlignment)}, ScalarType::Byte)),
+        bytes_(bytes) {}
 
   void* data() const {
-    const auto address = reinterpret_cast<uintptr_t>(memory_.mutable_data_ptr());
-    return reinterpret_cast<void*>((address + kAlignment - 1) / kAlignment * kAlignment);
+    void* start = memory_.mutable_data_ptr();
+    size_t space = bytes_ + kAlignment;
+    return std::align(kAlignment, bytes_, start, space);
   }
 
  private:
-  static constexpr int64_t kAlignment = 64;
+  static constexpr size_t kAlignment = 64;
   Tensor memory_;
+  size_t bytes_;
 };
 
 /// Does all items of a kernel call. The items of a thread are one contiguous range, so which thread

@@ -40,7 +40,7 @@ struct Inputs {
   }
 
  private:
-  static const Tensor& checked(const Tensor& scores) {
+  static Tensor checked(const Tensor& scores) {
     require_dim(kOp, "scores", scores, 4, "[B, H, T, S]");
     return scores;
   }
