@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 from pathlib import Path
 
@@ -45,6 +46,18 @@ def library_path() -> Path:
             f"aero's operator library libaero_ops.so is missing: rebuild with `{REBUILD_COMMAND}`"
         )
     return path / "libaero_ops.so"
+
+
+def cpu_isa() -> str:
+    """Which instruction set the CPU kernels run with, or why there is none to run with.
+
+    Example:
+        >>> cpu_isa() in ("scalar", "avx2", "avx512", "avx512bf16")
+        True
+    """
+    name = ctypes.CDLL(str(library_path())).aero_cpu_isa
+    name.restype = ctypes.c_char_p
+    return str(name().decode())
 
 
 def load() -> None:

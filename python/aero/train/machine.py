@@ -12,7 +12,7 @@ import torch
 import aero
 from aero import ops as ops  # loads the operator library
 from aero._core import build_info, cpu_features
-from aero._library import TORCH_TARGET_VERSION, library_path
+from aero._library import TORCH_TARGET_VERSION, cpu_isa, library_path
 
 __all__ = ["git_commit", "hardware", "machine_facts", "package_versions"]
 
@@ -82,6 +82,7 @@ def machine_facts() -> dict[str, str]:
         "operator library": str(library_path()),
         "compiler": f"{build['compiler']}, {build['build_type']}",
         "cpu": hardware(),
+        "cpu isa": cpu_isa(),
         "cpu features": " ".join(cpu_features()),
         "cuda": cuda,
     }

@@ -1,0 +1,265 @@
+"""The command line: what people type, what they read, and the exit code."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from aero import cli
+
+WORDS = ["def", "return", "self", "value", "index", "for", "in", "if", "else", "not", "None"]
+SETTINGS = [
+    "--set=data.vocabulary=320",
+    "--set=data.validation_fraction=0.2",
+    "--set=model.preset=tiny",
+    "--set=model.context_length=32",
+    "--set=training.tokens_per_step=256",
+    "--set=training.tokens=2560",
+    "--set=training.checkpoint_every_steps=5",
+    "--set=evaluation.final_tokens=1024",
+    "--set=logging.entropy_every_steps=5",
+]
+
+
+@pytest.fixture(scope="session")
+def source(tmp_path_factory) -> Path:
+    folder, generator = tmp_path_factory.mktemp("cli"), random.Random(3)
+    for number in range(10):
+        lines = (" ".join(generator.choices(WORDS, k=6)) for _ in range(120))
+        (folder / f"{number}.py").write_text("\n".join(lines))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("cli-cache")
+
+
+@pytest.fixture
+def train_arguments(source, cache, tmp_path) -> list[str]:
+    return [
+        *("train", "--data", str(source), "--output", str(tmp_path / "runs")),
+        *("--cache-dir", str(cache), *SETTINGS),
+    ]
+
+
+def invoke(*arguments: str):
+    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+
+
+def assert_one_line(result, *parts: str) -> None:
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    (line,) = result.stderr.strip().splitlines()
+    assert line.startswith("aero: ")
+    for part in parts:
+        assert part in line
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["train", "--help"],
+        ["cost", "show", "SM+ScFuFFN"],
+        ["train", "--label", "SM+ScFuFN"],
+        ["train", "--label", "SM", "--set", "training.tokns=1"],
+    ],
+)
+def test_help_costs_and_typing_mistakes_come_without_torch(arguments):
+    script = f"""
+        import sys
+        from aero.cli import main
+        sys.argv = ["aero", *{arguments!r}]
+        try:
+            main()
+        except SystemExit:
+            pass
+        heavy = {{"torch", "transformers", "numpy", "matplotlib"}} & set(sys.modules)
+        sys.exit(f"imported {{heavy}}" if heavy else 0)
+    """
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_help_lists_the_commands():
+    result = invoke("--help")
+    assert result.exit_code == 0
+    for command in ("train", "evaluate", "analyze", "report", "info", "cost"):
+        assert f"  {command} " in result.stdout
+
+
+def test_a_network_goes_from_text_to_report(train_arguments, tmp_path):
+    labels = ["--label", "SM+LN+G", "--label", "EReg(SM(t)+ScFuFFN)"]
+    result = invoke(*train_arguments, *labels, "--seed", "0", "--seed", "1")
+    assert result.exit_code == 0, result.output
+    runs = tmp_path / "runs"
+    assert sorted(path.name for path in runs.iterdir()) == [
+        "ereg-sm-t-scfuffn-seed0",
+        "ereg-sm-t-scfuffn-seed1",
+        "sm-ln-g-seed0",
+        "sm-ln-g-seed1",
+    ]
+    again = invoke(*train_arguments, *labels, "--seed", "1")
+    assert again.exit_code == 0 and again.stderr.count("reusing the finished run") == 2
+
+    evaluated = invoke("evaluate", runs)
+    assert evaluated.exit_code == 0, evaluated.output
+    assert evaluated.stdout.count("bits per byte") == 4
+    analyzed = invoke("analyze", runs / "sm-ln-g-seed0", "--windows", "2")
+    assert analyzed.exit_code == 0, analyzed.output
+    assert "heads per quarter" in analyzed.stdout
+    reported = invoke("report", runs)
+    assert reported.exit_code == 0, reported.output
+    assert "SM+LN+G" in reported.stdout and str(runs / "report.html") in reported.stdout
+    assert (runs / "report.html").is_file() and (runs / "report.json").is_file()
+
+
+def test_a_dry_run_says_what_would_happen_and_writes_nothing(train_arguments, tmp_path, cache):
+    before = sorted(cache.iterdir())
+    result = invoke(*train_arguments, "--label", "sm+r", "--label", "SM+G", "--dry-run")
+    assert result.exit_code == 0, result.output
+    for part in ("label: SM+R", "tokens: 2560", "steps       10 of 10", "parameters ", "time  "):
+        assert part in result.stdout
+    assert "all together" in result.stdout
+    assert not (tmp_path / "runs").exists() and sorted(cache.iterdir()) == before
+
+
+def test_data_means_the_same_from_another_folder(train_arguments, source, monkeypatch):
+    monkeypatch.chdir(source.parent)
+    arguments = [source.name if a == str(source) else a for a in train_arguments]
+    result = invoke(*arguments, "--label", "SM", "--dry-run")
+    assert f"source: {source}" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["--label", "SM+ScFuFN"], ["nearest valid label"]),
+        (["--label", "SM", "--set", "model.presett=mini"], ["did you mean 'model.preset'"]),
+        (["--label", "SM", "--set", "model.preset=huge"], ["model must be"]),
+        (["--label", "SM", "--set", "model.num_heads=0"], ["model.num_heads must be >= 1"]),
+        (["--label", "SM", "--recipe", "dmeo"], ["did you mean 'demo'"]),
+        (["--label", "SM", "--config", "none.yaml"], ["cannot read --config none.yaml"]),
+        (["--label", "SM", "--data", "/no/such/folder"], ["'stdlib', a folder or a file"]),
+        (["--label", "SM", "--seed", "-1"], ["seed must be >= 0"]),
+        (["--label", "SM", "--resume", "nowhere"], ["auto, never or a checkpoint folder"]),
+        (["--label", "SM", "--recipe", "languini"], ["pass --data"]),
+    ],
+)
+def test_bad_input_to_train_is_one_line(arguments, parts, tmp_path):
+    output = ["--output", tmp_path / "runs", "--cache-dir", tmp_path / "cache"]
+    assert_one_line(invoke("train", *arguments, *output), *parts)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_another_configuration_in_the_same_folder_is_one_line(train_arguments, tmp_path):
+    assert invoke(*train_arguments, "--label", "SM+R").exit_code == 0
+    result = invoke(*train_arguments, "--label", "SM+R", "--set", "optimizer.beta1=0.8")
+    assert_one_line(result, "optimizer.beta1 is 0.9 there and 0.8 here", "choose another --output")
+
+
+def test_a_corrupt_token_file_is_one_line(train_arguments, tmp_path):
+    cache = tmp_path / "cache"
+    arguments = [*train_arguments, "--label", "SM+R", "--cache-dir", str(cache)]
+    assert invoke(*arguments).exit_code == 0
+    (tokens,) = cache.glob("*/train.bin")
+    os.truncate(tokens, 100)
+    assert_one_line(
+        invoke(*arguments, "--seed", "1"),
+        "truncated or damaged",
+        f"delete the folder {tokens.parent}",
+    )
+    # evaluate reads the same files.
+    assert_one_line(invoke("evaluate", tmp_path / "runs" / "sm-r-seed0"), "delete the folder")
+
+
+@pytest.mark.parametrize("command", ["evaluate", "analyze", "report"])
+def test_a_folder_that_is_no_run_is_one_line(command, tmp_path):
+    assert_one_line(invoke(command, tmp_path), "holds no run")
+    assert_one_line(invoke(command, tmp_path / "missing"), "is not a folder")
+
+
+def test_analyzing_no_windows_is_refused(tmp_path):
+    assert_one_line(invoke("analyze", tmp_path, "--windows", "0"), "windows must be >= 1, got 0")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["SM+ScFuFN"],
+        ["SM", "--model", "gpt3"],
+        ["SM", "--stack", "none"],
+        ["SM", "--context-length", "0"],
+    ],
+)
+def test_bad_input_to_cost_is_one_line(arguments):
+    assert_one_line(invoke("cost", "show", *arguments))
+
+
+def test_cost_shows_a_table_or_json():
+    from aero import mpc
+
+    table = invoke("cost", "show", "SM+ScFuFFN")
+    assert table.exit_code == 0 and table.stdout
+    result = invoke("cost", "show", "SM+ScFuFFN", "--context-length", "64", "--json")
+    values = json.loads(result.stdout)
+    assert values["comm_bytes"] == mpc.simulate("SM+ScFuFFN", context_length=64).comm_bytes
+
+
+def test_info_prints_build_and_machine():
+    import torch
+
+    result = invoke("info")
+    assert result.exit_code == 0
+    for part in ("aero", "TORCH_TARGET_VERSION", "2.11", torch.__version__, "threads", "cuda"):
+        assert part in result.stdout
+    facts = json.loads(invoke("info", "--json").stdout)
+    assert facts["torch"] == torch.__version__ and facts["cpu isa"]
+
+
+def test_a_defect_shows_its_traceback(monkeypatch):
+    from aero.train import recipe_files
+
+    def broken(*arguments, **options):
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(recipe_files, "load_recipe", broken)
+    result = invoke("train", "--label", "SM")
+    assert isinstance(result.exception, RuntimeError)
+
+
+def test_wrong_options_are_exit_code_two():
+    assert invoke("train").exit_code == 2
+    assert invoke("train", "--labels", "SM").exit_code == 2
+    assert invoke("nothing").exit_code == 2
+    assert isinstance(cli.app, typer.Typer)
+
+
+def test_ctrl_c_saves_a_checkpoint_and_says_how_to_resume(train_arguments, tmp_path):
+    command = [sys.executable, "-m", "aero.cli", *train_arguments, "--label", "SM+R"]
+    long_run = [*command, "--set", "training.tokens=2560000"]
+    with subprocess.Popen(long_run, stderr=subprocess.PIPE, text=True) as process:
+        metrics = tmp_path / "runs" / "sm-r-seed0" / "metrics.jsonl"
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and not (metrics.exists() and metrics.stat().st_size):
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert errors.strip().splitlines()[-1].endswith("run the same command again to resume")
+    assert "Traceback" not in errors
+    info = json.loads((metrics.parent / "run.json").read_text())
+    assert info["status"] == "interrupted" and info["steps_done"] > 0
+    assert (metrics.parent / "checkpoints" / f"step-{info['steps_done']}").is_dir()
