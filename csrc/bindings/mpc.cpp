@@ -144,7 +144,7 @@ std::vector<std::string_view> protocol_names() {
 }
 
 void check_sizes(const std::string& name, std::size_t expected, const Sizes& sizes) {
-  constexpr std::int64_t kMaxSize = std::int64_t{1} << 40;
+  constexpr std::int64_t kMaxSize = 1099511627776;  // 2^40
   if (sizes.size() != expected)
     throw std::invalid_argument("operation_cost: " + name + " takes " + std::to_string(expected) +
                                 " size(s), got " + std::to_string(sizes.size()));

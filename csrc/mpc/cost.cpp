@@ -57,9 +57,10 @@ Cost checked(const Cost& cost, std::string_view what) {
 }
 
 std::int64_t element_count(std::initializer_list<std::int64_t> sizes, std::string_view what) {
+  constexpr auto kMaxElements = static_cast<std::int64_t>(kMaxExactCount);
   std::int64_t product = 1;
   for (const std::int64_t size : sizes) {
-    if (__builtin_mul_overflow(product, size, &product) || product > (std::int64_t{1} << 53)) {
+    if (__builtin_mul_overflow(product, size, &product) || product > kMaxElements) {
       throw std::invalid_argument("simulate: " + std::string(what) +
                                   " has more than 2^53 elements and cannot be counted exactly; "
                                   "choose smaller sizes");

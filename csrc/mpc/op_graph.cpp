@@ -21,7 +21,7 @@ constexpr std::array<std::string_view, kNumParts> kPartNames{
 std::string by(std::initializer_list<std::int64_t> sizes) {
   std::string text;
   for (const std::int64_t size : sizes) {
-    if (!text.empty()) text += "x";
+    if (!text.empty()) text += 'x';
     text += std::to_string(size);
   }
   return text;
@@ -74,8 +74,8 @@ class GraphBuilder {
     return stack_.absorb_ffn != AbsorbFfn::kNo && can_absorb_ffn(spec_);
   }
 
-  std::size_t add(Part part, std::string_view name, OperationShape shape, Inputs inputs) {
-    graph_.push_back({name, layer_, part, std::move(shape), std::move(inputs)});
+  std::size_t add(Part part, std::string_view name, const OperationShape& shape, Inputs inputs) {
+    graph_.push_back({name, layer_, part, shape, std::move(inputs)});
     return graph_.size() - 1;
   }
 
@@ -124,40 +124,49 @@ class GraphBuilder {
     const std::int64_t d = spec_.width;
     const std::int64_t H = spec_.num_heads;
     const std::int64_t inner = H * spec_.head_dim;
-    const std::int64_t query_elements = element_count({rows, inner}, "queries");
     const bool shaped = spec_.shaped_attention;
-    const Triangle full = Triangle::kNone;
-    const bool skip = stack_.causal_skip && rows == T;
-
     const Inputs projected =
         add_product(Part::kQkvProj, shaped ? "queries, keys" : "queries, keys, values",
                     {T, d, (shaped ? 2 : 3) * inner}, input);
-    // The queries times 1/sqrt(d_k), a public constant.
-    Inputs queries = {add(Part::kQkvProj, "1/sqrt(d_k)", Truncation{query_elements}, projected)};
-    // One temperature per head folds into W_Q, one per position does not; a public one is part of
-    // the constant above.
-    if (stack_.secret_temperature && spec_.temperature == spec::Temperature::kHeadPosition)
-      queries = {add(Part::kQkvProj, "1/temperature", SecretScaling{query_elements}, queries)};
+    const Inputs probabilities = add_probabilities(rows, projected);
+    // Shaped attention has no value projection: head h reads channels h d/H onward of its input.
+    Inputs inputs = probabilities;
+    const Inputs& values = shaped ? input : projected;
+    inputs.insert(inputs.end(), values.begin(), values.end());
+    const MatmulShape shape{rows, T, shaped ? d / H : spec_.head_dim};
+    const Triangle triangle = is_skipped(rows) ? Triangle::kLeftFactor : Triangle::kNone;
+    Inputs heads = {add(Part::kPv, "heads", HeadProduct{H, shape, triangle}, inputs)};
+    if (shaped) return heads;
+    return add_product(Part::kQkvProj, "projection", {rows, inner, d}, heads);
+  }
 
+  // A layer of one row sees all columns.
+  bool is_skipped(std::int64_t rows) const {
+    return stack_.causal_skip && rows == spec_.context_length;
+  }
+
+  Inputs add_probabilities(std::int64_t rows, const Inputs& projected) {
+    const std::int64_t T = spec_.context_length;
+    const std::int64_t H = spec_.num_heads;
+    const MatmulShape shape{rows, spec_.head_dim, T};
+    const bool skip = is_skipped(rows);
+    const Triangle triangle = skip ? Triangle::kResult : Triangle::kNone;
     const Inputs scores = {
-        add(Part::kQk, "scores",
-            HeadProduct{H, {rows, spec_.head_dim, T}, skip ? Triangle::kResult : full}, queries)};
+        add(Part::kQk, "scores", HeadProduct{H, shape, triangle}, add_scaling(rows, projected))};
     const std::int64_t score_rows = element_count({H, rows}, "softmax");
     const std::int64_t live = skip ? element_count({H, T * (T + 1) / 2}, "softmax")
                                    : element_count({score_rows, T}, "softmax");
-    const Inputs probabilities = {
-        add(Part::kSoftmax, "softmax", SoftmaxShape{score_rows, T, live}, scores)};
-    // Shaped attention has no value projection: head h reads channels h d/H onward of its input.
-    Inputs value_inputs = probabilities;
-    const Inputs& values = shaped ? input : projected;
-    value_inputs.insert(value_inputs.end(), values.begin(), values.end());
-    const Inputs heads = {
-        add(Part::kPv, "heads",
-            HeadProduct{
-                H, {rows, T, shaped ? d / H : spec_.head_dim}, skip ? Triangle::kLeftFactor : full},
-            value_inputs)};
-    if (shaped) return heads;
-    return add_product(Part::kQkvProj, "projection", {rows, inner, d}, heads);
+    return {add(Part::kSoftmax, "softmax", SoftmaxShape{score_rows, T, live}, scores)};
+  }
+
+  // The queries times 1/sqrt(d_k), a public constant. One temperature per head folds into W_Q, one
+  // per position does not; a public one is part of the constant.
+  Inputs add_scaling(std::int64_t rows, const Inputs& projected) {
+    const std::int64_t elements = element_count({rows, spec_.num_heads, spec_.head_dim}, "queries");
+    const std::size_t scaled = add(Part::kQkvProj, "1/sqrt(d_k)", Truncation{elements}, projected);
+    if (!stack_.secret_temperature || spec_.temperature != spec::Temperature::kHeadPosition)
+      return {scaled};
+    return {add(Part::kQkvProj, "1/temperature", SecretScaling{elements}, {scaled})};
   }
 
   Inputs add_ffn(std::int64_t rows, Inputs input) {

@@ -20,7 +20,7 @@
 namespace aero::mpc {
 
 // The parts of the bill, in the order it is printed.
-enum class Part {
+enum class Part : std::uint8_t {
   kQkvProj,
   kQk,
   kSoftmax,
@@ -46,7 +46,7 @@ struct WeightProduct {
 };
 
 // Which factor or result of a product per head is lower triangular under a causal mask.
-enum class Triangle { kNone, kResult, kLeftFactor };
+enum class Triangle : std::uint8_t { kNone, kResult, kLeftFactor };
 
 // Shares times shares for each head, then the truncation of the outputs.
 struct HeadProduct {
@@ -69,7 +69,7 @@ struct LayerNorm {
   std::int64_t width = 0;
 };
 
-enum class ActivationKind { kGelu, kRelu, kLeakyRelu };
+enum class ActivationKind : std::uint8_t { kGelu, kRelu, kLeakyRelu };
 
 struct Activation {
   ActivationKind kind = ActivationKind::kRelu;

@@ -24,8 +24,8 @@ struct Field {
   std::int64_t largest = 0;
 };
 
-constexpr std::int64_t kMebibyte = std::int64_t{1} << 20;
-constexpr std::int64_t kMaxTileBytes = std::int64_t{1} << 50;
+constexpr std::int64_t kMebibyte = 1048576;
+constexpr std::int64_t kMaxTileBytes = 1024 * 1024 * 1024 * kMebibyte;  // 2^50
 
 // One table drives reading, setting, checking and listing. exp_squarings shifts an 18-bit fraction;
 // clip_bits must hold -14.
@@ -117,6 +117,7 @@ constexpr std::array kOptionSets{
 template <class Entries>
 std::vector<std::string_view> names_of(const Entries& entries) {
   std::vector<std::string_view> names;
+  names.reserve(std::size(entries));
   for (const auto& entry : entries) names.push_back(entry.name);
   return names;
 }

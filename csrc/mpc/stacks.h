@@ -12,10 +12,10 @@ namespace aero::mpc {
 
 // tanh: SPU's lowering of the tanh form. segment: OpenBumbleBee's kernel in Z_2^32. piecewise: its
 // degree-3 / degree-6 polynomials in Z_2^64.
-enum class Gelu { kTanh, kSegment, kPiecewise };
+enum class Gelu : std::uint8_t { kTanh, kSegment, kPiecewise };
 
 // Whether the linear FFNs are multiplied into the neighbouring weights before inference.
-enum class AbsorbFfn { kNo, kWhereLegal, kYes };
+enum class AbsorbFfn : std::uint8_t { kNo, kWhereLegal, kYes };
 
 // The default member values are the stack `spu-2024`.
 struct Stack {

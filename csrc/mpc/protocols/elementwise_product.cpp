@@ -25,7 +25,8 @@ double num_primes(const Stack& stack, Ring ring) {
 
 // Ciphertexts are whole, however few of their slots are used.
 double blocks(std::int64_t elements) {
-  return static_cast<double>((elements + kSlots - 1) / kSlots);
+  const std::int64_t whole = (elements + kSlots - 1) / kSlots;
+  return static_cast<double>(whole);
 }
 
 // Two halves with the roles exchanged (arithmetic.cc): each party sends half.

@@ -9,7 +9,7 @@
 
 namespace aero::mpc {
 
-enum class Ring { kZ2k32, kZ2k64 };
+enum class Ring : std::uint8_t { kZ2k32, kZ2k64 };
 
 // Shares times a vector that the server knows.
 Cost private_product(const Stack& stack, std::int64_t elements, Ring ring = Ring::kZ2k64);

@@ -33,7 +33,7 @@ MatmulPlan plan_matmul(const MatmulShape& shape);
 // Left factor known to the client, right factor to the server: one plaintext x ciphertext product.
 Cost plaintext_product(const MatmulShape& shape);
 
-enum class RightFactor { kShared, kServerPrivate };
+enum class RightFactor : std::uint8_t { kShared, kServerPrivate };
 
 // Left factor secret-shared, tiled by the stack's memory limit; without the truncation.
 Cost matmul(const Stack& stack, const MatmulShape& shape, RightFactor right);

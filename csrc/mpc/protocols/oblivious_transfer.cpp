@@ -53,7 +53,8 @@ Messages and_tree(std::int64_t digits) {
   while (digits > 1) {
     const auto full = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(digits)));
     for (std::int64_t width = full; width > 1; width /= 2) {
-      const auto correlated = static_cast<double>(width / 2 - 1);
+      const std::int64_t pairs = width / 2;
+      const auto correlated = static_cast<double>(pairs - 1);
       total = total + symmetric(4 + 6 * correlated, 2 + 2 * correlated, width == 2 ? 2 : 5);
     }
     digits = digits - full + 1;  // the joined digits are the first digit of what remains

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from aero import _core
@@ -45,7 +45,10 @@ class Cost:
 
     def to_dict(self) -> dict[str, float | int]:
         """All counts by name, `comm_bytes` first."""
-        return {"comm_bytes": self.comm_bytes, **asdict(self)}
+        return {"comm_bytes": self.comm_bytes} | {name: getattr(self, name) for name in _COUNTS}
+
+
+_COUNTS = tuple(field.name for field in fields(Cost))
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,8 @@ MEASURED: list[tuple[str, tuple[int, ...], dict[str, Any], float]] = [
     ("layernorm", (128, 768), {}, 65.45),
     ("layernorm", (128, 768), {"private_weights": True}, 57.72),
 ]
-# Whole ciphertexts and payloads come out to 0.2 %; LayerNorm's 128-row operations take cached Beaver
-# triples, of which one run sees a refill or none: 0.5 %.
+# Whole ciphertexts and payloads come out to 0.2 %; LayerNorm's 128-row operations take cached
+# Beaver triples, of which one run sees a refill or none: 0.5 %.
 TOLERANCE = {"layernorm": 5e-3}
 
 
@@ -162,6 +162,13 @@ def test_a_secret_temperature_is_a_third_of_a_gigabyte() -> None:
     extra = secret.comm_bytes - mpc.simulate(label).comm_bytes
     assert round(extra / 1e9, 2) == 0.33
     per_head = "EReg(SM(t:head)+ScFuFFN)"
-    assert (
-        mpc.simulate(per_head, secret_temperature=True).total == mpc.simulate(per_head).total
-    )
+    assert mpc.simulate(per_head, secret_temperature=True).total == mpc.simulate(per_head).total
+
+
+def test_the_comparison_has_a_line_per_network_and_three_columns_per_table() -> None:
+    lines = mpc.comparison_markdown(mpc.compare_with_paper((4, 5))).splitlines()
+    assert {line.count("|") for line in lines} == {8}
+    assert len(lines) == 2 + 8
+    # Table 5 has no pruned SOTA network.
+    assert lines[2 + 4].startswith("| `SOTA:SM+ScFuFFN_i1` | 6.30 |")
+    assert lines[2 + 4].endswith("|  |  |  |")

@@ -1,0 +1,67 @@
+"""Pricing a private forward pass: warm, with its searches to do, and as a JSON-ready dictionary.
+
+    python benchmarks/cost_simulator.py [--rounds 21] [--cpu-time] [--output table.md]
+
+"first" runs in a fresh thread, where no matrix product's block is known yet, and starts that
+thread; its opponent is the same call with all blocks known. The budget is a few milliseconds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from timer import interleaved, machine, markdown_table, parser, publish
+
+from aero import mpc
+
+NETWORKS = [
+    ("SM+LN+G", "gpt2", 128),
+    ("SM+ScFuFFN", "gpt2", 128),
+    ("SM+LN+G", "gpt2", 1024),
+    ("SM+LN+G", "gpt2-18l", 4096),
+]
+
+
+def contenders(label: str, sizes: dict[str, Any]) -> dict[str, Callable[[], object]]:
+    """The calls to time for one network."""
+
+    def warm() -> mpc.CostReport:
+        return mpc.simulate(label, **sizes)
+
+    def first() -> None:
+        thread = threading.Thread(target=warm)
+        thread.start()
+        thread.join()
+
+    return {"warm": warm, "first": first, "to_dict": lambda: warm().to_dict()}
+
+
+def measure(rounds: int, cpu_time: bool) -> str:
+    """The table over networks and stacks."""
+    rows = []
+    for label, model, length in NETWORKS:
+        for stack in mpc.stack_names():
+            sizes = {"model": model, "context_length": length, "stack": stack}
+            timings = interleaved(contenders(label, sizes), rounds, cpu_time=cpu_time)
+            ratio = timings["first"].median_ms / timings["warm"].median_ms
+            rows.append(
+                [label, model, str(length), stack, *map(str, timings.values()), f"{ratio:.1f}"]
+            )
+    header = [
+        "network", "model", "T", "stack", "warm, ms", "first, ms", "warm and to_dict, ms",
+        "first / warm",
+    ]  # fmt: skip
+    return markdown_table(header, rows)
+
+
+def main() -> None:
+    """Measures and publishes."""
+    arguments = parser(__doc__ or "").parse_args()
+    table = measure(arguments.rounds, arguments.cpu_time)
+    publish(f"{machine()}\n\n{table}", arguments.output)
+
+
+if __name__ == "__main__":
+    main()

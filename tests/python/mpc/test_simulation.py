@@ -1,0 +1,228 @@
+"""`aero.mpc`: sums, graph, arguments and what a report shows."""
+
+from __future__ import annotations
+
+import doctest
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aero import mpc
+from aero.architecture import ArchitectureSpec
+from aero.mpc import cost_report, paper, simulation
+
+LABELS = [
+    "SM", "SM+LN+G", "SM+LN+R", "SM+G", "SM+LR(layer)", "SM+LR(global)", "SM+WNFFN", "SM+SNFFN(qk)",
+    "SM+ScFFN", "SM+ScFuFFN_i1", "EReg(SM(t)+FuFFN)", "SM+FN+R", "SM+FN(scalar)+ScFuFFN",
+    "SOTA:SM+ScFFN", "SOTA:SM+LN+R", "SOTA:SM+ScFuFFN_i1", "SM(t:head)+LN+ScFuFFN",
+]  # fmt: skip
+STACKS = [*mpc.stack_names(), *mpc.option_set_names()]
+FLAGS = [
+    "mul_share", "one_bit_product_error", "private_weights", "exp_clip", "batch_heads",
+    "extra_score_truncation", "broadcast_reciprocal", "client_one_hot", "last_token_head",
+    "last_layer_one_row", "causal_skip", "exp_ring_32", "no_max", "secret_temperature", "argmax",
+    "setup",
+]  # fmt: skip
+
+
+@st.composite
+def reports(draw: st.DrawFn) -> mpc.CostReport:
+    """A random network on a random stack with random measures."""
+    heads = draw(st.integers(1, 4))
+    fields: dict[str, Any] = {
+        "num_layers": draw(st.integers(1, 4)),
+        "num_heads": heads,
+        "width": heads * draw(st.integers(1, 40)),
+        "head_dim": 2 * draw(st.integers(1, 40)),
+        "hidden_width": draw(st.integers(1, 300)),
+    }
+    label = draw(st.sampled_from(LABELS))
+    fields |= {flag: draw(st.booleans()) for flag in draw(st.sets(st.sampled_from(FLAGS)))}
+    if draw(st.booleans()):
+        fields["gelu"] = draw(st.sampled_from(["tanh", "segment", "piecewise"]))
+    if not label.startswith("SOTA"):
+        fields["parallel_residual"] = draw(st.booleans())
+    return mpc.simulate(
+        label,
+        context_length=draw(st.integers(1, 300)),
+        vocab_size=draw(st.integers(1, 5000)),
+        stack=draw(st.sampled_from(STACKS)),
+        **fields,
+    )
+
+
+def add(costs: list[mpc.Cost]) -> dict[str, float]:
+    """Sums by name, in the given order of addition."""
+    names = mpc.Cost(0, 0, 0, 0, 0, 0, 0, 0).to_dict()
+    return {name: sum(cost.to_dict()[name] for cost in costs) for name in names}
+
+
+@settings(max_examples=60, deadline=None)
+@given(reports())
+def test_operations_layers_parts_and_parties_add_up_exactly(report: mpc.CostReport) -> None:
+    total = report.total.to_dict()
+    operations = [operation.cost for operation in report.operations]
+    assert add(operations) == total
+    assert add(operations[::-1]) == total
+    assert add([*report.by_layer, report.outside_layers]) == total
+    assert add(list(report.by_kind.values())) == total
+    assert report.client_bytes + report.server_bytes == report.comm_bytes
+    for layer, cost in enumerate(report.by_layer):
+        inside = [operation.cost for operation in report.operations if operation.layer == layer]
+        assert add(inside) == cost.to_dict()
+    for kind, cost in report.by_kind.items():
+        inside = [operation.cost for operation in report.operations if operation.kind == kind]
+        assert add(inside) == cost.to_dict()
+    assert all(count >= 0 for cost in operations for count in cost.to_dict().values())
+
+
+@settings(max_examples=30, deadline=None)
+@given(reports())
+def test_reports_are_json_and_show_themselves(report: mpc.CostReport) -> None:
+    data = json.loads(json.dumps(report.to_dict()))
+    assert data["comm_bytes"] == report.comm_bytes
+    assert ArchitectureSpec.from_dict(data["spec"]) == report.spec
+    again = mpc.simulate(report.spec, stack=data["stack"], **data["stack_fields"])
+    assert again == report
+    text = report.to_text()
+    assert report.spec.label in text
+    assert f"{report.flights:,}" in text
+    assert all(kind in text for kind in report.by_kind)
+    assert all(note in text for note in report.unchecked)
+
+
+@settings(max_examples=30, deadline=None)
+@given(reports())
+def test_inputs_come_before_their_operations(report: mpc.CostReport) -> None:
+    for index, operation in enumerate(report.operations):
+        assert all(0 <= source < index for source in operation.inputs)
+
+
+def test_a_spec_is_priced_at_its_own_sizes() -> None:
+    spec = ArchitectureSpec.from_label("SM+R", model="mini", context_length=48)
+    assert mpc.simulate(spec) == mpc.simulate("SM+R", model="mini", context_length=48)
+    assert mpc.simulate(spec, context_length=64).spec.context_length == 64
+    assert mpc.simulate("SM+R", model="tiny").spec.context_length == 128
+
+
+def test_keywords_change_the_stack_and_the_network() -> None:
+    report = mpc.simulate("SM", exp_squarings=5, num_heads=6, final_norm="layer", threads=1)
+    assert report.changed_fields() == {"exp_squarings": 5, "threads": 1}
+    assert (report.spec.num_heads, report.spec.head_dim) == (6, 128)
+    assert report.spec.final_norm == "layer"
+    assert "exp_squarings=5" in report.to_text()
+
+
+def test_every_field_of_a_stack_can_be_overridden() -> None:
+    for stack in STACKS:
+        fields = mpc.stack_fields(stack)
+        assert mpc.simulate("SM+ScFuFFN", **fields).stack_fields == fields
+
+
+def test_folded_norms_and_normalized_weights_are_free() -> None:
+    plain = mpc.simulate("SM+R").total
+    assert mpc.simulate("SM+FN+R").total == plain
+    assert mpc.simulate("SM+FN(scalar)+R").total == plain
+    linear = mpc.simulate("SM").total
+    for label in ("SM+WNFFN(qkvo+ffn)", "SM+SNFFN", "SM+ScFFN"):
+        assert mpc.simulate(label).total == linear
+
+
+def test_a_leaky_relu_costs_one_truncation_more_than_relu() -> None:
+    relu = mpc.simulate("SM+R").by_kind["act"]
+    leaky = mpc.simulate("SM+LR(global)").by_kind["act"]
+    assert leaky.ots - relu.ots == 12 * 128 * 3072
+    assert leaky.flights - relu.flights == 12 * 2
+    assert mpc.simulate("SM+LR(layer)").by_kind["act"] == leaky
+
+
+def test_a_parallel_block_spends_what_a_sequential_one_does() -> None:
+    sequential = mpc.simulate("SM+LN+R")
+    parallel = mpc.simulate("SM+LN+R", parallel_residual=True)
+    assert parallel.total == sequential.total
+
+
+def test_pythia_is_priced_with_its_vocabulary() -> None:
+    report = mpc.simulate("SM+LN+G", model="pythia-70m")
+    assert (report.spec.vocab_size, len(report.by_layer)) == (50304, 6)
+    assert any("rotary" in note for note in report.unchecked)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"num_head": 6}, "unknown keyword 'num_head'; did you mean 'num_heads'"),
+        ({"exp_squaring": 5}, "unknown keyword 'exp_squaring'; did you mean 'exp_squarings'"),
+        ({"stacks": "spu-2024"}, "unknown keyword 'stacks'; did you mean 'stack'"),
+        ({"stack": "spu"}, 'stack must be "spu-2024", "spu-0.9.5" or "openbumblebee"'),
+        ({"context_length": 0}, "context_length must be an integer from 1 to .*, got 0"),
+        ({"context_length": 2**70}, "context_length"),
+        ({"num_heads": 5}, "num_heads|head_dim"),
+        ({"vocab_size": -1}, "vocab_size must be an integer from 1 to .*, got -1"),
+        ({"exp_squarings": 0}, "exp_squarings must be an integer from 1 to 17, got 0"),
+        ({"exp_squarings": 2.5}, "exp_squarings must be an integer from 1 to 17, got 2.5"),
+        ({"exp_squarings": 2**70}, "exp_squarings must be an integer from 1 to 17"),
+        ({"clip_bits": 65}, "clip_bits must be an integer from 5 to 64, got 65"),
+        ({"threads": True}, "threads must be an integer from 1 to 4096, got True"),
+        ({"mul_share": 1}, "mul_share must be True or False, got 1"),
+        ({"mul_share": None}, "mul_share must be a bool, a number or a str, got NoneType"),
+        ({"gelu": "erf"}, 'gelu must be "tanh", "segment" or "piecewise", got "erf"'),
+        ({"absorb_ffn": True}, "absorb_ffn must be False unless every FFN is one fused"),
+        ({"model": "gpt3"}, "model must be"),
+        ({"context_length": 2**24}, "cannot be counted exactly"),
+    ],
+)
+def test_bad_arguments_are_named_with_what_they_may_be(
+    fields: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        mpc.simulate("SM+R", **fields)
+
+
+def test_what_is_no_label_and_no_spec_is_an_error() -> None:
+    with pytest.raises(ValueError, match="label_or_spec must be a label or an ArchitectureSpec"):
+        mpc.simulate(3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="model is for labels"):
+        mpc.simulate(ArchitectureSpec.from_label("SM"), model="tiny")
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "message"),
+    [
+        ("sigmoid", (1,), 'name must be "argmax", .*, got "sigmoid"'),
+        ("relu", (), r"relu takes 1 size\(s\), got 0"),
+        ("relu", (0,), "sizes of relu must be integers from 1 to 2\\^40, got 0"),
+        ("softmax", (4,), r"softmax takes 2 size\(s\), got 1"),
+        ("matmul", (2**40, 2**40, 1), "more than 2\\^53 elements"),
+    ],
+)
+def test_bad_operations_are_named(name: str, sizes: tuple[int, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        mpc.operation_cost(name, *sizes)
+
+
+def test_tables_other_than_4_to_7_have_no_bytes() -> None:
+    with pytest.raises(ValueError, match="tables must be among 4, 5, 6, 7"):
+        mpc.compare_with_paper([3])
+
+
+def test_html_has_every_part_and_escapes_labels() -> None:
+    report = mpc.simulate("SM+ScFuFFN")
+    page = report._repr_html_()
+    assert page.count("<tr>") == len(report.by_kind) + 2
+    assert all(f"<td>{kind}</td>" in page for kind in report.by_kind)
+
+
+@pytest.mark.parametrize("module", [mpc, cost_report, paper, simulation], ids=lambda m: m.__name__)
+def test_examples_in_docstrings_run(module: Any) -> None:
+    assert doctest.testmod(module).failed == 0
+
+
+def test_pricing_needs_no_torch() -> None:
+    code = "import sys; from aero import mpc; mpc.simulate('SM'); sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
