@@ -119,13 +119,16 @@ struct AttentionEntropyBackward {
   const Element* key_row(const void* tensor, const Strides& s) const {
     return row_of(static_cast<const Element*>(tensor), s, batch_, key_head_, key_begin_);
   }
-  /// Gradients are summed in place where they are of type Real and rows are whole vectors.
+  /// Rows are used in place where they are of type Real, whole vectors, and follow each other. Far
+  /// apart, as in [B, T, H, D], they fall into few sets of the cache.
   static constexpr bool kSameType = sizeof(Element) == sizeof(Real);
-  bool in_place() const { return kSameType && p_.head_dim % kL == 0; }
+  bool in_place(const Strides& s) const {
+    return kSameType && p_.head_dim % kL == 0 && s.row == p_.head_dim;
+  }
 
   Matrix<Real> sums(void* tensor, const Strides& s, int64_t scratch) const {
     if constexpr (kSameType)
-      if (tensor && in_place())
+      if (tensor && in_place(s))
         return {row_of(static_cast<Real*>(tensor), s, batch_, key_head_, key_begin_), s.row};
     return {scratch_ + scratch, at_.row};
   }
@@ -151,7 +154,7 @@ struct AttentionEntropyBackward {
   }
 
   void finish(Matrix<Real> sum, void* tensor, const Strides& s) const {
-    if (!tensor || in_place()) return;
+    if (!tensor || in_place(s)) return;
     for (int64_t j = 0; j < key_end_ - key_begin_; ++j) {
       Element* to = row_of(static_cast<Element*>(tensor), s, batch_, key_head_, key_begin_ + j);
       int64_t d = 0;
@@ -164,7 +167,7 @@ struct AttentionEntropyBackward {
 
   /// One tile of queries against the keys [key_begin, key_end).
   void query_tile(int64_t head, int64_t tile, bool wants_queries) {
-    const QueryTile<Real> q(p_, batch_, head, tile);
+    const QueryTile<Real> q(p_, TileRange<Real>(p_, batch_, head, tile));
     RowGradients<Real> rows;
     load_rows(q, rows);
     const Matrix<const Real> queries = load_tile(q, p_.q, p_.q_strides, at_.queries_t, at_.queries);
@@ -175,6 +178,8 @@ struct AttentionEntropyBackward {
     if (wants_dq)
       for (int64_t n = 0; n < p_.head_dim * kTile; n += kL) store(dq + n, Vec<Real>{});
 
+    Prefetch prefetch;
+    announce(q, prefetch);
     alignas(64) Real ones[kTile];
     for (int v = 0; v < kColumns; ++v) store(ones + v * kL, splat(Real{1}));
     Real* weights = scratch_ + at_.weights;
@@ -185,10 +190,10 @@ struct AttentionEntropyBackward {
       const Matrix<const Real> keys{keys_.data + (key - key_begin_) * keys_.stride, keys_.stride};
       alignas(64) Real unused_maxima[kTile] = {};
       compute_scores(q, visible, scratch_ + at_.queries_t, keys, p_.head_dim, weights,
-                     unused_maxima);
-      if (p_.dout) compute_dweights(q, visible, key, dscores);
+                     unused_maxima, prefetch);
+      if (p_.dout) compute_dweights(q, visible, key, dscores, prefetch);
       compute_dscores(q, visible, rows, weights, dscores);
-      if (wants_dq) add_weighted_rows(q, visible, keys, dscores, p_.head_dim, ones, dq);
+      if (wants_dq) add_weighted_rows(q, visible, keys, dscores, p_.head_dim, ones, dq, prefetch);
       if (!wants_keys_) continue;
       // Keys up to here were reached by an earlier tile: theirs are added to, the others begin.
       const int64_t reached = first_head_ ? (q.first == 0   ? 0
@@ -201,12 +206,43 @@ struct AttentionEntropyBackward {
     if (wants_queries) store_query_gradients(q, rows, dq);
   }
 
+  /// What the tile after this one reads and writes: of the same head, or else the next head's
+  /// first.
+  void announce(const TileRange<Real>& q, Prefetch& prefetch) const {
+    const int64_t group = p_.heads / p_.key_heads;
+    int64_t b = q.batch, h = q.head, first = q.first + kTile, from = q.visible_keys(p_);
+    if (first >= p_.queries) {
+      first = 0, from = 0;
+      if (++h == p_.heads) h = 0, ++b;
+      if (b == p_.batch) return;
+    }
+    const TileRange<Real> next(p_, b, h, first / kTile);
+    const auto add = [&](const void* tensor, const Strides& s, int64_t head, int64_t row,
+                         int64_t rows) {
+      prefetch.add(static_cast<const Element*>(tensor), s, b, head, row, rows, p_.head_dim);
+    };
+    add(p_.q, p_.q_strides, h, first, next.count);
+    if (p_.dout) {
+      add(p_.dout, p_.dout_strides, h, first, next.count);
+      add(p_.out, p_.out_strides, h, first, next.count);
+    }
+    add(p_.dq, p_.dq_strides, h, first, next.count);
+    const int64_t keys = next.visible_keys(p_) - from;
+    add(p_.k, p_.k_strides, h / group, from, keys);
+    add(p_.v, p_.v_strides, h / group, from, keys);
+    add(p_.dk, p_.dk_strides, h / group, from, keys);
+    add(p_.dv, p_.dv_strides, h / group, from, keys);
+    // One step per group of rows that scores and dP go through, and per group of columns of dQ.
+    const int64_t seen = q.visible_keys(p_);
+    prefetch.spread(2 * seen / kRows + (seen + kKeyTile - 1) / kKeyTile * (p_.head_dim / kRows));
+  }
+
   /// Transposes a tile of rows, and returns it also as rows of whole vectors.
   Matrix<const Real> load_tile(const QueryTile<Real>& q, const void* tensor, const Strides& s,
                                int64_t transposed, int64_t copy) const {
     const Element* rows = row_of(static_cast<const Element*>(tensor), s, q.batch, q.head, q.first);
     load_transposed(rows, s.row, q.count, p_.head_dim, scratch_ + transposed);
-    return as_real<Real>(rows, s.row, q.count, p_.head_dim, !in_place(), scratch_ + copy);
+    return as_real<Real>(rows, s.row, q.count, p_.head_dim, !in_place(s), scratch_ + copy);
   }
 
   void load_rows(const QueryTile<Real>& q, RowGradients<Real>& rows) const {
@@ -243,12 +279,13 @@ struct AttentionEntropyBackward {
 
   /// dweights[j][i] = dO_i . v_j
   void compute_dweights(const QueryTile<Real>& q, const Visibility<Real>& visible, int64_t key,
-                        Real* dweights) const {
+                        Real* dweights, Prefetch& prefetch) const {
     const Real* values = values_.data + (key - key_begin_) * values_.stride;
     for_key_runs(q, visible, [&](auto columns, int first, int64_t begin, int64_t end) {
       constexpr int C = decltype(columns)::value;
       for_row_groups(begin, end, [&](auto group, int64_t row) {
         constexpr int R = decltype(group)::value;
+        prefetch.step();
         Tile<Real, R, C> product;
         multiply_rows(product, values + row * values_.stride, values_.stride,
                       scratch_ + at_.douts_t + first * kL, kTile, p_.head_dim);

@@ -52,8 +52,8 @@ struct AttentionEntropyForward {
     Matrix<const Real> keys{}, values{};
     int64_t loaded = -1;
     for (int64_t item = first; item < last; ++item) {
-      const int64_t head = item / tiles(p), n = item % tiles(p);
-      const int64_t b = head / p.heads, h = head % p.heads, g = h / group;
+      const QueryTile<Real> q(p, tile_of(p, item));
+      const int64_t b = q.batch, g = q.head / group;
       if (loaded != b * p.key_heads + g) {
         loaded = b * p.key_heads + g;
         keys = as_real<Real>(row_of(static_cast<const Element*>(p.k), p.k_strides, b, g, 0),
@@ -61,18 +61,45 @@ struct AttentionEntropyForward {
         values = as_real<Real>(row_of(static_cast<const Element*>(p.v), p.v_strides, b, g, 0),
                                p.v_strides.row, p.keys, p.head_dim, copies(p), memory + at.values);
       }
-      // Tiles from both ends in turn: with the causal rule equal ranges of items are equal work.
-      const int64_t tile = n % 2 ? tiles(p) - 1 - n / 2 : n / 2;
-      run_tile(p, QueryTile<Real>(p, b, h, tile), keys, values, memory + at.queries,
-               memory + at.outputs, memory + at.scores);
+      Prefetch prefetch;
+      if (item + 1 < last) announce(p, q, tile_of(p, item + 1), prefetch);
+      run_tile(p, q, keys, values, memory + at.queries, memory + at.outputs, memory + at.scores,
+               prefetch);
     }
   }
 
  private:
   static constexpr int kTile = kQueryTile<Real>;
 
+  static TileRange<Real> tile_of(const Params& p, int64_t item) {
+    const int64_t head = item / tiles(p), n = item % tiles(p);
+    // Tiles from both ends in turn: with the causal rule equal ranges of items are equal work.
+    const int64_t tile = n % 2 ? tiles(p) - 1 - n / 2 : n / 2;
+    return TileRange<Real>(p, head / p.heads, head % p.heads, tile);
+  }
+
+  /// What the next tile reads and writes and this one does not.
+  static void announce(const Params& p, const TileRange<Real>& q, const TileRange<Real>& next,
+                       Prefetch& prefetch) {
+    const int64_t group = p.heads / p.key_heads, b = next.batch, h = next.head, g = h / group;
+    const bool same_keys = b == q.batch && g == q.head / group;
+    const int64_t from = same_keys ? q.visible_keys(p) : 0, keys = next.visible_keys(p) - from;
+    const auto add = [&](const void* tensor, const Strides& s, int64_t head, int64_t row,
+                         int64_t rows) {
+      prefetch.add(static_cast<const Element*>(tensor), s, b, head, row, rows, p.head_dim);
+    };
+    add(p.q, p.q_strides, h, next.first, next.count);
+    add(p.out, p.out_strides, h, next.first, next.count);
+    add(p.k, p.k_strides, g, from, keys);
+    add(p.v, p.v_strides, g, from, keys);
+    // One step per group of rows that the two products go through.
+    const int64_t seen = q.visible_keys(p);
+    prefetch.spread(seen / kRows + (seen + kKeyTile - 1) / kKeyTile * (p.head_dim / kRows));
+  }
+
   static void run_tile(const Params& p, const QueryTile<Real>& q, Matrix<const Real> keys,
-                       Matrix<const Real> values, Real* queries, Real* outputs, Real* scores) {
+                       Matrix<const Real> values, Real* queries, Real* outputs, Real* scores,
+                       Prefetch& prefetch) {
     OnlineSoftmax<Vec<Real>> state[kColumns];
     for (int v = 0; v < kColumns; ++v)
       state[v] = {splat(static_cast<Real>(kEmptyMaximum)), Vec<Real>{}, Vec<Real>{}};
@@ -86,13 +113,13 @@ struct AttentionEntropyForward {
       alignas(64) Real maxima[kTile], factors[kTile];
       for (int v = 0; v < kColumns; ++v) store(maxima + v * kLanes<Real>, state[v].maximum);
       compute_scores(q, visible, queries, {keys.data + key * keys.stride, keys.stride}, p.head_dim,
-                     scores, maxima);
+                     scores, maxima, prefetch);
       for (int v = 0; v < kColumns; ++v)
         store(factors + v * kLanes<Real>, state[v].raise_maximum(load(maxima + v * kLanes<Real>),
                                                                  [](auto x) { return exp2(x); }));
       add_weights(q, visible, scores, state);
       add_weighted_rows(q, visible, {values.data + key * values.stride, values.stride}, scores,
-                        p.head_dim, factors, outputs);
+                        p.head_dim, factors, outputs, prefetch);
     }
     finish(p, q, state, outputs);
   }

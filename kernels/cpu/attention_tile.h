@@ -106,39 +106,87 @@ void store_transposed(const Real* in, Element* rows, int64_t row_stride, int64_t
     }
 }
 
-/// A tile of queries of one head, and what its rows are scaled by.
+/// Fetches rows that the next tile will need into L2, a few at a time while this one computes.
+/// Without it a head's first touch of its rows waits for L3 or memory.
+class Prefetch {
+ public:
+  /// `rows` rows of `columns` elements from row `first` of a head; nothing if tensor is null.
+  template <class Element>
+  void add(const Element* tensor, const Strides& s, int64_t b, int64_t h, int64_t first,
+           int64_t rows, int64_t columns) {
+    if (!tensor || rows <= 0) return;
+    constexpr int64_t size = sizeof(Element);
+    const Element* data = row_of(tensor, s, b, h, first);
+    ranges_[count_++] = {reinterpret_cast<const char*>(data), s.row * size, rows, columns * size};
+    total_ += rows;
+  }
+  /// Spreads what was added over `steps` calls of step().
+  void spread(int64_t steps) { per_step_ = steps > 0 ? (total_ + steps - 1) / steps : 0; }
+
+  AERO_INLINE void step() {
+    for (int64_t n = 0; n < per_step_ && next_ < count_; ++n) {
+      Range& range = ranges_[next_];
+      for (int64_t byte = 0; byte < range.bytes; byte += 64)
+        __builtin_prefetch(range.data + byte, 0, 2);
+      range.data += range.stride;
+      if (--range.rows == 0) ++next_;
+    }
+  }
+
+ private:
+  struct Range {
+    const char* data;
+    int64_t stride, rows, bytes;
+  };
+  Range ranges_[8];
+  int count_ = 0, next_ = 0;
+  int64_t total_ = 0, per_step_ = 0;
+};
+
+/// A tile of queries of one head.
 template <class Real>
-struct QueryTile {
+struct TileRange {
   int64_t batch, head, first, count;  ///< rows [first, first + count)
-  int vectors;                        ///< vectors that hold at least one of them
+
+  TileRange(const AttentionEntropyParams& p, int64_t b, int64_t h, int64_t tile)
+      : batch(b),
+        head(h),
+        first(tile * kQueryTile<Real>),
+        count(smaller(kQueryTile<Real>, p.queries - first)) {}
+
+  /// Keys [0, visible_keys) hold all that the causal rule shows to any row of the tile, in whole
+  /// groups of rows: what one tile reaches of a group, it reaches of all.
+  int64_t visible_keys(const AttentionEntropyParams& p) const {
+    const int64_t seen = larger(0, first + count + p.keys - p.queries);
+    return p.is_causal ? smaller(p.keys, round_up(seen, kRows)) : p.keys;
+  }
+};
+
+/// A tile of queries with what its scores are scaled by.
+template <class Real>
+struct QueryTile : TileRange<Real> {
+  int vectors;                        ///< vectors that hold at least one query
   Real scale[kQueryTile<Real>];       ///< scale / t, 0 beyond count
   Real log2_scale[kQueryTile<Real>];  ///< the same times log2(e)
 
-  QueryTile(const AttentionEntropyParams& p, int64_t b, int64_t h, int64_t tile)
-      : batch(b), head(h), first(tile * kQueryTile<Real>) {
-    count = smaller(kQueryTile<Real>, p.queries - first);
-    vectors = static_cast<int>((count + kLanes<Real> - 1) / kLanes<Real>);
+  QueryTile(const AttentionEntropyParams& p, const TileRange<Real>& range)
+      : TileRange<Real>(range),
+        vectors(static_cast<int>((range.count + kLanes<Real> - 1) / kLanes<Real>)) {
     // In double: an error in the scale is one in the temperature, seen by all scores alike.
     for (int64_t i = 0; i < kQueryTile<Real>; ++i) {
-      const double c = i < count ? p.scale / static_cast<double>(temperature(p, i)) : 0;
+      const double c = i < this->count ? p.scale / static_cast<double>(temperature(p, i)) : 0;
       scale[i] = static_cast<Real>(c);
       log2_scale[i] = static_cast<Real>(c * kLog2E);
     }
   }
   Real temperature(const AttentionEntropyParams& p, int64_t i) const {
     if (!p.temperature) return 1;
-    return *row_of(static_cast<const Real*>(p.temperature), p.temperature_strides, batch, head,
-                   first + i);
+    return *row_of(static_cast<const Real*>(p.temperature), p.temperature_strides, this->batch,
+                   this->head, this->first + i);
   }
   /// Index of row i in a contiguous [B, H, T] tensor.
   int64_t row(const AttentionEntropyParams& p, int64_t i) const {
-    return (batch * p.heads + head) * p.queries + first + i;
-  }
-  /// Keys [0, visible_keys) hold all that the causal rule shows to any row of the tile, in whole
-  /// groups of rows: what one tile reaches of a group, it reaches of all.
-  int64_t visible_keys(const AttentionEntropyParams& p) const {
-    const int64_t seen = larger(0, first + count + p.keys - p.queries);
-    return p.is_causal ? smaller(p.keys, round_up(seen, kRows)) : p.keys;
+    return (this->batch * p.heads + this->head) * p.queries + this->first + i;
   }
 };
 
@@ -204,13 +252,14 @@ AERO_INLINE void for_key_runs(const QueryTile<Real>& q, const Visibility<Real>& 
 template <class Real>
 void compute_scores(const QueryTile<Real>& q, const Visibility<Real>& visible,
                     const Real* q_transposed, Matrix<const Real> keys, int64_t head_dim,
-                    Real* scores, Real* maxima) {
+                    Real* scores, Real* maxima, Prefetch& prefetch) {
   constexpr int lanes = kLanes<Real>, tile = kQueryTile<Real>;
   for_key_runs(q, visible, [&](auto columns, int first, int64_t begin, int64_t end) {
     constexpr int C = decltype(columns)::value;
     const int64_t lane = first * lanes;
     for_row_groups(begin, end, [&](auto rows, int64_t row) {
       constexpr int R = decltype(rows)::value;
+      prefetch.step();
       Tile<Real, R, C> product;
       multiply_rows(product, keys.data + row * keys.stride, keys.stride, q_transposed + lane, tile,
                     head_dim);
@@ -242,12 +291,13 @@ void compute_scores(const QueryTile<Real>& q, const Visibility<Real>& visible,
 template <class Real>
 void add_weighted_rows(const QueryTile<Real>& q, const Visibility<Real>& visible,
                        Matrix<const Real> rows, const Real* weights, int64_t head_dim,
-                       const Real* factors, Real* out) {
+                       const Real* factors, Real* out, Prefetch& prefetch) {
   constexpr int lanes = kLanes<Real>, tile = kQueryTile<Real>;
   with_columns(q.vectors, [&](auto columns) {
     constexpr int C = decltype(columns)::value;
     for_row_groups(0, head_dim, [&](auto group, int64_t d) {
       constexpr int R = decltype(group)::value;
+      prefetch.step();
       Tile<Real, R, C> sum;
       sum.clear();
       const Real* a = rows.data + d;
