@@ -57,7 +57,8 @@ Cost piecewise_gelu(const Stack& stack, std::int64_t elements) {
          with_flights(multiplexer(elements), 3 * multiplexer(1).flights);
 }
 
-// 0.5 x (1 + tanh(c (x + 0.044715 x^3))): the cubic, two clamps and a Chebyshev series for tanh.
+// 0.5 x (1 + tanh(c (x + 0.044715 x^3))): the cubic, two clamps and the Chebyshev series of
+// fxp_approx.cc, tanh_chebyshev.
 Cost tanh_gelu(const Stack& stack, std::int64_t elements) {
   return sequential(scaled_product(stack, elements), 2) + sequential(truncation(elements), 2) +
          sequential(relu(elements), 2) + truncation(elements) + scaled_square(stack, elements) +
@@ -97,7 +98,8 @@ Cost gelu(const Stack& stack, std::int64_t elements) {
 }
 
 Cost exponential(const Stack& stack, std::int64_t elements) {
-  // (1 + x / 2^t)^(2^t), and 0 below -14, where it underflows the fraction.
+  // fxp_approx.cc, exp_taylor: (1 + x / 2^t)^(2^t). SPU's language-model examples put 0 below -14,
+  // where exp underflows the fraction (flax_llama7b.py, hack_softmax).
   Cost cost;
   if (stack.exp_clip) {
     cost += comparison(elements, stack.clip_bits) + multiplexer(elements);
@@ -110,7 +112,8 @@ Cost exponential(const Stack& stack, std::int64_t elements) {
 }
 
 Cost reciprocal(const Stack& stack, std::int64_t elements) {
-  // fxp_approx.cc: sign, normalization to [1/2, 1) by the leading bit, Goldschmidt iterations.
+  // fxp_base.cc, reciprocal_goldschmidt: sign, normalization to [1/2, 1) by the leading bit,
+  // iterations.
   return comparison(elements) + bit_to_arithmetic(elements) + product(stack, elements) +
          prefix_or(elements) + packed_bits_to_arithmetic(elements, 2 * kFractionBits) +
          sequential(scaled_product(stack, elements), 5) + scaled_square(stack, elements) +
@@ -118,7 +121,8 @@ Cost reciprocal(const Stack& stack, std::int64_t elements) {
 }
 
 Cost reciprocal_square_root(const Stack& stack, std::int64_t elements) {
-  // fxp_approx.cc: normalization, a polynomial, and 2^(-e/2) from the leading bit's position.
+  // fxp_approx.cc, rsqrt_np2 and rsqrt_comp: normalization, a polynomial, and 2^(-e/2) from the
+  // leading bit's position.
   return prefix_or(elements) + packed_bits_to_arithmetic(elements, 2 * kFractionBits) +
          sequential(scaled_product(stack, elements), 4) + truncation(elements) +
          bit_to_arithmetic(elements) + packed_bits_to_arithmetic(elements, kFractionBits) +

@@ -1,5 +1,5 @@
 // Functions made of products, truncations and comparisons, as SPU lowers them
-// (`libspu/kernel/hal/fxp_approx.cc`, `polymorphic.cc`, `fxp_base.cc`), OpenBumbleBee where named.
+// (`libspu/kernel/hal/fxp_approx.cc`, `fxp_base.cc`), OpenBumbleBee where named.
 #pragma once
 
 #include <cstdint>

@@ -95,8 +95,8 @@ std::array<Pieces, 2> cut(std::int64_t length, std::int64_t step) {
   return {Pieces{step, length / step}, Pieces{length % step, length % step == 0 ? 0 : 1}};
 }
 
-// Tile sizes of SPU's matmul under its memory limit (kernel/hal/fxp_base / polymorphic: 256 MiB
-// until 2024, 1 GiB later).
+// Tile sizes under SPU's memory limit: kernel/hal/ring.cc, calcMmulTilingSize (256 MiB; the stack
+// names the limit).
 MatmulShape tile(const MatmulShape& shape, std::int64_t limit_bytes) {
   const auto [m, k, n] = shape;
   const double operand_bytes = 8.0 * static_cast<double>(k) * static_cast<double>(m + n);
