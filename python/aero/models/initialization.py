@@ -1,4 +1,8 @@
-"""Initial weights, through `transformers.initialization` so that loaded weights stay."""
+"""Initial weights, through `transformers.initialization` so that loaded weights stay.
+
+`transformers` skips modules that own no parameter or buffer themselves, so what a weight starts as
+is decided where it lies: a linear layer carries it as `Linear.start`.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ from aero.nn import (
     FeedForward,
     FoldableNorm,
     FusedFeedForward,
+    Linear,
     ShapedSelfAttention,
     Temperature,
 )
@@ -27,9 +32,9 @@ _SPECTRAL_ITERATIONS = 15
 
 
 def initialize_module(module: nn.Module, config: AeroConfig) -> None:
-    """Initializes the parameters and buffers that `module` itself owns; children come first."""
-    if isinstance(module, nn.Linear):
-        _initialize_linear(module, config.initializer_range)
+    """Initializes the parameters and buffers that `module` itself owns."""
+    if isinstance(module, Linear):
+        _initialize_linear(module, config)
     elif isinstance(module, nn.Embedding):
         init.normal_(module.weight, std=config.initializer_range)
     elif isinstance(module, nn.LayerNorm):
@@ -43,9 +48,16 @@ def initialize_module(module: nn.Module, config: AeroConfig) -> None:
     elif isinstance(module, Temperature):
         init.constant_(module.value, module.stored(config.temperature_init))
     elif isinstance(module, (CausalSelfAttention, ShapedSelfAttention)):
-        _initialize_attention(module, config)
+        if module.entropy_threshold is not None:
+            init.constant_(module.entropy_threshold, config.threshold_init)
+        _set_to_one(module, "alpha", "beta", "gamma")
     elif isinstance(module, (FeedForward, FusedFeedForward)):
-        _initialize_feed_forward(module, config)
+        _set_to_one(module, "alpha", "beta")
+        if isinstance(module, FusedFeedForward):
+            init.normal_(module.weight, std=residual_std(config))
+            init.zeros_(module.bias)
+        elif module.negative_slope is not None:
+            init.constant_(module.negative_slope, config.leaky_slope_init)
     elif isinstance(module, Block) and module.gain is not None:
         init.constant_(module.gain, INITIAL_GAIN)
 
@@ -55,19 +67,31 @@ def residual_std(config: AeroConfig) -> float:
     return config.initializer_range / math.sqrt(2 * config.spec.num_layers)
 
 
-def _initialize_linear(linear: nn.Linear, std: float) -> None:
+def _set_to_one(module: nn.Module, *names: str) -> None:
+    for name in names:
+        factor: Tensor | None = getattr(module, name, None)
+        if factor is not None:
+            init.ones_(factor)
+
+
+def _initialize_linear(linear: Linear, config: AeroConfig) -> None:
+    std = residual_std(config) if linear.start == "residual" else config.initializer_range
     if linear.bias is not None:
         init.zeros_(linear.bias)
     if not parametrize.is_parametrized(linear, "weight"):
-        init.normal_(linear.weight, std=std)
+        if linear.start == "zero":
+            init.zeros_(linear.weight)
+        else:
+            init.normal_(linear.weight, std=std)
         return
     originals: Any = linear.parametrizations["weight"]  # type: ignore[index]
-    if hasattr(originals, "original1"):  # weight norm: V and its row norms as gains
+    if hasattr(originals, "original1"):  # weight norm: V, and a gain per row
         init.normal_(originals.original1, std=std)
+        gains = torch.linalg.vector_norm(originals.original1, dim=1, keepdim=True)
         init.copy_(
-            originals.original0, torch.linalg.vector_norm(originals.original1, dim=1, keepdim=True)
+            originals.original0, torch.zeros_like(gains) if linear.start == "zero" else gains
         )
-    else:
+    else:  # spectral norm, which no zero matrix has
         init.normal_(originals.original, std=std)
         _find_singular_vectors(linear)
 
@@ -82,40 +106,3 @@ def _find_singular_vectors(linear: nn.Linear) -> None:
     for _ in range(_SPECTRAL_ITERATIONS):
         _ = linear.weight
     spectral.train(was_training)
-
-
-def _initialize_attention(
-    module: CausalSelfAttention | ShapedSelfAttention, config: AeroConfig
-) -> None:
-    if module.entropy_threshold is not None:
-        init.constant_(module.entropy_threshold, config.threshold_init)
-    if isinstance(module, CausalSelfAttention):
-        _initialize_linear(module.c_proj, residual_std(config))
-        return
-    for factor in (module.alpha, module.beta, module.gamma):
-        init.ones_(factor)
-    _zero_query(module.q_attn)
-
-
-def _zero_query(linear: nn.Linear) -> None:
-    """Query weights of zero make every softmax uniform; a spectral norm of zero does not exist."""
-    if not parametrize.is_parametrized(linear, "weight"):
-        init.zeros_(linear.weight)
-        return
-    originals: Any = linear.parametrizations["weight"]  # type: ignore[index]
-    if hasattr(originals, "original0"):
-        init.zeros_(originals.original0)
-
-
-def _initialize_feed_forward(module: FeedForward | FusedFeedForward, config: AeroConfig) -> None:
-    if isinstance(module, FusedFeedForward):
-        init.normal_(module.weight, std=residual_std(config))
-        init.zeros_(module.bias)
-    else:
-        _initialize_linear(module.c_proj, residual_std(config))
-        if module.negative_slope is not None:
-            init.constant_(module.negative_slope, config.leaky_slope_init)
-    for name in ("alpha", "beta"):
-        scale: Tensor | None = getattr(module, name, None)
-        if scale is not None:
-            init.ones_(scale)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from transformers import Cache, DynamicCache, GenerationMixin, PreTrainedModel
+from transformers import initialization as init
 from transformers.masking_utils import create_causal_mask
 from transformers.utils.generic import can_return_tuple
 
@@ -41,7 +42,7 @@ class AeroPreTrainedModel(PreTrainedModel):  # type: ignore[no-untyped-call]
     def _init_weights(self, module: nn.Module) -> None:
         with torch.no_grad():
             if isinstance(module, AeroModel) and module.negative_slope is not None:
-                nn.init.constant_(module.negative_slope, self.config.leaky_slope_init)
+                init.constant_(module.negative_slope, self.config.leaky_slope_init)
             initialize_module(module, self.config)
 
     def _check_and_adjust_attn_implementation(

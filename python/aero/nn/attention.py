@@ -149,7 +149,7 @@ class CausalSelfAttention(nn.Module):
         else:
             self.c_attn = Linear(width, 3 * inner_width)
         self.separate_projections = separate_projections
-        self.c_proj = Linear(inner_width, width)
+        self.c_proj = Linear(inner_width, width, start="residual")
         self.temperature = temperature
         self.entropy_threshold = _thresholds(num_heads, entropy_threshold)
 
@@ -235,7 +235,7 @@ class ShapedSelfAttention(nn.Module):
         self.num_heads = num_heads
         self.head_dim = _head_dim(width, num_heads, head_dim)
         self.layer_index = layer_index
-        self.q_attn = Linear(width, num_heads * self.head_dim)
+        self.q_attn = Linear(width, num_heads * self.head_dim, start="zero")
         self.k_attn = Linear(width, num_heads * self.head_dim)
         nn.init.zeros_(self.q_attn.weight)
         nn.init.zeros_(self.q_attn.bias)

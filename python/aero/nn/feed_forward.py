@@ -49,7 +49,7 @@ class FeedForward(nn.Module):
             )
         self.activation = activation
         self.c_fc = Linear(width, hidden_width)
-        self.c_proj = Linear(hidden_width, width)
+        self.c_proj = Linear(hidden_width, width, start="residual")
         self.negative_slope = (
             None if negative_slope is None else nn.Parameter(torch.full((1,), negative_slope))
         )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+Start = Literal["normal", "residual", "zero"]
 
 # Below this number of multiplications the call itself costs more than oneDNN saves.
 _MINIMUM_PRODUCTS = 2**18
@@ -15,10 +17,24 @@ _MINIMUM_PRODUCTS = 2**18
 class Linear(nn.Linear):
     """`torch.nn.Linear` that computes with `linear`; same parameters, same results to rounding.
 
+    Args:
+        in_features: width of the inputs.
+        out_features: width of the outputs.
+        bias: whether there is one.
+        start: how a model initializes the weight: ``"normal"``, ``"residual"`` for a layer that
+            writes to the residual stream (smaller in deeper networks) or ``"zero"``. On its own the
+            layer starts as `torch.nn.Linear` does.
+
     Example:
         >>> Linear(4, 8)(torch.zeros(2, 3, 4)).shape
         torch.Size([2, 3, 8])
     """
+
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = True, *, start: Start = "normal"
+    ) -> None:
+        super().__init__(in_features, out_features, bias)
+        self.start: Start = start
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Returns ``inputs W^T + b``, [..., out]."""

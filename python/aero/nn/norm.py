@@ -96,12 +96,12 @@ class FoldableNorm(nn.Module):
 
     def _batch_statistics(self, x: Tensor, token_mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Mean square, [C] or [1], and the number of tokens behind it, [1]."""
-        square = x.float().square()
+        square = x.to(torch.promote_types(x.dtype, torch.float32)).square()
         if token_mask is None:
             count = square.new_full((1,), x.shape[0] * x.shape[1])
         else:
             square = torch.where(token_mask.unsqueeze(-1), square, 0.0)
-            count = token_mask.sum(dtype=torch.float32).reshape(1)
+            count = token_mask.sum(dtype=square.dtype).reshape(1)
         total = square.sum(dim=(0, 1))
         if self.kind == "scalar":
             total = total.mean(dim=0, keepdim=True)
@@ -116,7 +116,7 @@ class FoldableNorm(nn.Module):
     def _update(self, mean_square: Tensor, count: Tensor) -> None:
         # A call without a single counted token has no statistics and leaves everything as it is.
         seen = (count > 0).to(self.num_updates.dtype)
-        ratio = (mean_square + self.eps) / (self.running_mean_square.float() + self.eps)
+        ratio = (mean_square + self.eps) / (self.running_mean_square + self.eps)
         discrepancy = (ratio.sqrt() - 1).abs().mean() * seen * (self.num_updates > 0)
         self.discrepancy.copy_(discrepancy)
         self.num_updates.add_(seen)

@@ -49,7 +49,7 @@ def plain_linear(linear: nn.Linear) -> nn.Linear:
     Unlike `torch.nn.utils.parametrize.remove_parametrizations` this also serves deep copies, whose
     class is shared with the original.
     """
-    plain = Linear(linear.in_features, linear.out_features, device="meta")
+    plain = Linear(linear.in_features, linear.out_features)
     plain.weight = nn.Parameter(linear.weight.detach().clone())
     plain.bias = nn.Parameter(linear.bias.detach().clone())
     return plain

@@ -1,0 +1,189 @@
+import pytest
+import torch
+import torch.nn.functional as F
+
+from aero import ops
+from aero.models.loss import next_token_loss, summed_cross_entropy
+
+from .labels import tiny
+
+EREG = "EReg(SM(t)+ScFuFFN)"
+# A large weight, no margin: the penalty's part in every gradient is far above rounding.
+STRONG = {"entropy_weight": 0.1, "tolerance_margin": 0.0, "temperature_init": 0.5}
+
+
+def _gradients(model):
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def _assert_same_gradients(actual, expected):
+    assert actual.keys() == expected.keys()
+    for name in expected:
+        torch.testing.assert_close(actual[name], expected[name], rtol=1e-4, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(("rows", "classes"), [(1, 1), (200, 5000), (37, 7), (0, 5)])
+def test_piecewise_cross_entropy_equals_torch(dtype, rows, classes):
+    logits = torch.randn(rows, classes, dtype=dtype, requires_grad=True)
+    targets = torch.randint(classes, (rows,))
+    targets[::3] = -100
+    wide = logits.to(torch.promote_types(dtype, torch.float32))
+    expected = F.cross_entropy(wide, targets, reduction="sum")
+    actual = summed_cross_entropy(logits, targets)
+    torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-6)
+    got, wanted = (torch.autograd.grad(0.3 * x, logits)[0] for x in (actual, expected))
+    assert got.dtype == dtype
+    torch.testing.assert_close(got, wanted)
+
+
+def test_loss_predicts_the_next_token():
+    logits = torch.full((1, 3, 4), -30.0)
+    tokens = torch.tensor([[2, 1, 3]])
+    logits[0, 0, 1] = logits[0, 1, 3] = 30.0
+    assert next_token_loss(logits, tokens).item() == pytest.approx(0.0, abs=1e-6)
+    assert next_token_loss(logits, torch.tensor([[2, -100, 3]])).item() < 1e-6
+
+
+def test_loss_is_the_mean_over_counted_tokens_or_the_given_number():
+    model = tiny("SM+LN+G").eval()
+    tokens = torch.randint(256, (2, 16))
+    labels = tokens.clone()
+    labels[1, 5:] = -100
+    output = model(tokens, labels=labels)
+    log_probabilities = output.logits[:, :-1].log_softmax(-1)
+    nll = -log_probabilities.gather(-1, tokens[:, 1:, None])[..., 0]
+    expected = nll[labels[:, 1:] != -100]
+    torch.testing.assert_close(output.loss, expected.mean())
+    torch.testing.assert_close(
+        model(tokens, labels=labels, num_items_in_batch=40).loss, expected.sum() / 40
+    )
+
+
+def test_training_loss_is_lm_loss_plus_weighted_penalty_and_evaluation_loss_is_lm_loss():
+    model = tiny(EREG, **STRONG)
+    tokens = torch.randint(256, (2, 32))
+    output = model.train()(tokens, labels=tokens)
+    torch.testing.assert_close(output.loss, output.lm_loss + 0.1 * output.entropy_loss)
+    expected = ops.entropy_regularization(
+        output.entropies, torch.full((2, 2), 0.5), margin=0.0, context_length=32
+    )
+    torch.testing.assert_close(output.entropy_loss, expected)
+    evaluated = model.eval()(tokens, labels=tokens)
+    torch.testing.assert_close(evaluated.loss, evaluated.lm_loss)
+    torch.testing.assert_close(evaluated.entropy_loss, expected)
+    assert model(tokens).loss is None
+
+
+def test_entropies_are_those_of_the_attention_weights():
+    model = tiny("SM+LN+G").eval()
+    tokens = torch.randint(256, (2, 32))
+    entropies = model(tokens).entropies
+    block = model.transformer.blocks()[0]
+    hidden = block.ln_1(model(tokens, output_hidden_states=True).hidden_states[0])
+    query, key, _ = (
+        x.unflatten(-1, (2, 16)).transpose(1, 2) for x in block.attn.c_attn(hidden).chunk(3, -1)
+    )
+    mask = torch.ones(32, 32, dtype=torch.bool).tril()
+    weights = (query @ key.mT / 4).masked_fill(~mask, -torch.inf).softmax(-1)
+    torch.testing.assert_close(entropies[0], -torch.xlogy(weights, weights).sum(-1))
+    assert len(entropies) == 2
+
+
+@pytest.mark.parametrize("max_entropy", ["log_context", "log_visible"])
+@pytest.mark.parametrize("reduction", ["position_sum", "query_mean"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_changes_neither_loss_nor_gradient(reduction, max_entropy, side):
+    model = tiny(EREG, entropy_reduction=reduction, max_entropy=max_entropy, **STRONG).train()
+    tokens = torch.randint(256, (2, 12))
+    model(tokens, labels=tokens).loss.backward()
+    expected = _gradients(model)
+    model.zero_grad()
+
+    padding = torch.full((2, 5), 7)
+    first, last = (padding, tokens) if side == "left" else (tokens, padding)
+    padded = torch.cat((first, last), dim=1)
+    real = torch.arange(17) >= 5 if side == "left" else torch.arange(17) < 12
+    mask = real.long().expand(2, -1)
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    labels = padded.masked_fill(mask == 0, -100)
+    if side == "left":
+        # The first real token would otherwise be predicted from padding.
+        labels[:, 5] = -100
+    model(padded, attention_mask=mask, position_ids=positions, labels=labels).loss.backward()
+    _assert_same_gradients(_gradients(model), expected)
+
+
+@pytest.mark.parametrize("reduction", ["position_sum", "query_mean"])
+@pytest.mark.parametrize("steps", [2, 4])
+def test_gradients_do_not_depend_on_accumulation(reduction, steps):
+    model = tiny(EREG, entropy_reduction=reduction, **STRONG).train()
+    tokens = torch.randint(256, (8, 32))
+    num_items = tokens[:, 1:].numel()
+    model(tokens, labels=tokens, num_items_in_batch=num_items).loss.backward()
+    expected = _gradients(model)
+    model.zero_grad()
+    for part in tokens.chunk(steps):
+        model(part, labels=part, num_items_in_batch=torch.tensor(num_items)).loss.backward()
+    _assert_same_gradients(_gradients(model), expected)
+
+
+def test_position_sum_does_not_depend_on_accumulation_with_ragged_labels():
+    model = tiny(EREG, **STRONG).train()
+    tokens = torch.randint(256, (4, 32))
+    labels = tokens.clone()
+    labels[0, 3:] = -100
+    num_items = int(labels[:, 1:].ne(-100).sum())
+    model(tokens, labels=labels, num_items_in_batch=num_items).loss.backward()
+    expected = _gradients(model)
+    model.zero_grad()
+    for i in range(4):
+        part = slice(i, i + 1)
+        model(tokens[part], labels=labels[part], num_items_in_batch=num_items).loss.backward()
+    _assert_same_gradients(_gradients(model), expected)
+
+
+def test_trainer_accumulates_to_the_gradient_of_one_batch(tmp_path):
+    from transformers import Trainer, TrainingArguments
+
+    tokens = torch.randint(256, (8, 32))
+    data = [{"input_ids": row, "labels": row} for row in tokens]
+    weights = {}
+    for batch, steps in ((8, 1), (2, 4)):
+        torch.manual_seed(0)
+        model = tiny(EREG, **STRONG)
+        arguments = TrainingArguments(
+            tmp_path,
+            per_device_train_batch_size=batch,
+            gradient_accumulation_steps=steps,
+            max_steps=1,
+            # Plain SGD without clipping, so that weights show the gradient itself.
+            optim="sgd",
+            lr_scheduler_type="constant",
+            learning_rate=1.0,
+            max_grad_norm=0.0,
+            use_cpu=True,
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+        )
+        trainer = Trainer(model, arguments, train_dataset=data)
+        trainer.train()
+        weights[steps] = {name: p.detach().clone() for name, p in model.named_parameters()}
+    _assert_same_gradients(weights[4], weights[1])
+
+
+def test_autocast_trains_in_bfloat16_with_float32_statistics():
+    for label in (EREG, "SM+FN+ScFuFFN", "SM+LN+G", "SOTA:SM+ScFFN"):
+        model = tiny(label).train()
+        tokens = torch.randint(256, (4, 32))
+        with torch.autocast("cpu", torch.bfloat16):
+            output = model(tokens, labels=tokens)
+        assert output.entropies[0].dtype == torch.float32
+        assert output.loss.dtype == torch.float32
+        output.loss.backward()
+        exact = model(tokens, labels=tokens).lm_loss
+        torch.testing.assert_close(output.lm_loss, exact, rtol=0.01, atol=0)
+        for name, parameter in model.named_parameters():
+            if parameter.grad is not None:
+                assert parameter.grad.isfinite().all(), name

@@ -1,0 +1,51 @@
+import pytest
+import torch
+import torch.nn.functional as F
+
+from aero.nn import Linear
+from aero.nn.linear import linear
+
+SIZES = [((64, 64), 64), ((3, 50, 64), 128), ((2, 200, 96), 48), ((1, 1, 8), 4), ((0, 64), 64)]
+
+
+@pytest.mark.parametrize(("shape", "outputs"), SIZES)
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_results_and_gradients_equal_torch(shape, outputs, has_bias):
+    inputs = torch.randn(shape, requires_grad=True)
+    weight = torch.randn(outputs, shape[-1], requires_grad=True)
+    bias = torch.randn(outputs, requires_grad=True) if has_bias else None
+    leaves = [leaf for leaf in (inputs, weight, bias) if leaf is not None]
+    actual, expected = linear(inputs, weight, bias), F.linear(inputs, weight, bias)
+    # Sums of up to 400 products of order one: their float32 rounding stays under 1e-5 relative.
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-4)
+    gradient = torch.randn_like(expected)
+    for got, wanted in zip(
+        torch.autograd.grad(actual, leaves, gradient),
+        torch.autograd.grad(expected, leaves, gradient),
+        strict=True,
+    ):
+        torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-4)
+
+
+def test_transposed_operands_are_handled():
+    inputs, weight = torch.randn(96, 128).t(), torch.randn(96, 80).t()
+    torch.testing.assert_close(
+        linear(inputs, weight), F.linear(inputs, weight), rtol=1e-5, atol=1e-4
+    )
+
+
+def test_large_float32_products_run_on_onednn_and_can_be_told_not_to():
+    layer, inputs = Linear(128, 128), torch.randn(64, 128)
+    assert "OneDnn" in str(layer(inputs).grad_fn.next_functions)
+    with torch.backends.mkldnn.flags(enabled=False):
+        assert "OneDnn" not in str(layer(inputs).grad_fn.next_functions)
+
+
+def test_autocast_gives_bfloat16():
+    with torch.autocast("cpu", torch.bfloat16):
+        assert Linear(128, 128)(torch.randn(64, 128)).dtype == torch.bfloat16
+
+
+def test_wrong_width_is_torchs_own_error():
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        Linear(128, 128)(torch.randn(64, 100))

@@ -1,0 +1,56 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from aero.nn import Linear, normalize_weight, plain_linear
+
+
+def test_weight_norm_has_a_gain_per_output_and_starts_as_the_plain_layer():
+    layer = Linear(6, 4)
+    before = layer.weight.detach().clone()
+    normalize_weight(layer, "weight_norm")
+    torch.testing.assert_close(layer.weight, before)
+    gains = layer.parametrizations.weight.original0
+    assert gains.shape == (4, 1)
+    with torch.no_grad():
+        gains.fill_(3.0)
+    torch.testing.assert_close(layer.weight.norm(dim=1), torch.full((4,), 3.0))
+
+
+def test_spectral_norm_makes_the_largest_singular_value_one():
+    layer = normalize_weight(Linear(12, 9), "spectral_norm")
+    for _ in range(50):
+        layer(torch.zeros(1, 12))
+    largest = torch.linalg.matrix_norm(layer.eval().weight, 2).item()
+    assert largest == pytest.approx(1.0, rel=1e-3)
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_recomputing_a_checkpoint_makes_no_power_iteration(use_reentrant):
+    torch.manual_seed(0)
+    plain = normalize_weight(nn.Linear(6, 6), "spectral_norm")
+    checkpointed = copy.deepcopy(plain)
+    x = torch.randn(4, 6, requires_grad=True)
+    plain(x).pow(3).sum().backward()
+    expected, x.grad = x.grad, None
+    checkpoint(checkpointed, x, use_reentrant=use_reentrant).pow(3).sum().backward()
+    torch.testing.assert_close(x.grad, expected)
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(checkpointed.state_dict()[name], value)
+
+
+@pytest.mark.parametrize("kind", ["weight_norm", "spectral_norm"])
+def test_a_plain_copy_computes_the_same(kind):
+    layer = copy.deepcopy(normalize_weight(Linear(6, 4), kind)).eval()
+    x = torch.randn(3, 6)
+    plain = plain_linear(layer)
+    assert set(dict(plain.named_parameters())) == {"weight", "bias"}
+    torch.testing.assert_close(plain(x), layer(x))
+
+
+def test_unknown_kind_is_refused():
+    with pytest.raises(ValueError, match="kind must be 'weight_norm' or 'spectral_norm'"):
+        normalize_weight(Linear(2, 2), "batch_norm")
