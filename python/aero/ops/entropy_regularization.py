@@ -63,8 +63,9 @@ def entropy_regularization(
     Example:
         >>> import torch
         >>> entropies, thresholds = torch.zeros(1, 1, 1, 2), torch.full((1, 1), 0.5)
-        >>> entropy_regularization(entropies, thresholds, context_length=10).item()
-        2.650949478149414
+        >>> loss = entropy_regularization(entropies, thresholds, context_length=10)
+        >>> round(loss.item(), 4)  # twice (0.5 ln 10)^2
+        2.6509
     """
     entropies = _stacked(entropies)
     thresholds = thresholds.to(entropies.dtype)

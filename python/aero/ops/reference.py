@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -53,7 +54,7 @@ def attention_entropy(
     heads_per_key_head = q.shape[1] // max(k.shape[1], 1)
     keys, values = (x.to(computed).repeat_interleave(heads_per_key_head, dim=1) for x in (k, v))
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    with torch.autocast(q.device.type, enabled=False):
+    with _without_autocast(q.device):
         probabilities, entropy, logsumexp = temperature_softmax(
             scale * q.to(computed) @ keys.transpose(-2, -1),
             temperature=temperature,
@@ -92,19 +93,17 @@ def entropy_regularization(
         return torch.where(counted[:, None], penalty, 0).sum((1, 3)).mean()
 
     rows = counted.sum(-1)
-    used = rows > 0
-    if not used.any():
-        return (entropies.sum() + thresholds.sum()) * 0
     mean = torch.where(counted[:, None], entropies, 0).sum(-1) / rows.clamp(min=1)[:, None]
     mean_largest = torch.where(counted, largest, 0).sum(-1) / rows.clamp(min=1)
-    penalty = _penalty(mean[..., None], threshold, mean_largest[:, None, None], margin)
-    return penalty.squeeze(-1)[:, used].mean()
+    penalty = _penalty(mean, threshold.squeeze(-1), mean_largest[:, None], margin)
+    used = rows > 0  # a batch entry of padding alone is in no mean
+    return torch.where(used[:, None], penalty, 0).mean((0, 2)).sum() / used.sum().clamp(min=1)
 
 
 def scaled_ffn(x: Tensor, weight: Tensor, bias: Tensor, *, alpha: Tensor, beta: Tensor) -> Tensor:
     """See `aero.ops.scaled_ffn`."""
     computed = statistics_dtype(x.dtype)
-    with torch.autocast(x.device.type, enabled=False):
+    with _without_autocast(x.device):
         linear = x.to(computed) @ weight.to(computed) + bias.to(computed)
     return (beta.to(computed) * x.to(computed) + linear / alpha.to(computed)).to(x.dtype)
 
@@ -153,6 +152,11 @@ def _softmax_and_entropy(scaled: Tensor, visible: Tensor | None) -> tuple[Tensor
     entropy = total.log() - (e * x).sum(-1) / total
     logsumexp = (maximum + total.log()).masked_fill(empty, -math.inf)
     return probabilities, entropy, logsumexp
+
+
+def _without_autocast(device: torch.device) -> AbstractContextManager[None]:
+    available = torch.amp.is_autocast_available(device.type)
+    return torch.autocast(device.type, enabled=False) if available else nullcontext()
 
 
 def _visible(

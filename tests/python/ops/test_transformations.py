@@ -244,3 +244,18 @@ def test_vmap_of_the_penalty_is_a_loop() -> None:
         mapped = torch.vmap(lambda e: ops.entropy_regularization(e, thresholds))(entropies)
     looped = [ops.entropy_regularization(e, thresholds) for e in entropies]
     assert torch.equal(mapped, torch.stack(looped))
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+def test_meta_tensors_give_shapes_without_numbers(backend: str, named_sample: Any) -> None:
+    for operator, name in EVERYTHING:
+        inputs = named_sample(operator, name).inputs(torch.bfloat16)
+        real = inputs.run()
+        options = {
+            n: x.to("meta") if isinstance(x, Tensor) else x for n, x in inputs.options.items()
+        }
+        meta = type(inputs)(
+            operator, {n: x.detach().to("meta") for n, x in inputs.tensors.items()}, options
+        )
+        for got, want in zip(meta.run(backend), real, strict=True):
+            assert (got.device.type, got.shape, got.dtype) == ("meta", want.shape, want.dtype)
