@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import math
+import sys
 from dataclasses import fields
 from typing import Any, ClassVar
 
@@ -41,6 +43,20 @@ _CHOICES = {
 }
 
 
+_ANY, _POSITIVE = -math.inf, sys.float_info.min
+_NUMBERS = {  # smallest value and how an error names the range
+    "entropy_weight": (0, "a number from 0"),
+    "tolerance_margin": (0, "a number from 0"),
+    "threshold_init": (_ANY, "a number"),
+    "temperature_init": (_ANY, "a number that is not 0"),
+    "leaky_slope_init": (_ANY, "a number"),
+    "layer_norm_epsilon": (_POSITIVE, "a number above 0"),
+    "rotary_base": (_POSITIVE, "a number above 0"),
+    "embedding_scale": (_ANY, "a number"),
+    "initializer_range": (0, "a number from 0"),
+}
+
+
 class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     """What an AERO network is and how its own parts are trained.
 
@@ -65,7 +81,8 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
             ``"alpha"``, ``"beta"`` or ``"none"``.
         leaky_slope_init: start of the learned leaky ReLU slopes.
         norm_statistics: foldable norm under data parallelism: ``"process"``, each process its own
-            statistics, or ``"synchronized"``.
+            statistics (`DistributedDataParallel` keeps the running ones of the first process), or
+            ``"synchronized"``, those of all processes together.
         layer_norm_epsilon: of LayerNorms.
         rotary_base: of rotary positions.
         embedding_scale: factor of the token embeddings (sqrt(width) in Languini).
@@ -127,23 +144,34 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
 
     def __post_init__(self, **kwargs: Any) -> None:
         """Sorts architecture fields from the rest and checks all of them."""
-        kwargs = {self.attribute_map.get(key, key): value for key, value in kwargs.items()}
+        kwargs = _without_aliases(kwargs)
         architecture = {
             name: kwargs.pop(key) for name, key in _ARCHITECTURE_KEYS.items() if key in kwargs
         }
         for key in kwargs:
             _check_known(key)
-        for key, allowed in _CHOICES.items():
-            if (value := getattr(self, key)) not in allowed:
-                raise ValueError(
-                    f"AeroConfig: {key} must be one of {', '.join(allowed)}, got {value!r}"
-                )
+        self._check_values()
         if len(architecture) == len(_ARCHITECTURE_KEYS):
             spec = ArchitectureSpec.from_dict(architecture)
         else:
             spec = ArchitectureSpec.from_label("SM+LN+G", model="mini").replace(**architecture)
         self.update_spec(spec)
         super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]
+
+    def _check_values(self) -> None:
+        def refuse(key: str, expected: str) -> None:
+            raise ValueError(f"AeroConfig: {key} must be {expected}, got {getattr(self, key)!r}")
+
+        for key, allowed in _CHOICES.items():
+            if getattr(self, key) not in allowed:
+                refuse(key, f"one of {', '.join(allowed)}")
+        for key, (smallest, expected) in _NUMBERS.items():
+            value = getattr(self, key)
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not is_number or not value >= smallest:
+                refuse(key, expected)
+        if self.temperature_init == 0:
+            refuse("temperature_init", _NUMBERS["temperature_init"][1])
 
     @classmethod
     def from_spec(cls, spec: ArchitectureSpec, **training_fields: Any) -> AeroConfig:
@@ -167,7 +195,7 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
             model: name of a size preset (`ArchitectureSpec.preset_names`).
             **overrides: sizes and flags of `ArchitectureSpec` or fields of this class.
         """
-        overrides = {cls.attribute_map.get(key, key): value for key, value in overrides.items()}
+        overrides = _without_aliases(overrides)
         sizes = {name: overrides.pop(name) for name in _ARCHITECTURE_KEYS if name in overrides}
         return cls.from_spec(ArchitectureSpec.from_label(label, model=model, **sizes), **overrides)
 
@@ -182,6 +210,16 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
         return ArchitectureSpec.from_dict(
             {name: getattr(self, key) for name, key in _ARCHITECTURE_KEYS.items()}
         )
+
+
+def _without_aliases(arguments: dict[str, Any]) -> dict[str, Any]:
+    renamed: dict[str, Any] = {}
+    for key, value in arguments.items():
+        name = AeroConfig.attribute_map.get(key, key)
+        if name != key and name in arguments:
+            raise ValueError(f"AeroConfig: {name} is given twice, also as {key}")
+        renamed[name] = value
+    return renamed
 
 
 def _check_known(key: str) -> None:

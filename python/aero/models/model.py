@@ -256,7 +256,9 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
     def __init__(self, config: AeroConfig) -> None:
         super().__init__(config)
         self.transformer = AeroModel(config)
-        self.lm_head = Linear(config.spec.width, config.spec.vocab_size, bias=False)
+        spec = config.spec
+        self.lm_head = Linear(spec.width, spec.vocab_size, bias=False)
+        self.is_entropy_regularized = spec.entropy_regularized
         self.post_init()  # type: ignore[no-untyped-call]
 
     @can_return_tuple  # type: ignore[untyped-decorator]
@@ -288,7 +290,7 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
             past_key_values: as in `AeroModel.forward`.
             inputs_embeds: as in `AeroModel.forward`.
             labels: [B, T], the tokens themselves (they are shifted here), -100 where not counted.
-            use_cache: as in `AeroModel.forward`.
+            use_cache: as in `AeroModel.forward`, but by default none with labels.
             output_attentions: as in `AeroModel.forward`.
             output_hidden_states: as in `AeroModel.forward`.
             logits_to_keep: compute logits for the last so many tokens, or at these indices; 0
@@ -296,6 +298,8 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
             num_items_in_batch: predicted tokens of the whole optimizer step (all micro-batches
                 and processes); then `lm_loss` is the sum over this call divided by it.
         """
+        if use_cache is None and labels is not None:
+            use_cache = False  # a loss needs none, and filling it copies every key and value
         outputs: AeroModelOutput = self.transformer(
             input_ids,
             attention_mask=attention_mask,
@@ -318,7 +322,7 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
         loss = lm_loss = entropy_loss = None
         if labels is not None:
             loss = lm_loss = next_token_loss(logits, labels, num_items_in_batch)
-            if self.config.spec.entropy_regularized:
+            if self.is_entropy_regularized:
                 entropy_loss = self._entropy_loss(outputs.entropies, attention_mask)
                 if self.training:
                     weight = self._penalty_weight(labels, num_items_in_batch)
@@ -351,7 +355,7 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
 
     def head_thresholds(self) -> npt.NDArray[np.float32] | None:
         """The learned thresholds as fractions of the maximal entropy, [L, H]; None without."""
-        if not self.config.spec.entropy_regularized:
+        if not self.is_entropy_regularized:
             return None
         return self._thresholds().detach().float().cpu().numpy()
 
@@ -365,7 +369,7 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
         if attention_mask is not None and attention_mask.dim() == 2:
             row_mask = attention_mask[:, -entropies[0].shape[-1] :].bool()
         if config.max_entropy == "log_context":
-            context_length = config.spec.context_length
+            context_length = self.transformer.context_length
         elif attention_mask is not None:
             visible_keys = _visible_keys(attention_mask, entropies[0].shape[-1])
         return ops.entropy_regularization(

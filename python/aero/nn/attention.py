@@ -33,7 +33,7 @@ class SequenceContext:
     Attributes:
         mask: [B or 1, H or 1, T, S] boolean, True where a query sees a key; None means causal.
         token_mask: [B, T] boolean, False for padding tokens; None when there are none.
-        position_ids: [B, T] integers; None for consecutive positions from `first_position`.
+        position_ids: [B, T] or [1, T] integers; None for consecutive ones from `first_position`.
         first_position: position of the first query when `position_ids` is None.
         rotary: tables of `rotary_tables`; None without rotary positions.
         cache: keys and values of earlier calls; None without.

@@ -163,7 +163,9 @@ class ScaledFusedFeedForward(FusedFeedForward):
         """
         if inputs is not None:
             return self.beta * stream + self.forward(inputs) / self.alpha
-        weight = self.weight if input_scale is None else input_scale.unsqueeze(-1) * self.weight
+        weight: Tensor = self.weight
+        if input_scale is not None:
+            weight = input_scale.to(weight.dtype).unsqueeze(-1) * weight
         return ops.scaled_ffn(stream, weight, self.bias, alpha=self.alpha, beta=self.beta)
 
 

@@ -79,7 +79,8 @@ class Temperature(nn.Module):
         """Returns the temperatures of some query positions.
 
         Args:
-            position_ids: [B, T], the position of every query; None for consecutive positions.
+            position_ids: [B, T], the position of every query, or [1, T] for the same in all
+                sequences; None for consecutive positions.
             first_position: the first of the consecutive positions.
             num_positions: how many; None for all from the first.
 
@@ -88,7 +89,9 @@ class Temperature(nn.Module):
         """
         value: Tensor = self.value
         if self.shape == "head_position":
-            if position_ids is not None:
+            if position_ids is not None and position_ids.shape[0] == 1:
+                value = value[:, position_ids[0]]
+            elif position_ids is not None:
                 value = value[:, position_ids].transpose(0, 1)
             elif first_position or num_positions is not None:
                 last = None if num_positions is None else first_position + num_positions

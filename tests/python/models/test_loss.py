@@ -187,3 +187,36 @@ def test_autocast_trains_in_bfloat16_with_float32_statistics():
         for name, parameter in model.named_parameters():
             if parameter.grad is not None:
                 assert parameter.grad.isfinite().all(), name
+
+
+@pytest.mark.parametrize("label", [EREG, "SM+FN+ScFuFFN", "SM+FN(scalar)+R", "SM+LN+G", "SM+ScFFN"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_whole_models_run_in_other_dtypes(label, dtype):
+    model = tiny(label)
+    tokens = torch.randint(256, (4, 32))
+    exact = model.train()(tokens, labels=tokens).lm_loss
+    output = model.to(dtype)(tokens, labels=tokens)
+    assert output.logits.dtype == dtype
+    torch.testing.assert_close(output.lm_loss.float(), exact, rtol=0.01, atol=0)
+    output.loss.backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+    assert model.eval()(tokens).logits.isfinite().all()
+
+
+def test_prediction_gathers_logits_only(tmp_path):
+    from transformers import Trainer, TrainingArguments
+
+    data = [{"input_ids": row, "labels": row} for row in torch.randint(256, (4, 32))]
+    arguments = TrainingArguments(tmp_path, use_cpu=True, report_to=[], disable_tqdm=True)
+    trainer = Trainer(tiny(EREG), arguments, eval_dataset=data)
+    prediction = trainer.predict(data)
+    assert prediction.predictions.shape == (4, 32, 256)
+    assert prediction.metrics["test_loss"] == pytest.approx(5.545, abs=0.05)
+
+
+def test_no_cache_is_filled_for_a_loss():
+    model = tiny(EREG).eval()
+    tokens = torch.randint(256, (2, 8))
+    assert model(tokens, labels=tokens).past_key_values is None
+    assert model(tokens).past_key_values is not None
+    assert model.train()(tokens).past_key_values is None

@@ -33,6 +33,7 @@ def test_positions_are_looked_up_by_id():
     ids = torch.tensor([[0, 1, 2], [5, 6, 7]])
     expected = torch.tensor([[[0.0, 1, 2], [8, 9, 10]], [[5, 6, 7], [13, 14, 15]]])
     assert torch.equal(temperature(ids), expected)
+    assert torch.equal(temperature(ids[1:]), expected[1])
     sliced = temperature(first_position=5, num_positions=3)
     assert torch.equal(sliced, expected[1])
 

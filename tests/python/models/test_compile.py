@@ -1,0 +1,69 @@
+import copy
+
+import pytest
+import torch
+
+from .labels import tiny
+
+LABELS = [
+    "EReg(SM(t)+ScFuFFN)",
+    "SM+LN+G",
+    "SM+FN+ScFuFFN",
+    "SM+WNFFN(qk+ffn)",
+    "SM+LR(global)",
+    "SOTA:SM+LN+R",
+]
+
+
+def _loss_and_gradients(model, tokens):
+    output = model(tokens, labels=tokens, num_items_in_batch=tokens[:, 1:].numel())
+    output.loss.backward()
+    return output, {name: p.grad for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_training_compiles_into_one_graph(label):
+    torch._dynamo.reset()
+    model = tiny(label, tolerance_margin=0.0, temperature_init=0.5).train()
+    twin = copy.deepcopy(model)
+    tokens = torch.randint(256, (2, 32))
+    expected, expected_gradients = _loss_and_gradients(twin, tokens)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    output = compiled(tokens, labels=tokens, num_items_in_batch=62)
+    output.loss.backward()
+    torch.testing.assert_close(output.loss, expected.loss)
+    torch.testing.assert_close(output.entropies[1], expected.entropies[1], rtol=1e-4, atol=1e-5)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(
+            parameter.grad, expected_gradients[name], rtol=1e-4, atol=1e-5, msg=name
+        )
+    for name, buffer in twin.named_buffers():
+        torch.testing.assert_close(dict(model.named_buffers())[name], buffer, msg=name)
+
+
+def test_training_compiles_with_inductor():
+    torch._dynamo.reset()
+    model = tiny("EReg(SM(t)+ScFuFFN)", tolerance_margin=0.0, temperature_init=0.5).train()
+    twin = copy.deepcopy(model)
+    tokens = torch.randint(256, (2, 32))
+    expected, expected_gradients = _loss_and_gradients(twin, tokens)
+    output, gradients = _loss_and_gradients(torch.compile(model, fullgraph=True), tokens)
+    torch.testing.assert_close(output.loss, expected.loss)
+    for name, gradient in expected_gradients.items():
+        torch.testing.assert_close(
+            gradients[f"_orig_mod.{name}"], gradient, rtol=1e-4, atol=1e-5, msg=name
+        )
+
+
+def test_padded_training_compiles_with_dynamic_lengths():
+    torch._dynamo.reset()
+    model = tiny("EReg(SM(t)+FN+ScFuFFN)").train()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager", dynamic=True)
+    for length in (12, 20, 32):
+        tokens = torch.randint(256, (2, length))
+        mask = torch.ones_like(tokens)
+        mask[0, -3:] = 0
+        twin = copy.deepcopy(model)
+        expected = twin(tokens, attention_mask=mask, labels=tokens).loss
+        actual = compiled(tokens, attention_mask=mask, labels=tokens).loss
+        torch.testing.assert_close(actual, expected)

@@ -1,0 +1,103 @@
+import json
+import pickle
+
+import pytest
+from transformers import AutoConfig
+
+from aero.architecture import ArchitectureSpec
+from aero.models import AeroConfig, AeroForCausalLM
+
+
+def test_a_label_and_sizes_make_the_spec():
+    config = AeroConfig.from_label(
+        "EReg(SM(t)+ScFuFFN_i1)", model="tiny", num_layers=3, entropy_weight=0.5
+    )
+    expected = ArchitectureSpec.from_label("EReg(SM(t)+ScFuFFN_i1)", model="tiny", num_layers=3)
+    assert config.spec == expected
+    assert config.entropy_weight == 0.5
+    assert AeroConfig.from_spec(expected, entropy_weight=0.5).to_dict() == config.to_dict()
+
+
+def test_names_of_transformers_are_aliases():
+    config = AeroConfig.from_label("SM", model="tiny", num_hidden_layers=3)
+    assert (config.num_hidden_layers, config.num_layers) == (3, 3)
+    assert (config.hidden_size, config.intermediate_size) == (32, 128)
+    assert (config.num_attention_heads, config.head_dim) == (2, 16)
+    assert config.max_position_embeddings == 32
+    assert config.tie_word_embeddings is True
+    config.vocab_size = 300
+    assert config.spec.vocab_size == 300
+
+
+def test_a_bare_configuration_is_the_mini_baseline():
+    spec = ArchitectureSpec.from_label("SM+LN+G", model="mini")
+    assert AeroConfig().spec == spec
+    assert AeroConfig(num_layers=2).spec == spec.replace(num_layers=2)
+
+
+def test_every_field_is_written_and_read_again(tmp_path):
+    config = AeroConfig.from_label(
+        "EReg(SM(t)+FN+ScFFN)", model="tiny", tolerance_margin=0.2, pad_token_id=3
+    )
+    config.save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert written["model_type"] == "aero"
+    assert written["attention_temperature"] == "head_position"
+    # Nothing rests on defaults that a later version might change.
+    names = {name for name in config.to_dict() if name in AeroConfig.__dataclass_fields__}
+    own = names - set(AeroConfig.__mro__[1].__dataclass_fields__)
+    assert own <= set(written)
+    for reloaded in (
+        AeroConfig.from_pretrained(tmp_path),
+        AutoConfig.from_pretrained(tmp_path),
+        pickle.loads(pickle.dumps(config)),
+    ):
+        assert isinstance(reloaded, AeroConfig)
+        assert reloaded.spec == config.spec
+        assert reloaded.tolerance_margin == 0.2
+        assert reloaded.pad_token_id == 3
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        ("entropy_wieght", "entropy_weight"),
+        ("num_layer", "num_layers"),
+        ("hidden_sizes", "hidden_size"),
+        ("tolerance", "tolerance_margin"),
+    ],
+)
+def test_unknown_keys_are_errors_with_a_suggestion(key, nearest):
+    with pytest.raises(ValueError, match=f"unknown key '{key}'; did you mean '{nearest}'"):
+        AeroConfig(**{key: 1})
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"max_entropy": "log"}, "max_entropy must be one of log_context, log_visible, got 'log'"),
+        ({"entropy_reduction": "sum"}, "entropy_reduction must be one of position_sum"),
+        ({"trainable_scales": "gamma"}, "trainable_scales must be one of alpha"),
+        ({"norm_statistics": "batch"}, "norm_statistics must be one of process, synchronized"),
+        ({"temperature_parametrization": "exp"}, "must be one of identity, log"),
+        ({"num_heads": 7}, "num_heads"),
+        ({"ffn": "swish"}, "ffn must be"),
+        ({"entropy_weight": -1.0}, "entropy_weight must be a number from 0"),
+        ({"tolerance_margin": "0.1"}, "tolerance_margin must be a number from 0, got '0.1'"),
+        ({"temperature_init": 0}, "temperature_init must be a number that is not 0"),
+        ({"layer_norm_epsilon": 0.0}, "layer_norm_epsilon must be a number above 0"),
+    ],
+)
+def test_values_that_are_not_allowed_are_errors(fields, message):
+    with pytest.raises(ValueError, match=message):
+        AeroConfig(**fields)
+
+
+def test_architecture_named_twice_is_an_error():
+    with pytest.raises(ValueError, match="num_layers is given twice, also as num_hidden_layers"):
+        AeroConfig(num_layers=2, num_hidden_layers=3)
+
+
+def test_generation_does_not_take_the_attention_temperature_for_its_own():
+    model = AeroForCausalLM(AeroConfig.from_label("SM(t)+G", model="tiny"))
+    assert model.generation_config.temperature in (None, 1.0)
