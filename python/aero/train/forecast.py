@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import torch
 import yaml
 
+from aero.train.machine import settle_in
 from aero.train.planning import PlannedRun
 from aero.train.run_folder import checkpoint_step
-from aero.train.runs import batch_split, build_model, use_threads
+from aero.train.runs import batch_split, build_model
 
 __all__ = ["forecast"]
 
@@ -27,7 +28,7 @@ def forecast(plan: Sequence[PlannedRun]) -> str:
     Returns:
         Text for people.
     """
-    use_threads(plan[0].recipe.training.threads)
+    settle_in(plan[0].recipe.training.threads)
     parts, whole = [], 0.0
     for run in plan:
         steps_left = run.recipe.steps

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import platform
 import subprocess
 from importlib import metadata
@@ -14,9 +16,31 @@ from aero import ops as ops  # loads the operator library
 from aero._core import build_info, cpu_features
 from aero._library import TORCH_TARGET_VERSION, cpu_isa, library_path
 
-__all__ = ["git_commit", "hardware", "machine_facts", "package_versions"]
+__all__ = ["git_commit", "hardware", "machine_facts", "package_versions", "settle_in"]
 
 _PACKAGES = ("torch", "transformers", "accelerate", "tokenizers", "numpy")
+
+
+# Parameters of glibc's mallopt (malloc.h).
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_ONE_GIGABYTE = 1 << 30
+
+
+def settle_in(threads: int | None) -> None:
+    """Prepares the process for training: torch's threads, and memory that is kept for reuse.
+
+    Args:
+        threads: as asked; None shares the available cores among the local processes.
+    """
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    available = len(os.sched_getaffinity(0))
+    torch.set_num_threads(threads if threads is not None else max(1, available // local))
+    if platform.libc_ver()[0] == "glibc":
+        # glibc returns large blocks to the kernel and asks for them again at each step; zeroing
+        # pages took a sixth of a step of the demo (0.39 s of processor time against 0.32 s).
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_THRESHOLD, _ONE_GIGABYTE)
+        libc.mallopt(_M_TRIM_THRESHOLD, _ONE_GIGABYTE)
 
 
 def package_versions() -> dict[str, str]:

@@ -12,6 +12,7 @@ from aero.analysis import EntropyAccumulator, EntropySummary, write_analysis
 from aero.atomic_files import write_json_atomically
 from aero.models import AeroForCausalLM
 from aero.train.errors import TrainingError
+from aero.train.machine import settle_in
 from aero.train.perplexity import HeldOutLoss, measure_loss
 from aero.train.prepared_data import PreparedData, open_prepared_data
 from aero.train.run_folder import RunFolder, finite_or_null
@@ -153,6 +154,7 @@ def _opened(folder: RunFolder) -> tuple[AeroForCausalLM, PreparedData]:
         raise TrainingError(
             f"{folder.path} holds no trained network ({reason}); train it to the end first"
         )
+    settle_in(None)
     try:
         model: Any = AeroForCausalLM.from_pretrained(folder.model)
     except (OSError, ValueError) as error:

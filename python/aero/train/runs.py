@@ -16,7 +16,7 @@ from transformers.utils import logging as transformers_logging
 
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.train.errors import StopRequestedError, TrainingError, disk_errors
-from aero.train.machine import git_commit, hardware, package_versions
+from aero.train.machine import git_commit, hardware, package_versions, settle_in
 from aero.train.planning import PlannedRun
 from aero.train.prepared_data import PreparedData, prepare_data
 from aero.train.progress import progress_bar
@@ -50,7 +50,7 @@ def train_runs(plan: Sequence[PlannedRun], *, cache_dir: str | Path, say: Any = 
             say(f"{run.name}: reusing the {run.folder.info()['status']} run in {run.folder.path}")
     if not todo:
         return
-    use_threads(todo[0].recipe.training.threads)
+    settle_in(todo[0].recipe.training.threads)
     data = prepare_data(
         todo[0].recipe.data,
         cache_dir=cache_dir,
@@ -107,13 +107,6 @@ def build_model(run: PlannedRun, **token_ids: int | None) -> AeroForCausalLM:
     """Returns the untrained network of a planned run; the seed decides its weights."""
     set_seed(run.seed)
     return AeroForCausalLM(model_config(run, **token_ids))
-
-
-def use_threads(threads: int | None) -> None:
-    """Sets torch's threads: as asked, or the available cores shared among local processes."""
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    available = len(os.sched_getaffinity(0))
-    torch.set_num_threads(threads if threads is not None else max(1, available // local))
 
 
 def _train_one(run: PlannedRun, data: PreparedData, stop: StopRequest, advance: Any) -> str | None:
