@@ -2,13 +2,14 @@
 
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
+from aero.models.causal_lm import AeroForCausalLM
 from aero.models.configuration import AeroConfig
+from aero.models.decoder import AeroModel, AeroPreTrainedModel
 from aero.models.hugging_face_attention import (
     aero_attention_forward,
     aero_entropy_attention_forward,
     register_attention,
 )
-from aero.models.model import AeroForCausalLM, AeroModel, AeroPreTrainedModel
 from aero.models.outputs import AeroCausalLMOutput, AeroModelOutput
 from aero.models.parameter_groups import decay_parameter_names
 

@@ -1,4 +1,4 @@
-"""AERO networks as `transformers` models: the decoder and its language-modelling head.
+"""The decoder of AERO networks as a `transformers` model.
 
 Letters: B batch, T tokens of this call, S tokens with cached ones, H heads, C width, V vocabulary.
 """
@@ -7,23 +7,19 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from transformers import Cache, DynamicCache, GenerationMixin, PreTrainedModel
+from transformers import Cache, DynamicCache, PreTrainedModel
 from transformers import initialization as init
 from transformers.masking_utils import create_causal_mask
 from transformers.utils.generic import can_return_tuple
 
-from aero import ops
 from aero.models.building import build_block, build_norm
 from aero.models.configuration import AeroConfig
 from aero.models.hugging_face_attention import ATTENTION_NAMES
 from aero.models.initialization import initialize_module
-from aero.models.loss import IGNORED, next_token_loss
-from aero.models.outputs import AeroCausalLMOutput, AeroModelOutput
-from aero.nn import Block, KeyValueCache, Linear, SequenceContext, rotary_tables
+from aero.models.outputs import AeroModelOutput
+from aero.nn import Block, KeyValueCache, SequenceContext, rotary_tables
 from aero.nn.block import normalize
 
 
@@ -33,7 +29,6 @@ class AeroPreTrainedModel(PreTrainedModel):  # type: ignore[no-untyped-call]
     config_class = AeroConfig
     base_model_prefix = "transformer"
     supports_gradient_checkpointing = True
-    accepts_loss_kwargs = True
     _no_split_modules = ["Block"]  # noqa: RUF012
     _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
     _can_compile_fullgraph = True
@@ -142,19 +137,20 @@ class AeroModel(AeroPreTrainedModel):  # type: ignore[no-untyped-call]
         if self.wpe is not None:
             stream = stream + self._position_embeddings(context, stream.shape[1])
 
-        hidden_states, entropies = [stream], []
+        hidden_states, entropies = [], []
         for block in self.blocks():
+            if output_hidden_states:
+                hidden_states.append(stream)
             if self.gradient_checkpointing and self.training:
                 stream, entropy = self._gradient_checkpointing_func(block.__call__, stream, context)
             else:
                 stream, entropy = block(stream, context)
-            hidden_states.append(stream)
             entropies.append(entropy)
-        stream = hidden_states[-1] = normalize(self.ln_f, stream, context.token_mask)
+        stream = normalize(self.ln_f, stream, context.token_mask)
         return AeroModelOutput(
             last_hidden_state=stream,
             past_key_values=past_key_values,
-            hidden_states=tuple(hidden_states) if output_hidden_states else None,
+            hidden_states=(*hidden_states, stream) if output_hidden_states else None,
             attentions=tuple(entropies) if output_attentions else None,
             entropies=tuple(entropies),
         )
@@ -193,18 +189,15 @@ class AeroModel(AeroPreTrainedModel):  # type: ignore[no-untyped-call]
         first_position: Any = 0 if past_key_values is None else past_key_values.get_seq_length()
         if isinstance(first_position, Tensor):  # a cache of fixed size counts on the device
             if position_ids is None:
-                position_ids = first_position + torch.arange(num_tokens, device=stream.device)
-                position_ids = position_ids.unsqueeze(0)
+                position_ids = torch.arange(num_tokens, device=stream.device).unsqueeze(0)
+                position_ids = first_position + position_ids
             first_position = 0
         self._check_positions(position_ids, first_position + num_tokens)
         rotary = None
         if self.rotary_dim:
             ids = position_ids
             if ids is None:
-                ids = torch.arange(
-                    first_position, first_position + num_tokens, device=stream.device
-                )
-                ids = ids.unsqueeze(0)
+                ids = first_position + torch.arange(num_tokens, device=stream.device).unsqueeze(0)
             rotary = rotary_tables(ids, self.rotary_dim, base=self.config.rotary_base)
         return SequenceContext(
             mask=cast("Tensor | None", mask),
@@ -218,7 +211,7 @@ class AeroModel(AeroPreTrainedModel):  # type: ignore[no-untyped-call]
 
     def _check_positions(self, position_ids: Tensor | None, length: int) -> None:
         if position_ids is not None:
-            # A compiled graph cannot look at values; there the lookup of the position fails.
+            # A compiled graph cannot look at values; there the position's lookup fails.
             if torch.compiler.is_compiling() or position_ids.numel() == 0:
                 return
             length = int(position_ids.max()) + 1
@@ -234,166 +227,3 @@ class AeroModel(AeroPreTrainedModel):  # type: ignore[no-untyped-call]
             return self.wpe(context.position_ids)  # type: ignore[no-any-return]
         first = context.first_position
         return self.wpe.weight[first : first + num_tokens]
-
-
-class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-call]
-    """An AERO language model: decoder, head, loss and entropy penalty.
-
-    Args:
-        config: the network and the training of its own parts.
-
-    Example:
-        >>> import torch
-        >>> model = AeroForCausalLM(AeroConfig.from_label("EReg(SM(t)+ScFuFFN)", model="tiny"))
-        >>> tokens = torch.randint(256, (2, 32))
-        >>> output = model(tokens, labels=tokens)
-        >>> output.logits.shape, output.loss.dim(), output.entropy_loss.dim()
-        (torch.Size([2, 32, 256]), 0, 0)
-    """
-
-    _tied_weights_keys = {"lm_head.weight": "transformer.wte.weight"}  # noqa: RUF012
-
-    def __init__(self, config: AeroConfig) -> None:
-        super().__init__(config)
-        self.transformer = AeroModel(config)
-        spec = config.spec
-        self.lm_head = Linear(spec.width, spec.vocab_size, bias=False)
-        self.is_entropy_regularized = spec.entropy_regularized
-        self.post_init()  # type: ignore[no-untyped-call]
-
-    @can_return_tuple  # type: ignore[untyped-decorator]
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        use_cache: bool | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
-        logits_to_keep: int | Tensor = 0,
-        num_items_in_batch: int | Tensor | None = None,
-    ) -> AeroCausalLMOutput:
-        """Logits, and with labels the losses.
-
-        In training `loss` is ``lm_loss + entropy_weight * w * entropy_loss``. ``w`` is 1, except
-        with ``"query_mean"`` and `num_items_in_batch`: there a mean over part of an optimizer step
-        counts with that part's share of the predicted tokens. In evaluation `loss` is `lm_loss`.
-
-        Args:
-            input_ids: [B, T] token ids; or give `inputs_embeds`.
-            attention_mask: as in `AeroModel.forward`. Padding tokens enter no statistic and no
-                penalty.
-            position_ids: as in `AeroModel.forward`.
-            past_key_values: as in `AeroModel.forward`.
-            inputs_embeds: as in `AeroModel.forward`.
-            labels: [B, T], the tokens themselves (they are shifted here), -100 where not counted.
-            use_cache: as in `AeroModel.forward`, but by default none with labels.
-            output_attentions: as in `AeroModel.forward`.
-            output_hidden_states: as in `AeroModel.forward`.
-            logits_to_keep: compute logits for the last so many tokens, or at these indices; 0
-                means all.
-            num_items_in_batch: predicted tokens of the whole optimizer step (all micro-batches
-                and processes); then `lm_loss` is the sum over this call divided by it.
-        """
-        if use_cache is None and labels is not None:
-            use_cache = False  # a loss needs none, and filling it copies every key and value
-        outputs: AeroModelOutput = self.transformer(
-            input_ids,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            use_cache=use_cache,
-            output_attentions=output_attentions,
-            output_hidden_states=output_hidden_states,
-            return_dict=True,
-        )
-        hidden = outputs.last_hidden_state
-        assert hidden is not None and outputs.entropies is not None
-        if isinstance(logits_to_keep, Tensor):
-            hidden = hidden[:, logits_to_keep]
-        elif logits_to_keep:
-            hidden = hidden[:, -logits_to_keep:]
-        logits = self.lm_head(hidden)
-
-        loss = lm_loss = entropy_loss = None
-        if labels is not None:
-            loss = lm_loss = next_token_loss(logits, labels, num_items_in_batch)
-            if self.is_entropy_regularized:
-                entropy_loss = self._entropy_loss(outputs.entropies, attention_mask)
-                if self.training:
-                    weight = self._penalty_weight(labels, num_items_in_batch)
-                    loss = lm_loss + weight * entropy_loss
-        return AeroCausalLMOutput(
-            loss=loss,
-            lm_loss=lm_loss,
-            entropy_loss=entropy_loss,
-            logits=logits,
-            past_key_values=outputs.past_key_values,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-            entropies=outputs.entropies,
-        )
-
-    def head_temperatures(self) -> list[npt.NDArray[np.float32]] | None:
-        """The temperatures of every layer, L arrays [H, T]; None for networks without."""
-        spec = self.config.spec
-        if spec.temperature == "none":
-            return None
-        shape = (spec.num_heads, spec.context_length)
-        temperatures = []
-        for block in self.transformer.blocks():
-            assert block.attn.temperature is not None
-            values = block.attn.temperature().detach().float().cpu().numpy()
-            if values.ndim == 1:
-                values = values[:, None]
-            temperatures.append(np.broadcast_to(values, shape).copy())
-        return temperatures
-
-    def head_thresholds(self) -> npt.NDArray[np.float32] | None:
-        """The learned thresholds as fractions of the maximal entropy, [L, H]; None without."""
-        if not self.is_entropy_regularized:
-            return None
-        return self._thresholds().detach().float().cpu().numpy()
-
-    def _thresholds(self) -> Tensor:
-        thresholds = [block.attn.entropy_threshold for block in self.transformer.blocks()]
-        return torch.stack(cast("list[Tensor]", thresholds))
-
-    def _entropy_loss(self, entropies: tuple[Tensor, ...], attention_mask: Tensor | None) -> Tensor:
-        config = self.config
-        row_mask = visible_keys = context_length = None
-        if attention_mask is not None and attention_mask.dim() == 2:
-            row_mask = attention_mask[:, -entropies[0].shape[-1] :].bool()
-        if config.max_entropy == "log_context":
-            context_length = self.transformer.context_length
-        elif attention_mask is not None:
-            visible_keys = _visible_keys(attention_mask, entropies[0].shape[-1])
-        return ops.entropy_regularization(
-            entropies,
-            self._thresholds(),
-            margin=config.tolerance_margin,
-            max_entropy=config.max_entropy,  # type: ignore[arg-type]
-            visible_keys=visible_keys,
-            row_mask=row_mask,
-            context_length=context_length,
-            reduction=config.entropy_reduction,  # type: ignore[arg-type]
-        )
-
-    def _penalty_weight(
-        self, labels: Tensor, num_items_in_batch: int | Tensor | None
-    ) -> float | Tensor:
-        weight = self.config.entropy_weight
-        if num_items_in_batch is None or self.config.entropy_reduction == "position_sum":
-            return weight
-        return weight * labels[:, 1:].ne(IGNORED).sum() / num_items_in_batch
-
-
-def _visible_keys(attention_mask: Tensor, num_tokens: int) -> Tensor:
-    """How many keys each query sees, [B, T]."""
-    if attention_mask.dim() == 4:
-        return attention_mask[:, 0].sum(dim=-1)
-    return attention_mask.long().cumsum(dim=-1)[:, -num_tokens:]

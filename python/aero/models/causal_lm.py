@@ -1,0 +1,186 @@
+"""AERO language models: decoder, head, loss and entropy penalty.
+
+Letters: B batch, T tokens of this call, S tokens with cached ones, H heads, C width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from transformers import Cache, GenerationMixin
+from transformers.utils.generic import can_return_tuple
+
+from aero import ops
+from aero.models.configuration import AeroConfig
+from aero.models.decoder import AeroModel, AeroPreTrainedModel
+from aero.models.loss import IGNORED, next_token_loss
+from aero.models.outputs import AeroCausalLMOutput, AeroModelOutput
+from aero.nn import Linear
+
+
+class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-call]
+    """An AERO language model: decoder, head, loss and entropy penalty.
+
+    Args:
+        config: the network and the training of its own parts.
+
+    Example:
+        >>> import torch
+        >>> model = AeroForCausalLM(AeroConfig.from_label("EReg(SM(t)+ScFuFFN)", model="tiny"))
+        >>> tokens = torch.randint(256, (2, 32))
+        >>> output = model(tokens, labels=tokens)
+        >>> output.logits.shape, output.loss.dim(), output.entropy_loss.dim()
+        (torch.Size([2, 32, 256]), 0, 0)
+    """
+
+    accepts_loss_kwargs = True
+    _tied_weights_keys = {"lm_head.weight": "transformer.wte.weight"}  # noqa: RUF012
+
+    def __init__(self, config: AeroConfig) -> None:
+        super().__init__(config)
+        self.transformer = AeroModel(config)
+        spec = config.spec
+        self.lm_head = Linear(spec.width, spec.vocab_size, bias=False)
+        self.is_entropy_regularized = spec.entropy_regularized
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    @can_return_tuple  # type: ignore[untyped-decorator]
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        num_items_in_batch: int | Tensor | None = None,
+    ) -> AeroCausalLMOutput:
+        """Logits, and with labels the losses.
+
+        In training `loss` is ``lm_loss + entropy_weight * w * entropy_loss``. ``w`` is 1, except
+        with ``"query_mean"`` and `num_items_in_batch`: there a mean over part of an optimizer step
+        counts with that part's share of the predicted tokens. In evaluation `loss` is `lm_loss`.
+
+        Args:
+            input_ids: [B, T] token ids; or give `inputs_embeds`.
+            attention_mask: as in `AeroModel.forward`. Padding tokens enter no statistic and no
+                penalty.
+            position_ids: as in `AeroModel.forward`.
+            past_key_values: as in `AeroModel.forward`.
+            inputs_embeds: as in `AeroModel.forward`.
+            labels: [B, T], the tokens themselves (they are shifted here), -100 where not counted.
+            use_cache: as in `AeroModel.forward`, but by default none with labels.
+            output_attentions: as in `AeroModel.forward`.
+            output_hidden_states: as in `AeroModel.forward`.
+            logits_to_keep: compute logits for the last so many tokens, or at these indices; 0
+                means all.
+            num_items_in_batch: predicted tokens of the whole optimizer step (all micro-batches
+                and processes); then `lm_loss` is the sum over this call divided by it.
+        """
+        if use_cache is None and labels is not None:
+            use_cache = False  # a loss needs none, and filling it copies every key and value
+        outputs: AeroModelOutput = self.transformer(
+            input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            output_attentions=output_attentions,
+            output_hidden_states=output_hidden_states,
+            return_dict=True,
+        )
+        hidden = outputs.last_hidden_state
+        assert hidden is not None and outputs.entropies is not None
+        if isinstance(logits_to_keep, Tensor):
+            hidden = hidden[:, logits_to_keep]
+        elif logits_to_keep:
+            hidden = hidden[:, -logits_to_keep:]
+        logits = self.lm_head(hidden)
+
+        loss = lm_loss = entropy_loss = None
+        if labels is not None:
+            loss = lm_loss = next_token_loss(logits, labels, num_items_in_batch)
+            if self.is_entropy_regularized:
+                entropy_loss = self._entropy_loss(outputs.entropies, attention_mask)
+                if self.training:
+                    weight = self._penalty_weight(labels, num_items_in_batch)
+                    loss = lm_loss + weight * entropy_loss
+        return AeroCausalLMOutput(
+            loss=loss,
+            lm_loss=lm_loss,
+            entropy_loss=entropy_loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+            entropies=outputs.entropies,
+        )
+
+    def head_temperatures(self) -> list[npt.NDArray[np.float32]] | None:
+        """The temperatures of every layer, L arrays [H, T]; None for networks without."""
+        spec = self.config.spec
+        if spec.temperature == "none":
+            return None
+        shape = (spec.num_heads, spec.context_length)
+        temperatures = []
+        for block in self.transformer.blocks():
+            assert block.attn.temperature is not None
+            values = block.attn.temperature().detach().float().cpu().numpy()
+            if values.ndim == 1:
+                values = values[:, None]
+            temperatures.append(np.broadcast_to(values, shape).copy())
+        return temperatures
+
+    def head_thresholds(self) -> npt.NDArray[np.float32] | None:
+        """The learned thresholds as fractions of the maximal entropy, [L, H]; None without."""
+        if not self.is_entropy_regularized:
+            return None
+        return self._thresholds().detach().float().cpu().numpy()
+
+    def _thresholds(self) -> Tensor:
+        thresholds = [block.attn.entropy_threshold for block in self.transformer.blocks()]
+        return torch.stack(cast("list[Tensor]", thresholds))
+
+    def _entropy_loss(self, entropies: tuple[Tensor, ...], attention_mask: Tensor | None) -> Tensor:
+        config = self.config
+        row_mask = visible_keys = context_length = None
+        if attention_mask is not None and attention_mask.dim() == 2:
+            row_mask = attention_mask[:, -entropies[0].shape[-1] :].bool()
+        if config.max_entropy == "log_context":
+            context_length = self.transformer.context_length
+        elif attention_mask is not None:
+            visible_keys = _visible_keys(attention_mask, entropies[0].shape[-1])
+        return ops.entropy_regularization(
+            entropies,
+            self._thresholds(),
+            margin=config.tolerance_margin,
+            max_entropy=config.max_entropy,  # type: ignore[arg-type]
+            visible_keys=visible_keys,
+            row_mask=row_mask,
+            context_length=context_length,
+            reduction=config.entropy_reduction,  # type: ignore[arg-type]
+        )
+
+    def _penalty_weight(
+        self, labels: Tensor, num_items_in_batch: int | Tensor | None
+    ) -> float | Tensor:
+        weight = self.config.entropy_weight
+        if num_items_in_batch is None or self.config.entropy_reduction == "position_sum":
+            return weight
+        return weight * labels[:, 1:].ne(IGNORED).sum() / num_items_in_batch
+
+
+def _visible_keys(attention_mask: Tensor, num_tokens: int) -> Tensor:
+    """How many keys each query sees, [B, T]."""
+    if attention_mask.dim() == 4:
+        return attention_mask[:, 0].sum(dim=-1)
+    return attention_mask.long().cumsum(dim=-1)[:, -num_tokens:]
