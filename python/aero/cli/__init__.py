@@ -1,4 +1,4 @@
-"""The command line: `aero train | evaluate | analyze | report | info` and `aero cost show`.
+"""The command line: `aero train | evaluate | analyze | report | info` and `aero cost`.
 
 Each command imports what it needs when it runs: help and `aero cost` start without torch. Bad input
 ends with one line on standard error and exit code 2, an interrupt with 130; anything else is a
@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
-from aero.train.errors import StopRequestedError, TrainingError
+from aero.cli.cost import cost
+from aero.cli.errors import note, one_line_errors
+from aero.train.errors import TrainingError
 
 app = typer.Typer(
     name="aero",
@@ -25,7 +26,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
 )
-cost = typer.Typer(help="What one private forward pass costs.", no_args_is_help=True)
 app.add_typer(cost, name="cost", rich_help_panel=None)
 
 
@@ -66,7 +66,7 @@ def train(
     ] = False,
 ) -> None:
     """Trains one or several networks; interrupted, the same command resumes."""
-    with _one_line_errors():
+    with one_line_errors():
         from aero.train.planning import plan_runs
         from aero.train.recipe_files import load_recipe
 
@@ -88,7 +88,7 @@ def train(
             return
         from aero.train.runs import train_runs
 
-        train_runs(plan, cache_dir=cache_dir, say=_note)
+        train_runs(plan, cache_dir=cache_dir, say=note)
 
 
 @app.command()
@@ -102,7 +102,7 @@ def evaluate(
     ] = None,
 ) -> None:
     """Measures perplexity and bits per byte on the validation split."""
-    with _one_line_errors():
+    with one_line_errors():
         from aero.train.run_results import evaluate_run
 
         for run in _trained(runs):
@@ -119,7 +119,7 @@ def analyze(
     windows: Annotated[int, typer.Option(help="Validation windows to average over.")] = 64,
 ) -> None:
     """Measures the attention entropies of trained networks."""
-    with _one_line_errors():
+    with one_line_errors():
         from aero.train.run_results import analyze_run
 
         if windows < 1:
@@ -142,7 +142,7 @@ def report(
     ] = None,
 ) -> None:
     """Compares trained networks in report.html, report.md, report.json and PNG figures."""
-    with _one_line_errors(ValueError, OSError):
+    with one_line_errors(ValueError, OSError):
         import shlex
         import sys
 
@@ -159,8 +159,8 @@ def report(
 @app.command()
 def info(as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False) -> None:
     """Shows how aero was built and on what it runs."""
-    with _one_line_errors(ImportError):
-        from aero.train.machine import machine_facts
+    with one_line_errors(ImportError):
+        from aero.cli.machine_facts import machine_facts
 
         facts = machine_facts()
         if as_json:
@@ -169,25 +169,6 @@ def info(as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = Fal
         width = max(map(len, facts))
         for name, value in facts.items():
             typer.echo(f"{name:<{width}}  {value}")
-
-
-@cost.command()
-def show(
-    label: Annotated[str, typer.Argument(help="Network, such as 'SM+ScFuFFN'.")],
-    model: Annotated[str, typer.Option(help="Size preset.")] = "gpt2",
-    context_length: Annotated[int, typer.Option(help="T, tokens.")] = 128,
-    vocab_size: Annotated[int | None, typer.Option(help="V; default: the preset's.")] = None,
-    stack: Annotated[str, typer.Option(help="Protocol stack.")] = "spu-2024",
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
-) -> None:
-    """Bytes and flights of one private forward pass, by kind of operation and by layer."""
-    with _one_line_errors(ValueError):
-        from aero import mpc
-
-        found = mpc.simulate(
-            label, model=model, context_length=context_length, vocab_size=vocab_size, stack=stack
-        )
-        typer.echo(json.dumps(found.to_dict(), indent=2) if as_json else found.to_text())
 
 
 def _source(data: str) -> str:
@@ -209,39 +190,11 @@ def _trained(folders: list[Path]) -> Iterator[Path]:
         information = RunFolder(run).info()
         if len(runs) > 1 and information.get("status") == "diverged":
             step = (information.get("diverged") or {}).get("step")
-            _note(f"{run.name}: diverged at step {step}, left out")
+            note(f"{run.name}: diverged at step {step}, left out")
         else:
             yield run
-
-
-def _note(text: str) -> None:
-    typer.echo(text, err=True)
-
-
-@contextmanager
-def _one_line_errors(*expected: type[Exception]) -> Iterator[None]:
-    """Shows what the user can mend as one line; `expected` are further kinds that mean that."""
-    try:
-        yield
-    except StopRequestedError as error:
-        _end(str(error), code=130)
-    except KeyboardInterrupt:
-        _end("interrupted; run the same command again to continue", code=130)
-    except Exception as error:
-        if not isinstance(error, (TrainingError, *expected)):
-            raise
-        _end(" ".join(str(error).split()), code=2)
-
-
-def _end(message: str, *, code: int) -> NoReturn:
-    _note(f"aero: {message}")
-    raise typer.Exit(code)
 
 
 def main() -> None:
     """Entry point of the `aero` command."""
     app()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,5 @@
+"""`python -m aero.cli`."""
+
+from aero.cli import main
+
+main()

@@ -1,0 +1,36 @@
+"""How commands end: errors that the user can mend are one line, with exit code 2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+import typer
+
+from aero.train.errors import StopRequestedError, TrainingError
+
+
+def note(text: str) -> None:
+    """Writes a line to standard error; standard output is for results."""
+    typer.echo(text, err=True)
+
+
+@contextmanager
+def one_line_errors(*expected: type[Exception]) -> Iterator[None]:
+    """Shows what the user can mend as one line; `expected` are further kinds that mean that."""
+    try:
+        yield
+    except StopRequestedError as error:
+        _end(str(error), code=130)
+    except KeyboardInterrupt:
+        _end("interrupted; run the same command again to continue", code=130)
+    except Exception as error:
+        if not isinstance(error, (TrainingError, *expected)):
+            raise
+        _end(" ".join(str(error).split()), code=2)
+
+
+def _end(message: str, *, code: int) -> NoReturn:
+    note(f"aero: {message}")
+    raise typer.Exit(code)
