@@ -19,7 +19,7 @@ from aero.models.configuration import AeroConfig
 from aero.models.decoder import AeroModel, AeroPreTrainedModel
 from aero.models.loss import IGNORED, next_token_loss
 from aero.models.outputs import AeroCausalLMOutput, AeroModelOutput
-from aero.nn import Linear
+from aero.nn import FoldableNorm, Linear
 
 
 class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-call]
@@ -145,6 +145,18 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
         if not self.is_entropy_regularized:
             return None
         return self._thresholds().detach().float().cpu().numpy()
+
+    def norm_discrepancy(self) -> float | None:
+        """How far the last training batch was from the running statistics of foldable norms.
+
+        Returns:
+            The mean of ``|sqrt(v_batch / v_running) - 1|`` over all of them; None for networks
+            without foldable norm.
+        """
+        norms = [module for module in self.modules() if isinstance(module, FoldableNorm)]
+        if not norms:
+            return None
+        return float(torch.cat([norm.discrepancy for norm in norms]).mean())
 
     def _thresholds(self) -> Tensor:
         thresholds = [block.attn.entropy_threshold for block in self.transformer.blocks()]

@@ -19,10 +19,10 @@ _ARCHITECTURE_KEYS = {
     for name in ArchitectureSpec.from_label("SM", model="mini").to_dict()
 }
 
-# Keys that `transformers` itself writes to or passes for every configuration.
+# Keys that `transformers` itself writes to or passes for every configuration, besides private ones
+# with a leading underscore.
 _FOREIGN_KEYS = frozenset(
     {
-        "_name_or_path",
         "attn_implementation",
         "auto_map",
         "experts_implementation",
@@ -224,7 +224,7 @@ def _without_aliases(arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _check_known(key: str) -> None:
     own = {field.name for field in fields(AeroConfig)}
-    if key in _FOREIGN_KEYS or key in own:
+    if key in _FOREIGN_KEYS or key in own or key.startswith("_"):
         return
     known = sorted({*own, *_ARCHITECTURE_KEYS.values(), *AeroConfig.attribute_map})
     nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.0)[0]
