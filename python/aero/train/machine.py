@@ -1,4 +1,4 @@
-"""Build, versions, machine and commit: what `aero info` shows and `run.json` records."""
+"""The machine, the versions and the commit of a run, and how a process settles in on them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,8 @@ from pathlib import Path
 import torch
 
 import aero
-from aero import ops as ops  # loads the operator library
-from aero._core import build_info, cpu_features
-from aero._library import TORCH_TARGET_VERSION, cpu_isa, library_path
 
-__all__ = ["git_commit", "hardware", "machine_facts", "package_versions", "settle_in"]
+__all__ = ["git_commit", "hardware", "package_versions", "settle_in"]
 
 _PACKAGES = ("torch", "transformers", "accelerate", "tokenizers", "numpy")
 
@@ -83,31 +80,3 @@ def git_commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return result.stdout.strip()
-
-
-def machine_facts() -> dict[str, str]:
-    """Returns how aero was built and what it runs on, by name.
-
-    Example:
-        >>> "cpu" in machine_facts()
-        True
-    """
-    build = build_info()
-    versions = package_versions()
-    cuda = "no"
-    if torch.cuda.is_available():
-        cuda = f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
-    facts = {
-        "aero": versions["aero"],
-        "commit": git_commit() or "not a git checkout",
-        "python": versions["python"],
-        "torch": torch.__version__,
-        "TORCH_TARGET_VERSION": ".".join(map(str, TORCH_TARGET_VERSION)),
-        "operator library": str(library_path()),
-        "compiler": f"{build['compiler']}, {build['build_type']}",
-        "cpu": hardware(),
-        "cpu isa": cpu_isa(),
-        "cpu features": " ".join(cpu_features()),
-        "cuda": cuda,
-    }
-    return facts | {name: versions[name] for name in _PACKAGES if name != "torch"}

@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from aero.models import AeroForCausalLM
-from aero.nn import FoldableNorm
 from aero.train.divergence import NonFinite, find_first_non_finite
 from aero.train.perplexity import HeldOutLoss, measure_loss
 from aero.train.prepared_data import PreparedData
@@ -166,7 +164,7 @@ class RunCallback(TrainerCallback):
             context_length=context,
             batch_tokens=recipe.evaluation.batch_tokens,
         )
-        self._recorder.write_validation(step, measured, norm_discrepancy(self._model()))
+        self._recorder.write_validation(step, measured, self._model().norm_discrepancy())
         return measured
 
     def checkpoint_state(self) -> dict[str, Any]:
@@ -246,14 +244,6 @@ def head_entropies(model: AeroForCausalLM, ids: torch.Tensor) -> NDArray[np.floa
     heads = torch.stack([layer.double().mean(dim=(0, 2)) for layer in entropies])
     values: NDArray[np.float64] = heads.cpu().numpy()
     return values
-
-
-def norm_discrepancy(model: nn.Module) -> float | None:
-    """Returns the mean distance of batch from running statistics; None without foldable norms."""
-    norms = [module for module in model.modules() if isinstance(module, FoldableNorm)]
-    if not norms:
-        return None
-    return float(torch.cat([norm.discrepancy for norm in norms]).mean())
 
 
 def _due(step: int, every: int) -> bool:

@@ -187,7 +187,7 @@ def test_a_saved_tokenizer_can_be_used_again(data, tmp_path):
 def test_a_tokenizer_larger_than_the_vocabulary_is_refused(data, tmp_path):
     first = prepare(data, tmp_path / "first")
     smaller = replace(data, vocabulary=300, tokenizer=str(first.folder / "tokenizer"))
-    with pytest.raises(TrainingError, match=r"has 320 tokens, more than data.vocabulary = 300"):
+    with pytest.raises(TrainingError, match=r"has \d+ tokens, more than data.vocabulary = 300"):
         prepare(smaller, tmp_path / "second")
 
 

@@ -78,7 +78,7 @@ def test_losses_and_gradients_do_not_depend_on_the_micro_batch(accumulation, red
             per_device_train_batch_size=8 // steps,
             gradient_accumulation_steps=steps,
         )
-        trainer._on_losses = lambda *parts: shares.append([float(part) for part in parts])
+        trainer._on_losses = lambda *parts: shares.append([part.item() for part in parts])
         trainer.create_optimizer()
         step = trainer.optimizer.step
         trainer.optimizer.step = lambda *a, **k: (
