@@ -122,6 +122,12 @@ MatmulShape tile(const MatmulShape& shape, std::int64_t limit_bytes) {
   return {share(m), std::clamp<std::int64_t>(inner_step, 1, k), share(n)};
 }
 
+// cheetah_dot.cc encrypts the factor with fewer polynomials, the left one on a tie; its holder
+// sends `up`, the other one evaluates and sends `down`.
+std::size_t encryptor(const MatmulPlan& plan) {
+  return plan.num_blocks[0] <= plan.num_blocks[2] ? kClient : kServer;
+}
+
 }  // namespace
 
 MatmulPlan plan_matmul(const MatmulShape& shape) {
@@ -134,17 +140,19 @@ MatmulPlan plan_matmul(const MatmulShape& shape) {
 Cost plaintext_product(const MatmulShape& shape) {
   const MatmulPlan plan = plan_matmul(shape);
   const auto [b0, b1, b2] = plan.num_blocks;
-  // cheetah_dot.cc encrypts the factor with fewer polynomials, the left one on a tie; its holder
-  // sends `up`, the other one evaluates and sends `down`.
-  const std::size_t encryptor = b0 <= b2 ? kClient : kServer;
+  const std::size_t sender = encryptor(plan);
   Cost cost;
-  cost.sent_bytes[encryptor] = static_cast<double>(std::min(b0, b2) * b1) * kUpBytes;
-  cost.sent_bytes[1 - encryptor] = static_cast<double>(plan.responses) * kDownBytes;
+  cost.sent_bytes[sender] = static_cast<double>(std::min(b0, b2) * b1) * kUpBytes;
+  cost.sent_bytes[1 - sender] = static_cast<double>(plan.responses) * kDownBytes;
   cost.flights = 2;
   cost.ct_pt_products = static_cast<double>(b0) * static_cast<double>(b1) * static_cast<double>(b2);
   cost.plaintext_encodings = static_cast<double>(std::max(b0, b2) * b1);
   cost.automorphisms = static_cast<double>(plan.automorphisms);
   return cost;
+}
+
+std::size_t product_encryptor(const Stack& stack, const MatmulShape& shape) {
+  return encryptor(plan_matmul(tile(shape, stack.matmul_tile_bytes)));
 }
 
 Cost matmul(const Stack& stack, const MatmulShape& shape, RightFactor right) {

@@ -33,6 +33,10 @@ MatmulPlan plan_matmul(const MatmulShape& shape);
 // Left factor known to the client, right factor to the server: one plaintext x ciphertext product.
 Cost plaintext_product(const MatmulShape& shape);
 
+// Which party's factor travels encrypted in the first tile of such a product, which stands for all;
+// the other party evaluates.
+std::size_t product_encryptor(const Stack& stack, const MatmulShape& shape);
+
 enum class RightFactor : std::uint8_t { kShared, kServerPrivate };
 
 // Left factor secret-shared, tiled by the stack's memory limit; without the truncation.

@@ -1,0 +1,98 @@
+#include "csrc/mpc/latency.h"
+
+#include <cmath>
+#include <stdexcept>
+#include <variant>
+
+namespace aero::mpc {
+namespace {
+
+// Far from the 292 years that 64 bits hold.
+constexpr double kYearSeconds = 365.0 * 86400;
+
+Nanoseconds whole_nanoseconds(double seconds) {
+  if (!(seconds <= kYearSeconds))
+    throw std::invalid_argument(
+        "latency: an operation takes more than a year; choose a faster network or smaller sizes");
+  return static_cast<Nanoseconds>(std::nearbyint(seconds * 1e9));
+}
+
+struct Placing {
+  const Stack& stack;
+
+  Placement operator()(const WeightProduct& product) const {
+    return {stack.private_weights ? evaluator(product.shape) : Evaluator::kBoth, false};
+  }
+  Placement operator()(const EmbeddingShape& shape) const {
+    if (stack.client_one_hot)
+      return {evaluator({shape.tokens, shape.vocab_size, shape.width}), false};
+    const MatmulShape one_row = {1, shape.vocab_size, shape.width};
+    return {stack.private_weights ? evaluator(one_row) : Evaluator::kBoth, true};
+  }
+  template <class Shape>
+  Placement operator()(const Shape&) const {
+    return {};
+  }
+
+  // Of the first tile, which stands for all.
+  Evaluator evaluator(const MatmulShape& shape) const {
+    const std::size_t encryptor = product_encryptor(stack, shape);
+    return encryptor == kClient ? Evaluator::kServer : Evaluator::kClient;
+  }
+};
+
+}  // namespace
+
+Placement placement(const Stack& stack, const OperationShape& shape) {
+  return std::visit(Placing{stack}, shape);
+}
+
+OperationTime operation_time(const Cost& cost, const Placement& placement,
+                             const NetworkProfile& network, const ComputeProfile& compute) {
+  const double product_seconds =
+      placement.token_by_token ? compute.embedding_product_seconds : compute.ct_pt_product_seconds;
+  const double homomorphic = cost.ct_pt_products * product_seconds +
+                             cost.plaintext_encodings * compute.plaintext_encoding_seconds +
+                             cost.automorphisms * compute.automorphism_seconds +
+                             cost.elementwise_ciphertexts * compute.elementwise_ciphertext_seconds;
+  // Both parties work through every OT.
+  const double transfers = cost.ots * compute.ot_seconds;
+  const std::array<double, 2> shares = {
+      placement.evaluator == Evaluator::kClient ? 1.0 : 0.0,
+      placement.evaluator == Evaluator::kServer ? 1.0 : 0.0,
+  };
+  const std::array<double, 2> slowdown = {compute.client_slowdown, 1.0};
+  const std::array<double, 2> mbps = {network.uplink_mbps, network.downlink_mbps};
+  OperationTime time;
+  for (const std::size_t party : {kClient, kServer}) {
+    const double share = placement.evaluator == Evaluator::kBoth ? 0.5 : shares[party];
+    time.compute[party] = whole_nanoseconds((homomorphic * share + transfers) * slowdown[party] /
+                                            static_cast<double>(compute.threads));
+    time.transfer[party] = whole_nanoseconds(cost.sent_bytes[party] * 8 / (mbps[party] * 1e6));
+  }
+  time.flights =
+      whole_nanoseconds(cost.flights * (network.round_trip_seconds / 2 + network.software_seconds));
+  return time;
+}
+
+Nanoseconds added(Nanoseconds total, Nanoseconds more) {
+  Nanoseconds sum = 0;
+  if (__builtin_add_overflow(total, more, &sum))
+    throw std::invalid_argument(
+        "latency: the operations take more than 292 years together; choose a faster network or "
+        "smaller sizes");
+  return sum;
+}
+
+Nanoseconds closed_form(const CostReport& report, const Stack& stack, const NetworkProfile& network,
+                        const ComputeProfile& compute) {
+  Nanoseconds total = 0;
+  for (std::size_t i = 0; i < report.operations.size(); ++i) {
+    const OperationTime time = operation_time(
+        report.operation_costs[i], placement(stack, report.operations[i].shape), network, compute);
+    total = added(total, time.alone(network.full_duplex));
+  }
+  return total;
+}
+
+}  // namespace aero::mpc

@@ -1,0 +1,173 @@
+#include "csrc/mpc/profiles.h"
+
+#include <algorithm>
+#include <array>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <variant>
+
+#include "csrc/spec/nearest_word.h"
+
+namespace aero::mpc {
+namespace {
+
+using spec::FieldValue;
+
+template <class Profile>
+struct Field {
+  std::string_view name;
+  std::variant<bool Profile::*, std::int64_t Profile::*, double Profile::*> member;
+  double smallest = 0;  // of numbers
+  double largest = 0;
+};
+
+// From 1 kbit/s to 1 Tbit/s, waits of up to an hour: beyond lie typing errors.
+constexpr std::array kNetworkFields{
+    Field<NetworkProfile>{"uplink_mbps", &NetworkProfile::uplink_mbps, 1e-3, 1e6},
+    Field<NetworkProfile>{"downlink_mbps", &NetworkProfile::downlink_mbps, 1e-3, 1e6},
+    Field<NetworkProfile>{"round_trip_seconds", &NetworkProfile::round_trip_seconds, 0, 3600},
+    Field<NetworkProfile>{"software_seconds", &NetworkProfile::software_seconds, 0, 3600},
+    Field<NetworkProfile>{"full_duplex", &NetworkProfile::full_duplex},
+};
+
+constexpr std::array kComputeFields{
+    Field<ComputeProfile>{"threads", &ComputeProfile::threads, 1, 4096},
+    Field<ComputeProfile>{"ct_pt_product_seconds", &ComputeProfile::ct_pt_product_seconds, 0, 60},
+    Field<ComputeProfile>{"embedding_product_seconds", &ComputeProfile::embedding_product_seconds,
+                          0, 60},
+    Field<ComputeProfile>{"plaintext_encoding_seconds", &ComputeProfile::plaintext_encoding_seconds,
+                          0, 60},
+    Field<ComputeProfile>{"automorphism_seconds", &ComputeProfile::automorphism_seconds, 0, 60},
+    Field<ComputeProfile>{"elementwise_ciphertext_seconds",
+                          &ComputeProfile::elementwise_ciphertext_seconds, 0, 60},
+    Field<ComputeProfile>{"ot_seconds", &ComputeProfile::ot_seconds, 0, 60},
+    Field<ComputeProfile>{"client_slowdown", &ComputeProfile::client_slowdown, 1e-3, 1e3},
+};
+
+template <class Profile>
+struct Named {
+  std::string_view name;
+  Profile profile;
+};
+
+constexpr std::array kNetworks{
+    Named<NetworkProfile>{"paper-testbed", {}},
+    Named<NetworkProfile>{"lan-1gbps", {1000, 1000, 0.5e-3, 0, true}},
+    Named<NetworkProfile>{"wan-400mbps", {400, 400, 4e-3, 0, true}},
+    Named<NetworkProfile>{"wan-100mbps", {100, 100, 80e-3, 0, true}},
+};
+
+constexpr std::array kComputers{
+    Named<ComputeProfile>{"paper-testbed", {}},
+    Named<ComputeProfile>{"none", {32, 0, 0, 0, 0, 0, 0, 1}},
+};
+
+template <class Entries>
+std::vector<std::string_view> names_of(const Entries& entries) {
+  std::vector<std::string_view> names;
+  names.reserve(std::size(entries));
+  for (const auto& entry : entries) names.push_back(entry.name);
+  return names;
+}
+
+template <class Entries>
+auto find_profile(const Entries& entries, std::string_view what, std::string_view name) {
+  for (const auto& entry : entries)
+    if (entry.name == name) return entry.profile;
+  throw std::invalid_argument("latency: " + std::string(what) + " must be " +
+                              spec::quoted_list(names_of(entries)) + ", got " + spec::quoted(name));
+}
+
+template <class Profile>
+[[noreturn]] void fail(const Field<Profile>& field, const std::string& expected,
+                       const FieldValue& value) {
+  throw std::invalid_argument("latency: " + std::string(field.name) + " must be " + expected +
+                              ", got " + spec::shown(value));
+}
+
+template <class Profile>
+void set_field(Profile& profile, const Field<Profile>& field, const FieldValue& value) {
+  const auto range = [&] {
+    return " from " + spec::shown(field.smallest) + " to " + spec::shown(field.largest);
+  };
+  const auto inside = [&](auto number) {
+    const auto real = static_cast<double>(number);
+    return real >= field.smallest && real <= field.largest;
+  };
+  std::visit(
+      [&](auto member) {
+        using Content = std::decay_t<decltype(profile.*member)>;
+        const auto* flag = std::get_if<bool>(&value);
+        const auto* integer = std::get_if<std::int64_t>(&value);
+        const auto* real = std::get_if<double>(&value);
+        if constexpr (std::is_same_v<Content, bool>) {
+          if (flag == nullptr) fail(field, "True or False", value);
+          profile.*member = *flag;
+        } else if constexpr (std::is_same_v<Content, std::int64_t>) {
+          if (integer == nullptr || !inside(*integer)) fail(field, "an integer" + range(), value);
+          profile.*member = *integer;
+        } else {
+          const bool number = integer != nullptr ? inside(*integer) : real && inside(*real);
+          if (!number) fail(field, "a number" + range(), value);
+          profile.*member = integer != nullptr ? static_cast<double>(*integer) : *real;
+        }
+      },
+      field.member);
+}
+
+template <class Profile, class Fields>
+spec::FieldValues values_of(const Profile& profile, const Fields& fields) {
+  spec::FieldValues values;
+  for (const auto& field : fields)
+    std::visit([&](auto member) { values.emplace_back(field.name, profile.*member); },
+               field.member);
+  return values;
+}
+
+template <class Profile, class Fields>
+Profile changed(Profile profile, const Fields& fields, std::string_view what,
+                const spec::FieldValues& values) {
+  for (const auto& [name, value] : values) {
+    const auto* field =
+        std::find_if(fields.begin(), fields.end(), [&](const auto& f) { return f.name == name; });
+    if (field == fields.end())
+      throw std::invalid_argument("latency: " + std::string(what) + " has no field " +
+                                  spec::quoted(name) + "; did you mean " +
+                                  spec::quoted(spec::nearest_word(name, names_of(fields))) + "?");
+    set_field(profile, *field, value);
+  }
+  return profile;
+}
+
+}  // namespace
+
+std::vector<std::string_view> network_names() { return names_of(kNetworks); }
+
+std::vector<std::string_view> compute_names() { return names_of(kComputers); }
+
+NetworkProfile network_profile(std::string_view name) {
+  return find_profile(kNetworks, "network", name);
+}
+
+ComputeProfile compute_profile(std::string_view name) {
+  return find_profile(kComputers, "compute", name);
+}
+
+spec::FieldValues field_values(const NetworkProfile& network) {
+  return values_of(network, kNetworkFields);
+}
+
+spec::FieldValues field_values(const ComputeProfile& compute) {
+  return values_of(compute, kComputeFields);
+}
+
+NetworkProfile with_fields(NetworkProfile network, const spec::FieldValues& values) {
+  return changed(network, kNetworkFields, "a network", values);
+}
+
+ComputeProfile with_fields(ComputeProfile compute, const spec::FieldValues& values) {
+  return changed(compute, kComputeFields, "a compute profile", values);
+}
+
+}  // namespace aero::mpc
