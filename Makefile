@@ -15,6 +15,10 @@ CPP_TESTS := $(shell find tests/cpp -name '*.cpp' -o -name '*.h')
 PIP       := $(BIN)/python -m pip install --disable-pip-version-check
 DEMO_LABELS := SM+LN+G SM+ScFuFFN "EReg(SM(t)+ScFuFFN)" SM+FN+ScFuFFN SM+FN+R
 
+# An editable install knows the Python files by name, so it is renewed when the list of them changes.
+PYTHON_FILES := $(sort $(shell find python/aero -name '*.py'))
+$(shell mkdir -p build && echo '$(PYTHON_FILES)' | cmp -s - build/python_files || echo '$(PYTHON_FILES)' > build/python_files)
+
 .PHONY: help demo test build lint bench notebooks clean
 .DEFAULT_GOAL := help
 
@@ -53,7 +57,7 @@ $(VENV)/.tools:
 	$(PIP) "scikit-build-core>=1.0,<2" "pybind11>=3.0,<4" "ninja>=1.11,<2"
 	@touch $@
 
-$(VENV)/.built: $(VENV)/.tools $(NATIVE)
+$(VENV)/.built: $(VENV)/.tools $(NATIVE) build/python_files
 	@echo "==> building the native code"
 	@mkdir -p build
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) --verbose --no-build-isolation --no-deps --editable . \
