@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from aero.models import AeroForCausalLM
@@ -156,6 +157,7 @@ class RunCallback(TrainerCallback):
         """Measures the validation loss and writes it down."""
         recipe = self._recipe
         context = recipe.model.context_length
+        _share_buffers(self._model())
         measured = measure_loss(
             self._model(),
             self._data.validation,
@@ -244,6 +246,13 @@ def head_entropies(model: AeroForCausalLM, ids: torch.Tensor) -> NDArray[np.floa
     heads = torch.stack([layer.double().mean(dim=(0, 2)) for layer in entropies])
     values: NDArray[np.float64] = heads.cpu().numpy()
     return values
+
+
+def _share_buffers(model: nn.Module) -> None:
+    """Gives all processes the running statistics of the first, which is what checkpoints hold."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        for buffer in model.buffers():
+            torch.distributed.broadcast(buffer, src=0)
 
 
 def _due(step: int, every: int) -> bool:

@@ -14,7 +14,8 @@ from aero.models import AeroForCausalLM
 from aero.train.errors import TrainingError
 from aero.train.machine import settle_in
 from aero.train.perplexity import HeldOutLoss, measure_loss
-from aero.train.prepared_data import PreparedData, open_prepared_data
+from aero.train.prepared_data import PreparedData, open_prepared_data, prepare_data
+from aero.train.recipe import DataSection
 from aero.train.run_folder import RunFolder, finite_or_null
 from aero.train.windows import validation_windows
 
@@ -161,5 +162,19 @@ def _opened(folder: RunFolder) -> tuple[AeroForCausalLM, PreparedData]:
         raise TrainingError(f"{folder.model} cannot be loaded: {error}") from error
     if torch.cuda.is_available():
         model = model.cuda()
-    context = model.config.spec.context_length
-    return model, open_prepared_data(info["corpus"]["folder"], context_length=context)
+    return model, _corpus_of(folder, info, model.config.spec.context_length)
+
+
+def _corpus_of(folder: RunFolder, info: dict[str, Any], context_length: int) -> PreparedData:
+    """Opens the corpus of a run, or tokenizes it again if its files are gone."""
+    tokens = Path(info["corpus"]["folder"])
+    if (tokens / "manifest.json").exists():
+        return open_prepared_data(tokens, context_length=context_length)
+    section = DataSection(**folder.config()["data"])
+    data = prepare_data(section, cache_dir=tokens.parent, context_length=context_length)
+    if data.manifest["sha256"] != info["corpus"]["sha256"]:
+        raise TrainingError(
+            f"{folder.path}: its token files {tokens} are gone and {section.source} has changed "
+            "since, so they cannot be made again; train anew into another --output"
+        )
+    return data

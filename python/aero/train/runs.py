@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,7 +57,7 @@ def train_runs(plan: Sequence[PlannedRun], *, cache_dir: str | Path, say: Any = 
         cache_dir=cache_dir,
         context_length=todo[0].recipe.model.context_length,
     )
-    done = sum(checkpoint_step(run.checkpoint) for run in todo if run.checkpoint is not None)
+    done = sum(map(_steps_done, todo))
     total = sum(run.recipe.steps for run in todo)
     with StopRequest() as stop, progress_bar("training", total, "step", initial=done) as bar:
         for number, run in enumerate(todo, start=1):
@@ -71,8 +72,11 @@ def train_runs(plan: Sequence[PlannedRun], *, cache_dir: str | Path, say: Any = 
                     bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
                 bar.update(1)
 
+            expected = bar.n + run.recipe.steps - _steps_done(run)
             with disk_errors("the run", run.folder.path, "run the same command again"):
                 ending = _train_one(run, data, stop, advance)
+            # A run that diverged leaves less to do.
+            bar.total = total = round(total - (expected - bar.n))
             if ending:
                 bar.clear()
                 say(f"{run.name}: {ending}")
@@ -109,6 +113,10 @@ def build_model(run: PlannedRun, **token_ids: int | None) -> AeroForCausalLM:
     return AeroForCausalLM(model_config(run, **token_ids))
 
 
+def _steps_done(run: PlannedRun) -> int:
+    return 0 if run.checkpoint is None else checkpoint_step(run.checkpoint)
+
+
 def _train_one(run: PlannedRun, data: PreparedData, stop: StopRequest, advance: Any) -> str | None:
     """Trains one network; returns what is remarkable about its end, None if nothing is."""
     transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
@@ -117,7 +125,7 @@ def _train_one(run: PlannedRun, data: PreparedData, stop: StopRequest, advance: 
     mark = data.tokenizer.eos_token_id
     model = build_model(run, bos_token_id=mark, eos_token_id=mark)
     arguments = _training_arguments(run)
-    first_step = 0 if run.checkpoint is None else checkpoint_step(run.checkpoint)
+    first_step = _steps_done(run)
     if arguments.should_save:
         _open_folder(run, data, first_step)
     recorder = RunRecorder(
@@ -264,6 +272,8 @@ def _open_folder(run: PlannedRun, data: PreparedData, first_step: int) -> None:
     folder.path.mkdir(parents=True, exist_ok=True)
     folder.checkpoints.mkdir(exist_ok=True)
     folder.remove_results()
+    if first_step == 0:
+        shutil.rmtree(folder.tensorboard, ignore_errors=True)
     folder.remove_checkpoints_after(first_step)
     folder.write_config(run.config())
     folder.truncate_metrics(first_step if first_step else -1)

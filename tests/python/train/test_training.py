@@ -234,6 +234,21 @@ def test_the_analysis_is_of_the_trained_network(whole_runs):
     assert (folder.path / "analysis.npz").exists()
 
 
+def test_an_evaluation_makes_lost_token_files_again(tiny_recipe, tmp_path):
+    output, source = tmp_path / "runs", tmp_path / "source"
+    shutil.copytree(tiny_recipe.data.source, source)
+    recipe = replace(tiny_recipe, data=replace(tiny_recipe.data, source=str(source)))
+    run = plan_one(recipe, "SM+R", output)
+    train_runs([run], cache_dir=tmp_path / "cache", say=lambda text: None)
+    before = evaluate_run(run.folder.path)
+    shutil.rmtree(tmp_path / "cache")
+    assert evaluate_run(run.folder.path) == before
+    shutil.rmtree(tmp_path / "cache")
+    (source / "module_00.py").write_text("something else entirely\n")
+    with pytest.raises(TrainingError, match=r"are gone and .* has changed since"):
+        evaluate_run(run.folder.path)
+
+
 def test_a_folder_without_a_trained_network_is_refused(tmp_path):
     with pytest.raises(TrainingError, match="is no run folder"):
         evaluate_run(tmp_path)
