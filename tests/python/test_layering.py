@@ -21,9 +21,12 @@ MAY_INCLUDE = {
     "kernels": ("kernels/",),
     "csrc/spec": ("csrc/spec/",),
     "csrc/mpc": ("csrc/mpc/", "csrc/spec/"),
-    "csrc/bindings": ("csrc/bindings/", "csrc/spec/", "csrc/mpc/", "pybind11/"),
+    "csrc/fixed_point": ("csrc/fixed_point/",),
+    "csrc/bindings": (
+        "csrc/bindings/", "csrc/spec/", "csrc/mpc/", "csrc/fixed_point/", "pybind11/",
+    ),
     "csrc/torch_ops": ("csrc/torch_ops/", "kernels/", "torch/"),
-}
+}  # fmt: skip
 SYSTEM_HEADERS = {"immintrin.h", "cpuid.h"}
 
 # Python room -> rooms of the package it may import.
