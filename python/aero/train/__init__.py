@@ -1,6 +1,10 @@
 """Training: recipes, corpora, the Hugging Face Trainer, run folders.
 
 Everything loads on first use, so that reading a recipe does not import torch.
+
+    recipe = load_recipe("demo", settings=["training.tokens=100_000"])
+    train_runs(plan_runs(recipe, ["SM+ScFuFFN"], [0], output="runs"), cache_dir="runs/corpora")
+    evaluate_run("runs/sm-scfuffn-seed0").perplexity
 """
 
 from __future__ import annotations
@@ -10,10 +14,17 @@ from typing import Any
 
 # Public name -> module that defines it.
 _EXPORTS = {
+    "AeroTrainer": "aero.train.trainer",
     "Recipe": "aero.train.recipe",
     "TrainingError": "aero.train.errors",
+    "analyze_run": "aero.train.run_results",
+    "evaluate_run": "aero.train.run_results",
     "load_recipe": "aero.train.recipe_files",
+    "measure_loss": "aero.train.perplexity",
+    "plan_runs": "aero.train.planning",
+    "prepare_data": "aero.train.prepared_data",
     "recipe_names": "aero.train.recipe_files",
+    "train_runs": "aero.train.runs",
 }
 
 __all__ = sorted(_EXPORTS)
