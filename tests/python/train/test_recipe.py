@@ -37,7 +37,7 @@ def test_languini_is_the_published_setting():
 def test_the_demo_trains_on_the_standard_library():
     recipe = load_recipe("demo")
     assert recipe.data.source == "stdlib"
-    assert recipe.training.tokens_per_step == 4096
+    assert recipe.training.tokens_per_step == 2048
     assert (recipe.model.context_length, recipe.data.vocabulary) == (128, 4096)
 
 
@@ -123,7 +123,7 @@ def test_settings_beat_the_config_file_which_beats_the_recipe(tmp_path):
     path.write_text("training: {tokens: 5, nan_policy: skip}\n")
     recipe = load_recipe("demo", config=path, settings=["training.tokens=7"])
     assert (recipe.training.tokens, recipe.training.nan_policy) == (7, "skip")
-    assert recipe.training.tokens_per_step == 4096
+    assert recipe.training.tokens_per_step == 2048
 
 
 def test_settings_of_one_label_hold_for_it_alone(tmp_path):
