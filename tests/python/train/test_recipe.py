@@ -37,8 +37,13 @@ def test_languini_is_the_published_setting():
 def test_the_demo_trains_on_the_standard_library():
     recipe = load_recipe("demo")
     assert recipe.data.source == "stdlib"
-    assert recipe.training.tokens_per_step == 2048
-    assert (recipe.model.context_length, recipe.data.vocabulary) == (128, 4096)
+    assert (recipe.model.context_length, recipe.data.vocabulary) == (128, 1024)
+
+
+def test_the_demo_balances_penalty_and_loss_as_the_paper_does():
+    demo, paper = load_recipe("demo"), load_recipe("codeparrot")
+    weights = [r.regularization.entropy_weight * r.training.tokens_per_step for r in (demo, paper)]
+    assert weights[0] == pytest.approx(weights[1])
 
 
 @pytest.mark.parametrize("name", recipe_names())
