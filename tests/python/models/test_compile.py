@@ -10,6 +10,7 @@ LABELS = [
     "SM+LN+G",
     "SM+FN+ScFuFFN",
     "SM+WNFFN(qk+ffn)",
+    "SM+SNFFN",
     "SM+LR(global)",
     "SOTA:SM+LN+R",
 ]
