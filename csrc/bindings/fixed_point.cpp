@@ -1,0 +1,242 @@
+// Fixed-point arithmetic for Python: functions from int64 arrays of ring elements to int64 arrays.
+// aero/fixed_point.py checks types and gives the functions their names and documentation.
+
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+#include <string>
+
+#include "csrc/bindings/bindings.h"
+#include "csrc/fixed_point/approximations.h"
+#include "csrc/fixed_point/arithmetic.h"
+#include "csrc/fixed_point/rows.h"
+#include "csrc/mpc/stacks.h"
+
+namespace py = pybind11;
+
+namespace aero::bindings {
+namespace {
+
+using fixed_point::Arithmetic;
+using fixed_point::Ring;
+using RingArray = py::array_t<std::int64_t, py::array::c_style | py::array::forcecast>;
+using RealArray = py::array_t<double, py::array::c_style | py::array::forcecast>;
+
+const Ring* ring_data(const RingArray& array) {
+  return reinterpret_cast<const Ring*>(array.data());
+}
+
+Ring* ring_data(RingArray& array) { return reinterpret_cast<Ring*>(array.mutable_data()); }
+
+RingArray like(const py::array& array) {
+  return RingArray(std::vector<py::ssize_t>(array.shape(), array.shape() + array.ndim()));
+}
+
+template <class Function>
+RingArray map_elements(const RingArray& x, const Function& function) {
+  RingArray y = like(x);
+  const Ring* in = ring_data(x);
+  Ring* out = ring_data(y);
+  const py::ssize_t count = x.size();
+  const py::gil_scoped_release release;
+  for (py::ssize_t i = 0; i < count; ++i) out[i] = function(in[i]);
+  return y;
+}
+
+RingArray encode(const Arithmetic& arithmetic, const RealArray& x) {
+  RingArray y = like(x);
+  std::transform(x.data(), x.data() + x.size(), ring_data(y),
+                 [&](double value) { return arithmetic.encode(value); });
+  return y;
+}
+
+RealArray decode(const Arithmetic& arithmetic, const RingArray& x) {
+  RealArray y(std::vector<py::ssize_t>(x.shape(), x.shape() + x.ndim()));
+  std::transform(ring_data(x), ring_data(x) + x.size(), y.mutable_data(),
+                 [&](Ring value) { return arithmetic.decode(value); });
+  return y;
+}
+
+RingArray product(Arithmetic& arithmetic, const RingArray& a, const RingArray& b, bool is_public) {
+  RingArray c = like(a);
+  const Ring* left = ring_data(a);
+  const Ring* right = ring_data(b);
+  Ring* out = ring_data(c);
+  const py::ssize_t count = a.size();
+  const py::gil_scoped_release release;
+  for (py::ssize_t i = 0; i < count; ++i)
+    out[i] =
+        is_public ? arithmetic.scaled(left[i], right[i]) : arithmetic.product(left[i], right[i]);
+  return c;
+}
+
+// a: [batch, rows, inner]; b: [batch, inner, columns], or batch 1 for the same in all.
+RingArray matmul(Arithmetic& arithmetic, const RingArray& a, const RingArray& b) {
+  const py::ssize_t batch = a.shape(0);
+  const py::ssize_t rows = a.shape(1);
+  const py::ssize_t inner = a.shape(2);
+  const py::ssize_t columns = b.shape(2);
+  RingArray c({batch, rows, columns});
+  const Ring* left = ring_data(a);
+  const Ring* right = ring_data(b);
+  Ring* out = ring_data(c);
+  const py::ssize_t right_step = b.shape(0) == 1 ? 0 : inner * columns;
+  const py::gil_scoped_release release;
+  for (py::ssize_t i = 0; i < batch; ++i)
+    fixed_point::matmul(arithmetic, rows, inner, columns, left + i * rows * inner,
+                        right + i * right_step, out + i * rows * columns);
+  return c;
+}
+
+RingArray softmax(Arithmetic& arithmetic, const RingArray& scores, const RingArray& live,
+                  const fixed_point::Softmax& settings) {
+  RingArray probabilities = like(scores);
+  const Ring* in = ring_data(scores);
+  const std::int64_t* counts = live.data();
+  Ring* out = ring_data(probabilities);
+  const py::ssize_t rows = scores.shape(0);
+  const py::ssize_t columns = scores.shape(1);
+  const py::gil_scoped_release release;
+  fixed_point::softmax(arithmetic, settings, rows, columns, in, counts, out);
+  return probabilities;
+}
+
+RingArray layer_norm(Arithmetic& arithmetic, const RingArray& x, const RingArray& gain,
+                     const RingArray& bias, double epsilon) {
+  RingArray y = like(x);
+  const Ring* in = ring_data(x);
+  const Ring* gains = ring_data(gain);
+  const Ring* biases = ring_data(bias);
+  Ring* out = ring_data(y);
+  const py::ssize_t rows = x.shape(0);
+  const py::ssize_t width = x.shape(1);
+  const py::gil_scoped_release release;
+  fixed_point::layer_norm(arithmetic, rows, width, epsilon, in, gains, biases, out);
+  return y;
+}
+
+fixed_point::Gelu gelu_kind(const std::string& name) {
+  static const std::map<std::string, fixed_point::Gelu> kinds = {
+      {"tanh", fixed_point::Gelu::kTanh},
+      {"segment", fixed_point::Gelu::kSegment},
+      {"piecewise", fixed_point::Gelu::kPiecewise}};
+  const auto found = kinds.find(name);
+  if (found == kinds.end())
+    throw std::invalid_argument(
+        "gelu: kind must be \"tanh\", \"segment\" or \"piecewise\", got \"" + name + "\"");
+  return found->second;
+}
+
+Arithmetic arithmetic_from(int fraction_bits, const std::string& truncation,
+                           bool one_bit_product_error, std::uint64_t seed) {
+  // 12: OpenBumbleBee's kernels in Z_2^32 drop down to so many. 30: a product's 2 f bits and one
+  // sign fit into the ring with a bit to spare.
+  if (fraction_bits < 12 || fraction_bits > 30)
+    throw std::invalid_argument("Arithmetic: fraction_bits must be from 12 to 30, got " +
+                                std::to_string(fraction_bits));
+  if (truncation != "floor" && truncation != "shares")
+    throw std::invalid_argument("Arithmetic: truncation must be \"floor\" or \"shares\", got \"" +
+                                truncation + "\"");
+  return Arithmetic({.fraction_bits = fraction_bits,
+                     .truncation = truncation == "floor" ? fixed_point::Truncation::kFloor
+                                                         : fixed_point::Truncation::kShares,
+                     .one_bit_product_error = one_bit_product_error,
+                     .seed = seed});
+}
+
+py::dict changed_stack_fields(const std::string& stack, const spec::FieldValues& fields) {
+  py::dict values;
+  for (const auto& [name, value] : mpc::field_values(mpc::with_fields(mpc::stack(stack), fields)))
+    values[py::str(name)] = value;
+  return values;
+}
+
+constexpr const char* kArithmeticDoc =
+    R"doc(Fixed-point numbers in Z_2^64, truncated as SPU's Cheetah protocol does.
+
+It holds the state of a generator that draws what the two parties' shares add to a result, so equal
+seeds and equal calls give equal bits. Not for several threads at once.
+
+Args:
+    fraction_bits: f, from 12 to 30.
+    truncation: "floor", the arithmetic shift, or "shares", each party shifting its own share: off
+        by -1, 0 or +1 in the last bit (SPU, truncate_prot.cc).
+    one_bit_product_error: products may be off by one before their truncation (SPU, cheetah_mul.cc).
+    seed: of the generator.
+
+Raises:
+    ValueError: For an argument out of its range.
+
+Example:
+    >>> from aero import fixed_point
+    >>> fixed_point.Arithmetic(fraction_bits=20).fraction_bits
+    20
+)doc";
+
+}  // namespace
+
+void bind_fixed_point(py::module_& module) {
+  py::options options;
+  options.disable_function_signatures();
+  py::class_<Arithmetic>(module, "Arithmetic", kArithmeticDoc)
+      .def(py::init(&arithmetic_from), py::kw_only(), py::arg("fraction_bits") = 18,
+           py::arg("truncation") = "floor", py::arg("one_bit_product_error") = false,
+           py::arg("seed") = 0)
+      .def_property_readonly("fraction_bits", &Arithmetic::fraction_bits, "f.")
+      .def("encode", &encode)
+      .def("decode", &decode)
+      .def("truncate",
+           [](Arithmetic& self, const RingArray& x, int bits) {
+             return map_elements(x, [&](Ring value) { return self.truncate(value, bits); });
+           })
+      .def("product", &product)
+      .def("matmul", &matmul)
+      .def("exponential",
+           [](Arithmetic& self, const RingArray& x, int squarings, bool clip, int clip_bits,
+              bool ring_32) {
+             const fixed_point::Exponential settings{squarings, clip, clip_bits, ring_32};
+             return map_elements(
+                 x, [&](Ring value) { return fixed_point::exponential(self, value, settings); });
+           })
+      .def("reciprocal",
+           [](Arithmetic& self, const RingArray& x) {
+             return map_elements(x, [&](Ring v) { return fixed_point::reciprocal(self, v); });
+           })
+      .def("reciprocal_square_root",
+           [](Arithmetic& self, const RingArray& x) {
+             return map_elements(
+                 x, [&](Ring v) { return fixed_point::reciprocal_square_root(self, v); });
+           })
+      .def("hyperbolic_tangent",
+           [](Arithmetic& self, const RingArray& x) {
+             return map_elements(x,
+                                 [&](Ring v) { return fixed_point::hyperbolic_tangent(self, v); });
+           })
+      .def("gelu",
+           [](Arithmetic& self, const RingArray& x, const std::string& kind) {
+             const fixed_point::Gelu form = gelu_kind(kind);
+             return map_elements(x, [&](Ring v) { return fixed_point::gelu(self, v, form); });
+           })
+      .def("leaky_relu",
+           [](Arithmetic& self, const RingArray& x, std::int64_t slope) {
+             const Ring factor = static_cast<Ring>(slope);
+             return map_elements(x,
+                                 [&](Ring v) { return fixed_point::leaky_relu(self, v, factor); });
+           })
+      .def("softmax",
+           [](Arithmetic& self, const RingArray& scores, const RingArray& live, int squarings,
+              bool clip, int clip_bits, bool ring_32, bool score_truncation,
+              bool broadcast_reciprocal) {
+             return softmax(
+                 self, scores, live,
+                 {{squarings, clip, clip_bits, ring_32}, score_truncation, broadcast_reciprocal});
+           })
+      .def("layer_norm", &layer_norm);
+  module.def("changed_stack_fields", &changed_stack_fields, py::arg("stack"), py::arg("fields"),
+             "The fields of a named stack after some are changed and checked.");
+}
+
+}  // namespace aero::bindings
