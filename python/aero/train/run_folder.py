@@ -1,6 +1,7 @@
 """The folder of one run: what lies where, and how it is written so that nothing is ever half there.
 
 config.yaml        the resolved recipe
+manifest.json      the corpus, as beside its token files
 run.json           status, network, corpus, versions, divergence
 metrics.jsonl      one record per line: kind train, validation or entropy
 checkpoints/step-N model, optimizer, schedule, random numbers, partial sums of metrics

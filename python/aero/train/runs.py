@@ -15,6 +15,7 @@ import torch
 from transformers import PrinterCallback, TrainingArguments, set_seed
 from transformers.utils import logging as transformers_logging
 
+from aero.atomic_files import write_json_atomically
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.train.errors import StopRequestedError, TrainingError, disk_errors
 from aero.train.machine import git_commit, hardware, package_versions, settle_in
@@ -276,6 +277,7 @@ def _open_folder(run: PlannedRun, data: PreparedData, first_step: int) -> None:
         shutil.rmtree(folder.tensorboard, ignore_errors=True)
     folder.remove_checkpoints_after(first_step)
     folder.write_config(run.config())
+    write_json_atomically(folder.path / "manifest.json", data.manifest)
     folder.truncate_metrics(first_step if first_step else -1)
     folder.update(
         {

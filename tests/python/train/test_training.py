@@ -109,6 +109,8 @@ def test_a_finished_run_folder_holds_what_the_report_reads(whole_runs):
     assert (info["steps_done"], info["steps_total"], info["tokens_per_step"]) == (20, 20, 256)
     assert info["spec"]["temperature"] == "head_position" and info["spec"]["width"] == 32
     assert info["corpus"].keys() >= {"name", "sha256", "train_tokens", "validation_bytes"}
+    manifest = json.loads((folder.path / "manifest.json").read_text())
+    assert manifest["sha256"] == info["corpus"]["sha256"]
     assert torch.__version__.startswith(info["versions"]["torch"])
     assert info["seconds"] > 0 and info["hardware"] and info["command"].startswith("aero ")
     kinds = {}
