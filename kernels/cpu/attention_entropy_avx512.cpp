@@ -1,7 +1,6 @@
 // The attention_entropy kernels compiled for this instruction set.
-#include "kernels/cpu/attention_entropy_backward.h"
-#include "kernels/cpu/attention_entropy_forward.h"
 #include "kernels/cpu/attention_entropy_tables.h"
+#include "kernels/cpu/attention_passes.h"
 #include "kernels/cpu/table_of.h"
 
 namespace aero::kernels::cpu {

@@ -6,35 +6,6 @@
 namespace aero::kernels::cpu {
 namespace {
 
-/// Scratch of one thread, in elements of Real. Row-major copies have rows of whole vectors.
-template <class Real>
-struct BackwardScratch {
-  int64_t row, queries_t, douts_t, dqueries_t, queries, douts, weights, dscores, keys, values,
-      dkeys, dvalues, total;
-
-  explicit BackwardScratch(const AttentionEntropyParams& p)
-      : row(round_up(p.head_dim, kLanes<Real>)) {
-    int64_t next = 0;
-    const auto take = [&next](int64_t count) {
-      const int64_t at = next;
-      next += round_up(count, 64);
-      return at;
-    };
-    queries_t = take(row * kQueryTile<Real>);
-    douts_t = take(row * kQueryTile<Real>);
-    dqueries_t = take(row * kQueryTile<Real>);
-    queries = take(row * kQueryTile<Real>);
-    douts = take(row * kQueryTile<Real>);
-    weights = take(kKeyTile * kQueryTile<Real>);
-    dscores = take(kKeyTile * kQueryTile<Real>);
-    keys = take(p.keys * row);
-    values = take(p.keys * row);
-    dkeys = take(p.keys * row);
-    dvalues = take(p.keys * row);
-    total = next;
-  }
-};
-
 /// What the backward pass knows of each row of a query tile; zeros beyond its last row.
 template <class Real>
 struct RowGradients {
@@ -46,12 +17,16 @@ struct RowGradients {
   alignas(64) Real dtemperature[kQueryTile<Real>] = {};  ///< sum_j dS z so far
 };
 
-template <class Element, class Real>
-struct AttentionEntropyBackward {
+/// Operands: Single or Paired, see operands.h.
+template <class Operands>
+class BackwardPass {
+ public:
   using Params = AttentionEntropyBackwardParams;
+  using Element = typename Operands::Element;
+  using Real = typename Operands::Real;
 
   static int64_t scratch_bytes(const Params& p) {
-    return BackwardScratch<Real>(p).total * static_cast<int64_t>(sizeof(Real));
+    return Scratch(p).total * static_cast<int64_t>(sizeof(Real));
   }
 
   /// One item per key head computes all gradients of it and of the heads that use it. With fewer
@@ -70,55 +45,100 @@ struct AttentionEntropyBackward {
     const int64_t key_items = key_heads * key_blocks(p);
     for (int64_t item = first; item < last; ++item) {
       if (whole_heads) {
-        AttentionEntropyBackward(p, memory, item, 0, p.keys, true).all_queries(true);
+        BackwardPass(p, memory, item, 0, p.keys, true).all_queries(true);
       } else if (item < key_items) {
         const int64_t begin = item % key_blocks(p) * kKeyBlock;
-        AttentionEntropyBackward(p, memory, item / key_blocks(p), begin,
-                                 smaller(p.keys, begin + kKeyBlock), true)
-            .all_queries(false);
+        const int64_t end = smaller(p.keys, begin + kKeyBlock);
+        BackwardPass(p, memory, item / key_blocks(p), begin, end, true).all_queries(false);
       } else {
         const int64_t n = item - key_items, head = n / query_tiles(p);
         const int64_t group = p.heads / p.key_heads;
-        AttentionEntropyBackward(p, memory, head / group, 0, p.keys, false)
+        BackwardPass(p, memory, head / group, 0, p.keys, false)
             .query_tile(head % p.heads, n % query_tiles(p), true);
       }
     }
   }
 
  private:
+  using Operand = typename Operands::Operand;
   static constexpr int kTile = kQueryTile<Real>;
   static constexpr int kL = kLanes<Real>;
+  static constexpr int kPack = Operands::kPack;
   static constexpr int64_t kKeyBlock = 2 * kKeyTile;
 
-  static int64_t key_blocks(const Params& p) { return (p.keys + kKeyBlock - 1) / kKeyBlock; }
-  static int64_t query_tiles(const Params& p) { return (p.queries + kTile - 1) / kTile; }
+  /// Scratch of one thread, as offsets in elements of Real (an operand takes no more). Row-major
+  /// copies have rows of whole vectors.
+  struct Scratch {
+    int64_t row;                       ///< length of such a row
+    int64_t queries_t, douts_t;        ///< operands [D / kPack, tile]
+    int64_t queries, douts;            ///< operands [tile / kPack, row]
+    int64_t dqueries_t;                ///< sums [D, tile]
+    int64_t scores, dweights;          ///< [keys, tile]: S, dP
+    int64_t weight_rows, dscore_rows;  ///< operands [keys, tile / kPack]: P, c dS
+    int64_t dscores;                   ///< operands [keys / kPack, tile]: c dS
+    int64_t keys, packed_keys, values, dkeys, dvalues, total = 0;
+
+    explicit Scratch(const Params& p) : row(round_up(p.head_dim, kL)) {
+      queries_t = take(row * kTile);
+      douts_t = take(row * kTile);
+      queries = take(row * kTile);
+      douts = take(row * kTile);
+      dqueries_t = take(row * kTile);
+      scores = take(kKeyTile * kTile);
+      dweights = take(kKeyTile * kTile);
+      // Numbers take the place of those they are computed from; pairs need room of their own.
+      weight_rows = kPack == 1 ? scores : take(kKeyTile * kTile / kPack);
+      dscore_rows = kPack == 1 ? dweights : take(kKeyTile * kTile / kPack);
+      dscores = kPack == 1 ? dweights : take(kKeyTile * kTile / kPack);
+      keys = take(p.keys * row);
+      packed_keys = kPack == 1 ? keys : take(p.keys * row);
+      values = take(p.keys * row);
+      dkeys = take(p.keys * row);
+      dvalues = take(p.keys * row);
+    }
+    int64_t take(int64_t count) {
+      const int64_t at = total;
+      total += round_up(count, 64);
+      return at;
+    }
+  };
 
   /// Keys [key_begin, key_end) of key head `key_head` (counted over the batch).
-  AttentionEntropyBackward(const Params& params, void* memory, int64_t key_head, int64_t key_begin,
-                           int64_t key_end, bool wants_keys)
+  BackwardPass(const Params& params, void* memory, int64_t key_head, int64_t key_begin,
+               int64_t key_end, bool wants_keys)
       : p_(params),
         at_(params),
-        scratch_(static_cast<Real*>(memory)),
+        memory_(static_cast<Real*>(memory)),
         batch_(key_head / params.key_heads),
         key_head_(key_head % params.key_heads),
         key_begin_(key_begin),
         key_end_(key_end),
         wants_keys_(wants_keys) {
-    const bool copies = sizeof(Element) != sizeof(Real) || p_.k_strides.row != p_.head_dim ||
-                        p_.v_strides.row != p_.head_dim;
+    const bool copy = p_.k_strides.row != p_.head_dim || p_.v_strides.row != p_.head_dim;
     const int64_t count = key_end_ - key_begin_;
-    keys_ = as_real<Real>(key_row(p_.k, p_.k_strides), p_.k_strides.row, count, p_.head_dim, copies,
-                          scratch_ + at_.keys);
+    const Element* k = key_row(static_cast<const Element*>(p_.k), p_.k_strides);
+    keys_ = Operands::rows(k, p_.k_strides.row, count, p_.head_dim, copy, operands(at_.keys));
+    packed_keys_ = keys_;
+    if (kPack > 1 && p_.dq)
+      packed_keys_ = Operands::packed_rows(k, p_.k_strides.row, count, p_.head_dim, copy,
+                                           operands(at_.packed_keys));
     if (p_.dout)
-      values_ = as_real<Real>(key_row(p_.v, p_.v_strides), p_.v_strides.row, count, p_.head_dim,
-                              copies, scratch_ + at_.values);
+      values_ = Operands::rows(key_row(static_cast<const Element*>(p_.v), p_.v_strides),
+                               p_.v_strides.row, count, p_.head_dim, copy, operands(at_.values));
     dkeys_ = sums(p_.dk, p_.dk_strides, at_.dkeys);
     dvalues_ = sums(p_.dv, p_.dv_strides, at_.dvalues);
   }
 
-  const Element* key_row(const void* tensor, const Strides& s) const {
-    return row_of(static_cast<const Element*>(tensor), s, batch_, key_head_, key_begin_);
+  static int64_t key_blocks(const Params& p) { return (p.keys + kKeyBlock - 1) / kKeyBlock; }
+  static int64_t query_tiles(const Params& p) { return (p.queries + kTile - 1) / kTile; }
+
+  Operand* operands(int64_t offset) const { return reinterpret_cast<Operand*>(memory_ + offset); }
+
+  template <class Pointer>
+  Pointer key_row(Pointer tensor, const Strides& s) const {
+    return row_of(tensor, s, batch_, key_head_, key_begin_);
   }
+
   /// Rows are used in place where they are of type Real, whole vectors, and follow each other. Far
   /// apart, as in [B, T, H, D], they fall into few sets of the cache.
   static constexpr bool kSameType = sizeof(Element) == sizeof(Real);
@@ -128,17 +148,15 @@ struct AttentionEntropyBackward {
 
   Matrix<Real> sums(void* tensor, const Strides& s, int64_t scratch) const {
     if constexpr (kSameType)
-      if (tensor && in_place(s))
-        return {row_of(static_cast<Real*>(tensor), s, batch_, key_head_, key_begin_), s.row};
-    return {scratch_ + scratch, at_.row};
+      if (tensor && in_place(s)) return {key_row(static_cast<Real*>(tensor), s), s.row};
+    return {memory_ + scratch, at_.row};
   }
 
   /// All queries of all heads that use the key head, then dK and dV.
   void all_queries(bool wants_queries) {
     const int64_t group = p_.heads / p_.key_heads;
-    const bool has_dout = p_.dout != nullptr;
     if (p_.queries == 0) clear(dkeys_);
-    if (p_.queries == 0 || !has_dout) clear(dvalues_);
+    if (p_.queries == 0 || !p_.dout) clear(dvalues_);
     for (int64_t h = 0; h < group; ++h) {
       first_head_ = h == 0;
       for (int64_t tile = 0; tile < query_tiles(p_); ++tile)
@@ -153,15 +171,15 @@ struct AttentionEntropyBackward {
       for (int64_t d = 0; d < p_.head_dim; ++d) sum.data[j * sum.stride + d] = 0;
   }
 
+  /// Sums that were not made in place go to their tensor.
   void finish(Matrix<Real> sum, void* tensor, const Strides& s) const {
     if (!tensor || in_place(s)) return;
     for (int64_t j = 0; j < key_end_ - key_begin_; ++j) {
-      Element* to = row_of(static_cast<Element*>(tensor), s, batch_, key_head_, key_begin_ + j);
+      Element* to = key_row(static_cast<Element*>(tensor), s) + j * s.row;
+      const Real* from = sum.data + j * sum.stride;
       int64_t d = 0;
-      for (; d + kL <= p_.head_dim; d += kL)
-        store_elements(to + d, load(sum.data + j * sum.stride + d));
-      if (d < p_.head_dim)
-        store_some_elements<Real>(to + d, load(sum.data + j * sum.stride + d), p_.head_dim - d);
+      for (; d + kL <= p_.head_dim; d += kL) store_elements(to + d, load(from + d));
+      if (d < p_.head_dim) store_some_elements<Real>(to + d, load(from + d), p_.head_dim - d);
     }
   }
 
@@ -170,11 +188,12 @@ struct AttentionEntropyBackward {
     const QueryTile<Real> q(p_, TileRange<Real>(p_, batch_, head, tile));
     RowGradients<Real> rows;
     load_rows(q, rows);
-    const Matrix<const Real> queries = load_tile(q, p_.q, p_.q_strides, at_.queries_t, at_.queries);
-    Matrix<const Real> douts{};
+    const Matrix<const Operand> queries =
+        load_tile(q, p_.q, p_.q_strides, at_.queries_t, at_.queries);
+    Matrix<const Operand> douts{};
     if (p_.dout) douts = load_tile(q, p_.dout, p_.dout_strides, at_.douts_t, at_.douts);
     const bool wants_dq = wants_queries && p_.dq;
-    Real* dq = scratch_ + at_.dqueries_t;
+    Real* dq = memory_ + at_.dqueries_t;
     if (wants_dq)
       for (int64_t n = 0; n < p_.head_dim * kTile; n += kL) store(dq + n, Vec<Real>{});
 
@@ -182,28 +201,38 @@ struct AttentionEntropyBackward {
     announce(q, prefetch);
     alignas(64) Real ones[kTile];
     for (int v = 0; v < kColumns; ++v) store(ones + v * kL, splat(Real{1}));
-    Real* weights = scratch_ + at_.weights;
-    Real* dscores = scratch_ + at_.dscores;
     const int64_t last_key = smaller(key_end_, q.visible_keys(p_));
     for (int64_t key = key_begin_; key < last_key; key += kKeyTile) {
       const Visibility<Real> visible(p_, q, key, last_key);
-      const Matrix<const Real> keys{keys_.data + (key - key_begin_) * keys_.stride, keys_.stride};
+      const int64_t row = key - key_begin_;
+      const Matrix<const Operand> keys{keys_.data + row * keys_.stride, keys_.stride};
       alignas(64) Real unused_maxima[kTile] = {};
-      compute_scores(q, visible, scratch_ + at_.queries_t, keys, p_.head_dim, weights,
-                     unused_maxima, prefetch);
-      if (p_.dout) compute_dweights(q, visible, key, dscores, prefetch);
-      compute_dscores(q, visible, rows, weights, dscores);
-      if (wants_dq) add_weighted_rows(q, visible, keys, dscores, p_.head_dim, ones, dq, prefetch);
+      compute_scores(q, visible, static_cast<const Operand*>(operands(at_.queries_t)), keys,
+                     p_.head_dim / kPack, memory_ + at_.scores, unused_maxima, prefetch);
+      if (p_.dout) compute_dweights(q, visible, key, prefetch);
+      compute_dscores(q, visible, rows);
+      if (wants_dq) {
+        const Matrix<const Operand> packed{packed_keys_.data + row / kPack * packed_keys_.stride,
+                                           packed_keys_.stride};
+        add_weighted_rows<kPack>(q, visible, packed,
+                                 static_cast<const Operand*>(operands(at_.dscores)), p_.head_dim,
+                                 ones, dq, prefetch);
+      }
       if (!wants_keys_) continue;
-      // Keys up to here were reached by an earlier tile: theirs are added to, the others begin.
-      const int64_t reached = first_head_ ? (q.first == 0   ? 0
-                                             : p_.is_causal ? q.first + p_.keys - p_.queries - key
-                                                            : kKeyTile)
-                                          : kKeyTile;
-      if (p_.dv && p_.dout) add_outer(q, visible, weights, douts, key, reached, dvalues_);
-      if (p_.dk) add_outer(q, visible, dscores, queries, key, reached, dkeys_);
+      const int64_t reached = reached_rows(q, key);
+      if (p_.dv && p_.dout)
+        add_outer(q, visible, operands(at_.weight_rows), douts, key, reached, dvalues_);
+      if (p_.dk) add_outer(q, visible, operands(at_.dscore_rows), queries, key, reached, dkeys_);
     }
     if (wants_queries) store_query_gradients(q, rows, dq);
+  }
+
+  /// Keys of the tile at `key` that an earlier tile of queries reached: their sums are added to,
+  /// the others begin.
+  int64_t reached_rows(const TileRange<Real>& q, int64_t key) const {
+    if (!first_head_) return kKeyTile;
+    if (q.first == 0) return 0;
+    return p_.is_causal ? q.first + p_.keys - p_.queries - key : kKeyTile;
   }
 
   /// What the tile after this one reads and writes: of the same head, or else the next head's
@@ -237,12 +266,12 @@ struct AttentionEntropyBackward {
     prefetch.spread(2 * seen / kRows + (seen + kKeyTile - 1) / kKeyTile * (p_.head_dim / kRows));
   }
 
-  /// Transposes a tile of rows, and returns it also as rows of whole vectors.
-  Matrix<const Real> load_tile(const QueryTile<Real>& q, const void* tensor, const Strides& s,
-                               int64_t transposed, int64_t copy) const {
+  /// Transposes a tile of rows, and returns it also as packed rows.
+  Matrix<const Operand> load_tile(const TileRange<Real>& q, const void* tensor, const Strides& s,
+                                  int64_t transposed, int64_t packed) const {
     const Element* rows = row_of(static_cast<const Element*>(tensor), s, q.batch, q.head, q.first);
-    load_transposed(rows, s.row, q.count, p_.head_dim, scratch_ + transposed);
-    return as_real<Real>(rows, s.row, q.count, p_.head_dim, !in_place(s), scratch_ + copy);
+    Operands::transposed(rows, s.row, q.count, p_.head_dim, operands(transposed));
+    return Operands::packed_rows(rows, s.row, q.count, p_.head_dim, !in_place(s), operands(packed));
   }
 
   void load_rows(const QueryTile<Real>& q, RowGradients<Real>& rows) const {
@@ -262,10 +291,11 @@ struct AttentionEntropyBackward {
 
   /// dO_i . O_i
   Real output_dot(const QueryTile<Real>& q, int64_t i) const {
+    const int64_t row = q.first + i;
     const Element* out =
-        row_of(static_cast<const Element*>(p_.out), p_.out_strides, q.batch, q.head, q.first + i);
+        row_of(static_cast<const Element*>(p_.out), p_.out_strides, q.batch, q.head, row);
     const Element* dout =
-        row_of(static_cast<const Element*>(p_.dout), p_.dout_strides, q.batch, q.head, q.first + i);
+        row_of(static_cast<const Element*>(p_.dout), p_.dout_strides, q.batch, q.head, row);
     Vec<Real> sum{};
     int64_t d = 0;
     for (; d + kL <= p_.head_dim; d += kL) sum += load_elements(out + d) * load_elements(dout + d);
@@ -277,18 +307,20 @@ struct AttentionEntropyBackward {
     return total;
   }
 
-  /// dweights[j][i] = dO_i . v_j
+  /// dP[j][i] = dO_i . v_j
   void compute_dweights(const QueryTile<Real>& q, const Visibility<Real>& visible, int64_t key,
-                        Real* dweights, Prefetch& prefetch) const {
-    const Real* values = values_.data + (key - key_begin_) * values_.stride;
+                        Prefetch& prefetch) const {
+    const Operand* values = values_.data + (key - key_begin_) * values_.stride;
+    const Operand* douts = operands(at_.douts_t);
+    Real* dweights = memory_ + at_.dweights;
     for_key_runs(q, visible, [&](auto columns, int first, int64_t begin, int64_t end) {
       constexpr int C = decltype(columns)::value;
       for_row_groups(begin, end, [&](auto group, int64_t row) {
         constexpr int R = decltype(group)::value;
         prefetch.step();
         Tile<Real, R, C> product;
-        multiply_rows(product, values + row * values_.stride, values_.stride,
-                      scratch_ + at_.douts_t + first * kL, kTile, p_.head_dim);
+        multiply_rows(product, values + row * values_.stride, values_.stride, douts + first * kL,
+                      kTile, p_.head_dim / kPack);
 #pragma GCC unroll 4
         for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
@@ -298,9 +330,9 @@ struct AttentionEntropyBackward {
     });
   }
 
-  /// Scores become P, and dP becomes c dS: dQ = (c dS) K, dK = (c dS)^T Q.
+  /// From scores and dP to P and c dS: dQ = (c dS) K, dK = (c dS)^T Q.
   void compute_dscores(const QueryTile<Real>& q, const Visibility<Real>& visible,
-                       RowGradients<Real>& rows, Real* weights, Real* dscores) const {
+                       RowGradients<Real>& rows) const {
     // Below 2^-2000 P is 0 whatever z is; the bound keeps a hidden key's z finite.
     constexpr Real lowest = -2000;
     for_key_runs(q, visible, [&](auto columns, int first, int64_t begin, int64_t end) {
@@ -311,17 +343,28 @@ struct AttentionEntropyBackward {
         const Vec<Real> offset = load(rows.offset + lane), center = load(rows.center + lane);
         const Vec<Real> dentropy = load(rows.dentropy + lane), scale = load(q.scale + lane);
         Vec<Real> dtemperature = load(rows.dtemperature + lane);
-        for (int64_t j = begin; j < end; ++j) {
-          const int64_t at = j * kTile + lane;
-          const Vec<Real> x = maximum(splat(lowest), load(weights + at) - row_maximum);
-          const Vec<Real> weight = exp2(x) * inverse_sum;
-          const Vec<Real> z = x * static_cast<Real>(kLn2) + offset;
-          const Vec<Real> dweight = p_.dout ? load(dscores + at) : Vec<Real>{};
-          const Vec<Real> dscore = weight * (dweight - dentropy * z - center);
-          dtemperature += dscore * z;
-          store(weights + at, weight);
-          store(dscores + at, dscore * scale);
-        }
+        const auto convert_rows = [&](auto count, int64_t j) AERO_LAMBDA_INLINE {
+          Vec<Real> scaled[kPack] = {};
+#pragma GCC unroll 2
+          for (int n = 0; n < decltype(count)::value; ++n) {
+            const int64_t at = (j + n) * kTile + lane;
+            const Vec<Real> x =
+                maximum(splat(lowest), load(memory_ + at_.scores + at) - row_maximum);
+            const Vec<Real> weight = exp2(x) * inverse_sum;
+            const Vec<Real> z = x * static_cast<Real>(kLn2) + offset;
+            const Vec<Real> dweight = p_.dout ? load(memory_ + at_.dweights + at) : Vec<Real>{};
+            const Vec<Real> dscore = weight * (dweight - dentropy * z - center);
+            dtemperature += dscore * z;
+            scaled[n] = dscore * scale;
+            Operands::store_row(operands(at_.weight_rows), at, weight);
+            Operands::store_row(operands(at_.dscore_rows), at, scaled[n]);
+          }
+          if constexpr (kPack > 1)
+            Operands::store_packed(operands(at_.dscores) + j / kPack * kTile + lane, scaled);
+        };
+        int64_t j = begin;
+        for (; j + kPack <= end; j += kPack) convert_rows(Constant<kPack>{}, j);
+        if (j < end) convert_rows(Constant<1>{}, j);
         store(rows.dtemperature + lane, dtemperature);
       }
     });
@@ -329,15 +372,16 @@ struct AttentionEntropyBackward {
 
   /// sum[j][d] (+)= sum_i weights[j][i] rows[i][d] for the keys of the tile that starts at `key`.
   /// Rows of `sum` from `reached` on hold nothing yet.
-  void add_outer(const QueryTile<Real>& q, const Visibility<Real>& visible, const Real* weights,
-                 Matrix<const Real> rows, int64_t key, int64_t reached, Matrix<Real> sum) const {
+  void add_outer(const QueryTile<Real>& q, const Visibility<Real>& visible, const Operand* weights,
+                 Matrix<const Operand> rows, int64_t key, int64_t reached, Matrix<Real> sum) const {
     Real* base = sum.data + (key - key_begin_) * sum.stride;
     for_key_runs(q, visible, [&](auto, int first, int64_t begin, int64_t end) {
       const int64_t query = first * kL;
+      const int64_t operands_left = (q.count - query + kPack - 1) / kPack;
       for_row_groups(begin, end, [&](auto group, int64_t row) {
         constexpr int R = decltype(group)::value;
-        const Real* a = weights + row * kTile + query;
-        const Real* b = rows.data + query * rows.stride;
+        const Operand* a = weights + (row * kTile + query) / kPack;
+        const Operand* b = rows.data + query / kPack * rows.stride;
         Real* to = base + row * sum.stride;
         const bool adds = row < reached;
         for (int64_t d = 0; d < at_.row; d += kColumns * kL) {
@@ -345,7 +389,7 @@ struct AttentionEntropyBackward {
           with_columns(vectors, [&](auto columns) {
             constexpr int C = decltype(columns)::value;
             Tile<Real, R, C> product;
-            multiply_rows(product, a, kTile, b + d, rows.stride, q.count - query);
+            multiply_rows(product, a, kTile / kPack, b + d, rows.stride, operands_left);
 #pragma GCC unroll 4
             for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
@@ -361,10 +405,11 @@ struct AttentionEntropyBackward {
 
   void store_query_gradients(const QueryTile<Real>& q, const RowGradients<Real>& rows,
                              const Real* dq) const {
-    if (p_.dq)
-      store_transposed(
-          dq, row_of(static_cast<Element*>(p_.dq), p_.dq_strides, q.batch, q.head, q.first),
-          p_.dq_strides.row, q.count, p_.head_dim);
+    if (p_.dq) {
+      auto* to = static_cast<Element*>(p_.dq);
+      store_transposed(dq, row_of(to, p_.dq_strides, q.batch, q.head, q.first), p_.dq_strides.row,
+                       q.count, p_.head_dim);
+    }
     if (!p_.dtemperature) return;
     for (int64_t i = 0; i < q.count; ++i) {
       const int64_t row = q.row(p_, i);
@@ -377,12 +422,12 @@ struct AttentionEntropyBackward {
   }
 
   const Params& p_;
-  const BackwardScratch<Real> at_;
-  Real* const scratch_;
+  const Scratch at_;
+  Real* const memory_;
   const int64_t batch_, key_head_, key_begin_, key_end_;
   const bool wants_keys_;
   bool first_head_ = true;
-  Matrix<const Real> keys_{}, values_{};
+  Matrix<const Operand> keys_{}, packed_keys_{}, values_{};
   Matrix<Real> dkeys_{}, dvalues_{};
 };
 

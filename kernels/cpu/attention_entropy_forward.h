@@ -6,70 +6,59 @@
 namespace aero::kernels::cpu {
 namespace {
 
-/// Scratch of one thread, in elements of Real.
-template <class Real>
-struct ForwardScratch {
-  int64_t queries, outputs, scores, keys, values, total;
-
-  ForwardScratch(const AttentionEntropyParams& p, bool copies) {
-    const int64_t row = round_up(p.head_dim, kLanes<Real>);
-    int64_t next = 0;
-    const auto take = [&next](int64_t count) {
-      const int64_t at = next;
-      next += round_up(count, 64);
-      return at;
-    };
-    queries = take(row * kQueryTile<Real>);
-    outputs = take(row * kQueryTile<Real>);
-    scores = take(kKeyTile * kQueryTile<Real>);
-    keys = take(copies ? p.keys * row : 0);
-    values = take(copies ? p.keys * row : 0);
-    total = next;
-  }
-};
-
-template <class Element, class Real>
-struct AttentionEntropyForward {
+/// Operands: Single or Paired, see operands.h.
+template <class Operands>
+class ForwardPass {
+ public:
   using Params = AttentionEntropyForwardParams;
+  using Element = typename Operands::Element;
+  using Real = typename Operands::Real;
 
-  /// Keys and values are used where they are if they need no conversion and follow each other.
-  static bool copies(const AttentionEntropyParams& p) {
-    return sizeof(Element) != sizeof(Real) || p.k_strides.row != p.head_dim ||
-           p.v_strides.row != p.head_dim;
-  }
   static int64_t scratch_bytes(const Params& p) {
-    return ForwardScratch<Real>(p, copies(p)).total * static_cast<int64_t>(sizeof(Real));
+    return Scratch(p).total * static_cast<int64_t>(sizeof(Real));
   }
   static int64_t tiles(const Params& p) {
     return (p.queries + kQueryTile<Real> - 1) / kQueryTile<Real>;
   }
   static int64_t item_count(const Params& p) { return p.batch * p.heads * tiles(p); }
 
-  static void run(const Params& p, void* scratch, int64_t first, int64_t last) {
-    Real* memory = static_cast<Real*>(scratch);
-    const ForwardScratch<Real> at(p, copies(p));
-    const int64_t group = p.key_heads ? p.heads / p.key_heads : 1;
-    Matrix<const Real> keys{}, values{};
-    int64_t loaded = -1;
+  static void run(const Params& p, void* memory, int64_t first, int64_t last) {
+    ForwardPass pass(p, static_cast<Real*>(memory));
     for (int64_t item = first; item < last; ++item) {
       const QueryTile<Real> q(p, tile_of(p, item));
-      const int64_t b = q.batch, g = q.head / group;
-      if (loaded != b * p.key_heads + g) {
-        loaded = b * p.key_heads + g;
-        keys = as_real<Real>(row_of(static_cast<const Element*>(p.k), p.k_strides, b, g, 0),
-                             p.k_strides.row, p.keys, p.head_dim, copies(p), memory + at.keys);
-        values = as_real<Real>(row_of(static_cast<const Element*>(p.v), p.v_strides, b, g, 0),
-                               p.v_strides.row, p.keys, p.head_dim, copies(p), memory + at.values);
-      }
       Prefetch prefetch;
-      if (item + 1 < last) announce(p, q, tile_of(p, item + 1), prefetch);
-      run_tile(p, q, keys, values, memory + at.queries, memory + at.outputs, memory + at.scores,
-               prefetch);
+      if (item + 1 < last) pass.announce(q, tile_of(p, item + 1), prefetch);
+      pass.use_keys_of(q);
+      pass.run_tile(q, prefetch);
     }
   }
 
  private:
+  using Operand = typename Operands::Operand;
   static constexpr int kTile = kQueryTile<Real>;
+  static constexpr int kPack = Operands::kPack;
+
+  /// Scratch of one thread, as offsets in elements of Real (an operand takes no more).
+  struct Scratch {
+    int64_t queries, outputs, scores, weights, keys, values, total = 0;
+
+    explicit Scratch(const Params& p) {
+      const int64_t row = round_up(p.head_dim, kLanes<Real>);
+      queries = take(row * kTile);
+      outputs = take(row * kTile);
+      scores = take(kKeyTile * kTile);
+      weights = kPack == 1 ? scores : take(kKeyTile / kPack * kTile);
+      keys = take(p.keys * row);
+      values = take(p.keys * row);
+    }
+    int64_t take(int64_t count) {
+      const int64_t at = total;
+      total += round_up(count, 64);
+      return at;
+    }
+  };
+
+  ForwardPass(const Params& params, Real* memory) : p_(params), at_(params), memory_(memory) {}
 
   static TileRange<Real> tile_of(const Params& p, int64_t item) {
     const int64_t head = item / tiles(p), n = item % tiles(p);
@@ -78,104 +67,140 @@ struct AttentionEntropyForward {
     return TileRange<Real>(p, head / p.heads, head % p.heads, tile);
   }
 
+  Operand* operands(int64_t offset) const { return reinterpret_cast<Operand*>(memory_ + offset); }
+
   /// What the next tile reads and writes and this one does not.
-  static void announce(const Params& p, const TileRange<Real>& q, const TileRange<Real>& next,
-                       Prefetch& prefetch) {
-    const int64_t group = p.heads / p.key_heads, b = next.batch, h = next.head, g = h / group;
+  void announce(const TileRange<Real>& q, const TileRange<Real>& next, Prefetch& prefetch) const {
+    const int64_t group = p_.heads / p_.key_heads, b = next.batch, h = next.head, g = h / group;
     const bool same_keys = b == q.batch && g == q.head / group;
-    const int64_t from = same_keys ? q.visible_keys(p) : 0, keys = next.visible_keys(p) - from;
+    const int64_t from = same_keys ? q.visible_keys(p_) : 0, keys = next.visible_keys(p_) - from;
     const auto add = [&](const void* tensor, const Strides& s, int64_t head, int64_t row,
                          int64_t rows) {
-      prefetch.add(static_cast<const Element*>(tensor), s, b, head, row, rows, p.head_dim);
+      prefetch.add(static_cast<const Element*>(tensor), s, b, head, row, rows, p_.head_dim);
     };
-    add(p.q, p.q_strides, h, next.first, next.count);
-    add(p.out, p.out_strides, h, next.first, next.count);
-    add(p.k, p.k_strides, g, from, keys);
-    add(p.v, p.v_strides, g, from, keys);
+    add(p_.q, p_.q_strides, h, next.first, next.count);
+    add(p_.out, p_.out_strides, h, next.first, next.count);
+    add(p_.k, p_.k_strides, g, from, keys);
+    add(p_.v, p_.v_strides, g, from, keys);
     // One step per group of rows that the two products go through.
-    const int64_t seen = q.visible_keys(p);
-    prefetch.spread(seen / kRows + (seen + kKeyTile - 1) / kKeyTile * (p.head_dim / kRows));
+    const int64_t seen = q.visible_keys(p_);
+    prefetch.spread(seen / kRows + (seen + kKeyTile - 1) / kKeyTile * (p_.head_dim / kRows));
   }
 
-  static void run_tile(const Params& p, const QueryTile<Real>& q, Matrix<const Real> keys,
-                       Matrix<const Real> values, Real* queries, Real* outputs, Real* scores,
-                       Prefetch& prefetch) {
+  /// Prepares the keys and values of the tile's head, once for all its tiles. They are used where
+  /// they are if they need no conversion and follow each other.
+  void use_keys_of(const QueryTile<Real>& q) {
+    const int64_t g = q.head / (p_.heads / p_.key_heads), head = q.batch * p_.key_heads + g;
+    if (head == loaded_head_) return;
+    loaded_head_ = head;
+    const bool copy = p_.k_strides.row != p_.head_dim || p_.v_strides.row != p_.head_dim;
+    const auto* k = static_cast<const Element*>(p_.k);
+    const auto* v = static_cast<const Element*>(p_.v);
+    keys_ = Operands::rows(row_of(k, p_.k_strides, q.batch, g, 0), p_.k_strides.row, p_.keys,
+                           p_.head_dim, copy, operands(at_.keys));
+    values_ = Operands::packed_rows(row_of(v, p_.v_strides, q.batch, g, 0), p_.v_strides.row,
+                                    p_.keys, p_.head_dim, copy, operands(at_.values));
+  }
+
+  void run_tile(const QueryTile<Real>& q, Prefetch& prefetch) const {
     OnlineSoftmax<Vec<Real>> state[kColumns];
     for (int v = 0; v < kColumns; ++v)
       state[v] = {splat(static_cast<Real>(kEmptyMaximum)), Vec<Real>{}, Vec<Real>{}};
-    load_transposed(row_of(static_cast<const Element*>(p.q), p.q_strides, q.batch, q.head, q.first),
-                    p.q_strides.row, q.count, p.head_dim, queries);
-    for (int64_t n = 0; n < p.head_dim * kTile; n += kLanes<Real>) store(outputs + n, Vec<Real>{});
+    const auto* queries = static_cast<const Element*>(p_.q);
+    Operands::transposed(row_of(queries, p_.q_strides, q.batch, q.head, q.first), p_.q_strides.row,
+                         q.count, p_.head_dim, operands(at_.queries));
+    Real* outputs = memory_ + at_.outputs;
+    for (int64_t n = 0; n < p_.head_dim * kTile; n += kLanes<Real>) store(outputs + n, Vec<Real>{});
 
-    const int64_t key_end = q.visible_keys(p);
+    const int64_t key_end = q.visible_keys(p_);
     for (int64_t key = 0; key < key_end; key += kKeyTile) {
-      const Visibility<Real> visible(p, q, key, key_end);
+      const Visibility<Real> visible(p_, q, key, key_end);
+      const Matrix<const Operand> keys{keys_.data + key * keys_.stride, keys_.stride};
+      const Matrix<const Operand> values{values_.data + key / kPack * values_.stride,
+                                         values_.stride};
       alignas(64) Real maxima[kTile], factors[kTile];
       for (int v = 0; v < kColumns; ++v) store(maxima + v * kLanes<Real>, state[v].maximum);
-      compute_scores(q, visible, queries, {keys.data + key * keys.stride, keys.stride}, p.head_dim,
-                     scores, maxima, prefetch);
+      compute_scores(q, visible, static_cast<const Operand*>(operands(at_.queries)), keys,
+                     p_.head_dim / kPack, memory_ + at_.scores, maxima, prefetch);
       for (int v = 0; v < kColumns; ++v)
         store(factors + v * kLanes<Real>, state[v].raise_maximum(load(maxima + v * kLanes<Real>),
                                                                  [](auto x) { return exp2(x); }));
-      add_weights(q, visible, scores, state);
-      add_weighted_rows(q, visible, {values.data + key * values.stride, values.stride}, scores,
-                        p.head_dim, factors, outputs, prefetch);
+      add_weights(q, visible, state);
+      add_weighted_rows<kPack>(q, visible, values,
+                               static_cast<const Operand*>(operands(at_.weights)), p_.head_dim,
+                               factors, outputs, prefetch);
     }
-    finish(p, q, state, outputs);
+    finish(q, state, outputs);
   }
 
   /// Scores become weights 2^(score - maximum), which the running sums take in.
-  static void add_weights(const QueryTile<Real>& q, const Visibility<Real>& visible, Real* scores,
-                          OnlineSoftmax<Vec<Real>> (&state)[kColumns]) {
+  void add_weights(const QueryTile<Real>& q, const Visibility<Real>& visible,
+                   OnlineSoftmax<Vec<Real>> (&state)[kColumns]) const {
     for_key_runs(q, visible, [&](auto columns, int first, int64_t begin, int64_t end) {
       constexpr int C = decltype(columns)::value;
       OnlineSoftmax<Vec<Real>> local[C];
 #pragma GCC unroll 4
       for (int v = 0; v < C; ++v) local[v] = state[first + v];
-      Real* row = scores + begin * kTile + first * kLanes<Real>;
-      for (int64_t j = begin; j < end; ++j, row += kTile)
+      const Real* scores = memory_ + at_.scores + first * kLanes<Real>;
+      Operand* weights = operands(at_.weights) + first * kLanes<Real>;
+      const auto add_rows = [&](auto rows, int64_t j) AERO_LAMBDA_INLINE {
 #pragma GCC unroll 4
         for (int v = 0; v < C; ++v) {
-          const Vec<Real> x = load(row + v * kLanes<Real>) - local[v].maximum;
-          const Vec<Real> weight = exp2(x);
-          local[v].add(x, weight);
-          store(row + v * kLanes<Real>, weight);
+          Vec<Real> weight[kPack] = {};
+#pragma GCC unroll 2
+          for (int n = 0; n < decltype(rows)::value; ++n) {
+            const Vec<Real> x =
+                load(scores + (j + n) * kTile + v * kLanes<Real>) - local[v].maximum;
+            weight[n] = exp2(x);
+            local[v].add(x, weight[n]);
+          }
+          Operands::store_packed(weights + j / kPack * kTile + v * kLanes<Real>, weight);
         }
+      };
+      int64_t j = begin;
+      for (; j + kPack <= end; j += kPack) add_rows(Constant<kPack>{}, j);
+      if (j < end) add_rows(Constant<1>{}, j);
 #pragma GCC unroll 4
       for (int v = 0; v < C; ++v) state[first + v] = local[v];
     });
   }
 
-  static void finish(const Params& p, const QueryTile<Real>& q,
-                     const OnlineSoftmax<Vec<Real>> (&state)[kColumns], Real* outputs) {
+  void finish(const QueryTile<Real>& q, const OnlineSoftmax<Vec<Real>> (&state)[kColumns],
+              Real* outputs) const {
     alignas(64) Real inverse[kTile] = {};
     for (int64_t i = 0; i < q.count; ++i) {
       const auto& row_state = state[i / kLanes<Real>];
-      const int64_t lane = i % kLanes<Real>, row = q.row(p, i);
+      const int64_t lane = i % kLanes<Real>, row = q.row(p_, i);
       const Real sum = row_state.sum[lane];
       const RowResult<Real> result = finish_row<Real>(row_state.maximum[lane], sum,
                                                       row_state.score_sum[lane], natural_log(sum));
       inverse[i] = sum == 0 ? 0 : 1 / sum;
-      static_cast<Real*>(p.entropy)[row] = result.entropy;
-      static_cast<Real*>(p.logsumexp)[row] = result.logsumexp;
-      if (p.statistics) {
+      static_cast<Real*>(p_.entropy)[row] = result.entropy;
+      static_cast<Real*>(p_.logsumexp)[row] = result.logsumexp;
+      if (p_.statistics) {
         // [B, H, 3, T]
-        Real* saved = static_cast<Real*>(p.statistics) + row +
-                      (kSavedStatistics - 1) * p.queries * (q.batch * p.heads + q.head);
+        Real* saved = static_cast<Real*>(p_.statistics) + row +
+                      (kSavedStatistics - 1) * p_.queries * (q.batch * p_.heads + q.head);
         saved[0] = result.saved_maximum;
-        saved[p.queries] = result.saved_sum;
-        saved[2 * p.queries] = result.saved_offset;
+        saved[p_.queries] = result.saved_sum;
+        saved[2 * p_.queries] = result.saved_offset;
       }
     }
-    for (int64_t d = 0; d < p.head_dim; ++d)
+    for (int64_t d = 0; d < p_.head_dim; ++d)
       for (int v = 0; v < q.vectors; ++v) {
         Real* at = outputs + d * kTile + v * kLanes<Real>;
         store(at, load(at) * load(inverse + v * kLanes<Real>));
       }
-    store_transposed(outputs,
-                     row_of(static_cast<Element*>(p.out), p.out_strides, q.batch, q.head, q.first),
-                     p.out_strides.row, q.count, p.head_dim);
+    auto* out = static_cast<Element*>(p_.out);
+    store_transposed(outputs, row_of(out, p_.out_strides, q.batch, q.head, q.first),
+                     p_.out_strides.row, q.count, p_.head_dim);
   }
+
+  const Params& p_;
+  const Scratch at_;
+  Real* const memory_;
+  int64_t loaded_head_ = -1;
+  Matrix<const Operand> keys_{}, values_{};
 };
 
 }  // namespace

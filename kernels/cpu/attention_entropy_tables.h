@@ -12,5 +12,6 @@ using AttentionEntropyTable =
 extern const AttentionEntropyTable kAttentionEntropyScalar;
 extern const AttentionEntropyTable kAttentionEntropyAvx2;
 extern const AttentionEntropyTable kAttentionEntropyAvx512;
+extern const AttentionEntropyTable kAttentionEntropyAvx512Bf16;
 
 }  // namespace aero::kernels::cpu

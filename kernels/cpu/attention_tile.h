@@ -8,103 +8,15 @@
 #pragma once
 
 #include "kernels/attention_entropy.h"
-#include "kernels/cpu/micro_kernel.h"
+#include "kernels/cpu/operands.h"
 #include "kernels/online_softmax.h"
 
 namespace aero::kernels::cpu {
 namespace {
 
-/// Queries per tile: one register tile wide.
-template <class Real>
-constexpr int kQueryTile = kColumns * kLanes<Real>;
-
 /// Keys per tile: with D = 64 and 64 queries, scores, queries and outputs take 48 KiB and the keys
 /// stream from L2. Tiles of 32 to 128 differ by 2-3 %.
 constexpr int kKeyTile = 64;
-
-AERO_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-AERO_INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-AERO_INLINE int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
-
-template <class Pointer>
-AERO_INLINE Pointer row_of(Pointer base, const Strides& s, int64_t b, int64_t h, int64_t i) {
-  return base + (b * s.batch + h * s.head + i * s.row);
-}
-
-/// A matrix in the type that is computed with.
-template <class Real>
-struct Matrix {
-  Real* data;
-  int64_t stride;
-};
-
-/// Rows of a tensor as the kernels read them: in place where they are of type Real already, else
-/// (or where they are far apart and `copy` asks for it) converted to `buffer`.
-template <class Real, class Element>
-AERO_INLINE Matrix<const Real> as_real(const Element* rows, int64_t row_stride, int64_t count,
-                                       int64_t columns, bool copy, Real* buffer) {
-  if constexpr (sizeof(Element) == sizeof(Real)) {
-    if (!copy) return {rows, row_stride};
-  }
-  const int64_t stride = round_up(columns, kLanes<Real>);
-  for (int64_t i = 0; i < count; ++i) {
-    const Element* from = rows + i * row_stride;
-    Real* to = buffer + i * stride;
-    int64_t d = 0;
-    for (; d + kLanes<Real> <= columns; d += kLanes<Real>) store(to + d, load_elements(from + d));
-    if (d < columns) store(to + d, load_some_elements<Real>(from + d, columns - d));
-  }
-  return {buffer, stride};
-}
-
-/// out[d][i] = rows[i][d] for d < columns and i < kQueryTile; zero for i >= count.
-template <class Real, class Element>
-void load_transposed(const Element* rows, int64_t row_stride, int64_t count, int64_t columns,
-                     Real* out) {
-  constexpr int lanes = kLanes<Real>;
-  for (int64_t i = 0; i < count; i += lanes)
-    for (int64_t d = 0; d < columns; d += lanes) {
-      Vec<Real> block[lanes];
-#pragma GCC unroll 16
-      for (int r = 0; r < lanes; ++r) {
-        const Element* from = rows + (i + r) * row_stride + d;
-        if (i + r >= count)
-          block[r] = Vec<Real>{};
-        else if (columns - d >= lanes)
-          block[r] = load_elements(from);
-        else
-          block[r] = load_some_elements<Real>(from, columns - d);
-      }
-      transpose<Real>(block);
-#pragma GCC unroll 16
-      for (int r = 0; r < lanes; ++r)
-        if (d + r < columns) store(out + (d + r) * kQueryTile<Real> + i, block[r]);
-    }
-}
-
-/// rows[i][d] = in[d][i] for i < count.
-template <class Real, class Element>
-void store_transposed(const Real* in, Element* rows, int64_t row_stride, int64_t count,
-                      int64_t columns) {
-  constexpr int lanes = kLanes<Real>;
-  for (int64_t i = 0; i < count; i += lanes)
-    for (int64_t d = 0; d < columns; d += lanes) {
-      Vec<Real> block[lanes];
-#pragma GCC unroll 16
-      for (int r = 0; r < lanes; ++r)
-        block[r] = d + r < columns ? load(in + (d + r) * kQueryTile<Real> + i) : Vec<Real>{};
-      transpose<Real>(block);
-#pragma GCC unroll 16
-      for (int r = 0; r < lanes; ++r) {
-        if (i + r >= count) continue;
-        Element* to = rows + (i + r) * row_stride + d;
-        if (columns - d >= lanes)
-          store_elements(to, block[r]);
-        else
-          store_some_elements<Real>(to, block[r], columns - d);
-      }
-    }
-}
 
 /// Fetches rows that the next tile will need into L2, a few at a time while this one computes.
 /// Without it a head's first touch of its rows waits for L3 or memory.
@@ -249,9 +161,10 @@ AERO_INLINE void for_key_runs(const QueryTile<Real>& q, const Visibility<Real>& 
 
 /// scores[j][i] = log2_scale_i q_i . k_j, or kMaskedScore; raises maximum[i] to the largest of
 /// them. Forward and backward both come here, so that both see the same bits.
-template <class Real>
+/// `width` is D in operands.
+template <class Real, class Operand>
 void compute_scores(const QueryTile<Real>& q, const Visibility<Real>& visible,
-                    const Real* q_transposed, Matrix<const Real> keys, int64_t head_dim,
+                    const Operand* q_transposed, Matrix<const Operand> keys, int64_t width,
                     Real* scores, Real* maxima, Prefetch& prefetch) {
   constexpr int lanes = kLanes<Real>, tile = kQueryTile<Real>;
   for_key_runs(q, visible, [&](auto columns, int first, int64_t begin, int64_t end) {
@@ -262,7 +175,7 @@ void compute_scores(const QueryTile<Real>& q, const Visibility<Real>& visible,
       prefetch.step();
       Tile<Real, R, C> product;
       multiply_rows(product, keys.data + row * keys.stride, keys.stride, q_transposed + lane, tile,
-                    head_dim);
+                    width);
       const bool hidden = row >= visible.masked;
 #pragma GCC unroll 4
       for (int v = 0; v < C; ++v) {
@@ -287,10 +200,10 @@ void compute_scores(const QueryTile<Real>& q, const Visibility<Real>& visible,
 }
 
 /// out[d][i] = out[d][i] * factor_i + sum_j rows[j][d] weights[j][i], over the keys that query i
-/// sees.
-template <class Real>
+/// sees; rows and weights hold Pack keys in one operand.
+template <int Pack, class Real, class Operand>
 void add_weighted_rows(const QueryTile<Real>& q, const Visibility<Real>& visible,
-                       Matrix<const Real> rows, const Real* weights, int64_t head_dim,
+                       Matrix<const Operand> rows, const Operand* weights, int64_t head_dim,
                        const Real* factors, Real* out, Prefetch& prefetch) {
   constexpr int lanes = kLanes<Real>, tile = kQueryTile<Real>;
   with_columns(q.vectors, [&](auto columns) {
@@ -300,20 +213,19 @@ void add_weighted_rows(const QueryTile<Real>& q, const Visibility<Real>& visible
       prefetch.step();
       Tile<Real, R, C> sum;
       sum.clear();
-      const Real* a = rows.data + d;
-      const Real* b = weights;
+      const Operand* a = rows.data + d;
+      const Operand* b = weights;
       int64_t j = 0;
-      for (; j < visible.end[0]; ++j, a += rows.stride, b += tile)
-        sum.template add_product<0>(a, 1, b);
-      if constexpr (C > 1)
-        for (; j < visible.end[1]; ++j, a += rows.stride, b += tile)
-          sum.template add_product<1>(a, 1, b);
-      if constexpr (C > 2)
-        for (; j < visible.end[2]; ++j, a += rows.stride, b += tile)
-          sum.template add_product<2>(a, 1, b);
-      if constexpr (C > 3)
-        for (; j < visible.end[3]; ++j, a += rows.stride, b += tile)
-          sum.template add_product<3>(a, 1, b);
+      const auto add_until = [&](auto first) AERO_LAMBDA_INLINE {
+        constexpr int First = decltype(first)::value;
+        if constexpr (First < C)
+          for (; j < visible.end[First]; j += Pack, a += rows.stride, b += tile)
+            sum.template add_product<First>(a, 1, b);
+      };
+      add_until(Constant<0>{});
+      add_until(Constant<1>{});
+      add_until(Constant<2>{});
+      add_until(Constant<3>{});
 #pragma GCC unroll 4
       for (int v = 0; v < C; ++v) {
         const Vec<Real> factor = load(factors + v * lanes);

@@ -32,17 +32,19 @@ struct KernelTable {
   }
 };
 
-/// The table to use now. An instruction set without a table of its own uses the one before it.
+/// The table to use now.
 template <class Table>
-const Table& table_in_use(const Table& scalar, const Table& avx2, const Table& avx512) {
+const Table& table_in_use(const Table& scalar, const Table& avx2, const Table& avx512,
+                          const Table& avx512_bf16) {
   switch (isa()) {
     case Isa::kScalar:
       return scalar;
     case Isa::kAvx2:
       return avx2;
     case Isa::kAvx512:
-    case Isa::kAvx512Bf16:
       return avx512;
+    case Isa::kAvx512Bf16:
+      return avx512_bf16;
   }
   return scalar;
 }

@@ -44,25 +44,25 @@ struct Tile {
 #pragma GCC unroll 4
       for (int v = 0; v < C; ++v) at[r][v] = Vec<Real>{};
   }
-  /// at[r][v] += a[r * row_stride] * b[v], for vectors First and up.
-  template <int First = 0>
-  AERO_INLINE void add_product(const Real* a, int64_t row_stride, const Real* b) {
-    Vec<Real> column[C];
+  /// at[r][v] += a[r * row_stride] * b[v], for vectors First and up. Operand: Real, or Pair.
+  template <int First = 0, class Operand>
+  AERO_INLINE void add_product(const Operand* a, int64_t row_stride, const Operand* b) {
+    decltype(load_operand(b)) column[C];
 #pragma GCC unroll 4
-    for (int v = First; v < C; ++v) column[v] = load(b + v * kLanes<Real>);
+    for (int v = First; v < C; ++v) column[v] = load_operand(b + v * kLanes<Real>);
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
-      const Vec<Real> row = splat(a[r * row_stride]);
+      const auto row = splat_operand(a + r * row_stride);
 #pragma GCC unroll 4
-      for (int v = First; v < C; ++v) at[r][v] += row * column[v];
+      for (int v = First; v < C; ++v) at[r][v] = multiply_add<Real>(row, column[v], at[r][v]);
     }
   }
 };
 
 /// Rows of A contiguous along n: A(r, n) = a[r * row_stride + n], B(n, v) = b[n * b_stride + ...].
-template <class Real, int R, int C>
-AERO_INLINE void multiply_rows(Tile<Real, R, C>& tile, const Real* a, int64_t row_stride,
-                               const Real* b, int64_t b_stride, int64_t count) {
+template <class Real, int R, int C, class Operand>
+AERO_INLINE void multiply_rows(Tile<Real, R, C>& tile, const Operand* a, int64_t row_stride,
+                               const Operand* b, int64_t b_stride, int64_t count) {
   tile.clear();
   for (int64_t n = 0; n < count; ++n) tile.add_product(a + n, row_stride, b + n * b_stride);
 }

@@ -18,6 +18,7 @@
 #include "kernels/cpu/element.h"
 
 #define AERO_INLINE inline __attribute__((always_inline))
+#define AERO_LAMBDA_INLINE __attribute__((always_inline))
 
 namespace aero::kernels::cpu {
 namespace {
@@ -174,10 +175,14 @@ AERO_INLINE Vec<float> load_elements(const Float16* p) {
 AERO_INLINE void store_elements(float* p, Vec<float> x) { store(p, x); }
 AERO_INLINE void store_elements(double* p, Vec<double> x) { store(p, x); }
 AERO_INLINE void store_elements(BFloat16* p, Vec<float> x) {
+#if defined(__AVX512BF16__)
+  *reinterpret_cast<UnalignedHalfWords*>(p) = (HalfWords)_mm512_cvtneps_pbh(x);
+#else
   const Words bits = (Words)x;
   const Words rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   const Words narrow = x == x ? rounded : Words{} + 0x7fc0u;
   *reinterpret_cast<UnalignedHalfWords*>(p) = __builtin_convertvector(narrow, HalfWords);
+#endif
 }
 AERO_INLINE void store_elements(Float16* p, Vec<float> x) {
 #if defined(__AVX512F__)
@@ -188,6 +193,61 @@ AERO_INLINE void store_elements(Float16* p, Vec<float> x) {
   for (int i = 0; i < kLanes<float>; ++i) p[i] = from_real<Float16>(x[i]);
 #endif
 }
+
+/// Two neighbouring bfloat16. Where a float stands in an FMA, a pair stands in the bfloat16 dot
+/// product (sum + low * low + high * high per lane), so the same loops do twice the work.
+struct __attribute__((may_alias)) Pair {
+  BFloat16 low, high;
+};
+typedef uint32_t UnalignedWords __attribute__((vector_size(kVectorBytes), aligned(2), may_alias));
+
+/// One vector of pairs, as they are, for transposition.
+AERO_INLINE Vec<float> load_elements(const Pair* p) {
+  return (Vec<float>)*reinterpret_cast<const UnalignedWords*>(p);
+}
+/// Pairs of two vectors of bfloat16.
+AERO_INLINE void store_interleaved(Pair* p, const BFloat16* low, const BFloat16* high) {
+  const HalfWords a = *reinterpret_cast<const UnalignedHalfWords*>(low);
+  const HalfWords b = *reinterpret_cast<const UnalignedHalfWords*>(high);
+  *reinterpret_cast<UnalignedWords*>(p) =
+      __builtin_convertvector(a, Words) | (__builtin_convertvector(b, Words) << 16);
+}
+
+// Operands of the register tiles: vectors to multiply with, a number to broadcast, the product.
+template <class Real>
+AERO_INLINE Vec<Real> load_operand(const Real* p) {
+  return load(p);
+}
+template <class Real>
+AERO_INLINE Vec<Real> splat_operand(const Real* p) {
+  return splat(*p);
+}
+template <class Real>
+AERO_INLINE Vec<Real> multiply_add(Vec<Real> a, Vec<Real> b, Vec<Real> sum) {
+  return sum + a * b;
+}
+#if defined(__AVX512BF16__)
+AERO_INLINE Words load_operand(const Pair* p) {
+  return *reinterpret_cast<const UnalignedWords*>(p);
+}
+AERO_INLINE Words splat_operand(const Pair* p) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, p, sizeof(bits));
+  return Words{} + bits;
+}
+template <class Real>
+AERO_INLINE Vec<float> multiply_add(Words a, Words b, Vec<float> sum) {
+  return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+}
+/// Rounds two vectors to bfloat16 and stores them as pairs (low[i], high[i]).
+AERO_INLINE void store_pairs(Pair* p, Vec<float> low, Vec<float> high) {
+  typedef short Shorts __attribute__((vector_size(64)));
+  const Shorts rounded = (Shorts)_mm512_cvtne2ps_pbh(high, low);
+  *reinterpret_cast<UnalignedWords*>(p) = (Words)__builtin_shufflevector(
+      rounded, rounded, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23, 8, 24, 9, 25, 10,
+      26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+}
+#endif
 
 /// The first `count` < kLanes elements, zeros after them.
 template <class Real, class Element>

@@ -7,7 +7,8 @@ namespace aero::kernels::cpu {
 namespace {
 
 const TemperatureSoftmaxTable& table() {
-  return table_in_use(kTemperatureSoftmaxScalar, kTemperatureSoftmaxAvx2,
+  // The bfloat16 dot product is of no use here.
+  return table_in_use(kTemperatureSoftmaxScalar, kTemperatureSoftmaxAvx2, kTemperatureSoftmaxAvx512,
                       kTemperatureSoftmaxAvx512);
 }
 
