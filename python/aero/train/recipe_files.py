@@ -173,6 +173,8 @@ def _as_number(value: Any, hint: Any) -> Any:
             value = float(value)
         except ValueError:
             return value
+    if type(value) is int and float in kinds and int not in kinds:
+        return float(value)
     if isinstance(value, float) and float not in kinds and int in kinds and value.is_integer():
         return int(value)
     return value
