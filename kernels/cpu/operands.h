@@ -1,0 +1,178 @@
+// What the register tiles multiply: rows of the tensors as numbers of the type computed with, or as
+// pairs of bfloat16; in place, copied, packed or transposed.
+#pragma once
+
+#include "kernels/cpu/micro_kernel.h"
+
+namespace aero::kernels::cpu {
+namespace {
+
+/// Queries per tile: one register tile wide.
+template <class Real>
+constexpr int kQueryTile = kColumns * kLanes<Real>;
+
+AERO_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+AERO_INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+AERO_INLINE int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+template <class Pointer>
+AERO_INLINE Pointer row_of(Pointer base, const Strides& s, int64_t b, int64_t h, int64_t i) {
+  return base + (b * s.batch + h * s.head + i * s.row);
+}
+
+/// A matrix of operands or sums.
+template <class T>
+struct Matrix {
+  T* data;
+  int64_t stride;
+};
+
+/// out[d][i] = rows[i][d] for d < columns and i < kQueryTile; zero for i >= count. `row_stride` is
+/// in Elements; Unit is what is moved, an Element or a pair of them.
+template <class Real, class Unit, class Element>
+void load_transposed(const Element* rows, int64_t row_stride, int64_t count, int64_t columns,
+                     Real* out) {
+  constexpr int lanes = kLanes<Real>;
+  for (int64_t i = 0; i < count; i += lanes)
+    for (int64_t d = 0; d < columns; d += lanes) {
+      Vec<Real> block[lanes];
+#pragma GCC unroll 16
+      for (int r = 0; r < lanes; ++r) {
+        const Unit* from = reinterpret_cast<const Unit*>(rows + (i + r) * row_stride) + d;
+        if (i + r >= count)
+          block[r] = Vec<Real>{};
+        else if (columns - d >= lanes)
+          block[r] = load_elements(from);
+        else
+          block[r] = load_some_elements<Real>(from, columns - d);
+      }
+      transpose<Real>(block);
+#pragma GCC unroll 16
+      for (int r = 0; r < lanes; ++r)
+        if (d + r < columns) store(out + (d + r) * kQueryTile<Real> + i, block[r]);
+    }
+}
+
+/// rows[i][d] = in[d][i] for i < count.
+template <class Real, class Element>
+void store_transposed(const Real* in, Element* rows, int64_t row_stride, int64_t count,
+                      int64_t columns) {
+  constexpr int lanes = kLanes<Real>;
+  for (int64_t i = 0; i < count; i += lanes)
+    for (int64_t d = 0; d < columns; d += lanes) {
+      Vec<Real> block[lanes];
+#pragma GCC unroll 16
+      for (int r = 0; r < lanes; ++r)
+        block[r] = d + r < columns ? load(in + (d + r) * kQueryTile<Real> + i) : Vec<Real>{};
+      transpose<Real>(block);
+#pragma GCC unroll 16
+      for (int r = 0; r < lanes; ++r) {
+        if (i + r >= count) continue;
+        Element* to = rows + (i + r) * row_stride + d;
+        if (columns - d >= lanes)
+          store_elements(to, block[r]);
+        else
+          store_some_elements<Real>(to, block[r], columns - d);
+      }
+    }
+}
+
+/// Operands are numbers of type R, in place where the tensor holds those already.
+template <class E, class R>
+struct Single {
+  using Element = E;
+  using Real = R;
+  using Operand = R;
+  static constexpr int kPack = 1;  ///< elements per operand
+
+  /// `count` rows of operands, contiguous along a row. Where `copy` is set or the type differs they
+  /// are copied to `buffer`, as rows of whole vectors.
+  static Matrix<const Operand> rows(const Element* rows, int64_t row_stride, int64_t count,
+                                    int64_t columns, bool copy, Operand* buffer) {
+    if constexpr (sizeof(Element) == sizeof(Real)) {
+      if (!copy) return {rows, row_stride};
+    }
+    const int64_t stride = round_up(columns, kLanes<Real>);
+    for (int64_t i = 0; i < count; ++i) {
+      const Element* from = rows + i * row_stride;
+      Real* to = buffer + i * stride;
+      int64_t d = 0;
+      for (; d + kLanes<Real> <= columns; d += kLanes<Real>) store(to + d, load_elements(from + d));
+      if (d < columns) store(to + d, load_some_elements<Real>(from + d, columns - d));
+    }
+    return {buffer, stride};
+  }
+  /// The same with kPack rows in one: operand d of row n holds element d of rows kPack * n and up.
+  static Matrix<const Operand> packed_rows(const Element* from, int64_t row_stride, int64_t count,
+                                           int64_t columns, bool copy, Operand* buffer) {
+    return rows(from, row_stride, count, columns, copy, buffer);
+  }
+  /// out[d][i] = operand d of row i.
+  static void transposed(const Element* rows, int64_t row_stride, int64_t count, int64_t columns,
+                         Operand* out) {
+    load_transposed<Real, Element>(rows, row_stride, count, columns, out);
+  }
+  /// One vector for each of the kPack rows, packed.
+  static AERO_INLINE void store_packed(Operand* to, const Vec<Real> (&x)[kPack]) {
+    store(to, x[0]);
+  }
+  /// One vector, contiguous along a row; `at` counts elements.
+  static AERO_INLINE void store_row(Operand* rows, int64_t at, Vec<Real> x) { store(rows + at, x); }
+};
+
+#if defined(__AVX512BF16__)
+/// Operands are pairs of bfloat16; takes even head widths.
+struct Paired {
+  using Element = BFloat16;
+  using Real = float;
+  using Operand = Pair;
+  static constexpr int kPack = 2;
+
+  static Matrix<const Pair> rows(const BFloat16* rows, int64_t row_stride, int64_t count,
+                                 int64_t columns, bool copy, Pair* buffer) {
+    if (!copy && row_stride % 2 == 0) return {reinterpret_cast<const Pair*>(rows), row_stride / 2};
+    const int64_t pairs = columns / 2;
+    for (int64_t i = 0; i < count; ++i)
+      __builtin_memcpy(buffer + i * pairs, rows + i * row_stride,
+                       static_cast<size_t>(columns) * sizeof(BFloat16));
+    return {buffer, pairs};
+  }
+  static Matrix<const Pair> packed_rows(const BFloat16* rows, int64_t row_stride, int64_t count,
+                                        int64_t columns, bool, Pair* buffer) {
+    constexpr int lanes = kLanes<float>;
+    const int64_t stride = round_up(columns, lanes);
+    for (int64_t i = 0; i < count; i += 2) {
+      const BFloat16* low = rows + i * row_stride;
+      const BFloat16* high = i + 1 < count ? low + row_stride : nullptr;
+      Pair* to = buffer + i / 2 * stride;
+      for (int64_t d = 0; d < columns; d += lanes) {
+        BFloat16 some[2][lanes];
+        const BFloat16 *a = low + d, *b = high + d;
+        if (!high || columns - d < lanes) {
+          for (int64_t n = 0; n < lanes; ++n) {
+            some[0][n] = d + n < columns ? low[d + n] : BFloat16{0};
+            some[1][n] = high && d + n < columns ? high[d + n] : BFloat16{0};
+          }
+          a = some[0], b = some[1];
+        }
+        store_interleaved(to + d, a, b);
+      }
+    }
+    return {buffer, stride};
+  }
+  static void transposed(const BFloat16* rows, int64_t row_stride, int64_t count, int64_t columns,
+                         Pair* out) {
+    load_transposed<float, Pair>(rows, row_stride, count, columns / 2,
+                                 reinterpret_cast<float*>(out));
+  }
+  static AERO_INLINE void store_packed(Pair* to, const Vec<float> (&x)[2]) {
+    store_pairs(to, x[0], x[1]);
+  }
+  static AERO_INLINE void store_row(Pair* rows, int64_t at, Vec<float> x) {
+    store_elements(reinterpret_cast<BFloat16*>(rows) + at, x);
+  }
+};
+#endif
+
+}  // namespace
+}  // namespace aero::kernels::cpu
