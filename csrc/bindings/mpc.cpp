@@ -10,6 +10,7 @@
 
 #include "csrc/bindings/bindings.h"
 #include "csrc/mpc/cost_report.h"
+#include "csrc/mpc/latency.h"
 #include "csrc/mpc/operation_cost.h"
 #include "csrc/mpc/protocols/elementwise_product.h"
 #include "csrc/mpc/protocols/oblivious_transfer.h"
@@ -38,16 +39,23 @@ py::dict fields_dict(const Stack& stack) {
   return fields;
 }
 
-py::list operation_list(const mpc::CostReport& report) {
+std::string_view evaluator_name(mpc::Evaluator evaluator) {
+  if (evaluator == mpc::Evaluator::kBoth) return "both";
+  return evaluator == mpc::Evaluator::kClient ? "client" : "server";
+}
+
+py::list operation_list(const mpc::CostReport& report, const Stack& stack) {
   py::list operations;
   for (std::size_t i = 0; i < report.operations.size(); ++i) {
     const mpc::Operation& operation = report.operations[i];
     const py::object layer = operation.layer == mpc::kOutsideLayers
                                  ? py::object(py::none())
                                  : py::object(py::int_(operation.layer));
+    const mpc::Placement placement = mpc::placement(stack, operation.shape);
     operations.append(py::make_tuple(
         operation.name, layer, mpc::part_name(operation.part), mpc::shape_text(operation.shape),
-        py::tuple(py::cast(operation.inputs)), cost_tuple(report.operation_costs[i])));
+        py::tuple(py::cast(operation.inputs)), cost_tuple(report.operation_costs[i]),
+        evaluator_name(placement.evaluator), placement.token_by_token));
   }
   return operations;
 }
@@ -63,7 +71,7 @@ py::dict simulate_cost(const spec::ArchitectureSpec& spec, const std::string& st
   for (const Cost& cost : report.by_layer) by_layer.append(cost_tuple(cost));
   py::dict result;
   result["stack_fields"] = fields_dict(stack);
-  result["operations"] = operation_list(report);
+  result["operations"] = operation_list(report, stack);
   result["total"] = cost_tuple(report.total);
   result["by_kind"] = by_kind;
   result["by_layer"] = by_layer;

@@ -213,8 +213,10 @@ class Simulation {
     }
     const bool computed = last == Resource::kClientCompute || last == Resource::kServerCompute;
     if (options_.overlap) {
-      (computed ? entry.compute : entry.transfer) = duration(time, last);
-      entry.waiting = now_ - entry.start - duration(time, last);
+      const bool one_channel = !computed && !options_.full_duplex;
+      const Nanoseconds spent = one_channel ? time.transfer_alone(false) : duration(time, last);
+      (computed ? entry.compute : entry.transfer) = spent;
+      entry.waiting = now_ - entry.start - spent;
       entry.bound = last;
     } else if (computed) {
       entry.compute = time.compute_alone();

@@ -1,5 +1,6 @@
 """Types of the C++ module; the docstrings are in csrc/bindings."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 # --- architectures (csrc/bindings/architecture.cpp) ---------------------------------------------
@@ -120,6 +121,31 @@ def protocol_cost(
     name: str, sizes: list[int], stack: str, fields: list[tuple[str, _FieldValue]]
 ) -> _CostTuple: ...
 def matmul_block(rows: int, inner: int, columns: int) -> tuple[int, int, int]: ...
+
+# --- latency (csrc/bindings/latency.cpp) ----------------------------------------------------------
+
+# Nanoseconds: client compute, server compute, client to server, server to client, flights.
+_TimeTuple = tuple[int, int, int, int, int]
+
+def network_names() -> list[str]: ...
+def compute_names() -> list[str]: ...
+def network_fields(name: str, fields: list[tuple[str, _FieldValue]]) -> dict[str, float | bool]: ...
+def compute_fields(name: str, fields: list[tuple[str, _FieldValue]]) -> dict[str, float | int]: ...
+def operation_times(
+    operations: Sequence[tuple[_CostTuple, str, bool]],
+    network: list[tuple[str, _FieldValue]],
+    compute: list[tuple[str, _FieldValue]],
+) -> list[_TimeTuple]: ...
+def schedule(
+    times: list[_TimeTuple], inputs: list[tuple[int, ...]], overlap: bool, full_duplex: bool
+) -> dict[str, Any]: ...
+def makespan(
+    times: list[_TimeTuple],
+    inputs: list[tuple[int, ...]],
+    overlap: bool,
+    full_duplex: bool,
+    times_faster: list[float],
+) -> int: ...
 
 # --- build information (csrc/bindings/build_info.cpp) --------------------------------------------
 

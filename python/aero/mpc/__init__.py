@@ -2,7 +2,8 @@
 
 Two parties, semi-honest: SecretFlow SPU with the Cheetah protocol, or OpenBumbleBee. Matrix
 products and elementwise products run under RLWE encryption, comparisons and truncations by
-oblivious transfer. The formulas, each with its source, are in `csrc/mpc`. No number is fitted.
+oblivious transfer. The formulas, each with its source, are in `csrc/mpc`. No byte is fitted; the
+five rates behind the minutes of `paper-testbed` are.
 
 Example:
     >>> from aero import mpc
@@ -14,7 +15,17 @@ Example:
 from __future__ import annotations
 
 from aero.mpc.cost_report import Cost, CostReport, Operation
+from aero.mpc.latency import Duration, Latency
 from aero.mpc.paper import PaperComparison, compare_with_paper, comparison_markdown, paper_tables
+from aero.mpc.profiles import (
+    ComputeProfile,
+    NetworkProfile,
+    compute_names,
+    compute_profile,
+    network_names,
+    network_profile,
+)
+from aero.mpc.schedule import Schedule, ScheduledOperation
 from aero.mpc.simulation import (
     operation_cost,
     option_set_names,
@@ -24,12 +35,22 @@ from aero.mpc.simulation import (
 )
 
 __all__ = [
+    "ComputeProfile",
     "Cost",
     "CostReport",
+    "Duration",
+    "Latency",
+    "NetworkProfile",
     "Operation",
     "PaperComparison",
+    "Schedule",
+    "ScheduledOperation",
     "compare_with_paper",
     "comparison_markdown",
+    "compute_names",
+    "compute_profile",
+    "network_names",
+    "network_profile",
     "operation_cost",
     "option_set_names",
     "paper_tables",

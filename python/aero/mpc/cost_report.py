@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import astuple, dataclass, fields
+from typing import Any, Literal
 
 from aero import _core
 from aero.architecture import ArchitectureSpec
+from aero.mpc.latency import Latency, time_report
+from aero.mpc.profiles import ComputeProfile, NetworkProfile
 
 FieldValue = bool | int | float | str
 
@@ -43,6 +45,10 @@ class Cost:
         """Bytes sent by both parties; each byte counts once."""
         return self.client_bytes + self.server_bytes
 
+    def counts(self) -> tuple[float, float, int, float, int, int, int, int]:
+        """All counts in the order of the attributes."""
+        return astuple(self)
+
     def to_dict(self) -> dict[str, float | int]:
         """All counts by name, `comm_bytes` first."""
         return {"comm_bytes": self.comm_bytes} | {name: getattr(self, name) for name in _COUNTS}
@@ -62,6 +68,8 @@ class Operation:
         shape: Sizes as text: "128x768x2304"; "12 x 128x64x128" for twelve heads.
         inputs: Indices of the operations that must be finished first.
         cost: What it spends; bytes are whole.
+        evaluator: Who evaluates its ciphertexts: "client", "server", or "both", half each.
+        token_by_token: Whether its matrix products take one row after the other.
     """
 
     name: str
@@ -70,6 +78,8 @@ class Operation:
     shape: str
     inputs: tuple[int, ...]
     cost: Cost
+    evaluator: Literal["both", "client", "server"] = "both"
+    token_by_token: bool = False
 
 
 @dataclass(frozen=True)
@@ -124,8 +134,38 @@ class CostReport:
         named = _core.stack_fields(self.stack)
         return {name: value for name, value in self.stack_fields.items() if value != named[name]}
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON-ready values."""
+    def latency(
+        self,
+        network: str | NetworkProfile = "paper-testbed",
+        compute: str | ComputeProfile = "paper-testbed",
+    ) -> Latency:
+        """How long the forward pass takes on a network and two machines.
+
+        A report is priced once and can be timed on any number of networks.
+
+        Args:
+            network: A profile, a name of `network_names()`, or a name with changes:
+                "wan-100mbps,uplink_mbps=20,software_seconds=0.006".
+            compute: A profile, a name of `compute_names()`, or a name with changes:
+                "paper-testbed,threads=8"; "none" leaves the network alone.
+
+        Raises:
+            ValueError: Naming the field and what it may be.
+
+        Example:
+            >>> from aero import mpc
+            >>> report = mpc.simulate("SM+LN+G", final_norm="none", setup=False)
+            >>> round(report.latency().minutes, 1)
+            8.2
+        """
+        return time_report(self, network, compute)
+
+    def to_dict(self, network: str | NetworkProfile | None = None) -> dict[str, Any]:
+        """Everything as JSON-ready values; with a network also its `latency`."""
+        timed = {} if network is None else {"latency": self.latency(network).to_dict()}
+        return self._to_dict() | timed
+
+    def _to_dict(self) -> dict[str, Any]:
         return {
             "label": self.spec.label,
             "spec": self.spec.to_dict(),
@@ -143,15 +183,25 @@ class CostReport:
                     "shape": operation.shape,
                     "inputs": list(operation.inputs),
                     "cost": operation.cost.to_dict(),
+                    "evaluator": operation.evaluator,
+                    "token_by_token": operation.token_by_token,
                 }
                 for operation in self.operations
             ],
             "unchecked": list(self.unchecked),
         }
 
-    def to_text(self) -> str:
-        """A table for the terminal: parts, share of the bytes, flights, ciphertexts, OTs."""
+    def to_text(self, network: str | NetworkProfile | None = None) -> str:
+        """A table for the terminal: parts, share of the bytes, flights, ciphertexts, OTs.
+
+        With a network also seconds per part, and the minutes of the whole.
+        """
         header, rows = self._table()
+        timed = None if network is None else self.latency(network)
+        if timed is not None:
+            durations = [*timed.by_kind.values(), timed.total]
+            header = [*header, "seconds"]
+            rows = [[*row, f"{d.seconds:,.1f}"] for row, d in zip(rows, durations, strict=True)]
         widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
 
         def line(cells: Sequence[str]) -> str:
@@ -171,6 +221,7 @@ class CostReport:
                 "",
                 f"client sends {_gigabytes(self.client_bytes)} GB, "
                 f"server {_gigabytes(self.server_bytes)} GB",
+                *([] if timed is None else [timed.to_text()]),
                 "not confirmed op by op:",
                 *(f"  {text}" for text in self.unchecked),
             ]

@@ -98,8 +98,8 @@ def _report(spec: ArchitectureSpec, stack: str, result: dict[str, Any]) -> CostR
         stack=stack,
         stack_fields=result["stack_fields"],
         operations=tuple(
-            Operation(name, layer, kind, shape, inputs, Cost(*cost))
-            for name, layer, kind, shape, inputs, cost in result["operations"]
+            Operation(name, layer, kind, shape, inputs, Cost(*cost), *placement)
+            for name, layer, kind, shape, inputs, cost, *placement in result["operations"]
         ),
         total=Cost(*result["total"]),
         by_kind={kind: Cost(*cost) for kind, cost in result["by_kind"].items()},

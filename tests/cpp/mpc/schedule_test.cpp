@@ -77,6 +77,7 @@ void expect_valid(const std::vector<Step>& steps, const Schedule& result, bool f
       EXPECT_GE(operation.start, result.operations[input].finish);
     EXPECT_EQ(operation.finish - operation.start,
               operation.compute + operation.transfer + operation.flights + operation.waiting);
+    EXPECT_GE(operation.waiting, 0);
     last = std::max(last, operation.finish);
   }
   EXPECT_EQ(result.makespan, last);
@@ -143,7 +144,10 @@ TEST(Schedule, AnEarlierOperationInterruptsALaterOne) {
 
 TEST(Schedule, OneChannelCarriesOneDirectionAtATime) {
   const std::vector<Step> steps = {{{{0, 0}, {3, 4}, 2}, {}}};
-  EXPECT_EQ(schedule(steps, {.overlap = true, .full_duplex = false}).makespan, 9);
+  const Schedule one_channel = schedule(steps, {.overlap = true, .full_duplex = false});
+  EXPECT_EQ(one_channel.makespan, 9);
+  EXPECT_EQ(one_channel.operations[0].transfer, 7);
+  EXPECT_EQ(one_channel.operations[0].waiting, 0);
   EXPECT_EQ(schedule(steps, {.overlap = true, .full_duplex = true}).makespan, 6);
 }
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from aero import mpc
 from aero.architecture import ArchitectureSpec
-from aero.mpc import cost_report, paper, simulation
+from aero.mpc import cost_report, latency, paper, profiles, schedule, simulation
 
 LABELS = [
     "SM", "SM+LN+G", "SM+LN+R", "SM+G", "SM+LR(layer)", "SM+LR(global)", "SM+WNFFN", "SM+SNFFN(qk)",
@@ -218,7 +218,11 @@ def test_html_has_every_part_and_escapes_labels() -> None:
     assert all(f"<td>{kind}</td>" in page for kind in report.by_kind)
 
 
-@pytest.mark.parametrize("module", [mpc, cost_report, paper, simulation], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "module",
+    [mpc, cost_report, latency, paper, profiles, schedule, simulation],
+    ids=lambda m: m.__name__,
+)
 def test_examples_in_docstrings_run(module: Any) -> None:
     assert doctest.testmod(module).failed == 0
 

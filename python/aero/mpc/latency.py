@@ -1,0 +1,199 @@
+"""How long a private forward pass takes: the closed form, summed like the bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from aero import _core
+from aero.mpc.profiles import ComputeProfile, NetworkProfile, compute_profile, network_profile
+from aero.mpc.schedule import Schedule
+
+if TYPE_CHECKING:
+    from aero.mpc.cost_report import CostReport
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """Time of a piece of work that runs alone, in whole nanoseconds, so that sums are exact.
+
+    Attributes:
+        compute_ns: The slower party's computing; both parties compute at once.
+        transfer_ns: Sending; a full-duplex link sends both ways at once.
+        flights_ns: Waiting for messages: flights (RTT / 2 + software).
+    """
+
+    compute_ns: int
+    transfer_ns: int
+    flights_ns: int
+
+    @property
+    def total_ns(self) -> int:
+        """The three parts together."""
+        return self.compute_ns + self.transfer_ns + self.flights_ns
+
+    @property
+    def seconds(self) -> float:
+        """The three parts together, in seconds."""
+        return self.total_ns / 1e9
+
+    @property
+    def minutes(self) -> float:
+        """The three parts together, in minutes."""
+        return self.total_ns / 60e9
+
+    def __add__(self, other: Duration) -> Duration:
+        return Duration(
+            self.compute_ns + other.compute_ns,
+            self.transfer_ns + other.transfer_ns,
+            self.flights_ns + other.flights_ns,
+        )
+
+    def to_dict(self) -> dict[str, float]:
+        """Seconds by part."""
+        return {
+            "seconds": self.seconds,
+            "compute_seconds": self.compute_ns / 1e9,
+            "transfer_seconds": self.transfer_ns / 1e9,
+            "flights_seconds": self.flights_ns / 1e9,
+        }
+
+
+@dataclass(frozen=True)
+class Latency:
+    """A report timed on a network and two machines, one operation after the other.
+
+    `schedule(overlap=True)` lets operations overlap.
+
+    Attributes:
+        report: The bill that is timed.
+        network: The link.
+        compute: The machines.
+        operation_times: Per operation the nanoseconds of client and server computing, client and
+            server sending, and flights.
+        operations: Per operation its time alone.
+    """
+
+    report: CostReport
+    network: NetworkProfile
+    compute: ComputeProfile
+    operation_times: tuple[tuple[int, int, int, int, int], ...]
+    operations: tuple[Duration, ...]
+
+    @cached_property
+    def total(self) -> Duration:
+        """The sum over the operations."""
+        return _sum(self.operations)
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole forward pass."""
+        return self.total.seconds
+
+    @property
+    def minutes(self) -> float:
+        """Of the whole forward pass."""
+        return self.total.minutes
+
+    @cached_property
+    def by_kind(self) -> dict[str, Duration]:
+        """The sum per part of the bill, in the order of `CostReport.by_kind`."""
+        return {kind: self._where("kind", kind) for kind in self.report.by_kind}
+
+    @cached_property
+    def by_layer(self) -> tuple[Duration, ...]:
+        """The sum per layer; with `outside_layers` they make the total."""
+        return tuple(self._where("layer", layer) for layer in range(len(self.report.by_layer)))
+
+    @cached_property
+    def outside_layers(self) -> Duration:
+        """The operations that belong to no layer."""
+        return self._where("layer", None)
+
+    def schedule(self, *, overlap: bool = True) -> Schedule:
+        """When every operation runs on both processors and both directions of the link.
+
+        Args:
+            overlap: On: an operation starts when its inputs are finished, and its computing and
+                sending run at once, as where ciphertexts are streamed: what an ideal runtime could
+                reach. Off: one operation after the other, which is `total` exactly.
+
+        Example:
+            >>> from aero import mpc
+            >>> latency = mpc.simulate("SM+ScFuFFN").latency()
+            >>> latency.schedule(overlap=False).seconds == latency.seconds
+            True
+            >>> latency.schedule().seconds < latency.seconds
+            True
+        """
+        return Schedule.of(
+            self.report.operations, self.operation_times, overlap, self.network.full_duplex
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON-ready values, in seconds."""
+        return {
+            "network": self.network.to_dict(),
+            "compute": self.compute.to_dict(),
+            "minutes": self.minutes,
+            **self.total.to_dict(),
+            "by_kind": {kind: duration.to_dict() for kind, duration in self.by_kind.items()},
+            "by_layer": [duration.to_dict() for duration in self.by_layer],
+            "outside_layers": self.outside_layers.to_dict(),
+            "operations": [duration.to_dict() for duration in self.operations],
+        }
+
+    def to_text(self) -> str:
+        """One line: which network, how long, and what the time goes into."""
+        total = self.total
+        shares = ", ".join(
+            f"{name} {100 * part / max(1, total.total_ns):.0f} %"
+            for name, part in (
+                ("computing", total.compute_ns),
+                ("sending", total.transfer_ns),
+                ("flights", total.flights_ns),
+            )
+        )
+        return (
+            f"{self.minutes:.2f} minutes on network {self.network.name}, compute "
+            f"{self.compute.name}, one operation after the other: {shares}"
+        )
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def __repr__(self) -> str:
+        return f"<Latency {self.report.spec.label} on {self.network.name}: {self.minutes:.2f} min>"
+
+    def _where(self, attribute: str, value: object) -> Duration:
+        pairs = zip(self.report.operations, self.operations, strict=True)
+        return _sum(time for operation, time in pairs if getattr(operation, attribute) == value)
+
+
+def time_report(
+    report: CostReport, network: str | NetworkProfile, compute: str | ComputeProfile
+) -> Latency:
+    """See `CostReport.latency`."""
+    link, machines = network_profile(network), compute_profile(compute)
+    work = [
+        (operation.cost.counts(), operation.evaluator, operation.token_by_token)
+        for operation in report.operations
+    ]
+    times = tuple(_core.operation_times(work, link.values(), machines.values()))
+    sending = max if link.full_duplex else int.__add__
+    return Latency(
+        report=report,
+        network=link,
+        compute=machines,
+        operation_times=times,
+        operations=tuple(
+            Duration(max(client, server), sending(up, down), flights)
+            for client, server, up, down, flights in times
+        ),
+    )
+
+
+def _sum(durations: Iterable[Duration]) -> Duration:
+    return sum(durations, start=Duration(0, 0, 0))

@@ -1,0 +1,197 @@
+"""Networks and machines: how fast bytes travel and parties compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from aero import _core
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkProfile:
+    """The link between client and server.
+
+    Attributes:
+        uplink_mbps: From client to server, in 1e6 bit/s; 0.001 to 1e6.
+        downlink_mbps: From server to client.
+        round_trip_seconds: On the wire; 0 to 3600. A flight takes half of it.
+        software_seconds: Per flight besides: serialization, scheduling, system calls.
+        full_duplex: Whether both directions carry bytes at once, else they share one channel.
+        name: What reports call it.
+
+    Raises:
+        ValueError: Naming the field and its range.
+
+    Example:
+        >>> from aero import mpc
+        >>> cable = mpc.NetworkProfile(uplink_mbps=50, downlink_mbps=500, round_trip_seconds=0.015)
+        >>> round(mpc.simulate("SM+ScFuFFN").latency(network=cable).minutes, 1)
+        13.7
+    """
+
+    uplink_mbps: float
+    downlink_mbps: float
+    round_trip_seconds: float
+    software_seconds: float = 0.0
+    full_duplex: bool = True
+    name: str = "custom"
+
+    def __post_init__(self) -> None:
+        _core.network_fields("paper-testbed", self.values())
+
+    def values(self) -> list[tuple[str, Any]]:
+        """Every field but the name, with its value."""
+        return _values(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready values."""
+        return {"name": self.name} | dict(self.values())
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeProfile:
+    """What both parties compute with: seconds of one thread per item.
+
+    0 means free or contained in another item. A party divides the seconds by its threads.
+
+    Attributes:
+        threads: Of each party; 1 to 4096.
+        ct_pt_product_seconds: Ciphertext x plaintext product in a matrix product; 0 to 60.
+        embedding_product_seconds: The same where the embedding multiplies one row at a time.
+        plaintext_encoding_seconds: Encoding of a plaintext for such products.
+        automorphism_seconds: For packing their responses.
+        elementwise_ciphertext_seconds: One ciphertext of an elementwise product.
+        ot_seconds: One oblivious transfer, at each party.
+        client_slowdown: The client's seconds over the server's; 0.001 to 1000.
+        name: What reports call it.
+
+    Raises:
+        ValueError: Naming the field and its range.
+
+    Example:
+        >>> from aero import mpc
+        >>> mpc.compute_profile("paper-testbed", client_slowdown=4).client_slowdown
+        4.0
+    """
+
+    threads: int
+    ct_pt_product_seconds: float
+    embedding_product_seconds: float
+    plaintext_encoding_seconds: float = 0.0
+    automorphism_seconds: float = 0.0
+    elementwise_ciphertext_seconds: float = 0.0
+    ot_seconds: float = 0.0
+    client_slowdown: float = 1.0
+    name: str = "custom"
+
+    def __post_init__(self) -> None:
+        _core.compute_fields("paper-testbed", self.values())
+
+    def values(self) -> list[tuple[str, Any]]:
+        """Every field but the name, with its value."""
+        return _values(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready values."""
+        return {"name": self.name} | dict(self.values())
+
+
+def network_names() -> list[str]:
+    """The named networks.
+
+    `paper-testbed` is the link that the paper's minutes show (4.8 s per GB of both parties' bytes,
+    6.0 ms per flight); `lan-1gbps` (0.5 ms), `wan-400mbps` (4 ms) and `wan-100mbps` (80 ms, the
+    network that the paper states) are wires alone, without software.
+
+    Example:
+        >>> from aero import mpc
+        >>> mpc.network_names()
+        ['paper-testbed', 'lan-1gbps', 'wan-400mbps', 'wan-100mbps']
+    """
+    return _core.network_names()
+
+
+def compute_names() -> list[str]:
+    """The named compute profiles: `paper-testbed`, fitted to the paper's minutes, and `none`."""
+    return _core.compute_names()
+
+
+def network_profile(network: str | NetworkProfile, **changes: float | bool) -> NetworkProfile:
+    """A network by name or description, some fields changed.
+
+    Args:
+        network: A profile (returned as it is), a name of `network_names()`, or a name with
+            changes: "wan-100mbps,uplink_mbps=20,software_seconds=0.006".
+        **changes: Fields of a named network.
+
+    Raises:
+        ValueError: Naming the field and what it may be.
+
+    Example:
+        >>> from aero import mpc
+        >>> mpc.network_profile("wan-100mbps,uplink_mbps=20").uplink_mbps
+        20.0
+    """
+    if isinstance(network, NetworkProfile):
+        return network
+    return _named(NetworkProfile, "network", _core.network_fields, network, changes)
+
+
+def compute_profile(compute: str | ComputeProfile, **changes: float) -> ComputeProfile:
+    """A compute profile by name or description ("paper-testbed,threads=8"); see `network_profile`.
+
+    Raises:
+        ValueError: Naming the field and what it may be.
+
+    Example:
+        >>> from aero import mpc
+        >>> mpc.compute_profile("paper-testbed,threads=8").threads
+        8
+    """
+    if isinstance(compute, ComputeProfile):
+        return compute
+    return _named(ComputeProfile, "compute", _core.compute_fields, compute, changes)
+
+
+_Profile = TypeVar("_Profile", NetworkProfile, ComputeProfile)
+
+
+def _named(
+    kind: type[_Profile],
+    what: str,
+    checked: Callable[[str, list[tuple[str, Any]]], dict[str, Any]],
+    text: object,
+    changes: dict[str, Any],
+) -> _Profile:
+    if not isinstance(text, str):
+        raise ValueError(
+            f"latency: {what} must be a name or a {kind.__name__}, got {type(text).__name__}"
+        )
+    name, *settings = (piece.strip() for piece in text.split(","))
+    written: list[tuple[str, Any]] = [_setting(what, setting) for setting in settings]
+    values = checked(name, [*written, *changes.items()])
+    return kind(**values, name=text if not changes else f"{text}, changed")
+
+
+def _setting(what: str, text: str) -> tuple[str, float | int | bool]:
+    field, equals, value = (part.strip() for part in text.partition("="))
+    if not equals:
+        raise ValueError(f"latency: {what} must be NAME,FIELD=VALUE,..., got {text!r} as a setting")
+    if value in {"true", "True", "false", "False"}:
+        return field, value.lower() == "true"
+    for number in (int, float):
+        try:
+            return field, number(value)
+        except ValueError:
+            continue
+    raise ValueError(f"latency: {field} must be a number, true or false, got {value!r}")
+
+
+def _values(profile: NetworkProfile | ComputeProfile) -> list[tuple[str, Any]]:
+    return [
+        (field.name, getattr(profile, field.name))
+        for field in fields(profile)
+        if field.name != "name"
+    ]

@@ -1,0 +1,295 @@
+"""Minutes: profiles, the closed form, the paper's test bed, schedules and traces."""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aero import mpc
+
+NETWORKS = mpc.network_names()
+LABELS = ["SM", "SM+LN+G", "SM+R", "EReg(SM(t)+ScFuFFN)", "SOTA:SM+ScFFN", "SM+LN+R_i1"]
+
+
+@st.composite
+def networks(draw: st.DrawFn) -> mpc.NetworkProfile:
+    return mpc.NetworkProfile(
+        uplink_mbps=draw(st.floats(1, 1e5)),
+        downlink_mbps=draw(st.floats(1, 1e5)),
+        round_trip_seconds=draw(st.floats(0, 1)),
+        software_seconds=draw(st.floats(0, 0.1)),
+        full_duplex=draw(st.booleans()),
+    )
+
+
+@st.composite
+def sizes(draw: st.DrawFn) -> dict[str, Any]:
+    """A small random network, without the overrides that a test itself makes."""
+    heads = draw(st.integers(1, 4))
+    return {
+        "label_or_spec": draw(st.sampled_from(LABELS)),
+        "stack": draw(st.sampled_from([*mpc.stack_names(), *mpc.option_set_names()])),
+        "num_heads": heads,
+        "width": heads * 2 * draw(st.integers(1, 40)),
+        "vocab_size": draw(st.integers(1, 3000)),
+    }
+
+
+@st.composite
+def latencies(draw: st.DrawFn) -> mpc.Latency:
+    report = mpc.simulate(
+        **draw(sizes()),
+        num_layers=draw(st.integers(1, 4)),
+        context_length=draw(st.integers(1, 200)),
+        parallel_residual=True,
+    )
+    slowdown = draw(st.floats(0.5, 20))
+    return report.latency(
+        draw(networks()), mpc.compute_profile("paper-testbed", client_slowdown=slowdown)
+    )
+
+
+# --- the paper's test bed -------------------------------------------------------------------------
+
+
+def test_the_papers_minutes_come_out_of_five_fitted_numbers() -> None:
+    errors = []
+    for row in mpc.paper_tables():
+        if "latency_minutes" not in row or row["label"].startswith("EReg"):
+            continue
+        report = mpc.simulate(
+            row["label"],
+            model=row["model"],
+            context_length=row["context_length"],
+            vocab_size=row["vocab_size"],
+            final_norm=row["final_norm"],
+            setup=False,
+        )
+        errors.append(abs(report.latency().minutes / row["latency_minutes"] - 1))
+    assert len(errors) == 27
+    # 2.65 % and 10.21 %.
+    assert sum(errors) / len(errors) == pytest.approx(0.0265, abs=1e-4)
+    assert max(errors) == pytest.approx(0.1021, abs=1e-4)
+
+
+def test_the_stated_network_cannot_give_the_stated_minutes() -> None:
+    report = mpc.simulate("SM+LN+G", final_norm="none")
+    latency = report.latency("wan-100mbps", "none")
+    # 25.3 GB, half of them each way, at 12.5 MB/s: 16.9 minutes of sending against 8.21 stated.
+    assert latency.total.transfer_ns / 60e9 > report.comm_bytes / 2 / 12.5e6 / 60 > 16.8
+    assert latency.total.flights_ns == round(report.flights * 0.04 * 1e9)
+
+
+# --- profiles -------------------------------------------------------------------------------------
+
+
+def test_profiles_are_found_by_name_description_and_value() -> None:
+    cable = mpc.network_profile("wan-100mbps, uplink_mbps=20, full_duplex=false")
+    assert (cable.uplink_mbps, cable.downlink_mbps, cable.full_duplex) == (20.0, 100.0, False)
+    assert mpc.network_profile(cable) is cable
+    assert mpc.network_profile("lan-1gbps", software_seconds=0.006).software_seconds == 0.006
+    assert mpc.compute_profile("paper-testbed,threads=8").threads == 8
+    assert mpc.compute_profile("none").ot_seconds == 0
+    for name in NETWORKS:
+        values = mpc.network_profile(name).to_dict()
+        assert mpc.NetworkProfile(**values) == mpc.network_profile(name)
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        ("wan", 'network must be "paper-testbed", "lan-1gbps"'),
+        ("lan-1gbps,uplink_mbps=-3", "uplink_mbps must be a number from 0.001 to 1e.06, got -3"),
+        ("lan-1gbps,uplink=3", 'no field "uplink"; did you mean "uplink_mbps"'),
+        ("lan-1gbps,uplink_mbps", "must be NAME,FIELD=VALUE,..., got 'uplink_mbps'"),
+        ("lan-1gbps,uplink_mbps=fast", "uplink_mbps must be a number, true or false, got 'fast'"),
+        ("lan-1gbps,round_trip_seconds=nan", "round_trip_seconds must be a number from 0 to 3600"),
+        ("lan-1gbps,full_duplex=1", "full_duplex must be True or False, got 1"),
+        (3, "network must be a name or a NetworkProfile, got int"),
+    ],
+)
+def test_bad_networks_name_field_and_range(network: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        mpc.simulate("SM", model="tiny").latency(network)
+
+
+def test_bad_compute_profiles_name_field_and_range() -> None:
+    with pytest.raises(ValueError, match="threads must be an integer from 1 to 4096, got 0"):
+        mpc.compute_profile("none", threads=0)
+    with pytest.raises(ValueError, match=r"client_slowdown must be a number from 0\.001 to 1000"):
+        mpc.compute_profile("none", client_slowdown=math.inf)
+    with pytest.raises(ValueError, match="uplink_mbps must be a number"):
+        mpc.NetworkProfile(0, 100, 0.1)
+
+
+def test_what_takes_years_is_an_error() -> None:
+    slow = mpc.NetworkProfile(0.001, 0.001, 0)
+    with pytest.raises(ValueError, match="takes more than a year"):
+        mpc.simulate("SM+LN+G", context_length=4096).latency(slow)
+
+
+# --- sums and monotonicity ------------------------------------------------------------------------
+
+
+@settings(max_examples=40, deadline=None)
+@given(latencies())
+def test_times_add_up_exactly_over_operations_layers_and_kinds(latency: mpc.Latency) -> None:
+    total = latency.total
+    zero = mpc.Duration(0, 0, 0)
+    assert sum(latency.operations, zero) == total
+    assert sum(latency.by_kind.values(), zero) == total
+    assert sum(latency.by_layer, latency.outside_layers) == total
+    assert total.total_ns == total.compute_ns + total.transfer_ns + total.flights_ns
+    assert latency.seconds == total.seconds
+    data = json.loads(json.dumps(latency.to_dict()))
+    assert data["seconds"] == latency.seconds
+
+
+@settings(max_examples=40, deadline=None)
+@given(sizes(), networks(), st.floats(1, 10), st.floats(0, 1), st.integers(16, 120))
+def test_less_network_and_more_work_are_never_faster(
+    network_sizes: dict[str, Any],
+    network: mpc.NetworkProfile,
+    faster: float,
+    further: float,
+    tokens: int,
+) -> None:
+    def seconds(link: mpc.NetworkProfile, layers: int = 1, context_length: int = tokens) -> float:
+        report = mpc.simulate(**network_sizes, num_layers=layers, context_length=context_length)
+        return report.latency(link).seconds
+
+    def changed(**fields: float) -> mpc.NetworkProfile:
+        return mpc.NetworkProfile(**(dict(network.values()) | fields))
+
+    here = seconds(network)
+    assert seconds(changed(uplink_mbps=network.uplink_mbps * faster)) <= here
+    assert seconds(changed(downlink_mbps=network.downlink_mbps * faster)) <= here
+    assert seconds(changed(round_trip_seconds=network.round_trip_seconds + further)) >= here
+    assert seconds(changed(software_seconds=network.software_seconds + further)) >= here
+    assert seconds(network, layers=2) >= here
+    # A few tokens can fill ciphertexts better than one, so only twice as many are surely dearer.
+    assert seconds(network, context_length=2 * tokens) >= here
+
+
+def test_a_slow_client_and_few_threads_cost_time() -> None:
+    report = mpc.simulate("SM", private_weights=True)
+    compute = [report.latency(compute=text).total.compute_ns for text in (
+        "paper-testbed", "paper-testbed,threads=8", "paper-testbed,client_slowdown=4", "none"
+    )]  # fmt: skip
+    assert compute[1] == pytest.approx(4 * compute[0], rel=1e-6)
+    # The server evaluates the products with its weights, so only the rest is four times as slow.
+    assert compute[0] < compute[2] < 4 * compute[0]
+    assert compute[3] == 0
+
+
+# --- schedules ------------------------------------------------------------------------------------
+
+
+@settings(max_examples=40, deadline=None)
+@given(latencies())
+def test_overlap_is_never_slower_and_without_it_the_closed_form_holds(
+    latency: mpc.Latency,
+) -> None:
+    alone = latency.schedule(overlap=False)
+    assert alone.makespan_ns == latency.total.total_ns
+    at_once = latency.schedule()
+    assert at_once.makespan_ns <= alone.makespan_ns
+    for schedule in (alone, at_once):
+        assert max(schedule.busy_seconds.values()) <= schedule.seconds + 1e-9
+        assert sum(schedule.bounds().values()) == pytest.approx(schedule.seconds, rel=1e-9)
+        path = [schedule.operations[index] for index in schedule.critical_path]
+        assert path[0].start_seconds == 0
+        assert path[-1].finish_seconds == schedule.seconds
+        for before, after in pairwise(path):
+            assert before.finish_seconds == after.start_seconds
+        for entry in schedule.operations:
+            for source in entry.operation.inputs:
+                assert schedule.operations[source].finish_seconds <= entry.start_seconds
+
+
+def test_attention_and_ffn_of_a_parallel_block_overlap() -> None:
+    def saved(parallel: bool) -> float:
+        report = mpc.simulate("SM+R", parallel_residual=parallel)
+        latency = report.latency("wan-100mbps", "none")
+        return latency.seconds - latency.schedule().seconds
+
+    assert saved(True) > 1.2 * saved(False)
+
+
+def test_what_if_answers_for_kinds_layers_names_and_operations() -> None:
+    latency = mpc.simulate("SM+LN+G").latency()
+    schedule = latency.schedule(overlap=False)
+    act = latency.by_kind["act"].seconds
+    assert schedule.what_if(kind="act") == pytest.approx(schedule.seconds - act)
+    assert schedule.what_if(kind="act", times_faster=4) == pytest.approx(
+        schedule.seconds - 0.75 * act
+    )
+    layer = latency.by_layer[3].seconds
+    assert schedule.what_if(layer=3) == pytest.approx(schedule.seconds - layer)
+    first = latency.operations[0].seconds
+    assert schedule.what_if(operation=0) == pytest.approx(schedule.seconds - first)
+    assert schedule.what_if(name="scores", layer=0) < schedule.seconds
+    by_kind = schedule.what_if_each("kind")
+    assert by_kind["act"] == schedule.what_if(kind="act")
+    assert set(schedule.what_if_each("layer", times_faster=2)) == {None, *range(12)}
+    assert len(schedule.what_if_each("operation")) == len(schedule.operations)
+
+
+@pytest.mark.parametrize(
+    ("question", "message"),
+    [
+        ({}, "one of kind, layer, name and operation must be given"),
+        ({"kind": "gelu"}, "no operation has kind='gelu'"),
+        ({"layer": 12, "kind": "act"}, "no operation has kind='act', layer=12"),
+        ({"operation": 10**6}, "no operation has operation=1000000"),
+        ({"kind": "act", "times_faster": 0}, "times_faster must be numbers from 0.001"),
+    ],
+)
+def test_bad_questions_are_errors(question: dict[str, Any], message: str) -> None:
+    schedule = mpc.simulate("SM+R", model="tiny").latency().schedule()
+    with pytest.raises(ValueError, match=message):
+        schedule.what_if(**question)
+
+
+def test_what_if_each_names_what_it_may_go_by() -> None:
+    schedule = mpc.simulate("SM", model="tiny").latency().schedule()
+    with pytest.raises(ValueError, match="by must be one of kind, layer, name, operation, got 'x'"):
+        schedule.what_if_each("x")
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_the_trace_holds_every_second_of_every_resource(overlap: bool) -> None:
+    schedule = (
+        mpc.simulate("SM+R", parallel_residual=True).latency("lan-1gbps").schedule(overlap=overlap)
+    )
+    events = json.loads(schedule.trace_json())["traceEvents"]
+    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    for tid, name in names.items():
+        slices = sorted((e["ts"], e["dur"]) for e in events if e.get("tid") == tid and "dur" in e)
+        busy = sum(duration for _, duration in slices) / 1e6
+        assert busy == pytest.approx(schedule.busy_seconds[name], rel=1e-6)
+        for (start, duration), (after, _) in pairwise(slices):
+            assert start + duration <= after + 1e-3
+    begins = [e["id"] for e in events if e["ph"] == "b"]
+    assert sorted(begins) == sorted(e["id"] for e in events if e["ph"] == "e")
+
+
+def test_reports_show_minutes_where_a_network_is_asked_for() -> None:
+    report = mpc.simulate("SM+ScFuFFN")
+    assert "minutes" not in report.to_text()
+    assert "latency" not in report.to_dict()
+    text = report.to_text(network="wan-100mbps")
+    latency = report.latency("wan-100mbps")
+    assert f"{latency.minutes:.2f} minutes on network wan-100mbps" in text
+    assert f"{latency.by_kind['softmax'].seconds:,.1f}" in text
+    data = json.loads(json.dumps(report.to_dict(network="wan-100mbps")))
+    assert data["latency"]["minutes"] == latency.minutes
+    assert str(latency) == latency.to_text()
+    assert "critical path" in str(latency.schedule())
+    assert json.loads(json.dumps(latency.schedule().to_dict()))["overlap"] is True
