@@ -1,6 +1,7 @@
 """One look for every progress bar: on standard error, with an estimate, silent on other ranks."""
 
 import os
+import shutil
 import sys
 from typing import Any
 
@@ -34,6 +35,9 @@ def progress_bar(description: str, total: float, unit: str, *, initial: float = 
         ...         _ = bar.update(1)
     """
     on_terminal = sys.stderr.isatty()
+    # tqdm hides its bars on terminals that say they have no columns, as those of containers may;
+    # this function answers 80 x 24 there.
+    size = shutil.get_terminal_size()
     return tqdm(
         desc=description,
         total=total,
@@ -43,6 +47,7 @@ def progress_bar(description: str, total: float, unit: str, *, initial: float = 
         delay=2.0,
         # A log file gets a line now and then, not ten a second.
         mininterval=0.2 if on_terminal else 10.0,
-        dynamic_ncols=on_terminal,
+        ncols=size.columns,
+        nrows=size.lines,
         disable=not is_main_process(),
     )

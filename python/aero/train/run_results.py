@@ -19,7 +19,7 @@ from aero.train.recipe import DataSection
 from aero.train.run_folder import RunFolder, finite_or_null
 from aero.train.windows import validation_windows
 
-__all__ = ["analyze_model", "analyze_run", "evaluate_run", "write_evaluation"]
+__all__ = ["analyze_model", "analyze_run", "evaluate_run", "open_run", "write_evaluation"]
 
 # Enough rows for three stable digits of a head entropy.
 _ANALYSIS_WINDOWS = 64
@@ -48,7 +48,7 @@ def evaluate_run(
         TrainingError: no finished run, or its corpus is gone or damaged.
     """
     folder = RunFolder(path)
-    model, data = _opened(folder)
+    model, data = open_run(folder)
     context = model.config.spec.context_length
     try:
         starts = validation_windows(data.validation, context, max_tokens=max_tokens, stride=stride)
@@ -82,7 +82,7 @@ def analyze_run(path: str | Path, *, windows: int = _ANALYSIS_WINDOWS) -> Entrop
         TrainingError: no finished run, or its corpus is gone or damaged.
     """
     folder = RunFolder(path)
-    model, data = _opened(folder)
+    model, data = open_run(folder)
     return analyze_model(model, data, folder, windows=windows)
 
 
@@ -147,7 +147,15 @@ def analyze_model(
     return summary
 
 
-def _opened(folder: RunFolder) -> tuple[AeroForCausalLM, PreparedData]:
+def open_run(folder: RunFolder) -> tuple[AeroForCausalLM, PreparedData]:
+    """Loads a finished run's network and corpus.
+
+    Args:
+        folder: the run folder.
+
+    Raises:
+        TrainingError: no finished run, or its corpus is gone or damaged.
+    """
     info = folder.info()
     if info.get("status") != "finished" or not folder.model.is_dir():
         step = (info.get("diverged") or {}).get("step")
