@@ -42,8 +42,10 @@ lint: $(VENV)/.lint $(VENV)/.built ## formatters, linters and type checker; chan
 bench: $(VENV)/.built ## time operators and simulator against named opponents
 	for file in benchmarks/*.py; do $(BIN)/python $$file || exit 1; done
 
-notebooks: $(VENV)/.tests ## execute the notebooks
-	@echo "there are no notebooks yet"
+notebooks: $(VENV)/.tests ## execute the notebooks into runs/notebooks
+	mkdir -p runs/notebooks
+	for file in notebooks/*.ipynb; do \
+	  $(BIN)/jupyter execute $$file --output=$(CURDIR)/runs/notebooks/$$(basename $$file) || exit 1; done
 
 clean: ## remove the environment and everything built; runs/ stays
 	rm -rf $(VENV) build dist
