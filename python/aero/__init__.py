@@ -20,7 +20,10 @@ _EXPORTS = {
     "ArchitectureSpec": "aero.architecture",
     "fold_norm": "aero.conversion",
 }
-_SUBMODULES = ("analysis", "architecture", "conversion", "models", "mpc", "nn", "ops", "report", "train")
+_SUBMODULES = (
+    "analysis", "architecture", "conversion", "fixed_point", "models", "mpc", "nn", "ops", "report",
+    "train",
+)  # fmt: skip
 
 __all__ = ["__version__", *sorted(_EXPORTS), *_SUBMODULES]
 

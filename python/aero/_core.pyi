@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
+
 # --- architectures (csrc/bindings/architecture.cpp) ---------------------------------------------
 
 _FieldValue = bool | int | float | str
@@ -146,6 +149,52 @@ def makespan(
     full_duplex: bool,
     times_faster: list[float],
 ) -> int: ...
+
+# --- fixed point (csrc/bindings/fixed_point.cpp) --------------------------------------------------
+
+_Ring = npt.NDArray[np.int64]
+
+class Arithmetic:
+    def __init__(
+        self,
+        *,
+        fraction_bits: int = 18,
+        truncation: str = "floor",
+        one_bit_product_error: bool = False,
+        seed: int = 0,
+    ) -> None: ...
+    @property
+    def fraction_bits(self) -> int: ...
+    def encode(self, x: npt.NDArray[np.float64], /) -> _Ring: ...
+    def decode(self, x: _Ring, /) -> npt.NDArray[np.float64]: ...
+    def truncate(self, x: _Ring, bits: int, /) -> _Ring: ...
+    def product(self, a: _Ring, b: _Ring, public: bool, /) -> _Ring: ...
+    def matmul(self, a: _Ring, b: _Ring, /) -> _Ring: ...
+    def exponential(
+        self, x: _Ring, squarings: int, clip: bool, clip_bits: int, ring_32: bool, /
+    ) -> _Ring: ...
+    def reciprocal(self, x: _Ring, /) -> _Ring: ...
+    def reciprocal_square_root(self, x: _Ring, /) -> _Ring: ...
+    def hyperbolic_tangent(self, x: _Ring, /) -> _Ring: ...
+    def gelu(self, x: _Ring, kind: str, /) -> _Ring: ...
+    def leaky_relu(self, x: _Ring, slope: int, /) -> _Ring: ...
+    def softmax(
+        self,
+        scores: _Ring,
+        live: _Ring,
+        squarings: int,
+        clip: bool,
+        clip_bits: int,
+        ring_32: bool,
+        score_truncation: bool,
+        broadcast_reciprocal: bool,
+        /,
+    ) -> _Ring: ...
+    def layer_norm(self, x: _Ring, gain: _Ring, bias: _Ring, epsilon: float, /) -> _Ring: ...
+
+def changed_stack_fields(
+    stack: str, fields: list[tuple[str, _FieldValue]]
+) -> dict[str, _FieldValue]: ...
 
 # --- build information (csrc/bindings/build_info.cpp) --------------------------------------------
 

@@ -117,6 +117,22 @@ def test_a_network_goes_from_text_to_report(train_arguments, tmp_path):
     evaluated = invoke("evaluate", runs)
     assert evaluated.exit_code == 0, evaluated.output
     assert evaluated.stdout.count("bits per byte") == 4
+    run = runs / "ereg-sm-t-scfuffn-seed0"
+    compared = invoke(
+        "evaluate", run, "--fixed-point", "spu-2024", "--set", "exp_squarings=5", "--max-tokens", 64
+    )
+    assert compared.exit_code == 0, compared.output
+    assert "under spu-2024" in compared.stdout and "largest logit difference" in compared.stdout
+    measured = json.loads((run / "fixed_point.json").read_text())
+    assert measured["approximations"]["exp_squarings"] == 5
+    assert measured["perplexity"] == pytest.approx(measured["exact_perplexity"], rel=0.05)
+    assert 0 < measured["mean_logit_difference"] < measured["largest_logit_difference"]
+    for options, words in (
+        (["--fixed-point", "spu-2025"], 'fixed point: stack must be "spu-2024"'),
+        (["--fixed-point", "spu-2024", "--set", "exp_squarings"], "must be FIELD=VALUE"),
+        (["--set", "exp_squarings=5"], "the stack that --fixed-point names"),
+    ):
+        assert_one_line(invoke("evaluate", run, *options), words)
     analyzed = invoke("analyze", runs / "sm-ln-g-seed0", "--windows", "2")
     assert analyzed.exit_code == 0, analyzed.output
     assert "heads per quarter" in analyzed.stdout

@@ -35,16 +35,17 @@ MAY_IMPORT = {
     "atomic_files": set(),
     "architecture": {"_core"},
     "mpc": {"_core", "architecture"},
+    "fixed_point": {"_core"},
     "analysis": {"atomic_files"},
     "ops": {"_core", "_library"},
     "nn": {"ops", "architecture"},
-    "models": {"ops", "nn", "architecture"},
+    "models": {"ops", "nn", "architecture", "fixed_point"},
     "conversion": {"models", "nn", "mpc", "architecture"},
     "report": {"architecture", "mpc", "analysis", "atomic_files"},
-    "train": {"models", "analysis", "report", "architecture", "atomic_files"},
+    "train": {"models", "analysis", "report", "architecture", "atomic_files", "fixed_point"},
     "cli": {
         "_core", "_library", "architecture", "mpc", "analysis", "ops", "nn", "models", "conversion",
-        "report", "train", "atomic_files",
+        "report", "train", "atomic_files", "fixed_point",
     },
 }  # fmt: skip
 # Third-party packages that analysis may use.
@@ -111,7 +112,7 @@ def test_python_rooms_import_only_what_they_may() -> None:
                 assert parts[1] in MAY_IMPORT[room], f"{where} may not import aero.{parts[1]}"
 
 
-@pytest.mark.parametrize("room", ["architecture", "mpc", "analysis", "report"])
+@pytest.mark.parametrize("room", ["architecture", "mpc", "fixed_point", "analysis", "report"])
 def test_torch_free_rooms_never_name_torch(room: str) -> None:
     paths = [p for p in PACKAGE.rglob("*.py") if room_of(p) == room]
     assert paths
@@ -131,7 +132,8 @@ def test_analysis_needs_only_numpy_and_matplotlib() -> None:
 def test_package_and_torch_free_rooms_import_without_torch() -> None:
     program = (
         "import sys; sys.modules['torch'] = None; sys.modules['transformers'] = None\n"
-        "import aero, aero.architecture, aero.mpc, aero.analysis, aero.report, aero.cli\n"
+        "import aero, aero.architecture, aero.mpc, aero.fixed_point, aero.analysis\n"
+        "import aero.report, aero.cli\n"
         "print(aero.mpc.simulate('SM', model='tiny', context_length=8).comm_bytes > 0)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -100,12 +100,29 @@ def evaluate(
     max_tokens: Annotated[
         int | None, typer.Option(help="Validation tokens to look at; default: all.")
     ] = None,
+    fixed_point: Annotated[
+        str | None,
+        typer.Option(metavar="STACK", help="Compare with the arithmetic of a stack: spu-2024, ..."),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="FIELD=VALUE", help="Of the stack: exp_squarings=5, ..."),
+    ] = None,
 ) -> None:
     """Measures perplexity and bits per byte on the validation split."""
     with one_line_errors():
+        from aero.train.fixed_point_evaluation import evaluate_run_in_fixed_point
         from aero.train.run_results import evaluate_run
 
+        if set_ and fixed_point is None:
+            raise TrainingError("evaluate: --set is for the stack that --fixed-point names")
         for run in _trained(runs):
+            if fixed_point is not None:
+                compared = evaluate_run_in_fixed_point(
+                    run, fixed_point, set_, max_tokens=max_tokens, stride=stride
+                )
+                typer.echo(f"{run.name}: {compared.to_text()}")
+                continue
             measured = evaluate_run(run, max_tokens=max_tokens, stride=stride)
             typer.echo(
                 f"{run.name}: perplexity {measured.perplexity:.3f}, "
@@ -140,18 +157,24 @@ def report(
     seed_spread: Annotated[
         Path | None, typer.Option(help="report.json over several seeds, to be quoted.")
     ] = None,
+    results: Annotated[
+        Path | None,
+        typer.Option(metavar="STEM", help="Also write numbers and text to STEM.json and STEM.md."),
+    ] = None,
 ) -> None:
     """Compares trained networks in report.html, report.md, report.json and PNG figures."""
     with one_line_errors(ValueError, OSError):
         import shlex
         import sys
 
-        from aero.report import write_report
+        from aero.report import write_report, write_results
 
         command = shlex.join(["aero", *sys.argv[1:]])
         paths = write_report(
             runs, output or runs[0], title=title, command=command, seed_spread=seed_spread
         )
+        if results is not None:
+            write_results(json.loads(paths.json.read_text(encoding="utf-8")), results)
         typer.echo(paths.summary)
         typer.echo(f"\nreport: {paths.html}")
 

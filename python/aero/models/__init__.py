@@ -5,6 +5,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 from aero.models.causal_lm import AeroForCausalLM
 from aero.models.configuration import AeroConfig
 from aero.models.decoder import AeroModel, AeroPreTrainedModel
+from aero.models.fixed_point_network import FixedPointForCausalLM
 from aero.models.hugging_face_attention import (
     aero_attention_forward,
     aero_entropy_attention_forward,
@@ -25,6 +26,7 @@ __all__ = [
     "AeroModel",
     "AeroModelOutput",
     "AeroPreTrainedModel",
+    "FixedPointForCausalLM",
     "aero_attention_forward",
     "aero_entropy_attention_forward",
     "decay_parameter_names",

@@ -1,0 +1,101 @@
+"""What a protocol stack computes differently from exact arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from aero import _core
+from aero._core import Arithmetic
+
+_FieldValue = bool | int | float | str
+
+# Field of a stack (csrc/mpc/stacks.h) -> field of Approximations.
+_STACK_FIELDS = {
+    "exp_squarings": "exp_squarings",
+    "exp_clip": "exp_clip",
+    "clip_bits": "clip_bits",
+    "exp_ring_32": "exp_ring_32",
+    "gelu": "gelu",
+    "one_bit_product_error": "one_bit_product_error",
+    "extra_score_truncation": "score_truncation",
+    "broadcast_reciprocal": "broadcast_reciprocal",
+    "secret_temperature": "secret_temperature",
+}
+_OWN_FIELDS = ("fraction_bits", "truncation", "seed")
+
+
+@dataclass(frozen=True)
+class Approximations:
+    """The arithmetic of a stack: what changes results, without what only changes costs.
+
+    Attributes:
+        fraction_bits: f, from 12 to 30.
+        truncation: "floor" or "shares", see `Arithmetic`.
+        seed: of what the shares add.
+        one_bit_product_error: products may be off by one before they are truncated.
+        exp_squarings: t of ``(1 + x / 2**t)**(2**t)``.
+        exp_clip: exp is 0 below -14.
+        clip_bits: width of that comparison.
+        exp_ring_32: squarings in Z_2^32 with 12 fraction bits.
+        gelu: "tanh", "segment" or "piecewise".
+        score_truncation: one more truncation of every attention score.
+        broadcast_reciprocal: one reciprocal per softmax row, else a division per element.
+        secret_temperature: ``1 / t`` is a separate product, else part of the queries' constant.
+
+    Example:
+        >>> Approximations.of_stack("spu-2024", exp_squarings=5).exp_squarings
+        5
+    """
+
+    fraction_bits: int = 18
+    truncation: Literal["floor", "shares"] = "floor"
+    seed: int = 0
+    one_bit_product_error: bool = False
+    exp_squarings: int = 8
+    exp_clip: bool = True
+    clip_bits: int = 64
+    exp_ring_32: bool = False
+    gelu: Literal["tanh", "segment", "piecewise"] = "tanh"
+    score_truncation: bool = True
+    broadcast_reciprocal: bool = True
+    secret_temperature: bool = False
+
+    @classmethod
+    def of_stack(cls, stack: str, /, **fields: _FieldValue) -> Approximations:
+        """The arithmetic of a named stack or option set of `aero.mpc`.
+
+        Args:
+            stack: such as "spu-2024" or "aero-approximate".
+            **fields: fields of the stack (`exp_squarings=5`), and `fraction_bits`, `truncation` and
+                `seed`. Fields that only change costs change nothing.
+
+        Raises:
+            ValueError: an unknown stack or field, a value out of its range, or `no_max`: what the
+                static bound of the scores would be is up to the network's owner.
+        """
+        own = {name: fields.pop(name) for name in _OWN_FIELDS if name in fields}
+        try:
+            values = _core.changed_stack_fields(stack, list(fields.items()))
+        except ValueError as error:
+            raise ValueError(f"fixed point: {str(error).removeprefix('simulate: ')}") from None
+        if values["no_max"]:
+            raise ValueError("fixed point: no_max needs a bound of the scores and is not simulated")
+        for name in ("fraction_bits", "seed"):
+            if type(own.get(name, 0)) is not int:
+                raise ValueError(f"fixed point: {name} must be an integer, got {own[name]!r}")
+        if own.get("seed", 0) not in range(2**64):
+            raise ValueError(f"fixed point: seed must be from 0 to 2^64 - 1, got {own['seed']}")
+        named = {ours: values[theirs] for theirs, ours in _STACK_FIELDS.items()}
+        found = cls(**named, **own)  # type: ignore[arg-type]
+        found.arithmetic()  # checks the other fields
+        return found
+
+    def arithmetic(self) -> Arithmetic:
+        """A fresh `Arithmetic`, its generator at the seed."""
+        return Arithmetic(
+            fraction_bits=self.fraction_bits,
+            truncation=str(self.truncation),
+            one_bit_product_error=self.one_bit_product_error,
+            seed=self.seed,
+        )
