@@ -13,6 +13,10 @@ NATIVE    := CMakeLists.txt pyproject.toml python/build_backend.py \
              $(shell find kernels csrc -name '*.cpp' -o -name '*.h')
 CPP_TESTS := $(shell find tests/cpp -name '*.cpp' -o -name '*.h')
 PIP       := $(BIN)/python -m pip install --disable-pip-version-check
+# `make demo SEEDS=3` renews the committed spread over seeds, which the report of one seed quotes.
+PROCESSOR := $(shell sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -n 1 | tr 'A-Z' 'a-z' | tr -cs 'a-z0-9\n' '_')
+RESULTS   ?= benchmarks/results/demo_$(PROCESSOR)_$(shell date +%Y%m)
+SPREAD    := $(lastword $(sort $(wildcard benchmarks/results/demo_*.json)))
 DEMO_LABELS := SM+LN+G SM+ScFuFFN "EReg(SM(t)+ScFuFFN)" SM+FN+ScFuFFN SM+FN+R
 
 # An editable install knows the Python files by name, so it is renewed when the list of them changes.
@@ -28,7 +32,7 @@ help: ## list the targets
 demo: $(VENV)/.built ## train five small networks, compare them in runs/demo/report.html (15 minutes)
 	$(BIN)/aero train --recipe demo --data stdlib --output runs/demo \
 	  $(foreach label,$(DEMO_LABELS),--label $(label)) $(foreach seed,$(shell seq $(SEEDS)),--seed $(seed))
-	$(BIN)/aero report runs/demo
+	$(BIN)/aero report runs/demo $(if $(filter 1,$(SEEDS)),$(addprefix --seed-spread ,$(SPREAD)),--results $(RESULTS))
 
 test: $(VENV)/.tests build/tests/.built ## run the C++ and the Python tests
 	ctest --test-dir build/tests --output-on-failure --parallel 2

@@ -136,10 +136,11 @@ def test_a_network_goes_from_text_to_report(train_arguments, tmp_path):
     analyzed = invoke("analyze", runs / "sm-ln-g-seed0", "--windows", "2")
     assert analyzed.exit_code == 0, analyzed.output
     assert "heads per quarter" in analyzed.stdout
-    reported = invoke("report", runs)
+    reported = invoke("report", runs, "--results", tmp_path / "spread")
     assert reported.exit_code == 0, reported.output
     assert "SM+LN+G" in reported.stdout and str(runs / "report.html") in reported.stdout
     assert (runs / "report.html").is_file() and (runs / "report.json").is_file()
+    assert (tmp_path / "spread.json").is_file() and (tmp_path / "spread.md").is_file()
 
 
 def test_a_dry_run_says_what_would_happen_and_writes_nothing(train_arguments, tmp_path, cache):
