@@ -1,4 +1,4 @@
-"""Figures of entropies, learned parameters, losses and bytes.
+"""Figures of entropies, learned parameters, losses, bytes and savings.
 
 Every function takes plain arrays, draws into the Axes it is given (or into a new pyplot figure) and
 returns them. The matplotlib backend, the file and its resolution are the caller's choice.
@@ -18,6 +18,7 @@ from aero.analysis.figures.entropy import (
     quarter_shares,
 )
 from aero.analysis.figures.networks import bytes_by_kind, loss_curves, ordered_kinds
+from aero.analysis.figures.savings import stepwise_savings
 
 __all__ = [
     "bytes_by_kind",
@@ -31,5 +32,6 @@ __all__ = [
     "network_colors",
     "ordered_kinds",
     "quarter_shares",
+    "stepwise_savings",
     "threshold_colors",
 ]

@@ -1,0 +1,21 @@
+"""The reproduced tables and figures as files."""
+
+import doctest
+import json
+
+from aero import mpc
+from aero.report import reproduction
+
+
+def test_the_files_hold_what_was_found(tmp_path):
+    found = mpc.reproduce()
+    paths = {p.name: p for p in reproduction.write_reproduction(found, tmp_path / "new" / "folder")}
+    assert paths["reproduction.txt"].read_text() == f"{found.to_text()}\n"
+    assert json.loads(paths["reproduction.json"].read_text()) == found.to_dict()
+    for name in ("figure-1.png", "figure-15.png"):
+        assert paths[name].read_bytes().startswith(b"\x89PNG")
+        assert paths[name].stat().st_size > 10_000
+
+
+def test_examples_in_docstrings_run():
+    assert doctest.testmod(reproduction).failed == 0
