@@ -10,5 +10,6 @@ void bind_build_info(pybind11::module_& module);
 void bind_fixed_point(pybind11::module_& module);
 void bind_latency(pybind11::module_& module);
 void bind_mpc(pybind11::module_& module);
+void bind_planning(pybind11::module_& module);
 
 }  // namespace aero::bindings

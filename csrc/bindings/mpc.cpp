@@ -3,13 +3,16 @@
 #include <pybind11/stl.h>
 
 #include <map>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "csrc/bindings/bindings.h"
+#include "csrc/bindings/cost_values.h"
 #include "csrc/mpc/cost_report.h"
+#include "csrc/mpc/generation.h"
 #include "csrc/mpc/latency.h"
 #include "csrc/mpc/operation_cost.h"
 #include "csrc/mpc/protocols/elementwise_product.h"
@@ -24,14 +27,6 @@ namespace {
 using mpc::Cost;
 using mpc::Stack;
 using Sizes = std::vector<std::int64_t>;
-
-py::tuple cost_tuple(const Cost& cost) {
-  const auto whole = [](double count) { return static_cast<std::int64_t>(count); };
-  return py::make_tuple(cost.sent_bytes[mpc::kClient], cost.sent_bytes[mpc::kServer],
-                        whole(cost.flights), cost.elementwise_ciphertexts,
-                        whole(cost.ct_pt_products), whole(cost.plaintext_encodings),
-                        whole(cost.automorphisms), whole(cost.ots));
-}
 
 py::dict fields_dict(const Stack& stack) {
   py::dict fields;
@@ -61,9 +56,11 @@ py::list operation_list(const mpc::CostReport& report, const Stack& stack) {
 }
 
 py::dict simulate_cost(const spec::ArchitectureSpec& spec, const std::string& stack_name,
-                       const spec::FieldValues& fields) {
-  const Stack stack = mpc::with_fields(mpc::stack(stack_name), fields);
-  const mpc::CostReport report = mpc::simulate(spec, stack);
+                       const spec::FieldValues& fields, const PriceMap& prices,
+                       const std::optional<TokenTuple>& token) {
+  const Stack stack = stack_of(stack_name, fields, prices);
+  const mpc::CostReport report =
+      mpc::simulate(spec, stack, token ? pass_of(spec, *token) : mpc::whole_context(spec));
   py::dict by_kind;
   for (const auto& [part, cost] : report.by_part)
     by_kind[py::str(mpc::part_name(part))] = cost_tuple(cost);
@@ -112,8 +109,8 @@ const std::map<std::string, Protocol>& protocols() {
       {"comparison", {2, [](const Stack&, const Sizes& s) { return mpc::comparison(s[0], s[1]); }}},
       {"equality", {2, [](const Stack&, const Sizes& s) { return mpc::equality(s[0], s[1]); }}},
       {"multiplexer", {1, [](const Stack&, const Sizes& s) { return mpc::multiplexer(s[0]); }}},
-      {"relu", {1, of_elements<mpc::relu>}},
-      {"leaky_relu", {1, of_elements<mpc::leaky_relu>}},
+      {"relu", {1, of_stack_and_elements<mpc::relu>}},
+      {"leaky_relu", {1, of_stack_and_elements<mpc::leaky_relu>}},
       {"gelu", {1, of_stack_and_elements<mpc::gelu>}},
       {"exp", {1, of_stack_and_elements<mpc::exponential>}},
       {"reciprocal", {1, of_stack_and_elements<mpc::reciprocal>}},
@@ -189,6 +186,7 @@ void bind_mpc(py::module_& module) {
       "stack_fields", [](const std::string& name) { return fields_dict(mpc::stack(name)); },
       py::arg("name"), "The fields of a named stack.");
   module.def("simulate_cost", &simulate_cost, py::arg("spec"), py::arg("stack"), py::arg("fields"),
+             py::arg("prices") = PriceMap{}, py::arg("token") = py::none(),
              "One private forward pass; see aero.mpc.simulate.");
   module.def("protocol_cost", &protocol_cost, py::arg("name"), py::arg("sizes"), py::arg("stack"),
              py::arg("fields"), "One operation; see aero.mpc.operation_cost.");

@@ -42,21 +42,33 @@ std::vector<std::string> unchecked_operations(const spec::ArchitectureSpec& spec
   note(stack.exp_ring_32, "softmax: exp in Z_2^32 is derived, no stack runs it");
   note(stack.no_max, "softmax: a static bound instead of the maximum is derived, not measured");
   note(stack.causal_skip, "QK, softmax, PV: skipping masked scores is derived, not measured");
+  note(stack.fill_ciphertexts,
+       "products: cutting vectors at whole ciphertexts is derived from the parts of SPU's own "
+       "protocols; no stack does it");
+  note(stack.causal_skip && stack.pack_triangle,
+       "QK: the packed triangle is derived from SPU's packing; no stack implements it");
+  note(stack.fold_score_scale, "qkv/proj: 1/sqrt(d_k) is part of W_Q; no stack folds it in");
+  note(stack.comparison_bits < 64,
+       "softmax, act, layernorm: narrower comparisons are derived, not measured");
+  note(stack.prices != Prices{},
+       "operations with a price in the stack's description cost what that quotes, not what was "
+       "measured; where it quotes bytes per unit no ciphertexts and OTs are counted");
   note(stack.client_one_hot, "embed: one-hot rows made by the client are derived, not measured");
   return list;
 }
 
 }  // namespace
 
-CostReport simulate(const spec::ArchitectureSpec& spec, const Stack& stack) {
+CostReport simulate(const spec::ArchitectureSpec& spec, const Stack& stack, const Pass& pass) {
   CostReport report;
-  report.operations = build_graph(spec, stack);
+  report.operations = build_graph(spec, stack, pass);
   report.by_layer.resize(static_cast<std::size_t>(spec.num_layers));
   report.operation_costs.reserve(report.operations.size());
+  ShapePrices prices(stack);
   std::array<Cost, kNumParts> parts{};
   std::array<bool, kNumParts> occurs{};
   for (const Operation& operation : report.operations) {
-    const Cost cost = checked(operation_cost(stack, operation.shape), operation.name);
+    const Cost cost = prices(operation);
     report.operation_costs.push_back(cost);
     report.total = checked(report.total + cost, "the network");
     const auto part = static_cast<std::size_t>(operation.part);
@@ -71,6 +83,10 @@ CostReport simulate(const spec::ArchitectureSpec& spec, const Stack& stack) {
     if (occurs[part]) report.by_part.emplace_back(static_cast<Part>(part), parts[part]);
   report.unchecked = unchecked_operations(spec, stack);
   return report;
+}
+
+CostReport simulate(const spec::ArchitectureSpec& spec, const Stack& stack) {
+  return simulate(spec, stack, whole_context(spec));
 }
 
 }  // namespace aero::mpc

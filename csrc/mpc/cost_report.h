@@ -24,6 +24,9 @@ struct CostReport {
 
 // Throws std::invalid_argument for a spec out of range, for absorb_ffn where it is not exact, and
 // for sizes whose counts exceed 2^53.
+CostReport simulate(const spec::ArchitectureSpec& spec, const Stack& stack, const Pass& pass);
+
+// The pass over the whole context of one sequence.
 CostReport simulate(const spec::ArchitectureSpec& spec, const Stack& stack);
 
 }  // namespace aero::mpc

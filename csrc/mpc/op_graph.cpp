@@ -15,8 +15,8 @@ using spec::FeedForward;
 using Inputs = std::vector<std::size_t>;
 
 constexpr std::array<std::string_view, kNumParts> kPartNames{
-    "qkv/proj",  "QK",    "softmax", "PV",     "ffn",  "act",
-    "layernorm", "embed", "lm head", "argmax", "setup"};
+    "qkv/proj",  "QK",    "softmax", "PV",     "ffn",   "act",
+    "layernorm", "embed", "lm head", "argmax", "setup", "reveal"};
 
 std::string by(std::initializer_list<std::int64_t> sizes) {
   std::string text;
@@ -52,13 +52,14 @@ bool is_fused(FeedForward ffn) {
 
 class GraphBuilder {
  public:
-  GraphBuilder(const ArchitectureSpec& spec, const Stack& stack)
-      : spec_(spec), stack_(stack), absorbed_(is_absorbed()) {}
+  GraphBuilder(const ArchitectureSpec& spec, const Stack& stack, const Pass& pass)
+      : spec_(spec), stack_(stack), pass_(pass), absorbed_(is_absorbed()) {}
 
   OperationGraph build() {
-    if (stack_.setup) stream_ = {add(Part::kSetup, "set-up", SessionSetup{}, {})};
+    if (stack_.setup && pass_.first) stream_ = {add(Part::kSetup, "set-up", SessionSetup{}, {})};
     stream_ = {add(Part::kEmbed, "token embedding",
-                   EmbeddingShape{spec_.context_length, spec_.vocab_size, spec_.width}, stream_)};
+                   EmbeddingShape{positions(pass_.queries), spec_.vocab_size, spec_.width},
+                   stream_)};
     for (layer_ = 0; layer_ < spec_.num_layers; ++layer_) add_layer();
     layer_ = kOutsideLayers;
     add_head();
@@ -93,16 +94,24 @@ class GraphBuilder {
     return add_norm(name, spec_.norm == spec::Norm::kLayer, rows, std::move(inputs));
   }
 
-  // Rows of queries: all positions, or only the last one where nothing else is asked of the layer.
+  // Of all sequences.
+  std::int64_t positions(std::int64_t rows) const {
+    return element_count({pass_.batch, rows}, "positions");
+  }
+
+  // Rows of queries of one sequence: all positions, or only the last one where nothing else is
+  // asked of the layer.
   std::int64_t query_rows() const {
     const bool last = layer_ == spec_.num_layers - 1;
-    return stack_.last_layer_one_row && last ? 1 : spec_.context_length;
+    return stack_.last_layer_one_row && last ? 1 : pass_.queries;
   }
 
   void add_layer() {
-    const std::int64_t rows = query_rows();
-    const Inputs normed = add_block_norm("norm before attention", spec_.context_length, stream_);
-    const Inputs attended = add_attention(rows, normed);
+    const std::int64_t queries = query_rows();
+    const std::int64_t rows = positions(queries);
+    const Inputs normed =
+        add_block_norm("norm before attention", positions(pass_.queries), stream_);
+    const Inputs attended = add_attention(queries, normed);
     const bool has_ffn = layer_ < spec_.num_layers - spec_.num_pruned_ffns && !absorbed_;
     if (!has_ffn) {
       stream_ = attended;
@@ -120,53 +129,56 @@ class GraphBuilder {
   }
 
   Inputs add_attention(std::int64_t rows, const Inputs& input) {
-    const std::int64_t T = spec_.context_length;
+    const std::int64_t S = pass_.keys;
     const std::int64_t d = spec_.width;
     const std::int64_t H = spec_.num_heads;
     const std::int64_t inner = H * spec_.head_dim;
     const bool shaped = spec_.shaped_attention;
     const Inputs projected =
         add_product(Part::kQkvProj, shaped ? "queries, keys" : "queries, keys, values",
-                    {T, d, (shaped ? 2 : 3) * inner}, input);
+                    {positions(pass_.queries), d, (shaped ? 2 : 3) * inner}, input);
     const Inputs probabilities = add_probabilities(rows, projected);
     // Shaped attention has no value projection: head h reads channels h d/H onward of its input.
     Inputs inputs = probabilities;
     const Inputs& values = shaped ? input : projected;
     inputs.insert(inputs.end(), values.begin(), values.end());
-    const MatmulShape shape{rows, T, shaped ? d / H : spec_.head_dim};
+    const MatmulShape shape{rows, S, shaped ? d / H : spec_.head_dim};
     const Triangle triangle = is_skipped(rows) ? Triangle::kLeftFactor : Triangle::kNone;
-    Inputs heads = {add(Part::kPv, "heads", HeadProduct{H, shape, triangle}, inputs)};
+    Inputs heads = {add(Part::kPv, "heads", HeadProduct{pass_.batch * H, shape, triangle}, inputs)};
     if (shaped) return heads;
-    return add_product(Part::kQkvProj, "projection", {rows, inner, d}, heads);
+    return add_product(Part::kQkvProj, "projection", {positions(rows), inner, d}, heads);
   }
 
   // A layer of one row sees all columns.
-  bool is_skipped(std::int64_t rows) const {
-    return stack_.causal_skip && rows == spec_.context_length;
-  }
+  bool is_skipped(std::int64_t rows) const { return stack_.causal_skip && rows == pass_.keys; }
 
   Inputs add_probabilities(std::int64_t rows, const Inputs& projected) {
-    const std::int64_t T = spec_.context_length;
-    const std::int64_t H = spec_.num_heads;
-    const MatmulShape shape{rows, spec_.head_dim, T};
+    const std::int64_t S = pass_.keys;
+    const std::int64_t H = pass_.batch * spec_.num_heads;
+    const MatmulShape shape{rows, spec_.head_dim, S};
     const bool skip = is_skipped(rows);
     const Triangle triangle = skip ? Triangle::kResult : Triangle::kNone;
-    const Inputs scores = {
-        add(Part::kQk, "scores", HeadProduct{H, shape, triangle}, add_scaling(rows, projected))};
+    const Inputs scores = {add(Part::kQk, "scores", HeadProduct{H, shape, triangle},
+                               add_scaling(positions(rows), projected))};
     const std::int64_t score_rows = element_count({H, rows}, "softmax");
-    const std::int64_t live = skip ? element_count({H, T * (T + 1) / 2}, "softmax")
-                                   : element_count({score_rows, T}, "softmax");
-    return {add(Part::kSoftmax, "softmax", SoftmaxShape{score_rows, T, live}, scores)};
+    const std::int64_t live = skip ? element_count({H, S * (S + 1) / 2}, "softmax")
+                                   : element_count({score_rows, S}, "softmax");
+    return {add(Part::kSoftmax, "softmax", SoftmaxShape{score_rows, S, live}, scores)};
   }
 
   // The queries times 1/sqrt(d_k), a public constant. One temperature per head folds into W_Q, one
   // per position does not; a public one is part of the constant.
   Inputs add_scaling(std::int64_t rows, const Inputs& projected) {
     const std::int64_t elements = element_count({rows, spec_.num_heads, spec_.head_dim}, "queries");
-    const std::size_t scaled = add(Part::kQkvProj, "1/sqrt(d_k)", Truncation{elements}, projected);
+    // As a factor of W_Q the constant needs no product and no truncation of its own: x (W_Q c) =
+    // (x W_Q) c up to the rounding of the weights' last bit.
+    const Inputs scaled =
+        stack_.fold_score_scale
+            ? projected
+            : Inputs{add(Part::kQkvProj, "1/sqrt(d_k)", Truncation{elements}, projected)};
     if (!stack_.secret_temperature || spec_.temperature != spec::Temperature::kHeadPosition)
-      return {scaled};
-    return {add(Part::kQkvProj, "1/temperature", SecretScaling{elements}, {scaled})};
+      return scaled;
+    return {add(Part::kQkvProj, "1/temperature", SecretScaling{elements}, scaled)};
   }
 
   Inputs add_ffn(std::int64_t rows, Inputs input) {
@@ -199,16 +211,25 @@ class GraphBuilder {
   }
 
   void add_head() {
-    const std::int64_t rows = stack_.last_token_head ? 1 : spec_.context_length;
+    const std::int64_t rows = positions(stack_.last_token_head ? 1 : pass_.queries);
     const Inputs normed =
         add_norm("final norm", spec_.final_norm == spec::FinalNorm::kLayer, rows, stream_);
     const Inputs logits =
         add_product(Part::kLmHead, "logits", {rows, spec_.width, spec_.vocab_size}, normed);
-    if (stack_.argmax) add(Part::kArgmax, "next token", Argmax{spec_.vocab_size}, logits);
+    const std::int64_t V = spec_.vocab_size;
+    if (pass_.next_token == NextToken::kClient) {
+      add(Part::kReveal, "logits to the client", Opening{positions(V)}, logits);
+      return;
+    }
+    const bool opened = pass_.next_token == NextToken::kArgmax;
+    if (!opened && !stack_.argmax) return;
+    const std::size_t token = add(Part::kArgmax, "next token", Argmax{V, pass_.batch}, logits);
+    if (opened) add(Part::kReveal, "token to the client", Opening{pass_.batch}, {token});
   }
 
   const ArchitectureSpec& spec_;
   const Stack& stack_;
+  const Pass& pass_;
   bool absorbed_;
   OperationGraph graph_;
   Inputs stream_;  // the operations whose sum is the residual stream
@@ -226,9 +247,26 @@ bool can_absorb_ffn(const ArchitectureSpec& spec) {
          spec.final_norm != spec::FinalNorm::kLayer;
 }
 
-OperationGraph build_graph(const ArchitectureSpec& spec, const Stack& stack) {
+Pass whole_context(const ArchitectureSpec& spec) {
+  return {.queries = spec.context_length, .keys = spec.context_length};
+}
+
+OperationGraph build_graph(const ArchitectureSpec& spec, const Stack& stack, const Pass& pass) {
   spec::validate(spec);
-  return GraphBuilder(spec, stack).build();
+  const auto check = [](const char* name, std::int64_t value, std::int64_t largest) {
+    if (value < 1 || value > largest)
+      throw std::invalid_argument("simulate: " + std::string(name) +
+                                  " must be an integer from 1 to " + std::to_string(largest) +
+                                  ", got " + std::to_string(value));
+  };
+  check("batch", pass.batch, kMaxBatch);
+  check("keys", pass.keys, spec::kMaxContext);
+  check("queries", pass.queries, pass.keys);
+  return GraphBuilder(spec, stack, pass).build();
+}
+
+OperationGraph build_graph(const ArchitectureSpec& spec, const Stack& stack) {
+  return build_graph(spec, stack, whole_context(spec));
 }
 
 }  // namespace aero::mpc

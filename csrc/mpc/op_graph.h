@@ -2,7 +2,8 @@
 // shapes and in which order, but not how. Additions and products with public constants are local
 // and free; they appear only as edges.
 //
-// Letters: T context_length, d width, H num_heads, d_k head_dim, F hidden_width, V vocab_size.
+// Letters: B batch, T queries, S keys, d width, H num_heads, d_k head_dim, F hidden_width, V
+// vocab_size. A whole context has T = S = context_length.
 #pragma once
 
 #include <cstddef>
@@ -32,17 +33,22 @@ enum class Part : std::uint8_t {
   kLmHead,
   kArgmax,
   kSetup,
+  kReveal,
 };
-inline constexpr std::size_t kNumParts = 11;
+inline constexpr std::size_t kNumParts = 12;
 
 // As tables and Python name it: "qkv/proj", "QK", "softmax", ...
 std::string_view part_name(Part part);
 
-struct SessionSetup {};
+struct SessionSetup {
+  bool operator==(const SessionSetup&) const = default;
+};
 
 // Activations times a weight, then the truncation of the outputs.
 struct WeightProduct {
   MatmulShape shape;
+
+  bool operator==(const WeightProduct&) const = default;
 };
 
 // Which factor or result of a product per head is lower triangular under a causal mask.
@@ -53,20 +59,28 @@ struct HeadProduct {
   std::int64_t heads = 0;
   MatmulShape shape;  // of one head
   Triangle triangle = Triangle::kNone;
+
+  bool operator==(const HeadProduct&) const = default;
 };
 
 struct Truncation {
   std::int64_t elements = 0;
+
+  bool operator==(const Truncation&) const = default;
 };
 
 // Every element times a secret of its own, then the truncation.
 struct SecretScaling {
   std::int64_t elements = 0;
+
+  bool operator==(const SecretScaling&) const = default;
 };
 
 struct LayerNorm {
   std::int64_t rows = 0;
   std::int64_t width = 0;
+
+  bool operator==(const LayerNorm&) const = default;
 };
 
 enum class ActivationKind : std::uint8_t { kGelu, kRelu, kLeakyRelu };
@@ -74,15 +88,27 @@ enum class ActivationKind : std::uint8_t { kGelu, kRelu, kLeakyRelu };
 struct Activation {
   ActivationKind kind = ActivationKind::kRelu;
   std::int64_t elements = 0;
+
+  bool operator==(const Activation&) const = default;
 };
 
 struct Argmax {
+  std::int64_t elements = 0;  // of one row
+  std::int64_t rows = 1;      // at once
+
+  bool operator==(const Argmax&) const = default;
+};
+
+// The server sends its shares to the client.
+struct Opening {
   std::int64_t elements = 0;
+
+  bool operator==(const Opening&) const = default;
 };
 
 using OperationShape =
     std::variant<SessionSetup, EmbeddingShape, WeightProduct, HeadProduct, Truncation,
-                 SecretScaling, SoftmaxShape, LayerNorm, Activation, Argmax>;
+                 SecretScaling, SoftmaxShape, LayerNorm, Activation, Argmax, Opening>;
 
 inline constexpr std::int64_t kOutsideLayers = -1;
 
@@ -100,7 +126,28 @@ using OperationGraph = std::vector<Operation>;
 // "T x d x 3d" as numbers: "128x768x2304", "12 x 128x64x128".
 std::string shape_text(const OperationShape& shape);
 
-// Throws std::invalid_argument for a spec out of range and for absorb_ffn where it is not exact.
+// What becomes of the last logits. kAsStack: the argmax that `Stack::argmax` asks for, its index
+// shared. kArgmax: its index is opened to the client. kClient: the logits are, who samples.
+enum class NextToken : std::uint8_t { kAsStack, kArgmax, kClient };
+
+inline constexpr std::int64_t kMaxBatch = 65536;
+
+// What one pass works on: new positions of each sequence, and all that they see.
+struct Pass {
+  std::int64_t batch = 1;
+  std::int64_t queries = 0;
+  std::int64_t keys = 0;
+  NextToken next_token = NextToken::kAsStack;
+  bool first = true;  // the session's set-up is done here
+};
+
+// All positions of one sequence.
+Pass whole_context(const spec::ArchitectureSpec& spec);
+
+// Throws std::invalid_argument for a spec or a pass out of range and for absorb_ffn where it is not
+// exact.
+OperationGraph build_graph(const spec::ArchitectureSpec& spec, const Stack& stack,
+                           const Pass& pass);
 OperationGraph build_graph(const spec::ArchitectureSpec& spec, const Stack& stack);
 
 // Whether every FFN can be multiplied into the neighbouring weights: all linear and fused, and no

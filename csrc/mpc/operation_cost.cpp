@@ -5,6 +5,8 @@
 
 #include "csrc/mpc/protocols/elementwise_product.h"
 #include "csrc/mpc/protocols/oblivious_transfer.h"
+#include "csrc/mpc/protocols/packed_triangle.h"
+#include "csrc/mpc/quoted_cost.h"
 
 namespace aero::mpc {
 namespace {
@@ -32,7 +34,8 @@ Cost strips_of_triangle(const Stack& stack, const HeadProduct& product, std::int
   return cost + truncation(live);
 }
 
-// The strips cost whole ciphertexts each, so few of them, or the full square, can be cheapest.
+// One head's strips cost whole ciphertexts each, so few of them, or the full square, can be
+// cheapest.
 Cost head_cost(const Stack& stack, const HeadProduct& product) {
   Cost best = matmul(stack, product.shape, RightFactor::kShared) +
               truncation(result_elements(product.shape));
@@ -45,6 +48,21 @@ Cost head_cost(const Stack& stack, const HeadProduct& product) {
   return best;
 }
 
+// Stock SPU loops over the heads.
+Cost heads_cost(const Stack& stack, const HeadProduct& product) {
+  const Cost one = head_cost(stack, product);
+  const auto heads = static_cast<double>(product.heads);
+  const Cost all = stack.batch_heads ? parallel(one, heads) : sequential(one, heads);
+  if (!stack.pack_triangle || product.triangle != Triangle::kResult) return all;
+  const std::int64_t rows = product.shape.rows;
+  const std::int64_t live = rows * (rows + 1) / 2;
+  const Cost packed =
+      stack.batch_heads ? packed_triangles(product.shape, product.heads) +
+                              truncation(element_count({product.heads, live}, "scores"))
+                        : sequential(packed_triangles(product.shape, 1) + truncation(live), heads);
+  return packed.comm_bytes() < all.comm_bytes() ? packed : all;
+}
+
 struct Pricing {
   const Stack& stack;
 
@@ -54,12 +72,7 @@ struct Pricing {
     return matmul(stack, product.shape, weight_factor(stack)) +
            truncation(result_elements(product.shape));
   }
-  Cost operator()(const HeadProduct& product) const {
-    // Stock SPU loops over the heads.
-    const Cost one = head_cost(stack, product);
-    const auto heads = static_cast<double>(product.heads);
-    return stack.batch_heads ? parallel(one, heads) : sequential(one, heads);
-  }
+  Cost operator()(const HeadProduct& product) const { return heads_cost(stack, product); }
   Cost operator()(const Truncation& shape) const { return truncation(shape.elements); }
   Cost operator()(const SecretScaling& shape) const {
     return product(stack, shape.elements) + truncation(shape.elements);
@@ -73,19 +86,35 @@ struct Pricing {
       case ActivationKind::kGelu:
         return gelu(stack, activation.elements);
       case ActivationKind::kLeakyRelu:
-        return leaky_relu(activation.elements);
+        return leaky_relu(stack, activation.elements);
       case ActivationKind::kRelu:
         break;
     }
-    return relu(activation.elements);
+    return relu(stack, activation.elements);
   }
-  Cost operator()(const Argmax& shape) const { return argmax(shape.elements); }
+  Cost operator()(const Argmax& shape) const {
+    return parallel(argmax(shape.elements), static_cast<double>(shape.rows));
+  }
+  Cost operator()(const Opening& shape) const {
+    constexpr double kShareBytes = kRingBits / 8;
+    Cost cost;
+    cost.sent_bytes[kServer] = static_cast<double>(shape.elements) * kShareBytes;
+    cost.flights = 1;
+    return cost;
+  }
 };
 
 }  // namespace
 
 Cost operation_cost(const Stack& stack, const OperationShape& shape) {
-  return std::visit(Pricing{stack}, shape);
+  return quoted(stack.prices, shape, std::visit(Pricing{stack}, shape));
+}
+
+const Cost& ShapePrices::operator()(const Operation& operation) {
+  for (const auto& [shape, cost] : known_)
+    if (shape == operation.shape) return cost;
+  const Cost cost = checked(operation_cost(stack_, operation.shape), operation.name);
+  return known_.emplace_back(operation.shape, cost).second;
 }
 
 }  // namespace aero::mpc

@@ -1,6 +1,9 @@
 // What one operation of the graph costs on a stack.
 #pragma once
 
+#include <utility>
+#include <vector>
+
 #include "csrc/mpc/cost.h"
 #include "csrc/mpc/op_graph.h"
 #include "csrc/mpc/stacks.h"
@@ -8,5 +11,19 @@
 namespace aero::mpc {
 
 Cost operation_cost(const Stack& stack, const OperationShape& shape);
+
+// Costs of operations as they enter sums (`checked`), each shape priced once: the layers of a
+// network are alike, and a dozen shapes make up all of it.
+class ShapePrices {
+ public:
+  explicit ShapePrices(const Stack& stack) : stack_(stack) {}
+
+  // Valid until the next call.
+  const Cost& operator()(const Operation& operation);
+
+ private:
+  const Stack& stack_;
+  std::vector<std::pair<OperationShape, Cost>> known_;
+};
 
 }  // namespace aero::mpc

@@ -28,7 +28,7 @@ constexpr std::int64_t kMebibyte = 1048576;
 constexpr std::int64_t kMaxTileBytes = 1024 * 1024 * 1024 * kMebibyte;  // 2^50
 
 // One table drives reading, setting, checking and listing. exp_squarings shifts an 18-bit fraction;
-// clip_bits must hold -14.
+// clip_bits must hold -14, comparison_bits the sign and the 18 fraction bits.
 constexpr std::array kFields{
     Field{"mul_share", &Stack::mul_share},
     Field{"one_bit_product_error", &Stack::one_bit_product_error},
@@ -50,6 +50,10 @@ constexpr std::array kFields{
     Field{"exp_ring_32", &Stack::exp_ring_32},
     Field{"no_max", &Stack::no_max},
     Field{"secret_temperature", &Stack::secret_temperature},
+    Field{"fill_ciphertexts", &Stack::fill_ciphertexts},
+    Field{"pack_triangle", &Stack::pack_triangle},
+    Field{"fold_score_scale", &Stack::fold_score_scale},
+    Field{"comparison_bits", &Stack::comparison_bits, 20, 64},
     Field{"argmax", &Stack::argmax},
     Field{"setup", &Stack::setup},
     Field{"threads", &Stack::threads, 1, 4096},

@@ -1,11 +1,13 @@
 // Protocol stacks: which variant of each protocol a private inference runs, and which measures are
-// switched on. Three named stacks and three option sets; every field can be set by name.
+// switched on. Three named stacks and three option sets; every field can be set by name, and the
+// prices of operations can be quoted instead of derived (prices.h).
 #pragma once
 
 #include <cstdint>
 #include <string_view>
 #include <vector>
 
+#include "csrc/mpc/prices.h"
 #include "csrc/spec/fields.h"
 
 namespace aero::mpc {
@@ -39,14 +41,20 @@ struct Stack {
   bool last_layer_one_row = false;  // last layer for the last position only
   bool causal_skip = false;         // no work for scores above the diagonal
   AbsorbFfn absorb_ffn = AbsorbFfn::kNo;
-  bool exp_ring_32 = false;         // exp's squarings in Z_2^32 with 12 fraction bits
-  bool no_max = false;              // a static bound replaces the maximum of each row
-  bool secret_temperature = false;  // t in R^{H x T} is multiplied in secret, else public
+  bool exp_ring_32 = false;           // exp's squarings in Z_2^32 with 12 fraction bits
+  bool no_max = false;                // a static bound replaces the maximum of each row
+  bool secret_temperature = false;    // t in R^{H x T} is multiplied in secret, else public
+  bool fill_ciphertexts = false;      // vectors are cut at whole ciphertexts, the rest is a triple
+  bool pack_triangle = false;         // responses of Q K^T hold live scores only; with causal_skip
+  bool fold_score_scale = false;      // 1/sqrt(d_k) is multiplied into W_Q before inference
+  std::int64_t comparison_bits = 64;  // width of the comparisons in ReLU, clamps and maxima
 
   // What is counted.
   bool argmax = true;  // of one row of logits
   bool setup = true;   // OT set-up and Galois keys, once per session
   std::int64_t threads = 32;
+
+  Prices prices{};  // not a field: stack descriptions set it
 
   bool operator==(const Stack&) const = default;
 };

@@ -33,8 +33,9 @@ Cost prefix_or(std::int64_t elements) {
 }
 
 // A maximum per row takes live - rows comparisons over the rounds of a tree.
-Cost row_maximum(const SoftmaxShape& shape) {
-  return with_flights(relu(shape.live - shape.rows), relu(1).flights * ceil_log2(shape.columns));
+Cost row_maximum(const Stack& stack, const SoftmaxShape& shape) {
+  return with_flights(relu(stack, shape.live - shape.rows),
+                      relu(stack, 1).flights * ceil_log2(shape.columns));
 }
 
 // OpenBumbleBee's segment kernel: x cut at three points, polynomials of degree 3 and 6 in Z_2^32
@@ -61,9 +62,9 @@ Cost piecewise_gelu(const Stack& stack, std::int64_t elements) {
 // fxp_approx.cc, tanh_chebyshev.
 Cost tanh_gelu(const Stack& stack, std::int64_t elements) {
   return sequential(scaled_product(stack, elements), 2) + sequential(truncation(elements), 2) +
-         sequential(relu(elements), 2) + truncation(elements) + scaled_square(stack, elements) +
-         sequential(scaled_product(stack, elements), 8) + sequential(truncation(elements), 2) +
-         scaled_product(stack, elements);
+         sequential(relu(stack, elements), 2) + truncation(elements) +
+         scaled_square(stack, elements) + sequential(scaled_product(stack, elements), 8) +
+         sequential(truncation(elements), 2) + scaled_product(stack, elements);
 }
 
 // Squarings in Z_2^32 with 12 fraction bits; one message carries the result back to Z_2^64.
@@ -77,12 +78,17 @@ Cost squarings_in_ring_32(const Stack& stack, std::int64_t elements) {
 
 }  // namespace
 
-Cost relu(std::int64_t elements) { return comparison(elements) + multiplexer(elements); }
+Cost relu(const Stack& stack, std::int64_t elements) {
+  // The sign of x, which is bit b - 1 of its shares modulo 2^b whenever |x| < 2^(b-1-f): cutting
+  // shares down is local, so a bound on what is compared narrows the comparison. SPU takes b = 64;
+  // OpenBumbleBee narrows exp's clip in this way (clip_bits), nobody the other ones.
+  return comparison(elements, stack.comparison_bits) + multiplexer(elements);
+}
 
-Cost leaky_relu(std::int64_t elements) {
+Cost leaky_relu(const Stack& stack, std::int64_t elements) {
   // max(x, s x) = s x + (1 - s) relu(x) for 0 <= s <= 1: two products with public constants, which
   // are local, and one truncation of their sum.
-  return relu(elements) + truncation(elements);
+  return relu(stack, elements) + truncation(elements);
 }
 
 Cost gelu(const Stack& stack, std::int64_t elements) {
@@ -132,7 +138,7 @@ Cost reciprocal_square_root(const Stack& stack, std::int64_t elements) {
 Cost softmax(const Stack& stack, const SoftmaxShape& shape) {
   Cost cost;
   if (!stack.no_max) {
-    cost += row_maximum(shape);
+    cost += row_maximum(stack, shape);
   }
   if (stack.extra_score_truncation) {
     cost += truncation(shape.live);
@@ -149,8 +155,8 @@ Cost layer_norm(const Stack& stack, std::int64_t rows, std::int64_t width) {
                                           : scaled_product(stack, elements);
   // Mean, squares of the deviations, their mean, epsilon and clamp, 1/sqrt, gain, normalization.
   return truncation(rows) + scaled_product(stack, elements) + truncation(rows) +
-         scaled_product(stack, rows) + relu(rows) + reciprocal_square_root(stack, rows) + gain +
-         scaled_product(stack, elements);
+         scaled_product(stack, rows) + relu(stack, rows) + reciprocal_square_root(stack, rows) +
+         gain + scaled_product(stack, elements);
 }
 
 Cost embedding(const Stack& stack, const EmbeddingShape& shape) {

@@ -9,10 +9,10 @@
 
 namespace aero::mpc {
 
-Cost relu(std::int64_t elements);
+Cost relu(const Stack& stack, std::int64_t elements);
 
 // max(x, s x) with a public slope s.
-Cost leaky_relu(std::int64_t elements);
+Cost leaky_relu(const Stack& stack, std::int64_t elements);
 
 Cost gelu(const Stack& stack, std::int64_t elements);
 
@@ -28,6 +28,8 @@ struct SoftmaxShape {
   std::int64_t rows = 0;
   std::int64_t columns = 0;
   std::int64_t live = 0;
+
+  bool operator==(const SoftmaxShape&) const = default;
 };
 
 Cost softmax(const Stack& stack, const SoftmaxShape& shape);
@@ -39,6 +41,8 @@ struct EmbeddingShape {
   std::int64_t tokens = 0;
   std::int64_t vocab_size = 0;
   std::int64_t width = 0;
+
+  bool operator==(const EmbeddingShape&) const = default;
 };
 
 Cost embedding(const Stack& stack, const EmbeddingShape& shape);

@@ -29,6 +29,11 @@ double blocks(std::int64_t elements) {
   return static_cast<double>(whole);
 }
 
+// Of two halves, on which the parties exchange roles.
+double halved_blocks(std::int64_t elements) {
+  return blocks(elements / 2) + blocks(elements - elements / 2);
+}
+
 // Two halves with the roles exchanged (arithmetic.cc): each party sends half.
 Cost shared_evenly(double bytes, double flights, double ciphertexts) {
   Cost cost;
@@ -36,6 +41,31 @@ Cost shared_evenly(double bytes, double flights, double ciphertexts) {
   cost.flights = flights;
   cost.elementwise_ciphertexts = ciphertexts;
   return cost;
+}
+
+// cheetah_mul.cc, TakeCachedBeaver: a triple costs two OLE slots per prime, 32 bytes open it.
+Cost cached_triples(const Stack& stack, std::int64_t elements, Ring ring) {
+  const auto [up, down] = wire_bytes(stack);
+  const auto count = static_cast<double>(elements);
+  const double ciphertexts = 2 * num_primes(stack, ring) * count / static_cast<double>(kSlots);
+  return shared_evenly(ciphertexts * (up + down) + 32 * count, 1, ciphertexts);
+}
+
+// SPU cuts a vector in two halves, on which the parties exchange roles, and fills up the last
+// ciphertext of each. Where the cut lies is free: at a whole ciphertext it saves one. What is left
+// beyond whole ciphertexts can take cached triples at the same time, as SPU does for vectors that
+// are shorter than one; they cost 2 k (up + down) / 8192 + 32 bytes per element against whole
+// ciphertexts for all, so the shorter rests gain. Both protocols are SPU's own; only the
+// cut is ours.
+template <class WholeCiphertexts>
+Cost filled(const Stack& stack, std::int64_t elements, Ring ring, WholeCiphertexts whole) {
+  const std::int64_t rest = elements % kSlots;
+  const Cost padded = whole(blocks(elements));
+  if (rest == 0) return padded;
+  const Cost triples = cached_triples(stack, rest, ring);
+  if (elements < kSlots) return triples.comm_bytes() < padded.comm_bytes() ? triples : padded;
+  const Cost cut = with_flights(whole(blocks(elements - rest)) + triples, 2);
+  return cut.comm_bytes() < padded.comm_bytes() ? cut : padded;
 }
 
 }  // namespace
@@ -54,31 +84,33 @@ Cost private_product(const Stack& stack, std::int64_t elements, Ring ring) {
 Cost product(const Stack& stack, std::int64_t elements, Ring ring) {
   const auto [up, down] = wire_bytes(stack);
   const double primes = num_primes(stack, ring);
-  // cheetah_mul.cc, TakeCachedBeaver: a triple costs two OLE slots per prime, 32 bytes open it.
-  if (elements < (stack.mul_share ? 2 * kSlots : kSlots)) {
-    const auto count = static_cast<double>(elements);
-    const double ciphertexts = 2 * primes * count / static_cast<double>(kSlots);
-    return shared_evenly(ciphertexts * (up + down) + 32 * count, 1, ciphertexts);
-  }
-  if (stack.mul_share) {
+  if (elements < (stack.mul_share ? 2 * kSlots : kSlots))
+    return cached_triples(stack, elements, ring);
+  const auto whole = [&, up = up, down = down](double count) {
     // simd_mul_prot.cc, MulShare: both factors' shares go up, one response comes down.
-    const double ciphertexts = primes * (blocks(elements / 2) + blocks(elements - elements / 2));
-    return shared_evenly(ciphertexts * (2 * up + down), 2, 1.5 * ciphertexts);
-  }
-  const double ciphertexts = 2 * primes * blocks(elements);
-  return shared_evenly(ciphertexts * (up + down), 2, ciphertexts);
+    if (stack.mul_share)
+      return shared_evenly(primes * count * (2 * up + down), 2, 1.5 * primes * count);
+    return shared_evenly(2 * primes * count * (up + down), 2, 2 * primes * count);
+  };
+  if (stack.fill_ciphertexts) return filled(stack, elements, ring, whole);
+  return whole(stack.mul_share ? halved_blocks(elements) : blocks(elements));
 }
 
 Cost square(const Stack& stack, std::int64_t elements, Ring ring) {
   // arithmetic.cc, SquareA: one cross term 2 x0 x1. Below one ciphertext rank 0 evaluates what
   // rank 1 encrypts, which is the direction of `private_product`.
   if (elements <= kSlots) {
-    return private_product(stack, elements, ring);
+    const Cost one = private_product(stack, elements, ring);
+    return stack.fill_ciphertexts ? filled(stack, elements, ring, [&](double) { return one; })
+                                  : one;
   }
   const auto [up, down] = wire_bytes(stack);
-  const double ciphertexts =
-      num_primes(stack, ring) * (blocks(elements / 2) + blocks(elements - elements / 2));
-  return shared_evenly(ciphertexts * (up + down), 2, ciphertexts);
+  const auto whole = [&, up = up, down = down](double count) {
+    const double ciphertexts = num_primes(stack, ring) * count;
+    return shared_evenly(ciphertexts * (up + down), 2, ciphertexts);
+  };
+  if (stack.fill_ciphertexts) return filled(stack, elements, ring, whole);
+  return whole(halved_blocks(elements));
 }
 
 }  // namespace aero::mpc

@@ -9,13 +9,6 @@
 namespace aero::mpc {
 namespace {
 
-constexpr std::int64_t kPolynomialDegree = 8192;
-
-// Bytes of one ciphertext on the wire, measured: up seeded (one polynomial, primes of 59, 55 and 49
-// bits), down two polynomials over the primes of 59 and 55 bits.
-constexpr double kUpBytes = 184957;
-constexpr double kDownBytes = 254358;
-
 __extension__ using WideCount = __int128;
 
 constexpr std::int64_t ceil_div(std::int64_t numerator, std::int64_t denominator) {

@@ -10,6 +10,13 @@
 
 namespace aero::mpc {
 
+inline constexpr std::int64_t kPolynomialDegree = 8192;
+
+// Bytes of one ciphertext on the wire, measured: up seeded (one polynomial, primes of 59, 55 and 49
+// bits), down two polynomials over the primes of 59 and 55 bits.
+inline constexpr double kUpBytes = 184957;
+inline constexpr double kDownBytes = 254358;
+
 // rows x inner times inner x columns.
 struct MatmulShape {
   std::int64_t rows = 0;

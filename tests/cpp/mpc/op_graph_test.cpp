@@ -107,6 +107,21 @@ TEST(OpGraph, SecretTemperaturePerPositionIsOneProductPerQueryElement) {
   EXPECT_EQ(count(build_graph(tiny("SM(t)"), Stack{}), Part::kQkvProj), 2 * 3);
 }
 
+TEST(OpGraph, AFoldedScaleHasNoTruncation) {
+  const auto graph = build_graph(tiny("SM"), {.fold_score_scale = true});
+  EXPECT_EQ(count(graph, Part::kQkvProj), 2 * 2);
+  EXPECT_EQ(count(build_graph(tiny("SM"), Stack{}), Part::kQkvProj), 2 * 3);
+}
+
+TEST(OpGraph, OneQuerySeesAllKeysOfItsSequenceOnly) {
+  const auto graph = build_graph(tiny("SM+R"), Stack{}, {.batch = 3, .queries = 1, .keys = 40});
+  std::set<std::string> shapes;
+  for (const Operation& operation : graph)
+    if (operation.layer == 0) shapes.insert(shape_text(operation.shape));
+  EXPECT_EQ(shapes, (std::set<std::string>{"3x32x96", "96", "6 x 1x16x40", "6x40", "6 x 1x40x16",
+                                           "3x32x32", "3x32x128", "384", "3x128x32"}));
+}
+
 TEST(OpGraph, SpecOutOfRangeIsAnError) {
   spec::ArchitectureSpec spec = tiny("SM");
   spec.context_length = 0;

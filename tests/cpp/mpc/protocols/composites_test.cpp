@@ -11,13 +11,21 @@ namespace {
 
 // Measured between two parties: 31.44 MB by rank 0 and 8.36 MB by rank 1 for 128 x 3072.
 TEST(Relu, SendsWhatWasMeasuredFromEachParty) {
-  const Cost cost = relu(128 * 3072);
+  const Cost cost = relu(Stack{}, 128 * 3072);
   EXPECT_NEAR(cost.sent_bytes[kClient] / 1e6, 31.44, 0.1);
   EXPECT_NEAR(cost.sent_bytes[kServer] / 1e6, 8.36, 0.01);
   EXPECT_EQ(cost.flights, 23);
 }
 
-TEST(LeakyRelu, IsReluAndOneTruncation) { EXPECT_EQ(leaky_relu(5), relu(5) + truncation(5)); }
+TEST(Relu, NarrowerComparisonsSendFewerBits) {
+  const Stack narrow{.comparison_bits = 40};
+  EXPECT_EQ(relu(narrow, 7), comparison(7, 40) + multiplexer(7));
+  EXPECT_LT(relu(narrow, 7).comm_bytes(), relu(Stack{}, 7).comm_bytes());
+}
+
+TEST(LeakyRelu, IsReluAndOneTruncation) {
+  EXPECT_EQ(leaky_relu(Stack{}, 5), relu(Stack{}, 5) + truncation(5));
+}
 
 TEST(Exponential, WithoutClipIsATruncationAndItsSquarings) {
   const Stack stack{.exp_squarings = 1, .exp_clip = false};

@@ -54,5 +54,31 @@ TEST(Square, IsHalvedAboveOneCiphertext) {
   EXPECT_EQ(cost.flights, 2);
 }
 
+TEST(FilledCiphertexts, CutVectorsAtWholeOnes) {
+  const Stack fill{.fill_ciphertexts = true};
+  // 12 heads' live scores of 128 x 128: two halves of 49,536 fill 7 ciphertexts each, 12.09 are
+  // needed: 12, and 768 elements as triples.
+  constexpr std::int64_t kLive = 12 * 128 * 129 / 2;
+  EXPECT_EQ(square(Stack{}, kLive).elementwise_ciphertexts, 4 * 14);
+  const Cost triples = product(Stack{}, kLive - 12 * 8192);
+  EXPECT_EQ(square(fill, kLive).comm_bytes(), 4 * 12 * (kUp + kDown) + triples.comm_bytes());
+  EXPECT_EQ(square(fill, kLive).flights, 2);
+  EXPECT_EQ(product(fill, kLive).comm_bytes(), 2 * 4 * 12 * (kUp + kDown) + triples.comm_bytes());
+}
+
+TEST(FilledCiphertexts, AreNeverDearerAndChangeNothingAtWholeOnes) {
+  for (const Stack& plain : {Stack{}, kMulShare, kOneBit}) {
+    Stack fill = plain;
+    fill.fill_ciphertexts = true;
+    for (const std::int64_t n : {0, 1, 100, 4096, 8191, 8192, 8193, 16384, 16385, 20000, 99072})
+      for (const Ring ring : {Ring::kZ2k32, Ring::kZ2k64}) {
+        EXPECT_LE(product(fill, n, ring).comm_bytes(), product(plain, n, ring).comm_bytes()) << n;
+        EXPECT_LE(square(fill, n, ring).comm_bytes(), square(plain, n, ring).comm_bytes()) << n;
+      }
+    EXPECT_EQ(product(fill, 4 * 8192), product(plain, 4 * 8192));
+    EXPECT_EQ(square(fill, 4 * 8192), square(plain, 4 * 8192));
+  }
+}
+
 }  // namespace
 }  // namespace aero::mpc

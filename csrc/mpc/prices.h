@@ -1,0 +1,71 @@
+// Quoted prices: what an operation of a protocol costs according to its paper, where this model has
+// no formula for it. A stack description (aero.mpc.load_stack) sets them at run time.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace aero::mpc {
+
+// What can be priced, in the order of `priced_operation_names`.
+enum class PricedOperation : std::uint8_t {
+  kSetup,
+  kEmbedding,
+  kWeightProduct,
+  kHeadProduct,
+  kTruncation,
+  kSoftmax,
+  kLayerNorm,
+  kGelu,
+  kRelu,
+  kArgmax,
+};
+inline constexpr std::size_t kNumPricedOperations = 10;
+
+// "setup", "embedding", "weight_product", ...
+const std::array<std::string_view, kNumPricedOperations>& priced_operation_names();
+
+// Either a part of what the model derives (`bytes_factor`, `flights_factor`) or, where `linear`, a
+// price per call, row, input and output; then no ciphertext and no OT is counted. Rows, inputs and
+// outputs of a product with a weight: m, m k and m n; of softmax and LayerNorm: rows and elements;
+// of anything else: elements.
+struct Price {
+  bool linear = false;
+  double bytes_factor = 1;
+  double flights_factor = 1;
+  double bytes_per_call = 0;
+  double bytes_per_row = 0;
+  double bytes_per_input = 0;
+  double bytes_per_output = 0;
+  double flights = 0;
+  double client_share = 0.5;  // of the bytes, sent by the client
+
+  bool operator==(const Price&) const = default;
+};
+
+using Prices = std::array<Price, kNumPricedOperations>;
+
+// Name of an operation, name of a field of Price, value.
+struct PriceEntry {
+  std::string_view operation;
+  std::string_view field;
+  double value = 0;
+};
+
+// Throws std::invalid_argument naming the operation and the field, what it may be and what was
+// given; factors and prices per unit exclude each other.
+Prices with_prices(Prices prices, const std::vector<PriceEntry>& entries);
+
+// Every field that can be set, with its smallest and largest value.
+struct PriceField {
+  std::string_view name;
+  double Price::* member;
+  double largest;
+};
+const std::array<PriceField, 8>& price_fields();
+
+}  // namespace aero::mpc

@@ -1,0 +1,93 @@
+#include "csrc/mpc/quoted_cost.h"
+
+#include <cmath>
+#include <type_traits>
+#include <variant>
+
+namespace aero::mpc {
+namespace {
+
+// What an operation is and how much of it there is.
+struct Quantity {
+  PricedOperation operation;
+  double rows = 1;
+  double inputs = 1;
+  double outputs = 1;
+};
+
+double real(std::int64_t count) { return static_cast<double>(count); }
+
+Quantity of_elements(PricedOperation operation, std::int64_t elements) {
+  return {operation, real(elements), real(elements), real(elements)};
+}
+
+Quantity of_product(PricedOperation operation, const MatmulShape& shape, double copies) {
+  const double rows = copies * real(shape.rows);
+  return {operation, rows, rows * real(shape.inner), rows * real(shape.columns)};
+}
+
+struct Measuring {
+  Quantity operator()(const SessionSetup&) const { return {PricedOperation::kSetup}; }
+  Quantity operator()(const EmbeddingShape& s) const {
+    const double tokens = real(s.tokens);
+    return {PricedOperation::kEmbedding, tokens, tokens * real(s.vocab_size),
+            tokens * real(s.width)};
+  }
+  Quantity operator()(const WeightProduct& s) const {
+    return of_product(PricedOperation::kWeightProduct, s.shape, 1);
+  }
+  Quantity operator()(const HeadProduct& s) const {
+    return of_product(PricedOperation::kHeadProduct, s.shape, real(s.heads));
+  }
+  Quantity operator()(const Truncation& s) const {
+    return of_elements(PricedOperation::kTruncation, s.elements);
+  }
+  Quantity operator()(const SoftmaxShape& s) const {
+    return {PricedOperation::kSoftmax, real(s.rows), real(s.live), real(s.live)};
+  }
+  Quantity operator()(const LayerNorm& s) const {
+    const double elements = real(s.rows) * real(s.width);
+    return {PricedOperation::kLayerNorm, real(s.rows), elements, elements};
+  }
+  Quantity operator()(const Activation& s) const {
+    const bool is_gelu = s.kind == ActivationKind::kGelu;
+    return of_elements(is_gelu ? PricedOperation::kGelu : PricedOperation::kRelu, s.elements);
+  }
+  Quantity operator()(const Argmax& s) const {
+    const double elements = real(s.rows) * real(s.elements);
+    return {PricedOperation::kArgmax, real(s.rows), elements, elements};
+  }
+};
+
+}  // namespace
+
+Cost quoted(const Prices& prices, const OperationShape& shape, const Cost& derived) {
+  // No protocol makes opening a share or a secret temperature cheaper or dearer.
+  if (std::holds_alternative<Opening>(shape) || std::holds_alternative<SecretScaling>(shape))
+    return derived;
+  const Quantity quantity = std::visit(
+      [](const auto& s) {
+        if constexpr (std::is_invocable_v<Measuring, decltype(s)>)
+          return Measuring{}(s);
+        else
+          return Quantity{};
+      },
+      shape);
+  const Price& price = prices[static_cast<std::size_t>(quantity.operation)];
+  if (price == Price{}) return derived;
+  Cost cost;
+  if (price.linear) {
+    const double bytes = price.bytes_per_call + price.bytes_per_row * quantity.rows +
+                         price.bytes_per_input * quantity.inputs +
+                         price.bytes_per_output * quantity.outputs;
+    cost.sent_bytes = {bytes * price.client_share, bytes * (1 - price.client_share)};
+    cost.flights = price.flights;
+    return cost;
+  }
+  cost = derived;
+  for (double& bytes : cost.sent_bytes) bytes *= price.bytes_factor;
+  cost.flights = std::nearbyint(cost.flights * price.flights_factor);
+  return cost;
+}
+
+}  // namespace aero::mpc

@@ -1,0 +1,13 @@
+// Puts a quoted price in the place of a derived cost.
+#pragma once
+
+#include "csrc/mpc/cost.h"
+#include "csrc/mpc/op_graph.h"
+#include "csrc/mpc/prices.h"
+
+namespace aero::mpc {
+
+// `derived` where nothing is quoted for this operation.
+Cost quoted(const Prices& prices, const OperationShape& shape, const Cost& derived);
+
+}  // namespace aero::mpc
