@@ -14,8 +14,11 @@ Example:
 
 from __future__ import annotations
 
+from aero.mpc.comparison import CostComparison
 from aero.mpc.cost_report import Cost, CostReport, Operation
+from aero.mpc.generation import GenerationReport, simulate_generation
 from aero.mpc.latency import Duration, Latency
+from aero.mpc.options import Option, OptionRow, OptionTable, option_table, options
 from aero.mpc.paper import PaperComparison, compare_with_paper, comparison_markdown, paper_tables
 from aero.mpc.paper_findings import Finding
 from aero.mpc.profiles import (
@@ -35,33 +38,55 @@ from aero.mpc.simulation import (
     stack_fields,
     stack_names,
 )
+from aero.mpc.stack_description import (
+    StackDescription,
+    described_stack_names,
+    load_stack,
+    stack_description,
+)
+from aero.mpc.sweep import SweepResult, SweepRow, sweep
 
 __all__ = [
     "ComputeProfile",
     "Cost",
+    "CostComparison",
     "CostReport",
     "Duration",
     "Finding",
+    "GenerationReport",
     "Latency",
     "NetworkProfile",
     "Operation",
+    "Option",
+    "OptionRow",
+    "OptionTable",
     "PaperComparison",
     "ReproducedRow",
     "Reproduction",
     "SavingStep",
     "Schedule",
     "ScheduledOperation",
+    "StackDescription",
+    "SweepResult",
+    "SweepRow",
     "compare_with_paper",
     "comparison_markdown",
     "compute_names",
     "compute_profile",
+    "described_stack_names",
+    "load_stack",
     "network_names",
     "network_profile",
     "operation_cost",
     "option_set_names",
+    "option_table",
+    "options",
     "paper_tables",
     "reproduce",
     "simulate",
+    "simulate_generation",
+    "stack_description",
     "stack_fields",
     "stack_names",
+    "sweep",
 ]

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from typing import Any, Literal
 
-from aero import _core
 from aero.architecture import ArchitectureSpec
+from aero.mpc.comparison import CostComparison
+from aero.mpc.drawing import drawn, page
 from aero.mpc.latency import Latency, time_report
 from aero.mpc.profiles import ComputeProfile, NetworkProfile
+from aero.mpc.stack_description import StackDescription
+from aero.mpc.tables import table_csv
 
 FieldValue = bool | int | float | str
 
@@ -97,6 +100,7 @@ class CostReport:
         by_layer: The sum per layer; with `outside_layers` they make the total.
         outside_layers: The operations that belong to no layer.
         unchecked: Parts whose formula no publication or measurement confirms op by op.
+        description: The stack as data, with the source of quoted prices.
     """
 
     spec: ArchitectureSpec
@@ -108,6 +112,7 @@ class CostReport:
     by_layer: tuple[Cost, ...]
     outside_layers: Cost
     unchecked: tuple[str, ...]
+    description: StackDescription
 
     @property
     def comm_bytes(self) -> float:
@@ -131,7 +136,7 @@ class CostReport:
 
     def changed_fields(self) -> dict[str, FieldValue]:
         """The stack's fields that differ from the named stack."""
-        named = _core.stack_fields(self.stack)
+        named = self.description.all_fields()
         return {name: value for name, value in self.stack_fields.items() if value != named[name]}
 
     def latency(
@@ -236,7 +241,40 @@ class CostReport:
             f"{_gigabytes(self.comm_bytes)} GB, {self.flights} flights>"
         )
 
+    def compare(self, other: CostReport) -> CostComparison:
+        """This report (first) beside another one (second), part by part.
+
+        Example:
+            >>> from aero import mpc
+            >>> baseline = mpc.simulate("SM+LN+G", final_norm="none")
+            >>> round(baseline.compare(mpc.simulate("SM+ScFuFFN")).ratio, 1)
+            4.0
+        """
+        return CostComparison(self, other)
+
+    def to_csv(self) -> str:
+        """A line per operation under one header."""
+        return table_csv(
+            [
+                {
+                    "name": operation.name,
+                    "layer": operation.layer,
+                    "kind": operation.kind,
+                    "shape": operation.shape,
+                    **operation.cost.to_dict(),
+                }
+                for operation in self.operations
+            ]
+        )
+
+    def to_html(self) -> str:
+        """A page of its own: a bar per part, the layers, the table; nothing is loaded."""
+        return page(self, self._html_table())
+
     def _repr_html_(self) -> str:
+        return drawn(self) + self._html_table()
+
+    def _html_table(self) -> str:
         header, rows = self._table()
 
         def line(cells: Sequence[str], tag: str) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 import operator
+from pathlib import Path
 from typing import Any
 
 from aero import _core
 from aero.architecture import ArchitectureSpec
 from aero.mpc.cost_report import Cost, CostReport, FieldValue, Operation
+from aero.mpc.stack_description import StackDescription, stack_description
 
 
 def stack_names() -> list[str]:
@@ -48,7 +50,7 @@ def simulate(
     model: str = "gpt2",
     context_length: int | None = None,
     vocab_size: int | None = None,
-    stack: str = "spu-2024",
+    stack: str | Path | StackDescription = "spu-2024",
     **overrides: FieldValue,
 ) -> CostReport:
     """The cost of one private forward pass over T tokens.
@@ -58,7 +60,8 @@ def simulate(
         model: For a label, the preset that gives the sizes.
         context_length: T. Defaults to 128 for a label, to the spec's own for a spec.
         vocab_size: V. Defaults to the preset's or the spec's own.
-        stack: A name of `stack_names()` or `option_set_names()`.
+        stack: A name of `stack_names()`, `option_set_names()` or `described_stack_names()`, or
+            the path of a description (`load_stack`).
         **overrides: Fields of the stack (`exp_squarings=5`, see `stack_fields`) and of the network
             (`num_heads=6`, `final_norm="layer"`, see `ArchitectureSpec`).
 
@@ -72,11 +75,28 @@ def simulate(
         >>> round(baseline.comm_bytes / mpc.simulate("SM+ScFuFFN_i6").comm_bytes, 1)
         4.0
     """
-    stack_overrides, spec_overrides = _split(overrides, stack)
+    described = stack_description(stack)
+    spec, fields = network_and_fields(
+        label_or_spec, model, context_length, vocab_size, described, overrides
+    )
+    base, all_fields, prices = described.core(fields)
+    return make_report(spec, described, _core.simulate_cost(spec, base, all_fields, prices))
+
+
+def network_and_fields(
+    label_or_spec: str | ArchitectureSpec,
+    model: str,
+    context_length: int | None,
+    vocab_size: int | None,
+    stack: StackDescription,
+    overrides: dict[str, FieldValue],
+) -> tuple[ArchitectureSpec, list[tuple[str, FieldValue]]]:
+    """The network, and the overrides that are fields of the stack; arguments as of `simulate`."""
+    stack_overrides, spec_overrides = _split(overrides, stack.base)
     if vocab_size is not None:
-        spec_overrides["vocab_size"] = _plain("vocab_size", vocab_size)
+        spec_overrides["vocab_size"] = plain_value("vocab_size", vocab_size)
     if context_length is not None:
-        spec_overrides["context_length"] = _plain("context_length", context_length)
+        spec_overrides["context_length"] = plain_value("context_length", context_length)
     if isinstance(label_or_spec, ArchitectureSpec):
         if model != "gpt2":
             raise ValueError("simulate: model is for labels; the given spec has its sizes")
@@ -89,13 +109,16 @@ def simulate(
             "simulate: label_or_spec must be a label or an ArchitectureSpec, "
             f"got {type(label_or_spec).__name__}"
         )
-    return _report(spec, stack, _core.simulate_cost(spec, stack, list(stack_overrides.items())))
+    return spec, list(stack_overrides.items())
 
 
-def _report(spec: ArchitectureSpec, stack: str, result: dict[str, Any]) -> CostReport:
+def make_report(
+    spec: ArchitectureSpec, stack: StackDescription, result: dict[str, Any]
+) -> CostReport:
+    """A report from the plain values of the C++ side."""
     return CostReport(
         spec=spec,
-        stack=stack,
+        stack=stack.name,
         stack_fields=result["stack_fields"],
         operations=tuple(
             Operation(name, layer, kind, shape, inputs, Cost(*cost), *placement)
@@ -106,6 +129,7 @@ def _report(spec: ArchitectureSpec, stack: str, result: dict[str, Any]) -> CostR
         by_layer=tuple(Cost(*cost) for cost in result["by_layer"]),
         outside_layers=Cost(*result["outside_layers"]),
         unchecked=tuple(result["unchecked"]),
+        description=stack,
     )
 
 
@@ -113,7 +137,7 @@ _SPEC_FIELDS = tuple(ArchitectureSpec.from_label("SM").to_dict())
 _OWN_KEYWORDS = ("model", "context_length", "vocab_size", "stack")
 
 
-def _plain(name: str, value: object) -> FieldValue:
+def plain_value(name: str, value: object) -> FieldValue:
     """A Python bool, int, float or str; integers of other libraries become int."""
     if isinstance(value, bool | float | str):
         return value
@@ -135,7 +159,7 @@ def _split(
             known = [*stack_names, *_SPEC_FIELDS, *_OWN_KEYWORDS]
             nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
             raise ValueError(f"simulate: unknown keyword {name!r}; did you mean {nearest!r}?")
-    plain = {name: _plain(name, value) for name, value in overrides.items()}
+    plain = {name: plain_value(name, value) for name, value in overrides.items()}
     return (
         {name: value for name, value in plain.items() if name in stack_names},
         {name: value for name, value in plain.items() if name not in stack_names},
@@ -167,5 +191,5 @@ def operation_cost(
         >>> round(mpc.operation_cost("relu", 128 * 3072).comm_bytes / 1e6, 2)
         39.74
     """
-    fields = [(field, _plain(field, value)) for field, value in overrides.items()]
+    fields = [(field, plain_value(field, value)) for field, value in overrides.items()]
     return Cost(*_core.protocol_cost(name, list(sizes), stack, fields))

@@ -1,0 +1,199 @@
+"""Generating text in private: prompts first, then token by token with cached keys and values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from aero import _core
+from aero.architecture import ArchitectureSpec
+from aero.mpc.cost_report import Cost, CostReport, FieldValue
+from aero.mpc.profiles import ComputeProfile, NetworkProfile
+from aero.mpc.simulation import make_report, network_and_fields
+from aero.mpc.stack_description import StackDescription, stack_description
+
+Sampling = Literal["argmax", "client"]
+
+
+@dataclass(frozen=True)
+class GenerationReport:
+    """The bill of `new_tokens` tokens for each of `batch` prompts of `spec.context_length` tokens.
+
+    Attributes:
+        spec: The network; its context length is the prompts'.
+        stack: Name of the stack.
+        batch: Sequences side by side.
+        new_tokens: Of each sequence.
+        sampling: "argmax" in secret, or "client": the client gets the logits.
+        prefill: The pass over the prompts, which makes the first token of each sequence.
+        per_token: What each token costs, all sequences together; the first is the prefill.
+        total: Their exact sum.
+        by_kind: The sum per part, as in `CostReport`.
+    """
+
+    spec: ArchitectureSpec
+    stack: str
+    batch: int
+    new_tokens: int
+    sampling: Sampling
+    prefill: CostReport
+    per_token: tuple[Cost, ...]
+    total: Cost
+    by_kind: dict[str, Cost]
+
+    @property
+    def comm_bytes(self) -> float:
+        """Bytes sent by both parties for all tokens."""
+        return self.total.comm_bytes
+
+    @property
+    def flights(self) -> int:
+        """One-way messages in sequence for all tokens."""
+        return self.total.flights
+
+    def seconds_per_token(
+        self,
+        network: str | NetworkProfile = "paper-testbed",
+        compute: str | ComputeProfile = "paper-testbed",
+    ) -> tuple[float, ...]:
+        """Closed-form time of each token's pass; see `CostReport.latency`."""
+        return tuple(
+            self.token_report(token).latency(network, compute).seconds
+            for token in range(self.new_tokens)
+        )
+
+    def token_report(self, token: int) -> CostReport:
+        """The full bill of one token's pass, from 0: the prefill."""
+        if not 0 <= token < self.new_tokens:
+            raise ValueError(
+                f"token_report: token must be from 0 to {self.new_tokens - 1}, got {token}"
+            )
+        description = self.prefill.description
+        stack = description.core(self.prefill.changed_fields().items())
+        return _token_report(self.spec, description, stack, (self.batch, token, self.sampling))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON-ready values."""
+        return {
+            "label": self.spec.label,
+            "spec": self.spec.to_dict(),
+            "stack": self.stack,
+            "stack_fields": dict(self.prefill.stack_fields),
+            "batch": self.batch,
+            "new_tokens": self.new_tokens,
+            "sampling": self.sampling,
+            **self.total.to_dict(),
+            "by_kind": {kind: cost.to_dict() for kind, cost in self.by_kind.items()},
+            "per_token": [cost.to_dict() for cost in self.per_token],
+            "unchecked": list(self.prefill.unchecked),
+        }
+
+    def to_text(self) -> str:
+        """A summary for the terminal."""
+        spec = self.spec
+        lines = [
+            f"{self.new_tokens} new tokens for each of {self.batch} prompts of "
+            f"{spec.context_length} tokens: {spec.label} on {self.stack}, {self.sampling}",
+            "",
+            f"{'pass':<24}{'keys':>8}{'MB':>14}{'flights':>10}",
+        ]
+        shown = sorted({0, 1, self.new_tokens // 2, self.new_tokens - 1} & {*range(len(self))})
+        for token in shown:
+            name = "prompts, first token" if token == 0 else f"token {token + 1}"
+            lines.append(_line(name, spec.context_length + token, self.per_token[token]))
+        later = len(self) - 1
+        if later > 0:
+            rest = self.comm_bytes - self.per_token[0].comm_bytes
+            lines.append(f"{'mean of the later ones':<24}{'':>8}{rest / later / 1e6:>14,.2f}")
+        lines.append(_line("total", None, self.total))
+        lines.append("")
+        for kind, cost in self.by_kind.items():
+            share = 100 * cost.comm_bytes / self.comm_bytes
+            lines.append(f"{kind:<24}{'':>8}{cost.comm_bytes / 1e6:>14,.2f}{share:>9.1f}%")
+        return "\n".join(lines)
+
+    def __len__(self) -> int:
+        return self.new_tokens
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+
+def _line(name: str, keys: int | None, cost: Cost) -> str:
+    shown = "" if keys is None else f"{keys:,}"
+    return f"{name:<24}{shown:>8}{cost.comm_bytes / 1e6:>14,.2f}{cost.flights:>10,}"
+
+
+def _token_report(
+    spec: ArchitectureSpec,
+    description: StackDescription,
+    stack: tuple[str, list[tuple[str, FieldValue]], dict[str, dict[str, float]]],
+    token: tuple[int, int, str],
+) -> CostReport:
+    base, fields, prices = stack
+    return make_report(
+        spec, description, _core.simulate_cost(spec, base, fields, prices, token=token)
+    )
+
+
+def simulate_generation(
+    label_or_spec: str | ArchitectureSpec,
+    *,
+    new_tokens: int,
+    batch: int = 1,
+    sampling: Sampling = "argmax",
+    model: str = "gpt2",
+    context_length: int | None = None,
+    vocab_size: int | None = None,
+    stack: str | Path | StackDescription = "aero-optimized-generation",
+    **overrides: FieldValue,
+) -> GenerationReport:
+    """The cost of continuing prompts of T tokens by n tokens each.
+
+    The first pass works on the prompts and makes the first new token. Each later pass works on one
+    position per sequence, whose query sees T + i keys: keys and values of all earlier positions
+    stay with the parties as shares and cost nothing again.
+
+    Args:
+        label_or_spec: A label or a spec.
+        new_tokens: n >= 1, tokens made per sequence.
+        batch: Prompts of equal length, side by side.
+        sampling: "argmax": the argmax is computed in secret and its index opened to the client.
+            "client": the last logits are opened to the client, who samples as it likes and learns
+            more about the weights that way.
+        model: For a label, the preset that gives the sizes.
+        context_length: T of the prompts. Defaults as in `simulate`.
+        vocab_size: V. Defaults as in `simulate`.
+        stack: As in `simulate`; the default computes the logits of the last position only.
+        **overrides: Fields of stack and network, as in `simulate`.
+
+    Raises:
+        ValueError: Naming the argument, what it may be and what was given.
+
+    Example:
+        >>> from aero import mpc
+        >>> report = mpc.simulate_generation("SM+ScFuFFN", new_tokens=16)
+        >>> [round(cost.comm_bytes / 1e6) for cost in report.per_token[:2]], report.flights
+        ([2784, 495], 89511)
+    """
+    description = stack_description(stack)
+    spec, fields = network_and_fields(
+        label_or_spec, model, context_length, vocab_size, description, overrides
+    )
+    core = description.core(fields)
+    for name, value in (("new_tokens", new_tokens), ("batch", batch)):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(f"simulate_generation: {name} must be an integer, got {value!r}")
+    result = _core.generation_cost(spec, core, batch, new_tokens, sampling)
+    return GenerationReport(
+        spec=spec,
+        stack=description.name,
+        batch=batch,
+        new_tokens=new_tokens,
+        sampling=sampling,
+        prefill=_token_report(spec, description, core, (batch, 0, sampling)),
+        per_token=tuple(Cost(*cost) for cost in result["per_token"]),
+        total=Cost(*result["total"]),
+        by_kind={kind: Cost(*cost) for kind, cost in result["by_kind"].items()},
+    )

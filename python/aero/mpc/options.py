@@ -1,0 +1,381 @@
+"""Measures that make a private forward pass cheaper: what each assumes and what it saves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from aero.mpc.cost_report import FieldValue
+from aero.mpc.simulation import simulate
+
+GIBIBYTE = 2**30
+
+
+@dataclass(frozen=True)
+class Option:
+    """One measure.
+
+    Attributes:
+        name: Its word, the field of the stack that it sets first.
+        fields: What `simulate` takes to switch it on.
+        title: What is done, in words.
+        assumption: What must hold for it to be possible.
+        changes: "no" where the same function is computed; otherwise how it differs.
+        implemented: Where it can be had today: an option of SPU, a fork, or nobody.
+        listed: Whether it belongs to the cumulative table; the others are this project's own.
+    """
+
+    name: str
+    fields: Mapping[str, FieldValue]
+    title: str
+    assumption: str
+    changes: str
+    implemented: str
+    listed: bool = True
+
+    @property
+    def changes_function(self) -> bool:
+        """Whether anything but the same numbers comes out."""
+        return self.changes != "no"
+
+    def to_dict(self) -> dict[str, Any]:
+        """All attributes as JSON-ready values."""
+        return {
+            "name": self.name,
+            "fields": dict(self.fields),
+            "title": self.title,
+            "assumption": self.assumption,
+            "changes": self.changes,
+            "implemented": self.implemented,
+            "listed": self.listed,
+        }
+
+
+_NEXT_TOKEN_ONLY = "no other output than the next token's logits is wanted"
+
+# In the order of the cumulative table; what follows it is derived in csrc/mpc.
+_OPTIONS = (
+    Option(
+        "private_weights",
+        {"private_weights": True},
+        "weights known to the server in the clear, one HE product instead of two",
+        "the server owns the weights, which is the setting of private inference",
+        "no",
+        "SPU: experimental_enable_colocated_optimization; OpenBumbleBee",
+    ),
+    Option(
+        "mul_share",
+        {"mul_share": True, "matmul_tile_bytes": GIBIBYTE},
+        "products of shares by MulShare, matrix products in tiles of 1 GiB",
+        "none; both came with one release",
+        "no",
+        "SPU since September 2024",
+    ),
+    Option(
+        "one_bit_product_error",
+        {"one_bit_product_error": True},
+        "elementwise products may be off by one in the last of 18 fraction bits",
+        "the network stands noise of 2^-18 per product",
+        "last bit",
+        "SPU: CheetahConfig.enable_mul_lsb_error; OpenBumbleBee",
+    ),
+    Option(
+        "exp_squarings=5",
+        {"exp_squarings": 5},
+        "exp(x) = (1 + x/32)^32 instead of (1 + x/256)^256",
+        "the network stands the approximation",
+        "softmax error up to 0.057 on N(0,1) scores, 0.0065 with 8 squarings",
+        "SPU: RuntimeConfig.fxp_exp_iters; OpenBumbleBee",
+    ),
+    Option(
+        "clip_bits=50",
+        {"clip_bits": 50},
+        "the comparison that puts exp to 0 below -14 looks at 50 bits",
+        "|score| < 2^31, or its upper bits would be cut off",
+        "resolution of the clip point",
+        "OpenBumbleBee (neg_exp)",
+    ),
+    Option(
+        "client_one_hot",
+        {"client_one_hot": True},
+        "the client makes its one-hot rows itself: one HE product with the table",
+        "the client knows its tokens in the clear",
+        "no",
+        "nobody; a program for SPU can take one-hot rows as the client's private input",
+    ),
+    Option(
+        "last_token_head",
+        {"last_token_head": True},
+        "LM head on the last position only",
+        _NEXT_TOKEN_ONLY,
+        "no, in generation; there are no logits of earlier positions",
+        "any stack: a change of the model's program",
+    ),
+    Option(
+        "last_layer_one_row",
+        {"last_layer_one_row": True},
+        "the last layer computes one query row, its FFN one position",
+        _NEXT_TOKEN_ONLY,
+        "no, in generation; there are no logits of earlier positions",
+        "any stack: a change of the model's program",
+    ),
+    Option(
+        "causal_skip",
+        {"causal_skip": True},
+        "no work for scores above the diagonal; products in strips where that is cheaper",
+        "a causal mask, which is public",
+        "no",
+        "nobody; a program for SPU can gather the live scores",
+    ),
+    Option(
+        "absorb_ffn",
+        {"absorb_ffn": True},
+        "linear FFNs multiplied into the neighbouring weights before inference",
+        "every FFN is one fused linear layer, no LayerNorm is left",
+        "no",
+        "any stack: a change of the weights",
+    ),
+    Option(
+        "batch_heads",
+        {"batch_heads": True},
+        "the products of all heads at once instead of one head after the other",
+        "none",
+        "no",
+        "OpenBumbleBee",
+    ),
+    Option(
+        "exp_ring_32",
+        {"exp_ring_32": True},
+        "exp's squarings in Z_2^32 with 12 fraction bits",
+        "the network stands exp with 12 fraction bits",
+        "accuracy: 12 instead of 18 fraction bits in exp",
+        "nobody; OpenBumbleBee does so for GELU",
+    ),
+    Option(
+        "no_max",
+        {"no_max": True},
+        "a static bound instead of the maximum of each row of scores",
+        "scores are bounded, for instance by entropy regularization or a temperature",
+        "wrong where a score exceeds the bound; underflow far below it",
+        "nobody",
+    ),
+    Option(
+        "fill_ciphertexts",
+        {"fill_ciphertexts": True},
+        "vectors cut at whole ciphertexts, what is left over as cached triples",
+        "none; both are protocols of SPU",
+        "no",
+        "nobody",
+        listed=False,
+    ),
+    Option(
+        "pack_triangle",
+        {"causal_skip": True, "pack_triangle": True, "batch_heads": True},
+        "responses of Q K^T filled with live scores, heads sharing them",
+        "a causal mask; rows of queries in bit-reversed order, which each party permutes alone",
+        "no",
+        "nobody",
+        listed=False,
+    ),
+    Option(
+        "fold_score_scale",
+        {"fold_score_scale": True},
+        "1/sqrt(d_k) multiplied into W_Q before inference",
+        "the temperature is not secret per position",
+        "last bit: one truncation fewer, weights rounded after scaling",
+        "any stack: a change of the weights",
+        listed=False,
+    ),
+    Option(
+        "comparison_bits=40",
+        {"comparison_bits": 40},
+        "comparisons in ReLU, clamps and maxima on 40 instead of 64 bits",
+        "what is compared is below 2^21 in magnitude",
+        "no, below the bound",
+        "nobody; OpenBumbleBee narrows exp's clip and GELU's thresholds alike",
+        listed=False,
+    ),
+)
+
+
+def options() -> tuple[Option, ...]:
+    """Every measure, those of the cumulative table first and in its order.
+
+    Example:
+        >>> from aero import mpc
+        >>> [option.name for option in mpc.options() if option.implemented == "nobody"]
+        ['no_max', 'fill_ciphertexts', 'pack_triangle']
+    """
+    return _OPTIONS
+
+
+@dataclass(frozen=True)
+class OptionRow:
+    """A network with some measures.
+
+    Attributes:
+        option: The measure, or None for the stack as it is.
+        comm_bytes: Of both parties, per size; None where the measure is not legal.
+        flights: Per size.
+    """
+
+    option: Option | None
+    comm_bytes: tuple[float | None, ...]
+    flights: tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class OptionTable:
+    """What measures save, one on top of the other and each alone.
+
+    Attributes:
+        label: The network.
+        stack: What they are taken on top of.
+        sizes: T and V per column.
+        cumulative: The stack, then each measure on top of those before it, listed ones first.
+        alone: Each measure alone, listed or not.
+    """
+
+    label: str
+    stack: str
+    sizes: tuple[tuple[int, int | None], ...]
+    cumulative: tuple[OptionRow, ...]
+    alone: tuple[OptionRow, ...]
+
+    def savings(self, row: OptionRow) -> tuple[float | None, ...]:
+        """A row's bytes over the stack's own, minus one; per size."""
+        base = self.cumulative[0].comm_bytes
+        return tuple(
+            None if one is None or all_ is None else one / all_ - 1
+            for one, all_ in zip(row.comm_bytes, base, strict=True)
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON-ready values; savings as fractions."""
+
+        def rows(table: Sequence[OptionRow]) -> list[dict[str, Any]]:
+            return [
+                {
+                    "option": row.option.name if row.option else None,
+                    "comm_bytes": list(row.comm_bytes),
+                    "flights": list(row.flights),
+                    "saving": list(self.savings(row)),
+                }
+                for row in table
+            ]
+
+        return {
+            "label": self.label,
+            "stack": self.stack,
+            "sizes": [list(size) for size in self.sizes],
+            "options": [option.to_dict() for option in _OPTIONS],
+            "cumulative": rows(self.cumulative),
+            "alone": rows(self.alone),
+        }
+
+    def to_text(self) -> str:
+        """Both tables for the terminal, then what each measure assumes."""
+        columns = [f"T={length}" + (f" V={vocab}" if vocab else "") for length, vocab in self.sizes]
+        lines = [f"{self.label} on {self.stack}: GB and flights, one measure on top of the other"]
+        lines.append(_line("", columns))
+        for row in self.cumulative:
+            name = row.option.name if row.option else self.stack
+            lines.append(_line(name, _cells(row)))
+        lines += ["", "each alone, per cent of the bytes", _line("", columns)]
+        for row in self.alone:
+            name = row.option.name if row.option else ""
+            cells = ["-" if s is None else f"{100 * s:+.1f}" for s in self.savings(row)]
+            lines.append(_line(name, cells))
+        lines.append("")
+        for option in _OPTIONS:
+            lines += [
+                f"{option.name}: {option.title}",
+                f"    assumes: {option.assumption}",
+                f"    changes the function: {option.changes}",
+                f"    implemented: {option.implemented}",
+            ]
+        return "\n".join(lines)
+
+
+def _line(name: str, cells: Sequence[str]) -> str:
+    return f"{name:<24}" + "".join(f"{cell:>18}" for cell in cells).rstrip()
+
+
+def _cells(row: OptionRow) -> list[str]:
+    return [
+        "-" if comm is None else f"{comm / 1e9:.2f}; {flights:,}"
+        for comm, flights in zip(row.comm_bytes, row.flights, strict=True)
+    ]
+
+
+@dataclass
+class _Network:
+    label: str
+    model: str
+    stack: str
+    sizes: Sequence[tuple[int, int | None]]
+    overrides: dict[str, FieldValue] = field(default_factory=dict)
+
+    def row(self, option: Option | None, fields: Mapping[str, FieldValue]) -> OptionRow:
+        comm: list[float | None] = []
+        flights: list[int | None] = []
+        for length, vocab in self.sizes:
+            try:
+                report = simulate(
+                    self.label,
+                    model=self.model,
+                    context_length=length,
+                    vocab_size=vocab,
+                    stack=self.stack,
+                    **{**self.overrides, **fields},
+                )
+            except ValueError as error:
+                # The one measure that not every network allows.
+                if "absorb_ffn" not in fields or "absorb_ffn" not in str(error):
+                    raise
+                comm.append(None)
+                flights.append(None)
+            else:
+                comm.append(report.comm_bytes)
+                flights.append(report.flights)
+        return OptionRow(option, tuple(comm), tuple(flights))
+
+
+def option_table(
+    label: str = "SM+ScFuFFN",
+    *,
+    model: str = "gpt2",
+    sizes: Sequence[tuple[int, int | None]] = ((128, None), (256, None), (512, 16384)),
+    stack: str = "spu-2024",
+    **overrides: FieldValue,
+) -> OptionTable:
+    """What the measures of `options()` save on a network.
+
+    Args:
+        label: The network. Where its FFNs cannot be absorbed, the cumulative table goes on without
+            that measure.
+        model: The preset that gives the sizes.
+        sizes: T and V of each column; V of None is the preset's.
+        stack: What the measures are taken on top of.
+        **overrides: Fields of network and stack, as of `simulate`.
+
+    Raises:
+        ValueError: As `simulate`.
+
+    Example:
+        >>> from aero import mpc
+        >>> table = mpc.option_table(sizes=[(128, None)])
+        >>> round(table.cumulative[13].comm_bytes[0] / 1e9, 2), table.cumulative[13].flights[0]
+        (1.59, 3365)
+    """
+    network = _Network(label, model, stack, tuple(sizes), dict(overrides))
+    fields: dict[str, FieldValue] = {}
+    cumulative = [network.row(None, {})]
+    for option in _OPTIONS:
+        row = network.row(option, {**fields, **option.fields})
+        cumulative.append(row)
+        if None not in row.comm_bytes:
+            fields.update(option.fields)
+    alone = [network.row(option, option.fields) for option in _OPTIONS]
+    return OptionTable(label, stack, tuple(sizes), tuple(cumulative), tuple(alone))

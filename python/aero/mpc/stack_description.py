@@ -1,0 +1,197 @@
+"""Stacks described in a file: fields changed, and prices quoted from a protocol's paper.
+
+A description is YAML or JSON:
+
+    format: 1
+    name: my-stack              # as reports show it
+    base: openbumblebee         # the stack or option set that it starts from
+    source: "where the prices come from"     # required with prices
+    fields: {exp_squarings: 6}  # any of `aero.mpc.stack_fields(base)`
+    prices:
+      softmax: {bytes_factor: 0.5}                    # half of what the base sends
+      gelu: {bytes_per_output: 403.2, flights: 40}    # or a price of its own
+
+What can be priced: setup, embedding, weight_product, head_product, truncation, softmax, layernorm,
+gelu, relu, argmax. A price changes the derived cost (`bytes_factor`, `flights_factor`) or replaces
+it: `bytes_per_call`, `bytes_per_row`, `bytes_per_input`, `bytes_per_output` of both parties,
+`flights`, and `client_share` of the bytes (0.5). Rows, inputs and outputs of an m x k x n product
+are m, m k and m n; of softmax and LayerNorm rows and elements; of the others elements. Quoted
+operations have no ciphertexts and OTs, so times on machines count their bytes and flights only.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from aero import _core
+
+_KEYS = ("format", "name", "base", "source", "fields", "prices")
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class StackDescription:
+    """A stack as data.
+
+    Attributes:
+        name: As reports show it.
+        base: The stack or option set that it starts from.
+        fields: Fields of the base that differ.
+        prices: Operation -> field of the price -> value.
+        source: Where the prices come from; they are quoted, not measured.
+    """
+
+    name: str
+    base: str
+    fields: Mapping[str, bool | int | float | str] = field(default_factory=dict)
+    prices: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    source: str = ""
+
+    def core(
+        self, overrides: Iterable[tuple[str, bool | int | float | str]] = ()
+    ) -> tuple[str, list[tuple[str, bool | int | float | str]], dict[str, dict[str, float]]]:
+        """Base, fields and prices as the C++ side takes them; `overrides` win."""
+        prices = {name: dict(price) for name, price in self.prices.items()}
+        return self.base, [*self.fields.items(), *overrides], prices
+
+    def all_fields(self) -> dict[str, bool | int | float | str]:
+        """Every field of the stack, before overrides."""
+        return {**_core.stack_fields(self.base), **self.fields}
+
+
+def described_stack_names() -> list[str]:
+    """Protocols of other papers that come with the package; `simulate` takes them as `stack`.
+
+    Example:
+        >>> from aero import mpc
+        >>> mpc.described_stack_names()
+        ['blb']
+    """
+    return sorted(path.name.removesuffix(".yaml") for path in _shipped().iterdir())
+
+
+def stack_description(stack: str | Path | StackDescription) -> StackDescription:
+    """The stack that a name, a path or a description stands for.
+
+    Args:
+        stack: A name of `stack_names()`, `option_set_names()` or `described_stack_names()`; a path
+            that ends with .yaml, .yml or .json; or a description.
+
+    Raises:
+        ValueError: For an unknown name, or a file that is no description.
+    """
+    if isinstance(stack, StackDescription):
+        return stack
+    if isinstance(stack, Path) or stack.endswith((".yaml", ".yml", ".json")):
+        return load_stack(stack)
+    if stack in described_stack_names():
+        text = (_shipped() / f"{stack}.yaml").read_text(encoding="utf-8")
+        return _parse(text, f"{stack}.yaml")
+    return StackDescription(stack, stack)
+
+
+def load_stack(path: str | Path) -> StackDescription:
+    """Reads and checks a stack description.
+
+    Args:
+        path: A YAML or JSON file.
+
+    Raises:
+        ValueError: If it cannot be read, or naming the entry, what it may be and what it is.
+
+    Example:
+        >>> import tempfile
+        >>> from aero import mpc
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "six.yaml"
+        ...     _ = path.write_text("{format: 1, name: six, base: spu-2024, "
+        ...                         "fields: {exp_squarings: 6}}")
+        ...     mpc.simulate("SM", stack=path).stack_fields["exp_squarings"]
+        6
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"stack description {path}: cannot be read: {error}") from error
+    return _parse(text, path.name)
+
+
+def _shipped() -> Any:
+    return resources.files("aero").joinpath("data/stacks")
+
+
+def _parse(text: str, name: str) -> StackDescription:
+    # Imported here: a named stack needs no parser.
+    import yaml
+
+    where = f"stack description {name}"
+    try:
+        data = json.loads(text) if name.endswith(".json") else yaml.safe_load(text)
+    except (ValueError, yaml.YAMLError) as error:
+        raise ValueError(f"{where}: is not valid: {error}") from error
+    if not isinstance(data, dict):
+        raise ValueError(f"{where}: must be a mapping, got {type(data).__name__}")
+    for key in data:
+        if key not in _KEYS:
+            nearest = difflib.get_close_matches(str(key), _KEYS, n=1, cutoff=0.0)[0]
+            raise ValueError(f"{where}: has no entry {key!r}; did you mean {nearest!r}?")
+    if data.get("format") != _FORMAT:
+        raise ValueError(f"{where}: format must be {_FORMAT}, got {data.get('format')!r}")
+    fields = _mapping(data, "fields", where)
+    prices = {
+        str(operation): _price(price, f"{where}: prices.{operation}")
+        for operation, price in _mapping(data, "prices", where).items()
+    }
+    source = _text(data, "source", where) if prices or "source" in data else ""
+    description = StackDescription(
+        _text(data, "name", where), _text(data, "base", where), fields, prices, source
+    )
+    _check(description, where)
+    return description
+
+
+def _text(data: dict[str, Any], key: str, where: str) -> str:
+    value = data.get(key)
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{where}: {key} must be a text, got {value!r}")
+    return value
+
+
+def _mapping(data: dict[str, Any], key: str, where: str) -> dict[str, Any]:
+    value = data.get(key, {})
+    if not isinstance(value, dict):
+        raise ValueError(f"{where}: {key} must be a mapping, got {type(value).__name__}")
+    for name, entry in value.items():
+        if key == "fields" and not isinstance(entry, bool | int | float | str):
+            raise ValueError(
+                f"{where}: fields.{name} must be a bool, a number or a text, "
+                f"got {type(entry).__name__}"
+            )
+    return {str(name): entry for name, entry in value.items()}
+
+
+def _price(price: object, where: str) -> dict[str, float]:
+    if not isinstance(price, dict) or not price:
+        raise ValueError(f"{where} must be a mapping of prices, got {price!r}")
+    for name, value in price.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"{where}.{name} must be a number, got {value!r}")
+    return {str(name): float(value) for name, value in price.items()}
+
+
+def _check(description: StackDescription, where: str) -> None:
+    """Ranges and names are the C++ side's to check; its messages get the file's name."""
+    if description.name in (*_core.stack_names(), *_core.option_set_names()):
+        raise ValueError(f"{where}: name must not be that of a stack, got {description.name!r}")
+    try:
+        _core.checked_stack(description.core())
+    except (ValueError, TypeError) as error:
+        text = str(error).removeprefix("stack description: ").removeprefix("simulate: ")
+        raise ValueError(f"{where}: {text}") from error

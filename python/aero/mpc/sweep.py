@@ -1,0 +1,313 @@
+"""Many networks on many stacks at once: grids, and what of them is worth looking at."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aero import _core
+from aero.architecture import ArchitectureSpec
+from aero.mpc.cost_report import Cost, FieldValue
+from aero.mpc.profiles import NetworkProfile, compute_profile, network_profile
+from aero.mpc.simulation import plain_value
+from aero.mpc.stack_description import StackDescription, stack_description
+from aero.mpc.tables import table_csv, table_lines
+
+Stack = str | Path | StackDescription
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """One combination.
+
+    Attributes:
+        label: The network.
+        values: What was varied besides it, by name: sizes, stack, fields of the stack.
+        cost: The sum over its operations.
+        seconds: Closed-form time per network profile.
+        perplexity: Measured, where a run folder gave it.
+        run: Name of that run folder.
+    """
+
+    label: str
+    values: Mapping[str, FieldValue]
+    cost: Cost
+    seconds: Mapping[str, float]
+    perplexity: float | None = None
+    run: str | None = None
+
+    @property
+    def comm_gb(self) -> float:
+        """Gigabytes of both parties."""
+        return self.cost.comm_bytes / 1e9
+
+    def objective(self, name: str) -> float | None:
+        """A quantity to be made small: see `SweepResult.pareto`."""
+        if name == "comm_gb":
+            return self.comm_gb
+        if name == "flights":
+            return self.cost.flights
+        if name == "perplexity":
+            return self.perplexity
+        return self.seconds[name]
+
+    def to_dict(self) -> dict[str, Any]:
+        """One flat mapping."""
+        row: dict[str, Any] = {"label": self.label, **self.values}
+        row |= {"comm_gb": self.comm_gb, "flights": self.cost.flights}
+        row |= {f"seconds {name}": value for name, value in self.seconds.items()}
+        if self.run is not None:
+            row |= {"perplexity": self.perplexity, "run": self.run}
+        return row
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """The rows of a sweep, in the order of its loops.
+
+    Attributes:
+        rows: One per combination that exists.
+        skipped: Why the others do not: values and reason.
+    """
+
+    rows: tuple[SweepRow, ...]
+    skipped: tuple[tuple[dict[str, FieldValue], str], ...] = ()
+
+    def pareto(self, *objectives: str) -> SweepResult:
+        """The rows that no other row beats in all objectives at once.
+
+        Args:
+            *objectives: "comm_gb", "flights", "perplexity" or the name of a network profile (its
+                seconds); smaller is better. Rows without a perplexity are left out where it is one.
+
+        Raises:
+            ValueError: For no objective or an unknown one.
+        """
+        known = ["comm_gb", "flights", "perplexity", *(self.rows[0].seconds if self.rows else ())]
+        if not objectives or not set(objectives) <= {*known}:
+            raise ValueError(f"pareto: objectives must be among {known}, got {list(objectives)}")
+        scored = []
+        for row in self.rows:
+            values = [row.objective(name) for name in objectives]
+            if None not in values:
+                scored.append((values, row))
+        # In lexicographic order a row can be beaten by earlier ones only.
+        scored.sort(key=lambda pair: pair[0])
+        front: list[tuple[list[float | None], SweepRow]] = []
+        for values, row in scored:
+            beaten = any(
+                all(a <= b for a, b in zip(other, values, strict=True))  # type: ignore[operator]
+                for other, _ in front
+                if other != values
+            )
+            if not beaten:
+                front.append((values, row))
+        return SweepResult(tuple(row for _, row in front), self.skipped)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON-ready values."""
+        return {
+            "rows": [row.to_dict() for row in self.rows],
+            "skipped": [{"values": values, "reason": reason} for values, reason in self.skipped],
+        }
+
+    def to_csv(self) -> str:
+        """A line per row under one header."""
+        return table_csv([row.to_dict() for row in self.rows])
+
+    def to_text(self) -> str:
+        """A table for the terminal."""
+        rows = [{k: _shown(v) for k, v in row.to_dict().items()} for row in self.rows]
+        lines = table_lines(rows)
+        if self.skipped:
+            lines.append(f"{len(self.skipped)} combinations do not exist; the first:")
+            lines.append(f"  {self.skipped[0][0]}: {self.skipped[0][1]}")
+        return "\n".join(lines)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+
+def _shown(value: object) -> str:
+    return f"{value:,.4g}" if isinstance(value, float) else "" if value is None else str(value)
+
+
+def sweep(
+    labels: Iterable[str | ArchitectureSpec] = (),
+    *,
+    runs: Iterable[str | Path] = (),
+    model: str = "gpt2",
+    stacks: Sequence[Stack] = ("spu-2024",),
+    networks: Sequence[str | NetworkProfile] = (),
+    compute: str = "paper-testbed",
+    skip: bool = False,
+    **axes: Sequence[FieldValue] | FieldValue,
+) -> SweepResult:
+    """Totals of every combination; ten thousand take less than a second.
+
+    Args:
+        labels: Networks; a label has the model's sizes and T = 128.
+        runs: Run folders, or folders of them: networks at their own sizes, with the perplexity
+            that `aero evaluate` measured.
+        model: The preset that gives the labels' sizes.
+        stacks: Stacks as in `simulate`.
+        networks: Network profiles to time each combination on, closed form.
+        compute: The compute profile behind those times.
+        skip: Leave out combinations that do not exist, such as heads that do not divide the width,
+            and say why in `skipped`; otherwise they are an error.
+        **axes: Fields of the network or of the stack, each with one value or several:
+            `context_length=[128, 256]`, `num_heads=[6, 12]`, `exp_squarings=[5, 8]`.
+
+    Raises:
+        ValueError: Naming what is unknown or out of range.
+
+    Example:
+        >>> from aero import mpc
+        >>> found = mpc.sweep(["SM+LN+G", "SM+ScFuFFN"], context_length=[128, 256])
+        >>> [round(row.comm_gb, 1) for row in found.rows]
+        [25.3, 57.4, 6.3, 20.5]
+    """
+    networks_found = [*_of_labels(labels, model), *_of_runs(runs)]
+    if not networks_found:
+        raise ValueError("sweep: labels or runs must name at least one network")
+    described = [stack_description(stack) for stack in stacks]
+    if not described:
+        raise ValueError("sweep: stacks must name at least one stack")
+    values = {name: _values(name, value) for name, value in axes.items()}
+    stack_axes, spec_axes = _split(values, described)
+    machines = _machines(networks, compute)
+    variants = [
+        (stack, dict(zip(stack_axes, chosen, strict=True)))
+        for stack in described
+        for chosen in itertools.product(*stack_axes.values())
+    ]
+    results = _core.sweep_costs(
+        [network.spec for network in networks_found],
+        list(spec_axes.items()),
+        [stack.core(fields.items()) for stack, fields in variants],
+        [core for _, core in machines],
+    )
+    sizes = [
+        dict(zip(spec_axes, chosen, strict=True))
+        for chosen in itertools.product(*spec_axes.values())
+    ]
+    rows = []
+    skipped = []
+    names = [name for name, _ in machines]
+    combinations = itertools.product(networks_found, sizes, variants)
+    for (network, size, (stack, fields)), (cost, seconds, error) in zip(
+        combinations, results, strict=True
+    ):
+        values_here = {**size, "stack": stack.name, **fields}
+        if error:
+            skipped.append(({"label": network.label, **values_here}, error))
+            continue
+        rows.append(
+            SweepRow(
+                network.label,
+                values_here,
+                Cost(*cost),
+                dict(zip(names, seconds, strict=True)),
+                network.perplexity,
+                network.run,
+            )
+        )
+    if skipped and not skip:
+        chosen, reason = skipped[0]
+        raise ValueError(
+            f"sweep: {len(skipped)} combinations do not exist, first {chosen}: {reason}"
+        )
+    return SweepResult(tuple(rows), tuple(skipped))
+
+
+@dataclass(frozen=True)
+class _Network:
+    spec: ArchitectureSpec
+    label: str
+    perplexity: float | None = None
+    run: str | None = None
+
+
+def _of_labels(labels: Iterable[str | ArchitectureSpec], model: str) -> list[_Network]:
+    if isinstance(labels, str):
+        labels = [labels]
+    found = []
+    for label in labels:
+        spec = (
+            label
+            if isinstance(label, ArchitectureSpec)
+            else ArchitectureSpec.from_label(label, model=model, context_length=128)
+        )
+        found.append(_Network(spec, spec.label))
+    return found
+
+
+def _of_runs(folders: Iterable[str | Path]) -> list[_Network]:
+    """The finished runs among and below the folders that have a measured perplexity."""
+    found = []
+    for folder in map(Path, folders):
+        files = sorted({*folder.glob("run.json"), *folder.glob("**/run.json")})
+        if not files:
+            raise ValueError(f"sweep: runs must be run folders, found no run.json in {folder}")
+        for file in files:
+            evaluation = file.with_name("evaluation.json")
+            if not evaluation.is_file():
+                continue
+            try:
+                spec = ArchitectureSpec.from_dict(json.loads(file.read_text("utf-8"))["spec"])
+                perplexity = float(json.loads(evaluation.read_text("utf-8"))["perplexity"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise ValueError(f"sweep: {file.parent} is no run folder: {error!r}") from error
+            found.append(_Network(spec, spec.label, perplexity, file.parent.name))
+    return found
+
+
+def _values(name: str, value: Sequence[FieldValue] | FieldValue) -> list[FieldValue]:
+    single = isinstance(value, str | bytes) or not isinstance(value, Iterable)
+    found = [value] if single else list(value)  # type: ignore[arg-type]
+    if not found:
+        raise ValueError(f"sweep: {name} must have at least one value")
+    return [plain_value(name, one) for one in found]
+
+
+def _split(
+    values: dict[str, list[FieldValue]], stacks: Sequence[StackDescription]
+) -> tuple[dict[str, list[FieldValue]], dict[str, list[FieldValue]]]:
+    """Axes of the stacks and of the networks; both are checked before the grid is walked."""
+    fields = _core.stack_fields(stacks[0].base)
+    stack_axes = {name: value for name, value in values.items() if name in fields}
+    for stack in stacks:
+        for name, choices in stack_axes.items():
+            for choice in choices:
+                _core.checked_stack(stack.core([(name, choice)]))
+    spec_axes = {name: value for name, value in values.items() if name not in fields}
+    known = ArchitectureSpec.from_label("SM").to_dict()
+    for name in spec_axes:
+        if name not in known:
+            raise ValueError(_unknown(name, [*known, *fields]))
+    return stack_axes, spec_axes
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+    return f"sweep: unknown keyword {name!r}; did you mean {nearest!r}?"
+
+
+def _machines(
+    networks: Sequence[str | NetworkProfile], compute: str
+) -> list[tuple[str, tuple[str, list[tuple[str, Any]], str, list[tuple[str, Any]]]]]:
+    """Name and plain values of each network profile with the compute profile."""
+    found = []
+    for network in networks:
+        link = network_profile(network)
+        machine = compute_profile(compute).values()
+        found.append((link.name, ("paper-testbed", link.values(), "paper-testbed", machine)))
+    return found

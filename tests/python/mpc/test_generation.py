@@ -1,0 +1,117 @@
+"""`simulate_generation`: prompts, then one position at a time."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aero import mpc
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(1, 6),
+    st.integers(1, 5),
+    st.integers(1, 70),
+    st.sampled_from(["argmax", "client"]),
+    st.sampled_from([*mpc.stack_names(), *mpc.option_set_names(), "blb"]),
+    st.sampled_from(["SM", "SM+LN+G", "SOTA:SM+ScFuFFN", "EReg(SM(t)+R)"]),
+)
+def test_tokens_parts_and_reports_add_up_exactly(
+    new_tokens: int, batch: int, length: int, sampling: Any, stack: str, label: str
+) -> None:
+    report = mpc.simulate_generation(
+        label,
+        new_tokens=new_tokens,
+        batch=batch,
+        sampling=sampling,
+        model="tiny",
+        context_length=length,
+        stack=stack,
+    )
+    assert len(report.per_token) == new_tokens
+    for name, value in report.total.to_dict().items():
+        assert sum(cost.to_dict()[name] for cost in report.per_token) == value
+        assert sum(cost.to_dict()[name] for cost in report.by_kind.values()) == value
+    for token, cost in enumerate(report.per_token):
+        assert report.token_report(token).total == cost
+    assert report.token_report(0) == report.prefill
+    assert ("argmax" in report.by_kind) == (sampling == "argmax")
+    assert json.loads(json.dumps(report.to_dict()))["comm_bytes"] == report.comm_bytes
+
+
+def test_the_cache_grows_by_one_key_per_token() -> None:
+    report = mpc.simulate_generation("SM", new_tokens=4, model="tiny", context_length=9)
+    shapes = [
+        next(op.shape for op in report.token_report(token).operations if op.kind == "softmax")
+        for token in range(4)
+    ]
+    assert shapes == ["18x9", "2x10", "2x11", "2x12"]
+
+
+def test_the_set_up_is_paid_once() -> None:
+    report = mpc.simulate_generation("SM", new_tokens=3, model="tiny")
+    assert "setup" in report.prefill.by_kind
+    assert "setup" not in report.token_report(1).by_kind
+    assert report.by_kind["setup"] == report.prefill.by_kind["setup"]
+
+
+def test_opening_logits_is_eight_bytes_each_from_the_server() -> None:
+    report = mpc.simulate_generation("SM", new_tokens=1, batch=3, sampling="client", model="tiny")
+    assert report.by_kind["reveal"].to_dict()["server_bytes"] == 8 * 3 * 256
+    assert report.by_kind["reveal"].client_bytes == 0
+    assert report.by_kind["reveal"].flights == 1
+
+
+def test_more_tokens_and_larger_batches_are_never_cheaper() -> None:
+    def comm_bytes(new_tokens: int, batch: int) -> float:
+        return mpc.simulate_generation(
+            "SM+R", new_tokens=new_tokens, batch=batch, model="mini"
+        ).comm_bytes
+
+    sizes = [1, 2, 5, 17]
+    for batch in (1, 4):
+        totals = [comm_bytes(count, batch) for count in sizes]
+        assert totals == sorted(totals)
+    totals = [comm_bytes(3, batch) for batch in (1, 2, 4, 8)]
+    assert totals == sorted(totals)
+    # Prompts side by side share ciphertexts and flights.
+    assert totals[-1] < 8 * totals[0]
+
+
+def test_seconds_per_token_are_those_of_the_reports() -> None:
+    report = mpc.simulate_generation("SM", new_tokens=2, model="tiny")
+    assert report.seconds_per_token("lan-1gbps") == tuple(
+        report.token_report(token).latency("lan-1gbps").seconds for token in (0, 1)
+    )
+
+
+def test_the_summary_shows_prompt_tokens_and_parts() -> None:
+    report = mpc.simulate_generation("SM+R", new_tokens=5, model="tiny", context_length=7)
+    text = report.to_text()
+    assert "prompts of 7 tokens" in text
+    assert all(kind in text for kind in report.by_kind)
+    assert f"{report.flights:,}" in text
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"new_tokens": 0}, "new_tokens must be an integer from 1 to 1000000, got 0"),
+        ({"new_tokens": 2.0}, "new_tokens must be an integer, got 2.0"),
+        ({"new_tokens": 1, "batch": 0}, "batch must be an integer from 1 to 65536, got 0"),
+        (
+            {"new_tokens": 1, "sampling": "beam"},
+            'sampling must be "argmax" or "client", got "beam"',
+        ),
+        ({"new_tokens": 1, "stak": "x"}, "unknown keyword 'stak'"),
+        ({"new_tokens": 1, "context_length": 0}, "context_length must be"),
+    ],
+)
+def test_bad_arguments_are_named(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        mpc.simulate_generation("SM", **fields)

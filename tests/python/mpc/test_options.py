@@ -1,0 +1,146 @@
+"""The measures beyond the paper: their records, and what they save."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+
+from aero import mpc
+
+TABLE = mpc.option_table()
+
+# SM+ScFuFFN in GB, one measure on top of the other, at T = 128 and 256, and at T = 512 with
+# V = 16384; flights at T = 128.
+CUMULATIVE = {
+    "spu-2024": (6.34, 20.55, 69.34),
+    "private_weights": (5.54, 18.98, 67.51),
+    "mul_share": (5.27, 18.16, 65.20),
+    "one_bit_product_error": (4.49, 15.07, 52.88),
+    "exp_squarings=5": (3.72, 11.99, 40.56),
+    "clip_bits=50": (3.68, 11.83, 39.92),
+    "client_one_hot": (3.25, 10.99, 39.13),
+    "last_token_head": (3.03, 10.54, 38.83),
+    "last_layer_one_row": (2.84, 9.74, 35.70),
+    "causal_skip": (1.99, 5.83, 19.37),
+    "absorb_ffn": (1.93, 5.70, 19.13),
+    "batch_heads": (1.93, 5.70, 19.13),
+    "exp_ring_32": (1.70, 4.89, 15.99),
+    "no_max": (1.59, 4.46, 14.25),
+}
+FLIGHTS = {
+    "spu-2024": (8502, 10826, 13736),
+    "client_one_hot": (6378, None, None),
+    "batch_heads": (5273, 5549, 5393),
+    "no_max": (3365, None, None),
+}
+# Per cent of the bytes.
+ALONE = {
+    "private_weights": (-12.6, -7.6, -2.6),
+    "mul_share": (-6.5, -5.1, -3.3),
+    "one_bit_product_error": (-12.8, -15.7, -18.6),
+    "exp_squarings=5": (-15.9, -19.7, -23.3),
+    "client_one_hot": (-13.1, -8.1, -1.9),
+    "last_token_head": (-7.6, -4.5, -0.8),
+    "last_layer_one_row": (-5.4, -6.7, -7.9),
+    "causal_skip": (-26.4, -37.0, -45.4),
+    "absorb_ffn": (-2.1, -1.3, -0.8),
+    "exp_ring_32": (-10.7, -13.2, -15.6),
+    "no_max": (-3.7, -4.6, -5.5),
+}
+
+
+def names(rows: tuple[mpc.OptionRow, ...]) -> list[str]:
+    return [row.option.name if row.option else TABLE.stack for row in rows]
+
+
+def test_measures_on_top_of_each_other_save_what_is_published() -> None:
+    assert names(TABLE.cumulative)[: len(CUMULATIVE)] == list(CUMULATIVE)
+    for row, gigabytes in zip(TABLE.cumulative, CUMULATIVE.values(), strict=False):
+        for comm_bytes, expected in zip(row.comm_bytes, gigabytes, strict=True):
+            # 0.3 %, or half a unit of the last printed digit.
+            assert comm_bytes is not None
+            assert comm_bytes / 1e9 == pytest.approx(expected, rel=3e-3, abs=5e-3)
+
+
+def test_measures_on_top_of_each_other_take_the_published_flights() -> None:
+    rows = dict(zip(names(TABLE.cumulative), TABLE.cumulative, strict=True))
+    for name, flights in FLIGHTS.items():
+        for actual, expected in zip(rows[name].flights, flights, strict=True):
+            assert expected is None or actual == expected
+
+
+def test_each_measure_alone_saves_what_is_published() -> None:
+    rows = dict(zip(names(TABLE.alone), TABLE.alone, strict=True))
+    for name, percents in ALONE.items():
+        for saving, expected in zip(TABLE.savings(rows[name]), percents, strict=True):
+            assert saving is not None
+            assert round(100 * saving, 1) == expected
+
+
+def test_every_option_says_what_it_assumes_and_where_it_is() -> None:
+    assert len({option.name for option in mpc.options()}) == len(mpc.options())
+    assert sum(option.listed for option in mpc.options()) == 13
+    fields = mpc.stack_fields("spu-2024")
+    for option in mpc.options():
+        assert option.assumption
+        assert option.changes
+        assert option.implemented
+        assert option.title
+        changed = {name for name, value in option.fields.items() if value != fields[name]}
+        assert changed == set(option.fields), "an option changes what it names"
+        assert option.name.partition("=")[0] in option.fields
+    unchanged = {option.name for option in mpc.options() if not option.changes_function}
+    exact = set(mpc.stack_fields("aero-optimized").items()) - set(fields.items())
+    # The option set that changes nothing is made of options that change nothing.
+    assert {name for name, _ in exact} - {"matmul_tile_bytes"} <= unchanged
+
+
+def test_every_measure_beyond_the_list_saves_bytes_once_the_others_are_on() -> None:
+    rows = TABLE.cumulative[len(CUMULATIVE) - 1 :]
+    assert len(rows) == 1 + sum(not option.listed for option in mpc.options())
+    for before, after in itertools.pairwise(rows):
+        assert after.option is not None
+        # Without ReLU and maximum there is no wide comparison left to narrow.
+        compares = after.option.name != "comparison_bits=40"
+        for first, second in zip(before.comm_bytes, after.comm_bytes, strict=True):
+            assert first is not None
+            assert second is not None
+            assert second < first if compares else second == first
+    alone = dict(zip(names(TABLE.alone), TABLE.alone, strict=True))["comparison_bits=40"]
+    assert all(saving is not None and saving < 0 for saving in TABLE.savings(alone))
+
+
+def test_the_better_causal_layout_loses_less_of_the_half() -> None:
+    # What a layout without any loss would send of the softmax: live scores at the price per element
+    # of long vectors.
+    sizes = {"context_length": 128, "stack": "spu-2024", "batch_heads": True}
+    full = mpc.simulate("SM", **sizes).by_kind
+    skip = mpc.simulate("SM", causal_skip=True, **sizes).by_kind
+    better = mpc.simulate(
+        "SM", causal_skip=True, fill_ciphertexts=True, pack_triangle=True, **sizes
+    ).by_kind
+    half = 129 / 256
+    softmax = [kinds["softmax"].comm_bytes / full["softmax"].comm_bytes for kinds in (skip, better)]
+    assert softmax[0] > half + 0.05
+    assert softmax[1] < half + 0.02
+    scores = [kinds["QK"].comm_bytes / full["QK"].comm_bytes for kinds in (skip, better)]
+    assert scores[0] > 0.95
+    assert scores[1] < 0.85
+
+
+def test_a_network_without_fused_ffns_goes_on_without_absorption() -> None:
+    table = mpc.option_table("SM+LN+R", model="tiny", sizes=[(16, None)])
+    rows = dict(zip(names(table.cumulative), table.cumulative, strict=True))
+    assert rows["absorb_ffn"].comm_bytes == (None,)
+    assert rows["batch_heads"].comm_bytes[0] is not None
+    assert "absorb_ffn" in table.to_text()
+    json.dumps(table.to_dict())
+
+
+def test_the_table_shows_every_record() -> None:
+    text = TABLE.to_text()
+    for option in mpc.options():
+        assert option.assumption in text
+        assert option.implemented in text

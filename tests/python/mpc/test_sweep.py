@@ -1,0 +1,148 @@
+"""`sweep`: grids, Pareto fronts, and perplexities from run folders."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aero import mpc
+from aero.architecture import ArchitectureSpec
+
+
+def test_rows_are_reports_in_the_order_of_the_loops() -> None:
+    found = mpc.sweep(
+        ["SM+LN+G", "SM+ScFuFFN"],
+        model="mini",
+        stacks=["spu-2024", "blb"],
+        networks=["lan-1gbps", "wan-100mbps"],
+        context_length=[16, 100],
+        exp_squarings=[5, 8],
+    )
+    rows = iter(found.rows)
+    for label in ("SM+LN+G", "SM+ScFuFFN"):
+        for length in (16, 100):
+            for stack in ("spu-2024", "blb"):
+                for squarings in (5, 8):
+                    row = next(rows)
+                    report = mpc.simulate(
+                        label,
+                        model="mini",
+                        context_length=length,
+                        stack=stack,
+                        exp_squarings=squarings,
+                    )
+                    assert row.cost == report.total
+                    assert row.values == {
+                        "context_length": length,
+                        "stack": stack,
+                        "exp_squarings": squarings,
+                    }
+                    for network in ("lan-1gbps", "wan-100mbps"):
+                        seconds = report.latency(network).seconds
+                        assert row.seconds[network] == pytest.approx(seconds, rel=1e-12)
+    assert next(rows, None) is None
+
+
+def test_combinations_that_do_not_exist_are_skipped_or_errors() -> None:
+    with pytest.raises(ValueError, match=r"sweep: 1 combinations do not exist.*num_heads.*5"):
+        mpc.sweep("SM", num_heads=[4, 5])
+    found = mpc.sweep("SM", num_heads=[4, 5], skip=True)
+    assert [row.values["num_heads"] for row in found.rows] == [4]
+    assert found.skipped[0][0]["num_heads"] == 5
+    assert "1 combinations do not exist" in found.to_text()
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.lists(st.sampled_from([16, 33, 64, 100, 128]), min_size=1, max_size=4),
+    st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=3),
+    st.sets(st.sampled_from(["comm_gb", "flights", "lan-1gbps"]), min_size=1),
+)
+def test_the_front_is_what_nothing_beats(
+    lengths: list[int], heads: list[int], objectives: set[str]
+) -> None:
+    found = mpc.sweep(
+        ["SM", "SM+R"],
+        model="tiny",
+        context_length=lengths,
+        num_heads=heads,
+        causal_skip=[False, True],
+        networks=["lan-1gbps"],
+    )
+    front = found.pareto(*objectives).rows
+
+    def scores(row: mpc.SweepRow) -> list[float]:
+        values = [row.objective(name) for name in objectives]
+        return [value for value in values if value is not None]
+
+    def beats(a: mpc.SweepRow, b: mpc.SweepRow) -> bool:
+        first, second = scores(a), scores(b)
+        return first != second and all(x <= y for x, y in zip(first, second, strict=True))
+
+    expected = [row for row in found.rows if not any(beats(other, row) for other in found.rows)]
+    assert sorted(map(repr, front)) == sorted(map(repr, expected))
+
+
+def write_run(folder: Path, label: str, perplexity: float | None) -> None:
+    folder.mkdir(parents=True)
+    spec = ArchitectureSpec.from_label(label, model="mini", context_length=32)
+    (folder / "run.json").write_text(json.dumps({"format": 1, "spec": spec.to_dict()}))
+    if perplexity is not None:
+        (folder / "evaluation.json").write_text(json.dumps({"perplexity": perplexity}))
+
+
+def test_runs_bring_their_sizes_and_perplexities(tmp_path: Path) -> None:
+    write_run(tmp_path / "dear", "SM+LN+G", 9.0)
+    write_run(tmp_path / "cheap", "SM+ScFuFFN", 12.0)
+    write_run(tmp_path / "beaten", "SM+LN+R", 13.0)
+    write_run(tmp_path / "unmeasured", "SM", None)
+    found = mpc.sweep(runs=[tmp_path])
+    assert {row.run for row in found.rows} == {"dear", "cheap", "beaten"}
+    front = found.pareto("perplexity", "comm_gb")
+    assert [row.run for row in front.rows] == ["dear", "cheap"]
+    cheap = mpc.simulate("SM+ScFuFFN", model="mini", context_length=32)
+    assert front.rows[1].comm_gb == cheap.comm_bytes / 1e9
+    assert "perplexity" in found.to_text()
+    mixed = mpc.sweep(["SM"], runs=[tmp_path]).pareto("perplexity", "comm_gb")
+    assert [row.run for row in mixed.rows] == ["dear", "cheap"]
+
+
+def test_rows_are_json_and_csv() -> None:
+    found = mpc.sweep("SM", context_length=[8, 16], networks=["lan-1gbps"])
+    assert len(json.loads(json.dumps(found.to_dict()))["rows"]) == 2
+    lines = list(csv.DictReader(io.StringIO(found.to_csv())))
+    assert [line["context_length"] for line in lines] == ["8", "16"]
+    assert float(lines[0]["comm_gb"]) == found.rows[0].comm_gb
+    assert "context_length" in found.to_text().splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("labels", "fields", "message"),
+    [
+        ([], {}, "labels or runs must name at least one network"),
+        (["SM"], {"num_head": [1]}, "unknown keyword 'num_head'; did you mean 'num_heads'"),
+        (["SM"], {"context_length": []}, "context_length must have at least one value"),
+        (["SM"], {"exp_squarings": [5, 99]}, "exp_squarings must be an integer from 1 to 17"),
+        (["SM"], {"stacks": ["spu"]}, 'stack must be "spu-2024"'),
+        (["SM"], {"stacks": []}, "stacks must name at least one stack"),
+        (["SM"], {"networks": ["lan"]}, "lan"),
+        (["SM"], {"runs": ["nowhere"]}, "found no run.json in nowhere"),
+    ],
+)
+def test_bad_grids_are_named(labels: list[str], fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        mpc.sweep(labels, **fields)
+
+
+def test_unknown_objectives_are_named() -> None:
+    with pytest.raises(ValueError, match="objectives must be among"):
+        mpc.sweep("SM").pareto("seconds")
+    with pytest.raises(ValueError, match="objectives must be among"):
+        mpc.sweep("SM").pareto()
