@@ -8,9 +8,12 @@ from typing import Annotated
 
 import typer
 
+from aero.cli import planning
 from aero.cli.errors import note, one_line_errors
 
 cost = typer.Typer(help="What one private forward pass costs.", no_args_is_help=True)
+for command in (planning.options, planning.generate, planning.sweep, planning.compare):
+    cost.command()(command)
 _NETWORK_HELP = (
     "paper-testbed, lan-1gbps, wan-400mbps or wan-100mbps, with changes: "
     "'wan-100mbps,uplink_mbps=20,software_seconds=0.006'."
@@ -23,19 +26,25 @@ def show(
     model: Annotated[str, typer.Option(help="Size preset.")] = "gpt2",
     context_length: Annotated[int, typer.Option(help="T, tokens.")] = 128,
     vocab_size: Annotated[int | None, typer.Option(help="V; default: the preset's.")] = None,
-    stack: Annotated[str, typer.Option(help="Protocol stack.")] = "spu-2024",
+    stack: planning.StackName = "spu-2024",
     network: Annotated[str | None, typer.Option(help=f"Also minutes on: {_NETWORK_HELP}")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Operations as CSV.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Also write a page to this file.")] = None,
 ) -> None:
     """Bytes and flights of one private forward pass, by kind of operation and by layer."""
-    with one_line_errors(ValueError):
+    with one_line_errors(ValueError, OSError):
         from aero import mpc
+        from aero.atomic_files import write_bytes_atomically
 
         found = mpc.simulate(
             label, model=model, context_length=context_length, vocab_size=vocab_size, stack=stack
         )
-        as_text = found.to_text(network)
+        as_text = found.to_csv().rstrip("\n") if as_csv else found.to_text(network)
         typer.echo(json.dumps(found.to_dict(network), indent=2) if as_json else as_text)
+        if html is not None:
+            write_bytes_atomically(html, found.to_html().encode())
+            note(f"wrote {html}")
 
 
 @cost.command()
