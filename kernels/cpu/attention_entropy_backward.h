@@ -1,21 +1,10 @@
 // Backward pass of attention with temperature and entropy, for one instruction set.
 #pragma once
 
-#include "kernels/cpu/attention_tile.h"
+#include "kernels/cpu/attention_row_gradients.h"
 
 namespace aero::kernels::cpu {
 namespace {
-
-/// What the backward pass knows of each row of a query tile; zeros beyond its last row.
-template <class Real>
-struct RowGradients {
-  alignas(64) Real maximum[kQueryTile<Real>] = {};
-  alignas(64) Real inverse_sum[kQueryTile<Real>] = {};  ///< 1 / l, 0 for a row that saw no key
-  alignas(64) Real offset[kQueryTile<Real>] = {};       ///< w
-  alignas(64) Real dentropy[kQueryTile<Real>] = {};
-  alignas(64) Real center[kQueryTile<Real>] = {};        ///< D - gL
-  alignas(64) Real dtemperature[kQueryTile<Real>] = {};  ///< sum_j dS z so far
-};
 
 /// Operands: Single or Paired, see operands.h.
 template <class Operands>
@@ -186,8 +175,7 @@ class BackwardPass {
   /// One tile of queries against the keys [key_begin, key_end).
   void query_tile(int64_t head, int64_t tile, bool wants_queries) {
     const QueryTile<Real> q(p_, TileRange<Real>(p_, batch_, head, tile));
-    RowGradients<Real> rows;
-    load_rows(q, rows);
+    RowGradients<Element, Real> rows(p_, q);
     const Matrix<const Operand> queries =
         load_tile(q, p_.q, p_.q_strides, at_.queries_t, at_.queries);
     Matrix<const Operand> douts{};
@@ -224,7 +212,8 @@ class BackwardPass {
         add_outer(q, visible, operands(at_.weight_rows), douts, key, reached, dvalues_);
       if (p_.dk) add_outer(q, visible, operands(at_.dscore_rows), queries, key, reached, dkeys_);
     }
-    if (wants_queries) store_query_gradients(q, rows, dq);
+    if (wants_dq) store_dq(q, dq);
+    if (wants_queries && p_.dtemperature) rows.store_dtemperature(p_, q);
   }
 
   /// Keys of the tile at `key` that an earlier tile of queries reached: their sums are added to,
@@ -274,39 +263,6 @@ class BackwardPass {
     return Operands::packed_rows(rows, s.row, q.count, p_.head_dim, !in_place(s), operands(packed));
   }
 
-  void load_rows(const QueryTile<Real>& q, RowGradients<Real>& rows) const {
-    for (int64_t i = 0; i < q.count; ++i) {
-      const int64_t row = q.row(p_, i);
-      // [B, H, 3, T]
-      const Real* saved = static_cast<const Real*>(p_.statistics) + row +
-                          (kSavedStatistics - 1) * p_.queries * (q.batch * p_.heads + q.head);
-      rows.maximum[i] = saved[0];
-      rows.inverse_sum[i] = saved[p_.queries] == 0 ? 0 : 1 / saved[p_.queries];
-      rows.offset[i] = saved[2 * p_.queries];
-      if (p_.dentropy) rows.dentropy[i] = static_cast<const Real*>(p_.dentropy)[row];
-      if (p_.dlogsumexp) rows.center[i] = -static_cast<const Real*>(p_.dlogsumexp)[row];
-      if (p_.dout) rows.center[i] += output_dot(q, i);
-    }
-  }
-
-  /// dO_i . O_i
-  Real output_dot(const QueryTile<Real>& q, int64_t i) const {
-    const int64_t row = q.first + i;
-    const Element* out =
-        row_of(static_cast<const Element*>(p_.out), p_.out_strides, q.batch, q.head, row);
-    const Element* dout =
-        row_of(static_cast<const Element*>(p_.dout), p_.dout_strides, q.batch, q.head, row);
-    Vec<Real> sum{};
-    int64_t d = 0;
-    for (; d + kL <= p_.head_dim; d += kL) sum += load_elements(out + d) * load_elements(dout + d);
-    if (d < p_.head_dim)
-      sum += load_some_elements<Real>(out + d, p_.head_dim - d) *
-             load_some_elements<Real>(dout + d, p_.head_dim - d);
-    Real total = 0;
-    for (int n = 0; n < kL; ++n) total += sum[n];
-    return total;
-  }
-
   /// dP[j][i] = dO_i . v_j
   void compute_dweights(const QueryTile<Real>& q, const Visibility<Real>& visible, int64_t key,
                         Prefetch& prefetch) const {
@@ -332,7 +288,7 @@ class BackwardPass {
 
   /// From scores and dP to P and c dS: dQ = (c dS) K, dK = (c dS)^T Q.
   void compute_dscores(const QueryTile<Real>& q, const Visibility<Real>& visible,
-                       RowGradients<Real>& rows) const {
+                       RowGradients<Element, Real>& rows) const {
     // Below 2^-2000 P is 0 whatever z is; the bound keeps a hidden key's z finite.
     constexpr Real lowest = -2000;
     for_key_runs(q, visible, [&](auto columns, int first, int64_t begin, int64_t end) {
@@ -403,22 +359,10 @@ class BackwardPass {
     });
   }
 
-  void store_query_gradients(const QueryTile<Real>& q, const RowGradients<Real>& rows,
-                             const Real* dq) const {
-    if (p_.dq) {
-      auto* to = static_cast<Element*>(p_.dq);
-      store_transposed(dq, row_of(to, p_.dq_strides, q.batch, q.head, q.first), p_.dq_strides.row,
-                       q.count, p_.head_dim);
-    }
-    if (!p_.dtemperature) return;
-    for (int64_t i = 0; i < q.count; ++i) {
-      const int64_t row = q.row(p_, i);
-      const Real dlogsumexp = p_.dlogsumexp ? static_cast<const Real*>(p_.dlogsumexp)[row] : 0;
-      // logsumexp - entropy; both saved numbers are 0 for a row that saw no key.
-      const Real mean_score = static_cast<Real>(kLn2) * rows.maximum[i] - rows.offset[i];
-      static_cast<Real*>(p_.dtemperature)[row] =
-          -(rows.dtemperature[i] + mean_score * dlogsumexp) / q.temperature(p_, i);
-    }
+  void store_dq(const TileRange<Real>& q, const Real* dq) const {
+    auto* to = static_cast<Element*>(p_.dq);
+    store_transposed(dq, row_of(to, p_.dq_strides, q.batch, q.head, q.first), p_.dq_strides.row,
+                     q.count, p_.head_dim);
   }
 
   const Params& p_;

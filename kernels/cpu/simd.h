@@ -77,6 +77,13 @@ AERO_INLINE V maximum(V a, V b) {
   return a > b ? a : b;
 }
 
+template <class Real>
+AERO_INLINE Real sum_of_lanes(Vec<Real> x) {
+  Real sum = 0;
+  for (int i = 0; i < kLanes<Real>; ++i) sum += x[i];
+  return sum;
+}
+
 /// 0, 1, 2, ... per lane.
 template <class Real>
 AERO_INLINE typename Simd<Real>::Int lane_index() {

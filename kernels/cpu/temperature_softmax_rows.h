@@ -76,13 +76,6 @@ class SoftmaxRow {
   int64_t batch_, head_, query_;
 };
 
-template <class Real>
-AERO_INLINE Real sum_of_lanes(Vec<Real> x) {
-  Real sum = 0;
-  for (int i = 0; i < kLanes<Real>; ++i) sum += x[i];
-  return sum;
-}
-
 template <class Element, class Real>
 struct TemperatureSoftmaxForward {
   using Params = TemperatureSoftmaxForwardParams;
