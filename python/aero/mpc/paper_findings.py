@@ -118,7 +118,8 @@ def _pruning_of_twice_the_tokens(cell: PaperComparison, cells: _Cells, stack: st
     unpruned = cells.get((cell.table, name))
     if unpruned is None:
         return ""
-    longer: dict[str, Any] = {"model": cell.model, "context_length": 2 * cell.context_length, "stack": stack}
+    longer: dict[str, Any] = {"model": cell.model, "context_length": 2 * cell.context_length}
+    longer["stack"] = stack
     saving = unpruned.one_more_layernorm_gb - cell.one_more_layernorm_gb
     longer_saving = (
         simulate(name, **longer).comm_bytes - simulate(cell.label, **longer).comm_bytes

@@ -7,6 +7,7 @@ import math
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -76,6 +77,26 @@ def test_the_papers_minutes_come_out_of_five_fitted_numbers() -> None:
     # 2.65 % and 10.21 %.
     assert sum(errors) / len(errors) == pytest.approx(0.0265, abs=1e-4)
     assert max(errors) == pytest.approx(0.1021, abs=1e-4)
+
+
+def test_rates_fitted_to_tables_4_to_6_predict_table_7() -> None:
+    tables, work, seconds = [], [], []
+    for row in mpc.paper_tables():
+        if "latency_minutes" not in row or row["label"].startswith("EReg"):
+            continue
+        sizes = {key: row[key] for key in ("model", "context_length", "vocab_size", "final_norm")}
+        report = mpc.simulate(row["label"], **sizes, setup=False)
+        embedding = report.by_kind["embed"].ct_pt_products
+        products = report.total.ct_pt_products - embedding
+        work.append([report.comm_bytes, report.flights, embedding, products, report.total.ots])
+        tables.append(row["table"])
+        seconds.append(60 * row["latency_minutes"])
+    relative = np.array(work) / np.array(seconds)[:, None]
+    scale = relative.max(axis=0)
+    earlier = np.array(tables) < 7
+    rates = np.linalg.lstsq(relative[earlier] / scale, np.ones(earlier.sum()), rcond=None)[0]
+    errors = np.abs(relative[~earlier] / scale @ rates - 1)
+    assert errors.mean() == pytest.approx(0.0365, abs=1e-3)
 
 
 def test_the_stated_network_cannot_give_the_stated_minutes() -> None:
