@@ -155,7 +155,7 @@ def _size(text: str) -> tuple[int, int | None]:
         raise ValueError(f"size must be T or T:V in tokens, got {text!r}") from None
 
 
-def _lists(settings: list[str] | None) -> dict[str, list[Any]]:
+def _lists(settings: list[str] | None) -> dict[str, Any]:
     """FIELD=V1,V2 as values: true, false, integers, decimals, else text."""
     found = {}
     for setting in settings or ():
