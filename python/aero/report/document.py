@@ -60,7 +60,7 @@ def summary_table(report: Report) -> str:
         "network",
         "perplexity",
         "bits/byte",
-        "heads by quarter %",
+        "heads by log T/4 %",
         "params",
         "GB",
         "at GPT-2",
@@ -111,7 +111,7 @@ def perplexity_cell(entry: Mapping[str, Any], *, places: bool = True) -> str:
     )
 
 
-def quarters_cell(entry: Mapping[str, Any], reference: str = "observed_max") -> str:
+def quarters_cell(entry: Mapping[str, Any], reference: str = "log_context") -> str:
     """Returns the shares of heads per entropy quarter in per cent, lowest first."""
     if not entry["entropy"]:
         return "-"

@@ -76,10 +76,13 @@ def with_overload(network, share, collapsed=0.0):
     network = copy.deepcopy(network)
     rest = 1.0 - share - collapsed
     network["entropy"] = {
-        "quarters": {"observed_max": [collapsed, rest, 0.0, share]},
-        "collapsed": [[0, 0]],
-        "overloaded": [[1, 2]],
-        "observed_max": 3.5,
+        # On the network's own scale everything is overloaded: that must not decide.
+        "quarters": {
+            "observed_max": [0.0, 0.0, 0.0, 1.0],
+            "log_context": [collapsed, rest, 0.0, share],
+        },
+        "collapsed_log_context": [[0, 0]],
+        "overloaded_log_context": [[1, 2]],
     }
     return network
 
