@@ -229,6 +229,7 @@ class CostReport:
                 *([] if timed is None else [timed.to_text()]),
                 "not confirmed op by op:",
                 *(f"  {text}" for text in self.unchecked),
+                *(f"  {text}" for text in (() if timed is None else timed.unchecked)),
             ]
         )
 

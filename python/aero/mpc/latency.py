@@ -112,6 +112,21 @@ class Latency:
         """The operations that belong to no layer."""
         return self._where("layer", None)
 
+    @property
+    def unchecked(self) -> tuple[str, ...]:
+        """What no publication or measurement confirms about these minutes."""
+        fitted = "paper-testbed"
+        notes = []
+        if self.network.name != fitted:
+            notes.append(f"network {self.network.name}: no run confirms minutes on this network")
+        if self.network.software_seconds == 0:
+            notes.append("flights: software between messages counts as nothing")
+        if self.compute.name != fitted:
+            notes.append(f"compute {self.compute.name}: no run confirms these rates")
+        elif self.network.name != fitted:
+            notes.append("compute paper-testbed: fitted together with the network of that name")
+        return tuple(notes)
+
     def schedule(self, *, overlap: bool = True) -> Schedule:
         """When every operation runs on both processors and both directions of the link.
 
@@ -137,6 +152,7 @@ class Latency:
         return {
             "network": self.network.to_dict(),
             "compute": self.compute.to_dict(),
+            "unchecked": list(self.unchecked),
             "minutes": self.minutes,
             **self.total.to_dict(),
             "by_kind": {kind: duration.to_dict() for kind, duration in self.by_kind.items()},

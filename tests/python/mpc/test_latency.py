@@ -301,6 +301,16 @@ def test_the_trace_holds_every_second_of_every_resource(overlap: bool) -> None:
     assert sorted(begins) == sorted(e["id"] for e in events if e["ph"] == "e")
 
 
+def test_minutes_that_nothing_confirms_are_named() -> None:
+    report = mpc.simulate("SM", model="tiny")
+    assert report.latency().unchecked == ()
+    names = [note.split(":")[0] for note in report.latency("lan-1gbps", "none").unchecked]
+    assert names == ["network lan-1gbps", "flights", "compute none"]
+    assert all(
+        note in report.to_text("lan-1gbps") for note in report.latency("lan-1gbps").unchecked
+    )
+
+
 def test_reports_show_minutes_where_a_network_is_asked_for() -> None:
     report = mpc.simulate("SM+ScFuFFN")
     assert "minutes" not in report.to_text()
