@@ -130,19 +130,24 @@ fixed_point::Gelu gelu_kind(const std::string& name) {
   return found->second;
 }
 
-Arithmetic arithmetic_from(int fraction_bits, const std::string& truncation,
+Arithmetic arithmetic_from(unsigned fraction_bits, const std::string& truncation,
                            bool one_bit_product_error, std::uint64_t seed) {
   // 12: OpenBumbleBee's kernels in Z_2^32 drop down to so many. 30: a product's 2 f bits and one
   // sign fit into the ring with a bit to spare.
   if (fraction_bits < 12 || fraction_bits > 30)
     throw std::invalid_argument("Arithmetic: fraction_bits must be from 12 to 30, got " +
                                 std::to_string(fraction_bits));
-  if (truncation != "floor" && truncation != "shares")
-    throw std::invalid_argument("Arithmetic: truncation must be \"floor\" or \"shares\", got \"" +
-                                truncation + "\"");
+  static const std::map<std::string, fixed_point::Truncation> truncations = {
+      {"floor", fixed_point::Truncation::kFloor},
+      {"nearest", fixed_point::Truncation::kNearest},
+      {"shares", fixed_point::Truncation::kShares}};
+  const auto found = truncations.find(truncation);
+  if (found == truncations.end())
+    throw std::invalid_argument(
+        "Arithmetic: truncation must be \"floor\", \"nearest\" or \"shares\", got \"" + truncation +
+        "\"");
   return Arithmetic({.fraction_bits = fraction_bits,
-                     .truncation = truncation == "floor" ? fixed_point::Truncation::kFloor
-                                                         : fixed_point::Truncation::kShares,
+                     .truncation = found->second,
                      .one_bit_product_error = one_bit_product_error,
                      .seed = seed});
 }
@@ -162,8 +167,9 @@ seeds and equal calls give equal bits. Not for several threads at once.
 
 Args:
     fraction_bits: f, from 12 to 30.
-    truncation: "floor", the arithmetic shift, or "shares", each party shifting its own share: off
-        by -1, 0 or +1 in the last bit (SPU, truncate_prot.cc).
+    truncation: "floor", the arithmetic shift; "shares", each party shifting its own share: off by
+        -1, 0 or +1 in the last bit (SPU, truncate_prot.cc); "nearest", rounded half up (SPU's
+        plaintext reference protocol, ref2k.cc).
     one_bit_product_error: products may be off by one before their truncation (SPU, cheetah_mul.cc).
     seed: of the generator.
 
@@ -189,14 +195,14 @@ void bind_fixed_point(py::module_& module) {
       .def("encode", &encode)
       .def("decode", &decode)
       .def("truncate",
-           [](Arithmetic& self, const RingArray& x, int bits) {
+           [](Arithmetic& self, const RingArray& x, unsigned bits) {
              return map_elements(x, [&](Ring value) { return self.truncate(value, bits); });
            })
       .def("product", &product)
       .def("matmul", &matmul)
       .def("exponential",
-           [](Arithmetic& self, const RingArray& x, int squarings, bool clip, int clip_bits,
-              bool ring_32) {
+           [](Arithmetic& self, const RingArray& x, unsigned squarings, bool clip,
+              unsigned clip_bits, bool ring_32) {
              const fixed_point::Exponential settings{squarings, clip, clip_bits, ring_32};
              return map_elements(
                  x, [&](Ring value) { return fixed_point::exponential(self, value, settings); });
@@ -227,8 +233,8 @@ void bind_fixed_point(py::module_& module) {
                                  [&](Ring v) { return fixed_point::leaky_relu(self, v, factor); });
            })
       .def("softmax",
-           [](Arithmetic& self, const RingArray& scores, const RingArray& live, int squarings,
-              bool clip, int clip_bits, bool ring_32, bool score_truncation,
+           [](Arithmetic& self, const RingArray& scores, const RingArray& live, unsigned squarings,
+              bool clip, unsigned clip_bits, bool ring_32, bool score_truncation,
               bool broadcast_reciprocal) {
              return softmax(
                  self, scores, live,

@@ -2,14 +2,15 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 
 namespace aero::fixed_point {
 namespace {
 
-Ring power_of_two_squarings(Arithmetic& arithmetic, Ring x, int squarings) {
+Ring power_of_two_squarings(Arithmetic& arithmetic, Ring x, unsigned squarings) {
   Ring result = arithmetic.wrap(arithmetic.truncate(x, squarings) + arithmetic.encode(1.0));
-  for (int i = 0; i < squarings; ++i) result = arithmetic.product(result, result);
+  for (unsigned i = 0; i < squarings; ++i) result = arithmetic.product(result, result);
   return result;
 }
 
@@ -22,8 +23,8 @@ Ring exponential(Arithmetic& arithmetic, Ring x, const Exponential& settings) {
       settings.clip && arithmetic.less(x, arithmetic.encode(-14.0), settings.clip_bits);
   if (is_clipped) return 0;
   if (!settings.ring_32) return power_of_two_squarings(arithmetic, x, settings.squarings);
-  constexpr int kFraction = 12;
-  const int dropped = arithmetic.fraction_bits() - kFraction;
+  constexpr unsigned kFraction = 12;
+  const unsigned dropped = arithmetic.fraction_bits() - kFraction;
   Arithmetic narrow = arithmetic.in_ring_32(kFraction);
   const Ring argument = narrow.wrap(arithmetic.truncate(x, dropped));
   const Ring result = power_of_two_squarings(narrow, argument, settings.squarings);
@@ -43,10 +44,10 @@ struct Inverse {
 // SPU, fxp_base.cc, reciprocal_goldschmidt_normalized_approx (Catrina and Saxena, 2010, 3.4), with
 // its default of two iterations, three from 30 fraction bits on.
 Inverse normalized_inverse(Arithmetic& arithmetic, Ring x) {
-  const int f = arithmetic.fraction_bits();
+  const unsigned f = arithmetic.fraction_bits();
   const bool negative = is_negative(x);
   const Ring magnitude = negative ? Ring{0} - x : x;
-  const Ring factor = mirrored_bit(leading_bit(magnitude), 2 * f - 1);
+  const Ring factor = mirrored_leading_bit(magnitude, 2 * f);
 
   const Ring one = arithmetic.encode(1.0);
   const Ring c = arithmetic.product(magnitude, factor);
@@ -82,11 +83,10 @@ Ring quotient(Arithmetic& arithmetic, Ring dividend, Ring divisor) {
 // Gradient Descent", 2020): x = u 2^(e+1), and 2^(-(e+1)/2) from the leading bit's position, times
 // sqrt(2) for every other position.
 Ring reciprocal_square_root(Arithmetic& arithmetic, Ring x) {
-  const int f = arithmetic.fraction_bits();
-  const int leading = leading_bit(x);
-  // Twice the leading bit falls out of the word at the top.
-  const int position = leading < 0 || leading == 63 ? -1 : leading + 1;
-  const Ring u = arithmetic.product(x, mirrored_bit(position, 2 * f - 1));
+  const unsigned f = arithmetic.fraction_bits();
+  // z = 2^(e+f), twice the leading bit; from the top bit it falls out of the word.
+  const Ring z = x == 0 ? Ring{0} : std::bit_floor(x) << 1U;
+  const Ring u = arithmetic.product(x, mirrored_leading_bit(z, 2 * f));
 
   const Ring u2 = arithmetic.product(u, u);
   const Ring u3 = arithmetic.product(u, u2);
@@ -95,11 +95,13 @@ Ring reciprocal_square_root(Arithmetic& arithmetic, Ring x) {
                    u3 * arithmetic.encode(-49.86605845F) + u4 * arithmetic.encode(26.02942339F);
   const Ring root = arithmetic.truncate(sum, f) + arithmetic.encode(4.14285016F);
 
-  const bool is_even = position >= 0 && position % 2 == 0;
-  const double half_power = std::ldexp(1.0, f / 2);
+  const unsigned position = z == 0 ? 0 : static_cast<unsigned>(std::countr_zero(z));  // e + f
+  const bool is_even = position % 2 == 0;
+  const double half_power = std::ldexp(1.0, static_cast<int>(f / 2));
   const double compensation = f % 2 == 0 ? half_power * (is_even ? std::sqrt(2.0) : 1.0)
                                          : half_power * 2.0 * (is_even ? 2.0 : std::sqrt(2.0));
-  const Ring exponent = position < 0 ? 0 : mirrored_bit(position / 2, f / 2 * 2 - 1);
+  const Ring half = z == 0 ? Ring{0} : Ring{1} << (position / 2);
+  const Ring exponent = mirrored_leading_bit(half, f / 2 * 2);
   return arithmetic.product(root, static_cast<Ring>(compensation) * exponent);
 }
 
@@ -143,9 +145,9 @@ Ring tanh_gelu(Arithmetic& arithmetic, Ring x) {
 // OpenBumbleBee, activation.cc, do_f_seg3_gelu: x / 2 + P(|x|) on [-3, 3], 0 below, x above. Its
 // comparisons keep 4 of the 12 fraction bits, hence 24 bits in all (examples, 2pc.json).
 Ring segment_gelu(Arithmetic& arithmetic, Ring x) {
-  constexpr int kFraction = 12;
-  constexpr int kComparedBits = 24;
-  const int dropped = arithmetic.fraction_bits() - kFraction;
+  constexpr unsigned kFraction = 12;
+  constexpr unsigned kComparedBits = 24;
+  const unsigned dropped = arithmetic.fraction_bits() - kFraction;
   Arithmetic narrow = arithmetic.in_ring_32(kFraction);
   x = narrow.truncate(narrow.wrap(x), dropped);
   const bool is_below = narrow.less(x, narrow.encode(-3.0), kComparedBits);
@@ -156,7 +158,7 @@ Ring segment_gelu(Arithmetic& arithmetic, Ring x) {
   const Ring x2 = narrow.product(magnitude, magnitude);
   const Ring x4 = narrow.product(x2, x2);
   const Ring x3 = narrow.product(magnitude, x2);
-  const double scale = std::ldexp(1.0, kFraction);
+  const double scale = std::ldexp(1.0, static_cast<int>(kFraction));
   const Ring sum =
       x * narrow.encode(0.5) + narrow.encode(0.001620808531841547F * scale) +
       magnitude * narrow.encode(-0.03798164612714154F) + x2 * narrow.encode(0.5410550166368381F) +
@@ -177,7 +179,7 @@ Ring piecewise_gelu(Arithmetic& arithmetic, Ring x) {
   const Ring x3 = arithmetic.product(x, x2);
   const Ring x4 = arithmetic.product(x2, x2);
   const Ring x6 = arithmetic.product(x3, x3);
-  const int f = arithmetic.fraction_bits();
+  const unsigned f = arithmetic.fraction_bits();
   const auto term = [&](Ring power, float coefficient) {
     return arithmetic.scaled(power, arithmetic.encode(coefficient));
   };

@@ -8,10 +8,10 @@
 namespace aero::fixed_point {
 
 struct Exponential {
-  int squarings = 8;     // t
-  bool clip = true;      // 0 below -14
-  int clip_bits = 64;    // width of that comparison
-  bool ring_32 = false;  // squarings in Z_2^32 with 12 fraction bits
+  unsigned squarings = 8;   // t
+  bool clip = true;         // 0 below -14
+  unsigned clip_bits = 64;  // width of that comparison
+  bool ring_32 = false;     // squarings in Z_2^32 with 12 fraction bits
 };
 
 // exp(x) for x <= 0 as (1 + x / 2^t)^(2^t): a shift by t, then t truncated squares. Its relative

@@ -3,8 +3,9 @@
 What private inference gets wrong against exact arithmetic: exp by squarings, reciprocals by
 Goldschmidt iterations, polynomials for 1/sqrt, tanh and GELU, and a truncation after every product.
 The functions take and return ring elements, int64 arrays of ``x * 2**f``; `encode` and `decode`
-convert. The bits are those of SPU up to what the two parties' shares add at random, which an
-`Arithmetic` draws on request. The C++ is in `csrc/fixed_point`.
+convert. The bits are those of SPU (tests hold bits that SPU 0.9.5 computed) up to what the two
+parties' shares add at random, which an `Arithmetic` draws on request. The C++ is in
+`csrc/fixed_point`.
 
 Example:
     >>> import numpy as np

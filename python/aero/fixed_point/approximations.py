@@ -31,7 +31,7 @@ class Approximations:
 
     Attributes:
         fraction_bits: f, from 12 to 30.
-        truncation: "floor" or "shares", see `Arithmetic`.
+        truncation: "floor", "nearest" or "shares", see `Arithmetic`.
         seed: of what the shares add.
         one_bit_product_error: products may be off by one before they are truncated.
         exp_squarings: t of ``(1 + x / 2**t)**(2**t)``.
@@ -49,7 +49,7 @@ class Approximations:
     """
 
     fraction_bits: int = 18
-    truncation: Literal["floor", "shares"] = "floor"
+    truncation: Literal["floor", "nearest", "shares"] = "floor"
     seed: int = 0
     one_bit_product_error: bool = False
     exp_squarings: int = 8

@@ -34,7 +34,7 @@ double exact_gelu(double x) { return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0))
 
 TEST(Exponential, IsThePowerUpToTheTruncations) {
   for (const int squarings : {1, 5, 8, 12}) {
-    const Exponential settings{.squarings = squarings};
+    const Exponential settings{.squarings = static_cast<unsigned>(squarings)};
     const auto power = [&](double x) {
       return x < -14 ? 0.0 : std::pow(1 + std::ldexp(x, -squarings), std::ldexp(1.0, squarings));
     };
@@ -53,7 +53,7 @@ TEST(Exponential, IsThePowerUpToTheTruncations) {
 TEST(Exponential, ErrorOfTheFormulaFallsWithTheSquarings) {
   // |(1 + x / n)^n - exp(x)| is largest at x = -2, there 2 exp(-2) / n to first order.
   for (const int squarings : {5, 8}) {
-    const Exponential settings{.squarings = squarings};
+    const Exponential settings{.squarings = static_cast<unsigned>(squarings)};
     const double n = std::ldexp(1.0, squarings);
     EXPECT_NEAR(
         largest_error(

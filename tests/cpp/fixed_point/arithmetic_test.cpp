@@ -35,6 +35,15 @@ TEST(FixedPoint, TruncationIsTheFloor) {
   EXPECT_EQ(integer(arithmetic.truncate(ring(std::numeric_limits<std::int64_t>::min()), 63)), -1);
 }
 
+TEST(FixedPoint, NearestRoundsHalfUp) {
+  Arithmetic arithmetic({.truncation = Truncation::kNearest});
+  EXPECT_EQ(integer(arithmetic.truncate(ring(131072), 18)), 1);
+  EXPECT_EQ(integer(arithmetic.truncate(ring(131071), 18)), 0);
+  EXPECT_EQ(integer(arithmetic.truncate(ring(-131072), 18)), 0);
+  EXPECT_EQ(integer(arithmetic.truncate(ring(-131073), 18)), -1);
+  EXPECT_EQ(integer(arithmetic.truncate(ring(-5), 0)), -5);
+}
+
 TEST(FixedPoint, SharesTruncateToWithinOneWithTheCarrysProbability) {
   constexpr int kDraws = 40000;
   for (const std::int64_t x : {std::int64_t{0}, std::int64_t{65536 * 7}, std::int64_t{-200000}}) {

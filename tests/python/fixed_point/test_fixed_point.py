@@ -156,7 +156,7 @@ def test_stack_fields_become_approximations():
             "width > 0",
         ),
         (lambda: fp.Arithmetic(fraction_bits=31), "from 12 to 30, got 31"),
-        (lambda: fp.Arithmetic(truncation="round"), '"floor" or "shares", got "round"'),
+        (lambda: fp.Arithmetic(truncation="round"), '"nearest" or "shares", got "round"'),
         (lambda: fp.Approximations.of_stack("spu"), "fixed point: stack must be"),
         (lambda: fp.Approximations.of_stack("spu-2024", exp_squaring=5), "did you mean"),
         (lambda: fp.Approximations.of_stack("spu-2024", no_max=True), "no_max needs a bound"),
