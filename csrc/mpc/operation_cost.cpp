@@ -1,6 +1,7 @@
 #include "csrc/mpc/operation_cost.h"
 
 #include <algorithm>
+#include <utility>
 #include <variant>
 
 #include "csrc/mpc/protocols/elementwise_product.h"
@@ -15,14 +16,16 @@ std::int64_t result_elements(const MatmulShape& shape) {
   return element_count({shape.rows, shape.columns}, "matrix product");
 }
 
-// One head's product of a T x T triangle in `strips` strips of rows, each over the columns that its
-// last row sees, all strips at once. Results above the diagonal are not truncated.
+// One head's product of a T x T triangle in `strips` strips of rows, alike up to one row, each over
+// the columns that its last row sees, all strips at once. Results above the diagonal are not
+// truncated.
 Cost strips_of_triangle(const Stack& stack, const HeadProduct& product, std::int64_t strips) {
   const auto [rows, inner, columns] = product.shape;
-  const std::int64_t height = rows / strips;
   Cost cost;
+  std::int64_t above = 0;  // rows of the strips before
   for (std::int64_t strip = 1; strip <= strips; ++strip) {
-    const std::int64_t seen = strip * height;
+    const std::int64_t seen = rows * strip / strips;
+    const std::int64_t height = seen - std::exchange(above, seen);
     const MatmulShape shape = product.triangle == Triangle::kResult
                                   ? MatmulShape{height, inner, seen}
                                   : MatmulShape{height, seen, columns};
@@ -41,7 +44,7 @@ Cost head_cost(const Stack& stack, const HeadProduct& product) {
               truncation(result_elements(product.shape));
   if (product.triangle == Triangle::kNone) return best;
   for (const std::int64_t strips : {2, 4, 8}) {
-    if (product.shape.rows % strips != 0) continue;
+    if (product.shape.rows < strips) continue;
     const Cost cost = strips_of_triangle(stack, product, strips);
     if (cost.comm_bytes() < best.comm_bytes()) best = cost;
   }
