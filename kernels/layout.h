@@ -7,7 +7,7 @@ namespace aero::kernels {
 
 /// Element type of the large tensors (q, k, v, scores, ...). Statistics, temperatures and entropies
 /// are float for the first three and double for kFloat64.
-enum class DataType { kFloat32, kBFloat16, kFloat16, kFloat64 };
+enum class DataType : uint8_t { kFloat32, kBFloat16, kFloat16, kFloat64 };
 
 /// Element strides of a [batch, head, row, column] tensor whose columns are contiguous, or of a
 /// [batch, head, row] tensor. A stride of 0 broadcasts.

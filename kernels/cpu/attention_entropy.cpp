@@ -8,8 +8,8 @@ namespace aero::kernels::cpu {
 namespace {
 
 const AttentionEntropyTable& table() {
-  return table_in_use(kAttentionEntropyScalar, kAttentionEntropyAvx2, kAttentionEntropyAvx512,
-                      kAttentionEntropyAvx512Bf16);
+  return table_in_use({&kAttentionEntropyScalar, &kAttentionEntropyAvx2, &kAttentionEntropyAvx512,
+                       &kAttentionEntropyAvx512Bf16});
 }
 
 }  // namespace

@@ -121,12 +121,12 @@ struct Visibility {
       end[v] = smaller(count, round_up(larger(seen, 0), kRows));
     }
     masked = p.is_causal ? smaller(count, larger(diagonal + 1, 0) / kRows * kRows) : count;
-    if (p.mask) masked = 0;
+    if (p.mask != nullptr) masked = 0;
     for (int64_t j = masked; j < count; ++j) bits[j] = ~uint64_t{0};
-    if (p.mask) and_mask(p, q, key);
+    if (p.mask != nullptr) and_mask(p, q, key);
     if (p.is_causal)
       for (int64_t j = larger(masked, diagonal + 1); j < count; ++j)
-        bits[j] &= j - diagonal < 64 ? ~uint64_t{0} << (j - diagonal) : 0;
+        bits[j] &= j - diagonal < 64 ? ~uint64_t{0} << static_cast<unsigned>(j - diagonal) : 0;
   }
 
  private:
@@ -140,7 +140,8 @@ struct Visibility {
     for (int64_t j = 0; j < count; ++j) bits[j] = 0;
     for (int64_t i = 0; i < q.count; ++i) {
       const bool* row = mask + (q.first + i) * s.query;
-      for (int64_t j = 0; j < count; ++j) bits[j] |= static_cast<uint64_t>(row[j * s.key]) << i;
+      const auto bit = static_cast<unsigned>(i);
+      for (int64_t j = 0; j < count; ++j) bits[j] |= uint64_t{row[j * s.key]} << bit;
     }
   }
 };
@@ -186,7 +187,8 @@ void compute_scores(const QueryTile<Real>& q, const Visibility<Real>& visible,
           Vec<Real> score = product.at[r][v] * scale;
           if (hidden) {
             using Word = typename Simd<Real>::Word;
-            const auto word = static_cast<Word>(visible.bits[row + r] >> (lane + v * lanes));
+            const auto first_bit = static_cast<unsigned>(lane + v * lanes);
+            const auto word = static_cast<Word>(visible.bits[row + r] >> first_bit);
             const auto bit = (typename Simd<Real>::Int{} + Word{1}) << lane_index<Real>();
             score = (bit & word) != 0 ? score : splat(static_cast<Real>(kMaskedScore));
           }

@@ -76,8 +76,8 @@ Isa isa() {
   if (!wanted || !*wanted) return best_isa();
   for (const Isa isa : kIsas)
     if (std::string(wanted) == name_of(isa) && machine_has(isa)) return isa;
-  std::vector<std::string> allowed;
-  for (const Isa isa : kIsas) allowed.emplace_back(name_of(isa));
+  std::vector<std::string> allowed(kIsas.size());
+  for (size_t i = 0; i < kIsas.size(); ++i) allowed[i] = name_of(kIsas[i]);
   throw std::invalid_argument("AERO_CPU_ISA must be one of " + joined(allowed) +
                               ", of which this machine has " + joined(available_isa_names()) +
                               ", got " + wanted);

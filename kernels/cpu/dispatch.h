@@ -1,12 +1,13 @@
 // Which instruction set the CPU kernels run with.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 namespace aero::kernels::cpu {
 
-enum class Isa { kScalar, kAvx2, kAvx512, kAvx512Bf16 };
+enum class Isa : uint8_t { kScalar, kAvx2, kAvx512, kAvx512Bf16 };
 
 /// The instruction set in use: the best this machine has, or what the environment variable
 /// AERO_CPU_ISA names. Read anew at every call, so tests may change the variable. Throws

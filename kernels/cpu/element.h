@@ -45,13 +45,13 @@ Real to_real(Real x) {
 }
 template <class Real>
 Real to_real(BFloat16 x) {
-  return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16);
+  return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16u);
 }
 template <class Real>
 Real to_real(Float16 x) {
   // The exponent is rebased by a multiplication, which is exact and also right for subnormals.
-  const uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000u) << 16;
-  const uint32_t magnitude = static_cast<uint32_t>(x.bits & 0x7fffu) << 13;
+  const uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000u) << 16u;
+  const uint32_t magnitude = static_cast<uint32_t>(x.bits & 0x7fffu) << 13u;
   const bool special = (x.bits & 0x7c00u) == 0x7c00u;
   const float value = special ? std::bit_cast<float>(magnitude | 0x7f800000u)
                               : std::bit_cast<float>(magnitude) * 0x1p112f;
@@ -69,10 +69,10 @@ Element from_real(float x) {
   const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
   if constexpr (std::is_same_v<Element, BFloat16>) {
     // Round to nearest, ties to even: add half a unit of the kept part, less one where it is even.
-    const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
     return {static_cast<uint16_t>(is_nan ? 0x7fc0u : rounded)};
   } else {
-    const uint32_t sign = (bits >> 16) & 0x8000u;
+    const uint32_t sign = (bits >> 16u) & 0x8000u;
     const uint32_t magnitude = bits & 0x7fffffffu;
     uint32_t half;
     if (is_nan) {
@@ -83,7 +83,7 @@ Element from_real(float x) {
       const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
       half = std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(0.5f);
     } else {
-      half = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+      half = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13u) & 1u)) >> 13u;
     }
     return {static_cast<uint16_t>(half | sign)};
   }

@@ -32,21 +32,10 @@ struct KernelTable {
   }
 };
 
-/// The table to use now.
+/// The table to use now, of one per Isa.
 template <class Table>
-const Table& table_in_use(const Table& scalar, const Table& avx2, const Table& avx512,
-                          const Table& avx512_bf16) {
-  switch (isa()) {
-    case Isa::kScalar:
-      return scalar;
-    case Isa::kAvx2:
-      return avx2;
-    case Isa::kAvx512:
-      return avx512;
-    case Isa::kAvx512Bf16:
-      return avx512_bf16;
-  }
-  return scalar;
+const Table& table_in_use(const Table* const (&tables)[4]) {
+  return *tables[static_cast<int>(isa())];
 }
 
 /// Scratch of one thread, in whole cache lines so that threads share none.

@@ -282,11 +282,13 @@ struct MakeIndices<0, I...> {
   using Type = Indices<I...>;
 };
 
+constexpr bool is_set(int index, int bit) { return index / bit % 2 == 1; }
+
 template <int Half, class V, int... I>
 AERO_INLINE void swap_halves(V& a, V& b, Indices<I...>) {
   constexpr int lanes = sizeof...(I);
-  const V low = __builtin_shufflevector(a, b, ((I & Half) ? lanes + I - Half : I)...);
-  const V high = __builtin_shufflevector(a, b, ((I & Half) ? lanes + I : I + Half)...);
+  const V low = __builtin_shufflevector(a, b, (is_set(I, Half) ? lanes + I - Half : I)...);
+  const V high = __builtin_shufflevector(a, b, (is_set(I, Half) ? lanes + I : I + Half)...);
   a = low;
   b = high;
 }
@@ -297,7 +299,7 @@ AERO_INLINE void transpose(Vec<Real> (&rows)[kLanes<Real>]) {
   if constexpr (Half > 0) {
 #pragma GCC unroll 16
     for (int i = 0; i < kLanes<Real>; ++i)
-      if (!(i & Half))
+      if (!is_set(i, Half))
         swap_halves<Half>(rows[i], rows[i + Half], typename MakeIndices<kLanes<Real>>::Type{});
     transpose<Real, Half / 2>(rows);
   }

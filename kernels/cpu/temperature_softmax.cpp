@@ -8,8 +8,8 @@ namespace {
 
 const TemperatureSoftmaxTable& table() {
   // The bfloat16 dot product is of no use here.
-  return table_in_use(kTemperatureSoftmaxScalar, kTemperatureSoftmaxAvx2, kTemperatureSoftmaxAvx512,
-                      kTemperatureSoftmaxAvx512);
+  return table_in_use({&kTemperatureSoftmaxScalar, &kTemperatureSoftmaxAvx2,
+                       &kTemperatureSoftmaxAvx512, &kTemperatureSoftmaxAvx512});
 }
 
 }  // namespace
