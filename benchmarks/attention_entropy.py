@@ -1,6 +1,6 @@
 """attention_entropy against torch's scaled_dot_product_attention, which returns no entropy.
 
-    python benchmarks/attention_entropy.py [--threads 2] [--rounds 21] [--cpu-time] [--output table.md]
+    python benchmarks/attention_entropy.py --threads 2 --rounds 21 [--cpu-time] [--output FILE]
 
 Causal, D = 64, a temperature per head and position, gradients of output and entropy. Ratios above 1
 mean that attention_entropy is faster.
