@@ -1,0 +1,49 @@
+"""What the README says is what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from aero import mpc
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_example_runs_and_prints_what_its_comments_say(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    exec(compile(example, "README.md", "exec"), {})
+    promised = [float(number) for number in re.findall(r"#\s+([\d.]+) GB", example)]
+    printed = [round(float(line), 1) for line in capsys.readouterr().out.splitlines()]
+    assert promised == printed
+
+
+def test_the_tables_are_the_simulators() -> None:
+    assert mpc.comparison_markdown(mpc.compare_with_paper((4, 5))) in README
+
+
+def test_the_factors_by_stack_are_the_simulators() -> None:
+    said = re.search(
+        r"takes ([\d.]+) times fewer bytes than `SM\+LN\+G` on `spu-2024`, ([\d.]+) times on "
+        r"`spu-0\.9\.5`, ([\d.]+) times on `openbumblebee`",
+        README,
+    )
+    assert said is not None
+    for number, stack in zip(said.groups(), mpc.stack_names(), strict=True):
+        # The networks as the paper lists them, without a final LayerNorm.
+        baseline = mpc.simulate("SM+LN+G", stack=stack, final_norm="none")
+        ours = mpc.simulate("EReg(SM(t)+ScFuFFN)", stack=stack)
+        assert f"{baseline.comm_bytes / ours.comm_bytes:.1f}" == number
+
+
+def test_every_link_and_make_target_exists() -> None:
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"^make (\w+)", README, re.MULTILINE):
+        assert f"\n{target}:" in makefile
