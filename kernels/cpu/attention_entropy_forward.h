@@ -175,16 +175,7 @@ class ForwardPass {
       const RowResult<Real> result = finish_row<Real>(row_state.maximum[lane], sum,
                                                       row_state.score_sum[lane], natural_log(sum));
       inverse[i] = sum == 0 ? 0 : 1 / sum;
-      static_cast<Real*>(p_.entropy)[row] = result.entropy;
-      static_cast<Real*>(p_.logsumexp)[row] = result.logsumexp;
-      if (p_.statistics) {
-        // [B, H, 3, T]
-        Real* saved = static_cast<Real*>(p_.statistics) + row +
-                      (kSavedStatistics - 1) * p_.queries * (q.batch * p_.heads + q.head);
-        saved[0] = result.saved_maximum;
-        saved[p_.queries] = result.saved_sum;
-        saved[2 * p_.queries] = result.saved_offset;
-      }
+      store_row_result(p_, row, result);
     }
     for (int64_t d = 0; d < p_.head_dim; ++d)
       for (int v = 0; v < q.vectors; ++v) {

@@ -2,38 +2,67 @@
 #pragma once
 
 #include "kernels/cpu/attention_entropy_backward.h"
+#include "kernels/cpu/attention_entropy_decode.h"
 #include "kernels/cpu/attention_entropy_forward.h"
 
 namespace aero::kernels::cpu {
 namespace {
 
-/// Pass: ForwardPass or BackwardPass.
-template <template <class> class Pass, class Element, class Real>
-struct AttentionEntropy : Pass<Single<Element, Real>> {};
+/// A pass to name in a call.
+template <class P>
+struct Chosen {
+  using Pass = P;
+};
 
+/// Calls function(Chosen<Pass<Operands>>) with the operands for these params: bfloat16 goes in
+/// pairs where the machine multiplies pairs and the head width is even.
+template <template <class> class Pass, class Element, class Real, class Params, class Function>
+auto with_operands([[maybe_unused]] const Params& p, Function&& function) {
 #if defined(__AVX512BF16__)
-/// bfloat16 in pairs, or in single precision where the head width is odd.
-template <template <class> class Pass>
-struct AttentionEntropy<Pass, BFloat16, float> {
-  using Params = typename Pass<Paired>::Params;
+  if constexpr (__is_same(Element, BFloat16))
+    if (p.head_dim % 2 == 0) return function(Chosen<Pass<Paired>>{});
+#endif
+  return function(Chosen<Pass<Single<Element, Real>>>{});
+}
+
+/// The three functions of a kernel, each passed on to the pass that Direction chooses for the
+/// params.
+template <class Direction, class P>
+struct ByParams {
+  using Params = P;
 
   static int64_t scratch_bytes(const Params& p) {
-    return larger(Pass<Paired>::scratch_bytes(p), Pass<Single<BFloat16, float>>::scratch_bytes(p));
+    return Direction::choose(p,
+                             [&](auto chosen) { return decltype(chosen)::Pass::scratch_bytes(p); });
   }
-  static int64_t item_count(const Params& p) { return Pass<Paired>::item_count(p); }
+  static int64_t item_count(const Params& p) {
+    return Direction::choose(p, [&](auto chosen) { return decltype(chosen)::Pass::item_count(p); });
+  }
   static void run(const Params& p, void* scratch, int64_t first, int64_t last) {
-    if (p.head_dim % 2 == 0)
-      Pass<Paired>::run(p, scratch, first, last);
-    else
-      Pass<Single<BFloat16, float>>::run(p, scratch, first, last);
+    Direction::choose(p,
+                      [&](auto chosen) { decltype(chosen)::Pass::run(p, scratch, first, last); });
   }
 };
-#endif
 
 template <class Element, class Real>
-using AttentionEntropyForward = AttentionEntropy<ForwardPass, Element, Real>;
+struct AttentionEntropyForward
+    : ByParams<AttentionEntropyForward<Element, Real>, AttentionEntropyForwardParams> {
+  template <class Function>
+  static auto choose(const AttentionEntropyForwardParams& p, Function&& function) {
+    using Decode = DecodePass<Element, Real>;
+    if (Decode::takes(p)) return function(Chosen<Decode>{});
+    return with_operands<ForwardPass, Element, Real>(p, function);
+  }
+};
+
 template <class Element, class Real>
-using AttentionEntropyBackward = AttentionEntropy<BackwardPass, Element, Real>;
+struct AttentionEntropyBackward
+    : ByParams<AttentionEntropyBackward<Element, Real>, AttentionEntropyBackwardParams> {
+  template <class Function>
+  static auto choose(const AttentionEntropyBackwardParams& p, Function&& function) {
+    return with_operands<BackwardPass, Element, Real>(p, function);
+  }
+};
 
 }  // namespace
 }  // namespace aero::kernels::cpu

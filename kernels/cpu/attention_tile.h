@@ -102,6 +102,21 @@ struct QueryTile : TileRange<Real> {
   }
 };
 
+/// Writes what the forward pass keeps of row `row` of [B, H, T].
+template <class Real>
+void store_row_result(const AttentionEntropyForwardParams& p, int64_t row,
+                      const RowResult<Real>& result) {
+  static_cast<Real*>(p.entropy)[row] = result.entropy;
+  static_cast<Real*>(p.logsumexp)[row] = result.logsumexp;
+  if (!p.statistics) return;
+  // [B, H, 3, T]
+  Real* saved = static_cast<Real*>(p.statistics) + row +
+                (kSavedStatistics - 1) * p.queries * (row / p.queries);
+  saved[0] = result.saved_maximum;
+  saved[p.queries] = result.saved_sum;
+  saved[2 * p.queries] = result.saved_offset;
+}
+
 /// Which scores of a [keys x queries] tile are needed, and which of those are hidden.
 template <class Real>
 struct Visibility {

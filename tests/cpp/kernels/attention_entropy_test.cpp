@@ -138,6 +138,23 @@ TEST_P(AttentionEntropy, AgreesWithTheDefinitionsForEveryMaskTemperatureAndLayou
                                       .order = order});
 }
 
+TEST_P(AttentionEntropy, AgreesWithTheDefinitionsForTheFewQueriesOfGeneration) {
+  for (const DataType type : kDataTypes)
+    for (const int64_t queries : {1, 2, 4, 5})
+      for (const int64_t keys : {5, 64, 201})
+        for (const int64_t head_dim : {3, 64, 80})
+          for (const MaskKind mask : {MaskKind::kNone, MaskKind::kPadding, MaskKind::kFull})
+            expect_matches_reference({.type = type,
+                                      .batch = 2,
+                                      .heads = 4,
+                                      .queries = queries,
+                                      .keys = keys,
+                                      .head_dim = head_dim,
+                                      .mask = mask,
+                                      .temperature = TemperatureKind::kNegative,
+                                      .order = Order::kRowMajor});
+}
+
 TEST_P(AttentionEntropy, SumsTheGradientsOfHeadsThatShareKeys) {
   for (const DataType type : kDataTypes)
     for (const int64_t key_heads : {1, 2, 3, 6})
