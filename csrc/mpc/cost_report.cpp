@@ -39,8 +39,8 @@ std::vector<std::string> unchecked_operations(const spec::ArchitectureSpec& spec
        "one");
   note(spec.temperature == spec::Temperature::kHeadPosition && stack.secret_temperature,
        "qkv/proj: a secret temperature is one product per query element; no stack runs one");
-  note(stack.exp_ring_32, "softmax: exp in Z_2^32 is derived, no stack runs it");
-  note(stack.no_max, "softmax: a static bound instead of the maximum is derived, not measured");
+  note(stack.exp_ring_bits == RingBits::k32, "softmax: exp in Z_2^32 is derived, no stack runs it");
+  note(stack.static_max, "softmax: a static bound instead of the maximum is derived, not measured");
   note(stack.causal_skip, "QK, softmax, PV: skipping masked scores is derived, not measured");
   note(stack.fill_ciphertexts,
        "products: cutting vectors at whole ciphertexts is derived from the parts of SPU's own "

@@ -14,8 +14,8 @@ namespace {
 
 using spec::FieldValue;
 
-using Member =
-    std::variant<bool Stack::*, std::int64_t Stack::*, Gelu Stack::*, AbsorbFfn Stack::*>;
+using Member = std::variant<bool Stack::*, std::int64_t Stack::*, Gelu Stack::*, AbsorbFfn Stack::*,
+                            RingBits Stack::*>;
 
 struct Field {
   std::string_view name;
@@ -47,8 +47,8 @@ constexpr std::array kFields{
     Field{"last_layer_one_row", &Stack::last_layer_one_row},
     Field{"causal_skip", &Stack::causal_skip},
     Field{"absorb_ffn", &Stack::absorb_ffn},
-    Field{"exp_ring_32", &Stack::exp_ring_32},
-    Field{"no_max", &Stack::no_max},
+    Field{"exp_ring_bits", &Stack::exp_ring_bits},
+    Field{"static_max", &Stack::static_max},
     Field{"secret_temperature", &Stack::secret_temperature},
     Field{"fill_ciphertexts", &Stack::fill_ciphertexts},
     Field{"pack_triangle", &Stack::pack_triangle},
@@ -161,6 +161,12 @@ AbsorbFfn absorb_ffn_from(const Field& field, const FieldValue& value) {
   fail(field, "True, False or \"where_legal\"", value);
 }
 
+RingBits ring_bits_from(const Field& field, const FieldValue& value) {
+  if (value == FieldValue{std::int64_t{32}}) return RingBits::k32;
+  if (value == FieldValue{std::int64_t{64}}) return RingBits::k64;
+  fail(field, "32 or 64", value);
+}
+
 void set_field(Stack& stack, const Field& field, const FieldValue& value) {
   std::visit(
       [&](auto member) {
@@ -171,6 +177,8 @@ void set_field(Stack& stack, const Field& field, const FieldValue& value) {
           stack.*member = gelu_from(field, value);
         else if constexpr (std::is_same_v<Content, AbsorbFfn>)
           stack.*member = absorb_ffn_from(field, value);
+        else if constexpr (std::is_same_v<Content, RingBits>)
+          stack.*member = ring_bits_from(field, value);
         else
           stack.*member = integer_from(field, value);
       },
@@ -187,6 +195,8 @@ FieldValue get_field(const Stack& stack, const Field& field) {
           return stack.*member == AbsorbFfn::kWhereLegal
                      ? FieldValue{std::string("where_legal")}
                      : FieldValue{stack.*member == AbsorbFfn::kYes};
+        else if constexpr (std::is_same_v<Content, RingBits>)
+          return static_cast<std::int64_t>(stack.*member);
         else
           return stack.*member;
       },

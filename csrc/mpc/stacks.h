@@ -19,6 +19,9 @@ enum class Gelu : std::uint8_t { kTanh, kSegment, kPiecewise };
 // Whether the linear FFNs are multiplied into the neighbouring weights before inference.
 enum class AbsorbFfn : std::uint8_t { kNo, kWhereLegal, kYes };
 
+// The ring an operation computes in.
+enum class RingBits : std::uint8_t { k32 = 32, k64 = 64 };
+
 // The default member values are the stack `spu-2024`.
 struct Stack {
   // Protocols.
@@ -41,9 +44,9 @@ struct Stack {
   bool last_layer_one_row = false;  // last layer for the last position only
   bool causal_skip = false;         // no work for scores above the diagonal
   AbsorbFfn absorb_ffn = AbsorbFfn::kNo;
-  bool exp_ring_32 = false;           // exp's squarings in Z_2^32 with 12 fraction bits
-  bool no_max = false;                // a static bound replaces the maximum of each row
-  bool secret_temperature = false;    // t in R^{H x T} is multiplied in secret, else public
+  RingBits exp_ring_bits = RingBits::k64;  // exp's squarings in Z_2^32 have 12 fraction bits
+  bool static_max = false;                 // a static bound replaces the maximum of each row
+  bool secret_temperature = false;         // t in R^{H x T} is multiplied in secret, else public
   bool fill_ciphertexts = false;      // vectors are cut at whole ciphertexts, the rest is a triple
   bool pack_triangle = false;         // responses of Q K^T hold live scores only; with causal_skip
   bool fold_score_scale = false;      // 1/sqrt(d_k) is multiplied into W_Q before inference

@@ -110,7 +110,7 @@ Cost exponential(const Stack& stack, std::int64_t elements) {
   if (stack.exp_clip) {
     cost += comparison(elements, stack.clip_bits) + multiplexer(elements);
   }
-  if (stack.exp_ring_32) {
+  if (stack.exp_ring_bits == RingBits::k32) {
     return cost + squarings_in_ring_32(stack, elements);
   }
   return cost + truncation(elements, stack.exp_squarings) +
@@ -137,7 +137,7 @@ Cost reciprocal_square_root(const Stack& stack, std::int64_t elements) {
 
 Cost softmax(const Stack& stack, const SoftmaxShape& shape) {
   Cost cost;
-  if (!stack.no_max) {
+  if (!stack.static_max) {
     cost += row_maximum(stack, shape);
   }
   if (stack.extra_score_truncation) {

@@ -15,7 +15,7 @@ _STACK_FIELDS = {
     "exp_squarings": "exp_squarings",
     "exp_clip": "exp_clip",
     "clip_bits": "clip_bits",
-    "exp_ring_32": "exp_ring_32",
+    "exp_ring_bits": "exp_ring_bits",
     "gelu": "gelu",
     "one_bit_product_error": "one_bit_product_error",
     "extra_score_truncation": "score_truncation",
@@ -37,7 +37,7 @@ class Approximations:
         exp_squarings: t of ``(1 + x / 2**t)**(2**t)``.
         exp_clip: exp is 0 below -14.
         clip_bits: width of that comparison.
-        exp_ring_32: squarings in Z_2^32 with 12 fraction bits.
+        exp_ring_bits: ring of exp's squarings; 32 leaves 12 fraction bits.
         gelu: "tanh", "segment" or "piecewise".
         score_truncation: one more truncation of every attention score.
         broadcast_reciprocal: one reciprocal per softmax row, else a division per element.
@@ -55,7 +55,7 @@ class Approximations:
     exp_squarings: int = 8
     exp_clip: bool = True
     clip_bits: int = 64
-    exp_ring_32: bool = False
+    exp_ring_bits: int = 64
     gelu: Literal["tanh", "segment", "piecewise"] = "tanh"
     score_truncation: bool = True
     broadcast_reciprocal: bool = True
@@ -71,7 +71,7 @@ class Approximations:
                 `seed`. Fields that only change costs change nothing.
 
         Raises:
-            ValueError: an unknown stack or field, a value out of its range, or `no_max`: what the
+            ValueError: an unknown stack or field, a value out of its range, or `static_max`: what the
                 static bound of the scores would be is up to the network's owner.
         """
         own = {name: fields.pop(name) for name in _OWN_FIELDS if name in fields}
@@ -79,8 +79,8 @@ class Approximations:
             values = _core.changed_stack_fields(stack, list(fields.items()))
         except ValueError as error:
             raise ValueError(f"fixed point: {str(error).removeprefix('simulate: ')}") from None
-        if values["no_max"]:
-            raise ValueError("fixed point: no_max needs a bound of the scores and is not simulated")
+        if values["static_max"]:
+            raise ValueError("fixed point: static_max needs a bound of the scores and is not simulated")
         for name in ("fraction_bits", "seed"):
             if type(own.get(name, 0)) is not int:
                 raise ValueError(f"fixed point: {name} must be an integer, got {own[name]!r}")

@@ -67,7 +67,7 @@ class FixedPointOperations:
             squarings=chosen.exp_squarings,
             clip=chosen.exp_clip,
             clip_bits=chosen.clip_bits,
-            ring_32=chosen.exp_ring_32,
+            ring_32=chosen.exp_ring_bits == 32,
             score_truncation=chosen.score_truncation,
             broadcast_reciprocal=chosen.broadcast_reciprocal,
             arithmetic=self.arithmetic,

@@ -145,16 +145,16 @@ _OPTIONS = (
         "OpenBumbleBee",
     ),
     Option(
-        "exp_ring_32",
-        {"exp_ring_32": True},
+        "exp_ring_bits=32",
+        {"exp_ring_bits": 32},
         "exp's squarings in Z_2^32 with 12 fraction bits",
         "the network stands exp with 12 fraction bits",
         "accuracy: 12 instead of 18 fraction bits in exp",
         "nobody; OpenBumbleBee does so for GELU",
     ),
     Option(
-        "no_max",
-        {"no_max": True},
+        "static_max",
+        {"static_max": True},
         "a static bound instead of the maximum of each row of scores",
         "scores are bounded, for instance by entropy regularization or a temperature",
         "wrong where a score exceeds the bound; underflow far below it",
@@ -205,7 +205,7 @@ def options() -> tuple[Option, ...]:
     Example:
         >>> from aero import mpc
         >>> [option.name for option in mpc.options() if option.implemented == "nobody"]
-        ['no_max', 'fill_ciphertexts', 'pack_triangle']
+        ['static_max', 'fill_ciphertexts', 'pack_triangle']
     """
     return _OPTIONS
 

@@ -139,8 +139,8 @@ ALONE: list[tuple[dict[str, Any], tuple[float, float, float]]] = [
     ({"last_layer_one_row": True}, (-5.4, -6.7, -7.9)),
     ({"causal_skip": True}, (-26.4, -37.0, -45.4)),
     ({"absorb_ffn": True}, (-2.1, -1.3, -0.8)),
-    ({"exp_ring_32": True}, (-10.7, -13.2, -15.6)),
-    ({"no_max": True}, (-3.7, -4.6, -5.5)),
+    ({"exp_ring_bits": 32}, (-10.7, -13.2, -15.6)),
+    ({"static_max": True}, (-3.7, -4.6, -5.5)),
 ]
 
 

@@ -26,14 +26,14 @@ CUMULATIVE = {
     "causal_skip": (1.99, 5.83, 19.37),
     "absorb_ffn": (1.93, 5.70, 19.13),
     "batch_heads": (1.93, 5.70, 19.13),
-    "exp_ring_32": (1.70, 4.89, 15.99),
-    "no_max": (1.59, 4.46, 14.25),
+    "exp_ring_bits=32": (1.70, 4.89, 15.99),
+    "static_max": (1.59, 4.46, 14.25),
 }
 FLIGHTS = {
     "spu-2024": (8502, 10826, 13736),
     "client_one_hot": (6378, None, None),
     "batch_heads": (5273, 5549, 5393),
-    "no_max": (3365, None, None),
+    "static_max": (3365, None, None),
 }
 # Per cent of the bytes.
 ALONE = {
@@ -46,8 +46,8 @@ ALONE = {
     "last_layer_one_row": (-5.4, -6.7, -7.9),
     "causal_skip": (-26.4, -37.0, -45.4),
     "absorb_ffn": (-2.1, -1.3, -0.8),
-    "exp_ring_32": (-10.7, -13.2, -15.6),
-    "no_max": (-3.7, -4.6, -5.5),
+    "exp_ring_bits=32": (-10.7, -13.2, -15.6),
+    "static_max": (-3.7, -4.6, -5.5),
 }
 
 

@@ -25,7 +25,7 @@ STACKS = [*mpc.stack_names(), *mpc.option_set_names()]
 FLAGS = [
     "mul_share", "one_bit_product_error", "private_weights", "exp_clip", "batch_heads",
     "extra_score_truncation", "broadcast_reciprocal", "client_one_hot", "last_token_head",
-    "last_layer_one_row", "causal_skip", "exp_ring_32", "no_max", "secret_temperature", "argmax",
+    "last_layer_one_row", "causal_skip", "static_max", "secret_temperature", "argmax",
     "setup",
 ]  # fmt: skip
 

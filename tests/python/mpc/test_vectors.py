@@ -30,8 +30,8 @@ MEASURES: dict[str, dict[str, Any]] = {
     "causal_skip": {"causal_skip": True},
     "absorb_ffn": {"absorb_ffn": True},
     "batch_heads": {"batch_heads": True},
-    "exp_ring_32": {"exp_ring_32": True},
-    "no_max": {"no_max": True},
+    "exp_ring_32": {"exp_ring_bits": 32},
+    "no_max": {"static_max": True},
 }
 SIZES = {128: 50257, 512: 16384}  # T -> V of the option vectors
 

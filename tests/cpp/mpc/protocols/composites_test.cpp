@@ -34,7 +34,7 @@ TEST(Exponential, WithoutClipIsATruncationAndItsSquarings) {
 
 TEST(Softmax, OfOneColumnNeedsNoMaximum) {
   Stack bound;
-  bound.no_max = true;
+  bound.static_max = true;
   EXPECT_EQ(softmax(Stack{}, {4, 1, 4}), softmax(bound, {4, 1, 4}));
 }
 
