@@ -172,7 +172,7 @@ class GraphBuilder {
     const std::int64_t elements = element_count({rows, spec_.num_heads, spec_.head_dim}, "queries");
     // As a factor of W_Q the constant needs no product and no truncation of its own: x (W_Q c) =
     // (x W_Q) c up to the rounding of the weights' last bit.
-    const Inputs scaled =
+    Inputs scaled =
         stack_.fold_score_scale
             ? projected
             : Inputs{add(Part::kQkvProj, "1/sqrt(d_k)", Truncation{elements}, projected)};

@@ -99,7 +99,7 @@ struct Pricing {
     return parallel(argmax(shape.elements), static_cast<double>(shape.rows));
   }
   Cost operator()(const Opening& shape) const {
-    constexpr double kShareBytes = kRingBits / 8;
+    constexpr double kShareBytes = kRingBits / 8.0;
     Cost cost;
     cost.sent_bytes[kServer] = static_cast<double>(shape.elements) * kShareBytes;
     cost.flights = 1;

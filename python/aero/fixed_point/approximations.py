@@ -71,8 +71,8 @@ class Approximations:
                 `seed`. Fields that only change costs change nothing.
 
         Raises:
-            ValueError: an unknown stack or field, a value out of its range, or `static_max`: what the
-                static bound of the scores would be is up to the network's owner.
+            ValueError: an unknown stack or field, a value out of its range, or `static_max`: what
+                the static bound of the scores would be is up to the network's owner.
         """
         own = {name: fields.pop(name) for name in _OWN_FIELDS if name in fields}
         try:
@@ -80,7 +80,9 @@ class Approximations:
         except ValueError as error:
             raise ValueError(f"fixed point: {str(error).removeprefix('simulate: ')}") from None
         if values["static_max"]:
-            raise ValueError("fixed point: static_max needs a bound of the scores and is not simulated")
+            raise ValueError(
+                "fixed point: static_max needs a bound of the scores and is not simulated"
+            )
         for name in ("fraction_bits", "seed"):
             if type(own.get(name, 0)) is not int:
                 raise ValueError(f"fixed point: {name} must be an integer, got {own[name]!r}")

@@ -61,7 +61,8 @@ def hardware() -> str:
                 break
     except OSError:
         pass
-    text = f"{model}, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    text = f"{model}, {threads} {'thread' if threads == 1 else 'threads'}"
     if torch.cuda.is_available():
         text += f", {torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
     return text

@@ -159,7 +159,10 @@ def test_stack_fields_become_approximations():
         (lambda: fp.Arithmetic(truncation="round"), '"nearest" or "shares", got "round"'),
         (lambda: fp.Approximations.of_stack("spu"), "fixed point: stack must be"),
         (lambda: fp.Approximations.of_stack("spu-2024", exp_squaring=5), "did you mean"),
-        (lambda: fp.Approximations.of_stack("spu-2024", static_max=True), "static_max needs a bound"),
+        (
+            lambda: fp.Approximations.of_stack("spu-2024", static_max=True),
+            "static_max needs a bound",
+        ),
         (lambda: fp.Approximations.of_stack("spu-2024", seed=-1), "seed must be from 0"),
         (lambda: fp.Approximations.of_stack("spu-2024", fraction_bits="x"), "must be an integer"),
         (lambda: fp.Approximations.of_stack("spu-2024", stack="x"), 'no field "stack"'),
