@@ -42,6 +42,10 @@ struct ByParams {
     Direction::choose(p,
                       [&](auto chosen) { decltype(chosen)::Pass::run(p, scratch, first, last); });
   }
+
+ private:
+  friend Direction;
+  ByParams() = default;
 };
 
 template <class Element, class Real>
