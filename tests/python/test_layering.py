@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "atomic_files": set(),
     "architecture": {"_core"},
     "mpc": {"_core", "architecture"},
-    "fixed_point": {"_core"},
+    "fixed_point": {"_core", "mpc"},
     "analysis": {"atomic_files"},
     "ops": {"_core", "_library"},
     "nn": {"ops", "architecture"},

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from aero import _core
 from aero._core import Arithmetic
+from aero.mpc import StackDescription, stack_description
+from aero.mpc.simulation import plain_value
 
 _FieldValue = bool | int | float | str
 
@@ -62,11 +65,14 @@ class Approximations:
     secret_temperature: bool = False
 
     @classmethod
-    def of_stack(cls, stack: str, /, **fields: _FieldValue) -> Approximations:
-        """The arithmetic of a named stack or option set of `aero.mpc`.
+    def of_stack(
+        cls, stack: str | Path | StackDescription, /, **fields: _FieldValue
+    ) -> Approximations:
+        """The arithmetic of a stack of `aero.mpc`.
 
         Args:
-            stack: such as "spu-2024" or "aero-approximate".
+            stack: such as "spu-2024", "aero-approximate" or the path of a description. Prices that
+                a description quotes say nothing on arithmetic: there it is the base's.
             **fields: fields of the stack (`exp_squarings=5`), and `fraction_bits`, `truncation` and
                 `seed`. Fields that only change costs change nothing.
 
@@ -76,7 +82,9 @@ class Approximations:
         """
         own = {name: fields.pop(name) for name in _OWN_FIELDS if name in fields}
         try:
-            values = _core.changed_stack_fields(stack, list(fields.items()))
+            plain = {name: plain_value(name, value) for name, value in fields.items()}
+            base, changes, _ = stack_description(stack).core(plain.items())
+            values = _core.changed_stack_fields(base, changes)
         except ValueError as error:
             raise ValueError(f"fixed point: {str(error).removeprefix('simulate: ')}") from None
         if values["static_max"]:

@@ -86,7 +86,7 @@ def evaluate_run_in_fixed_point(
 
     Args:
         path: the run folder.
-        stack: a stack or option set of `aero.mpc`, such as "spu-2024".
+        stack: a stack of `aero.mpc`, such as "spu-2024", or the path of a description.
         settings: changed fields as ``name=value``, see `Approximations.of_stack`.
         max_tokens: at most this many validation tokens; None takes all.
         stride: None for disjoint windows, else the distance between overlapping ones.
@@ -143,9 +143,12 @@ def _fields_from(settings: Sequence[str]) -> dict[str, Any]:
     fields = {}
     for text in settings:
         name, equals, value = text.partition("=")
+        try:
+            fields[name.strip()] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            equals = ""
         if not equals:
             raise TrainingError(f"fixed point: a setting must be FIELD=VALUE, got {text!r}")
-        fields[name.strip()] = yaml.safe_load(value)
     return fields
 
 

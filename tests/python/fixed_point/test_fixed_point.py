@@ -137,6 +137,16 @@ def test_stack_fields_become_approximations():
     assert fp.Approximations.of_stack("spu-2024", private_weights=True, batch_heads=True) == spu
 
 
+def test_described_stacks_compute_with_their_fields(tmp_path):
+    path = tmp_path / "six.yaml"
+    path.write_text("{format: 1, name: six, base: openbumblebee, fields: {exp_squarings: 6}}")
+    bumblebee = fp.Approximations.of_stack("openbumblebee")
+    six = fp.Approximations.of_stack("openbumblebee", exp_squarings=6)
+    assert fp.Approximations.of_stack(path) == fp.Approximations.of_stack(str(path)) == six
+    assert fp.Approximations.of_stack(path, exp_squarings=5) == bumblebee
+    assert fp.Approximations.of_stack("blb") == bumblebee  # its prices are no arithmetic
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -163,6 +173,8 @@ def test_stack_fields_become_approximations():
             lambda: fp.Approximations.of_stack("spu-2024", static_max=True),
             "static_max needs a bound",
         ),
+        (lambda: fp.Approximations.of_stack("spu-2024", exp_squarings=[5]), "got list"),
+        (lambda: fp.Approximations.of_stack("none.yaml"), "none.yaml: cannot be read"),
         (lambda: fp.Approximations.of_stack("spu-2024", seed=-1), "seed must be from 0"),
         (lambda: fp.Approximations.of_stack("spu-2024", fraction_bits="x"), "must be an integer"),
         (lambda: fp.Approximations.of_stack("spu-2024", stack="x"), 'no field "stack"'),
