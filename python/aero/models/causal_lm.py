@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor, Partial
 from transformers import Cache, GenerationMixin
 from transformers.utils.generic import can_return_tuple
 
@@ -160,7 +161,7 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
 
     def _thresholds(self) -> Tensor:
         thresholds = [block.attn.entropy_threshold for block in self.transformer.blocks()]
-        return torch.stack(cast("list[Tensor]", thresholds))
+        return torch.stack([_whole(cast(Tensor, threshold)) for threshold in thresholds])
 
     def _entropy_loss(self, entropies: tuple[Tensor, ...], attention_mask: Tensor | None) -> Tensor:
         config = self.config
@@ -189,6 +190,17 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
         if num_items_in_batch is None or self.config.entropy_reduction == "position_sum":
             return weight
         return weight * labels[:, 1:].ne(IGNORED).sum() / num_items_in_batch
+
+
+def _whole(parameter: Tensor) -> Tensor:
+    """The parameter itself, or all of it where `fully_shard` has sharded it again after its block.
+
+    The gradient that comes back is averaged over the processes, as `fully_shard` does it.
+    """
+    if not isinstance(parameter, DTensor):
+        return parameter
+    averaged = [Partial("avg")] * parameter.device_mesh.ndim
+    return parameter.full_tensor(grad_placements=averaged)
 
 
 def _visible_keys(attention_mask: Tensor, num_tokens: int) -> Tensor:

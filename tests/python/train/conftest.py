@@ -8,6 +8,8 @@ import pytest
 from aero.train.planning import PlannedRun, plan_runs
 from aero.train.recipe import Recipe
 from aero.train.recipe_files import load_recipe
+from aero.train.run_folder import RunFolder
+from aero.train.runs import train_runs
 
 WORDS = [
     "def",
@@ -80,3 +82,31 @@ def tiny_recipe(corpus: Path) -> Recipe:
 
 def plan_one(recipe: Recipe, label: str, output: Path, **options: str) -> PlannedRun:
     return plan_runs(recipe, [label], [0], output=output, **options)[0]
+
+
+@pytest.fixture(scope="session")
+def whole_runs(tmp_path_factory, cache_dir, corpus):
+    """Runs that nothing interrupted, by label."""
+    recipe = load_recipe("demo", settings=tiny_settings(corpus))
+    output, done = tmp_path_factory.mktemp("whole"), {}
+
+    def whole(label: str) -> RunFolder:
+        if label not in done:
+            run = plan_one(recipe, label, output)
+            train_runs([run], cache_dir=cache_dir, say=lambda text: None)
+            done[label] = run.folder
+        return done[label]
+
+    return whole
+
+
+def metrics(folder: RunFolder) -> list[dict]:
+    """All records but their times."""
+    return [{k: v for k, v in record.items() if k != "seconds"} for record in folder.metrics()]
+
+
+def command_line(corpus: Path, cache_dir: Path, output: Path, label: str) -> list[str]:
+    """Arguments of `aero` that train what `tiny_recipe` trains."""
+    settings = [f"--set={setting}" for setting in tiny_settings(corpus)]
+    places = ["--output", str(output), "--cache-dir", str(cache_dir)]
+    return ["train", "--label", label, *places, *settings]

@@ -1,7 +1,6 @@
 """Whole runs of a tiny network: what they leave behind, and that stopping them loses nothing."""
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -24,7 +23,7 @@ from aero.train.run_folder import RunFolder
 from aero.train.run_results import analyze_run, evaluate_run
 from aero.train.runs import train_runs
 
-from .conftest import plan_one
+from .conftest import command_line, metrics, plan_one
 
 EREG = "EReg(SM(t)+ScFuFFN)"
 
@@ -37,26 +36,6 @@ def train(tiny_recipe, cache_dir):
         return run.folder
 
     return train_one
-
-
-@pytest.fixture(scope="session")
-def whole_runs(tmp_path_factory, cache_dir, corpus):
-    """Runs that nothing interrupted, by label."""
-    from aero.train.recipe_files import load_recipe
-
-    from .conftest import tiny_settings
-
-    recipe = load_recipe("demo", settings=tiny_settings(corpus))
-    output, done = tmp_path_factory.mktemp("whole"), {}
-
-    def whole(label: str) -> RunFolder:
-        if label not in done:
-            run = plan_one(recipe, label, output)
-            train_runs([run], cache_dir=cache_dir, say=lambda text: None)
-            done[label] = run.folder
-        return done[label]
-
-    return whole
 
 
 @pytest.fixture
@@ -74,10 +53,6 @@ def signal_at(monkeypatch):
         monkeypatch.setattr(RunCallback, "on_step_begin", on_step_begin)
 
     return install
-
-
-def metrics(folder: RunFolder) -> list[dict]:
-    return [{k: v for k, v in record.items() if k != "seconds"} for record in folder.metrics()]
 
 
 def assert_same_ending(folder: RunFolder, other: RunFolder) -> None:
@@ -311,27 +286,11 @@ def run_python(script: str, *arguments: str, **options) -> subprocess.CompletedP
     )
 
 
-def command_line(recipe, corpus, cache_dir, output, label) -> list[str]:
-    from .conftest import tiny_settings
-
-    settings = [f"--set={setting}" for setting in tiny_settings(corpus)]
-    return [
-        "train",
-        "--label",
-        label,
-        "--output",
-        str(output),
-        "--cache-dir",
-        str(cache_dir),
-        *settings,
-    ]
-
-
 def test_a_killed_run_resumes_from_its_last_checkpoint(
     train, whole_runs, tiny_recipe, corpus, cache_dir, tmp_path
 ):
     whole = whole_runs(EREG)
-    killed = run_python(KILLED, *command_line(tiny_recipe, corpus, cache_dir, tmp_path, EREG))
+    killed = run_python(KILLED, *command_line(corpus, cache_dir, tmp_path, EREG))
     assert killed.returncode == -signal.SIGKILL
     folder = plan_folder(tmp_path)
     assert folder.info()["status"] == "running"
@@ -414,7 +373,7 @@ def test_a_full_disk_during_a_checkpoint_is_one_clear_line_and_nothing_is_lost(
     train, whole_runs, tiny_recipe, corpus, cache_dir, tmp_path
 ):
     whole = whole_runs(EREG)
-    failed = run_python(LIMITED, *command_line(tiny_recipe, corpus, cache_dir, tmp_path, EREG))
+    failed = run_python(LIMITED, *command_line(corpus, cache_dir, tmp_path, EREG))
     assert failed.returncode == 2
     line = failed.stderr.strip().splitlines()[-1]
     assert line.startswith("aero: train: no space left in ")
@@ -425,32 +384,3 @@ def test_a_full_disk_during_a_checkpoint_is_one_clear_line_and_nothing_is_lost(
     assert not (folder.checkpoints / "checkpoint-15").exists()
     train(EREG, tmp_path)
     assert_same_ending(folder, whole)
-
-
-# --- several processes ------------------------------------------------------------------------
-
-
-def test_two_processes_give_the_losses_of_one(whole_runs, tiny_recipe, corpus, cache_dir, tmp_path):
-    whole = whole_runs(EREG)
-    result = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"),
-            *("--master-port", "29631", "-m", "aero.cli"),
-            *command_line(tiny_recipe, corpus, cache_dir, tmp_path, EREG),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert result.returncode == 0, result.stderr
-    folder = plan_folder(tmp_path)
-    assert folder.info()["status"] == "finished"
-    records = list(zip(metrics(folder), metrics(whole), strict=True))
-    assert len(records) == 12
-    for two, one in records:
-        assert (two["kind"], two["step"]) == (one["kind"], one["step"])
-        for name in ("loss", "lm_loss", "entropy_loss", "perplexity", "grad_norm"):
-            if one.get(name) is not None:
-                # Gradients are summed in another order.
-                assert two[name] == pytest.approx(one[name], rel=1e-4)

@@ -1,0 +1,175 @@
+"""What `test_distributed` runs under `torchrun`: each job leaves its results in the folder given.
+
+The networks, rows and labels of the jobs are also what the tests compute in one process.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed.checkpoint as distributed_checkpoint
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from transformers import Trainer, TrainingArguments
+
+from aero.models import AeroConfig, AeroForCausalLM
+from aero.train import AeroTrainer
+
+EREG = "EReg(SM(t)+ScFuFFN)"
+# Every kind of parameter that is read outside of its block, and statistics over all processes.
+LABELS = [EREG, "EReg(SM(t)+FN+ScFuFFN)", "SM+LR(global)", "SM+LN+G"]
+REDUCTIONS = ["position_sum", "query_mean"]
+ROWS = 8
+
+
+def network(label: str, reduction: str, *, synchronized: bool = False) -> AeroForCausalLM:
+    """A network whose penalty weighs far more than rounding."""
+    torch.manual_seed(0)
+    config = AeroConfig.from_label(
+        label,
+        model="tiny",
+        entropy_weight=0.1,
+        tolerance_margin=0.0,
+        temperature_init=0.5,
+        entropy_reduction=reduction,
+        norm_statistics="synchronized" if synchronized else "process",
+    )
+    return AeroForCausalLM(config).train()
+
+
+def batch(reduction: str) -> tuple[Tensor, Tensor]:
+    """Tokens and labels, [ROWS, 16]; with different label counts where that may not matter."""
+    ids = torch.randint(0, 256, (ROWS, 16), generator=torch.Generator().manual_seed(1))
+    labels = ids.clone()
+    if reduction == "position_sum":
+        for row in range(ROWS):
+            labels[row, 16 - row :] = -100
+    return ids, labels
+
+
+def step(model: nn.Module, reduction: str, rows: slice, parts: int, scale: float) -> list[Tensor]:
+    """Accumulates the gradients of some rows in `parts` micro-batches; returns their penalties."""
+    ids, labels = batch(reduction)
+    count = labels[:, 1:].ne(-100).sum()
+    penalties = []
+    for part, wanted in zip(ids[rows].chunk(parts), labels[rows].chunk(parts), strict=True):
+        output = model(part, labels=wanted, num_items_in_batch=count)
+        (scale * output.loss).backward()
+        if output.entropy_loss is not None:
+            penalties.append(output.entropy_loss.detach())
+    return penalties
+
+
+def gradients(model: nn.Module) -> dict[str, Tensor]:
+    """Whole gradients by the parameters' own names."""
+    found = {}
+    for name, parameter in model.named_parameters():
+        gradient = parameter.grad
+        if hasattr(gradient, "full_tensor"):
+            gradient = gradient.full_tensor()
+        found[name.removeprefix("module.")] = gradient
+    return found
+
+
+def sharded(model: AeroForCausalLM) -> nn.Module:
+    """The network under FSDP2, block by block."""
+    for block in model.transformer.blocks():
+        fully_shard(block)
+    return fully_shard(model)
+
+
+def direct_steps(folder: Path) -> None:
+    """One step of DDP and of FSDP2, with and without activation checkpointing."""
+    rank = torch.distributed.get_rank()
+    rows = slice(rank * ROWS // 2, (rank + 1) * ROWS // 2)
+    found = {}
+    for label in LABELS:
+        for reduction in REDUCTIONS:
+            for kind, wrap in (("ddp", DistributedDataParallel), ("fsdp", sharded)):
+                for parts, recompute in ((1, False), (1, True), (2, False), (4, True)):
+                    if parts > 1 and "+FN+" in label:
+                        continue
+                    model = network(label, reduction, synchronized=True).double()
+                    if recompute:
+                        model.gradient_checkpointing_enable()
+                    model = wrap(model)
+                    penalties = step(model, reduction, rows, parts, scale=2.0)
+                    case = (label, reduction, kind, parts, recompute)
+                    found[case] = (gradients(model), penalties)
+    torch.save(found, folder / f"direct-{rank}.pt")
+
+
+def sharded_checkpoint(folder: Path) -> None:
+    """A checkpoint of FSDP2 after one step of SGD, and one that it reads of a single process."""
+    rank = torch.distributed.get_rank()
+    rows = slice(rank * ROWS // 2, (rank + 1) * ROWS // 2)
+    model = sharded(network(EREG, "position_sum"))
+    step(model, "position_sum", rows, 1, scale=2.0)
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    state = get_model_state_dict(model)
+    distributed_checkpoint.save(state, checkpoint_id=folder / "sharded")
+    other = sharded(network(EREG, "position_sum"))
+    state = get_model_state_dict(other)
+    distributed_checkpoint.load(state, checkpoint_id=folder / "single")
+    whole = {name: value.full_tensor() for name, value in state.items()}
+    torch.save(whole, folder / f"reloaded-{rank}.pt")
+
+
+def trainer_step(
+    folder: Path, kind: type[Trainer], reduction: str, parts: int
+) -> dict[str, Tensor]:
+    """Weights after one step of plain SGD, which show the gradient itself."""
+    world = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+    model = network(EREG, reduction)
+    ids, labels = batch(reduction)
+    arguments = TrainingArguments(
+        output_dir=str(folder / "trainer"),
+        per_device_train_batch_size=ROWS // parts // world,
+        gradient_accumulation_steps=parts,
+        max_steps=1,
+        optim="sgd",
+        learning_rate=1.0,
+        lr_scheduler_type="constant",
+        max_grad_norm=0.0,
+        use_cpu=True,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        ddp_find_unused_parameters=False,
+    )
+    data = [{"input_ids": i, "labels": w} for i, w in zip(ids, labels, strict=True)]
+    kind(model=model, args=arguments, train_dataset=data).train()
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def trainer_steps(folder: Path) -> None:
+    """The Trainer of `transformers` and ours, with accumulation."""
+    found = {}
+    for kind in (Trainer, AeroTrainer):
+        for reduction in REDUCTIONS:
+            for parts in (1, 2, 4):
+                found[kind.__name__, reduction, parts] = trainer_step(
+                    folder, kind, reduction, parts
+                )
+    torch.save(found, folder / f"trainer-{torch.distributed.get_rank()}.pt")
+
+
+def command_lines(folder: Path) -> None:
+    """The commands that the test left in the folder."""
+    from aero.cli import app
+
+    for arguments in json.loads((folder / "commands.json").read_text()):
+        app(arguments, standalone_mode=False)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo")
+    for job in (direct_steps, sharded_checkpoint, trainer_steps, command_lines):
+        job(Path(sys.argv[1]))
+    torch.distributed.destroy_process_group()
