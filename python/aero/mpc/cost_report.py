@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from typing import Any, Literal
 
 from aero.architecture import ArchitectureSpec
 from aero.mpc.comparison import CostComparison
-from aero.mpc.drawing import drawn, page
 from aero.mpc.latency import Latency, time_report
 from aero.mpc.profiles import ComputeProfile, NetworkProfile
+from aero.mpc.report_pages import report_fragment, report_page
+from aero.mpc.report_tables import report_lines
 from aero.mpc.stack_description import StackDescription
 from aero.mpc.tables import table_csv
 
@@ -165,10 +164,14 @@ class CostReport:
         """
         return time_report(self, network, compute)
 
-    def to_dict(self, network: str | NetworkProfile | None = None) -> dict[str, Any]:
+    def to_dict(
+        self,
+        network: str | NetworkProfile | None = None,
+        compute: str | ComputeProfile = "paper-testbed",
+    ) -> dict[str, Any]:
         """Everything as JSON-ready values; with a network also its `latency`."""
-        timed = {} if network is None else {"latency": self.latency(network).to_dict()}
-        return self._to_dict() | timed
+        timed = self._timed(network, compute)
+        return self._to_dict() | ({} if timed is None else {"latency": timed.to_dict()})
 
     def _to_dict(self) -> dict[str, Any]:
         return {
@@ -196,42 +199,16 @@ class CostReport:
             "unchecked": list(self.unchecked),
         }
 
-    def to_text(self, network: str | NetworkProfile | None = None) -> str:
-        """A table for the terminal: parts, share of the bytes, flights, ciphertexts, OTs.
+    def to_text(
+        self,
+        network: str | NetworkProfile | None = None,
+        compute: str | ComputeProfile = "paper-testbed",
+    ) -> str:
+        """Tables for the terminal: parts and layers, bytes, flights, ciphertexts, OTs.
 
-        With a network also seconds per part, and the minutes of the whole.
+        With a network also seconds, and the minutes of the whole.
         """
-        header, rows = self._table()
-        timed = None if network is None else self.latency(network)
-        if timed is not None:
-            durations = [*timed.by_kind.values(), timed.total]
-            header = [*header, "seconds"]
-            rows = [[*row, f"{d.seconds:,.1f}"] for row, d in zip(rows, durations, strict=True)]
-        widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
-
-        def line(cells: Sequence[str]) -> str:
-            numbers = [cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True)]
-            return "  ".join([cells[0].ljust(widths[0]), *numbers]).rstrip()
-
-        rule = "-" * len(line(header))
-        return "\n".join(
-            [
-                *self._title(),
-                "",
-                line(header),
-                rule,
-                *(line(row) for row in rows[:-1]),
-                rule,
-                line(rows[-1]),
-                "",
-                f"client sends {_gigabytes(self.client_bytes)} GB, "
-                f"server {_gigabytes(self.server_bytes)} GB",
-                *([] if timed is None else [timed.to_text()]),
-                "not confirmed op by op:",
-                *(f"  {text}" for text in self.unchecked),
-                *(f"  {text}" for text in (() if timed is None else timed.unchecked)),
-            ]
-        )
+        return "\n".join(report_lines(self, self._timed(network, compute)))
 
     def __str__(self) -> str:
         return self.to_text()
@@ -239,7 +216,7 @@ class CostReport:
     def __repr__(self) -> str:
         return (
             f"<CostReport {self.spec.label} on {self.stack}: "
-            f"{_gigabytes(self.comm_bytes)} GB, {self.flights} flights>"
+            f"{self.comm_bytes / 1e9:,.3f} GB, {self.flights} flights>"
         )
 
     def compare(self, other: CostReport) -> CostComparison:
@@ -253,64 +230,40 @@ class CostReport:
         """
         return CostComparison(self, other)
 
-    def to_csv(self) -> str:
-        """A line per operation under one header."""
-        return table_csv(
-            [
-                {
-                    "name": operation.name,
-                    "layer": operation.layer,
-                    "kind": operation.kind,
-                    "shape": operation.shape,
-                    **operation.cost.to_dict(),
-                }
-                for operation in self.operations
-            ]
-        )
+    def to_csv(
+        self,
+        network: str | NetworkProfile | None = None,
+        compute: str | ComputeProfile = "paper-testbed",
+    ) -> str:
+        """A line per operation under one header; with a network also its seconds alone."""
+        timed = self._timed(network, compute)
+        rows: list[dict[str, Any]] = [
+            {
+                "name": operation.name,
+                "layer": operation.layer,
+                "kind": operation.kind,
+                "shape": operation.shape,
+                **operation.cost.to_dict(),
+            }
+            for operation in self.operations
+        ]
+        if timed is not None:
+            for row, duration in zip(rows, timed.operations, strict=True):
+                row |= duration.to_dict()
+        return table_csv(rows)
 
-    def to_html(self) -> str:
-        """A page of its own: a bar per part, the layers, the table; nothing is loaded."""
-        return page(self, self._html_table())
+    def to_html(
+        self,
+        network: str | NetworkProfile | None = None,
+        compute: str | ComputeProfile = "paper-testbed",
+    ) -> str:
+        """A page of its own: bars, layers, tables; nothing is loaded. With a network also time."""
+        return report_page(self, self._timed(network, compute))
 
     def _repr_html_(self) -> str:
-        return drawn(self) + self._html_table()
+        return report_fragment(self, None)
 
-    def _html_table(self) -> str:
-        header, rows = self._table()
-
-        def line(cells: Sequence[str], tag: str) -> str:
-            return "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells) + "</tr>"
-
-        title = "<br>".join(html.escape(text) for text in self._title())
-        body = "".join(line(row, "td") for row in rows)
-        return f"<p>{title}</p><table>{line(header, 'th')}{body}</table>"
-
-    def _title(self) -> list[str]:
-        spec = self.spec
-        changed = ", ".join(f"{name}={value}" for name, value in self.changed_fields().items())
-        return [
-            f"One private forward pass of {spec.label}",
-            f"L {spec.num_layers}, H {spec.num_heads}, d {spec.width}, T {spec.context_length}, "
-            f"V {spec.vocab_size}, final norm {spec.final_norm}; "
-            f"stack {self.stack}" + (f" with {changed}" if changed else ""),
-        ]
-
-    def _table(self) -> tuple[list[str], list[list[str]]]:
-        header = ["part", "GB", "%", "flights", "ct-pt products", "elementwise cts", "OTs (1e6)"]
-        rows = [self._row(kind, cost) for kind, cost in self.by_kind.items()]
-        return header, [*rows, self._row("total", self.total)]
-
-    def _row(self, name: str, cost: Cost) -> list[str]:
-        return [
-            name,
-            _gigabytes(cost.comm_bytes),
-            f"{100 * cost.comm_bytes / self.comm_bytes:.1f}",
-            f"{cost.flights:,}",
-            f"{cost.ct_pt_products:,}",
-            f"{cost.elementwise_ciphertexts:,.0f}",
-            f"{cost.ots / 1e6:,.1f}",
-        ]
-
-
-def _gigabytes(comm_bytes: float) -> str:
-    return f"{comm_bytes / 1e9:,.3f}"
+    def _timed(
+        self, network: str | NetworkProfile | None, compute: str | ComputeProfile
+    ) -> Latency | None:
+        return None if network is None else self.latency(network, compute)

@@ -13,14 +13,15 @@ from xml.etree import ElementTree
 import pytest
 
 from aero import mpc
-from aero.mpc.drawing import layers, stacked_bar
+from aero.mpc.drawing import layer_details, layer_groups, layers, stacked_bars
+from aero.mpc.report_pages import gigabytes
 
 REPORT = mpc.simulate("SM+LN+G", model="mini")
 
 
 def widths(svg: str, colourless: bool = False) -> list[float]:
-    """Widths of the rectangles in the order of drawing; their sum is the picture's width."""
-    root = ElementTree.fromstring(svg)
+    """Widths of the rectangles in the order of drawing, picture by picture."""
+    root = ElementTree.fromstring(f"<all>{svg}</all>")
     rectangles = root.iter("{http://www.w3.org/2000/svg}rect")
     return [
         float(r.attrib["width"])
@@ -29,18 +30,43 @@ def widths(svg: str, colourless: bool = False) -> list[float]:
     ]
 
 
-def test_the_bar_shows_every_part_at_its_share() -> None:
-    shown = widths(stacked_bar(REPORT))
+def test_bars_show_every_part_at_its_share() -> None:
+    shown = widths(stacked_bars({"": gigabytes(REPORT)}, "GB"))
     expected = [960 * c.comm_bytes / REPORT.comm_bytes for c in REPORT.by_kind.values()]
     assert shown == pytest.approx(expected, abs=0.01)
 
 
-def test_layers_are_as_wide_as_their_operations() -> None:
-    assert len(widths(layers(REPORT))) == len(REPORT.operations)
-    assert sum(widths(layers(REPORT))) == pytest.approx(960, abs=0.01 * len(REPORT.operations))
+def test_bars_side_by_side_share_one_scale() -> None:
+    shown = widths(stacked_bars({"long": {"QK": 3.0, "PV": 1.0}, "short": {"PV": 1.0}}, "GB"))
+    assert shown == pytest.approx([720, 240, 240])
+    assert stacked_bars({"nothing": {"QK": 0.0}}, "GB").count("<rect") == 1
+
+
+def test_layers_are_as_wide_as_their_parts_and_operations() -> None:
+    operations = len(REPORT.operations)
+    shown = widths(layers(REPORT))
+    # A row of parts and a row of operations.
+    assert sum(shown) == pytest.approx(2 * 960, abs=0.01 * 2 * operations)
+    assert operations < len(shown) <= 2 * operations
     grey = widths(layers(REPORT), colourless=True)
     assert len(grey) == 2 + len(REPORT.by_layer)
     assert sum(grey) == pytest.approx(2 * 960, abs=0.1)
+
+
+def test_layers_that_cost_the_same_are_drawn_and_listed_once() -> None:
+    pruned = mpc.simulate("SM+ScFuFFN_i2", model="mini")
+    assert [(name, first) for name, first, _ in layer_groups(pruned)] == [
+        ("layers 0-3, each", 0),
+        ("layers 4-5, each", 4),
+    ]
+    text = pruned.to_text()
+    assert "layers 0-3, each" in text
+    details = layer_details(pruned)
+    assert details.count("<svg") == 3
+    assert sum(widths(details)) == pytest.approx(3 * 2 * 960, abs=1)
+    rows = [line.split() for line in text.splitlines() if line.startswith(("outside", "layers"))]
+    outside, wide, narrow = (float(row[3]) for row in rows)
+    assert outside + 4 * wide + 2 * narrow == pytest.approx(pruned.comm_bytes / 1e9, abs=5e-3)
 
 
 def test_pages_load_nothing_and_have_table_and_pictures() -> None:
@@ -49,14 +75,34 @@ def test_pages_load_nothing_and_have_table_and_pictures() -> None:
     assert "<script" not in page
     assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
     assert all(f"<td>{kind}</td>" in page for kind in REPORT.by_kind)
-    assert REPORT._repr_html_() in page or page.count("<svg") == 2
-    assert REPORT._repr_html_().count("<svg") == 2
+    assert "seconds" not in page
+    # The bytes, all layers, what is outside them, and the one kind of layer.
+    assert page.count("<svg") == REPORT._repr_html_().count("<svg") == 4
+
+
+def test_pages_on_a_network_show_its_time() -> None:
+    timed = REPORT.to_html("lan-1gbps", "paper-testbed,threads=8")
+    assert timed.count("<svg") == 5
+    assert REPORT.latency("lan-1gbps", "paper-testbed,threads=8").to_text() in timed
+    assert "network lan-1gbps: no run confirms" in timed
+
+
+def test_tags_of_names_are_escaped(tmp_path: Path) -> None:
+    path = tmp_path / "tags.yaml"
+    path.write_text("{format: 1, name: '<b>&', base: spu-2024}")
+    report = mpc.simulate("SM", model="tiny", stack=path)
+    for text in (report.to_html(), report._repr_html_(), report.compare(REPORT).to_html()):
+        assert "<b>" not in text
+        assert "&lt;b&gt;&amp;" in text
 
 
 def test_csv_has_a_line_per_operation() -> None:
-    lines = list(csv.DictReader(io.StringIO(REPORT.to_csv())))
+    lines = list(csv.DictReader(io.StringIO(REPORT.to_csv("paper-testbed"))))
     assert len(lines) == len(REPORT.operations)
     assert sum(float(line["comm_bytes"]) for line in lines) == REPORT.comm_bytes
+    seconds = sum(float(line["seconds"]) for line in lines)
+    assert seconds == pytest.approx(REPORT.latency().seconds, rel=1e-12)
+    assert "seconds" not in REPORT.to_csv()
 
 
 def test_comparisons_have_every_part_of_either_and_add_up() -> None:
@@ -71,9 +117,32 @@ def test_comparisons_have_every_part_of_either_and_add_up() -> None:
     assert rows["act"]["ratio"] is None
     assert comparison.ratio == REPORT.comm_bytes / other.comm_bytes
     assert f"{comparison.ratio:.2f}" in comparison.to_text()
-    assert comparison._repr_html_().count("<tr>") == len(rows) + 1
+    assert (
+        comparison._repr_html_().count("<tr") == comparison.to_html().count("<tr") == len(rows) + 1
+    )
     assert len(comparison.to_csv().splitlines()) == len(rows) + 1
     json.dumps(comparison.to_dict())
+
+
+def test_comparisons_on_a_network_have_seconds() -> None:
+    other = mpc.simulate("SM+ScFuFFN", model="mini")
+    rows = {row["part"]: row for row in REPORT.compare(other).rows("lan-1gbps")}
+    for side, report in (("first", REPORT), ("second", other)):
+        parts = sum(row[f"{side}_seconds"] for part, row in rows.items() if part != "total")
+        assert parts == pytest.approx(report.latency("lan-1gbps").seconds, rel=1e-12)
+        assert rows["total"][f"{side}_seconds"] == report.latency("lan-1gbps").seconds
+    assert rows["act"]["second_seconds"] == 0
+    assert REPORT.compare(other).to_html("lan-1gbps").count("<svg") == 2
+
+
+def test_comparisons_name_what_differs() -> None:
+    sizes = {"model": "mini", "context_length": 64}
+    plain, changed = mpc.simulate("SM", **sizes), mpc.simulate("SM", **sizes, exp_squarings=5)
+    assert plain.compare(changed).names() == (
+        "SM, T 64, on spu-2024", "SM, T 64, on spu-2024 with exp_squarings=5"
+    )  # fmt: skip
+    wide = mpc.simulate("SM", **{**sizes, "vocab_size": 9})
+    assert plain.compare(wide).names()[1] == "SM, T 64, V 9, on spu-2024"
 
 
 def aero(*arguments: str) -> subprocess.CompletedProcess[str]:
