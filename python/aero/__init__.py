@@ -1,12 +1,15 @@
 """AERO: softmax-only language models with entropy-regularized attention.
 
-Importing `aero` imports neither torch nor the native libraries; each part loads on first use.
+Importing `aero` imports neither torch nor the native libraries; each part loads on first use, and
+what `transformers` has to know is registered once both are imported.
 """
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
+
+from aero._registration import register_with_transformers
 
 if TYPE_CHECKING:
     from aero.architecture import ArchitectureSpec as ArchitectureSpec
@@ -38,3 +41,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+register_with_transformers()

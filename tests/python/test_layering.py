@@ -32,6 +32,7 @@ SYSTEM_HEADERS = {"immintrin.h", "cpuid.h"}
 # Python room -> rooms of the package it may import.
 MAY_IMPORT = {
     "_library": {"_core"},
+    "_registration": set(),
     "atomic_files": set(),
     "architecture": {"_core"},
     "mpc": {"_core", "architecture"},

@@ -150,6 +150,11 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
         }
         for key in kwargs:
             _check_known(key)
+        if kwargs.get("output_attentions"):
+            raise ValueError(
+                "AeroConfig: output_attentions belongs to calls; outputs.entropies is always "
+                "there, and a call with output_attentions=True repeats it as outputs.attentions"
+            )
         self._check_values()
         if len(architecture) == len(_ARCHITECTURE_KEYS):
             spec = ArchitectureSpec.from_dict(architecture)

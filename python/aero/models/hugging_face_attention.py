@@ -1,17 +1,19 @@
-"""The attention operator for any `transformers` model, under the names aero and aero_entropy.
+"""The attention operator for any `transformers` decoder, under the names aero and aero_entropy.
 
 ``attn_implementation="aero"`` computes attention with the fused operator; ``"aero_entropy"`` also
 returns the row entropies [B, H, T] in place of attention weights, so that a call with
-``output_attentions=True`` finds them in ``outputs.attentions``.
+``output_attentions=True`` finds them in ``outputs.attentions``. What the operator does not compute
+is refused, with what to do instead.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import MODEL_MAPPING, AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
 from aero.nn import causal_attention
@@ -19,7 +21,15 @@ from aero.nn import causal_attention
 ATTENTION_NAMES = ("aero", "aero_entropy")
 
 # What some models hand over and this operator does not compute; None everywhere else.
-_UNSUPPORTED = ("head_mask", "position_bias", "s_aux", "sinks", "sliding_window", "softcap")
+_UNSUPPORTED = {
+    "head_mask": "a head mask",
+    "position_bias": "a position bias on the scores",
+    "s_aux": "attention sinks",
+    "sinks": "attention sinks",
+    "softcap": "a soft cap on the scores",
+}
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+_WAY_OUT = "keep attn_implementation='eager' or 'sdpa' for this model"
 
 
 def aero_entropy_attention_forward(
@@ -36,11 +46,12 @@ def aero_entropy_attention_forward(
     """Attention function of `transformers` that returns entropies as its second value.
 
     Args:
-        module: the calling layer; ``is_causal = False`` on it means every query sees every key.
+        module: the calling layer, causal self-attention.
         query: [B, H, T, D].
         key: [B, G, S, D], H a multiple of G.
         value: [B, G, S, D].
-        attention_mask: boolean, [B, 1, T, S], True where visible; None for plain causal attention.
+        attention_mask: boolean, [B, 1, T, S], True where visible, causality, padding and sliding
+            windows included; None for plain causal attention.
         scaling: of the scores, default ``1 / sqrt(D)``.
         dropout: must be 0.
         temperature: as in `aero.ops.attention_entropy`.
@@ -50,28 +61,14 @@ def aero_entropy_attention_forward(
         Output [B, T, H, D] and row entropies [B, H, T], nats, float32.
 
     Raises:
-        ValueError: dropout, an additive mask, a head mask, attention sinks, a sliding window or a
-            soft cap was asked for.
+        ValueError: encoder or cross attention, dropout, an additive mask, a head mask, a position
+            bias, attention sinks, a soft cap, a sliding window or packed sequences that no mask
+            says, values of another width than keys, or float8 tensors.
     """
-    name = type(module).__name__
-    if dropout:
-        raise ValueError(
-            f"aero attention: {name} asks for dropout {dropout}, which the operator does not "
-            "compute; set the model's attention dropout to 0 (GPT-2: attn_pdrop=0.0)"
-        )
-    for feature in _UNSUPPORTED:
-        if kwargs.get(feature) is not None:
-            raise ValueError(f"aero attention: {name} needs {feature}, which is not supported")
-    if attention_mask is not None and attention_mask.dtype != torch.bool:
-        raise ValueError(
-            "aero attention: attention_mask must be boolean (True where visible), got "
-            f"{attention_mask.dtype}"
-        )
-    is_causal = kwargs.get("is_causal")
-    if is_causal is None:
-        is_causal = getattr(module, "is_causal", True)
-    if attention_mask is None and not is_causal:
-        attention_mask = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=query.device)
+    _check_layer(module, dropout, kwargs)
+    _check_tensors(module, query, key, value, attention_mask)
+    if attention_mask is None:
+        _check_needs_no_mask(module, key.shape[2], kwargs)
     output, entropy = causal_attention(
         query, key, value, mask=attention_mask, temperature=temperature, scale=scaling
     )
@@ -89,4 +86,92 @@ def register_attention() -> None:
     AttentionInterface.register("aero", aero_attention_forward)
     AttentionInterface.register("aero_entropy", aero_entropy_attention_forward)
     for name in ATTENTION_NAMES:
-        AttentionMaskInterface.register(name, sdpa_mask)
+        AttentionMaskInterface.register(name, _boolean_mask)
+
+
+def computes_own_attention(model_class: type) -> bool:
+    """Whether a `transformers` model class ignores `attn_implementation`, as BLOOM and MPT do."""
+    return not model_class._can_set_attn_implementation()  # type: ignore[attr-defined]
+
+
+def refuse_own_attention(operation: str, model_class: type) -> None:
+    """Raises the error for a model class of which `computes_own_attention` is true."""
+    raise ValueError(
+        f"{operation}: {model_class.__name__} computes attention with code of its own and would "
+        "ignore attn_implementation='aero'; keep attn_implementation='eager', or take a model that "
+        "uses transformers.AttentionInterface (GPT-2, GPT-NeoX, Llama, Mistral, Qwen2, OPT, ...)"
+    )
+
+
+def _boolean_mask(*args: Any, **kwargs: Any) -> Tensor | None:
+    # Models with attention of their own still ask for a mask here, and would add True as 1 to
+    # their scores. A compiled graph cannot read sources; it is traced after an eager call.
+    if not torch.compiler.is_compiling() and "config" in kwargs:
+        config_class: Any = type(kwargs["config"])
+        _check_configuration(config_class)
+    mask: Tensor | None = sdpa_mask(*args, **kwargs)
+    return mask
+
+
+@cache
+def _check_configuration(config_class: Any) -> None:
+    model_class: Any = MODEL_MAPPING.get(config_class, None)
+    if isinstance(model_class, type) and computes_own_attention(model_class):
+        refuse_own_attention("aero attention", model_class)
+
+
+def _refuse(module: nn.Module, what: str, way_out: str = _WAY_OUT) -> None:
+    raise ValueError(f"aero attention: {type(module).__name__} {what}; {way_out}")
+
+
+def _check_layer(module: nn.Module, dropout: float, kwargs: dict[str, Any]) -> None:
+    if dropout:
+        _refuse(
+            module,
+            f"asks for dropout {dropout} of attention weights, which the operator never forms",
+            "set the model's attention dropout to 0 (GPT-2: attn_pdrop=0.0, others: "
+            "attention_dropout=0.0)",
+        )
+    is_causal = kwargs.get("is_causal")
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+    if getattr(module, "is_cross_attention", False) or not is_causal:
+        _refuse(module, "is encoder or cross attention, and this is causal self-attention")
+    for feature, name in _UNSUPPORTED.items():
+        if kwargs.get(feature) is not None:
+            _refuse(module, f"needs {name} ({feature}), which is not supported")
+
+
+def _check_tensors(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
+) -> None:
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if tensor.dtype not in _DTYPES:
+            _refuse(
+                module,
+                f"passes {name} as {tensor.dtype}",
+                "compute in float32, bfloat16 or float16, such as model.to(torch.bfloat16); "
+                "float8 is for stored weights",
+            )
+    if value.shape[-1] != query.shape[-1]:
+        _refuse(module, f"has values of width {value.shape[-1]}, keys of {query.shape[-1]}")
+    if mask is not None and mask.dtype != torch.bool:
+        _refuse(
+            module,
+            f"got an attention_mask of {mask.dtype}",
+            "pass [B, S] with 0 for padding, or a boolean [B, 1, T, S], True where visible",
+        )
+
+
+def _check_needs_no_mask(module: nn.Module, num_keys: int, kwargs: dict[str, Any]) -> None:
+    """Refuses what would have to be in the mask and is not, as there is none."""
+    window = kwargs.get("sliding_window")
+    if window is not None and num_keys > window:
+        _refuse(module, f"has a sliding window of {window} over {num_keys} keys and no mask for it")
+    starts = kwargs.get("cu_seq_lens_q")
+    if starts is not None and len(starts) > 2:
+        _refuse(
+            module,
+            "got packed sequences as cu_seq_lens_q without a mask",
+            "pass position_ids that start anew in every sequence, and no cu_seq_lens",
+        )

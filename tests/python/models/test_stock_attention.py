@@ -1,0 +1,244 @@
+"""`attn_implementation="aero"` and `"aero_entropy"` on models as `transformers` ships them."""
+
+import math
+
+import pytest
+import torch
+from transformers import DynamicCache
+
+from .stock_models import CONFIGS, stock_model
+
+T = 11
+NAMES = list(CONFIGS)
+UNIT_ROUNDOFF = 2.0**-24
+# For tests of what does not depend on the kind of attention.
+SOME = ["gpt2", "llama-grouped"]
+
+
+def tokens(batch=2, length=T, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(1, 16, (batch, length), generator=generator)
+
+
+def padding(side, length=T):
+    mask = torch.ones(2, length, dtype=torch.long)
+    columns = slice(0, 4) if side == "left" else slice(-4, None)
+    mask[1, columns] = 0
+    return mask
+
+
+def positions(mask):
+    return (mask.cumsum(-1) - 1).clamp(min=0)
+
+
+def entropies_of(weights):
+    weights = weights.double()
+    return -torch.xlogy(weights, weights).sum(dim=-1)
+
+
+def assert_as_exact_as_eager(name, rows=slice(None), **arguments):
+    """Logits within four times eager's own rounding error, measured against float64.
+
+    Both compute the same sums in another order, so their errors have one distribution; four is
+    room for the spread of the largest of some hundred errors.
+    """
+    with torch.no_grad():
+        exact = stock_model(name, "sdpa", torch.float64)(**arguments).logits[rows]
+        eager = stock_model(name, "eager")(**arguments).logits[rows]
+        ours = stock_model(name, "aero")(**arguments).logits[rows]
+    floor = UNIT_ROUNDOFF * exact.abs().max()
+    allowed = 4 * max((eager - exact).abs().max(), floor)
+    assert (ours - exact).abs().max() <= allowed
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_are_as_exact_as_eagers(name):
+    assert_as_exact_as_eager(name, input_ids=tokens())
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_of_padded_batches_are_as_exact_as_eagers(name, side):
+    mask = padding(side)
+    assert_as_exact_as_eager(
+        name,
+        mask.bool(),
+        input_ids=tokens(),
+        attention_mask=mask,
+        position_ids=positions(mask),
+    )
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_packed_sequences_do_not_see_each_other(name):
+    # `transformers` looks for packed sequences only where no cache is filled.
+    packed = {
+        "position_ids": torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5]]),
+        "use_cache": False,
+    }
+    assert_as_exact_as_eager(name, input_ids=tokens(1), **packed)
+    with torch.no_grad():
+        model, ids = stock_model(name, "aero", torch.float64), tokens(1)
+        joined = model(ids, **packed).logits
+        alone = model(ids[:, 5:]).logits
+    torch.testing.assert_close(joined[:, 5:], alone)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_entropies_are_those_of_eagers_weights(name):
+    mask = padding("left")
+    arguments = {"attention_mask": mask, "position_ids": positions(mask)}
+    with torch.no_grad():
+        eager = stock_model(name, "eager")(tokens(), output_attentions=True, **arguments)
+        ours = stock_model(name, "aero_entropy")(tokens(), output_attentions=True, **arguments)
+        plain = stock_model(name, "aero")(tokens(), output_attentions=True, **arguments)
+    assert not plain.attentions
+    assert len(ours.attentions) == 2
+    # d(-sum p ln p) <= sum |ln p + 1| |dp|, with weights off by some 32 rounding errors of scores
+    # up to 10.
+    allowed = 320 * UNIT_ROUNDOFF * (1 + math.log(T))
+    rows = mask.bool()[:, None].expand(2, 4, T)
+    for entropy, weights in zip(ours.attentions, eager.attentions, strict=True):
+        assert entropy.dtype == torch.float32
+        difference = (entropy - entropies_of(weights))[rows].abs().max()
+        assert difference <= allowed
+        assert entropy.isfinite().all()
+
+
+def test_a_window_is_seen_in_the_entropies():
+    model = stock_model("mistral-window", "aero_entropy")
+    with torch.no_grad():
+        for layer in model(tokens(), output_attentions=True).attentions:
+            assert (layer <= math.log(4) * (1 + 8 * UNIT_ROUNDOFF)).all()
+
+
+GENERATIONS = {
+    "dynamic cache": {},
+    "no cache": {"use_cache": False},
+    "static cache": {"cache_implementation": "static", "disable_compile": True},
+    "chunked prefill": {"prefill_chunk_size": 4},
+    "beam search": {"num_beams": 3},
+}
+
+
+@pytest.mark.parametrize("padded", [False, True], ids=["whole", "left-padded"])
+@pytest.mark.parametrize("way", GENERATIONS)
+@pytest.mark.parametrize("name", ["gpt2", "gpt-neox", "llama-grouped", "mistral-window"])
+def test_generation_gives_eagers_tokens(name, way, padded):
+    # In float32: with a float64 mask eager's float32 softmax makes NaN of rows that see nothing.
+    arguments = {"max_new_tokens": 6, "do_sample": False, **GENERATIONS[way]}
+    arguments["attention_mask"] = padding("left") if padded else torch.ones(2, T, dtype=torch.long)
+    made = [
+        stock_model(name, implementation).generate(tokens(), **arguments)
+        for implementation in ("eager", "aero")
+    ]
+    assert made[0].shape == (2, T + 6)
+    assert torch.equal(*made)
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_assisted_generation_gives_eagers_tokens(name):
+    made = []
+    for implementation in ("eager", "aero_entropy"):
+        model = stock_model(name, implementation, torch.float64)
+        draft = stock_model(name, implementation, torch.float64, num_hidden_layers=1)
+        made.append(
+            model.generate(tokens(1), assistant_model=draft, max_new_tokens=8, do_sample=False)
+        )
+    assert torch.equal(*made)
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_entropies_of_every_generated_token_come_along(name):
+    model = stock_model(name, "aero_entropy")
+    made = model.generate(
+        tokens(1), max_new_tokens=3, output_attentions=True, return_dict_in_generate=True
+    )
+    with torch.no_grad():
+        whole = model(made.sequences[:, :-1], output_attentions=True).attentions
+    shapes = [tuple(layer.shape) for step in made.attentions for layer in step]
+    assert shapes == [(1, 4, T)] * 2 + [(1, 4, 1)] * 4
+    for index, layer in enumerate(whole):
+        joined = torch.cat([step[index] for step in made.attentions], dim=-1)
+        torch.testing.assert_close(joined, layer)
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_a_chunk_after_a_cache_equals_the_whole(name):
+    model, ids = stock_model(name, "aero", torch.float64), tokens()
+    cache = DynamicCache(config=model.config)
+    with torch.no_grad():
+        whole = model(ids).logits
+        parts = [model(part, past_key_values=cache).logits for part in ids.split([4, 1, 6], dim=1)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole)
+
+
+def gradients(model, **arguments):
+    model.train()
+    output = model(tokens(), labels=tokens(), output_attentions=True, use_cache=False, **arguments)
+    loss = output.loss + sum(layer.square().mean() for layer in output.attentions)
+    loss.backward()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_gradients_of_entropies_are_those_of_eagers_weights(name):
+    ours = gradients(stock_model(name, "aero_entropy", torch.float64))
+    model = stock_model(name, "eager", torch.float64).train()
+    output = model(tokens(), labels=tokens(), output_attentions=True)
+    loss = output.loss
+    for weights in output.attentions:
+        # xlogy has no gradient at the masked zeros.
+        loss = loss + (-(weights * weights.clamp(min=1e-300).log()).sum(-1)).square().mean()
+    loss.backward()
+    # Llama's eager softmax is in float32 whatever the model's dtype.
+    allowed = {"gpt2": 1e-10, "llama-grouped": 1e-5}[name]
+    for ours_of_it, parameter in zip(ours, model.parameters(), strict=True):
+        scale = parameter.grad.abs().max()
+        assert (ours_of_it - parameter.grad).abs().max() <= allowed * scale
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_gradient_checkpointing_changes_no_gradient(name):
+    expected = gradients(stock_model(name, "aero_entropy"))
+    model = stock_model(name, "aero_entropy")
+    model.gradient_checkpointing_enable()
+    for got, wanted in zip(gradients(model), expected, strict=True):
+        assert torch.equal(got, wanted)
+
+
+@pytest.mark.parametrize("use_cache", [False, True])
+@pytest.mark.parametrize("padded", [False, True], ids=["whole", "left-padded"])
+def test_compiled_models_equal_eager_ones(padded, use_cache):
+    model = stock_model("gpt2", "aero_entropy")
+    arguments = {"output_attentions": True, "use_cache": use_cache}
+    if padded:
+        mask = padding("left")
+        arguments |= {"attention_mask": mask, "position_ids": positions(mask)}
+    with torch.no_grad():
+        # The first call installs hooks under a lock, which no graph can hold.
+        expected = model(tokens(), **arguments)
+        torch.compiler.reset()
+        compiled = torch.compile(model, backend="aot_eager", fullgraph=not use_cache)
+        got = compiled(tokens(), **arguments)
+    rows = padding("left").bool() if padded else slice(None)
+    torch.testing.assert_close(got.logits[rows], expected.logits[rows])
+    torch.testing.assert_close(got.attentions, expected.attentions)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_autocast_is_as_exact_as_eagers(name):
+    with torch.no_grad():
+        exact = stock_model(name, "sdpa", torch.float64)(tokens()).logits
+        with torch.autocast("cpu", torch.bfloat16):
+            eager = stock_model(name, "eager")(tokens()).logits
+            output = stock_model(name, "aero_entropy")(tokens(), output_attentions=True)
+    assert output.attentions[0].dtype == torch.float32
+    # Mean errors: of two thousand roundings to 8 bits the largest is mostly luck.
+    assert (output.logits - exact).abs().mean() <= 1.5 * (eager - exact).abs().mean()
+
+
+def test_the_implementation_changes_at_run_time():
+    model = stock_model("gpt2", "sdpa")
+    model.set_attn_implementation("aero_entropy")
+    assert len(model(tokens(), output_attentions=True).attentions) == 2
