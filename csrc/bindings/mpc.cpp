@@ -127,7 +127,8 @@ const std::map<std::string, Protocol>& protocols() {
        {3, [](const Stack& stack,
               const Sizes& s) { return mpc::embedding(stack, {s[0], s[1], s[2]}); }}},
       {"plaintext_product",
-       {3, [](const Stack&, const Sizes& s) { return mpc::plaintext_product(matmul_shape(s)); }}},
+       {3, [](const Stack& stack,
+              const Sizes& s) { return mpc::plaintext_product(stack, matmul_shape(s)); }}},
       {"matmul",
        {3,
         [](const Stack& stack, const Sizes& s) {

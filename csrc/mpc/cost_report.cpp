@@ -42,6 +42,8 @@ std::vector<std::string> unchecked_operations(const spec::ArchitectureSpec& spec
   note(stack.exp_ring_bits == RingBits::k32, "softmax: exp in Z_2^32 is derived, no stack runs it");
   note(stack.static_max, "softmax: a static bound instead of the maximum is derived, not measured");
   note(stack.causal_skip, "QK, softmax, PV: skipping masked scores is derived, not measured");
+  note(stack.cheapest_layouts,
+       "products: blocks and padding chosen by bytes are derived; SPU chooses by rules of its own");
   note(stack.fill_ciphertexts,
        "products: cutting vectors at whole ciphertexts is derived from the parts of SPU's own "
        "protocols; no stack does it");

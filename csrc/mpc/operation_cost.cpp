@@ -1,6 +1,7 @@
 #include "csrc/mpc/operation_cost.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 #include <variant>
 
@@ -16,19 +17,17 @@ std::int64_t result_elements(const MatmulShape& shape) {
   return element_count({shape.rows, shape.columns}, "matrix product");
 }
 
-// One head's product of a T x T triangle in `strips` strips of rows, alike up to one row, each over
-// the columns that its last row sees, all strips at once. Results above the diagonal are not
+// One head's product of a T x T triangle in strips of `height` rows, the last one shorter, each
+// over the columns that its last row sees, all strips at once. Results above the diagonal are not
 // truncated.
-Cost strips_of_triangle(const Stack& stack, const HeadProduct& product, std::int64_t strips) {
+Cost strips_of_triangle(const Stack& stack, const HeadProduct& product, std::int64_t height) {
   const auto [rows, inner, columns] = product.shape;
   Cost cost;
-  std::int64_t above = 0;  // rows of the strips before
-  for (std::int64_t strip = 1; strip <= strips; ++strip) {
-    const std::int64_t seen = rows * strip / strips;
-    const std::int64_t height = seen - std::exchange(above, seen);
+  for (std::int64_t above = 0; above < rows; above += height) {
+    const std::int64_t seen = std::min(above + height, rows);
     const MatmulShape shape = product.triangle == Triangle::kResult
-                                  ? MatmulShape{height, inner, seen}
-                                  : MatmulShape{height, seen, columns};
+                                  ? MatmulShape{seen - above, inner, seen}
+                                  : MatmulShape{seen - above, seen, columns};
     const Cost one = matmul(stack, shape, RightFactor::kShared);
     cost = with_flights(cost + one, std::max(cost.flights, one.flights));
   }
@@ -38,14 +37,17 @@ Cost strips_of_triangle(const Stack& stack, const HeadProduct& product, std::int
 }
 
 // One head's strips cost whole ciphertexts each, so few of them, or the full square, can be
-// cheapest.
+// cheapest. Of one height more rows never cost less, hence heights that do not depend on the number
+// of rows: powers of two, of which eight strips at most are looked at.
 Cost head_cost(const Stack& stack, const HeadProduct& product) {
   Cost best = matmul(stack, product.shape, RightFactor::kShared) +
               truncation(result_elements(product.shape));
   if (product.triangle == Triangle::kNone) return best;
-  for (const std::int64_t strips : {2, 4, 8}) {
-    if (product.shape.rows < strips) continue;
-    const Cost cost = strips_of_triangle(stack, product, strips);
+  constexpr std::int64_t kMaxStrips = 8;
+  const std::int64_t rows = product.shape.rows;
+  const auto lowest = static_cast<std::uint64_t>((rows + kMaxStrips - 1) / kMaxStrips);
+  for (auto height = static_cast<std::int64_t>(std::bit_ceil(lowest)); height < rows; height *= 2) {
+    const Cost cost = strips_of_triangle(stack, product, height);
     if (cost.comm_bytes() < best.comm_bytes()) best = cost;
   }
   return best;

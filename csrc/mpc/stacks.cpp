@@ -50,6 +50,7 @@ constexpr std::array kFields{
     Field{"exp_ring_bits", &Stack::exp_ring_bits},
     Field{"static_max", &Stack::static_max},
     Field{"secret_temperature", &Stack::secret_temperature},
+    Field{"cheapest_layouts", &Stack::cheapest_layouts},
     Field{"fill_ciphertexts", &Stack::fill_ciphertexts},
     Field{"pack_triangle", &Stack::pack_triangle},
     Field{"fold_score_scale", &Stack::fold_score_scale},
@@ -93,7 +94,8 @@ constexpr Stack kOptimized{.mul_share = true,
                            .batch_heads = true,
                            .client_one_hot = true,
                            .causal_skip = true,
-                           .absorb_ffn = AbsorbFfn::kWhereLegal};
+                           .absorb_ffn = AbsorbFfn::kWhereLegal,
+                           .cheapest_layouts = true};
 
 // Only the next token's logits are computed.
 constexpr Stack optimized_generation() {

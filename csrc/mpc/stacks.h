@@ -47,6 +47,7 @@ struct Stack {
   RingBits exp_ring_bits = RingBits::k64;  // exp's squarings in Z_2^32 have 12 fraction bits
   bool static_max = false;                 // a static bound replaces the maximum of each row
   bool secret_temperature = false;         // t in R^{H x T} is multiplied in secret, else public
+  bool cheapest_layouts = false;           // blocks and padding by bytes, not by SPU's rules
   bool fill_ciphertexts = false;      // vectors are cut at whole ciphertexts, the rest is a triple
   bool pack_triangle = false;         // responses of Q K^T hold live scores only; with causal_skip
   bool fold_score_scale = false;      // 1/sqrt(d_k) is multiplied into W_Q before inference

@@ -161,7 +161,8 @@ Cost layer_norm(const Stack& stack, std::int64_t rows, std::int64_t width) {
 
 Cost embedding(const Stack& stack, const EmbeddingShape& shape) {
   // One product of the client's rows with the table, in one piece whatever the tile limit.
-  if (stack.client_one_hot) return plaintext_product({shape.tokens, shape.vocab_size, shape.width});
+  if (stack.client_one_hot)
+    return plaintext_product(stack, {shape.tokens, shape.vocab_size, shape.width});
   // Stock SPU one token at a time: compare with every index, then multiply the one-hot row.
   const Cost token = parallel(equality(1, stack.one_hot_bits) + bit_to_arithmetic(1),
                               static_cast<double>(shape.vocab_size)) +

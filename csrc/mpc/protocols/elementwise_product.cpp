@@ -84,8 +84,6 @@ Cost private_product(const Stack& stack, std::int64_t elements, Ring ring) {
 Cost product(const Stack& stack, std::int64_t elements, Ring ring) {
   const auto [up, down] = wire_bytes(stack);
   const double primes = num_primes(stack, ring);
-  if (elements < (stack.mul_share ? 2 * kSlots : kSlots))
-    return cached_triples(stack, elements, ring);
   const auto whole = [&, up = up, down = down](double count) {
     // simd_mul_prot.cc, MulShare: both factors' shares go up, one response comes down.
     if (stack.mul_share)
@@ -93,7 +91,14 @@ Cost product(const Stack& stack, std::int64_t elements, Ring ring) {
     return shared_evenly(2 * primes * count * (up + down), 2, 2 * primes * count);
   };
   if (stack.fill_ciphertexts) return filled(stack, elements, ring, whole);
-  return whole(stack.mul_share ? halved_blocks(elements) : blocks(elements));
+  const Cost triples = cached_triples(stack, elements, ring);
+  const Cost padded = whole(stack.mul_share ? halved_blocks(elements) : blocks(elements));
+  // Just below its threshold SPU's triples cost more than the whole ciphertexts above it; filled up
+  // with zeros a short vector can have those.
+  const bool takes_triples = stack.cheapest_layouts
+                                 ? triples.comm_bytes() <= padded.comm_bytes()
+                                 : elements < (stack.mul_share ? 2 * kSlots : kSlots);
+  return takes_triples ? triples : padded;
 }
 
 Cost square(const Stack& stack, std::int64_t elements, Ring ring) {

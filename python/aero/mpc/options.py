@@ -161,6 +161,15 @@ _OPTIONS = (
         "nobody",
     ),
     Option(
+        "cheapest_layouts",
+        {"cheapest_layouts": True},
+        "blocks of matrix products and padding of short vectors chosen by the bytes they send",
+        "none; SPU weighs automorphisms and products besides and has a threshold for triples",
+        "no",
+        "nobody; a change of SPU's planner",
+        listed=False,
+    ),
+    Option(
         "fill_ciphertexts",
         {"fill_ciphertexts": True},
         "vectors cut at whole ciphertexts, what is left over as cached triples",

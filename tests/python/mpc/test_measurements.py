@@ -123,7 +123,7 @@ def test_the_papers_factor_depends_on_the_stack() -> None:
 def test_fewer_heads_cost_fewer_bytes(
     label: str, num_heads: int, stack: str, gigabytes: float
 ) -> None:
-    report = mpc.simulate(label, num_heads=num_heads, stack=stack)
+    report = mpc.simulate(label, num_heads=num_heads, stack=stack, cheapest_layouts=False)
     assert round(report.comm_bytes / 1e9, 2) == gigabytes
 
 

@@ -57,7 +57,7 @@ TEST(LayerNorm, WithPrivateGainTakesOneOleInsteadOfAProduct) {
 
 TEST(Embedding, OfAClientRowIsOneProductInOnePiece) {
   const Stack stack{.client_one_hot = true};
-  EXPECT_EQ(embedding(stack, {128, 50257, 768}), plaintext_product({128, 50257, 768}));
+  EXPECT_EQ(embedding(stack, {128, 50257, 768}), plaintext_product(stack, {128, 50257, 768}));
 }
 
 TEST(Embedding, InStockSpuRunsTokenByToken) {

@@ -1,0 +1,53 @@
+// How a matrix product is cut into polynomials: SPU `libspu/mpc/cheetah/arith/matmat_prot.cc`
+// (blocks) and `packlwes.cc` (packed responses), and a choice of this project.
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstdint>
+
+namespace aero::mpc {
+
+inline constexpr std::int64_t kPolynomialDegree = 8192;
+
+// Bytes of one ciphertext on the wire, measured: up seeded (one polynomial, primes of 59, 55 and 49
+// bits), down two polynomials over the primes of 59 and 55 bits.
+inline constexpr double kUpBytes = 184957;
+inline constexpr double kDownBytes = 254358;
+
+// rows x inner times inner x columns.
+struct MatmulShape {
+  std::int64_t rows = 0;
+  std::int64_t inner = 0;
+  std::int64_t columns = 0;
+
+  auto operator<=>(const MatmulShape&) const = default;
+};
+
+// Throws std::invalid_argument where a factor or the result has more than 2^53 elements.
+void check_sizes(const MatmulShape& shape);
+
+// The cut itself.
+struct MatmulPlan {
+  std::array<std::int64_t, 3> block{};       // rows, inner and columns of one polynomial
+  std::array<std::int64_t, 3> num_blocks{};  // of them along each dimension
+  std::int64_t responses = 0;                // ciphertexts sent back
+  std::int64_t automorphisms = 0;            // spent on packing the responses
+
+  // Of the factor with fewer polynomials, which travels encrypted.
+  std::int64_t encryptions() const;
+  double comm_bytes() const;
+};
+
+// kSpu: by the weight that SPU minimises, which is not what it sends. kFewestBytes: what is sent,
+// over all blocks SPU chooses from and over blocks wider than the product, filled up with zeros.
+// The latter never costs more bytes than the former, nor fewer for a larger product: with any one
+// block no count falls when a dimension grows, and a block that fits a larger product also fits a
+// smaller one.
+enum class BlockChoice : std::uint8_t { kSpu, kFewestBytes };
+
+// Searches the best block (a fraction of a millisecond the first time; kept per thread); checks
+// the sizes.
+MatmulPlan plan_matmul(const MatmulShape& shape, BlockChoice choice = BlockChoice::kSpu);
+
+}  // namespace aero::mpc

@@ -1,0 +1,112 @@
+#include "csrc/mpc/protocols/matmul_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <stdexcept>
+
+namespace aero::mpc {
+namespace {
+
+using Block = std::array<std::int64_t, 3>;
+
+double fewest_bytes(const MatmulShape& shape) {
+  return plan_matmul(shape, BlockChoice::kFewestBytes).comm_bytes();
+}
+
+TEST(MatmulPlan, FindsTheBlocksOfSpu) {
+  EXPECT_EQ(plan_matmul({128, 768, 768}).block, (Block{128, 64, 1}));
+  EXPECT_EQ(plan_matmul({128, 64, 128}).block, (Block{128, 64, 1}));
+  EXPECT_EQ(plan_matmul({128, 128, 64}).block, (Block{1, 128, 64}));
+}
+
+TEST(MatmulPlan, BlocksFitIntoAPolynomialAndCoverTheProduct) {
+  for (const MatmulShape& shape : {MatmulShape{1, 1, 1}, MatmulShape{7, 13, 97},
+                                   MatmulShape{10007, 3, 2}, MatmulShape{1, 9001, 5}}) {
+    for (const BlockChoice choice : {BlockChoice::kSpu, BlockChoice::kFewestBytes}) {
+      const MatmulPlan plan = plan_matmul(shape, choice);
+      EXPECT_LE(plan.block[0] * plan.block[1] * plan.block[2], 8192);
+      EXPECT_GE(plan.block[0] * plan.num_blocks[0], shape.rows);
+      EXPECT_GE(plan.block[1] * plan.num_blocks[1], shape.inner);
+      EXPECT_GE(plan.block[2] * plan.num_blocks[2], shape.columns);
+      EXPECT_GE(plan.responses, 1);
+    }
+  }
+}
+
+TEST(MatmulPlan, OneByOneIsOneCiphertextEachWay) {
+  const MatmulPlan plan = plan_matmul({1, 1, 1});
+  EXPECT_EQ(plan.responses, 1);
+  EXPECT_EQ(plan.automorphisms, 0);
+}
+
+// Sizes in which the polynomial's 8192 coefficients are filled well, badly and not at all.
+MatmulShape random_shape(std::mt19937& generator) {
+  const auto size = [&] {
+    const double exponent = std::uniform_real_distribution<double>(0, 11)(generator);
+    return static_cast<std::int64_t>(std::exp2(exponent));
+  };
+  return {size(), size(), size()};
+}
+
+TEST(FewestBytes, AreNeverMoreThanSpuSends) {
+  std::mt19937 generator(1);
+  for (int i = 0; i < 2000; ++i) {
+    const MatmulShape shape = random_shape(generator);
+    EXPECT_LE(fewest_bytes(shape), plan_matmul(shape).comm_bytes())
+        << shape.rows << 'x' << shape.inner << 'x' << shape.columns;
+  }
+  // 100 rows do not divide 8192 coefficients, and SPU's blocks are no larger than the product.
+  EXPECT_LT(fewest_bytes({100, 768, 768}), 0.91 * plan_matmul({100, 768, 768}).comm_bytes());
+}
+
+TEST(FewestBytes, NeverFallWhenAProductGrows) {
+  std::mt19937 generator(2);
+  for (int i = 0; i < 2000; ++i) {
+    const MatmulShape shape = random_shape(generator);
+    MatmulShape larger = shape;
+    const std::array<std::int64_t*, 3> sizes = {&larger.rows, &larger.inner, &larger.columns};
+    *sizes[static_cast<std::size_t>(i % 3)] += 1 + i % 7;
+    EXPECT_LE(fewest_bytes(shape), fewest_bytes(larger))
+        << shape.rows << 'x' << shape.inner << 'x' << shape.columns;
+  }
+}
+
+// What SPU's weight wastes: 125 words of a row take three blocks, 128 take one.
+TEST(FewestBytes, DoNotShareTheStepsOfSpusWeight) {
+  EXPECT_GT(plan_matmul({1, 125, 119}).comm_bytes(), plan_matmul({1, 128, 119}).comm_bytes());
+  EXPECT_LE(fewest_bytes({1, 125, 119}), fewest_bytes({1, 128, 119}));
+}
+
+TEST(FewestBytes, AreTheLeastOfAllBlocksTriedOneByOne) {
+  for (const MatmulShape& shape :
+       {MatmulShape{3, 27300, 2}, MatmulShape{100, 64, 100}, MatmulShape{7, 13, 97}}) {
+    double least = plan_matmul(shape).comm_bytes();
+    for (std::int64_t d0 = 1; d0 <= shape.rows; ++d0)
+      for (std::int64_t d1 = 1; d0 * d1 <= kPolynomialDegree; ++d1)
+        for (std::int64_t d2 = 1; d2 <= shape.columns && d0 * d1 * d2 <= kPolynomialDegree; ++d2) {
+          const auto up = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
+          const std::int64_t b0 = up(shape.rows, d0), b1 = up(shape.inner, d1),
+                             b2 = up(shape.columns, d2);
+          const bool packs = (d1 & (d1 - 1)) == 0;
+          const std::int64_t responses = packs ? up(b0 * b2, d1) : b0 * b2;
+          least = std::min(least, static_cast<double>(std::min(b0, b2) * b1) * kUpBytes +
+                                      static_cast<double>(responses) * kDownBytes);
+        }
+    EXPECT_EQ(fewest_bytes(shape), least);
+  }
+}
+
+TEST(MatmulPlan, RefusesSizesThatCannotBeCounted) {
+  const std::int64_t huge = std::int64_t{1} << 40;
+  for (const BlockChoice choice : {BlockChoice::kSpu, BlockChoice::kFewestBytes})
+    EXPECT_THROW(plan_matmul({huge, 1, huge}, choice), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace aero::mpc
