@@ -21,6 +21,7 @@ _EXPORTS = {
     "AeroConfig": "aero.models",
     "AeroForCausalLM": "aero.models",
     "ArchitectureSpec": "aero.architecture",
+    "entropies": "aero.models",
     "fold_norm": "aero.conversion",
 }
 _SUBMODULES = (

@@ -40,7 +40,7 @@ MAY_IMPORT = {
     "analysis": {"atomic_files"},
     "ops": {"_core", "_library"},
     "nn": {"ops", "architecture"},
-    "models": {"ops", "nn", "architecture", "fixed_point"},
+    "models": {"ops", "nn", "architecture", "fixed_point", "analysis"},
     "conversion": {"models", "nn", "mpc", "architecture"},
     "report": {"architecture", "mpc", "analysis", "atomic_files"},
     "train": {"models", "analysis", "report", "architecture", "atomic_files", "fixed_point"},

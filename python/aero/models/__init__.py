@@ -13,6 +13,7 @@ from aero.models.hugging_face_attention import (
 )
 from aero.models.outputs import AeroCausalLMOutput, AeroModelOutput
 from aero.models.parameter_groups import decay_parameter_names
+from aero.models.row_entropies import RowEntropies, entropies
 
 register_attention()
 AutoConfig.register("aero", AeroConfig, exist_ok=True)
@@ -27,8 +28,10 @@ __all__ = [
     "AeroModelOutput",
     "AeroPreTrainedModel",
     "FixedPointForCausalLM",
+    "RowEntropies",
     "aero_attention_forward",
     "aero_entropy_attention_forward",
     "decay_parameter_names",
+    "entropies",
     "register_attention",
 ]

@@ -1,0 +1,184 @@
+"""Attention entropies of any decoder that `transformers` or this library builds.
+
+Letters: L layers, B batch, H heads, T tokens.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from aero.analysis import EntropySummary, layerwise_mean, summarize_entropies
+from aero.models.causal_lm import AeroForCausalLM
+from aero.models.hugging_face_attention import computes_own_attention, refuse_own_attention
+
+
+@dataclass(frozen=True, eq=False)
+class RowEntropies:
+    """What `entropies` found; printed, a line per layer.
+
+    Attributes:
+        layers: L tensors [B, H, T], nats, float32; NaN in rows of padding.
+        row_mask: [B, T], False for rows of padding.
+        visible_keys: [B, T], how many keys each row sees.
+        temperatures: of AERO networks that have them, L arrays [H, T]; else None.
+        thresholds: learned, of networks that have them, [L, H], fractions; else None.
+    """
+
+    layers: tuple[Tensor, ...]
+    row_mask: Tensor
+    visible_keys: Tensor
+    temperatures: list[Any] | None = None
+    thresholds: Any = None
+
+    def summary(self, *, context_length: int | None = None) -> EntropySummary:
+        """Statistics without the padding: heads, layers, positions, collapse and overload.
+
+        Args:
+            context_length: T of the reference log T; default: the T of this batch.
+        """
+        return summarize_entropies(
+            np.stack([layer.cpu().numpy() for layer in self.layers]),
+            row_mask=self.row_mask.cpu().numpy(),
+            visible_keys=self.visible_keys.cpu().numpy(),
+            context_length=context_length,
+            temperatures=self.temperatures,
+            thresholds=self.thresholds,
+        )
+
+    def __str__(self) -> str:
+        heads = self.summary().head_entropy
+        lines = [
+            f"layer {index}: mean {mean:.3f} nats, heads {row.min():.3f} to {row.max():.3f}"
+            for index, (mean, row) in enumerate(zip(layerwise_mean(heads), heads, strict=True))
+        ]
+        return "\n".join(lines)
+
+
+def entropies(model: nn.Module, batch: Tensor | Mapping[str, Any]) -> RowEntropies:
+    """Attention entropies of a model on a batch, whatever attention implementation it has.
+
+    The model computes in evaluation mode without gradients, with ``"aero_entropy"`` where it is not
+    one of ours; mode and implementation are then what they were. `DistributedDataParallel` and
+    compiled models are looked at from inside.
+
+    Args:
+        model: an `AeroForCausalLM`, or any `transformers` decoder whose attention can be exchanged:
+            GPT-2, GPT-NeoX, Llama, Mistral, Qwen2, OPT, ...
+        batch: token ids [B, T], or the arguments of the model, such as a tokenizer's output.
+            `attention_mask`, [B, T], says where padding is; positions are counted without it unless
+            `position_ids` come along.
+
+    Returns:
+        The entropies and their statistics.
+
+    Raises:
+        ValueError: the batch has no tokens, or the model cannot give its entropies (encoders,
+            attention of their own, ...), with what to do instead.
+
+    Example:
+        >>> from transformers import GPT2Config, GPT2LMHeadModel
+        >>> model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_head=2, n_embd=8, vocab_size=9))
+        >>> found = entropies(model, torch.tensor([[1, 2, 3, 4]]))
+        >>> found.layers[0].shape, found.summary().head_entropy.shape
+        (torch.Size([1, 2, 4]), (2, 2))
+    """
+    inner = _unwrapped(model)
+    arguments = _arguments(inner, batch)
+    with _measuring(inner), torch.no_grad():
+        outputs = inner(**arguments, output_attentions=True, use_cache=False, return_dict=True)
+    layers = getattr(outputs, "attentions", None)
+    if not layers or any(layer is None or layer.dim() != 3 for layer in layers):
+        raise ValueError(
+            f"entropies: {type(inner).__name__} returned no attention in every layer, so there is "
+            "nothing to measure; take a decoder with softmax attention throughout"
+        )
+    row_mask, visible_keys = _rows(arguments.get("attention_mask"), layers[0])
+    hidden = ~row_mask.unsqueeze(1)
+    is_ours = isinstance(inner, AeroForCausalLM)
+    return RowEntropies(
+        layers=tuple(layer.masked_fill(hidden, torch.nan) for layer in layers),
+        row_mask=row_mask,
+        visible_keys=visible_keys,
+        temperatures=inner.head_temperatures() if is_ours else None,
+        thresholds=inner.head_thresholds() if is_ours else None,
+    )
+
+
+def _unwrapped(model: Any) -> Any:
+    while True:
+        if isinstance(model, nn.parallel.DistributedDataParallel):
+            model = model.module
+        elif hasattr(model, "_orig_mod"):  # torch.compile
+            model = model._orig_mod
+        else:
+            break
+    if not isinstance(model, PreTrainedModel):
+        raise ValueError(
+            f"entropies: model must be a transformers model or an AeroForCausalLM, got "
+            f"{type(model).__name__}; other code can call aero.ops.attention_entropy"
+        )
+    if computes_own_attention(type(model)):
+        refuse_own_attention("entropies", type(model))
+    return model
+
+
+def _arguments(model: Any, batch: Tensor | Mapping[str, Any]) -> dict[str, Any]:
+    given = {"input_ids": batch} if isinstance(batch, Tensor) else dict(batch)
+    arguments = {
+        name: value.to(model.device) if isinstance(value, Tensor) else value
+        for name, value in given.items()
+        if name != "labels"
+    }
+    tokens = arguments.get("input_ids", arguments.get("inputs_embeds"))
+    if tokens is None or tokens.dim() < 2 or tokens.shape[0] * tokens.shape[1] == 0:
+        got = sorted(given) if tokens is None else list(tokens.shape)
+        raise ValueError(
+            f"entropies: batch must be token ids [B, T] or a mapping with input_ids, got {got}"
+        )
+    mask = arguments.get("attention_mask")
+    takes_positions = "position_ids" in inspect.signature(model.forward).parameters
+    if mask is not None and mask.dim() == 2 and takes_positions:
+        # As generation counts them; a plain call would begin at the padding.
+        arguments.setdefault("position_ids", (mask.long().cumsum(dim=-1) - 1).clamp(min=0))
+    return arguments
+
+
+@contextmanager
+def _measuring(model: Any) -> Iterator[None]:
+    """Evaluation mode and an attention that gives entropies; both as before afterwards."""
+    config = model.config
+    before: Any = config._attn_implementation
+    if config.sub_configs:
+        parts = {key: getattr(config, key, None) for key in config.sub_configs}
+        names = {key: part._attn_implementation for key, part in parts.items() if part is not None}
+        before = {"": before, **names}
+    training = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        model.set_attn_implementation("aero_entropy")
+        yield
+    finally:
+        model.set_attn_implementation(before)
+        for module, mode in training.items():
+            module.training = mode
+
+
+def _rows(attention_mask: Tensor | None, layer: Tensor) -> tuple[Tensor, Tensor]:
+    """Which rows count and how many keys each sees, [B, T] both."""
+    batch, _, length = layer.shape
+    if attention_mask is None:
+        keys = torch.arange(1, length + 1, device=layer.device).expand(batch, length)
+    elif attention_mask.dim() == 4:
+        keys = attention_mask[:, 0].sum(dim=-1).expand(batch, length)
+    else:
+        keys = attention_mask.long().cumsum(dim=-1) * attention_mask.bool()
+    return keys > 0, keys

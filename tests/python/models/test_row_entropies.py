@@ -1,0 +1,117 @@
+"""`aero.entropies` on stock and own models."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    BertConfig,
+    BertModel,
+    MambaConfig,
+    MambaForCausalLM,
+    XLNetConfig,
+    XLNetLMHeadModel,
+)
+
+import aero
+
+from .labels import tiny
+from .stock_models import CONFIGS, stock_model
+
+TOKENS = torch.randint(1, 16, (2, 9), generator=torch.Generator().manual_seed(3))
+LEFT = torch.tensor([[0] * 3 + [1] * 6, [1] * 9])
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa", "aero", "aero_entropy"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_implementation_gives_the_same_entropies_and_is_restored(name, implementation):
+    model = stock_model(name, implementation).train()
+    model.base_model.eval()
+    found = aero.entropies(model, TOKENS)
+    expected = stock_model(name, "eager")(TOKENS, output_attentions=True).attentions
+    for layer, weights in zip(found.layers, expected, strict=True):
+        weights = weights.double()
+        wanted = -torch.xlogy(weights, weights).sum(dim=-1)
+        torch.testing.assert_close(layer.double(), wanted, atol=1e-5, rtol=0)
+        assert layer.dtype == torch.float32 and not layer.requires_grad
+    assert model.config._attn_implementation == implementation
+    assert model.training and not model.base_model.training
+
+
+def test_padding_is_nan_and_in_no_statistic():
+    model = stock_model("gpt2", "sdpa")
+    found = aero.entropies(model, {"input_ids": TOKENS, "attention_mask": LEFT, "labels": TOKENS})
+    alone = aero.entropies(model, TOKENS[:1, 3:])
+    for layer, short in zip(found.layers, alone.layers, strict=True):
+        assert layer[0, :, :3].isnan().all()
+        assert not layer[1].isnan().any()
+        # Positions are counted from the first token that is no padding.
+        torch.testing.assert_close(layer[:1, :, 3:], short)
+    assert torch.equal(found.row_mask, LEFT.bool())
+    assert found.visible_keys[0].tolist() == [0, 0, 0, 1, 2, 3, 4, 5, 6]
+    heads = [layer.nanmean(dim=2) for layer in found.layers]
+    weights = torch.tensor([6 / 15, 9 / 15])
+    expected = torch.stack([(weights[:, None] * head).sum(dim=0) for head in heads])
+    np.testing.assert_allclose(found.summary().head_entropy, expected.numpy(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("label", ["SM+LN+G", "EReg(SM(t)+ScFuFFN)", "SOTA:SM+ScFFN"])
+def test_own_models_give_what_their_outputs_hold(label):
+    model = tiny(label).train()
+    found = aero.entropies(model, TOKENS)
+    with torch.no_grad():
+        expected = model.eval()(TOKENS).entropies
+    assert all(map(torch.equal, found.layers, expected))
+    summary = found.summary(context_length=32)
+    assert summary.max_entropy == math.log(32)
+    assert (summary.temperatures is not None) == ("(t)" in label)
+    assert (summary.thresholds is not None) == label.startswith("EReg")
+
+
+def test_wrapped_models_are_looked_at_from_inside():
+    model = stock_model("llama-grouped", "sdpa")
+    compiled = torch.compile(model, backend="eager")
+    expected = aero.entropies(model, TOKENS).layers
+    assert all(map(torch.equal, aero.entropies(compiled, TOKENS).layers, expected))
+
+
+def test_masks_per_query_say_what_rows_see():
+    visible = torch.ones(9, 9, dtype=torch.bool).tril() & ~torch.ones(9, 9, dtype=torch.bool).tril(
+        -3
+    )
+    batch = {"input_ids": TOKENS, "attention_mask": visible.expand(2, 1, 9, 9)}
+    found = aero.entropies(stock_model("gpt2", "eager"), batch)
+    assert found.visible_keys[1].tolist() == [1, 2, 3, 3, 3, 3, 3, 3, 3]
+    assert all((layer <= math.log(3) * (1 + 1e-6)).all() for layer in found.layers)
+
+
+def test_entropies_print_a_line_per_layer():
+    lines = str(aero.entropies(stock_model("gpt2", "sdpa"), TOKENS)).splitlines()
+    assert [line.split(" nats")[0].rsplit(" ", 1)[0] for line in lines] == [
+        "layer 0: mean",
+        "layer 1: mean",
+    ]
+
+
+def test_models_that_cannot_give_entropies_are_refused_and_left_as_they_were():
+    sizes = {"vocab_size": 16, "num_hidden_layers": 1, "hidden_size": 16}
+    xlnet = XLNetLMHeadModel(XLNetConfig(vocab_size=16, d_model=16, n_layer=1, n_head=2, d_inner=8))
+    with pytest.raises(
+        ValueError, match="entropies: XLNetLMHeadModel computes attention with code"
+    ):
+        aero.entropies(xlnet, TOKENS)
+    with pytest.raises(ValueError, match="MambaForCausalLM returned no attention in every"):
+        aero.entropies(MambaForCausalLM(MambaConfig(**sizes)), TOKENS)
+    bert = BertModel(BertConfig(**sizes, num_attention_heads=2, intermediate_size=8))
+    with pytest.raises(ValueError, match="BertSelfAttention is encoder or cross attention"):
+        aero.entropies(bert, TOKENS)
+    assert bert.config._attn_implementation == "sdpa" and bert.training is True
+    with pytest.raises(ValueError, match="entropies: model must be a transformers model"):
+        aero.entropies(torch.nn.Linear(2, 2), TOKENS)
+
+
+@pytest.mark.parametrize("batch", [{}, {"labels": TOKENS}, TOKENS[0], TOKENS[:, :0]])
+def test_batches_without_tokens_are_refused(batch):
+    with pytest.raises(ValueError, match=r"entropies: batch must be token ids \[B, T\]"):
+        aero.entropies(stock_model("gpt2", "sdpa"), batch)
