@@ -165,7 +165,7 @@ struct AttentionProblem {
   AttentionCase test;
   Tensor q, k, v, temperature, out, entropy, logsumexp, statistics;
   Tensor dout, dentropy, dlogsumexp, dq, dk, dv, dtemperature;
-  std::vector<uint8_t> mask;  ///< [B, T, S]
+  Buffer<uint8_t> mask;  ///< [B, T, S]
 };
 
 /// What the definitions give in double for the problem's (rounded) inputs.

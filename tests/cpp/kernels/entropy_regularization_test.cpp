@@ -4,11 +4,11 @@
 
 #include <cmath>
 #include <cstdint>
-#include <memory>
 #include <random>
 #include <vector>
 
 #include "kernels/cpu/fixed_order_sum.h"
+#include "tests/cpp/kernels/run_kernel.h"
 
 namespace aero::kernels::testing {
 namespace {
@@ -16,8 +16,8 @@ namespace {
 // Random entropies with everything the kernel reads, in buffers of exactly the needed size.
 struct Problem {
   int64_t layers = 2, batch = 3, heads = 2, queries = 5;
-  std::vector<double> entropies, thresholds, max_entropy;
-  std::unique_ptr<bool[]> row_mask;
+  Buffer<double> entropies, thresholds, max_entropy;
+  Buffer<uint8_t> row_mask;
   EntropyRegularizationParams params;
 
   Problem(int64_t l, int64_t b, int64_t h, int64_t t, EntropyReduction reduction, bool masked)
@@ -28,7 +28,7 @@ struct Problem {
         entropies(static_cast<size_t>(l * b * h * t)),
         thresholds(static_cast<size_t>(l * h)),
         max_entropy(static_cast<size_t>(b * t)),
-        row_mask(new bool[static_cast<size_t>(b * t)]) {
+        row_mask(static_cast<size_t>(b * t)) {
     std::mt19937 generator(7);
     std::uniform_real_distribution<double> uniform(0, 2);
     for (double& x : entropies) x = uniform(generator);
@@ -49,7 +49,7 @@ struct Problem {
     params.max_entropy_batch_stride = t;
     params.max_entropy_row_stride = 1;
     if (masked) {
-      params.row_mask = row_mask.get();
+      params.row_mask = reinterpret_cast<const bool*>(row_mask.data());
       params.row_mask_batch_stride = t;
       params.row_mask_row_stride = 1;
     }
@@ -61,7 +61,7 @@ struct Problem {
     EntropyRegularizationForwardParams forward;
     static_cast<EntropyRegularizationParams&>(forward) = params;
     forward.loss = &result;
-    std::vector<unsigned char> workspace(cpu::workspace_bytes(forward, threads));
+    Buffer<unsigned char, 64> workspace = workspace_of(forward, threads);
     const int64_t items = cpu::item_count(forward);
     for (int64_t t = 0; t < threads; ++t)
       cpu::run(forward, workspace.data(), items * t / threads, items * (t + 1) / threads, t);
@@ -136,12 +136,11 @@ TEST_P(EntropyRegularization, LossDoesNotDependOnTheNumberOfThreads) {
     EXPECT_EQ(problem.loss(1), problem.loss(threads));
 }
 
-TEST_P(EntropyRegularization, GradientsAreDifferenceQuotients) {
-  const auto [reduction, masked] = GetParam();
+void expect_gradients_are_difference_quotients(EntropyReduction reduction, bool masked) {
   Problem problem(2, 3, 2, 5, reduction, masked);
   const double dloss = 1.5;
-  std::vector<double> dentropies(problem.entropies.size(), std::nan(""));
-  std::vector<double> dthresholds(problem.thresholds.size(), std::nan(""));
+  Buffer<double> dentropies(problem.entropies.size(), std::nan(""));
+  Buffer<double> dthresholds(problem.thresholds.size(), std::nan(""));
   EntropyRegularizationBackwardParams backward;
   static_cast<EntropyRegularizationParams&>(backward) = problem.params;
   backward.dloss = &dloss;
@@ -163,6 +162,19 @@ TEST_P(EntropyRegularization, GradientsAreDifferenceQuotients) {
     EXPECT_NEAR(dentropies[i], quotient(problem.entropies[i]), 1e-8) << i;
   for (size_t i = 0; i < dthresholds.size(); ++i)
     EXPECT_NEAR(dthresholds[i], quotient(problem.thresholds[i]), 1e-8) << i;
+}
+
+TEST_P(EntropyRegularization, GradientsAreDifferenceQuotients) {
+  const auto [reduction, masked] = GetParam();
+  expect_gradients_are_difference_quotients(reduction, masked);
+}
+
+TEST_P(EntropyRegularization, NeverTouchesWhatLiesBesideItsTensors) {
+  const auto [reduction, masked] = GetParam();
+  for (const Placement placement : {Placement::kBeforeForbidden, Placement::kAfterForbidden}) {
+    const ScopedPlacement placed(placement);
+    expect_gradients_are_difference_quotients(reduction, masked);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Reductions, EntropyRegularization,

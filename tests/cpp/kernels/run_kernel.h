@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "kernels/attention_entropy.h"
 #include "kernels/temperature_softmax.h"
+#include "tests/cpp/kernels/guarded_memory.h"
 
 namespace aero::kernels::testing {
 
@@ -20,17 +22,39 @@ class ScopedIsa {
   ScopedIsa& operator=(const ScopedIsa&) = delete;
 };
 
-/// Runs a kernel as the operators do: one contiguous range of items per thread, here one after the
-/// other. The workspace starts as NaN.
+/// What the scratch memory of a kernel holds before it runs: NaN in every floating-point type.
+inline constexpr unsigned char kPoison = 0xff;
+
+/// Scratch memory of one call, with `filler` in every byte.
 template <class Params>
-void run_kernel(const Params& params, int64_t threads) {
-  const size_t bytes = cpu::workspace_bytes(params, threads);
-  auto* workspace = static_cast<unsigned char*>(std::aligned_alloc(64, (bytes + 127) / 64 * 64));
-  std::memset(workspace, 0xff, bytes);
+Buffer<unsigned char, 64> workspace_of(const Params& params, int64_t threads,
+                                       unsigned char filler = kPoison) {
+  return Buffer<unsigned char, 64>(cpu::workspace_bytes(params, threads), filler);
+}
+
+/// Runs a kernel as the operators do: one contiguous range of items per thread, here one after the
+/// other.
+template <class Params>
+void run_kernel(const Params& params, int64_t threads, unsigned char filler = kPoison) {
+  Buffer<unsigned char, 64> workspace = workspace_of(params, threads, filler);
   const int64_t items = cpu::item_count(params);
   for (int64_t thread = 0; thread < threads; ++thread)
-    cpu::run(params, workspace, items * thread / threads, items * (thread + 1) / threads, thread);
-  std::free(workspace);
+    cpu::run(params, workspace.data(), items * thread / threads, items * (thread + 1) / threads,
+             thread);
+}
+
+/// The same with all threads at once.
+template <class Params>
+void run_kernel_at_once(const Params& params, int64_t threads) {
+  Buffer<unsigned char, 64> workspace = workspace_of(params, threads);
+  const int64_t items = cpu::item_count(params);
+  std::vector<std::thread> running;
+  for (int64_t thread = 0; thread < threads; ++thread)
+    running.emplace_back([&, thread] {
+      cpu::run(params, workspace.data(), items * thread / threads, items * (thread + 1) / threads,
+               thread);
+    });
+  for (std::thread& thread : running) thread.join();
 }
 
 }  // namespace aero::kernels::testing

@@ -112,7 +112,7 @@ void expect_gradients(DataType type, int64_t rows, int64_t width, int64_t thread
   params.dbias = dbias.data();
   params.dalpha = dalpha.data();
   params.dbeta = dbeta.data();
-  std::vector<unsigned char> workspace(cpu::workspace_bytes(params, threads) + 1, 0xff);
+  Buffer<unsigned char, 64> workspace = workspace_of(params, threads);
   const int64_t items = cpu::item_count(params);
   for (int64_t t = 0; t < threads; ++t)
     cpu::run(params, workspace.data(), items * t / threads, items * (t + 1) / threads, t);
@@ -124,6 +124,14 @@ void expect_gradients(DataType type, int64_t rows, int64_t width, int64_t thread
   EXPECT_NEAR(dbeta.value(), trace, scalar_tolerance * (1 + static_cast<double>(width)));
   EXPECT_NEAR(dalpha.value(), -products / (alpha.value() * alpha.value()),
               scalar_tolerance * terms);
+}
+
+TEST(ScaledFfn, GradientsNeverTouchWhatLiesBesideTheirTensors) {
+  for (const Placement placement : {Placement::kBeforeForbidden, Placement::kAfterForbidden}) {
+    const ScopedPlacement placed(placement);
+    for (const DataType type : kDataTypes)
+      for (const int64_t width : {1, 16, 33}) expect_gradients(type, 67, width, 3);
+  }
 }
 
 TEST(ScaledFfn, GradientsAreTheirDefinitionForEverySizeAndType) {

@@ -73,15 +73,15 @@ struct SoftmaxProblem {
       p.mask_strides = {test.queries * test.keys, 0, test.keys, 1};
     }
   }
-  void run_forward() {
+  TemperatureSoftmaxForwardParams forward_params() {
     TemperatureSoftmaxForwardParams p;
     fill_params(p);
     p.probabilities = probabilities.data(), p.probabilities_strides = probabilities.strides();
     p.entropy = entropy.data(), p.logsumexp = logsumexp.data();
     p.statistics = statistics.data();
-    run_kernel(p, 3);
+    return p;
   }
-  void run_backward() {
+  TemperatureSoftmaxBackwardParams backward_params() {
     TemperatureSoftmaxBackwardParams p;
     fill_params(p);
     p.statistics = statistics.data();
@@ -91,13 +91,15 @@ struct SoftmaxProblem {
     if (test.has_dlogsumexp) p.dlogsumexp = dlogsumexp.data();
     p.dscores = dscores.data(), p.dscores_strides = dscores.strides();
     p.dtemperature = dtemperature.data();
-    run_kernel(p, 3);
+    return p;
   }
+  void run_forward() { run_kernel(forward_params(), 3); }
+  void run_backward() { run_kernel(backward_params(), 3); }
 
   SoftmaxCase test;
   Tensor scores, temperature, probabilities, entropy, logsumexp, statistics;
   Tensor dprobabilities, dentropy, dlogsumexp, dscores, dtemperature;
-  std::vector<uint8_t> mask;  ///< [B, T, S]
+  Buffer<uint8_t> mask;  ///< [B, T, S]
 };
 
 /// The definitions in double.
@@ -203,6 +205,37 @@ TEST_P(TemperatureSoftmax, AgreesWithTheDefinitionsForEveryMaskAndLayout) {
                                       .has_mask = has_mask,
                                       .has_temperature = has_temperature,
                                       .order = order});
+}
+
+TEST_P(TemperatureSoftmax, NeverTouchesWhatLiesBesideItsTensors) {
+  for (const Placement placement : {Placement::kBeforeForbidden, Placement::kAfterForbidden}) {
+    const ScopedPlacement placed(placement);
+    for (const DataType type : kDataTypes)
+      for (const int64_t keys : {1, 16, 37, 67})
+        for (const bool has_mask : {false, true})
+          for (const Order order : {Order::kHeadMajor, Order::kRowMajor, Order::kPadded})
+            expect_matches_reference({.type = type,
+                                      .queries = 13,
+                                      .keys = keys,
+                                      .is_causal = has_mask,
+                                      .has_mask = has_mask,
+                                      .order = order});
+  }
+}
+
+TEST_P(TemperatureSoftmax, ThreadsThatRunAtOnceDisturbNothing) {
+  for (const DataType type : kDataTypes) {
+    const SoftmaxCase c{.type = type, .queries = 40, .keys = 67, .has_mask = true};
+    SoftmaxProblem alone(c), at_once(c);
+    alone.run_forward();
+    alone.run_backward();
+    run_kernel_at_once(at_once.forward_params(), 2);
+    run_kernel_at_once(at_once.backward_params(), 2);
+    EXPECT_EQ(alone.probabilities.values(), at_once.probabilities.values());
+    EXPECT_EQ(alone.entropy.values(), at_once.entropy.values());
+    EXPECT_EQ(alone.dscores.values(), at_once.dscores.values());
+    EXPECT_EQ(alone.dtemperature.values(), at_once.dtemperature.values());
+  }
 }
 
 TEST_P(TemperatureSoftmax, TakesEverySubsetOfIncomingGradients) {

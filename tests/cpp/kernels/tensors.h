@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/layout.h"
+#include "tests/cpp/kernels/guarded_memory.h"
 
 namespace aero::kernels::testing {
 
@@ -37,6 +38,20 @@ inline double round_to(DataType type, double value) {
   }
 }
 
+/// Value of the 16 bits of a bfloat16 or float16.
+inline double decode_half(DataType type, uint16_t bits) {
+  const int mantissa_bits = type == DataType::kBFloat16 ? 7 : 10;
+  const int bias = type == DataType::kBFloat16 ? 127 : 15;
+  const int exponent = (bits & 0x7fff) >> mantissa_bits;
+  const int mantissa = bits & ((1 << mantissa_bits) - 1);
+  const double sign = bits & 0x8000 ? -1 : 1;
+  if (exponent == 2 * bias + 1)
+    return mantissa ? std::numeric_limits<double>::quiet_NaN()
+                    : sign * std::numeric_limits<double>::infinity();
+  const int significand = exponent ? mantissa + (1 << mantissa_bits) : mantissa;
+  return sign * std::ldexp(significand, std::max(exponent, 1) - bias - mantissa_bits);
+}
+
 inline double decode(DataType type, const unsigned char* bytes) {
   if (type == DataType::kFloat64) {
     double value;
@@ -50,16 +65,7 @@ inline double decode(DataType type, const unsigned char* bytes) {
   }
   uint16_t bits;
   std::memcpy(&bits, bytes, 2);
-  const int mantissa_bits = type == DataType::kBFloat16 ? 7 : 10;
-  const int bias = type == DataType::kBFloat16 ? 127 : 15;
-  const int exponent = (bits & 0x7fff) >> mantissa_bits;
-  const int mantissa = bits & ((1 << mantissa_bits) - 1);
-  const double sign = bits & 0x8000 ? -1 : 1;
-  if (exponent == 2 * bias + 1)
-    return mantissa ? std::numeric_limits<double>::quiet_NaN()
-                    : sign * std::numeric_limits<double>::infinity();
-  const int significand = exponent ? mantissa + (1 << mantissa_bits) : mantissa;
-  return sign * std::ldexp(significand, std::max(exponent, 1) - bias - mantissa_bits);
+  return decode_half(type, bits);
 }
 
 inline void encode(DataType type, double value, unsigned char* bytes) {
@@ -89,7 +95,7 @@ inline void encode(DataType type, double value, unsigned char* bytes) {
 }
 
 /// A [batch, heads, rows, columns] tensor. Its buffer has exactly the bytes it needs, so that the
-/// address sanitizer sees any access beyond it, and starts as NaN.
+/// address sanitizer or a forbidden page sees any access beyond it, and starts as NaN.
 class Tensor {
  public:
   Tensor(DataType type, int64_t batch, int64_t heads, int64_t rows, int64_t columns,
@@ -147,7 +153,7 @@ class Tensor {
   DataType type_;
   int64_t batch_, heads_, rows_, columns_;
   Strides strides_;
-  std::vector<unsigned char> bytes_;
+  Buffer<unsigned char> bytes_;
 };
 
 /// |a - b| / |b| in the Euclidean norm; 0 where both are empty or equal, NaN where a has NaN.

@@ -1,0 +1,86 @@
+// Attention against its definitions: cases, tolerances, and the suite that runs for every
+// instruction set.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu/dispatch.h"
+#include "tests/cpp/kernels/attention_entropy_reference.h"
+
+namespace aero::kernels::testing {
+
+inline const std::vector<DataType> kDataTypes = {DataType::kFloat32, DataType::kBFloat16,
+                                                 DataType::kFloat16, DataType::kFloat64};
+
+// Norm-relative error allowed for out, dq, dk and dv. A result rounded to n bits is off by up to
+// 2^-n; probabilities and dS are rounded the same way inside, and dO . O uses the rounded O, so
+// four of those; float32 and float64 add the rounding of the sums.
+inline double product_tolerance(DataType type) {
+  switch (type) {
+    case DataType::kFloat32:
+      return 3e-6;
+    case DataType::kBFloat16:
+      return 4 * 0x1p-8;
+    case DataType::kFloat16:
+      return 4 * 0x1p-11;
+    case DataType::kFloat64:
+      return 1e-12;
+  }
+  return 0;
+}
+
+// Norm-relative error allowed for entropy and dtemperature; ten times that at t = 0.01, where the
+// scores' own rounding is a hundred times larger.
+inline double entropy_tolerance(const AttentionCase& c) {
+  const double factor = c.temperature == TemperatureKind::kSmall ? 10 : 1;
+  switch (c.type) {
+    case DataType::kFloat64:
+      return factor * 1e-12;
+    case DataType::kFloat32:
+      return factor * 1e-5;
+    default:
+      return factor * 1e-4;
+  }
+}
+
+inline void expect_close(const std::string& what, const std::vector<double>& actual,
+                         const std::vector<double>& expected, double tolerance) {
+  ASSERT_EQ(actual.size(), expected.size()) << what;
+  EXPECT_LE(relative_error(actual, expected), tolerance) << what;
+}
+
+inline void expect_matches_reference(const AttentionCase& c) {
+  SCOPED_TRACE(c.describe() + " isa=" + cpu::isa_name());
+  AttentionProblem p(c);
+  p.run_forward();
+  const AttentionReference reference(p);
+  const double fine = entropy_tolerance(c);
+  const double tolerance = std::max(product_tolerance(c.type), fine / 4);
+  expect_close("out", p.out.values(), reference.out, tolerance);
+  expect_close("entropy", p.entropy.values(), reference.entropy, fine);
+  for (size_t i = 0; i < reference.logsumexp.size(); ++i) {
+    const double actual = p.logsumexp.values()[i], expected = reference.logsumexp[i];
+    if (std::isinf(expected))
+      EXPECT_EQ(actual, expected) << "logsumexp of row " << i;
+    else
+      EXPECT_NEAR(actual, expected, fine * (1 + std::abs(expected))) << "logsumexp of row " << i;
+  }
+  p.run_backward();
+  expect_close("dq", p.dq.values(), reference.dq, tolerance);
+  expect_close("dk", p.dk.values(), reference.dk, tolerance);
+  expect_close("dv", p.dv.values(), reference.dv, tolerance);
+  expect_close("dtemperature", p.dtemperature.values(), reference.dtemperature, fine);
+}
+
+/// Every test runs once for each instruction set this machine has.
+class AttentionEntropy : public ::testing::TestWithParam<std::string> {
+ protected:
+  ScopedIsa isa_{GetParam()};
+};
+
+}  // namespace aero::kernels::testing

@@ -1,0 +1,115 @@
+// What attention does to memory: it stays inside its tensors, depends on nothing that was there
+// before, and does the same whoever runs its items, and when.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/cpp/kernels/attention_entropy_checks.h"
+
+namespace aero::kernels::testing {
+namespace {
+
+class AttentionEntropyMemory : public AttentionEntropy {};
+INSTANTIATE_TEST_SUITE_P(Isa, AttentionEntropyMemory,
+                         ::testing::ValuesIn(cpu::available_isa_names()),
+                         [](const auto& info) { return info.param; });
+
+/// Cases that between them reach every path: tails of queries, keys and head widths, the few
+/// queries of generation, masks, grouped heads, layouts, whole heads and blocks of keys.
+std::vector<AttentionCase> awkward_cases() {
+  std::vector<AttentionCase> cases;
+  for (const DataType type : kDataTypes) {
+    for (const Order order : {Order::kHeadMajor, Order::kRowMajor, Order::kPadded})
+      for (const int64_t threads : {1, 8})
+        for (const int64_t head_dim : {1, 16, 37, 80})
+          cases.push_back({.type = type,
+                           .batch = 2,
+                           .queries = 37,
+                           .keys = 67,
+                           .head_dim = head_dim,
+                           .order = order,
+                           .threads = threads});
+    for (const int64_t queries : {1, 2, 4})
+      for (const int64_t head_dim : {3, 32, 64, 66})
+        cases.push_back({.type = type,
+                         .heads = 4,
+                         .queries = queries,
+                         .keys = 131,
+                         .head_dim = head_dim,
+                         .mask = MaskKind::kFull});
+    for (const MaskKind mask : {MaskKind::kPadding, MaskKind::kFull, MaskKind::kEmptyRows})
+      cases.push_back({.type = type, .queries = 17, .keys = 23, .is_causal = false, .mask = mask});
+  }
+  return cases;
+}
+
+std::vector<std::vector<double>> results_of(AttentionProblem& p) {
+  return {p.out.values(), p.entropy.values(), p.logsumexp.values(), p.statistics.values(),
+          p.dq.values(),  p.dk.values(),      p.dv.values(),        p.dtemperature.values()};
+}
+
+TEST_P(AttentionEntropyMemory, NeverTouchesWhatLiesBesideItsTensors) {
+  for (const AttentionCase& c : awkward_cases()) {
+    AttentionProblem usual(c);
+    usual.run_forward();
+    usual.run_backward();
+    for (const Placement placement : {Placement::kBeforeForbidden, Placement::kAfterForbidden}) {
+      const ScopedPlacement placed(placement);
+      AttentionProblem guarded(c);
+      guarded.run_forward();
+      guarded.run_backward();
+      EXPECT_EQ(results_of(usual), results_of(guarded)) << c.describe();
+    }
+  }
+}
+
+TEST_P(AttentionEntropyMemory, IsBitwiseTheSameWhateverMemoryHeldBefore) {
+  for (const AttentionCase& c : awkward_cases()) {
+    AttentionProblem first(c), second(c);
+    // Ones and huge numbers instead of NaN where nothing is written yet.
+    for (Tensor* output : {&second.out, &second.entropy, &second.logsumexp, &second.statistics,
+                           &second.dq, &second.dk, &second.dv, &second.dtemperature})
+      output->fill(1);
+    first.run_forward();
+    first.run_backward();
+    run_kernel(second.forward_params(), c.threads, 0x7f);
+    run_kernel(second.backward_params(), c.threads, 0x3f);
+    EXPECT_EQ(results_of(first), results_of(second)) << c.describe();
+  }
+}
+
+TEST_P(AttentionEntropyMemory, IsBitwiseTheSameHoweverItsItemsAreSharedOut) {
+  for (const AttentionCase& c : awkward_cases()) {
+    AttentionProblem alone(c), shared(c);
+    run_kernel(alone.forward_params(), 1);
+    run_kernel(alone.backward_params(), 1);
+    run_kernel(shared.forward_params(), 5);
+    run_kernel(shared.backward_params(), 3);
+    EXPECT_EQ(results_of(alone), results_of(shared)) << c.describe();
+  }
+}
+
+TEST_P(AttentionEntropyMemory, ThreadsThatRunAtOnceDisturbNothing) {
+  for (const DataType type : kDataTypes)
+    for (const int64_t queries : {3, 70})
+      for (const int64_t key_heads : {1, 4}) {
+        const AttentionCase c{.type = type,
+                              .batch = 2,
+                              .heads = 4,
+                              .key_heads = key_heads,
+                              .queries = queries,
+                              .keys = 150,
+                              .order = Order::kRowMajor,
+                              .threads = 2};
+        AttentionProblem alone(c), at_once(c);
+        alone.run_forward();
+        alone.run_backward();
+        run_kernel_at_once(at_once.forward_params(), c.threads);
+        run_kernel_at_once(at_once.backward_params(), c.threads);
+        EXPECT_EQ(results_of(alone), results_of(at_once)) << c.describe();
+      }
+}
+
+}  // namespace
+}  // namespace aero::kernels::testing
