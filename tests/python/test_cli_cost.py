@@ -1,5 +1,7 @@
 """`aero cost`: minutes, schedules and the paper beside ours."""
 
+import csv
+import io
 import json
 
 import pytest
@@ -28,6 +30,85 @@ def test_show_tells_minutes_on_a_network():
 )
 def test_bad_networks_end_with_one_line(network, message):
     done = run("show", "SM", "--network", network)
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_help_fits_a_line_and_names_every_stack_and_network():
+    summaries = run("--help").stdout.partition("Commands:")[2]
+    assert summaries.split()[0] == "show"
+    assert "..." not in summaries
+    text = " ".join(run("show", "--help").stdout.replace("-\n", "-").split()).replace("- ", "-")
+    names = [*mpc.stack_names(), *mpc.option_set_names(), *mpc.described_stack_names()]
+    for name in (*names, *mpc.network_names(), *mpc.compute_names()):
+        assert name in text
+
+
+def test_every_command_takes_measures_as_settings():
+    fields = {"exp_squarings": 5, "mul_share": True, "num_layers": 2}
+    given = [text for name, value in fields.items() for text in ("--set", f"{name}={value}")]
+    report = mpc.simulate("SM", **fields)
+    assert run("show", "SM", *given).stdout == report.to_text() + "\n"
+    scheduled = json.loads(run("schedule", "SM", *given, "--json").stdout)
+    assert scheduled["seconds"] == report.latency().schedule().seconds
+    assert scheduled["stack_fields"]["exp_squarings"] == 5
+    compared = run("compare", "SM", "SM", *given, "--second-set", "exp_squarings=8")
+    second = mpc.simulate("SM", **{**fields, "exp_squarings": 8})
+    assert compared.stdout == report.compare(second).to_text() + "\n"
+    table = mpc.option_table("SM", sizes=[(16, None)], **fields)
+    assert run("options", "SM", "--size", "16", *given).stdout == table.to_text() + "\n"
+
+
+def test_results_come_as_text_json_csv_and_page(tmp_path):
+    network, compute = "lan-1gbps,uplink_mbps=20", "paper-testbed,threads=8"
+    on = ("--network", network, "--compute", compute)
+    page = tmp_path / "page.html"
+    report = mpc.simulate("SM+R")
+    assert run("show", "SM+R", *on, "--csv").stdout == report.to_csv(network, compute)
+    done = run("show", "SM+R", *on, "--json", "--html", str(page))
+    assert json.loads(done.stdout)["latency"]["compute"]["threads"] == 8
+    assert page.read_text() == report.to_html(network, compute)
+    assert done.stderr == f"wrote {page}\n"
+    both = report.compare(mpc.simulate("SM"))
+    done = run("compare", "SM+R", "SM", *on, "--csv", "--html", str(page))
+    assert done.stdout == both.to_csv(network, compute)
+    assert page.read_text() == both.to_html(network, compute)
+
+
+def test_generation_tells_time_and_a_line_per_token():
+    found = mpc.simulate_generation("SM", model="tiny", context_length=128, new_tokens=3)
+    seconds = found.seconds_per_token("lan-1gbps")
+    arguments = ("generate", "SM", "--model", "tiny", "--new-tokens", "3", "--network", "lan-1gbps")
+    text = run(*arguments).stdout
+    assert f"prompts {seconds[0]:,.1f} s, then {sum(seconds[1:]) / 2:,.1f} s per token" in text
+    assert f"{sum(seconds) / 60:,.2f} minutes" in text
+    assert json.loads(run(*arguments, "--json").stdout)["seconds_per_token"] == list(seconds)
+    lines = list(csv.DictReader(io.StringIO(run(*arguments, "--csv").stdout)))
+    assert [float(line["seconds"]) for line in lines] == list(seconds)
+    assert [line["keys"] for line in lines] == ["128", "129", "130"]
+    assert sum(float(line["comm_bytes"]) for line in lines) == found.comm_bytes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["show", "SM", "--json", "--csv"], "--json and --csv must not both be given"),
+        (["show", "SM", "--html", "/none/x.html"], "--html must be a file that can be written, "
+            "got /none/x.html: No such file or directory"),
+        (["schedule", "SM", "--trace", "/none/t.json"], "--trace must be a file that can be"),
+        (["reproduce", "--output", "/dev/null/x"], "--output must be a folder that can be"),
+        (["show", "SM", "--set", "mul_shar=true"], "did you mean 'mul_share'"),
+        (["show", "SM", "--set", "exp_squarings=99"], "exp_squarings must be an integer from 1"),
+        (["show", "SM", "--set", "context_length=long"], "context_length must be an integer"),
+        (["show", "SM", "--set", "gelu=tanh", "--set", "gelu=tanh"], "must be given once"),
+        (["show", "SM", "--set", "=3"], "--set must be FIELD=VALUE, got '=3'"),
+        (["sweep", "--label", "SM", "--equal-time", "10"], "--equal-time needs a --network"),
+        (["sweep", "--label", "SM", "--equal-time", "-1"], "from 0 to 100 per cent, got -1"),
+    ],
+)  # fmt: skip
+def test_bad_arguments_end_with_one_line(arguments, message):
+    done = run(*arguments)
     assert done.exit_code == 2
     assert message in done.stderr
     assert done.stderr.count("\n") == 1

@@ -2,100 +2,202 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from aero.cli import planning
+from aero.cli.cost_arguments import (
+    COMPUTE,
+    NETWORKS,
+    AsCsv,
+    AsJson,
+    Compute,
+    Context,
+    Html,
+    Label,
+    Model,
+    Network,
+    Settings,
+    StackName,
+    Vocabulary,
+    put,
+    settings,
+    write,
+)
 from aero.cli.errors import note, one_line_errors
 
+if TYPE_CHECKING:
+    from aero.mpc import CostReport
+
 cost = typer.Typer(help="What one private forward pass costs.", no_args_is_help=True)
-for command in (planning.options, planning.generate, planning.sweep, planning.compare):
-    cost.command()(command)
-_NETWORK_HELP = (
-    "paper-testbed, lan-1gbps, wan-400mbps or wan-100mbps, with changes: "
-    "'wan-100mbps,uplink_mbps=20,software_seconds=0.006'."
-)
 
 
 @cost.command()
 def show(
-    label: Annotated[str, typer.Argument(help="Network, such as 'SM+ScFuFFN'.")],
-    model: Annotated[str, typer.Option(help="Size preset.")] = "gpt2",
-    context_length: Annotated[int, typer.Option(help="T, tokens.")] = 128,
-    vocab_size: Annotated[int | None, typer.Option(help="V; default: the preset's.")] = None,
-    stack: planning.StackName = "spu-2024",
-    network: Annotated[str | None, typer.Option(help=f"Also minutes on: {_NETWORK_HELP}")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Operations as CSV.")] = False,
-    html: Annotated[Path | None, typer.Option(help="Also write a page to this file.")] = None,
+    label: Label,
+    model: Model = "gpt2",
+    context_length: Context = 128,
+    vocab_size: Vocabulary = None,
+    stack: StackName = "spu-2024",
+    set_: Settings = None,
+    network: Network = None,
+    compute: Compute = "paper-testbed",
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    html: Html = None,
 ) -> None:
-    """Bytes and flights of one private forward pass, by kind of operation and by layer."""
-    with one_line_errors(ValueError, OSError):
-        from aero import mpc
-        from aero.atomic_files import write_bytes_atomically
+    """One private forward pass by part and layer.
 
-        found = mpc.simulate(
-            label, model=model, context_length=context_length, vocab_size=vocab_size, stack=stack
+    Bytes of both parties, flights (messages in sequence), homomorphic products and oblivious
+    transfers; with --network also seconds. CSV has a line per operation.
+    """
+    with one_line_errors(ValueError, OSError):
+        found = _report(label, model, context_length, vocab_size, stack, settings(set_))
+        put(
+            lambda: found.to_text(network, compute),
+            lambda: found.to_dict(network, compute),
+            lambda: found.to_csv(network, compute),
+            as_json=as_json,
+            as_csv=as_csv,
         )
-        as_text = found.to_csv().rstrip("\n") if as_csv else found.to_text(network)
-        typer.echo(json.dumps(found.to_dict(network), indent=2) if as_json else as_text)
         if html is not None:
-            write_bytes_atomically(html, found.to_html().encode())
-            note(f"wrote {html}")
+            write("--html", html, found.to_html(network, compute))
+
+
+@cost.command()
+def compare(
+    first: Label,
+    second: Annotated[str, typer.Argument(help="The one to compare with it.")],
+    model: Model = "gpt2",
+    context_length: Context = 128,
+    vocab_size: Vocabulary = None,
+    stack: StackName = "spu-2024",
+    set_: Settings = None,
+    second_stack: Annotated[
+        str | None, typer.Option(help="Of the second network; default: the same.")
+    ] = None,
+    second_set: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FIELD=VALUE", help="Of the second network, besides --set."),
+    ] = None,
+    network: Network = None,
+    compute: Compute = "paper-testbed",
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    html: Html = None,
+) -> None:
+    """Two networks, stacks or sizes side by side."""
+    with one_line_errors(ValueError, OSError):
+        both = settings(set_)
+        sizes = (model, context_length, vocab_size)
+        found = _report(first, *sizes, stack, both).compare(
+            _report(second, *sizes, second_stack or stack, both | settings(second_set))
+        )
+        put(
+            lambda: found.to_text(network, compute),
+            lambda: found.to_dict(network, compute),
+            lambda: found.to_csv(network, compute),
+            as_json=as_json,
+            as_csv=as_csv,
+        )
+        if html is not None:
+            write("--html", html, found.to_html(network, compute))
 
 
 @cost.command()
 def schedule(
-    label: Annotated[str, typer.Argument(help="Network, such as 'SM+ScFuFFN'.")],
-    model: Annotated[str, typer.Option(help="Size preset.")] = "gpt2",
-    context_length: Annotated[int, typer.Option(help="T, tokens.")] = 128,
-    vocab_size: Annotated[int | None, typer.Option(help="V; default: the preset's.")] = None,
-    stack: Annotated[str, typer.Option(help="Protocol stack.")] = "spu-2024",
-    network: Annotated[str, typer.Option(help=_NETWORK_HELP)] = "paper-testbed",
-    compute: Annotated[
-        str, typer.Option(help="paper-testbed or none, with changes: 'paper-testbed,threads=8'.")
-    ] = "paper-testbed",
+    label: Label,
+    model: Model = "gpt2",
+    context_length: Context = 128,
+    vocab_size: Vocabulary = None,
+    stack: StackName = "spu-2024",
+    set_: Settings = None,
+    network: Annotated[str, typer.Option(help=NETWORKS)] = "paper-testbed",
+    compute: Annotated[str, typer.Option(help=COMPUTE)] = "paper-testbed",
     overlap: Annotated[
         bool, typer.Option(help="Operations, computing and sending overlap.")
     ] = True,
     trace: Annotated[
         Path | None, typer.Option(help="Write a trace for ui.perfetto.dev to this file.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """When every operation runs, what bounds the end, and what each kind of operation costs."""
-    with one_line_errors(ValueError, OSError):
-        from aero import mpc
-        from aero.atomic_files import write_bytes_atomically
+    """When operations run, and what bounds the end.
 
-        report = mpc.simulate(
-            label, model=model, context_length=context_length, vocab_size=vocab_size, stack=stack
-        )
-        found = report.latency(network, compute).schedule(overlap=overlap)
+    Both parties' processors and both directions of the link, the critical path, and the time that
+    would be left without each part.
+    """
+    with one_line_errors(ValueError, OSError):
+        from aero.mpc.report_tables import title_lines
+
+        report = _report(label, model, context_length, vocab_size, stack, settings(set_))
+        latency = report.latency(network, compute)
+        found = latency.schedule(overlap=overlap)
         if trace is not None:
-            write_bytes_atomically(trace, found.trace_json().encode())
-        typer.echo(json.dumps(found.to_dict(), indent=2) if as_json else found.to_text())
+            write("--trace", trace, found.trace_json())
+        machines = f"network {latency.network.name}, compute {latency.compute.name}"
+        about = {
+            "label": report.spec.label,
+            "spec": report.spec.to_dict(),
+            "stack": report.stack,
+            "stack_fields": report.stack_fields,
+            "network": latency.network.to_dict(),
+            "compute": latency.compute.to_dict(),
+        }
+        put(
+            lambda: "\n".join([*title_lines(report), machines, "", found.to_text()]),
+            lambda: about | found.to_dict(),
+            str,
+            as_json=as_json,
+            as_csv=False,
+        )
+
+
+for command in (planning.options, planning.generate, planning.sweep):
+    cost.command()(command)
 
 
 @cost.command()
 def reproduce(
     stack: Annotated[str, typer.Option(help="Protocol stack of our numbers.")] = "spu-2024",
     output: Annotated[
-        Path | None, typer.Option(help="Folder for Figures 1 and 15 as PNG, text and JSON.")
+        Path | None, typer.Option(help="Folder for a page, Figures 1 and 15, text and JSON.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """The paper's Tables 4-7 and Figures 1 and 15 cell by cell beside ours, and what follows."""
+    """The paper's tables and figures beside ours.
+
+    Tables 4-7 cell by cell, Figures 1 and 15, and what follows from them.
+    """
     with one_line_errors(ValueError, OSError):
         from aero import mpc
 
         found = mpc.reproduce(stack=stack)
-        typer.echo(json.dumps(found.to_dict(), indent=2) if as_json else found.to_text())
         if output is not None:
             from aero.report.reproduction import write_reproduction
 
-            for path in write_reproduction(found, output):
+            try:
+                paths = write_reproduction(found, output)
+            except OSError as error:
+                raise ValueError(
+                    f"--output must be a folder that can be written, got {output}: {error.strerror}"
+                ) from error
+            for path in paths:
                 note(f"wrote {path}")
+        put(found.to_text, found.to_dict, str, as_json=as_json, as_csv=False)
+
+
+def _report(
+    label: str,
+    model: str,
+    context_length: int,
+    vocab_size: int | None,
+    stack: str,
+    fields: dict[str, Any],
+) -> CostReport:
+    from aero import mpc
+
+    sizes: dict[str, Any] = {"context_length": context_length, "vocab_size": vocab_size}
+    return mpc.simulate(label, **{"model": model, "stack": stack, **sizes, **fields})

@@ -1,24 +1,34 @@
-"""`aero cost options | generate | sweep | compare`: planning with the cost model."""
+"""`aero cost options | generate | sweep`: planning with the cost model."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from aero.cli.cost_arguments import (
+    NETWORKS,
+    STACKS,
+    AsCsv,
+    AsJson,
+    Compute,
+    Html,
+    Label,
+    Model,
+    Network,
+    Settings,
+    StackName,
+    Vocabulary,
+    put,
+    settings,
+    value_lists,
+    write,
+)
 from aero.cli.errors import one_line_errors
 
-Model = Annotated[str, typer.Option(help="Size preset.")]
-Context = Annotated[int, typer.Option(help="T, tokens.")]
-Vocabulary = Annotated[int | None, typer.Option(help="V; default: the preset's.")]
-StackName = Annotated[str, typer.Option(help="A stack, or the path of a description.")]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="FIELD=VALUE", help="A field of network or stack."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
+if TYPE_CHECKING:
+    from aero.mpc import EqualTime, GenerationReport, SweepResult
 
 
 def options(
@@ -29,19 +39,25 @@ def options(
         typer.Option(metavar="T[:V]", help="Column; may be repeated. Default 128 256 512:16384."),
     ] = None,
     stack: StackName = "spu-2024",
+    set_: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """What each measure beyond the paper assumes and saves."""
-    with one_line_errors(ValueError):
+    """What each measure beyond the paper saves.
+
+    One on top of the other and each alone; what each assumes, whether it changes the function, and
+    where it is implemented.
+    """
+    with one_line_errors(ValueError, OSError):
         from aero import mpc
 
         sizes = [_size(text) for text in size or ("128", "256", "512:16384")]
-        table = mpc.option_table(label, model=model, sizes=sizes, stack=stack)
-        typer.echo(json.dumps(table.to_dict(), indent=2) if as_json else table.to_text())
+        keywords: dict[str, Any] = {"model": model, "stack": stack, **settings(set_)}
+        table = mpc.option_table(label, sizes=sizes, **keywords)
+        put(table.to_text, table.to_dict, str, as_json=as_json, as_csv=False)
 
 
 def generate(
-    label: Annotated[str, typer.Argument(help="Network.")],
+    label: Label,
     new_tokens: Annotated[int, typer.Option(help="Tokens to make for each prompt.")] = 32,
     batch: Annotated[int, typer.Option(help="Prompts side by side.")] = 1,
     sampling: Annotated[
@@ -52,55 +68,89 @@ def generate(
     vocab_size: Vocabulary = None,
     stack: StackName = "aero-optimized-generation",
     set_: Settings = None,
+    network: Network = None,
+    compute: Compute = "paper-testbed",
     as_json: AsJson = False,
+    as_csv: AsCsv = False,
 ) -> None:
-    """Bytes and flights of continuing prompts token by token with cached keys and values."""
-    with one_line_errors(ValueError):
+    """Prompts continued token by token.
+
+    Keys and values of earlier tokens are kept as shares. CSV has a line per token.
+    """
+    with one_line_errors(ValueError, OSError):
         from aero import mpc
 
+        sizes: dict[str, Any] = {"context_length": context_length, "vocab_size": vocab_size}
+        keywords = {"model": model, "stack": stack, **sizes, **settings(set_)}
         found = mpc.simulate_generation(
             label,
             new_tokens=new_tokens,
             batch=batch,
             sampling=sampling,  # type: ignore[arg-type]
-            model=model,
-            context_length=context_length,
-            vocab_size=vocab_size,
-            stack=stack,
-            **_single(set_),
+            **keywords,
         )
-        typer.echo(json.dumps(found.to_dict(), indent=2) if as_json else found.to_text())
+        seconds = None if network is None else found.seconds_per_token(network, compute)
+        timed = {} if seconds is None else {"network": network, "seconds_per_token": list(seconds)}
+        put(
+            lambda: "\n".join([found.to_text(), *_generation_time(found, network, seconds)]),
+            lambda: found.to_dict() | timed,
+            lambda: _generation_csv(found, seconds),
+            as_json=as_json,
+            as_csv=as_csv,
+        )
 
 
 def sweep(
     label: Annotated[list[str] | None, typer.Option(help="Network; may be repeated.")] = None,
     runs: Annotated[
-        list[Path] | None, typer.Option("--run", help="Run folder with a perplexity; repeatable.")
+        list[Path] | None,
+        typer.Option(
+            "--run", help="Run folder with a perplexity, or a folder of them; repeatable."
+        ),
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="FIELD=V1,V2", help="Values of a field; may be repeated."),
+        typer.Option(
+            "--set",
+            metavar="FIELD=V1,V2",
+            help="Values of a measure or of another field of stack or network; may be repeated.",
+        ),
     ] = None,
-    stack: Annotated[list[str] | None, typer.Option(help="May be repeated.")] = None,
+    stack: Annotated[list[str] | None, typer.Option(help=f"{STACKS} May be repeated.")] = None,
     network: Annotated[
-        list[str] | None, typer.Option(help="Network profile to time on; may be repeated.")
+        list[str] | None, typer.Option(help=f"Also the time on: {NETWORKS} May be repeated.")
     ] = None,
+    compute: Compute = "paper-testbed",
     model: Model = "gpt2",
     pareto: Annotated[
         list[str] | None,
         typer.Option(
             metavar="OBJECTIVE",
-            help="Only rows that no other beats: comm_gb, flights, perplexity or a --network.",
+            help="Only rows that no other beats: comm_gb, flights, perplexity or a --network; "
+            "may be repeated.",
+        ),
+    ] = None,
+    equal_time: Annotated[
+        float | None,
+        typer.Option(
+            metavar="PERCENT",
+            help="Also every network beside the one of best perplexity that takes as long, give or "
+            "take PERCENT, on every --network.",
         ),
     ] = None,
     skip: Annotated[
         bool, typer.Option("--skip", help="Leave out combinations that do not exist.")
     ] = False,
     as_json: AsJson = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="As CSV.")] = False,
+    as_csv: AsCsv = False,
+    html: Html = None,
 ) -> None:
-    """Bytes, flights and seconds of every combination, or the Pareto front among them."""
-    with one_line_errors(ValueError):
+    """Every combination, or the Pareto front.
+
+    Bytes, flights and seconds over networks, sizes, stacks and measures; with --run against
+    measured perplexity.
+    """
+    with one_line_errors(ValueError, OSError):
         from aero import mpc
 
         found = mpc.sweep(
@@ -109,42 +159,22 @@ def sweep(
             model=model,
             stacks=stack or ("spu-2024",),
             networks=network or (),
+            compute=compute,
             skip=skip,
-            **_lists(set_),
+            **value_lists(set_),
         )
-        if pareto:
-            found = found.pareto(*pareto)
-        if as_json:
-            typer.echo(json.dumps(found.to_dict(), indent=2))
-        else:
-            typer.echo(found.to_csv().rstrip("\n") if as_csv else found.to_text())
-
-
-def compare(
-    first: Annotated[str, typer.Argument(help="Network.")],
-    second: Annotated[str, typer.Argument(help="The one to compare with it.")],
-    model: Model = "gpt2",
-    context_length: Context = 128,
-    vocab_size: Vocabulary = None,
-    stack: StackName = "spu-2024",
-    second_stack: Annotated[
-        str | None, typer.Option(help="Of the second network; default: the same.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Two networks, or one on two stacks, part by part."""
-    with one_line_errors(ValueError):
-        from aero import mpc
-
-        sizes: dict[str, Any] = {
-            "model": model,
-            "context_length": context_length,
-            "vocab_size": vocab_size,
-        }
-        comparison = mpc.simulate(first, stack=stack, **sizes).compare(
-            mpc.simulate(second, stack=second_stack or stack, **sizes)
+        pairs = {} if equal_time is None else _equal_time(found, equal_time / 100)
+        shown = found.pareto(*pareto) if pareto else found
+        put(
+            lambda: "\n".join([shown.to_text(), *_equal_time_lines(pairs)]),
+            lambda: shown.to_dict() | _equal_time_dict(pairs),
+            shown.to_csv,
+            as_json=as_json,
+            as_csv=as_csv,
         )
-        typer.echo(json.dumps(comparison.to_dict(), indent=2) if as_json else comparison.to_text())
+        if html is not None:
+            within = 0.1 if equal_time is None else equal_time / 100
+            write("--html", html, mpc.sweep_page(found, within=within))
 
 
 def _size(text: str) -> tuple[int, int | None]:
@@ -152,34 +182,56 @@ def _size(text: str) -> tuple[int, int | None]:
     try:
         return int(length), int(vocab) if vocab else None
     except ValueError:
-        raise ValueError(f"size must be T or T:V in tokens, got {text!r}") from None
+        raise ValueError(f"--size must be T or T:V in tokens, got {text!r}") from None
 
 
-def _lists(settings: list[str] | None) -> dict[str, Any]:
-    """FIELD=V1,V2 as values: true, false, integers, decimals, else text."""
-    found = {}
-    for setting in settings or ():
-        name, equals, values = setting.partition("=")
-        if not equals or not values:
-            raise ValueError(f"--set must be FIELD=VALUE, got {setting!r}")
-        found[name] = [_value(value) for value in values.split(",")]
-    return found
+def _generation_time(
+    found: GenerationReport, network: str | None, seconds: tuple[float, ...] | None
+) -> list[str]:
+    if seconds is None:
+        return []
+    later = seconds[1:]
+    mean = f", then {sum(later) / len(later):,.1f} s per token" if later else ""
+    return [
+        "",
+        f"{sum(seconds) / 60:,.2f} minutes on network {network}, one operation after the other: "
+        f"prompts {seconds[0]:,.1f} s{mean}",
+    ]
 
 
-def _single(settings: list[str] | None) -> dict[str, Any]:
-    found = _lists(settings)
-    for name, values in found.items():
-        if len(values) != 1:
-            raise ValueError(f"--set {name} must have one value, got {len(values)}")
-    return {name: values[0] for name, values in found.items()}
+def _generation_csv(found: GenerationReport, seconds: tuple[float, ...] | None) -> str:
+    from aero.mpc.tables import table_csv
+
+    rows: list[dict[str, Any]] = []
+    for token, cost in enumerate(found.per_token):
+        row = {"token": token + 1, "keys": found.spec.context_length + token, **cost.to_dict()}
+        rows.append(row if seconds is None else row | {"seconds": seconds[token]})
+    return table_csv(rows)
 
 
-def _value(text: str) -> bool | int | float | str:
-    if text.lower() in {"true", "false"}:
-        return text.lower() == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+def _equal_time(found: SweepResult, within: float) -> dict[str, tuple[EqualTime, ...]]:
+    from aero import mpc
+
+    if not 0 <= within <= 1:
+        raise ValueError(f"--equal-time must be from 0 to 100 per cent, got {100 * within:g}")
+    networks = list(found.rows[0].seconds) if found.rows else []
+    if not networks:
+        raise ValueError("--equal-time needs a --network to take the time on, got none")
+    return {
+        name: mpc.compare_at_equal_time(mpc.timed_rows(found, name), within=within)
+        for name in networks
+    }
+
+
+def _equal_time_lines(pairs: dict[str, tuple[EqualTime, ...]]) -> list[str]:
+    from aero.mpc.tables import table_lines
+
+    lines = []
+    for name, compared in pairs.items():
+        lines += ["", f"equal time on {name}:", *table_lines([pair.cells() for pair in compared])]
+    return lines
+
+
+def _equal_time_dict(pairs: dict[str, tuple[EqualTime, ...]]) -> dict[str, Any]:
+    found = {name: [pair.to_dict() for pair in compared] for name, compared in pairs.items()}
+    return {"equal_time": found} if found else {}

@@ -16,6 +16,13 @@ from __future__ import annotations
 
 from aero.mpc.comparison import CostComparison
 from aero.mpc.cost_report import Cost, CostReport, Operation
+from aero.mpc.equal_time import (
+    EqualTime,
+    TimedNetwork,
+    compare_at_equal_time,
+    timed_rows,
+    timed_steps,
+)
 from aero.mpc.generation import GenerationReport, simulate_generation
 from aero.mpc.latency import Duration, Latency
 from aero.mpc.options import Option, OptionRow, OptionTable, option_table, options
@@ -45,6 +52,7 @@ from aero.mpc.stack_description import (
     stack_description,
 )
 from aero.mpc.sweep import SweepResult, SweepRow, sweep
+from aero.mpc.sweep_pages import sweep_page
 
 __all__ = [
     "ComputeProfile",
@@ -52,6 +60,7 @@ __all__ = [
     "CostComparison",
     "CostReport",
     "Duration",
+    "EqualTime",
     "Finding",
     "GenerationReport",
     "Latency",
@@ -69,6 +78,8 @@ __all__ = [
     "StackDescription",
     "SweepResult",
     "SweepRow",
+    "TimedNetwork",
+    "compare_at_equal_time",
     "compare_with_paper",
     "comparison_markdown",
     "compute_names",
@@ -89,4 +100,7 @@ __all__ = [
     "stack_fields",
     "stack_names",
     "sweep",
+    "sweep_page",
+    "timed_rows",
+    "timed_steps",
 ]

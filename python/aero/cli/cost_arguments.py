@@ -1,0 +1,105 @@
+"""Arguments that the cost commands share, and how their results go out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from aero.atomic_files import write_bytes_atomically
+from aero.cli.errors import note
+
+STACKS = (
+    "spu-2024, spu-0.9.5, openbumblebee, aero-optimized, aero-optimized-generation, "
+    "aero-approximate, blb, or the path of a YAML or JSON description."
+)
+NETWORKS = (
+    "paper-testbed, lan-1gbps, wan-400mbps or wan-100mbps, with changes: "
+    "'wan-100mbps,uplink_mbps=20,software_seconds=0.006'."
+)
+COMPUTE = "paper-testbed or none, with changes: 'paper-testbed,threads=8'."
+
+Label = Annotated[str, typer.Argument(help="Network, such as 'SM+ScFuFFN'.")]
+Model = Annotated[str, typer.Option(help="Size preset: gpt2, gpt2-18l, pythia-70m, mini or tiny.")]
+Context = Annotated[int, typer.Option(help="T, tokens.")]
+Vocabulary = Annotated[int | None, typer.Option(help="V; default: the preset's.")]
+StackName = Annotated[str, typer.Option(help=STACKS)]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="FIELD=VALUE",
+        help="A measure or another field of stack or network, such as mul_share=true or "
+        "num_layers=6; may be repeated. `aero cost options` lists the measures.",
+    ),
+]
+Network = Annotated[str | None, typer.Option(help=f"Also the time on: {NETWORKS}")]
+Compute = Annotated[str, typer.Option(help=f"Machines behind that time: {COMPUTE}")]
+AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
+
+AsCsv = Annotated[bool, typer.Option("--csv", help="As CSV.")]
+Html = Annotated[Path | None, typer.Option(help="Also write a page to this file.")]
+
+
+def settings(given: list[str] | None) -> dict[str, Any]:
+    """FIELD=VALUE as keywords."""
+    found = value_lists(given)
+    for name, values in found.items():
+        if len(values) != 1:
+            raise ValueError(f"--set {name} must have one value, got {len(values)}")
+    return {name: values[0] for name, values in found.items()}
+
+
+def value_lists(given: list[str] | None) -> dict[str, Any]:
+    """FIELD=V1,V2 as keywords: true, false, integers, decimals, else text."""
+    found: dict[str, Any] = {}
+    for setting in given or ():
+        name, equals, values = setting.partition("=")
+        if not equals or not values or not name.isidentifier():
+            raise ValueError(f"--set must be FIELD=VALUE, got {setting!r}")
+        if name in found:
+            raise ValueError(f"--set {name} must be given once, got it twice")
+        found[name] = [_value(value) for value in values.split(",")]
+    return found
+
+
+def put(
+    text: Callable[[], str],
+    as_dict: Callable[[], dict[str, Any]],
+    csv: Callable[[], str],
+    *,
+    as_json: bool,
+    as_csv: bool,
+) -> None:
+    """Prints a result in the form asked for."""
+    if as_json and as_csv:
+        raise ValueError("--json and --csv must not both be given")
+    if as_json:
+        typer.echo(json.dumps(as_dict(), indent=2))
+    else:
+        typer.echo(csv().rstrip("\n") if as_csv else text())
+
+
+def write(option: str, path: Path, content: str) -> None:
+    """Writes a file that an option names, and says so on standard error."""
+    try:
+        write_bytes_atomically(path, content.encode())
+    except OSError as error:
+        raise ValueError(
+            f"{option} must be a file that can be written, got {path}: {error.strerror}"
+        ) from error
+    note(f"wrote {path}")
+
+
+def _value(text: str) -> bool | int | float | str:
+    if text.lower() in {"true", "false"}:
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

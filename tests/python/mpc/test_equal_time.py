@@ -1,0 +1,122 @@
+"""Networks at equal time, and sweeps as pages with their fronts."""
+
+from __future__ import annotations
+
+import doctest
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from aero import mpc
+from aero.architecture import ArchitectureSpec
+from aero.mpc import equal_time, sweep_pages
+from aero.mpc.equal_time import TimedNetwork, compare_at_equal_time, timed_rows, timed_steps
+from aero.mpc.scatter import Point, scatter
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def make_runs(folder: Path, perplexities: dict[str, list[float]]) -> Path:
+    for label, values in perplexities.items():
+        for seed, perplexity in enumerate(values):
+            run = folder / f"{label}-{seed}"
+            run.mkdir()
+            spec = ArchitectureSpec.from_label(label, model="tiny").to_dict()
+            (run / "run.json").write_text(json.dumps({"spec": spec}))
+            (run / "evaluation.json").write_text(json.dumps({"perplexity": perplexity}))
+    return folder
+
+
+@pytest.mark.parametrize("module", [equal_time, sweep_pages])
+def test_examples_run(module: object) -> None:
+    done = doctest.testmod(module)  # type: ignore[arg-type]
+    assert done.attempted > 0
+    assert done.failed == 0
+
+
+def test_the_best_other_label_within_the_bounds_is_chosen() -> None:
+    slow, near, worse, own = (
+        TimedNetwork("A", "", 100.0, 5.0),
+        TimedNetwork("B", "", 110.0, 4.0),
+        TimedNetwork("C", "", 95.0, 4.5),
+        TimedNetwork("A", "T=8", 100.0, 1.0),
+    )
+    far = TimedNetwork("D", "", 110.1, 2.0)
+    found = compare_at_equal_time([slow, near, worse, own, far])
+    assert found[0].best is near
+    assert found[0].perplexity_change == pytest.approx(-0.2)
+    assert found[0].time_ratio == pytest.approx(1.1)
+    alone = compare_at_equal_time([slow, far])[0]
+    assert alone.best is None
+    assert alone.perplexity_change is alone.time_ratio is None
+    assert alone.cells()["best that takes as long"] == "none"
+    assert compare_at_equal_time([slow, far], within=0.101)[0].best is far
+
+
+def test_figure_1_compares_at_equal_time_as_the_paper_does() -> None:
+    """Table 4: at the time of each of He and Hofmann's networks AERO's is 12 to 13 % better."""
+    steps = mpc.reproduce().figures["Figure 1: GPT-2, T = 128"]
+    found = compare_at_equal_time(timed_steps(steps))
+    changes = [e.perplexity_change for e in found if e.network.label.startswith("SOTA:")]
+    assert changes == pytest.approx([3.50 / 4.00 - 1, 3.48 / 3.97 - 1, 3.48 / 4.00 - 1])
+
+
+def test_runs_of_one_network_count_once_with_their_mean(tmp_path: Path) -> None:
+    folder = make_runs(tmp_path, {"SM+R": [30.0, 34.0], "SM": [50.0]})
+    found = mpc.sweep(runs=[folder], stacks=["spu-2024", "blb"], networks=["lan-1gbps"])
+    networks = timed_rows(found, "lan-1gbps")
+    assert {(n.name, n.perplexity, n.runs) for n in networks} == {
+        ("SM+R stack=spu-2024", 32.0, 2),
+        ("SM+R stack=blb", 32.0, 2),
+        ("SM stack=spu-2024", 50.0, 1),
+        ("SM stack=blb", 50.0, 1),
+    }
+    with pytest.raises(ValueError, match=r"one of the sweep's \(lan-1gbps\), got wan-100mbps"):
+        timed_rows(found, "wan-100mbps")
+    with pytest.raises(ValueError, match="runs with a perplexity"):
+        timed_rows(mpc.sweep("SM", networks=["lan-1gbps"]), "lan-1gbps")
+    with pytest.raises(ValueError, match="within must be a number from 0 to 1, got 2"):
+        compare_at_equal_time(networks, within=2)
+
+
+def test_pages_of_runs_show_perplexity_fronts_and_equal_time(tmp_path: Path) -> None:
+    folder = make_runs(tmp_path, {"SM+R": [30.0], "SM": [50.0], "SM+G": [60.0]})
+    found = mpc.sweep(runs=[folder], networks=["lan-1gbps", "wan-100mbps"])
+    page = mpc.sweep_page(found)
+    for x in ("GB of both parties", "seconds on lan-1gbps", "seconds on wan-100mbps"):
+        # GELU costs more than ReLU and is worse here.
+        assert f"perplexity against {x}: 2 on the front" in page
+    assert page.count("<circle") == 9
+    assert page.count("Equal time on") == 2
+    assert "<script" not in page
+
+
+def test_pages_of_labels_show_costs_alone(tmp_path: Path) -> None:
+    plain = mpc.sweep_page(mpc.sweep(["SM", "SM+R"], model="tiny"))
+    assert "flights against GB of both parties" in plain
+    assert "perplexity" not in plain
+    many = mpc.sweep(["SM"], model="tiny", context_length=list(range(1, 503)))
+    assert "and 2 more" in mpc.sweep_page(many)
+    with pytest.raises(ValueError, match="at least one combination"):
+        mpc.sweep_page(mpc.SweepResult(()))
+
+
+@pytest.mark.parametrize("values", [[1.0], [3.0, 3.0], [0.0, 0.0], [0.0, 7.0], [1e-3, 2e5], [5, 6]])
+def test_points_lie_inside_the_picture_in_their_order(values: list[float]) -> None:
+    points = [Point(v, v, "a", f"<{v}>", on_front=True) for v in values]
+    root = ElementTree.fromstring(f"<all>{scatter(points, 'x', 'y & z')}</all>")
+    dots = [(float(c.attrib["cx"]), float(c.attrib["cy"])) for c in root.iter(f"{SVG}circle")]
+    assert len(dots) == len(values)
+    assert all(62 <= x <= 942 and 14 <= y <= 376 for x, y in dots)
+    assert dots == sorted(dots, key=lambda dot: (dot[0], -dot[1]))
+    labels = [text.text for text in root.iter(f"{SVG}text")]
+    ticks = [t for t in labels if re.fullmatch(r"[\d.,e+-]+", t or "")]
+    assert len(ticks) >= 4
+
+
+def test_scatter_needs_points() -> None:
+    with pytest.raises(ValueError, match="points must not be empty"):
+        scatter([], "x", "y")
