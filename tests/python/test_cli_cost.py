@@ -131,7 +131,9 @@ def test_reproduce_prints_the_tables_and_writes_the_figures(tmp_path):
     assert done.exit_code == 0
     assert done.stdout == mpc.reproduce().to_text() + "\n"
     assert {path.name for path in tmp_path.iterdir()} == {
-        "reproduction.txt", "reproduction.json", "figure-1.png", "figure-15.png"
-    }  # fmt: skip
+        *(f"reproduction.{ending}" for ending in ("html", "txt", "json")),
+        "figure-1.png",
+        "figure-15.png",
+    }
     assert len(json.loads(run("reproduce", "--json").stdout)["rows"]) == 27
     assert run("reproduce", "--stack", "spu").exit_code == 2

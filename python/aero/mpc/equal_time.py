@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
-from aero.mpc.reproduction import SavingStep
-from aero.mpc.sweep import SweepResult
+if TYPE_CHECKING:
+    from aero.mpc.network_sweep import SweepResult
+    from aero.mpc.reproduction import SavingStep
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 from aero.architecture import ArchitectureSpec
 from aero.mpc.paper import PaperComparison, compare_with_paper, paper_tables
 from aero.mpc.paper_findings import Finding, find_all
+from aero.mpc.savings import figure_lines
 from aero.mpc.simulation import simulate
 
 TABLES = (4, 5, 6, 7)
@@ -140,8 +141,8 @@ class Reproduction:
         }
 
     def to_text(self) -> str:
-        """The tables cell by cell, and the findings."""
-        return "\n".join([*self._tables(), *self._findings()])
+        """The tables cell by cell, the figures step by step, and the findings."""
+        return "\n".join([*self._tables(), *figure_lines(self.figures), *self._findings()])
 
     def __str__(self) -> str:
         return self.to_text()

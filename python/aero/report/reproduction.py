@@ -1,7 +1,10 @@
 """The paper's tables and figures beside ours, as files."""
 
+import base64
+import html
 import io
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -9,13 +12,15 @@ from matplotlib.figure import Figure
 
 from aero.analysis.figures import stepwise_savings
 from aero.atomic_files import write_bytes_atomically, write_json_atomically
-from aero.mpc import Reproduction, SavingStep
+from aero.mpc import ReproducedRow, Reproduction, SavingStep, drawing
+from aero.mpc.reproduction import TABLES
+from aero.mpc.savings import equal_time_rows, step_rows
 
-__all__ = ["savings_picture", "write_reproduction"]
+__all__ = ["reproduction_page", "savings_picture", "write_reproduction"]
 
 
 def write_reproduction(found: Reproduction, output_dir: str | Path) -> list[Path]:
-    """Writes `reproduction.txt`, `reproduction.json` and one PNG per figure.
+    """Writes `reproduction.html`, `.txt` and `.json`, and one PNG per figure.
 
     Args:
         found: What `aero.mpc.reproduce` returned.
@@ -32,18 +37,86 @@ def write_reproduction(found: Reproduction, output_dir: str | Path) -> list[Path
         >>> from aero import mpc
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     sorted(path.name for path in write_reproduction(mpc.reproduce(), folder))
-        ['figure-1.png', 'figure-15.png', 'reproduction.json', 'reproduction.txt']
+        ... # doctest: +NORMALIZE_WHITESPACE
+        ['figure-1.png', 'figure-15.png', 'reproduction.html', 'reproduction.json',
+         'reproduction.txt']
     """
     folder = Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    written = [folder / "reproduction.txt", folder / "reproduction.json"]
-    write_bytes_atomically(written[0], f"{found.to_text()}\n".encode())
-    write_json_atomically(written[1], found.to_dict())
-    for title, steps in found.figures.items():
+    pictures = {title: savings_picture(title, steps) for title, steps in found.figures.items()}
+    written = [folder / f"reproduction.{ending}" for ending in ("html", "txt", "json")]
+    write_bytes_atomically(written[0], reproduction_page(found, pictures).encode())
+    write_bytes_atomically(written[1], f"{found.to_text()}\n".encode())
+    write_json_atomically(written[2], found.to_dict())
+    for title, picture in pictures.items():
         name = title.partition(":")[0].lower().replace(" ", "-")
         written.append(folder / f"{name}.png")
-        write_bytes_atomically(written[-1], savings_picture(title, steps))
+        write_bytes_atomically(written[-1], picture)
     return written
+
+
+def reproduction_page(found: Reproduction, pictures: Mapping[str, bytes]) -> str:
+    """Returns everything as one page that loads nothing: findings, figures, tables.
+
+    Args:
+        found: What `aero.mpc.reproduce` returned.
+        pictures: Title of a figure -> PNG.
+    """
+    parts = [drawing.heading("Findings"), drawing.bullets(f.text for f in found.findings)]
+    for title, steps in found.figures.items():
+        source = base64.b64encode(pictures[title]).decode("ascii")
+        parts += [
+            drawing.heading(title),
+            f'<img src="data:image/png;base64,{source}" alt="{html.escape(title)}" width="100%">',
+            drawing.table(step_rows(steps)),
+        ]
+        compared = equal_time_rows(steps)
+        if compared:
+            about = "He and Hofmann's networks beside the best that takes as long, within 10 %:"
+            parts += [drawing.paragraphs([about]), drawing.table(compared)]
+    for table in TABLES:
+        rows = [row for row in found.rows if row.gigabytes.table == table]
+        cell = rows[0].gigabytes
+        sizes = f"{cell.model}, T = {cell.context_length}, V = {cell.vocab_size}"
+        parts += [
+            drawing.heading(f"Table {table}: {sizes}"),
+            drawing.table([_bytes_and_minutes(row) for row in rows]),
+            drawing.table([_flops(row) for row in rows]),
+        ]
+    about = (
+        "'listed': exactly the operators that the table lists; '+LN': one LayerNorm more, which "
+        "the paper's bytes hold in every row. Ratios: ours / paper."
+    )
+    title = f"The paper (arXiv 2410.13060) and ours on {found.stack}"
+    return drawing.page(title, drawing.paragraphs([about]), *parts)
+
+
+def _bytes_and_minutes(row: ReproducedRow) -> dict[str, str]:
+    cell = row.gigabytes
+    sending, flights = row.network_only_minutes
+    return {
+        "network": cell.label,
+        "paper, GB": f"{cell.paper_gb:.2f}",
+        "listed": f"{cell.listed_gb:.2f}",
+        "+LN": f"{cell.one_more_layernorm_gb:.2f}",
+        "ratio": f"{cell.one_more_layernorm_ratio:.4f}",
+        "paper, minutes": f"{row.paper_minutes:.2f}",
+        "ours": f"{row.minutes:.2f}",
+        "ratio of minutes": f"{row.minutes_ratio:.3f}",
+        "stated network, sending": f"{sending:.2f}",
+        "and flights": f"{sending + flights:.2f}",
+    }
+
+
+def _flops(row: ReproducedRow) -> dict[str, str]:
+    found = {"network": row.gigabytes.label}
+    for name, flops in (("FFN", row.flops_ffn), ("attention", row.flops_attention)):
+        found |= {
+            f"paper, {name} FLOPs": flops.printed,
+            f"ours, {name}": f"{flops.ours / 1e9:.2f}B",
+            f"ratio, {name}": f"{flops.ratio:.3f}",
+        }
+    return found
 
 
 def savings_picture(title: str, steps: tuple[SavingStep, ...]) -> bytes:

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from aero import mpc
-from aero.mpc import paper_findings, reproduction
+from aero.mpc import paper_findings, reproduction, savings
 
 # Printed 6.29 GB where the row above it and the operators left out give 6.36; and 72.10 where
 # Table 7's neighbours give 71.26.
@@ -62,6 +62,24 @@ def test_the_text_has_every_cell_and_every_finding(found: mpc.Reproduction) -> N
         assert f"{row.minutes_ratio:.3f}" in line
         assert row.flops_ffn.printed in line
     assert all(finding.text in text for finding in found.findings)
+
+
+def test_the_text_has_the_figures_and_networks_at_equal_time(found: mpc.Reproduction) -> None:
+    text = found.to_text()
+    for title, steps in found.figures.items():
+        lines = text.partition(title)[2].splitlines()
+        first = steps[0]
+        for step, row in zip(steps, savings.step_rows(steps), strict=True):
+            assert row["times less"] == f"{first.gigabytes / step.gigabytes:.2f}"
+            line = next(x for x in lines if x.startswith(f"{step.label} "))
+            assert all(cell in line for cell in row.values())
+    bars = [line.count("█") for line in text.splitlines() if "█" in line]
+    assert bars[0] == max(bars) == 24
+    assert bars[4] == round(24 * 6.34 / 25.23)
+    # Table 4: 4.00, 3.97 and 4.00 against 3.50, 3.48 and 3.48.
+    changes = [row["change"] for row in savings.equal_time_rows(next(iter(found.figures.values())))]
+    assert changes == ["-12.5 %", "-12.3 %", "-13.0 %"]
+    assert "-12.3 %" in text
 
 
 def test_json_has_every_cell(found: mpc.Reproduction) -> None:

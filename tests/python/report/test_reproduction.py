@@ -1,6 +1,7 @@
 """The reproduced tables and figures as files."""
 
 import doctest
+import html
 import json
 
 from aero import mpc
@@ -12,6 +13,14 @@ def test_the_files_hold_what_was_found(tmp_path):
     paths = {p.name: p for p in reproduction.write_reproduction(found, tmp_path / "new" / "folder")}
     assert paths["reproduction.txt"].read_text() == f"{found.to_text()}\n"
     assert json.loads(paths["reproduction.json"].read_text()) == found.to_dict()
+    page = paths["reproduction.html"].read_text()
+    assert all(html.escape(finding.text) in page for finding in found.findings)
+    assert page.count("<td>SM+ScFuFFN_i6</td>") == 2 * 2 + 1  # twice in Tables 4 and 5, Figure 1
+    assert page.count("data:image/png;base64,") == 2
+    assert "<script" not in page
+    assert (
+        "16.88" in page
+    )  # minutes to send 25.32 GB at 100 Mbit/s each way: 25.32e9 * 8 / 2e8 / 60
     for name in ("figure-1.png", "figure-15.png"):
         assert paths[name].read_bytes().startswith(b"\x89PNG")
         assert paths[name].stat().st_size > 10_000
