@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -139,3 +140,14 @@ def test_package_and_torch_free_rooms_import_without_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == "True", done.stderr
+
+
+def test_no_module_bears_the_name_of_something_that_its_package_exports() -> None:
+    # Else `from aero.mpc import sweep` depends on what was imported before. An operator's one word
+    # is that of its file as well; aero.ops binds the functions last.
+    for file in sorted(PACKAGE.glob("*/__init__.py")):
+        package = file.parent.name
+        if package != "ops":
+            exported = getattr(importlib.import_module(f"aero.{package}"), "__all__", ())
+            clashes = {path.stem for path in file.parent.glob("*.py")} & {*exported}
+            assert not clashes, f"{package}: {sorted(clashes)}"

@@ -16,6 +16,12 @@ from __future__ import annotations
 
 from aero.mpc.comparison import CostComparison
 from aero.mpc.cost_report import Cost, CostReport, Operation
+from aero.mpc.described_stacks import (
+    StackDescription,
+    described_stack_names,
+    load_stack,
+    stack_description,
+)
 from aero.mpc.equal_time import (
     EqualTime,
     TimedNetwork,
@@ -25,7 +31,8 @@ from aero.mpc.equal_time import (
 )
 from aero.mpc.generation import GenerationReport, simulate_generation
 from aero.mpc.latency import Duration, Latency
-from aero.mpc.options import Option, OptionRow, OptionTable, option_table, options
+from aero.mpc.measures import Option, OptionRow, OptionTable, option_table, options
+from aero.mpc.network_sweep import SweepResult, SweepRow, sweep
 from aero.mpc.paper import PaperComparison, compare_with_paper, comparison_markdown, paper_tables
 from aero.mpc.paper_findings import Finding
 from aero.mpc.profiles import (
@@ -45,13 +52,6 @@ from aero.mpc.simulation import (
     stack_fields,
     stack_names,
 )
-from aero.mpc.stack_description import (
-    StackDescription,
-    described_stack_names,
-    load_stack,
-    stack_description,
-)
-from aero.mpc.sweep import SweepResult, SweepRow, sweep
 from aero.mpc.sweep_pages import sweep_page
 
 __all__ = [

@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 from aero.architecture import ArchitectureSpec
 from aero.mpc.comparison import CostComparison
+from aero.mpc.described_stacks import StackDescription
 from aero.mpc.latency import Latency, time_report
 from aero.mpc.profiles import ComputeProfile, NetworkProfile
 from aero.mpc.report_pages import report_fragment, report_page
 from aero.mpc.report_tables import report_lines
-from aero.mpc.stack_description import StackDescription
 from aero.mpc.tables import table_csv
 
 FieldValue = bool | int | float | str

@@ -9,9 +9,9 @@ from typing import Any, Literal
 from aero import _core
 from aero.architecture import ArchitectureSpec
 from aero.mpc.cost_report import Cost, CostReport, FieldValue
+from aero.mpc.described_stacks import StackDescription, stack_description
 from aero.mpc.profiles import ComputeProfile, NetworkProfile
 from aero.mpc.simulation import make_report, network_and_fields
-from aero.mpc.stack_description import StackDescription, stack_description
 
 Sampling = Literal["argmax", "client"]
 

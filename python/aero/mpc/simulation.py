@@ -10,7 +10,7 @@ from typing import Any
 from aero import _core
 from aero.architecture import ArchitectureSpec
 from aero.mpc.cost_report import Cost, CostReport, FieldValue, Operation
-from aero.mpc.stack_description import StackDescription, stack_description
+from aero.mpc.described_stacks import StackDescription, stack_description
 
 
 def stack_names() -> list[str]:

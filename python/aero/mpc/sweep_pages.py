@@ -7,8 +7,8 @@ from typing import Any
 
 from aero.mpc import drawing
 from aero.mpc.equal_time import EqualTime, compare_at_equal_time, timed_rows
+from aero.mpc.network_sweep import SweepResult, SweepRow
 from aero.mpc.scatter import Point, scatter
-from aero.mpc.sweep import SweepResult, SweepRow
 
 # A table beyond this is for the CSV file.
 _MOST_ROWS = 500

@@ -67,7 +67,7 @@ def test_yaml_and_json_are_read_alike(tmp_path: Path) -> None:
 
 
 def test_everything_that_can_be_priced_is_in_the_documentation() -> None:
-    module = importlib.import_module("aero.mpc.stack_description")
+    module = importlib.import_module("aero.mpc.described_stacks")
     for name in (*_core.priced_operation_names(), *_core.price_fields()):
         assert name in str(module.__doc__)
 

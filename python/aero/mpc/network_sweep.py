@@ -13,9 +13,9 @@ from typing import Any
 from aero import _core
 from aero.architecture import ArchitectureSpec
 from aero.mpc.cost_report import Cost, FieldValue
+from aero.mpc.described_stacks import StackDescription, stack_description
 from aero.mpc.profiles import NetworkProfile, compute_profile, network_profile
 from aero.mpc.simulation import plain_value
-from aero.mpc.stack_description import StackDescription, stack_description
 from aero.mpc.tables import table_csv, table_lines
 
 Stack = str | Path | StackDescription
