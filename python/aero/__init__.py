@@ -21,8 +21,15 @@ _EXPORTS = {
     "AeroConfig": "aero.models",
     "AeroForCausalLM": "aero.models",
     "ArchitectureSpec": "aero.architecture",
+    "convert": "aero.conversion",
     "entropies": "aero.models",
+    "fold_layernorm": "aero.conversion",
     "fold_norm": "aero.conversion",
+    "fuse_ffn": "aero.conversion",
+    "prune_ffn": "aero.conversion",
+    "remove_layernorm": "aero.conversion",
+    "replace_activation": "aero.conversion",
+    "with_entropy_penalty": "aero.models",
 }
 _SUBMODULES = (
     "analysis", "architecture", "conversion", "fixed_point", "models", "mpc", "nn", "ops", "report",

@@ -5,6 +5,11 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 from aero.models.causal_lm import AeroForCausalLM
 from aero.models.configuration import AeroConfig
 from aero.models.decoder import AeroModel, AeroPreTrainedModel
+from aero.models.entropy_penalty import (
+    EntropyPenalty,
+    with_entropy_penalty,
+    without_entropy_penalty,
+)
 from aero.models.fixed_point_network import FixedPointForCausalLM
 from aero.models.hugging_face_attention import (
     aero_attention_forward,
@@ -27,6 +32,7 @@ __all__ = [
     "AeroModel",
     "AeroModelOutput",
     "AeroPreTrainedModel",
+    "EntropyPenalty",
     "FixedPointForCausalLM",
     "RowEntropies",
     "aero_attention_forward",
@@ -34,4 +40,6 @@ __all__ = [
     "decay_parameter_names",
     "entropies",
     "register_attention",
+    "with_entropy_penalty",
+    "without_entropy_penalty",
 ]
