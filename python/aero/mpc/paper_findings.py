@@ -11,6 +11,7 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from aero.mpc.paper import PaperComparison, compare_with_paper, paper_tables
+from aero.mpc.profiles import compute_profile, network_profile
 from aero.mpc.simulation import operation_cost, simulate, stack_names
 
 if TYPE_CHECKING:
@@ -163,8 +164,10 @@ def find_network(rows: Sequence[ReproducedRow]) -> Finding:
     sending = [row for row in rows if row.network_only_minutes[0] > row.paper_minutes]
     both = [row for row in rows if sum(row.network_only_minutes) > row.paper_minutes]
     first = rows[0]
+    stated = network_profile("wan-100mbps")
     text = (
-        "The network that the paper states, 100 Mbps and 80 ms, "
+        f"The network that the paper states, {stated.uplink_mbps:.0f} Mbps and "
+        f"{1e3 * stated.round_trip_seconds:.0f} ms, "
         f"{'cannot give' if both else 'can give'} its minutes: sending the printed bytes, half "
         f"each way, takes longer than the printed time in {len(sending)} of {len(rows)} cells "
         f"({_where(first.gigabytes)}: {first.network_only_minutes[0]:.1f} minutes of sending, "
@@ -180,14 +183,30 @@ def find_test_bed(rows: Sequence[ReproducedRow]) -> Finding:
     errors = {_where(row.gigabytes): row.minutes_ratio - 1 for row in rows}
     sizes = [abs(error) for error in errors.values()]
     worst = sorted(errors, key=lambda name: -abs(errors[name]))[:3]
+    link, machine = network_profile("paper-testbed"), compute_profile("paper-testbed")
+    # Bytes of both parties go one way at a time; products of shares are half each party's.
+    rates = {
+        "seconds_per_gigabyte": 8e3 / link.uplink_mbps,
+        "milliseconds_per_flight": 1e3 * link.software_seconds,
+        "seconds_per_million_embedding_products": 5e5 * machine.embedding_product_seconds,
+        "seconds_per_million_products": 5e5 * machine.ct_pt_product_seconds,
+        "seconds_per_billion_ots": 1e9 * machine.ot_seconds,
+    }
+    for name in list(rates)[2:]:
+        rates[name] /= machine.threads
     text = (
-        "Fitted to the printed minutes, the test bed takes 4.8 s per GB of both parties (an "
-        "effective 1.67 Gbit/s), 6.0 ms per flight, 54 s per million ciphertext-plaintext products "
-        "in the embedding and 30 s elsewhere, and 46.7 s per 1e9 OTs: "
+        "Fitted to the printed minutes, the test bed takes "
+        f"{rates['seconds_per_gigabyte']:.1f} s per GB of both parties (an effective "
+        f"{link.uplink_mbps / 1e3:.2f} Gbit/s), {rates['milliseconds_per_flight']:.1f} ms per "
+        f"flight, {rates['seconds_per_million_embedding_products']:.0f} s per million "
+        "ciphertext-plaintext products in the embedding and "
+        f"{rates['seconds_per_million_products']:.0f} s elsewhere, and "
+        f"{rates['seconds_per_billion_ots']:.1f} s per 1e9 OTs: "
         f"{fmean(sizes):.1%} off in the mean of {len(rows)} cells, {max(sizes):.1%} at most. "
         "Furthest off: " + ", ".join(f"{name} {errors[name]:+.1%}" for name in worst) + "."
     )
-    return Finding("test bed", text, {"mean": fmean(sizes), "worst": max(sizes), "errors": errors})
+    values = {"mean": fmean(sizes), "worst": max(sizes), "errors": errors, **rates}
+    return Finding("test bed", text, values)
 
 
 def find_flops(rows: Sequence[ReproducedRow]) -> Finding:
@@ -232,10 +251,31 @@ def find_secrets(stack: str) -> Finding:
     )
     text = (
         "Kept secret, a temperature per head and position and the FFNs' alpha and beta would add "
-        f"to SM+ScFuFFN: {told}. The printed rows hold neither: those with temperature repeat "
-        "those without to the last digit. Public, or folded into the weights, they are free."
+        f"to SM+ScFuFFN: {told}. {_whether_printed()} Public, or folded into the weights, they are "
+        "free."
     )
     return Finding("secrets", text, {str(length): value for length, value in values.items()})
+
+
+def _whether_printed() -> str:
+    """Whether the paper's rows with a temperature cost more than those without."""
+    costs = {
+        (row["table"], row["label"]): (row["comm_gb"], row["latency_minutes"])
+        for row in paper_tables()
+        if row.get("comm_gb") is not None
+    }
+    pairs = [
+        (cost, costs[table, "SM+ScFuFFN"])
+        for (table, label), cost in costs.items()
+        if label == "EReg(SM(t)+ScFuFFN)" and (table, "SM+ScFuFFN") in costs
+    ]
+    same = sum(cost == without for cost, without in pairs)
+    if same == len(pairs):
+        return (
+            "The printed rows hold neither: those with temperature repeat those without to the "
+            "last digit."
+        )
+    return f"{same} of {len(pairs)} printed rows with temperature repeat those without."
 
 
 def find_savings() -> Finding:
@@ -253,8 +293,13 @@ def find_savings() -> Finding:
         "time"
         for name, value in values.items()
     )
+    printed = {row["label"]: row for row in paper_tables() if row["table"] == 4}
+    times_less, times_faster = (
+        printed["SM+LN+G"][name] / printed["SM+ScFuFFN_i6"][name]
+        for name in ("comm_gb", "latency_minutes")
+    )
     text = (
         "What the networks save depends on the stack. From SM+LN+G to SM+ScFuFFN_i6 at T = 128: "
-        f"{told} (the paper: 4.0 and 1.94; time on paper-testbed)."
+        f"{told} (the paper: {times_less:.1f} and {times_faster:.2f}; time on paper-testbed)."
     )
     return Finding("savings", text, values)
