@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
-from torch import Tensor, nn
-from torch.nn.utils.parametrize import is_parametrized
+from torch import Tensor
 
 from aero.architecture import ArchitectureSpec
+from aero.conversion.steps import Step, take_steps
+from aero.conversion.weights import Weights, feed_forward_output, readers, with_spec
 from aero.models import AeroConfig, AeroForCausalLM
-from aero.nn import (
-    Block,
-    CausalSelfAttention,
-    FeedForward,
-    FoldableNorm,
-    FusedFeedForward,
-    plain_linear,
-)
+from aero.nn import FoldableNorm
+
+_EPS = FoldableNorm(1).eps
 
 
 def fold_norm(model: AeroForCausalLM) -> AeroForCausalLM:
-    """Removes every foldable norm by scaling the weights that read its output.
+    """Removes every foldable norm by scaling the weights that read its output. Exact.
 
-    In evaluation a foldable norm is the diagonal matrix ``diag(g / sqrt(v + eps))``, so its product
-    with the next weight replaces both: ``W' = diag(g / sqrt(v + eps)) W`` for query, key and value,
-    for the FFN, and for the head, which is no longer tied then. The products are rounded once, from
-    float64. Weights under weight or spectral norm become plain ones.
+    In evaluation a foldable norm is the diagonal matrix ``S = diag(g / sqrt(v + eps))``, so its
+    product with the next weight replaces both: ``W' = S W`` for query, key and value, for the FFN,
+    and for the head, which is no longer tied then. The products are rounded once, from float64.
+    Weights under weight or spectral norm become plain ones.
+
+    Shaped attention has no value weights, but no skip connection either: its output is linear in
+    each channel of its input. There the stream is kept as ``X T_l^-1`` with ``T_l`` the inverse of
+    the product of all S from layer l on: queries, keys and FFN read ``T_l S_l W``, the FFN writes
+    ``W T_{l+1}^-1``, and the embeddings, untied, are multiplied by ``T_0^-1``.
 
     Args:
         model: a network with a foldable norm before its blocks or at its end; it is left unchanged.
@@ -36,12 +35,12 @@ def fold_norm(model: AeroForCausalLM) -> AeroForCausalLM:
         rounding; same device, dtype and mode.
 
     Raises:
-        ValueError: the network has no foldable norm, or it has shaped attention, where the
-            normalized stream itself becomes the values and no weight follows that could take the
-            norm in.
+        ValueError: the network has no foldable norm, or it has shaped attention and a gain of zero,
+            by which its stream cannot be divided.
 
     Example:
         >>> import torch
+        >>> from aero.models import AeroConfig
         >>> model = AeroForCausalLM(AeroConfig.from_label("SM+FN+ScFuFFN", model="tiny"))
         >>> tokens = torch.randint(256, (4, 32))
         >>> _ = model.train()(tokens)
@@ -51,77 +50,85 @@ def fold_norm(model: AeroForCausalLM) -> AeroForCausalLM:
         >>> torch.allclose(folded(tokens).logits, model(tokens).logits, atol=1e-5)
         True
     """
-    spec = model.config.spec
-    target = _folded_spec(spec)
-    source = copy.deepcopy(model)
-    source.train(False)
-    with torch.no_grad():
-        for block in source.transformer.blocks():
-            _fold_block(block)
-        if isinstance(source.transformer.ln_f, FoldableNorm):
-            head = source.lm_head.weight * _scale(source.transformer.ln_f)
-            source.lm_head.weight = nn.Parameter(head.to(source.lm_head.weight.dtype))
-            source.transformer.ln_f = None
-    folded = AeroForCausalLM(_with_spec(model.config, target))
-    nn.Module.to(folded, model.device, model.dtype)
-    folded.load_state_dict(source.state_dict())
-    folded.generation_config = source.generation_config
-    folded.train(model.training)
-    return folded
+    return take_steps(model, [folding_step(model.config)])
 
 
-def _folded_spec(spec: ArchitectureSpec) -> ArchitectureSpec:
-    folds_blocks = spec.norm in ("foldable_channel", "foldable_scalar")
+def folding_step(config: AeroConfig) -> Step:
+    """The step that folds all foldable norms."""
+    spec = config.spec
+    folds_blocks = has_foldable_blocks(spec)
     folds_head = spec.final_norm == "foldable"
     if not folds_blocks and not folds_head:
         raise ValueError(f"fold_norm: {spec.label} has no foldable norm")
-    if folds_blocks and spec.shaped_attention:
-        raise ValueError(
-            f"fold_norm: the norms of {spec.label} cannot fold, since shaped attention has no "
-            "value weights to take them in"
-        )
-    has_normalized_weights = spec.ffn in ("weight_norm", "spectral_norm")
-    return spec.replace(
+
+    def change(weights: Weights) -> None:
+        if folds_head:
+            _untie(weights)
+            weights.set_matrix(
+                "lm_head", _scale(weights, "transformer.ln_f")[:, None] * weights.matrix("lm_head")
+            )
+            weights.drop("transformer.ln_f")
+        if folds_blocks and spec.shaped_attention:
+            _fold_shaped_blocks(weights, spec.num_layers)
+        elif folds_blocks:
+            for layer in range(spec.num_layers):
+                _fold_block(weights, layer)
+
+    folded = spec.replace(
         norm="none" if folds_blocks else spec.norm,
         final_norm="none" if folds_head else spec.final_norm,
-        tied_embeddings=spec.tied_embeddings and not folds_head,
-        ffn="linear" if has_normalized_weights else spec.ffn,
+        tied_embeddings=spec.tied_embeddings
+        and not (folds_head or (folds_blocks and spec.shaped_attention)),
+        ffn="linear" if spec.ffn in ("weight_norm", "spectral_norm") else spec.ffn,
         normalized_layers="ffn",
+    )
+    return Step(
+        "fold_norm", True, "W = diag(g / sqrt(v + eps)) W", with_spec(config, folded), change
     )
 
 
-def _with_spec(config: AeroConfig, spec: ArchitectureSpec) -> AeroConfig:
-    changed = copy.deepcopy(config)
-    changed.update_spec(spec)
-    return changed
+def has_foldable_blocks(spec: ArchitectureSpec) -> bool:
+    """Whether the norms of the blocks are foldable."""
+    return spec.norm in ("foldable_channel", "foldable_scalar")
 
 
-def _scale(norm: FoldableNorm) -> Tensor:
+def _untie(weights: Weights) -> None:
+    weights.tensors.setdefault("lm_head.weight", weights.tensors["transformer.wte.weight"])
+
+
+def _scale(weights: Weights, norm: str) -> Tensor:
     """What the norm multiplies each channel by in evaluation, [C], float64."""
-    mean_square = norm.running_mean_square.double()
-    return norm.weight.double() * torch.rsqrt(mean_square + norm.eps)
+    mean_square = weights.vector(f"{norm}.running_mean_square")
+    return weights.vector(f"{norm}.weight") * torch.rsqrt(mean_square + _EPS)
 
 
-def _fold_block(block: Block) -> None:
-    attention, feed_forward = block.attn, block.mlp
-    for path, layer in list(block.named_modules()):
-        if isinstance(layer, nn.Linear) and is_parametrized(layer):
-            parent, _, name = path.rpartition(".")
-            setattr(block.get_submodule(parent), name, plain_linear(layer))
-    if isinstance(attention, CausalSelfAttention):
-        attention.join_projections()
-    if isinstance(block.ln_1, FoldableNorm):
-        assert isinstance(attention, CausalSelfAttention)
-        _scale_inputs(attention.c_attn, block.ln_1)
-        block.ln_1 = None
-    if isinstance(block.ln_2, FoldableNorm):
-        if isinstance(feed_forward, FeedForward):
-            _scale_inputs(feed_forward.c_fc, block.ln_2)
-        elif isinstance(feed_forward, FusedFeedForward):  # weight [in, out]
-            feed_forward.weight.copy_(_scale(block.ln_2).unsqueeze(-1) * feed_forward.weight)
-        block.ln_2 = None
+def _fold_block(weights: Weights, layer: int) -> None:
+    for path, norm in readers(weights, layer):
+        weights.set_matrix(path, _scale(weights, norm)[:, None] * weights.matrix(path))
+    for norm in ("ln_1", "ln_2"):
+        weights.drop(f"transformer.h.{layer}.{norm}")
 
 
-def _scale_inputs(linear: nn.Linear, norm: FoldableNorm) -> None:
-    """Multiplies each input's column of the weight, [out, in], by the norm's factor."""
-    linear.weight.copy_(linear.weight * _scale(norm))
+def _fold_shaped_blocks(weights: Weights, num_layers: int) -> None:
+    after = torch.ones_like(_scale(weights, "transformer.h.0.ln_1"))  # diagonal of T_{l+1}
+    for layer in reversed(range(num_layers)):
+        norm = f"transformer.h.{layer}.ln_1"
+        scale = _scale(weights, norm)
+        if not scale.all():
+            raise ValueError(
+                f"fold_norm: the gain of h.{layer}.ln_1 is zero in some channel, and shaped "
+                "attention has no weights to take it in; set it to a small number instead"
+            )
+        # T_l S_l = T_{l+1}: what this block reads and what it writes lie on the same scale.
+        for path, _ in readers(weights, layer):
+            weights.set_matrix(path, after[:, None] * weights.matrix(path))
+        output = feed_forward_output(weights, layer)
+        if output is not None:
+            weights.set_matrix(output, weights.matrix(output) / after)
+            weights.set(f"{output}.bias", weights.vector(f"{output}.bias") / after)
+        weights.drop(norm)
+        after = after / scale
+    _untie(weights)
+    for name in ("transformer.wte.weight", "transformer.wpe.weight"):
+        if name in weights.tensors:
+            weights.set(name, weights.vector(name) / after)

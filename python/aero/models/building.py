@@ -32,7 +32,7 @@ def build_block(config: AeroConfig, layer_index: int) -> Block:
     """One layer of the network."""
     spec = config.spec
     attention = _build_attention(config, layer_index)
-    is_pruned = layer_index >= spec.num_layers - spec.num_pruned_ffns
+    is_pruned = layer_index in config.layers_without_ffn
     feed_forward = None if is_pruned else _build_feed_forward(config)
     _normalize_weights(config, attention, feed_forward)
     has_second_norm = feed_forward is not None and not spec.shaped_attention
@@ -111,6 +111,7 @@ def _build_feed_forward(config: AeroConfig) -> FeedForward | FusedFeedForward:
         spec.hidden_width,
         cast(Any, _ACTIVATIONS.get(spec.ffn, "linear")),
         negative_slope=config.leaky_slope_init if has_own_slope else None,
+        gelu_approximation=cast(Any, config.gelu_approximation),
     )
 
 

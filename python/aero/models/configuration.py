@@ -40,6 +40,7 @@ _CHOICES = {
     "temperature_parametrization": ("identity", "log"),
     "trainable_scales": ("alpha+beta", "alpha", "beta", "none"),
     "norm_statistics": ("process", "synchronized"),
+    "gelu_approximation": ("tanh", "none"),
 }
 
 
@@ -80,6 +81,12 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
         trainable_scales: which of the scaled FFN's alpha and beta are learned: ``"alpha+beta"``,
             ``"alpha"``, ``"beta"`` or ``"none"``.
         leaky_slope_init: start of the learned leaky ReLU slopes.
+        gelu_approximation: ``"tanh"`` (GPT-2) or ``"none"``, the exact GELU (Pythia, nanoGPT), as
+            in `torch.nn.functional.gelu`.
+        pruned_ffn_layers: the layers without FFN, from 0, in ascending order, `num_pruned_ffns` of
+            them; None for the deepest ones. Counts and costs of `spec` hold for any choice.
+        conversion_steps: what `aero.convert` or its single steps did to get here, in order, each
+            with the word exact or inexact; None for networks that were not converted.
         norm_statistics: foldable norm under data parallelism: ``"process"``, each process its own
             statistics (`DistributedDataParallel` keeps the running ones of the first process), or
             ``"synchronized"``, those of all processes together.
@@ -132,6 +139,9 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     temperature_parametrization: str = "identity"
     trainable_scales: str = "alpha+beta"
     leaky_slope_init: float | int = 0.01
+    gelu_approximation: str = "tanh"
+    pruned_ffn_layers: list[int] | None = None
+    conversion_steps: list[str] | None = None
     norm_statistics: str = "process"
     layer_norm_epsilon: float = 1e-5
     rotary_base: float | int = 10000.0
@@ -161,6 +171,7 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
         else:
             spec = ArchitectureSpec.from_label("SM+LN+G", model="mini").replace(**architecture)
         self.update_spec(spec)
+        self._check_pruned_layers()
         super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]
 
     def _check_values(self) -> None:
@@ -177,6 +188,26 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
                 refuse(key, expected)
         if self.temperature_init == 0:
             refuse("temperature_init", _NUMBERS["temperature_init"][1])
+
+    def _check_pruned_layers(self) -> None:
+        layers, spec = self.pruned_ffn_layers, self.spec
+        if layers is None:
+            return
+        allowed = range(spec.num_layers)
+        is_ascending = list(layers) == sorted(set(layers) & set(allowed))
+        if not is_ascending or len(layers) != spec.num_pruned_ffns:
+            raise ValueError(
+                f"AeroConfig: pruned_ffn_layers must be num_pruned_ffns = {spec.num_pruned_ffns} "
+                f"ascending layers from 0 to {spec.num_layers - 1}, got {layers}"
+            )
+
+    @property
+    def layers_without_ffn(self) -> list[int]:
+        """The layers whose FFN is pruned, from 0, in ascending order."""
+        if self.pruned_ffn_layers is not None:
+            return list(self.pruned_ffn_layers)
+        num_layers = self.spec.num_layers
+        return list(range(num_layers - self.spec.num_pruned_ffns, num_layers))
 
     @classmethod
     def from_spec(cls, spec: ArchitectureSpec, **training_fields: Any) -> AeroConfig:

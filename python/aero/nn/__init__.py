@@ -9,12 +9,14 @@ from aero.nn.attention import (
     uniform_attention,
 )
 from aero.nn.block import Block
+from aero.nn.drop_in import DropInAttention, DropInBlock
 from aero.nn.feed_forward import (
     FeedForward,
     FusedFeedForward,
     ScaledFeedForward,
     ScaledFusedFeedForward,
 )
+from aero.nn.layout import TransposedLinear, set_weight_layout
 from aero.nn.linear import Linear
 from aero.nn.norm import FoldableNorm
 from aero.nn.rotary import apply_rotary, rotary_tables
@@ -24,6 +26,8 @@ from aero.nn.weight_normalization import normalize_weight, plain_linear
 __all__ = [
     "Block",
     "CausalSelfAttention",
+    "DropInAttention",
+    "DropInBlock",
     "FeedForward",
     "FoldableNorm",
     "FusedFeedForward",
@@ -34,10 +38,12 @@ __all__ = [
     "SequenceContext",
     "ShapedSelfAttention",
     "Temperature",
+    "TransposedLinear",
     "apply_rotary",
     "causal_attention",
     "normalize_weight",
     "plain_linear",
     "rotary_tables",
+    "set_weight_layout",
     "uniform_attention",
 ]

@@ -22,10 +22,11 @@ class FeedForward(nn.Module):
     Args:
         width: C.
         hidden_width: inner width F.
-        activation: ``"gelu"`` (tanh form, as GPT-2), ``"relu"``, ``"leaky_relu"`` (learned slope)
-            or ``"linear"`` (nothing between the two layers).
+        activation: ``"gelu"``, ``"relu"``, ``"leaky_relu"`` (learned slope) or ``"linear"``
+            (nothing between the two layers).
         negative_slope: start of this layer's own leaky slope; None when the slope comes with each
             call (one slope for a whole network).
+        gelu_approximation: ``"tanh"`` (GPT-2) or ``"none"``, the exact GELU (Pythia, nanoGPT).
 
     Example:
         >>> import torch
@@ -40,6 +41,7 @@ class FeedForward(nn.Module):
         activation: Activation = "gelu",
         *,
         negative_slope: float | None = None,
+        gelu_approximation: Literal["tanh", "none"] = "tanh",
     ) -> None:
         super().__init__()
         if activation not in _ACTIVATIONS:
@@ -48,6 +50,7 @@ class FeedForward(nn.Module):
                 f"got {activation!r}"
             )
         self.activation = activation
+        self.gelu_approximation = gelu_approximation
         self.c_fc = Linear(width, hidden_width)
         self.c_proj = Linear(hidden_width, width, start="residual")
         self.negative_slope = (
@@ -63,7 +66,7 @@ class FeedForward(nn.Module):
         """
         hidden = self.c_fc(inputs)
         if self.activation == "gelu":
-            hidden = F.gelu(hidden, approximate="tanh")
+            hidden = F.gelu(hidden, approximate=self.gelu_approximation)
         elif self.activation == "relu":
             hidden = F.relu(hidden)
         elif self.activation == "leaky_relu":

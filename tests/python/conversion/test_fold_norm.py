@@ -85,7 +85,7 @@ def test_a_layer_norm_at_the_end_stays():
     ("label", "message"),
     [
         ("SM+LN+G", r"fold_norm: SM\+LN\+G has no foldable norm"),
-        ("SOTA:SM+FN+R", "shaped attention has no value weights"),
+        ("SOTA:SM+LN+R", r"fold_norm: SOTA:SM\+LN\+R has no foldable norm"),
     ],
 )
 def test_networks_without_a_foldable_norm_are_refused(label, message):

@@ -1,0 +1,169 @@
+"""Step 2: LayerNorms without their affine part, replaced by foldable norms, or removed."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from aero.conversion.steps import Step, take_steps
+from aero.conversion.weights import Weights, feed_forward_output, readers, with_spec
+from aero.models import AeroConfig, AeroForCausalLM
+from aero.models.foreign_networks import carry_over
+
+
+def fold_layernorm(model: nn.Module) -> AeroForCausalLM:
+    """Folds gain and bias of every block's LayerNorm into the weights that read it. Exact.
+
+    ``(n g + b) W + c = n (diag(g) W) + (b W + c)`` with n the normalized stream. The LayerNorms
+    stay, with gain 1 and bias 0. The final one keeps its own: the head it precedes may be tied and
+    has no bias.
+
+    Args:
+        model: a network with LayerNorm that `aero.convert` takes; left unchanged.
+
+    Returns:
+        A new network with the same logits up to rounding.
+
+    Raises:
+        ValueError: no LayerNorm in the blocks, or shaped attention, which has no value weights.
+
+    Example:
+        >>> from aero.models import AeroConfig
+        >>> model = AeroForCausalLM(AeroConfig.from_label("SM+LN+G", model="tiny"))
+        >>> fold_layernorm(model).config.conversion_steps
+        ['fold_layernorm (exact): W = diag(g) W, c = b W + c']
+    """
+    network = carry_over(model)
+    return take_steps(network, [affine_step(network.config)])
+
+
+def remove_layernorm(model: nn.Module) -> AeroForCausalLM:
+    """Removes every LayerNorm. Inexact: centring and division by the standard deviation are gone.
+
+    Gain and bias of the blocks' LayerNorms are folded exactly first (`fold_layernorm`). The final
+    LayerNorm's gain goes into a head that is not tied and its bias into the last bias before it; a
+    tied head cannot take them in and they are dropped.
+
+    Args:
+        model: a network with LayerNorm that `aero.convert` takes; left unchanged.
+
+    Returns:
+        A new network; its function differs from that of `model`, so it wants retraining.
+
+    Raises:
+        ValueError: no LayerNorm, or shaped attention, which has no value weights.
+
+    Example:
+        >>> from aero.models import AeroConfig
+        >>> model = AeroForCausalLM(AeroConfig.from_label("SM+LN+G", model="tiny"))
+        >>> remove_layernorm(model).config.spec.label
+        'SM+G'
+    """
+    network = carry_over(model)
+    return take_steps(network, removing_steps(network.config))
+
+
+def removing_steps(config: AeroConfig) -> list[Step]:
+    """The steps of `remove_layernorm`."""
+    spec = config.spec
+    if "layer" not in (spec.norm, spec.final_norm):
+        raise ValueError(f"remove_layernorm: {spec.label} has no LayerNorm")
+    final_norm = "none" if spec.final_norm == "layer" else spec.final_norm
+    return layer_norm_steps(config, "none" if spec.norm == "layer" else spec.norm, final_norm)
+
+
+def layer_norm_steps(config: AeroConfig, norm: str, final_norm: str) -> list[Step]:
+    """The steps from LayerNorm to the norms that the spec calls `norm` and `final_norm`."""
+    steps = []
+    if config.spec.norm == "layer" != norm:
+        steps.append(affine_step(config))
+    steps.append(_normalization_step(steps[-1].config if steps else config, norm, final_norm))
+    return steps
+
+
+def affine_step(config: AeroConfig) -> Step:
+    """The step that folds gains and biases."""
+    spec = config.spec
+    if spec.norm != "layer":
+        raise ValueError(f"fold_layernorm: {spec.label} has no LayerNorm in its blocks")
+    if spec.shaped_attention:
+        raise ValueError(
+            f"fold_layernorm: {spec.label} has shaped attention, whose values are the normalized "
+            "stream itself, so no weight can take gain and bias in; train such a network anew"
+        )
+
+    def change(weights: Weights) -> None:
+        for layer in range(spec.num_layers):
+            _fold_affine(weights, layer)
+
+    return Step(
+        "fold_layernorm", True, "W = diag(g) W, c = b W + c", with_spec(config, spec), change
+    )
+
+
+def _fold_affine(weights: Weights, layer: int) -> None:
+    for path, norm in readers(weights, layer):
+        matrix = weights.matrix(path)
+        bias = weights.vector(f"{norm}.bias") @ matrix + weights.vector(f"{path}.bias")
+        weights.set_matrix(path, weights.vector(f"{norm}.weight")[:, None] * matrix)
+        weights.set(f"{path}.bias", bias)
+    for name in ("ln_1", "ln_2"):
+        norm = f"transformer.h.{layer}.{name}"
+        if weights.has(norm):
+            weights.set(f"{norm}.weight", torch.ones_like(weights.tensors[f"{norm}.weight"]))
+            weights.set(f"{norm}.bias", torch.zeros_like(weights.tensors[f"{norm}.bias"]))
+
+
+def _normalization_step(config: AeroConfig, norm: str, final_norm: str) -> Step:
+    spec = config.spec
+    is_replaced = norm.startswith("foldable")
+    drops_affine = spec.final_norm == "layer" != final_norm and (
+        spec.tied_embeddings or final_norm == "foldable"
+    )
+    effect = (
+        f"LayerNorm becomes {norm.replace('_', ' norm per ')}, whose statistics start with training"
+        if is_replaced
+        else "centring and division by the standard deviation are gone"
+    )
+    if drops_affine:
+        effect += "; so " + (
+            "is the bias of the final one"
+            if final_norm == "foldable"
+            else "are gain and bias of the final one (the head is tied)"
+        )
+
+    def change(weights: Weights) -> None:
+        for layer in range(spec.num_layers):
+            for name in ("ln_1", "ln_2"):
+                if spec.norm == "layer" != norm:
+                    weights.drop(f"transformer.h.{layer}.{name}" + (".bias" if is_replaced else ""))
+        if spec.final_norm == "layer" != final_norm:
+            if final_norm == "none" and not spec.tied_embeddings:
+                _move_final_affine(config, weights)
+            weights.drop("transformer.ln_f" + (".bias" if final_norm == "foldable" else ""))
+
+    return Step(
+        "replace_layernorm" if is_replaced else "remove_layernorm",
+        False,
+        effect,
+        with_spec(config, spec.replace(norm=norm, final_norm=final_norm)),
+        change,
+    )
+
+
+def _move_final_affine(config: AeroConfig, weights: Weights) -> None:
+    """``(x g + b) W = (x + b / g) (diag(g) W)``: b / g joins the last bias that x contains."""
+    gain = weights.vector("transformer.ln_f.weight")
+    bias = weights.vector("transformer.ln_f.bias")
+    weights.set_matrix("lm_head", gain[:, None] * weights.matrix("lm_head"))
+    shift = torch.where(gain == 0, 0.0, bias / gain)
+    last = config.spec.num_layers - 1
+    path = f"transformer.h.{last}.attn.c_proj"
+    output = feed_forward_output(weights, last)
+    # Behind attention a sequential block still has its FFN, which would see the shift.
+    if output is not None and not config.spec.parallel_residual:
+        path = output
+        alpha = f"transformer.h.{last}.mlp.alpha"
+        if alpha in weights.tensors:
+            shift = shift * weights.vector(alpha)
+    weights.set(f"{path}.bias", weights.vector(f"{path}.bias") + shift)

@@ -1,0 +1,101 @@
+"""What a conversion changes, step by step, before it is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aero import mpc
+from aero.architecture import ArchitectureSpec
+from aero.conversion.steps import Step
+from aero.models import AeroConfig
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a network has and costs.
+
+    Attributes:
+        label: its label.
+        parameters: number of parameters, the entropy thresholds included.
+        flops: of one forward pass over the whole context, the paper's count.
+        nonlinear_operations: as the paper's tables print them.
+        private_bytes: what one private forward pass over the whole context sends on `spu-2024`.
+    """
+
+    label: str
+    parameters: int
+    flops: int
+    nonlinear_operations: str
+    private_bytes: int
+
+    @classmethod
+    def of(cls, spec: ArchitectureSpec) -> Size:
+        """The size of a network."""
+        return cls(
+            label=spec.label,
+            parameters=spec.parameter_count(training=True),
+            flops=spec.flops().total,
+            nonlinear_operations=str(spec.nonlinear_operations()),
+            private_bytes=round(mpc.simulate(spec).comm_bytes),
+        )
+
+
+@dataclass(frozen=True)
+class ConversionPlan:
+    """The steps of a conversion and what each leaves; `print` shows them as a table.
+
+    Attributes:
+        source: class of the model.
+        before: the network as it is, as an AERO network.
+        steps: what is done, in order.
+    """
+
+    source: str
+    before: AeroConfig
+    steps: tuple[Step, ...]
+
+    @property
+    def after(self) -> AeroConfig:
+        """The network that the conversion makes."""
+        return self.steps[-1].config if self.steps else self.before
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether all steps leave the logits as they are, up to rounding."""
+        return all(step.is_exact for step in self.steps)
+
+    @property
+    def sizes(self) -> tuple[Size, ...]:
+        """The network before the first step and after each."""
+        return tuple(Size.of(config.spec) for config in (self.before, *self._configs()))
+
+    def _configs(self) -> list[AeroConfig]:
+        return [step.config for step in self.steps]
+
+    def to_text(self) -> str:
+        """The plan as a table."""
+        spec = self.before.spec
+        title = (
+            f"{self.source} (L {spec.num_layers}, d {spec.width}, H {spec.num_heads}, "
+            f"T {spec.context_length}) to {self.after.spec.label}"
+        )
+        rows = [("step", "", "parameters", "GFLOPs", "GB in private", "nonlinear operations")]
+        names = [("as it is", "")]
+        names += [(step.name, "exact" if step.is_exact else "INEXACT") for step in self.steps]
+        for (name, exact), size in zip(names, self.sizes, strict=True):
+            counts = (f"{size.parameters:,}", f"{size.flops / 1e9:.3g}")
+            cost = f"{size.private_bytes / 1e9:.3g}"
+            rows.append((name, exact, *counts, cost, size.nonlinear_operations))
+        widths = [max(len(row[column]) for row in rows) for column in range(6)]
+        right = (2, 3, 4)
+        lines = [
+            "  ".join(
+                cell.rjust(width) if column in right else cell.ljust(width)
+                for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+            for row in rows
+        ]
+        effects = [f"- {step}" for step in self.steps] or ["- nothing to do"]
+        return "\n".join([title, "", *lines, "", *effects])
+
+    __str__ = to_text

@@ -1,0 +1,182 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPT2Model,
+    LlamaConfig,
+    LlamaForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+from aero.models import AeroForCausalLM
+from aero.models.foreign_networks import carry_over
+
+from .networks import (
+    VOCABULARY,
+    NanoGPT,
+    aero_network,
+    gpt2,
+    logits_of,
+    nano_gpt,
+    pythia,
+    relative_difference,
+    tokens,
+)
+
+EVERY_KIND = {
+    "gpt2": gpt2,
+    "gpt2, ReLU": lambda: gpt2(activation_function="relu"),
+    "gpt2, exact GELU": lambda: gpt2(activation_function="gelu"),
+    "gpt2, untied": lambda: gpt2(tie_word_embeddings=False),
+    "gpt2, other widths": lambda: gpt2(n_inner=40, n_head=4, layer_norm_epsilon=1e-3),
+    "gpt2, scores scaled by layer": lambda: gpt2(scale_attn_by_inverse_layer_idx=True),
+    "gpt2, scores not scaled": lambda: gpt2(scale_attn_weights=False),
+    "pythia": pythia,
+    "pythia, all channels rotate": lambda: pythia(
+        rope_parameters={"rope_theta": 500.0, "partial_rotary_factor": 1.0, "rope_type": "default"}
+    ),
+    "pythia, sequential": lambda: pythia(use_parallel_residual=False),
+    "pythia, tied": lambda: pythia(tie_word_embeddings=True),
+    "pythia, no attention bias": lambda: pythia(attention_bias=False),
+    "nanogpt": nano_gpt,
+    "nanogpt, no biases": lambda: nano_gpt(bias=False),
+    "nanogpt, untied": lambda: nano_gpt(tied=False),
+    "nanogpt, ReLU": lambda: nano_gpt(activation=F.relu),
+    "nanogpt, linear": lambda: nano_gpt(activation=lambda x: x),
+    "nanogpt, activation as a module": lambda: nano_gpt(
+        activation=torch.nn.GELU(approximate="tanh")
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", EVERY_KIND)
+def test_the_carried_network_gives_the_same_logits(kind):
+    model = EVERY_KIND[kind]()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    network = carry_over(model)
+    assert isinstance(network, AeroForCausalLM)
+    # Both round every product once in float32; three layers add a few of these 6e-8.
+    assert relative_difference(logits_of(network, tokens()), logits_of(model, tokens())) < 1e-5
+    spec = network.config.spec
+    count = sum(parameter.numel() for parameter in network.parameters())
+    assert count == spec.parameter_count(training=True)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_the_copy_is_independent_and_keeps_dtype_and_mode():
+    model = gpt2().to(torch.bfloat16).train()
+    network = carry_over(model)
+    assert network.dtype == torch.bfloat16
+    assert network.training and model.training
+    with torch.no_grad():
+        model.transformer.wte.weight.zero_()
+    assert network.transformer.wte.weight.any()
+
+
+def test_an_aero_network_is_itself():
+    model = aero_network("SM+ScFuFFN")
+    assert carry_over(model) is model
+
+
+def test_carrying_over_leaves_the_random_numbers_alone():
+    model = gpt2()
+    state = torch.get_rng_state()
+    carry_over(model)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def _with(model, change):
+    change(model)
+    return model
+
+
+def _small(config):
+    return config(vocab_size=9, hidden_size=8, num_attention_heads=2, num_hidden_layers=1)
+
+
+def _grouped_heads(model):
+    model.transformer.h[1].attn.c_attn = torch.nn.Linear(24, 40)
+
+
+def _adapter(model):
+    model.transformer.h[0].attn.c_attn.lora = torch.nn.Linear(24, 2)
+
+
+class PostNorm(NanoGPT):
+    """GPT-2's names around another forward."""
+
+    def forward(self, ids, targets=None):
+        logits, loss = super().forward(ids, targets)
+        return torch.sin(logits), loss
+
+
+REFUSED = {
+    "is of no kind that can be converted; use a GPT2LMHeadModel": lambda: LlamaForCausalLM(
+        LlamaConfig(**_small(dict), intermediate_size=8)
+    ),
+    "BertForMaskedLM is an encoder; use a decoder": lambda: BertForMaskedLM(
+        BertConfig(**_small(dict), intermediate_size=8)
+    ),
+    "T5ForConditionalGeneration is an encoder": lambda: T5ForConditionalGeneration(
+        T5Config(vocab_size=9, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+    ),
+    "GPT2Model has no head; load it as GPT2LMHeadModel": lambda: GPT2Model(
+        GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=9)
+    ),
+    "has cross-attention; convert a decoder": lambda: gpt2(add_cross_attention=True),
+    r"dropout 0.1 inside attention.*set it to 0 \(GPT-2: .*attn_pdrop=0.0\)": lambda: gpt2(
+        attn_pdrop=0.1
+    ),
+    r"dropout 0.2 inside attention.*\(attention_dropout=0.0\)": lambda: pythia(
+        attention_dropout=0.2
+    ),
+    r"has quantized weights .*float8_e4m3fn\).*without quantization": lambda: gpt2().to(
+        torch.float8_e4m3fn
+    ),
+    "has no values for transformer.wte.weight; load its weights": lambda: GPT2LMHeadModel(
+        GPT2Config(n_layer=1)
+    ).to("meta"),
+    "an activation that is neither GELU, ReLU nor": lambda: gpt2(activation_function="silu"),
+    "says tie_word_embeddings=True but its head is a matrix of its own; call": lambda: _with(
+        gpt2(),
+        lambda m: setattr(m.lm_head, "weight", torch.nn.Parameter(m.lm_head.weight.clone())),
+    ),
+    "must be .72, 24. or its transpose": lambda: _with(nano_gpt(), _grouped_heads),
+    "no place for: transformer.h.0.attn.c_attn.lora.weight.*merge_and_unload": lambda: _with(
+        gpt2(), _adapter
+    ),
+    "has 5 heads, which do not divide its width 24": lambda: _with(
+        nano_gpt(), lambda m: setattr(m.transformer.h[0].attn, "n_head", 5)
+    ),
+    "normalizes with RMSNorm, which is no LayerNorm": lambda: _with(
+        nano_gpt(), lambda m: setattr(m.transformer.h[1], "ln_1", torch.nn.RMSNorm(24))
+    ),
+    "layers of different kinds": lambda: _with(
+        nano_gpt(), lambda m: setattr(m.transformer.h[1].mlp, "function", F.relu)
+    ),
+    "has a head with a bias; set the bias to zero": lambda: _with(
+        nano_gpt(),
+        lambda m: setattr(m.lm_head, "bias", torch.nn.Parameter(torch.ones(VOCABULARY))),
+    ),
+    "has GPT-2's names but computes something else": PostNorm,
+    "has no h.2.mlp.c_fc; give the blocks GPT-2's names": lambda: _with(
+        nano_gpt(), lambda m: delattr(m.transformer.h[2].mlp, "c_fc")
+    ),
+    "rotary positions of type 'linear'; use the default": lambda: pythia(
+        rope_parameters={
+            "rope_theta": 1e4, "partial_rotary_factor": 0.25, "rope_type": "linear", "factor": 2.0,
+        }
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_other_networks_are_refused_with_what_to_do_instead(message):
+    with pytest.raises(ValueError, match=f"^convert: .*{message}"):
+        carry_over(REFUSED[message]())

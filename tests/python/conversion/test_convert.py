@@ -1,0 +1,197 @@
+import itertools
+
+import pytest
+import torch
+
+import aero
+from aero import mpc
+from aero.conversion import ConversionPlan, convert
+from aero.models import AeroForCausalLM
+
+from .networks import (
+    SOURCES,
+    aero_network,
+    gpt2,
+    logits_of,
+    nano_gpt,
+    pythia,
+    relative_difference,
+    tokens,
+)
+
+LABELS = [
+    "SM+LN+G",
+    "SM+LN+R",
+    "SM+LN+ScFFN",
+    "SM+LN+FuFFN",
+    "SM+LN+ScFuFFN_i2",
+    "SM+LR(layer)",
+    "SM+LR(global)_i3",
+    "SM",
+    "SM+WNFFN(qk+ffn)",
+    "SM+SNFFN(qkvo+ffn)",
+    "SM+ScFuFFN_i1",
+    "SM+FN+R",
+    "SM+FN(scalar)+ScFuFFN",
+    "SM(t:head)+LN+G",
+    "EReg(SM(t)+ScFuFFN_i1)",
+]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("label", LABELS)
+def test_a_plan_says_exactly_what_the_network_is_and_costs(source, label):
+    model = SOURCES[source]()
+    plan = convert(model, label, dry_run=True)
+    network = convert(model, label)
+    assert isinstance(plan, ConversionPlan) and isinstance(network, AeroForCausalLM)
+    spec, size = network.config.spec, plan.sizes[-1]
+    assert spec.label == size.label == label
+    assert spec == plan.after.spec
+    assert sum(parameter.numel() for parameter in network.parameters()) == size.parameters
+    assert spec.flops().total == size.flops
+    assert str(spec.nonlinear_operations()) == size.nonlinear_operations
+    assert mpc.simulate(spec).comm_bytes == size.private_bytes
+    assert network.config.conversion_steps == ([str(step) for step in plan.steps] or None)
+    text = str(plan)
+    for step, each in zip(plan.steps, plan.sizes[1:], strict=True):
+        assert str(step) in text
+        assert f"{each.parameters:,}" in text and f"{each.private_bytes / 1e9:.3g}" in text
+    assert network(tokens()).logits.isfinite().all()
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize(
+    "label",
+    ["SM+LN+G", "EReg(SM+LN+G)", "SM(t)+LN+G", "SM(t:scalar)+LN+G", "EReg(SM(t:head)+LN+G)"],
+)
+def test_exact_conversions_keep_the_logits(source, label):
+    model = SOURCES[source]()
+    assert convert(model, label, dry_run=True).is_exact
+    network = convert(model, label)
+    # The products are the same; only the order of the roundings, 6e-8 each, differs.
+    assert relative_difference(logits_of(network, tokens()), logits_of(model, tokens())) < 1e-5
+
+
+@pytest.mark.parametrize("family", ["gpt2", "pythia"])
+def test_every_step_called_exact_keeps_the_logits_and_the_others_change_them(family):
+    """Over all pairs of labels that have a way from one to the other."""
+    labels = ["SM+LN+G", "SM+LN", "SM+FN+R", "SM", "SM+WNFFN", "SM+ScFFN", "SM+ScFuFFN", "SM(t)+LN"]
+    seen = {True: 0, False: 0}
+    for before, after in itertools.product(labels, labels):
+        model = aero_network(before, family)
+        try:
+            plan = convert(model, after, dry_run=True)
+        except ValueError as error:
+            assert str(error).startswith(("convert: ", "replace_activation: ", "fuse_ffn: "))
+            continue
+        difference = relative_difference(
+            logits_of(convert(model, after), tokens()), logits_of(model, tokens())
+        )
+        assert (difference < 1e-5) == plan.is_exact, (before, after, difference)
+        seen[plan.is_exact] += 1
+    assert min(seen.values()) >= 10
+
+
+def test_the_parts_of_a_conversion_give_the_same_as_the_whole():
+    model = pythia()
+    steps = aero.conversion
+    network = steps.replace_activation(model, "identity")
+    network = steps.remove_layernorm(network)
+    network = steps.fuse_ffn(network)
+    network = steps.prune_ffn(network, deepest=1)
+    whole = convert(model, "SM+FuFFN_i1")
+    assert network.config.spec == whole.config.spec
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, network.state_dict()[name]), name
+
+
+def test_a_converted_network_is_saved_and_loaded_with_its_history(tmp_path):
+    network = convert(gpt2(), "EReg(SM(t)+ScFuFFN_i1)", entropy_weight=1e-4)
+    network.save_pretrained(tmp_path)
+    loaded = AeroForCausalLM.from_pretrained(tmp_path)
+    assert loaded.config.conversion_steps == network.config.conversion_steps
+    assert loaded.config.entropy_weight == 1e-4
+    assert torch.equal(logits_of(loaded, tokens()), logits_of(network, tokens()))
+
+
+def test_added_temperatures_start_as_asked():
+    exact = convert(gpt2(), "SM(t)+LN+G")
+    assert exact.transformer.h[0].attn.temperature.value.eq(1).all()
+    plan = convert(gpt2(), "SM(t)+LN+G", temperature_init=0.1, dry_run=True)
+    assert not plan.is_exact
+    network = convert(
+        gpt2(), "SM(t:head)+LN+G", temperature_init=0.1, temperature_parametrization="log"
+    )
+    torch.testing.assert_close(network.transformer.h[2].attn.temperature(), torch.full((3,), 0.1))
+
+
+@pytest.mark.parametrize("parametrization", ["identity", "log"])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("SM(t:scalar)+LN+G", "SM(t:head)+LN+G"),
+        ("SM(t:scalar)+LN+G", "SM(t)+LN+G"),
+        ("SM(t:head)+LN+G", "SM(t)+LN+G"),
+        ("SM(t:head)+LN+G", "SM+LN+G"),
+        ("SM(t:scalar)+LN+G", "SM+LN+G"),
+        ("SOTA:SM(t:head)+LN+G", "SOTA:SM+LN+G"),
+    ],
+)
+def test_temperatures_become_finer_or_go_into_the_queries_exactly(before, after, parametrization):
+    model = aero_network(before, temperature_parametrization=parametrization)
+    network = convert(model, after)
+    assert network.config.spec.label == after
+    assert relative_difference(logits_of(network, tokens()), logits_of(model, tokens())) < 1e-5
+
+
+def test_a_shorter_context_and_an_untied_head_are_exact():
+    for model in (gpt2(), pythia(), aero_network("SM(t)+LN+G")):
+        ids = tokens(length=7)
+        network = convert(model, "SM(t)+LN+G", context_length=7, tied_embeddings=False)
+        assert network.config.spec.context_length == 7
+        assert network.lm_head.weight is not network.transformer.wte.weight
+        assert relative_difference(logits_of(network, ids), logits_of(model, ids)) < 1e-5
+
+
+def test_the_last_norm_stays_where_final_norm_says_so():
+    network = convert(gpt2(), "SM+ScFuFFN", final_norm="layer")
+    assert isinstance(network.transformer.ln_f, torch.nn.LayerNorm)
+    torch.testing.assert_close(network.transformer.ln_f.weight, gpt2().transformer.ln_f.weight)
+
+
+REFUSED = [
+    (gpt2, "SM+ScFuFFN_i4", {}, "prunes more FFNs than the 3 layers of the model have; .* _i3"),
+    (gpt2, "SM+LN+G", {"head_dim": 16}, "head_dim is the model's, 8, and cannot be 16"),
+    (gpt2, "SM+LN+G", {"num_heads": 4}, "num_heads is the model's, 3"),
+    (gpt2, "SM+LN+G", {"entropy_wieght": 1}, "no option 'entropy_wieght'; there are context_len"),
+    (gpt2, "SM+LN+G", {"context_length": 21}, "from 1 to the network's 20"),
+    (pythia, "SM+LN+G", {"tied_embeddings": True}, "head is a matrix of its own; tie the model"),
+    (gpt2, "SOTA:SM+LN+G", {}, "shaped attention .* has other weights; train it anew"),
+    (lambda: aero_network("SM"), "SM+LN", {}, "but none can be added"),
+    (lambda: aero_network("SM+ScFuFFN"), "SM+ScFFN", {}, "its FFNs are fused, which cannot be"),
+    (lambda: aero_network("SM+ScFFN"), "SM", {}, "its FFNs are scaled, which cannot be undone"),
+    (lambda: aero_network("SM+ScFFN"), "SM+R", {}, "linear by definition; replace the activation"),
+    (lambda: aero_network("SM+R_i2"), "SM+R_i1", {}, "from 2 .pruned already. to .* 2, got 1"),
+    (lambda: aero_network("SM(t)"), "SM", {}, "temperatures of SM.t. are of kind 'head_position'"),
+    (
+        lambda: aero_network("SM(t)"),
+        "SM(t)",
+        {"temperature_parametrization": "log"},
+        "temperature_parametrization must be left out",
+    ),
+    (gpt2, "SM+LN+G", {"entropy_weight": -1}, "entropy_weight must be a number from 0, got -1"),
+    (lambda: "gpt2", "SM+LN+G", {}, "str is no torch module"),
+]
+
+
+@pytest.mark.parametrize(("make", "label", "options", "message"), REFUSED)
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_what_cannot_be_reached_is_refused(make, label, options, message, dry_run):
+    with pytest.raises(ValueError, match=message):
+        convert(make(), label, dry_run=dry_run, **options)
+
+
+def test_convert_is_exported_lazily():
+    assert aero.convert is convert
+    assert aero.convert(nano_gpt(), "SM+LN+R", dry_run=True).source == "NanoGPT"
