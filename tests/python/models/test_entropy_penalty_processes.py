@@ -8,6 +8,7 @@ from safetensors.torch import load_file
 
 PROGRAM = """
 import sys
+import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
 import aero
 
