@@ -77,6 +77,46 @@ template <class V>
 AERO_INLINE V maximum(V a, V b) {
   return a > b ? a : b;
 }
+/// Smaller of a and b, lane by lane; NaN where b is NaN.
+template <class V>
+AERO_INLINE V minimum(V a, V b) {
+  return a < b ? a : b;
+}
+#if defined(__AVX512F__)
+// Where an operand is a constant the compiler makes a comparison and a blend of the above.
+template <>
+AERO_INLINE Vec<float> maximum(Vec<float> a, Vec<float> b) {
+  return _mm512_max_ps(a, b);
+}
+template <>
+AERO_INLINE Vec<double> maximum(Vec<double> a, Vec<double> b) {
+  return _mm512_max_pd(a, b);
+}
+#endif
+
+template <int... I>
+struct Indices {};
+template <int N, int... I>
+struct MakeIndices : MakeIndices<N - 1, N - 1, I...> {};
+template <int... I>
+struct MakeIndices<0, I...> {
+  using Type = Indices<I...>;
+};
+
+template <int Steps, class V, int... I>
+AERO_INLINE V rotate_lanes(V x, Indices<I...>) {
+  return __builtin_shufflevector(x, x, ((I + Steps) % static_cast<int>(sizeof...(I)))...);
+}
+
+/// combine(lane 0, lane 1, ...) in a tree.
+template <class Real, int Steps = kLanes<Real> / 2, class Combine>
+AERO_INLINE Real over_lanes(Vec<Real> x, const Combine& combine) {
+  if constexpr (Steps == 0)
+    return x[0];
+  else
+    return over_lanes<Real, Steps / 2>(
+        combine(x, rotate_lanes<Steps>(x, typename MakeIndices<kLanes<Real>>::Type{})), combine);
+}
 
 template <class Real>
 AERO_INLINE Real sum_of_lanes(Vec<Real> x) {
@@ -153,6 +193,26 @@ AERO_INLINE Vec<double> exp2(Vec<double> x) {
 AERO_INLINE float natural_log(float x) { return __builtin_logf(x); }
 AERO_INLINE double natural_log(double x) { return __builtin_log(x); }
 
+/// ln x for normal x > 0, as FDLIBM computes it (e_logf.c: below one unit in the last place): with
+/// x = 2^k (1 + f) and s = f / (2 + f), ln(1 + f) = f - f^2/2 + s (f^2/2 + R(s^2)); exactly 0 at 1.
+AERO_INLINE Vec<float> natural_log(Vec<float> x) {
+  using Int = Simd<float>::Int;
+  const Int bits = (Int)x;
+  const Int exponent = (bits - 0x3f3504f3) >> 23;  // 1 + f from sqrt(1/2) to sqrt(2)
+  const Vec<float> f = (Vec<float>)(bits - (exponent << 23)) - 1.0f;
+  const Vec<float> k = __builtin_convertvector(exponent, Vec<float>);
+  const Vec<float> s = f / (f + 2.0f), z = s * s, w = z * z;
+  const Vec<float> odd = w * (w * 0.24279078841f + 0.40000972152f);
+  const Vec<float> even = z * (w * 0.28498786688f + 0.66666662693f);
+  const Vec<float> half_square = f * f * 0.5f;
+  return s * (half_square + (odd + even)) + k * 9.0580006145e-06f - half_square + f +
+         k * 6.9313812256e-01f;
+}
+AERO_INLINE Vec<double> natural_log(Vec<double> x) {
+  for (int i = 0; i < kLanes<double>; ++i) x[i] = natural_log(x[i]);
+  return x;
+}
+
 // --- elements of the tensors --------------------------------------------------------------------
 
 typedef uint16_t HalfWords __attribute__((vector_size(kVectorBytes / 2)));
@@ -199,6 +259,28 @@ AERO_INLINE void store_elements(Float16* p, Vec<float> x) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
 #else
   for (int i = 0; i < kLanes<float>; ++i) p[i] = from_real<Float16>(x[i]);
+#endif
+}
+
+/// store_elements past the caches, to an address aligned to what is stored: otherwise the processor
+/// first reads what it is about to overwrite. Call end_streaming before others read.
+template <class Element, class V>
+AERO_INLINE void stream_elements(Element* p, V x) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(Element) == 2) {
+    alignas(kVectorBytes / 2) Element narrow[kVectorBytes / 4];
+    store_elements(narrow, x);
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(p), *reinterpret_cast<const __m256i*>(narrow));
+  } else {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(p), (__m512i)x);
+  }
+#else
+  store_elements(p, x);
+#endif
+}
+AERO_INLINE void end_streaming() {
+#if defined(__AVX512F__)
+  _mm_sfence();
 #endif
 }
 
@@ -272,16 +354,39 @@ AERO_INLINE void store_some_elements(Element* p, Vec<Real> x, int64_t count) {
   for (int64_t i = 0; i < count; ++i) p[i] = padded[i];
 }
 
-// --- transposition in registers -----------------------------------------------------------------
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+// One instruction, where the loops above cost some fifty cycles: the wide load waits for the narrow
+// stores before it.
+AERO_INLINE uint32_t first_lanes(int64_t count) { return (1u << count) - 1u; }
 
-template <int... I>
-struct Indices {};
-template <int N, int... I>
-struct MakeIndices : MakeIndices<N - 1, N - 1, I...> {};
-template <int... I>
-struct MakeIndices<0, I...> {
-  using Type = Indices<I...>;
-};
+template <>
+AERO_INLINE Vec<float> load_some_elements<float, float>(const float* p, int64_t count) {
+  return _mm512_maskz_loadu_ps(static_cast<__mmask16>(first_lanes(count)), p);
+}
+template <>
+AERO_INLINE Vec<double> load_some_elements<double, double>(const double* p, int64_t count) {
+  return _mm512_maskz_loadu_pd(static_cast<__mmask8>(first_lanes(count)), p);
+}
+template <>
+AERO_INLINE Vec<float> load_some_elements<float, BFloat16>(const BFloat16* p, int64_t count) {
+  const __m256i bits = _mm256_maskz_loadu_epi16(static_cast<__mmask16>(first_lanes(count)), p);
+  return (Vec<float>)(__builtin_convertvector((HalfWords)bits, Words) << 16);
+}
+template <>
+AERO_INLINE Vec<float> load_some_elements<float, Float16>(const Float16* p, int64_t count) {
+  return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(static_cast<__mmask16>(first_lanes(count)), p));
+}
+template <>
+AERO_INLINE void store_some_elements<float, float>(float* p, Vec<float> x, int64_t count) {
+  _mm512_mask_storeu_ps(p, static_cast<__mmask16>(first_lanes(count)), x);
+}
+template <>
+AERO_INLINE void store_some_elements<double, double>(double* p, Vec<double> x, int64_t count) {
+  _mm512_mask_storeu_pd(p, static_cast<__mmask8>(first_lanes(count)), x);
+}
+#endif
+
+// --- transposition in registers -----------------------------------------------------------------
 
 constexpr bool is_set(int index, int bit) { return index / bit % 2 == 1; }
 

@@ -7,9 +7,8 @@ namespace aero::kernels::cpu {
 namespace {
 
 const TemperatureSoftmaxTable& table() {
-  // The bfloat16 dot product is of no use here.
   return table_in_use({&kTemperatureSoftmaxScalar, &kTemperatureSoftmaxAvx2,
-                       &kTemperatureSoftmaxAvx512, &kTemperatureSoftmaxAvx512});
+                       &kTemperatureSoftmaxAvx512, &kTemperatureSoftmaxAvx512Bf16});
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
-// Softmax with temperature and entropy, both directions, for one instruction set: one row at a
-// time, keys in the vector lanes. The scores come from memory and a row fits the first cache level,
-// so what bounds it is reading and writing them.
+// Rows of temperature_softmax: where they lie, what they see, and loops over their vectors with the
+// keys in the lanes.
 #pragma once
+
+#include <type_traits>
 
 #include "kernels/cpu/simd.h"
 #include "kernels/online_softmax.h"
@@ -10,23 +11,97 @@
 namespace aero::kernels::cpu {
 namespace {
 
-/// One row: where it is, what it sees, and its scaled scores in scratch memory.
+// Below 2^-2000 a weight is 0 whatever x is; the bound keeps 0 * x from becoming 0 * inf, and so
+// scores of -inf are keys that are not seen.
+constexpr int kLowestExponent = -2000;
+
+// Results of this size leave no trace in a last-level cache: streamed past it, 50 MB take two
+// thirds of the time. A smaller one is better left there for who reads it next.
+constexpr int64_t kStreamedBytes = int64_t{32} << 20;
+
+/// Which lanes of a vector take part: all, or the first few at the end of a row.
+struct AllLanes {};
+struct SomeLanes {
+  int64_t count;
+};
+
+template <class Real, class Element>
+AERO_INLINE Vec<Real> load_lanes(const Element* p, Real /*filling*/, AllLanes) {
+  return load_elements(p);
+}
+/// `filling` in the other lanes.
+template <class Real, class Element>
+AERO_INLINE Vec<Real> load_lanes(const Element* p, Real filling, SomeLanes lanes) {
+  using Word = typename Simd<Real>::Word;
+  const Vec<Real> x = load_some_elements<Real>(p, lanes.count);
+  return lane_index<Real>() < static_cast<Word>(lanes.count) ? x : splat(filling);
+}
+/// Streams whole vectors past the caches or not.
+template <bool kStreams, class Element, class V>
+AERO_INLINE void store_lanes(Element* p, V x, AllLanes) {
+  if constexpr (kStreams)
+    stream_elements(p, x);
+  else
+    store_elements(p, x);
+}
+template <bool kStreams, class Element, class V>
+AERO_INLINE void store_lanes(Element* p, V x, SomeLanes lanes) {
+  store_some_elements<std::remove_cvref_t<decltype(x[0])>>(p, x, lanes.count);
+}
+
+// Vectors in flight: the sums of one depend on the sums before, so each has its own.
+constexpr int kSums = 4;
+
+/// step(j, lanes, sum) for the vectors that cover [first, last); `sum` says which sum to add to.
+template <class Real, class Step>
+AERO_INLINE void for_each_vector(int64_t first, int64_t last, const Step& step) {
+  constexpr int64_t kL = kLanes<Real>;
+  int64_t j = first;
+  for (; j + kSums * kL <= last; j += kSums * kL) {
+    step(j, AllLanes{}, 0);
+    step(j + kL, AllLanes{}, 1);
+    step(j + 2 * kL, AllLanes{}, 2);
+    step(j + 3 * kL, AllLanes{}, 3);
+  }
+  for (; j + kL <= last; j += kL) step(j, AllLanes{}, 0);
+  if (j < last) step(j, SomeLanes{last - j}, 1);
+}
+
+template <class Real>
+AERO_INLINE Real total(const Vec<Real> (&sums)[kSums]) {
+  return over_lanes<Real>((sums[0] + sums[1]) + (sums[2] + sums[3]),
+                          [](Vec<Real> a, Vec<Real> b) AERO_LAMBDA_INLINE { return a + b; });
+}
+
+// Rows that take each step together: while one waits for its sums the next goes on, and logarithms
+// are taken of a vector of rows. Fewer rows where they would leave the first cache level.
+constexpr int kMostRows = 16;
+constexpr int64_t kBlockElements = 2048;
+
+AERO_INLINE int64_t block_rows(int64_t keys) {
+  const int64_t rows = kBlockElements / (keys > 0 ? keys : 1);
+  return rows < 1 ? 1 : rows > kMostRows ? kMostRows : rows;
+}
+
+/// One row: where it is, what it sees, and how its scores scale.
 template <class Element, class Real>
 class SoftmaxRow {
  public:
   static constexpr int kL = kLanes<Real>;
 
-  /// Elements of scratch for `arrays` arrays of a row, in whole vectors.
+  /// Elements of scratch for one array of a row, in whole vectors.
   static int64_t padded(int64_t keys) { return (keys + kL - 1) / kL * kL; }
 
-  SoftmaxRow(const TemperatureSoftmaxParams& p, int64_t index)
-      : p_(p),
-        batch_(index / p.queries / p.heads),
-        head_(index / p.queries % p.heads),
-        query_(index % p.queries) {
+  SoftmaxRow() = default;
+  SoftmaxRow(const TemperatureSoftmaxParams& p, int64_t batch, int64_t head, int64_t query)
+      : p_(&p), batch_(batch), head_(head), query_(query) {
     const int64_t limit = query_ + p.keys - p.queries + 1;
     visible = !p.is_causal || limit > p.keys ? p.keys : limit < 0 ? 0 : limit;
+    written = padded(visible) < p.keys ? padded(visible) : p.keys;
     if (p.temperature) temperature = *at<const Real>(p.temperature, p.temperature_strides);
+    factor = static_cast<Real>(kLog2E / static_cast<double>(temperature));
+    hidden = static_cast<Real>(temperature < 0 ? -kMaskedScore : kMaskedScore);
+    nothing = static_cast<Real>(temperature < 0 ? -kEmptyMaximum : kEmptyMaximum);
   }
 
   template <class T, class Void>
@@ -34,165 +109,99 @@ class SoftmaxRow {
     return static_cast<T*>(tensor) + (batch_ * s.batch + head_ * s.head + query_ * s.row);
   }
 
-  /// Index of the row's m in [B, H, 3, T] where `index` is its place in [B, H, T].
-  int64_t saved(int64_t index) const {
-    return index + (kSavedStatistics - 1) * p_.queries * (batch_ * p_.heads + head_);
+  /// Index of the row's r in [B, H, 3, T].
+  int64_t saved() const {
+    return (batch_ * p_->heads + head_) * kSavedStatistics * p_->queries + query_;
   }
 
-  static Vec<Real> load_row(const Element* row, int64_t j, int64_t count) {
-    return count - j >= kL ? load_elements(row + j) : load_some_elements<Real>(row + j, count - j);
-  }
-  static void store_row(Element* row, int64_t j, int64_t count, Vec<Real> x) {
-    if (count - j >= kL)
-      store_elements(row + j, x);
+  /// Puts the visible scores into `scratch`, those that the mask hides as `hidden`. Without a mask
+  /// the scores are used where they lie.
+  void apply_mask(Real* scratch) const {
+    if (!p_->mask) return;
+    const auto* scores = at<const Element>(p_->scores, p_->scores_strides);
+    for_each_vector<Real>(0, visible, [&](int64_t j, auto lanes, int) AERO_LAMBDA_INLINE {
+      store(scratch + j, load_lanes(scores + j, hidden, lanes));
+    });
+    const MaskStrides& s = p_->mask_strides;
+    const bool* mask = p_->mask + batch_ * s.batch + head_ * s.head + query_ * s.query;
+    if (s.key == 1)  // a loop of its own: the compiler vectorises it
+      for (int64_t j = 0; j < visible; ++j) scratch[j] = mask[j] ? scratch[j] : hidden;
     else
-      store_some_elements<Real>(row + j, x, count - j);
+      for (int64_t j = 0; j < visible; ++j) scratch[j] = mask[j * s.key] ? scratch[j] : hidden;
   }
 
-  /// scaled[j] = log2(e) score_j / t, kMaskedScore where hidden, up to whole vectors.
-  void scale_scores(Real* scaled) const {
-    const auto* scores = at<const Element>(p_.scores, p_.scores_strides);
-    const auto factor = static_cast<Real>(kLog2E / static_cast<double>(temperature));
-    for (int64_t j = 0; j < visible; j += kL)
-      store(scaled + j, load_row(scores, j, visible) * factor);
-    for (int64_t j = visible; j < padded(visible); ++j) scaled[j] = static_cast<Real>(kMaskedScore);
-    if (!p_.mask) return;
-    const MaskStrides& s = p_.mask_strides;
-    const bool* mask = p_.mask + batch_ * s.batch + head_ * s.head + query_ * s.query;
-    for (int64_t j = 0; j < visible; ++j)
-      if (!mask[j * s.key]) scaled[j] = static_cast<Real>(kMaskedScore);
+  /// visit(scores) on what apply_mask made of them.
+  template <class Visit>
+  AERO_INLINE void visit_scores(const Real* scratch, const Visit& visit) const {
+    p_->mask ? visit(scratch) : visit(at<const Element>(p_->scores, p_->scores_strides));
   }
 
-  /// Zeros from the first vector that no visible key is in.
-  void clear_rest(Element* row) const {
-    for (int64_t j = padded(visible); j < p_.keys; j += kL) store_row(row, j, p_.keys, Vec<Real>{});
+  /// r; `nothing` where no score is seen.
+  template <class Source>
+  AERO_INLINE Real favourite(const Source* scores) const {
+    const auto higher = [](Vec<Real> a, Vec<Real> b) AERO_LAMBDA_INLINE { return maximum(a, b); };
+    const auto lower = [](Vec<Real> a, Vec<Real> b) AERO_LAMBDA_INLINE { return minimum(a, b); };
+    return temperature < 0 ? favourite(scores, lower) : favourite(scores, higher);
   }
 
-  int64_t visible;       ///< keys that the causal rule shows
+  /// x of one vector of scores.
+  AERO_INLINE Vec<Real> exponents(Vec<Real> scores, Real top) const {
+    return maximum(splat(static_cast<Real>(kLowestExponent)), (scores - top) * factor);
+  }
+
+  /// Zeros from `first` on, which is `visible` or `written`.
+  template <bool kStreams>
+  AERO_INLINE void clear(Element* row, int64_t first) const {
+    const auto zero = [&](int64_t j, auto lanes, int) AERO_LAMBDA_INLINE {
+      store_lanes<kStreams>(row + j, Vec<Real>{}, lanes);
+    };
+    for_each_vector<Real>(first, written, zero);
+    for_each_vector<Real>(written, p_->keys, zero);
+  }
+
+  /// Whether a result of these rows should go past the caches: it is larger than they are.
+  bool streams(const Element* row) const {
+    return p_->batch * p_->heads * p_->queries * p_->keys >=
+               kStreamedBytes / static_cast<int64_t>(sizeof(Element)) &&
+           reinterpret_cast<uintptr_t>(row) % (kL * sizeof(Element)) == 0;
+  }
+
+  int64_t visible = 0;   ///< keys that the causal rule shows
+  int64_t written = 0;   ///< keys in vectors that hold a visible one
   Real temperature = 1;  ///< t
+  Real factor = 1;       ///< log2(e) / t
+  Real hidden = 0;       ///< what stands for a key that is not seen, far behind every score
+  Real nothing = 0;      ///< r of a row that sees none
 
  private:
-  const TemperatureSoftmaxParams& p_;
-  int64_t batch_, head_, query_;
+  template <class Source, class Better>
+  AERO_INLINE Real favourite(const Source* scores, const Better& better) const {
+    Vec<Real> best[kSums] = {splat(nothing), splat(nothing), splat(nothing), splat(nothing)};
+    for_each_vector<Real>(0, visible, [&](int64_t j, auto lanes, int sum) AERO_LAMBDA_INLINE {
+      best[sum] = better(best[sum], load_lanes(scores + j, hidden, lanes));
+    });
+    return over_lanes<Real>(better(better(best[0], best[1]), better(best[2], best[3])), better);
+  }
+
+  const TemperatureSoftmaxParams* p_ = nullptr;
+  int64_t batch_ = 0, head_ = 0, query_ = 0;
 };
 
-template <class Element, class Real>
-struct TemperatureSoftmaxForward {
-  using Params = TemperatureSoftmaxForwardParams;
-  using Row = SoftmaxRow<Element, Real>;
-  static constexpr int kL = kLanes<Real>;
-
-  static int64_t scratch_bytes(const Params& p) {
-    return Row::padded(p.keys) * static_cast<int64_t>(sizeof(Real));
+/// visit(rows, count, index of the first) for blocks of the rows [first, last) of [B, H, T].
+template <class Row, class Visit>
+AERO_INLINE void for_each_block(const TemperatureSoftmaxParams& p, int64_t first, int64_t last,
+                                const Visit& visit) {
+  const int64_t block = block_rows(p.keys);
+  for (int64_t index = first; index < last;) {
+    const int64_t head = index / p.queries, start = index % p.queries;
+    Row rows[kMostRows];
+    int count = 0;
+    for (; count < block && start + count < p.queries && index + count < last; ++count)
+      rows[count] = Row(p, head / p.heads, head % p.heads, start + count);
+    visit(rows, count, index);
+    index += count;
   }
-  static int64_t item_count(const Params& p) { return p.batch * p.heads * p.queries; }
-
-  static void run(const Params& p, void* scratch, int64_t first, int64_t last) {
-    for (int64_t index = first; index < last; ++index)
-      run_row(p, index, static_cast<Real*>(scratch));
-  }
-
- private:
-  static void run_row(const Params& p, int64_t index, Real* weights) {
-    const Row row(p, index);
-    const int64_t end = Row::padded(row.visible);
-    row.scale_scores(weights);
-
-    Vec<Real> top = splat(static_cast<Real>(kEmptyMaximum));
-    for (int64_t j = 0; j < end; j += kL) top = maximum(top, load(weights + j));
-    Real row_maximum = top[0];
-    for (int i = 1; i < kL; ++i) row_maximum = row_maximum > top[i] ? row_maximum : top[i];
-
-    OnlineSoftmax<Vec<Real>> state{splat(row_maximum), Vec<Real>{}, Vec<Real>{}};
-    for (int64_t j = 0; j < end; j += kL) {
-      const Vec<Real> x = load(weights + j) - row_maximum;
-      const Vec<Real> weight = exp2(x);
-      state.add(x, weight);
-      store(weights + j, weight);
-    }
-    const Real sum = sum_of_lanes<Real>(state.sum);
-    const RowResult<Real> result =
-        finish_row<Real>(row_maximum, sum, sum_of_lanes<Real>(state.score_sum), natural_log(sum));
-    static_cast<Real*>(p.entropy)[index] = result.entropy;
-    static_cast<Real*>(p.logsumexp)[index] = result.logsumexp;
-    if (p.statistics) {
-      Real* saved = static_cast<Real*>(p.statistics) + row.saved(index);
-      saved[0] = result.saved_maximum;
-      saved[p.queries] = result.saved_sum;
-      saved[2 * p.queries] = result.saved_offset;
-    }
-
-    auto* probabilities = row.template at<Element>(p.probabilities, p.probabilities_strides);
-    const Real inverse = sum == 0 ? 0 : 1 / sum;
-    for (int64_t j = 0; j < end; j += kL)
-      Row::store_row(probabilities, j, p.keys, load(weights + j) * inverse);
-    row.clear_rest(probabilities);
-  }
-};
-
-template <class Element, class Real>
-struct TemperatureSoftmaxBackward {
-  using Params = TemperatureSoftmaxBackwardParams;
-  using Row = SoftmaxRow<Element, Real>;
-  static constexpr int kL = kLanes<Real>;
-
-  static int64_t scratch_bytes(const Params& p) {
-    return 2 * Row::padded(p.keys) * static_cast<int64_t>(sizeof(Real));
-  }
-  static int64_t item_count(const Params& p) { return p.batch * p.heads * p.queries; }
-
-  static void run(const Params& p, void* scratch, int64_t first, int64_t last) {
-    Real* scaled = static_cast<Real*>(scratch);
-    for (int64_t index = first; index < last; ++index)
-      run_row(p, index, scaled, scaled + Row::padded(p.keys));
-  }
-
- private:
-  static void run_row(const Params& p, int64_t index, Real* offsets, Real* weights) {
-    const Row row(p, index);
-    const int64_t end = Row::padded(row.visible);
-    row.scale_scores(offsets);
-    const Real* saved = static_cast<const Real*>(p.statistics) + row.saved(index);
-    const Real row_maximum = saved[0], sum = saved[p.queries], offset = saved[2 * p.queries];
-    const Real inverse = sum == 0 ? 0 : 1 / sum;
-    const Real dentropy = p.dentropy ? static_cast<const Real*>(p.dentropy)[index] : 0;
-    const Real dlogsumexp = p.dlogsumexp ? static_cast<const Real*>(p.dlogsumexp)[index] : 0;
-    const auto* dprobabilities = p.dprobabilities ? row.template at<const Element>(
-                                                        p.dprobabilities, p.dprobabilities_strides)
-                                                  : nullptr;
-
-    // Scores become x = log2 P + log2 l and P; D = sum_j P dP.
-    Vec<Real> product{};
-    for (int64_t j = 0; j < end; j += kL) {
-      // Below 2^-2000 P is 0 whatever z is; the bound keeps a hidden key's z finite.
-      const Vec<Real> x = maximum(splat(Real{-2000}), load(offsets + j) - row_maximum);
-      const Vec<Real> weight = exp2(x) * inverse;
-      if (dprobabilities) product += weight * Row::load_row(dprobabilities, j, p.keys);
-      store(offsets + j, x);
-      store(weights + j, weight);
-    }
-    const Real center = sum_of_lanes<Real>(product) - dlogsumexp;
-
-    const Real factor = 1 / row.temperature;
-    auto* dscores = p.dscores ? row.template at<Element>(p.dscores, p.dscores_strides) : nullptr;
-    Vec<Real> dtemperature{};
-    for (int64_t j = 0; j < end; j += kL) {
-      const Vec<Real> z = load(offsets + j) * static_cast<Real>(kLn2) + offset;
-      const Vec<Real> dweight =
-          dprobabilities ? Row::load_row(dprobabilities, j, p.keys) : Vec<Real>{};
-      const Vec<Real> dscore = load(weights + j) * (dweight - dentropy * z - center);
-      dtemperature += dscore * z;
-      if (dscores) Row::store_row(dscores, j, p.keys, dscore * factor);
-    }
-    if (dscores) row.clear_rest(dscores);
-    if (p.dtemperature) {
-      // logsumexp - entropy; both saved numbers are 0 for a row that saw no key.
-      const Real mean_score = static_cast<Real>(kLn2) * row_maximum - offset;
-      static_cast<Real*>(p.dtemperature)[index] =
-          -(sum_of_lanes<Real>(dtemperature) + mean_score * dlogsumexp) * factor;
-    }
-  }
-};
+}
 
 }  // namespace
 }  // namespace aero::kernels::cpu

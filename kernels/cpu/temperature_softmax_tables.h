@@ -12,5 +12,6 @@ using TemperatureSoftmaxTable =
 extern const TemperatureSoftmaxTable kTemperatureSoftmaxScalar;
 extern const TemperatureSoftmaxTable kTemperatureSoftmaxAvx2;
 extern const TemperatureSoftmaxTable kTemperatureSoftmaxAvx512;
+extern const TemperatureSoftmaxTable kTemperatureSoftmaxAvx512Bf16;
 
 }  // namespace aero::kernels::cpu

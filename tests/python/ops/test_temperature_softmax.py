@@ -68,3 +68,47 @@ def test_given_scores_and_fused_attention_agree() -> None:
     fused = attention_entropy(q, k, v, temperature=t, is_causal=True)
     for got, want in zip(fused, (p @ v, entropy, logsumexp), strict=True):
         torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_scores_of_minus_infinity_are_keys_that_are_not_seen() -> None:
+    scores, dprobabilities = draw(2, 3, 5, 37), draw(3, 2, 5, 37).view(2, 3, 5, 37)
+    hidden = draw(5, 37) > 0.3
+    hidden[2] = True
+    masked = scores.masked_fill(hidden, -math.inf)
+    results, gradients = [], []
+    for given, mask in ((masked, None), (scores, ~hidden)):
+        leaf = given.detach().requires_grad_()
+        out = temperature_softmax(leaf, temperature=torch.tensor([0.4, 2.0, 0.01]), mask=mask)
+        results.append(out)
+        gradients.append(torch.autograd.grad(out[:2], leaf, (dprobabilities, out[1].detach())))
+    for got, want in zip(*results, strict=True):
+        assert torch.equal(got, want)
+    assert torch.equal(*(g[0] for g in gradients))
+
+
+def test_entropy_keeps_its_digits_where_all_scores_are_large() -> None:
+    """At t = 0.01 scores near 1000 become 1e5, whose last digit in float32 is 0.008."""
+    scores = 1000 + 0.01 * draw(1, 1, 20, 50)
+    t = torch.tensor(0.01)
+    _, entropy, _ = temperature_softmax(scores, temperature=t)
+    _, exact, _ = temperature_softmax(scores.double(), temperature=t.double())
+    torch.testing.assert_close(entropy.double(), exact, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 2912), (torch.bfloat16, 4112)])
+def test_results_larger_than_the_caches_are_right(
+    dtype: torch.dtype, size: int, is_causal: bool
+) -> None:
+    """From 32 MB on results are stored past the caches, by instructions of their own."""
+    scores, cotangent = (draw(1, 1, size, size + extra)[..., :size] for extra in (0, 16))
+    leaf = scores.to(dtype).requires_grad_()
+    probabilities, _, _ = temperature_softmax(leaf, is_causal=is_causal)
+    (gradient,) = torch.autograd.grad(probabilities, leaf, cotangent.to(dtype))
+    wide = leaf.detach().float().requires_grad_()
+    hidden = torch.ones(size, size, dtype=torch.bool).triu(1) & is_causal
+    want = torch.softmax(wide.masked_fill(hidden, -math.inf), dim=-1)
+    (want_gradient,) = torch.autograd.grad(want, wide, cotangent.to(dtype).float())
+    eps = torch.finfo(dtype).eps
+    torch.testing.assert_close(probabilities.float(), want, rtol=eps + 1e-5, atol=1e-7)
+    torch.testing.assert_close(gradient.float(), want_gradient, rtol=eps + 1e-3, atol=1e-6)
