@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from aero import _core
+from aero.mpc.trace import FLIGHTS, trace_events
 
 if TYPE_CHECKING:
     from aero.mpc.cost_report import Operation
 
 _Times = tuple[tuple[int, int, int, int, int], ...]
-# Waiting for messages occupies nothing: it is no resource that could be utilized.
-_FLIGHTS = "flights"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ class Schedule:
             ),
             critical_path=tuple(found["critical_path"]),
             busy_seconds={
-                name: busy / 1e9 for name, busy in found["busy"].items() if name != _FLIGHTS
+                name: busy / 1e9 for name, busy in found["busy"].items() if name != FLIGHTS
             },
             _times=times,
             _segments=tuple(found["segments"]),
@@ -244,8 +243,7 @@ class Schedule:
     def trace_json(self) -> str:
         """The schedule in the Trace Event Format, for ui.perfetto.dev and chrome://tracing.
 
-        One track per resource; flights are asynchronous, since any number of them are under way.
-        Times are microseconds.
+        One thread per resource, threads for flights, arrows for dependencies; microseconds.
 
         Example:
             >>> import json
@@ -254,48 +252,8 @@ class Schedule:
             >>> trace["displayTimeUnit"]
             'ms'
         """
-        return json.dumps(
-            {"displayTimeUnit": "ms", "traceEvents": [*self._tracks(), *self._slices()]}
-        )
-
-    def _tracks(self) -> list[dict[str, Any]]:
-        entry = {"ph": "M", "pid": 1}
-        tracks = [
-            entry | {"tid": tid, "name": "thread_name", "args": {"name": name}}
-            for name, tid in self._track_ids().items()
-        ]
-        return [entry | {"name": "process_name", "args": {"name": "forward pass"}}, *tracks]
-
-    def _track_ids(self) -> dict[str, int]:
-        return {name: tid for tid, name in enumerate(self.busy_seconds, start=1)}
-
-    def _slices(self) -> list[dict[str, Any]]:
-        ids = self._track_ids()
-        slices: list[dict[str, Any]] = []
-        for index, resource, start_ns, finish_ns in self._segments:
-            about = self._about(index) | {"ts": start_ns / 1e3}
-            if resource == _FLIGHTS:
-                slices.append(about | {"ph": "b", "id": index})
-                slices.append(about | {"ph": "e", "id": index, "ts": finish_ns / 1e3})
-            else:
-                dur = (finish_ns - start_ns) / 1e3
-                slices.append(about | {"ph": "X", "tid": ids[resource], "dur": dur})
-        return slices
-
-    def _about(self, index: int) -> dict[str, Any]:
-        operation = self.operations[index].operation
-        where = "" if operation.layer is None else f"layer {operation.layer}: "
-        return {
-            "pid": 1,
-            "name": where + operation.name,
-            "cat": operation.kind,
-            "args": {
-                "operation": index,
-                "shape": operation.shape,
-                "bytes": operation.cost.comm_bytes,
-                "flights": operation.cost.flights,
-            },
-        }
+        events = trace_events(self, self._segments)
+        return json.dumps({"displayTimeUnit": "ms", "traceEvents": events})
 
     def _keys(self, by: str) -> list[Any]:
         readers: dict[str, Callable[[int], Any]] = {

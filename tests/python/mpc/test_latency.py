@@ -293,12 +293,64 @@ def test_the_trace_holds_every_second_of_every_resource(overlap: bool) -> None:
     names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
     for tid, name in names.items():
         slices = sorted((e["ts"], e["dur"]) for e in events if e.get("tid") == tid and "dur" in e)
-        busy = sum(duration for _, duration in slices) / 1e6
-        assert busy == pytest.approx(schedule.busy_seconds[name], rel=1e-6)
         for (start, duration), (after, _) in pairwise(slices):
             assert start + duration <= after + 1e-3
-    begins = [e["id"] for e in events if e["ph"] == "b"]
-    assert sorted(begins) == sorted(e["id"] for e in events if e["ph"] == "e")
+        if not name.startswith("flights"):
+            busy = sum(duration for _, duration in slices) / 1e6
+            assert busy == pytest.approx(schedule.busy_seconds[name], rel=1e-6)
+    flights = [e["dur"] for e in events if e["ph"] == "X" and names[e["tid"]][:7] == "flights"]
+    # Of the closed form; overlap moves flights but takes none away.
+    total = mpc.simulate("SM+R", parallel_residual=True).latency("lan-1gbps").total
+    assert sum(flights) / 1e6 == pytest.approx(total.flights_ns / 1e9, rel=1e-6)
+
+
+def test_flights_side_by_side_have_threads_of_their_own() -> None:
+    """Attention and FFN of a parallel residual wait for their messages at the same time."""
+    latency = mpc.simulate("SM+R", parallel_residual=True).latency("wan-100mbps", "none")
+    for overlap, several in ((True, True), (False, False)):
+        text = latency.schedule(overlap=overlap).trace_json()
+        assert ('"flights 2"' in text) == several
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_the_trace_keeps_to_the_trace_event_format(overlap: bool) -> None:
+    schedule = mpc.simulate("SM+R").latency("wan-100mbps").schedule(overlap=overlap)
+    trace = json.loads(schedule.trace_json())
+    assert trace["displayTimeUnit"] == "ms"
+    events = trace["traceEvents"]
+    assert {e["ph"] for e in events} == {"M", "X", "s", "f"}
+    named = {e["tid"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
+    slices: dict[int, list[tuple[float, float, int]]] = {}
+    for event in events:
+        assert event["pid"] == 1
+        if event["ph"] == "M":
+            assert event["name"] in {"process_name", "thread_name", "thread_sort_index"}
+            assert event["args"]
+            continue
+        assert event["name"] and event["cat"]
+        assert event["tid"] in named
+        assert event["ts"] >= 0
+        if event["ph"] == "X":
+            assert event["dur"] > 0
+            assert event["ts"] + event["dur"] <= schedule.makespan_ns / 1e3 + 1e-3
+            index = event["args"]["operation"]
+            slices.setdefault(event["tid"], []).append((event["ts"], event["dur"], index))
+    starts = {e["id"]: e for e in events if e["ph"] == "s"}
+    ends = {e["id"]: e for e in events if e["ph"] == "f"}
+    assert starts.keys() == ends.keys()
+    arrows = set()
+    for arrow, start in starts.items():
+        assert ends[arrow]["bp"] == "e"
+        assert start["ts"] <= ends[arrow]["ts"]
+        # Each end lies in a slice of its thread: the input's, and the operation's that needs it.
+        arrows.add(
+            tuple(
+                next(i for ts, dur, i in slices[e["tid"]] if ts <= e["ts"] < ts + dur)
+                for e in (start, ends[arrow])
+            )
+        )
+    wanted = {(j, i) for i, o in enumerate(schedule.operations) for j in o.operation.inputs}
+    assert arrows == wanted
 
 
 def test_minutes_that_nothing_confirms_are_named() -> None:

@@ -1,0 +1,99 @@
+"""A schedule in the Trace Event Format, for ui.perfetto.dev and chrome://tracing.
+
+One process, a thread per resource, a slice per piece of work, an arrow per dependency; times are
+microseconds. Flights occupy nothing, so any number of them are under way at once: they fill as many
+threads as that takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from aero.mpc.schedule import Schedule
+
+FLIGHTS = "flights"
+_PROCESS = {"pid": 1}
+
+# Operation, resource, start and finish in nanoseconds.
+Segment = tuple[int, str, int, int]
+
+
+def trace_events(schedule: Schedule, segments: Sequence[Segment]) -> list[dict[str, Any]]:
+    """All events: names of process and threads, slices, dependencies."""
+    resources = [*schedule.busy_seconds]
+    threads = _threads(segments, resources)
+    slices = [
+        _slice(schedule, segment, thread) for segment, thread in zip(segments, threads, strict=True)
+    ]
+    return [*_names(resources, max(threads, default=0)), *slices, *_arrows(schedule, slices)]
+
+
+def _threads(segments: Sequence[Segment], resources: list[str]) -> list[int]:
+    """The thread of every segment: its resource's, or the first one free of flights."""
+    free_from: list[int] = []
+    threads = [0] * len(segments)
+    for index in sorted(range(len(segments)), key=lambda index: segments[index][2]):
+        _, resource, start, finish = segments[index]
+        if resource != FLIGHTS:
+            threads[index] = 1 + resources.index(resource)
+            continue
+        lane = next((i for i, free in enumerate(free_from) if free <= start), len(free_from))
+        free_from[lane:] = [finish, *free_from[lane + 1 :]]
+        threads[index] = 1 + len(resources) + lane
+    return threads
+
+
+def _names(resources: list[str], threads: int) -> Iterator[dict[str, Any]]:
+    yield {"ph": "M", **_PROCESS, "name": "process_name", "args": {"name": "forward pass"}}
+    for thread in range(1, max(threads, len(resources)) + 1):
+        lane = thread - len(resources)
+        name = resources[thread - 1] if lane < 1 else FLIGHTS + (f" {lane}" if lane > 1 else "")
+        about = {"ph": "M", **_PROCESS, "tid": thread}
+        yield about | {"name": "thread_name", "args": {"name": name}}
+        yield about | {"name": "thread_sort_index", "args": {"sort_index": thread}}
+
+
+def _slice(schedule: Schedule, segment: Segment, thread: int) -> dict[str, Any]:
+    index, _, start, finish = segment
+    operation = schedule.operations[index].operation
+    where = "" if operation.layer is None else f"layer {operation.layer}: "
+    return {
+        "ph": "X",
+        **_PROCESS,
+        "tid": thread,
+        "name": where + operation.name,
+        "cat": operation.kind,
+        "ts": start / 1e3,
+        "dur": (finish - start) / 1e3,
+        "args": {
+            "operation": index,
+            "shape": operation.shape,
+            "bytes": operation.cost.comm_bytes,
+            "flights": operation.cost.flights,
+            "on critical path": index in schedule.critical_path,
+        },
+    }
+
+
+def _arrows(schedule: Schedule, slices: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """From the slice that ends last of each input to the slice that starts first."""
+    first: dict[int, dict[str, Any]] = {}
+    last: dict[int, dict[str, Any]] = {}
+    for entry in slices:
+        index = entry["args"]["operation"]
+        if index not in first or entry["ts"] < first[index]["ts"]:
+            first[index] = entry
+        if index not in last or entry["ts"] + entry["dur"] > last[index]["ts"] + last[index]["dur"]:
+            last[index] = entry
+    arrow = 0
+    for index, scheduled in enumerate(schedule.operations):
+        for source in scheduled.operation.inputs:
+            if source in last and index in first:
+                arrow += 1
+                about = {**_PROCESS, "name": "needs", "cat": "dependency", "id": arrow}
+                for ph, end in (("s", last[source]), ("f", first[index])):
+                    # A flow belongs to the slice of its thread in which its time lies.
+                    bound = about | {"ph": ph, "tid": end["tid"], "ts": end["ts"]}
+                    yield bound if ph == "s" else bound | {"bp": "e"}
