@@ -103,13 +103,12 @@ def entropies(model: nn.Module, batch: Tensor | Mapping[str, Any]) -> RowEntropi
         )
     row_mask, visible_keys = _rows(arguments.get("attention_mask"), layers[0])
     hidden = ~row_mask.unsqueeze(1)
-    is_ours = isinstance(inner, AeroForCausalLM)
     return RowEntropies(
         layers=tuple(layer.masked_fill(hidden, torch.nan) for layer in layers),
         row_mask=row_mask,
         visible_keys=visible_keys,
-        temperatures=inner.head_temperatures() if is_ours else None,
-        thresholds=inner.head_thresholds() if is_ours else None,
+        temperatures=inner.head_temperatures() if isinstance(inner, AeroForCausalLM) else None,
+        thresholds=_thresholds(inner),
     )
 
 
@@ -170,6 +169,13 @@ def _measuring(model: Any) -> Iterator[None]:
         model.set_attn_implementation(before)
         for module, mode in training.items():
             module.training = mode
+
+
+def _thresholds(model: Any) -> Any:
+    if isinstance(model, AeroForCausalLM):
+        return model.head_thresholds()
+    penalty = getattr(model, "entropy_penalty", None)  # of with_entropy_penalty
+    return None if penalty is None else penalty.threshold_bias.detach().float().cpu().numpy()
 
 
 def _rows(attention_mask: Tensor | None, layer: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,6 +15,7 @@ from typing import Any
 # Public name -> module that defines it.
 _EXPORTS = {
     "AeroTrainer": "aero.train.trainer",
+    "EntropyCallback": "aero.train.entropy_callback",
     "Recipe": "aero.train.recipe",
     "TrainingError": "aero.train.errors",
     "analyze_run": "aero.train.run_results",

@@ -10,12 +10,12 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from aero.analysis import nan_counts, quarter_shares
+from aero.analysis import nan_counts
+from aero.train.entropy_scalars import entropy_scalars
 from aero.train.perplexity import HeldOutLoss
 from aero.train.run_folder import RunFolder, finite_or_null
 from aero.train.tensorboard_file import TensorBoardFile
@@ -144,31 +144,19 @@ class RunRecorder:
             temperatures: L arrays [H, T].
             thresholds: [L, H].
         """
-        finite = head_entropy[np.isfinite(head_entropy)]
-        # The paper's bins: quarters of the largest head entropy.
-        shares = quarter_shares(head_entropy, float(finite.max(initial=0.0)))
-        record = {
-            "kind": "entropy",
-            "step": step,
-            "head_entropy": [[round(float(head), 6) for head in layer] for layer in head_entropy],
-            "nan_counts": nan_counts(head_entropy).tolist(),
-            "frac_collapse": float(shares[0]),
-            "frac_overload": float(shares[3]),
-        }
-        self._append(record)
-        if self._board is None:
-            return
-        scalars = {f"entropy/layer_{i}/mean": layer.mean() for i, layer in enumerate(head_entropy)}
-        scalars["entropy/frac_collapse"] = record["frac_collapse"]
-        scalars["entropy/frac_overload"] = record["frac_overload"]
-        for i, values in enumerate(temperatures or ()):
-            scalars[f"aero/temperature/layer_{i}/mean"] = values.mean()
-            scalars[f"aero/temperature/layer_{i}/min"] = values.min()
-            scalars[f"aero/temperature/layer_{i}/max"] = values.max()
-        if thresholds is not None:
-            for i, layer in enumerate(thresholds):
-                scalars[f"aero/threshold/layer_{i}/mean"] = layer.mean()
-        self._board.add_scalars(step, scalars)
+        scalars = entropy_scalars(head_entropy, temperatures=temperatures, thresholds=thresholds)
+        self._append(
+            {
+                "kind": "entropy",
+                "step": step,
+                "head_entropy": [[round(float(head), 6) for head in row] for row in head_entropy],
+                "nan_counts": nan_counts(head_entropy).tolist(),
+                "frac_collapse": scalars["entropy/frac_collapse"],
+                "frac_overload": scalars["entropy/frac_overload"],
+            }
+        )
+        if self._board is not None:
+            self._board.add_scalars(step, scalars)
 
     def state(self) -> dict[str, Any]:
         """Returns what a checkpoint must hold; collective under `torchrun`."""
