@@ -12,9 +12,11 @@ import typer
 from aero.atomic_files import write_bytes_atomically
 from aero.cli.errors import note
 
+# Help must not wait for the native library, which knows the other names too.
+_DESCRIBED = sorted(path.stem for path in Path(__file__).parents[1].glob("data/stacks/*.yaml"))
 STACKS = (
     "spu-2024, spu-0.9.5, openbumblebee, aero-optimized, aero-optimized-generation, "
-    "aero-approximate, blb, or the path of a YAML or JSON description."
+    f"aero-approximate, {', '.join(_DESCRIBED)}, or the path of a YAML or JSON description."
 )
 NETWORKS = (
     "paper-testbed, lan-1gbps, wan-400mbps or wan-100mbps, with changes: "

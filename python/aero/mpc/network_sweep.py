@@ -129,6 +129,17 @@ class SweepResult:
             lines.append(f"  {self.skipped[0][0]}: {self.skipped[0][1]}")
         return "\n".join(lines)
 
+    def to_html(self, *, within: float = 0.1) -> str:
+        """A page of its own: pictures, fronts, equal time; see `sweep_page`."""
+        from aero.mpc.sweep_pages import sweep_page
+
+        return sweep_page(self, within=within)
+
+    def _repr_html_(self) -> str:
+        from aero.mpc.sweep_pages import sweep_fragment
+
+        return sweep_fragment(self)
+
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -156,7 +167,7 @@ def sweep(
     Args:
         labels: Networks; a label has the model's sizes and T = 128.
         runs: Run folders, or folders of them: networks at their own sizes, with the perplexity
-            that `aero evaluate` measured.
+            that `aero evaluate` measured; at other sizes without it.
         model: The preset that gives the labels' sizes.
         stacks: Stacks as in `simulate`.
         networks: Network profiles to time each combination on, closed form.
@@ -216,7 +227,7 @@ def sweep(
                 values_here,
                 Cost(*cost),
                 dict(zip(names, seconds, strict=True)),
-                network.perplexity,
+                network.perplexity_at(size),
                 network.run,
             )
         )
@@ -234,6 +245,12 @@ class _Network:
     label: str
     perplexity: float | None = None
     run: str | None = None
+
+    def perplexity_at(self, size: Mapping[str, FieldValue]) -> float | None:
+        """What was measured, where nothing makes it another network than the measured one."""
+        own = self.spec.to_dict() if size and self.perplexity is not None else {}
+        same = all(own.get(name) == value for name, value in size.items())
+        return self.perplexity if same else None
 
 
 def _of_labels(labels: Iterable[str | ArchitectureSpec], model: str) -> list[_Network]:

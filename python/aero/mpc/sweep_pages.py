@@ -38,6 +38,11 @@ def sweep_page(found: SweepResult, *, title: str = "Sweep", within: float = 0.1)
     return drawing.page(title, _body(found, within))
 
 
+def sweep_fragment(found: SweepResult) -> str:
+    """The same for a notebook."""
+    return drawing.fragment(_body(found, 0.1)) if found.rows else "<p>no combination</p>"
+
+
 def equal_time_table(pairs: Sequence[EqualTime], network: str, within: float) -> str:
     """Heading and table of a comparison at equal time."""
     heading = f"Equal time on {network}: the best of the others within {100 * within:g} %"

@@ -92,6 +92,9 @@ def test_pages_of_runs_show_perplexity_fronts_and_equal_time(tmp_path: Path) -> 
     assert page.count("<circle") == 9
     assert page.count("Equal time on") == 2
     assert "<script" not in page
+    assert found.to_html() == page
+    assert found._repr_html_() in page
+    assert "no combination" in mpc.SweepResult(())._repr_html_()
 
 
 def test_pages_of_labels_show_costs_alone(tmp_path: Path) -> None:

@@ -114,6 +114,19 @@ def test_runs_bring_their_sizes_and_perplexities(tmp_path: Path) -> None:
     assert [row.run for row in mixed.rows] == ["dear", "cheap"]
 
 
+def test_a_run_at_other_sizes_has_no_perplexity(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", "SM", 30.0)
+    own = mpc.sweep(runs=[tmp_path]).rows[0]
+    assert own.perplexity == 30.0
+    spec = json.loads((tmp_path / "run" / "run.json").read_text())["spec"]
+    length = spec["context_length"]
+    rows = mpc.sweep(
+        runs=[tmp_path], context_length=[length, 2 * length], exp_squarings=[5, 8]
+    ).rows
+    assert [row.perplexity for row in rows] == [30.0, 30.0, None, None]
+    assert rows[1].cost == own.cost
+
+
 def test_rows_are_json_and_csv() -> None:
     found = mpc.sweep("SM", context_length=[8, 16], networks=["lan-1gbps"])
     assert len(json.loads(json.dumps(found.to_dict()))["rows"]) == 2
