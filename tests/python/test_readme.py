@@ -13,14 +13,21 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_example_runs_and_prints_what_its_comments_say(
+EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
+def test_examples_run_and_print_what_their_comments_say(
+    example: str,
     capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
     exec(compile(example, "README.md", "exec"), {})
+    printed = capsys.readouterr().out.splitlines()
     promised = [float(number) for number in re.findall(r"#\s+([\d.]+) GB", example)]
-    printed = [round(float(line), 1) for line in capsys.readouterr().out.splitlines()]
-    assert promised == printed
+    assert promised == [round(float(line), 1) for line in printed[: len(promised)]]
 
 
 def test_the_tables_are_the_simulators() -> None:
