@@ -83,11 +83,6 @@ struct Protocol {
   Cost (*cost)(const Stack&, const Sizes&);
 };
 
-template <Cost (*function)(std::int64_t)>
-Cost of_elements(const Stack&, const Sizes& sizes) {
-  return function(sizes[0]);
-}
-
 template <Cost (*function)(const Stack&, std::int64_t)>
 Cost of_stack_and_elements(const Stack& stack, const Sizes& sizes) {
   return function(stack, sizes[0]);
@@ -100,32 +95,41 @@ Cost in_ring_64(const Stack& stack, const Sizes& sizes) {
 
 mpc::MatmulShape matmul_shape(const Sizes& sizes) { return {sizes[0], sizes[1], sizes[2]}; }
 
+// Operations of the graph: what a stack's description can price.
+template <mpc::OperationShape (*shape)(const Sizes&)>
+Cost of_shape(const Stack& stack, const Sizes& sizes) {
+  return mpc::operation_cost(stack, shape(sizes));
+}
+
+template <mpc::ActivationKind kind>
+mpc::OperationShape activation(const Sizes& s) {
+  return mpc::Activation{kind, s[0]};
+}
+
+mpc::OperationShape setup(const Sizes&) { return mpc::SessionSetup{}; }
+mpc::OperationShape truncation(const Sizes& s) { return mpc::Truncation{s[0]}; }
+mpc::OperationShape argmax(const Sizes& s) { return mpc::Argmax{s[0], 1}; }
+mpc::OperationShape layernorm(const Sizes& s) { return mpc::LayerNorm{s[0], s[1]}; }
+mpc::OperationShape embedding(const Sizes& s) { return mpc::EmbeddingShape{s[0], s[1], s[2]}; }
+mpc::OperationShape weight_product(const Sizes& s) { return mpc::WeightProduct{matmul_shape(s)}; }
+mpc::OperationShape head_product(const Sizes& s) {
+  return mpc::HeadProduct{s[0], {s[1], s[2], s[3]}};
+}
+mpc::OperationShape softmax(const Sizes& s) {
+  return mpc::SoftmaxShape{s[0], s[1], mpc::element_count({s[0], s[1]}, "softmax")};
+}
+
 const std::map<std::string, Protocol>& protocols() {
   static const std::map<std::string, Protocol> table = {
       {"product", {1, in_ring_64<mpc::product>}},
       {"square", {1, in_ring_64<mpc::square>}},
       {"private_product", {1, in_ring_64<mpc::private_product>}},
-      {"truncation", {1, [](const Stack&, const Sizes& s) { return mpc::truncation(s[0]); }}},
       {"comparison", {2, [](const Stack&, const Sizes& s) { return mpc::comparison(s[0], s[1]); }}},
       {"equality", {2, [](const Stack&, const Sizes& s) { return mpc::equality(s[0], s[1]); }}},
       {"multiplexer", {1, [](const Stack&, const Sizes& s) { return mpc::multiplexer(s[0]); }}},
-      {"relu", {1, of_stack_and_elements<mpc::relu>}},
-      {"leaky_relu", {1, of_stack_and_elements<mpc::leaky_relu>}},
-      {"gelu", {1, of_stack_and_elements<mpc::gelu>}},
       {"exp", {1, of_stack_and_elements<mpc::exponential>}},
       {"reciprocal", {1, of_stack_and_elements<mpc::reciprocal>}},
       {"reciprocal_square_root", {1, of_stack_and_elements<mpc::reciprocal_square_root>}},
-      {"argmax", {1, of_elements<mpc::argmax>}},
-      {"softmax",
-       {2,
-        [](const Stack& stack, const Sizes& s) {
-          return mpc::softmax(stack, {s[0], s[1], mpc::element_count({s[0], s[1]}, "softmax")});
-        }}},
-      {"layernorm",
-       {2, [](const Stack& stack, const Sizes& s) { return mpc::layer_norm(stack, s[0], s[1]); }}},
-      {"embedding",
-       {3, [](const Stack& stack,
-              const Sizes& s) { return mpc::embedding(stack, {s[0], s[1], s[2]}); }}},
       {"plaintext_product",
        {3, [](const Stack& stack,
               const Sizes& s) { return mpc::plaintext_product(stack, matmul_shape(s)); }}},
@@ -134,11 +138,17 @@ const std::map<std::string, Protocol>& protocols() {
         [](const Stack& stack, const Sizes& s) {
           return mpc::matmul(stack, matmul_shape(s), mpc::RightFactor::kShared);
         }}},
-      {"weight_product",
-       {3,
-        [](const Stack& stack, const Sizes& s) {
-          return mpc::operation_cost(stack, mpc::WeightProduct{matmul_shape(s)});
-        }}},
+      {"setup", {0, of_shape<setup>}},
+      {"truncation", {1, of_shape<truncation>}},
+      {"relu", {1, of_shape<activation<mpc::ActivationKind::kRelu>>}},
+      {"leaky_relu", {1, of_shape<activation<mpc::ActivationKind::kLeakyRelu>>}},
+      {"gelu", {1, of_shape<activation<mpc::ActivationKind::kGelu>>}},
+      {"argmax", {1, of_shape<argmax>}},
+      {"softmax", {2, of_shape<softmax>}},
+      {"layernorm", {2, of_shape<layernorm>}},
+      {"embedding", {3, of_shape<embedding>}},
+      {"weight_product", {3, of_shape<weight_product>}},
+      {"head_product", {4, of_shape<head_product>}},
   };
   return table;
 }
@@ -161,15 +171,14 @@ void check_sizes(const std::string& name, std::size_t expected, const Sizes& siz
 }
 
 py::tuple protocol_cost(const std::string& name, const Sizes& sizes, const std::string& stack_name,
-                        const spec::FieldValues& fields) {
+                        const spec::FieldValues& fields, const PriceMap& prices) {
   const auto found = protocols().find(name);
   if (found == protocols().end())
     throw std::invalid_argument("operation_cost: name must be " +
                                 spec::quoted_list(protocol_names()) + ", got " +
                                 spec::quoted(name));
   check_sizes(name, found->second.num_sizes, sizes);
-  const Stack stack = mpc::with_fields(mpc::stack(stack_name), fields);
-  return cost_tuple(found->second.cost(stack, sizes));
+  return cost_tuple(found->second.cost(stack_of(stack_name, fields, prices), sizes));
 }
 
 py::tuple matmul_block(std::int64_t rows, std::int64_t inner, std::int64_t columns) {
@@ -190,7 +199,8 @@ void bind_mpc(py::module_& module) {
              py::arg("prices") = PriceMap{}, py::arg("token") = py::none(),
              "One private forward pass; see aero.mpc.simulate.");
   module.def("protocol_cost", &protocol_cost, py::arg("name"), py::arg("sizes"), py::arg("stack"),
-             py::arg("fields"), "One operation; see aero.mpc.operation_cost.");
+             py::arg("fields"), py::arg("prices") = PriceMap{},
+             "One operation; see aero.mpc.operation_cost.");
   module.def("matmul_block", &matmul_block, py::arg("rows"), py::arg("inner"), py::arg("columns"),
              "Rows, inner and columns of the polynomials that a matrix product is cut into.");
 }

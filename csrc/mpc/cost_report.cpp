@@ -3,6 +3,7 @@
 #include <array>
 
 #include "csrc/mpc/operation_cost.h"
+#include "csrc/mpc/quoted_cost.h"
 
 namespace aero::mpc {
 namespace {
@@ -19,13 +20,21 @@ std::vector<std::string> unchecked_operations(const spec::ArchitectureSpec& spec
   const auto note = [&](bool applies, const char* text) {
     if (applies) list.emplace_back(text);
   };
-  note(true, "embed: confirmed only as a share of the paper's totals");
-  note(stack.argmax, "argmax: confirmed only as a share of the paper's totals");
-  note(stack.setup, "setup: its bytes are measured, their division between the parties is not");
+  const auto derived = [&](PricedOperation operation) {
+    return stack.prices[static_cast<std::size_t>(operation)] == Price{};
+  };
+  note(derived(PricedOperation::kEmbedding),
+       "embed: confirmed only as a share of the paper's totals");
+  note(stack.argmax && derived(PricedOperation::kArgmax),
+       "argmax: confirmed only as a share of the paper's totals");
+  note(stack.setup && derived(PricedOperation::kSetup),
+       "setup: its bytes are measured, their division between the parties is not");
   const bool has_ffn = spec.num_pruned_ffns < spec.num_layers;
-  note(has_ffn && spec.ffn == FeedForward::kGelu && stack.gelu == Gelu::kSegment,
+  const bool has_gelu =
+      has_ffn && spec.ffn == FeedForward::kGelu && derived(PricedOperation::kGelu);
+  note(has_gelu && stack.gelu == Gelu::kSegment,
        "act: the segment GELU of OpenBumbleBee is derived from its source, not measured");
-  note(has_ffn && spec.ffn == FeedForward::kGelu && stack.gelu == Gelu::kPiecewise,
+  note(has_gelu && stack.gelu == Gelu::kPiecewise,
        "act: the piecewise GELU in Z_2^64 is derived from its source, not measured");
   note(has_ffn &&
            (spec.ffn == FeedForward::kLeakyReluLayer || spec.ffn == FeedForward::kLeakyReluGlobal),
@@ -41,7 +50,9 @@ std::vector<std::string> unchecked_operations(const spec::ArchitectureSpec& spec
        "qkv/proj: a secret temperature is one product per query element; no stack runs one");
   note(stack.exp_ring_bits == RingBits::k32, "softmax: exp in Z_2^32 is derived, no stack runs it");
   note(stack.static_max, "softmax: a static bound instead of the maximum is derived, not measured");
-  note(stack.causal_skip, "QK, softmax, PV: skipping masked scores is derived, not measured");
+  note(stack.causal_skip && derived(PricedOperation::kHeadProduct) &&
+           derived(PricedOperation::kSoftmax),
+       "QK, softmax, PV: skipping masked scores is derived, not measured");
   note(stack.cheapest_layouts,
        "products: blocks and padding chosen by bytes are derived; SPU chooses by rules of its own");
   note(stack.fill_ciphertexts,
@@ -57,6 +68,21 @@ std::vector<std::string> unchecked_operations(const spec::ArchitectureSpec& spec
        "measured; where it quotes bytes per unit no ciphertexts and OTs are counted");
   note(stack.client_one_hot, "embed: one-hot rows made by the client are derived, not measured");
   return list;
+}
+
+// Parts of a priced stack that it quotes no price for.
+std::string unquoted_parts(const OperationGraph& operations, const Prices& prices) {
+  std::array<bool, kNumParts> unquoted{};
+  for (const Operation& operation : operations)
+    if (!is_quoted(prices, operation.shape))
+      unquoted[static_cast<std::size_t>(operation.part)] = true;
+  std::string names;
+  for (std::size_t part = 0; part < kNumParts; ++part)
+    if (unquoted[part]) {
+      if (!names.empty()) names += ", ";
+      names += part_name(static_cast<Part>(part));
+    }
+  return names;
 }
 
 }  // namespace
@@ -84,6 +110,12 @@ CostReport simulate(const spec::ArchitectureSpec& spec, const Stack& stack, cons
   for (std::size_t part = 0; part < kNumParts; ++part)
     if (occurs[part]) report.by_part.emplace_back(static_cast<Part>(part), parts[part]);
   report.unchecked = unchecked_operations(spec, stack);
+  if (stack.prices == Prices{}) return report;
+  const std::string rest = unquoted_parts(report.operations, stack.prices);
+  if (!rest.empty())
+    report.unchecked.push_back(rest +
+                               ": the stack's description quotes no price for all of it; what is "
+                               "left costs what the stack that it builds on derives");
   return report;
 }
 

@@ -20,7 +20,7 @@ constexpr double kMaxFactor = 1000;
 constexpr double kMaxBytes = 1e12;
 constexpr double kMaxFlights = 1e6;
 
-constexpr std::array<PriceField, 8> kFields{
+constexpr std::array<PriceField, 9> kFields{
     PriceField{"bytes_factor", &Price::bytes_factor, kMaxFactor},
     PriceField{"flights_factor", &Price::flights_factor, kMaxFactor},
     PriceField{"bytes_per_call", &Price::bytes_per_call, kMaxBytes},
@@ -28,6 +28,7 @@ constexpr std::array<PriceField, 8> kFields{
     PriceField{"bytes_per_input", &Price::bytes_per_input, kMaxBytes},
     PriceField{"bytes_per_output", &Price::bytes_per_output, kMaxBytes},
     PriceField{"flights", &Price::flights, kMaxFlights},
+    PriceField{"flights_per_level", &Price::flights_per_level, kMaxFlights},
     PriceField{"client_share", &Price::client_share, 1},
 };
 constexpr std::size_t kNumFactors = 2;  // the first ones of kFields
@@ -62,7 +63,7 @@ const std::array<std::string_view, kNumPricedOperations>& priced_operation_names
   return kNames;
 }
 
-const std::array<PriceField, 8>& price_fields() { return kFields; }
+const std::array<PriceField, 9>& price_fields() { return kFields; }
 
 Prices with_prices(Prices prices, const std::vector<PriceEntry>& entries) {
   std::array<bool, kNumPricedOperations> has_factor{};

@@ -31,8 +31,9 @@ const std::array<std::string_view, kNumPricedOperations>& priced_operation_names
 
 // Either a part of what the model derives (`bytes_factor`, `flights_factor`) or, where `linear`, a
 // price per call, row, input and output; then no ciphertext and no OT is counted. Rows, inputs and
-// outputs of a product with a weight: m, m k and m n; of softmax and LayerNorm: rows and elements;
-// of anything else: elements.
+// outputs of an m x k x n product: m, m k and m n, of which a causal mask that the stack makes use
+// of leaves some; of softmax and LayerNorm: rows and elements; of anything else: elements. Softmax
+// and argmax reduce a row of n elements in ceil(log2 n) levels.
 struct Price {
   bool linear = false;
   double bytes_factor = 1;
@@ -42,6 +43,7 @@ struct Price {
   double bytes_per_input = 0;
   double bytes_per_output = 0;
   double flights = 0;
+  double flights_per_level = 0;
   double client_share = 0.5;  // of the bytes, sent by the client
 
   bool operator==(const Price&) const = default;
@@ -66,6 +68,6 @@ struct PriceField {
   double Price::* member;
   double largest;
 };
-const std::array<PriceField, 8>& price_fields();
+const std::array<PriceField, 9>& price_fields();
 
 }  // namespace aero::mpc

@@ -1,6 +1,9 @@
 #include "csrc/mpc/quoted_cost.h"
 
+#include <bit>
 #include <cmath>
+#include <cstdint>
+#include <optional>
 #include <type_traits>
 #include <variant>
 
@@ -13,6 +16,7 @@ struct Quantity {
   double rows = 1;
   double inputs = 1;
   double outputs = 1;
+  double levels = 0;
 };
 
 double real(std::int64_t count) { return static_cast<double>(count); }
@@ -21,8 +25,12 @@ Quantity of_elements(PricedOperation operation, std::int64_t elements) {
   return {operation, real(elements), real(elements), real(elements)};
 }
 
-Quantity of_product(PricedOperation operation, const MatmulShape& shape, double copies) {
-  const double rows = copies * real(shape.rows);
+double levels_of_tree(std::int64_t leaves) {
+  return static_cast<double>(std::bit_width(static_cast<std::uint64_t>(leaves - 1)));
+}
+
+Quantity of_product(PricedOperation operation, const MatmulShape& shape) {
+  const double rows = real(shape.rows);
   return {operation, rows, rows * real(shape.inner), rows * real(shape.columns)};
 }
 
@@ -34,16 +42,23 @@ struct Measuring {
             tokens * real(s.width)};
   }
   Quantity operator()(const WeightProduct& s) const {
-    return of_product(PricedOperation::kWeightProduct, s.shape, 1);
+    return of_product(PricedOperation::kWeightProduct, s.shape);
   }
   Quantity operator()(const HeadProduct& s) const {
-    return of_product(PricedOperation::kHeadProduct, s.shape, real(s.heads));
+    Quantity quantity = of_product(PricedOperation::kHeadProduct, s.shape);
+    const double live = real(s.shape.rows) * (real(s.shape.rows) + 1) / 2;
+    if (s.triangle == Triangle::kResult) quantity.outputs = live;
+    if (s.triangle == Triangle::kLeftFactor) quantity.inputs = live;
+    for (double* count : {&quantity.rows, &quantity.inputs, &quantity.outputs})
+      *count *= real(s.heads);
+    return quantity;
   }
   Quantity operator()(const Truncation& s) const {
     return of_elements(PricedOperation::kTruncation, s.elements);
   }
   Quantity operator()(const SoftmaxShape& s) const {
-    return {PricedOperation::kSoftmax, real(s.rows), real(s.live), real(s.live)};
+    return {PricedOperation::kSoftmax, real(s.rows), real(s.live), real(s.live),
+            levels_of_tree(s.columns)};
   }
   Quantity operator()(const LayerNorm& s) const {
     const double elements = real(s.rows) * real(s.width);
@@ -55,33 +70,42 @@ struct Measuring {
   }
   Quantity operator()(const Argmax& s) const {
     const double elements = real(s.rows) * real(s.elements);
-    return {PricedOperation::kArgmax, real(s.rows), elements, elements};
+    return {PricedOperation::kArgmax, real(s.rows), elements, elements, levels_of_tree(s.elements)};
   }
 };
 
-}  // namespace
-
-Cost quoted(const Prices& prices, const OperationShape& shape, const Cost& derived) {
-  // No protocol makes opening a share or a secret temperature cheaper or dearer.
-  if (std::holds_alternative<Opening>(shape) || std::holds_alternative<SecretScaling>(shape))
-    return derived;
-  const Quantity quantity = std::visit(
-      [](const auto& s) {
+// Nothing for what no description can price: no protocol makes opening a share or a secret
+// temperature cheaper or dearer.
+std::optional<Quantity> quantity_of(const OperationShape& shape) {
+  return std::visit(
+      [](const auto& s) -> std::optional<Quantity> {
         if constexpr (std::is_invocable_v<Measuring, decltype(s)>)
           return Measuring{}(s);
         else
-          return Quantity{};
+          return std::nullopt;
       },
       shape);
-  const Price& price = prices[static_cast<std::size_t>(quantity.operation)];
+}
+
+}  // namespace
+
+bool is_quoted(const Prices& prices, const OperationShape& shape) {
+  const std::optional<Quantity> quantity = quantity_of(shape);
+  return quantity && prices[static_cast<std::size_t>(quantity->operation)] != Price{};
+}
+
+Cost quoted(const Prices& prices, const OperationShape& shape, const Cost& derived) {
+  const std::optional<Quantity> quantity = quantity_of(shape);
+  if (!quantity) return derived;
+  const Price& price = prices[static_cast<std::size_t>(quantity->operation)];
   if (price == Price{}) return derived;
   Cost cost;
   if (price.linear) {
-    const double bytes = price.bytes_per_call + price.bytes_per_row * quantity.rows +
-                         price.bytes_per_input * quantity.inputs +
-                         price.bytes_per_output * quantity.outputs;
+    const double bytes = price.bytes_per_call + price.bytes_per_row * quantity->rows +
+                         price.bytes_per_input * quantity->inputs +
+                         price.bytes_per_output * quantity->outputs;
     cost.sent_bytes = {bytes * price.client_share, bytes * (1 - price.client_share)};
-    cost.flights = price.flights;
+    cost.flights = price.flights + std::nearbyint(price.flights_per_level * quantity->levels);
     return cost;
   }
   cost = derived;

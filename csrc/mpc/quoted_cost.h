@@ -7,6 +7,8 @@
 
 namespace aero::mpc {
 
+bool is_quoted(const Prices& prices, const OperationShape& shape);
+
 // `derived` where nothing is quoted for this operation.
 Cost quoted(const Prices& prices, const OperationShape& shape, const Cost& derived);
 

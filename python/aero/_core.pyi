@@ -125,7 +125,11 @@ def simulate_cost(
     token: tuple[int, int, str] | None = None,
 ) -> dict[str, Any]: ...
 def protocol_cost(
-    name: str, sizes: list[int], stack: str, fields: list[tuple[str, _FieldValue]]
+    name: str,
+    sizes: list[int],
+    stack: str,
+    fields: list[tuple[str, _FieldValue]],
+    prices: dict[str, dict[str, float]] = ...,
 ) -> _CostTuple: ...
 def matmul_block(rows: int, inner: int, columns: int) -> tuple[int, int, int]: ...
 

@@ -14,9 +14,14 @@ A description is YAML or JSON:
 What can be priced: setup, embedding, weight_product, head_product, truncation, softmax, layernorm,
 gelu, relu, argmax. A price changes the derived cost (`bytes_factor`, `flights_factor`) or replaces
 it: `bytes_per_call`, `bytes_per_row`, `bytes_per_input`, `bytes_per_output` of both parties,
-`flights`, and `client_share` of the bytes (0.5). Rows, inputs and outputs of an m x k x n product
-are m, m k and m n; of softmax and LayerNorm rows and elements; of the others elements. Quoted
-operations have no ciphertexts and OTs, so times on machines count their bytes and flights only.
+`flights`, `flights_per_level`, and `client_share` of the bytes (0.5). Rows, inputs and outputs of
+an m x k x n product are m, m k and m n, with `causal_skip` only the live ones; of softmax and
+LayerNorm rows and elements; of the others elements. A row of n elements that softmax or argmax
+reduces has ceil(log2 n) levels. Operations with prices of their own have no ciphertexts and OTs,
+so times on machines count their bytes and flights only.
+
+Two descriptions come with the package: `blb`, a factor on another stack, and `sigma`, prices per
+element, row and level.
 """
 
 from __future__ import annotations
@@ -71,7 +76,7 @@ def described_stack_names() -> list[str]:
     Example:
         >>> from aero import mpc
         >>> mpc.described_stack_names()
-        ['blb']
+        ['blb', 'sigma']
     """
     return sorted(path.name.removesuffix(".yaml") for path in _shipped().iterdir())
 

@@ -184,7 +184,7 @@ def sweep(
         >>> from aero import mpc
         >>> found = mpc.sweep(["SM+LN+G", "SM+ScFuFFN"], context_length=[128, 256])
         >>> [round(row.comm_gb, 1) for row in found.rows]
-        [25.3, 57.4, 6.3, 20.5]
+        [25.3, 58.5, 6.3, 20.6]
     """
     networks_found = [*_of_labels(labels, model), *_of_runs(runs)]
     if not networks_found:

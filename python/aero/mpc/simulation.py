@@ -167,24 +167,29 @@ def _split(
 
 
 def operation_cost(
-    name: str, *sizes: int, stack: str = "spu-2024", **overrides: FieldValue
+    name: str,
+    *sizes: int,
+    stack: str | Path | StackDescription = "spu-2024",
+    **overrides: FieldValue,
 ) -> Cost:
     """The cost of one operation alone, averaged over many runs: bytes need not be whole.
 
     Args:
-        name: `product`, `square`, `private_product`, `truncation`, `multiplexer`, `relu`,
-            `leaky_relu`, `gelu`, `exp`, `reciprocal`, `reciprocal_square_root`, `argmax`
-            (elements); `comparison`, `equality` (elements, bits); `softmax` (rows, columns);
-            `layernorm` (rows, width); `embedding` (tokens, vocabulary, width); `matmul` (rows,
-            inner, columns: shares times shares, no truncation), `plaintext_product` (the same, each
-            party knows one factor), `weight_product` (the same, the weight as the stack has it,
-            truncated).
+        name: What a network is made of, with the price of a description that has one: `setup`
+            (no size); `truncation`, `relu`, `leaky_relu`, `gelu`, `argmax` (elements); `softmax`
+            (rows, columns); `layernorm` (rows, width); `embedding` (tokens, vocabulary, width);
+            `weight_product` (rows, inner, columns: the weight as the stack has it, truncated);
+            `head_product` (heads, rows, inner, columns: shares times shares, truncated).
+            What that is made of: `product`, `square`, `private_product`, `multiplexer`, `exp`,
+            `reciprocal`, `reciprocal_square_root` (elements); `comparison`, `equality` (elements,
+            bits); `matmul` (rows, inner, columns: shares times shares, no truncation),
+            `plaintext_product` (the same, each party knows one factor).
         *sizes: The sizes in parentheses.
-        stack: A name of `stack_names()` or `option_set_names()`.
+        stack: As in `simulate`.
         **overrides: Fields of the stack.
 
     Raises:
-        ValueError: For an unknown name or field, or sizes that do not fit.
+        ValueError: For an unknown name, stack or field, or sizes that do not fit.
 
     Example:
         >>> from aero import mpc
@@ -192,4 +197,4 @@ def operation_cost(
         39.74
     """
     fields = [(field, plain_value(field, value)) for field, value in overrides.items()]
-    return Cost(*_core.protocol_cost(name, list(sizes), stack, fields))
+    return Cost(*_core.protocol_cost(name, list(sizes), *stack_description(stack).core(fields)))

@@ -63,6 +63,31 @@ TEST(Prices, UnitsAreThoseOfTheOperation) {
   EXPECT_EQ(one.ots, 0);
 }
 
+TEST(Prices, OfProductsCountWhatACausalMaskLeaves) {
+  const auto bytes = [](const char* field, Triangle triangle) {
+    const HeadProduct product{2, {4, 3, 4}, triangle};
+    return operation_cost(priced({{"head_product", field, 1}}), product).comm_bytes();
+  };
+  EXPECT_EQ(bytes("bytes_per_output", Triangle::kNone), 2 * 16);
+  EXPECT_EQ(bytes("bytes_per_output", Triangle::kResult), 2 * 10);
+  EXPECT_EQ(bytes("bytes_per_input", Triangle::kResult), 2 * 12);
+  EXPECT_EQ(bytes("bytes_per_input", Triangle::kLeftFactor), 2 * 10);
+  EXPECT_EQ(bytes("bytes_per_output", Triangle::kLeftFactor), 2 * 16);
+}
+
+TEST(Prices, CountTheLevelsOfARowsTree) {
+  const auto flights = [](std::string_view operation, const OperationShape& shape) {
+    return operation_cost(priced({{operation, "flights", 8}, {operation, "flights_per_level", 2}}),
+                          shape)
+        .flights;
+  };
+  EXPECT_EQ(flights("softmax", SoftmaxShape{5, 1, 5}), 8);
+  EXPECT_EQ(flights("softmax", SoftmaxShape{5, 128, 640}), 22);
+  EXPECT_EQ(flights("softmax", SoftmaxShape{5, 129, 645}), 24);
+  EXPECT_EQ(flights("argmax", Argmax{3, 7}), 12);
+  EXPECT_EQ(flights("gelu", Activation{ActivationKind::kGelu, 128}), 8);
+}
+
 TEST(Prices, ErrorsNameTheOperationAndTheField) {
   EXPECT_EQ(error_of({{"softmx", "flights", 1}}),
             "stack description: prices has no operation \"softmx\"; did you mean \"softmax\"?");

@@ -32,6 +32,113 @@ def test_the_shipped_description_halves_what_bumblebee_sends_in_layers() -> None
     assert "2508.19525" in ours.description.source
 
 
+# Bytes that SIGMA's code counted at one party (sent and received), in all and of softmax, GELU and
+# LayerNorm; github.com/ponyyuhan/SUF_new, results/resume_*_2026-01-27. Its networks end with the
+# last layer.
+SIGMA_RUNS = [
+    ("gpt2", 128, True, (885146258, 140990976, 171048960, 119510928)),
+    ("gpt2", 256, True, (2129103506, 559987200, 342097920, 239021712)),
+    ("gpt2", 512, True, (5693055122, 2231599104, 684195840, 478043280)),
+    ("bert-base", 128, False, (1062390674, 278148096, 171048960, 119510928)),
+    ("bert-base", 512, False, (8552955026, 4446314496, 684195840, 478043280)),
+    ("bert-large", 128, False, (2832800546, 741728256, 456130560, 318454560)),
+]
+# Of the same network: rounds at T = 64, 128 and 256.
+SIGMA_ROUNDS = {64: 1104, 128: 1128, 256: 1152}
+
+
+@pytest.mark.parametrize(("network", "length", "causal", "counted"), SIGMA_RUNS)
+def test_sigmas_quoted_prices_give_what_its_code_counted(
+    network: str, length: int, causal: bool, counted: tuple[int, ...]
+) -> None:
+    sizes = {"num_layers": 24, "num_heads": 16, "width": 1024, "hidden_width": 4096}
+    report = mpc.simulate(
+        "SM+LN+G",
+        context_length=length,
+        stack="sigma",
+        causal_skip=causal,
+        **(sizes if network == "bert-large" else {}),
+    )
+    inside = [one for one in report.operations if one.layer is not None]
+
+    def bytes_of(*kinds: str) -> float:
+        return sum(one.cost.comm_bytes for one in inside if one.kind in kinds)
+
+    total, softmax, gelu, layernorm = counted
+    assert bytes_of("act") == gelu
+    # Half a byte of rounding per operation; the price per element has nine digits.
+    assert bytes_of("layernorm") == pytest.approx(layernorm, abs=len(inside))
+    # Per row it is the price at T = 128 under a mask: elsewhere rows cost up to 36 bytes less or 11
+    # more, of 117.75 T.
+    assert bytes_of("softmax") == pytest.approx(softmax, rel=3e-3)
+    products = bytes_of("qkv/proj", "QK", "PV", "ffn")
+    # Two bytes are not an operation's: the parties meet before they start.
+    assert products == pytest.approx(total - softmax - gelu - layernorm - 2, abs=len(inside))
+
+
+def test_sigmas_quoted_rounds_are_those_of_its_code() -> None:
+    for length, rounds in SIGMA_ROUNDS.items():
+        report = mpc.simulate("SM+LN+G", context_length=length, stack="sigma")
+        assert sum(layer.flights for layer in report.by_layer) == rounds
+
+
+def test_the_report_names_what_a_description_has_no_price_for() -> None:
+    notes = mpc.simulate("SM+LN+R", stack="sigma").unchecked
+    assert any(note.startswith("act, embed, argmax: the stack's description") for note in notes)
+    assert not any("segment GELU" in note for note in mpc.simulate("SM", stack="sigma").unchecked)
+    assert not any("no price" in note for note in mpc.simulate("SM", stack="spu-2024").unchecked)
+
+
+def test_a_description_works_wherever_a_stack_does(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        prices={"gelu": {"bytes_per_output": 10}},
+        source="a paper",
+        fields={"setup": False},
+    )
+    report = mpc.simulate("SM+LN+G", model="tiny", stack=path)
+    gelu = report.by_kind["act"]
+    assert mpc.operation_cost("gelu", 50, stack=path).comm_bytes == 500
+    assert mpc.operation_cost("gelu", 50, stack=mpc.load_stack(path)).ots == 0
+    assert mpc.operation_cost("softmax", 4, 4, stack=str(path)) == mpc.operation_cost(
+        "softmax", 4, 4
+    )
+    assert report.latency().by_kind["act"].seconds == pytest.approx(gelu.comm_bytes * 4.8e-9)
+    assert report.latency().schedule().makespan_ns > 0
+    assert report.compare(mpc.simulate("SM+LN+G", model="tiny")).rows()[-1]["second_bytes"] > (
+        report.comm_bytes
+    )
+    (row,) = mpc.sweep(["SM+LN+G"], model="tiny", stacks=[path], networks=["lan-1gbps"]).rows
+    assert row.cost == report.total
+    assert row.values["stack"] == "mine"
+    generated = mpc.simulate_generation("SM+LN+G", model="tiny", stack=path, new_tokens=2)
+    assert generated.by_kind["act"].comm_bytes == gelu.comm_bytes * 129 / 128
+    table = mpc.option_table("SM+LN+G", model="tiny", sizes=[(128, None)], stack=str(path))
+    assert table.cumulative[0].comm_bytes == (report.comm_bytes,)
+
+
+def test_every_priced_operation_can_be_asked_for_alone(tmp_path: Path) -> None:
+    sizes = {
+        "setup": (),
+        "embedding": (4, 50, 8),
+        "weight_product": (4, 8, 8),
+        "head_product": (2, 4, 4, 4),
+        "truncation": (9,),
+        "softmax": (4, 4),
+        "layernorm": (4, 8),
+        "gelu": (9,),
+        "relu": (9,),
+        "argmax": (50,),
+    }
+    assert list(sizes) == _core.priced_operation_names()
+    path = written(
+        tmp_path, prices={name: {"bytes_per_call": 77} for name in sizes}, source="a paper"
+    )
+    for name, one in sizes.items():
+        assert mpc.operation_cost(name, *one, stack=path).comm_bytes == 77
+        assert mpc.operation_cost(name, *one).comm_bytes != 77
+
+
 def test_every_shipped_description_is_valid_and_says_where_it_is_from() -> None:
     for name in mpc.described_stack_names():
         description = mpc.stack_description(name)
