@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 import re
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 
 from aero import mpc
 from aero.architecture import ArchitectureSpec
-from aero.mpc import equal_time, sweep_pages
 from aero.mpc.equal_time import TimedNetwork, compare_at_equal_time, timed_rows, timed_steps
 from aero.mpc.scatter import Point, scatter
 
@@ -28,13 +26,6 @@ def make_runs(folder: Path, perplexities: dict[str, list[float]]) -> Path:
             (run / "run.json").write_text(json.dumps({"spec": spec}))
             (run / "evaluation.json").write_text(json.dumps({"perplexity": perplexity}))
     return folder
-
-
-@pytest.mark.parametrize("module", [equal_time, sweep_pages])
-def test_examples_run(module: object) -> None:
-    done = doctest.testmod(module)  # type: ignore[arg-type]
-    assert done.attempted > 0
-    assert done.failed == 0
 
 
 def test_the_best_other_label_within_the_bounds_is_chosen() -> None:
