@@ -31,7 +31,8 @@ from aero.mpc.equal_time import (
 )
 from aero.mpc.generation import GenerationReport, simulate_generation
 from aero.mpc.latency import Duration, Latency
-from aero.mpc.measures import Option, OptionRow, OptionTable, option_table, options
+from aero.mpc.measure_tables import OptionRow, OptionSet, OptionTable, option_table
+from aero.mpc.measures import Option, options
 from aero.mpc.network_sweep import SweepResult, SweepRow, sweep
 from aero.mpc.paper import PaperComparison, compare_with_paper, comparison_markdown, paper_tables
 from aero.mpc.paper_findings import Finding
@@ -68,6 +69,7 @@ __all__ = [
     "Operation",
     "Option",
     "OptionRow",
+    "OptionSet",
     "OptionTable",
     "PaperComparison",
     "ReproducedRow",

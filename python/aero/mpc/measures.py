@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from aero.mpc.cost_report import FieldValue
-from aero.mpc.simulation import simulate
 
 GIBIBYTE = 2**30
 
@@ -75,8 +74,8 @@ _OPTIONS = (
     Option(
         "one_bit_product_error",
         {"one_bit_product_error": True},
-        "elementwise products may be off by one in the last of 18 fraction bits",
-        "the network stands noise of 2^-18 per product",
+        "a product may be off by one in its last bit, 2^-36, before it is truncated",
+        "the network stands that a truncated product is seldom off by one",
         "last bit",
         "SPU: CheetahConfig.enable_mul_lsb_error; OpenBumbleBee",
     ),
@@ -217,174 +216,3 @@ def options() -> tuple[Option, ...]:
         ['static_max', 'fill_ciphertexts', 'pack_triangle']
     """
     return _OPTIONS
-
-
-@dataclass(frozen=True)
-class OptionRow:
-    """A network with some measures.
-
-    Attributes:
-        option: The measure, or None for the stack as it is.
-        comm_bytes: Of both parties, per size; None where the measure is not legal.
-        flights: Per size.
-    """
-
-    option: Option | None
-    comm_bytes: tuple[float | None, ...]
-    flights: tuple[int | None, ...]
-
-
-@dataclass(frozen=True)
-class OptionTable:
-    """What measures save, one on top of the other and each alone.
-
-    Attributes:
-        label: The network.
-        stack: What they are taken on top of.
-        sizes: T and V per column.
-        cumulative: The stack, then each measure on top of those before it, listed ones first.
-        alone: Each measure alone, listed or not.
-    """
-
-    label: str
-    stack: str
-    sizes: tuple[tuple[int, int | None], ...]
-    cumulative: tuple[OptionRow, ...]
-    alone: tuple[OptionRow, ...]
-
-    def savings(self, row: OptionRow) -> tuple[float | None, ...]:
-        """A row's bytes over the stack's own, minus one; per size."""
-        base = self.cumulative[0].comm_bytes
-        return tuple(
-            None if one is None or all_ is None else one / all_ - 1
-            for one, all_ in zip(row.comm_bytes, base, strict=True)
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON-ready values; savings as fractions."""
-
-        def rows(table: Sequence[OptionRow]) -> list[dict[str, Any]]:
-            return [
-                {
-                    "option": row.option.name if row.option else None,
-                    "comm_bytes": list(row.comm_bytes),
-                    "flights": list(row.flights),
-                    "saving": list(self.savings(row)),
-                }
-                for row in table
-            ]
-
-        return {
-            "label": self.label,
-            "stack": self.stack,
-            "sizes": [list(size) for size in self.sizes],
-            "options": [option.to_dict() for option in _OPTIONS],
-            "cumulative": rows(self.cumulative),
-            "alone": rows(self.alone),
-        }
-
-    def to_text(self) -> str:
-        """Both tables for the terminal, then what each measure assumes."""
-        columns = [f"T={length}" + (f" V={vocab}" if vocab else "") for length, vocab in self.sizes]
-        lines = [f"{self.label} on {self.stack}: GB and flights, one measure on top of the other"]
-        lines.append(_line("", columns))
-        for row in self.cumulative:
-            name = row.option.name if row.option else self.stack
-            lines.append(_line(name, _cells(row)))
-        lines += ["", "each alone, per cent of the bytes", _line("", columns)]
-        for row in self.alone:
-            name = row.option.name if row.option else ""
-            cells = ["-" if s is None else f"{100 * s:+.1f}" for s in self.savings(row)]
-            lines.append(_line(name, cells))
-        lines.append("")
-        for option in _OPTIONS:
-            lines += [
-                f"{option.name}: {option.title}",
-                f"    assumes: {option.assumption}",
-                f"    changes the function: {option.changes}",
-                f"    implemented: {option.implemented}",
-            ]
-        return "\n".join(lines)
-
-
-def _line(name: str, cells: Sequence[str]) -> str:
-    return f"{name:<24}" + "".join(f"{cell:>18}" for cell in cells).rstrip()
-
-
-def _cells(row: OptionRow) -> list[str]:
-    return [
-        "-" if comm is None else f"{comm / 1e9:.2f}; {flights:,}"
-        for comm, flights in zip(row.comm_bytes, row.flights, strict=True)
-    ]
-
-
-@dataclass
-class _Network:
-    label: str
-    model: str
-    stack: str
-    sizes: Sequence[tuple[int, int | None]]
-    overrides: dict[str, FieldValue] = field(default_factory=dict)
-
-    def row(self, option: Option | None, fields: Mapping[str, FieldValue]) -> OptionRow:
-        comm: list[float | None] = []
-        flights: list[int | None] = []
-        for length, vocab in self.sizes:
-            try:
-                report = simulate(
-                    self.label,
-                    model=self.model,
-                    context_length=length,
-                    vocab_size=vocab,
-                    stack=self.stack,
-                    **{**self.overrides, **fields},
-                )
-            except ValueError as error:
-                # The one measure that not every network allows.
-                if "absorb_ffn" not in fields or "absorb_ffn" not in str(error):
-                    raise
-                comm.append(None)
-                flights.append(None)
-            else:
-                comm.append(report.comm_bytes)
-                flights.append(report.flights)
-        return OptionRow(option, tuple(comm), tuple(flights))
-
-
-def option_table(
-    label: str = "SM+ScFuFFN",
-    *,
-    model: str = "gpt2",
-    sizes: Sequence[tuple[int, int | None]] = ((128, None), (256, None), (512, 16384)),
-    stack: str = "spu-2024",
-    **overrides: FieldValue,
-) -> OptionTable:
-    """What the measures of `options()` save on a network.
-
-    Args:
-        label: The network. Where its FFNs cannot be absorbed, the cumulative table goes on without
-            that measure.
-        model: The preset that gives the sizes.
-        sizes: T and V of each column; V of None is the preset's.
-        stack: What the measures are taken on top of.
-        **overrides: Fields of network and stack, as of `simulate`.
-
-    Raises:
-        ValueError: As `simulate`.
-
-    Example:
-        >>> from aero import mpc
-        >>> table = mpc.option_table(sizes=[(128, None)])
-        >>> round(table.cumulative[13].comm_bytes[0] / 1e9, 2), table.cumulative[13].flights[0]
-        (1.59, 3365)
-    """
-    network = _Network(label, model, stack, tuple(sizes), dict(overrides))
-    fields: dict[str, FieldValue] = {}
-    cumulative = [network.row(None, {})]
-    for option in _OPTIONS:
-        row = network.row(option, {**fields, **option.fields})
-        cumulative.append(row)
-        if None not in row.comm_bytes:
-            fields.update(option.fields)
-    alone = [network.row(option, option.fields) for option in _OPTIONS]
-    return OptionTable(label, stack, tuple(sizes), tuple(cumulative), tuple(alone))

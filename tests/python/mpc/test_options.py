@@ -144,3 +144,23 @@ def test_the_table_shows_every_record() -> None:
     for option in mpc.options():
         assert option.assumption in text
         assert option.implemented in text
+
+
+def test_the_named_sets_are_what_simulate_takes_as_stack() -> None:
+    assert [one.name for one in TABLE.sets] == mpc.option_set_names()
+    for one in TABLE.sets:
+        report = mpc.simulate("SM+ScFuFFN", stack=one.name)
+        assert (one.comm_bytes[0], one.flights[0]) == (report.comm_bytes, report.flights)
+        rebuilt = mpc.simulate("SM+ScFuFFN", **one.fields)
+        assert rebuilt.comm_bytes == report.comm_bytes
+        assert f"{one.name}: spu-2024 with mul_share, " in TABLE.to_text()
+    sets = TABLE.to_dict()["sets"]
+    assert sets[0]["fields"]["private_weights"] is True
+
+
+def test_the_text_tells_flights_of_each_measure_alone() -> None:
+    alone = TABLE.to_text().partition("each alone")[2].partition("private_weights:")[0]
+    line = next(line for line in alone.splitlines() if line.startswith("batch_heads"))
+    # 12 layers loop over 12 heads, two products of 4 flights each: 11 times 96 flights too many.
+    assert line.split() == ["batch_heads", *["+0.0;", "-1,056"] * 3]
+    assert "-0.0;" not in alone
