@@ -119,6 +119,12 @@ class GenerationReport:
     def __str__(self) -> str:
         return self.to_text()
 
+    def __repr__(self) -> str:
+        return (
+            f"<GenerationReport {self.spec.label} on {self.stack}: {self.new_tokens} tokens, "
+            f"{self.comm_bytes / 1e9:,.3f} GB>"
+        )
+
 
 def _line(name: str, keys: int | None, cost: Cost) -> str:
     shown = "" if keys is None else f"{keys:,}"

@@ -107,6 +107,12 @@ class OptionTable:
         """The tables for the terminal, then what each measure assumes."""
         return "\n".join([*self._table_lines(), *self._option_lines(), *self._set_lines()])
 
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def __repr__(self) -> str:
+        return f"<OptionTable of {self.label} on {self.stack}: {len(self.alone)} measures>"
+
     def _table_lines(self) -> Iterator[str]:
         columns = [f"T={length}" + (f" V={vocab}" if vocab else "") for length, vocab in self.sizes]
         yield f"{self.label} on {self.stack}: GB; flights, one measure on top of the other"

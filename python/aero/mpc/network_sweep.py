@@ -146,6 +146,9 @@ class SweepResult:
     def __str__(self) -> str:
         return self.to_text()
 
+    def __repr__(self) -> str:
+        return f"<SweepResult of {len(self.rows)} combinations>"
+
 
 def _shown(value: object) -> str:
     return f"{value:,.4g}" if isinstance(value, float) else "" if value is None else str(value)

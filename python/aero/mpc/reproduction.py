@@ -147,6 +147,9 @@ class Reproduction:
     def __str__(self) -> str:
         return self.to_text()
 
+    def __repr__(self) -> str:
+        return f"<Reproduction of {len(self.rows)} rows on {self.stack}>"
+
     def _tables(self) -> Iterator[str]:
         yield f"Paper (arXiv 2410.13060) and ours on {self.stack}: GB of both parties, minutes on"
         yield "paper-testbed, FLOPs. 'listed': exactly the operators that the table lists; '+LN':"

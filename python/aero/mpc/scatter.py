@@ -110,24 +110,24 @@ class _Axis:
 
 
 def _axes(across: _Axis, up: _Axis, x_title: str, y_title: str) -> list[str]:
+    grid = 'stroke="currentColor" stroke-opacity="0.15"'
+    left, right, top, bottom = across.start, across.end, up.end, up.start
     shapes = []
-    bottom = up.start
     for tick in across.ticks():
-        x = across.at(tick)
+        x = f"{across.at(tick):.1f}"
         shapes.append(
-            f'<line x1="{x:.1f}" y1="{up.end:.1f}" x2="{x:.1f}" y2="{bottom:.1f}" stroke="#ddd"/>'
-            f'<text x="{x:.1f}" y="{bottom + 16:.1f}" text-anchor="middle">{tick:,g}</text>'
+            f'<line x1="{x}" y1="{top:.1f}" x2="{x}" y2="{bottom:.1f}" {grid}/>'
+            f'<text x="{x}" y="{bottom + 16:.1f}" text-anchor="middle">{tick:,g}</text>'
         )
     for tick in up.ticks():
         y = up.at(tick)
         shapes.append(
-            f'<line x1="{across.start:.1f}" y1="{y:.1f}" x2="{across.end:.1f}" y2="{y:.1f}" '
-            f'stroke="#ddd"/><text x="{across.start - 6:.1f}" y="{y + 4:.1f}" '
-            f'text-anchor="end">{tick:,g}</text>'
+            f'<line x1="{left:.1f}" y1="{y:.1f}" x2="{right:.1f}" y2="{y:.1f}" {grid}/>'
+            f'<text x="{left - 6:.1f}" y="{y + 4:.1f}" text-anchor="end">{tick:,g}</text>'
         )
-    middle = (up.start + up.end) / 2
+    middle = (top + bottom) / 2
     shapes.append(
-        f'<text x="{(across.start + across.end) / 2:.1f}" y="{bottom + 36:.1f}" '
+        f'<text x="{(left + right) / 2:.1f}" y="{bottom + 36:.1f}" '
         f'text-anchor="middle">{html.escape(x_title)}</text>'
         f'<text x="14" y="{middle:.1f}" text-anchor="middle" '
         f'transform="rotate(-90 14 {middle:.1f})">{html.escape(y_title)}</text>'

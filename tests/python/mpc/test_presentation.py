@@ -145,6 +145,20 @@ def test_comparisons_name_what_differs() -> None:
     assert plain.compare(wide).names()[1] == "SM, T 64, V 9, on spu-2024"
 
 
+def test_results_are_one_line_where_they_are_shown_by_python() -> None:
+    shown = {
+        repr(REPORT): "<CostReport SM+LN+G on spu-2024: ",
+        repr(REPORT.compare(REPORT)): "1.00 times the bytes>",
+        repr(mpc.sweep(["SM", "SM+R"], model="tiny")): "<SweepResult of 2 combinations>",
+        repr(mpc.option_table("SM", model="tiny", sizes=[(8, 9)])): "<OptionTable of SM on spu",
+        repr(mpc.simulate_generation("SM", model="tiny", new_tokens=2)): "2 tokens, 0.",
+        repr(mpc.reproduce()): "<Reproduction of 27 rows on spu-2024>",
+    }
+    for text, part in shown.items():
+        assert part in text
+        assert len(text) < 120
+
+
 def aero(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "aero.cli", "cost", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
