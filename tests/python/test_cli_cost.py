@@ -76,7 +76,7 @@ def test_results_come_as_text_json_csv_and_page(tmp_path):
     assert page.read_text() == both.to_html(network, compute)
 
 
-def test_generation_tells_time_and_a_line_per_token():
+def test_generation_tells_time_and_a_line_per_token(tmp_path):
     found = mpc.simulate_generation("SM", model="tiny", context_length=128, new_tokens=3)
     seconds = found.seconds_per_token("lan-1gbps")
     arguments = ("generate", "SM", "--model", "tiny", "--new-tokens", "3", "--network", "lan-1gbps")
@@ -88,6 +88,10 @@ def test_generation_tells_time_and_a_line_per_token():
     assert [float(line["seconds"]) for line in lines] == list(seconds)
     assert [line["keys"] for line in lines] == ["128", "129", "130"]
     assert sum(float(line["comm_bytes"]) for line in lines) == found.comm_bytes
+    run(*arguments, "--html", str(tmp_path / "page.html"))
+    page = (tmp_path / "page.html").read_text()
+    assert page == mpc.generation_page(found, "lan-1gbps")
+    assert all(f"<td>{one:,.1f}</td>" in page for one in seconds)
 
 
 @pytest.mark.parametrize(

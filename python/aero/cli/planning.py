@@ -72,6 +72,7 @@ def generate(
     compute: Compute = "paper-testbed",
     as_json: AsJson = False,
     as_csv: AsCsv = False,
+    html: Html = None,
 ) -> None:
     """Prompts continued token by token.
 
@@ -98,6 +99,8 @@ def generate(
             as_json=as_json,
             as_csv=as_csv,
         )
+        if html is not None:
+            write("--html", html, mpc.generation_page(found, network, compute))
 
 
 def sweep(

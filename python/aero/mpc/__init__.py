@@ -30,6 +30,7 @@ from aero.mpc.equal_time import (
     timed_steps,
 )
 from aero.mpc.generation import GenerationReport, simulate_generation
+from aero.mpc.generation_pages import generation_page
 from aero.mpc.latency import Duration, Latency
 from aero.mpc.measure_tables import OptionRow, OptionSet, OptionTable, option_table
 from aero.mpc.measures import Option, options
@@ -87,6 +88,7 @@ __all__ = [
     "compute_names",
     "compute_profile",
     "described_stack_names",
+    "generation_page",
     "load_stack",
     "network_names",
     "network_profile",

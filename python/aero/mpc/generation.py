@@ -10,6 +10,7 @@ from aero import _core
 from aero.architecture import ArchitectureSpec
 from aero.mpc.cost_report import Cost, CostReport, FieldValue
 from aero.mpc.described_stacks import StackDescription, stack_description
+from aero.mpc.generation_pages import generation_fragment
 from aero.mpc.profiles import ComputeProfile, NetworkProfile
 from aero.mpc.simulation import make_report, network_and_fields
 
@@ -112,6 +113,9 @@ class GenerationReport:
             share = 100 * cost.comm_bytes / self.comm_bytes
             lines.append(f"{kind:<24}{'':>8}{cost.comm_bytes / 1e6:>14,.2f}{share:>9.1f}%")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return generation_fragment(self)
 
     def __len__(self) -> int:
         return self.new_tokens

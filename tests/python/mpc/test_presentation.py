@@ -145,6 +145,22 @@ def test_comparisons_name_what_differs() -> None:
     assert plain.compare(wide).names()[1] == "SM, T 64, V 9, on spu-2024"
 
 
+def test_pages_of_generation_show_prompts_and_the_rest() -> None:
+    found = mpc.simulate_generation("SM+R", model="tiny", new_tokens=3)
+    page = mpc.generation_page(found)
+    first = found.per_token[0].comm_bytes / 1e9
+    assert f"prompts, first token of each: {first:,.3f} GB" in page
+    assert f"the other 2 tokens of each: {found.comm_bytes / 1e9 - first:,.3f} GB" in page
+    assert sum(widths(page[page.index("<svg") : page.index("</svg>") + 6])) > 960
+    assert "seconds" not in page
+    assert found._repr_html_() in page
+    one = mpc.generation_page(mpc.simulate_generation("SM", model="tiny", new_tokens=1))
+    assert "the other" not in one
+    assert "and 1 more" in mpc.generation_page(
+        mpc.simulate_generation("SM", model="tiny", new_tokens=201)
+    )
+
+
 def test_results_are_one_line_where_they_are_shown_by_python() -> None:
     shown = {
         repr(REPORT): "<CostReport SM+LN+G on spu-2024: ",
