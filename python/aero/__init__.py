@@ -25,6 +25,7 @@ _EXPORTS = {
     "convert": "aero.conversion",
     "EntropyCallback": "aero.train",
     "entropies": "aero.models",
+    "export_weights": "aero.export",
     "fold_layernorm": "aero.conversion",
     "fold_norm": "aero.conversion",
     "fuse_ffn": "aero.conversion",
@@ -34,8 +35,8 @@ _EXPORTS = {
     "with_entropy_penalty": "aero.models",
 }
 _SUBMODULES = (
-    "analysis", "architecture", "conversion", "fixed_point", "models", "mpc", "nn", "ops", "report",
-    "train",
+    "analysis", "architecture", "conversion", "export", "fixed_point", "models", "mpc", "nn", "ops",
+    "report", "train",
 )  # fmt: skip
 
 __all__ = ["__version__", *sorted(_EXPORTS), *_SUBMODULES]

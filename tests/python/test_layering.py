@@ -43,11 +43,12 @@ MAY_IMPORT = {
     "nn": {"ops", "architecture"},
     "models": {"ops", "nn", "architecture", "fixed_point", "analysis"},
     "conversion": {"models", "nn", "mpc", "architecture"},
+    "export": {"models", "nn", "ops", "architecture", "atomic_files"},
     "report": {"architecture", "mpc", "analysis", "atomic_files"},
     "train": {"models", "analysis", "report", "architecture", "atomic_files", "fixed_point"},
     "cli": {
         "_core", "_library", "architecture", "mpc", "analysis", "ops", "nn", "models", "conversion",
-        "report", "train", "atomic_files", "fixed_point",
+        "report", "train", "atomic_files", "fixed_point", "export",
     },
 }  # fmt: skip
 # Third-party packages that analysis may use.

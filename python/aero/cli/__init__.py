@@ -1,4 +1,4 @@
-"""The command line: `aero train | evaluate | analyze | report | info` and `aero cost`.
+"""The command line: `aero train | evaluate | analyze | report | export | info`, `aero cost`.
 
 Each command imports what it needs when it runs: help and `aero cost` start without torch. Bad input
 ends with one line on standard error and exit code 2, an interrupt with 130; anything else is a
@@ -17,6 +17,7 @@ import typer
 
 from aero.cli.cost import cost
 from aero.cli.errors import note, one_line_errors
+from aero.cli.exporting import export
 from aero.train.errors import TrainingError
 
 app = typer.Typer(
@@ -27,6 +28,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(cost, name="cost", rich_help_panel=None)
+app.command()(export)
 
 
 @app.callback()

@@ -1,0 +1,42 @@
+"""`aero export`: trained networks as files for other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from aero.cli.errors import note, one_line_errors
+
+
+def export(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN_OR_MODEL", help="Run folder, or folder of a saved AERO, GPT-2 or Pythia."
+        ),
+    ],
+    output: Annotated[Path, typer.Option(help="Folder for weights.safetensors, network.json.")],
+) -> None:
+    """Writes plain weights and a description from which any program can compute the logits."""
+    with one_line_errors(ValueError, OSError):
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        import aero.models  # noqa: F401  (registers our networks)
+        from aero.export import export_weights
+        from aero.train.run_folder import RunFolder
+
+        folder = RunFolder(source)
+        saved = folder.model if folder.exists() else source
+        if not (saved / "config.json").is_file():
+            raise ValueError(
+                f"export: {saved} holds no network (no config.json); give a finished run or a "
+                "folder that save_pretrained wrote"
+            )
+        config = AutoConfig.from_pretrained(saved, local_files_only=True)
+        for dropout in ("attn_pdrop", "attention_dropout"):
+            if hasattr(config, dropout):  # no part of the network that is exported
+                setattr(config, dropout, 0.0)
+        model = AutoModelForCausalLM.from_pretrained(saved, config=config, local_files_only=True)
+        note(f"wrote {export_weights(model.eval(), output)}")

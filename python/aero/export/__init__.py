@@ -1,0 +1,27 @@
+"""Networks as files that need none of this library: for private inference and for others' Python.
+
+`export_weights` writes plain matrices with a description; `aero.export.numpy_forward` computes
+logits from them without torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+# Public name -> module that defines it.
+_EXPORTS = {
+    "export_weights": "aero.export.weights_folder",
+}
+
+__all__ = sorted(_EXPORTS)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _EXPORTS:
+        return getattr(importlib.import_module(_EXPORTS[name]), name)
+    raise AttributeError(f"module 'aero.export' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,58 @@
+"""Writing a network as `weights.safetensors` and `network.json`."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from safetensors.torch import save
+from torch import nn
+
+from aero.atomic_files import write_bytes_atomically, write_json_atomically
+from aero.export.network_description import NetworkDescription
+from aero.models.foreign_networks import carry_over
+
+WEIGHTS_FILE = "weights.safetensors"
+DESCRIPTION_FILE = "network.json"
+
+
+def export_weights(model: nn.Module, folder: str | Path) -> Path:
+    """Writes a network so that any program can compute its logits.
+
+    ``weights.safetensors`` holds plain matrices [in, out]; ``network.json`` says how they are
+    joined, layer by layer, and in words what every field means (`conventions`).
+    `aero.export.numpy_forward` is a reader of both in NumPy. Weight norms are multiplied out,
+    foldable norms are one factor per channel from their running statistics (none left after
+    `aero.fold_norm`), temperatures are inverted, one per head and position. The network is that of
+    evaluation mode.
+
+    Args:
+        model: an `AeroForCausalLM`, or a GPT-2, Pythia or nanoGPT network, see
+            `aero.models.foreign_networks.carry_over`.
+        folder: made if missing. Files in it are replaced, the description last; it holds the
+            weights' SHA-256, so that a reader never joins files of two exports.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ValueError: a network of another kind.
+        OSError: the folder cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> from aero.models import AeroConfig, AeroForCausalLM
+        >>> model = AeroForCausalLM(AeroConfig.from_label("SM(t)+ScFuFFN", model="tiny"))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = export_weights(model, folder)
+        ...     sorted(file.name for file in path.iterdir())
+        ['network.json', 'weights.safetensors']
+    """
+    described = NetworkDescription(carry_over(model))
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = save(described.tensors)
+    write_bytes_atomically(folder / WEIGHTS_FILE, weights)
+    file = {"file": WEIGHTS_FILE, "sha256": hashlib.sha256(weights).hexdigest()}
+    write_json_atomically(folder / DESCRIPTION_FILE, {**described.content, "weights": file})
+    return folder

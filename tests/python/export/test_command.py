@@ -1,0 +1,53 @@
+"""`aero export`."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+from typer.testing import CliRunner
+
+from aero.cli import app
+from aero.export import numpy_forward
+
+from .conftest import tokens, trained
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["export", *map(str, arguments)])
+
+
+def test_a_saved_network_is_exported(tmp_path):
+    model = trained("EReg(SM(t)+ScFuFFN)", dtype=torch.float32)
+    model.save_pretrained(tmp_path / "model")
+    result = run(tmp_path / "model", "--output", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert str(tmp_path / "out") in result.stderr
+    got = numpy_forward.forward(numpy_forward.read_network(tmp_path / "out"), tokens().numpy())
+    with torch.no_grad():
+        np.testing.assert_allclose(got, model(tokens()).logits.numpy(), rtol=1e-5)
+
+
+def test_a_run_is_exported(tmp_path):
+    trained("SM+G", dtype=torch.float32).save_pretrained(tmp_path / "run" / "model")
+    (tmp_path / "run" / "run.json").write_text("{}")
+    assert run(tmp_path / "run", "--output", tmp_path / "out").exit_code == 0
+    assert numpy_forward.read_network(tmp_path / "out").description["label"] == "SM+G"
+
+
+def test_a_saved_gpt2_is_exported(tmp_path):
+    config = GPT2Config(
+        vocab_size=9, n_embd=8, n_layer=1, n_head=2, n_positions=8, bos_token_id=0, eos_token_id=0
+    )
+    GPT2LMHeadModel(config).save_pretrained(tmp_path / "gpt2")
+    assert run(tmp_path / "gpt2", "--output", tmp_path / "out").exit_code == 0
+    assert numpy_forward.read_network(tmp_path / "out").description["label"] == "SM+LN+G"
+
+
+@pytest.mark.parametrize("is_run", [False, True])
+def test_a_folder_without_a_network_is_one_line(tmp_path, is_run):
+    if is_run:
+        (tmp_path / "run.json").write_text("{}")
+    result = run(tmp_path, "--output", tmp_path / "out")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("aero: export: ") and "holds no network" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
