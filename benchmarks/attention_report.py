@@ -1,0 +1,335 @@
+"""What attention_entropy.py measured, as Markdown and as a chart."""
+
+from __future__ import annotations
+
+import platform
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from peaks import Peaks
+from timer import Quartiles, Timing, machine, markdown_table
+
+import aero
+from aero._library import cpu_isa
+
+MUST = {  # ratio to SDPA without entropy at T = 128, 512, 1024
+    ("float32", False): (4.0, 4.2, 3.2),
+    ("float32", True): (4.0, 4.2, 3.3),
+    ("bfloat16", False): (6.5, 7.5, 5.5),
+    ("bfloat16", True): (8.0, 6.0, 4.3),
+}
+AIM = {
+    ("float32", False): (6.0, 5.3, 3.9),
+    ("float32", True): (5.8, 5.5, 4.1),
+    ("bfloat16", False): (10.0, 10.0, 7.4),
+    ("bfloat16", True): (15.0, 8.7, 5.6),
+}
+LENGTHS = (128, 512, 1024)
+WIDTHS_MUST, LISTING_MUST, AVX2_MUST, SHARE_MUST = 2.5, 25.0, 1.5, 0.05
+
+
+@dataclass(frozen=True)
+class Case:
+    """Sizes and types of one comparison."""
+
+    dtype: str
+    batch: int
+    heads: int
+    queries: int
+    head_dim: int
+    backward: bool
+    layout: str = "BHTD"
+    cached_keys: int | None = None  #: S where it is not T
+
+    @property
+    def keys(self) -> int:
+        return self.cached_keys or self.queries
+
+    @property
+    def direction(self) -> str:
+        return "forward + backward" if self.backward else "forward"
+
+    @property
+    def size(self) -> str:
+        return f"B{self.batch} H{self.heads} T{self.queries}"
+
+    def scores(self, lanes: int) -> int:
+        """Scores computed: what no query of a vector sees is skipped, in fours of keys."""
+        seen = (
+            min(self.keys, first + lanes + self.keys - self.queries)
+            for first in range(0, self.queries, lanes)
+        )
+        return self.batch * self.heads * lanes * sum((n + 3) // 4 * 4 for n in seen)
+
+    def flops(self, lanes: int) -> int:
+        """Of the products: q k and P v; backward the scores again, dP, dV, dK and dQ."""
+        return (7 if self.backward else 2) * 2 * self.head_dim * self.scores(lanes)
+
+    def bytes(self) -> int:
+        """Every tensor once: q, k, v, out; then q, k, v, out, dout, dq, dk and dv."""
+        one = self.batch * self.heads * self.head_dim * (2 if self.dtype == "bfloat16" else 4)
+        queries, keys = (5, 7) if self.backward else (2, 2)
+        return one * (queries * self.queries + keys * self.keys)
+
+
+@dataclass(frozen=True)
+class Section:
+    """One table: what competes, in which environment."""
+
+    name: str
+    cases: Sequence[Case]
+    contenders: tuple[str, ...]
+    environment: Mapping[str, str]
+    rounds: int
+    threads: int = 2
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The times of all contenders in one case."""
+
+    case: Case
+    times: Mapping[str, Timing]
+
+    def ratio(self, opponent: str = "sdpa") -> Quartiles:
+        return self.times[opponent].ratio_to(self.times["ours"])
+
+    @property
+    def ours_seconds(self) -> float:
+        return self.times["ours"].median_ms / 1e3
+
+
+@dataclass(frozen=True)
+class Result:
+    """A measured section with the peaks of the same minutes."""
+
+    section: Section
+    measured: Sequence[Measured]
+    peaks: Peaks
+
+    @property
+    def lanes(self) -> int:
+        isa = self.section.environment.get("AERO_CPU_ISA", cpu_isa())
+        return {"scalar": 4, "avx2": 8}.get(isa, 16)
+
+    def peak_flops(self, case: Case) -> float:
+        return 1e9 * (
+            self.peaks.bf16_gflops if case.dtype == "bfloat16" else self.peaks.fp32_gflops
+        )
+
+    def bound_seconds(self, case: Case) -> tuple[float, float, float]:
+        """Products at the peak of multiply-adds, exponentials at theirs, tensors through memory."""
+        exponentials = (2 if case.backward else 1) * case.scores(self.lanes)
+        return (
+            case.flops(self.lanes) / self.peak_flops(case),
+            exponentials / (1e9 * self.peaks.exp2_gvalues),
+            case.bytes() / (1e9 * self.peaks.read_gbytes),
+        )
+
+
+def ratio_text(q: Quartiles) -> str:
+    return f"{q.median:.2f} ({q.lower:.2f} .. {q.upper:.2f})"
+
+
+def verdict(value: float, must: float, aim: float | None = None) -> str:
+    if value < must:
+        return f"missed by {100 * (1 - value / must):.0f} %"
+    if aim is None:
+        return "met"
+    return (
+        "met, and the aim"
+        if value >= aim
+        else f"met; aim missed by {100 * (1 - value / aim):.0f} %"
+    )
+
+
+def targets(result: Result) -> str:
+    """Every ratio against its target, and against what the processor's own peaks would give."""
+    rows = []
+    for m in result.measured:
+        key = (m.case.dtype, m.case.backward)
+        column = LENGTHS.index(m.case.queries)
+        must, aim, ratio = MUST[key][column], AIM[key][column], m.ratio()
+        products, exponentials, _memory = result.bound_seconds(m.case)
+        bound = m.times["sdpa"].median_ms / 1e3 / (products + exponentials)
+        rows.append(
+            [
+                m.case.dtype, m.case.direction, str(m.case.queries), ratio_text(ratio), f"{must}",
+                f"{aim}", verdict(ratio.median, must, aim), f"{bound:.1f}",
+            ]
+        )  # fmt: skip
+    header = ["dtype", "direction", "T", "ratio to SDPA", "must", "aim", "", "at the peaks"]
+    return markdown_table(header, rows)
+
+
+def times_and_shares(result: Result) -> str:
+    rows = []
+    for m in result.measured:
+        products, exponentials, memory = result.bound_seconds(m.case)
+        rows.append(
+            [
+                m.case.dtype, m.case.size, m.case.direction, str(m.times["sdpa"]),
+                str(m.times["ours"]), f"{m.case.flops(result.lanes) / m.ours_seconds / 1e9:.0f}",
+                f"{100 * products / m.ours_seconds:.0f} %", f"{1e3 * products:.3f}",
+                f"{1e3 * exponentials:.3f}", f"{1e3 * memory:.3f}",
+            ]
+        )  # fmt: skip
+    header = [
+        "dtype", "size", "direction", "SDPA flash, ms", "ours, ms", "GFLOP/s", "share of peak",
+        "products at peak, ms", "exponentials, ms", "memory, ms",
+    ]  # fmt: skip
+    return markdown_table(header, rows)
+
+
+def comparison(result: Result, opponents: tuple[str, ...], must: float | None = None) -> str:
+    """Times and ratios; with `must`, whether each ratio reaches it."""
+    rows = []
+    for m in result.measured:
+        row = [
+            m.case.dtype,
+            m.case.size,
+            str(m.case.head_dim),
+            m.case.direction,
+            str(m.times["ours"]),
+        ]
+        for name in opponents:
+            row += [str(m.times[name]), ratio_text(m.ratio(name))]
+        if must is not None:
+            row.append(verdict(m.ratio(opponents[-1]).median, must))
+        rows.append(row)
+    header = ["dtype", "size", "D", "direction", "ours, ms"]
+    for name in opponents:
+        header += [f"{name}, ms", "ratio"]
+    return markdown_table(header + ([f"at least {must}"] if must is not None else []), rows)
+
+
+def decode(result: Result) -> str:
+    rows = []
+    for m in result.measured:
+        rate = m.case.bytes() / m.ours_seconds / 1e9
+        rows.append(
+            [
+                m.case.dtype, str(m.case.keys), str(m.times["sdpa"]), str(m.times["ours"]),
+                ratio_text(m.ratio()), f"{rate:.0f}",
+            ]
+        )  # fmt: skip
+    header = ["dtype", "S", "SDPA, ms", "ours, ms", "ratio", "GB/s of keys and values"]
+    return markdown_table(header, rows)
+
+
+def listing_verdict(result: Result) -> str:
+    least = min(
+        m.ratio("listing").median
+        for m in result.measured
+        if m.case.dtype == "float32" and m.case.queries >= 512 and m.case.backward
+    )
+    return (
+        f"The listing in float32 at T >= 512, forward + backward, takes at least {least:.0f} times "
+        f"as long; target {LISTING_MUST:.0f}: {verdict(least, LISTING_MUST)}."
+    )
+
+
+def hardware() -> str:
+    """Lines on processor, caches, system and versions."""
+    listed = subprocess.run(["lscpu"], capture_output=True, text=True, check=True).stdout
+    caches = re.findall(r"^(L\d\w*) cache:\s*(.*)$", listed, re.MULTILINE)
+    compiler = subprocess.run(
+        ["c++", "--version"], capture_output=True, text=True, check=True
+    ).stdout
+    return "\n".join(
+        [
+            f"- {machine()}; {', '.join(f'{name} {size}' for name, size in caches)}",
+            f"- {platform.system()} {platform.release()}, {'-'.join(platform.libc_ver())}, "
+            f"{compiler.splitlines()[0]}",
+            f"- aero-torch {aero.__version__}, kernels for {cpu_isa()}",
+        ]
+    )
+
+
+def chart(result: Result, path: Path) -> None:
+    """Ratios as bars with their quartiles, the required ones as lines."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 4, figsize=(10, 3), sharey=True, layout="constrained")
+    for ax, (key, must) in zip(axes, MUST.items(), strict=True):
+        rows = [m for m in result.measured if (m.case.dtype, m.case.backward) == key]
+        ratios = [m.ratio() for m in rows]
+        errors = [[r.median - r.lower for r in ratios], [r.upper - r.median for r in ratios]]
+        ax.bar(range(3), [r.median for r in ratios], yerr=errors, color="#4878a8", width=0.6)
+        for x, (low, high) in enumerate(zip(must, AIM[key], strict=True)):
+            ax.plot([x - 0.38, x + 0.38], [low, low], color="#222222", linewidth=1.6)
+            ax.plot([x - 0.38, x + 0.38], [high, high], color="#222222", linewidth=1, linestyle=":")
+        ax.set_xticks(range(3), [f"T={n}" for n in LENGTHS])
+        ax.set_title(f"{key[0]}, {rows[0].case.direction}", fontsize=9)
+        ax.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("times faster than SDPA flash")
+    figure.suptitle("attention_entropy; line: required, dotted: aimed for", fontsize=10)
+    figure.savefig(path, dpi=90)
+
+
+TITLE = "# attention_entropy against torch's attention and the paper's listing"
+METHOD = """\
+Causal attention; ours with a temperature per head and position, entropy, and gradients of both;
+torch's (flash attention, the fastest it has here) without either. Contenders take turns; a figure
+is the median over the rounds with its quartiles, a ratio the median of the rounds' own ratios
+(above 1: ours is faster). Two threads and wall clock unless a heading says otherwise;
+`MALLOC_TRIM_THRESHOLD_` and `MALLOC_MMAP_THRESHOLD_` at 1e9 for all contenders, unless it says
+"default allocator": glibc otherwise returns freed memory to the kernel between calls.
+
+Operations are those executed: two per multiply-add of the products (2 forward, 5 backward) over
+the scores that are computed. The causal rule skips keys that no query of a vector sees, in fours,
+so up to 12 % more than the visible scores at T = 128, 2 % at 1024. Peaks are the best of
+ten looks before and after each table, with 24 accumulators."""
+PEAKS = """\
+"At the peaks" is the ratio if products ran at the peak of multiply-adds and every exponential at
+the rate of exponentials alone, one after the other: no kernel that does this work in these
+precisions gets further. "memory" is every tensor read or written once at the rate of
+reading; where it is the largest of the three, bandwidth bounds the call, not arithmetic."""
+
+
+def peaks_line(result: Result) -> str:
+    p = result.peaks
+    return (
+        f"Peaks of {result.section.threads} threads in the same minutes: {p.fp32_gflops:.0f} "
+        f"GFLOP/s float32, {p.bf16_gflops:.0f} GFLOP/s bfloat16, {p.exp2_gvalues:.1f} "
+        f"exponentials per nanosecond, {p.read_gbytes:.0f} GB/s from memory."
+    )
+
+
+def report(results: Mapping[str, Result], shares: str, command: str, image: str | None) -> str:
+    """The whole text; sections that were not measured are left out."""
+    sdpa = ("sdpa",)
+    parts = [TITLE, f"`{command}`", hardware(), METHOD]
+    if image:
+        parts.append(f"![Ratios to SDPA]({image})")
+    bodies = {
+        "main": lambda r: [
+            "## Targets", targets(r), PEAKS, "## Times, D = 64", peaks_line(r), times_and_shares(r)
+        ],
+        "default allocator": lambda r: ["## Default allocator", comparison(r, sdpa)],
+        "one thread": lambda r: ["## One thread, CPU time", peaks_line(r), comparison(r, sdpa)],
+        "opponents": lambda r: [
+            "## SDPA math and the paper's listing", comparison(r, ("math", "listing")),
+            listing_verdict(r),
+        ],
+        "head widths": lambda r: ["## Other head widths", comparison(r, sdpa, WIDTHS_MUST)],
+        "layout": lambda r: [
+            "## Transposed views of [B, T, H, D], as models pass them",
+            comparison(r, ("ours BHTD", "sdpa")),
+        ],
+        "avx2": lambda r: ["## Both restricted to AVX2", comparison(r, sdpa, AVX2_MUST)],
+        "decode": lambda r: [
+            "## One query against a cache of keys: B = 8, H = 12", peaks_line(r), decode(r)
+        ],
+    }  # fmt: skip
+    for name, body in bodies.items():
+        if name in results:
+            parts += body(results[name])
+    parts += ["## What entropy and temperature cost", shares]
+    return "\n\n".join(parts)

@@ -1,0 +1,104 @@
+"""What entropy and temperature cost: the attention kernels against themselves without the two.
+
+    python benchmarks/entropy_share.py
+
+The opponent is the same source, compiled the same way, with the expressions of REMOVED taken out:
+the second sum of a row, the entropy's part of the gradient of the scores, and the gradient of the
+temperature. One thread, CPU time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from peaks import PROGRAMS, ROOT, compiled
+from timer import Quartiles, interleaved, markdown_table, parser
+
+MUST, AIM = 0.05, 0.02
+SIZES = ((2, 12, 128), (1, 6, 512), (1, 3, 1024))  # B, H, T
+REMOVED = {
+    "online_softmax.h": (
+        "score_sum = factor * (score_sum + delta * sum);",
+        "score_sum += weight * x;",
+    ),
+    "cpu/attention_entropy_backward.h": (" - dentropy * z", "dtemperature += dscore * z;"),
+}
+
+
+def without_entropy() -> Path:
+    """A copy of the kernels in which nothing belongs to entropy or temperature."""
+    root = Path(PROGRAMS.name, "without_entropy")
+    shutil.copytree(ROOT / "kernels", root / "kernels")
+    for name, expressions in REMOVED.items():
+        path = root / "kernels" / name
+        text = path.read_text()
+        for expression in expressions:
+            if text.count(expression) != 1:
+                raise SystemExit(f"{path.name} must hold `{expression}` once: adapt {__file__}")
+            text = text.replace(expression, "")
+        path.write_text(text)
+    return root
+
+
+def libraries() -> dict[str, ctypes.CDLL]:
+    source = Path(__file__).with_suffix(".cpp")
+    flags = ("-shared", "-fPIC", "-fno-math-errno", "-mprefer-vector-width=512", "-w")
+    built = {
+        "with": compiled(source, "with.so", *flags),
+        "without": compiled(
+            source, "without.so", f"-I{without_entropy()}", "-DAERO_WITHOUT_ENTROPY", *flags
+        ),
+    }
+    return {name: ctypes.CDLL(str(path)) for name, path in built.items()}
+
+
+def shares(rounds: int) -> list[tuple[str, int, str, Quartiles]]:
+    """dtype, T, direction and the time of the kernels over that of the reduced ones."""
+    found = []
+    loaded = libraries()
+    for library in loaded.values():
+        library.prepare.restype = ctypes.c_void_p
+        library.prepare.argtypes = [ctypes.c_bool, *[ctypes.c_int64] * 4]
+    for dtype, direction, size in itertools.product(
+        ("float32", "bfloat16"), ("forward", "backward"), SIZES
+    ):
+        calls: dict[str, Callable[[], object]] = {}
+        prepared = []
+        for name, library in loaded.items():
+            call = ctypes.c_void_p(library.prepare(dtype == "bfloat16", *size, 64))
+            prepared.append((library, call))
+            calls[name] = functools.partial(getattr(library, direction), call)
+        times = interleaved(calls, rounds, cpu_time=True, sample_seconds=0.01)
+        found.append((dtype, size[2], direction, times["with"].ratio_to(times["without"])))
+        for library, call in prepared:
+            library.release(call)
+    return found
+
+
+def table(rounds: int) -> str:
+    """What is removed, the cost case by case, and the worst against its target."""
+    measured = shares(rounds)
+    rows = [
+        [dtype, str(length), direction, f"{100 * (r.median - 1):+.1f} %"]
+        for dtype, length, direction, r in measured
+    ]
+    worst = max(r.median - 1 for *_, r in measured)
+    state = "aim met" if worst <= AIM else "met" if worst <= MUST else "missed"
+    return "\n\n".join(
+        [
+            "The kernels against the same source compiled without the second sum of a row, the "
+            "entropy's part of the gradient of the scores, and the temperature and its gradient. "
+            "One thread, CPU time.",
+            markdown_table(["dtype", "T", "direction", "cost"], rows),
+            f"Largest {worst:.1%}; target {MUST:.0%}, aim {AIM:.0%}: {state}.",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    print(table(parser(__doc__.splitlines()[0]).parse_args().rounds))
