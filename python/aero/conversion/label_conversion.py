@@ -112,6 +112,13 @@ def convert(
         config = model.config if isinstance(model, AeroForCausalLM) else read_network(model)[0]
         steps = plan_steps(config, label, **options)
         return ConversionPlan(type(model).__name__, config, tuple(steps))
+    if inplace and not isinstance(model, AeroForCausalLM):
+        for name in ("context_length", "tied_embeddings"):
+            if options.get(name) is not None:
+                raise ValueError(
+                    f"convert: in place the embeddings stay the model's; leave out {name}, or "
+                    "convert without inplace"
+                )
     network = carry_over(model)
     config = _with_training_fields(network.config, options)
     steps = plan_steps(network.config, label, **options)

@@ -27,6 +27,7 @@ from aero.models.foreign_modules import (
     unsupported,
     zeros_for_absent,
 )
+from aero.nn import Block
 
 Weights = dict[str, Tensor]
 
@@ -85,6 +86,12 @@ def read_network(model: nn.Module) -> tuple[AeroConfig, Weights]:
         ValueError: as `carry_over`.
     """
     check_weights(model)
+    if any(isinstance(module, Block) for module in model.modules()):
+        raise unsupported(
+            model,
+            "was converted in place before",
+            "convert without inplace for a network to convert further",
+        )
     if isinstance(model, GPTNeoXForCausalLM):
         return _read_gpt_neox(model)
     if isinstance(model, GPT2LMHeadModel) or _has_gpt2_names(model):
@@ -283,7 +290,7 @@ def _check_gpt2_block(model: Any, index: int, block: Any) -> None:
         raise unsupported(
             model,
             f"has no h.{index}.{missing[0]}",
-            "give the blocks GPT-2's names; blocks that were replaced before cannot be read again",
+            "give the blocks GPT-2's names",
         )
     dropout = getattr(block.attn, "attn_dropout", getattr(block.attn, "dropout", 0.0))
     rate = getattr(dropout, "p", dropout)

@@ -291,7 +291,8 @@ def _thresholds(num_heads: int, start: float | None) -> nn.Parameter | None:
 
 def _split_heads(projected: Tensor, num_heads: int) -> Tensor:
     """[B, T, H * D] -> [B, H, T, D], a view."""
-    return projected.view(*projected.shape[:-1], num_heads, -1).transpose(1, 2)
+    head_dim = projected.shape[-1] // num_heads
+    return projected.view(*projected.shape[:-1], num_heads, head_dim).transpose(1, 2)
 
 
 def _place(

@@ -1,0 +1,208 @@
+"""Converted blocks within the model they came from: its own forward and tools go on working."""
+
+import copy
+
+import pytest
+import torch
+from transformers import Trainer, TrainingArguments
+
+from aero.conversion import convert
+from aero.models import AeroForCausalLM
+from aero.nn import DropInBlock
+
+from .networks import (
+    CONTEXT,
+    VOCABULARY,
+    aero_network,
+    gpt2,
+    logits_of,
+    nano_gpt,
+    pythia,
+    relative_difference,
+    tokens,
+)
+
+HUGGING_FACE = {
+    "gpt2": gpt2,
+    "gpt2, untied": lambda: gpt2(tie_word_embeddings=False),
+    "pythia": pythia,
+    "pythia, sequential": lambda: pythia(use_parallel_residual=False),
+}
+SOURCES = {**HUGGING_FACE, "nanogpt": nano_gpt, "nanogpt, no biases": lambda: nano_gpt(bias=False)}
+LABELS = ["SM+LN+R", "SM+FN+ScFuFFN", "EReg(SM(t)+ScFuFFN_i1)", "SM+LR(layer)_i3"]
+
+
+def _padded(side):
+    mask = torch.ones(2, CONTEXT, dtype=torch.long)
+    mask[0, :6] = 0
+    return mask if side == "left" else mask.flip(1)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("label", LABELS)
+def test_the_models_own_forward_gives_what_the_new_network_gives(source, label):
+    model = SOURCES[source]()
+    network = convert(model, label)
+    changed = convert(model, label, inplace=True)
+    assert changed is model
+    # The same operators on the same weights; sums over positions may be ordered otherwise.
+    assert relative_difference(logits_of(model, tokens()), logits_of(network, tokens())) < 1e-5
+    blocks = [module for module in model.modules() if isinstance(module, DropInBlock)]
+    assert len(blocks) == 3
+    expected = network(tokens()).entropies
+    for block, entropy in zip(blocks, expected, strict=True):
+        torch.testing.assert_close(block.entropy, entropy, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("source", HUGGING_FACE)
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_masks_and_recorded_outputs_reach_the_blocks(source, side):
+    model = HUGGING_FACE[source]()
+    network = convert(model, "EReg(SM(t)+ScFuFFN_i1)")
+    convert(model, "EReg(SM(t)+ScFuFFN_i1)", inplace=True)
+    mask = _padded(side)
+    options = {"attention_mask": mask, "output_attentions": True, "output_hidden_states": True}
+    actual, expected = model(tokens(), **options), network(tokens(), **options)
+    torch.testing.assert_close(actual.logits[mask.bool()], expected.logits[mask.bool()])
+    assert len(actual.attentions) == 3 and len(actual.hidden_states) == 4
+    for kind in ("attentions", "hidden_states"):
+        for one, other in zip(getattr(actual, kind), getattr(expected, kind), strict=True):
+            visible = mask.bool()
+            if kind == "attentions":
+                one, other = one.transpose(1, 2), other.transpose(1, 2)
+            torch.testing.assert_close(one[visible], other[visible], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("source", HUGGING_FACE)
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}], ids=["greedy", "beams"])
+def test_generation_with_the_models_own_cache_gives_the_same_tokens(source, options):
+    model = HUGGING_FACE[source]()
+    network = convert(model, "SM(t)+ScFuFFN")
+    convert(model, "SM(t)+ScFuFFN", inplace=True)
+    prompt, mask = tokens(2, 7), torch.ones(2, 7, dtype=torch.long)
+    mask[1, :3] = 0
+    generated = [
+        each.generate(
+            prompt,
+            attention_mask=mask,
+            max_new_tokens=9,
+            do_sample=False,
+            pad_token_id=0,
+            **options,
+        )
+        for each in (network, model)
+    ]
+    assert torch.equal(*generated)
+
+
+@pytest.mark.parametrize("source", HUGGING_FACE)
+def test_padding_takes_no_part_in_the_statistics_of_foldable_norms(source):
+    model = HUGGING_FACE[source]()
+    network = convert(model, "SM+FN+R").train()
+    convert(model, "SM+FN+R", inplace=True).train()
+    for each in (network, model):
+        each(tokens(), attention_mask=_padded("left"))
+    blocks = [module for module in model.modules() if isinstance(module, DropInBlock)]
+    for block, expected in zip(blocks, network.transformer.h, strict=True):
+        for norm in ("ln_1", "ln_2"):
+            torch.testing.assert_close(
+                getattr(block, norm).running_mean_square,
+                getattr(expected, norm).running_mean_square,
+            )
+
+
+@pytest.mark.parametrize("source", HUGGING_FACE)
+def test_gradient_checkpointing_gives_the_same_gradients(source):
+    model = convert(HUGGING_FACE[source](), "SM(t)+FN+ScFuFFN", inplace=True).train()
+    gradients = []
+    for checkpointing in (False, True):
+        if checkpointing:
+            model.activation_checkpointing_enable()
+        blocks = [module for module in model.modules() if isinstance(module, DropInBlock)]
+        assert all(block.gradient_checkpointing == checkpointing for block in blocks)
+        copied = copy.deepcopy(model)
+        copied(tokens(), labels=tokens(), use_cache=False).loss.backward()
+        gradients.append([parameter.grad for parameter in copied.parameters()])
+    for one, other in zip(*gradients, strict=True):
+        assert one is not None
+        torch.testing.assert_close(one, other)
+
+
+def test_the_entropies_have_gradients_and_copies_go_without_them():
+    model = convert(nano_gpt(), "SM(t)+ScFuFFN", inplace=True)
+    model(tokens())
+    block = model.transformer.h[0]
+    block.entropy.mean().backward()
+    assert block.attn.c_attn.weight.grad.any() and block.attn.temperature.value.grad.any()
+    assert copy.deepcopy(model).transformer.h[0].entropy is None
+
+
+def test_the_state_dict_of_gpt2_keeps_its_names_and_layout():
+    model = gpt2()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    after = convert(model, "SM(t)+LN+G", inplace=True).state_dict()
+    added = {f"transformer.h.{layer}.attn.temperature.value" for layer in range(3)}
+    assert set(after) == set(before) | added
+    for name, value in before.items():
+        assert torch.equal(after[name], value), name
+    model.load_state_dict(before)  # temperatures keep their start
+    assert model.transformer.h[0].attn.temperature.value.eq(1).all()
+
+
+@pytest.mark.parametrize("source", ["gpt2", "pythia"])
+def test_a_stock_trainer_trains_it(source, tmp_path):
+    model = convert(SOURCES[source](), "SM(t)+FN+ScFuFFN", inplace=True)
+    data = [{"input_ids": row, "labels": row} for row in tokens(8)]
+    arguments = TrainingArguments(
+        str(tmp_path), max_steps=6, learning_rate=1e-2, report_to=[], use_cpu=True,
+        save_strategy="no", per_device_train_batch_size=4, logging_steps=1, disable_tqdm=True,
+    )  # fmt: skip
+    trainer = Trainer(model, arguments, train_dataset=data)
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses[-1] < losses[0]
+
+
+def test_an_aero_network_is_changed_in_place():
+    model = aero_network("SM+LN+G")
+    changed = convert(model, "EReg(SM(t)+ScFuFFN)", inplace=True)
+    assert changed is model and isinstance(model, AeroForCausalLM)
+    assert model.config.spec.label == "EReg(SM(t)+ScFuFFN)"
+    expected = convert(aero_network("SM+LN+G"), "EReg(SM(t)+ScFuFFN)")
+    assert torch.equal(logits_of(model, tokens()), logits_of(expected, tokens()))
+    assert model.train()(tokens(), labels=tokens()).entropy_loss is not None
+
+
+def test_a_dry_run_changes_nothing_in_place():
+    model = gpt2()
+    before = repr(model)
+    assert convert(model, "SM+ScFuFFN", inplace=True, dry_run=True).after.spec.label == "SM+ScFuFFN"
+    assert repr(model) == before
+
+
+@pytest.mark.parametrize("options", [{"context_length": 8}, {"tied_embeddings": False}])
+def test_what_would_change_the_embeddings_is_refused_in_place(options):
+    model = gpt2()
+    before = repr(model)
+    with pytest.raises(ValueError, match="in place the embeddings stay the model's; leave out"):
+        convert(model, "SM+ScFuFFN", inplace=True, **options)
+    assert repr(model) == before
+
+
+def test_blocks_that_were_replaced_are_not_read_again():
+    model = convert(gpt2(), "SM+ScFuFFN", inplace=True)
+    with pytest.raises(ValueError, match="was converted in place before; convert without inplace"):
+        convert(model, "SM+ScFuFFN_i1")
+
+
+def test_additive_masks_are_refused_with_what_to_do():
+    model = convert(gpt2(), "SM+ScFuFFN", inplace=True)
+    model.set_attn_implementation("eager")
+    with pytest.raises(ValueError, match=r"boolean .*set_attn_implementation\('aero'\)"):
+        model(tokens())
+
+
+def test_the_vocabulary_of_a_model_in_place_can_grow():
+    model = convert(gpt2(), "SM+ScFuFFN", inplace=True)
+    model.resize_token_embeddings(VOCABULARY + 3)
+    assert logits_of(model, tokens()).shape[-1] == VOCABULARY + 3
