@@ -22,6 +22,7 @@ from aero.cli.cost_arguments import (
     Settings,
     StackName,
     Vocabulary,
+    check_machines,
     put,
     settings,
     write,
@@ -54,6 +55,7 @@ def show(
     transfers; with --network also seconds. CSV has a line per operation.
     """
     with one_line_errors(ValueError, OSError):
+        check_machines(network, compute)
         found = _report(label, model, context_length, vocab_size, stack, settings(set_))
         put(
             lambda: found.to_text(network, compute),
@@ -90,6 +92,7 @@ def compare(
 ) -> None:
     """Two networks, stacks or sizes side by side."""
     with one_line_errors(ValueError, OSError):
+        check_machines(network, compute)
         both = settings(set_)
         sizes = (model, context_length, vocab_size)
         found = _report(first, *sizes, stack, both).compare(

@@ -68,6 +68,12 @@ def value_lists(given: list[str] | None) -> dict[str, Any]:
     return found
 
 
+def check_machines(networks: object, compute: str) -> None:
+    """Machines without a network would be ignored in silence."""
+    if not networks and compute != "paper-testbed":
+        raise ValueError(f"--compute needs a --network to tell the time on, got {compute!r} alone")
+
+
 def put(
     text: Callable[[], str],
     as_dict: Callable[[], dict[str, Any]],

@@ -20,6 +20,7 @@ from aero.cli.cost_arguments import (
     Settings,
     StackName,
     Vocabulary,
+    check_machines,
     put,
     settings,
     value_lists,
@@ -81,6 +82,7 @@ def generate(
     with one_line_errors(ValueError, OSError):
         from aero import mpc
 
+        check_machines(network, compute)
         sizes: dict[str, Any] = {"context_length": context_length, "vocab_size": vocab_size}
         keywords = {"model": model, "stack": stack, **sizes, **settings(set_)}
         found = mpc.simulate_generation(
@@ -156,6 +158,7 @@ def sweep(
     with one_line_errors(ValueError, OSError):
         from aero import mpc
 
+        check_machines(network, compute)
         found = mpc.sweep(
             label or (),
             runs=runs or (),

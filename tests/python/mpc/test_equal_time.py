@@ -81,6 +81,7 @@ def test_pages_of_runs_show_perplexity_fronts_and_equal_time(tmp_path: Path) -> 
         # GELU costs more than ReLU and is worse here.
         assert f"perplexity against {x}: 2 on the front" in page
     assert page.count("<circle") == 9
+    assert page.count('r="6"') == 3 * 2  # those on the front are larger
     assert page.count("Equal time on") == 2
     assert "<script" not in page
     assert found.to_html() == page
@@ -109,6 +110,14 @@ def test_points_lie_inside_the_picture_in_their_order(values: list[float]) -> No
     labels = [text.text for text in root.iter(f"{SVG}text")]
     ticks = [t for t in labels if re.fullmatch(r"[\d.,e+-]+", t or "")]
     assert len(ticks) >= 4
+
+
+@pytest.mark.parametrize("values", [[1.0, 10.0, 100.0], [1.0, 2.0, 3.0]])
+def test_wide_ranges_are_logarithmic(values: list[float]) -> None:
+    points = [Point(v, 1.0, "a", "", on_front=False) for v in values]
+    root = ElementTree.fromstring(f"<all>{scatter(points, 'x', 'y')}</all>")
+    first, second, third = (float(c.attrib["cx"]) for c in root.iter(f"{SVG}circle"))
+    assert second - first == pytest.approx(third - second, abs=0.11)
 
 
 def test_scatter_needs_points() -> None:

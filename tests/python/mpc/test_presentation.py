@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from aero import mpc
+from aero.mpc import report_tables
 from aero.mpc.drawing import layer_details, layer_groups, layers, stacked_bars
 from aero.mpc.report_pages import gigabytes
 
@@ -67,6 +68,13 @@ def test_layers_that_cost_the_same_are_drawn_and_listed_once() -> None:
     rows = [line.split() for line in text.splitlines() if line.startswith(("outside", "layers"))]
     outside, wide, narrow = (float(row[3]) for row in rows)
     assert outside + 4 * wide + 2 * narrow == pytest.approx(pruned.comm_bytes / 1e9, abs=5e-3)
+    timed = pruned.latency("wan-100mbps")
+    rows = report_tables.layer_rows(pruned, timed)
+    assert [row["seconds"] for row in rows] == [
+        f"{one.seconds:,.1f}"
+        for one in (timed.outside_layers, timed.by_layer[0], timed.by_layer[5])
+    ]
+    assert len({row["seconds"] for row in rows}) == 3
 
 
 def test_pages_load_nothing_and_have_table_and_pictures() -> None:
@@ -91,7 +99,9 @@ def test_tags_of_names_are_escaped(tmp_path: Path) -> None:
     path = tmp_path / "tags.yaml"
     path.write_text("{format: 1, name: '<b>&', base: spu-2024}")
     report = mpc.simulate("SM", model="tiny", stack=path)
-    for text in (report.to_html(), report._repr_html_(), report.compare(REPORT).to_html()):
+    swept = mpc.sweep("SM", model="tiny", stacks=[path])
+    pages = report.to_html(), report._repr_html_(), report.compare(REPORT).to_html()
+    for text in (*pages, swept.to_html()):
         assert "<b>" not in text
         assert "&lt;b&gt;&amp;" in text
 
