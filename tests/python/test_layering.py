@@ -45,7 +45,10 @@ MAY_IMPORT = {
     "conversion": {"models", "nn", "mpc", "architecture"},
     "export": {"models", "nn", "ops", "architecture", "atomic_files"},
     "report": {"architecture", "mpc", "analysis", "atomic_files"},
-    "train": {"models", "analysis", "report", "architecture", "atomic_files", "fixed_point"},
+    "train": {
+        "models", "nn", "conversion", "analysis", "report", "architecture", "atomic_files",
+        "fixed_point",
+    },
     "cli": {
         "_core", "_library", "architecture", "mpc", "analysis", "ops", "nn", "models", "conversion",
         "report", "train", "atomic_files", "fixed_point", "export",

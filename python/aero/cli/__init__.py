@@ -1,4 +1,4 @@
-"""The command line: `aero train | evaluate | analyze | report | export | info`, `aero cost`.
+"""The command line: `aero train | prune | evaluate | analyze | report | export | info | cost`.
 
 Each command imports what it needs when it runs: help and `aero cost` start without torch. Bad input
 ends with one line on standard error and exit code 2, an interrupt with 130; anything else is a
@@ -18,6 +18,8 @@ import typer
 from aero.cli.cost import cost
 from aero.cli.errors import note, one_line_errors
 from aero.cli.exporting import export
+from aero.cli.pruning import prune
+from aero.cli.settings import data_settings
 from aero.train.errors import TrainingError
 
 app = typer.Typer(
@@ -28,6 +30,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(cost, name="cost", rich_help_panel=None)
+app.add_typer(prune, name="prune")
 app.command()(export)
 
 
@@ -62,6 +65,18 @@ def train(
     resume: Annotated[
         str, typer.Option(help="auto, never, or a checkpoint folder to continue from.")
     ] = "auto",
+    start_from: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="RUN_OR_CHECKPOINT",
+            help="Start from a trained network: a run, a checkpoint or a Hugging Face folder.",
+        ),
+    ] = None,
+    distill_from: Annotated[
+        str | None,
+        typer.Option(metavar="TEACHER", help="Learn from the logits of a trained network too."),
+    ] = None,
     cache_dir: Annotated[Path, typer.Option(help="Where corpora and tokenizers are kept.")] = Path(
         "runs/corpora"
     ),
@@ -74,9 +89,7 @@ def train(
         from aero.train.planning import plan_runs
         from aero.train.recipe_files import load_recipe
 
-        settings = list(set_ or ())
-        if data is not None:
-            settings.append(f"data.source={_source(data)}")
+        settings = [*(set_ or ()), *data_settings(data)]
         loaded = load_recipe(recipe, config=config, settings=settings)
         plan = plan_runs(
             loaded,
@@ -84,6 +97,8 @@ def train(
             seed or [0],
             output=output or Path("runs") / loaded.name,
             resume=resume,
+            start_from=start_from,
+            distill_from=distill_from,
         )
         if dry_run:
             from aero.train.forecast import forecast
@@ -196,12 +211,6 @@ def info(as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = Fal
         width = max(map(len, facts))
         for name, value in facts.items():
             typer.echo(f"{name:<{width}}  {value}")
-
-
-def _source(data: str) -> str:
-    """A path as seen from anywhere; other names as they are."""
-    path = Path(data).expanduser()
-    return json.dumps(str(path.resolve()) if data != "stdlib" and path.exists() else data)
 
 
 def _trained(folders: list[Path]) -> Iterator[Path]:

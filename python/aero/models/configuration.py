@@ -87,6 +87,8 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
             them; None for the deepest ones. Counts and costs of `spec` hold for any choice.
         conversion_steps: what `aero.convert` or its single steps did to get here, in order, each
             with the word exact or inexact; None for networks that were not converted.
+        annealed_from: of a network in the middle of an annealing, `norm`, `final_norm` and `ffn` of
+            the one it comes from (`aero.conversion.begin_annealing`); `spec` is what it becomes.
         norm_statistics: foldable norm under data parallelism: ``"process"``, each process its own
             statistics (`DistributedDataParallel` keeps the running ones of the first process), or
             ``"synchronized"``, those of all processes together.
@@ -142,6 +144,7 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     gelu_approximation: str = "tanh"
     pruned_ffn_layers: list[int] | None = None
     conversion_steps: list[str] | None = None
+    annealed_from: dict[str, str] | None = None
     norm_statistics: str = "process"
     layer_norm_epsilon: float = 1e-5
     rotary_base: float | int = 10000.0

@@ -14,6 +14,7 @@ from transformers import initialization as init
 from transformers.masking_utils import create_causal_mask
 from transformers.utils.generic import can_return_tuple
 
+from aero.models.annealing import put_in_annealed_parts
 from aero.models.building import build_block, build_norm
 from aero.models.configuration import AeroConfig
 from aero.models.hugging_face_attention import ATTENTION_NAMES
@@ -78,6 +79,8 @@ class AeroModel(AeroPreTrainedModel):  # type: ignore[no-untyped-call]
         self.wpe = nn.Embedding(spec.context_length, spec.width) if has_learned_positions else None
         self.h = nn.ModuleList(build_block(config, index) for index in range(spec.num_layers))
         self.ln_f = build_norm(config, spec.final_norm)
+        if config.annealed_from is not None:
+            put_in_annealed_parts(self)
         has_slope = spec.ffn == "leaky_relu_global" and spec.num_pruned_ffns < spec.num_layers
         self.negative_slope = (
             nn.Parameter(torch.full((1,), float(config.leaky_slope_init))) if has_slope else None

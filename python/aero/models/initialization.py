@@ -16,6 +16,8 @@ from transformers import initialization as init
 
 from aero.models.configuration import AeroConfig
 from aero.nn import (
+    AnnealedFeedForward,
+    AnnealedNorm,
     Block,
     CausalSelfAttention,
     FeedForward,
@@ -60,6 +62,8 @@ def initialize_module(module: nn.Module, config: AeroConfig) -> None:
             init.constant_(module.negative_slope, config.leaky_slope_init)
     elif isinstance(module, Block) and module.gain is not None:
         init.constant_(module.gain, INITIAL_GAIN)
+    if isinstance(module, (AnnealedNorm, AnnealedFeedForward)):
+        init.zeros_(module.progress)
 
 
 def residual_std(config: AeroConfig) -> float:

@@ -1,5 +1,11 @@
 """Modules to compose AERO networks from: attention with entropies, feed-forwards, norms, blocks."""
 
+from aero.nn.annealing import (
+    AnnealedFeedForward,
+    AnnealedNorm,
+    annealing_progress,
+    set_annealing_progress,
+)
 from aero.nn.attention import (
     CausalSelfAttention,
     KeyValueCache,
@@ -24,6 +30,8 @@ from aero.nn.temperature import Temperature
 from aero.nn.weight_normalization import normalize_weight, plain_linear
 
 __all__ = [
+    "AnnealedFeedForward",
+    "AnnealedNorm",
     "Block",
     "CausalSelfAttention",
     "DropInAttention",
@@ -39,11 +47,13 @@ __all__ = [
     "ShapedSelfAttention",
     "Temperature",
     "TransposedLinear",
+    "annealing_progress",
     "apply_rotary",
     "causal_attention",
     "normalize_weight",
     "plain_linear",
     "rotary_tables",
+    "set_annealing_progress",
     "set_weight_layout",
     "uniform_attention",
 ]

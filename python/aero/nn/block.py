@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from aero.nn.annealing import AnnealedNorm
 from aero.nn.attention import CausalSelfAttention, SequenceContext, ShapedSelfAttention
 from aero.nn.feed_forward import (
     FeedForward,
@@ -16,7 +17,7 @@ from aero.nn.feed_forward import (
 )
 from aero.nn.norm import FoldableNorm
 
-Norm = nn.LayerNorm | FoldableNorm
+Norm = nn.LayerNorm | FoldableNorm | AnnealedNorm
 Residual = Literal["sequential", "parallel", "skipless"]
 
 # Start of the trainable gain on a skipless block's feed-forward (He & Hofmann, 2024).
@@ -27,7 +28,7 @@ def normalize(norm: Norm | None, stream: Tensor, token_mask: Tensor | None) -> T
     """Applies a norm that may be absent; foldable statistics leave masked tokens out."""
     if norm is None:
         return stream
-    if isinstance(norm, FoldableNorm):
+    if isinstance(norm, (FoldableNorm, AnnealedNorm)):
         return norm(stream, token_mask)  # type: ignore[no-any-return]
     return norm(stream)  # type: ignore[no-any-return]
 
@@ -93,7 +94,9 @@ class Block(nn.Module):
         mlp, norm = self.mlp, self.ln_2
         if mlp is None:
             return stream
-        if isinstance(mlp, ScaledFusedFeedForward) and not isinstance(norm, nn.LayerNorm):
+        if isinstance(mlp, ScaledFusedFeedForward) and not isinstance(
+            norm, (nn.LayerNorm, AnnealedNorm)
+        ):
             scale = None if norm is None else norm.scale(stream, context.token_mask)
             return mlp.scaled(stream, input_scale=scale)
         inputs = normalize(norm, stream, context.token_mask)

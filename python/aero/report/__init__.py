@@ -11,7 +11,9 @@ over seeds is {"mean", "standard_deviation" (None for one seed), "minimum", "max
 - `training`: `seconds` (sum over runs), and the distinct `corpora`, `versions`, `hardware`,
   `commands`, `git_commits`
 - `networks`, one entry per architecture:
-    - `name`, `label`, `spec`, `parameters`, `parameters_in_training` (with thresholds)
+    - `name`, `label`, `way` (what it was annealed or continued from and taught by, in words; empty
+      for random weights and text alone)
+    - `spec`, `parameters`, `parameters_in_training` (with thresholds)
     - `flops`: `paper` {ffn, attention, total}, `executed` {ffn, attention, lm_head, total}
     - `nonlinear_operations`, as the paper's tables print them
     - `runs`: `folder`, `seed`, `status`, `ending` (None if finished), `diverged`, `divergence`,

@@ -39,6 +39,7 @@ def find(networks: Sequence[Entry], stacks: Sequence[str]) -> list[dict[str, Any
     return [
         *_regularization_against_plain(networks),
         *_free_normalization(networks, stacks),
+        *_ways_against_scratch(networks),
         *_distance_to_baseline(networks, stacks),
         *_byte_ratios(networks, stacks),
         *_entropy_extremes(networks),
@@ -54,7 +55,13 @@ def _finding(name: str, verdict: str, text: str, **values: Any) -> dict[str, Any
 def _twin(networks: Sequence[Entry], entry: Entry, **changes: Any) -> Entry | None:
     """The network that differs from `entry` in nothing but these fields of its spec."""
     wanted = {**entry["spec"], **changes}
-    return next((other for other in networks if other["spec"] == wanted), None)
+    same_way = (other for other in networks if _way(other) == _way(entry))
+    return next((other for other in same_way if other["spec"] == wanted), None)
+
+
+def _way(entry: Entry) -> str:
+    way: str = entry.get("way", "")
+    return way
 
 
 def _baseline(networks: Sequence[Entry]) -> Entry | None:
@@ -195,6 +202,25 @@ def _free_normalization(networks: Sequence[Entry], stacks: Sequence[str]) -> lis
                 same_bytes=same,
             )
         )
+    return findings
+
+
+def _ways_against_scratch(networks: Sequence[Entry]) -> list[dict[str, Any]]:
+    """Networks that came from a trained one, or had a teacher, against the same from nothing."""
+    findings = []
+    for entry in networks:
+        scratch = _twin(networks, {**entry, "way": ""})
+        if not _way(entry) or scratch is None:
+            continue
+        verdict, gain = _compare("perplexity", entry, scratch)
+        tokens = [other["runs"][0]["tokens"] for other in (entry, scratch)]
+        text = (
+            f"{entry['name']}: {_perplexity_text(entry)} after {tokens[0]:,} tokens, against "
+            f"{_perplexity_text(scratch)} of the same network from scratch after {tokens[1]:,}"
+            f"{_seeds_text(entry, scratch)}{_gain_text(gain)}; tokens that its source and teacher "
+            "saw are not counted."
+        )
+        findings.append(_finding("way_beats_scratch", verdict, text, relative_gain=gain))
     return findings
 
 

@@ -15,16 +15,19 @@ __all__ = ["Network", "describe_network", "group_runs", "spread_of"]
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """All runs of one architecture.
+    """All runs of one architecture that came about in one way.
 
     Attributes:
-        name: the label, with the sizes in which it differs from another network of that label.
+        name: the label, with the sizes in which it differs from another network of that label, and
+            with the way.
         spec: the architecture as trained.
+        way: how it came about, in words; empty for random weights and text alone.
         runs: one per seed, in order of seed.
     """
 
     name: str
     spec: ArchitectureSpec
+    way: str
     runs: tuple[RunRecord, ...]
 
     @property
@@ -42,14 +45,15 @@ def group_runs(runs: Sequence[RunRecord]) -> list[Network]:
         runs: one record per run folder.
 
     Returns:
-        One network per architecture; equal labels of different sizes are different networks.
+        One network per architecture and way; equal labels of different sizes are different
+        networks.
 
     Raises:
-        ValueError: two runs have the same architecture and seed.
+        ValueError: two runs have the same architecture, way and seed.
     """
-    groups: dict[ArchitectureSpec, list[RunRecord]] = {}
+    groups: dict[tuple[ArchitectureSpec, str], list[RunRecord]] = {}
     for run in runs:
-        same = groups.setdefault(run.spec, [])
+        same = groups.setdefault((run.spec, run.way), [])
         for other in same:
             if other.info["seed"] == run.info["seed"]:
                 raise ValueError(
@@ -57,10 +61,16 @@ def group_runs(runs: Sequence[RunRecord]) -> list[Network]:
                     f"({run.info['label']}, seed {run.info['seed']}); name one of them"
                 )
         same.append(run)
-    specs = sorted(groups, key=_reading_order)
+    keys = sorted(groups, key=lambda key: (_reading_order(key[0]), key[1]))
+    names = _distinct_names([spec for spec, _ in keys])
     return [
-        Network(name, spec, tuple(sorted(groups[spec], key=lambda run: int(run.info["seed"]))))
-        for name, spec in zip(_distinct_names(specs), specs, strict=True)
+        Network(
+            f"{name}, {way}" if way else name,
+            spec,
+            way,
+            tuple(sorted(groups[spec, way], key=lambda run: int(run.info["seed"]))),
+        )
+        for name, (spec, way) in zip(names, keys, strict=True)
     ]
 
 
@@ -109,6 +119,7 @@ def describe_network(network: Network) -> dict[str, Any]:
     return {
         "name": network.name,
         "label": spec.label,
+        "way": network.way,
         "spec": spec.to_dict(),
         "parameters": spec.parameter_count(),
         "parameters_in_training": spec.parameter_count(training=True),

@@ -48,6 +48,19 @@ class RunRecord:
         return int(self.info["steps_done"]) * int(self.info.get("tokens_per_step") or 0)
 
     @property
+    def way(self) -> str:
+        """How the network came about, in words; empty for one trained from random weights alone."""
+        parts = []
+        source, teacher = self.info.get("from"), self.info.get("distilled_from")
+        if source:
+            is_cut = source["annealing"]["schedule"] == "none"
+            verb = "continued from" if is_cut else "annealed from"
+            parts.append(f"{verb} {source['label'] or Path(source['path']).name}")
+        if teacher:
+            parts.append(f"taught by {teacher['label'] or Path(teacher['path']).name}")
+        return ", ".join(parts)
+
+    @property
     def ending(self) -> str | None:
         """How an unfinished run ended, in words; None for a finished one."""
         if self.info["status"] == "finished":

@@ -15,16 +15,20 @@ from typing import Any
 # Public name -> module that defines it.
 _EXPORTS = {
     "AeroTrainer": "aero.train.trainer",
+    "AnnealingCallback": "aero.train.annealing_callback",
+    "Distillation": "aero.train.distillation",
     "EntropyCallback": "aero.train.entropy_callback",
     "Recipe": "aero.train.recipe",
     "TrainingError": "aero.train.errors",
     "analyze_run": "aero.train.run_results",
+    "distillation_loss": "aero.train.distillation",
     "evaluate_run": "aero.train.run_results",
     "load_recipe": "aero.train.recipe_files",
     "measure_loss": "aero.train.perplexity",
     "plan_runs": "aero.train.planning",
     "prepare_data": "aero.train.prepared_data",
     "recipe_names": "aero.train.recipe_files",
+    "search_prunable_ffns": "aero.train.pruning_search",
     "train_runs": "aero.train.runs",
 }
 

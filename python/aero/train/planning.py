@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from aero.architecture import ArchitectureSpec
 from aero.train.errors import TrainingError
+from aero.train.origins import Origin, find_origin
 from aero.train.recipe import Recipe
 from aero.train.recipe_files import recipe_to_dict
 from aero.train.run_folder import RunFolder, run_slug
@@ -32,6 +33,8 @@ class PlannedRun:
         folder: where it is or will be.
         action: `train` from the start, `resume` from the checkpoint, or `reuse`: it has ended.
         checkpoint: what to resume from.
+        source: the trained network that it starts from; None starts with random weights.
+        teacher: the network whose logits it learns from, or None.
     """
 
     recipe: Recipe
@@ -40,6 +43,8 @@ class PlannedRun:
     folder: RunFolder
     action: Literal["train", "resume", "reuse"] = "train"
     checkpoint: Path | None = None
+    source: Origin | None = None
+    teacher: Origin | None = None
 
     @property
     def label(self) -> str:
@@ -52,8 +57,17 @@ class PlannedRun:
         return f"{self.label} seed {self.seed}"
 
     def config(self) -> dict[str, Any]:
-        """Returns the resolved recipe as `config.yaml` holds it."""
-        return {"label": self.label, "seed": self.seed, **recipe_to_dict(self.recipe)}
+        """Returns the resolved recipe as `config.yaml` holds it, without what is not used."""
+        config = {"label": self.label, "seed": self.seed, **recipe_to_dict(self.recipe)}
+        for key, section, origin in (
+            ("from", "annealing", self.source),
+            ("distill_from", "distillation", self.teacher),
+        ):
+            if origin is None:
+                del config[section]
+            else:
+                config[key] = str(origin.path)
+        return config
 
 
 def plan_runs(
@@ -63,6 +77,8 @@ def plan_runs(
     *,
     output: str | Path,
     resume: str = "auto",
+    start_from: str | Path | None = None,
+    distill_from: str | Path | None = None,
 ) -> list[PlannedRun]:
     """Returns one run per label and seed, seeds outermost.
 
@@ -70,29 +86,50 @@ def plan_runs(
         recipe: what to do.
         labels: networks.
         seeds: one run each.
-        output: run folders are `output/<slug>-seed<seed>`.
+        output: run folders are `output/<slug>-seed<seed>`, with `-continued` or `-annealed` and
+            `-distilled` before the seed where that holds.
         resume: `auto` continues what was interrupted and reuses what has ended, `never` refuses
             to touch an existing run, a path is the checkpoint to continue from.
+        start_from: a run folder, a checkpoint or a Hugging Face folder with the network to start
+            from; None starts with random weights.
+        distill_from: the same of the teacher; None learns from the text alone.
 
     Raises:
         TrainingError: bad label or size, the same run twice, an existing run with another
             configuration, or a checkpoint that does not belong to the run.
     """
     canonical = _with_canonical_labels(recipe)
+    source = None if start_from is None else find_origin(start_from, "--from")
+    teacher = None if distill_from is None else find_origin(distill_from, "--distill-from")
+    way = _way(recipe, source, teacher)
     runs = []
     for seed in dict.fromkeys(seeds):
         if seed < 0:
             raise TrainingError(f"train: seed must be >= 0, got {seed}")
         for label in dict.fromkeys(labels):
             spec = spec_for(recipe, label)
-            folder = RunFolder(Path(output) / f"{run_slug(spec.label)}-seed{seed}")
+            folder = RunFolder(Path(output) / f"{run_slug(spec.label)}{way}-seed{seed}")
             own = canonical.for_label(spec.label)
-            runs.append(PlannedRun(own, spec, seed, folder))
+            runs.append(PlannedRun(own, spec, seed, folder, source=source, teacher=teacher))
     folders = [run.folder.path for run in runs]
     for run in runs:
         if folders.count(run.folder.path) > 1:
             raise TrainingError(f"train: {run.name} is asked for twice; name each label once")
     return [_with_action(run, resume, len(runs)) for run in runs]
+
+
+def _way(recipe: Recipe, source: Origin | None, teacher: Origin | None) -> str:
+    """What folder names say about how a network comes about."""
+    for section, option, origin in (
+        ("annealing", "--from", source),
+        ("distillation", "--distill-from", teacher),
+    ):
+        if origin is None and getattr(recipe, section) != getattr(Recipe(), section):
+            raise TrainingError(f"train: settings of {section} are for runs with {option}")
+    way = ""
+    if source is not None:
+        way = "-continued" if recipe.annealing.schedule == "none" else "-annealed"
+    return way if teacher is None else f"{way}-distilled"
 
 
 def spec_for(recipe: Recipe, label: str) -> ArchitectureSpec:

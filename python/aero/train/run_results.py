@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,14 @@ from aero.train.recipe import DataSection
 from aero.train.run_folder import RunFolder, finite_or_null
 from aero.train.windows import validation_windows
 
-__all__ = ["analyze_model", "analyze_run", "evaluate_run", "open_run", "write_evaluation"]
+__all__ = [
+    "analyze_model",
+    "analyze_run",
+    "evaluate_run",
+    "open_run",
+    "validation_measure",
+    "write_evaluation",
+]
 
 # Enough rows for three stable digits of a head entropy.
 _ANALYSIS_WINDOWS = 64
@@ -84,6 +92,31 @@ def analyze_run(path: str | Path, *, windows: int = _ANALYSIS_WINDOWS) -> Entrop
     folder = RunFolder(path)
     model, data = open_run(folder)
     return analyze_model(model, data, folder, windows=windows)
+
+
+def validation_measure(
+    data: PreparedData, *, max_tokens: int, batch_tokens: int = 4096
+) -> Callable[[AeroForCausalLM], float]:
+    """Returns a function that gives a network's loss on validation windows, nats per token.
+
+    Args:
+        data: the corpus.
+        max_tokens: at most this many validation tokens, the same ones each time.
+        batch_tokens: tokens in one forward pass.
+    """
+
+    def measure(model: AeroForCausalLM) -> float:
+        context = model.config.spec.context_length
+        return measure_loss(
+            model,
+            data.validation,
+            validation_windows(data.validation, context, max_tokens=max_tokens),
+            token_bytes=data.token_bytes,
+            context_length=context,
+            batch_tokens=batch_tokens,
+        ).loss
+
+    return measure
 
 
 def write_evaluation(folder: RunFolder, measured: HeldOutLoss, *, windows: str) -> None:

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from transformers import PrinterCallback, TrainingArguments, set_seed
 from transformers.utils import logging as transformers_logging
 
 from aero.atomic_files import write_json_atomically
+from aero.conversion.annealing import finish_annealing
 from aero.models import AeroConfig, AeroForCausalLM
+from aero.train.annealing_callback import AnnealingCallback
 from aero.train.errors import StopRequestedError, TrainingError, disk_errors
 from aero.train.machine import git_commit, hardware, package_versions, settle_in
 from aero.train.planning import PlannedRun
@@ -27,6 +30,12 @@ from aero.train.recorder import RunRecorder
 from aero.train.run_callback import RunCallback
 from aero.train.run_folder import RunFolder, checkpoint_step, run_slug
 from aero.train.run_results import analyze_model, write_evaluation
+from aero.train.starting import (
+    require_tokenizer,
+    starting_network,
+    teacher_of,
+    training_fields,
+)
 from aero.train.stopping import StopRequest
 from aero.train.trainer import AeroTrainer, read_checkpoint_state
 from aero.train.windows import TrainingWindows, collate_windows
@@ -84,7 +93,7 @@ def train_runs(plan: Sequence[PlannedRun], *, cache_dir: str | Path, say: Any = 
 
 
 def model_config(run: PlannedRun, **token_ids: int | None) -> AeroConfig:
-    """Returns the configuration of a planned run's network.
+    """Returns the configuration of a planned run's network that starts with random weights.
 
     Args:
         run: label, sizes and regularization.
@@ -94,14 +103,9 @@ def model_config(run: PlannedRun, **token_ids: int | None) -> AeroConfig:
     scale = math.sqrt(run.spec.width) if model.embedding_scale == "sqrt_width" else 1.0
     return AeroConfig.from_spec(
         run.spec,
-        entropy_weight=regularization.entropy_weight,
-        tolerance_margin=regularization.margin,
-        max_entropy=regularization.max_entropy,
-        entropy_reduction=regularization.reduction,
-        threshold_init=regularization.threshold_init,
+        **training_fields(run.recipe),
         temperature_init=regularization.temperature_init,
         temperature_parametrization=regularization.temperature_parametrization,
-        trainable_scales=model.trainable_scales,
         embedding_scale=scale,
         initializer_range=model.initializer_range,
         **token_ids,
@@ -109,8 +113,13 @@ def model_config(run: PlannedRun, **token_ids: int | None) -> AeroConfig:
 
 
 def build_model(run: PlannedRun, **token_ids: int | None) -> AeroForCausalLM:
-    """Returns the untrained network of a planned run; the seed decides its weights."""
+    """Returns the network of a planned run as it is before the first step.
+
+    The seed decides random weights; a run with a source has that network's.
+    """
     set_seed(run.seed)
+    if run.source is not None:
+        return starting_network(run, **token_ids)
     return AeroForCausalLM(model_config(run, **token_ids))
 
 
@@ -124,6 +133,9 @@ def _train_one(run: PlannedRun, data: PreparedData, stop: StopRequest, advance: 
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     recipe, folder = run.recipe, run.folder
     mark = data.tokenizer.eos_token_id
+    for origin, option in ((run.source, "--from"), (run.teacher, "--distill-from")):
+        if origin is not None:
+            require_tokenizer(origin, data.tokenizer, option)
     model = build_model(run, bos_token_id=mark, eos_token_id=mark)
     arguments = _training_arguments(run)
     first_step = _steps_done(run)
@@ -151,7 +163,10 @@ def _train_one(run: PlannedRun, data: PreparedData, stop: StopRequest, advance: 
         callbacks=[callback],
         on_losses=recorder.add_losses,
         checkpoint_state=callback.checkpoint_state,
+        distillation=teacher_of(run, arguments.device),
     )
+    if model.config.annealed_from is not None:
+        trainer.add_callback(AnnealingCallback(**asdict(recipe.annealing)))
     trainer.remove_callback(PrinterCallback)
     callback.trainer = trainer
     if run.checkpoint is not None:
@@ -190,6 +205,10 @@ def _finish(
             f"{run.name} was stopped at step {steps} of {run.recipe.steps}, its checkpoint is in "
             f"{folder.checkpoints}; run the same command again to resume"
         )
+    network = trainer.accelerator.unwrap_model(trainer.model)
+    if network.config.annealed_from is not None:
+        # What is evaluated, analysed and saved is the network of the label, nothing else.
+        trainer.model = finish_annealing(network)
     measured = callback.record_validation(steps, run.recipe.evaluation.final_tokens)
     if trainer.args.should_save:
         model = trainer.accelerator.unwrap_model(trainer.model)
@@ -297,8 +316,19 @@ def _open_folder(run: PlannedRun, data: PreparedData, first_step: int) -> None:
             "diverged": None,
             "skipped_steps": 0,
             "command": shlex.join(["aero", *sys.argv[1:]]),
+            **_training_from(run),
         }
     )
+
+
+def _training_from(run: PlannedRun) -> dict[str, Any]:
+    """What `run.json` says about source and teacher."""
+    found: dict[str, Any] = {}
+    if run.source is not None:
+        found["from"] = {**run.source.record(), "annealing": asdict(run.recipe.annealing)}
+    if run.teacher is not None:
+        found["distilled_from"] = {**run.teacher.record(), **asdict(run.recipe.distillation)}
+    return found
 
 
 def _save_model(model: Any, data: PreparedData, folder: RunFolder) -> None:

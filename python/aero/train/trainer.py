@@ -22,6 +22,7 @@ from transformers import Trainer
 
 from aero.atomic_files import write_json_atomically
 from aero.models import decay_parameter_names
+from aero.train.distillation import Distillation
 from aero.train.errors import disk_errors
 
 __all__ = ["AeroTrainer"]
@@ -41,6 +42,7 @@ class AeroTrainer(Trainer):
         on_losses: called after each micro-batch of training with this process's share of the
             step's loss, language-model loss and penalty before its weight (None without), 0-D each.
         checkpoint_state: returns what to store beside a checkpoint; collective under `torchrun`.
+        distillation: a teacher to learn from; evaluation does without it.
         **kwargs: as `transformers.Trainer`.
 
     Attributes:
@@ -53,9 +55,11 @@ class AeroTrainer(Trainer):
         *args: Any,
         on_losses: Callable[[Tensor, Tensor, Tensor | None], None] | None = None,
         checkpoint_state: Callable[[], dict[str, Any]] | None = None,
+        distillation: Distillation | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
+        self._distillation = distillation
         self._on_losses = on_losses
         self._checkpoint_state = checkpoint_state
         self.gradient_norm: Tensor | float = 0.0
@@ -79,6 +83,8 @@ class AeroTrainer(Trainer):
         """The model's loss; in training its parts are handed to `on_losses`."""
         counted = {} if num_items_in_batch is None else {"num_items_in_batch": num_items_in_batch}
         outputs = model(**inputs, **counted)
+        if model.training and self._distillation is not None:
+            outputs.loss = self._distillation.loss(outputs, inputs, num_items_in_batch)
         loss = outputs.loss
         if counted and self.args.average_tokens_across_devices:
             # The processes' losses add up, and data parallelism averages gradients. The base class

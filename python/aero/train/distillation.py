@@ -1,0 +1,93 @@
+"""Learning from a teacher's logits.
+
+Letters: B windows, T tokens per window, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+__all__ = ["Distillation", "distillation_loss"]
+
+
+def distillation_loss(
+    logits: Tensor,
+    teacher_logits: Tensor,
+    labels: Tensor,
+    *,
+    temperature: float,
+    num_items_in_batch: int | Tensor | None = None,
+) -> Tensor:
+    """``t^2 KL(softmax(teacher / t) || softmax(logits / t))``, the mean over predicted tokens.
+
+    The factor t^2 keeps the size of the gradients (Hinton et al., arXiv 1503.02531, Section 2).
+
+    Args:
+        logits: the student's, [B, T, V].
+        teacher_logits: [B, T, V].
+        labels: [B, T], the tokens themselves, -100 where not counted: as in the language-model
+            loss, position i counts if the token behind it does.
+        temperature: t.
+        num_items_in_batch: what to divide the sum by; default: the number of counted tokens here.
+
+    Returns:
+        The loss in nats, 0-D, float32 (float64 for float64 logits).
+
+    Example:
+        >>> logits = torch.randn(1, 3, 5)
+        >>> labels = torch.tensor([[1, 2, 3]])
+        >>> float(distillation_loss(logits, logits, labels, temperature=2.0))
+        0.0
+    """
+    counted = labels[:, 1:].ne(-100)
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    student, teacher = (
+        F.log_softmax(values[:, :-1].to(wide) / temperature, dim=-1)
+        for values in (logits, teacher_logits)
+    )
+    divergence = F.kl_div(student, teacher, reduction="none", log_target=True).sum(dim=-1)
+    total = torch.where(counted, divergence, 0.0).sum()
+    count = counted.sum() if num_items_in_batch is None else num_items_in_batch
+    return temperature**2 * total / count
+
+
+class Distillation:
+    """Replaces a share of the cross entropy by the distance to a teacher.
+
+    Args:
+        teacher: a causal language model with the student's vocabulary; it goes to evaluation mode.
+        temperature: what logits of both are divided by.
+        weight: share of the teacher, in [0, 1].
+    """
+
+    def __init__(self, teacher: nn.Module, *, temperature: float, weight: float) -> None:
+        self._teacher = teacher.eval().requires_grad_(False)
+        self._temperature = temperature
+        self._weight = weight
+
+    def loss(
+        self, outputs: Any, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None
+    ) -> Tensor:
+        """Returns the student's loss with its share of cross entropy replaced.
+
+        Args:
+            outputs: of the student, with `loss`, `lm_loss` and `logits`.
+            inputs: of the student, `labels` among them.
+            num_items_in_batch: predicted tokens of the whole optimizer step.
+        """
+        given = {name: inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}
+        with torch.no_grad():
+            teacher_logits = self._teacher(**given, use_cache=False).logits
+        distance = distillation_loss(
+            outputs.logits,
+            teacher_logits,
+            inputs["labels"],
+            temperature=self._temperature,
+            num_items_in_batch=num_items_in_batch,
+        )
+        loss: Tensor = outputs.loss + self._weight * (distance - outputs.lm_loss)
+        return loss

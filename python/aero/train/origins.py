@@ -1,0 +1,143 @@
+"""Trained networks that a run starts from or learns from: where they are and what is known of them.
+
+Torch is not imported, so a wrong folder is reported at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aero.train.errors import TrainingError
+from aero.train.run_folder import RunFolder, checkpoint_step
+
+__all__ = ["Origin", "find_origin"]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A trained network on this machine.
+
+    Attributes:
+        path: what the user named, absolute.
+        weights: the folder to load it from.
+        tokenizer: the folder of its tokenizer.
+        label: of AERO networks, else None.
+        steps: optimizer steps it was trained for, where a run says so.
+        tokens: training tokens, likewise.
+    """
+
+    path: Path
+    weights: Path
+    tokenizer: Path
+    label: str | None = None
+    steps: int | None = None
+    tokens: int | None = None
+
+    def record(self) -> dict[str, Any]:
+        """Returns what `run.json` says about it, the digest of its weights included."""
+        return {
+            "path": str(self.path),
+            "label": self.label,
+            "steps": self.steps,
+            "tokens": self.tokens,
+            "sha256": _digest(self.weights),
+        }
+
+
+def find_origin(path: str | Path, option: str) -> Origin:
+    """Returns the trained network in a folder.
+
+    Args:
+        path: a run folder, one of its checkpoints, or a folder that `save_pretrained` wrote.
+        option: what the user wrote it after, for errors.
+
+    Raises:
+        TrainingError: there is no trained network.
+
+    Example:
+        >>> try:
+        ...     find_origin("no/such/folder", "--from")
+        ... except TrainingError as error:
+        ...     print(str(error).partition(",")[0])
+        train: --from must be a run folder
+    """
+    folder = Path(path).expanduser().resolve()
+    if (folder / "run.json").is_file():
+        return _run(folder, option)
+    if (folder / "trainer_state.json").is_file():
+        return _checkpoint(folder, option)
+    if (folder / "config.json").is_file():
+        return Origin(folder, folder, folder, _label_of(folder))
+    raise TrainingError(
+        f"train: {option} must be a run folder, a checkpoint checkpoints/step-N or a folder with a "
+        f"network that save_pretrained wrote (config.json), got {path}"
+    )
+
+
+def _run(folder: Path, option: str) -> Origin:
+    run = RunFolder(folder)
+    info = run.info()
+    if info.get("status") != "finished" or not run.model.is_dir():
+        known = run.complete_checkpoints()
+        way_out = (
+            f"name a checkpoint, such as {known[-1]}" if known else "train it to the end first"
+        )
+        raise TrainingError(
+            f"train: {option} {folder} holds no trained network (its status is "
+            f"{info.get('status')!r}); {way_out}"
+        )
+    steps = int(info["steps_done"])
+    tokens = steps * int(info["tokens_per_step"])
+    return Origin(folder, run.model, run.model, info["label"], steps, tokens)
+
+
+def _checkpoint(folder: Path, option: str) -> Origin:
+    run = RunFolder(folder.parents[1])
+    if not run.exists():  # of another Trainer, which keeps its tokenizer beside the weights
+        return Origin(folder, folder, folder, _label_of(folder))
+    info, steps = run.info(), checkpoint_step(folder)
+    if _config(folder).get("annealed_from") is not None:
+        raise TrainingError(
+            f"train: {option} {folder} is a checkpoint in the middle of an annealing; resume its "
+            "run, or name one that has ended"
+        )
+    tokenizer = Path(info["corpus"]["folder"]) / "tokenizer"
+    tokens = steps * int(info["tokens_per_step"])
+    return Origin(folder, folder, tokenizer, info["label"], steps, tokens)
+
+
+def _label_of(folder: Path) -> str | None:
+    from aero.architecture import ArchitectureSpec
+
+    config = _config(folder)
+    if config.get("model_type") != "aero":
+        return None
+    names = ArchitectureSpec.from_label("SM", model="mini").to_dict()
+    fields = {name: config[name] for name in names if name in config}
+    fields["temperature"] = config.get("attention_temperature", "none")
+    try:
+        return ArchitectureSpec.from_dict({**names, **fields}).label
+    except ValueError:
+        return None
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TrainingError(f"train: {folder / 'config.json'} cannot be read: {error}") from error
+    return dict(config)
+
+
+def _digest(folder: Path) -> str:
+    """SHA-256 over the weight files, in order of name."""
+    digest = hashlib.sha256()
+    for file in sorted([*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]):
+        with file.open("rb") as content:
+            while block := content.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()

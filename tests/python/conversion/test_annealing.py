@@ -1,0 +1,162 @@
+import pytest
+import torch
+from transformers import Trainer, TrainingArguments
+
+from aero.conversion import begin_annealing, finish_annealing
+from aero.models import AeroConfig, AeroForCausalLM
+from aero.nn import annealing_progress, set_annealing_progress
+from aero.train import AnnealingCallback
+
+PYTHIA = {
+    "family": "pythia",
+    "rotary_fraction": 0.25,
+    "parallel_residual": True,
+    "tied_embeddings": False,
+}
+TARGETS = [
+    "SM+FN+ScFuFFN",
+    "SM+FN(scalar)+R",
+    "SM+ScFuFFN",
+    "SM+ScFFN",
+    "SM",
+    "SM+R",
+    "SM+FuFFN",
+    "SM+LN+FuFFN",
+    "EReg(SM(t)+ScFuFFN_i1)",
+    "EReg(SM(t)+FN+ScFuFFN)",
+    "SM+ScFuFFN_i2",
+]
+
+
+def network(label, **overrides):
+    """A network whose weights are far from their start, as a trained one's are."""
+    torch.manual_seed(1)
+    model = AeroForCausalLM(AeroConfig.from_label(label, model="tiny", **overrides))
+    for name, parameter in model.named_parameters():
+        mean = 1.0 if name.endswith(("ln_1.weight", "ln_2.weight", "ln_f.weight")) else 0.0
+        torch.nn.init.normal_(parameter, mean, 0.2)
+    return model.eval()
+
+
+def tokens():
+    return torch.randint(0, 256, (4, 32), generator=torch.Generator().manual_seed(2))
+
+
+def train_a_little(model, progress):
+    model.train()
+    set_annealing_progress(model, progress)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for _ in range(2):
+        model(tokens(), labels=tokens()).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model.eval()
+
+
+@pytest.mark.parametrize("family", [{}, PYTHIA], ids=["gpt2", "pythia"])
+@pytest.mark.parametrize("source", ["SM+LN+G", "SM+LN+R", "SM+LN"])
+@pytest.mark.parametrize("label", TARGETS)
+def test_annealing_starts_with_one_network_and_ends_with_the_other(label, source, family):
+    trained = network(source, **family)
+    state = {name: value.clone() for name, value in trained.state_dict().items()}
+    model = begin_annealing(trained, label)
+    assert model.config.spec.label == label and not model.training
+    assert torch.equal(model(tokens()).logits, trained(tokens()).logits)
+    train_a_little(model, 0.5)
+    train_a_little(model, 1.0)
+    finished = finish_annealing(model)
+    expected = model(tokens()).logits
+    # Fused products and folded scales are rounded once, from float64.
+    torch.testing.assert_close(
+        finished(tokens()).logits, expected, rtol=0, atol=1e-5 * expected.abs().max().item()
+    )
+    plain = AeroForCausalLM(AeroConfig.from_label(label, model="tiny", **family))
+    assert finished.config.spec == plain.config.spec and finished.config.annealed_from is None
+    assert finished.state_dict().keys() == plain.state_dict().keys()
+    assert all(torch.equal(value, state[name]) for name, value in trained.state_dict().items())
+
+
+def test_only_what_differs_is_annealed():
+    model = begin_annealing(network("SM+LN+G"), "SM+LN+R")
+    assert isinstance(model.transformer.h[0].ln_1, torch.nn.LayerNorm)
+    model = begin_annealing(network("SM+FN+G"), "SM+FN+ScFuFFN")
+    assert type(model.transformer.ln_f).__name__ == "FoldableNorm"
+
+
+@pytest.mark.parametrize("progress", [0.0, 0.4, 1.0])
+def test_a_network_on_its_way_saves_and_loads(progress, tmp_path):
+    model = train_a_little(begin_annealing(network("SM+LN+G"), "EReg(SM(t)+ScFuFFN)"), progress)
+    model.save_pretrained(tmp_path)
+    loaded = AeroForCausalLM.from_pretrained(tmp_path).eval()
+    assert annealing_progress(loaded) == pytest.approx(progress)
+    assert torch.equal(loaded(tokens()).logits, model(tokens()).logits)
+
+
+def test_a_network_on_its_way_compiles_and_recomputes():
+    model = begin_annealing(network("SM+LN+G"), "SM+FN+ScFFN_i1").train()
+    set_annealing_progress(model, 0.5)
+    ids = tokens()
+
+    def gradients(run):
+        model.zero_grad()
+        run(ids, labels=ids).loss.backward()
+        return {n: p.grad.clone() for n, p in model.named_parameters() if p.requires_grad}
+
+    expected = gradients(model)
+    found = [gradients(torch.compile(model, backend="eager", fullgraph=True))]
+    model.gradient_checkpointing_enable()
+    found.append(gradients(model))
+    for values in found:
+        for name, value in expected.items():
+            torch.testing.assert_close(values[name], value, msg=name)
+
+
+def test_any_trainer_anneals(tmp_path):
+    rows = [{"input_ids": row, "labels": row} for row in tokens()]
+    seen = []
+
+    class Watching(Trainer):
+        def compute_loss(self, model, *arguments, **options):
+            seen.append(annealing_progress(model))
+            return super().compute_loss(model, *arguments, **options)
+
+    arguments = TrainingArguments(
+        tmp_path,
+        max_steps=8,
+        per_device_train_batch_size=2,
+        use_cpu=True,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+    )
+    model = begin_annealing(network("SM+LN+G"), "SM+ScFuFFN")
+    callback = AnnealingCallback("linear", start_fraction=0.25, end_fraction=0.75)
+    Watching(model, arguments, train_dataset=rows, callbacks=[callback]).train()
+    assert seen == [0.0, 0.0, 0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+    assert finish_annealing(model).config.spec.label == "SM+ScFuFFN"
+
+
+@pytest.mark.parametrize(
+    ("source", "label", "message"),
+    [
+        ("SM+LN+G", "SOTA:SM+ScFFN", "shaped attention cannot be annealed"),
+        ("SM+LN+G", "SM+LR(layer)", "got gelu and leaky_relu_layer; cut it"),
+        ("SM+ScFuFFN", "SM+FN+ScFuFFN", "FFN must go from gelu, relu, linear"),
+        ("SM+G", "SM+FN+G", "a norm can go from layer to foldable or none, got none to foldable"),
+        ("SM+LN+G_i1", "SM+LN+R", "must have all its FFNs"),
+    ],
+)
+def test_a_way_that_does_not_exist_is_refused(source, label, message):
+    with pytest.raises(ValueError, match=rf"begin_annealing: .*{message}"):
+        begin_annealing(AeroForCausalLM(AeroConfig.from_label(source, model="tiny")), label)
+
+
+def test_an_annealing_under_way_is_not_finished():
+    model = begin_annealing(network("SM+LN+G"), "SM+ScFuFFN")
+    set_annealing_progress(model, 0.5)
+    with pytest.raises(ValueError, match="only 50% of its way; train it to the end"):
+        finish_annealing(model)
+    with pytest.raises(ValueError, match="is being annealed already"):
+        begin_annealing(model, "SM")
+    with pytest.raises(ValueError, match="is not being annealed"):
+        finish_annealing(network("SM"))

@@ -1,0 +1,103 @@
+import math
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from aero.conversion import prune_ffn, select_prunable_ffns
+from aero.models import AeroConfig, AeroForCausalLM
+
+BATCHES = torch.randint(0, 256, (3, 2, 32), generator=torch.Generator().manual_seed(3))
+
+
+def network(label, num_layers=4):
+    torch.manual_seed(0)
+    config = AeroConfig.from_label(label, model="tiny", num_layers=num_layers)
+    model = AeroForCausalLM(config)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    return model
+
+
+def loss_of(model):
+    model.eval()
+    with torch.no_grad():
+        return sum(float(model(batch, labels=batch).lm_loss) for batch in BATCHES) / 3
+
+
+@pytest.mark.parametrize("label", ["SM+LN+G", "SM+ScFuFFN", "SM+FN+R", "SM+ScFuFFN_i1"])
+def test_scores_are_the_losses_of_pruned_networks(label):
+    model = network(label).train()
+    scores = select_prunable_ffns(model, BATCHES, max_loss_increase=100.0)
+    assert model.training
+    whole = loss_of(network(label))
+    assert scores.loss == pytest.approx(whole, rel=1e-6)
+    present = range(3 if label.endswith("_i1") else 4)
+    assert list(scores.increases) == list(present)
+    for layer in present:
+        pruned = loss_of(prune_ffn(network(label), layers=[layer]))
+        assert scores.increases[layer] == pytest.approx(pruned - whole, rel=1e-3, abs=1e-5)
+    gone = 4 - len(present)
+    for count, increase in enumerate(scores.deepest_increases, start=1):
+        pruned = loss_of(prune_ffn(network(label), deepest=gone + count))
+        assert increase == pytest.approx(pruned - whole, rel=1e-3, abs=1e-5)
+    assert scores.deepest == len(present) and len(scores.deepest_increases) == len(present)
+
+
+def test_the_search_stops_at_the_first_step_beyond_the_bound():
+    model = network("SM+LN+G")
+    losses = iter([1.0, 1.5, 1.1, 1.01, 1.0, 1.0, 1.015, 1.3])
+    scores = select_prunable_ffns(model, lambda found: next(losses), max_loss_increase=0.02)
+    assert scores.deepest == 2 and scores.layers == (3, 2)
+    assert scores.deepest_increases == pytest.approx((0.0, 0.015, 0.3))
+    assert "the 2 deepest can go" in scores.to_text()
+    assert next(losses, None) is None
+
+
+def test_a_loss_that_is_not_a_number_is_beyond_every_bound():
+    losses = iter([1.0, *[1.0] * 4, math.nan])
+    scores = select_prunable_ffns(network("SM"), lambda found: next(losses), max_loss_increase=9)
+    assert scores.deepest == 0
+
+
+def test_labels_left_out_do_not_count():
+    model, ids = network("SM+R"), BATCHES[0]
+    labels = ids.clone()
+    labels[:, 5:] = -100
+    short = {"input_ids": ids, "labels": labels}
+    found = select_prunable_ffns(model, [short, {"input_ids": BATCHES[1]}]).loss
+    model.eval()
+    with torch.no_grad():
+        losses = [model(ids, labels=labels).lm_loss, model(BATCHES[1], labels=BATCHES[1]).lm_loss]
+    assert found == pytest.approx(float((8 * losses[0] + 62 * losses[1]) / 70), rel=1e-6)
+
+
+def test_a_gpt2_is_scored_without_being_changed():
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=256,
+        n_layer=2,
+        n_embd=32,
+        n_head=2,
+        n_positions=32,
+        attn_pdrop=0.0,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    model = GPT2LMHeadModel(config).eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    scores = select_prunable_ffns(model, BATCHES)
+    assert list(scores.increases) == [0, 1]
+    with torch.no_grad():
+        whole = sum(float(model(batch, labels=batch).loss) for batch in BATCHES) / 3
+    assert scores.loss == pytest.approx(whole, rel=1e-5)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_wrong_use_is_refused():
+    with pytest.raises(ValueError, match="max_loss_increase must be >= 0, got -1"):
+        select_prunable_ffns(network("SM"), BATCHES, max_loss_increase=-1)
+    with pytest.raises(ValueError, match="at least one batch"):
+        select_prunable_ffns(network("SM"), [])
+    with pytest.raises(ValueError, match="SM_i4 has no FFN left"):
+        select_prunable_ffns(network("SM_i4"), BATCHES)

@@ -1,0 +1,277 @@
+"""Runs that start from a trained network, anneal it, and learn from a teacher."""
+
+import json
+import shutil
+import signal
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
+
+from aero.report import write_report
+from aero.train.annealing_callback import AnnealingCallback, annealing_at
+from aero.train.errors import StopRequestedError, TrainingError
+from aero.train.planning import plan_runs
+from aero.train.recipe_files import load_recipe
+from aero.train.run_callback import RunCallback
+from aero.train.run_folder import RunFolder
+from aero.train.run_results import evaluate_run
+from aero.train.runs import train_runs
+
+from .conftest import metrics, tiny_settings
+
+SOURCE = "SM+LN+G"
+
+
+@pytest.fixture
+def retrain(tiny_recipe, cache_dir):
+    def run(label, output, *, recipe=tiny_recipe, **origins):
+        (planned,) = plan_runs(recipe, [label], [0], output=output, **origins)
+        train_runs([planned], cache_dir=cache_dir, say=lambda text: None)
+        return planned.folder
+
+    return run
+
+
+def heads_at(folder: RunFolder, step: int):
+    records = [r for r in folder.metrics() if r["kind"] == "entropy" and r["step"] == step]
+    return records[0]["head_entropy"]
+
+
+def close_to(heads):
+    """Rounded to 6 digits in the records; the sums run in another order."""
+    return [pytest.approx(layer, abs=2e-6) for layer in heads]
+
+
+@pytest.fixture(scope="module")
+def annealed(tmp_path_factory, whole_runs, corpus, cache_dir):
+    """A run that nothing interrupted."""
+    recipe = load_recipe("demo", settings=tiny_settings(corpus))
+    source = whole_runs(SOURCE).path
+    (run,) = plan_runs(
+        recipe,
+        ["EReg(SM(t)+ScFuFFN_i1)"],
+        [0],
+        output=tmp_path_factory.mktemp("annealed"),
+        start_from=source,
+        distill_from=source,
+    )
+    train_runs([run], cache_dir=cache_dir, say=lambda text: None)
+    return run.folder
+
+
+def test_an_annealed_run_ends_as_the_network_of_its_label(annealed, whole_runs):
+    model = AutoModelForCausalLM.from_pretrained(annealed.model)
+    assert model.config.spec.label == "EReg(SM(t)+ScFuFFN_i1)"
+    assert model.config.annealed_from is None and model.config.entropy_weight == 1e-4
+    names = set(load_file(annealed.model / "model.safetensors"))
+    assert not [name for name in names if "source" in name or "progress" in name or "c_fc" in name]
+    before = json.loads((annealed.path / "evaluation.json").read_text())
+    assert evaluate_run(annealed.path, max_tokens=1024).loss == pytest.approx(
+        before["loss"], rel=1e-6
+    )
+
+
+def test_an_annealed_run_begins_with_the_function_of_its_source(annealed, whole_runs):
+    assert heads_at(annealed, 0) == close_to(heads_at(whole_runs(SOURCE), 20))
+
+
+def test_the_run_folder_says_where_the_network_came_from(annealed, whole_runs):
+    source = whole_runs(SOURCE)
+    assert annealed.path.name == "ereg-sm-t-scfuffn-i1-annealed-distilled-seed0"
+    info = annealed.info()
+    origin, teacher = info["from"], info["distilled_from"]
+    for record in (origin, teacher):
+        assert (record["path"], record["label"]) == (str(source.path), SOURCE)
+        assert (record["steps"], record["tokens"]) == (20, 5120)
+        assert len(record["sha256"]) == 64
+    assert origin["annealing"] == {
+        "schedule": "linear",
+        "start_fraction": 0.0,
+        "end_fraction": 0.7,
+    }
+    assert (teacher["temperature"], teacher["weight"]) == (2.0, 0.5)
+    config = annealed.config()
+    assert config["from"] == config["distill_from"] == str(source.path)
+    plain = source.config()
+    assert "annealing" not in plain and "distillation" not in plain and "from" not in plain
+
+
+def test_a_run_stopped_while_annealing_resumes_to_the_same_bits(
+    annealed, retrain, whole_runs, tmp_path, monkeypatch
+):
+    original = RunCallback.on_step_begin
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step + 1 == 8:
+            signal.raise_signal(signal.SIGTERM)
+        return original(self, args, state, control, **kwargs)
+
+    monkeypatch.setattr(RunCallback, "on_step_begin", on_step_begin)
+    source, label = whole_runs(SOURCE).path, "EReg(SM(t)+ScFuFFN_i1)"
+    with pytest.raises(StopRequestedError, match="stopped at step 8 of 20"):
+        retrain(label, tmp_path, start_from=source, distill_from=source)
+    monkeypatch.undo()
+    (path,) = tmp_path.glob("*/checkpoints/step-8")
+    half = load_file(path / "model.safetensors")
+    # 8 of the 14 steps over which a rises.
+    progress = [value for name, value in half.items() if name.endswith("progress")]
+    assert progress and all(float(value) == pytest.approx(8 / 14) for value in progress)
+    folder = retrain(label, tmp_path, start_from=source, distill_from=source)
+    assert metrics(folder) == metrics(annealed)
+    ours, theirs = (load_file(run.model / "model.safetensors") for run in (folder, annealed))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_cutting_and_continuing_from_a_checkpoint(retrain, whole_runs, tiny_recipe, tmp_path):
+    checkpoint = whole_runs(SOURCE).checkpoints / "step-10"
+    annealing = replace(tiny_recipe.annealing, schedule="none")
+    cut = replace(tiny_recipe, annealing=annealing)
+    folder = retrain("SM+FN+ScFuFFN", tmp_path, recipe=cut, start_from=checkpoint)
+    assert folder.path.name == "sm-fn-scfuffn-continued-seed0"
+    assert folder.info()["from"]["steps"] == 10
+    same = retrain(SOURCE, tmp_path, start_from=checkpoint)
+    assert heads_at(same, 0) == close_to(heads_at(whole_runs(SOURCE), 10))
+
+
+def test_a_run_learns_from_a_teacher_without_a_source(retrain, whole_runs, tiny_recipe, tmp_path):
+    teacher = whole_runs(SOURCE).path
+    whole = replace(tiny_recipe, distillation=replace(tiny_recipe.distillation, weight=1.0))
+    folder = retrain("SM+R", tmp_path, recipe=whole, distill_from=teacher)
+    assert folder.path.name == "sm-r-distilled-seed0" and "from" not in folder.info()
+    records = [r for r in folder.metrics() if r["kind"] == "train"]
+    # The text no longer counts, and still the student predicts it better and better.
+    assert records[-1]["loss"] < records[0]["loss"] and records[0]["loss"] != records[0]["lm_loss"]
+    assert records[-1]["lm_loss"] < records[0]["lm_loss"]
+
+
+def test_a_gpt2_folder_is_a_source_and_a_teacher(retrain, whole_runs, tmp_path):
+    tokenizer = whole_runs(SOURCE).model
+    torch.manual_seed(0)
+    sizes = {"n_layer": 2, "n_embd": 32, "n_head": 2, "n_positions": 32}
+    marks = {"bos_token_id": 0, "eos_token_id": 0}
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=320, **sizes, **marks))
+    model.save_pretrained(tmp_path / "gpt2")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tokenizer / name, tmp_path / "gpt2" / name)
+    gpt2 = tmp_path / "gpt2"
+    folder = retrain("SM+ScFuFFN", tmp_path, start_from=gpt2, distill_from=gpt2)
+    assert folder.info()["status"] == "finished" and folder.info()["from"]["label"] is None
+    assert AutoModelForCausalLM.from_pretrained(folder.model).config.spec.label == "SM+ScFuFFN"
+
+
+def test_the_report_keeps_ways_apart_and_compares_them(annealed, retrain, whole_runs, tmp_path):
+    scratch = retrain("EReg(SM(t)+ScFuFFN_i1)", tmp_path / "runs")
+    paths = write_report([scratch.path, annealed.path, whole_runs(SOURCE).path], tmp_path / "out")
+    report = json.loads(paths.json.read_text())
+    way = "annealed from SM+LN+G, taught by SM+LN+G"
+    assert [entry["way"] for entry in report["networks"]] == ["", "", way]
+    assert report["networks"][2]["name"] == f"EReg(SM(t)+ScFuFFN_i1), {way}"
+    (finding,) = [f for f in report["findings"] if f["name"] == "way_beats_scratch"]
+    assert "after 5,120 tokens" in finding["text"] and "from scratch" in finding["text"]
+    gain = 1 - (
+        report["networks"][2]["perplexity"]["mean"] / report["networks"][1]["perplexity"]["mean"]
+    )
+    assert finding["values"]["relative_gain"] == pytest.approx(gain)
+
+
+# --- what is refused --------------------------------------------------------------------------
+
+
+def test_settings_without_their_option_are_refused(tiny_recipe, tmp_path):
+    annealing = replace(tiny_recipe, annealing=replace(tiny_recipe.annealing, schedule="cosine"))
+    with pytest.raises(TrainingError, match="settings of annealing are for runs with --from"):
+        plan_runs(annealing, ["SM"], [0], output=tmp_path)
+    taught = replace(tiny_recipe, distillation=replace(tiny_recipe.distillation, weight=0.1))
+    with pytest.raises(TrainingError, match="distillation are for runs with --distill-from"):
+        plan_runs(taught, ["SM"], [0], output=tmp_path)
+    with pytest.raises(TrainingError, match=r"did you mean 'annealing.schedule'"):
+        load_recipe("demo", settings=["annealing.shedule=linear"])
+    with pytest.raises(TrainingError, match=r"start_fraction must be < annealing.end_fraction"):
+        load_recipe("demo", settings=["annealing.start_fraction=0.7"])
+
+
+def test_a_folder_without_a_trained_network_is_no_origin(tiny_recipe, whole_runs, tmp_path):
+    def plan(path):
+        return plan_runs(tiny_recipe, ["SM"], [0], output=tmp_path, start_from=path)
+
+    with pytest.raises(TrainingError, match="--from must be a run folder, a checkpoint"):
+        plan(tmp_path)
+    shutil.copytree(whole_runs(SOURCE).path, tmp_path / "stopped")
+    RunFolder(tmp_path / "stopped").update({"status": "interrupted"})
+    with pytest.raises(TrainingError, match=r"'interrupted'\); name a checkpoint, such as .*20"):
+        plan(tmp_path / "stopped")
+
+
+def test_a_checkpoint_in_the_middle_of_an_annealing_is_no_origin(annealed, tiny_recipe, tmp_path):
+    middle = annealed.checkpoints / "step-5"
+    with pytest.raises(TrainingError, match="in the middle of an annealing; resume its run"):
+        plan_runs(tiny_recipe, ["SM"], [0], output=tmp_path, start_from=middle)
+
+
+def test_another_tokenizer_is_refused(retrain, whole_runs, tiny_recipe, tmp_path):
+    data = replace(tiny_recipe.data, vocabulary=300)
+    other = replace(tiny_recipe, data=data)
+    source = whole_runs(SOURCE).path
+    message = r"has another tokenizer than the corpus \(\d+ tokens there, \d+ here\)"
+    with pytest.raises(TrainingError, match=rf"--from .* {message}"):
+        retrain("SM", tmp_path / "a", recipe=other, start_from=source)
+    with pytest.raises(TrainingError, match=rf"--distill-from .* {message}"):
+        retrain("SM", tmp_path / "b", recipe=other, distill_from=source)
+    bare = tmp_path / "bare"
+    shutil.copytree(source / "model", bare)
+    (bare / "tokenizer.json").unlink()
+    with pytest.raises(TrainingError, match=r"has no tokenizer\.json in .*save its tokenizer"):
+        retrain("SM", tmp_path / "c", distill_from=bare)
+
+
+def test_other_sizes_are_refused(retrain, whole_runs, tiny_recipe, tmp_path):
+    wide = replace(tiny_recipe, model=replace(tiny_recipe.model, width=64))
+    with pytest.raises(TrainingError, match=r"has width 32, the recipe 64.*model\.width=32"):
+        retrain("SM", tmp_path, recipe=wide, start_from=whole_runs(SOURCE).path)
+
+
+def test_a_way_that_cannot_be_annealed_names_the_cut(retrain, whole_runs, tmp_path):
+    with pytest.raises(TrainingError, match=r"begin_annealing.*cut it"):
+        retrain("SM+LR(layer)", tmp_path, start_from=whole_runs(SOURCE).path)
+
+
+def test_the_same_folder_with_another_source_is_refused(annealed, tiny_recipe, whole_runs):
+    with pytest.raises(TrainingError, match=r"another configuration.*from is"):
+        plan_runs(
+            tiny_recipe,
+            ["EReg(SM(t)+ScFuFFN_i1)"],
+            [0],
+            output=annealed.path.parent,
+            start_from=whole_runs("SM+LN+R").path,
+            distill_from=whole_runs(SOURCE).path,
+        )
+
+
+# --- the schedule -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+@pytest.mark.parametrize(("start", "end"), [(0.0, 1.0), (0.25, 0.6), (0.0, 0.01)])
+def test_progress_rises_from_zero_to_one(schedule, start, end):
+    options = {"schedule": schedule, "start_fraction": start, "end_fraction": end}
+    values = [annealing_at(step, 40, **options) for step in range(1, 41)]
+    assert values == sorted(values) and values[-1] == 1.0
+    assert all(value == 0 for value in values[: int(start * 40)])
+    middle = round((start + end) / 2 * 40)
+    if middle == (start + end) / 2 * 40:
+        assert annealing_at(middle, 40, **options) == pytest.approx(0.5)
+
+
+def test_one_step_trains_the_end():
+    assert annealing_at(1, 1, schedule="cosine") == 1.0
+
+
+def test_wrong_schedules_are_refused():
+    with pytest.raises(ValueError, match="schedule must be one of linear, cosine, got 'none'"):
+        AnnealingCallback("none")
+    with pytest.raises(ValueError, match=r"0 <= start_fraction < end_fraction <= 1, got 0.5 and"):
+        AnnealingCallback(start_fraction=0.5, end_fraction=0.5)
