@@ -3,6 +3,7 @@
 `convert` goes from a network to a label; the other functions are its steps, each usable alone.
 """
 
+from aero.conversion.absorbing import Absorption, LayerAbsorption, absorb_ffn
 from aero.conversion.activations import replace_activation
 from aero.conversion.annealing import begin_annealing, finish_annealing
 from aero.conversion.feed_forwards import fuse_ffn, prune_ffn
@@ -14,10 +15,13 @@ from aero.conversion.prunable import PrunableFfns, select_prunable_ffns
 from aero.conversion.steps import Step
 
 __all__ = [
+    "Absorption",
     "ConversionPlan",
+    "LayerAbsorption",
     "PrunableFfns",
     "Size",
     "Step",
+    "absorb_ffn",
     "begin_annealing",
     "convert",
     "finish_annealing",
