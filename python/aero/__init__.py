@@ -25,6 +25,7 @@ _EXPORTS = {
     "convert": "aero.conversion",
     "EntropyCallback": "aero.train",
     "entropies": "aero.models",
+    "export_remote_code": "aero.export",
     "export_weights": "aero.export",
     "fold_layernorm": "aero.conversion",
     "fold_norm": "aero.conversion",

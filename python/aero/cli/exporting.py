@@ -39,4 +39,4 @@ def export(
             if hasattr(config, dropout):  # no part of the network that is exported
                 setattr(config, dropout, 0.0)
         model = AutoModelForCausalLM.from_pretrained(saved, config=config, local_files_only=True)
-        note(f"wrote {export_weights(model.eval(), output)}")
+        note(f"wrote {export_weights(model, output)}")

@@ -1,7 +1,8 @@
 """Networks as files that need none of this library: for private inference and for others' Python.
 
-`export_weights` writes plain matrices with a description; `aero.export.numpy_forward` computes
-logits from them without torch.
+`export_weights` writes plain matrices with a description, `aero.export.numpy_forward` computes
+logits from them without torch; `export_remote_code` writes a folder that `transformers` loads
+without this package.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 # Public name -> module that defines it.
 _EXPORTS = {
+    "export_remote_code": "aero.export.remote_code",
     "export_weights": "aero.export.weights_folder",
 }
 

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from aero.models import AeroForCausalLM
 from aero.nn import Block, CausalSelfAttention, FeedForward, FoldableNorm, ShapedSelfAttention
+from aero.nn.annealing import annealing_progress
+from aero.nn.block import Norm
 
 FORMAT = "aero-network"
 VERSION = 1
@@ -62,12 +64,20 @@ class NetworkDescription:
     Args:
         model: the network.
 
+    Raises:
+        ValueError: the network is in the middle of an annealing.
+
     Attributes:
         tensors: by name, contiguous, on the CPU, float32 (float64 of a float64 network).
         content: what `network.json` says, but for the file of the weights.
     """
 
     def __init__(self, model: AeroForCausalLM) -> None:
+        if annealing_progress(model) is not None:
+            raise ValueError(
+                "export_weights: the network is in the middle of an annealing; train it to the end "
+                "first"
+            )
         self.tensors: dict[str, Tensor] = {}
         self._dtype = torch.float64 if model.dtype == torch.float64 else torch.float32
         self._model = model
@@ -111,13 +121,14 @@ class NetworkDescription:
             "feed_forward": self._feed_forward(f"{name}.feed_forward", block),
         }
 
-    def _norm(self, name: str, norm: nn.LayerNorm | FoldableNorm | None) -> dict[str, Any] | None:
+    def _norm(self, name: str, norm: Norm | None) -> dict[str, Any] | None:
         if norm is None:
             return None
         if isinstance(norm, FoldableNorm):
             mean_square = norm.running_mean_square.double()
             scale = norm.weight.double() * torch.rsqrt(mean_square + norm.eps)
             return {"kind": "diagonal", "scale": self._keep(f"{name}.scale", scale)}
+        assert isinstance(norm, nn.LayerNorm)
         return {
             "kind": "layer_norm",
             "weight": self._keep(f"{name}.weight", norm.weight),

@@ -103,6 +103,13 @@ def test_foreign_networks_are_exported_too(tmp_path):
         aero.export_weights(LlamaForCausalLM(llama), tmp_path)
 
 
+def test_networks_that_are_still_annealed_are_refused(tmp_path):
+    model = trained("SM+LN+G")
+    model.transformer.ln_f = aero.nn.AnnealedNorm(model.transformer.ln_f, None)
+    with pytest.raises(ValueError, match="in the middle of an annealing; train it to the end"):
+        aero.export_weights(model, tmp_path)
+
+
 def test_the_description_says_what_the_files_hold(tmp_path):
     aero.export_weights(trained("EReg(SM(t)+LN+G)", "pythia"), tmp_path)
     described = json.loads((tmp_path / "network.json").read_text())
