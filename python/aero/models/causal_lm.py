@@ -5,7 +5,7 @@ Letters: B batch, T tokens of this call, S tokens with cached ones, H heads, C w
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +48,28 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
         self.lm_head = Linear(spec.width, spec.vocab_size, bias=False)
         self.is_entropy_regularized = spec.entropy_regularized
         self.post_init()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any
+    ) -> AeroForCausalLM:
+        """Loads a saved network, or one of GPT-2 or Pythia as an AERO network.
+
+        Args:
+            pretrained_model_name_or_path: a folder or a name on the hub, whose `config.json` says
+                ``aero``, ``gpt2`` or ``gpt_neox``.
+            *model_args: as of `transformers`.
+            **kwargs: as of `transformers`.
+        """
+        from aero.models.foreign_networks import foreign_model_type, load_foreign_network
+
+        path = pretrained_model_name_or_path
+        if path is not None and kwargs.get("config") is None:
+            model_type = foreign_model_type(path, **kwargs)
+            if model_type is not None:
+                return load_foreign_network(model_type, path, *model_args, **kwargs)
+        network: AeroForCausalLM = super().from_pretrained(path, *model_args, **kwargs)
+        return network
 
     @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import GPT2LMHeadModel, GPTNeoXForCausalLM, PreTrainedModel
+from transformers import GPT2LMHeadModel, GPTNeoXForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from aero.architecture import ArchitectureSpec
 from aero.models.causal_lm import AeroForCausalLM
@@ -30,6 +30,12 @@ from aero.models.foreign_modules import (
 from aero.nn import Block
 
 Weights = dict[str, Tensor]
+
+# Type in config.json -> class, and its dropout rates.
+_CHECKPOINTS: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "gpt2": (GPT2LMHeadModel, ("attn_pdrop", "resid_pdrop", "embd_pdrop")),
+    "gpt_neox": (GPTNeoXForCausalLM, ("attention_dropout", "hidden_dropout")),
+}
 
 _SUPPORTED = (
     "a GPT2LMHeadModel, a GPTNeoXForCausalLM, an AeroForCausalLM or a module tree with GPT-2's "
@@ -77,6 +83,31 @@ def carry_over(model: nn.Module) -> AeroForCausalLM:
         )
     network.train(model.training)
     return network
+
+
+def load_foreign_network(model_type: str, path: Any, *args: Any, **kwargs: Any) -> AeroForCausalLM:
+    """Loads a checkpoint of GPT-2 or Pythia; arguments as of `from_pretrained`.
+
+    Its dropout rates, which belong to its training, are not taken over.
+    """
+    attention = kwargs.pop("attn_implementation", None)
+    returns_information = kwargs.pop("output_loading_info", False)
+    model_class, dropouts = _CHECKPOINTS[model_type]
+    kwargs |= dict.fromkeys(dropouts, 0.0)
+    model, information = model_class.from_pretrained(
+        path, *args, output_loading_info=True, **kwargs
+    )
+    network = carry_over(model)
+    network.config._name_or_path = str(path)
+    if attention is not None:
+        network.set_attn_implementation(attention)
+    return (network, information) if returns_information else network  # type: ignore[return-value]
+
+
+def foreign_model_type(path: Any, **kwargs: Any) -> str | None:
+    """The type of a checkpoint that `load_foreign_network` reads; None for any other."""
+    found = PreTrainedConfig.get_config_dict(path, **kwargs)[0].get("model_type")
+    return found if found in _CHECKPOINTS else None
 
 
 def read_network(model: nn.Module) -> tuple[AeroConfig, Weights]:

@@ -180,3 +180,35 @@ REFUSED = {
 def test_other_networks_are_refused_with_what_to_do_instead(message):
     with pytest.raises(ValueError, match=f"^convert: .*{message}"):
         carry_over(REFUSED[message]())
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gpt2, untied", "gpt2, exact GELU", "pythia"])
+def test_checkpoints_load_as_aero_networks(kind, tmp_path):
+    model = EVERY_KIND[kind]()
+    model.save_pretrained(tmp_path)
+    network = AeroForCausalLM.from_pretrained(tmp_path)
+    assert isinstance(network, AeroForCausalLM) and not network.training
+    assert relative_difference(logits_of(network, tokens()), logits_of(model, tokens())) < 1e-5
+    halved, information = AeroForCausalLM.from_pretrained(
+        tmp_path, dtype=torch.bfloat16, attn_implementation="aero_entropy", output_loading_info=True
+    )
+    assert halved.dtype == torch.bfloat16 and not information["missing_keys"]
+    assert halved.config._attn_implementation == "aero_entropy"
+    network.save_pretrained(tmp_path / "aero")
+    again = AeroForCausalLM.from_pretrained(tmp_path / "aero")
+    assert torch.equal(logits_of(again, tokens()), logits_of(network, tokens()))
+
+
+def test_dropout_of_a_checkpoint_is_that_of_its_training_and_stays_there(tmp_path):
+    GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=9)).save_pretrained(
+        tmp_path
+    )
+    assert AeroForCausalLM.from_pretrained(tmp_path).config.spec.label == "SM+LN+G"
+
+
+def test_other_checkpoints_are_refused_as_by_transformers(tmp_path):
+    BertForMaskedLM(BertConfig(**_small(dict), intermediate_size=8)).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="AeroConfig: unknown key"):
+        AeroForCausalLM.from_pretrained(tmp_path)
+    with pytest.raises(OSError, match="no-such-folder"):
+        AeroForCausalLM.from_pretrained(tmp_path / "no-such-folder")

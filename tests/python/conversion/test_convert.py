@@ -195,3 +195,16 @@ def test_what_cannot_be_reached_is_refused(make, label, options, message, dry_ru
 def test_convert_is_exported_lazily():
     assert aero.convert is convert
     assert aero.convert(nano_gpt(), "SM+LN+R", dry_run=True).source == "NanoGPT"
+
+
+@pytest.mark.parametrize("step", ["convert", "dry run", "prune_ffn", "absorb_ffn"])
+def test_a_network_in_the_middle_of_an_annealing_is_refused(step):
+    model = aero.conversion.begin_annealing(aero_network("SM+LN+G"), "SM+FN+ScFuFFN")
+    steps = {
+        "convert": lambda: convert(model, "SM+FN+ScFuFFN_i1"),
+        "dry run": lambda: convert(model, "SM+FN+ScFuFFN_i1", dry_run=True),
+        "prune_ffn": lambda: aero.prune_ffn(model, deepest=1),
+        "absorb_ffn": lambda: aero.absorb_ffn(model),
+    }
+    with pytest.raises(ValueError, match="middle of an annealing; call finish_annealing first"):
+        steps[step]()
