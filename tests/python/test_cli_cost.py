@@ -107,6 +107,9 @@ def test_generation_tells_time_and_a_line_per_token(tmp_path):
         (["show", "SM", "--set", "context_length=long"], "context_length must be an integer"),
         (["show", "SM", "--set", "gelu=tanh", "--set", "gelu=tanh"], "must be given once"),
         (["show", "SM", "--set", "=3"], "--set must be FIELD=VALUE, got '=3'"),
+        (["schedule", "SM", "--what-if", "softmax"], "--what-if must be PART=TIMES, got 'softmax'"),
+        (["schedule", "SM", "--what-if", "sofmax=2"], "no operation has kind='sofmax'"),
+        (["schedule", "SM", "--what-if", "softmax=0"], "times_faster must be"),
         (["show", "SM", "--compute", "none"], "--compute needs a --network"),
         (["compare", "SM", "SM", "--compute", "none"], "--compute needs a --network"),
         (["generate", "SM", "--compute", "none"], "--compute needs a --network"),
@@ -132,6 +135,17 @@ def test_schedule_tells_bounds_and_writes_a_trace(tmp_path):
     data = json.loads(run("schedule", "SM+R", "--no-overlap", "--compute", "none", "--json").stdout)
     assert data["utilization"]["client compute"] == 0
     assert run("schedule", "SM+R", "--compute", "gpu").exit_code == 2
+
+
+def test_schedule_tells_what_faster_parts_would_change():
+    faster = ("--what-if", "softmax=2", "--what-if", "lm head=inf")
+    schedule = mpc.simulate("SM").latency().schedule()
+    softmax = schedule.what_if(kind="softmax", times_faster=2)
+    text = run("schedule", "SM", *faster).stdout
+    assert f"{softmax / 60:.2f} minutes if softmax were 2 times faster" in text
+    assert "minutes if lm head were inf times faster" in text
+    data = json.loads(run("schedule", "SM", *faster, "--json").stdout)
+    assert data["what_if"] == {"softmax": softmax, "lm head": schedule.what_if(kind="lm head")}
 
 
 def test_reproduce_prints_the_tables_and_writes_the_figures(tmp_path):

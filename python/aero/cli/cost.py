@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -122,6 +123,14 @@ def schedule(
     overlap: Annotated[
         bool, typer.Option(help="Operations, computing and sending overlap.")
     ] = True,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PART=TIMES",
+            help="Also the minutes if a part were that many times faster, such as softmax=2; may "
+            "be repeated.",
+        ),
+    ] = None,
     trace: Annotated[
         Path | None, typer.Option(help="Write a trace for ui.perfetto.dev to this file.")
     ] = None,
@@ -138,6 +147,10 @@ def schedule(
         report = _report(label, model, context_length, vocab_size, stack, settings(set_))
         latency = report.latency(network, compute)
         found = latency.schedule(overlap=overlap)
+        faster = {
+            name: (times, found.what_if(kind=name, times_faster=times))
+            for name, times in _speedups(what_if)
+        }
         if trace is not None:
             write("--trace", trace, found.trace_json())
         machines = f"network {latency.network.name}, compute {latency.compute.name}"
@@ -150,8 +163,23 @@ def schedule(
             "compute": latency.compute.to_dict(),
         }
         put(
-            lambda: "\n".join([*title_lines(report), machines, "", found.to_text()]),
-            lambda: about | found.to_dict(),
+            lambda: "\n".join(
+                [
+                    *title_lines(report),
+                    machines,
+                    "",
+                    found.to_text(),
+                    *(
+                        f"{seconds / 60:.2f} minutes if {name} were {times:g} times faster"
+                        for name, (times, seconds) in faster.items()
+                    ),
+                ]
+            ),
+            lambda: (
+                about
+                | found.to_dict()
+                | {"what_if": {name: seconds for name, (_, seconds) in faster.items()}}
+            ),
             str,
             as_json=as_json,
             as_csv=False,
@@ -190,6 +218,15 @@ def reproduce(
             for path in paths:
                 note(f"wrote {path}")
         put(found.to_text, found.to_dict, str, as_json=as_json, as_csv=False)
+
+
+def _speedups(given: list[str] | None) -> Iterator[tuple[str, float]]:
+    for text in given or ():
+        name, _, times = text.rpartition("=")
+        try:
+            yield name, float(times)
+        except ValueError:
+            raise ValueError(f"--what-if must be PART=TIMES, got {text!r}") from None
 
 
 def _report(
