@@ -10,8 +10,10 @@ def trained(label, family="gpt2", dtype=torch.float64, **overrides):
     torch.manual_seed(0)
     model = tiny(label, family, **overrides).to(dtype)
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.3 * torch.rand_like(parameter)
+        for name, parameter in model.named_parameters():
+            is_matrix = parameter.dim() > 1 and "temperature" not in name
+            noise = torch.randn_like(parameter) if is_matrix else torch.rand_like(parameter)
+            parameter += 0.2 * noise
         model.train()(torch.randint(256, (4, 32)))
     return model.eval()
 

@@ -24,7 +24,7 @@ def test_a_saved_network_is_exported(tmp_path):
     assert str(tmp_path / "out") in result.stderr
     got = numpy_forward.forward(numpy_forward.read_network(tmp_path / "out"), tokens().numpy())
     with torch.no_grad():
-        np.testing.assert_allclose(got, model(tokens()).logits.numpy(), rtol=1e-5)
+        np.testing.assert_allclose(got, model(tokens()).logits.numpy(), atol=1e-4)
 
 
 def test_a_run_is_exported(tmp_path):
