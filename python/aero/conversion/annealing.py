@@ -68,10 +68,6 @@ def begin_annealing(
         True
     """
     trained = carry_over(model)
-    if trained.config.annealed_from is not None:
-        raise ValueError(
-            "begin_annealing: the network is being annealed already; finish that first"
-        )
     source = trained.config.spec
     target = _target(source, label, final_norm)
     try:

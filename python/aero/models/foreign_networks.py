@@ -66,6 +66,11 @@ def carry_over(model: nn.Module) -> AeroForCausalLM:
         'SM+LN+G'
     """
     if isinstance(model, AeroForCausalLM):
+        if model.config.annealed_from is not None:
+            raise ValueError(
+                f"the network is being annealed into {model.config.spec.label}; train it to the "
+                "end and call finish_annealing(model) first"
+            )
         return model
     config, weights = read_network(model)
     with torch.random.fork_rng(devices=[]):  # the weights of the start are of no use

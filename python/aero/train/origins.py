@@ -68,10 +68,13 @@ def find_origin(path: str | Path, option: str) -> Origin:
     folder = Path(path).expanduser().resolve()
     if (folder / "run.json").is_file():
         return _run(folder, option)
-    if (folder / "trainer_state.json").is_file():
-        return _checkpoint(folder, option)
     if (folder / "config.json").is_file():
-        return Origin(folder, folder, folder, _label_of(folder))
+        if _config(folder).get("annealed_from") is not None:
+            raise TrainingError(
+                f"train: {option} {folder} is in the middle of an annealing; resume its run, or "
+                "name a network that has ended"
+            )
+        return _checkpoint(folder)
     raise TrainingError(
         f"train: {option} must be a run folder, a checkpoint checkpoints/step-N or a folder with a "
         f"network that save_pretrained wrote (config.json), got {path}"
@@ -95,16 +98,12 @@ def _run(folder: Path, option: str) -> Origin:
     return Origin(folder, run.model, run.model, info["label"], steps, tokens)
 
 
-def _checkpoint(folder: Path, option: str) -> Origin:
+def _checkpoint(folder: Path) -> Origin:
+    """A checkpoint of a run; anything else keeps its tokenizer beside the weights."""
     run = RunFolder(folder.parents[1])
-    if not run.exists():  # of another Trainer, which keeps its tokenizer beside the weights
+    if folder.parent != run.checkpoints or not run.exists():
         return Origin(folder, folder, folder, _label_of(folder))
     info, steps = run.info(), checkpoint_step(folder)
-    if _config(folder).get("annealed_from") is not None:
-        raise TrainingError(
-            f"train: {option} {folder} is a checkpoint in the middle of an annealing; resume its "
-            "run, or name one that has ended"
-        )
     tokenizer = Path(info["corpus"]["folder"]) / "tokenizer"
     tokens = steps * int(info["tokens_per_step"])
     return Origin(folder, folder, tokenizer, info["label"], steps, tokens)

@@ -138,6 +138,7 @@ def _train_one(run: PlannedRun, data: PreparedData, stop: StopRequest, advance: 
             require_tokenizer(origin, data.tokenizer, option)
     model = build_model(run, bos_token_id=mark, eos_token_id=mark)
     arguments = _training_arguments(run)
+    distillation = teacher_of(run, arguments.device)
     first_step = _steps_done(run)
     if arguments.should_save:
         _open_folder(run, data, first_step)
@@ -163,7 +164,7 @@ def _train_one(run: PlannedRun, data: PreparedData, stop: StopRequest, advance: 
         callbacks=[callback],
         on_losses=recorder.add_losses,
         checkpoint_state=callback.checkpoint_state,
-        distillation=teacher_of(run, arguments.device),
+        distillation=distillation,
     )
     if model.config.annealed_from is not None:
         trainer.add_callback(AnnealingCallback(**asdict(recipe.annealing)))

@@ -2,7 +2,15 @@ import pytest
 import torch
 from transformers import Trainer, TrainingArguments
 
-from aero.conversion import begin_annealing, finish_annealing
+from aero.conversion import (
+    begin_annealing,
+    convert,
+    finish_annealing,
+    fuse_ffn,
+    prune_ffn,
+    remove_layernorm,
+    replace_activation,
+)
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.nn import annealing_progress, set_annealing_progress
 from aero.train import AnnealingCallback
@@ -111,8 +119,33 @@ def test_a_network_on_its_way_compiles_and_recomputes():
             torch.testing.assert_close(values[name], value, msg=name)
 
 
+ROWS = [{"input_ids": row, "labels": row} for row in tokens()]
+
+
+def training_arguments(folder, **changes):
+    fixed = {"use_cpu": True, "save_strategy": "no", "report_to": [], "disable_tqdm": True}
+    return TrainingArguments(folder, per_device_train_batch_size=2, **fixed, **changes)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda model: replace_activation(model, "relu"),
+        remove_layernorm,
+        lambda model: fuse_ffn(replace_activation(model, "identity")),
+        lambda model: prune_ffn(model, deepest=1),
+        lambda model: convert(model, "EReg(SM(t)+ScFuFFN_i1)", entropy_weight=1e-4),
+    ],
+)
+def test_any_trainer_goes_on_after_a_step(step, tmp_path):
+    model = step(network("SM+LN+G"))
+    before = model(tokens(), labels=tokens()).lm_loss.item()
+    arguments = training_arguments(tmp_path, max_steps=6, learning_rate=1e-2)
+    Trainer(model, arguments, train_dataset=ROWS).train()
+    assert model.eval()(tokens(), labels=tokens()).lm_loss.item() < before
+
+
 def test_any_trainer_anneals(tmp_path):
-    rows = [{"input_ids": row, "labels": row} for row in tokens()]
     seen = []
 
     class Watching(Trainer):
@@ -120,18 +153,10 @@ def test_any_trainer_anneals(tmp_path):
             seen.append(annealing_progress(model))
             return super().compute_loss(model, *arguments, **options)
 
-    arguments = TrainingArguments(
-        tmp_path,
-        max_steps=8,
-        per_device_train_batch_size=2,
-        use_cpu=True,
-        save_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
-    )
+    arguments = training_arguments(tmp_path, max_steps=8)
     model = begin_annealing(network("SM+LN+G"), "SM+ScFuFFN")
     callback = AnnealingCallback("linear", start_fraction=0.25, end_fraction=0.75)
-    Watching(model, arguments, train_dataset=rows, callbacks=[callback]).train()
+    Watching(model, arguments, train_dataset=ROWS, callbacks=[callback]).train()
     assert seen == [0.0, 0.0, 0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
     assert finish_annealing(model).config.spec.label == "SM+ScFuFFN"
 
@@ -156,7 +181,8 @@ def test_an_annealing_under_way_is_not_finished():
     set_annealing_progress(model, 0.5)
     with pytest.raises(ValueError, match="only 50% of its way; train it to the end"):
         finish_annealing(model)
-    with pytest.raises(ValueError, match="is being annealed already"):
-        begin_annealing(model, "SM")
+    for change in (convert, begin_annealing):
+        with pytest.raises(ValueError, match=r"annealed into SM\+ScFuFFN; train it to the end"):
+            change(model, "SM")
     with pytest.raises(ValueError, match="is not being annealed"):
         finish_annealing(network("SM"))
