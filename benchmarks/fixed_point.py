@@ -2,7 +2,7 @@
 
     python benchmarks/fixed_point.py runs/demo/*-seed1 [--max-tokens 8192] [--output table.md]
 
-Each function against exact arithmetic on a stated range; then, for every run folder, what
+Each function against exact arithmetic, as `aero cost accuracy`; then, for every run folder, what
 `aero evaluate RUN --fixed-point STACK --set exp_squarings=N` measures: perplexity; the largest
 difference of a logit; the share of positions whose most likely token changes. f = 18, truncations
 round down unless said otherwise.
@@ -11,99 +11,41 @@ round down unless said otherwise.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
 from timer import machine, markdown_table, publish
 
-from aero import fixed_point as fp
+from aero.fixed_point import Approximations, function_errors
 from aero.train.fixed_point_evaluation import FixedPointEvaluation, evaluate_run_in_fixed_point
 
-Reals = NDArray[np.float64]
 SQUARINGS = (8, 5, 3)
 STACKS = ("spu-2024", "spu-0.9.5", "openbumblebee")
-
-
-def gelu(x: Reals) -> Reals:
-    """GELU by its definition, in float64."""
-    return np.asarray(torch.nn.functional.gelu(torch.from_numpy(x)))
-
-
-def softmax(x: Reals) -> Reals:
-    """Softmax of each row."""
-    powers = np.exp(x - x.max(-1, keepdims=True))
-    return np.asarray(powers / powers.sum(-1, keepdims=True))
+VARIANTS: tuple[dict[str, Any], ...] = (
+    {"exp_squarings": 5},
+    {"exp_squarings": 3},
+    {"exp_ring_bits": 32},
+    {"gelu": "segment"},
+    {"gelu": "piecewise"},
+    {"truncation": "nearest"},
+    {"truncation": "shares"},
+)
 
 
 def function_rows() -> Iterator[list[str]]:
-    """Name, range, largest absolute and relative error of every function."""
-    negative, symmetric = np.linspace(-14, 0, 200_001), np.linspace(-8, 8, 200_001)
-    positive = np.geomspace(2**-6, 2**10, 200_001)
-    # Ring elements exactly, so that what is left is the truncation.
-    grid = np.arange(-(2**21), 2**21, 7) * 2.0**-18
-    scores = np.random.default_rng(0).standard_normal((12 * 128, 128))
+    """Every function on `spu-2024`; then, for each change, those whose largest error it moves."""
+    own = function_errors(Approximations())
+    yield from ([e.name, "", *_numbers(e), e.points] for e in own)
+    for fields in VARIANTS:
+        change = ", ".join(f"{name}={value}" for name, value in fields.items())
+        for before, after in zip(own, function_errors(Approximations(**fields)), strict=True):
+            if _numbers(before) != _numbers(after):
+                yield [after.name, change, *_numbers(after), after.points]
 
-    def row(
-        name: str, about: str, x: Reals, found: Callable[[Any], Any], exact: Reals
-    ) -> list[str]:
-        error = np.abs(fp.decode(found(fp.encode(x))) - exact)
-        # Relative where the function is not about 0, or the last bit would be everything.
-        large = np.abs(exact) > 2**-6
-        relative = error[large] / np.abs(exact[large])
-        return [name, about, f"{error.max():.1e}", f"{relative.max():.1e}"]
 
-    rounding: tuple[Literal["floor", "nearest", "shares"], ...] = ("floor", "nearest", "shares")
-    for how in rounding:
-        arithmetic = fp.Arithmetic(truncation=how)
-        yield row(
-            f"x * x, truncation: {how}",
-            "[-8, 8], steps of 2^-18",
-            grid,
-            lambda x, arithmetic=arithmetic: fp.product(x, x, arithmetic=arithmetic),
-            grid**2,
-        )
-    for t in SQUARINGS:
-        yield row(
-            f"exp, {t} squarings",
-            "[-14, 0]",
-            negative,
-            lambda x, t=t: fp.exponential(x, squarings=t),
-            np.exp(negative),
-        )
-    yield row("1 / x", "[1/64, 1024]", positive, fp.reciprocal, 1 / positive)
-    root = fp.reciprocal_square_root
-    yield row("1 / sqrt(x)", "[1/64, 1024]", positive, root, positive**-0.5)
-    yield row("tanh", "[-8, 8]", symmetric, fp.hyperbolic_tangent, np.tanh(symmetric))
-    kinds: tuple[fp.functions.GeluKind, ...] = ("tanh", "segment", "piecewise")
-    for kind in kinds:
-        yield row(
-            f"GELU, {kind}",
-            "[-8, 8]",
-            symmetric,
-            lambda x, kind=kind: fp.gelu(x, kind=kind),
-            gelu(symmetric),
-        )
-    for t in SQUARINGS:
-        yield row(
-            f"softmax, {t} squarings",
-            "1,536 rows of 128 scores from N(0, 1)",
-            scores,
-            lambda x, t=t: fp.softmax(x, squarings=t),
-            softmax(scores),
-        )
-    normed = (scores - scores.mean(-1, keepdims=True)) / np.sqrt(scores.var(-1)[:, None] + 1e-5)
-    one, zero = fp.encode(np.ones(128)), fp.encode(np.zeros(128))
-    yield row(
-        "LayerNorm",
-        "the same rows",
-        scores,
-        lambda x: fp.layer_norm(x, one, zero, epsilon=1e-5),
-        normed,
-    )
+def _numbers(error: Any) -> list[str]:
+    return [f"{error.largest:.1e}", f"{error.largest_relative:.1e}"]
 
 
 def network_rows(runs: list[Path], max_tokens: int) -> Iterator[list[str]]:
@@ -136,7 +78,7 @@ def main() -> None:
     arguments.add_argument("--max-tokens", type=int, default=8192)
     arguments.add_argument("--output", type=Path, help="also write the tables to this file")
     given = arguments.parse_args()
-    header = ["function", "on", "largest error", "largest relative error of values above 1/64"]
+    header = ["function", "changed", "largest error", "relative, beyond 1/64", "on"]
     parts = [machine(), markdown_table(header, list(function_rows()))]
     if given.runs:
         header = ["run", "stack", "floating point", *(f"{t} squarings" for t in SQUARINGS)]

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from aero import cli, mpc
+from aero.fixed_point import Approximations, function_errors
 
 
 def run(*arguments: str):
@@ -74,6 +75,17 @@ def test_results_come_as_text_json_csv_and_page(tmp_path):
     done = run("compare", "SM+R", "SM", *on, "--csv", "--html", str(page))
     assert done.stdout == both.to_csv(network, compute)
     assert page.read_text() == both.to_html(network, compute)
+
+
+def test_accuracy_is_a_table_of_errors():
+    fields = {"exp_squarings": 5, "truncation": "shares"}
+    arguments = [text for name, value in fields.items() for text in ("--set", f"{name}={value}")]
+    errors = function_errors(Approximations.of_stack("openbumblebee", **fields))
+    data = json.loads(run("accuracy", "--stack", "openbumblebee", *arguments, "--json").stdout)
+    assert data["errors"] == [error.to_dict() for error in errors]
+    text = run("accuracy", "--stack", "openbumblebee", *arguments).stdout
+    assert all(error.name in text and f"{error.largest:.1e}" in text for error in errors)
+    assert len(run("accuracy", "--csv").stdout.splitlines()) == 1 + len(errors)
 
 
 def test_generation_tells_time_and_a_line_per_token(tmp_path):

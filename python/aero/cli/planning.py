@@ -183,6 +183,42 @@ def sweep(
             write("--html", html, mpc.sweep_page(found, within=within))
 
 
+def accuracy(
+    stack: StackName = "spu-2024",
+    set_: Settings = None,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+) -> None:
+    """How far a stack's arithmetic is from exact.
+
+    The largest errors of exp, softmax, 1/x, GELU and the others in Z_2^64 fixed point, bit by bit;
+    `aero evaluate RUN --fixed-point STACK` tells what they cost a trained network. --set also takes
+    fraction_bits=18 and truncation=floor, nearest or shares.
+    """
+    with one_line_errors(ValueError, OSError):
+        from aero.fixed_point import Approximations, function_errors
+        from aero.mpc.tables import table_csv, table_lines
+
+        found = function_errors(Approximations.of_stack(stack, **settings(set_)))
+        rows = [error.to_dict() for error in found]
+        cells = [
+            {
+                "function": error.name,
+                "largest error": f"{error.largest:.1e}",
+                "relative, beyond 1/64": f"{error.largest_relative:.1e}",
+                "on": error.points,
+            }
+            for error in found
+        ]
+        put(
+            lambda: "\n".join(table_lines(cells)),
+            lambda: {"stack": stack, "errors": rows},
+            lambda: table_csv(rows),
+            as_json=as_json,
+            as_csv=as_csv,
+        )
+
+
 def _size(text: str) -> tuple[int, int | None]:
     length, _, vocab = text.partition(":")
     try:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from aero._core import Arithmetic
 from aero.fixed_point.approximations import Approximations
+from aero.fixed_point.errors import FunctionError, function_errors
 from aero.fixed_point.functions import (
     decode,
     encode,
@@ -43,9 +44,11 @@ from aero.fixed_point.functions import (
 __all__ = [
     "Approximations",
     "Arithmetic",
+    "FunctionError",
     "decode",
     "encode",
     "exponential",
+    "function_errors",
     "gelu",
     "hyperbolic_tangent",
     "layer_norm",

@@ -183,3 +183,29 @@ def test_described_stacks_compute_with_their_fields(tmp_path):
 def test_errors_say_what_was_expected(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_errors_of_functions_are_those_the_docstrings_name():
+    found = {error.name: error for error in fp.function_errors()}
+    assert found["softmax"].largest == pytest.approx(0.0065, abs=5e-4)
+    # exp by t squarings is off by -x^2 / 2^(t + 1); exp(x) passes 1/64 at x = -4.16.
+    assert found["exp, 8 squarings"].largest_relative == pytest.approx(4.16**2 / 512, rel=0.1)
+    assert found["product"].largest <= ULP
+    assert found["1 / x"].largest_relative < 6e-5 + 64 * ULP
+    assert found["1 / sqrt(x)"].largest_relative < 1e-3
+    assert found["tanh"].largest < 0.005
+    for kind, bound in (("tanh", 0.011), ("segment", 0.009), ("piecewise", 0.0185)):
+        errors = fp.function_errors(fp.Approximations(gelu=kind))
+        largest = next(error.largest for error in errors if error.name == f"GELU, {kind}")
+        assert 0.9 * bound < largest < bound
+
+
+def test_errors_follow_the_arithmetic():
+    plain = fp.function_errors()
+    changed = fp.function_errors(fp.Approximations(exp_squarings=5, truncation="nearest"))
+    assert all(a.largest != b.largest for a, b in zip(plain, changed, strict=True))
+    assert {e.name for e in changed} - {e.name for e in plain} == {"exp, 5 squarings"}
+    # More fraction bits leave the approximations, which are the larger part.
+    fine = {e.name: e for e in fp.function_errors(fp.Approximations(fraction_bits=24))}
+    assert fine["product"].largest <= 2.0**-24
+    assert fine["tanh"].largest == pytest.approx(0.00486, abs=1e-4)
