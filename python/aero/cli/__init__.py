@@ -1,4 +1,4 @@
-"""The command line: `aero train | prune | evaluate | analyze | report | export | info | cost`.
+"""The command line: `aero train`, `prune`, `convert`, `evaluate`, `export`, `cost` and the others.
 
 Each command imports what it needs when it runs: help and `aero cost` start without torch. Bad input
 ends with one line on standard error and exit code 2, an interrupt with 130; anything else is a
@@ -15,6 +15,7 @@ from typing import Annotated
 
 import typer
 
+from aero.cli.conversion import convert
 from aero.cli.cost import cost
 from aero.cli.errors import note, one_line_errors
 from aero.cli.exporting import export
@@ -32,6 +33,7 @@ app = typer.Typer(
 app.add_typer(cost, name="cost", rich_help_panel=None)
 app.add_typer(prune, name="prune")
 app.command()(export)
+app.command()(convert)
 
 
 @app.callback()

@@ -9,6 +9,7 @@ from aero.architecture import ArchitectureSpec
 from aero.conversion.steps import Step, take_steps
 from aero.conversion.weights import Weights, feed_forward_output, readers, with_spec
 from aero.models import AeroConfig, AeroForCausalLM
+from aero.models.foreign_networks import carry_over
 from aero.nn import FoldableNorm
 
 _EPS = FoldableNorm(1).eps
@@ -50,7 +51,8 @@ def fold_norm(model: AeroForCausalLM) -> AeroForCausalLM:
         >>> torch.allclose(folded(tokens).logits, model(tokens).logits, atol=1e-5)
         True
     """
-    return take_steps(model, [folding_step(model.config)])
+    network = carry_over(model)
+    return take_steps(network, [folding_step(network.config)])
 
 
 def folding_step(config: AeroConfig) -> Step:

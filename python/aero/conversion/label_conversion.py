@@ -26,7 +26,7 @@ from aero.conversion.folding import folding_step
 from aero.conversion.layer_norms import layer_norm_steps
 from aero.conversion.plan import ConversionPlan
 from aero.conversion.replacement import replace_in_place
-from aero.conversion.steps import Step, check_not_annealing, take_steps
+from aero.conversion.steps import Step, take_steps
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.models.foreign_networks import carry_over, read_network
 
@@ -109,7 +109,8 @@ def convert(
         ['replace_activation']
     """
     if dry_run:
-        config = model.config if isinstance(model, AeroForCausalLM) else read_network(model)[0]
+        is_ours = isinstance(model, AeroForCausalLM)
+        config = carry_over(model).config if is_ours else read_network(model)[0]
         steps = plan_steps(config, label, **options)
         return ConversionPlan(type(model).__name__, config, tuple(steps))
     if inplace and not isinstance(model, AeroForCausalLM):
@@ -128,7 +129,6 @@ def convert(
 
 def plan_steps(config: AeroConfig, label: str, **options: Any) -> list[Step]:
     """The steps from a network to a label; arguments as of `convert`."""
-    check_not_annealing(config)
     target = _target(config.spec, label, options)
     config = _with_training_fields(config, options)
     if config.spec.temperature == "none" and "temperature_init" not in options:

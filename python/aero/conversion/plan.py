@@ -76,7 +76,7 @@ class ConversionPlan:
         """The plan as a table."""
         spec = self.before.spec
         title = (
-            f"{self.source} (L {spec.num_layers}, d {spec.width}, H {spec.num_heads}, "
+            f"{self.source} {spec.label} (L {spec.num_layers}, d {spec.width}, H {spec.num_heads}, "
             f"T {spec.context_length}) to {self.after.spec.label}"
         )
         rows = [("step", "", "parameters", "GFLOPs", "GB in private", "nonlinear operations")]

@@ -37,14 +37,6 @@ class Step:
         return f"{self.name} ({'exact' if self.is_exact else 'inexact'}): {self.effect}"
 
 
-def check_not_annealing(config: AeroConfig) -> None:
-    """Refuses a network whose parts are between two kinds."""
-    if config.annealed_from is not None:
-        raise ValueError(
-            "convert: the network is in the middle of an annealing; call finish_annealing first"
-        )
-
-
 @torch.no_grad()
 def take_steps(
     model: AeroForCausalLM, steps: Sequence[Step], *, config: AeroConfig | None = None
@@ -56,7 +48,6 @@ def take_steps(
         steps: each planned from the configuration that the one before leaves.
         config: of the result where there is no step; default: that of `model`.
     """
-    check_not_annealing(model.config)
     weights = take_apart(model)
     for step in steps:
         step.change(weights)

@@ -206,5 +206,7 @@ def test_a_network_in_the_middle_of_an_annealing_is_refused(step):
         "prune_ffn": lambda: aero.prune_ffn(model, deepest=1),
         "absorb_ffn": lambda: aero.absorb_ffn(model),
     }
-    with pytest.raises(ValueError, match="middle of an annealing; call finish_annealing first"):
+    with pytest.raises(
+        ValueError, match=r"being annealed into SM\+FN\+ScFuFFN; .* call finish_annealing"
+    ):
         steps[step]()

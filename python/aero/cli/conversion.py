@@ -1,0 +1,71 @@
+"""`aero convert`: a trained network of GPT-2, Pythia or ours as the network of a label."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from aero.cli.errors import note, one_line_errors
+
+
+def convert(
+    source: Annotated[
+        str,
+        typer.Argument(help="Run folder, folder of a saved AERO, GPT-2 or Pythia, or hub name."),
+    ],
+    label: Annotated[str, typer.Option(help="Network to make, such as 'SM+ScFuFFN_i6'.")],
+    output: Annotated[Path | None, typer.Option(help="Folder for the new network.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would change and write nothing.")
+    ] = False,
+    context_length: Annotated[
+        int | None, typer.Option(help="T, shorter than the network's own.")
+    ] = None,
+    untie: Annotated[bool, typer.Option("--untie", help="Give the head its own matrix.")] = False,
+    absorb_ffn: Annotated[
+        bool, typer.Option("--absorb-ffn", help="Then multiply fused FFNs into attention and head.")
+    ] = False,
+    max_condition: Annotated[
+        float, typer.Option(help="Largest condition number that --absorb-ffn accepts.")
+    ] = 100.0,
+) -> None:
+    """Converts a network to a label and says step by step what changes, exactly or not."""
+    with one_line_errors(ValueError, OSError):
+        if output is None and not dry_run:
+            raise ValueError("convert: give --output FOLDER, or --dry-run to see what would change")
+        import aero.conversion
+        from aero.models import AeroForCausalLM
+        from aero.train.run_folder import RunFolder
+
+        run = RunFolder(source)
+        path = str(run.model) if run.exists() else source
+        options: dict[str, Any] = {"context_length": context_length}
+        if untie:
+            options["tied_embeddings"] = False
+        model = AeroForCausalLM.from_pretrained(path)
+        typer.echo(str(aero.conversion.convert(model, label, dry_run=True, **options)))
+        if dry_run and not absorb_ffn:
+            return
+        converted = aero.conversion.convert(model, label, **options)
+        if absorb_ffn:
+            absorption = aero.conversion.absorb_ffn(converted, max_condition=max_condition)
+            converted = absorption.model
+            typer.echo(f"\n{absorption}")
+        if output is not None and not dry_run:
+            _save(converted, path, output)
+
+
+def _save(model: Any, path: str, output: Path) -> None:
+    """Writes the network and, where the source has one, its tokenizer."""
+    from transformers import AutoTokenizer
+
+    model.save_pretrained(output)
+    note(f"wrote {output}")
+    # Without its files transformers makes up an empty tokenizer for GPT-2.
+    if Path(path).is_dir() and not list(Path(path).glob("tokenizer*")):
+        note(f"{path} has no tokenizer to copy")
+        return
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    tokenizer.save_pretrained(output)
