@@ -55,6 +55,8 @@ std::vector<std::string> unchecked_operations(const spec::ArchitectureSpec& spec
        "QK, softmax, PV: skipping masked scores is derived, not measured");
   note(stack.cheapest_layouts,
        "products: blocks and padding chosen by bytes are derived; SPU chooses by rules of its own");
+  note(stack.share_ciphertexts && stack.batch_heads,
+       "QK, PV: heads that share ciphertexts are derived from SPU's own layout; no stack does it");
   note(stack.fill_ciphertexts,
        "products: cutting vectors at whole ciphertexts is derived from the parts of SPU's own "
        "protocols; no stack does it");

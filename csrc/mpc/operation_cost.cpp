@@ -17,10 +17,42 @@ std::int64_t result_elements(const MatmulShape& shape) {
   return element_count({shape.rows, shape.columns}, "matrix product");
 }
 
-// One head's product of a T x T triangle in strips of `height` rows, the last one shorter, each
-// over the columns that its last row sees, all strips at once. Results above the diagonal are not
-// truncated.
-Cost strips_of_triangle(const Stack& stack, const HeadProduct& product, std::int64_t height) {
+// The same for every head: at once, or one head after the other as in stock SPU.
+Cost for_each_head(const Stack& stack, const Cost& one, std::int64_t heads) {
+  const auto count = static_cast<double>(heads);
+  return stack.batch_heads ? parallel(one, count) : sequential(one, count);
+}
+
+Cost at_once(const Cost& first, const Cost& second) {
+  return with_flights(first + second, std::max(first.flights, second.flights));
+}
+
+// The products of all heads, without their truncation. A head's ciphertexts are whole ones; one
+// query row of 64 words, as in generation, fills 1/128 of its own. But the products of g heads are
+// one product: their left factors side by side, 1 x g k, times the block-diagonal matrix of their
+// right factors, g k x g n, which each party builds of its shares alone. Same protocol, same
+// values; as few ciphertexts as one product of that size, for g times the ciphertext x plaintext
+// products, as most words are zeros. More rows fill their ciphertexts and would pay that for
+// little. `heads` may include sequences side by side.
+Cost heads_matmul(const Stack& stack, const MatmulShape& shape, std::int64_t heads) {
+  Cost best = for_each_head(stack, matmul(stack, shape, RightFactor::kShared), heads);
+  if (!stack.share_ciphertexts || !stack.batch_heads || shape.rows > 1) return best;
+  for (std::int64_t group = 1; group < heads;) {
+    group *= 2;
+    const auto of = [&](std::int64_t size) {
+      const MatmulShape all = {1, size * shape.inner, size * shape.columns};
+      return size == 0 ? Cost{} : matmul(stack, all, RightFactor::kShared);
+    };
+    const Cost groups = parallel(of(group), static_cast<double>(heads / group));
+    const Cost cost = heads < group ? of(heads) : at_once(groups, of(heads % group));
+    if (cost.comm_bytes() < best.comm_bytes()) best = cost;
+  }
+  return best;
+}
+
+// T x T triangles in strips of `height` rows, the last one shorter, each over the columns that its
+// last row sees, all strips at once.
+Cost strips_of_triangles(const Stack& stack, const HeadProduct& product, std::int64_t height) {
   const auto [rows, inner, columns] = product.shape;
   Cost cost;
   for (std::int64_t above = 0; above < rows; above += height) {
@@ -28,43 +60,45 @@ Cost strips_of_triangle(const Stack& stack, const HeadProduct& product, std::int
     const MatmulShape shape = product.triangle == Triangle::kResult
                                   ? MatmulShape{seen - above, inner, seen}
                                   : MatmulShape{seen - above, seen, columns};
-    const Cost one = matmul(stack, shape, RightFactor::kShared);
-    cost = with_flights(cost + one, std::max(cost.flights, one.flights));
+    cost = at_once(cost, heads_matmul(stack, shape, product.heads));
   }
-  const std::int64_t live = product.triangle == Triangle::kResult ? rows * (rows + 1) / 2
-                                                                  : result_elements(product.shape);
-  return cost + truncation(live);
+  return cost;
 }
 
-// One head's strips cost whole ciphertexts each, so few of them, or the full square, can be
-// cheapest. Of one height more rows never cost less, hence heights that do not depend on the number
-// of rows: powers of two, of which eight strips at most are looked at.
-Cost head_cost(const Stack& stack, const HeadProduct& product) {
-  Cost best = matmul(stack, product.shape, RightFactor::kShared) +
-              truncation(result_elements(product.shape));
-  if (product.triangle == Triangle::kNone) return best;
-  constexpr std::int64_t kMaxStrips = 8;
+// Strips cost whole ciphertexts each, so few of them, or the full square, can be cheapest. Of one
+// height more rows never cost less, hence heights that do not depend on the number of rows: powers
+// of two, of which eight strips at most are looked at. Results above the diagonal are not
+// truncated.
+Cost triangles_cost(const Stack& stack, const HeadProduct& product) {
   const std::int64_t rows = product.shape.rows;
+  const std::int64_t elements = result_elements(product.shape);
+  const std::int64_t live =
+      product.triangle == Triangle::kResult ? rows * (rows + 1) / 2 : elements;
+  Cost best = heads_matmul(stack, product.shape, product.heads) +
+              for_each_head(stack, truncation(elements), product.heads);
+  constexpr std::int64_t kMaxStrips = 8;
   const auto lowest = static_cast<std::uint64_t>((rows + kMaxStrips - 1) / kMaxStrips);
   for (auto height = static_cast<std::int64_t>(std::bit_ceil(lowest)); height < rows; height *= 2) {
-    const Cost cost = strips_of_triangle(stack, product, height);
+    const Cost cost = strips_of_triangles(stack, product, height) +
+                      for_each_head(stack, truncation(live), product.heads);
     if (cost.comm_bytes() < best.comm_bytes()) best = cost;
   }
   return best;
 }
 
-// Stock SPU loops over the heads.
 Cost heads_cost(const Stack& stack, const HeadProduct& product) {
-  const Cost one = head_cost(stack, product);
-  const auto heads = static_cast<double>(product.heads);
-  const Cost all = stack.batch_heads ? parallel(one, heads) : sequential(one, heads);
+  if (product.triangle == Triangle::kNone)
+    return heads_matmul(stack, product.shape, product.heads) +
+           for_each_head(stack, truncation(result_elements(product.shape)), product.heads);
+  const Cost all = triangles_cost(stack, product);
   if (!stack.pack_triangle || product.triangle != Triangle::kResult) return all;
   const std::int64_t rows = product.shape.rows;
   const std::int64_t live = rows * (rows + 1) / 2;
-  const Cost packed =
-      stack.batch_heads ? packed_triangles(product.shape, product.heads) +
-                              truncation(element_count({product.heads, live}, "scores"))
-                        : sequential(packed_triangles(product.shape, 1) + truncation(live), heads);
+  const Cost packed = stack.batch_heads
+                          ? packed_triangles(product.shape, product.heads) +
+                                truncation(element_count({product.heads, live}, "scores"))
+                          : sequential(packed_triangles(product.shape, 1) + truncation(live),
+                                       static_cast<double>(product.heads));
   return packed.comm_bytes() < all.comm_bytes() ? packed : all;
 }
 

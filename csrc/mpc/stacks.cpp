@@ -51,6 +51,7 @@ constexpr std::array kFields{
     Field{"static_max", &Stack::static_max},
     Field{"secret_temperature", &Stack::secret_temperature},
     Field{"cheapest_layouts", &Stack::cheapest_layouts},
+    Field{"share_ciphertexts", &Stack::share_ciphertexts},
     Field{"fill_ciphertexts", &Stack::fill_ciphertexts},
     Field{"pack_triangle", &Stack::pack_triangle},
     Field{"fold_score_scale", &Stack::fold_score_scale},

@@ -48,6 +48,7 @@ struct Stack {
   bool static_max = false;                 // a static bound replaces the maximum of each row
   bool secret_temperature = false;         // t in R^{H x T} is multiplied in secret, else public
   bool cheapest_layouts = false;           // blocks and padding by bytes, not by SPU's rules
+  bool share_ciphertexts = false;          // one query row: heads share them; with batch_heads
   bool fill_ciphertexts = false;      // vectors are cut at whole ciphertexts, the rest is a triple
   bool pack_triangle = false;         // responses of Q K^T hold live scores only; with causal_skip
   bool fold_score_scale = false;      // 1/sqrt(d_k) is multiplied into W_Q before inference

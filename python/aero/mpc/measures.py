@@ -169,6 +169,15 @@ _OPTIONS = (
         listed=False,
     ),
     Option(
+        "share_ciphertexts",
+        {"batch_heads": True, "share_ciphertexts": True},
+        "one query row per head: the products of all heads as one, with a block-diagonal factor",
+        "none; up to as many times the ciphertext products as there are heads, for fewer bytes",
+        "no",
+        "nobody",
+        listed=False,
+    ),
+    Option(
         "fill_ciphertexts",
         {"fill_ciphertexts": True},
         "vectors cut at whole ciphertexts, what is left over as cached triples",
@@ -213,6 +222,6 @@ def options() -> tuple[Option, ...]:
     Example:
         >>> from aero import mpc
         >>> [option.name for option in mpc.options() if option.implemented == "nobody"]
-        ['static_max', 'fill_ciphertexts', 'pack_triangle']
+        ['static_max', 'share_ciphertexts', 'fill_ciphertexts', 'pack_triangle']
     """
     return _OPTIONS

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "csrc/mpc/operation_cost.h"
+#include "csrc/mpc/protocols/matmul_plan.h"
 #include "csrc/spec/presets.h"
 
 namespace aero::mpc {
@@ -61,6 +62,57 @@ TEST(CostReport, CausalSkipIsNeverDearer) {
       EXPECT_LE(operation_cost(skip, HeadProduct{3, shape, triangle}).comm_bytes(),
                 operation_cost(skip, HeadProduct{3, shape, Triangle::kNone}).comm_bytes());
     }
+}
+
+// One query row of twelve heads over 128 keys of 64 words: 768 words fit into one polynomial, whose
+// products with plaintexts of 8 keys hold 8 scores, 1,024 coefficients apart; 1,536 scores need 192
+// of them, which one response holds. Alone, every head sends one ciphertext each way.
+TEST(SharedCiphertexts, HoldTheQueriesOfAllHeads) {
+  const HeadProduct scores{12, {1, 64, 128}, Triangle::kNone};
+  const Stack alone{.batch_heads = true, .cheapest_layouts = true};
+  Stack shared = alone;
+  shared.share_ciphertexts = true;
+  const Cost truncated = operation_cost(alone, Truncation{12 * 128});
+  const auto products = [&](const Stack& stack) {
+    return operation_cost(stack, scores).comm_bytes() - truncated.comm_bytes();
+  };
+  EXPECT_NEAR(products(alone), 12 * 2 * (kUpBytes + kDownBytes), 1e-6);
+  EXPECT_NEAR(products(shared), 2 * (kUpBytes + kDownBytes), 1e-6);
+  EXPECT_EQ(operation_cost(shared, scores).ct_pt_products, 2 * 192);
+  EXPECT_EQ(operation_cost(shared, scores).flights, operation_cost(alone, scores).flights);
+}
+
+TEST(SharedCiphertexts, AreNeverDearerAndNeedHeadsAtOnce) {
+  for (const std::int64_t heads : {1, 2, 3, 7, 12, 25})
+    for (const std::int64_t length : {1, 5, 64, 129, 1024})
+      for (const MatmulShape& shape : {MatmulShape{1, 64, length}, MatmulShape{length, 16, length}})
+        for (const Triangle triangle : {Triangle::kNone, Triangle::kResult}) {
+          if (triangle == Triangle::kResult && shape.rows != length) continue;
+          const HeadProduct product{heads, shape, triangle};
+          for (const bool at_once : {false, true}) {
+            const Stack alone{.batch_heads = at_once, .causal_skip = true};
+            Stack shared = alone;
+            shared.share_ciphertexts = true;
+            const Cost cost = operation_cost(shared, product);
+            EXPECT_LE(cost.comm_bytes(), operation_cost(alone, product).comm_bytes());
+            if (!at_once) {
+              EXPECT_EQ(cost, operation_cost(alone, product));
+            }
+          }
+        }
+}
+
+TEST(SharedCiphertexts, NeverFallWithMoreHeads) {
+  const Stack shared{.batch_heads = true, .cheapest_layouts = true, .share_ciphertexts = true};
+  for (const std::int64_t keys : {1, 100, 1000}) {
+    double fewer = 0;
+    for (std::int64_t heads = 1; heads <= 70; ++heads) {
+      const HeadProduct product{heads, {1, 64, keys}, Triangle::kNone};
+      const double bytes = operation_cost(shared, product).comm_bytes();
+      EXPECT_GE(bytes, fewer) << heads << " heads, " << keys << " keys";
+      fewer = bytes;
+    }
+  }
 }
 
 TEST(CostReport, UncheckedNamesWhatTheNetworkHas) {

@@ -33,6 +33,7 @@ def networks(draw: st.DrawFn) -> dict[str, Any]:
         "hidden_width": draw(st.integers(1, 300)),
         "vocab_size": draw(st.integers(1, 5000)),
         "fill_ciphertexts": draw(st.booleans()),
+        "share_ciphertexts": draw(st.booleans()),
         "pack_triangle": draw(st.booleans()),
         "fold_score_scale": draw(st.booleans()),
     }
@@ -167,7 +168,7 @@ def test_products_of_shares_do_fall_at_spus_threshold() -> None:
 @given(networks(), st.integers(1, 300))
 def test_the_layouts_of_this_project_are_never_dearer(network: dict[str, Any], length: int) -> None:
     # Below 256 MiB per factor, above which SPU cuts matrix products into tiles.
-    layouts = ["cheapest_layouts", "fill_ciphertexts", "pack_triangle"]
+    layouts = ["cheapest_layouts", "share_ciphertexts", "fill_ciphertexts", "pack_triangle"]
     with_them = {**network, **dict.fromkeys(layouts, True)}
     without = {**network, **dict.fromkeys(layouts, False)}
     cheaper = mpc.simulate(**with_them, context_length=length).comm_bytes
