@@ -42,6 +42,7 @@ def options(
     stack: StackName = "spu-2024",
     set_: Settings = None,
     as_json: AsJson = False,
+    as_csv: AsCsv = False,
 ) -> None:
     """What each measure beyond the paper saves.
 
@@ -54,7 +55,7 @@ def options(
         sizes = [_size(text) for text in size or ("128", "256", "512:16384")]
         keywords: dict[str, Any] = {"model": model, "stack": stack, **settings(set_)}
         table = mpc.option_table(label, sizes=sizes, **keywords)
-        put(table.to_text, table.to_dict, str, as_json=as_json, as_csv=False)
+        put(table.to_text, table.to_dict, table.to_csv, as_json=as_json, as_csv=as_csv)
 
 
 def generate(

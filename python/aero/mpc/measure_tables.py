@@ -9,6 +9,7 @@ from typing import Any
 from aero.mpc.cost_report import FieldValue
 from aero.mpc.measures import Option, options
 from aero.mpc.simulation import option_set_names, simulate, stack_fields
+from aero.mpc.tables import table_csv
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,26 @@ class OptionTable:
                 for one in self.sets
             ],
         }
+
+    def to_csv(self) -> str:
+        """A line per table, measure and size under one header; savings as fractions."""
+        rows = []
+        for name, table in (("cumulative", self.cumulative), ("alone", self.alone)):
+            for row in table:
+                savings = self.savings(row)
+                for index, (length, vocab) in enumerate(self.sizes):
+                    rows.append(
+                        {
+                            "table": name,
+                            "option": row.option.name if row.option else None,
+                            "context_length": length,
+                            "vocab_size": vocab,
+                            "comm_bytes": row.comm_bytes[index],
+                            "flights": row.flights[index],
+                            "saving": savings[index],
+                        }
+                    )
+        return table_csv(rows)
 
     def to_text(self) -> str:
         """The tables for the terminal, then what each measure assumes."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import itertools
 import json
 
@@ -164,3 +166,14 @@ def test_the_text_tells_flights_of_each_measure_alone() -> None:
     # 12 layers loop over 12 heads, two products of 4 flights each: 11 times 96 flights too many.
     assert line.split() == ["batch_heads", *["+0.0;", "-1,056"] * 3]
     assert "-0.0;" not in alone
+
+
+def test_csv_has_a_line_per_table_measure_and_size() -> None:
+    lines = list(csv.DictReader(io.StringIO(TABLE.to_csv())))
+    measures = len(mpc.options())
+    assert len(lines) == 3 * (1 + 2 * measures)
+    assert float(lines[0]["comm_bytes"]) == TABLE.cumulative[0].comm_bytes[0]
+    last = [line for line in lines if line["table"] == "alone"][-1]
+    assert last["option"] == mpc.options()[-1].name
+    assert (last["context_length"], last["vocab_size"]) == ("512", "16384")
+    assert float(last["saving"]) == TABLE.savings(TABLE.alone[-1])[-1]
