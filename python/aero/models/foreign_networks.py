@@ -391,7 +391,12 @@ def _read_head(model: Any, weights: Weights, head: Any, embedding: nn.Embedding)
 
 
 def _check_nothing_left(model: nn.Module, read: set[int]) -> None:
-    left = [name for name, parameter in model.named_parameters() if id(parameter) not in read]
+    left = [
+        name
+        for name, parameter in model.named_parameters()
+        # Thresholds of `with_entropy_penalty` are part of a training, not of the network.
+        if id(parameter) not in read and not name.startswith("entropy_penalty.")
+    ]
     if left:
         raise unsupported(
             model,

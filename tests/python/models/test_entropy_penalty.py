@@ -160,6 +160,14 @@ def test_a_checkpoint_resumes_with_its_thresholds(tmp_path):
         torch.testing.assert_close(resumed.state_dict()[path], value, msg=path)
 
 
+def test_a_model_with_the_penalty_converts_as_one_without():
+    tokens = rows(2)
+    model = penalized().eval()
+    with torch.no_grad():
+        logits = aero.convert(model, "SM+LN+G")(tokens).logits
+        torch.testing.assert_close(logits, model(tokens).logits, atol=1e-4, rtol=1e-4)
+
+
 def test_copies_and_gradient_checkpointing_keep_the_penalty():
     tokens = rows(2)
     model = penalized()
