@@ -14,7 +14,7 @@ import torch
 import torch.distributed.checkpoint as distributed_checkpoint
 from transformers import Trainer
 
-from aero.train import AeroTrainer
+from aero.train import AeroTrainer, plan_runs
 from aero.train.run_folder import RunFolder
 from aero.train.runs import train_runs
 
@@ -31,6 +31,8 @@ from .two_processes import (
 )
 
 ALL_ROWS = slice(0, ROWS)
+# Without batch statistics, which two processes would each have of their own half.
+SOURCE, RETRAINED = "SM+LN+G", "SM+LN+R"
 
 
 def stopped_at(folder: RunFolder, step: int, target: Path) -> RunFolder:
@@ -52,6 +54,9 @@ def launched(tmp_path_factory, whole_runs, corpus, cache_dir):
     commands = [
         command_line(corpus, cache_dir, folder / name, EREG) for name in ("trained", "resumed")
     ]
+    source = str(whole_runs(SOURCE).path)
+    retrained = command_line(corpus, cache_dir, folder / "retrained", RETRAINED)
+    commands.append([*retrained, "--from", source, "--distill-from", source])
     (folder / "commands.json").write_text(json.dumps(commands))
     single = network(EREG, "position_sum").state_dict()
     distributed_checkpoint.save(single, checkpoint_id=folder / "single", no_dist=True)
@@ -133,6 +138,19 @@ def test_a_sharded_checkpoint_loads_into_one_process_and_back(launched):
     for rank in range(2):
         reloaded = torch.load(launched / f"reloaded-{rank}.pt")
         assert all(torch.equal(reloaded[name], before[name]) for name in before)
+
+
+def test_two_processes_anneal_and_distil_as_one(
+    launched, whole_runs, tiny_recipe, cache_dir, tmp_path
+):
+    source = whole_runs(SOURCE).path
+    (run,) = plan_runs(
+        tiny_recipe, [RETRAINED], [0], output=tmp_path, start_from=source, distill_from=source
+    )
+    train_runs([run], cache_dir=cache_dir, say=lambda text: None)
+    folder = RunFolder(launched / "retrained" / run.folder.path.name)
+    assert folder.info()["from"] == run.folder.info()["from"]
+    assert_same_losses(metrics(folder), metrics(run.folder))
 
 
 def assert_same_losses(records: list[dict], expected: list[dict]) -> None:
