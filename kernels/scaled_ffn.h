@@ -16,12 +16,15 @@ namespace aero::kernels {
 
 /// y = beta * x + linear / alpha, elementwise.
 struct ScaledFfnEpilogueParams {
-  DataType data_type = DataType::kFloat32;
+  DataType data_type = DataType::kFloat32;  ///< of `linear`
+  /// Of x and y: data_type, or kFloat32 for a stream that stays exact beside half products.
+  DataType stream_type = DataType::kFloat32;
   int64_t elements = 0;
-  const void* x = nullptr;      ///< [elements], data_type
-  void* y = nullptr;            ///< [elements], data_type; holds `linear` before and y after
-  const void* alpha = nullptr;  ///< one float (double for kFloat64)
-  const void* beta = nullptr;   ///< one float (double for kFloat64)
+  const void* x = nullptr;       ///< [elements], stream_type
+  const void* linear = nullptr;  ///< [elements], data_type
+  void* y = nullptr;             ///< [elements], stream_type; `linear` itself if the types agree
+  const void* alpha = nullptr;   ///< one float (double for kFloat64)
+  const void* beta = nullptr;    ///< one float (double for kFloat64)
 };
 
 /// Letters: M rows, C width. Gradients of the parameters from G and dy.

@@ -23,9 +23,12 @@ void check(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tens
   const ScalarType type = x.scalar_type();
   const ScalarType scale_type = statistics_type(data_type_of(kOp, "x", x));
   require_shape(kOp, "weight", weight, {width, width}, "[C, C]");
-  require_dtype(kOp, "weight", weight, type, " like x");
+  // Beside half weights a float32 stream stays what it is: only its product is computed in half.
+  const bool is_half =
+      weight.scalar_type() == ScalarType::BFloat16 || weight.scalar_type() == ScalarType::Half;
+  if (type != ScalarType::Float || !is_half) require_dtype(kOp, "weight", weight, type, " like x");
   require_shape(kOp, "bias", bias, {width}, "[C]");
-  require_dtype(kOp, "bias", bias, type, " like x");
+  require_dtype(kOp, "bias", bias, weight.scalar_type(), " like weight");
   for (const auto& [name, scale] : {std::pair{"alpha", alpha}, std::pair{"beta", beta}}) {
     require_scalar(kOp, name, scale);
     require_dtype(kOp, name, scale, scale_type, "");
@@ -40,16 +43,28 @@ Tensor as_rows(const Tensor& x) {
                                 std::vector<int64_t>{width ? x.numel() / width : 0, width});
 }
 
-/// beta * x + linear / alpha in the memory of `linear`.
-void add_residual(const Tensor& x, const Tensor& linear, const Tensor& alpha, const Tensor& beta) {
+/// `rows` in the type of the weight, in which products are computed.
+Tensor as_operand(const Tensor& rows, const Tensor& weight) {
+  return rows.scalar_type() == weight.scalar_type() ? rows
+                                                    : torch::stable::to(rows, weight.scalar_type());
+}
+
+/// beta * x + linear / alpha, in the memory of `linear` where the types allow.
+Tensor add_residual(const Tensor& x, const Tensor& linear, const Tensor& alpha,
+                    const Tensor& beta) {
+  const Tensor y =
+      x.scalar_type() == linear.scalar_type() ? linear : empty(x, shape_of(x), x.scalar_type());
   kernels::ScaledFfnEpilogueParams params;
-  params.data_type = data_type_of(kOp, "x", x);
+  params.data_type = data_type_of(kOp, "weight", linear);
+  params.stream_type = data_type_of(kOp, "x", x);
   params.elements = x.numel();
   params.x = x.const_data_ptr();
-  params.y = linear.mutable_data_ptr();
+  params.linear = linear.const_data_ptr();
+  params.y = y.mutable_data_ptr();
   params.alpha = alpha.const_data_ptr();
   params.beta = beta.const_data_ptr();
   run_parallel(params, x);
+  return y;
 }
 
 }  // namespace
@@ -58,9 +73,9 @@ Tensor scaled_ffn(const Tensor& x, const Tensor& weight, const Tensor& bias, con
                   const Tensor& beta) {
   check(x, weight, bias, alpha, beta);
   const Tensor rows = as_rows(x);
-  const Tensor y = matrix_product(rows, torch::stable::transpose(weight, 0, 1), bias);
-  add_residual(rows, y, alpha, beta);
-  return torch::stable::reshape(y, shape_of(x));
+  const Tensor linear =
+      matrix_product(as_operand(rows, weight), torch::stable::transpose(weight, 0, 1), bias);
+  return torch::stable::reshape(add_residual(rows, linear, alpha, beta), shape_of(x));
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> scaled_ffn_backward(
@@ -69,21 +84,20 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> scaled_ffn_backward(
   check(x, weight, bias, alpha, beta);
   require_shape(kOp, "dy", dy, shape_of(x), "[..., C]");
   require_dtype(kOp, "dy", dy, x.scalar_type(), " like x");
-  const Tensor dy_rows = as_rows(dy);
+  const Tensor dstream = as_rows(dy);
+  const Tensor dy_rows = as_operand(dstream, weight);
 
   Tensor dx = empty(x, {0}, x.scalar_type());
-  if (needs_x) {
-    dx = matrix_product(dy_rows, weight);
-    add_residual(dy_rows, dx, alpha, beta);
-    dx = torch::stable::reshape(dx, shape_of(x));
-  }
+  if (needs_x)
+    dx = torch::stable::reshape(add_residual(dstream, matrix_product(dy_rows, weight), alpha, beta),
+                                shape_of(x));
   if (!needs_parameters) {
     const auto none = [&](const Tensor& like) { return empty(like, {0}, like.scalar_type()); };
     return {dx, none(weight), none(bias), none(alpha), none(beta)};
   }
 
   // G = x^T dy, turned into dW where it lies.
-  const Tensor x_rows = as_rows(x);
+  const Tensor x_rows = as_operand(as_rows(x), weight);
   const Tensor dweight = matrix_product(torch::stable::transpose(x_rows, 0, 1),
                                         torch::stable::transpose(dy_rows, 0, 1));
   const Tensor dbias = empty(bias, shape_of(bias), bias.scalar_type());
@@ -93,7 +107,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> scaled_ffn_backward(
   const Tensor bias_row = torch::stable::contiguous(bias);
 
   kernels::ScaledFfnGradientParams params;
-  params.data_type = data_type_of(kOp, "x", x);
+  params.data_type = data_type_of(kOp, "weight", weight);
   params.rows = dy_rows.size(0);
   params.width = dy_rows.size(1);
   params.dy = dy_rows.const_data_ptr();

@@ -104,7 +104,8 @@ def scaled_ffn(x: Tensor, weight: Tensor, bias: Tensor, *, alpha: Tensor, beta: 
     """See `aero.ops.scaled_ffn`."""
     computed = statistics_dtype(x.dtype)
     with _without_autocast(x.device):
-        linear = x.to(computed) @ weight.to(computed) + bias.to(computed)
+        # Where the weight is narrower than the stream, its type is that of the product's operands.
+        linear = x.to(weight.dtype).to(computed) @ weight.to(computed) + bias.to(computed)
     return (beta.to(computed) * x.to(computed) + linear / alpha.to(computed)).to(x.dtype)
 
 

@@ -27,12 +27,14 @@ def scaled_ffn(
     beta come from the gradient of W, without another pass over the activations: with `G = x^T dy`
     `dbeta = trace(G)` and `dalpha = -(<G, W> + b . sum dy) / alpha^2`.
 
-    Under autocast x, weight and bias are cast to its dtype; alpha and beta stay float32.
+    Under autocast weight and bias are cast to its dtype. x, the residual stream, is not, nor are
+    alpha and beta: `x W` is computed in the weight's dtype, the rest in float32, and a float32
+    stream keeps its digits from layer to layer.
 
     Args:
         x: [..., C] in float32, bfloat16, float16 or float64.
-        weight: [C, C] = [in, out], dtype of x.
-        bias: [C], dtype of x.
+        weight: [C, C] = [in, out], dtype of x, or bfloat16 or float16 beside a float32 x.
+        bias: [C], dtype of weight.
         alpha: 0-D or [1], not zero.
         beta: 0-D or [1].
         backend: "native", or "reference" for plain PyTorch, which takes any device and can be
@@ -51,7 +53,7 @@ def scaled_ffn(
         >>> scaled_ffn(torch.ones(1, 2), torch.eye(2), torch.zeros(2), alpha=2 * one, beta=one)
         tensor([[1.5000, 1.5000]])
     """
-    x, weight, bias = cast_for_autocast(x, weight, bias)
+    weight, bias = cast_for_autocast(weight, bias)
     alpha, beta = (scale.to(statistics_dtype(x.dtype)) for scale in (alpha, beta))
     if not use_native("scaled_ffn", backend, x=x, weight=weight, bias=bias, alpha=alpha, beta=beta):
         return reference.scaled_ffn(x, weight, bias, alpha=alpha, beta=beta)

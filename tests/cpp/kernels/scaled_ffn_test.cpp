@@ -6,6 +6,7 @@
 #include <random>
 #include <vector>
 
+#include "kernels/cpu/dispatch.h"
 #include "tests/cpp/kernels/run_kernel.h"
 #include "tests/cpp/kernels/tensors.h"
 
@@ -42,7 +43,15 @@ struct Scalar {
   double value() const { return type == DataType::kFloat64 ? wide : static_cast<double>(single); }
 };
 
-TEST(ScaledFfn, EpilogueAddsTheScaledStreamForEverySizeAndType) {
+/// Every test runs once for each instruction set this machine has.
+class ScaledFfn : public ::testing::TestWithParam<std::string> {
+ protected:
+  ScopedIsa isa_{GetParam()};
+};
+INSTANTIATE_TEST_SUITE_P(Isa, ScaledFfn, ::testing::ValuesIn(cpu::available_isa_names()),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(ScaledFfn, EpilogueAddsTheScaledStreamForEverySizeAndType) {
   std::mt19937 generator(3);
   for (const DataType type : kDataTypes)
     for (const int64_t elements : {0, 1, 17, 4096, 4097, 10007}) {
@@ -55,15 +64,40 @@ TEST(ScaledFfn, EpilogueAddsTheScaledStreamForEverySizeAndType) {
       for (size_t i = 0; i < expected.size(); ++i)
         expected[i] = beta.value() * stream[i] + expected[i] / alpha.value();
       ScaledFfnEpilogueParams params;
-      params.data_type = type;
+      params.data_type = params.stream_type = type;
       params.elements = elements;
       params.x = x.data();
-      params.y = y.data();
+      params.linear = params.y = y.data();
       params.alpha = alpha.data();
       params.beta = beta.data();
       run_kernel(params, 3);
       EXPECT_LE(relative_error(y.values(), expected), tolerance(type))
           << name_of(type) << " " << elements;
+    }
+}
+
+TEST_P(ScaledFfn, EpilogueKeepsAFloatStreamBesideHalfProducts) {
+  std::mt19937 generator(7);
+  for (const DataType type : {DataType::kBFloat16, DataType::kFloat16})
+    for (const int64_t elements : {1, 15, 64, 4097}) {
+      Tensor x(DataType::kFloat32, 1, 1, 1, elements), linear(type, 1, 1, 1, elements), y(x);
+      x.fill_normal(generator);
+      linear.fill_normal(generator);
+      Scalar alpha(DataType::kFloat32, 1.7), beta(DataType::kFloat32, -0.6);
+      std::vector<double> expected = linear.values();
+      const std::vector<double> stream = x.values();
+      for (size_t i = 0; i < expected.size(); ++i)
+        expected[i] = beta.value() * stream[i] + expected[i] / alpha.value();
+      ScaledFfnEpilogueParams params;
+      params.data_type = type;
+      params.elements = elements;
+      params.x = x.data();
+      params.linear = linear.data();
+      params.y = y.data();
+      params.alpha = alpha.data();
+      params.beta = beta.data();
+      run_kernel(params, 3);
+      EXPECT_LE(relative_error(y.values(), expected), 1e-6) << name_of(type) << " " << elements;
     }
 }
 
@@ -126,7 +160,7 @@ void expect_gradients(DataType type, int64_t rows, int64_t width, int64_t thread
               scalar_tolerance * terms);
 }
 
-TEST(ScaledFfn, GradientsNeverTouchWhatLiesBesideTheirTensors) {
+TEST_P(ScaledFfn, GradientsNeverTouchWhatLiesBesideTheirTensors) {
   for (const Placement placement : {Placement::kBeforeForbidden, Placement::kAfterForbidden}) {
     const ScopedPlacement placed(placement);
     for (const DataType type : kDataTypes)
@@ -134,10 +168,10 @@ TEST(ScaledFfn, GradientsNeverTouchWhatLiesBesideTheirTensors) {
   }
 }
 
-TEST(ScaledFfn, GradientsAreTheirDefinitionForEverySizeAndType) {
+TEST_P(ScaledFfn, GradientsAreTheirDefinitionForEverySizeAndType) {
   for (const DataType type : kDataTypes) {
     for (const int64_t width : {1, 31, 32, 33, 67})
-      for (const int64_t rows : {0, 1, 63, 64, 130}) expect_gradients(type, rows, width, 1);
+      for (const int64_t rows : {0, 1, 63, 64, 130, 259}) expect_gradients(type, rows, width, 1);
     expect_gradients(type, 20, 37, 5);
     expect_gradients(type, 3, 0, 2);
   }

@@ -189,6 +189,15 @@ def test_autocast_trains_in_bfloat16_with_float32_statistics():
                 assert parameter.grad.isfinite().all(), name
 
 
+@pytest.mark.parametrize("label", [EREG, "SM+FN+ScFuFFN", "SM+LN+G", "SM+ScFFN"])
+def test_under_autocast_the_residual_stream_stays_float32(label):
+    tokens = torch.randint(256, (4, 32))
+    with torch.autocast("cpu", torch.bfloat16):
+        output = tiny(label).train()(tokens, output_hidden_states=True)
+    assert output.logits.dtype == torch.bfloat16
+    assert {hidden.dtype for hidden in output.hidden_states} == {torch.float32}
+
+
 @pytest.mark.parametrize("label", [EREG, "SM+FN+ScFuFFN", "SM+FN(scalar)+R", "SM+LN+G", "SM+ScFFN"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_whole_models_run_in_other_dtypes(label, dtype):

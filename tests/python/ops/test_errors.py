@@ -266,13 +266,13 @@ BAD: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (feed, {"bias": torch.zeros(4)}, "scaled_ffn: bias must be [C] = [5], got [4]"),
     (
         feed,
-        {"weight": torch.eye(5, dtype=torch.float16)},
-        "scaled_ffn: weight must be float32 like x, got float16",
+        {"weight": torch.eye(5, dtype=torch.float64)},
+        "scaled_ffn: weight must be float32 like x, got float64",
     ),
     (
         feed,
         {"bias": torch.zeros(5, dtype=torch.float64)},
-        "scaled_ffn: bias must be float32 like x, got float64",
+        "scaled_ffn: bias must be float32 like weight, got float64",
     ),
     (feed, {"alpha": torch.ones(2)}, "scaled_ffn: alpha must be a scalar or [1], got [2]"),
     (feed, {"beta": torch.ones(1, 1)}, "scaled_ffn: beta must be a scalar or [1], got [1, 1]"),

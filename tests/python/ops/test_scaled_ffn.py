@@ -95,3 +95,42 @@ def test_any_shape_agrees_with_the_reference(
         torch.testing.assert_close(
             result.double(), expected, rtol=tolerance[dtype], atol=tolerance[dtype]
         )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_a_float32_stream_keeps_its_digits_beside_half_weights(dtype: torch.dtype) -> None:
+    x, dy = draw(7, 33, 48).requires_grad_(), draw(33, 7, 48).view(7, 33, 48)
+    weight, bias = (0.1 * draw(48, 48)).to(dtype), draw(48).to(dtype)
+    alpha, beta = torch.tensor([1.5], requires_grad=True), torch.tensor([0.7], requires_grad=True)
+    leaves = [x, weight.requires_grad_(), bias.requires_grad_(), alpha, beta]
+    y = scaled_ffn(x, weight, bias, alpha=alpha, beta=beta)
+    gradients = torch.autograd.grad(y, leaves, dy)
+    assert y.dtype == gradients[0].dtype == torch.float32
+
+    exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    narrow = x.detach().to(dtype).double()  # what the product sees
+    product = narrow @ exact[1] + exact[2]
+    want = exact[4] * exact[0] + product / exact[3]
+    # The product is rounded once; the stream beside it is not.
+    eps = torch.finfo(dtype).eps
+    assert ((y - want).abs() <= eps * product.abs() + 1e-5).all()
+
+    zero = torch.zeros_like(weight)
+    y = scaled_ffn(x, zero, torch.zeros_like(bias), alpha=alpha, beta=beta)
+    torch.testing.assert_close(y, beta * x, rtol=1e-6, atol=0)
+    (dx,) = torch.autograd.grad(y, x, dy)
+    torch.testing.assert_close(dx, beta * dy, rtol=1e-6, atol=0)
+
+    gradient = narrow.flatten(0, 1).T @ dy.to(dtype).double().flatten(0, 1)
+    want_gradients = (
+        0.7 * dy.double() + dy.to(dtype).double() @ exact[1].T / 1.5,
+        gradient / 1.5,
+        dy.to(dtype).double().sum((0, 1)) / 1.5,
+        -((gradient * exact[1]).sum() + (exact[2] * dy.to(dtype).double().sum((0, 1))).sum())
+        / 1.5**2,
+        gradient.trace(),
+    )
+    # Results of G, which is rounded to the weight's dtype, cancel to some tenth of their terms.
+    for got, expected in zip(gradients, want_gradients, strict=True):
+        error = (got.double() - expected).norm() / expected.norm()
+        assert error <= 10 * eps
