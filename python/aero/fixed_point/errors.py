@@ -69,8 +69,9 @@ def function_errors(approximations: Approximations | None = None) -> tuple[Funct
 
 
 def _errors(chosen: Approximations) -> Iterator[FunctionError]:
-    arithmetic = chosen.arithmetic()
     for name, points, x, function, exact in (*_elementwise(chosen), *_by_rows(chosen)):
+        # A fresh one each: what the shares add must not depend on the functions before.
+        arithmetic = chosen.arithmetic()
         found = function(encode(x, arithmetic=arithmetic), arithmetic)
         error = np.abs(decode(found, arithmetic=arithmetic) - exact)
         large = np.abs(exact) > _SMALLEST

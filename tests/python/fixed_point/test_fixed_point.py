@@ -205,6 +205,11 @@ def test_errors_follow_the_arithmetic():
     changed = fp.function_errors(fp.Approximations(exp_squarings=5, truncation="nearest"))
     assert all(a.largest != b.largest for a, b in zip(plain, changed, strict=True))
     assert {e.name for e in changed} - {e.name for e in plain} == {"exp, 5 squarings"}
+    once, twice = (
+        fp.function_errors(fp.Approximations(truncation="shares", score_truncation=again))
+        for again in (False, True)
+    )
+    assert [a.name for a, b in zip(once, twice, strict=True) if a != b] == ["softmax"]
     # More fraction bits leave the approximations, which are the larger part.
     fine = {e.name: e for e in fp.function_errors(fp.Approximations(fraction_bits=24))}
     assert fine["product"].largest <= 2.0**-24
