@@ -11,7 +11,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 __all__ = ["register_with_transformers"]
@@ -33,10 +33,12 @@ class _Finder(MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname != "transformers":
             return None
-        spec = PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _RegisteringLoader(spec.loader)
-        return spec
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(fullname, path, target)
+            if spec is not None and spec.loader is not None:
+                spec.loader = _RegisteringLoader(spec.loader)
+                return spec
+        return None
 
 
 class _RegisteringLoader(Loader):

@@ -110,6 +110,12 @@ class EntropyPenalty(nn.Module):
                 "with_entropy_penalty: a training call needs labels, so that the penalty has a "
                 "loss to join (Trainer's label smoothing and compute_loss_func take them away)"
             )
+        if outputs.loss.requires_grad and not any(layer.requires_grad for layer in layers):
+            raise ValueError(
+                "with_entropy_penalty: the entropies have no gradient; checkpoint activations with "
+                "gradient_checkpointing_kwargs={'use_reentrant': False}, and leave some layer "
+                "trainable"
+            )
         penalty = self(layers, arguments.get("attention_mask"))
         loss = outputs.loss + self.weight * _share(self.reduction, arguments) * penalty
         output_class: Any = type(outputs)

@@ -232,6 +232,10 @@ def test_training_calls_without_a_loss_are_refused(tmp_path):
         train(penalized(), tmp_path, label_smoothing_factor=0.1)
     with pytest.raises(ValueError, match="return_dict true"):
         model(rows(2), labels=rows(2), return_dict=False)
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
+    model.enable_input_require_grads()
+    with pytest.raises(ValueError, match=r"no gradient; .*'use_reentrant': False"):
+        model(rows(2), labels=rows(2), use_cache=False)
     model.set_attn_implementation("eager")
     with pytest.raises(ValueError, match="must stay 'aero_entropy'"):
         model(rows(2), labels=rows(2))
