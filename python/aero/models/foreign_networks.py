@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel, GPTNeoXForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from aero.architecture import ArchitectureSpec
 from aero.models.causal_lm import AeroForCausalLM
@@ -133,7 +134,8 @@ def read_network(model: nn.Module) -> tuple[AeroConfig, Weights]:
     if isinstance(model, GPT2LMHeadModel) or _has_gpt2_names(model):
         return _read_gpt2(model)
     config = getattr(model, "config", None)
-    if getattr(config, "is_encoder_decoder", False) or "MaskedLM" in type(model).__name__:
+    is_encoder = getattr(config, "model_type", None) in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    if is_encoder or getattr(config, "is_encoder_decoder", False):
         raise unsupported(
             model, "is an encoder", f"use a decoder with causal attention: {_SUPPORTED}"
         )

@@ -4,6 +4,7 @@ import torch.nn.functional as F
 from transformers import (
     BertConfig,
     BertForMaskedLM,
+    BertModel,
     GPT2Config,
     GPT2LMHeadModel,
     GPT2Model,
@@ -13,6 +14,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
+import aero
 from aero.models import AeroForCausalLM
 from aero.models.foreign_networks import carry_over
 
@@ -84,6 +86,13 @@ def test_an_aero_network_is_itself():
     assert carry_over(model) is model
 
 
+def test_the_entropy_penalty_of_a_model_does_not_hinder():
+    model = gpt2()
+    expected = logits_of(model, tokens())
+    network = carry_over(aero.with_entropy_penalty(model))
+    assert relative_difference(logits_of(network, tokens()), expected) < 1e-5
+
+
 def test_carrying_over_leaves_the_random_numbers_alone():
     model = gpt2()
     state = torch.get_rng_state()
@@ -123,6 +132,7 @@ REFUSED = {
     "BertForMaskedLM is an encoder; use a decoder": lambda: BertForMaskedLM(
         BertConfig(**_small(dict), intermediate_size=8)
     ),
+    "BertModel is an encoder": lambda: BertModel(BertConfig(**_small(dict), intermediate_size=8)),
     "T5ForConditionalGeneration is an encoder": lambda: T5ForConditionalGeneration(
         T5Config(vocab_size=9, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
     ),

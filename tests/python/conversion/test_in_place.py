@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import Trainer, TrainingArguments
 
+import aero
 from aero.conversion import convert
 from aero.models import AeroForCausalLM
 from aero.nn import DropInBlock
@@ -161,6 +162,20 @@ def test_a_stock_trainer_trains_it(source, tmp_path):
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("source", ["gpt2", "pythia"])
+def test_entropies_and_the_penalty_serve_it(source):
+    model = SOURCES[source]()
+    network = convert(model, "SM(t)+ScFuFFN")
+    convert(model, "SM(t)+ScFuFFN", inplace=True)
+    found, expected = (aero.entropies(each, tokens()) for each in (model, network))
+    torch.testing.assert_close(found.layers, expected.layers, rtol=1e-5, atol=1e-5)
+    output = aero.with_entropy_penalty(model.train())(tokens(), labels=tokens())
+    output.entropy_loss.backward()
+    assert model.get_parameter(
+        next(name for name, _ in model.named_parameters() if name.endswith("temperature.value"))
+    ).grad.any()
 
 
 def test_an_aero_network_is_changed_in_place():
