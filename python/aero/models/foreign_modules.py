@@ -51,20 +51,6 @@ def check_weights(model: nn.Module) -> None:
             )
 
 
-def zeros_for_absent(
-    weights: dict[str, Tensor], name: str, weight: Tensor, bias: Tensor | None
-) -> set[int]:
-    """Notes a weight and its bias, zeros for an absent one; returns the identities of both."""
-    weights[f"{name}.weight"] = weight
-    weights[f"{name}.bias"] = weight.new_zeros(weight.shape[0]) if bias is None else bias
-    return {id(weight), id(bias)}
-
-
-def matrix_of(weight: Tensor, is_transposed: bool) -> Tensor:
-    """The weight as [out, in], a view."""
-    return weight.detach().t() if is_transposed else weight
-
-
 def check_layer_norm(model: nn.Module, norm: Any) -> float:
     """Returns the epsilon of a LayerNorm of any class, and refuses other norms."""
     epsilon = float(getattr(norm, "eps", None) or 1e-5)

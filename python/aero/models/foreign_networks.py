@@ -9,6 +9,7 @@ Read are `GPT2LMHeadModel`, `GPTNeoXForCausalLM`, and every module tree with GPT
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,21 +17,11 @@ from torch import Tensor, nn
 from transformers import GPT2LMHeadModel, GPTNeoXForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
-from aero.architecture import ArchitectureSpec
 from aero.models.causal_lm import AeroForCausalLM
 from aero.models.configuration import AeroConfig
-from aero.models.foreign_modules import (
-    activation_of,
-    check_layer_norm,
-    check_weights,
-    matrix_of,
-    runs_like,
-    unsupported,
-    zeros_for_absent,
-)
+from aero.models.foreign_modules import check_weights, runs_like, unsupported
+from aero.models.foreign_reader import NetworkReader
 from aero.nn import Block
-
-Weights = dict[str, Tensor]
 
 # Type in config.json -> class, and its dropout rates.
 _CHECKPOINTS: dict[str, tuple[Any, tuple[str, ...]]] = {
@@ -116,7 +107,7 @@ def foreign_model_type(path: Any, **kwargs: Any) -> str | None:
     return found if found in _CHECKPOINTS else None
 
 
-def read_network(model: nn.Module) -> tuple[AeroConfig, Weights]:
+def read_network(model: nn.Module) -> tuple[AeroConfig, dict[str, Tensor]]:
     """Configuration and weights of a foreign network, in `AeroForCausalLM`'s names and layout.
 
     Raises:
@@ -155,57 +146,32 @@ def _has_gpt2_names(model: nn.Module) -> bool:
     )
 
 
-def _read_gpt2(model: Any) -> tuple[AeroConfig, Weights]:
+def _read_gpt2(model: Any) -> tuple[AeroConfig, dict[str, Tensor]]:
     tree = model.transformer
-    blocks = list(tree.h)
-    weights: Weights = {
-        "transformer.wte.weight": tree.wte.weight,
-        "transformer.wpe.weight": tree.wpe.weight,
-    }
-    read = {id(tree.wte.weight), id(tree.wpe.weight)}
-    epsilons = {check_layer_norm(model, tree.ln_f)}
-    final = tree.ln_f
-    read |= zeros_for_absent(
-        weights, "transformer.ln_f", final.weight, getattr(final, "bias", None)
-    )
+    reader = NetworkReader(model)
+    reader.embedding("transformer.wte", tree.wte)
+    reader.embedding("transformer.wpe", tree.wpe)
     width = tree.wte.weight.shape[1]
-    num_heads = _num_heads(model, blocks[0].attn, width)
-    activations = set()
-    for index, block in enumerate(blocks):
+    num_heads = _num_heads(model, tree.h[0].attn, width)
+    for index, block in enumerate(tree.h):
         _check_gpt2_block(model, index, block)
         prefix = f"transformer.h.{index}"
-        for name in ("ln_1", "ln_2"):
-            norm = getattr(block, name)
-            epsilons.add(check_layer_norm(model, norm))
-            read |= zeros_for_absent(
-                weights, f"{prefix}.{name}", norm.weight, getattr(norm, "bias", None)
-            )
         is_transposed = _is_conv1d(model, index, block.attn.c_attn.weight, width)
+        for name in ("ln_1", "ln_2"):
+            reader.norm(f"{prefix}.{name}", getattr(block, name))
         for name in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"):
             layer = block.get_submodule(name)
-            matrix = matrix_of(layer.weight, is_transposed)
-            read.add(id(layer.weight))
-            read |= zeros_for_absent(weights, f"{prefix}.{name}", matrix, layer.bias)
-        _scale_queries(weights, f"{prefix}.attn.c_attn", block.attn, width // num_heads)
-        activations.add(activation_of(model, block.mlp))
-    read |= _read_head(model, weights, model.lm_head, tree.wte)
-    _check_nothing_left(model, read)
-    config = _config(
-        model,
-        activations,
-        epsilons,
-        num_layers=len(blocks),
-        num_heads=num_heads,
-        width=width,
-        hidden_width=weights["transformer.h.0.mlp.c_fc.weight"].shape[0],
-        context_length=tree.wpe.weight.shape[0],
-        vocab_size=tree.wte.weight.shape[0],
-        tied_embeddings="lm_head.weight" not in weights,
+            reader.linear(f"{prefix}.{name}", layer, is_transposed=is_transposed)
+        reader.change(f"{prefix}.attn.c_attn", _query_scaling(block.attn, width // num_heads))
+        reader.feed_forward(block.mlp)
+    reader.norm("transformer.ln_f", tree.ln_f)
+    reader.head(model.lm_head, tree.wte)
+    return reader.network(
+        num_layers=len(tree.h), num_heads=num_heads, context_length=tree.wpe.weight.shape[0]
     )
-    return config, _completed(weights)
 
 
-def _read_gpt_neox(model: Any) -> tuple[AeroConfig, Weights]:
+def _read_gpt_neox(model: Any) -> tuple[AeroConfig, dict[str, Tensor]]:
     tree, source = model.gpt_neox, model.config
     rope = source.rope_parameters
     if rope.get("rope_type", "default") != "default":
@@ -214,86 +180,51 @@ def _read_gpt_neox(model: Any) -> tuple[AeroConfig, Weights]:
         )
     if source.attention_dropout:
         raise _attention_dropout(model, source.attention_dropout, "attention_dropout=0.0")
-    weights: Weights = {"transformer.wte.weight": tree.embed_in.weight}
-    read = {id(tree.embed_in.weight)}
-    final = tree.final_layer_norm
-    epsilons = {check_layer_norm(model, final)}
-    read |= zeros_for_absent(weights, "transformer.ln_f", final.weight, final.bias)
-    num_heads = source.num_attention_heads
-    activations = set()
+    reader = NetworkReader(model)
+    reader.embedding("transformer.wte", tree.embed_in)
     for index, layer in enumerate(tree.layers):
         prefix = f"transformer.h.{index}"
-        named = {
-            "ln_1": layer.input_layernorm,
-            "ln_2": layer.post_attention_layernorm,
-            "attn.c_proj": layer.attention.dense,
-            "mlp.c_fc": layer.mlp.dense_h_to_4h,
-            "mlp.c_proj": layer.mlp.dense_4h_to_h,
-        }
-        for name, module in named.items():
-            if name.startswith("ln"):
-                epsilons.add(check_layer_norm(model, module))
-            read |= zeros_for_absent(weights, f"{prefix}.{name}", module.weight, module.bias)
-        joined = layer.attention.query_key_value
-        read |= zeros_for_absent(weights, f"{prefix}.attn.c_attn", joined.weight, joined.bias)
-        read.add(id(joined.weight))
-        for part in ("weight", "bias"):
-            name = f"{prefix}.attn.c_attn.{part}"
-            weights[name] = _grouped_by_kind(weights[name], num_heads)
-        activations.add(activation_of(model, layer.mlp))
-    read |= _read_head(model, weights, model.get_output_embeddings(), tree.embed_in)
-    _check_nothing_left(model, read)
-    config = _config(
-        model,
-        activations,
-        epsilons,
+        reader.norm(f"{prefix}.ln_1", layer.input_layernorm)
+        reader.norm(f"{prefix}.ln_2", layer.post_attention_layernorm)
+        reader.linear(f"{prefix}.attn.c_attn", layer.attention.query_key_value)
+        reader.change(f"{prefix}.attn.c_attn", _grouping_by_kind(source.num_attention_heads))
+        reader.linear(f"{prefix}.attn.c_proj", layer.attention.dense)
+        reader.linear(f"{prefix}.mlp.c_fc", layer.mlp.dense_h_to_4h)
+        reader.linear(f"{prefix}.mlp.c_proj", layer.mlp.dense_4h_to_h)
+        reader.feed_forward(layer.mlp)
+    reader.norm("transformer.ln_f", tree.final_layer_norm)
+    reader.head(model.get_output_embeddings(), tree.embed_in)
+    return reader.network(
         family="pythia",
         num_layers=len(tree.layers),
-        num_heads=num_heads,
-        width=source.hidden_size,
-        hidden_width=source.intermediate_size,
+        num_heads=source.num_attention_heads,
         context_length=source.max_position_embeddings,
-        vocab_size=tree.embed_in.weight.shape[0],
-        tied_embeddings="lm_head.weight" not in weights,
         rotary_fraction=float(rope.get("partial_rotary_factor", 1.0)),
-        parallel_residual=source.use_parallel_residual,
         rotary_base=float(rope["rope_theta"]),
+        parallel_residual=source.use_parallel_residual,
     )
-    return config, _completed(weights)
 
 
-def _grouped_by_kind(joined: Tensor, num_heads: int) -> Tensor:
+def _grouping_by_kind(num_heads: int) -> Callable[[Tensor], Tensor]:
     """Rows [head, (query, key, value), D] of GPT-NeoX as [(query, key, value), head, D]."""
-    parts = joined.detach().view(num_heads, 3, -1, *joined.shape[1:])
-    return parts.transpose(0, 1).flatten(0, 2)
+
+    def group(rows: Tensor) -> Tensor:
+        return rows.view(num_heads, 3, -1, *rows.shape[1:]).transpose(0, 1).flatten(0, 2)
+
+    return group
 
 
-def _config(model: Any, activations: set[Any], epsilons: set[float], **fields: Any) -> AeroConfig:
-    if len(activations) > 1 or len(epsilons) > 1:
-        raise unsupported(
-            model,
-            "has layers of different kinds (activations or LayerNorm epsilons)",
-            "convert networks whose layers are alike",
-        )
-    activation, approximation = activations.pop()
-    label = {"gelu": "SM+LN+G", "relu": "SM+LN+R", "linear": "SM+LN"}[activation]
-    rotary_base = fields.pop("rotary_base", 10000.0)
-    spec = ArchitectureSpec.from_label(
-        label, model="tiny", **{"head_dim": fields["width"] // fields["num_heads"], **fields}
-    )
-    source = getattr(model, "config", None)
-    tokens = {
-        name: getattr(source, name, None)
-        for name in ("bos_token_id", "eos_token_id", "pad_token_id")
-    }
-    return AeroConfig.from_spec(
-        spec,
-        layer_norm_epsilon=epsilons.pop(),
-        gelu_approximation=approximation,
-        rotary_base=rotary_base,
-        initializer_range=float(getattr(source, "initializer_range", 0.02)),
-        **tokens,
-    )
+def _query_scaling(attention: Any, head_dim: int) -> Callable[[Tensor], Tensor]:
+    """Makes the scores' scale 1 / sqrt(D) by a factor of the first third of the rows, queries."""
+    factor = float(getattr(attention, "scaling", head_dim**-0.5)) * math.sqrt(head_dim)
+    if math.isclose(factor, 1.0, rel_tol=1e-12):
+        return lambda rows: rows
+
+    def scale(rows: Tensor) -> Tensor:
+        query, key, value = rows.chunk(3)
+        return torch.cat((factor * query, key, value))
+
+    return scale
 
 
 def _num_heads(model: Any, attention: Any, width: int) -> int:
@@ -355,59 +286,3 @@ def _is_conv1d(model: Any, index: int, weight: Tensor, width: int) -> bool:
             "heads, with heads as wide as width / heads",
         )
     return shape[0] == width
-
-
-def _scale_queries(weights: Weights, name: str, attention: Any, head_dim: int) -> None:
-    """Makes the scores' scale 1 / sqrt(D) by a factor of the queries."""
-    factor = float(getattr(attention, "scaling", head_dim**-0.5)) * math.sqrt(head_dim)
-    if math.isclose(factor, 1.0, rel_tol=1e-12):
-        return
-    for part in ("weight", "bias"):
-        scaled = weights[f"{name}.{part}"].detach().clone()
-        scaled[: len(scaled) // 3] *= factor
-        weights[f"{name}.{part}"] = scaled
-
-
-def _read_head(model: Any, weights: Weights, head: Any, embedding: nn.Embedding) -> set[int]:
-    says_tied = getattr(getattr(model, "config", None), "tie_word_embeddings", None)
-    is_tied = head.weight is embedding.weight
-    if isinstance(model, PreTrainedModel) and says_tied is not None and says_tied != is_tied:
-        raise unsupported(
-            model,
-            f"says tie_word_embeddings={says_tied} but its head is "
-            + ("the token embedding" if is_tied else "a matrix of its own"),
-            "call model.tie_weights(), or set config.tie_word_embeddings to what it is",
-        )
-    if getattr(head, "bias", None) is not None and bool(head.bias.detach().any()):
-        raise unsupported(model, "has a head with a bias", "set the bias to zero")
-    if head.weight.shape != embedding.weight.shape:
-        raise unsupported(
-            model,
-            f"has a head of shape {list(head.weight.shape)} for token embeddings of shape "
-            f"{list(embedding.weight.shape)}",
-            "resize both (model.resize_token_embeddings)",
-        )
-    if not is_tied:
-        weights["lm_head.weight"] = head.weight
-    return {id(parameter) for parameter in head.parameters()}
-
-
-def _check_nothing_left(model: nn.Module, read: set[int]) -> None:
-    left = [
-        name
-        for name, parameter in model.named_parameters()
-        # Thresholds of `with_entropy_penalty` are part of a training, not of the network.
-        if id(parameter) not in read and not name.startswith("entropy_penalty.")
-    ]
-    if left:
-        raise unsupported(
-            model,
-            f"has parameters that AERO networks have no place for: {', '.join(left[:3])}",
-            "remove them or merge them into the weights (adapters: merge_and_unload())",
-        )
-
-
-def _completed(weights: Weights) -> Weights:
-    """With the tied head's entry, which `load_state_dict` expects."""
-    weights.setdefault("lm_head.weight", weights["transformer.wte.weight"])
-    return weights
