@@ -40,12 +40,13 @@ def forecast(plan: Sequence[PlannedRun]) -> str:
         seconds = tokens * seconds_per_token(run) if tokens else 0.0
         whole += seconds
         parts.append(yaml.safe_dump(run.config(), sort_keys=False, allow_unicode=True))
+        left_out = "validation" if run.teacher is None else "validation and the teacher"
         parts.append(
             f"{run.name} -> {run.folder.path}: {run.action}\n"
             f"  parameters  {run.spec.parameter_count(training=True):,}\n"
             f"  steps       {steps_left:,} of {run.recipe.steps:,}\n"
             f"  tokens      {tokens:,}\n"
-            f"  time        {_duration(seconds)} (estimated without validation)\n"
+            f"  time        {_duration(seconds)} (estimated without {left_out})\n"
         )
     if len(plan) > 1:
         parts.append(f"all together {_duration(whole)}")
