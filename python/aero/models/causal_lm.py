@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial
 from transformers import Cache, GenerationMixin
 from transformers.utils.generic import can_return_tuple
@@ -20,7 +20,9 @@ from aero.models.configuration import AeroConfig
 from aero.models.decoder import AeroModel, AeroPreTrainedModel
 from aero.models.loss import IGNORED, next_token_loss
 from aero.models.outputs import AeroCausalLMOutput, AeroModelOutput
+from aero.models.tied_embedding import embed_tied
 from aero.nn import FoldableNorm, Linear
+from aero.nn.linear import linear
 
 
 class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-call]
@@ -110,6 +112,10 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
         """
         if use_cache is None and labels is not None:
             use_cache = False  # a loss needs none, and filling it copies every key and value
+        head_weight = None
+        if input_ids is not None and inputs_embeds is None and self._shares_gradient(labels):
+            inputs_embeds, head_weight = embed_tied(input_ids, self.lm_head.weight)
+            input_ids = None
         outputs: AeroModelOutput = self.transformer(
             input_ids,
             attention_mask=attention_mask,
@@ -127,7 +133,7 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
             hidden = hidden[:, logits_to_keep]
         elif logits_to_keep:
             hidden = hidden[:, -logits_to_keep:]
-        logits = self.lm_head(hidden)
+        logits = self.lm_head(hidden) if head_weight is None else linear(hidden, head_weight)
 
         loss = lm_loss = entropy_loss = None
         if labels is not None:
@@ -180,6 +186,29 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
         if not norms:
             return None
         return float(torch.cat([norm.discrepancy for norm in norms]).mean())
+
+    def _shares_gradient(self, labels: Tensor | None) -> bool:
+        """Whether embeddings and head may run as `embed_tied`: one weight, plain modules."""
+        embeddings, head = self.transformer.wte, self.lm_head
+        weight = head.weight
+        return (
+            labels is not None
+            and weight is embeddings.weight
+            and torch.is_grad_enabled()
+            and weight.requires_grad
+            and weight.device.type == "cpu"
+            and not torch.compiler.is_compiling()
+            and type(weight) is nn.Parameter  # not one that is spread over processes
+            and type(embeddings) is nn.Embedding
+            and embeddings.padding_idx is None
+            and type(head) is Linear
+            and head.bias is None
+            and not any(
+                hooks
+                for module in (embeddings, head)
+                for hooks in (module._forward_hooks, module._forward_pre_hooks)
+            )
+        )
 
     def _thresholds(self) -> Tensor:
         thresholds = [block.attn.entropy_threshold for block in self.transformer.blocks()]

@@ -13,6 +13,9 @@ Start = Literal["normal", "residual", "zero"]
 # Below this number of multiplications the call itself costs more than oneDNN saves.
 _MINIMUM_PRODUCTS = 2**18
 
+# A weight of this size, 1 MB of float32, stays in the second-level cache.
+_CACHED_ELEMENTS = 2**18
+
 
 class Linear(nn.Linear):
     """`torch.nn.Linear` that computes with `linear`; same parameters, same results to rounding.
@@ -92,6 +95,7 @@ class _OneDnnLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(rows, weight)
+        ctx.weight_size = weight.numel()
         ctx.has_bias = bias is not None
         return _product(rows, weight, bias)
 
@@ -104,9 +108,10 @@ class _OneDnnLinear(torch.autograd.Function):
         if needs_rows:
             d_rows = _product(gradient, weight.t())
         if needs_weight:
-            # The operand with fewer rows goes first: twice as fast where they differ most (head).
-            if rows.shape[1] < gradient.shape[1]:
-                d_weight = _product(rows.t(), gradient.t()).t()
+            # The operand with fewer rows goes first, up to 1.4 times as fast, where turning the
+            # result stays in the cache. Autograd copies a gradient that lies unlike its weight.
+            if rows.shape[1] < gradient.shape[1] and ctx.weight_size <= _CACHED_ELEMENTS:
+                d_weight = _product(rows.t(), gradient.t()).t().contiguous()
             else:
                 d_weight = _product(gradient.t(), rows.t())
         if needs_bias and ctx.has_bias:
