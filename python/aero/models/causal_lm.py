@@ -198,7 +198,7 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
             and weight.requires_grad
             and weight.device.type == "cpu"
             and not torch.compiler.is_compiling()
-            and type(weight) is nn.Parameter  # not one that is spread over processes
+            and not isinstance(weight, DTensor)
             and type(embeddings) is nn.Embedding
             and embeddings.padding_idx is None
             and type(head) is Linear
