@@ -129,6 +129,10 @@ void bind_latency(py::module_& module) {
              "The fields of a named network with some changed, checked.");
   module.def("compute_fields", &compute_fields, py::arg("name"), py::arg("fields"),
              "The fields of a named compute profile with some changed, checked.");
+  module.def("network_source", &mpc::network_source, py::arg("name"),
+             "Where a named network's numbers come from.");
+  module.def("compute_source", &mpc::compute_source, py::arg("name"),
+             "Where a named compute profile's numbers come from.");
   module.def("operation_times", &operation_times, py::arg("operations"), py::arg("network"),
              py::arg("compute"), "Nanoseconds of every operation on every resource.");
   module.def("schedule", &schedule, py::arg("times"), py::arg("inputs"), py::arg("overlap"),

@@ -49,18 +49,45 @@ template <class Profile>
 struct Named {
   std::string_view name;
   Profile profile;
+  std::string_view source;
 };
 
 constexpr std::array kNetworks{
-    Named<NetworkProfile>{"paper-testbed", {}},
-    Named<NetworkProfile>{"lan-1gbps", {1000, 1000, 0.5e-3, 0, true}},
-    Named<NetworkProfile>{"wan-400mbps", {400, 400, 4e-3, 0, true}},
-    Named<NetworkProfile>{"wan-100mbps", {100, 100, 80e-3, 0, true}},
+    Named<NetworkProfile>{"paper-testbed",
+                          {},
+                          "fitted to the 27 latencies of the paper's Tables 4-7 together with the "
+                          "compute profile of that name"},
+    Named<NetworkProfile>{"lan-1gbps",
+                          {1000, 1000, 0.5e-3, 0, true},
+                          "assumed: a wire of 1 Gbit/s and 0.5 ms, without software"},
+    Named<NetworkProfile>{"wan-400mbps",
+                          {400, 400, 4e-3, 0, true},
+                          "assumed: a wire of 400 Mbit/s and 4 ms, without software"},
+    Named<NetworkProfile>{
+        "wan-100mbps",
+        {100, 100, 80e-3, 0, true},
+        "stated by the paper, 100 Mbit/s and 80 ms; without software. Its minutes "
+        "cannot come from it"},
 };
 
+// `spu-epyc`: CPU seconds that SPU 0.9.5 takes for both parties, by least squares over ten
+// operations (mean error 8 %, worst 18 %; benchmarks/results/spu_rates_amd_epyc_202611.md), on
+// AMD EPYC (Zen 5) at 2.6 GHz. Spread over threads without any loss.
+constexpr ComputeProfile kSpuEpyc{.ct_pt_product_seconds = 583e-6,
+                                  .embedding_product_seconds = 583e-6,
+                                  .automorphism_seconds = 2.14e-3,
+                                  .elementwise_ciphertext_seconds = 7.61e-3,
+                                  .ot_seconds = 74.6e-9};
+
 constexpr std::array kComputers{
-    Named<ComputeProfile>{"paper-testbed", {}},
-    Named<ComputeProfile>{"none", {32, 0, 0, 0, 0, 0, 0, 1}},
+    Named<ComputeProfile>{"paper-testbed",
+                          {},
+                          "fitted to the 27 latencies of the paper's Tables 4-7 together with the "
+                          "network of that name"},
+    Named<ComputeProfile>{"spu-epyc", kSpuEpyc,
+                          "measured: SPU 0.9.5 on one core of an AMD EPYC (Zen 5), ten operations "
+                          "to 18 %; threads share work without loss, which is assumed"},
+    Named<ComputeProfile>{"none", {32, 0, 0, 0, 0, 0, 0, 1}, "assumed: computing takes no time"},
 };
 
 template <class Entries>
@@ -72,9 +99,9 @@ std::vector<std::string_view> names_of(const Entries& entries) {
 }
 
 template <class Entries>
-auto find_profile(const Entries& entries, std::string_view what, std::string_view name) {
+const auto& find_profile(const Entries& entries, std::string_view what, std::string_view name) {
   for (const auto& entry : entries)
-    if (entry.name == name) return entry.profile;
+    if (entry.name == name) return entry;
   throw std::invalid_argument("latency: " + std::string(what) + " must be " +
                               spec::quoted_list(names_of(entries)) + ", got " + spec::quoted(name));
 }
@@ -147,11 +174,19 @@ std::vector<std::string_view> network_names() { return names_of(kNetworks); }
 std::vector<std::string_view> compute_names() { return names_of(kComputers); }
 
 NetworkProfile network_profile(std::string_view name) {
-  return find_profile(kNetworks, "network", name);
+  return find_profile(kNetworks, "network", name).profile;
 }
 
 ComputeProfile compute_profile(std::string_view name) {
-  return find_profile(kComputers, "compute", name);
+  return find_profile(kComputers, "compute", name).profile;
+}
+
+std::string_view network_source(std::string_view name) {
+  return find_profile(kNetworks, "network", name).source;
+}
+
+std::string_view compute_source(std::string_view name) {
+  return find_profile(kComputers, "compute", name).source;
 }
 
 spec::FieldValues field_values(const NetworkProfile& network) {

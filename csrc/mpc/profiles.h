@@ -24,11 +24,12 @@ struct NetworkProfile {
 };
 
 // Seconds that one thread needs for one item; a party divides them by its threads. 0 means that the
-// item is free or contained in another one. The default values are the paper's machines, fitted to
-// the 27 latencies of its tables: 30 s per million ciphertext x plaintext products (54 s where the
-// embedding multiplies one row at a time) and 46.7 s per 1e9 OTs, encodings, automorphisms and
-// elementwise ciphertexts contained. Shares times shares keep both parties busy with half of the
-// products each, hence the factor of two.
+// item is free or contained in another one: SPU cuts products so that there are as many encodings
+// as ciphertext x plaintext products, which no timing can tell apart. The default values are the
+// paper's machines, fitted to the 27 latencies of its tables: 30 s per million ciphertext x
+// plaintext products (54 s where the embedding multiplies one row at a time) and 46.7 s per 1e9
+// OTs, encodings, automorphisms and elementwise ciphertexts contained. Shares times shares keep
+// both parties busy with half of the products each, hence the factor of two.
 struct ComputeProfile {
   std::int64_t threads = 32;  // of each party
   double ct_pt_product_seconds = 2 * 32 * 30e-6;
@@ -45,12 +46,16 @@ struct ComputeProfile {
 // `paper-testbed`, `lan-1gbps`, `wan-400mbps`, `wan-100mbps` (the network that the paper states).
 std::vector<std::string_view> network_names();
 
-// `paper-testbed` and `none`, which leaves the network alone.
+// `paper-testbed`, `spu-epyc`, and `none`, which leaves the network alone.
 std::vector<std::string_view> compute_names();
 
 // Throw std::invalid_argument listing the names.
 NetworkProfile network_profile(std::string_view name);
 ComputeProfile compute_profile(std::string_view name);
+
+// Where a named profile's numbers come from: fitted, measured, stated or assumed. Throw like those.
+std::string_view network_source(std::string_view name);
+std::string_view compute_source(std::string_view name);
 
 // Every field with its value, in the order of the struct.
 spec::FieldValues field_values(const NetworkProfile& network);

@@ -22,7 +22,7 @@ NETWORKS = (
     "paper-testbed, lan-1gbps, wan-400mbps or wan-100mbps, with changes: "
     "'wan-100mbps,uplink_mbps=20,software_seconds=0.006'."
 )
-COMPUTE = "paper-testbed or none, with changes: 'paper-testbed,threads=8'."
+COMPUTE = "paper-testbed, spu-epyc or none, with changes: 'paper-testbed,threads=8'."
 
 Label = Annotated[str, typer.Argument(help="Network, such as 'SM+ScFuFFN'.")]
 Model = Annotated[str, typer.Option(help="Size preset: gpt2, gpt2-18l, pythia-70m, mini or tiny.")]

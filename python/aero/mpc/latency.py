@@ -116,15 +116,15 @@ class Latency:
     def unchecked(self) -> tuple[str, ...]:
         """What no publication or measurement confirms about these minutes."""
         fitted = "paper-testbed"
-        notes = []
-        if self.network.name != fitted:
-            notes.append(f"network {self.network.name}: no run confirms minutes on this network")
+        if self.network.name == self.compute.name == fitted:
+            return ()
+        notes = [
+            f"network {self.network.name}: {self.network.source}",
+            f"compute {self.compute.name}: {self.compute.source}",
+            "no run confirms minutes on this network with these machines",
+        ]
         if self.network.software_seconds == 0:
             notes.append("flights: software between messages counts as nothing")
-        if self.compute.name != fitted:
-            notes.append(f"compute {self.compute.name}: no run confirms these rates")
-        elif self.network.name != fitted:
-            notes.append("compute paper-testbed: fitted together with the network of that name")
         return tuple(notes)
 
     def schedule(self, *, overlap: bool = True) -> Schedule:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from itertools import pairwise
 from typing import Any
 
@@ -105,48 +104,6 @@ def test_the_stated_network_cannot_give_the_stated_minutes() -> None:
     # 25.3 GB, half of them each way, at 12.5 MB/s: 16.9 minutes of sending against 8.21 stated.
     assert latency.total.transfer_ns / 60e9 > report.comm_bytes / 2 / 12.5e6 / 60 > 16.8
     assert latency.total.flights_ns == round(report.flights * 0.04 * 1e9)
-
-
-# --- profiles -------------------------------------------------------------------------------------
-
-
-def test_profiles_are_found_by_name_description_and_value() -> None:
-    cable = mpc.network_profile("wan-100mbps, uplink_mbps=20, full_duplex=false")
-    assert (cable.uplink_mbps, cable.downlink_mbps, cable.full_duplex) == (20.0, 100.0, False)
-    assert mpc.network_profile(cable) is cable
-    assert mpc.network_profile("lan-1gbps", software_seconds=0.006).software_seconds == 0.006
-    assert mpc.compute_profile("paper-testbed,threads=8").threads == 8
-    assert mpc.compute_profile("none").ot_seconds == 0
-    for name in NETWORKS:
-        values = mpc.network_profile(name).to_dict()
-        assert mpc.NetworkProfile(**values) == mpc.network_profile(name)
-
-
-@pytest.mark.parametrize(
-    ("network", "message"),
-    [
-        ("wan", 'network must be "paper-testbed", "lan-1gbps"'),
-        ("lan-1gbps,uplink_mbps=-3", "uplink_mbps must be a number from 0.001 to 1e.06, got -3"),
-        ("lan-1gbps,uplink=3", 'no field "uplink"; did you mean "uplink_mbps"'),
-        ("lan-1gbps,uplink_mbps", "must be NAME,FIELD=VALUE,..., got 'uplink_mbps'"),
-        ("lan-1gbps,uplink_mbps=fast", "uplink_mbps must be a number, true or false, got 'fast'"),
-        ("lan-1gbps,round_trip_seconds=nan", "round_trip_seconds must be a number from 0 to 3600"),
-        ("lan-1gbps,full_duplex=1", "full_duplex must be True or False, got 1"),
-        (3, "network must be a name or a NetworkProfile, got int"),
-    ],
-)
-def test_bad_networks_name_field_and_range(network: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        mpc.simulate("SM", model="tiny").latency(network)
-
-
-def test_bad_compute_profiles_name_field_and_range() -> None:
-    with pytest.raises(ValueError, match="threads must be an integer from 1 to 4096, got 0"):
-        mpc.compute_profile("none", threads=0)
-    with pytest.raises(ValueError, match=r"client_slowdown must be a number from 0\.001 to 1000"):
-        mpc.compute_profile("none", client_slowdown=math.inf)
-    with pytest.raises(ValueError, match="uplink_mbps must be a number"):
-        mpc.NetworkProfile(0, 100, 0.1)
 
 
 def test_what_takes_years_is_an_error() -> None:
@@ -351,16 +308,6 @@ def test_the_trace_keeps_to_the_trace_event_format(overlap: bool) -> None:
         )
     wanted = {(j, i) for i, o in enumerate(schedule.operations) for j in o.operation.inputs}
     assert arrows == wanted
-
-
-def test_minutes_that_nothing_confirms_are_named() -> None:
-    report = mpc.simulate("SM", model="tiny")
-    assert report.latency().unchecked == ()
-    names = [note.split(":")[0] for note in report.latency("lan-1gbps", "none").unchecked]
-    assert names == ["network lan-1gbps", "flights", "compute none"]
-    assert all(
-        note in report.to_text("lan-1gbps") for note in report.latency("lan-1gbps").unchecked
-    )
 
 
 def test_reports_show_minutes_where_a_network_is_asked_for() -> None:
