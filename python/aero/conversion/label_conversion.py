@@ -83,8 +83,8 @@ def convert(
         inplace: replace the blocks and the final norm within `model`, so that its own forward,
             `generate` and training script go on working. A `transformers` model then computes
             attention as ``"aero"`` and gives row entropies for attention weights, so
-            `aero.entropies` and `aero.with_entropy_penalty` serve it; save it with `torch.save`, or
-            convert without `inplace` for `save_pretrained`.
+            `aero.entropies` and `aero.with_entropy_penalty` serve it. Convert it once more, without
+            `inplace`, to save it as an `AeroForCausalLM`.
         dry_run: return the plan and change nothing.
         **options: `context_length`, shorter than the model's; ``tied_embeddings=False``, which
             makes the head a matrix of its own; `final_norm`, ``"none"``, ``"layer"`` or

@@ -32,11 +32,15 @@ def replace_in_place(model: nn.Module, converted: AeroForCausalLM) -> nn.Module:
         "gpt_neox" if is_neox else "gpt2" if isinstance(model, PreTrainedModel) else "nanogpt"
     )
     blocks = [_dropped_in(block, kind) for block in converted.transformer.blocks()]
+    for block in blocks:  # one slope for the whole network
+        if converted.transformer.negative_slope is not None and block.mlp is not None:
+            block.mlp.negative_slope = converted.transformer.negative_slope
     setattr(tree, name, nn.ModuleList(blocks).train(model.training))
     final = nn.Identity() if converted.transformer.ln_f is None else converted.transformer.ln_f
     setattr(tree, "final_layer_norm" if is_neox else "ln_f", final.train(model.training))
     if not converted.config.spec.tied_embeddings:
         _output_layer(host).weight = converted.lm_head.weight
+    host.aero_config = converted.config  # with it `carry_over` reads the model again
     if isinstance(model, PreTrainedModel):
         # Masks become boolean, as the operator wants them.
         model.set_attn_implementation("aero")

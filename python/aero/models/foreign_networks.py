@@ -2,12 +2,14 @@
 
 Read are `GPT2LMHeadModel`, `GPTNeoXForCausalLM`, and every module tree with GPT-2's names (`wte`,
 `wpe`, `h`, `ln_1`, `attn.c_attn`, `attn.c_proj`, `ln_2`, `mlp.c_fc`, `mlp.c_proj`, `ln_f`,
-`lm_head`), as nanoGPT has them, whatever its classes are. Weights may lie as [in, out] (Conv1D) or
-[out, in] (`torch.nn.Linear`). Biases that are absent become zeros.
+`lm_head`), as nanoGPT has them, whatever its classes are; also what `aero.convert` made of them in
+place. Weights may lie as [in, out] (Conv1D) or [out, in] (`torch.nn.Linear`). Biases that are
+absent become zeros.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +23,7 @@ from aero.models.causal_lm import AeroForCausalLM
 from aero.models.configuration import AeroConfig
 from aero.models.foreign_modules import check_weights, runs_like, unsupported
 from aero.models.foreign_reader import NetworkReader
-from aero.nn import Block
+from aero.nn import TransposedLinear
 
 # Type in config.json -> class, and its dropout rates.
 _CHECKPOINTS: dict[str, tuple[Any, tuple[str, ...]]] = {
@@ -71,7 +73,7 @@ def carry_over(model: nn.Module) -> AeroForCausalLM:
     nn.Module.to(network, first.device, first.dtype)
     network.load_state_dict(weights)
     if isinstance(model, PreTrainedModel) and model.generation_config is not None:
-        network.generation_config = model.generation_config
+        network.generation_config = copy.deepcopy(model.generation_config)
     if not runs_like(model, network):
         raise unsupported(
             model,
@@ -114,12 +116,8 @@ def read_network(model: nn.Module) -> tuple[AeroConfig, dict[str, Tensor]]:
         ValueError: as `carry_over`.
     """
     check_weights(model)
-    if any(isinstance(module, Block) for module in model.modules()):
-        raise unsupported(
-            model,
-            "was converted in place before",
-            "convert without inplace for a network to convert further",
-        )
+    if isinstance(getattr(model, "aero_config", None), AeroConfig):
+        return _read_converted(model)
     if isinstance(model, GPTNeoXForCausalLM):
         return _read_gpt_neox(model)
     if isinstance(model, GPT2LMHeadModel) or _has_gpt2_names(model):
@@ -144,6 +142,40 @@ def _has_gpt2_names(model: nn.Module) -> bool:
     return all(hasattr(tree, name) for name in ("wte", "wpe", "h", "ln_f")) and hasattr(
         model, "lm_head"
     )
+
+
+def _read_converted(model: Any) -> tuple[AeroConfig, dict[str, Tensor]]:
+    """A model whose blocks are ours since it was converted in place."""
+    is_neox = isinstance(model, GPTNeoXForCausalLM)
+    tree = model.gpt_neox if is_neox else model.transformer
+    embedding = tree.embed_in if is_neox else tree.wte
+    weights = {"transformer.wte.weight": embedding.weight}
+    weights["lm_head.weight"] = _output_layer(model).weight
+    if not is_neox:
+        weights["transformer.wpe.weight"] = tree.wpe.weight
+    final = tree.final_layer_norm if is_neox else tree.ln_f
+    weights |= {f"transformer.ln_f.{name}": value for name, value in final.state_dict().items()}
+    for index, block in enumerate(tree.layers if is_neox else tree.h):
+        transposed = {
+            f"{path}.weight"
+            for path, layer in block.named_modules()
+            if isinstance(layer, TransposedLinear)
+        }
+        for name, value in block.state_dict().items():
+            turned = value.t() if name in transposed else value
+            weights[f"transformer.h.{index}.{name}"] = turned
+    config = copy.deepcopy(model.aero_config)
+    spec = config.spec
+    if spec.ffn == "leaky_relu_global":
+        for name in [n for n in weights if n.endswith("mlp.negative_slope")]:
+            weights["transformer.negative_slope"] = weights.pop(name)
+    config.update_spec(spec.replace(vocab_size=embedding.weight.shape[0]))
+    return config, weights
+
+
+def _output_layer(model: Any) -> Any:
+    is_hugging_face = isinstance(model, PreTrainedModel)
+    return model.get_output_embeddings() if is_hugging_face else model.lm_head
 
 
 def _read_gpt2(model: Any) -> tuple[AeroConfig, dict[str, Tensor]]:
@@ -259,12 +291,14 @@ def _check_gpt2_block(model: Any, index: int, block: Any) -> None:
         raise unsupported(
             model,
             f"has no h.{index}.{missing[0]}",
-            "give the blocks GPT-2's names",
+            "give its blocks GPT-2's names",
         )
     dropout = getattr(block.attn, "attn_dropout", getattr(block.attn, "dropout", 0.0))
     rate = getattr(dropout, "p", dropout)
     if rate:
-        raise _attention_dropout(model, rate, "GPT-2: from_pretrained(..., attn_pdrop=0.0)")
+        raise _attention_dropout(
+            model, rate, "attn_pdrop=0.0 when loading GPT-2, dropout=0.0 in nanoGPT"
+        )
 
 
 def _attention_dropout(model: nn.Module, rate: float, setting: str) -> ValueError:

@@ -140,7 +140,7 @@ REFUSED = {
         GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=9)
     ),
     "has cross-attention; convert a decoder": lambda: gpt2(add_cross_attention=True),
-    r"dropout 0.1 inside attention.*set it to 0 \(GPT-2: .*attn_pdrop=0.0\)": lambda: gpt2(
+    r"dropout 0.1 inside attention.*set it to 0 \(attn_pdrop=0.0 when loading": lambda: gpt2(
         attn_pdrop=0.1
     ),
     r"dropout 0.2 inside attention.*\(attention_dropout=0.0\)": lambda: pythia(
@@ -175,7 +175,7 @@ REFUSED = {
         lambda m: setattr(m.lm_head, "bias", torch.nn.Parameter(torch.ones(VOCABULARY))),
     ),
     "has GPT-2's names but computes something else": PostNorm,
-    "has no h.2.mlp.c_fc; give the blocks GPT-2's names": lambda: _with(
+    "has no h.2.mlp.c_fc; give its blocks GPT-2's names": lambda: _with(
         nano_gpt(), lambda m: delattr(m.transformer.h[2].mlp, "c_fc")
     ),
     "rotary positions of type 'linear'; use the default": lambda: pythia(

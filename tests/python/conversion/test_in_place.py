@@ -204,10 +204,27 @@ def test_what_would_change_the_embeddings_is_refused_in_place(options):
     assert repr(model) == before
 
 
-def test_blocks_that_were_replaced_are_not_read_again():
-    model = convert(gpt2(), "SM+ScFuFFN", inplace=True)
-    with pytest.raises(ValueError, match="was converted in place before; convert without inplace"):
-        convert(model, "SM+ScFuFFN_i1")
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("label", [*LABELS, "SM+LR(global)_i1"])
+def test_a_model_trained_in_place_becomes_an_aero_network(source, label, tmp_path):
+    model = convert(SOURCES[source](), label, inplace=True)
+    for parameter in model.parameters():
+        with torch.no_grad():  # as a training step would
+            parameter.add_(0.01 * torch.sin(torch.arange(parameter.numel())).view_as(parameter))
+    network = convert(model, label)
+    assert network.config.spec.label == label
+    assert relative_difference(logits_of(network, tokens()), logits_of(model, tokens())) < 1e-5
+    network.save_pretrained(tmp_path)
+    loaded = AeroForCausalLM.from_pretrained(tmp_path)
+    assert torch.equal(logits_of(loaded, tokens()), logits_of(network, tokens()))
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_model_is_converted_in_place_in_several_steps(source):
+    model = convert(SOURCES[source](), "SM+FN+ScFFN", inplace=True)
+    convert(model, "SM(t)+FN+ScFuFFN_i1", inplace=True)
+    expected = convert(convert(SOURCES[source](), "SM+FN+ScFFN"), "SM(t)+FN+ScFuFFN_i1")
+    assert relative_difference(logits_of(model, tokens()), logits_of(expected, tokens())) < 1e-5
 
 
 def test_additive_masks_are_refused_with_what_to_do():
@@ -221,3 +238,4 @@ def test_the_vocabulary_of_a_model_in_place_can_grow():
     model = convert(gpt2(), "SM+ScFuFFN", inplace=True)
     model.resize_token_embeddings(VOCABULARY + 3)
     assert logits_of(model, tokens()).shape[-1] == VOCABULARY + 3
+    assert convert(model, "SM+ScFuFFN").config.spec.vocab_size == VOCABULARY + 3
