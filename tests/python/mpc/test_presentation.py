@@ -92,7 +92,7 @@ def test_pages_on_a_network_show_its_time() -> None:
     timed = REPORT.to_html("lan-1gbps", "paper-testbed,threads=8")
     assert timed.count("<svg") == 5
     assert REPORT.latency("lan-1gbps", "paper-testbed,threads=8").to_text() in timed
-    assert "network lan-1gbps: no run confirms" in timed
+    assert "no run confirms minutes on this network" in timed
 
 
 def test_tags_of_names_are_escaped(tmp_path: Path) -> None:
