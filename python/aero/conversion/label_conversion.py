@@ -88,8 +88,9 @@ def convert(
         dry_run: return the plan and change nothing.
         **options: `context_length`, shorter than the model's; ``tied_embeddings=False``, which
             makes the head a matrix of its own; `final_norm`, ``"none"``, ``"layer"`` or
-            ``"foldable"``, where it differs from the label's default; and fields of `AeroConfig`
-            that say how a network is trained (`entropy_weight`, `temperature_init`, ...).
+            ``"foldable"``, by default as it is where the label keeps the norms of the blocks, else
+            of their kind; and fields of `AeroConfig` that say how a network is trained
+            (`entropy_weight`, `temperature_init`, ...).
 
     Returns:
         A new `AeroForCausalLM`; `model` itself with ``inplace=True``; a `ConversionPlan` with
@@ -170,11 +171,14 @@ def _target(spec: ArchitectureSpec, label: str, options: dict[str, Any]) -> Arch
             "convert: tied_embeddings must be False or left out, since the model's head is a "
             "matrix of its own; tie the model (model.tie_weights()) and retrain it first"
         )
-    _check_label(spec, label)
+    named = _checked_label(spec, label)
+    if named.norm == spec.norm:  # then the last norm is not the label's to change
+        changes.setdefault("final_norm", spec.final_norm)
     return ArchitectureSpec.from_label(label, model="tiny", **{**sizes, **changes})
 
 
-def _check_label(spec: ArchitectureSpec, label: str) -> None:
+def _checked_label(spec: ArchitectureSpec, label: str) -> ArchitectureSpec:
+    """The label's network at other sizes, if it can be reached at all."""
     try:
         named = ArchitectureSpec.from_label(label, model="tiny", num_layers=spec.num_layers)
     except ValueError as error:
@@ -189,6 +193,7 @@ def _check_label(spec: ArchitectureSpec, label: str) -> None:
             f"convert: {spec.label} cannot become {named.label}: shaped attention (SOTA labels) "
             "has other weights; train it anew, AeroForCausalLM(AeroConfig.from_label(...))"
         )
+    return named
 
 
 def _with_training_fields(config: AeroConfig, options: dict[str, Any]) -> AeroConfig:

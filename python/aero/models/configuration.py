@@ -84,7 +84,8 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
         gelu_approximation: ``"tanh"`` (GPT-2) or ``"none"``, the exact GELU (Pythia, nanoGPT), as
             in `torch.nn.functional.gelu`.
         pruned_ffn_layers: the layers without FFN, from 0, in ascending order, `num_pruned_ffns` of
-            them; None for the deepest ones. Counts and costs of `spec` hold for any choice.
+            them; None for the deepest ones. Counts and costs of `spec` hold for any choice, layer
+            by layer as if they were the deepest.
         conversion_steps: what `aero.convert` or its single steps did to get here, in order, each
             with the word exact or inexact; None for networks that were not converted.
         annealed_from: of a network in the middle of an annealing, `norm`, `final_norm` and `ffn` of

@@ -158,6 +158,10 @@ def test_the_last_norm_stays_where_final_norm_says_so():
     network = convert(gpt2(), "SM+ScFuFFN", final_norm="layer")
     assert isinstance(network.transformer.ln_f, torch.nn.LayerNorm)
     torch.testing.assert_close(network.transformer.ln_f.weight, gpt2().transformer.ln_f.weight)
+    # A label that keeps the blocks' norms leaves the last one alone too.
+    assert convert(network, "SM+ScFuFFN_i1").config.spec.final_norm == "layer"
+    plan = convert(network, "SM+ScFuFFN", final_norm="none", dry_run=True)
+    assert [step.name for step in plan.steps] == ["remove_layernorm"]
 
 
 REFUSED = [
