@@ -202,7 +202,7 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
             and type(embeddings) is nn.Embedding
             and embeddings.padding_idx is None
             and type(head) is Linear
-            and head.bias is None
+            and cast("Tensor | None", head.bias) is None
             and not any(
                 hooks
                 for module in (embeddings, head)
