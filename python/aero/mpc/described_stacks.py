@@ -30,6 +30,7 @@ import difflib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -96,9 +97,13 @@ def stack_description(stack: str | Path | StackDescription) -> StackDescription:
     if isinstance(stack, Path) or stack.endswith((".yaml", ".yml", ".json")):
         return load_stack(stack)
     if stack in described_stack_names():
-        text = (_shipped() / f"{stack}.yaml").read_text(encoding="utf-8")
-        return _parse(text, f"{stack}.yaml")
+        return _shipped_description(stack)
     return StackDescription(stack, stack)
+
+
+@cache
+def _shipped_description(name: str) -> StackDescription:
+    return _parse((_shipped() / f"{name}.yaml").read_text(encoding="utf-8"), f"{name}.yaml")
 
 
 def load_stack(path: str | Path) -> StackDescription:

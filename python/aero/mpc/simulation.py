@@ -33,15 +33,15 @@ def option_set_names() -> list[str]:
     return _core.option_set_names()
 
 
-def stack_fields(stack: str) -> dict[str, FieldValue]:
-    """Every field of a stack or option set by name; each can be overridden in `simulate`.
+def stack_fields(stack: str | Path | StackDescription) -> dict[str, FieldValue]:
+    """Every field of a stack, as `simulate` takes it; each can be overridden there.
 
     Example:
         >>> from aero import mpc
         >>> mpc.stack_fields("openbumblebee")["exp_squarings"]
         5
     """
-    return _core.stack_fields(stack)
+    return stack_description(stack).all_fields()
 
 
 def simulate(

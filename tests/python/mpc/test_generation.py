@@ -18,7 +18,7 @@ from aero import mpc
     st.integers(1, 5),
     st.integers(1, 70),
     st.sampled_from(["argmax", "client"]),
-    st.sampled_from([*mpc.stack_names(), *mpc.option_set_names(), "blb"]),
+    st.sampled_from([*mpc.stack_names(), *mpc.option_set_names(), *mpc.described_stack_names()]),
     st.sampled_from(["SM", "SM+LN+G", "SOTA:SM+ScFuFFN", "EReg(SM(t)+R)"]),
 )
 def test_tokens_parts_and_reports_add_up_exactly(
@@ -88,6 +88,28 @@ def test_seconds_per_token_are_those_of_the_reports() -> None:
     assert report.seconds_per_token("lan-1gbps") == tuple(
         report.token_report(token).latency("lan-1gbps").seconds for token in (0, 1)
     )
+
+
+def test_a_token_halves_where_heads_share_ciphertexts_and_again_where_they_are_filled() -> None:
+    def token(**fields: Any) -> dict[str, mpc.Cost]:
+        report = mpc.simulate_generation("SM+ScFuFFN", new_tokens=2, **fields)
+        return report.token_report(1).by_kind
+
+    def megabytes(kinds: dict[str, mpc.Cost]) -> float:
+        return sum(cost.comm_bytes for cost in kinds.values()) / 1e6
+
+    alone, shared = token(), token(share_ciphertexts=True)
+    filled = token(share_ciphertexts=True, fill_ciphertexts=True)
+    assert [round(megabytes(kinds)) for kinds in (alone, shared, filled)] == [417, 185, 108]
+    # Twelve heads each send a ciphertext each way in both cross terms, or all of them one; the rest
+    # of a product is its truncation, 25 bits and an OT for each of twelve heads' 129 scores.
+    pair, layers = 184957 + 254358, 12
+    truncation = mpc.operation_cost("truncation", 12 * 129).comm_bytes
+    assert shared["QK"].comm_bytes == pytest.approx(layers * (2 * pair + truncation), abs=layers)
+    assert alone["QK"].comm_bytes == pytest.approx(layers * (24 * pair + truncation), abs=layers)
+    # More words of a product are zeros.
+    assert shared["QK"].ct_pt_products > alone["QK"].ct_pt_products
+    assert shared["softmax"] == alone["softmax"]
 
 
 def test_the_summary_shows_prompt_tokens_and_parts() -> None:

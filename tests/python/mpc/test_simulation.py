@@ -19,12 +19,13 @@ LABELS = [
     "SM+ScFFN", "SM+ScFuFFN_i1", "EReg(SM(t)+FuFFN)", "SM+FN+R", "SM+FN(scalar)+ScFuFFN",
     "SOTA:SM+ScFFN", "SOTA:SM+LN+R", "SOTA:SM+ScFuFFN_i1", "SM(t:head)+LN+ScFuFFN",
 ]  # fmt: skip
-STACKS = [*mpc.stack_names(), *mpc.option_set_names()]
+STACKS = [*mpc.stack_names(), *mpc.option_set_names(), *mpc.described_stack_names()]
 FLAGS = [
     "mul_share", "one_bit_product_error", "private_weights", "exp_clip", "batch_heads",
     "extra_score_truncation", "broadcast_reciprocal", "client_one_hot", "last_token_head",
     "last_layer_one_row", "causal_skip", "static_max", "secret_temperature", "argmax",
-    "setup",
+    "setup", "cheapest_layouts", "share_ciphertexts", "fill_ciphertexts", "pack_triangle",
+    "fold_score_scale",
 ]  # fmt: skip
 
 
@@ -43,6 +44,9 @@ def reports(draw: st.DrawFn) -> mpc.CostReport:
     fields |= {flag: draw(st.booleans()) for flag in draw(st.sets(st.sampled_from(FLAGS)))}
     if draw(st.booleans()):
         fields["gelu"] = draw(st.sampled_from(["tanh", "segment", "piecewise"]))
+        fields["exp_ring_bits"] = draw(st.sampled_from([32, 64]))
+        fields["clip_bits"] = draw(st.integers(5, 64))
+        fields["comparison_bits"] = draw(st.integers(20, 64))
     if not label.startswith("SOTA"):
         fields["parallel_residual"] = draw(st.booleans())
     return mpc.simulate(
