@@ -39,11 +39,16 @@ struct MatmulPlan {
   double comm_bytes() const;
 };
 
-// kSpu: by the weight that SPU minimises, which is not what it sends. kFewestBytes: what is sent,
-// over all blocks SPU chooses from and over blocks wider than the product, filled up with zeros.
-// The latter never costs more bytes than the former, nor fewer for a larger product: with any one
-// block no count falls when a dimension grows, and a block that fits a larger product also fits a
-// smaller one.
+// kSpu: by the weight that SPU minimises, which is not what it sends; so a larger product can cost
+// less. Of GPT-2 between 1 and 1024 tokens P V falls four times, by at most 37 % (15 to 16 tokens),
+// Q K^T three times, by at most 4.1 %. Where SPU also cuts by its memory limit (matmul.h), the LM
+// head falls by up to 3.4 %. The whole network falls at five lengths at most, by at most 11 %, and
+// never below what kFewestBytes sends for fewer tokens.
+//
+// kFewestBytes: what is sent, over all blocks SPU chooses from and over blocks wider than the
+// product, filled up with zeros. It never costs more bytes than kSpu for an uncut product, nor
+// fewer for a larger one: with any one block no count falls when a dimension grows, and a block
+// that fits a larger product also fits a smaller one.
 enum class BlockChoice : std::uint8_t { kSpu, kFewestBytes };
 
 // Searches the best block (a fraction of a millisecond the first time; kept per thread); checks

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -99,6 +101,26 @@ def test_by_spus_own_rules_more_tokens_save_less_than_the_rules_had_wasted(
         exact = rules.name in EXACT or (rules.name in own and not fewer.description.prices)
         assert other.cost.comm_bytes >= (rules if exact else least).cost.comm_bytes, rules.name
         assert least.cost.comm_bytes <= rules.cost.comm_bytes
+
+
+@pytest.mark.parametrize(
+    ("sizes", "falls", "most"),
+    [(lambda t: (t, t, 64), 4, 0.366), (lambda t: (t, 64, t), 3, 0.041)],
+    ids=["P V", "Q K^T"],
+)
+def test_spus_blocks_of_gpt2_fall_where_the_model_says_and_the_cheapest_never_do(
+    sizes: Callable[[int], tuple[int, int, int]], falls: int, most: float
+) -> None:
+    def drops(**fields: bool) -> list[float]:
+        costs = [
+            mpc.operation_cost("head_product", 1, *sizes(t), **fields).comm_bytes
+            for t in range(1, 1025)
+        ]
+        return [1 - more / less for less, more in itertools.pairwise(costs) if more < less]
+
+    assert len(drops()) == falls
+    assert max(drops()) == pytest.approx(most, abs=5e-4)
+    assert drops(cheapest_layouts=True) == []
 
 
 ELEMENTWISE = ["truncation", "multiplexer", "relu", "leaky_relu", "private_product", "square"]
