@@ -17,14 +17,20 @@ def export(
             metavar="RUN_OR_MODEL", help="Run folder, or folder of a saved AERO, GPT-2 or Pythia."
         ),
     ],
-    output: Annotated[Path, typer.Option(help="Folder for weights.safetensors, network.json.")],
+    output: Annotated[Path, typer.Option(help="Folder to write.")],
+    remote_code: Annotated[
+        bool,
+        typer.Option(
+            "--remote-code", help="Write a transformers model with its code, for trust_remote_code."
+        ),
+    ] = False,
 ) -> None:
     """Writes plain weights and a description from which any program can compute the logits."""
     with one_line_errors(ValueError, OSError):
         from transformers import AutoConfig, AutoModelForCausalLM
 
         import aero.models  # noqa: F401  (registers our networks)
-        from aero.export import export_weights
+        from aero.export import export_remote_code, export_weights
         from aero.train.run_folder import RunFolder
 
         folder = RunFolder(source)
@@ -39,4 +45,5 @@ def export(
             if hasattr(config, dropout):  # no part of the network that is exported
                 setattr(config, dropout, 0.0)
         model = AutoModelForCausalLM.from_pretrained(saved, config=config, local_files_only=True)
-        note(f"wrote {export_weights(model, output)}")
+        write = export_remote_code if remote_code else export_weights
+        note(f"wrote {write(model, output)}")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 from typer.testing import CliRunner
 
 from aero.cli import app
@@ -32,6 +32,13 @@ def test_a_run_is_exported(tmp_path):
     (tmp_path / "run" / "run.json").write_text("{}")
     assert run(tmp_path / "run", "--output", tmp_path / "out").exit_code == 0
     assert numpy_forward.read_network(tmp_path / "out").description["label"] == "SM+G"
+
+
+def test_a_network_with_its_code_is_written_on_request(tmp_path):
+    trained("SM+G", dtype=torch.float32).save_pretrained(tmp_path / "model")
+    assert run(tmp_path / "model", "--output", tmp_path / "out", "--remote-code").exit_code == 0
+    assert (tmp_path / "out" / "modeling_aero.py").is_file()
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "out").config.spec.label == "SM+G"
 
 
 def test_a_saved_gpt2_is_exported(tmp_path):

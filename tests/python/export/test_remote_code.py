@@ -9,7 +9,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
+from aero.architecture import ArchitectureSpec
 from aero.export import export_remote_code
+from aero.export.remote import architecture
 from aero.models import AeroForCausalLM
 
 from .conftest import tokens, trained
@@ -99,6 +101,14 @@ def test_with_the_package_the_folder_is_one_of_ours(networks):
         for arguments in ({}, {"trust_remote_code": True}):
             model = AutoModelForCausalLM.from_pretrained(folder / "aero", **arguments)
             assert type(model) is AeroForCausalLM
+
+
+def test_the_plain_architecture_has_the_fields_and_defaults_of_ours():
+    ours = ArchitectureSpec.from_label("SM+LN+G", model="mini").to_dict()
+    assert architecture.ArchitectureSpec().to_dict() == ours
+    assert architecture.ArchitectureSpec.from_dict(ours).replace(width=64).width == 64
+    with pytest.raises(ValueError, match="'SM\\+G' are read by aero-torch; install it"):
+        architecture.ArchitectureSpec.from_label("SM+G", model="mini")
 
 
 def test_no_file_imports_the_package(networks):
