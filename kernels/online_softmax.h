@@ -66,23 +66,24 @@ struct OnlineSoftmax {
   }
 };
 
-/// What a finished row is reduced to.
-template <class Real>
+/// What a finished row, or a vector of rows, is reduced to.
+template <class Value>
 struct RowResult {
-  Real entropy;
-  Real logsumexp;
-  Real saved_maximum;  ///< m, 0 for a row that saw no key
-  Real saved_sum;      ///< l, 0 for a row that saw no key
-  Real saved_offset;   ///< w = entropy - ln l, 0 for a row that saw no key
+  Value entropy;
+  Value logsumexp;
+  Value saved_maximum;  ///< m, 0 for a row that saw no key
+  Value saved_sum;      ///< l, 0 for a row that saw no key
+  Value saved_offset;   ///< w = entropy - ln l, 0 for a row that saw no key
 };
 
 /// `log_sum` is ln(state.sum); ignored for a row that saw no key.
-template <class Real>
-constexpr RowResult<Real> finish_row(Real maximum, Real sum, Real score_sum, Real log_sum) {
-  constexpr Real ln2 = static_cast<Real>(kLn2);
-  if (sum == 0) return {0, -static_cast<Real>(__builtin_inf()), 0, 0, 0};
-  const Real offset = -ln2 * (score_sum / sum);
-  return {log_sum + offset, ln2 * maximum + log_sum, maximum, sum, offset};
+template <class Real, class Value>
+constexpr RowResult<Value> finish_row(Value maximum, Value sum, Value score_sum, Value log_sum) {
+  constexpr Real ln2 = static_cast<Real>(kLn2), infinity = static_cast<Real>(__builtin_inf());
+  const Value zero{}, offset = -ln2 * (score_sum / sum);
+  const auto is_empty = sum == 0;
+  return {is_empty ? zero : log_sum + offset, is_empty ? zero - infinity : ln2 * maximum + log_sum,
+          is_empty ? zero : maximum, sum, is_empty ? zero : offset};
 }
 
 }  // namespace

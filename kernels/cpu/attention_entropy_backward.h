@@ -166,9 +166,8 @@ class BackwardPass {
     for (int64_t j = 0; j < key_end_ - key_begin_; ++j) {
       Element* to = key_row(static_cast<Element*>(tensor), s) + j * s.row;
       const Real* from = sum.data + j * sum.stride;
-      int64_t d = 0;
-      for (; d + kL <= p_.head_dim; d += kL) store_elements(to + d, load(from + d));
-      if (d < p_.head_dim) store_some_elements<Real>(to + d, load(from + d), p_.head_dim - d);
+      for (int64_t d = 0; d < p_.head_dim; d += kL)
+        store_part<Real>(to + d, load(from + d), p_.head_dim - d);
     }
   }
 
@@ -182,14 +181,12 @@ class BackwardPass {
     if (p_.dout) douts = load_tile(q, p_.dout, p_.dout_strides, at_.douts_t, at_.douts);
     const bool wants_dq = wants_queries && p_.dq;
     Real* dq = memory_ + at_.dqueries_t;
-    if (wants_dq)
-      for (int64_t n = 0; n < p_.head_dim * kTile; n += kL) store(dq + n, Vec<Real>{});
 
     Prefetch prefetch;
     announce(q, prefetch);
-    alignas(64) Real ones[kTile];
-    for (int v = 0; v < kColumns; ++v) store(ones + v * kL, splat(Real{1}));
     const int64_t last_key = smaller(key_end_, q.visible_keys(p_));
+    if (last_key <= key_begin_)
+      for (int64_t n = 0; n < p_.head_dim * kTile; n += kL) store(dq + n, Vec<Real>{});
     for (int64_t key = key_begin_; key < last_key; key += kKeyTile) {
       const Visibility<Real> visible(p_, q, key, last_key);
       const int64_t row = key - key_begin_;
@@ -202,9 +199,11 @@ class BackwardPass {
       if (wants_dq) {
         const Matrix<const Operand> packed{packed_keys_.data + row / kPack * packed_keys_.stride,
                                            packed_keys_.stride};
-        add_weighted_rows<kPack>(q, visible, packed,
-                                 static_cast<const Operand*>(operands(at_.dscores)), p_.head_dim,
-                                 ones, dq, prefetch);
+        add_weighted_rows<kPack>(
+            q, visible, packed, static_cast<const Operand*>(operands(at_.dscores)), p_.head_dim,
+            prefetch, [&](int64_t n, int64_t, Vec<Real> sum) AERO_LAMBDA_INLINE {
+              store(dq + n, row == 0 ? sum : load(dq + n) + sum);
+            });
       }
       if (!wants_keys_) continue;
       const int64_t reached = reached_rows(q, key);
@@ -271,13 +270,13 @@ class BackwardPass {
     Real* dweights = memory_ + at_.dweights;
     for_key_runs(q, visible, [&](auto columns, int first, int64_t begin, int64_t end) {
       constexpr int C = decltype(columns)::value;
-      for_row_groups(begin, end, [&](auto group, int64_t row) {
+      for_row_groups<C>(begin, end, [&](auto group, int64_t row) {
         constexpr int R = decltype(group)::value;
         prefetch.step();
         Tile<Real, R, C> product;
         multiply_rows(product, values + row * values_.stride, values_.stride, douts + first * kL,
                       kTile, p_.head_dim / kPack);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
           for (int v = 0; v < C; ++v)
@@ -334,7 +333,7 @@ class BackwardPass {
     for_key_runs(q, visible, [&](auto, int first, int64_t begin, int64_t end) {
       const int64_t query = first * kL;
       const int64_t operands_left = (q.count - query + kPack - 1) / kPack;
-      for_row_groups(begin, end, [&](auto group, int64_t row) {
+      for_row_groups<kColumns>(begin, end, [&](auto group, int64_t row) {
         constexpr int R = decltype(group)::value;
         const Operand* a = weights + (row * kTile + query) / kPack;
         const Operand* b = rows.data + query / kPack * rows.stride;
@@ -360,9 +359,11 @@ class BackwardPass {
   }
 
   void store_dq(const TileRange<Real>& q, const Real* dq) const {
+    alignas(64) Real ones[kTile];
+    for (int v = 0; v < kColumns; ++v) store(ones + v * kL, splat(Real{1}));
     auto* to = static_cast<Element*>(p_.dq);
-    store_transposed(dq, row_of(to, p_.dq_strides, q.batch, q.head, q.first), p_.dq_strides.row,
-                     q.count, p_.head_dim);
+    store_transposed(dq, ones, row_of(to, p_.dq_strides, q.batch, q.head, q.first),
+                     p_.dq_strides.row, q.count, p_.head_dim);
   }
 
   const Params& p_;

@@ -35,11 +35,6 @@ class DecodePass {
  private:
   static constexpr int kL = kLanes<Real>;
 
-  static Vec<Real> load_part(const Element* row, int64_t d, int64_t columns) {
-    return columns - d >= kL ? load_elements(row + d)
-                             : load_some_elements<Real>(row + d, columns - d);
-  }
-
   /// `query` and `out`: scratch of D elements in whole vectors.
   static void run_row(const Params& p, int64_t row, Real* query, Real* out) {
     const int64_t b = row / p.queries / p.heads, h = row / p.queries % p.heads, i = row % p.queries;
@@ -48,7 +43,7 @@ class DecodePass {
     const Element* keys = row_of(static_cast<const Element*>(p.k), p.k_strides, b, g, 0);
     const Element* values = row_of(static_cast<const Element*>(p.v), p.v_strides, b, g, 0);
     for (int64_t d = 0; d < p.head_dim; d += kL) {
-      store(query + d, load_part(q, d, p.head_dim));
+      store(query + d, load_part<Real>(q + d, p.head_dim - d));
       store(out + d, Vec<Real>{});
     }
     const Real temperature = p.temperature ? *row_of(static_cast<const Real*>(p.temperature),
@@ -93,12 +88,9 @@ class DecodePass {
       if (r >= count) continue;
       const Element* key = keys + r * p.k_strides.row;
       for (int64_t d = 0; d < p.head_dim; d += kL)
-        products[r] += load_part(key, d, p.head_dim) * load(query + d);
+        products[r] += load_part<Real>(key + d, p.head_dim - d) * load(query + d);
     }
-    transpose<Real>(products);
-    for (int half = kL / 2; half > 0; half /= 2)
-      for (int r = 0; r < half; ++r) products[r] += products[r + half];
-    return products[0];
+    return sums_of_rows<Real>(products);
   }
 
   static void hide_masked(const Params& p, int64_t b, int64_t h, int64_t i, int64_t key,
@@ -128,7 +120,7 @@ class DecodePass {
     for (; d < p.head_dim; d += kL) {
       Vec<Real> sum = load(out + d) * factor;
       for (int64_t j = 0; j < count; ++j)
-        sum += weights[j] * load_part(values + j * p.v_strides.row, d, p.head_dim);
+        sum += weights[j] * load_part<Real>(values + j * p.v_strides.row + d, p.head_dim - d);
       store(out + d, sum);
     }
   }
@@ -136,17 +128,13 @@ class DecodePass {
   static void finish(const Params& p, int64_t row, const OnlineSoftmax<Vec<Real>>& state,
                      Element* to, const Real* out) {
     const Real sum = sum_of_lanes<Real>(state.sum);
-    store_row_result(p, row,
-                     finish_row<Real>(state.maximum[0], sum, sum_of_lanes<Real>(state.score_sum),
-                                      natural_log(sum)));
+    const Real score_sum = sum_of_lanes<Real>(state.score_sum);
+    store_row_result<Real>(p, row,
+                           finish_row<Real>(state.maximum[0], sum, score_sum, natural_log(sum)),
+                           [](Real* to, Real value) { *to = value; });
     const Real inverse = sum == 0 ? 0 : 1 / sum;
-    for (int64_t d = 0; d < p.head_dim; d += kL) {
-      const Vec<Real> part = load(out + d) * inverse;
-      if (p.head_dim - d >= kL)
-        store_elements(to + d, part);
-      else
-        store_some_elements<Real>(to + d, part, p.head_dim - d);
-    }
+    for (int64_t d = 0; d < p.head_dim; d += kL)
+      store_part<Real>(to + d, load(out + d) * inverse, p.head_dim - d);
   }
 };
 

@@ -36,6 +36,7 @@ class ForwardPass {
  private:
   using Operand = typename Operands::Operand;
   static constexpr int kTile = kQueryTile<Real>;
+  static constexpr int kL = kLanes<Real>;
   static constexpr int kPack = Operands::kPack;
 
   /// Scratch of one thread, as offsets in elements of Real (an operand takes no more).
@@ -43,7 +44,7 @@ class ForwardPass {
     int64_t queries, outputs, scores, weights, keys, values, total = 0;
 
     explicit Scratch(const Params& p) {
-      const int64_t row = round_up(p.head_dim, kLanes<Real>);
+      const int64_t row = round_up(p.head_dim, kL);
       queries = take(row * kTile);
       outputs = take(row * kTile);
       scores = take(kKeyTile * kTile);
@@ -110,25 +111,29 @@ class ForwardPass {
     Operands::transposed(row_of(queries, p_.q_strides, q.batch, q.head, q.first), p_.q_strides.row,
                          q.count, p_.head_dim, operands(at_.queries));
     Real* outputs = memory_ + at_.outputs;
-    for (int64_t n = 0; n < p_.head_dim * kTile; n += kLanes<Real>) store(outputs + n, Vec<Real>{});
 
     const int64_t key_end = q.visible_keys(p_);
+    if (key_end == 0)
+      for (int64_t n = 0; n < p_.head_dim * kTile; n += kL) store(outputs + n, Vec<Real>{});
     for (int64_t key = 0; key < key_end; key += kKeyTile) {
       const Visibility<Real> visible(p_, q, key, key_end);
       const Matrix<const Operand> keys{keys_.data + key * keys_.stride, keys_.stride};
       const Matrix<const Operand> values{values_.data + key / kPack * values_.stride,
                                          values_.stride};
       alignas(64) Real maxima[kTile], factors[kTile];
-      for (int v = 0; v < kColumns; ++v) store(maxima + v * kLanes<Real>, state[v].maximum);
+      for (int v = 0; v < kColumns; ++v) store(maxima + v * kL, state[v].maximum);
       compute_scores(q, visible, static_cast<const Operand*>(operands(at_.queries)), keys,
                      p_.head_dim / kPack, memory_ + at_.scores, maxima, prefetch);
       for (int v = 0; v < kColumns; ++v)
-        store(factors + v * kLanes<Real>, state[v].raise_maximum(load(maxima + v * kLanes<Real>),
-                                                                 [](auto x) { return exp2(x); }));
+        store(factors + v * kL,
+              state[v].raise_maximum(load(maxima + v * kL), [](auto x) { return exp2(x); }));
       add_weights(q, visible, state);
-      add_weighted_rows<kPack>(q, visible, values,
-                               static_cast<const Operand*>(operands(at_.weights)), p_.head_dim,
-                               factors, outputs, prefetch);
+      add_weighted_rows<kPack>(
+          q, visible, values, static_cast<const Operand*>(operands(at_.weights)), p_.head_dim,
+          prefetch, [&](int64_t n, int64_t lane, Vec<Real> sum) AERO_LAMBDA_INLINE {
+            Real* to = outputs + n;
+            store(to, key == 0 ? sum : load(to) * load(factors + lane) + sum);
+          });
     }
     finish(q, state, outputs);
   }
@@ -141,20 +146,19 @@ class ForwardPass {
       OnlineSoftmax<Vec<Real>> local[C];
 #pragma GCC unroll 4
       for (int v = 0; v < C; ++v) local[v] = state[first + v];
-      const Real* scores = memory_ + at_.scores + first * kLanes<Real>;
-      Operand* weights = operands(at_.weights) + first * kLanes<Real>;
+      const Real* scores = memory_ + at_.scores + first * kL;
+      Operand* weights = operands(at_.weights) + first * kL;
       const auto add_rows = [&](auto rows, int64_t j) AERO_LAMBDA_INLINE {
 #pragma GCC unroll 4
         for (int v = 0; v < C; ++v) {
           Vec<Real> weight[kPack] = {};
 #pragma GCC unroll 2
           for (int n = 0; n < decltype(rows)::value; ++n) {
-            const Vec<Real> x =
-                load(scores + (j + n) * kTile + v * kLanes<Real>) - local[v].maximum;
+            const Vec<Real> x = load(scores + (j + n) * kTile + v * kL) - local[v].maximum;
             weight[n] = exp2(x);
             local[v].add(x, weight[n]);
           }
-          Operands::store_packed(weights + j / kPack * kTile + v * kLanes<Real>, weight);
+          Operands::store_packed(weights + j / kPack * kTile + v * kL, weight);
         }
       };
       int64_t j = begin;
@@ -167,23 +171,17 @@ class ForwardPass {
 
   void finish(const QueryTile<Real>& q, const OnlineSoftmax<Vec<Real>> (&state)[kColumns],
               Real* outputs) const {
-    alignas(64) Real inverse[kTile] = {};
-    for (int64_t i = 0; i < q.count; ++i) {
-      const auto& row_state = state[i / kLanes<Real>];
-      const int64_t lane = i % kLanes<Real>, row = q.row(p_, i);
-      const Real sum = row_state.sum[lane];
-      const RowResult<Real> result = finish_row<Real>(row_state.maximum[lane], sum,
-                                                      row_state.score_sum[lane], natural_log(sum));
-      inverse[i] = sum == 0 ? 0 : 1 / sum;
-      store_row_result(p_, row, result);
+    alignas(64) Real inverse[kTile];
+    for (int v = 0; v < q.vectors; ++v) {
+      const Vec<Real> sum = state[v].sum;
+      store(inverse + v * kL, sum == 0 ? Vec<Real>{} : 1 / sum);
+      store_row_result<Real>(
+          p_, q.row(p_, v * kL),
+          finish_row<Real>(state[v].maximum, sum, state[v].score_sum, natural_log(sum)),
+          [&](Real* to, Vec<Real> value) { store_part<Real>(to, value, q.count - v * kL); });
     }
-    for (int64_t d = 0; d < p_.head_dim; ++d)
-      for (int v = 0; v < q.vectors; ++v) {
-        Real* at = outputs + d * kTile + v * kLanes<Real>;
-        store(at, load(at) * load(inverse + v * kLanes<Real>));
-      }
     auto* out = static_cast<Element*>(p_.out);
-    store_transposed(outputs, row_of(out, p_.out_strides, q.batch, q.head, q.first),
+    store_transposed(outputs, inverse, row_of(out, p_.out_strides, q.batch, q.head, q.first),
                      p_.out_strides.row, q.count, p_.head_dim);
   }
 

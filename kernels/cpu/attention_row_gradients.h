@@ -19,49 +19,58 @@ struct RowGradients {
   alignas(64) Real dtemperature[kQueryTile<Real>] = {};  ///< sum_j dS z so far
 
   RowGradients(const Params& p, const QueryTile<Real>& q) {
-    for (int64_t i = 0; i < q.count; ++i) {
+    for (int64_t i = 0; i < q.count; i += kL) {
       const int64_t row = q.row(p, i);
       // [B, H, 3, T]
       const Real* saved = static_cast<const Real*>(p.statistics) + row +
                           (kSavedStatistics - 1) * p.queries * (q.batch * p.heads + q.head);
-      maximum[i] = saved[0];
-      inverse_sum[i] = saved[p.queries] == 0 ? 0 : 1 / saved[p.queries];
-      offset[i] = saved[2 * p.queries];
-      if (p.dentropy) dentropy[i] = static_cast<const Real*>(p.dentropy)[row];
-      if (p.dlogsumexp) center[i] = -static_cast<const Real*>(p.dlogsumexp)[row];
-      if (p.dout) center[i] += output_dot(p, q, i);
+      const auto rows_of = [&](const void* tensor, int64_t first) {
+        return load_part<Real>(static_cast<const Real*>(tensor) + first, q.count - i);
+      };
+      const Vec<Real> sum = rows_of(saved, p.queries);
+      store(maximum + i, rows_of(saved, 0));
+      store(inverse_sum + i, sum == 0 ? Vec<Real>{} : 1 / sum);
+      store(offset + i, rows_of(saved, 2 * p.queries));
+      if (p.dentropy) store(dentropy + i, rows_of(p.dentropy, row));
+      Vec<Real> dot = p.dout ? output_dots(p, q, i) : Vec<Real>{};
+      if (p.dlogsumexp) dot -= rows_of(p.dlogsumexp, row);
+      store(center + i, dot);
     }
   }
 
   /// dt = -(1/t) (sum_j dS z + (logsumexp - entropy) gL)
   void store_dtemperature(const Params& p, const QueryTile<Real>& q) const {
-    for (int64_t i = 0; i < q.count; ++i) {
-      const int64_t row = q.row(p, i);
-      const Real dlogsumexp = p.dlogsumexp ? static_cast<const Real*>(p.dlogsumexp)[row] : 0;
-      // logsumexp - entropy; both saved numbers are 0 for a row that saw no key.
-      const Real mean_score = static_cast<Real>(kLn2) * maximum[i] - offset[i];
-      static_cast<Real*>(p.dtemperature)[row] =
-          -(dtemperature[i] + mean_score * dlogsumexp) / q.temperature(p, i);
+    for (int64_t i = 0; i < q.count; i += kL) {
+      const int64_t row = q.row(p, i), left = q.count - i;
+      Vec<Real> sum = load(dtemperature + i);
+      if (p.dlogsumexp) {
+        // logsumexp - entropy; both saved numbers are 0 for a row that saw no key.
+        const Vec<Real> mean_score = static_cast<Real>(kLn2) * load(maximum + i) - load(offset + i);
+        sum += mean_score * load_part<Real>(static_cast<const Real*>(p.dlogsumexp) + row, left);
+      }
+      store_part<Real>(static_cast<Real*>(p.dtemperature) + row, -sum / load(q.temperature + i),
+                       left);
     }
   }
 
  private:
-  /// dO_i . O_i
-  static Real output_dot(const Params& p, const QueryTile<Real>& q, int64_t i) {
-    constexpr int lanes = kLanes<Real>;
-    const int64_t row = q.first + i;
-    const Element* out =
-        row_of(static_cast<const Element*>(p.out), p.out_strides, q.batch, q.head, row);
-    const Element* dout =
-        row_of(static_cast<const Element*>(p.dout), p.dout_strides, q.batch, q.head, row);
-    Vec<Real> sum{};
-    int64_t d = 0;
-    for (; d + lanes <= p.head_dim; d += lanes)
-      sum += load_elements(out + d) * load_elements(dout + d);
-    if (d < p.head_dim)
-      sum += load_some_elements<Real>(out + d, p.head_dim - d) *
-             load_some_elements<Real>(dout + d, p.head_dim - d);
-    return sum_of_lanes<Real>(sum);
+  static constexpr int kL = kLanes<Real>;
+
+  /// dO . O of a vector of rows from row i of the tile on.
+  static Vec<Real> output_dots(const Params& p, const QueryTile<Real>& q, int64_t i) {
+    const auto rows_of = [&](const void* tensor, const Strides& s) {
+      return row_of(static_cast<const Element*>(tensor), s, q.batch, q.head, q.first + i);
+    };
+    const Element *out = rows_of(p.out, p.out_strides), *dout = rows_of(p.dout, p.dout_strides);
+    Vec<Real> dots[kL];
+    for (int64_t r = 0; r < kL; ++r) {
+      dots[r] = Vec<Real>{};
+      if (i + r >= q.count) continue;
+      for (int64_t d = 0; d < p.head_dim; d += kL)
+        dots[r] += load_part<Real>(out + r * p.out_strides.row + d, p.head_dim - d) *
+                   load_part<Real>(dout + r * p.dout_strides.row + d, p.head_dim - d);
+    }
+    return sums_of_rows<Real>(dots);
   }
 };
 

@@ -18,7 +18,7 @@ namespace {
 /// stream from L2. Tiles of 32 to 128 differ by 2-3 %.
 constexpr int kKeyTile = 64;
 
-/// Fetches rows that the next tile will need into L2, a few at a time while this one computes.
+/// Fetches rows that the next tile will need, a few at a time while this one computes.
 /// Without it a head's first touch of its rows waits for L3 or memory.
 class Prefetch {
  public:
@@ -39,7 +39,7 @@ class Prefetch {
     for (int64_t n = 0; n < per_step_ && next_ < count_; ++n) {
       Range& range = ranges_[next_];
       for (int64_t byte = 0; byte < range.bytes; byte += 64)
-        __builtin_prefetch(range.data + byte, 0, 2);
+        __builtin_prefetch(range.data + byte, 0, 3);
       range.data += range.stride;
       if (--range.rows == 0) ++next_;
     }
@@ -77,24 +77,28 @@ struct TileRange {
 /// A tile of queries with what its scores are scaled by.
 template <class Real>
 struct QueryTile : TileRange<Real> {
-  int vectors;                        ///< vectors that hold at least one query
-  Real scale[kQueryTile<Real>];       ///< scale / t, 0 beyond count
-  Real log2_scale[kQueryTile<Real>];  ///< the same times log2(e)
+  int vectors;                         ///< vectors that hold at least one query
+  Real scale[kQueryTile<Real>];        ///< scale / t, 0 beyond count
+  Real log2_scale[kQueryTile<Real>];   ///< the same times log2(e)
+  Real temperature[kQueryTile<Real>];  ///< t, 1 beyond count
 
   QueryTile(const AttentionEntropyParams& p, const TileRange<Real>& range)
       : TileRange<Real>(range),
         vectors(static_cast<int>((range.count + kLanes<Real> - 1) / kLanes<Real>)) {
+    for (Real& t : temperature) t = 1;
+    if (p.temperature) {
+      const Real* rows = row_of(static_cast<const Real*>(p.temperature), p.temperature_strides,
+                                this->batch, this->head, this->first);
+      for (int64_t i = 0; i < this->count; ++i)
+        temperature[i] = rows[i * p.temperature_strides.row];
+    }
     // In double: an error in the scale is one in the temperature, seen by all scores alike.
     for (int64_t i = 0; i < kQueryTile<Real>; ++i) {
-      const double c = i < this->count ? p.scale / static_cast<double>(temperature(p, i)) : 0;
+      const double c = p.scale / static_cast<double>(temperature[i]);
       scale[i] = static_cast<Real>(c);
       log2_scale[i] = static_cast<Real>(c * kLog2E);
     }
-  }
-  Real temperature(const AttentionEntropyParams& p, int64_t i) const {
-    if (!p.temperature) return 1;
-    return *row_of(static_cast<const Real*>(p.temperature), p.temperature_strides, this->batch,
-                   this->head, this->first + i);
+    for (int64_t i = this->count; i < kQueryTile<Real>; ++i) scale[i] = log2_scale[i] = 0;
   }
   /// Index of row i in a contiguous [B, H, T] tensor.
   int64_t row(const AttentionEntropyParams& p, int64_t i) const {
@@ -102,19 +106,19 @@ struct QueryTile : TileRange<Real> {
   }
 };
 
-/// Writes what the forward pass keeps of row `row` of [B, H, T].
-template <class Real>
+/// Calls store(at, value) for all that the forward pass keeps of row `row` of [B, H, T].
+template <class Real, class Value, class Store>
 void store_row_result(const AttentionEntropyForwardParams& p, int64_t row,
-                      const RowResult<Real>& result) {
-  static_cast<Real*>(p.entropy)[row] = result.entropy;
-  static_cast<Real*>(p.logsumexp)[row] = result.logsumexp;
+                      const RowResult<Value>& result, Store&& store) {
+  store(static_cast<Real*>(p.entropy) + row, result.entropy);
+  store(static_cast<Real*>(p.logsumexp) + row, result.logsumexp);
   if (!p.statistics) return;
   // [B, H, 3, T]
   Real* saved = static_cast<Real*>(p.statistics) + row +
                 (kSavedStatistics - 1) * p.queries * (row / p.queries);
-  saved[0] = result.saved_maximum;
-  saved[p.queries] = result.saved_sum;
-  saved[2 * p.queries] = result.saved_offset;
+  store(saved, result.saved_maximum);
+  store(saved + p.queries, result.saved_sum);
+  store(saved + 2 * p.queries, result.saved_offset);
 }
 
 /// Which scores of a [keys x queries] tile are needed, and which of those are hidden.
@@ -135,7 +139,8 @@ struct Visibility {
       // Whole groups of rows, so that a group has one set of vectors.
       end[v] = smaller(count, round_up(larger(seen, 0), kRows));
     }
-    masked = p.is_causal ? smaller(count, larger(diagonal + 1, 0) / kRows * kRows) : count;
+    // A group of rows earlier than the first hidden score: a group may be twice as long.
+    masked = p.is_causal ? smaller(count, larger(diagonal + 1 - kRows, 0) / kRows * kRows) : count;
     if (p.mask != nullptr) masked = 0;
     for (int64_t j = masked; j < count; ++j) bits[j] = ~uint64_t{0};
     if (p.mask != nullptr) and_mask(p, q, key);
@@ -186,7 +191,7 @@ void compute_scores(const QueryTile<Real>& q, const Visibility<Real>& visible,
   for_key_runs(q, visible, [&](auto columns, int first, int64_t begin, int64_t end) {
     constexpr int C = decltype(columns)::value;
     const int64_t lane = first * lanes;
-    for_row_groups(begin, end, [&](auto rows, int64_t row) {
+    for_row_groups<C>(begin, end, [&](auto rows, int64_t row) {
       constexpr int R = decltype(rows)::value;
       prefetch.step();
       Tile<Real, R, C> product;
@@ -197,7 +202,7 @@ void compute_scores(const QueryTile<Real>& q, const Visibility<Real>& visible,
       for (int v = 0; v < C; ++v) {
         const Vec<Real> scale = load(q.log2_scale + lane + v * lanes);
         Vec<Real> top = load(maxima + lane + v * lanes);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
           Vec<Real> score = product.at[r][v] * scale;
           if (hidden) {
@@ -216,16 +221,17 @@ void compute_scores(const QueryTile<Real>& q, const Visibility<Real>& visible,
   });
 }
 
-/// out[d][i] = out[d][i] * factor_i + sum_j rows[j][d] weights[j][i], over the keys that query i
-/// sees; rows and weights hold Pack keys in one operand.
-template <int Pack, class Real, class Operand>
+/// add(n, lane, sum) with sum = sum_j rows[j][d] weights[j][i], over the keys that query i sees,
+/// for a vector of queries i from `lane` on and every d; n = d * tile + lane. rows and weights hold
+/// Pack keys in one operand.
+template <int Pack, class Real, class Operand, class Add>
 void add_weighted_rows(const QueryTile<Real>& q, const Visibility<Real>& visible,
                        Matrix<const Operand> rows, const Operand* weights, int64_t head_dim,
-                       const Real* factors, Real* out, Prefetch& prefetch) {
+                       Prefetch& prefetch, Add&& add) {
   constexpr int lanes = kLanes<Real>, tile = kQueryTile<Real>;
   with_columns(q.vectors, [&](auto columns) {
     constexpr int C = decltype(columns)::value;
-    for_row_groups(0, head_dim, [&](auto group, int64_t d) {
+    for_row_groups<kColumns>(0, head_dim, [&](auto group, int64_t d) {
       constexpr int R = decltype(group)::value;
       prefetch.step();
       Tile<Real, R, C> sum;
@@ -244,14 +250,9 @@ void add_weighted_rows(const QueryTile<Real>& q, const Visibility<Real>& visible
       add_until(Constant<2>{});
       add_until(Constant<3>{});
 #pragma GCC unroll 4
-      for (int v = 0; v < C; ++v) {
-        const Vec<Real> factor = load(factors + v * lanes);
+      for (int v = 0; v < C; ++v)
 #pragma GCC unroll 4
-        for (int r = 0; r < R; ++r) {
-          Real* to = out + (d + r) * tile + v * lanes;
-          store(to, load(to) * factor + sum.at[r][v]);
-        }
-      }
+        for (int r = 0; r < R; ++r) add((d + r) * tile + v * lanes, v * lanes, sum.at[r][v]);
     });
   });
 }

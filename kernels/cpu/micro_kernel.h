@@ -39,7 +39,7 @@ struct Tile {
   Vec<Real> at[R][C];
 
   AERO_INLINE void clear() {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
       for (int v = 0; v < C; ++v) at[r][v] = Vec<Real>{};
@@ -50,7 +50,7 @@ struct Tile {
     decltype(load_operand(b)) column[C];
 #pragma GCC unroll 4
     for (int v = First; v < C; ++v) column[v] = load_operand(b + v * kLanes<Real>);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       const auto row = splat_operand(a + r * row_stride);
 #pragma GCC unroll 4
@@ -68,10 +68,13 @@ AERO_INLINE void multiply_rows(Tile<Real, R, C>& tile, const Operand* a, int64_t
 }
 
 /// Calls body(Constant<kRows>, row) for full groups of rows in [begin, end), then
-/// body(Constant<1>, row) for the rest.
-template <class Body>
+/// body(Constant<1>, row) for the rest. With one column groups of 2 kRows come first: fewer
+/// accumulators would wait for each other.
+template <int Columns, class Body>
 AERO_INLINE void for_row_groups(int64_t begin, int64_t end, Body&& body) {
   int64_t row = begin;
+  if constexpr (Columns == 1)
+    for (; row + 2 * kRows <= end; row += 2 * kRows) body(Constant<2 * kRows>{}, row);
   for (; row + kRows <= end; row += kRows) body(Constant<kRows>{}, row);
   for (; row < end; ++row) body(Constant<1>{}, row);
 }

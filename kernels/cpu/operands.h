@@ -39,12 +39,7 @@ void load_transposed(const Element* rows, int64_t row_stride, int64_t count, int
 #pragma GCC unroll 16
       for (int r = 0; r < lanes; ++r) {
         const Unit* from = reinterpret_cast<const Unit*>(rows + (i + r) * row_stride) + d;
-        if (i + r >= count)
-          block[r] = Vec<Real>{};
-        else if (columns - d >= lanes)
-          block[r] = load_elements(from);
-        else
-          block[r] = load_some_elements<Real>(from, columns - d);
+        block[r] = i + r < count ? load_part<Real>(from, columns - d) : Vec<Real>{};
       }
       transpose<Real>(block);
 #pragma GCC unroll 16
@@ -53,28 +48,25 @@ void load_transposed(const Element* rows, int64_t row_stride, int64_t count, int
     }
 }
 
-/// rows[i][d] = in[d][i] for i < count.
+/// rows[i][d] = in[d][i] * factors[i] for i < count.
 template <class Real, class Element>
-void store_transposed(const Real* in, Element* rows, int64_t row_stride, int64_t count,
-                      int64_t columns) {
+void store_transposed(const Real* in, const Real* factors, Element* rows, int64_t row_stride,
+                      int64_t count, int64_t columns) {
   constexpr int lanes = kLanes<Real>;
-  for (int64_t i = 0; i < count; i += lanes)
+  for (int64_t i = 0; i < count; i += lanes) {
+    const Vec<Real> factor = load(factors + i);
     for (int64_t d = 0; d < columns; d += lanes) {
       Vec<Real> block[lanes];
 #pragma GCC unroll 16
       for (int r = 0; r < lanes; ++r)
-        block[r] = d + r < columns ? load(in + (d + r) * kQueryTile<Real> + i) : Vec<Real>{};
+        block[r] =
+            d + r < columns ? load(in + (d + r) * kQueryTile<Real> + i) * factor : Vec<Real>{};
       transpose<Real>(block);
 #pragma GCC unroll 16
-      for (int r = 0; r < lanes; ++r) {
-        if (i + r >= count) continue;
-        Element* to = rows + (i + r) * row_stride + d;
-        if (columns - d >= lanes)
-          store_elements(to, block[r]);
-        else
-          store_some_elements<Real>(to, block[r], columns - d);
-      }
+      for (int r = 0; r < lanes; ++r)
+        if (i + r < count) store_part<Real>(rows + (i + r) * row_stride + d, block[r], columns - d);
     }
+  }
 }
 
 /// Operands are numbers of type R, in place where the tensor holds those already.
@@ -96,9 +88,8 @@ struct Single {
     for (int64_t i = 0; i < count; ++i) {
       const Element* from = rows + i * row_stride;
       Real* to = buffer + i * stride;
-      int64_t d = 0;
-      for (; d + kLanes<Real> <= columns; d += kLanes<Real>) store(to + d, load_elements(from + d));
-      if (d < columns) store(to + d, load_some_elements<Real>(from + d, columns - d));
+      for (int64_t d = 0; d < columns; d += kLanes<Real>)
+        store(to + d, load_part<Real>(from + d, columns - d));
     }
     return {buffer, stride};
   }

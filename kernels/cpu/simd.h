@@ -386,6 +386,19 @@ AERO_INLINE void store_some_elements<double, double>(double* p, Vec<double> x, i
 }
 #endif
 
+/// A vector, of which only the first `left` elements exist if that is less; zeros after them.
+template <class Real, class Element>
+AERO_INLINE Vec<Real> load_part(const Element* p, int64_t left) {
+  return left >= kLanes<Real> ? load_elements(p) : load_some_elements<Real>(p, left);
+}
+template <class Real, class Element>
+AERO_INLINE void store_part(Element* p, Vec<Real> x, int64_t left) {
+  if (left >= kLanes<Real>)
+    store_elements(p, x);
+  else
+    store_some_elements<Real>(p, x, left);
+}
+
 // --- transposition in registers -----------------------------------------------------------------
 
 constexpr bool is_set(int index, int bit) { return index / bit % 2 == 1; }
@@ -409,6 +422,16 @@ AERO_INLINE void transpose(Vec<Real> (&rows)[kLanes<Real>]) {
         swap_halves<Half>(rows[i], rows[i + Half], typename MakeIndices<kLanes<Real>>::Type{});
     transpose<Real, Half / 2>(rows);
   }
+}
+
+/// Sum of the lanes of rows[r], from the first to the last, in lane r. Uses up `rows`.
+template <class Real>
+AERO_INLINE Vec<Real> sums_of_rows(Vec<Real> (&rows)[kLanes<Real>]) {
+  transpose<Real>(rows);
+  Vec<Real> sum = rows[0];
+#pragma GCC unroll 16
+  for (int n = 1; n < kLanes<Real>; ++n) sum += rows[n];
+  return sum;
 }
 
 }  // namespace

@@ -107,7 +107,8 @@ class Instruction:
 
     @property
     def is_exponential(self) -> bool:
-        return bool(re.match(r"v(scalef|reduce|rndscale|round)p[sd]|vpslld|vpsllq", self.name))
+        """Of an exponential or, as it divides, a logarithm."""
+        return bool(re.match(r"v(scalef|reduce|rndscale|round|div)p[sd]|vpslld|vpsllq", self.name))
 
     @property
     def stores_vector(self) -> bool:
