@@ -54,7 +54,7 @@ class LayerAbsorption:
     outcome: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Absorption:
     """A network with absorbed FFNs and how well conditioned that was; `print` shows it.
 
@@ -90,7 +90,7 @@ class Absorption:
         )
         return "\n".join(lines)
 
-    __str__ = to_text
+    __repr__ = to_text
 
 
 @torch.no_grad()

@@ -40,7 +40,7 @@ class Size:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ConversionPlan:
     """The steps of a conversion and what each leaves; `print` shows them as a table.
 
@@ -98,4 +98,4 @@ class ConversionPlan:
         effects = [f"- {step}" for step in self.steps] or ["- nothing to do"]
         return "\n".join([title, "", *lines, "", *effects])
 
-    __str__ = to_text
+    __repr__ = to_text

@@ -54,6 +54,7 @@ def test_a_plan_says_exactly_what_the_network_is_and_costs(source, label):
     assert mpc.simulate(spec).comm_bytes == size.private_bytes
     assert network.config.conversion_steps == ([str(step) for step in plan.steps] or None)
     text = str(plan)
+    assert repr(plan) == text
     for step, each in zip(plan.steps, plan.sizes[1:], strict=True):
         assert str(step) in text
         assert f"{each.parameters:,}" in text and f"{each.private_bytes / 1e9:.3g}" in text
