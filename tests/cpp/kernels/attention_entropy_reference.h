@@ -58,7 +58,7 @@ struct AttentionProblem {
         dk(k),
         dv(v),
         dtemperature(entropy),
-        mask(static_cast<size_t>(c.batch * c.queries * c.keys)) {
+        mask(static_cast<size_t>(c.batch * c.heads * c.queries * c.keys)) {
     std::mt19937 generator(17);
     for (Tensor* input : {&q, &k, &v, &dout, &dentropy, &dlogsumexp})
       input->fill_normal(generator, input == &q || input == &k ? deviation : 1);
@@ -66,9 +66,10 @@ struct AttentionProblem {
       temperature.set(b, h, i, 0, temperature_value(b, h, i));
     });
     for (int64_t b = 0; b < c.batch; ++b)
-      for (int64_t i = 0; i < c.queries; ++i)
-        for (int64_t j = 0; j < c.keys; ++j)
-          mask[mask_index(b, i, j)] = mask_value(b, i, j, generator);
+      for (int64_t h = 0; h < c.heads; ++h)
+        for (int64_t i = 0; i < c.queries; ++i)
+          for (int64_t j = 0; j < c.keys; ++j)
+            mask[mask_index(b, h, i, j)] = mask_value(b, i, j, generator);
   }
 
   double temperature_value(int64_t b, int64_t h, int64_t i) const {
@@ -105,11 +106,20 @@ struct AttentionProblem {
     }
     return 1;
   }
-  size_t mask_index(int64_t b, int64_t i, int64_t j) const {
-    return static_cast<size_t>((b * test.queries + i) * test.keys + j);
+  /// Padding is one row for all heads and queries; of the others one is stored by keys.
+  MaskStrides mask_strides() const {
+    const int64_t rows = test.queries, row = test.keys, head = rows * row;
+    const int64_t batch = test.heads * head;
+    if (test.mask == MaskKind::kPadding) return {batch, 0, 0, 1};
+    if (test.mask == MaskKind::kEmptyRows) return {batch, head, 1, rows};
+    return {batch, head, row, 1};
   }
-  bool visible(int64_t b, int64_t i, int64_t j) const {
-    return (!test.is_causal || j <= i + test.keys - test.queries) && mask[mask_index(b, i, j)];
+  size_t mask_index(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    const MaskStrides s = mask_strides();
+    return static_cast<size_t>(b * s.batch + h * s.head + i * s.query + j * s.key);
+  }
+  bool visible(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    return (!test.is_causal || j <= i + test.keys - test.queries) && mask[mask_index(b, h, i, j)];
   }
   double scale() const { return 1 / std::sqrt(static_cast<double>(test.head_dim)); }
 
@@ -131,8 +141,7 @@ struct AttentionProblem {
     }
     if (test.mask != MaskKind::kNone) {
       p.mask = reinterpret_cast<const bool*>(mask.data());
-      p.mask_strides = {test.queries * test.keys, 0, test.keys, 1};
-      if (test.mask == MaskKind::kPadding) p.mask_strides.query = 0;
+      p.mask_strides = mask_strides();
     }
   }
   AttentionEntropyForwardParams forward_params() {
@@ -165,7 +174,7 @@ struct AttentionProblem {
   AttentionCase test;
   Tensor q, k, v, temperature, out, entropy, logsumexp, statistics;
   Tensor dout, dentropy, dlogsumexp, dq, dk, dv, dtemperature;
-  Buffer<uint8_t> mask;  ///< [B, T, S]
+  Buffer<uint8_t> mask;  ///< as mask_strides() says
 };
 
 /// What the definitions give in double for the problem's (rounded) inputs.
@@ -191,18 +200,18 @@ struct AttentionReference {
     std::vector<double> score(static_cast<size_t>(c.keys)), probability(score), dp(score);
     double maximum = -std::numeric_limits<double>::infinity(), sum = 0;
     for (int64_t j = 0; j < c.keys; ++j) {
-      if (!p.visible(b, i, j)) continue;
+      if (!p.visible(b, h, i, j)) continue;
       double& s = score[static_cast<size_t>(j)];
       for (int64_t d = 0; d < c.head_dim; ++d) s += p.q.get(b, h, i, d) * p.k.get(b, g, j, d);
       s *= p.scale() / t;
       maximum = std::max(maximum, s);
     }
     for (int64_t j = 0; j < c.keys; ++j)
-      if (p.visible(b, i, j)) sum += std::exp(score[static_cast<size_t>(j)] - maximum);
+      if (p.visible(b, h, i, j)) sum += std::exp(score[static_cast<size_t>(j)] - maximum);
     const double lse = maximum + (sum > 0 ? std::log(sum) : 0);
     double h_row = 0;
     for (int64_t j = 0; j < c.keys; ++j) {
-      if (!p.visible(b, i, j)) continue;
+      if (!p.visible(b, h, i, j)) continue;
       const double log_p = score[static_cast<size_t>(j)] - lse;
       probability[static_cast<size_t>(j)] = std::exp(log_p);
       h_row -= std::exp(log_p) * log_p;

@@ -48,6 +48,20 @@ TEST_P(AttentionEntropy, AgreesWithTheDefinitionsAcrossManyTiles) {
     }
 }
 
+// The diagonal starts anywhere in a group of keys and ends anywhere in a vector of queries.
+TEST_P(AttentionEntropy, AgreesWithTheDefinitionsForEveryOffsetOfTheDiagonal) {
+  for (const DataType type : {DataType::kFloat32, DataType::kBFloat16})
+    for (const int64_t queries : {2, 3, 5, 9, 17, 33})
+      for (int64_t more = -3; more < 20; ++more)
+        if (queries + more > 0)
+          expect_matches_reference({.type = type,
+                                    .heads = 1,
+                                    .key_heads = 1,
+                                    .queries = queries,
+                                    .keys = queries + more,
+                                    .head_dim = 2});
+}
+
 TEST_P(AttentionEntropy, AgreesWithTheDefinitionsForEveryMaskTemperatureAndLayout) {
   for (const DataType type : kDataTypes)
     for (const MaskKind mask :
@@ -211,6 +225,18 @@ TEST_P(AttentionEntropy, LiesBetweenZeroAndTheLogarithmOfTheVisibleKeys) {
         EXPECT_LE(p.entropy.get(0, 0, i), std::log(static_cast<double>(i + 1)) * (1 + 1e-6) + 1e-7);
       }
     }
+}
+
+// A hidden key has a score of -1e30, and 0 times its product with a gradient must stay 0.
+TEST_P(AttentionEntropy, HiddenKeysBearHugeGradientsOfEntropy) {
+  for (const MaskKind mask : {MaskKind::kNone, MaskKind::kFull, MaskKind::kEmptyRows}) {
+    AttentionProblem p({.queries = 21, .keys = 29, .mask = mask});
+    p.dentropy.fill(1e15);
+    p.run_forward();
+    p.run_backward();
+    for (const Tensor* gradient : {&p.dq, &p.dk, &p.dv, &p.dtemperature})
+      for (const double value : gradient->values()) ASSERT_TRUE(std::isfinite(value));
+  }
 }
 
 TEST_P(AttentionEntropy, PassesNotANumberOn) {

@@ -5,8 +5,11 @@
 #include <cmath>
 #include <cstdint>
 #include <random>
+#include <string>
+#include <tuple>
 #include <vector>
 
+#include "kernels/cpu/dispatch.h"
 #include "kernels/cpu/fixed_order_sum.h"
 #include "tests/cpp/kernels/run_kernel.h"
 
@@ -110,11 +113,15 @@ struct Problem {
   }
 };
 
-class EntropyRegularization : public ::testing::TestWithParam<std::tuple<EntropyReduction, bool>> {
+/// Every test runs once for each instruction set this machine has.
+class EntropyRegularization
+    : public ::testing::TestWithParam<std::tuple<EntropyReduction, bool, std::string>> {
+ protected:
+  ScopedIsa isa_{std::get<2>(GetParam())};
 };
 
 TEST_P(EntropyRegularization, LossIsItsDefinitionForEverySize) {
-  const auto [reduction, masked] = GetParam();
+  const auto& [reduction, masked, isa] = GetParam();
   for (const auto& [l, b, h, t] : std::vector<std::array<int64_t, 4>>{{2, 3, 2, 5},
                                                                       {1, 1, 1, 1},
                                                                       {3, 2, 5, 131},
@@ -130,7 +137,7 @@ TEST_P(EntropyRegularization, LossIsItsDefinitionForEverySize) {
 }
 
 TEST_P(EntropyRegularization, LossDoesNotDependOnTheNumberOfThreads) {
-  const auto [reduction, masked] = GetParam();
+  const auto& [reduction, masked, isa] = GetParam();
   const Problem problem(3, 2, 5, 131, reduction, masked);
   for (int64_t threads = 2; threads < 20; threads += 3)
     EXPECT_EQ(problem.loss(1), problem.loss(threads));
@@ -165,12 +172,12 @@ void expect_gradients_are_difference_quotients(EntropyReduction reduction, bool 
 }
 
 TEST_P(EntropyRegularization, GradientsAreDifferenceQuotients) {
-  const auto [reduction, masked] = GetParam();
+  const auto& [reduction, masked, isa] = GetParam();
   expect_gradients_are_difference_quotients(reduction, masked);
 }
 
 TEST_P(EntropyRegularization, NeverTouchesWhatLiesBesideItsTensors) {
-  const auto [reduction, masked] = GetParam();
+  const auto& [reduction, masked, isa] = GetParam();
   for (const Placement placement : {Placement::kBeforeForbidden, Placement::kAfterForbidden}) {
     const ScopedPlacement placed(placement);
     expect_gradients_are_difference_quotients(reduction, masked);

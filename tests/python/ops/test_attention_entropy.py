@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
-from aero.ops import attention_entropy, reference
+from aero.ops import attention_entropy
 
 FLOATS = [torch.float32, torch.bfloat16, torch.float16]
 
@@ -129,6 +127,29 @@ def test_models_that_pass_transposed_views_copy_nothing() -> None:
         assert gradient.transpose(1, 2).is_contiguous()
 
 
+def test_rows_may_overlap_in_memory() -> None:
+    """Inputs are only read: windows that share elements, and one row expanded to many."""
+    memory = draw(40)
+    windows = memory.as_strided((1, 2, 7, 8), (0, 5, 2, 1)).requires_grad_()
+    expanded = memory[:8].expand(1, 2, 7, 8).requires_grad_()
+    for q, k, v in ((windows, windows, expanded), (expanded, windows, windows)):
+        results = attention_entropy(q, k, v, is_causal=True)
+        expected = attention_entropy(q, k, v, is_causal=True, backend="reference")
+        torch.testing.assert_close(results, expected)
+        # A sum's gradient is itself one number expanded.
+        gradients, wanted = (torch.autograd.grad(x[0].sum(), (q, k)) for x in (results, expected))
+        torch.testing.assert_close(gradients, wanted)
+
+
+def test_leaves_keep_their_gradients_without_a_copy() -> None:
+    q, k, v = (draw(2, 3, rows, 8).requires_grad_() for rows in (4, 5, 5))
+    out, _, _ = attention_entropy(q, k, v)
+    for leaf, gradient in zip(
+        (q, k, v), torch.autograd.grad(out, [q, k, v], torch.ones_like(out)), strict=True
+    ):
+        assert gradient.stride() == leaf.stride()
+
+
 def peak_growth_bytes(call: Any) -> int:
     """How far the process's resident memory rises above its start while `call` runs."""
 
@@ -153,56 +174,3 @@ def test_memory_grows_linearly_with_the_number_of_queries_and_keys() -> None:
     call("native")
     assert peak_growth_bytes(lambda: call("native")) < scores_bytes / 8
     assert peak_growth_bytes(lambda: call("reference")) > scores_bytes  # the measurement works
-
-
-shapes = st.fixed_dictionaries(
-    {
-        "batch": st.integers(0, 3),
-        "groups": st.integers(1, 3),
-        "heads_per_group": st.integers(1, 3),
-        "queries": st.integers(0, 40),
-        "keys": st.integers(0, 40),
-        "head_dim": st.integers(1, 70),
-        "is_causal": st.booleans(),
-        "masked": st.booleans(),
-        "temperature": st.sampled_from([None, "", "1", "H", "HT", "BHT"]),
-        "dtype": st.sampled_from([torch.float32, torch.bfloat16, torch.float16, torch.float64]),
-        "seed": st.integers(0, 2**31),
-    }
-)
-
-
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(shapes)
-def test_any_shape_agrees_with_the_reference(case: dict[str, Any]) -> None:
-    generator = torch.Generator().manual_seed(case["seed"])
-    dtype = case["dtype"]
-    n = {
-        "1": 1,
-        "B": case["batch"],
-        "H": case["groups"] * case["heads_per_group"],
-        "T": case["queries"],
-    }
-    key_shape = (n["B"], case["groups"], case["keys"], case["head_dim"])
-    q = torch.randn((n["B"], n["H"], n["T"], case["head_dim"]), generator=generator).to(dtype)
-    k, v = (torch.randn(key_shape, generator=generator).to(dtype) for _ in range(2))
-    mask = torch.rand(n["B"], 1, n["T"], case["keys"], generator=generator) < 0.7
-    options: dict[str, Any] = {"is_causal": case["is_causal"]}
-    if case["masked"]:
-        options["mask"] = mask
-    if case["temperature"] is not None:
-        sizes = [n[letter] for letter in case["temperature"]]
-        options["temperature"] = 0.3 + torch.rand(sizes, generator=generator)
-
-    native = attention_entropy(q, k, v, **options)
-    exact = reference.attention_entropy(q.double(), k.double(), v.double(), **options)
-    # Scores reach about 30 at t = 0.3; their absolute rounding is then 2e-6 in float32.
-    rounding = {
-        torch.float64: 1e-12,
-        torch.float32: 2e-5,
-        torch.bfloat16: 8e-3,
-        torch.float16: 1e-3,
-    }
-    tolerances = [rounding[dtype], min(rounding[dtype], 1e-4), min(rounding[dtype], 1e-4)]
-    for got, want, tolerance in zip(native, exact, tolerances, strict=True):
-        torch.testing.assert_close(got.double(), want, rtol=tolerance, atol=tolerance)
