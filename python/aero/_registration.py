@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -20,9 +21,17 @@ __all__ = ["register_with_transformers"]
 def register_with_transformers() -> None:
     """Imports `aero.models` now if `transformers` is imported, else right after it is."""
     if sys.modules.get("transformers") is not None:
-        importlib.import_module("aero.models")
+        _register()
     elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
+
+
+def _register() -> None:
+    try:
+        importlib.import_module("aero.models")
+    except ImportError as error:
+        # Neither package may keep the other from being imported.
+        warnings.warn(f"aero is not known to transformers: {error}", stacklevel=3)
 
 
 class _Finder(MetaPathFinder):
@@ -54,4 +63,4 @@ class _RegisteringLoader(Loader):
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
         self._loader.exec_module(module)
-        importlib.import_module("aero.models")
+        _register()

@@ -46,3 +46,16 @@ def test_a_missing_transformers_is_missing_as_before() -> None:
         "try:\n    import transformers\nexcept ModuleNotFoundError as error:\n    print(error)"
     )
     assert output(program) == "No module named 'transformers'"
+
+
+def test_without_torch_both_can_be_imported_and_a_warning_says_what_is_missing() -> None:
+    program = (
+        "import sys, warnings; sys.modules['torch'] = None\n"
+        "import aero\n"
+        "with warnings.catch_warnings(record=True) as said:\n"
+        "    warnings.simplefilter('always')\n"
+        "    import transformers\n"
+        "print(said[-1].message, aero.mpc.simulate('SM', model='tiny').comm_bytes > 0)"
+    )
+    said = output(program)
+    assert said.startswith("aero is not known to transformers: ") and said.endswith("True")
