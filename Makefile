@@ -18,13 +18,15 @@ PROCESSOR := $(shell sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -n 1
 RESULTS   ?= benchmarks/results/demo_$(PROCESSOR)_$(shell date +%Y%m)
 SPREAD    := $(lastword $(sort $(wildcard benchmarks/results/demo_*.json)))
 BENCHMARKS := $(filter-out $(addprefix benchmarks/,timer.py peaks.py attention_report.py entropy_share.py fixed_point.py),$(wildcard benchmarks/*.py))
+CMAKE_TESTS := cmake -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+               -DAERO_TESTS=ON -DAERO_WERROR=ON -DAERO_PYTHON=OFF -DAERO_TORCH_OPS=OFF
 DEMO_LABELS := SM+LN+G SM+ScFuFFN "EReg(SM(t)+ScFuFFN)" SM+FN+ScFuFFN SM+FN+R
 
 # An editable install knows the Python files by name, so it is renewed when the list of them changes.
 PYTHON_FILES := $(sort $(shell find python/aero -name '*.py'))
 $(shell mkdir -p build && echo '$(PYTHON_FILES)' | cmp -s - build/python_files || echo '$(PYTHON_FILES)' > build/python_files)
 
-.PHONY: help demo test build lint bench notebooks clean
+.PHONY: help demo test threads build lint bench notebooks clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -38,6 +40,9 @@ demo: $(VENV)/.built ## train five small networks, compare them in runs/demo/rep
 test: $(VENV)/.tests build/tests/.built ## run the C++ and the Python tests
 	ctest --test-dir build/tests --output-on-failure --parallel 2
 	$(BIN)/python -m pytest
+
+threads: build/threads/.built ## run the kernels from several threads under the thread sanitizer
+	build/threads/aero_kernel_tests --gtest_brief=1 --gtest_filter='*AtOnce*'
 
 build: $(VENV)/.built ## build and install into .venv (editable)
 
@@ -54,6 +59,11 @@ notebooks: $(VENV)/.tests ## execute the notebooks into runs/notebooks
 
 clean: ## remove the environment and everything built; runs/ stays
 	rm -rf $(VENV) build dist
+
+define NEEDS_GTEST
+@test -e /usr/include/gtest/gtest.h || (apt-get update -qq && apt-get install -y -qq libgtest-dev) || \
+  (echo "the C++ tests need GoogleTest: install the system package libgtest-dev" && exit 1)
+endef
 
 # --- how the environment comes about ---------------------------------------------------------------
 
@@ -83,9 +93,13 @@ $(VENV)/.lint: $(VENV)/.built
 	@touch $@
 
 build/tests/.built: $(VENV)/.tools $(NATIVE) $(CPP_TESTS)
-	@test -e /usr/include/gtest/gtest.h || (apt-get update -qq && apt-get install -y -qq libgtest-dev) || \
-	  (echo "make test needs GoogleTest: install the system package libgtest-dev" && exit 1)
-	cmake -S . -B build/tests -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
-	  -DAERO_TESTS=ON -DAERO_SANITIZE=ON -DAERO_WERROR=ON -DAERO_PYTHON=OFF -DAERO_TORCH_OPS=OFF
+	$(NEEDS_GTEST)
+	$(CMAKE_TESTS) -B build/tests -DAERO_SANITIZE=ON
 	cmake --build build/tests
+	@touch $@
+
+build/threads/.built: $(VENV)/.tools $(NATIVE) $(CPP_TESTS)
+	$(NEEDS_GTEST)
+	$(CMAKE_TESTS) -B build/threads -DAERO_SANITIZE=thread
+	cmake --build build/threads --target aero_kernel_tests
 	@touch $@
