@@ -57,6 +57,7 @@ struct Inputs {
     if (q.size(3) < 1 || q.size(3) > kernels::kMaxHeadDim)
       refuse(kOp, "D", "from 1 to " + std::to_string(kernels::kMaxHeadDim),
              std::to_string(q.size(3)));
+    require_possible(kOp, "T", q.size(2));
     return q;
   }
 
@@ -69,6 +70,7 @@ struct Inputs {
     if (k.size(1) == 0 ? q.size(1) != 0 : q.size(1) % k.size(1) != 0)
       refuse(kOp, "H", "a multiple of k's heads (" + std::to_string(k.size(1)) + ")",
              std::to_string(q.size(1)));
+    require_possible(kOp, "S", k.size(2));
     data_type_of(kOp, "q", q);
     require_dtype(kOp, argument, tensor, q.scalar_type(), " like q");
     return tensor;
@@ -80,6 +82,12 @@ Tensor empty_heads(const Tensor& like) {
   return torch::stable::transpose(
       empty(like, {like.size(0), like.size(2), like.size(1), like.size(3)}, like.scalar_type()), 1,
       2);
+}
+
+/// Laid out as a contiguous input is, which autograd then keeps as the gradient without a copy.
+Tensor empty_gradient(const Tensor& input) {
+  return input.is_contiguous() ? empty(input, shape_of(input), input.scalar_type())
+                               : empty_heads(input);
 }
 
 }  // namespace
@@ -132,9 +140,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_entropy_backward(
   const OptionalTensor dlogsumexp_rows =
       row_gradient(kOp, "dlogsumexp", dlogsumexp, inputs.statistics, inputs.rows);
 
-  const Tensor dq = needs_q ? empty_heads(q) : empty(q, {0}, q.scalar_type());
-  const Tensor dk = needs_k ? empty_heads(k) : empty(q, {0}, q.scalar_type());
-  const Tensor dv = needs_v ? empty_heads(v) : empty(q, {0}, q.scalar_type());
+  const Tensor dq = needs_q ? empty_gradient(q) : empty(q, {0}, q.scalar_type());
+  const Tensor dk = needs_k ? empty_gradient(k) : empty(q, {0}, q.scalar_type());
+  const Tensor dv = needs_v ? empty_gradient(v) : empty(q, {0}, q.scalar_type());
   const Tensor drows = needs_temperature ? empty(q, {batch, heads, queries}, inputs.statistics)
                                          : empty(q, {0}, inputs.statistics);
 

@@ -23,6 +23,14 @@ const char* type_name(ScalarType type) {
   }
 }
 
+void require_alignment(const char* op, const char* argument, const Tensor& tensor) {
+  const auto size = static_cast<uint64_t>(tensor.element_size());
+  const auto address = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
+  if (address % size != 0)
+    refuse(op, argument, "at an address that is a multiple of " + std::to_string(size),
+           std::to_string(address % size) + " more");
+}
+
 template <class Real>
 void refuse_zeros(const char* op, const Tensor& temperature, const kernels::Strides& strides,
                   const Rows& rows) {
@@ -75,6 +83,7 @@ void require_dtype(const char* op, const char* argument, const Tensor& tensor, S
                    const char* like) {
   if (tensor.scalar_type() != dtype)
     refuse(op, argument, std::string(type_name(dtype)) + like, type_name(tensor.scalar_type()));
+  require_alignment(op, argument, tensor);
 }
 
 void require_scalar(const char* op, const char* argument, const Tensor& tensor) {
@@ -83,6 +92,7 @@ void require_scalar(const char* op, const char* argument, const Tensor& tensor) 
 }
 
 kernels::DataType data_type_of(const char* op, const char* argument, const Tensor& tensor) {
+  require_alignment(op, argument, tensor);
   switch (tensor.scalar_type()) {
     case ScalarType::Float:
       return kernels::DataType::kFloat32;
@@ -106,6 +116,11 @@ Tensor with_contiguous_rows(const Tensor& tensor) {
   const int64_t last = tensor.dim() - 1;
   const bool is_row = tensor.size(last) <= 1 || tensor.stride(last) == 1;
   return is_row ? tensor : torch::stable::contiguous(tensor);
+}
+
+void require_possible(const char* op, const char* letter, int64_t size) {
+  constexpr int64_t limit = int64_t{1} << 40;
+  if (size > limit) refuse(op, letter, "at most " + std::to_string(limit), std::to_string(size));
 }
 
 kernels::Strides strides_of(const Tensor& tensor) {

@@ -32,13 +32,14 @@ void require_dim(const char* op, const char* argument, const Tensor& tensor, int
                  const char* letters);
 void require_shape(const char* op, const char* argument, const Tensor& tensor,
                    const std::vector<int64_t>& shape, const char* letters);
-/// `like` names what sets the expected type, as in "float32 like q".
+/// Checks the type, and that the memory is aligned to it. `like` names what sets the expected type,
+/// as in "float32 like q".
 void require_dtype(const char* op, const char* argument, const Tensor& tensor, ScalarType dtype,
                    const char* like);
 /// Refuses scalars that are not 0-D or [1].
 void require_scalar(const char* op, const char* argument, const Tensor& tensor);
 
-/// The kernels' name of a floating type; refuses the others.
+/// The kernels' name of a floating type; refuses the others, and memory not aligned to it.
 kernels::DataType data_type_of(const char* op, const char* argument, const Tensor& tensor);
 /// The type of temperature, entropy and logsumexp that goes with `data_type`.
 ScalarType statistics_type(kernels::DataType data_type);
@@ -47,6 +48,9 @@ ScalarType statistics_type(kernels::DataType data_type);
 Tensor with_contiguous_rows(const Tensor& tensor);
 /// Strides of a [batch, head, row, column] or [batch, head, row] tensor.
 kernels::Strides strides_of(const Tensor& tensor);
+
+/// Refuses a size that only an expanded tensor can have, with which sizes of memory would overflow.
+void require_possible(const char* op, const char* letter, int64_t size);
 
 /// B, H, T and S of one attention-like operator.
 struct Rows {

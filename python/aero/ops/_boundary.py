@@ -14,21 +14,27 @@ Backend = Literal["native", "reference"]
 def use_native(operator: str, backend: str, **tensors: Tensor | None) -> bool:
     """Whether the native operator is asked for, which then must be able to take the tensors.
 
-    The operator library checks shapes, dtypes and values. Only the device is checked here, because
-    a tensor of a foreign device never reaches the library.
+    The operator library checks shapes, dtypes and values. Only devices are checked here: a tensor
+    of a foreign device never reaches the library, and one of the meta device has no values there.
 
     Raises:
-        ValueError: the backend has an unknown name, or a tensor lies where no kernel is.
+        ValueError: the backend has an unknown name, a tensor lies where no kernel is, or two lie on
+            different devices.
     """
     if backend not in ("native", "reference"):
         raise ValueError(f"{operator}: backend must be 'native' or 'reference', got {backend!r}")
     if backend == "reference":
         return False
-    for name, tensor in tensors.items():
-        if tensor is not None and tensor.device.type not in ("cpu", "meta"):
+    present = [(name, tensor) for name, tensor in tensors.items() if tensor is not None]
+    for name, tensor in present:
+        if tensor.device.type not in ("cpu", "meta"):
             raise ValueError(
                 f"{operator}: {name} must be on the cpu, the only device with kernels in this "
                 f"build, got {tensor.device}; move it or pass backend='reference'"
+            )
+        if tensor.device != (first := present[0][1].device):
+            raise ValueError(
+                f"{operator}: {name} must be on {first} like {present[0][0]}, got {tensor.device}"
             )
     return True
 

@@ -31,8 +31,9 @@ def attention_entropy(
     `logsumexp_i = ln sum_j exp(s_ij)`. Memory grows linearly with T and S. Every result may be used
     or not.
 
-    The memory of `out` and of the gradients of q, k and v is laid out as [B, T, H, D] contiguous:
-    models that pass q, k and v as transposed views, and transpose `out` back, copy nothing.
+    The memory of `out` is laid out as [B, T, H, D] contiguous, and so are the gradients of q, k and
+    v that are not contiguous themselves: models that pass transposed views, and transpose `out`
+    back, copy nothing. The gradient of a contiguous tensor is contiguous.
 
     Under autocast q, k and v are cast to its dtype; temperature, entropy and logsumexp stay
     float32. Results are bitwise the same run to run for a fixed number of threads.
@@ -86,6 +87,10 @@ def _empty_heads(like: Tensor) -> Tensor:
     return like.new_empty(batch, rows, heads, head_dim).transpose(1, 2)
 
 
+def _empty_gradient(tensor: Tensor) -> Tensor:
+    return tensor.new_empty(tensor.shape) if tensor.is_contiguous() else _empty_heads(tensor)
+
+
 def _fake(
     q: Tensor, k: Tensor, v: Tensor, temperature: Any, mask: Any, is_causal: bool, scale: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -116,9 +121,9 @@ def _fake_backward(
     needs_temperature: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return (
-        _empty_heads(q) if needs_q else q.new_empty(0),
-        _empty_heads(k) if needs_k else q.new_empty(0),
-        _empty_heads(v) if needs_v else q.new_empty(0),
+        _empty_gradient(q) if needs_q else q.new_empty(0),
+        _empty_gradient(k) if needs_k else q.new_empty(0),
+        _empty_gradient(v) if needs_v else q.new_empty(0),
         statistics.new_empty(
             temperature.shape if needs_temperature and temperature is not None else 0
         ),

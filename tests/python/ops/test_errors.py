@@ -41,6 +41,13 @@ def zero_at(*index: int) -> Tensor:
     return temperature
 
 
+def misaligned(*shape: int) -> Tensor:
+    """Float32 zeros, one byte after an address that fits them."""
+    count = torch.Size(shape).numel()
+    memory = torch.zeros(4 * count + 4, dtype=torch.uint8).numpy()
+    return torch.frombuffer(memory, dtype=torch.float32, count=count, offset=1).view(shape)
+
+
 LEGAL_TEMPERATURES = "a scalar, [1], [H], [H, T] or [B, H, T] with [B, H, T] = [2, 4, 6]"
 
 BAD: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
@@ -83,6 +90,41 @@ BAD: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
         attend,
         dict.fromkeys("qkv", torch.zeros(1, 1, 2, 0)),
         "attention_entropy: D must be from 1 to 256, got 0",
+    ),
+    (
+        attend,
+        dict.fromkeys("qkv", torch.zeros(1, 1, 1, 1).expand(1, 1, 2**41, 1)),
+        "attention_entropy: T must be at most 1099511627776, got 2199023255552",
+    ),
+    (
+        attend,
+        dict.fromkeys("kv", torch.zeros(2, 4, 1, 8).expand(2, 4, 2**41, 8)),
+        "attention_entropy: S must be at most 1099511627776, got 2199023255552",
+    ),
+    (
+        attend,
+        {"q": misaligned(2, 4, 6, 8)},
+        "attention_entropy: q must be at an address that is a multiple of 4, got 1 more",
+    ),
+    (
+        attend,
+        {"v": misaligned(2, 4, 6, 8)},
+        "attention_entropy: v must be at an address that is a multiple of 4, got 1 more",
+    ),
+    (
+        attend,
+        {"temperature": misaligned(4)},
+        "attention_entropy: temperature must be at an address that is a multiple of 4, got 1 more",
+    ),
+    (
+        attend,
+        {"k": torch.zeros(2, 4, 6, 8, device="meta")},
+        "attention_entropy: k must be on cpu like q, got meta",
+    ),
+    (
+        attend,
+        {"mask": torch.ones(6, 6, dtype=torch.bool, device="meta")},
+        "attention_entropy: mask must be on cpu like q, got meta",
     ),
     (
         attend,
