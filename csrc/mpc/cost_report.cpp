@@ -27,6 +27,8 @@ std::vector<std::string> unchecked_operations(const spec::ArchitectureSpec& spec
        "embed: confirmed only as a share of the paper's totals");
   note(stack.argmax && derived(PricedOperation::kArgmax),
        "argmax: confirmed only as a share of the paper's totals");
+  note(stack.argmax && !stack.argmax_ties && derived(PricedOperation::kArgmax),
+       "argmax: without ties it is derived from OpenBumbleBee's instructions, not measured");
   note(stack.setup && derived(PricedOperation::kSetup),
        "setup: its bytes are measured, their division between the parties is not");
   const bool has_ffn = spec.num_pruned_ffns < spec.num_layers;

@@ -132,7 +132,7 @@ struct Pricing {
     return relu(stack, activation.elements);
   }
   Cost operator()(const Argmax& shape) const {
-    return parallel(argmax(shape.elements), static_cast<double>(shape.rows));
+    return parallel(argmax(stack, shape.elements), static_cast<double>(shape.rows));
   }
   Cost operator()(const Opening& shape) const {
     constexpr double kShareBytes = kRingBits / 8.0;

@@ -56,6 +56,7 @@ constexpr std::array kFields{
     Field{"pack_triangle", &Stack::pack_triangle},
     Field{"fold_score_scale", &Stack::fold_score_scale},
     Field{"comparison_bits", &Stack::comparison_bits, 20, 64},
+    Field{"argmax_ties", &Stack::argmax_ties},
     Field{"argmax", &Stack::argmax},
     Field{"setup", &Stack::setup},
     Field{"threads", &Stack::threads, 1, 4096},

@@ -53,6 +53,7 @@ struct Stack {
   bool pack_triangle = false;         // responses of Q K^T hold live scores only; with causal_skip
   bool fold_score_scale = false;      // 1/sqrt(d_k) is multiplied into W_Q before inference
   std::int64_t comparison_bits = 64;  // width of the comparisons in ReLU, clamps and maxima
+  bool argmax_ties = true;            // the first of equal maxima, else any of them
 
   // What is counted.
   bool argmax = true;  // of one row of logits

@@ -170,10 +170,15 @@ Cost embedding(const Stack& stack, const EmbeddingShape& shape) {
   return sequential(token, static_cast<double>(shape.tokens));
 }
 
-Cost argmax(std::int64_t elements) {
-  // A tree over values and indices; each node compares both halves for order and for ties.
-  const Cost node = sequential(comparison(1), 2) + sequential(equality(1, kRingBits), 2) +
-                    sequential(multiplexer(1), 2) + sequential(bitwise_and(1, 1), 3);
+Cost argmax(const Stack& stack, std::int64_t elements) {
+  // A tree over values and indices. JAX's reducer, as SPU compiles it, also tests each node for NaN
+  // (as x != x), for ties and for the smaller index; OpenBumbleBee's README replaces it by the one
+  // comparison that picks value and index.
+  const Cost picks = sequential(multiplexer(1), 2);
+  const Cost node = stack.argmax_ties
+                        ? sequential(comparison(1), 2) + sequential(equality(1, kRingBits), 2) +
+                              picks + sequential(bitwise_and(1, 1), 3)
+                        : comparison(1) + picks;
   const auto count = static_cast<std::uint64_t>(elements);
   const auto steps = static_cast<double>(std::bit_width(count) - 1 + std::popcount(count) - 1);
   return with_flights(parallel(node, static_cast<double>(elements)), node.flights * steps);

@@ -48,6 +48,6 @@ struct EmbeddingShape {
 Cost embedding(const Stack& stack, const EmbeddingShape& shape);
 
 // Index of the largest of `elements` values.
-Cost argmax(std::int64_t elements);
+Cost argmax(const Stack& stack, std::int64_t elements);
 
 }  // namespace aero::mpc

@@ -205,6 +205,15 @@ _OPTIONS = (
         listed=False,
     ),
     Option(
+        "argmax_ties=False",
+        {"argmax_ties": False},
+        "the next token by one comparison per node, without tests for NaN, ties and indices",
+        "any of equally large logits will do",
+        "which of equally large logits wins",
+        "OpenBumbleBee: its README's change of jax's reducer",
+        listed=False,
+    ),
+    Option(
         "comparison_bits=40",
         {"comparison_bits": 40},
         "comparisons in ReLU, clamps and maxima on 40 instead of 64 bits",

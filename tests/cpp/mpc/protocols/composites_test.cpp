@@ -68,9 +68,16 @@ TEST(Embedding, InStockSpuRunsTokenByToken) {
 
 TEST(Argmax, TakesFloorLog2PlusPopcountMinusOneSteps) {
   constexpr double kStep = 2 * 19 + 2 * 10 + 2 * 4 + 3 * 2;
-  EXPECT_EQ(argmax(16384).flights, 14 * kStep);
-  EXPECT_EQ(argmax(50257).flights, 20 * kStep);
-  EXPECT_EQ(argmax(1).flights, 0);
+  EXPECT_EQ(argmax(Stack{}, 16384).flights, 14 * kStep);
+  EXPECT_EQ(argmax(Stack{}, 50257).flights, 20 * kStep);
+  EXPECT_EQ(argmax(Stack{}, 1).flights, 0);
+}
+
+TEST(Argmax, WithoutTiesIsOneComparisonAndTwoSelectionsPerNode) {
+  const Stack any{.argmax_ties = false};
+  EXPECT_EQ(argmax(any, 16384).flights, 14 * (19 + 2 * 4));
+  const double node = comparison(1).comm_bytes() + 2 * multiplexer(1).comm_bytes();
+  EXPECT_NEAR(argmax(any, 1000).comm_bytes(), 1000 * node, 1e-6);
 }
 
 }  // namespace
