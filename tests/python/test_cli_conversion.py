@@ -29,7 +29,7 @@ def test_a_gpt2_checkpoint_becomes_the_network_of_a_label(gpt2, tmp_path):
     done = invoke(gpt2, "--label", "SM+ScFuFFN_i1", "--output", output)
     assert done.exit_code == 0, done.output
     assert "AeroForCausalLM SM+LN+G (L 3, d 16, H 2, T 24) to SM+ScFuFFN_i1" in done.stdout
-    assert "- prune_ffn (inexact): no FFN in layers 2" in done.stdout
+    assert "- prune_ffn (inexact): no FFN in layer 2" in done.stdout
     assert f"wrote {output}" in done.stderr and "has no tokenizer to copy" in done.stderr
     assert AeroForCausalLM.from_pretrained(output).config.spec.label == "SM+ScFuFFN_i1"
 

@@ -29,6 +29,7 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
+from aero.conversion.feed_forwards import named_layers
 from aero.conversion.folding import folding_step
 from aero.conversion.steps import Step, take_steps
 from aero.conversion.weights import Weights, take_apart, with_spec
@@ -248,8 +249,8 @@ def _absorbing_step(
     config: AeroConfig, maps: list[Tensor], frames: list[Tensor], kept: list[int]
 ) -> Step:
     spec = config.spec
-    gone = [layer for layer in range(spec.num_layers) if layer not in kept]
-    pruned = sorted({*gone, *config.layers_without_ffn})
+    pruned = [layer for layer in range(spec.num_layers) if layer not in kept]
+    gone = [layer for layer in pruned if layer not in config.layers_without_ffn]
 
     def change(weights: Weights) -> None:
         for layer in range(spec.num_layers):
@@ -264,7 +265,7 @@ def _absorbing_step(
     return Step(
         "absorb_ffn",
         True,
-        f"FFNs of layers {', '.join(map(str, gone))} went into attention, embeddings and head",
+        f"FFN of {named_layers(gone)} went into attention, embeddings and head",
         with_spec(config, spec.replace(tied_embeddings=False), pruned_layers=pruned),
         change,
     )

@@ -164,10 +164,15 @@ def pruning_step(config: AeroConfig, layers: Sequence[int]) -> Step:
     return Step(
         "prune_ffn",
         not layers,
-        f"no FFN in layers {', '.join(map(str, layers))}" if layers else "no further FFN",
+        f"no FFN in {named_layers(layers)}",
         with_spec(config, spec, pruned_layers=pruned),
         change,
     )
+
+
+def named_layers(layers: Sequence[int]) -> str:
+    """``layer 3``, ``layers 3, 4``."""
+    return f"layer{'' if len(layers) == 1 else 's'} {', '.join(map(str, layers)) or 'none'}"
 
 
 def _deepest(config: AeroConfig, count: int) -> list[int]:

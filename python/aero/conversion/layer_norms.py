@@ -120,16 +120,17 @@ def _normalization_step(config: AeroConfig, norm: str, final_norm: str) -> Step:
     drops_affine = spec.final_norm == "layer" != final_norm and (
         spec.tied_embeddings or final_norm == "foldable"
     )
+    named = norm.replace("_", " norm per ")
     effect = (
-        f"LayerNorm becomes {norm.replace('_', ' norm per ')}, whose statistics start with training"
+        f"LayerNorm becomes a {named}, whose statistics start with training"
         if is_replaced
         else "centring and division by the standard deviation are gone"
     )
     if drops_affine:
-        effect += "; so " + (
-            "is the bias of the final one"
+        effect += (
+            "; the final one's bias is dropped"
             if final_norm == "foldable"
-            else "are gain and bias of the final one (the head is tied)"
+            else "; the final one's gain and bias are dropped (the head is tied)"
         )
 
     def change(weights: Weights) -> None:
@@ -160,8 +161,7 @@ def _move_final_affine(config: AeroConfig, weights: Weights) -> None:
     last = config.spec.num_layers - 1
     path = f"transformer.h.{last}.attn.c_proj"
     output = feed_forward_output(weights, last)
-    # Behind attention a sequential block still has its FFN, which would see the shift.
-    if output is not None and not config.spec.parallel_residual:
+    if output is not None:  # the FFN of a sequential block would see a shift before it
         path = output
         alpha = f"transformer.h.{last}.mlp.alpha"
         if alpha in weights.tensors:

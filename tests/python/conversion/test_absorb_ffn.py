@@ -92,7 +92,7 @@ def test_a_fully_absorbed_network_has_no_ffn_work_and_costs_what_the_simulator_s
     expected = mpc.simulate(model.config.spec, absorb_ffn=True)
     assert mpc.simulate(spec).comm_bytes == expected.comm_bytes
     assert absorbed.config.conversion_steps == [
-        "absorb_ffn (exact): FFNs of layers 0, 1, 2 went into attention, embeddings and head"
+        "absorb_ffn (exact): FFN of layers 0, 1, 2 went into attention, embeddings and head"
     ]
 
 

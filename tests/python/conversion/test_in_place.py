@@ -129,6 +129,15 @@ def test_gradient_checkpointing_gives_the_same_gradients(source):
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.parametrize("source", ["gpt2", "pythia"])
+def test_it_compiles_without_a_graph_break(source):
+    model = convert(SOURCES[source](), "SM(t)+FN+ScFuFFN", inplace=True)
+    with torch.no_grad():
+        expected = model(tokens(), use_cache=False).logits
+        compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+        torch.testing.assert_close(compiled(tokens(), use_cache=False).logits, expected)
+
+
 def test_the_entropies_have_gradients_and_copies_go_without_them():
     model = convert(nano_gpt(), "SM(t)+ScFuFFN", inplace=True)
     model(tokens())

@@ -128,7 +128,8 @@ def test_removing_a_layer_norm_keeps_its_gain_and_bias_and_nothing_else(make):
 def test_a_tied_head_loses_the_last_gain_and_says_so():
     removed = remove_layernorm(gpt2())
     assert (
-        "gain and bias of the final one (the head is tied)" in removed.config.conversion_steps[-1]
+        "the final one's gain and bias are dropped (the head is tied)"
+        in removed.config.conversion_steps[-1]
     )
     assert removed.lm_head.weight is removed.transformer.wte.weight
 
