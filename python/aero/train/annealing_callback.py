@@ -24,7 +24,7 @@ def annealing_at(
     *,
     schedule: str,
     start_fraction: float = 0.0,
-    end_fraction: float = 0.7,
+    end_fraction: float = 0.3,
 ) -> float:
     """Returns a, the share of the new parts, in one optimizer step.
 
@@ -61,7 +61,7 @@ class AnnealingCallback(TrainerCallback):
     """
 
     def __init__(
-        self, schedule: str = "linear", *, start_fraction: float = 0.0, end_fraction: float = 0.7
+        self, schedule: str = "linear", *, start_fraction: float = 0.0, end_fraction: float = 0.3
     ) -> None:
         if schedule not in _SHAPES:
             raise ValueError(

@@ -202,7 +202,7 @@ class AnnealingSection:
 
     schedule: str = _setting("linear", choices=("none", "linear", "cosine"))
     start_fraction: float = _setting(0.0, at_least=0.0, at_most=1.0)
-    end_fraction: float = _setting(0.7, above=0.0, at_most=1.0)
+    end_fraction: float = _setting(0.3, above=0.0, at_most=1.0)
 
 
 @dataclass(frozen=True)

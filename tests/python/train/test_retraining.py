@@ -90,7 +90,7 @@ def test_the_run_folder_says_where_the_network_came_from(annealed, whole_runs):
     assert origin["annealing"] == {
         "schedule": "linear",
         "start_fraction": 0.0,
-        "end_fraction": 0.7,
+        "end_fraction": 0.3,
     }
     assert (teacher["temperature"], teacher["weight"]) == (2.0, 0.5)
     config = annealed.config()
@@ -105,20 +105,20 @@ def test_a_run_stopped_while_annealing_resumes_to_the_same_bits(
     original = RunCallback.on_step_begin
 
     def on_step_begin(self, args, state, control, **kwargs):
-        if state.global_step + 1 == 8:
+        if state.global_step + 1 == 3:
             signal.raise_signal(signal.SIGTERM)
         return original(self, args, state, control, **kwargs)
 
     monkeypatch.setattr(RunCallback, "on_step_begin", on_step_begin)
     source, label = whole_runs(SOURCE).path, "EReg(SM(t)+ScFuFFN_i1)"
-    with pytest.raises(StopRequestedError, match="stopped at step 8 of 20"):
+    with pytest.raises(StopRequestedError, match="stopped at step 3 of 20"):
         retrain(label, tmp_path, start_from=source, distill_from=source)
     monkeypatch.undo()
-    (path,) = tmp_path.glob("*/checkpoints/step-8")
+    (path,) = tmp_path.glob("*/checkpoints/step-3")
     half = load_file(path / "model.safetensors")
-    # 8 of the 14 steps over which a rises.
+    # 3 of the 6 steps over which a rises.
     progress = [value for name, value in half.items() if name.endswith("progress")]
-    assert progress and all(float(value) == pytest.approx(8 / 14) for value in progress)
+    assert progress and all(float(value) == pytest.approx(3 / 6) for value in progress)
     folder = retrain(label, tmp_path, start_from=source, distill_from=source)
     assert metrics(folder) == metrics(annealed)
     ours, theirs = (load_file(run.model / "model.safetensors") for run in (folder, annealed))
@@ -191,7 +191,7 @@ def test_settings_without_their_option_are_refused(tiny_recipe, tmp_path):
     with pytest.raises(TrainingError, match=r"did you mean 'annealing.schedule'"):
         load_recipe("demo", settings=["annealing.shedule=linear"])
     with pytest.raises(TrainingError, match=r"start_fraction must be < annealing.end_fraction"):
-        load_recipe("demo", settings=["annealing.start_fraction=0.7"])
+        load_recipe("demo", settings=["annealing.start_fraction=0.3"])
 
 
 def test_a_folder_without_a_trained_network_is_no_origin(tiny_recipe, whole_runs, tmp_path):
