@@ -17,7 +17,7 @@ from transformers.utils.generic import can_return_tuple
 from aero.models.annealing import put_in_annealed_parts
 from aero.models.building import build_block, build_norm
 from aero.models.configuration import AeroConfig
-from aero.models.hugging_face_attention import ATTENTION_NAMES
+from aero.models.hugging_face_attention import ATTENTION_NAMES, check_computable
 from aero.models.initialization import initialize_module
 from aero.models.outputs import AeroModelOutput
 from aero.nn import Block, KeyValueCache, SequenceContext, rotary_tables
@@ -128,11 +128,13 @@ class AeroModel(AeroPreTrainedModel):  # type: ignore[no-untyped-call]
 
         Raises:
             ValueError: a sequence or position beyond the context length, neither or both of
-                `input_ids` and `inputs_embeds`, or a cache together with gradient checkpointing.
+                `input_ids` and `inputs_embeds`, a cache together with gradient checkpointing, or
+                weights in float8.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("AeroModel: give either input_ids or inputs_embeds")
         stream: Tensor = self.wte(input_ids) if inputs_embeds is None else inputs_embeds
+        check_computable("AeroModel", stream.dtype)
         past_key_values = self._cache(past_key_values, use_cache)
         context = self._context(stream, attention_mask, position_ids, past_key_values)
         if self.config.embedding_scale != 1:

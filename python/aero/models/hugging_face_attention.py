@@ -89,6 +89,15 @@ def register_attention() -> None:
         AttentionMaskInterface.register(name, _boolean_mask)
 
 
+def check_computable(where: str, dtype: torch.dtype) -> None:
+    """Refuses numbers that are for storing, such as float8."""
+    if dtype not in _DTYPES:
+        raise ValueError(
+            f"{where} cannot compute in {dtype}, which is for stored weights; load or convert the "
+            "model in float32, bfloat16 or float16, such as model.to(torch.bfloat16)"
+        )
+
+
 def computes_own_attention(model_class: type) -> bool:
     """Whether a `transformers` model class ignores `attn_implementation`, as BLOOM and MPT do."""
     return not model_class._can_set_attn_implementation()  # type: ignore[attr-defined]
@@ -145,14 +154,8 @@ def _check_layer(module: nn.Module, dropout: float, kwargs: dict[str, Any]) -> N
 def _check_tensors(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
 ) -> None:
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
-        if tensor.dtype not in _DTYPES:
-            _refuse(
-                module,
-                f"passes {name} as {tensor.dtype}",
-                "compute in float32, bfloat16 or float16, such as model.to(torch.bfloat16); "
-                "float8 is for stored weights",
-            )
+    for tensor in (query, key, value):
+        check_computable(f"aero attention: {type(module).__name__}", tensor.dtype)
     if value.shape[-1] != query.shape[-1]:
         _refuse(module, f"has values of width {value.shape[-1]}, keys of {query.shape[-1]}")
     if mask is not None and mask.dtype != torch.bool:

@@ -18,7 +18,11 @@ from transformers import PreTrainedModel
 
 from aero.analysis import EntropySummary, layerwise_mean, summarize_entropies
 from aero.models.causal_lm import AeroForCausalLM
-from aero.models.hugging_face_attention import computes_own_attention, refuse_own_attention
+from aero.models.hugging_face_attention import (
+    check_computable,
+    computes_own_attention,
+    refuse_own_attention,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,6 +129,7 @@ def _unwrapped(model: Any) -> Any:
             f"entropies: model must be a transformers model or an AeroForCausalLM, got "
             f"{type(model).__name__}; other code can call aero.ops.attention_entropy"
         )
+    check_computable(f"entropies: {type(model).__name__}", model.dtype)
     if computes_own_attention(type(model)):
         refuse_own_attention("entropies", type(model))
     return model

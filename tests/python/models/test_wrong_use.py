@@ -18,8 +18,10 @@ from transformers import (
     T5Config,
 )
 
+import aero
 from aero.models import aero_attention_forward, aero_entropy_attention_forward
 
+from .labels import tiny
 from .stock_models import stock_model
 
 TOKENS = torch.tensor([[3, 1, 4, 1, 5]])
@@ -109,8 +111,16 @@ def test_values_of_another_width_are_refused():
 
 def test_float8_is_refused():
     q = torch.zeros(1, 2, 4, 8).to(torch.float8_e4m3fn)
-    with pytest.raises(ValueError, match=r"query as torch\.float8_e4m3fn; compute in .*bfloat16"):
+    message = r"cannot compute in torch\.float8_e4m3fn.* such as model\.to\(torch\.bfloat16\)"
+    with pytest.raises(ValueError, match=f"aero attention: Module {message}"):
         aero_attention_forward(torch.nn.Module(), q, q, q, None)
+    own, stock = tiny("SM+ScFuFFN"), stock_model("gpt2", "aero")
+    with pytest.raises(ValueError, match=f"AeroModel {message}"):
+        own.to(torch.float8_e4m3fn)(TOKENS)
+    stock.to(torch.float8_e4m3fn)
+    for call in (lambda: aero.entropies(stock, TOKENS), lambda: aero.with_entropy_penalty(stock)):
+        with pytest.raises(ValueError, match=f"entropies: GPT2LMHeadModel {message}"):
+            call()
 
 
 def test_masks_that_are_not_boolean_are_refused():
