@@ -46,10 +46,12 @@ def _with_spread(model, spread, seed=0):
     return model
 
 
-@settings(max_examples=15)
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "label", ["SM+ScFuFFN", "SM+FuFFN", "EReg(SM(t)+ScFuFFN)", "SM+ScFuFFN_i1"]
+)
+@settings(max_examples=5)
 @given(
-    family=st.sampled_from(sorted(FAMILIES)),
-    label=st.sampled_from(["SM+ScFuFFN", "SM+FuFFN", "EReg(SM(t)+ScFuFFN)", "SM+ScFuFFN_i1"]),
     num_layers=st.integers(1, 5),
     num_heads=st.integers(1, 3),
     spread=st.sampled_from([1.0, 2.0, 5.0, 30.0, 99.0]),

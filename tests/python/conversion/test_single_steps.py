@@ -27,7 +27,6 @@ from .networks import (
 )
 
 sizes = {
-    "family": st.sampled_from(sorted(FAMILIES)),
     "num_layers": st.integers(1, 4),
     "num_heads": st.integers(1, 3),
     "width": st.integers(2, 40),
@@ -40,8 +39,10 @@ def _agree(changed, model):
     return relative_difference(logits_of(changed, tokens()), logits_of(model, tokens())) < 1e-5
 
 
-@settings(max_examples=20)
-@given(label=st.sampled_from(["SM", "SM+LN", "SM+FN", "SM+ScFFN", "SM+LN+ScFFN_i1"]), **sizes)
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("label", ["SM", "SM+LN", "SM+FN", "SM+ScFFN", "SM+LN+ScFFN_i1"])
+@settings(max_examples=4)
+@given(**sizes)
 def test_fusing_is_exact(label, family, seed, **widths):
     model = aero_network(label, family, seed=seed, head_dim=8, **widths)
     fused = fuse_ffn(model)
@@ -72,8 +73,10 @@ def test_fusing_multiplies_weight_norms_out(normalized):
         assert torch.equal(value, before[name]), name
 
 
-@settings(max_examples=20)
-@given(label=st.sampled_from(["SM+LN+G", "SM+LN+R_i1", "SM+LN+ScFuFFN", "SM(t)+LN"]), **sizes)
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("label", ["SM+LN+G", "SM+LN+R_i1", "SM+LN+ScFuFFN", "SM(t)+LN"])
+@settings(max_examples=4)
+@given(**sizes)
 def test_folding_gain_and_bias_of_layer_norms_is_exact(label, family, seed, **widths):
     model = aero_network(label, family, seed=seed, head_dim=8, **widths)
     folded = fold_layernorm(model)
@@ -160,12 +163,10 @@ def test_another_activation_takes_the_place_of_the_old_one(source, activation, f
     assert _agree(changed, model)
 
 
-@settings(max_examples=20)
-@given(
-    family=st.sampled_from(sorted(FAMILIES)),
-    label=st.sampled_from(["SM+LN+G", "SM+ScFuFFN", "SM+LR(global)", "SOTA:SM+FN+R"]),
-    pruned=st.sets(st.integers(0, 3)),
-)
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("label", ["SM+LN+G", "SM+ScFuFFN", "SM+LR(global)", "SOTA:SM+FN+R"])
+@settings(max_examples=4)
+@given(pruned=st.sets(st.integers(0, 3), min_size=1))
 def test_a_pruned_ffn_adds_nothing_and_scales_nothing(family, label, pruned):
     is_shaped = label.startswith("SOTA")
     options = {"parallel_residual": True} if is_shaped else {}
@@ -222,17 +223,18 @@ def test_wrong_use_is_refused_with_what_to_do(change, message):
         change()
 
 
-@settings(max_examples=20)
+@pytest.mark.parametrize(
+    "label",
+    ["SOTA:SM+FN+R", "SOTA:SM+FN(scalar)+ScFuFFN", "SOTA:SM(t)+FN+LR(layer)_i1",
+     "SOTA:SM+FN+WNFFN(qk+ffn)"],
+)  # fmt: skip
+@settings(max_examples=5)
 @given(
-    label=st.sampled_from(
-        ["SOTA:SM+FN+R", "SOTA:SM+FN(scalar)+ScFuFFN", "SOTA:SM(t)+FN+LR(layer)_i1",
-         "SOTA:SM+FN+WNFFN(qk+ffn)"]
-    ),
     final_norm=st.sampled_from(["none", "layer", "foldable"]),
     tied=st.booleans(),
     num_layers=st.integers(1, 4),
     seed=st.integers(0, 2**16),
-)  # fmt: skip
+)
 def test_norms_before_shaped_attention_fold_exactly(label, final_norm, tied, num_layers, seed):
     model = aero_network(
         label, seed=seed, final_norm=final_norm, tied_embeddings=tied, num_layers=num_layers
