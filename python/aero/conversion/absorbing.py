@@ -77,9 +77,9 @@ class Absorption:
 
     def to_text(self) -> str:
         """The layers as a table, and the measured error."""
-        lines = ["layer  condition of map  then      FFN"]
+        lines = ["layer  map's condition  new condition  FFN"]
         lines += [
-            f"{each.layer:5d}  {each.map_condition:16.3g}  {each.new_condition:8.3g}  "
+            f"{each.layer:5d}  {each.map_condition:15.3g}  {each.new_condition:13.3g}  "
             f"{each.outcome}"
             for each in self.layers
         ]
@@ -111,8 +111,8 @@ def absorb_ffn(model: nn.Module, *, max_condition: float = 100.0) -> Absorption:
         The new network, condition numbers per layer, and the measured error.
 
     Raises:
-        ValueError: a LayerNorm, shaped attention, FFNs of two layers, no FFN at all, or a bound
-            below 1.
+        ValueError: a LayerNorm, shaped attention, FFNs of two layers, no FFN at all, values that
+            are not finite, or a bound below 1.
 
     Example:
         >>> from aero.models import AeroConfig
@@ -187,7 +187,13 @@ def _map(weights: Weights, config: AeroConfig, layer: int) -> Tensor:
     if not weights.has(path):
         return identity
     alpha, beta = _scales(weights, config, layer)
-    return beta * identity + weights.matrix(path) / alpha
+    product = beta * identity + weights.matrix(path) / alpha
+    if not product.isfinite().all():
+        raise ValueError(
+            f"absorb_ffn: the FFN of layer {layer} has values that are not finite (or alpha is "
+            "zero); take a checkpoint from before the divergence"
+        )
+    return product
 
 
 def _device(weights: Weights) -> torch.device:

@@ -205,6 +205,25 @@ def test_what_cannot_be_absorbed_is_refused_with_what_to_do(make, options, messa
         absorb_ffn(make(), **options)
 
 
+@pytest.mark.parametrize(("name", "value"), [("weight", torch.nan), ("alpha", 0.0)])
+def test_a_diverged_network_is_refused(name, value):
+    model = aero_network("SM+ScFuFFN")
+    with torch.no_grad():
+        getattr(model.transformer.h[1].mlp, name).fill_(value)
+    with pytest.raises(
+        ValueError, match=r"FFN of layer 1 has values that are not finite .* before"
+    ):
+        absorb_ffn(model)
+
+
+def test_a_singular_map_stays():
+    model = aero_network("SM+ScFuFFN", num_layers=3)
+    _set_map(model.transformer.h[1].mlp, torch.diag(torch.arange(32) % 2).double())
+    report = absorb_ffn(model)
+    assert [layer.outcome for layer in report.layers] == ["absorbed", "kept", "absorbed"]
+    assert report.relative_error < 1e-5
+
+
 def test_training_mode_and_weights_of_the_original_stay():
     model = AeroForCausalLM(AeroConfig.from_label("SM+ScFuFFN", model="tiny")).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
