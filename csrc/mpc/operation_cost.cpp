@@ -37,14 +37,15 @@ Cost at_once(const Cost& first, const Cost& second) {
 Cost heads_matmul(const Stack& stack, const MatmulShape& shape, std::int64_t heads) {
   Cost best = for_each_head(stack, matmul(stack, shape, RightFactor::kShared), heads);
   if (!stack.share_ciphertexts || !stack.batch_heads || shape.rows > 1) return best;
-  for (std::int64_t group = 1; group < heads;) {
+  const auto of = [&](std::int64_t group, std::int64_t groups) {
+    if (groups == 0 || group == 0) return Cost{};
+    const MatmulShape all = {1, group * shape.inner, group * shape.columns};
+    return parallel(matmul(stack, all, RightFactor::kShared), static_cast<double>(groups));
+  };
+  // A polynomial has no room for more heads than coefficients.
+  for (std::int64_t group = 1; group < std::min(heads, kPolynomialDegree);) {
     group *= 2;
-    const auto of = [&](std::int64_t size) {
-      const MatmulShape all = {1, size * shape.inner, size * shape.columns};
-      return size == 0 ? Cost{} : matmul(stack, all, RightFactor::kShared);
-    };
-    const Cost groups = parallel(of(group), static_cast<double>(heads / group));
-    const Cost cost = heads < group ? of(heads) : at_once(groups, of(heads % group));
+    const Cost cost = at_once(of(group, heads / group), of(heads % group, 1));
     if (cost.comm_bytes() < best.comm_bytes()) best = cost;
   }
   return best;
