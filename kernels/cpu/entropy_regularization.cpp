@@ -2,57 +2,40 @@
 #include "kernels/entropy_regularization.h"
 
 #include <cmath>
+#include <type_traits>
 
-#include "kernels/cpu/element.h"
+#include "kernels/cpu/entropy_regularization_tables.h"
 #include "kernels/cpu/fixed_order_sum.h"
+#include "kernels/cpu/kernel_table.h"
 
 namespace aero::kernels::cpu {
 namespace {
 
-/// One layer and head: its entropies and the rows' largest entropies.
 template <class Real>
-struct Head {
-  const EntropyRegularizationParams& p;
-  int64_t index;  // layer * heads + head
-  const Real* entropies;
-  const Real* largest;
-  Real threshold;
-  Real margin;
+const EntropyRegularizationKernels<Real>& kernels_in_use() {
+  const EntropyRegularizationTable& table =
+      // Nothing here multiplies bfloat16.
+      table_in_use({&kEntropyRegularizationScalar, &kEntropyRegularizationAvx2,
+                    &kEntropyRegularizationAvx512, &kEntropyRegularizationAvx512});
+  if constexpr (std::is_same_v<Real, float>)
+    return table.single;
+  else
+    return table.wide;
+}
 
-  Head(const EntropyRegularizationParams& params, int64_t item)
-      : p(params),
-        index(item),
-        entropies(static_cast<const Real*>(p.entropies) +
-                  item / p.heads * p.entropies_layer_stride +
-                  item % p.heads * p.entropies_strides.head),
-        largest(static_cast<const Real*>(p.max_entropy)),
-        threshold(static_cast<const Real*>(p.thresholds)[item]),
-        margin(static_cast<Real>(p.margin)) {}
+template <class Function>
+void with_real(DataType data_type, Function&& function) {
+  data_type == DataType::kFloat64 ? function(double{}) : function(float{});
+}
 
-  Real entropy(int64_t b, int64_t i) const {
-    return entropies[b * p.entropies_strides.batch + i * p.entropies_strides.row];
-  }
-  Real max_entropy(int64_t b, int64_t i) const {
-    return largest[b * p.max_entropy_batch_stride + i * p.max_entropy_row_stride];
-  }
-  bool counts(int64_t b, int64_t i) const {
-    return !p.row_mask || p.row_mask[b * p.row_mask_batch_stride + i * p.row_mask_row_stride];
-  }
-  /// Deviation from the threshold where it leaves the free band, else 0.
-  Real excess(Real entropy, Real max_entropy) const {
-    const Real deviation = entropy - threshold * max_entropy;
-    return std::abs(deviation) > margin * max_entropy ? deviation : 0;
-  }
-  Real excess(int64_t b, int64_t i) const {
-    return counts(b, i) ? excess(entropy(b, i), max_entropy(b, i)) : 0;
-  }
-};
+bool counts(const EntropyRegularizationParams& p, int64_t b, int64_t i) {
+  return !p.row_mask || p.row_mask[b * p.row_mask_batch_stride + i * p.row_mask_row_stride];
+}
 
 int64_t counted_rows(const EntropyRegularizationParams& p, int64_t b) {
   if (!p.row_mask) return p.queries;
   int64_t rows = 0;
-  for (int64_t i = 0; i < p.queries; ++i)
-    rows += p.row_mask[b * p.row_mask_batch_stride + i * p.row_mask_row_stride];
+  for (int64_t i = 0; i < p.queries; ++i) rows += counts(p, b, i);
   return rows;
 }
 
@@ -62,37 +45,73 @@ int64_t counted_batch(const EntropyRegularizationParams& p) {
   return used;
 }
 
-/// Averages over the counted rows of one batch entry.
+/// One layer and head.
+template <class Real>
+class Head {
+ public:
+  /// `scratch`: [2, T], for rows that do not lie as the kernels want them.
+  Head(const EntropyRegularizationParams& params, int64_t item, Real* scratch)
+      : kernels(kernels_in_use<Real>()),
+        p_(params),
+        scratch_(scratch),
+        entropies_(static_cast<const Real*>(p_.entropies) +
+                   item / p_.heads * p_.entropies_layer_stride +
+                   item % p_.heads * p_.entropies_strides.head),
+        threshold_(static_cast<const Real*>(p_.thresholds)[item]),
+        margin_(static_cast<Real>(p_.margin)) {}
+
+  const EntropyRegularizationKernels<Real>& kernels;
+
+  EntropyRows<Real> rows(int64_t b) const {
+    const Real* entropies = entropies_ + b * p_.entropies_strides.batch;
+    const auto* largest =
+        static_cast<const Real*>(p_.max_entropy) + b * p_.max_entropy_batch_stride;
+    const int64_t stride = p_.entropies_strides.row, largest_stride = p_.max_entropy_row_stride;
+    const bool lie_well = stride == 1 && largest_stride <= 1 && largest_stride >= 0;
+    if (lie_well && !p_.row_mask)
+      return {entropies, largest, largest_stride == 0, p_.queries, threshold_, margin_};
+    for (int64_t i = 0; i < p_.queries; ++i) {
+      const bool counted = counts(p_, b, i);
+      scratch_[i] = counted ? entropies[i * stride] : 0;
+      scratch_[p_.queries + i] = counted ? largest[i * largest_stride] : 0;
+    }
+    return {scratch_, scratch_ + p_.queries, false, p_.queries, threshold_, margin_};
+  }
+
+  Real excess(Real entropy, Real max_entropy) const {
+    const Real deviation = entropy - threshold_ * max_entropy;
+    return std::abs(deviation) <= margin_ * max_entropy ? 0 : deviation;
+  }
+
+ private:
+  const EntropyRegularizationParams& p_;
+  Real* scratch_;
+  const Real* entropies_;
+  Real threshold_, margin_;
+};
+
+/// Averages over the counted rows of one batch entry and head, and what follows from them.
 template <class Real>
 struct RowMean {
-  int64_t rows;
-  Real entropy = 0;
   Real max_entropy = 0;
+  Real excess = 0;
+  int64_t count;
 
-  RowMean(const Head<Real>& head, int64_t b) : rows(counted_rows(head.p, b)) {
-    if (rows == 0) return;
-    const auto mean = [&](const auto& value) {
-      const Real sum = fixed_order_sum<Real>(
-          head.p.queries, [&](int64_t i) { return head.counts(b, i) ? value(i) : Real(0); });
-      return sum / static_cast<Real>(rows);
-    };
-    entropy = mean([&](int64_t i) { return head.entropy(b, i); });
-    max_entropy = mean([&](int64_t i) { return head.max_entropy(b, i); });
+  RowMean(const EntropyRegularizationParams& p, const Head<Real>& head, int64_t b)
+      : count(counted_rows(p, b)) {
+    if (count == 0) return;
+    const EntropySums<Real> sums = head.kernels.sums(head.rows(b));
+    max_entropy = sums.max_entropy / static_cast<Real>(count);
+    excess = head.excess(sums.entropy / static_cast<Real>(count), max_entropy);
   }
 };
 
 template <class Real>
-Real penalty_sum(const Head<Real>& head) {
-  return fixed_order_sum<Real>(head.p.batch, [&](int64_t b) {
-    if (head.p.reduction == EntropyReduction::kQueryMean) {
-      const RowMean<Real> mean(head, b);
-      const Real excess = mean.rows ? head.excess(mean.entropy, mean.max_entropy) : 0;
-      return excess * excess;
-    }
-    return fixed_order_sum<Real>(head.p.queries, [&](int64_t i) {
-      const Real excess = head.excess(b, i);
-      return excess * excess;
-    });
+Real penalty_sum(const EntropyRegularizationParams& p, const Head<Real>& head) {
+  return fixed_order_sum<Real>(p.batch, [&](int64_t b) {
+    if (p.reduction == EntropyReduction::kPositionSum) return head.kernels.penalty(head.rows(b));
+    const RowMean<Real> mean(p, head, b);
+    return mean.excess * mean.excess;
   });
 }
 
@@ -103,53 +122,51 @@ int64_t divisor(const EntropyRegularizationParams& p) {
 }
 
 template <class Real>
-void head_gradients(const EntropyRegularizationBackwardParams& p, int64_t item, Real weight) {
-  const Head<Real> head(p, item);
-  auto* dentropies = static_cast<Real*>(p.dentropies);
-  const auto row = [&](int64_t b) {
-    return dentropies + ((item / p.heads * p.batch + b) * p.heads + item % p.heads) * p.queries;
-  };
+void head_gradients(const EntropyRegularizationBackwardParams& p, int64_t item, Real weight,
+                    Real* scratch) {
+  const Head<Real> head(p, item, scratch);
   const Real threshold_sum = fixed_order_sum<Real>(p.batch, [&](int64_t b) {
-    Real* drow = row(b);
-    if (p.reduction == EntropyReduction::kQueryMean) {
-      const RowMean<Real> mean(head, b);
-      const Real excess = mean.rows ? head.excess(mean.entropy, mean.max_entropy) : 0;
-      const Real each = mean.rows ? 2 * weight * excess / static_cast<Real>(mean.rows) : 0;
-      for (int64_t i = 0; i < p.queries; ++i) drow[i] = head.counts(b, i) ? each : 0;
-      return excess * mean.max_entropy;
-    }
-    for (int64_t i = 0; i < p.queries; ++i) drow[i] = 2 * weight * head.excess(b, i);
-    return fixed_order_sum<Real>(p.queries, [&](int64_t i) {
-      return head.excess(b, i) * (head.counts(b, i) ? head.max_entropy(b, i) : 0);
-    });
+    Real* drow = static_cast<Real*>(p.dentropies) +
+                 ((item / p.heads * p.batch + b) * p.heads + item % p.heads) * p.queries;
+    if (p.reduction == EntropyReduction::kPositionSum)
+      return head.kernels.gradients(head.rows(b), 2 * weight, drow);
+    const RowMean<Real> mean(p, head, b);
+    const Real each = mean.count ? 2 * weight * mean.excess / static_cast<Real>(mean.count) : 0;
+    for (int64_t i = 0; i < p.queries; ++i) drow[i] = counts(p, b, i) ? each : 0;
+    return mean.excess * mean.max_entropy;
   });
   static_cast<Real*>(p.dthresholds)[item] = -2 * weight * threshold_sum;
 }
 
-template <class Function>
-void with_real(DataType data_type, Function&& function) {
-  data_type == DataType::kFloat64 ? function(double{}) : function(float{});
+int64_t heads_of(const EntropyRegularizationParams& p) { return p.layers * p.heads; }
+
+/// Scratch of all threads, [threads, 2, T].
+int64_t scratch_elements(const EntropyRegularizationParams& p, int64_t threads) {
+  return 2 * p.queries * threads;
 }
 
 }  // namespace
 
-size_t workspace_bytes(const EntropyRegularizationForwardParams& params, int64_t) {
-  return static_cast<size_t>(item_count(params) * statistic_bytes(params.data_type));
+size_t workspace_bytes(const EntropyRegularizationForwardParams& params, int64_t threads) {
+  isa();  // refuses a bad AERO_CPU_ISA
+  return static_cast<size_t>((item_count(params) + scratch_elements(params, threads)) *
+                             statistic_bytes(params.data_type));
 }
-size_t workspace_bytes(const EntropyRegularizationBackwardParams&, int64_t) { return 0; }
+size_t workspace_bytes(const EntropyRegularizationBackwardParams& params, int64_t threads) {
+  isa();
+  return static_cast<size_t>(scratch_elements(params, threads) * statistic_bytes(params.data_type));
+}
 
-int64_t item_count(const EntropyRegularizationForwardParams& params) {
-  return params.layers * params.heads;
-}
-int64_t item_count(const EntropyRegularizationBackwardParams& params) {
-  return params.layers * params.heads;
-}
+int64_t item_count(const EntropyRegularizationForwardParams& params) { return heads_of(params); }
+int64_t item_count(const EntropyRegularizationBackwardParams& params) { return heads_of(params); }
 
 void run(const EntropyRegularizationForwardParams& params, void* workspace, int64_t first,
-         int64_t last, int64_t) {
+         int64_t last, int64_t thread) {
   with_real(params.data_type, [&]<class Real>(Real) {
+    auto* sums = static_cast<Real*>(workspace);
+    Real* scratch = sums + item_count(params) + scratch_elements(params, thread);
     for (int64_t item = first; item < last; ++item)
-      static_cast<Real*>(workspace)[item] = penalty_sum(Head<Real>(params, item));
+      sums[item] = penalty_sum(params, Head<Real>(params, item, scratch));
   });
 }
 
@@ -163,13 +180,15 @@ void finish(const EntropyRegularizationForwardParams& params, const void* worksp
   });
 }
 
-void run(const EntropyRegularizationBackwardParams& params, void*, int64_t first, int64_t last,
-         int64_t) {
+void run(const EntropyRegularizationBackwardParams& params, void* workspace, int64_t first,
+         int64_t last, int64_t thread) {
   with_real(params.data_type, [&]<class Real>(Real) {
     const int64_t terms = divisor(params);
     const Real weight =
         terms ? *static_cast<const Real*>(params.dloss) / static_cast<Real>(terms) : 0;
-    for (int64_t item = first; item < last; ++item) head_gradients<Real>(params, item, weight);
+    Real* scratch = static_cast<Real*>(workspace) + scratch_elements(params, thread);
+    for (int64_t item = first; item < last; ++item)
+      head_gradients<Real>(params, item, weight, scratch);
   });
 }
 

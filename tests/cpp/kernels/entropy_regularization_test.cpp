@@ -187,7 +187,8 @@ TEST_P(EntropyRegularization, NeverTouchesWhatLiesBesideItsTensors) {
 INSTANTIATE_TEST_SUITE_P(Reductions, EntropyRegularization,
                          ::testing::Combine(::testing::Values(EntropyReduction::kPositionSum,
                                                               EntropyReduction::kQueryMean),
-                                            ::testing::Bool()));
+                                            ::testing::Bool(),
+                                            ::testing::ValuesIn(cpu::available_isa_names())));
 
 TEST(FixedOrderSum, AddsEveryTermOnceAndLosesLittle) {
   for (const int64_t count : {0, 1, 15, 16, 17, 511, 512, 513, 1023, 1025, 100000}) {
