@@ -27,6 +27,8 @@ def temperature_softmax(
     (Eq. 10 and 11 of the AERO paper, before the mean over rows) and
     `logsumexp_i = ln sum_j exp(s_ij)`. Every result may be used or not.
 
+    Reads every visible score once and writes every probability once; the backward pass reads scores
+    and gradients once and writes gradients once. Scores of -inf are keys that are not seen.
     Autocast leaves the scores' dtype alone; arithmetic and statistics are float32 in any case.
     Results are bitwise the same run to run.
 
