@@ -4,6 +4,7 @@
 
 #include "csrc/torch_ops/operators.h"
 #include "csrc/torch_ops/parallel.h"
+#include "csrc/torch_ops/row_values.h"
 #include "csrc/torch_ops/tensor_checks.h"
 
 namespace aero::torch_ops {
@@ -96,22 +97,16 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_entropy(
     const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& temperature,
     const OptionalTensor& mask, bool is_causal, std::optional<double> scale) {
   const Inputs inputs(q, k, v, temperature, mask, is_causal, scale);
-  const auto [batch, heads, queries, keys] = inputs.rows;
   const Tensor out = empty_heads(q);
-  const Tensor entropy = empty(q, {batch, heads, queries}, inputs.statistics);
-  const Tensor logsumexp = empty(q, {batch, heads, queries}, inputs.statistics);
-  const Tensor statistics =
-      empty(q, {batch, heads, kernels::kSavedStatistics, queries}, inputs.statistics);
+  const RowResults results(q, inputs.rows, inputs.statistics);
 
   kernels::AttentionEntropyForwardParams params;
   static_cast<kernels::AttentionEntropyParams&>(params) = inputs.params;
   params.out = out.mutable_data_ptr();
   params.out_strides = strides_of(out);
-  params.entropy = entropy.mutable_data_ptr();
-  params.logsumexp = logsumexp.mutable_data_ptr();
-  params.statistics = statistics.mutable_data_ptr();
+  results.pass_to(params);
   run_parallel(params, q);
-  return {out, entropy, logsumexp, statistics};
+  return {out, results.entropy, results.logsumexp, results.statistics};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> attention_entropy_backward(
@@ -120,41 +115,29 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_entropy_backward(
     const OptionalTensor& mask, const Tensor& out, const Tensor& statistics, bool is_causal,
     std::optional<double> scale, bool needs_q, bool needs_k, bool needs_v, bool needs_temperature) {
   const Inputs inputs(q, k, v, temperature, mask, is_causal, scale);
-  const auto [batch, heads, queries, keys] = inputs.rows;
   require_shape(kOp, "out", out, shape_of(q), "[B, H, T, D]");
   require_dtype(kOp, "out", out, q.scalar_type(), " like q");
-  require_shape(kOp, "statistics", statistics, {batch, heads, kernels::kSavedStatistics, queries},
-                "[B, H, 3, T]");
-  require_dtype(kOp, "statistics", statistics, inputs.statistics, "");
   if (dout) {
     require_shape(kOp, "dout", *dout, shape_of(q), "[B, H, T, D]");
     require_dtype(kOp, "dout", *dout, q.scalar_type(), " like q");
   }
-  needs_temperature = needs_temperature && temperature;
 
   const Tensor out_rows = with_contiguous_rows(out);
-  const Tensor kept = torch::stable::contiguous(statistics);
   const OptionalTensor dout_rows = dout ? OptionalTensor(with_contiguous_rows(*dout)) : dout;
-  const OptionalTensor dentropy_rows =
-      row_gradient(kOp, "dentropy", dentropy, inputs.statistics, inputs.rows);
-  const OptionalTensor dlogsumexp_rows =
-      row_gradient(kOp, "dlogsumexp", dlogsumexp, inputs.statistics, inputs.rows);
-
+  const RowGradients row_gradients(kOp, q, inputs.rows, inputs.statistics,
+                                   {statistics, dentropy, dlogsumexp},
+                                   needs_temperature && temperature);
   const Tensor dq = needs_q ? empty_gradient(q) : empty(q, {0}, q.scalar_type());
   const Tensor dk = needs_k ? empty_gradient(k) : empty(q, {0}, q.scalar_type());
   const Tensor dv = needs_v ? empty_gradient(v) : empty(q, {0}, q.scalar_type());
-  const Tensor drows = needs_temperature ? empty(q, {batch, heads, queries}, inputs.statistics)
-                                         : empty(q, {0}, inputs.statistics);
 
   kernels::AttentionEntropyBackwardParams params;
   static_cast<kernels::AttentionEntropyParams&>(params) = inputs.params;
   params.out = out_rows.const_data_ptr();
   params.out_strides = strides_of(out_rows);
-  params.statistics = kept.const_data_ptr();
   params.dout = data_or_null(dout_rows);
   if (dout_rows) params.dout_strides = strides_of(*dout_rows);
-  params.dentropy = data_or_null(dentropy_rows);
-  params.dlogsumexp = data_or_null(dlogsumexp_rows);
+  row_gradients.pass_to(params);
   if (needs_q) {
     params.dq = dq.mutable_data_ptr();
     params.dq_strides = strides_of(dq);
@@ -167,10 +150,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_entropy_backward(
     params.dv = dv.mutable_data_ptr();
     params.dv_strides = strides_of(dv);
   }
-  if (needs_temperature) params.dtemperature = drows.mutable_data_ptr();
   params.threads = thread_count();
   run_parallel(params, q);
-  return {dq, dk, dv, needs_temperature ? sum_to_temperature(drows, *temperature) : drows};
+  return {dq, dk, dv, row_gradients.dtemperature(temperature)};
 }
 
 }  // namespace aero::torch_ops

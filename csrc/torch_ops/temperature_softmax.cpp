@@ -2,6 +2,7 @@
 
 #include "csrc/torch_ops/operators.h"
 #include "csrc/torch_ops/parallel.h"
+#include "csrc/torch_ops/row_values.h"
 #include "csrc/torch_ops/tensor_checks.h"
 
 namespace aero::torch_ops {
@@ -53,22 +54,16 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> temperature_softmax(const Tensor& sco
                                                                const OptionalTensor& mask,
                                                                bool is_causal) {
   const Inputs inputs(scores, temperature, mask, is_causal);
-  const auto [batch, heads, queries, keys] = inputs.rows;
-  const Tensor probabilities = empty(scores, {batch, heads, queries, keys}, scores.scalar_type());
-  const Tensor entropy = empty(scores, {batch, heads, queries}, inputs.statistics);
-  const Tensor logsumexp = empty(scores, {batch, heads, queries}, inputs.statistics);
-  const Tensor statistics =
-      empty(scores, {batch, heads, kernels::kSavedStatistics, queries}, inputs.statistics);
+  const Tensor probabilities = empty(scores, shape_of(scores), scores.scalar_type());
+  const RowResults results(scores, inputs.rows, inputs.statistics);
 
   kernels::TemperatureSoftmaxForwardParams params;
   static_cast<kernels::TemperatureSoftmaxParams&>(params) = inputs.params;
   params.probabilities = probabilities.mutable_data_ptr();
   params.probabilities_strides = strides_of(probabilities);
-  params.entropy = entropy.mutable_data_ptr();
-  params.logsumexp = logsumexp.mutable_data_ptr();
-  params.statistics = statistics.mutable_data_ptr();
+  results.pass_to(params);
   run_parallel(params, scores);
-  return {probabilities, entropy, logsumexp, statistics};
+  return {probabilities, results.entropy, results.logsumexp, results.statistics};
 }
 
 std::tuple<Tensor, Tensor> temperature_softmax_backward(
@@ -77,42 +72,30 @@ std::tuple<Tensor, Tensor> temperature_softmax_backward(
     const OptionalTensor& mask, const Tensor& statistics, bool is_causal, bool needs_scores,
     bool needs_temperature) {
   const Inputs inputs(scores, temperature, mask, is_causal);
-  const auto [batch, heads, queries, keys] = inputs.rows;
-  require_shape(kOp, "statistics", statistics, {batch, heads, kernels::kSavedStatistics, queries},
-                "[B, H, 3, T]");
-  require_dtype(kOp, "statistics", statistics, inputs.statistics, "");
   if (dprobabilities) {
     require_shape(kOp, "dprobabilities", *dprobabilities, shape_of(scores), "[B, H, T, S]");
     require_dtype(kOp, "dprobabilities", *dprobabilities, scores.scalar_type(), " like scores");
   }
-  needs_temperature = needs_temperature && temperature;
 
-  const Tensor kept = torch::stable::contiguous(statistics);
+  const RowGradients row_gradients(kOp, scores, inputs.rows, inputs.statistics,
+                                   {statistics, dentropy, dlogsumexp},
+                                   needs_temperature && temperature);
   const OptionalTensor dprobabilities_rows =
       dprobabilities ? OptionalTensor(with_contiguous_rows(*dprobabilities)) : dprobabilities;
-  const OptionalTensor dentropy_rows =
-      row_gradient(kOp, "dentropy", dentropy, inputs.statistics, inputs.rows);
-  const OptionalTensor dlogsumexp_rows =
-      row_gradient(kOp, "dlogsumexp", dlogsumexp, inputs.statistics, inputs.rows);
   const Tensor dscores = empty(scores, needs_scores ? shape_of(scores) : std::vector<int64_t>{0},
                                scores.scalar_type());
-  const Tensor drows = needs_temperature ? empty(scores, {batch, heads, queries}, inputs.statistics)
-                                         : empty(scores, {0}, inputs.statistics);
 
   kernels::TemperatureSoftmaxBackwardParams params;
   static_cast<kernels::TemperatureSoftmaxParams&>(params) = inputs.params;
-  params.statistics = kept.const_data_ptr();
   params.dprobabilities = data_or_null(dprobabilities_rows);
   if (dprobabilities_rows) params.dprobabilities_strides = strides_of(*dprobabilities_rows);
-  params.dentropy = data_or_null(dentropy_rows);
-  params.dlogsumexp = data_or_null(dlogsumexp_rows);
+  row_gradients.pass_to(params);
   if (needs_scores) {
     params.dscores = dscores.mutable_data_ptr();
     params.dscores_strides = strides_of(dscores);
   }
-  if (needs_temperature) params.dtemperature = drows.mutable_data_ptr();
   run_parallel(params, scores);
-  return {dscores, needs_temperature ? sum_to_temperature(drows, *temperature) : drows};
+  return {dscores, row_gradients.dtemperature(temperature)};
 }
 
 }  // namespace aero::torch_ops
