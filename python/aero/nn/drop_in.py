@@ -9,7 +9,6 @@ only AERO has (temperatures, thresholds, alpha, beta), they keep their start; ab
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -142,7 +141,6 @@ class DropInBlock(Block):
         run = super().forward
         if self.gradient_checkpointing and self.training:
             assert self._gradient_checkpointing_func is not None
-            context = replace(context, cache=None)  # it would be written twice
             stream, self.entropy = self._gradient_checkpointing_func(run, hidden_states, context)
         else:
             stream, self.entropy = run(hidden_states, context)

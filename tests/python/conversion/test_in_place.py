@@ -9,7 +9,7 @@ from transformers import Trainer, TrainingArguments
 import aero
 from aero.conversion import convert
 from aero.models import AeroForCausalLM
-from aero.nn import DropInBlock
+from aero.nn import DropInBlock, Temperature
 
 from .networks import (
     CONTEXT,
@@ -31,6 +31,15 @@ HUGGING_FACE = {
 }
 SOURCES = {**HUGGING_FACE, "nanogpt": nano_gpt, "nanogpt, no biases": lambda: nano_gpt(bias=False)}
 LABELS = ["SM+LN+R", "SM+FN+ScFuFFN", "EReg(SM(t)+ScFuFFN_i1)", "SM+LR(layer)_i3"]
+
+
+def _with_temperatures(*models):
+    """Gives the temperatures of every model the same values, another one at each position."""
+    for model in models:
+        for module in model.modules():
+            if isinstance(module, Temperature):
+                with torch.no_grad():
+                    module.value.copy_(torch.linspace(0.3, 2, CONTEXT).expand(3, CONTEXT))
 
 
 def _padded(side):
@@ -61,8 +70,15 @@ def test_padding_masks_and_recorded_outputs_reach_the_blocks(source, side):
     model = HUGGING_FACE[source]()
     network = convert(model, "EReg(SM(t)+ScFuFFN_i1)")
     convert(model, "EReg(SM(t)+ScFuFFN_i1)", inplace=True)
+    _with_temperatures(model, network)
     mask = _padded(side)
-    options = {"attention_mask": mask, "output_attentions": True, "output_hidden_states": True}
+    positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+    options = {
+        "attention_mask": mask,
+        "position_ids": positions,
+        "output_attentions": True,
+        "output_hidden_states": True,
+    }
     actual, expected = model(tokens(), **options), network(tokens(), **options)
     torch.testing.assert_close(actual.logits[mask.bool()], expected.logits[mask.bool()])
     assert len(actual.attentions) == 3 and len(actual.hidden_states) == 4
@@ -80,6 +96,7 @@ def test_generation_with_the_models_own_cache_gives_the_same_tokens(source, opti
     model = HUGGING_FACE[source]()
     network = convert(model, "SM(t)+ScFuFFN")
     convert(model, "SM(t)+ScFuFFN", inplace=True)
+    _with_temperatures(model, network)
     prompt, mask = tokens(2, 7), torch.ones(2, 7, dtype=torch.long)
     mask[1, :3] = 0
     generated = [
@@ -122,7 +139,7 @@ def test_gradient_checkpointing_gives_the_same_gradients(source):
         blocks = [module for module in model.modules() if isinstance(module, DropInBlock)]
         assert all(block.gradient_checkpointing == checkpointing for block in blocks)
         copied = copy.deepcopy(model)
-        copied(tokens(), labels=tokens(), use_cache=False).loss.backward()
+        copied(tokens(), labels=tokens(), use_cache=True).loss.backward()
         gradients.append([parameter.grad for parameter in copied.parameters()])
     for one, other in zip(*gradients, strict=True):
         assert one is not None
@@ -241,6 +258,17 @@ def test_additive_masks_are_refused_with_what_to_do():
     model.set_attn_implementation("eager")
     with pytest.raises(ValueError, match=r"boolean .*set_attn_implementation\('aero'\)"):
         model(tokens())
+
+
+def test_a_model_with_additive_masks_is_given_boolean_ones():
+    model = gpt2()
+    network = convert(model, "SM+ScFuFFN")
+    model.set_attn_implementation("eager")
+    convert(model, "SM+ScFuFFN", inplace=True)
+    mask = _padded("right")
+    with torch.no_grad():
+        actual, expected = (each(tokens(), attention_mask=mask).logits for each in (model, network))
+    torch.testing.assert_close(actual[mask.bool()], expected[mask.bool()])
 
 
 def test_the_vocabulary_of_a_model_in_place_can_grow():
