@@ -24,13 +24,13 @@ class BackwardPass {
   /// threads, so there are no atomics and the result is the same run to run.
   static int64_t item_count(const Params& p) {
     const int64_t key_heads = p.batch * p.key_heads;
-    if (key_heads >= p.threads) return key_heads;
+    if (has_whole_heads(p)) return key_heads;
     return key_heads * key_blocks(p) + p.batch * p.heads * query_tiles(p);
   }
 
   static void run(const Params& p, void* memory, int64_t first, int64_t last) {
     const int64_t key_heads = p.batch * p.key_heads;
-    const bool whole_heads = key_heads >= p.threads;
+    const bool whole_heads = has_whole_heads(p);
     const int64_t key_items = key_heads * key_blocks(p);
     for (int64_t item = first; item < last; ++item) {
       if (whole_heads) {
@@ -118,6 +118,10 @@ class BackwardPass {
     dvalues_ = sums(p_.dv, p_.dv_strides, at_.dvalues);
   }
 
+  /// Few queries are little work, and need all keys for their statistics.
+  static bool has_whole_heads(const Params& p) {
+    return p.batch * p.key_heads >= p.threads || has_few_queries<Real>(p);
+  }
   static int64_t key_blocks(const Params& p) { return (p.keys + kKeyBlock - 1) / kKeyBlock; }
   static int64_t query_tiles(const Params& p) { return (p.queries + kTile - 1) / kTile; }
 
@@ -177,6 +181,9 @@ class BackwardPass {
     RowGradients<Element, Real> rows(p_, q);
     const Matrix<const Operand> queries =
         load_tile(q, p_.q, p_.q_strides, at_.queries_t, at_.queries);
+    if (has_few_queries<Real>(p_))
+      rows.renew_statistics(p_, q, static_cast<const Operand*>(operands(at_.queries_t)), keys_,
+                            p_.head_dim / kPack, memory_ + at_.scores);
     Matrix<const Operand> douts{};
     if (p_.dout) douts = load_tile(q, p_.dout, p_.dout_strides, at_.douts_t, at_.douts);
     const bool wants_dq = wants_queries && p_.dq;

@@ -17,10 +17,6 @@ class DecodePass {
   using Element = E;
   using Real = R;
 
-  /// A tile takes as long for one query as for a vector of them; a query costs about a quarter of
-  /// that here.
-  static bool takes(const Params& p) { return p.queries <= kLanes<Real> / 4 || p.queries == 1; }
-
   static int64_t scratch_bytes(const Params& p) {
     return 2 * round_up(p.head_dim, kL) * static_cast<int64_t>(sizeof(Real));
   }

@@ -53,8 +53,7 @@ struct AttentionEntropyForward
     : ByParams<AttentionEntropyForward<Element, Real>, AttentionEntropyForwardParams> {
   template <class Function>
   static auto choose(const AttentionEntropyForwardParams& p, Function&& function) {
-    using Decode = DecodePass<Element, Real>;
-    if (Decode::takes(p)) return function(Chosen<Decode>{});
+    if (has_few_queries<Real>(p)) return function(Chosen<DecodePass<Element, Real>>{});
     return with_operands<ForwardPass, Element, Real>(p, function);
   }
 };

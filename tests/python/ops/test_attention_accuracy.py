@@ -144,13 +144,14 @@ def check(dtype: torch.dtype, setting: str, name: str, relative_error: Any) -> N
             strict=True,
         )
     )  # fmt: skip
-    if setting == "generation":
-        pairs = pairs[:1]
     scores_rounding = 100 if name == "0.01" else 10 if name == "0.1" else 1
-    for got, other, want in pairs:
+    for n, (got, other, want) in enumerate(pairs):
         # What plain torch happens to round to exactly may still be off by half a unit here; the
         # reference of float64 is itself computed in float64.
-        allowed = 2 * relative_error(other, want) + torch.finfo(dtype).eps
+        # For one query torch multiplies matrix by vector, adding in 16 lanes, where the backward
+        # pass adds D = 80 terms in a row: rounding grows by sqrt(16) = 4, half of it for luck.
+        factor = 6 if setting == "generation" and n > 0 else 2
+        allowed = factor * relative_error(other, want) + torch.finfo(dtype).eps
         if dtype == torch.float64:
             allowed = 1e-14 * scores_rounding
         assert relative_error(got, want) <= allowed
