@@ -357,7 +357,9 @@ AERO_INLINE void store_some_elements(Element* p, Vec<Real> x, int64_t count) {
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
 // One instruction, where the loops above cost some fifty cycles: the wide load waits for the narrow
 // stores before it.
-AERO_INLINE uint32_t first_lanes(int64_t count) { return (1u << count) - 1u; }
+AERO_INLINE uint32_t first_lanes(int64_t count) {
+  return (1u << static_cast<uint32_t>(count)) - 1u;
+}
 
 template <>
 AERO_INLINE Vec<float> load_some_elements<float, float>(const float* p, int64_t count) {

@@ -14,7 +14,7 @@ constexpr int kLowestExponent = -2000;
 
 // Results of this size leave no trace in a last-level cache: streamed past it, 50 MB take two
 // thirds of the time. A smaller one is better left there for who reads it next.
-constexpr int64_t kStreamedBytes = int64_t{32} << 20;
+constexpr int64_t kStreamedBytes = 32 * 1024 * 1024;
 
 // Rows that take each step together: while one waits for its sums the next goes on, and logarithms
 // are taken of a vector of rows. Fewer rows where they would leave the first cache level.
