@@ -150,6 +150,23 @@ TEST_P(AttentionEntropy, KeepsItsDigitsAtASmallTemperature) {
                               .temperature = TemperatureKind::kSmall});
 }
 
+// The largest probability is nearly 1, and its error is that of its own score alone.
+TEST_P(AttentionEntropy, GradientsOfFewQueriesKeepTheirDigitsAtASmallTemperature) {
+  for (const int64_t queries : {1, 2, 4})
+    for (const int64_t threads : {1, 8}) {
+      AttentionProblem p({.batch = 8,
+                          .queries = queries,
+                          .keys = 128,
+                          .head_dim = 80,
+                          .temperature = TemperatureKind::kSmall,
+                          .threads = threads});
+      p.run_forward();
+      p.run_backward();
+      const AttentionReference reference(p);
+      expect_close("dv", p.dv.values(), reference.dv, 5e-6);
+    }
+}
+
 TEST_P(AttentionEntropy, OfAQueryThatSeesNoKeyIsZeroWithZeroGradients) {
   for (const DataType type : kDataTypes) {
     // Queries 0 to 2 come before the first key.
