@@ -95,9 +95,9 @@ Cost product(const Stack& stack, std::int64_t elements, Ring ring) {
   const Cost padded = whole(stack.mul_share ? halved_blocks(elements) : blocks(elements));
   // Just below its threshold SPU's triples cost more than the whole ciphertexts above it; filled up
   // with zeros a short vector can have those.
-  const bool takes_triples = stack.cheapest_layouts
-                                 ? triples.comm_bytes() <= padded.comm_bytes()
-                                 : elements < (stack.mul_share ? 2 * kSlots : kSlots);
+  const bool is_short = elements < (stack.mul_share ? 2 * kSlots : kSlots);
+  const bool takes_triples =
+      is_short && (!stack.cheapest_layouts || triples.comm_bytes() <= padded.comm_bytes());
   return takes_triples ? triples : padded;
 }
 

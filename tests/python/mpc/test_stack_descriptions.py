@@ -206,6 +206,10 @@ def test_everything_that_can_be_priced_is_in_the_documentation() -> None:
             "prices.gelu.bytes_factor must be a number from 0 to 1000.*, got -1",
         ),
         (
+            {"prices": {"softmax": {"flights_per_level": -2}}, "source": "x"},
+            "prices.softmax.flights_per_level must be a number from 0 to 1e.06, got -2",
+        ),
+        (
             {"prices": {"gelu": {"bytes_factor": "half"}}, "source": "x"},
             "prices.gelu.bytes_factor must be a number, got 'half'",
         ),
