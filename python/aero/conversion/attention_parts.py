@@ -10,7 +10,13 @@ from aero.conversion.steps import Step
 from aero.conversion.weights import Weights, with_spec
 from aero.models import AeroConfig
 
-_FINENESS = ("scalar", "head", "head_position")
+# From coarse to fine, and in words.
+_KINDS = {
+    "scalar": "one temperature",
+    "head": "one temperature per head",
+    "head_position": "one temperature per head and position",
+}
+_FINENESS = tuple(_KINDS)
 
 
 def threshold_step(config: AeroConfig, is_regularized: bool) -> Step:
@@ -42,8 +48,8 @@ def temperature_step(config: AeroConfig, kind: str) -> Step:
     changed = with_spec(config, spec.replace(temperature=kind))
     if before == "none":
         start = config.temperature_init
-        named = f"temperatures per {kind.replace('_', ' and ')}, {start} at the start"
-        return Step("add_temperature", start == 1, named, changed)
+        effect = f"{_KINDS[kind]}, {start} at the start"
+        return Step("add_temperature", start == 1, effect, changed)
     if kind == "none" and before != "head_position":
         return Step("fold_temperature", True, "W_Q = W_Q / t", changed, _fold_into(config))
     if kind == "none" or _FINENESS.index(kind) < _FINENESS.index(before):
@@ -60,9 +66,7 @@ def temperature_step(config: AeroConfig, kind: str) -> Step:
             value = weights.tensors[name].view(-1, *(1,) * (len(shape) - 1))
             weights.set(name, value.expand(shape or (spec.num_heads,)))
 
-    return Step(
-        "refine_temperature", True, f"one per {kind.replace('_', ' and ')}", changed, refine
-    )
+    return Step("refine_temperature", True, _KINDS[kind], changed, refine)
 
 
 def _fold_into(config: AeroConfig) -> Callable[[Weights], None]:

@@ -48,6 +48,18 @@ class ConversionPlan:
         source: class of the model.
         before: the network as it is, as an AERO network.
         steps: what is done, in order.
+
+    Example:
+        >>> from aero.conversion import convert
+        >>> from aero.models import AeroForCausalLM
+        >>> model = AeroForCausalLM(AeroConfig.from_label("SM+LN+G", model="tiny"))
+        >>> plan = convert(model, "SM+LN+FuFFN", dry_run=True)
+        >>> for step in plan.steps:
+        ...     print(step)
+        replace_activation (inexact): gelu becomes the identity
+        fuse_ffn (exact): W = W_in W_out, b = b_in W_out + b_out
+        >>> plan.is_exact, [size.parameters for size in plan.sizes]
+        (False, [34688, 34688, 20096])
     """
 
     source: str
