@@ -52,7 +52,8 @@ class RowGradients {
   }
   /// The gradient in the temperature's shape; empty where it is not wanted.
   Tensor dtemperature(const std::optional<Tensor>& temperature) const {
-    return needs_temperature_ ? sum_to_temperature(dtemperature_, *temperature) : dtemperature_;
+    return needs_temperature_ && temperature ? sum_to_temperature(dtemperature_, *temperature)
+                                             : dtemperature_;
   }
 
  private:

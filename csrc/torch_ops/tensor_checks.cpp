@@ -119,7 +119,7 @@ Tensor with_contiguous_rows(const Tensor& tensor) {
 }
 
 void require_possible(const char* op, const char* letter, int64_t size) {
-  constexpr int64_t limit = int64_t{1} << 40;
+  constexpr int64_t limit = 1'099'511'627'776;  // 2^40
   if (size > limit) refuse(op, letter, "at most " + std::to_string(limit), std::to_string(size));
 }
 
