@@ -59,15 +59,13 @@ struct Problem {
     params.reduction = reduction;
   }
 
-  double loss(int64_t threads = 1) const {
+  double loss(int64_t threads = 1, Threads how = Threads::kInTurn) const {
     double result = std::nan("");
     EntropyRegularizationForwardParams forward;
     static_cast<EntropyRegularizationParams&>(forward) = params;
     forward.loss = &result;
     Buffer<unsigned char, 64> workspace = workspace_of(forward, threads);
-    const int64_t items = cpu::item_count(forward);
-    for (int64_t t = 0; t < threads; ++t)
-      cpu::run(forward, workspace.data(), items * t / threads, items * (t + 1) / threads, t);
+    run_items(forward, workspace.data(), threads, how);
     cpu::finish(forward, workspace.data());
     return result;
   }
@@ -134,6 +132,12 @@ TEST_P(EntropyRegularization, LossIsItsDefinitionForEverySize) {
     EXPECT_NEAR(problem.loss(), problem.expected_loss(), 1e-12 * (1 + problem.expected_loss()))
         << l << " " << b << " " << h << " " << t;
   }
+}
+
+TEST_P(EntropyRegularization, ThreadsThatRunAtOnceDisturbNothing) {
+  const auto& [reduction, masked, isa] = GetParam();
+  const Problem problem(3, 2, 5, 131, reduction, masked);
+  EXPECT_EQ(problem.loss(2, Threads::kAtOnce), problem.loss(2));
 }
 
 TEST_P(EntropyRegularization, LossDoesNotDependOnTheNumberOfThreads) {

@@ -32,29 +32,34 @@ Buffer<unsigned char, 64> workspace_of(const Params& params, int64_t threads,
   return Buffer<unsigned char, 64>(cpu::workspace_bytes(params, threads), filler);
 }
 
-/// Runs a kernel as the operators do: one contiguous range of items per thread, here one after the
-/// other.
-template <class Params>
-void run_kernel(const Params& params, int64_t threads, unsigned char filler = kPoison) {
-  Buffer<unsigned char, 64> workspace = workspace_of(params, threads, filler);
-  const int64_t items = cpu::item_count(params);
-  for (int64_t thread = 0; thread < threads; ++thread)
-    cpu::run(params, workspace.data(), items * thread / threads, items * (thread + 1) / threads,
-             thread);
-}
+/// Whether the ranges of the threads run one after the other or from threads of their own.
+enum class Threads : uint8_t { kInTurn, kAtOnce };
 
-/// The same with all threads at once.
+/// Does all items, one contiguous range per thread, as the operators do.
 template <class Params>
-void run_kernel_at_once(const Params& params, int64_t threads) {
-  Buffer<unsigned char, 64> workspace = workspace_of(params, threads);
+void run_items(const Params& params, void* workspace, int64_t threads, Threads how) {
   const int64_t items = cpu::item_count(params);
   std::vector<std::thread> running;
-  for (int64_t thread = 0; thread < threads; ++thread)
-    running.emplace_back([&, thread] {
-      cpu::run(params, workspace.data(), items * thread / threads, items * (thread + 1) / threads,
-               thread);
-    });
+  for (int64_t thread = 0; thread < threads; ++thread) {
+    const auto run_range = [&, thread] {
+      cpu::run(params, workspace, items * thread / threads, items * (thread + 1) / threads, thread);
+    };
+    if (how == Threads::kAtOnce)
+      running.emplace_back(run_range);
+    else
+      run_range();
+  }
   for (std::thread& thread : running) thread.join();
+}
+
+template <class Params>
+void run_kernel(const Params& params, int64_t threads, unsigned char filler = kPoison) {
+  run_items(params, workspace_of(params, threads, filler).data(), threads, Threads::kInTurn);
+}
+
+template <class Params>
+void run_kernel_at_once(const Params& params, int64_t threads) {
+  run_items(params, workspace_of(params, threads).data(), threads, Threads::kAtOnce);
 }
 
 }  // namespace aero::kernels::testing

@@ -102,7 +102,8 @@ TEST_P(ScaledFfn, EpilogueKeepsAFloatStreamBesideHalfProducts) {
 }
 
 // Gradients of one layer with `rows` rows, computed by the kernel and from the definition.
-void expect_gradients(DataType type, int64_t rows, int64_t width, int64_t threads) {
+void expect_gradients(DataType type, int64_t rows, int64_t width, int64_t threads,
+                      Threads how = Threads::kInTurn) {
   SCOPED_TRACE(std::string(name_of(type)) + " rows=" + std::to_string(rows) +
                " width=" + std::to_string(width) + " threads=" + std::to_string(threads));
   std::mt19937 generator(5);
@@ -147,9 +148,7 @@ void expect_gradients(DataType type, int64_t rows, int64_t width, int64_t thread
   params.dalpha = dalpha.data();
   params.dbeta = dbeta.data();
   Buffer<unsigned char, 64> workspace = workspace_of(params, threads);
-  const int64_t items = cpu::item_count(params);
-  for (int64_t t = 0; t < threads; ++t)
-    cpu::run(params, workspace.data(), items * t / threads, items * (t + 1) / threads, t);
+  run_items(params, workspace.data(), threads, how);
   cpu::finish(params, workspace.data());
 
   EXPECT_LE(relative_error(gradient.values(), dweight), tolerance(type));
@@ -166,6 +165,10 @@ TEST_P(ScaledFfn, GradientsNeverTouchWhatLiesBesideTheirTensors) {
     for (const DataType type : kDataTypes)
       for (const int64_t width : {1, 16, 33}) expect_gradients(type, 67, width, 3);
   }
+}
+
+TEST_P(ScaledFfn, ThreadsThatRunAtOnceDisturbNothing) {
+  for (const DataType type : kDataTypes) expect_gradients(type, 259, 67, 2, Threads::kAtOnce);
 }
 
 TEST_P(ScaledFfn, GradientsAreTheirDefinitionForEverySizeAndType) {
