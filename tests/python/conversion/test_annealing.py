@@ -84,6 +84,14 @@ def test_annealing_starts_with_one_network_and_ends_with_the_other(label, source
     assert all(torch.equal(value, state[name]) for name, value in trained.state_dict().items())
 
 
+def test_a_network_without_norm_is_reached_through_foldable_norms():
+    model = begin_annealing(network("SM+LN+G"), "SM+ScFuFFN")
+    block = model.transformer.h[1]
+    assert all(norm.target.kind == "channel" for norm in (block.ln_1, block.ln_2))
+    # A tied head could not take a scale in.
+    assert model.transformer.ln_f.target is None
+
+
 def test_only_what_differs_is_annealed():
     model = begin_annealing(network("SM+LN+G"), "SM+LN+R")
     assert isinstance(model.transformer.h[0].ln_1, torch.nn.LayerNorm)
