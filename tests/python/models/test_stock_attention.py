@@ -226,6 +226,27 @@ def test_compiled_models_equal_eager_ones(padded, use_cache):
     torch.testing.assert_close(got.attentions, expected.attentions)
 
 
+@pytest.mark.parametrize(
+    "name, backend", [*((n, "aot_eager") for n in NAMES), ("gpt2", "inductor")]
+)
+def test_models_compile_without_a_break_in_the_graph(name, backend):
+    model = stock_model(name, "aero_entropy")
+    arguments = {"output_attentions": True, "use_cache": False}
+    expected = model(tokens(), **arguments)
+    torch.compiler.reset()
+    got = torch.compile(model, backend=backend, fullgraph=True)(tokens(), **arguments)
+    torch.testing.assert_close(got.logits, expected.logits)
+    torch.testing.assert_close(got.attentions, expected.attentions)
+    weights = [w for w in model.parameters() if w.requires_grad]
+    gradients = [
+        torch.autograd.grad(
+            output.logits.square().mean() + sum(map(torch.mean, output.attentions)), weights
+        )
+        for output in (got, expected)
+    ]
+    torch.testing.assert_close(*gradients, atol=1e-6, rtol=1e-4)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_autocast_is_as_exact_as_eagers(name):
     with torch.no_grad():
