@@ -25,7 +25,7 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 def instruction_set(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("AERO_CPU_ISA", request.param)
     if cpu_isa() != request.param:
-        pytest.skip(cpu_isa())
+        pytest.skip(f"this machine has no {request.param}, the best it runs is {cpu_isa()}")
     return str(request.param)
 
 
