@@ -10,24 +10,11 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from aero.palette import PART_COLORS
+
 if TYPE_CHECKING:
     from aero.mpc.cost_report import Cost, CostReport, Operation
 
-# One colour per part; neighbours in the bar differ in lightness too.
-COLOURS = {
-    "qkv/proj": "#4e79a7",
-    "QK": "#a0cbe8",
-    "softmax": "#e15759",
-    "PV": "#ff9d9a",
-    "ffn": "#59a14f",
-    "act": "#8cd17d",
-    "layernorm": "#b6992d",
-    "embed": "#f1ce63",
-    "lm head": "#499894",
-    "argmax": "#86bcb6",
-    "setup": "#79706e",
-    "reveal": "#bab0ac",
-}
 _GREY = "#e0e0e0"
 _WIDTH = 960.0
 _ROW = 22.0
@@ -120,7 +107,7 @@ def stacked_bars(bars: Mapping[str, Mapping[str, float]], unit: str) -> str:
         for part, amount in parts.items():
             tip = f"{part}: {amount:,.{decimals}f} {unit}, {100 * amount / (total or 1.0):.1f} %"
             left, width = _WIDTH * start / longest, _WIDTH * amount / longest
-            shapes.append(_piece(row, left, width, COLOURS.get(part, _GREY), [part], tip))
+            shapes.append(_piece(row, left, width, PART_COLORS.get(part, _GREY), [part], tip))
             start += amount
         row += 1.3 * _ROW
     return _svg(shapes, row - 0.3 * _ROW)
@@ -133,7 +120,7 @@ def legend(*bars: Mapping[str, float]) -> str:
         total = sum(bars[0].values()) or 1.0
         shares = {part: f" {100 * amount / total:.1f} %" for part, amount in bars[0].items()}
     entries = (
-        f'<span><i style="background:{COLOURS.get(part, _GREY)}"></i>{html.escape(part)}'
+        f'<span><i style="background:{PART_COLORS.get(part, _GREY)}"></i>{html.escape(part)}'
         f"{shares.get(part, '')}</span> "
         for part in dict.fromkeys(itertools.chain.from_iterable(bars))
     )
@@ -201,13 +188,13 @@ def _inside(
         width = scale * sum(costs)
         share = 100 * sum(costs) / (total.comm_bytes or 1.0)
         tip = f"{kind}: {sum(costs) / 1e6:,.1f} MB, {share:.1f} %"
-        yield _piece(top, start, width, COLOURS.get(kind, _GREY), [kind], tip)
+        yield _piece(top, start, width, PART_COLORS.get(kind, _GREY), [kind], tip)
         start += width
     start = left
     for operation in operations:
         width = scale * operation.cost.comm_bytes
         full = f"{operation.name} {operation.shape}".strip()
-        colour = COLOURS.get(operation.kind, _GREY)
+        colour = PART_COLORS.get(operation.kind, _GREY)
         tip = _tip(full, operation.cost, total)
         yield _piece(top + _ROW, start, width, colour, [full, operation.name], tip)
         start += width

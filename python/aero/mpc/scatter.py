@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Okabe and Ito's palette: distinguishable with every common colour blindness.
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d31")
+from aero.palette import NETWORK_COLORS
+
 _WIDTH, _HEIGHT = 960.0, 420.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62.0, 18.0, 14.0, 44.0
 # Beyond this ratio the small values would lie on top of each other.
@@ -45,7 +45,9 @@ def scatter(points: Sequence[Point], x_title: str, y_title: str) -> str:
     across = _Axis.of([point.x for point in points], _LEFT, _WIDTH - _RIGHT)
     up = _Axis.of([point.y for point in points], _HEIGHT - _BOTTOM, _TOP)
     names = list(dict.fromkeys(point.series for point in points))
-    colours = {name: _COLOURS[index % len(_COLOURS)] for index, name in enumerate(names)}
+    colours = {
+        name: NETWORK_COLORS[index % len(NETWORK_COLORS)] for index, name in enumerate(names)
+    }
     front = sorted((point for point in points if point.on_front), key=lambda point: point.x)
     # Steps, not slopes: between two points of the front only the worse of both is reached.
     path = "".join(

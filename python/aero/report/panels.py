@@ -1,4 +1,4 @@
-"""The report's figures: panels of `aero.analysis.figures`, drawn off screen into PNG bytes."""
+"""The report's figures: panels of `aero.analysis`, drawn off screen into PNG bytes."""
 
 import io
 import math
@@ -13,7 +13,21 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.image import imsave
 
-from aero.analysis import StoredAnalysis, figures, layerwise_mean
+from aero.analysis import (
+    FIGURE_STYLE,
+    StoredAnalysis,
+    entropy_colors,
+    layer_colors,
+    layerwise_mean,
+    plot_bytes_by_kind,
+    plot_entropy_heat_map,
+    plot_layerwise_entropy,
+    plot_learned_temperatures,
+    plot_learned_thresholds,
+    plot_loss_curves,
+    plot_quarter_shares,
+    threshold_colors,
+)
 from aero.report.networks import Network
 
 __all__ = ["Picture", "draw_all"]
@@ -21,14 +35,6 @@ __all__ = ["Picture", "draw_all"]
 # Inches at 110 dots each: a 1,045 pixel picture, sharp on a phone and not wider than a page.
 _WIDTH = 9.5
 _DOTS_PER_INCH = 110
-_STYLE: dict[Any, Any] = {
-    "font.size": 10,
-    "axes.titlesize": 10.5,
-    "axes.titleweight": "bold",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "figure.facecolor": "white",
-}
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,7 @@ def draw_all(networks: Sequence[Network], report: Mapping[str, Any]) -> list[Pic
     Returns:
         Pictures in reading order.
     """
-    with rc_context(_STYLE):
+    with rc_context(FIGURE_STYLE):
         drawn: list[Picture | None] = [
             _losses(networks),
             _heat_maps(networks),
@@ -127,7 +133,7 @@ def _losses(networks: Sequence[Network]) -> Picture | None:
             ]
             for network in networks
         }
-        figures.loss_curves(curves, endings=endings, title=title, axes=axes)
+        plot_loss_curves(curves, endings=endings, title=title, axes=axes)
     validation.set_ylabel("")
     _legend(figure, train, 3)
     caption = (
@@ -148,8 +154,8 @@ def _heat_maps(networks: Sequence[Network]) -> Picture | None:
     figure, axes = _grid(len(shown), min(height, 5.0), columns)
     for (network, analysis), panel in zip(shown, axes, strict=True):
         entropy = _array(analysis.values["head_entropy"])
-        figures.entropy_heat_map(entropy, context_length, title=network.name, axes=panel)
-    scale = figures.entropy_colors(context_length)
+        plot_entropy_heat_map(entropy, context_length, title=network.name, axes=panel)
+    scale = entropy_colors(context_length)
     maximum = math.log(context_length)
     figure.colorbar(
         scale, ax=axes, label=f"entropy (nats), 0 to log {context_length} = {maximum:.2f}"
@@ -173,7 +179,7 @@ def _quarters(report: Mapping[str, Any]) -> Picture | None:
         (axes[1], "log_context", "max = log T"),
     ):
         shares = {entry["name"]: entry["entropy"]["quarters"][reference] for entry in entries}
-        figures.quarter_shares(shares, title=title, axes=panel)
+        plot_quarter_shares(shares, title=title, axes=panel)
     # Both panels share the y axis, and turning it round twice would undo it.
     axes[0].set_ylim(len(entries) - 0.5, -0.5)
     _legend(figure, axes[0], 4)
@@ -195,9 +201,9 @@ def _layerwise(networks: Sequence[Network]) -> Picture | None:
         lines = network.shown_run.metrics["entropy"]
         history = layerwise_mean(_array([line["head_entropy"] for line in lines]))
         steps = [line["step"] for line in lines]
-        figures.layerwise_entropy(steps, history, context_length, title=network.name, axes=panel)
+        plot_layerwise_entropy(steps, history, context_length, title=network.name, axes=panel)
         panel.label_outer()
-    figure.colorbar(figures.layer_colors(layers), ax=axes, label="layer", ticks=range(layers))
+    figure.colorbar(layer_colors(layers), ax=axes, label="layer", ticks=range(layers))
     caption = (
         "Mean entropy of each layer's heads over training steps, in nats; the dotted line is "
         f"log T = {math.log(context_length):.2f}."
@@ -217,8 +223,8 @@ def _thresholds(networks: Sequence[Network]) -> Picture | None:
     figure, axes = _grid(len(shown), min(height, 5.0), 2)
     for (network, analysis), panel in zip(shown, axes, strict=True):
         values = _array(analysis.values["thresholds"])
-        figures.learned_thresholds(values, title=network.name, axes=panel)
-    figure.colorbar(figures.threshold_colors(), ax=axes, label="threshold (fraction of max)")
+        plot_learned_thresholds(values, title=network.name, axes=panel)
+    figure.colorbar(threshold_colors(), ax=axes, label="threshold (fraction of max)")
     caption = "Learned entropy thresholds per head, as fractions of the maximum entropy."
     return Picture("thresholds", _png(figure), caption)
 
@@ -232,7 +238,7 @@ def _temperatures(networks: Sequence[Network]) -> list[Picture]:
         figure, axes = _grid(len(values), 2.1, 3, sharex=True, sharey=True)
         for layer, panel in enumerate(axes):
             title = f"layer {layer}"
-            figures.learned_temperatures(values[layer], title=title, axes=panel)
+            plot_learned_temperatures(values[layer], title=title, axes=panel)
             panel.label_outer()
         if values.ndim == 3:
             _legend(figure, axes[0], 6)
@@ -257,7 +263,7 @@ def _bytes(report: Mapping[str, Any], size: str, name: str, what: str) -> Pictur
         parts = {
             entry["name"]: entry["private_inference"][size][stack]["by_kind"] for entry in entries
         }
-        figures.bytes_by_kind(parts, title=stack, axes=panel)
+        plot_bytes_by_kind(parts, title=stack, axes=panel)
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             kinds.setdefault(label, handle)
         panel.label_outer()

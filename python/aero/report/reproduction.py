@@ -10,7 +10,7 @@ from pathlib import Path
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from aero.analysis.figures import stepwise_savings
+from aero.analysis import plot_stepwise_savings
 from aero.atomic_files import write_bytes_atomically, write_json_atomically
 from aero.mpc import ReproducedRow, Reproduction, SavingStep, drawing
 from aero.mpc.reproduction import TABLES
@@ -128,7 +128,7 @@ def savings_picture(title: str, steps: tuple[SavingStep, ...]) -> bytes:
         step.label if step.perplexity is None else f"{step.label} (ppl {step.perplexity:.2f})"
         for step in steps
     ]
-    stepwise_savings(
+    plot_stepwise_savings(
         names,
         [step.gigabytes for step in steps],
         published=[_or_nan(step.paper_gigabytes) for step in steps],
@@ -136,7 +136,7 @@ def savings_picture(title: str, steps: tuple[SavingStep, ...]) -> bytes:
         title=title,
         axes=left,
     )
-    stepwise_savings(
+    plot_stepwise_savings(
         names,
         [step.minutes for step in steps],
         published=[_or_nan(step.paper_minutes) for step in steps],

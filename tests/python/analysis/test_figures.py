@@ -8,7 +8,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex, to_rgba
 from matplotlib.figure import Figure
 
-from aero.analysis import figures
+from aero import analysis
 
 
 @pytest.fixture
@@ -24,22 +24,22 @@ def panel_colors(axes):
 
 def test_equal_entropies_have_equal_colours_whatever_else_a_panel_holds(axes):
     other = Figure().subplots()
-    figures.entropy_heat_map([[1.0, 4.8]], 128, axes=axes)
-    figures.entropy_heat_map([[1.0, 1.1]], 128, axes=other)
+    analysis.plot_entropy_heat_map([[1.0, 4.8]], 128, axes=axes)
+    analysis.plot_entropy_heat_map([[1.0, 1.1]], 128, axes=other)
     np.testing.assert_array_equal(panel_colors(axes)[0, 0], panel_colors(other)[0, 0])
     assert not np.allclose(panel_colors(axes)[0, 1], panel_colors(other)[0, 1])
 
 
 def test_heat_map_ends_are_zero_and_log_context(axes):
-    figures.entropy_heat_map([[0.0, math.log(128)]], 128, axes=axes)
-    scale = figures.entropy_colors(128)
+    analysis.plot_entropy_heat_map([[0.0, math.log(128)]], 128, axes=axes)
+    scale = analysis.entropy_colors(128)
     assert (scale.norm.vmin, scale.norm.vmax) == (0.0, math.log(128))
     expected = scale.to_rgba(np.array([0.0, math.log(128)]))
     np.testing.assert_array_equal(panel_colors(axes)[0], expected)
 
 
 def test_heat_map_rows_are_layers_and_nan_heads_are_written_out(axes):
-    figures.entropy_heat_map([[1.0, 2.0, 3.0], [0.5, float("nan"), 4.0]], 128, axes=axes)
+    analysis.plot_entropy_heat_map([[1.0, 2.0, 3.0], [0.5, float("nan"), 4.0]], 128, axes=axes)
     texts = {text.get_position(): text.get_text() for text in axes.texts}
     assert texts[(1, 1)] == "NaN"
     assert texts[(2, 0)] == "3.00"
@@ -47,12 +47,12 @@ def test_heat_map_rows_are_layers_and_nan_heads_are_written_out(axes):
 
 
 def test_a_network_of_many_heads_has_no_numbers_in_its_cells(axes):
-    figures.entropy_heat_map(np.ones((12, 12)), 128, axes=axes)
+    analysis.plot_entropy_heat_map(np.ones((12, 12)), 128, axes=axes)
     assert len(axes.texts) == 0
 
 
 def test_quarter_bars_lie_end_to_end_and_add_up_to_all_heads(axes):
-    figures.quarter_shares({"a": [0.1, 0.2, 0.3, 0.4], "b": [0, 0, 1, 0]}, axes=axes)
+    analysis.plot_quarter_shares({"a": [0.1, 0.2, 0.3, 0.4], "b": [0, 0, 1, 0]}, axes=axes)
     first = [container.patches[0] for container in axes.containers]
     assert [patch.get_x() for patch in first] == pytest.approx([0, 10, 30, 60])
     assert first[-1].get_x() + first[-1].get_width() == pytest.approx(100)
@@ -61,7 +61,7 @@ def test_quarter_bars_lie_end_to_end_and_add_up_to_all_heads(axes):
 
 def test_layerwise_entropy_draws_one_line_per_layer_below_log_context(axes):
     history = np.array([[3.0, 2.0, 1.0], [2.5, 1.5, np.nan]])
-    figures.layerwise_entropy([0, 50], history, 128, axes=axes)
+    analysis.plot_layerwise_entropy([0, 50], history, 128, axes=axes)
     *lines, limit = axes.get_lines()
     for layer, line in enumerate(lines):
         np.testing.assert_array_equal(line.get_xdata(), [0, 50])
@@ -73,7 +73,7 @@ def test_layerwise_entropy_draws_one_line_per_layer_below_log_context(axes):
 def test_seeds_share_colour_and_legend_entry_and_a_diverged_run_ends_in_a_cross(axes):
     good = [([1, 2], [5.0, 4.0]), ([1, 2], [5.1, 4.1])]
     broken = [([1, 2, 3], [6.0, 7.0, math.nan])]
-    figures.loss_curves({"a": good, "b": broken}, endings={"b": "NaN at step 3"}, axes=axes)
+    analysis.plot_loss_curves({"a": good, "b": broken}, endings={"b": "NaN at step 3"}, axes=axes)
     lines = axes.get_lines()
     assert lines[0].get_color() == lines[1].get_color() != lines[2].get_color()
     assert axes.get_legend_handles_labels()[1] == ["a", "b (NaN at step 3)"]
@@ -82,15 +82,15 @@ def test_seeds_share_colour_and_legend_entry_and_a_diverged_run_ends_in_a_cross(
 
 
 def test_a_single_loss_is_visible_as_a_point(axes):
-    figures.loss_curves({"a": [([5], [3.0])]}, axes=axes)
+    analysis.plot_loss_curves({"a": [([5], [3.0])]}, axes=axes)
     assert axes.get_lines()[0].get_marker() == "."
-    figures.loss_curves({"a": [(range(100), range(100))]}, axes=axes)
+    analysis.plot_loss_curves({"a": [(range(100), range(100))]}, axes=axes)
     assert axes.get_lines()[-1].get_marker() == ""
 
 
 def test_byte_bars_end_at_the_total_in_gigabytes_and_leave_out_free_kinds(axes):
     parts = {"softmax": 4.5e9, "ffn": 0.5e9, "argmax": 0.0, "unheard of": 1e9}
-    figures.bytes_by_kind({"SM": parts}, axes=axes)
+    analysis.plot_bytes_by_kind({"SM": parts}, axes=axes)
     last = axes.containers[-1].patches[0]
     assert last.get_x() + last.get_width() == pytest.approx(6.0)
     assert axes.get_legend_handles_labels()[1] == ["softmax", "ffn", "unheard of"]
@@ -100,30 +100,30 @@ def test_byte_bars_end_at_the_total_in_gigabytes_and_leave_out_free_kinds(axes):
 @pytest.mark.parametrize(("shape", "lines"), [((4, 16), 4), ((4,), 1), ((1,), 1)])
 def test_temperatures_of_every_shape_are_drawn(axes, shape, lines):
     values = np.linspace(0.5, 1.5, math.prod(shape)).reshape(shape)
-    figures.learned_temperatures(values, axes=axes)
+    analysis.plot_learned_temperatures(values, axes=axes)
     assert len(axes.get_lines()) == lines
     np.testing.assert_array_equal(axes.get_lines()[0].get_ydata(), values.reshape(lines, -1)[0])
 
 
 def test_thresholds_use_the_whole_range_of_fractions(axes):
     other = Figure().subplots()
-    figures.learned_thresholds([[0.25, 0.5]], axes=axes)
-    figures.learned_thresholds([[0.25, 0.9]], axes=other)
+    analysis.plot_learned_thresholds([[0.25, 0.5]], axes=axes)
+    analysis.plot_learned_thresholds([[0.25, 0.9]], axes=other)
     np.testing.assert_array_equal(panel_colors(axes)[0, 0], panel_colors(other)[0, 0])
 
 
 def test_network_colours_are_distinct_and_repeat():
-    assert len(set(figures.network_colors(8))) == 8
-    assert figures.network_colors(9)[8] == figures.network_colors(1)[0]
+    assert len(set(analysis.network_colors(8))) == 8
+    assert analysis.network_colors(9)[8] == analysis.network_colors(1)[0]
 
 
 def test_text_on_dark_cells_is_white_and_on_light_cells_black(axes):
-    figures.entropy_heat_map([[0.0, math.log(128)]], 128, axes=axes)
+    analysis.plot_entropy_heat_map([[0.0, math.log(128)]], 128, axes=axes)
     assert [to_hex(text.get_color()) for text in axes.texts] == ["#ffffff", "#000000"]
 
 
 def test_layer_colours_stay_readable_on_white():
-    colors = figures.layer_colors(12).to_rgba(np.arange(12))
+    colors = analysis.layer_colors(12).to_rgba(np.arange(12))
     luminance = colors[:, :3] @ [0.2126, 0.7152, 0.0722]
     assert luminance.max() < 0.8
     assert len({to_hex(color) for color in colors}) == 12
@@ -134,24 +134,31 @@ def test_without_axes_a_new_figure_is_made(monkeypatch):
     import matplotlib.pyplot as plt
 
     monkeypatch.setattr(plt, "subplots", lambda: (None, Figure().subplots()))
-    assert figures.learned_thresholds([[0.5]], title="x").get_title() == "x"
+    assert analysis.plot_learned_thresholds([[0.5]], title="x").get_title() == "x"
 
 
 @pytest.mark.parametrize(
     ("draw", "message"),
     [
-        (lambda: figures.entropy_heat_map([1.0], 128, axes=Figure().subplots()), "must be 2-D"),
-        (lambda: figures.entropy_colors(1), "context_length must be >= 2, got 1"),
         (
-            lambda: figures.layerwise_entropy([1], [[1.0], [2.0]], 8, axes=Figure().subplots()),
+            lambda: analysis.plot_entropy_heat_map([1.0], 128, axes=Figure().subplots()),
+            "must be 2-D",
+        ),
+        (lambda: analysis.entropy_colors(1), "context_length must be >= 2, got 1"),
+        (
+            lambda: analysis.plot_layerwise_entropy(
+                [1], [[1.0], [2.0]], 8, axes=Figure().subplots()
+            ),
             r"steps must be \[N\] = \[2\], got \[1\]",
         ),
         (
-            lambda: figures.quarter_shares({"a": [1.0]}, axes=Figure().subplots()),
+            lambda: analysis.plot_quarter_shares({"a": [1.0]}, axes=Figure().subplots()),
             "4 fractions per network",
         ),
         (
-            lambda: figures.learned_temperatures(np.ones((1, 2, 3)), axes=Figure().subplots()),
+            lambda: analysis.plot_learned_temperatures(
+                np.ones((1, 2, 3)), axes=Figure().subplots()
+            ),
             r"temperature must be \[H, T\]",
         ),
     ],

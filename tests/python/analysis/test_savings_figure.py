@@ -6,8 +6,8 @@ import math
 import pytest
 from matplotlib.figure import Figure
 
-from aero.analysis import figures
-from aero.analysis.figures import savings
+from aero import analysis
+from aero.analysis.figures import costs
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def axes():
 
 
 def test_bars_are_the_values_and_texts_the_factors(axes):
-    figures.stepwise_savings(["a", "b"], [8.0, 2.0], unit="GB", title="t", axes=axes)
+    analysis.plot_stepwise_savings(["a", "b"], [8.0, 2.0], unit="GB", title="t", axes=axes)
     assert [patch.get_width() for patch in axes.patches] == [8.0, 2.0]
     assert [text.get_text().strip() for text in axes.texts] == ["8.00", "2.00 (4.00x less)"]
     assert not axes.lines
@@ -24,7 +24,9 @@ def test_bars_are_the_values_and_texts_the_factors(axes):
 
 
 def test_published_values_are_points_where_there_are_any(axes):
-    figures.stepwise_savings(["a", "b"], [8, 2], published=[9.0, math.nan], unit="s", axes=axes)
+    analysis.plot_stepwise_savings(
+        ["a", "b"], [8, 2], published=[9.0, math.nan], unit="s", axes=axes
+    )
     assert axes.lines[0].get_xdata()[0] == 9.0
     assert math.isnan(axes.lines[0].get_xdata()[1])
     # Bars, points and texts are inside the panel.
@@ -41,8 +43,8 @@ def test_published_values_are_points_where_there_are_any(axes):
 )
 def test_shapes_that_do_not_fit_are_errors(names, values, published, message, axes):
     with pytest.raises(ValueError, match=message):
-        figures.stepwise_savings(names, values, published=published, unit="GB", axes=axes)
+        analysis.plot_stepwise_savings(names, values, published=published, unit="GB", axes=axes)
 
 
 def test_examples_in_docstrings_run():
-    assert doctest.testmod(savings).failed == 0
+    assert doctest.testmod(costs).failed == 0

@@ -10,17 +10,8 @@ from matplotlib.colors import ListedColormap, Normalize, to_rgb
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
-# Okabe and Ito's palette: distinguishable with every common colour blindness.
-_NETWORK_COLORS = (
-    "#0072b2",
-    "#d55e00",
-    "#009e73",
-    "#cc79a7",
-    "#e69f00",
-    "#56b4e9",
-    "#000000",
-    "#8c6d31",
-)
+from aero.palette import NETWORK_COLORS
+
 # Enough of the values written inside a heat map to read them; above it they would only be noise.
 _MOST_CELLS_WITH_TEXT = 64
 
@@ -32,7 +23,7 @@ def network_colors(count: int) -> list[str]:
         >>> network_colors(2)
         ['#0072b2', '#d55e00']
     """
-    return [_NETWORK_COLORS[index % len(_NETWORK_COLORS)] for index in range(count)]
+    return [NETWORK_COLORS[index % len(NETWORK_COLORS)] for index in range(count)]
 
 
 def entropy_colors(context_length: int) -> ScalarMappable:
@@ -92,6 +83,19 @@ def matrix(function: str, name: str, value: ArrayLike) -> NDArray[np.float64]:
     if array.ndim != 2 or array.size == 0:
         raise ValueError(f"{function}: {name} must be 2-D and not empty, got {list(array.shape)}")
     return array
+
+
+def steps_and_rows(
+    function: str, steps: ArrayLike, name: str, rows: ArrayLike
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Steps [N] and rows [N, L], or an error that names function and argument."""
+    values = matrix(function, name, rows)
+    positions = np.asarray(steps, dtype=np.float64)
+    if positions.shape != values.shape[:1]:
+        raise ValueError(
+            f"{function}: steps must be [N] = [{values.shape[0]}], got {list(positions.shape)}"
+        )
+    return positions, values
 
 
 def draw_heat_map(axes: Axes, values: NDArray[np.float64], scale: ScalarMappable) -> None:

@@ -1,0 +1,183 @@
+"""Figures that weigh many networks or settings against each other, with the spread over seeds."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from numpy.typing import ArrayLike, NDArray
+
+from aero.analysis.figures.drawing import network_colors, own_or_new_axes
+
+__all__ = ["pareto_front", "plot_pareto", "plot_sweep"]
+
+# Beyond this ratio of the largest to the smallest cost the cheap networks would lie on each other.
+_LOGARITHMIC_FROM = 10.0
+
+
+def pareto_front(costs: ArrayLike, losses: ArrayLike) -> list[int]:
+    """Returns the points that no other one beats in both quantities, cheapest first.
+
+    Args:
+        costs: [N]; smaller is better.
+        losses: [N]; smaller is better. Points that are not finite are never on the front.
+
+    Returns:
+        Indices into both.
+
+    Raises:
+        ValueError: the arrays are not both [N].
+
+    Example:
+        >>> pareto_front([1.0, 2.0, 3.0], [30.0, 35.0, 20.0])
+        [0, 2]
+    """
+    x, y = np.asarray(costs, dtype=np.float64), np.asarray(losses, dtype=np.float64)
+    if x.ndim != 1 or x.shape != y.shape:
+        raise ValueError(
+            "pareto_front: costs and losses must both be [N], "
+            f"got {list(x.shape)} and {list(y.shape)}"
+        )
+    front, best = [], np.inf
+    for index in np.lexsort((y, x)).tolist():
+        if np.isfinite(x[index]) and y[index] < best:
+            front.append(index)
+            best = y[index]
+    return front
+
+
+def plot_pareto(
+    costs: ArrayLike,
+    losses: Sequence[ArrayLike],
+    names: Sequence[str],
+    *,
+    series: Sequence[str] | None = None,
+    named: Sequence[int] | None = None,
+    xlabel: str = "GB, both parties",
+    ylabel: str = "perplexity",
+    title: str = "",
+    axes: Axes | None = None,
+) -> Axes:
+    """Draws quality against cost: means, their range over seeds, and the front that nothing beats.
+
+    Args:
+        costs: [N], positive.
+        losses: N arrays [S], one value per seed; the numbers of seeds may differ. Values that are
+            not finite (a run that diverged) take the point out.
+        names: [N], written beside the points.
+        series: [N], points of one series share a colour; None: all are one.
+        named: indices of the points that are named; None: those on the front.
+        xlabel: what `costs` are, with the unit.
+        ylabel: what `losses` are.
+        title: above the panel.
+        axes: where to draw; None makes a figure.
+
+    Returns:
+        The Axes; the dashed steps are the front of the means, the bars reach from the best to the
+        worst seed. The cost axis is logarithmic where costs differ more than tenfold.
+
+    Raises:
+        ValueError: the lengths differ, there is no point, or a cost is not positive.
+
+    Example:
+        >>> drawn = plot_pareto([25.3, 6.3], [[30.0, 31.0], [35.0]], ["baseline", "softmax-only"])
+        >>> [text.get_text() for text in drawn.texts]
+        ['softmax-only', 'baseline']
+    """
+    x = np.asarray(costs, dtype=np.float64)
+    groups = ["" for _ in names] if series is None else list(series)
+    if not x.shape == (len(losses),) == (len(names),) == (len(groups),) or len(names) == 0:
+        raise ValueError(
+            "plot_pareto: costs, losses, names and series must have one entry per network, got "
+            f"{list(x.shape)}, {len(losses)}, {len(names)} and {len(groups)}"
+        )
+    if not (x > 0).all():
+        raise ValueError("plot_pareto: costs must be positive")
+    axes = own_or_new_axes(axes)
+    mean, below, above = _spreads(losses)
+    front = pareto_front(x, mean)
+    distinct = list(dict.fromkeys(groups))
+    for name, color in zip(distinct, network_colors(len(distinct)), strict=True):
+        chosen = np.array([index for index, group in enumerate(groups) if group == name])
+        axes.errorbar(
+            x[chosen], mean[chosen], [below[chosen], above[chosen]], fmt="o", color=color,
+            markersize=5, elinewidth=1, capsize=2, label=name or None,
+        )  # fmt: skip
+    # Steps, not slopes: between two networks of the front only the worse of both is reached.
+    axes.step(x[front], mean[front], where="post", color="0.45", linestyle="--", linewidth=1)
+    for index in front if named is None else named:
+        axes.annotate(
+            names[index], (x[index], mean[index]), xytext=(5, 4), textcoords="offset points",
+            fontsize="small",
+        )  # fmt: skip
+    if x.max() > _LOGARITHMIC_FROM * x.min():
+        axes.set_xscale("log")
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel)
+    axes.set_title(title)
+    axes.grid(alpha=0.25)
+    return axes
+
+
+def plot_sweep(
+    values: ArrayLike,
+    results: Sequence[ArrayLike],
+    *,
+    xlabel: str,
+    ylabel: str = "perplexity",
+    name: str | None = None,
+    color: str | None = None,
+    title: str = "",
+    axes: Axes | None = None,
+) -> Axes:
+    """Draws a result over a setting, such as the tolerance margin: mean, range and every seed.
+
+    Args:
+        values: [N], the setting.
+        results: N arrays [S], one result per seed; the numbers of seeds may differ.
+        xlabel: what the setting is.
+        ylabel: what the results are, with the unit.
+        name: of this line for the legend; call again with the same Axes for another line.
+        color: of this line; None: the next of the palette.
+        title: above the panel.
+        axes: where to draw; None makes a figure.
+
+    Returns:
+        The Axes; the line goes through the means, the band reaches from the least to the greatest.
+
+    Raises:
+        ValueError: there is not one array of results per value.
+
+    Example:
+        >>> drawn = plot_sweep([0.0, 0.1], [[30.0, 32.0], [29.0]], xlabel="tolerance margin")
+        >>> [float(mean) for mean in drawn.get_lines()[0].get_ydata()]
+        [31.0, 29.0]
+    """
+    x = np.asarray(values, dtype=np.float64)
+    if x.shape != (len(results),) or not len(results):
+        raise ValueError(
+            "plot_sweep: values must be [N] with one array of results each, got "
+            f"{list(x.shape)} and {len(results)}"
+        )
+    axes = own_or_new_axes(axes)
+    mean, below, above = _spreads(results)
+    shade = color or network_colors(len(axes.collections) + 1)[-1]
+    axes.plot(x, mean, "o-", color=shade, label=name, markersize=4)
+    axes.fill_between(x, mean - below, mean + above, color=shade, alpha=0.18, linewidth=0)
+    for value, seeds in zip(x, results, strict=True):
+        points = np.atleast_1d(np.asarray(seeds, dtype=np.float64))
+        axes.plot(np.full(points.shape, value), points, ".", color=shade, alpha=0.5, markersize=4)
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel)
+    axes.set_title(title)
+    axes.grid(alpha=0.25)
+    return axes
+
+
+def _spreads(losses: Sequence[ArrayLike]) -> tuple[NDArray[np.float64], ...]:
+    """Mean over seeds, and how far the least and the greatest lie from it: [N] each."""
+    seeds = [np.atleast_1d(np.asarray(values, dtype=np.float64)) for values in losses]
+    mean = np.array([values.mean() if values.size else np.nan for values in seeds])
+    low = np.array([values.min(initial=np.inf) for values in seeds])
+    high = np.array([values.max(initial=-np.inf) for values in seeds])
+    broken = ~np.isfinite(mean)
+    return mean, np.where(broken, 0.0, mean - low), np.where(broken, 0.0, high - mean)

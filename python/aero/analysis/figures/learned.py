@@ -1,0 +1,215 @@
+"""Figures of what a network learned besides its weights."""
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike, NDArray
+
+from aero.analysis.figures.drawing import (
+    draw_heat_map,
+    layer_colors,
+    matrix,
+    network_colors,
+    own_or_new_axes,
+    steps_and_rows,
+    threshold_colors,
+)
+
+__all__ = [
+    "plot_learned_scales",
+    "plot_learned_slopes",
+    "plot_learned_temperatures",
+    "plot_learned_thresholds",
+    "plot_thresholds_by_layer",
+]
+
+
+def plot_learned_thresholds(
+    thresholds: ArrayLike, *, title: str = "", axes: Axes | None = None
+) -> Axes:
+    """Draws the learned thresholds, fractions of the maximum entropy (AERO, Figure 10a).
+
+    Args:
+        thresholds: [L, H]; the scale is [0, 1].
+        title: above the panel.
+        axes: where to draw; None makes a figure.
+
+    Returns:
+        The Axes.
+
+    Raises:
+        ValueError: `thresholds` is not [L, H].
+
+    Example:
+        >>> plot_learned_thresholds([[0.5, 0.4]]).get_xlabel()
+        'head'
+    """
+    axes = own_or_new_axes(axes)
+    values = matrix("plot_learned_thresholds", "thresholds", thresholds)
+    draw_heat_map(axes, values, threshold_colors())
+    axes.set_title(title)
+    return axes
+
+
+def plot_learned_temperatures(
+    temperature: ArrayLike, *, title: str = "", axes: Axes | None = None
+) -> Axes:
+    """Draws one layer's learned temperatures, one line per head.
+
+    Args:
+        temperature: [H, T] over the query position, or [H] or [1], drawn as one marker per value.
+        title: above the panel.
+        axes: where to draw; None makes a figure.
+
+    Returns:
+        The Axes.
+
+    Raises:
+        ValueError: `temperature` has another number of dimensions.
+
+    Example:
+        >>> len(plot_learned_temperatures([[1.0, 0.9], [1.0, 1.2]]).get_lines())
+        2
+    """
+    axes = own_or_new_axes(axes)
+    values = np.asarray(temperature, dtype=np.float64)
+    if values.ndim not in (1, 2):
+        raise ValueError(
+            "plot_learned_temperatures: temperature must be [H, T], [H] or [1], "
+            f"got {list(values.shape)}"
+        )
+    if values.ndim == 1:
+        axes.plot(np.arange(len(values)), values, "o", color=network_colors(1)[0])
+        axes.set_xlabel("head")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    else:
+        for head, (line, color) in enumerate(zip(values, network_colors(len(values)), strict=True)):
+            axes.plot(line, color=color, linewidth=0.9, label=f"head {head}")
+        axes.set_xlabel("query position")
+    axes.set_ylabel("temperature")
+    axes.set_title(title)
+    return axes
+
+
+def plot_thresholds_by_layer(
+    thresholds: ArrayLike, *, title: str = "", axes: Axes | None = None
+) -> Axes:
+    """Draws mean and standard deviation of each layer's thresholds (AERO, Figure 10b).
+
+    Args:
+        thresholds: [L, H], fractions of the maximum entropy; the scale is [0, 1].
+        title: above the panel.
+        axes: where to draw; None makes a figure.
+
+    Returns:
+        The Axes.
+
+    Raises:
+        ValueError: `thresholds` is not [L, H].
+
+    Example:
+        >>> plot_thresholds_by_layer([[0.5, 0.4], [0.6, 0.6]]).get_xlabel()
+        'layer'
+    """
+    axes = own_or_new_axes(axes)
+    values = matrix("plot_thresholds_by_layer", "thresholds", thresholds)
+    layers = np.arange(len(values))
+    color = network_colors(1)[0]
+    axes.bar(layers, values.mean(axis=1), color=color, alpha=0.35, label="mean")
+    axes.errorbar(
+        layers, values.mean(axis=1), values.std(axis=1), fmt="o", color=color, capsize=3,
+        label="standard deviation over heads",
+    )  # fmt: skip
+    _layer_axis(axes)
+    axes.set_ylim(0, 1)
+    axes.set_ylabel("threshold (fraction of max)")
+    axes.set_title(title)
+    return axes
+
+
+def plot_learned_slopes(
+    steps: ArrayLike, slopes: ArrayLike, *, title: str = "", axes: Axes | None = None
+) -> Axes:
+    """Draws the negative slopes of a leaky ReLU over training (AERO, Figure 4).
+
+    Args:
+        steps: [N], optimizer steps.
+        slopes: [N, L], one per layer, or [N, 1] if all layers share it.
+        title: above the panel.
+        axes: where to draw; None makes a figure.
+
+    Returns:
+        The Axes; the dotted line is slope 0, which is ReLU.
+
+    Raises:
+        ValueError: shapes do not fit.
+
+    Example:
+        >>> len(plot_learned_slopes([0, 10], [[0.1, 0.1], [0.0, -0.1]]).get_lines())
+        3
+    """
+    axes = own_or_new_axes(axes)
+    positions, values = steps_and_rows("plot_learned_slopes", steps, "slopes", slopes)
+    _lines_by_layer(axes, positions, values, "all layers")
+    axes.axhline(0.0, color="0.5", linestyle=":", linewidth=1)
+    axes.set_xlabel("step")
+    axes.set_ylabel("negative slope")
+    axes.set_title(title)
+    return axes
+
+
+def plot_learned_scales(
+    alpha: ArrayLike, beta: ArrayLike, *, title: str = "", axes: Axes | None = None
+) -> Axes:
+    """Draws the scales of every layer's FFN, `beta x + FFN(x) / alpha` (AERO, Eq. 6, Figure 11).
+
+    Args:
+        alpha: [L], what the FFN's output is divided by.
+        beta: [L], what the residual is multiplied with.
+        title: above the panel.
+        axes: where to draw; None makes a figure.
+
+    Returns:
+        The Axes.
+
+    Raises:
+        ValueError: alpha and beta are not both [L].
+
+    Example:
+        >>> plot_learned_scales([1.0, 2.0], [1.0, 0.9]).get_xlabel()
+        'layer'
+    """
+    divisors = np.asarray(alpha, dtype=np.float64)
+    factors = np.asarray(beta, dtype=np.float64)
+    if divisors.ndim != 1 or divisors.shape != factors.shape:
+        raise ValueError(
+            "plot_learned_scales: alpha and beta must both be [L], "
+            f"got {list(divisors.shape)} and {list(factors.shape)}"
+        )
+    axes = own_or_new_axes(axes)
+    layers = np.arange(len(divisors))
+    named = (("alpha, divides the FFN", divisors, "o-"), ("beta, of the residual", factors, "s--"))
+    for (name, values, line), color in zip(named, network_colors(2), strict=True):
+        axes.plot(layers, values, line, color=color, label=name)
+    axes.axhline(1.0, color="0.5", linestyle=":", linewidth=1)
+    _layer_axis(axes)
+    axes.set_ylabel("learned scale")
+    axes.set_title(title)
+    axes.legend()
+    return axes
+
+
+def _layer_axis(axes: Axes) -> None:
+    axes.set_xlabel("layer")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _lines_by_layer(
+    axes: Axes, steps: NDArray[np.float64], values: NDArray[np.float64], only: str
+) -> None:
+    """One line per column in the colour of its depth; `only` names a single column."""
+    count = values.shape[1]
+    colors = layer_colors(count).to_rgba(np.arange(count))
+    for layer, color in enumerate(colors):
+        name = f"layer {layer}" if count > 1 else only
+        axes.plot(steps, values[:, layer], color=color, label=name)

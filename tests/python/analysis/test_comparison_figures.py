@@ -1,0 +1,170 @@
+"""Sweeps, Pareto fronts, learned scales and slopes, NaN counts; figures as files."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib import rc_context
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+
+from aero import analysis
+from aero.palette import NETWORK_COLORS, PART_COLORS
+
+
+@pytest.fixture
+def axes():
+    return Figure().subplots()
+
+
+numbers = st.floats(0.1, 100.0) | st.sampled_from([1.0, 2.0, math.nan, math.inf])
+points = st.lists(st.tuples(st.floats(0.1, 100.0), numbers), max_size=12)
+
+
+@given(points)
+def test_the_front_is_exactly_the_points_that_nothing_beats(found):
+    costs, losses = [x for x, _ in found], [y for _, y in found]
+    front = analysis.pareto_front(costs, losses)
+    for index, (x, y) in enumerate(found):
+        if not math.isfinite(y):
+            assert index not in front
+            continue
+        beaten = any(a <= x and b <= y and (a, b) != (x, y) for a, b in found if math.isfinite(b))
+        twin = any((x, y) == found[other] for other in front)
+        assert twin != beaten
+    assert [costs[index] for index in front] == sorted(costs[index] for index in front)
+    assert len({found[index] for index in front}) == len(front)
+
+
+def test_pareto_draws_means_ranges_and_the_front_as_steps(axes):
+    analysis.plot_pareto(
+        [25.0, 6.0, 8.0], [[30.0, 32.0], [40.0, 40.0], [45.0]], ["a", "b", "c"], axes=axes
+    )
+    bars = axes.containers[0]
+    np.testing.assert_array_equal(bars[0].get_xydata(), [[25, 31], [6, 40], [8, 45]])
+    np.testing.assert_array_equal(bars[2][0].get_segments()[0], [[25, 30], [25, 32]])
+    (steps,) = [line for line in axes.lines if line.get_linestyle() == "--"]
+    np.testing.assert_array_equal(steps.get_xydata(), [[6, 40], [25, 31]])
+    assert [text.get_text() for text in axes.texts] == ["b", "a"]
+    assert axes.get_xscale() == "linear"
+
+
+def test_pareto_goes_logarithmic_where_costs_differ_more_than_tenfold(axes):
+    analysis.plot_pareto([1.0, 11.0], [[2.0], [1.0]], ["a", "b"], series=["x", "y"], axes=axes)
+    assert axes.get_xscale() == "log"
+    assert axes.get_legend_handles_labels()[1] == ["x", "y"]
+
+
+def test_a_network_with_a_diverged_seed_is_not_on_the_front(axes):
+    analysis.plot_pareto([1.0, 2.0], [[9.0, math.nan], [8.0]], ["a", "b"], axes=axes)
+    assert [text.get_text() for text in axes.texts] == ["b"]
+
+
+def test_a_sweep_shows_the_mean_the_range_and_every_seed(axes):
+    analysis.plot_sweep([0.0, 0.2], [[30.0, 34.0], [29.0]], xlabel="margin", name="x", axes=axes)
+    line, *seeds = axes.lines
+    np.testing.assert_array_equal(line.get_xydata(), [[0.0, 32.0], [0.2, 29.0]])
+    assert [list(map(float, dots.get_ydata())) for dots in seeds] == [[30.0, 34.0], [29.0]]
+    band = axes.collections[0].get_paths()[0].vertices
+    assert {(0.0, 30.0), (0.0, 34.0), (0.2, 29.0)} <= {(x, y) for x, y in band.tolist()}
+
+
+def test_two_sweeps_in_one_panel_have_two_colours(axes):
+    for name in ("a", "b"):
+        analysis.plot_sweep([0, 1], [[1], [2]], xlabel="margin", name=name, axes=axes)
+    first, second = (h.get_color() for h in axes.get_legend_handles_labels()[0])
+    assert first != second
+
+
+def test_slopes_have_a_line_per_layer_and_shared_ones_a_single_line(axes):
+    analysis.plot_learned_slopes([0, 5], [[0.1, 0.2, 0.3], [0.0, -0.1, 0.0]], axes=axes)
+    assert axes.get_legend_handles_labels()[1] == ["layer 0", "layer 1", "layer 2"]
+    np.testing.assert_array_equal(axes.lines[1].get_ydata(), [0.2, -0.1])
+    shared = analysis.plot_learned_slopes([0, 5], [[0.1], [0.0]], axes=Figure().subplots())
+    assert shared.get_legend_handles_labels()[1] == ["all layers"]
+
+
+def test_nan_counts_stay_zero_where_a_layer_is_whole(axes):
+    analysis.plot_nan_counts([0, 5, 9], [[0, 0], [0, 3], [0, 4]], axes=axes)
+    assert [list(line.get_ydata()) for line in axes.lines] == [[0, 0, 0], [0, 3, 4]]
+    assert axes.get_ylim()[0] == 0 and axes.get_ylim()[1] > 4
+
+
+def test_thresholds_by_layer_show_mean_and_standard_deviation_over_heads(axes):
+    analysis.plot_thresholds_by_layer([[0.2, 0.4], [0.5, 0.5]], axes=axes)
+    assert [bar.get_height() for bar in axes.patches] == pytest.approx([0.3, 0.5])
+    segments = axes.containers[-1][2][0].get_segments()
+    assert segments[0][:, 1] == pytest.approx([0.2, 0.4])
+    assert axes.get_ylim() == (0, 1)
+
+
+def test_scales_are_drawn_over_layers(axes):
+    analysis.plot_learned_scales([1.0, 3.0], [1.0, 0.8], axes=axes)
+    np.testing.assert_array_equal(axes.lines[0].get_ydata(), [1.0, 3.0])
+    np.testing.assert_array_equal(axes.lines[1].get_ydata(), [1.0, 0.8])
+
+
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (lambda: analysis.pareto_front([1.0], [1.0, 2.0]), "costs and losses must both be"),
+        (lambda: analysis.plot_pareto([], [], []), "one entry per network"),
+        (lambda: analysis.plot_pareto([1.0], [[1.0]], ["a", "b"]), "one entry per network"),
+        (lambda: analysis.plot_pareto([0.0], [[1.0]], ["a"]), "costs must be positive"),
+        (lambda: analysis.plot_sweep([1.0], [], xlabel="x"), "one array of results each"),
+        (lambda: analysis.plot_learned_scales([1.0], [1.0, 2.0]), r"\[1\] and \[2\]"),
+        (lambda: analysis.plot_nan_counts([1], [[1], [2]]), r"steps must be \[N\] = \[2\]"),
+        (lambda: analysis.plot_learned_slopes([1], [1.0]), "slopes must be 2-D"),
+    ],
+)
+def test_bad_input_names_the_argument(draw, message):
+    with pytest.raises(ValueError, match=message):
+        draw()
+
+
+def lightness(color):
+    """L* of CIELAB, 0 to 100."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)]
+    luminance = np.dot([0.2126, 0.7152, 0.0722], linear)
+    return 116 * np.cbrt(luminance) - 16
+
+
+def seen_without_green_cones(color):
+    """Deuteranopia after Vienot, Brettel and Mollon (1999), linear RGB."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)]
+    red_green = 0.29275 * linear[0] + 0.70725 * linear[1]
+    blue = -0.02234 * linear[0] + 0.02234 * linear[1] + linear[2]
+    return np.array([red_green, red_green, blue])
+
+
+def test_network_colours_differ_without_green_cones_too():
+    seen = [seen_without_green_cones(color) for color in NETWORK_COLORS]
+    nearest = min(
+        float(np.abs(first - second).max())
+        for index, first in enumerate(seen)
+        for second in seen[:index]
+    )
+    # Red and green of one lightness, a pair that cannot be told apart, differ less.
+    confused = seen_without_green_cones("#d62728") - seen_without_green_cones("#2ca02c")
+    assert nearest > 1.5 * float(np.abs(confused).max())
+
+
+def test_every_colour_can_be_seen_on_white():
+    assert max(map(lightness, NETWORK_COLORS)) < 75
+    assert max(map(lightness, PART_COLORS.values())) < 92
+
+
+def test_a_figure_is_saved_as_png_and_as_svg_with_the_same_bytes_each_time(tmp_path):
+    def written(folder):
+        (tmp_path / folder).mkdir()
+        with rc_context(analysis.FIGURE_STYLE):
+            figure = Figure()
+            analysis.plot_sweep([0, 1], [[1], [2]], xlabel="margin", axes=figure.subplots())
+        return [path.read_bytes() for path in analysis.save_figure(figure, tmp_path / folder / "x")]
+
+    png, svg = written("first")
+    assert png.startswith(b"\x89PNG") and b">margin<" in svg
+    assert [png, svg] == written("second")
+    assert {path.name for path in (tmp_path / "first").iterdir()} == {"x.png", "x.svg"}
