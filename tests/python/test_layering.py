@@ -45,6 +45,7 @@ MAY_IMPORT = {
     "models": {"ops", "nn", "architecture", "fixed_point", "analysis"},
     "conversion": {"models", "nn", "mpc", "architecture"},
     "export": {"models", "nn", "ops", "architecture", "atomic_files"},
+    "private": {"export", "mpc", "architecture", "atomic_files"},
     "report": {"architecture", "mpc", "analysis", "atomic_files"},
     "train": {
         "models", "nn", "conversion", "analysis", "report", "architecture", "atomic_files",
@@ -53,6 +54,7 @@ MAY_IMPORT = {
     "cli": {
         "_core", "_library", "architecture", "mpc", "analysis", "ops", "nn", "models", "conversion",
         "report", "train", "atomic_files", "fixed_point", "export",
+        "private",
     },
 }  # fmt: skip
 # Third-party packages that analysis may use.
@@ -119,7 +121,9 @@ def test_python_rooms_import_only_what_they_may() -> None:
                 assert parts[1] in MAY_IMPORT[room], f"{where} may not import aero.{parts[1]}"
 
 
-@pytest.mark.parametrize("room", ["architecture", "mpc", "fixed_point", "analysis", "report"])
+@pytest.mark.parametrize(
+    "room", ["architecture", "mpc", "fixed_point", "analysis", "report", "private"]
+)
 def test_torch_free_rooms_never_name_torch(room: str) -> None:
     paths = [p for p in PACKAGE.rglob("*.py") if room_of(p) == room]
     assert paths

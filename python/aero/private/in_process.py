@@ -1,0 +1,135 @@
+"""Both parties in one process, over SPU's link in memory: exact bytes, no network."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import spu
+from numpy.typing import NDArray
+from spu import libspu
+
+from aero.private.parties import AbstractArray, Call, Party, Traffic, Value
+from aero.private.settings import PrivateSettings
+from aero.private.spu_runtime import ProfileLog, SpuParty, compile_function, runtime_config
+
+__all__ = ["InProcessParties"]
+
+
+class InProcessParties:
+    """`Parties` as threads of this process.
+
+    Args:
+        settings: of both.
+
+    Attributes:
+        settings: of both.
+        calls: what they did so far, in order. Bytes are those that the client counts: what it
+            sends, and what it receives, which is what the server sends.
+    """
+
+    def __init__(self, settings: PrivateSettings | None = None) -> None:
+        self.settings = PrivateSettings() if settings is None else settings
+        self.calls: list[Call] = []
+        self._names = (f"v{number}" for number in itertools.count())
+        self._log = ProfileLog()
+        description = libspu.link.Desc()
+        description.recv_timeout_ms = int(1000 * self.settings.timeout_seconds)
+        for party in Party:
+            description.add_party(party.name, f"thread-{party.value}")
+        self._sides = _at_once(
+            lambda party: SpuParty(
+                party,
+                libspu.link.create_mem(description, party.value),
+                self.settings,
+                profiled=party is Party.CLIENT,
+            )
+        )
+        self._io = spu.Io(len(Party), runtime_config(self.settings, profiled=False))
+
+    def put(
+        self,
+        name: str,
+        array: NDArray[Any] | AbstractArray,
+        owner: Party | None,
+        *,
+        private: bool = False,
+    ) -> Value:
+        """See `Parties.put`; the array itself, whoever owns it."""
+        if isinstance(array, AbstractArray):
+            raise TypeError(f"put: {name} must be an array where both parties are one process")
+        start = time.perf_counter()
+        kind = libspu.Visibility.VIS_PUBLIC if owner is None else libspu.Visibility.VIS_SECRET
+        rank = owner.value if owner is not None and private else -1
+        shares = self._io.make_shares(np.ascontiguousarray(array), kind, rank)
+        value = Value(next(self._names), array.shape, array.dtype, public=owner is None)
+        for side, share in zip(self._sides, shares, strict=True):
+            side.runtime.set_var(value.name, share)
+        traffic = Traffic()
+        if owner is not None and not private:
+            traffic = _one_share(array.size, sender=owner)
+        self.calls.append(Call(name, time.perf_counter() - start, traffic))
+        return value
+
+    def run(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """See `Parties.run`. The time of compiling is not counted."""
+        program = compile_function(
+            name, function, arguments, lambda: next(self._names), self.settings
+        )
+        start = time.perf_counter()
+        _at_once(lambda party: self._sides[party].runtime.run(program.executable))
+        seconds = time.perf_counter() - start
+        self.calls.append(self._log.call(name, seconds, Party.CLIENT))
+        return program.results
+
+    def reveal(self, value: Value) -> NDArray[Any]:
+        """See `Parties.reveal`."""
+        start = time.perf_counter()
+        opened = self._io.reconstruct([side.runtime.get_var(value.name) for side in self._sides])
+        traffic = _one_share(opened.size, sender=Party.SERVER)
+        self.calls.append(Call("reveal", time.perf_counter() - start, traffic))
+        return np.asarray(opened)
+
+    def discard(self, *values: Value) -> None:
+        """See `Parties.discard`."""
+        for value in jax.tree_util.tree_leaves(values):
+            for side in self._sides:
+                side.runtime.del_var(value.name)
+
+    def close(self) -> None:
+        """See `Parties.close`."""
+        self._sides.clear()
+        self._log.close()
+
+
+def _one_share(elements: int, sender: Party) -> Traffic:
+    size = 8 * elements
+    if sender is Party.CLIENT:
+        return Traffic(client_bytes=size, client_messages=1)
+    return Traffic(server_bytes=size, server_messages=1)
+
+
+def _at_once(work: Callable[[Party], Any]) -> list[Any]:
+    """Both parties' results; the first error of either."""
+    results: dict[Party, Any] = {}
+    errors: list[BaseException] = []
+
+    def one(party: Party) -> None:
+        try:
+            results[party] = work(party)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=one, args=(party,), daemon=True) for party in Party]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return [results[party] for party in Party]
