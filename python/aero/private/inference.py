@@ -1,0 +1,115 @@
+"""A network between two parties: weights put in once, then one forward pass per token.
+
+Needs the private environment. Both parties' processes run this same code; one that does not own the
+weights, or the prompt, gives shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from aero.export.numpy_forward import Network
+from aero.private.forward import network_pieces
+from aero.private.parties import AbstractArray, Call, Parties, Party, Value
+from aero.private.preparation import fold_constants
+
+__all__ = ["Pass", "PrivateNetwork", "set_up"]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What the client gets from one forward pass.
+
+    Attributes:
+        logits: [T, V] float32, or [1, V] of the last position only; None at the server.
+        token: the next one, where the parties compute it and this one is the client.
+        calls: the pieces that ran, with what they cost.
+    """
+
+    logits: NDArray[np.float32] | None
+    token: int | None
+    calls: tuple[Call, ...]
+
+
+def set_up(parties: Parties) -> None:
+    """Pays once what a session pays at first use: keys, oblivious transfers, contexts.
+
+    SPU does it inside the first product and the first comparison, whose cost would vary with it.
+    """
+    matrix = parties.put("set-up", np.ones((2, 2), np.float32), Party.CLIENT)
+
+    def touch(x: Any) -> Any:
+        return jnp.where(x @ x > 0, x, x * x)
+
+    parties.discard(matrix, parties.run("set-up", touch, matrix))
+
+
+class PrivateNetwork:
+    """The server's network, with the parties that compute it.
+
+    Args:
+        parties: connected.
+        network: from `read_network`; at the client `with_blank_weights` of the description.
+        knows_weights: whether this process has the server's weights.
+
+    Attributes:
+        piece_names: of a forward pass, in order.
+    """
+
+    def __init__(self, parties: Parties, network: Network, *, knows_weights: bool = True) -> None:
+        self._parties, self.description = parties, network.description
+        settings = parties.settings
+        folded = fold_constants(network, fold_score_scale=settings.fold_score_scale)
+        self._pieces = network_pieces(folded, settings)
+        self.piece_names = [piece.name for piece in self._pieces]
+        self._weights: dict[str, dict[str, Value]] = {}
+        for piece in self._pieces:
+            self._weights[piece.name] = {
+                name: parties.put(
+                    f"{piece.name}: {name}",
+                    tensor if knows_weights else AbstractArray(tensor.shape, tensor.dtype),
+                    None if name in piece.public else Party.SERVER,
+                    private=settings.private_weights,
+                )
+                for name, tensor in piece.weights.items()
+            }
+
+    def run(
+        self,
+        tokens: NDArray[np.int32] | AbstractArray,
+        after_piece: Callable[[Call], None] = lambda call: None,
+    ) -> Pass:
+        """One forward pass.
+
+        Args:
+            tokens: [T] of the client.
+            after_piece: is told of each piece that has run.
+
+        Raises:
+            ValueError: no tokens, or more than the context.
+        """
+        context = self.description["spec"]["context_length"]
+        if len(tokens.shape) != 1 or not 1 <= tokens.shape[0] <= context:
+            raise ValueError(
+                f"private: tokens must be [T] with T from 1 to {context}, got {list(tokens.shape)}"
+            )
+        parties, calls = self._parties, []
+        value = parties.put("tokens", tokens, Party.CLIENT, private=parties.settings.client_one_hot)
+        revealed: dict[str, NDArray[Any] | None] = {}
+        for piece in self._pieces:
+            result = parties.run(piece.name, piece.function, self._weights[piece.name], value)
+            calls.append(parties.calls[-1])
+            parties.discard(value)
+            value = result
+            if piece.name in {"head", "argmax"}:
+                revealed[piece.name] = parties.reveal(value)
+            after_piece(calls[-1])
+        parties.discard(value)
+        logits, token = revealed["head"], revealed.get("argmax")
+        return Pass(logits, None if token is None else int(token), tuple(calls))
