@@ -39,13 +39,11 @@ class Piece:
         function: of the weights and the previous piece's result; of the embedding: the tokens [T],
             of the argmax: the logits.
         weights: by name, float32; the server's.
-        public: those among the weights that both parties know.
     """
 
     name: str
     function: Callable[[Weights, Array], Array]
     weights: dict[str, np.ndarray[Any, Any]]
-    public: frozenset[str] = frozenset()
 
 
 def network_pieces(network: Network, settings: PrivateSettings) -> list[Piece]:
@@ -118,17 +116,14 @@ def _layer_piece(network: Network, index: int, layer: Part, settings: PrivateSet
     for number, matrix in enumerate(() if mlp is None else mlp["matrices"]):
         names |= _affine_names(f"ffn_{number}", matrix)
     weights = _tensors(network, names) | _projection(network, attention)
-    public = set()
     if attention["inverse_temperature"] is not None:
         weights |= _tensors(network, {"temperature": attention["inverse_temperature"]})
-        if not settings.secret_temperature:
-            public.add("temperature")
     if attention["shape_factors"] is not None:
         weights |= _shape(network, attention["shape_factors"])
     function = functools.partial(
         _layer, layer=layer, rotary=network.description["rotary"], settings=settings
     )
-    return Piece(f"layer {index}", function, weights, frozenset(public))
+    return Piece(f"layer {index}", function, weights)
 
 
 def _projection(network: Network, attention: Part) -> dict[str, np.ndarray[Any, Any]]:
@@ -228,25 +223,16 @@ def _attention(
     value = _split_heads(rest[0] if rest else inputs, heads)
     if rotary is not None:
         query, key = (_rotate(part, **rotary) for part in (query, key))
-    query = _scale_queries(weights, query, attention, settings)
+    if attention["score_scale"] != 1.0:
+        query = query * attention["score_scale"]
+    if "temperature" in weights:
+        query = query * weights["temperature"][:, :length, None]
     probabilities = softmax(query @ key.swapaxes(-1, -2), settings)
     if "shape" in weights:
         probabilities = weights["shape.softmax"] * probabilities
         probabilities = probabilities + weights["shape"][:, :length, :length]
     attended = (probabilities @ value).swapaxes(0, 1).reshape(length, -1)
     return attended if attention["output"] is None else _affine(weights, "output", attended)
-
-
-def _scale_queries(
-    weights: Weights, query: Array, attention: Part, settings: PrivateSettings
-) -> Array:
-    scale = attention["score_scale"]
-    if "temperature" not in weights:
-        return query if scale == 1.0 else query * scale
-    factors = weights["temperature"][:, : query.shape[1], None]
-    if not settings.secret_temperature:
-        return query * (scale * factors)  # one public constant
-    return (query if scale == 1.0 else query * scale) * factors
 
 
 def _feed_forward(weights: Weights, inputs: Array, mlp: Part) -> Array:

@@ -74,7 +74,7 @@ class PrivateNetwork:
                 name: parties.put(
                     f"{piece.name}: {name}",
                     tensor if knows_weights else AbstractArray(tensor.shape, tensor.dtype),
-                    None if name in piece.public else Party.SERVER,
+                    Party.SERVER,
                     private=settings.private_weights,
                 )
                 for name, tensor in piece.weights.items()

@@ -31,8 +31,7 @@ _RANGES = {
 # Of the fields, those that the simulator knows under the same name.
 _STACK_FIELDS = (
     "private_weights", "one_bit_product_error", "exp_squarings", "exp_clip", "broadcast_reciprocal",
-    "client_one_hot", "last_token_head", "fold_score_scale", "secret_temperature", "argmax",
-    "threads",
+    "client_one_hot", "last_token_head", "fold_score_scale", "argmax", "threads",
 )  # fmt: skip
 
 
@@ -54,8 +53,6 @@ class PrivateSettings:
         last_token_head: logits of the last position only.
         fold_score_scale: the factor 1/sqrt(D) is multiplied into the query weights beforehand;
             else the queries are multiplied by it.
-        secret_temperature: temperatures per head and position stay secret; else the client learns
-            them. Temperatures per head are multiplied into the query weights in either case.
         argmax: the parties compute the next token; else the client finds it in the logits.
         threads: of each party.
         timeout_seconds: how long a party waits for a message.
@@ -73,7 +70,6 @@ class PrivateSettings:
     client_one_hot: bool = False
     last_token_head: bool = False
     fold_score_scale: bool = False
-    secret_temperature: bool = True
     argmax: bool = True
     threads: int = 1
     timeout_seconds: float = 600.0
@@ -114,7 +110,10 @@ class PrivateSettings:
 
     def stack_fields(self) -> dict[str, Any]:
         """What to change in the simulator's stack `STACK`, so that it prices these settings."""
-        return {name: getattr(self, name) for name in _STACK_FIELDS}
+        fields = {name: getattr(self, name) for name in _STACK_FIELDS}
+        # Temperatures are weights, hence secret. (Those per head are multiplied into the queries'
+        # weights, those per position are a product.)
+        return {**fields, "secret_temperature": True}
 
 
 def _wrong(name: str, expected: str, value: object) -> ValueError:
