@@ -1,0 +1,83 @@
+"""Before any protocol message the parties say what they are about to compute, and compare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from aero.private.party_errors import PartyError
+
+__all__ = ["check_hello", "flat_terms", "hello"]
+
+PROTOCOL = "aero-private 1"
+
+
+def flat_terms(**groups: Any) -> dict[str, Any]:
+    """Terms by dotted name, so that a difference has the name of one field.
+
+    Example:
+        >>> flat_terms(spu="0.9.5", settings={"threads": 1, "argmax": True})
+        {'spu': '0.9.5', 'settings.threads': 1, 'settings.argmax': True}
+    """
+    flat: dict[str, Any] = {}
+    for name, value in groups.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{name}.{inner}": field for inner, field in flat_terms(**value).items()}
+        else:
+            flat[name] = value
+    return flat
+
+
+def hello(role: str, terms: Mapping[str, Any], link: str) -> dict[str, Any]:
+    """What a party says of itself.
+
+    Args:
+        role: "client" or "server".
+        terms: names and JSON values that must be equal at both parties. None stands for what this
+            party does not know, such as the client the weights' hash; it agrees with everything.
+        link: HOST:PORT where this party's SPU will listen.
+    """
+    return {"protocol": PROTOCOL, "role": role, "terms": dict(terms), "link": link}
+
+
+def check_hello(own: Mapping[str, Any], other: Mapping[str, Any], peer: str) -> None:
+    """Compares what both said of themselves; both parties find the same difference.
+
+    Args:
+        own: of this party.
+        other: of the other; nothing about it is trusted.
+        peer: the other's role.
+
+    Raises:
+        PartyError: naming the first field that differs, what it is here and what came.
+
+    Example:
+        >>> server = hello("server", {"threads": 1, "weights": "5f3a"}, "localhost:1")
+        >>> check_hello(server, hello("client", {"threads": 1, "weights": None}, ""), "client")
+        >>> check_hello(server, hello("client", {"threads": 2, "weights": None}, ""), "client")
+        Traceback (most recent call last):
+        aero.private.party_errors.PartyError: threads must be 1 as here, got 2 from the client
+    """
+    for name, expected in (("protocol", PROTOCOL), ("role", peer)):
+        if other.get(name) != expected:
+            raise _difference(peer, name, expected, other.get(name))
+    theirs = other.get("terms")
+    if not isinstance(theirs, dict) or not isinstance(other.get("link"), str):
+        raise PartyError(f"the {peer} does not speak this protocol")
+    mine = own["terms"]
+    for name in (*mine, *sorted(theirs.keys() - mine.keys())):
+        expected, got = mine.get(name), theirs.get(name)
+        known_to_both = expected is not None and got is not None
+        if (known_to_both and expected != got) or (name in mine) != (name in theirs):
+            raise _difference(peer, name, expected, got)
+
+
+def _difference(peer: str, name: str, expected: Any, got: Any) -> PartyError:
+    return PartyError(
+        f"{name} must be {_shown(expected)} as here, got {_shown(got)} from the {peer}"
+    )
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
