@@ -9,6 +9,9 @@ SHELL     := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 VENV      := .venv
 BIN       := $(VENV)/bin
+# SPU has wheels for these two; see `private` in pyproject.toml.
+PRIVATE_PYTHON ?= $(firstword $(shell command -v python3.11 python3.10) $(PYTHON))
+PRIVATE   := .venv-private
 NATIVE    := CMakeLists.txt pyproject.toml python/build_backend.py \
              $(shell find kernels csrc -name '*.cpp' -o -name '*.h')
 CPP_TESTS := $(shell find tests/cpp -name '*.cpp' -o -name '*.h')
@@ -26,16 +29,27 @@ DEMO_LABELS := SM+LN+G SM+ScFuFFN "EReg(SM(t)+ScFuFFN)" SM+FN+ScFuFFN SM+FN+R
 PYTHON_FILES := $(sort $(shell find python/aero -name '*.py'))
 $(shell mkdir -p build && echo '$(PYTHON_FILES)' | cmp -s - build/python_files || echo '$(PYTHON_FILES)' > build/python_files)
 
-.PHONY: help demo test threads build lint bench notebooks clean
+.PHONY: help demo private private-test test threads build lint bench notebooks clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 21
 
 demo: $(VENV)/.built ## train five small networks, compare them in runs/demo/report.html (15 minutes)
 	$(BIN)/aero train --recipe demo --data stdlib --output runs/demo \
 	  $(foreach label,$(DEMO_LABELS),--label $(label)) $(foreach seed,$(shell seq $(SEEDS)),--seed $(seed))
 	$(BIN)/aero report runs/demo $(if $(filter 1,$(SEEDS)),$(addprefix --seed-spread ,$(SPREAD)),--results $(RESULTS))
+
+private: $(VENV)/.built $(PRIVATE)/.installed ## run a small trained network between two parties
+	run=$$(ls -d runs/demo/sm-scfuffn-*/model 2>/dev/null | head -n 1); \
+	if [ -z "$$run" ]; then \
+	  $(BIN)/aero train --recipe demo --data stdlib --label SM+ScFuFFN --set training.tokens=614400 --output runs/private/network; \
+	  run=$$(ls -d runs/private/network/*/model | head -n 1); fi; \
+	$(BIN)/aero export $$(dirname $$run) --output runs/private/export; \
+	$(BIN)/aero private run runs/private/export --tokenizer $$run --prompt "def read(self" --tokens 2
+
+private-test: $(VENV)/.tests $(PRIVATE)/.installed ## run the tests that need SPU
+	$(BIN)/python -m pytest tests/python/private -m private
 
 test: $(VENV)/.tests build/tests/.built ## run the C++ and the Python tests
 	ctest --test-dir build/tests --output-on-failure --parallel 2
@@ -58,7 +72,7 @@ notebooks: $(VENV)/.tests ## execute the notebooks into runs/notebooks
 	  $(BIN)/jupyter execute $$file --output=$(CURDIR)/runs/notebooks/$$(basename $$file) || exit 1; done
 
 clean: ## remove the environment and everything built; runs/ stays
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) $(PRIVATE) build dist
 
 define NEEDS_GTEST
 @test -e /usr/include/gtest/gtest.h || (apt-get update -qq && apt-get install -y -qq libgtest-dev) || \
@@ -90,6 +104,16 @@ $(VENV)/.tests: $(VENV)/.built
 
 $(VENV)/.lint: $(VENV)/.built
 	$(PIP) aero-torch[lint]
+	@touch $@
+
+$(PRIVATE)/.installed: pyproject.toml
+	@echo "==> creating $(PRIVATE) with SPU and JAX"
+	@$(PRIVATE_PYTHON) -c 'import sys; sys.exit((3, 10) > sys.version_info[:2] or sys.version_info[:2] > (3, 11))' || \
+	  (echo "spu needs Python 3.10 or 3.11: make private PRIVATE_PYTHON=/path/to/python3.11" && exit 1)
+	test -x $(PRIVATE)/bin/python || $(PRIVATE_PYTHON) -m venv $(PRIVATE)
+	$(PRIVATE)/bin/python -c "from pip._vendor import tomli; \
+	  print(*tomli.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['private'], sep='\n')" > $(PRIVATE)/packages.txt
+	$(PRIVATE)/bin/python -m pip install --disable-pip-version-check --requirement $(PRIVATE)/packages.txt
 	@touch $@
 
 build/tests/.built: $(VENV)/.tools $(NATIVE) $(CPP_TESTS)

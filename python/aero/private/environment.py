@@ -24,7 +24,10 @@ spec.submodule_search_locations = [folder]
 sys.modules["aero"] = module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 sys.argv = sys.argv[2:]
-runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+if sys.argv[0].endswith(".py"):
+    runpy.run_path(sys.argv[0], run_name="__main__")
+else:
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
 
 
@@ -60,12 +63,12 @@ def find_private_python() -> Path:
     )
 
 
-def private_command(module: str, python: Path | None = None) -> list[str]:
-    """The command that runs a module of this package in the private environment.
+def private_command(program: str, python: Path | None = None) -> list[str]:
+    """The command that runs a program in the private environment, with this package.
 
     Args:
-        module: such as "aero.private.worker".
+        program: a module of this package, such as "aero.private.worker", or a .py file.
         python: of the environment; default: `find_private_python()`.
     """
     python = find_private_python() if python is None else python
-    return [str(python), "-I", "-c", _START, str(_PACKAGE), module]
+    return [str(python), "-I", "-c", _START, str(_PACKAGE), program]

@@ -1,0 +1,185 @@
+"""`aero private`: trained networks run between two parties under SecretFlow SPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from aero.cli.cost_arguments import AsJson, settings
+from aero.cli.errors import note, one_line_errors
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from aero.private.parties import Call
+
+private = typer.Typer(
+    name="private",
+    no_args_is_help=True,
+    help="Runs trained networks privately, between two parties. `make private` sets it up.",
+)
+
+Source = Annotated[
+    Path,
+    typer.Argument(metavar="RUN_OR_EXPORT", help="Run folder, or what `aero export` wrote."),
+]
+PrivateOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="FIELD=VALUE",
+        help="private_weights=true, one_bit_product_error=true, exp_squarings=5, exp_clip=false, "
+        "broadcast_reciprocal=false, client_one_hot=true, last_token_head=true, "
+        "fold_score_scale=true, argmax=false, fraction_bits=20, threads=4; may be repeated.",
+    ),
+]
+
+
+@private.callback()
+def _group() -> None:
+    """Keeps `run` a command of its own."""
+
+
+@private.command()
+def run(
+    source: Source,
+    prompt: Annotated[str | None, typer.Option(help="Text to continue.")] = None,
+    prompt_tokens: Annotated[
+        str | None, typer.Option(metavar="N,N,...", help="The same as token numbers.")
+    ] = None,
+    tokens: Annotated[int, typer.Option(help="How many tokens to compute.")] = 1,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(help="Folder with tokenizer.json; default: the run's, or in the export."),
+    ] = None,
+    set_: PrivateOptions = None,
+    as_json: AsJson = False,
+) -> None:
+    """Continues a prompt privately, and shows logits, tokens and bytes beside what they should be.
+
+    Both parties are threads of one process, joined by SPU's link in memory.
+    """
+    from aero.private.party_errors import PartyError
+
+    with one_line_errors(ValueError, OSError, PartyError), exported(source) as folder:
+        from aero.export.numpy_forward import read_network
+        from aero.private.environment import find_private_python
+        from aero.private.job import check_runnable, check_tokens, generate_privately
+        from aero.private.run_report import run_report
+
+        network = read_network(folder)
+        check_runnable(network.description)
+        known = find_tokenizer(tokenizer, source)
+        numbers = prompt_numbers(prompt, prompt_tokens, known)
+        check_tokens(numbers, tokens, network.description)
+        chosen = private_settings(set_)
+        python = find_private_python()
+        progress = shown_progress(len(network.description["layers"]))
+        found = generate_privately(folder, numbers, tokens, chosen, progress, python)
+        report = run_report(network, numbers, chosen, found)
+        if as_json:
+            typer.echo(json.dumps(report.to_dict(), indent=2))
+        else:
+            typer.echo(report.to_text(None if known is None else known.decode))
+
+
+@contextmanager
+def exported(source: Path) -> Iterator[Path]:
+    """The folder of an export; of a run a temporary one."""
+    if (source / "network.json").is_file():
+        yield source
+        return
+    from aero.train.run_folder import RunFolder
+
+    saved = RunFolder(source).model
+    if not (saved / "config.json").is_file():
+        raise ValueError(
+            f"private: {source} holds no network (no network.json, no model/config.json); give a "
+            "finished run or a folder that `aero export` wrote"
+        )
+    from aero.export import export_weights
+    from aero.models import AeroForCausalLM
+
+    with tempfile.TemporaryDirectory(prefix="aero-private-") as folder:
+        model = AeroForCausalLM.from_pretrained(saved, local_files_only=True)
+        yield export_weights(model.eval(), folder)
+
+
+def private_settings(given: list[str] | None) -> Any:
+    """Settings from FIELD=VALUE; half of the processors for each party by default."""
+    from aero.private.settings import PrivateSettings
+
+    threads = max(1, len(os.sched_getaffinity(0)) // 2)
+    return PrivateSettings.from_dict({"threads": threads, **settings(given)})
+
+
+def find_tokenizer(given: Path | None, source: Path) -> Tokenizer | None:
+    """The tokenizer of a network, if there is one beside it."""
+    from tokenizers import Tokenizer
+
+    folders = [given] if given is not None else [source, source / "model"]
+    for folder in folders:
+        if (folder / "tokenizer.json").is_file():
+            return Tokenizer.from_file(str(folder / "tokenizer.json"))
+    if given is not None:
+        raise ValueError(f"private: --tokenizer must be a folder with tokenizer.json, got {given}")
+    return None
+
+
+def prompt_numbers(
+    prompt: str | None, prompt_tokens: str | None, known: Tokenizer | None
+) -> list[int]:
+    """The tokens of a prompt.
+
+    Raises:
+        ValueError: not exactly one prompt, no tokenizer, or characters that it does not know.
+    """
+    if (prompt is None) == (prompt_tokens is None):
+        raise ValueError("private: exactly one of --prompt and --prompt-tokens must be given")
+    if prompt_tokens is not None:
+        try:
+            return [int(number) for number in prompt_tokens.split(",")]
+        except ValueError:
+            raise ValueError(
+                f"private: --prompt-tokens must be integers with commas, got {prompt_tokens!r}"
+            ) from None
+    assert prompt is not None
+    if known is None:
+        raise ValueError(
+            "private: --prompt needs the network's tokenizer, and none is beside it; give "
+            "--tokenizer FOLDER or --prompt-tokens"
+        )
+    numbers: list[int] = known.encode(prompt).ids
+    _check_characters(prompt, numbers, known)
+    return numbers
+
+
+def _check_characters(prompt: str, numbers: Sequence[int], known: Tokenizer) -> None:
+    decode: Callable[[Sequence[int]], str] = known.decode
+    if decode(numbers) == prompt:
+        return
+    for place, character in enumerate(prompt):
+        if decode(known.encode(character).ids).strip() != character.strip():
+            raise ValueError(
+                f"private: the network's tokenizer does not know {character!r}, character "
+                f"{place + 1} of the prompt"
+            )
+
+
+def shown_progress(layers: int) -> Callable[[int, Call], None]:
+    """One line on standard error for each piece that has run."""
+
+    def show(index: int, call: Call) -> None:
+        sent = call.traffic.comm_bytes / 1e6
+        of = f" of {layers}" if call.name.startswith("layer") else ""
+        before = "" if call.name in {"set-up", "weights"} else f"token {index + 1}: "
+        note(f"{before}{call.name}{of}: {sent:.2f} MB, {call.seconds:.1f} s")
+
+    return show
