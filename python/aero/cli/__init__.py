@@ -19,6 +19,7 @@ from aero.cli.conversion import convert
 from aero.cli.cost import cost
 from aero.cli.errors import note, one_line_errors
 from aero.cli.exporting import export
+from aero.cli.private import private
 from aero.cli.pruning import prune
 from aero.cli.settings import data_settings
 from aero.train.errors import TrainingError
@@ -31,6 +32,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(cost, name="cost", rich_help_panel=None)
+app.add_typer(private, name="private")
 app.add_typer(prune, name="prune")
 app.command()(export)
 app.command()(convert)
