@@ -20,7 +20,10 @@ import numpy as np
 from aero.export.numpy_forward import Network
 from aero.private.settings import EXP_CLIP, PrivateSettings
 
-__all__ = ["Piece", "forward", "network_pieces", "softmax"]
+__all__ = [
+    "Piece", "clipped_exp", "embedding", "forward", "network_pieces", "next_token", "norm",
+    "softmax",
+]  # fmt: skip
 
 Array = Any  # of JAX, or what SPU's compiler sees in its place
 Part = dict[str, Any]
@@ -61,7 +64,7 @@ def network_pieces(network: Network, settings: PrivateSettings) -> list[Piece]:
     embeddings = {"token": described["token_embedding"]}
     if described["position_embedding"] is not None:
         embeddings["position"] = described["position_embedding"]
-    embed = functools.partial(_embedding, one_hot=settings.client_one_hot)
+    embed = functools.partial(embedding, one_hot=settings.client_one_hot)
     pieces = [Piece("embedding", embed, _tensors(network, embeddings))]
     for index, described_layer in enumerate(described["layers"]):
         pieces.append(_layer_piece(network, index, described_layer, settings))
@@ -74,7 +77,7 @@ def network_pieces(network: Network, settings: PrivateSettings) -> list[Piece]:
     )
     pieces.append(Piece("head", function, _tensors(network, head)))
     if settings.argmax:
-        pieces.append(Piece("argmax", _argmax, {}))
+        pieces.append(Piece("argmax", next_token, {}))
     return pieces
 
 
@@ -100,12 +103,15 @@ def softmax(scores: Array, settings: PrivateSettings) -> Array:
     # Choices by public masks are free. The first keeps exp's argument in its range, the second is
     # the causal mask: by a mask of -infinity exp would leave the ring.
     shifted = jnp.where(visible, scores - largest, 0.0)
-    weights = jnp.exp(shifted)
-    if settings.exp_clip:
-        weights = jnp.where(shifted > EXP_CLIP, weights, 0.0)
-    weights = jnp.where(visible, weights, 0.0)
+    weights = jnp.where(visible, clipped_exp(shifted, settings), 0.0)
     # SPU's compiler makes one reciprocal of each row of it, with `broadcast_reciprocal`.
     return weights / jnp.sum(weights, axis=-1, keepdims=True)
+
+
+def clipped_exp(x: Array, settings: PrivateSettings) -> Array:
+    """exp(x) for x <= 0, and 0 below `EXP_CLIP` with `exp_clip`."""
+    weights = jnp.exp(x)
+    return jnp.where(x > EXP_CLIP, weights, 0.0) if settings.exp_clip else weights
 
 
 def _layer_piece(network: Network, index: int, layer: Part, settings: PrivateSettings) -> Piece:
@@ -156,7 +162,8 @@ def _shape(network: Network, names: Part) -> dict[str, np.ndarray[Any, Any]]:
     return {"shape": matrix.astype(np.float32), "shape.softmax": factor.astype(np.float32)}
 
 
-def _embedding(weights: Weights, tokens: Array, *, one_hot: bool) -> Array:
+def embedding(weights: Weights, tokens: Array, *, one_hot: bool) -> Array:
+    """Rows of the table "token" for [T] tokens, and the first T of "position" if there are."""
     table = weights["token"]
     if one_hot:
         rows = (tokens[:, None] == jnp.arange(table.shape[0])).astype(jnp.int32)
@@ -173,17 +180,18 @@ def _embedding(weights: Weights, tokens: Array, *, one_hot: bool) -> Array:
 
 def _head(weights: Weights, stream: Array, *, epsilon: float | None, last_only: bool) -> Array:
     rows = stream[-1:] if last_only else stream
-    return _affine(weights, "head", _norm(weights, "norm", rows, epsilon))
+    return _affine(weights, "head", norm(weights, "norm", rows, epsilon))
 
 
-def _argmax(_: Weights, logits: Array) -> Array:
+def next_token(_: Weights, logits: Array) -> Array:
+    """The first largest of the last row of [T, V] logits."""
     return jnp.argmax(logits[-1]).astype(jnp.int32)
 
 
 def _layer(
     weights: Weights, stream: Array, *, layer: Part, rotary: Part | None, settings: PrivateSettings
 ) -> Array:
-    inputs = _norm(weights, "norm_1", stream, _epsilon(layer["norm_1"]))
+    inputs = norm(weights, "norm_1", stream, _epsilon(layer["norm_1"]))
     attended = _attention(weights, inputs, layer["attention"], rotary, settings)
     mlp = layer["feed_forward"]
     if layer["residual"] == "skipless":
@@ -191,14 +199,15 @@ def _layer(
     parallel = layer["residual"] == "parallel"
     start = stream if parallel else stream + attended
     if mlp is not None:
-        normed = _norm(weights, "norm_2", start, _epsilon(layer["norm_2"]))
+        normed = norm(weights, "norm_2", start, _epsilon(layer["norm_2"]))
         factor = mlp["stream_factor"]
         kept = start if factor == 1.0 else factor * start
         start = kept + _feed_forward(weights, normed, mlp)
     return attended + start if parallel else start
 
 
-def _norm(weights: Weights, name: str, stream: Array, epsilon: float | None) -> Array:
+def norm(weights: Weights, name: str, stream: Array, epsilon: float | None) -> Array:
+    """LayerNorm of [T, C] rows, or their scaling, or nothing, as the weights named `name` say."""
     if f"{name}.scale" in weights:
         return stream * weights[f"{name}.scale"]
     if epsilon is None:
