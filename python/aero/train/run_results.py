@@ -14,6 +14,7 @@ from aero.atomic_files import write_json_atomically
 from aero.models import AeroForCausalLM
 from aero.train.errors import TrainingError
 from aero.train.machine import settle_in
+from aero.train.norm_gap import norm_gap
 from aero.train.perplexity import HeldOutLoss, measure_loss
 from aero.train.prepared_data import PreparedData, open_prepared_data, prepare_data
 from aero.train.recipe import DataSection
@@ -57,6 +58,7 @@ def evaluate_run(
     """
     folder = RunFolder(path)
     model, data = open_run(folder)
+    config = folder.config()
     context = model.config.spec.context_length
     try:
         starts = validation_windows(data.validation, context, max_tokens=max_tokens, stride=stride)
@@ -72,7 +74,18 @@ def evaluate_run(
         stride=stride,
         show_progress=True,
     )
-    write_evaluation(folder, measured, windows="disjoint" if stride is None else f"stride {stride}")
+    write_evaluation(
+        folder,
+        measured,
+        windows="disjoint" if stride is None else f"stride {stride}",
+        gap=norm_gap(
+            model,
+            data,
+            context_length=context,
+            max_tokens=config["evaluation"]["tokens"],
+            batch_tokens=config["training"]["tokens_per_step"],
+        ),
+    )
     return measured
 
 
@@ -103,6 +116,16 @@ def validation_measure(
         data: the corpus.
         max_tokens: at most this many validation tokens, the same ones each time.
         batch_tokens: tokens in one forward pass.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> from aero.models import AeroConfig
+        >>> config = AeroConfig.from_label("SM", model="tiny", context_length=16)
+        >>> text = np.arange(64) % 5
+        >>> data = SimpleNamespace(validation=text, token_bytes=np.ones(256, dtype=np.int64))
+        >>> measure = validation_measure(data, max_tokens=64)
+        >>> bool(abs(measure(AeroForCausalLM(config)) - np.log(256)) < 0.5)  # untrained, a guess
+        True
     """
 
     def measure(model: AeroForCausalLM) -> float:
@@ -119,13 +142,16 @@ def validation_measure(
     return measure
 
 
-def write_evaluation(folder: RunFolder, measured: HeldOutLoss, *, windows: str) -> None:
+def write_evaluation(
+    folder: RunFolder, measured: HeldOutLoss, *, windows: str, gap: float | None = None
+) -> None:
     """Writes `evaluation.json`.
 
     Args:
         folder: the run folder.
         measured: the loss.
         windows: how the text was cut, in words.
+        gap: what `aero.train.norm_gap` found; None leaves it out.
     """
     values = {
         "windows": windows,
@@ -135,6 +161,8 @@ def write_evaluation(folder: RunFolder, measured: HeldOutLoss, *, windows: str) 
         "tokens": measured.tokens,
         "bytes": measured.bytes,
     }
+    if gap is not None:
+        values["norm_gap"] = gap
     write_json_atomically(folder.path / "evaluation.json", finite_or_null(values))
 
 

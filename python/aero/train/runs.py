@@ -22,6 +22,7 @@ from aero.models import AeroConfig, AeroForCausalLM
 from aero.train.annealing_callback import AnnealingCallback
 from aero.train.errors import StopRequestedError, TrainingError, disk_errors
 from aero.train.machine import git_commit, hardware, package_versions, settle_in
+from aero.train.norm_gap import norm_gap
 from aero.train.planning import PlannedRun
 from aero.train.prepared_data import PreparedData, prepare_data
 from aero.train.progress import progress_bar
@@ -211,10 +212,17 @@ def _finish(
         # What is evaluated, analysed and saved is the network of the label, nothing else.
         trainer.model = finish_annealing(network)
     measured = callback.record_validation(steps, run.recipe.evaluation.final_tokens)
+    gap = norm_gap(
+        trainer.accelerator.unwrap_model(trainer.model),
+        data,
+        context_length=run.recipe.model.context_length,
+        max_tokens=run.recipe.evaluation.tokens,
+        batch_tokens=run.recipe.training.tokens_per_step,
+    )
     if trainer.args.should_save:
         model = trainer.accelerator.unwrap_model(trainer.model)
         _save_model(model, data, folder)
-        write_evaluation(folder, measured, windows="disjoint")
+        write_evaluation(folder, measured, windows="disjoint", gap=gap)
         analyze_model(model, data, folder, batch_tokens=run.recipe.evaluation.batch_tokens)
         folder.update({**progress, "status": "finished"})
     trainer.accelerator.wait_for_everyone()
