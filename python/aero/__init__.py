@@ -2,6 +2,16 @@
 
 Importing `aero` imports neither torch nor the native libraries; each part loads on first use, and
 what `transformers` has to know is registered once both are imported.
+
+Example:
+    >>> import aero, torch
+    >>> config = aero.AeroConfig.from_label("EReg(SM(t)+ScFuFFN)", model="tiny")
+    >>> model = aero.AeroForCausalLM(config)
+    >>> output = model(torch.tensor([[1, 2, 3, 4]]))
+    >>> output.logits.shape, len(output.entropies), output.entropies[0].shape
+    (torch.Size([1, 4, 256]), 2, torch.Size([1, 2, 4]))
+    >>> round(aero.mpc.simulate("SM+ScFuFFN", model="gpt2").comm_bytes / 1e9, 2)
+    6.34
 """
 
 from __future__ import annotations

@@ -1,6 +1,13 @@
 """Existing networks turned into AERO networks, in one call or step by step.
 
 `convert` goes from a network to a label; the other functions are its steps, each usable alone.
+
+Example:
+    >>> from transformers import GPT2Config, GPT2LMHeadModel
+    >>> config = GPT2Config(n_layer=2, n_embd=32, n_head=2, n_positions=64, attn_pdrop=0.0)
+    >>> plan = convert(GPT2LMHeadModel(config), "SM+ScFuFFN", dry_run=True)
+    >>> [(step.name, step.is_exact) for step in plan.steps][:2]
+    [('replace_activation', False), ('fold_layernorm', True)]
 """
 
 from aero.conversion.absorbing import Absorption, LayerAbsorption, absorb_ffn

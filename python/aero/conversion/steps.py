@@ -24,6 +24,13 @@ class Step:
         is_exact: whether the logits stay the same, up to rounding.
         effect: what happens, one line.
         config: the network after the step.
+
+    Example:
+        >>> from aero.conversion import convert
+        >>> model = AeroForCausalLM(AeroConfig.from_label("SM+LN+G", model="tiny"))
+        >>> (step,) = convert(model, "SM+LN+R", dry_run=True).steps
+        >>> print(step)
+        replace_activation (inexact): gelu becomes relu
     """
 
     name: str

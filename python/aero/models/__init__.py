@@ -1,4 +1,16 @@
-"""AERO networks for `transformers`; importing this registers them and the attention names."""
+"""AERO networks for `transformers`; importing this registers them and the attention names.
+
+Example:
+    >>> import torch
+    >>> config = AeroConfig.from_label("EReg(SM(t)+ScFuFFN)", model="tiny", entropy_weight=1e-4)
+    >>> model = AeroForCausalLM(config).train()
+    >>> tokens = torch.randint(256, (2, 16))
+    >>> output = model(tokens, labels=tokens)
+    >>> bool(output.loss == output.lm_loss + 1e-4 * output.entropy_loss)
+    True
+    >>> entropies(model, tokens).summary().head_entropy.shape  # layers, heads
+    (2, 2)
+"""
 
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 

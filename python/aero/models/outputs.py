@@ -44,6 +44,12 @@ class AeroCausalLMOutput(ModelOutput):
         hidden_states: as in `AeroModelOutput`.
         attentions: as in `AeroModelOutput`.
         entropies: as in `AeroModelOutput`.
+
+    Example:
+        >>> import torch
+        >>> output = AeroCausalLMOutput(logits=torch.zeros(1, 3, 9))
+        >>> output.to_tuple()[0].shape, output.entropy_loss is None
+        (torch.Size([1, 3, 9]), True)
     """
 
     loss: Tensor | None = None

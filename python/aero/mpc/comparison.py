@@ -33,6 +33,12 @@ class CostComparison:
     Attributes:
         first: The report that is compared with.
         second: The other one.
+
+    Example:
+        >>> from aero import mpc
+        >>> compared = mpc.simulate("SM+LN+G").compare(mpc.simulate("SM+ScFuFFN"))
+        >>> round(compared.ratio, 2)
+        3.99
     """
 
     first: CostReport

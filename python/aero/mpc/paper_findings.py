@@ -30,6 +30,11 @@ class Finding:
         name: A word to refer to it by.
         text: In plain words.
         values: The numbers behind it.
+
+    Example:
+        >>> from aero import mpc
+        >>> [finding.name for finding in mpc.reproduce().findings][:3]
+        ['stack', 'byte outliers', 'network']
     """
 
     name: str

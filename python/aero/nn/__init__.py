@@ -1,4 +1,12 @@
-"""Modules to compose AERO networks from: attention with entropies, feed-forwards, norms, blocks."""
+"""Modules to compose AERO networks from: attention with entropies, feed-forwards, norms, blocks.
+
+Example:
+    >>> import torch
+    >>> attention = DropInAttention(32, 4)
+    >>> output, entropy = attention(torch.randn(2, 10, 32))  # [B, T, C]
+    >>> output.shape, entropy.shape
+    (torch.Size([2, 10, 32]), torch.Size([2, 4, 10]))
+"""
 
 from aero.nn.annealing import (
     AnnealedFeedForward,

@@ -27,7 +27,14 @@ def rotary_tables(position_ids: Tensor, rotary_dim: int, *, base: float = 10000.
 
 
 def apply_rotary(heads: Tensor, tables: RotaryTables) -> Tensor:
-    """Rotates channel pairs (i, i + rotary_dim / 2) of `heads`, [B, H, T, D], by the angles."""
+    """Rotates channel pairs (i, i + rotary_dim / 2) of `heads`, [B, H, T, D], by the angles.
+
+    Example:
+        >>> tables = rotary_tables(torch.arange(3).view(1, 3), rotary_dim=2)
+        >>> heads = torch.tensor([1.0, 0.0]).expand(1, 1, 3, 2)
+        >>> torch.allclose(apply_rotary(heads, tables)[0, 0, :, 0], torch.arange(3).cos())
+        True
+    """
     cos, sin = (table.to(heads.dtype) for table in tables)
     half = cos.shape[-1]
     first, second, rest = heads[..., :half], heads[..., half : 2 * half], heads[..., 2 * half :]

@@ -2,6 +2,13 @@
 
 Importing this package loads the operator library (`torch.ops.aero`). The functions are imported
 eagerly, so that they win over the files of the same name.
+
+Example:
+    >>> import torch
+    >>> q, k, v = torch.zeros(3, 1, 2, 8, 16)  # [B, H, T, D] each
+    >>> out, entropy, logsumexp = attention_entropy(q, k, v, is_causal=True)
+    >>> torch.allclose(entropy[0, 0], torch.arange(1, 9).log(), atol=1e-6)  # uniform: log(i + 1)
+    True
 """
 
 from aero import _library as _library

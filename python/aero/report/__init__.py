@@ -33,6 +33,12 @@ over seeds is {"mean", "standard_deviation" (None for one seed), "minimum", "max
 - `findings`: `name`, `verdict`, `text`, `values`
 - `notes`: sentences on what is missing, what does not compare and what was assumed
 - `seed_spread`: quoted from a report over several seeds, or None
+
+Example:
+    >>> find_runs(["runs/of/nobody"])
+    Traceback (most recent call last):
+    ...
+    ValueError: report: runs/of/nobody is not a folder
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,11 +51,13 @@ from aero.report.contents import assemble, read_seed_spread
 from aero.report.document import render_html, render_markdown, summary_table
 from aero.report.networks import group_runs
 from aero.report.panels import draw_all
-from aero.report.runs import find_runs, read_run
+from aero.report.runs import RunRecord, find_runs, read_run
 
 __all__ = [
     "ReportPaths",
+    "RunRecord",
     "find_runs",
+    "read_run",
     "read_seed_spread",
     "summary_table",
     "write_report",

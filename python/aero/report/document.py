@@ -55,6 +55,10 @@ def summary_table(report: Report) -> str:
         Lines without a final newline: label, perplexity, bits per byte, share of heads per entropy
         quarter (lowest first, of the observed maximum), parameters, and GB of one private forward
         pass on the paper's stack, as trained and at GPT-2 size.
+
+    Example:
+        >>> summary_table({"networks": [], "stacks": ["spu-2024"]}).partition("-")[0].split()[:2]
+        ['network', 'perplexity']
     """
     header = (
         "network",

@@ -98,6 +98,18 @@ def prepare_data(data: DataSection, *, cache_dir: str | Path, context_length: in
 
     Raises:
         TrainingError: no such corpus, damaged files, a full disk, or too little text.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> corpus = Path(folder.name) / "corpus"
+        >>> corpus.mkdir()
+        >>> for number in range(20):
+        ...     _ = (corpus / f"{number}.txt").write_text(f"{number} or not {number}? " * 10)
+        >>> section = DataSection(source=str(corpus), vocabulary=257)
+        >>> data = prepare_data(section, cache_dir=folder.name, context_length=16)
+        >>> len(data.tokenizer), data.train.itemsize
+        (257, 2)
     """
     cache = Path(cache_dir)
     source = _find(data.source, cache)

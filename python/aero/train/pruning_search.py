@@ -107,6 +107,14 @@ def search_prunable_ffns(
     Raises:
         TrainingError: bad data or labels, or the first stage goes wrong by itself.
         StopRequestedError: Ctrl-C or SIGTERM; the same call goes on.
+
+    Example:
+        >>> from aero.train import load_recipe
+        >>> recipe = load_recipe("demo", settings=["data.source=./x"])
+        >>> search_prunable_ffns(recipe, "SM+ScFuFFN", seed=0, output="no", cache_dir="no")
+        Traceback (most recent call last):
+        ...
+        aero.train.errors.TrainingError: train: data must be 'stdlib', a folder or a file, got ./x
     """
     from aero.train.runs import train_runs
 

@@ -48,6 +48,26 @@ class AeroTrainer(Trainer):
     Attributes:
         gradient_norm: of the last optimizer step, before clipping; 0-D tensor or float.
         micro_batches: inputs of the optimizer step under way.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from transformers import PrinterCallback, TrainingArguments
+        >>> from aero.models import AeroConfig, AeroForCausalLM
+        >>> from aero.train.windows import TrainingWindows, collate_windows
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> trainer = AeroTrainer(
+        ...     model=AeroForCausalLM(AeroConfig.from_label("EReg(SM(t)+ScFuFFN)", model="tiny")),
+        ...     args=TrainingArguments(
+        ...         folder.name, max_steps=2, use_cpu=True, report_to=[], disable_tqdm=True,
+        ...         save_strategy="no", logging_strategy="no",
+        ...     ),
+        ...     train_dataset=TrainingWindows(np.arange(200) % 7, 16, count=16, seed=0),
+        ...     data_collator=collate_windows,
+        ... )
+        >>> _ = trainer.remove_callback(PrinterCallback)
+        >>> trainer.train().global_step
+        2
     """
 
     def __init__(

@@ -1,13 +1,11 @@
 """The figure of savings shows the numbers that it is given."""
 
-import doctest
 import math
 
 import pytest
 from matplotlib.figure import Figure
 
 from aero import analysis
-from aero.analysis.figures import costs
 
 
 @pytest.fixture
@@ -44,7 +42,3 @@ def test_published_values_are_points_where_there_are_any(axes):
 def test_shapes_that_do_not_fit_are_errors(names, values, published, message, axes):
     with pytest.raises(ValueError, match=message):
         analysis.plot_stepwise_savings(names, values, published=published, unit="GB", axes=axes)
-
-
-def test_examples_in_docstrings_run():
-    assert doctest.testmod(costs).failed == 0
