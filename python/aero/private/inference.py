@@ -22,6 +22,10 @@ from aero.private.preparation import fold_constants
 __all__ = ["Pass", "PrivateNetwork", "set_up"]
 
 
+# SPU gives every thread so many elements of an operation before it takes another one (state.cc).
+_ELEMENTS_PER_THREAD = 2048
+
+
 @dataclass(frozen=True)
 class Pass:
     """What the client gets from one forward pass.
@@ -41,14 +45,16 @@ def set_up(parties: Parties) -> None:
     """Pays once what a session pays at first use: keys, oblivious transfers, contexts.
 
     SPU does it inside the first matrix product, elementwise product, comparison and equality test,
-    whose costs would vary with it.
+    and for each thread inside the first operation with elements for it: their costs would vary.
     """
     matrix = parties.put("set-up", np.ones((2, 2), np.float32), Party.CLIENT)
+    elements = _ELEMENTS_PER_THREAD * parties.settings.threads
+    vector = parties.put("set-up", np.ones(elements, np.float32), Party.CLIENT)
 
-    def touch(x: Any) -> Any:
-        return jnp.where((x @ x > 0) & (x == 1), x * x, x)
+    def touch(x: Any, y: Any) -> Any:
+        return jnp.where((x @ x > 0) & (x == 1), x * x, x), 0.5 * y
 
-    parties.discard(matrix, parties.run("set-up", touch, matrix))
+    parties.discard(matrix, vector, *parties.run("set-up", touch, matrix, vector))
 
 
 class PrivateNetwork:
