@@ -20,6 +20,7 @@ from aero.cli.cost import cost
 from aero.cli.errors import note, one_line_errors
 from aero.cli.exporting import export
 from aero.cli.private import private
+from aero.cli.private_parties import ask, publish, serve
 from aero.cli.pruning import prune
 from aero.cli.settings import data_settings
 from aero.train.errors import TrainingError
@@ -32,6 +33,8 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(cost, name="cost", rich_help_panel=None)
+for command in (publish, serve, ask):
+    private.command()(command)
 app.add_typer(private, name="private")
 app.add_typer(prune, name="prune")
 app.command()(export)

@@ -60,19 +60,24 @@ def run(
         typer.Option(help="Folder with tokenizer.json; default: the run's, or in the export."),
     ] = None,
     set_: PrivateOptions = None,
+    link: Annotated[
+        str,
+        typer.Option(
+            help="memory: both parties in one process; tcp: a process each, on this machine; a "
+            "network such as wan-400mbps: over a link of its rate and delay, which needs root."
+        ),
+    ] = "memory",
     as_json: AsJson = False,
 ) -> None:
-    """Continues a prompt privately, and shows logits, tokens and bytes beside what they should be.
-
-    Both parties are threads of one process, joined by SPU's link in memory.
-    """
+    """Continues a prompt privately; shows logits, tokens and bytes beside what they should be."""
     from aero.private.party_errors import PartyError
 
     with one_line_errors(ValueError, OSError, PartyError), exported(source) as folder:
         from aero.export.numpy_forward import read_network
         from aero.private.environment import find_private_python
-        from aero.private.job import check_runnable, check_tokens, generate_privately
+        from aero.private.job import check_runnable, check_tokens
         from aero.private.run_report import run_report
+        from aero.private.two_processes import generate_over
 
         network = read_network(folder)
         check_runnable(network.description)
@@ -82,8 +87,8 @@ def run(
         chosen = private_settings(set_)
         python = find_private_python()
         progress = shown_progress(len(network.description["layers"]))
-        found = generate_privately(folder, numbers, tokens, chosen, progress, python)
-        report = run_report(network, numbers, chosen, found)
+        found = generate_over(link, folder, numbers, tokens, chosen, progress, python)
+        report = run_report(network, numbers, chosen, found, link)
         if as_json:
             typer.echo(json.dumps(report.to_dict(), indent=2))
         else:
@@ -109,7 +114,7 @@ def exported(source: Path) -> Iterator[Path]:
 
     with tempfile.TemporaryDirectory(prefix="aero-private-") as folder:
         model = AeroForCausalLM.from_pretrained(saved, local_files_only=True)
-        yield export_weights(model.eval(), folder)
+        yield export_weights(model, folder)
 
 
 def private_settings(given: list[str] | None) -> Any:

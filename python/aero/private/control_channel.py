@@ -113,7 +113,7 @@ def parse_address(text: str) -> tuple[str, int]:
     """Host and port of "HOST:PORT"; port 0 is any free one.
 
     Raises:
-        PartyError: it is not of that form.
+        ValueError: it is not of that form.
 
     Example:
         >>> parse_address("127.0.0.1:7700"), parse_address("[::1]:0")
@@ -121,7 +121,7 @@ def parse_address(text: str) -> tuple[str, int]:
     """
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise PartyError(f"private: address must be HOST:PORT, got {text!r}")
+        raise ValueError(f"private: address must be HOST:PORT, got {text!r}")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
@@ -129,14 +129,14 @@ def listen(address: str) -> socket.socket:
     """Listens for the other party; `getsockname()` tells a port that the system chose.
 
     Raises:
-        PartyError: the port is taken, or the address is not this machine's.
+        ValueError: the port is taken, or the address is not this machine's.
     """
     host, port = parse_address(address)
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=1)
     except OSError as error:
-        raise PartyError(f"private: cannot listen on {address}: {error.strerror}") from error
+        raise ValueError(f"private: cannot listen on {address}: {error.strerror}") from error
 
 
 def accept(

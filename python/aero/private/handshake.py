@@ -28,7 +28,9 @@ def flat_terms(**groups: Any) -> dict[str, Any]:
     return flat
 
 
-def hello(role: str, terms: Mapping[str, Any], link: str) -> dict[str, Any]:
+def hello(
+    role: str, terms: Mapping[str, Any], link: str, request: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """What a party says of itself.
 
     Args:
@@ -36,8 +38,10 @@ def hello(role: str, terms: Mapping[str, Any], link: str) -> dict[str, Any]:
         terms: names and JSON values that must be equal at both parties. None stands for what this
             party does not know, such as the client the weights' hash; it agrees with everything.
         link: HOST:PORT where this party's SPU will listen.
+        request: of the client: what is to be computed.
     """
-    return {"protocol": PROTOCOL, "role": role, "terms": dict(terms), "link": link}
+    said = {"protocol": PROTOCOL, "role": role, "terms": dict(terms), "link": link}
+    return said | ({} if request is None else {"request": dict(request)})
 
 
 def check_hello(own: Mapping[str, Any], other: Mapping[str, Any], peer: str) -> None:

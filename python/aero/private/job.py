@@ -25,7 +25,7 @@ from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 from aero.private.supervision import Worker
 
-__all__ = ["Generated", "check_runnable", "check_tokens", "generate_privately"]
+__all__ = ["Generated", "check_runnable", "check_tokens", "collect", "generate_privately"]
 
 Part = dict[str, Any]
 
@@ -131,20 +131,29 @@ def generate_privately(
     }
     found = Generated()
     for event in _events(private_command("aero.private.worker", python), job):
-        if event["event"] == "piece":
-            index, call = event["pass"], _call(event)
-            if call.name in {"set-up", "weights"}:
-                found.preparation.append(call)
-            else:
-                if index == len(found.calls):
-                    found.calls.append([])
-                found.calls[index].append(call)
-            after_piece(index, call)
-        elif event["event"] == "pass":
-            logits = np.frombuffer(base64.b64decode(event["logits"]), "<f4")
-            found.logits.append(logits.reshape(event["shape"]))
-            found.tokens.append(event["token"])
+        collect(found, event, after_piece)
     return found
+
+
+def collect(
+    found: Generated,
+    event: Part,
+    after_piece: Callable[[int, Call], None] = lambda index, call: None,
+) -> None:
+    """Adds what an event of a worker tells; events other than "piece" and "pass" tell nothing."""
+    if event["event"] == "piece":
+        index, call = event["pass"], _call(event)
+        if call.name in {"set-up", "weights"}:
+            found.preparation.append(call)
+        else:
+            if index == len(found.calls):
+                found.calls.append([])
+            found.calls[index].append(call)
+        after_piece(index, call)
+    elif event["event"] == "pass":
+        logits = np.frombuffer(base64.b64decode(event["logits"]), "<f4")
+        found.logits.append(logits.reshape(event["shape"]))
+        found.tokens.append(event["token"])
 
 
 def _events(command: list[str], job: Part) -> Iterator[Part]:

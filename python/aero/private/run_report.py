@@ -71,6 +71,7 @@ class RunReport:
         passes: one per new token.
         preparation: set-up and weights, paid once.
         predicted_set_up: bytes that client and server were to send.
+        link: between the parties, as `aero private run --link` names it.
     """
 
     label: str
@@ -80,6 +81,7 @@ class RunReport:
     passes: tuple[PassReport, ...]
     preparation: tuple[Call, ...]
     predicted_set_up: tuple[float, float]
+    link: str = "memory"
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -95,6 +97,7 @@ class RunReport:
         """Everything as JSON values."""
         return {
             "label": self.label,
+            "link": self.link,
             "stack": STACK,
             "settings": self.settings.to_dict(),
             "prompt": list(self.prompt),
@@ -116,7 +119,7 @@ class RunReport:
         """
         shown = decode or (lambda tokens: " ".join(map(str, tokens)))
         lines = [
-            f"{self.label}, {len(self.prompt)} tokens of prompt, two parties in one process, "
+            f"{self.label}, {len(self.prompt)} tokens of prompt, two parties over {self.link}, "
             f"weights {'private to the server' if self.settings.private_weights else 'shared'}",
             f"private:   {shown(self.tokens)!r}",
             f"plaintext: {shown(self.plaintext_tokens)!r}"
@@ -143,7 +146,11 @@ class RunReport:
 
 
 def run_report(
-    network: Network, prompt: Sequence[int], settings: PrivateSettings, found: Generated
+    network: Network,
+    prompt: Sequence[int],
+    settings: PrivateSettings,
+    found: Generated,
+    link: str = "memory",
 ) -> RunReport:
     """Computes the plaintext side of a private run and joins it with the prediction.
 
@@ -151,7 +158,8 @@ def run_report(
         network: the same, from `read_network`.
         prompt: its tokens.
         settings: of both parties.
-        found: of `generate_privately`.
+        found: of `generate_privately` or `generate_over_tcp`.
+        link: between the parties.
     """
     described = network.description
     passes = []
@@ -178,6 +186,7 @@ def run_report(
         passes=tuple(passes),
         preparation=tuple(found.preparation),
         predicted_set_up=passes[0].predicted["set-up"],
+        link=link,
     )
 
 

@@ -104,6 +104,12 @@ class Worker:
             return [json.loads(line) for line in lines]
         raise PartyError(f"the worker ended with {_ending(self._process.wait())}")
 
+    def check(self) -> None:
+        """Raises PartyError if it has ended."""
+        code = self._process.poll()
+        if code is not None:
+            raise PartyError(f"private: the worker ended with {_ending(code)} (before the run)")
+
     def end(self) -> None:
         """Kills it if it still runs; it is gone when this returns."""
         self._process.kill()
@@ -123,13 +129,13 @@ def supervise(
     link_address: str,
     limits: TimeLimits,
     on_event: Callable[[Event], None],
-    check_stop: Callable[[], None],
 ) -> Event:
     """Takes a worker through a run together with the other party's.
 
-    The worker reports {"event": "ready", "terms": ...}; when both parties' terms agree it is told
-    {"go": [client's link, server's link]}, reports any events, of which "stage" names where it
-    stands, and last {"event": "done", ...}. {"event": "failed", "reason": ...} ends the run.
+    The worker reports {"event": "ready", "terms": ..., "request": ...}, the request at the client;
+    when both parties' terms agree it is told {"go": [client's link, server's link], "request":
+    ...}, reports any events, of which "stage" names where it stands, and last {"event": "done",
+    ...}. {"event": "failed", "reason": ...} ends the run.
 
     Args:
         worker: started; ended in every case.
@@ -137,7 +143,6 @@ def supervise(
         link_address: HOST:PORT for this party's SPU.
         limits: of time.
         on_event: called with every event but the first and the last.
-        check_stop: called several times a second; what it raises ends the run.
 
     Returns:
         The last event.
@@ -147,9 +152,10 @@ def supervise(
     """
     run = _Run(worker, channel, link_address, limits, on_event)
     try:
-        while (result := run.step()) is None:
-            check_stop()
-        return result
+        while True:
+            result = run.step()
+            if result is not None:
+                return result
     except BaseException as error:
         run.tell_failure(error)
         if isinstance(error, PartyError):
@@ -210,7 +216,9 @@ class _Run:
         match event.get("event"):
             case "ready":
                 role = "server" if self._channel.peer == "client" else "client"
-                self._own_hello = hello(role, event["terms"], self._link_address)
+                self._own_hello = hello(
+                    role, event["terms"], self._link_address, event.get("request")
+                )
                 self._channel.send({"hello": self._own_hello})
                 self._start_if_agreed()
             case "done":
@@ -242,7 +250,8 @@ class _Run:
         self.where = "at the start of the run"
         self._progress = time.monotonic()
         links = {each["role"]: each["link"] for each in (self._own_hello, self._peer_hello)}
-        self._worker.tell({"go": [links["client"], links["server"]]})
+        request = self._own_hello.get("request") or self._peer_hello.get("request")
+        self._worker.tell({"go": [links["client"], links["server"]], "request": request})
 
     def _watch_the_clock(self) -> None:
         now, limits, peer = time.monotonic(), self._limits, self._channel.peer

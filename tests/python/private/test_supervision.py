@@ -43,10 +43,6 @@ pipe.say("done", links=links)
 QUICK = TimeLimits(connect=5, ready=5, silence=5, stage=5)
 
 
-def unchecked() -> None:
-    pass
-
-
 class Side:
     """One party in a thread; `outcome` is its last event or its error."""
 
@@ -57,17 +53,19 @@ class Side:
         job: dict[str, Any],
         log: Path,
         limits: TimeLimits = QUICK,
-        check_stop: Callable[[], None] = unchecked,
+        while_running: Callable[[], None] = lambda: None,
     ) -> None:
+        self._while_running = while_running
         self.worker = Worker([sys.executable, "-c", PRETENDER], job, log)
         self.stages: list[str] = []
         self.outcome: Any = None
-        arguments = (self.worker, channel, link, limits, self._record, check_stop)
+        arguments = (self.worker, channel, link, limits, self._record)
         self._thread = threading.Thread(target=self._run, args=arguments)
         self._thread.start()
 
     def _record(self, event: dict[str, Any]) -> None:
         self.stages.append(event["stage"])
+        self._while_running()
 
     def _run(self, *arguments: Any) -> None:
         try:
@@ -211,18 +209,13 @@ def test_a_stranger_who_never_ends_a_line_is_refused(tmp_path: Path) -> None:
 
 def test_an_interrupt_ends_both_parties(tmp_path: Path) -> None:
     ends = connected()
-    interrupted = threading.Event()
 
-    def check() -> None:
-        if interrupted.is_set():
-            raise PartyError("interrupted")
+    def interrupt() -> None:
+        raise PartyError("interrupted")
 
     long = {"stages": 100, "seconds": 0.1}
-    client = Side(ends[0], "client:1", long, tmp_path / "client", check_stop=check)
+    client = Side(ends[0], "client:1", long, tmp_path / "client", while_running=interrupt)
     server = Side(ends[1], "server:1", long, tmp_path / "server")
-    while not client.stages:
-        time.sleep(0.01)
-    interrupted.set()
     assert "interrupted (in stage layer" in str(client.join())
     assert "the client gave up: interrupted" in str(server.join())
 
@@ -232,7 +225,7 @@ def test_what_a_worker_writes_on_standard_error_is_in_the_log_alone(tmp_path: Pa
     ends = connected()
     worker = Worker([sys.executable, "-c", program], {}, tmp_path / "log")
     with pytest.raises(PartyError) as caught:
-        supervise(worker, ends[1], "server:1", QUICK, lambda event: None, unchecked)
+        supervise(worker, ends[1], "server:1", QUICK, lambda event: None)
     assert "prompt" not in str(caught.value)
     assert (tmp_path / "log").read_text() == "about the prompt\n"
     received = b"".join(iter(lambda: ends[0]._connection.recv(65536), b""))
