@@ -51,9 +51,10 @@ MAY_IMPORT = {
         "models", "nn", "conversion", "analysis", "report", "architecture", "atomic_files",
         "fixed_point",
     },
+    "reproduction": {"train", "mpc", "analysis", "report", "architecture", "atomic_files"},
     "cli": {
         "_core", "_library", "architecture", "mpc", "analysis", "ops", "nn", "models", "conversion",
-        "report", "train", "atomic_files", "fixed_point", "export",
+        "report", "train", "atomic_files", "fixed_point", "export", "reproduction",
         "private",
     },
 }  # fmt: skip

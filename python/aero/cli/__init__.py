@@ -20,8 +20,10 @@ from aero.cli.cost import cost
 from aero.cli.errors import note, one_line_errors
 from aero.cli.exporting import export
 from aero.cli.private import private
+from aero.cli.private_comparison import compare
 from aero.cli.private_parties import ask, publish, serve
 from aero.cli.pruning import prune
+from aero.cli.reproduction import reproduce
 from aero.cli.settings import data_settings
 from aero.train.errors import TrainingError
 
@@ -33,12 +35,13 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(cost, name="cost", rich_help_panel=None)
-for command in (publish, serve, ask):
+for command in (publish, serve, ask, compare):
     private.command()(command)
 app.add_typer(private, name="private")
 app.add_typer(prune, name="prune")
 app.command()(export)
 app.command()(convert)
+app.command()(reproduce)
 
 
 @app.callback()

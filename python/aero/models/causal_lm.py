@@ -175,6 +175,29 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
             return None
         return self._thresholds().detach().float().cpu().numpy()
 
+    def learned_scalars(self) -> dict[str, list[float]]:
+        """The learned numbers of the feed-forward networks, by name.
+
+        Returns:
+            `alpha` and `beta` of scaled FFNs (AERO, Eq. 6) and `negative_slope` of leaky ReLUs, a
+            number per layer (NaN where the FFN is pruned), or one where the network shares it;
+            only the names that the network has.
+
+        Example:
+            >>> from aero import AeroConfig, AeroForCausalLM
+            >>> model = AeroForCausalLM(AeroConfig.from_label("SM+ScFFN_i1", model="tiny"))
+            >>> model.learned_scalars()
+            {'alpha': [1.0, nan], 'beta': [1.0, nan]}
+        """
+        shared = self.transformer.negative_slope
+        found = {} if shared is None else {"negative_slope": [shared.item()]}
+        blocks = self.transformer.blocks()
+        for name in ("alpha", "beta", "negative_slope"):
+            values = [getattr(block.mlp, name, None) for block in blocks]
+            if any(value is not None for value in values):
+                found[name] = [float("nan") if value is None else value.item() for value in values]
+        return found
+
     def norm_discrepancy(self) -> float | None:
         """How far the last training batch was from the running statistics of foldable norms.
 

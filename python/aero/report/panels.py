@@ -30,7 +30,18 @@ from aero.analysis import (
 )
 from aero.report.networks import Network
 
-__all__ = ["Picture", "draw_all"]
+__all__ = [
+    "Picture",
+    "draw_all",
+    "draw_heat_maps",
+    "draw_layerwise",
+    "draw_losses",
+    "draw_quarters",
+    "draw_thresholds",
+    "figure_grid",
+    "png_of",
+    "shared_legend",
+]
 
 # Inches at 110 dots each: a 1,045 pixel picture, sharp on a phone and not wider than a page.
 _WIDTH = 9.5
@@ -64,11 +75,13 @@ def draw_all(networks: Sequence[Network], report: Mapping[str, Any]) -> list[Pic
     """
     with rc_context(FIGURE_STYLE):
         drawn: list[Picture | None] = [
-            _losses(networks),
-            _heat_maps(networks),
-            _quarters(report),
-            _layerwise(networks),
-            _thresholds(networks),
+            draw_losses(networks),
+            draw_heat_maps(networks),
+            draw_quarters(
+                {e["name"]: e["entropy"]["quarters"] for e in report["networks"] if e["entropy"]}
+            ),
+            draw_layerwise(networks),
+            draw_thresholds(networks),
             *_temperatures(networks),
             _bytes(report, "trained", "bytes_trained", "the trained networks, at their own sizes"),
             _bytes(report, "gpt2", "bytes_gpt2", "the same labels at GPT-2 size, T = 128"),
@@ -76,8 +89,10 @@ def draw_all(networks: Sequence[Network], report: Mapping[str, Any]) -> list[Pic
     return [picture for picture in drawn if picture is not None]
 
 
-def _grid(count: int, height: float, columns: int, **options: Any) -> tuple[Figure, list[Axes]]:
-    """A figure with `count` Axes in rows of `columns`; `height` inches per row."""
+def figure_grid(
+    count: int, height: float, columns: int, **options: Any
+) -> tuple[Figure, list[Axes]]:
+    """Returns a figure with `count` Axes in rows of `columns`; `height` inches per row."""
     # A panel alone keeps about the width it has among others.
     width = _WIDTH if count > 1 or columns == 1 else 1.25 * _WIDTH / columns
     columns = min(columns, count)
@@ -90,7 +105,8 @@ def _grid(count: int, height: float, columns: int, **options: Any) -> tuple[Figu
     return figure, axes[:count]
 
 
-def _png(figure: Figure) -> bytes:
+def png_of(figure: Figure) -> bytes:
+    """Returns a figure as PNG."""
     # Not savefig, which lays the figure out twice; layout is most of the time.
     canvas = FigureCanvasAgg(figure)
     canvas.draw()  # type: ignore[no-untyped-call]
@@ -100,14 +116,16 @@ def _png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def _legend(figure: Figure, axes: Axes, columns: int) -> None:
+def shared_legend(figure: Figure, axes: Axes, columns: int) -> None:
+    """Puts the legend of one panel below all of them."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(
         handles, labels, loc="outside lower center", ncols=min(columns, len(labels)), frameon=False
     )
 
 
-def _losses(networks: Sequence[Network]) -> Picture | None:
+def draw_losses(networks: Sequence[Network]) -> Picture | None:
+    """Draws training and validation loss, a line per seed; None without a record."""
     if not any(
         run.metrics["train"] or run.metrics["validation"] for n in networks for run in n.runs
     ):
@@ -117,7 +135,7 @@ def _losses(networks: Sequence[Network]) -> Picture | None:
         for network in networks
         if (ending := next((run.ending for run in network.runs if run.ending), None))
     }
-    figure, (train, validation) = _grid(2, 4.4, 2, sharex=True, sharey=True)
+    figure, (train, validation) = figure_grid(2, 4.4, 2, sharex=True, sharey=True)
     # lm_loss leaves the entropy penalty out, so that networks with and without it compare.
     for axes, kind, name, title in (
         (train, "train", "lm_loss", "training"),
@@ -135,15 +153,16 @@ def _losses(networks: Sequence[Network]) -> Picture | None:
         }
         plot_loss_curves(curves, endings=endings, title=title, axes=axes)
     validation.set_ylabel("")
-    _legend(figure, train, 3)
+    shared_legend(figure, train, 3)
     caption = (
         "Loss over optimizer steps in nats per token, without the entropy penalty: training "
         "batches as logged, validation on fixed windows in evaluation mode. One line per seed."
     )
-    return Picture("loss_curves", _png(figure), caption)
+    return Picture("loss_curves", png_of(figure), caption)
 
 
-def _heat_maps(networks: Sequence[Network]) -> Picture | None:
+def draw_heat_maps(networks: Sequence[Network]) -> Picture | None:
+    """Draws every head's entropy, a panel per analysed network; None without one."""
     shown = _analyzed(networks)
     if not shown:
         return None
@@ -151,7 +170,7 @@ def _heat_maps(networks: Sequence[Network]) -> Picture | None:
     context_length = max(network.spec.context_length for network, _ in shown)
     columns = 3
     height = 0.9 + 0.3 * max(network.spec.num_layers for network, _ in shown)
-    figure, axes = _grid(len(shown), min(height, 5.0), columns)
+    figure, axes = figure_grid(len(shown), min(height, 5.0), columns)
     for (network, analysis), panel in zip(shown, axes, strict=True):
         entropy = _array(analysis.values["head_entropy"])
         plot_entropy_heat_map(entropy, context_length, title=network.name, axes=panel)
@@ -166,37 +185,42 @@ def _heat_maps(networks: Sequence[Network]) -> Picture | None:
         "one token. A causal row i sees i + 1 tokens, so a head that looks at all of them alike "
         f"reaches {math.lgamma(context_length + 1) / context_length:.2f}, not log T."
     )
-    return Picture("entropy_heat_maps", _png(figure), caption)
+    return Picture("entropy_heat_maps", png_of(figure), caption)
 
 
-def _quarters(report: Mapping[str, Any]) -> Picture | None:
-    entries = [entry for entry in report["networks"] if entry["entropy"]]
-    if not entries:
+def draw_quarters(quarters: Mapping[str, Mapping[str, Sequence[float]]]) -> Picture | None:
+    """Draws the share of heads per range of entropy; None without a network.
+
+    Args:
+        quarters: network -> `observed_max` and `log_context`, four shares each.
+    """
+    if not quarters:
         return None
-    figure, axes = _grid(2, 1.5 + 0.38 * len(entries), 2, sharey=True)
+    figure, axes = figure_grid(2, 1.5 + 0.38 * len(quarters), 2, sharey=True)
     for panel, reference, title in (
         (axes[0], "observed_max", "max = largest observed head entropy"),
         (axes[1], "log_context", "max = log T"),
     ):
-        shares = {entry["name"]: entry["entropy"]["quarters"][reference] for entry in entries}
+        shares = {name: by_reference[reference] for name, by_reference in quarters.items()}
         plot_quarter_shares(shares, title=title, axes=panel)
     # Both panels share the y axis, and turning it round twice would undo it.
-    axes[0].set_ylim(len(entries) - 0.5, -0.5)
-    _legend(figure, axes[0], 4)
+    axes[0].set_ylim(len(quarters) - 0.5, -0.5)
+    shared_legend(figure, axes[0], 4)
     caption = (
         "Share of heads in each quarter of [0, max], the mean over seeds. Left: max is the largest "
         "head entropy of that network (as in the paper). Right: max is log T."
     )
-    return Picture("quarter_shares", _png(figure), caption)
+    return Picture("quarter_shares", png_of(figure), caption)
 
 
-def _layerwise(networks: Sequence[Network]) -> Picture | None:
+def draw_layerwise(networks: Sequence[Network]) -> Picture | None:
+    """Draws the layers' entropies over training, a panel per network; None without records."""
     shown = [network for network in networks if network.shown_run.metrics["entropy"]]
     if not shown:
         return None
     context_length = max(network.spec.context_length for network in shown)
     layers = max(network.spec.num_layers for network in shown)
-    figure, axes = _grid(len(shown), 2.5, 3, sharex=True, sharey=True)
+    figure, axes = figure_grid(len(shown), 2.5, 3, sharex=True, sharey=True)
     for network, panel in zip(shown, axes, strict=True):
         lines = network.shown_run.metrics["entropy"]
         history = layerwise_mean(_array([line["head_entropy"] for line in lines]))
@@ -208,10 +232,11 @@ def _layerwise(networks: Sequence[Network]) -> Picture | None:
         "Mean entropy of each layer's heads over training steps, in nats; the dotted line is "
         f"log T = {math.log(context_length):.2f}."
     )
-    return Picture("layerwise_entropy", _png(figure), caption)
+    return Picture("layerwise_entropy", png_of(figure), caption)
 
 
-def _thresholds(networks: Sequence[Network]) -> Picture | None:
+def draw_thresholds(networks: Sequence[Network]) -> Picture | None:
+    """Draws learned thresholds, a panel per network; None without a network that has any."""
     shown = [
         (network, analysis)
         for network, analysis in _analyzed(networks)
@@ -220,13 +245,13 @@ def _thresholds(networks: Sequence[Network]) -> Picture | None:
     if not shown:
         return None
     height = 0.9 + 0.3 * max(network.spec.num_layers for network, _ in shown)
-    figure, axes = _grid(len(shown), min(height, 5.0), 2)
+    figure, axes = figure_grid(len(shown), min(height, 5.0), 2)
     for (network, analysis), panel in zip(shown, axes, strict=True):
         values = _array(analysis.values["thresholds"])
         plot_learned_thresholds(values, title=network.name, axes=panel)
     figure.colorbar(threshold_colors(), ax=axes, label="threshold (fraction of max)")
     caption = "Learned entropy thresholds per head, as fractions of the maximum entropy."
-    return Picture("thresholds", _png(figure), caption)
+    return Picture("thresholds", png_of(figure), caption)
 
 
 def _temperatures(networks: Sequence[Network]) -> list[Picture]:
@@ -235,19 +260,19 @@ def _temperatures(networks: Sequence[Network]) -> list[Picture]:
         values = analysis.arrays.get("temperature")
         if values is None:
             continue
-        figure, axes = _grid(len(values), 2.1, 3, sharex=True, sharey=True)
+        figure, axes = figure_grid(len(values), 2.1, 3, sharex=True, sharey=True)
         for layer, panel in enumerate(axes):
             title = f"layer {layer}"
             plot_learned_temperatures(values[layer], title=title, axes=panel)
             panel.label_outer()
         if values.ndim == 3:
-            _legend(figure, axes[0], 6)
+            shared_legend(figure, axes[0], 6)
         caption = (
             f"Learned temperatures of {network.name}: scores are divided by the temperature, so "
             "lower is sharper."
         )
         name = f"temperatures_{network.shown_run.info['slug']}"
-        pictures.append(Picture(name, _png(figure), caption))
+        pictures.append(Picture(name, png_of(figure), caption))
     return pictures
 
 
@@ -256,7 +281,7 @@ def _bytes(report: Mapping[str, Any], size: str, name: str, what: str) -> Pictur
     if not entries:
         return None
     stacks = list(report["stacks"])
-    figure, axes = _grid(len(stacks), 1.1 + 0.3 * len(entries), 1, sharex=True)
+    figure, axes = figure_grid(len(stacks), 1.1 + 0.3 * len(entries), 1, sharex=True)
     kinds: dict[str, Any] = {}
     most = max(e["private_inference"][size][s]["comm_bytes"] for e in entries for s in stacks)
     for stack, panel in zip(stacks, axes, strict=True):
@@ -275,7 +300,7 @@ def _bytes(report: Mapping[str, Any], size: str, name: str, what: str) -> Pictur
         f"Bytes of one private forward pass of {what}, on each protocol stack: GB (1e9 bytes), "
         "sent by both parties, set-up included."
     )
-    return Picture(name, _png(figure), caption)
+    return Picture(name, png_of(figure), caption)
 
 
 def _analyzed(networks: Sequence[Network]) -> list[tuple[Network, StoredAnalysis]]:

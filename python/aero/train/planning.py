@@ -208,7 +208,10 @@ def _own_checkpoint(run: PlannedRun, path: str) -> Path:
 
 
 def _require_same_config(run: PlannedRun) -> None:
-    there, wanted = _flat(run.folder.config()), _flat(run.config())
+    wanted = _flat(run.config())
+    # A setting that is newer than the run had what is its default now.
+    defaults = {k: v for k, v in _flat(recipe_to_dict(Recipe())).items() if k in wanted}
+    there = {**defaults, **_flat(run.folder.config())}
     keys = sorted(key for key in there.keys() | wanted.keys() if there.get(key) != wanted.get(key))
     if keys:
         differences = ", ".join(

@@ -135,6 +135,7 @@ class RunRecorder:
         *,
         temperatures: list[NDArray[Any]] | None,
         thresholds: NDArray[Any] | None,
+        learned: dict[str, list[float]],
     ) -> None:
         """Writes all head entropies; TensorBoard also gets temperatures and thresholds.
 
@@ -143,6 +144,7 @@ class RunRecorder:
             head_entropy: [L, H], nats.
             temperatures: L arrays [H, T].
             thresholds: [L, H].
+            learned: scalars of the feed-forward networks, by name.
         """
         scalars = entropy_scalars(head_entropy, temperatures=temperatures, thresholds=thresholds)
         self._append(
@@ -151,6 +153,7 @@ class RunRecorder:
                 "step": step,
                 "head_entropy": [[round(float(head), 6) for head in row] for row in head_entropy],
                 "nan_counts": nan_counts(head_entropy).tolist(),
+                **({"learned": learned} if learned else {}),
                 "frac_collapse": scalars["entropy/frac_collapse"],
                 "frac_overload": scalars["entropy/frac_overload"],
             }

@@ -124,7 +124,7 @@ class RunCallback(TrainerCallback):
                 learning_rate=self._learning_rate,
                 gradient_norm=float(self.trainer.gradient_norm),
             )
-        if _due(step, self._recipe.logging.entropy_every_steps) or last:
+        if _due(step, self._recipe.logging.entropy_every_steps) or last or stopped:
             self._record_entropies(step)
         if stopped:
             control.should_training_stop = True
@@ -194,6 +194,7 @@ class RunCallback(TrainerCallback):
             head_entropies(model, ids.to(model.device)),
             temperatures=model.head_temperatures(),
             thresholds=model.head_thresholds(),
+            learned=model.learned_scalars(),
         )
 
     def _describe_divergence(self, step: int) -> dict[str, Any]:

@@ -1,0 +1,84 @@
+"""`aero reproduce`: the paper's tables and figures about training, retrained and judged."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from aero.cli.errors import note, one_line_errors
+from aero.cli.settings import data_settings
+
+
+def reproduce(
+    target: Annotated[
+        list[str],
+        typer.Argument(metavar="TARGET...", help="list, all, or table2, table4, figure18, ..."),
+    ],
+    scale: Annotated[
+        str, typer.Option(help="mini (a minute per run), small (an hour) or paper.")
+    ] = "mini",
+    output: Annotated[Path, typer.Option(help="Folder of runs and results.")] = Path(
+        "runs/reproduction"
+    ),
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Runs per network; default: the scale's.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes that train at once.")] = 1,
+    data: Annotated[
+        str | None, typer.Option(help="Another corpus: stdlib, a folder, a file or a hub dataset.")
+    ] = None,
+    results: Annotated[
+        Path | None,
+        typer.Option(metavar="STEM", help="Also write all targets to STEM.md and STEM.json."),
+    ] = None,
+    collect: Annotated[
+        bool, typer.Option("--collect", help="Train nothing; write what finished runs give.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the runs and what they take; train nothing.")
+    ] = False,
+    cache_dir: Annotated[Path, typer.Option(help="Where corpora and tokenizers are kept.")] = Path(
+        "runs/corpora"
+    ),
+) -> None:
+    """Retrains a table or figure of the paper; interrupted, the same command goes on."""
+    with one_line_errors(ValueError, OSError):
+        from aero.reproduction.cells import plan_target, unique_cells
+        from aero.reproduction.targets import load_target, target_names
+
+        if target == ["list"]:
+            for name in target_names():
+                found = load_target(name)
+                typer.echo(f"{name:<9} {found.title} ({len(found.rows)} networks)")
+            return
+        names = target_names() if target == ["all"] else list(dict.fromkeys(target))
+        settings = data_settings(data)
+        plans = [plan_target(name, scale, seeds=seeds, settings=settings) for name in names]
+        cells = unique_cells(plans)
+
+        from aero.reproduction.running import cell_table, run_cells
+
+        if dry_run:
+            typer.echo(cell_table(cells, output))
+        if not collect:
+            from aero.reproduction.ahead import what_it_takes
+
+            typer.echo(what_it_takes(cells, output, jobs=jobs))
+        if dry_run:
+            return
+        if not collect:
+            run_cells(cells, output=output, cache_dir=cache_dir, jobs=jobs, say=note)
+
+        from aero.reproduction.document import results_document, write_results
+        from aero.reproduction.outcome import write_target
+
+        outcomes = [write_target(plan, output) for plan in plans]
+        command = shlex.join(["aero", *sys.argv[1:]])
+        typer.echo(results_document(outcomes, command=command))
+        if results is not None:
+            write_results(outcomes, results, command=command)
+        typer.echo(f"files: {output / 'results' / scale}")

@@ -1,0 +1,56 @@
+"""What a plan will take before it starts: tokens, floating-point operations, hours here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from aero.report.text import duration, large_count
+from aero.reproduction.cells import Cell
+from aero.train.forecast import seconds_per_token
+from aero.train.machine import hardware, settle_in
+from aero.train.planning import PlannedRun
+
+__all__ = ["what_it_takes"]
+
+# A backward pass takes about twice the operations of a forward pass.
+_PASSES = 3
+
+
+def what_it_takes(cells: Sequence[Cell], output: str | Path, *, jobs: int = 1) -> str:
+    """Returns the cells left, their tokens and operations, and how long they take on this machine.
+
+    Operations are those of the matrix products as executed, three passes per token. One network is
+    timed, the first that is missing; the others are taken to run at its rate.
+
+    Args:
+        cells: of one plan or several.
+        output: folder of all cells.
+        jobs: processes that train at once.
+    """
+    missing = [cell.planned(output) for cell in cells if not cell.is_done(output)]
+    done = len(cells) - len(missing)
+    if not missing:
+        return f"all {done} cells are done"
+    tokens = sum(run.recipe.training.tokens for run in missing)
+    operations = sum(run.recipe.training.tokens * _operations_per_token(run) for run in missing)
+    first = missing[0]
+    settle_in(first.recipe.training.threads)
+    rate = _operations_per_token(first) / seconds_per_token(first)
+    seconds = operations / rate
+    return (
+        f"{len(missing)} cells to train, {done} done: {tokens:,} tokens, "
+        f"{large_count(operations)} floating-point operations; about {_hours(seconds / jobs)} on "
+        f"{hardware()} with {jobs} {'job' if jobs == 1 else 'jobs'} "
+        f"({large_count(rate)} operations per second, timed with {first.label}; validation not "
+        "counted)"
+    )
+
+
+def _operations_per_token(run: PlannedRun) -> float:
+    return _PASSES * float(run.spec.flops("executed").total) / run.spec.context_length
+
+
+def _hours(seconds: float) -> str:
+    days = seconds / 86_400
+    return duration(seconds) if days < 2 else f"{days:,.0f} days"

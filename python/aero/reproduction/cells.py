@@ -1,0 +1,184 @@
+"""Cells: the training runs that targets mean, each in a folder that its configuration names."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from aero.reproduction.scales import Scale, load_scale
+from aero.reproduction.targets import Row, Target, load_target
+from aero.train.errors import TrainingError
+from aero.train.planning import PlannedRun, plan_runs
+from aero.train.recipe import Recipe
+from aero.train.recipe_files import load_recipe, recipe_to_dict
+from aero.train.run_folder import RunFolder, run_slug
+
+__all__ = ["Cell", "TargetPlan", "plan_target", "unique_cells"]
+
+# Of the configuration's hash; a collision among some hundred groups is one in ten million.
+_DIGEST_LENGTH = 10
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training run.
+
+    Attributes:
+        label: at the depth of the scale.
+        seed: of weights and data order.
+        recipe: what to do.
+        group: folder below `cells` that all labels and seeds of this recipe share.
+    """
+
+    label: str
+    seed: int
+    recipe: Recipe
+    group: str
+
+    @property
+    def key(self) -> str:
+        """The run folder below `cells`; equal keys are the same run."""
+        return f"{self.group}/{run_slug(self.label)}-seed{self.seed}"
+
+    def folder(self, output: str | Path) -> RunFolder:
+        """The run folder of an output."""
+        return RunFolder(Path(output) / "cells" / self.key)
+
+    def planned(self, output: str | Path) -> PlannedRun:
+        """What is to be done about the cell: train, resume or reuse.
+
+        Raises:
+            TrainingError: a label or size that does not fit, or a folder with another run.
+        """
+        group = Path(output) / "cells" / self.group
+        return plan_runs(self.recipe, [self.label], [self.seed], output=group)[0]
+
+    def status(self, output: str | Path) -> str:
+        """`missing`, or what `run.json` says: running, interrupted, finished or diverged."""
+        folder = self.folder(output)
+        return str(folder.info().get("status")) if folder.exists() else "missing"
+
+    def is_done(self, output: str | Path) -> bool:
+        """Whether the run came to an end, with finite numbers or without."""
+        return self.status(output) in ("finished", "diverged")
+
+
+@dataclass(frozen=True)
+class TargetPlan:
+    """A target at a scale.
+
+    Attributes:
+        target: the table or figure.
+        scale: the size.
+        cells_by_row: name of a row -> one cell per seed.
+    """
+
+    target: Target
+    scale: Scale
+    cells_by_row: dict[str, tuple[Cell, ...]]
+
+    @property
+    def cells(self) -> list[Cell]:
+        """All cells, first seeds of all rows first."""
+        cells = [cell for row in self.cells_by_row.values() for cell in row]
+        return sorted(cells, key=lambda cell: cell.seed)
+
+
+def plan_target(
+    target: str | Target,
+    scale: str | Scale,
+    *,
+    seeds: int | None = None,
+    settings: Iterable[str] = (),
+) -> TargetPlan:
+    """Returns the cells of a target.
+
+    Args:
+        target: its name, or one of your own.
+        scale: its name, or one of your own.
+        seeds: how many, from 1; None takes the scale's number.
+        settings: `section.key=value` for all rows, after those of scale and row.
+
+    Raises:
+        TrainingError: no such target or scale, or settings that do not fit.
+
+    Example:
+        >>> plan = plan_target("table2", "mini")
+        >>> len(plan.cells), plan.cells[0].label
+        (12, 'SM+LN+G')
+    """
+    target = load_target(target) if isinstance(target, str) else target
+    scale = load_scale(scale) if isinstance(scale, str) else scale
+    if target.scales is not None and scale.name not in target.scales:
+        raise TrainingError(
+            f"reproduce: {target.name} exists at scale {', '.join(target.scales)}, not {scale.name}"
+        )
+    cells = {}
+    for row in target.rows:
+        recipe = _recipe(row, scale, tuple(settings))
+        group = f"{row.model}-t{row.context_length}-{_digest(recipe)}"
+        label = scale.label(row.label, row.model)
+        count = _seeds(row, scale, seeds)
+        cells[row.name] = tuple(Cell(label, seed, recipe, group) for seed in range(1, count + 1))
+    return TargetPlan(target, scale, cells)
+
+
+def unique_cells(plans: Sequence[TargetPlan]) -> list[Cell]:
+    """Returns the cells of several targets once each, first seeds of all targets first."""
+    found = {cell.key: cell for plan in plans for cell in plan.cells}
+    return sorted(found.values(), key=lambda cell: cell.seed)
+
+
+def _seeds(row: Row, scale: Scale, asked: int | None) -> int:
+    """What is asked for, else what the row says, else the scale; never more than the row says."""
+    if row.seeds is None:
+        return scale.seeds if asked is None else asked
+    return row.seeds if asked is None else min(asked, row.seeds)
+
+
+def _recipe(row: Row, scale: Scale, settings: tuple[str, ...]) -> Recipe:
+    """The scale's recipe for a row; later settings beat earlier ones."""
+    base = scale.recipes[row.dataset]
+    merged = {
+        **base["settings"],
+        **scale.models[row.model],
+        "model.context_length": row.context_length,
+        **row.settings,
+    }
+    texts = [f"{key}={json.dumps(value)}" for key, value in merged.items()]
+    recipe = _loaded(base["recipe"], (*texts, *settings))
+    if row.tokens_factor == 1:
+        return recipe
+    tokens = recipe.training.tokens * row.tokens_factor
+    return dataclasses.replace(recipe, training=dataclasses.replace(recipe.training, tokens=tokens))
+
+
+@cache
+def _loaded(name: str, settings: tuple[str, ...]) -> Recipe:
+    return load_recipe(name, settings=settings)
+
+
+def _digest(recipe: Recipe) -> str:
+    """A hash of what differs from the defaults: a setting that comes later renames no cell."""
+    defaults = recipe_to_dict(Recipe())
+    differing = {
+        key: value
+        for key, value in _flat(recipe_to_dict(recipe)).items()
+        if _flat(defaults).get(key) != value
+    }
+    text = json.dumps(differing, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_LENGTH]
+
+
+def _flat(tree: dict[str, Any]) -> dict[str, Any]:
+    return {
+        f"{section}.{key}": value
+        for section, values in tree.items()
+        for key, value in (values if isinstance(values, dict) else {"": values}).items()
+    }

@@ -1,0 +1,279 @@
+"""Outcomes as Markdown: numbers beside the paper's, verdicts, and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from aero.atomic_files import write_bytes_atomically, write_json_atomically
+from aero.report.text import duration, with_spread
+from aero.reproduction.statistics import STATISTICS
+
+__all__ = ["results_document", "target_section", "write_results"]
+
+_VERDICTS = {
+    "holds": "holds",
+    "does not hold": "does not hold",
+    "undecided": "not decided",
+    "not tested": "not tested at this scale",
+}
+_HOW_JUDGED = (
+    "How a claim is judged: the difference of two means must exceed twice its standard error, "
+    "taken from the standard deviation over seeds, pooled over all rows of the table that have two "
+    "seeds or more (of logarithms for perplexities); what is smaller is not decided. 'One seed': a "
+    "side has a single run; 'spread unknown': no row has two, so the sign alone decided. A run "
+    "with NaN has infinite perplexity. ± is the standard deviation over seeds."
+)
+
+
+def write_results(
+    outcomes: Sequence[Mapping[str, Any]], stem: str | Path, *, command: str
+) -> tuple[Path, Path]:
+    """Writes the outcomes of several targets to STEM.md and STEM.json.
+
+    Args:
+        outcomes: what `collect_target` returned.
+        stem: path without ending; its folder must exist.
+        command: that makes them.
+
+    Raises:
+        OSError: the files cannot be written; earlier ones stay as they were.
+    """
+    markdown, numbers = Path(f"{stem}.md"), Path(f"{stem}.json")
+    write_bytes_atomically(markdown, results_document(outcomes, command=command).encode())
+    write_json_atomically(numbers, {"command": command, "targets": list(outcomes)})
+    return markdown, numbers
+
+
+def results_document(outcomes: Sequence[Mapping[str, Any]], *, command: str) -> str:
+    """Returns the outcomes of several targets as one text.
+
+    Args:
+        outcomes: what `collect_target` returned, of one scale.
+        command: that makes them.
+    """
+    scale = outcomes[0]["scale"]
+    parts = [
+        f"# The paper's experiments at scale `{scale}`",
+        _how_made(outcomes, command),
+        _HOW_JUDGED,
+        _overview(outcomes),
+        *(target_section(outcome) for outcome in outcomes),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def target_section(outcome: Mapping[str, Any], *, figures: str | None = None) -> str:
+    """Returns one target as text.
+
+    Args:
+        outcome: what `collect_target` returned.
+        figures: folder of its figures as links see it; None leaves them out.
+    """
+    parts = [f"## {outcome['paper']}: {outcome['title']}", _numbers(outcome)]
+    if outcome["claims"]:
+        parts.append(_claims(outcome))
+    if outcome.get("private"):
+        parts += _private(outcome["private"])
+    missing = list(_missing(outcome))
+    if missing:
+        parts.append(f"Not run: {'; '.join(missing)}.")
+    if figures is not None:
+        parts += [
+            f"![{entry['caption']}]({figures}/{entry['name']}.png)" for entry in outcome["figures"]
+        ]
+    return "\n\n".join(parts)
+
+
+def _missing(outcome: Mapping[str, Any]) -> Iterator[str]:
+    for row in outcome["rows"]:
+        left = [c for c in row["cells"] if c["status"] not in ("finished", "diverged")]
+        by_status: dict[str, list[str]] = {}
+        for cell in left:
+            by_status.setdefault(cell["status"], []).append(str(cell["seed"]))
+        for status, seeds in by_status.items():
+            word = "seed" if len(seeds) == 1 else "seeds"
+            yield f"{row['name']} {word} {', '.join(seeds)} ({status})"
+
+
+def _numbers(outcome: Mapping[str, Any]) -> str:
+    header, lines = ["network"], []
+    for name in outcome["show"]:
+        if _has_paper(outcome, name):
+            header.append(f"{_heading(name)}, paper")
+        header.append(_heading(name))
+    for row in outcome["rows"]:
+        label = row["name"] if row["label"] in row["name"] else f"{row['name']} (`{row['label']}`)"
+        line = [label]
+        for name in outcome["show"]:
+            if _has_paper(outcome, name):
+                line.append(_paper_cell(row, name))
+            line.append(_cell(row, name))
+        lines.append([*line, _seeds(row)])
+    return "\n".join(_table([*header, "seeds"], lines))
+
+
+def _heading(name: str) -> str:
+    return "change" if name == "change" else STATISTICS[name].heading
+
+
+def _has_paper(outcome: Mapping[str, Any], name: str) -> bool:
+    if name == "change":
+        return any(row["paper_change"] is not None for row in outcome["rows"])
+    return any(name in row["paper"] for row in outcome["rows"])
+
+
+def _paper_cell(row: Mapping[str, Any], name: str) -> str:
+    if name == "change":
+        return _signed(row["paper_change"])
+    if name in ("perplexity", "bits_per_byte") and row["paper"].get("diverged"):
+        return "NaN"
+    value = row["paper"].get(name)
+    return "-" if value is None else _formatted(name, value)
+
+
+def _cell(row: Mapping[str, Any], name: str) -> str:
+    if name == "change":
+        return _signed(row["change"])
+    spread = row["statistics"].get(name)
+    if spread is None:
+        diverged = row["statistics"].get("diverged")
+        return "NaN" if diverged and diverged["maximum"] and STATISTICS[name].is_ratio else "-"
+    form = STATISTICS[name].form
+    if form == "number":
+        return with_spread(spread, _decimals(name))
+    text = _formatted(name, spread["mean"])
+    deviation = spread["standard_deviation"]
+    if form == "percent" and deviation is not None:
+        text += f" ± {100 * deviation:.1f}"
+    return text
+
+
+def _formatted(name: str, value: float) -> str:
+    form = STATISTICS[name].form
+    if form == "percent":
+        return f"{100 * value:.1f} %"
+    if form == "yes":
+        return {0.0: "no", 1.0: "yes"}.get(value, f"{100 * value:.0f} % of the seeds")
+    if form == "count":
+        return f"{value:,.0f}"
+    if form == "exact":
+        return f"{value:.3f}"
+    return f"{value:.{_decimals(name)}f}"
+
+
+def _decimals(name: str) -> int:
+    return 2 if name == "perplexity" else 3
+
+
+def _signed(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:+.1f} %"
+
+
+def _seeds(row: Mapping[str, Any]) -> str:
+    done = [str(c["seed"]) for c in row["cells"] if c["status"] in ("finished", "diverged")]
+    return ", ".join(done) or "none"
+
+
+def _claims(outcome: Mapping[str, Any]) -> str:
+    lines = []
+    for entry in outcome["claims"]:
+        verdict = _VERDICTS[entry["verdict"]]
+        if entry["verdict"] in ("holds", "does not hold"):
+            if entry["seeds"] == 1:
+                verdict += " (one seed)"
+            if not entry["spread_known"]:
+                verdict = verdict.removesuffix(" (one seed)") + " (one seed, spread unknown)"
+        reasons = "; ".join(entry["reasons"])
+        lines.append([entry["claim"], entry["where"], f"**{verdict}**", reasons])
+    speaker = "the paper says" if outcome["paper"].startswith(("Table", "Figure")) else "claim"
+    return "\n".join(_table([speaker, "where", "here", "means compared"], lines))
+
+
+def _private(private: Mapping[str, Any]) -> list[str]:
+    """Costs of every network in every way, and the fronts."""
+    points, fronts = private["points"], private["fronts"]
+    if not points:
+        return []
+    ways = list(points[0]["costs"])
+    header = [
+        "GB of both parties; minutes in parentheses", *ways, "of it set-up (spu-2024)",
+    ]  # fmt: skip
+    lines: dict[tuple[str, ...], list[str]] = {}
+    for point in points:
+        costs = point["costs"]
+        cells = [f"{c['gigabytes']:.3f} ({c['minutes']:.2f})" for c in costs.values()]
+        setup = f"{costs[ways[0]]['setup_gigabytes']:.3f}"
+        # A network of several budgets costs the same in all of them.
+        lines.setdefault((*cells, setup), []).append(point["name"])
+    table = _table(header, [["; ".join(names), *cells] for cells, names in lines.items()])
+    alike: dict[tuple[str, str], list[str]] = {}
+    for front in fronts:
+        near = f"; within the spread of it: {', '.join(map(_quoted, front['near']))}"
+        members = ", ".join(map(_quoted, front["names"])) + (near if front["near"] else "")
+        budget = f"{front['tokens'] / 1e6:.2f} million tokens"
+        alike.setdefault((budget, members), []).append(front["way"])
+    found = [
+        f"- {budget}, {'every way' if len(named) == len(ways) else ', '.join(named)}: {members}."
+        for (budget, members), named in alike.items()
+    ]
+    opening = "Fronts (nothing has both fewer bytes and a lower mean perplexity), cheapest first:"
+    return ["\n".join(table), "\n".join([opening, "", *found])] if found else ["\n".join(table)]
+
+
+def _quoted(name: str) -> str:
+    return f"`{name}`"
+
+
+def _overview(outcomes: Sequence[Mapping[str, Any]]) -> str:
+    lines = []
+    for outcome in outcomes:
+        verdicts = [entry["verdict"] for entry in outcome["claims"]]
+        cells = [cell for row in outcome["rows"] for cell in row["cells"]]
+        done = sum(cell["status"] in ("finished", "diverged") for cell in cells)
+        counts = [str(verdicts.count(verdict)) for verdict in _VERDICTS]
+        lines.append([outcome["paper"], *counts, f"{done} of {len(cells)}"])
+    return "\n".join(_table(["", *(f"claims: {v}" for v in _VERDICTS.values()), "runs"], lines))
+
+
+def _how_made(outcomes: Sequence[Mapping[str, Any]], command: str) -> str:
+    trainings = [outcome["training"] for outcome in outcomes]
+    recipe = trainings[0]["recipe"]
+    hardware = _distinct(text for t in trainings for text in t["hardware"])
+    versions = _distinct(
+        ", ".join(f"{name} {number}" for name, number in v.items())
+        for t in trainings
+        for v in t["versions"]
+    )
+    corpora = _distinct(
+        f"{c['name']} ({c['version']}), {c['train_tokens']:,} training and "
+        f"{c['validation_tokens']:,} validation tokens, SHA-256 {c['sha256'][:16]}"
+        for t in trainings
+        for c in t["corpora"]
+    )
+    seconds = sum(t["seconds"] for t in trainings)
+    return "\n".join(
+        [
+            f"Made with `{command}`.",
+            f"First row: preset `{recipe['model']['preset']}`, T = "
+            f"{recipe['model']['context_length']}, vocabulary {recipe['data']['vocabulary']:,}, "
+            f"{trainings[0]['steps']:,} steps of {recipe['training']['tokens_per_step']:,} tokens, "
+            f"{recipe['training']['precision']}, peak learning rate "
+            f"{recipe['optimizer']['learning_rate']:g}.",
+            f"Hardware: {hardware or 'none yet'}. Versions: {versions or '-'}. Corpus: "
+            f"{corpora or '-'}. Training of these runs, shared ones counted per target: "
+            f"{duration(seconds)}.",
+        ]
+    )
+
+
+def _distinct(texts: Any) -> str:
+    return "; ".join(dict.fromkeys(texts))
+
+
+def _table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield "| " + " | ".join(header) + " |"
+    yield "| " + " | ".join("---" for _ in header) + " |"
+    for line in lines:
+        yield "| " + " | ".join(line) + " |"

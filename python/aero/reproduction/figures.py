@@ -1,0 +1,233 @@
+"""The figures of a target, by kind, from the records of its runs.
+
+What the report draws too is drawn there; sweeps, slopes, scales and NaN counts are drawn here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+
+from aero.analysis import (
+    FIGURE_STYLE,
+    plot_learned_scales,
+    plot_learned_slopes,
+    plot_nan_counts,
+    plot_pareto,
+    plot_sweep,
+    plot_thresholds_by_layer,
+)
+from aero.architecture import ArchitectureSpec
+from aero.report.networks import Network
+from aero.report.panels import (
+    Picture,
+    draw_heat_maps,
+    draw_layerwise,
+    draw_losses,
+    draw_quarters,
+    draw_thresholds,
+    figure_grid,
+    png_of,
+    shared_legend,
+)
+from aero.report.runs import RunRecord
+from aero.reproduction.fronts import front_of, front_points
+from aero.reproduction.statistics import learned_over_training, measure
+from aero.reproduction.targets import Target
+
+__all__ = ["FIGURE_KINDS", "draw_figures"]
+
+Records = Mapping[str, Sequence[RunRecord]]
+
+
+def draw_figures(target: Target, records: Records) -> list[Picture]:
+    """Returns the figures of a target that its finished runs have data for.
+
+    Args:
+        target: names the kinds.
+        records: row -> the records of its runs that ended; rows without any are left out.
+    """
+    present = {name: runs for name, runs in records.items() if runs}
+    with rc_context(FIGURE_STYLE):
+        drawn = [FIGURE_KINDS[kind](target, present) for kind in target.figures if present]
+    return [picture for picture in drawn if picture is not None]
+
+
+def _networks(records: Records) -> list[Network]:
+    return [Network(name, runs[0].spec, "", tuple(runs)) for name, runs in records.items()]
+
+
+def _quarters(target: Target, records: Records) -> Picture | None:
+    shares: dict[str, dict[str, list[float]]] = {}
+    for network in _networks(records):
+        found = [run.analysis.values["quarters"] for run in network.runs if run.analysis]
+        if found:
+            shares[network.name] = {
+                reference: np.mean([entry[reference] for entry in found], axis=0).tolist()
+                for reference in ("observed_max", "log_context")
+            }
+    return draw_quarters(shares)
+
+
+def _slopes(target: Target, records: Records) -> Picture | None:
+    return _learned(
+        records,
+        "negative_slope",
+        "learned_slopes",
+        "Learned negative slope of leaky ReLU over training steps, first seed.",
+        lambda steps, values, name, axes: plot_learned_slopes(steps, values, title=name, axes=axes),
+    )
+
+
+def _scales(target: Target, records: Records) -> Picture | None:
+    shown = {
+        name: (found, other)
+        for name, runs in records.items()
+        if (found := learned_over_training(runs[0], "alpha"))
+        and (other := learned_over_training(runs[0], "beta"))
+    }
+    if not shown:
+        return None
+    figure, axes = figure_grid(len(shown), 3.0, 2)
+    for (name, (alpha, beta)), panel in zip(shown.items(), axes, strict=True):
+        plot_learned_scales(alpha[1][-1], beta[1][-1], title=name, axes=panel)
+    caption = "Learned scales alpha and beta of the FFN outputs per layer after training."
+    return Picture("learned_scales", png_of(figure), caption)
+
+
+def _nan_counts(target: Target, records: Records) -> Picture | None:
+    figure, axes = figure_grid(len(records), 3.0, 3, sharey=True)
+    for (name, runs), panel in zip(records.items(), axes, strict=True):
+        lines = runs[0].metrics["entropy"]
+        counts = [line["nan_counts"] for line in lines]
+        plot_nan_counts([line["step"] for line in lines], counts, title=name, axes=panel)
+    shared_legend(figure, axes[0], 6)
+    caption = "Heads with NaN in each layer over training steps, first seed."
+    return Picture("nan_counts", png_of(figure), caption)
+
+
+def _thresholds_by_layer(target: Target, records: Records) -> Picture | None:
+    shown = {
+        name: runs[0].analysis.values["thresholds"]
+        for name, runs in records.items()
+        if runs[0].analysis and runs[0].analysis.values["thresholds"] is not None
+    }
+    if not shown:
+        return None
+    figure, axes = figure_grid(len(shown), 3.0, 2)
+    for (name, values), panel in zip(shown.items(), axes, strict=True):
+        plot_thresholds_by_layer(values, title=name, axes=panel)
+    caption = "Mean and standard deviation of the learned thresholds of each layer's heads."
+    return Picture("thresholds_by_layer", png_of(figure), caption)
+
+
+def _sweep(target: Target, records: Records) -> Picture | None:
+    if target.sweep is None:
+        return None
+    values = [_swept(target, runs[0]) for runs in records.values()]
+    figure, axes = figure_grid(2, 3.2, 2)
+    for panel, statistic, heading in (
+        (axes[0], "perplexity", "perplexity"),
+        (axes[1], "share_highest", "heads in 3max/4 to max"),
+    ):
+        results = [[_or_nan(measure(statistic, run)) for run in runs] for runs in records.values()]
+        most = max(map(len, results))
+        padded = [row + [float("nan")] * (most - len(row)) for row in results]
+        plot_sweep(values, padded, xlabel=target.sweep["name"], ylabel=heading, axes=panel)
+    caption = f"Perplexity and share of high heads over {target.sweep['name']}, every seed."
+    return Picture("sweep", png_of(figure), caption)
+
+
+def _front(target: Target, records: Records) -> Picture | None:
+    points = front_points(records)
+    budgets = [
+        tokens
+        for tokens in sorted({point.tokens for point in points})
+        if sum(point.tokens == tokens for point in points) > 1
+    ]
+    if not budgets:
+        return None
+    ways = ("spu-2024", "aero-approximate")
+    families = list(dict.fromkeys(_family(point.spec) for point in points))
+    figure, axes = figure_grid(len(budgets) * len(ways), 4.2, len(ways))
+    for number, panel in enumerate(axes):
+        tokens, way = budgets[number // len(ways)], ways[number % len(ways)]
+        shown = [point for point in points if point.tokens == tokens]
+        front = front_of(shown, tokens, way)
+        plot_pareto(
+            [point.costs[way].gigabytes for point in shown],
+            [point.perplexities for point in shown],
+            [point.name for point in shown],
+            series=[_family(point.spec) for point in shown],
+            series_order=families,
+            named=[i for i, point in enumerate(shown) if point.name in front.names],
+            xlabel=f"GB of one private pass, {way}",
+            title=f"{tokens / 1e6:.2g} million tokens",
+            axes=panel,
+        )
+    shared_legend(figure, axes[0], 3)
+    caption = (
+        "Perplexity against private bytes: mean over seeds with the least and the greatest, the "
+        "front of the means dashed; each network with its best learning rate."
+    )
+    return Picture("front", png_of(figure), caption)
+
+
+def _family(spec: ArchitectureSpec) -> str:
+    """How a network is normalized and activated, in words."""
+    norm = {"none": "no norm", "layer": "LayerNorm"}.get(spec.norm, "foldable norm")
+    activation = {"gelu": "GELU", "relu": "ReLU"}.get(spec.ffn, "linear FFN")
+    if spec.ffn.startswith("leaky"):
+        activation = "leaky ReLU"
+    return f"{norm}, {activation}"
+
+
+def _swept(target: Target, record: RunRecord) -> float:
+    """The number of the swept setting in the run's configuration."""
+    import yaml
+
+    from aero.train.recipe import TOLERANCE_MARGINS
+
+    assert target.sweep is not None
+    section, _, key = target.sweep["setting"].partition(".")
+    config = yaml.safe_load((record.folder / "config.yaml").read_text(encoding="utf-8"))
+    value = config[section][key]
+    return float(TOLERANCE_MARGINS.get(value, value) if isinstance(value, str) else value)
+
+
+def _or_nan(value: float | None) -> float:
+    return float("nan") if value is None or not np.isfinite(value) else value
+
+
+def _learned(
+    records: Records, scalar: str, picture: str, caption: str, draw: Callable[..., Any]
+) -> Picture | None:
+    shown = {
+        name: found
+        for name, runs in records.items()
+        if (found := learned_over_training(runs[0], scalar))
+    }
+    if not shown:
+        return None
+    figure, axes = figure_grid(len(shown), 3.0, 2, sharey=True)
+    for (name, (steps, values)), panel in zip(shown.items(), axes, strict=True):
+        draw(steps, values, name, panel)
+    return Picture(picture, png_of(figure), caption)
+
+
+FIGURE_KINDS: dict[str, Callable[[Target, Records], Picture | None]] = {
+    "quarters": _quarters,
+    "loss": lambda target, records: draw_losses(_networks(records)),
+    "heat_maps": lambda target, records: draw_heat_maps(_networks(records)),
+    "layerwise": lambda target, records: draw_layerwise(_networks(records)),
+    "thresholds": lambda target, records: draw_thresholds(_networks(records)),
+    "thresholds_by_layer": _thresholds_by_layer,
+    "slopes": _slopes,
+    "scales": _scales,
+    "nan_counts": _nan_counts,
+    "sweep": _sweep,
+    "front": _front,
+}

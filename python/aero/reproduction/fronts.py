@@ -1,0 +1,146 @@
+"""Quality against private cost: one point per network and budget, and those that nothing beats.
+
+A network that was trained with several settings (learning rates) counts with its best one, by the
+mean over seeds. The front is that of the means; a network beside it is `near` where its distance
+to the front, in logarithms of perplexity, is within two standard errors, so that another draw of
+seeds might put it there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from aero.analysis import pareto_front
+from aero.architecture import ArchitectureSpec
+from aero.report.runs import RunRecord
+from aero.reproduction.private_costs import PrivateCost, private_costs, ways_to_price
+from aero.reproduction.verdicts import pooled_spread
+
+__all__ = ["Front", "FrontPoint", "describe_fronts", "front_of", "front_points"]
+
+_STANDARD_ERRORS = 2.0
+
+
+@dataclass(frozen=True)
+class FrontPoint:
+    """A trained network.
+
+    Attributes:
+        name: its row.
+        spec: the network.
+        tokens: seen in training.
+        perplexities: one per seed, all finite.
+        costs: as `private_costs` gives them.
+    """
+
+    name: str
+    spec: ArchitectureSpec
+    tokens: int
+    perplexities: tuple[float, ...]
+    costs: Mapping[str, PrivateCost]
+
+    @property
+    def mean(self) -> float:
+        """Mean perplexity."""
+        return statistics.fmean(self.perplexities)
+
+
+@dataclass(frozen=True)
+class Front:
+    """What no other network of the same budget beats in perplexity and cost at once.
+
+    Attributes:
+        tokens: the budget.
+        way: how it is priced.
+        names: on the front, cheapest first.
+        near: beside it within the spread over seeds, cheapest first; empty where no spread is
+            known.
+    """
+
+    tokens: int
+    way: str
+    names: tuple[str, ...]
+    near: tuple[str, ...]
+
+
+def front_points(records: Mapping[str, Sequence[RunRecord]]) -> list[FrontPoint]:
+    """Returns a point per network and budget, cheapest budget first.
+
+    Args:
+        records: row -> its runs that ended; rows with a diverged run are left out.
+    """
+    best: dict[tuple[str, int], FrontPoint] = {}
+    for name, runs in records.items():
+        if not runs or any(run.evaluation is None for run in runs):
+            continue
+        perplexities = tuple(float((run.evaluation or {})["perplexity"]) for run in runs)
+        spec, tokens = runs[0].spec, runs[0].tokens
+        point = FrontPoint(name, spec, tokens, perplexities, private_costs(spec))
+        key = (json.dumps(spec.to_dict(), sort_keys=True), tokens)
+        if key not in best or point.mean < best[key].mean:
+            best[key] = point
+    return sorted(best.values(), key=lambda point: point.tokens)
+
+
+def front_of(points: Sequence[FrontPoint], tokens: int, way: str) -> Front:
+    """Returns the front of one budget priced in one way.
+
+    Args:
+        points: of any budgets.
+        tokens: the budget.
+        way: one of `ways_to_price()`.
+    """
+    chosen = sorted(
+        (point for point in points if point.tokens == tokens),
+        key=lambda point: point.costs[way].gigabytes,
+    )
+    costs = [point.costs[way].gigabytes for point in chosen]
+    means = [point.mean for point in chosen]
+    on_front = pareto_front(costs, means)
+    spread = pooled_spread([[math.log(p) for p in point.perplexities] for point in chosen])
+    near = []
+    for index, point in enumerate(chosen):
+        if index in on_front or spread is None:
+            continue
+        best = max((i for i in on_front if costs[i] <= costs[index]), key=lambda i: costs[i])
+        seeds = [len(chosen[i].perplexities) for i in (best, index)]
+        margin = _STANDARD_ERRORS * spread * math.sqrt(sum(1 / n for n in seeds))
+        if math.log(point.mean) - math.log(means[best]) <= margin:
+            near.append(point.name)
+    return Front(tokens, way, tuple(chosen[i].name for i in on_front), tuple(near))
+
+
+def describe_fronts(records: Mapping[str, Sequence[RunRecord]]) -> dict[str, Any]:
+    """Returns points and fronts as JSON-ready values.
+
+    Args:
+        records: row -> its runs that ended.
+
+    Returns:
+        `points`: `name`, `tokens`, `perplexities`, `costs` (way -> gigabytes, setup_gigabytes,
+        minutes); `fronts`: `tokens`, `way`, `names`, `near`, of budgets with two points or more.
+    """
+    points = front_points(records)
+    budgets = [point.tokens for point in points]
+    return {
+        "points": [
+            {
+                "name": point.name,
+                "tokens": point.tokens,
+                "perplexities": list(point.perplexities),
+                "costs": {way: asdict(cost) for way, cost in point.costs.items()},
+            }
+            for point in points
+        ],
+        "fronts": [
+            asdict(front_of(points, tokens, way))
+            for tokens in sorted(set(budgets))
+            if budgets.count(tokens) > 1
+            for way in ways_to_price()
+        ],
+    }

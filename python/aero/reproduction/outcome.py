@@ -1,0 +1,184 @@
+"""What a target's finished cells give: numbers beside the paper's, verdicts, figures, files.
+
+An outcome, format 1, as `OUTPUT/results/SCALE/TARGET.json` holds it:
+
+- `format`, `target`, `title`, `paper`, `scale`, `show`, `seeds` (asked for)
+- `rows`: `name`, `label` (at this scale's depth), `model`, `context_length`, `paper` (numbers by
+  statistic), `statistics` (by name: mean, standard_deviation, minimum, maximum, values; None
+  without a finite number), `change` and `paper_change` (perplexity relative to the baseline, None
+  without), `cells` (`key`, `seed`, `status`)
+- `claims`: `claim`, `where`, `verdict`, `reasons`, `seeds`, `spread_known`
+- `figures`: `name`, `caption`
+- `private`: of targets with a front, what `aero.reproduction.fronts.describe_fronts` returns
+- `training`: `seconds`, the distinct `hardware`, `versions`, `corpora`, `git_commits`, and one
+  `recipe` with `parameters` of the first row
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from aero.atomic_files import write_bytes_atomically, write_json_atomically
+from aero.report.networks import spread_of
+from aero.report.runs import RunRecord, read_run
+from aero.reproduction.cells import TargetPlan
+from aero.reproduction.document import target_section
+from aero.reproduction.figures import draw_figures
+from aero.reproduction.fronts import describe_fronts
+from aero.reproduction.statistics import STATISTICS, measure
+from aero.reproduction.targets import Row, Target
+from aero.reproduction.verdicts import judge
+from aero.train.recipe_files import recipe_to_dict
+
+__all__ = ["collect_target", "write_target"]
+
+_FORMAT = 1
+
+Values = dict[str, dict[str, list[float]]]
+
+
+def collect_target(plan: TargetPlan, output: str | Path) -> dict[str, Any]:
+    """Returns what the finished cells of a target give, as JSON-ready values.
+
+    Args:
+        plan: the target at a scale.
+        output: folder of all cells.
+    """
+    records = _records(plan, output)
+    values = _values(plan.target, records)
+    ratios = [name for name, statistic in STATISTICS.items() if statistic.is_ratio]
+    judged = [judge(claim, values, ratios=ratios) for claim in plan.target.claims]
+    return {
+        "format": _FORMAT,
+        "target": plan.target.name,
+        "title": plan.target.title,
+        "paper": plan.target.paper,
+        "scale": plan.scale.name,
+        "show": list(plan.target.show),
+        "seeds": max(map(len, plan.cells_by_row.values())),
+        "rows": [_described(row, plan, values, output) for row in plan.target.rows],
+        "claims": [
+            {
+                "claim": entry.claim.text,
+                "where": entry.claim.where,
+                "verdict": entry.verdict,
+                "reasons": list(entry.reasons),
+                "seeds": entry.seeds,
+                "spread_known": entry.spread_known,
+            }
+            for entry in judged
+        ],
+        "private": describe_fronts(records) if "front" in plan.target.figures else None,
+        "training": _training(plan, [run for runs in records.values() for run in runs]),
+    }
+
+
+def write_target(plan: TargetPlan, output: str | Path) -> dict[str, Any]:
+    """Writes a target's Markdown, JSON and figures to `output/results/<scale>`.
+
+    Args:
+        plan: the target at a scale.
+        output: folder of all cells.
+
+    Returns:
+        The outcome, with `figures`.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    folder = Path(output) / "results" / plan.scale.name
+    (folder / "figures").mkdir(parents=True, exist_ok=True)
+    outcome = collect_target(plan, output)
+    pictures = draw_figures(plan.target, _records(plan, output))
+    outcome["figures"] = [
+        {"name": f"{plan.target.name}-{picture.name}", "caption": picture.caption}
+        for picture in pictures
+    ]
+    for picture, entry in zip(pictures, outcome["figures"], strict=True):
+        write_bytes_atomically(folder / "figures" / f"{entry['name']}.png", picture.png)
+    text = target_section(outcome, figures="figures")
+    write_bytes_atomically(folder / f"{plan.target.name}.md", text.encode())
+    write_json_atomically(folder / f"{plan.target.name}.json", outcome)
+    return outcome
+
+
+def _records(plan: TargetPlan, output: str | Path) -> dict[str, list[RunRecord]]:
+    return {
+        name: [read_run(cell.folder(output).path) for cell in cells if cell.is_done(output)]
+        for name, cells in plan.cells_by_row.items()
+    }
+
+
+def _values(target: Target, records: Mapping[str, Sequence[RunRecord]]) -> Values:
+    """Statistic -> row -> a value per seed that has one."""
+    claimed = [
+        name for claim in target.claims for part in claim.comparisons for name in part.statistics
+    ]
+    names = dict.fromkeys(["perplexity", "diverged", *target.show, *claimed])
+    names.pop("change", None)
+    found: Values = {}
+    for name in names:
+        found[name] = {}
+        for row, runs in records.items():
+            measured = [measure(name, run) for run in runs]
+            found[name][row] = [value for value in measured if value is not None]
+    return found
+
+
+def _described(row: Row, plan: TargetPlan, values: Values, output: str | Path) -> dict[str, Any]:
+    cells = plan.cells_by_row[row.name]
+    baseline = plan.target.baseline_of(row)
+    return {
+        "name": row.name,
+        "label": cells[0].label,
+        "model": row.model,
+        "context_length": row.context_length,
+        "paper": dict(row.paper),
+        "statistics": {
+            name: spread_of(filter(math.isfinite, by_row[row.name]))
+            for name, by_row in values.items()
+        },
+        "change": None if baseline is None else _change(row, baseline, values["perplexity"]),
+        "paper_change": None
+        if baseline is None
+        else _relative(row.paper.get("perplexity"), baseline.paper.get("perplexity")),
+        "cells": [
+            {"key": cell.key, "seed": cell.seed, "status": cell.status(output)} for cell in cells
+        ],
+    }
+
+
+def _change(row: Row, baseline: Row, perplexities: Mapping[str, list[float]]) -> float | None:
+    means = [
+        spread["mean"] if (spread := spread_of(filter(math.isfinite, perplexities[name]))) else None
+        for name in (row.name, baseline.name)
+    ]
+    return _relative(*means)
+
+
+def _relative(value: float | None, reference: float | None) -> float | None:
+    return None if value is None or reference is None else value / reference - 1.0
+
+
+def _training(plan: TargetPlan, runs: Sequence[RunRecord]) -> dict[str, Any]:
+    def distinct(name: str) -> list[Any]:
+        found: list[Any] = []
+        for run in runs:
+            if run.info.get(name) not in (*found, None):
+                found.append(run.info[name])
+        return found
+
+    cell = plan.cells[0]
+    corpora = [{k: v for k, v in c.items() if k != "folder"} for c in distinct("corpus")]
+    return {
+        "seconds": sum(float(run.info.get("seconds") or 0.0) for run in runs),
+        "hardware": distinct("hardware"),
+        "versions": distinct("versions"),
+        "corpora": corpora,
+        "git_commits": distinct("git_commit"),
+        "recipe": recipe_to_dict(cell.recipe),
+        "steps": cell.recipe.steps,
+    }

@@ -1,0 +1,181 @@
+"""Training the cells of a plan: resumable, each claimed by one process at a time.
+
+A cell is claimed by a lock on a file beside its run folder. The system frees the lock when its
+process ends, however it ends, so a claim is never stale: a killed run is taken up by the next
+process that looks. Several commands, or the workers of one, may share an output.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from aero.reproduction.cells import Cell
+from aero.train.errors import StopRequestedError, TrainingError
+from aero.train.stopping import StopRequest
+
+__all__ = ["cell_table", "claimed", "run_cells"]
+
+# How often a process looks again at cells that others hold.
+_POLL_SECONDS = 1.0
+
+
+@contextmanager
+def claimed(cell: Cell, output: str | Path) -> Iterator[bool]:
+    """Claims a cell; yields whether it was free.
+
+    Args:
+        cell: the run.
+        output: folder of all cells.
+    """
+    file = Path(output) / "cells" / f"{cell.key}.lock"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+            return
+        yield True
+
+
+def run_cells(
+    cells: Sequence[Cell],
+    *,
+    output: str | Path,
+    cache_dir: str | Path,
+    jobs: int = 1,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Trains what is missing; cells that another process trains are waited for.
+
+    Args:
+        cells: in the order in which they are to be trained.
+        output: run folders go to `output/cells`.
+        cache_dir: corpora and tokenizers.
+        jobs: processes that train at once, each with the threads that the recipe says.
+        say: called with one line per cell that ended.
+
+    Raises:
+        TrainingError: bad data, a full disk, or a worker that failed.
+        StopRequestedError: Ctrl-C or SIGTERM; checkpoints were written.
+    """
+    if jobs < 1:
+        raise TrainingError(f"reproduce: --jobs must be >= 1, got {jobs}")
+    missing = [cell for cell in cells if not cell.is_done(output)]
+    if not missing:
+        return
+    if jobs == 1:
+        _work(missing, output, cache_dir, say)
+    else:
+        _work_together(missing, output, cache_dir, min(jobs, len(missing)), say)
+
+
+def cell_table(cells: Sequence[Cell], output: str | Path) -> str:
+    """Returns cells done and missing as text, one line per cell.
+
+    Args:
+        cells: of one plan or several.
+        output: folder of all cells.
+    """
+    lines, done = [], 0
+    for cell in cells:
+        done += cell.is_done(output)
+        lines.append(
+            f"  {cell.status(output):<11}  {cell.label} seed {cell.seed}  cells/{cell.key}"
+        )
+    return "\n".join([f"{done} of {len(cells)} cells done", *lines])
+
+
+def _work(
+    cells: Sequence[Cell], output: str | Path, cache_dir: str | Path, say: Callable[[str], None]
+) -> None:
+    from aero.train.runs import train_runs
+
+    remaining, waiting = list(cells), False
+    while remaining:
+        for cell in list(remaining):
+            with claimed(cell, output) as is_free:
+                if not is_free:
+                    continue
+                remaining.remove(cell)
+                if not cell.is_done(output):
+                    train_runs([cell.planned(output)], cache_dir=cache_dir, say=say)
+                    say(_ended(cell, output))
+                break
+        else:
+            if not waiting:
+                say(f"waiting for {len(remaining)} cells that other processes train")
+            waiting = True
+            time.sleep(_POLL_SECONDS)
+
+
+def _work_together(
+    cells: Sequence[Cell],
+    output: str | Path,
+    cache_dir: str | Path,
+    jobs: int,
+    say: Callable[[str], None],
+) -> None:
+    # Not fork: the parent may have started torch's threads.
+    context = multiprocessing.get_context("spawn")
+    workers = [
+        context.Process(target=_worker, args=(list(cells), str(output), str(cache_dir)))
+        for _ in range(jobs)
+    ]
+    told: set[str] = set()
+    with StopRequest() as stop:
+        for worker in workers:
+            worker.start()
+        while any(worker.is_alive() for worker in workers):
+            if stop.requested:
+                for worker in workers:
+                    worker.terminate()  # SIGTERM, which training answers with a checkpoint
+                for worker in workers:
+                    worker.join()
+                raise StopRequestedError("stopped; run the same command again to go on")
+            time.sleep(_POLL_SECONDS / 4)
+            _tell(cells, output, told, say)
+    _tell(cells, output, told, say)
+    failed = [worker for worker in workers if worker.exitcode]
+    if failed:
+        raise TrainingError(
+            f"reproduce: {len(failed)} of {jobs} workers failed (see above); run the same command "
+            "again to go on"
+        )
+
+
+def _worker(cells: list[Cell], output: str, cache_dir: str) -> None:
+    try:
+        _work(cells, output, cache_dir, lambda text: None)
+    except StopRequestedError:
+        pass
+    except TrainingError as error:
+        raise SystemExit(f"aero: {error}") from error
+
+
+def _tell(
+    cells: Sequence[Cell], output: str | Path, told: set[str], say: Callable[[str], None]
+) -> None:
+    for cell in cells:
+        if cell.key not in told and cell.is_done(output):
+            told.add(cell.key)
+            say(f"[{len(told)}/{len(cells)}] {_ended(cell, output)}")
+
+
+def _ended(cell: Cell, output: str | Path) -> str:
+    import json
+
+    folder = cell.folder(output)
+    file = folder.path / "evaluation.json"
+    seconds = folder.info().get("seconds", math.nan)
+    name = f"{cell.label} seed {cell.seed}"
+    if not file.exists():
+        return f"{name}: {cell.status(output)} after {seconds:.0f} s"
+    loss = json.loads(file.read_text(encoding="utf-8"))
+    return f"{name}: perplexity {loss['perplexity']:.2f}, {seconds:.0f} s"

@@ -1,0 +1,92 @@
+"""Scales: what the paper's data sets and models become at `mini`, `small` and `paper` size."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import yaml
+
+from aero.architecture import ArchitectureSpec
+from aero.train.errors import TrainingError
+
+__all__ = ["Scale", "load_scale", "scale_names"]
+
+_PRUNED = re.compile(r"_i(\d+)")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """One size of all experiments.
+
+    Attributes:
+        name: `mini`, `small` or `paper`.
+        seeds: how many seeds a command trains by default.
+        recipes: data set -> {`recipe`: name, `settings`: {section.key: value}}.
+        models: model -> settings of its sizes.
+    """
+
+    name: str
+    seeds: int
+    recipes: Mapping[str, Mapping[str, Any]]
+    models: Mapping[str, Mapping[str, Any]]
+
+    def label(self, label: str, model: str) -> str:
+        """Returns a label of the paper with its pruning depth at this scale's number of layers.
+
+        Args:
+            label: such as `SM+ScFuFFN_i6`, at the paper's depth.
+            model: as targets name it; it is the paper's preset.
+
+        Example:
+            >>> load_scale("mini").label("EReg(SM(t)+ScFuFFN_i6)", "gpt2")
+            'EReg(SM(t)+ScFuFFN_i3)'
+        """
+        papers: int = ArchitectureSpec.from_label("SM", model=model).num_layers
+        preset = self.models[model]["model.preset"]
+        ours = self.models[model].get(
+            "model.num_layers", ArchitectureSpec.from_label("SM", model=preset).num_layers
+        )
+
+        def scaled(found: re.Match[str]) -> str:
+            # Half up; what is pruned in the paper is pruned here.
+            return f"_i{max(1, int(int(found.group(1)) * ours / papers + 0.5))}"
+
+        return _PRUNED.sub(scaled, label)
+
+
+def scale_names() -> list[str]:
+    """Returns the scales, smallest first.
+
+    Example:
+        >>> scale_names()
+        ['mini', 'small', 'paper']
+    """
+    return list(_scales())
+
+
+def load_scale(name: str) -> Scale:
+    """Returns a scale.
+
+    Args:
+        name: one of `scale_names()`.
+
+    Raises:
+        TrainingError: no such scale.
+    """
+    if name not in _scales():
+        raise TrainingError(
+            f"reproduce: --scale must be one of {', '.join(scale_names())}, got {name!r}"
+        )
+    return Scale(name=name, **_scales()[name])
+
+
+@cache
+def _scales() -> dict[str, Any]:
+    file = resources.files("aero") / "data" / "reproduction" / "scales.yaml"
+    found: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    return found

@@ -1,0 +1,304 @@
+"""What can be read off a trained cell, by name: columns of tables and subjects of claims.
+
+Letters: L layers, H heads, T context length. "Early" and "deep" layers are the first and the last
+third, rounded up. Entropies are shares of log T unless said.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aero.analysis import quarter_shares
+from aero.report.runs import RunRecord
+from aero.reproduction.private_costs import PrivateCost, private_costs
+
+__all__ = [
+    "STATISTICS",
+    "Statistic",
+    "head_entropies",
+    "learned_over_training",
+    "measure",
+    "statistic_names",
+]
+
+_Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """One number of a run.
+
+    Attributes:
+        heading: of its column.
+        meaning: in a sentence, for the notes.
+        read: takes the run's record; None where the run has no such number.
+        form: `number`, `exact` (the same for every seed), `count`, `percent` or `yes`.
+        is_ratio: spreads are relative, as of perplexities.
+    """
+
+    heading: str
+    meaning: str
+    read: Callable[[RunRecord], float | None]
+    form: str = "number"
+    is_ratio: bool = False
+
+
+def statistic_names() -> list[str]:
+    """Returns the names of all statistics.
+
+    Example:
+        >>> "perplexity" in statistic_names()
+        True
+    """
+    return list(STATISTICS)
+
+
+def measure(name: str, record: RunRecord) -> float | None:
+    """Returns a statistic of a run that ended; None where it has none.
+
+    Args:
+        name: one of `statistic_names()`.
+        record: as `aero.report.runs.read_run` gives it.
+    """
+    return STATISTICS[name].read(record)
+
+
+def head_entropies(record: RunRecord) -> _Array | None:
+    """Returns [L, H] head entropies in nats: of the trained network, or the last finite record."""
+    if record.analysis is not None:
+        return np.asarray(record.analysis.values["head_entropy"], dtype=np.float64)
+    for line in reversed(record.metrics["entropy"]):
+        heads = np.asarray(line["head_entropy"], dtype=np.float64)
+        if np.isfinite(heads).all():
+            return heads
+    return None
+
+
+def learned_over_training(record: RunRecord, name: str) -> tuple[list[int], _Array] | None:
+    """Returns steps and [N, L] (or [N, 1]) values of a learned scalar; None if there is none.
+
+    Args:
+        record: of the run.
+        name: `alpha`, `beta` or `negative_slope`.
+    """
+    lines = [line for line in record.metrics["entropy"] if name in line.get("learned", {})]
+    if not lines:
+        return None
+    values = np.asarray([line["learned"][name] for line in lines], dtype=np.float64)
+    return [line["step"] for line in lines], values
+
+
+# --- readers --------------------------------------------------------------------------------------
+
+
+def _evaluated(name: str) -> Callable[[RunRecord], float | None]:
+    def read(record: RunRecord) -> float | None:
+        if record.info["status"] == "diverged":
+            return math.inf
+        value = (record.evaluation or {}).get(name)
+        return None if value is None else float(value)
+
+    return read
+
+
+def _quarters(wanted: slice, *, of_log_context: bool = False) -> Callable[[RunRecord], Any]:
+    def read(record: RunRecord) -> float | None:
+        heads = head_entropies(record)
+        if heads is None:
+            return None
+        largest = math.log(record.spec.context_length) if of_log_context else float(heads.max())
+        return float(np.sum(quarter_shares(heads, largest)[wanted]))
+
+    return read
+
+
+def _thirds(values: _Array) -> tuple[_Array, _Array]:
+    """The first and the last third of the layers, of [..., L]."""
+    count = math.ceil(values.shape[-1] / 3)
+    return values[..., :count], values[..., -count:]
+
+
+def _early_minus_deep(values: _Array) -> float:
+    early, deep = _thirds(values)
+    return float(np.nanmean(early) - np.nanmean(deep))
+
+
+def _layers(record: RunRecord) -> _Array | None:
+    """[L] layerwise entropies as shares of log T."""
+    heads = head_entropies(record)
+    return None if heads is None else heads.mean(axis=1) / math.log(record.spec.context_length)
+
+
+def _of_layers(reduce: Callable[[_Array], float]) -> Callable[[RunRecord], float | None]:
+    def read(record: RunRecord) -> float | None:
+        layers = _layers(record)
+        return None if layers is None else float(reduce(layers))
+
+    return read
+
+
+def _fall(record: RunRecord) -> float | None:
+    lines, after = record.metrics["entropy"], _layers(record)
+    if not lines or after is None:
+        return None
+    before = np.asarray(lines[0]["head_entropy"], dtype=np.float64).mean()
+    return float(before / math.log(record.spec.context_length) - after.mean())
+
+
+def _of_learned(
+    name: str, reduce: Callable[[_Array], float]
+) -> Callable[[RunRecord], float | None]:
+    """Reduces the [N, L] values of a scalar over training."""
+
+    def read(record: RunRecord) -> float | None:
+        found = learned_over_training(record, name)
+        return None if found is None else float(reduce(found[1]))
+
+    return read
+
+
+def _of_thresholds(reduce: Callable[[_Array], float]) -> Callable[[RunRecord], float | None]:
+    def read(record: RunRecord) -> float | None:
+        values = None if record.analysis is None else record.analysis.values["thresholds"]
+        return None if values is None else float(reduce(np.asarray(values, dtype=np.float64)))
+
+    return read
+
+
+def _cost(way: str, read: Callable[[PrivateCost], float]) -> Callable[[RunRecord], float]:
+    return lambda record: read(private_costs(record.spec)[way])
+
+
+def _norm_gap(record: RunRecord) -> float | None:
+    gap = (record.evaluation or {}).get("norm_gap")
+    return None if gap is None else math.expm1(gap)
+
+
+def _diverged(record: RunRecord) -> float | None:
+    return float(record.info["status"] == "diverged")
+
+
+def _diverged_depth(record: RunRecord) -> float | None:
+    layer = (record.info.get("diverged") or {}).get("layer")
+    return None if layer is None else layer / max(1, record.spec.num_layers - 1)
+
+
+STATISTICS: dict[str, Statistic] = {
+    "perplexity": Statistic(
+        "perplexity", "on validation text, disjoint windows of T", _evaluated("perplexity"),
+        is_ratio=True,
+    ),
+    "bits_per_byte": Statistic(
+        "bits per byte", "the same loss per byte of text", _evaluated("bits_per_byte"),
+        is_ratio=True,
+    ),
+    "diverged": Statistic("NaN", "training met a loss or gradient that is not finite", _diverged,
+                          form="yes"),
+    "diverged_depth": Statistic(
+        "first NaN at depth", "layer of the first NaN, 0 the first and 1 the last layer",
+        _diverged_depth,
+    ),
+    "share_lowest": Statistic(
+        "0 to max/4", "share of heads in the lowest quarter of the largest observed entropy",
+        _quarters(slice(0, 1)), form="percent",
+    ),
+    "share_middle": Statistic(
+        "max/4 to 3max/4", "share of heads in the middle half of the largest observed entropy",
+        _quarters(slice(1, 3)), form="percent",
+    ),
+    "share_highest": Statistic(
+        "3max/4 to max", "share of heads in the highest quarter of the largest observed entropy",
+        _quarters(slice(3, 4)), form="percent",
+    ),
+    "share_collapsed": Statistic(
+        "collapsed", "share of heads in the lowest quarter of log T",
+        _quarters(slice(0, 1), of_log_context=True), form="percent",
+    ),
+    "share_overloaded": Statistic(
+        "overloaded", "share of heads in the highest quarter of log T",
+        _quarters(slice(3, 4), of_log_context=True), form="percent",
+    ),
+    "mean_entropy": Statistic(
+        "mean entropy / log T", "mean over all heads", _of_layers(np.mean)
+    ),
+    "early_entropy": Statistic(
+        "early layers", "mean entropy of the first third of the layers / log T",
+        _of_layers(lambda layers: float(_thirds(layers)[0].mean())),
+    ),
+    "deep_entropy": Statistic(
+        "deep layers", "mean entropy of the last third of the layers / log T",
+        _of_layers(lambda layers: float(_thirds(layers)[1].mean())),
+    ),
+    "entropy_fall": Statistic(
+        "fall of entropy", "mean entropy / log T before training minus after", _fall
+    ),
+    "largest_slope": Statistic(
+        "largest slope", "largest magnitude of a learned negative slope after training",
+        _of_learned("negative_slope", lambda slopes: float(np.nanmax(np.abs(slopes[-1])))),
+    ),
+    "early_slope_peak": Statistic(
+        "early slopes, highest", "highest mean slope of the first third during training",
+        _of_learned("negative_slope", lambda s: float(_thirds(s)[0].mean(axis=1).max())),
+    ),
+    "deep_slope_low": Statistic(
+        "deep slopes, lowest", "lowest mean slope of the last third during training",
+        _of_learned("negative_slope", lambda s: float(_thirds(s)[1].mean(axis=1).min())),
+    ),
+    "alpha_rise": Statistic(
+        "alpha, deep - early", "mean alpha of the last third minus that of the first",
+        _of_learned("alpha", lambda alpha: -_early_minus_deep(alpha[-1])),
+    ),
+    "beta_fall": Statistic(
+        "beta, early - deep", "mean beta of the first third minus that of the last",
+        _of_learned("beta", lambda beta: _early_minus_deep(beta[-1])),
+    ),
+    "threshold_head_spread": Statistic(
+        "thresholds in a layer", "standard deviation over the heads of a layer, mean over layers",
+        _of_thresholds(lambda values: float(values.std(axis=1).mean())),
+    ),
+    "threshold_layer_spread": Statistic(
+        "thresholds over layers", "standard deviation of the layers' means",
+        _of_thresholds(lambda values: float(values.mean(axis=1).std())),
+    ),
+    "parameters": Statistic(
+        "parameters", "of the network in training",
+        lambda record: float(record.spec.parameter_count(training=True)), form="count",
+    ),
+    "gigabytes": Statistic(
+        "GB, spu-2024", "sent by both parties in one private pass, set-up included",
+        _cost("spu-2024", lambda cost: cost.gigabytes), form="exact",
+    ),
+    "gigabytes_optimized": Statistic(
+        "GB, aero-optimized", "the same with measures that leave the function as it is",
+        _cost("aero-optimized", lambda cost: cost.gigabytes), form="exact",
+    ),
+    "gigabytes_approximate": Statistic(
+        "GB, aero-approximate",
+        "the same for the next token only, with a shorter exp and one-bit product errors besides",
+        _cost("aero-approximate", lambda cost: cost.gigabytes), form="exact",
+    ),
+    "minutes": Statistic(
+        "minutes, spu-2024", "on the paper's machines and network, set-up included",
+        _cost("spu-2024", lambda cost: cost.minutes), form="exact",
+    ),
+    "minutes_approximate": Statistic(
+        "minutes, aero-approximate", "the same with the measures of aero-approximate",
+        _cost("aero-approximate", lambda cost: cost.minutes), form="exact",
+    ),
+    "norm_gap": Statistic(
+        "running statistics cost",
+        "perplexity with running statistics over that with each batch's own, minus 1; batch "
+        "statistics see later positions, so this is a check and not a model",
+        _norm_gap, form="percent",
+    ),
+    "tokens": Statistic("tokens", "seen in training", lambda record: float(record.tokens),
+                        form="count"),
+    "seconds": Statistic("seconds", "of training, evaluation included",
+                         lambda record: float(record.info["seconds"]), form="count"),
+}  # fmt: skip

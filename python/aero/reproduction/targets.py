@@ -1,0 +1,357 @@
+"""Targets as data: which networks a table or figure of the paper holds, and what it claims of them.
+
+The files are `data/reproduction/*.yaml`:
+
+    table2:
+      title: GPT-2 with fewer nonlinearities
+      paper: Table 2                    # where in the paper
+      rows: {table: 2}                  # the rows of data/paper_tables.json, or a list:
+      # rows:
+      #   - SM+G                        # a label, or
+      #   - {label: SM+R, name: ..., model: gpt2, dataset: codeparrot, context_length: 128,
+      #      settings: {optimizer.learning_rate: 2e-3}, tokens_factor: 1, paper: {perplexity: 2.94}}
+      baseline: SM+LN+G                 # the label that `change` is relative to
+      show: [perplexity, share_highest] # statistics, columns of the table
+      figures: [quarters, loss]
+      claims:
+        - claim: ReLU is better than GELU.
+          where: Section 3.1
+          holds_if: "perplexity: SM+R < SM+G"   # or a list that must hold together
+
+A condition is a statistic and a chain of two or more sides with `<` or `>` between them; a side is
+a row, a number, a factor and a row (`1.02 x SM+G`), or another statistic (`0.1 x minutes of SM+G`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import yaml
+
+from aero.mpc import paper_tables
+from aero.train.errors import TrainingError
+
+__all__ = ["Claim", "Comparison", "Row", "Side", "Target", "load_target", "target_names"]
+
+_ROW_KEYS = {
+    "name", "label", "model", "dataset", "context_length", "settings", "tokens_factor", "seeds",
+    "paper",
+}  # fmt: skip
+_TARGET_KEYS = {
+    "title",
+    "paper",
+    "rows",
+    "baseline",
+    "show",
+    "figures",
+    "claims",
+    "sweep",
+    "scales",
+}
+_FACTOR = re.compile(r"([0-9.]+) x (.+)$")
+_OTHER_STATISTIC = re.compile(r"(\w+) of (.+)$")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One network of a target.
+
+    Attributes:
+        name: as tables and claims call it.
+        label: the paper's label, at the paper's depth.
+        model: `gpt2`, `gpt2-18l` or `pythia-70m`; the scale says what that means.
+        dataset: `codeparrot` or `languini`, likewise.
+        context_length: T.
+        settings: of the recipe, `section.key` -> value.
+        tokens_factor: times the scale's training tokens.
+        seeds: the most runs of this row; None is no limit.
+        paper: the paper's numbers, by statistic.
+    """
+
+    name: str
+    label: str
+    model: str = "gpt2"
+    dataset: str = "codeparrot"
+    context_length: int = 128
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    tokens_factor: int = 1
+    seeds: int | None = None
+    paper: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a comparison: `factor` times a row's statistic, or a number.
+
+    Attributes:
+        row: name of the row; None for a number.
+        factor: of the row's statistic, or the number itself.
+        statistic: another one than the comparison's; None is the comparison's.
+    """
+
+    row: str | None
+    factor: float = 1.0
+    statistic: str | None = None
+
+    def __str__(self) -> str:
+        if self.row is None:
+            return f"{self.factor:g}"
+        named = self.row if self.statistic is None else f"{self.statistic} of {self.row}"
+        return named if self.factor == 1.0 else f"{self.factor:g} x {named}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`lower` < `higher` in a statistic."""
+
+    statistic: str
+    lower: Side
+    higher: Side
+
+    @property
+    def statistics(self) -> tuple[str, str]:
+        """Those of the lower and of the higher side."""
+        lower, higher = self.lower.statistic, self.higher.statistic
+        return lower or self.statistic, higher or self.statistic
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper as comparisons that must all hold.
+
+    Attributes:
+        text: the sentence.
+        where: its place in the paper.
+        comparisons: what must hold.
+    """
+
+    text: str
+    where: str
+    comparisons: tuple[Comparison, ...]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A table or figure.
+
+    Attributes:
+        name: such as `table2`.
+        title: what it shows.
+        paper: where it stands in the paper.
+        rows: its networks.
+        show: statistics, in order.
+        claims: what the paper says about it.
+        figures: kinds of figure, see `aero.reproduction.figures`.
+        baseline: label that changes are relative to, among rows of equal sizes; None without.
+        sweep: `{setting, name}` where rows differ in one number; None otherwise.
+        scales: where it exists; None is everywhere.
+    """
+
+    name: str
+    title: str
+    paper: str
+    rows: tuple[Row, ...]
+    show: tuple[str, ...]
+    claims: tuple[Claim, ...] = ()
+    figures: tuple[str, ...] = ()
+    baseline: str | None = None
+    sweep: Mapping[str, str] | None = None
+    scales: tuple[str, ...] | None = None
+
+    def baseline_of(self, row: Row) -> Row | None:
+        """Returns the first baseline at a row's model, data, length and tokens; None without."""
+        for other in self.rows:
+            alike = all(
+                getattr(other, name) == getattr(row, name)
+                for name in ("model", "dataset", "context_length", "tokens_factor")
+            )
+            if alike and other.label == self.baseline:
+                return other
+        return None
+
+
+def target_names() -> list[str]:
+    """Returns the names of all targets, tables first, in the paper's order.
+
+    Example:
+        >>> target_names()[:3]
+        ['table2', 'table3', 'table4']
+    """
+    return sorted(_descriptions(), key=lambda name: (name[0] != "t", _number(name)))
+
+
+def load_target(name: str) -> Target:
+    """Returns a target.
+
+    Args:
+        name: one of `target_names()`.
+
+    Raises:
+        TrainingError: no such target, or its description is wrong.
+
+    Example:
+        >>> [row.label for row in load_target("figure6").rows]
+        ['SM']
+    """
+    known = _descriptions()
+    if name not in known:
+        near = difflib.get_close_matches(name, list(known), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise TrainingError(
+            f"reproduce: target must be one of {', '.join(target_names())}, got {name!r}{hint}"
+        )
+    return read_target(name, known[name])
+
+
+def read_target(name: str, description: Mapping[str, Any]) -> Target:
+    """Returns the target that a description says, checked.
+
+    Args:
+        name: of the target.
+        description: as in the files.
+
+    Raises:
+        TrainingError: an unknown key, a row named twice, or a claim about no row.
+    """
+    _refuse_unknown(name, description, _TARGET_KEYS)
+    rows = _rows(name, description["rows"])
+    names = [row.name for row in rows]
+    repeated = sorted({row for row in names if names.count(row) > 1})
+    if repeated:
+        raise TrainingError(f"reproduce: {name} has two rows named {repeated[0]!r}")
+    baseline = description.get("baseline")
+    claims = tuple(_claim(name, entry, names) for entry in description.get("claims", ()))
+    if baseline is not None:
+        _known_row(name, baseline, [row.label for row in rows])
+    return Target(
+        name,
+        description["title"],
+        description["paper"],
+        rows,
+        tuple(description["show"]),
+        claims,
+        tuple(description.get("figures", ())),
+        baseline,
+        description.get("sweep"),
+        tuple(description["scales"]) if "scales" in description else None,
+    )
+
+
+@cache
+def _descriptions() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    folder = resources.files("aero") / "data" / "reproduction"
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if entry.name.endswith(".yaml") and entry.name != "scales.yaml":
+            found.update(yaml.safe_load(entry.read_text(encoding="utf-8")))
+    return found
+
+
+def _number(name: str) -> int:
+    digits = re.sub(r"\D", "", name)
+    return int(digits) if digits else 0
+
+
+def _rows(target: str, entries: Any) -> tuple[Row, ...]:
+    if isinstance(entries, Mapping):
+        return tuple(_table_rows(int(entries["table"])))
+    return tuple(_row(target, {"label": e} if isinstance(e, str) else e) for e in entries)
+
+
+def _row(target: str, entry: Mapping[str, Any]) -> Row:
+    _refuse_unknown(target, entry, _ROW_KEYS)
+    return Row(**{"name": entry["label"], **entry})
+
+
+def _table_rows(table: int) -> list[Row]:
+    """The rows of a table; names tell apart what the label alone does not."""
+    printed = [row for row in paper_tables() if row["table"] == table]
+    several_lengths = len({row["context_length"] for row in printed}) > 1
+    rows = []
+    for row in printed:
+        suffix = f", T={row['context_length']}" if several_lengths else ""
+        budgets = row.get("perplexity_by_tokens")
+        for factor, perplexity in _budgets(budgets, row["perplexity"]):
+            rows.append(
+                Row(
+                    name=row["label"] + suffix + (f", {factor}x" if budgets else ""),
+                    label=row["label"],
+                    model=row["model"],
+                    dataset=row["dataset"],
+                    context_length=row["context_length"],
+                    tokens_factor=factor,
+                    paper={"diverged": 1.0}
+                    if perplexity is None
+                    else {"perplexity": perplexity, "diverged": 0.0},
+                )
+            )
+    return rows
+
+
+def _budgets(
+    by_tokens: Mapping[str, float | None] | None, perplexity: float | None
+) -> list[tuple[int, float | None]]:
+    if by_tokens is None:
+        return [(1, perplexity)]
+    sizes = {text: float(text.removesuffix("B")) for text in by_tokens}
+    least = min(sizes.values())
+    return [(round(size / least), by_tokens[text]) for text, size in sizes.items()]
+
+
+def _claim(target: str, entry: Mapping[str, Any], rows: list[str]) -> Claim:
+    _refuse_unknown(target, entry, {"claim", "where", "holds_if"})
+    conditions = entry["holds_if"]
+    texts = [conditions] if isinstance(conditions, str) else conditions
+    found = [part for text in texts for part in _comparisons(target, text, rows)]
+    return Claim(entry["claim"], entry["where"], tuple(found))
+
+
+def _comparisons(target: str, text: str, rows: list[str]) -> list[Comparison]:
+    statistic, colon, chain = text.partition(": ")
+    parts = re.split(r" ([<>]) ", chain)
+    if not colon or len(parts) < 3:
+        raise TrainingError(
+            f"reproduce: {target}: a condition must read 'statistic: row < row', got {text!r}"
+        )
+    sides = [_side(target, part, rows) for part in parts[::2]]
+    found = []
+    for left, sign, right in zip(sides, parts[1::2], sides[1:], strict=False):
+        lower, higher = (left, right) if sign == "<" else (right, left)
+        found.append(Comparison(statistic, lower, higher))
+    return found
+
+
+def _side(target: str, text: str, rows: list[str]) -> Side:
+    if text in rows:
+        return Side(text)
+    try:
+        return Side(None, float(text))
+    except ValueError:
+        pass
+    factor = 1.0
+    if scaled := _FACTOR.match(text):
+        factor, text = float(scaled.group(1)), scaled.group(2)
+    statistic = None
+    if text not in rows and (other := _OTHER_STATISTIC.match(text)):
+        statistic, text = other.groups()
+    return Side(_known_row(target, text, rows), factor, statistic)
+
+
+def _known_row(target: str, name: str, rows: list[str]) -> str:
+    if name not in rows:
+        raise TrainingError(f"reproduce: {target} has no row {name!r}; it has {', '.join(rows)}")
+    return name
+
+
+def _refuse_unknown(target: str, entry: Mapping[str, Any], known: set[str]) -> None:
+    unknown = sorted(set(entry) - known)
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], sorted(known), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise TrainingError(f"reproduce: {target} has an unknown key {unknown[0]!r}{hint}")

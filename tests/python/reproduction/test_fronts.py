@@ -1,0 +1,87 @@
+"""Fronts of perplexity against private cost, and what stands near them."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from aero import mpc
+from aero.architecture import ArchitectureSpec
+from aero.report.runs import RunRecord
+from aero.reproduction.fronts import front_of, front_points
+from aero.reproduction.private_costs import private_costs, ways_to_price
+
+TOKENS_PER_STEP = 2048
+
+
+def run(label: str, perplexity: float | None, *, steps: int = 400, **sizes) -> RunRecord:
+    spec = ArchitectureSpec.from_label(label, model="mini", **sizes)
+    info = {"status": "finished", "steps_done": steps, "tokens_per_step": TOKENS_PER_STEP}
+    evaluation = None if perplexity is None else {"perplexity": perplexity}
+    return RunRecord(Path("none"), info, spec, {}, evaluation, None)
+
+
+def runs(label: str, *perplexities: float | None, **sizes) -> list[RunRecord]:
+    return [run(label, value, **sizes) for value in perplexities]
+
+
+BUDGET = 400 * TOKENS_PER_STEP
+
+
+def test_a_network_counts_with_its_best_setting() -> None:
+    points = front_points(
+        {
+            "slow": runs("SM+LN+G", 80.0),
+            "fast": runs("SM+LN+G", 72.0, 70.0),
+            "other": runs("SM+FN+R", 90.0),
+            "longer": runs("SM+LN+G", 30.0, steps=800),
+            "broken": runs("SM+FN+R", 50.0, None),
+            "missing": [],
+        }
+    )
+    assert [(p.name, p.tokens) for p in points] == [
+        ("fast", BUDGET),
+        ("other", BUDGET),
+        ("longer", 2 * BUDGET),
+    ]
+    assert points[0].mean == 71.0
+
+
+def test_the_front_holds_what_nothing_beats_in_cost_and_perplexity() -> None:
+    # Cheapest first: one head, four heads, LayerNorm and ReLU, LayerNorm and GELU.
+    points = front_points(
+        {
+            "gelu": runs("SM+LN+G", 69.0),
+            "relu": runs("SM+LN+R", 75.0),
+            "four": runs("SM+FN+R", 70.0),
+            "one": runs("SM+FN+R", 74.0, num_heads=1),
+        }
+    )
+    for way in ways_to_price():
+        assert front_of(points, BUDGET, way).names == ("one", "four", "gelu")
+        assert front_of(points, BUDGET, way).near == ()  # no spread is known
+    assert front_of(points, 7, "spu-2024").names == ()
+
+
+@pytest.mark.parametrize(("gap", "is_near"), [(0.0141, True), (0.0142, False)])
+def test_near_is_within_two_standard_errors_of_the_front_at_the_same_cost(gap, is_near) -> None:
+    # Two seeds 0.01 apart in logarithm: sd 0.01 / sqrt(2); the standard error of the difference of
+    # two such means is 0.00707 * sqrt(1/2 + 1/2), two of them 0.01414.
+    low = [math.exp(4.0), math.exp(4.01)]
+    # The mean of perplexities moves by the same factor as each of them.
+    high = [value * math.exp(gap) for value in low]
+    points = front_points({"cheap": runs("SM+FN+R", *low), "dear": runs("SM+LN+R", *high)})
+    found = front_of(points, BUDGET, "spu-2024")
+    assert found.names == ("cheap",)
+    assert found.near == (("dear",) if is_near else ())
+
+
+def test_costs_are_the_simulators_with_its_set_up_told_apart() -> None:
+    spec = ArchitectureSpec.from_label("SM+FN+R", model="mini", num_heads=1, vocab_size=1024)
+    costs = private_costs(spec)
+    assert list(costs) == [*mpc.stack_names(), *mpc.option_set_names()]
+    for way, cost in costs.items():
+        without = mpc.simulate(spec, stack=way, setup=False)
+        assert cost.gigabytes - cost.setup_gigabytes == pytest.approx(without.comm_bytes / 1e9)
+        assert cost.minutes == mpc.simulate(spec, stack=way).latency().minutes
+        assert cost.setup_gigabytes > 0

@@ -1,0 +1,200 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from aero.cli import app
+from aero.reproduction.ahead import what_it_takes
+from aero.reproduction.document import results_document
+from aero.reproduction.outcome import collect_target, write_target
+from aero.reproduction.running import cell_table, claimed, run_cells
+from aero.train.errors import TrainingError
+
+from . import probe
+
+PROBE = Path(probe.__file__)
+
+
+def start(corpus, cache_dir, output, ending="whole"):
+    command = [sys.executable, str(PROBE), *map(str, (corpus, cache_dir, output)), ending]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def losses(cells, output):
+    return [
+        json.loads((cell.folder(output).path / "evaluation.json").read_text())["loss"]
+        for cell in cells
+    ]
+
+
+def starts(cells, output):
+    """How often each cell recorded its untrained network: once per training from the start."""
+    return [
+        sum(record["kind"] == "entropy" and record["step"] == 0 for record in folder.metrics())
+        for folder in (cell.folder(output) for cell in cells)
+    ]
+
+
+def test_an_outcome_holds_numbers_verdicts_and_figures(trained, tmp_path):
+    plan, output = trained
+    outcome = write_target(plan, output)
+    folder = output / "results" / "probe"
+    assert json.loads((folder / "probe.json").read_text()) == outcome
+    row = outcome["rows"][0]
+    assert row["statistics"]["perplexity"]["values"] == pytest.approx(
+        [2.718281828459045**loss for loss in losses(plan.cells_by_row["SM+R"], output)]
+    )
+    assert row["change"] == 0.0 and outcome["rows"][1]["change"] != 0.0
+    assert outcome["rows"][1]["statistics"]["largest_slope"]["mean"] < 1.0
+    assert outcome["rows"][0]["statistics"]["largest_slope"] is None
+    assert [claim["verdict"] for claim in outcome["claims"]] == ["holds", "holds"]
+    assert outcome["claims"][0]["spread_known"] and outcome["claims"][0]["seeds"] == 2
+    names = {entry["name"] for entry in outcome["figures"]}
+    assert len(names) == len(plan.target.figures)
+    assert {path.stem for path in (folder / "figures").glob("*.png")} == names
+    text = (folder / "probe.md").read_text()
+    assert "| network | perplexity, paper | perplexity |" in text
+    assert "**holds**" in text and "Not run" not in text
+
+
+def test_finished_cells_are_not_trained_again(trained, cache_dir):
+    plan, output = trained
+    files = [cell.folder(output).path / "evaluation.json" for cell in plan.cells]
+    before = [file.stat().st_mtime_ns for file in files]
+    run_cells(plan.cells, output=output, cache_dir=cache_dir, say=pytest.fail)
+    assert [file.stat().st_mtime_ns for file in files] == before
+    assert what_it_takes(plan.cells, output) == "all 6 cells are done"
+
+
+def test_a_killed_command_goes_on_to_the_same_numbers(trained, corpus, cache_dir, tmp_path):
+    plan, whole = trained
+    first = start(corpus, cache_dir, tmp_path, "killed")
+    first.communicate()
+    assert first.returncode == -9
+    cells = probe.plan(corpus).cells
+    assert not all(cell.is_done(tmp_path) for cell in cells)
+    interrupted = next(cell for cell in cells if cell.status(tmp_path) == "running")
+    assert interrupted.planned(tmp_path).action == "resume"
+    run_cells(cells, output=tmp_path, cache_dir=cache_dir, say=lambda text: None)
+    assert losses(cells, tmp_path) == losses([c for c in plan.cells if c.seed == 1], whole)
+    assert starts(cells, tmp_path) == [1, 1, 1]
+
+
+def test_two_processes_share_an_output_and_train_each_cell_once(
+    trained, corpus, cache_dir, tmp_path
+):
+    plan, whole = trained
+    processes = [start(corpus, cache_dir, tmp_path) for _ in range(2)]
+    said = [process.communicate() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], said
+    cells = probe.plan(corpus).cells
+    assert losses(cells, tmp_path) == losses([c for c in plan.cells if c.seed == 1], whole)
+    # Every cell was reported by the one process that trained it.
+    ended = [line for out, _ in said for line in out.splitlines() if "perplexity" in line]
+    assert len(ended) == len(set(ended)) == 3
+
+
+def test_workers_of_one_command_train_everything(corpus, cache_dir, tmp_path):
+    plan, said = probe.plan(corpus, steps=2), []
+    run_cells(plan.cells, output=tmp_path, cache_dir=cache_dir, jobs=2, say=said.append)
+    assert all(cell.is_done(tmp_path) for cell in plan.cells)
+    assert len(said) == 3 and said[-1].startswith("[3/3]")
+
+
+def test_a_claim_excludes_others_and_ends_with_its_holder(corpus, tmp_path):
+    cell = probe.plan(corpus).cells[0]
+    with claimed(cell, tmp_path) as first, claimed(cell, tmp_path) as second:
+        assert (first, second) == (True, False)
+    with claimed(cell, tmp_path) as again:
+        assert again
+
+
+def test_missing_cells_are_listed_and_never_invented(corpus, tmp_path):
+    plan = probe.plan(corpus)
+    outcome = collect_target(plan, tmp_path)
+    assert [claim["verdict"] for claim in outcome["claims"]] == ["not tested"] * 2
+    assert all(row["statistics"]["perplexity"] is None for row in outcome["rows"])
+    text = results_document([outcome], command="aero reproduce probe")
+    assert "Not run: SM+R seed 1 (missing); SM+LR(layer) seed 1 (missing)" in text
+    assert "0 of 3" in text
+    assert cell_table(plan.cells, tmp_path).startswith("0 of 3 cells done\n  missing")
+
+
+def test_a_run_with_nan_is_a_result(corpus, cache_dir, tmp_path):
+    plan = probe.plan(corpus, steps=2)
+    cell = plan.cells_by_row["SM+R"][0]
+    cell.folder(tmp_path).update(
+        {
+            "status": "diverged",
+            "label": cell.label,
+            "slug": "sm-r",
+            "seed": 1,
+            "spec": cell.planned(tmp_path / "other").spec.to_dict(),
+            "steps_done": 1,
+            "steps_total": 2,
+            "diverged": {"step": 1, "layer": 1, "head": 0, "what": "input of h.1.attn.c_proj"},
+        }
+    )
+    outcome = collect_target(plan, tmp_path)
+    assert outcome["rows"][0]["statistics"]["perplexity"] is None
+    assert [claim["verdict"] for claim in outcome["claims"]] == ["does not hold", "not tested"]
+    assert "| SM+R | 2.94 | NaN |" in results_document([outcome], command="c")
+
+
+def test_what_it_takes_counts_tokens_and_operations(corpus, tmp_path):
+    plan = probe.plan(corpus, steps=4)
+    text = what_it_takes(plan.cells, tmp_path)
+    assert text.startswith("3 cells to train, 0 done: 3,072 tokens, ")
+    runs = [cell.planned(tmp_path) for cell in plan.cells]
+    operations = sum(3 * run.spec.flops("executed").total / 32 * 1024 for run in runs)
+    assert f"{operations / 1e6:.0f}"[:2] in text
+
+
+def test_jobs_below_one_are_refused(corpus, tmp_path):
+    with pytest.raises(TrainingError, match="--jobs must be >= 1, got 0"):
+        run_cells(probe.plan(corpus).cells, output=tmp_path, cache_dir=tmp_path, jobs=0)
+
+
+def aero(*arguments):
+    return CliRunner().invoke(app, ["reproduce", *map(str, arguments)])
+
+
+def test_the_command_lists_targets_and_plans_without_training(tmp_path):
+    listed = aero("list")
+    assert listed.exit_code == 0 and "figure18" in listed.output
+    planned = aero("figure6", "--dry-run", "--output", tmp_path, "--seeds", 1)
+    assert planned.exit_code == 0, planned.output
+    assert "0 of 1 cells done" in planned.output
+    assert "819,200 tokens" in planned.output
+    assert not (tmp_path / "cells").exists()
+
+
+def test_the_command_writes_what_is_there(tmp_path):
+    stem = tmp_path / "results"
+    done = aero("figure6", "table9", "--collect", "--output", tmp_path, "--results", stem)
+    assert done.exit_code == 0, done.output
+    assert [
+        entry["target"] for entry in json.loads(stem.with_suffix(".json").read_text())["targets"]
+    ] == [
+        "figure6",
+        "table9",
+    ]
+    assert "Not run: SM seed 1 (missing)" in stem.with_suffix(".md").read_text()
+
+
+def test_paper_scale_says_what_it_takes_and_then_that_the_corpus_is_missing(tmp_path, monkeypatch):
+    datasets = pytest.importorskip("datasets")
+
+    def offline(*args, **options):
+        raise ConnectionError("Couldn't reach the Hub")
+
+    monkeypatch.setattr(datasets, "load_dataset", offline)
+    # The network is not timed: that is a full-size step.
+    monkeypatch.setattr("aero.reproduction.ahead.seconds_per_token", lambda run: 0.01)
+    done = aero("figure6", "--scale", "paper", "--output", tmp_path, "--cache-dir", tmp_path)
+    assert done.exit_code == 2
+    assert "2,100,000,000 tokens" in done.output and "days" in done.output
+    assert "the hub gave no dataset of that name: Couldn't reach the Hub" in done.output

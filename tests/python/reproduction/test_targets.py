@@ -1,0 +1,167 @@
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+
+import aero.reproduction
+from aero.architecture import ArchitectureSpec
+from aero.mpc import paper_tables
+from aero.reproduction import (
+    load_scale,
+    load_target,
+    plan_target,
+    scale_names,
+    statistic_names,
+    target_names,
+)
+from aero.reproduction.cells import unique_cells
+from aero.reproduction.figures import FIGURE_KINDS
+from aero.reproduction.targets import read_target
+from aero.train.errors import TrainingError
+
+PACKAGE = [f"aero.reproduction.{m.name}" for m in pkgutil.iter_modules(aero.reproduction.__path__)]
+# What the paper reports about training; its other tables and figures are about cost or drawings.
+PUBLISHED = {
+    *(f"table{n}" for n in (2, 3, 4, 5, 6, 7, 8, 9)),
+    *(f"figure{n}" for n in (3, 4, 5, 6, 9, 10, 11, 12, 13, 14, 16, 17, 18, 19)),
+}
+
+
+@pytest.mark.parametrize("name", PACKAGE)
+def test_examples_give_what_they_show(name):
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def test_every_table_and_figure_about_training_is_a_target():
+    assert set(target_names()) >= PUBLISHED
+
+
+@pytest.mark.parametrize("scale", scale_names())
+@pytest.mark.parametrize("name", target_names())
+def test_every_target_gives_runs_that_can_be_planned(name, scale, tmp_path):
+    plan = plan_target(name, scale)
+    for row in plan.target.rows:
+        for cell in plan.cells_by_row[row.name]:
+            run = cell.planned(tmp_path)
+            assert run.action == "train"
+            assert run.label == cell.label
+            assert run.spec.context_length == row.context_length
+            assert run.folder.path == cell.folder(tmp_path).path
+
+
+@pytest.mark.parametrize("name", target_names())
+def test_every_target_names_statistics_and_figures_that_exist(name):
+    target = load_target(name)
+    claimed = {part.statistic for claim in target.claims for part in claim.comparisons}
+    assert claimed | set(target.show) <= {*statistic_names(), "change"}
+    assert set(target.figures) <= set(FIGURE_KINDS)
+    assert target.claims, "a target without a claim judges nothing"
+
+
+@pytest.mark.parametrize("table", [2, 3, 4, 5, 6, 8, 9])
+def test_rows_and_numbers_of_tables_are_the_published_ones(table):
+    rows = load_target(f"table{table}").rows
+    printed = [row for row in paper_tables() if row["table"] == table]
+    assert [(row.label, row.paper.get("perplexity")) for row in rows] == [
+        (row["label"], row["perplexity"]) for row in printed
+    ]
+    assert [row.paper["diverged"] for row in rows] == [float(row["diverged"]) for row in printed]
+
+
+def test_the_books_table_has_a_row_per_budget():
+    rows = {row.name: row for row in load_target("table7").rows}
+    assert len(rows) == 24
+    regularized = [rows[f"EReg(SM(t)+ScFuFFN), {factor}x"] for factor in (1, 2, 4)]
+    assert [row.paper["perplexity"] for row in regularized] == [31.54, 28.70, 26.55]
+    tokens = [
+        plan_target("table7", "paper").cells_by_row[row.name][0].recipe.training.tokens
+        for row in regularized
+    ]
+    assert tokens == [1_200_000_000, 2_400_000_000, 4_800_000_000]
+
+
+def test_targets_share_cells_of_equal_configuration():
+    plans = [plan_target(name, "mini", seeds=1) for name in ("table2", "figure3", "figure12")]
+    assert len(unique_cells(plans)) == 6
+    table, margins = plan_target("table4", "mini"), plan_target("figure18", "mini")
+    assert (
+        table.cells_by_row["EReg(SM(t)+ScFuFFN)"][0].key
+        == margins.cells_by_row["gamma = 0.20"][0].key
+    )
+    assert len({cell.key for cell in margins.cells if cell.seed == 1}) == 7
+
+
+def test_first_seeds_come_first():
+    seeds = [cell.seed for cell in plan_target("table9", "mini", seeds=3).cells]
+    assert seeds == [1] * 10 + [2] * 10 + [3] * 10
+
+
+@pytest.mark.parametrize(
+    ("scale", "model", "label", "expected"),
+    [
+        ("paper", "gpt2", "SM+ScFuFFN_i6", "SM+ScFuFFN_i6"),
+        ("mini", "gpt2", "SM+ScFuFFN_i6", "SM+ScFuFFN_i3"),
+        ("mini", "gpt2", "SM+ScFuFFN_i10", "SM+ScFuFFN_i5"),
+        ("mini", "gpt2", "SOTA:SM+ScFuFFN_i1", "SOTA:SM+ScFuFFN_i1"),
+        ("mini", "gpt2-18l", "EReg(SM(t)+ScFuFFN_i4)", "EReg(SM(t)+ScFuFFN_i2)"),
+        ("mini", "gpt2", "SM+LN+G", "SM+LN+G"),
+    ],
+)
+def test_pruning_follows_the_depth_of_the_scale(scale, model, label, expected):
+    assert load_scale(scale).label(label, model) == expected
+
+
+def test_paper_scale_is_what_the_paper_states():
+    plan = plan_target("table4", "paper")
+    run = plan.cells[0].planned("nowhere")
+    assert run.spec == ArchitectureSpec.from_label("SM+LN+G", model="gpt2")
+    assert run.recipe.training.tokens == 2_100_000_000
+    assert run.recipe.data.source == "huggingface-course/codeparrot-ds-train"
+    books = plan_target("table7", "paper").cells[0].planned("nowhere")
+    assert (books.spec.context_length, books.spec.vocab_size) == (512, 16_384)
+
+
+def test_the_pythia_of_mini_rotates_and_is_parallel():
+    spec = plan_target("table8", "mini").cells[0].planned("nowhere").spec
+    assert spec.rotary_fraction == 0.25 and spec.parallel_residual and not spec.tied_embeddings
+    assert (spec.num_layers, spec.num_heads, spec.width) == (6, 4, 128)
+
+
+def test_a_setting_with_its_default_value_names_no_other_cell():
+    plain = plan_target("table2", "mini").cells[0]
+    same = plan_target("table2", "mini", settings=["optimizer.epsilon=1e-8"]).cells[0]
+    other = plan_target("table2", "mini", settings=["optimizer.epsilon=1e-6"]).cells[0]
+    assert plain.key == same.key != other.key
+
+
+DESCRIPTION = {"title": "t", "paper": "p", "rows": ["SM+G", "SM+R"], "show": ["perplexity"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"row": []}, "unknown key 'row'; did you mean 'rows'"),
+        ({"rows": ["SM+G", "SM+G"]}, "two rows named 'SM\\+G'"),
+        ({"rows": [{"label": "SM", "setting": {}}]}, "unknown key 'setting'"),
+        ({"baseline": "SM"}, "no row 'SM'; it has SM\\+G, SM\\+R"),
+        (
+            {"claims": [{"claim": "c", "where": "w", "holds_if": "perplexity: SM+G < SM"}]},
+            "no row 'SM'",
+        ),
+        (
+            {"claims": [{"claim": "c", "where": "w", "holds_if": "perplexity of SM+G"}]},
+            "must read 'statistic: row < row'",
+        ),
+    ],
+)
+def test_wrong_descriptions_are_errors_that_say_where(change, message):
+    with pytest.raises(TrainingError, match=message):
+        read_target("probe", {**DESCRIPTION, **change})
+
+
+def test_unknown_targets_and_scales_are_errors_with_a_hint():
+    with pytest.raises(TrainingError, match="did you mean 'table2'"):
+        load_target("tabel2")
+    with pytest.raises(TrainingError, match="--scale must be one of mini, small, paper"):
+        load_scale("large")
