@@ -1,0 +1,63 @@
+"""`aero.private.settings`: ranges, and that the simulator knows what it is given."""
+
+import dataclasses
+
+import pytest
+
+from aero import mpc
+from aero.private.settings import STACK, PrivateSettings
+
+
+def test_the_defaults_are_those_of_the_stack():
+    fields = mpc.stack_fields(STACK)
+    own = PrivateSettings().stack_fields()
+    differing = {name for name, value in own.items() if fields[name] != value}
+    # Temperatures are secret in every run; the thread count is the machine's.
+    assert differing == {"secret_temperature", "threads"}
+
+
+def test_every_option_changes_what_the_simulator_prices():
+    def price(settings):
+        return mpc.simulate(
+            "EReg(SM(t)+ScFuFFN)", model="mini", stack=STACK, **settings.stack_fields()
+        ).comm_bytes
+
+    standard = price(PrivateSettings())
+    for changes in (
+        {"private_weights": True}, {"one_bit_product_error": True}, {"exp_squarings": 5},
+        {"exp_clip": False}, {"broadcast_reciprocal": False}, {"client_one_hot": True},
+        {"last_token_head": True}, {"fold_score_scale": True}, {"argmax": False}, {"threads": 8},
+    ):  # fmt: skip
+        assert price(PrivateSettings(**changes)) != standard, changes
+
+
+def test_settings_survive_the_way_through_json():
+    settings = PrivateSettings(exp_squarings=5, private_weights=True, timeout_seconds=1.5)
+    assert PrivateSettings.from_dict(settings.to_dict()) == settings
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"fraction_bits": 7}, "fraction_bits must be an integer from 8 to 26, got 7"),
+        ({"fraction_bits": 18.0}, "fraction_bits must be an integer from 8 to 26, got 18.0"),
+        ({"exp_squarings": True}, "exp_squarings must be an integer from 1 to 17, got True"),
+        ({"threads": 0}, "threads must be an integer from 1 to 64, got 0"),
+        ({"private_weights": 1}, "private_weights must be True or False, got 1"),
+        ({"timeout_seconds": 0}, "timeout_seconds must be a number > 0, got 0"),
+        ({"timeout_seconds": float("nan")}, "timeout_seconds must be a number > 0, got nan"),
+    ],
+)
+def test_values_out_of_range_are_named(changes, expected):
+    with pytest.raises(ValueError, match=expected.replace(".", r"\.")):
+        PrivateSettings(**changes)
+
+
+def test_unknown_fields_are_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match=r"unknown field 'mul_share'.*private_weights"):
+        PrivateSettings.from_dict({"mul_share": True})
+
+
+def test_settings_cannot_be_changed_under_a_running_party():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        PrivateSettings().threads = 2
