@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aero.private.environment import private_command
-from aero.private.parties import Call, Traffic
+from aero.private.parties import Call, Party, Traffic
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 from aero.private.supervision import Worker
@@ -43,12 +43,14 @@ class Generated:
         logits: of each pass, [T, V] or [1, V] float32.
         calls: of each pass, one per piece.
         preparation: set-up and the weights' shares, before the first pass.
+        cpu_seconds: of each pass by party, where each is a process of its own.
     """
 
     tokens: list[int] = field(default_factory=list)
     logits: list[NDArray[np.float32]] = field(default_factory=list)
     calls: list[list[Call]] = field(default_factory=list)
     preparation: list[Call] = field(default_factory=list)
+    cpu_seconds: dict[Party, list[float]] = field(default_factory=dict)
 
 
 def check_runnable(description: Part) -> None:

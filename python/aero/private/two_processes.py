@@ -68,6 +68,8 @@ def generate_over_tcp(
                         new_tokens=new_tokens,
                     )
                     parties[Party.CLIENT] = _start(Party.CLIENT, client_job, link, logs, python)
+                elif event["event"] == "computed":
+                    found.cpu_seconds.setdefault(party, []).append(event["cpu_seconds"])
                 elif party is Party.CLIENT:
                     collect(found, event, after_piece)
         finally:

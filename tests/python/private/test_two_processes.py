@@ -1,0 +1,190 @@
+"""Two processes compute under SPU over TCP, or say why not; needs the private environment."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aero
+from aero.export.numpy_forward import forward, read_network
+from aero.private.environment import private_command
+from aero.private.party import PartyJob
+from aero.private.party_errors import PartyError
+from aero.private.prediction import predicted_pieces
+from aero.private.settings import PrivateSettings
+from aero.private.supervision import Event, TimeLimits, Worker
+from aero.private.two_processes import generate_over_tcp
+
+from ..export.conftest import trained
+
+pytestmark = pytest.mark.private
+
+PROMPT = (231, 77, 195, 18, 242)
+# One layer's worth of everything; argmax and embedding over 257 tokens cost the most.
+LABEL = "SM+ScFuFFN"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(aero.export_weights(trained(LABEL), tmp_path_factory.mktemp("server")))
+
+
+@pytest.fixture
+def public(folder: Path, tmp_path: Path) -> Path:
+    """What the client has: no weights."""
+    made = tmp_path / "client"
+    made.mkdir()
+    (made / "network.json").write_bytes((folder / "network.json").read_bytes())
+    return made
+
+
+class Pair:
+    """A server's and a client's process, with what they report."""
+
+    def __init__(self, server: PartyJob, client: PartyJob, logs: Path) -> None:
+        self.jobs = {"server": server, "client": client}
+        self.logs = {party: logs / f"{party}.log" for party in self.jobs}
+        self.processes: dict[str, Worker] = {}
+        self.events: dict[str, list[Event]] = {"server": [], "client": []}
+        self._start("server")
+        address = self.wait_for("server", "listening")["address"]
+        self.jobs["client"] = dataclasses.replace(client, address=address)
+        self._start("client")
+
+    def _start(self, party: str) -> None:
+        job = dataclasses.replace(self.jobs[party], log=self.logs[party])
+        command = private_command("aero.private.party_process")
+        said = {"party": party, **job.to_dict()}
+        self.processes[party] = Worker(command, said, self.logs[party])
+
+    def wait_for(self, party: str, *kinds: str, stage: str | None = None) -> Event:
+        end = time.monotonic() + 240
+        while time.monotonic() < end:
+            for other, process in self.processes.items():
+                try:
+                    self.events[other] += process.events()
+                except PartyError as error:
+                    if other == party:
+                        raise AssertionError(f"{party}: {error}") from error
+            for event in self.events[party]:
+                if event["event"] in kinds and stage in (None, event.get("stage")):
+                    return event
+            time.sleep(0.02)
+        raise AssertionError(f"{party} never reported {kinds}, but {self.events[party]}")
+
+    def ending(self, party: str) -> str:
+        event = self.wait_for(party, "done", "failed")
+        return str(event.get("reason", "done"))
+
+    def worker_of(self, party: str) -> int:
+        parent = self.processes[party]._process.pid
+        children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        assert len(children) == 1
+        return int(children[0])
+
+    def end(self) -> None:
+        for process in self.processes.values():
+            process.end()
+
+
+@pytest.fixture
+def pairs(folder: Path, public: Path, tmp_path: Path) -> Iterator[Any]:
+    made: list[Pair] = []
+
+    def make(server: dict[str, Any] | None = None, **client: Any) -> Pair:
+        limits = TimeLimits(connect=60, ready=120, silence=10, stage=120)
+        base = PartyJob(folder, PrivateSettings(), "127.0.0.1:0", limits=limits)
+        asking = dataclasses.replace(base, folder=public, tokens=PROMPT, new_tokens=1)
+        jobs = dataclasses.replace(base, **server or {}), dataclasses.replace(asking, **client)
+        made.append(Pair(*jobs, tmp_path))
+        return made[-1]
+
+    yield make
+    for pair in made:
+        pair.end()
+
+
+def test_two_processes_compute_what_the_plain_network_computes(folder: Path) -> None:
+    settings = PrivateSettings()
+    found = generate_over_tcp(folder, PROMPT, 1, settings)
+    network = read_network(folder)
+    plain = forward(network, [PROMPT])[0]
+    # 18 fraction bits through two layers: what the in-process run keeps as well.
+    assert np.abs(found.logits[0] - plain).max() < 0.02
+    assert found.tokens == [int(plain[-1].argmax())]
+    assert all(each[0] > 0 for each in found.cpu_seconds.values())
+    layers = [call for call in found.calls[0] if call.name.startswith("layer")]
+    expected = predicted_pieces(network.description, len(PROMPT), settings)
+    for call in layers:
+        # Small layers are within cached triples' refills of the prediction.
+        assert call.traffic.comm_bytes == pytest.approx(sum(expected[call.name]), rel=0.15)
+
+
+def test_no_secret_leaves_its_party(pairs: Any) -> None:
+    pair = pairs()
+    assert pair.ending("client") == pair.ending("server") == "done"
+    tokens = ", ".join(map(str, PROMPT))
+    at_server = json.dumps(pair.events["server"]) + pair.logs["server"].read_text()
+    assert tokens not in at_server
+    assert not any("logits" in event or "token" in event for event in pair.events["server"])
+    network = read_network(pair.jobs["server"].folder)
+    weights = {f"{value:.6g}" for tensor in network.tensors.values() for value in tensor.flat}
+    for party in ("server", "client"):
+        said = [event for event in pair.events[party] if event["event"] != "pass"]
+        text = json.dumps(said) + pair.logs[party].read_text()
+        assert tokens not in text
+        assert not weights & set(text.replace(",", " ").replace("]", " ").split())
+
+
+@pytest.mark.parametrize("dying", ["server", "client"])
+def test_a_party_that_is_killed_within_a_layer_ends_the_other(pairs: Any, dying: str) -> None:
+    pair = pairs()
+    pair.wait_for(dying, "stage", stage="layer 0")
+    other = "client" if dying == "server" else "server"
+    start = time.monotonic()
+    os.kill(pair.worker_of(dying), signal.SIGKILL)
+    assert pair.ending(dying) == "private: the worker ended with signal SIGKILL (in stage layer 0)"
+    ending = pair.ending(other)
+    assert ending.startswith(f"private: the {dying} gave up: the worker ended with signal SIGKILL")
+    assert time.monotonic() - start < 10
+    text = "".join(log.read_text() for log in pair.logs.values())
+    assert ", ".join(map(str, PROMPT)) not in text + ending
+
+
+def test_a_machine_that_vanishes_within_a_layer_ends_the_other(pairs: Any) -> None:
+    pair = pairs()
+    pair.wait_for("client", "stage", stage="layer 0")
+    worker = pair.worker_of("server")
+    os.kill(pair.processes["server"]._process.pid, signal.SIGKILL)
+    assert "the server closed the connection" in pair.ending("client")
+    end = time.monotonic() + 5
+    while Path(f"/proc/{worker}").exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{worker}").exists(), "the vanished server's worker still computes"
+
+
+def test_another_configuration_is_named_at_both_parties(pairs: Any) -> None:
+    pair = pairs(settings=PrivateSettings(exp_squarings=5))
+    assert "settings.exp_squarings must be 8 as here, got 5 from the client" in pair.ending(
+        "server"
+    )
+    assert "settings.exp_squarings must be 5 as here, got 8 from the server" in pair.ending(
+        "client"
+    )
+    stages = [event for events in pair.events.values() for event in events if "stage" in event]
+    assert not stages, "a protocol message was sent before the handshake"
+
+
+def test_a_prompt_longer_than_the_context_is_refused_by_the_server(pairs: Any) -> None:
+    pair = pairs(tokens=tuple(range(33)))
+    for party in ("server", "client"):
+        assert "prompt_length must be an integer from 1 to 32, got 33" in pair.ending(party)
