@@ -29,8 +29,6 @@ std::vector<std::string> unchecked_operations(const spec::ArchitectureSpec& spec
        "argmax: confirmed only as a share of the paper's totals");
   note(stack.argmax && !stack.argmax_ties && derived(PricedOperation::kArgmax),
        "argmax: without ties it is derived from OpenBumbleBee's instructions, not measured");
-  note(stack.setup && derived(PricedOperation::kSetup),
-       "setup: its bytes are measured, their division between the parties is not");
   const bool has_ffn = spec.num_pruned_ffns < spec.num_layers;
   const bool has_gelu =
       has_ffn && spec.ffn == FeedForward::kGelu && derived(PricedOperation::kGelu);

@@ -127,12 +127,14 @@ Cost reciprocal(const Stack& stack, std::int64_t elements) {
 }
 
 Cost reciprocal_square_root(const Stack& stack, std::int64_t elements) {
-  // fxp_approx.cc, rsqrt_np2 and rsqrt_comp: normalization, a polynomial, and 2^(-e/2) from the
-  // leading bit's position.
+  // fxp_approx.cc, rsqrt_np2, rsqrt_init_guess and rsqrt_comp: normalization to u, a polynomial of
+  // degree 4, and 2^(-e/2) from the leading bit's position. Of the powers u^3 and u^4 are one
+  // product, u and u^2 side by side times u^2 (fxp_base.cc, polynomial).
   return prefix_or(elements) + packed_bits_to_arithmetic(elements, 2 * kFractionBits) +
-         sequential(scaled_product(stack, elements), 4) + truncation(elements) +
-         bit_to_arithmetic(elements) + packed_bits_to_arithmetic(elements, kFractionBits) +
-         product(stack, elements) + scaled_product(stack, elements);
+         sequential(scaled_product(stack, elements), 2) + scaled_product(stack, 2 * elements) +
+         truncation(elements) + bit_to_arithmetic(elements) +
+         packed_bits_to_arithmetic(elements, kFractionBits) + product(stack, elements) +
+         scaled_product(stack, elements);
 }
 
 Cost softmax(const Stack& stack, const SoftmaxShape& shape) {

@@ -29,26 +29,44 @@ double blocks(std::int64_t elements) {
   return static_cast<double>(whole);
 }
 
-// Of two halves, on which the parties exchange roles.
-double halved_blocks(std::int64_t elements) {
-  return blocks(elements / 2) + blocks(elements - elements / 2);
+// Ciphertexts of one prime by the party that encrypts them; the other one evaluates.
+struct Blocks {
+  double client;
+  double server;
+};
+
+// arithmetic.cc, MulAA and SquareA: a vector is cut in two halves, on which the parties exchange
+// roles; the second one is longer by an odd element.
+struct Halves {
+  double first;
+  double second;
+};
+
+Halves halved_blocks(std::int64_t elements) {
+  return {blocks(elements / 2), blocks(elements - elements / 2)};
 }
 
-// Two halves with the roles exchanged (arithmetic.cc): each party sends half.
-Cost shared_evenly(double bytes, double flights, double ciphertexts) {
+// For each block the party that encrypts sends `up` bytes and the other one `down`.
+Cost exchanged(const Blocks& blocks, double up, double down, double ciphertexts) {
   Cost cost;
-  cost.sent_bytes = {bytes / 2, bytes / 2};
-  cost.flights = flights;
-  cost.elementwise_ciphertexts = ciphertexts;
+  cost.sent_bytes[kClient] = blocks.client * up + blocks.server * down;
+  cost.sent_bytes[kServer] = blocks.server * up + blocks.client * down;
+  cost.flights = 2;
+  cost.elementwise_ciphertexts = (blocks.client + blocks.server) * ciphertexts;
   return cost;
 }
 
-// cheetah_mul.cc, TakeCachedBeaver: a triple costs two OLE slots per prime, 32 bytes open it.
+// state.cc, TakeCachedBeaver: a triple costs two OLE slots per prime, which rank 0 evaluates and
+// rank 1 encrypts; each party opens two words of 8 bytes.
 Cost cached_triples(const Stack& stack, std::int64_t elements, Ring ring) {
   const auto [up, down] = wire_bytes(stack);
   const auto count = static_cast<double>(elements);
-  const double ciphertexts = 2 * num_primes(stack, ring) * count / static_cast<double>(kSlots);
-  return shared_evenly(ciphertexts * (up + down) + 32 * count, 1, ciphertexts);
+  Cost cost;
+  cost.elementwise_ciphertexts = 2 * num_primes(stack, ring) * count / static_cast<double>(kSlots);
+  cost.sent_bytes[kClient] = cost.elementwise_ciphertexts * down + 16 * count;
+  cost.sent_bytes[kServer] = cost.elementwise_ciphertexts * up + 16 * count;
+  cost.flights = 1;
+  return cost;
 }
 
 // SPU cuts a vector in two halves, on which the parties exchange roles, and fills up the last
@@ -84,15 +102,21 @@ Cost private_product(const Stack& stack, std::int64_t elements, Ring ring) {
 Cost product(const Stack& stack, std::int64_t elements, Ring ring) {
   const auto [up, down] = wire_bytes(stack);
   const double primes = num_primes(stack, ring);
-  const auto whole = [&, up = up, down = down](double count) {
-    // simd_mul_prot.cc, MulShare: both factors' shares go up, one response comes down.
-    if (stack.mul_share)
-      return shared_evenly(primes * count * (2 * up + down), 2, 1.5 * primes * count);
-    return shared_evenly(2 * primes * count * (up + down), 2, 2 * primes * count);
+  // simd_mul_prot.cc, MulShare: both factors' shares go up, one response comes down, for a half of
+  // the vector each. Two OLEs send one share each, for all of it.
+  const auto shared = [&, up = up, down = down](const Blocks& count) {
+    return exchanged(count, primes * 2 * up, primes * down, 1.5 * primes);
+  };
+  const auto crossed = [&, up = up, down = down](double count) {
+    return exchanged({count, count}, primes * up, primes * down, primes);
+  };
+  const auto whole = [&](double count) {
+    return stack.mul_share ? shared({count / 2, count / 2}) : crossed(count);
   };
   if (stack.fill_ciphertexts) return filled(stack, elements, ring, whole);
   const Cost triples = cached_triples(stack, elements, ring);
-  const Cost padded = whole(stack.mul_share ? halved_blocks(elements) : blocks(elements));
+  const auto [first, second] = halved_blocks(elements);
+  const Cost padded = stack.mul_share ? shared({first, second}) : crossed(blocks(elements));
   // Just below its threshold SPU's triples cost more than the whole ciphertexts above it; filled up
   // with zeros a short vector can have those.
   const bool is_short = elements < (stack.mul_share ? 2 * kSlots : kSlots);
@@ -102,20 +126,23 @@ Cost product(const Stack& stack, std::int64_t elements, Ring ring) {
 }
 
 Cost square(const Stack& stack, std::int64_t elements, Ring ring) {
-  // arithmetic.cc, SquareA: one cross term 2 x0 x1. Below one ciphertext rank 0 evaluates what
-  // rank 1 encrypts, which is the direction of `private_product`.
+  // arithmetic.cc, SquareA: one cross term 2 x0 x1. Up to one ciphertext, and in the first half,
+  // rank 0 evaluates what rank 1 encrypts, which is the direction of `private_product`.
   if (elements <= kSlots) {
     const Cost one = private_product(stack, elements, ring);
     return stack.fill_ciphertexts ? filled(stack, elements, ring, [&](double) { return one; })
                                   : one;
   }
   const auto [up, down] = wire_bytes(stack);
-  const auto whole = [&, up = up, down = down](double count) {
-    const double ciphertexts = num_primes(stack, ring) * count;
-    return shared_evenly(ciphertexts * (up + down), 2, ciphertexts);
+  const double primes = num_primes(stack, ring);
+  const auto whole = [&, up = up, down = down](const Blocks& count) {
+    return exchanged(count, primes * up, primes * down, primes);
   };
-  if (stack.fill_ciphertexts) return filled(stack, elements, ring, whole);
-  return whole(halved_blocks(elements));
+  if (stack.fill_ciphertexts)
+    return filled(stack, elements, ring,
+                  [&](double count) { return whole({count / 2, count / 2}); });
+  const auto [first, second] = halved_blocks(elements);
+  return whole({second, first});
 }
 
 }  // namespace aero::mpc

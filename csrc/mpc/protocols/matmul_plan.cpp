@@ -47,10 +47,25 @@ Block search_block(const MatmulShape& shape, bool pack_responses) {
   return best;
 }
 
-// Every product of blocks is a response of its own.
+// A response that holds `results` results and is not packed.
+double unpacked_bytes(std::int64_t results) {
+  constexpr double kPolynomialBytes = kDownBytes / 2;
+  return kPolynomialBytes + std::min(kPolynomialBytes, kResultBytes * static_cast<double>(results));
+}
+
+// Every product of blocks is a response of its own; the last ones of a dimension are smaller.
 MatmulPlan unpacked(const MatmulShape& shape, const Block& block) {
   MatmulPlan plan{.block = block, .num_blocks = count_blocks(shape, block)};
   plan.responses = plan.num_blocks[0] * plan.num_blocks[2];
+  const auto bytes = [&](std::int64_t rows, std::int64_t row_blocks) {
+    const std::int64_t whole = shape.columns / block[2];
+    const std::int64_t rest = shape.columns % block[2];
+    return static_cast<double>(row_blocks) *
+           (static_cast<double>(whole) * unpacked_bytes(rows * block[2]) +
+            (rest == 0 ? 0.0 : unpacked_bytes(rows * rest)));
+  };
+  const std::int64_t rest = shape.rows % block[0];
+  plan.response_bytes = bytes(block[0], shape.rows / block[0]) + (rest == 0 ? 0.0 : bytes(rest, 1));
   return plan;
 }
 
@@ -68,6 +83,7 @@ MatmulPlan packed(const MatmulShape& shape, const Block& block) {
     plan.automorphisms =
         static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(elements)));
   }
+  plan.response_bytes = static_cast<double>(plan.responses) * kDownBytes;
   return plan;
 }
 
@@ -125,8 +141,7 @@ std::int64_t MatmulPlan::encryptions() const {
 }
 
 double MatmulPlan::comm_bytes() const {
-  return static_cast<double>(encryptions()) * kUpBytes +
-         static_cast<double>(responses) * kDownBytes;
+  return static_cast<double>(encryptions()) * kUpBytes + response_bytes;
 }
 
 void check_sizes(const MatmulShape& shape) {

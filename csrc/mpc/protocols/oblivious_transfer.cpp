@@ -8,7 +8,8 @@ namespace {
 
 // One Ferret extension sends 1280 trees of depth 13 (16-byte nodes) and yields 10,485,760 OTs, of
 // which 452,000 + 1280 * 13 seed the next one: 0.213 bit per OT.
-constexpr double kFerretBytesPerOt = 1280.0 * 13.0 * 16.0 / (10485760.0 - 452000.0 - 1280.0 * 13.0);
+constexpr double kExtensionBytes = 1280.0 * 13.0 * 16.0;
+constexpr double kFerretBytesPerOt = kExtensionBytes / (10485760.0 - 452000.0 - 1280.0 * 13.0);
 
 // A tree digit has 4 bits: 1-of-16 OTs at the leaves (compare_prot.h, compare_radix 4).
 constexpr std::int64_t kDigitBits = 4;
@@ -23,25 +24,29 @@ struct Messages {
   double chooser_bits = 0;
   double ots = 0;
   double flights = 0;
+  double reversed_ots = 0;  // those of `ots` in which the parties have exchanged roles
 };
 
 Messages symmetric(double bits, double ots, double flights) {
-  return {bits / 2, bits / 2, ots, flights};
+  return {bits / 2, bits / 2, ots, flights, ots / 2};
 }
 
 Messages operator+(const Messages& a, const Messages& b) {
   return {a.sender_bits + b.sender_bits, a.chooser_bits + b.chooser_bits, a.ots + b.ots,
-          a.flights + b.flights};
+          a.flights + b.flights, a.reversed_ots + b.reversed_ots};
 }
 
 // SPU's rank 0 is the sender of every one-sided OT (`Rank() == 0` in compare_prot.cc,
-// equal_prot.cc, truncate_prot.cc and basic_ot_prot.cc), and sends the extensions.
+// equal_prot.cc, truncate_prot.cc and basic_ot_prot.cc). Each direction has a Ferret of its own,
+// whose extensions the sender of its OTs sends (measured between two parties, 0.266 MB each).
 Cost priced(std::int64_t elements, const Messages& messages) {
   const auto count = static_cast<double>(elements);
   Cost cost;
   cost.ots = count * messages.ots;
-  cost.sent_bytes[kClient] = count * messages.sender_bits / 8 + cost.ots * kFerretBytesPerOt;
-  cost.sent_bytes[kServer] = count * messages.chooser_bits / 8;
+  const double reversed = count * messages.reversed_ots;
+  cost.sent_bytes[kClient] =
+      count * messages.sender_bits / 8 + (cost.ots - reversed) * kFerretBytesPerOt;
+  cost.sent_bytes[kServer] = count * messages.chooser_bits / 8 + reversed * kFerretBytesPerOt;
   cost.flights = messages.flights;
   return cost;
 }
@@ -70,9 +75,9 @@ Cost batched_comparison(std::int64_t elements, std::int64_t bits, std::int64_t t
   const auto copies = static_cast<double>(thresholds);
   const Messages tree = and_tree(digits);
   // A leaf is a 1-of-16 OT of 2-bit messages (32 bits) with a 4-bit choice: 4 random OTs.
-  const Messages leaf = {32 * leaves * copies, 4 * leaves, 4 * leaves, 2};
-  return priced(elements, leaf + Messages{tree.sender_bits * copies, tree.chooser_bits * copies,
-                                          tree.ots * copies, tree.flights});
+  const Messages leaf = {32 * leaves * copies, 4 * leaves, 4 * leaves, 2, 0};
+  return priced(elements, leaf + symmetric((tree.sender_bits + tree.chooser_bits) * copies,
+                                           tree.ots * copies, tree.flights));
 }
 
 Cost comparison(std::int64_t elements, std::int64_t bits) {
@@ -85,7 +90,7 @@ Cost equality(std::int64_t elements, std::int64_t bits) {
   const auto leaves = static_cast<double>(digits);
   const auto depth =  // ceil(log2 digits)
       static_cast<double>(std::bit_width(static_cast<std::uint64_t>(digits - 1)));
-  return priced(elements, Messages{16 * leaves, 4 * leaves, 4 * leaves, 2} +
+  return priced(elements, Messages{16 * leaves, 4 * leaves, 4 * leaves, 2, 0} +
                               symmetric(4 * (leaves - 1), 2 * (leaves - 1), 2 * depth));
 }
 
@@ -94,7 +99,7 @@ Cost correlated_message(std::int64_t elements, std::int64_t width, std::int64_t 
   // bit.
   const std::int64_t packed =
       width < ring_bits ? ceil_div(8 * width, ring_bits) * ring_bits / 8 : width;
-  return priced(elements, {static_cast<double>(packed), 1, 1, 2});
+  return priced(elements, {static_cast<double>(packed), 1, 1, 2, 0});
 }
 
 Cost truncation(std::int64_t elements, std::int64_t bits, std::int64_t ring_bits) {
@@ -124,18 +129,19 @@ Cost packed_bits_to_arithmetic(std::int64_t elements, std::int64_t bits) {
     sender_bits += 8.0 * static_cast<double>(ceil_div(kRingBits - i, 8));
   }
   const auto width = static_cast<double>(bits);
-  return priced(elements, {sender_bits, width, width, 3});
+  return priced(elements, {sender_bits, width, width, 3, 0});
 }
 
 Cost session_setup(std::int64_t threads) {
-  // Measured: 1,206,600 bytes per OT instance, 19.75e6 bytes of keys; both parties do the same.
+  // Measured: 1,206,600 bytes per OT instance, 19.75e6 bytes of keys. Both parties send as much,
+  // and rank 0 each instance's first extension besides, at its first OTs.
   constexpr std::int64_t kMaxInstances = 48;
   constexpr double kInstanceBytes = 1206600;
   constexpr double kKeyBytes = 19.75e6;
-  const double bytes =
-      static_cast<double>(std::min(threads, kMaxInstances)) * kInstanceBytes + kKeyBytes;
+  const auto instances = static_cast<double>(std::min(threads, kMaxInstances));
+  const double both = instances * (kInstanceBytes - kExtensionBytes) + kKeyBytes;
   Cost cost;
-  cost.sent_bytes = {bytes / 2, bytes / 2};
+  cost.sent_bytes = {both / 2 + instances * kExtensionBytes, both / 2};
   return cost;
 }
 

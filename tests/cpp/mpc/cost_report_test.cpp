@@ -66,7 +66,8 @@ TEST(CostReport, CausalSkipIsNeverDearer) {
 
 // One query row of twelve heads over 128 keys of 64 words: 768 words fit into one polynomial, whose
 // products with plaintexts of 8 keys hold 8 scores, 1,024 coefficients apart; 1,536 scores need 192
-// of them, which one response holds. Alone, every head sends one ciphertext each way.
+// of them, which one response holds. Alone, every head sends one ciphertext each way, the response
+// with 128 scores.
 TEST(SharedCiphertexts, HoldTheQueriesOfAllHeads) {
   const HeadProduct scores{12, {1, 64, 128}, Triangle::kNone};
   const Stack alone{.batch_heads = true, .cheapest_layouts = true};
@@ -76,7 +77,7 @@ TEST(SharedCiphertexts, HoldTheQueriesOfAllHeads) {
   const auto products = [&](const Stack& stack) {
     return operation_cost(stack, scores).comm_bytes() - truncated.comm_bytes();
   };
-  EXPECT_NEAR(products(alone), 12 * 2 * (kUpBytes + kDownBytes), 1e-6);
+  EXPECT_NEAR(products(alone), 12 * 2 * (kUpBytes + kDownBytes / 2 + 128 * kResultBytes), 1e-6);
   EXPECT_NEAR(products(shared), 2 * (kUpBytes + kDownBytes), 1e-6);
   EXPECT_EQ(operation_cost(shared, scores).ct_pt_products, 2 * 192);
   EXPECT_EQ(operation_cost(shared, scores).flights, operation_cost(alone, scores).flights);

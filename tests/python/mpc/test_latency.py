@@ -73,8 +73,8 @@ def test_the_papers_minutes_come_out_of_five_fitted_numbers() -> None:
         )
         errors.append(abs(report.latency().minutes / row["latency_minutes"] - 1))
     assert len(errors) == 27
-    # 2.65 % and 10.21 %.
-    assert sum(errors) / len(errors) == pytest.approx(0.0265, abs=1e-4)
+    # 2.64 % and 10.21 %.
+    assert sum(errors) / len(errors) == pytest.approx(0.0264, abs=1e-4)
     assert max(errors) == pytest.approx(0.1021, abs=1e-4)
 
 
@@ -95,7 +95,7 @@ def test_rates_fitted_to_tables_4_to_6_predict_table_7() -> None:
     earlier = np.array(tables) < 7
     rates = np.linalg.lstsq(relative[earlier] / scale, np.ones(earlier.sum()), rcond=None)[0]
     errors = np.abs(relative[~earlier] / scale @ rates - 1)
-    assert errors.mean() == pytest.approx(0.0365, abs=1e-3)
+    assert errors.mean() == pytest.approx(0.0351, abs=1e-3)
 
 
 def test_the_stated_network_cannot_give_the_stated_minutes() -> None:

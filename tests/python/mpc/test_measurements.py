@@ -63,8 +63,10 @@ def test_the_release_of_the_papers_time_sends_what_was_measured(
 @pytest.mark.parametrize("stack", mpc.stack_names())
 def test_relu_sends_from_each_party_what_was_measured(stack: str) -> None:
     cost = mpc.operation_cost("relu", 128 * 3072, stack=stack)
-    assert cost.client_bytes / 1e6 == pytest.approx(31.44, rel=2e-3)
-    assert cost.server_bytes / 1e6 == pytest.approx(8.36, rel=2e-3)
+    # Three runs sent 30.376 and 8.356 MB and 2, 4, 2 and 2, 0, 0 Ferret extensions of 0.266 MB; on
+    # average they take 80 / 96 and 16 / 96 of 3.77.
+    assert cost.client_bytes / 1e6 == pytest.approx(30.376 + 0.837, rel=1e-4)
+    assert cost.server_bytes / 1e6 == pytest.approx(8.356 + 0.167, rel=1e-4)
 
 
 # Printed 6.29 GB where the row above it and the operators left out give 6.36; and 72.10 where
@@ -136,7 +138,7 @@ ALONE: list[tuple[dict[str, Any], tuple[float, float, float]]] = [
     ({"exp_squarings": 5}, (-15.9, -19.7, -23.3)),
     ({"client_one_hot": True}, (-13.1, -8.1, -1.9)),
     ({"last_token_head": True}, (-7.6, -4.5, -0.8)),
-    ({"last_layer_one_row": True}, (-5.4, -6.7, -7.9)),
+    ({"last_layer_one_row": True}, (-5.5, -6.7, -7.9)),
     ({"causal_skip": True}, (-26.4, -37.0, -45.4)),
     ({"absorb_ffn": True}, (-2.1, -1.3, -0.8)),
     ({"exp_ring_bits": 32}, (-10.7, -13.2, -15.6)),

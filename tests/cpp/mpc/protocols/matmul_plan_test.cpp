@@ -15,6 +15,11 @@ namespace {
 
 using Block = std::array<std::int64_t, 3>;
 
+// Half a ciphertext, and of the other half what holds a result.
+double unpacked_bytes(std::int64_t results) {
+  return kDownBytes / 2 + std::min(kDownBytes / 2, kResultBytes * static_cast<double>(results));
+}
+
 double fewest_bytes(const MatmulShape& shape) {
   return plan_matmul(shape, BlockChoice::kFewestBytes).comm_bytes();
 }
@@ -43,6 +48,28 @@ TEST(MatmulPlan, OneByOneIsOneCiphertextEachWay) {
   const MatmulPlan plan = plan_matmul({1, 1, 1});
   EXPECT_EQ(plan.responses, 1);
   EXPECT_EQ(plan.automorphisms, 0);
+}
+
+// Bytes of one plaintext product, half of what a product of shares was measured to send. The third
+// is two responses of six results and of three.
+TEST(MatmulPlan, UnpackedResponsesSendWhatWasMeasured) {
+  struct Measured {
+    MatmulShape shape;
+    double bytes;
+  };
+  for (const auto& [shape, bytes] :
+       {Measured{{1, 8192, 1}, 312229}, Measured{{3, 5, 7}, 312613}, Measured{{3, 1000, 3}, 439695},
+        Measured{{16, 16, 16}, 316618}, Measured{{32, 8, 32}, 329360},
+        Measured{{32, 4, 64}, 345961}, Measured{{32, 2, 128}, 379559},
+        Measured{{64, 1, 128}, 439333}, Measured{{90, 1, 91}, 439318}})
+    EXPECT_NEAR(plan_matmul(shape).comm_bytes(), bytes, 1e-3 * bytes)
+        << shape.rows << 'x' << shape.inner << 'x' << shape.columns;
+}
+
+// Packed ones are whole ciphertexts, however few results they hold (measured likewise).
+TEST(MatmulPlan, PackedResponsesAreWhole) {
+  EXPECT_EQ(plan_matmul({16, 64, 16}).comm_bytes(), kUpBytes + kDownBytes);
+  EXPECT_EQ(plan_matmul({1, 1024, 128}).comm_bytes(), kUpBytes + kDownBytes);
 }
 
 // Sizes in which the polynomial's 8192 coefficients are filled well, badly and not at all.
@@ -94,9 +121,15 @@ TEST(FewestBytes, AreTheLeastOfAllBlocksTriedOneByOne) {
           const std::int64_t b0 = up(shape.rows, d0), b1 = up(shape.inner, d1),
                              b2 = up(shape.columns, d2);
           const bool packs = (d1 & (d1 - 1)) == 0;
-          const std::int64_t responses = packs ? up(b0 * b2, d1) : b0 * b2;
-          least = std::min(least, static_cast<double>(std::min(b0, b2) * b1) * kUpBytes +
-                                      static_cast<double>(responses) * kDownBytes);
+          double responses = 0;
+          for (std::int64_t row = 0; row < shape.rows; row += d0)
+            for (std::int64_t column = 0; column < shape.columns; column += d2)
+              responses += unpacked_bytes(std::min(d0, shape.rows - row) *
+                                          std::min(d2, shape.columns - column));
+          if (packs)
+            responses = std::min(responses, static_cast<double>(up(b0 * b2, d1)) * kDownBytes);
+          least =
+              std::min(least, static_cast<double>(std::min(b0, b2) * b1) * kUpBytes + responses);
         }
     EXPECT_EQ(fewest_bytes(shape), least);
   }
