@@ -1,0 +1,170 @@
+"""Networks run privately over several links: what they send and take, beside the prediction.
+
+One cell is one forward pass of one network over one link with one set of options. Cells are kept in
+a file of JSON, so that an interrupted comparison continues where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aero import mpc
+from aero.architecture import ArchitectureSpec
+from aero.atomic_files import write_json_atomically
+from aero.export.numpy_forward import read_network
+from aero.private.job import Generated, check_runnable, check_tokens
+from aero.private.parties import Party, Traffic
+from aero.private.settings import STACK, PrivateSettings
+from aero.private.two_processes import generate_over
+
+__all__ = ["Cell", "compare_networks", "predicted"]
+
+# Of both parties' computing, one thread each; where the parties share processors it is an estimate.
+COMPUTE = "spu-epyc"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One forward pass to measure.
+
+    Attributes:
+        folder: of `export_weights`.
+        length: T, tokens of the prompt.
+        link: as `aero private run --link` names it.
+        changes: settings other than the defaults.
+        threads: of each party.
+    """
+
+    folder: Path
+    length: int
+    link: str
+    changes: dict[str, Any]
+    threads: int = 1
+
+    @property
+    def settings(self) -> PrivateSettings:
+        """Of both parties."""
+        return PrivateSettings.from_dict({"threads": self.threads, **self.changes})
+
+
+def compare_networks(
+    cells: Sequence[Cell], output: Path, say: Callable[[str], None], python: Path | None = None
+) -> list[dict[str, Any]]:
+    """Measures the cells that the file does not hold yet.
+
+    Args:
+        cells: what to measure, in order.
+        output: JSON file; measured cells of it are kept, new ones written as they come.
+        say: is told what begins and what came of it.
+        python: of the private environment.
+
+    Returns:
+        Every cell of the file, as JSON values.
+
+    Raises:
+        PartyError: a run failed; the cells before it are in the file.
+        ValueError: a network that cannot be run, or tokens that do not fit.
+    """
+    descriptions = [_described(cell) for cell in cells]
+    kept: list[dict[str, Any]] = []
+    if output.exists():
+        kept = json.loads(output.read_text(encoding="utf-8"))["cells"]
+    for number, (cell, described) in enumerate(zip(cells, descriptions, strict=True), 1):
+        if any(found["cell"] == described for found in kept):
+            continue
+        say(f"{number} of {len(cells)}: {_name(described)}")
+        kept.append({"cell": described, **_measured(cell, python), **predicted(cell)})
+        sent = kept[-1]["client_bytes"] + kept[-1]["server_bytes"]
+        say(f"{sent / 1e6:.1f} MB, {kept[-1]['seconds']:.1f} s")
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_json_atomically(output, {"cells": kept})
+    return kept
+
+
+def predicted(cell: Cell) -> dict[str, Any]:
+    """What the simulator says of a cell, set-up and weights left out as in the measurement."""
+    spec = ArchitectureSpec.from_dict(read_network(cell.folder).description["spec"])
+    fields = {**cell.settings.stack_fields(), "setup": False}
+    report = mpc.simulate(spec, context_length=cell.length, stack=STACK, **fields)
+    compute = mpc.compute_profile(COMPUTE, threads=cell.threads)
+    network = "lan-1gbps" if cell.link in {"memory", "tcp"} else cell.link
+    total = report.latency(network=network, compute=compute).total
+    on_a_wire = cell.link not in {"memory", "tcp"}
+    return {
+        "predicted_client_bytes": report.client_bytes,
+        "predicted_server_bytes": report.server_bytes,
+        "predicted_flights": report.flights,
+        "predicted_compute_seconds": total.compute_ns / 1e9,
+        "predicted_seconds": total.seconds if on_a_wire else total.compute_ns / 1e9,
+    }
+
+
+def _described(cell: Cell) -> dict[str, Any]:
+    description = read_network(cell.folder).description
+    check_runnable(description)
+    check_tokens(_prompt(cell), 1, description)
+    spec = description["spec"]
+    return {
+        "label": description["label"],
+        "num_layers": len(description["layers"]),
+        "width": spec["width"],
+        "num_heads": spec["num_heads"],
+        "vocab_size": spec["vocab_size"],
+        "length": cell.length,
+        "link": cell.link,
+        "changes": cell.changes,
+        "threads": cell.threads,
+    }
+
+
+def _prompt(cell: Cell) -> list[int]:
+    """Any: costs do not depend on what is computed with."""
+    return [index % 7 for index in range(cell.length)]
+
+
+def _name(described: dict[str, Any]) -> str:
+    changes = "".join(f", {key}={value}" for key, value in described["changes"].items())
+    return f"{described['label']}, {described['length']} tokens over {described['link']}{changes}"
+
+
+def _measured(cell: Cell, python: Path | None) -> dict[str, Any]:
+    before = os.getloadavg()[0]
+    found: Generated = generate_over(
+        cell.link, cell.folder, _prompt(cell), 1, cell.settings, lambda index, call: None, python
+    )
+    traffic = sum((call.traffic for call in found.calls[0]), Traffic())
+    return {
+        "client_bytes": traffic.client_bytes,
+        "server_bytes": traffic.server_bytes,
+        "client_messages": traffic.client_messages,
+        "server_messages": traffic.server_messages,
+        "seconds": sum(call.seconds for call in found.calls[0]),
+        "cpu_seconds": {
+            party.name.lower(): found.cpu_seconds[party][0]
+            for party in Party
+            if party in found.cpu_seconds
+        },
+        "preparation": {
+            call.name: {"bytes": call.traffic.comm_bytes, "seconds": call.seconds}
+            for call in found.preparation
+        },
+        "pieces": [
+            {
+                "name": call.name,
+                "client_bytes": call.traffic.client_bytes,
+                "server_bytes": call.traffic.server_bytes,
+                "seconds": call.seconds,
+            }
+            for call in found.calls[0]
+        ],
+        "load_before": before,
+        "load_after": os.getloadavg()[0],
+        "processors": len(os.sched_getaffinity(0)),
+        "measured_at": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
+    }

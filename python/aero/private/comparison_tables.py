@@ -1,0 +1,133 @@
+"""Measured private runs as tables of Markdown, each beside what was predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+__all__ = ["comparison_tables"]
+
+Measured = dict[str, Any]
+
+
+def comparison_tables(cells: Sequence[Measured]) -> str:
+    """Tables by size: bytes, seconds per link, and what options save.
+
+    Args:
+        cells: from `aero.private.comparison.compare_networks`; the first network is the baseline.
+    """
+    parts = []
+    for size, group in _grouped(cells, _size).items():
+        plain = [cell for cell in group if not cell["cell"]["changes"]]
+        parts.append(f"### {size}")
+        if plain:
+            parts += [_bytes_table(plain), _seconds_table(plain)]
+        if len(plain) < len(group):
+            parts.append(_options_table(group))
+    return "\n\n".join(parts) + "\n"
+
+
+def _bytes_table(cells: Sequence[Measured]) -> str:
+    rows = []
+    by_label = _grouped(cells, lambda cell: cell["cell"]["label"])
+    baseline = _sent(next(iter(by_label.values()))[0])
+    for label, group in by_label.items():
+        first = group[0]
+        rows.append(
+            [
+                label,
+                _megabytes(first["client_bytes"]),
+                _megabytes(first["server_bytes"]),
+                _megabytes(_sent(first)),
+                _megabytes(_expected(first)),
+                f"{_sent(first) / _expected(first):.4f}",
+                f"{baseline / _sent(first):.2f}x",
+                f"{first['predicted_flights']:,.0f}",
+            ]
+        )
+    header = ["network", "client sent, MB", "server sent, MB", "measured, MB", "predicted, MB"]
+    return _table([*header, "ratio", "less than the first", "flights (predicted)"], rows)
+
+
+def _seconds_table(cells: Sequence[Measured]) -> str:
+    rows = []
+    for link, group in _grouped(cells, lambda cell: cell["cell"]["link"]).items():
+        baseline = group[0]
+        for cell in group:
+            used = sum(cell["cpu_seconds"].values())
+            rows.append(
+                [
+                    link,
+                    cell["cell"]["label"],
+                    f"{cell['seconds']:.1f}",
+                    f"{cell['predicted_seconds']:.1f}",
+                    f"{baseline['seconds'] / cell['seconds']:.2f}x",
+                    f"{baseline['predicted_seconds'] / cell['predicted_seconds']:.2f}x",
+                    f"{used:.1f}" if used else "",
+                    f"{cell['predicted_compute_seconds']:.1f}",
+                    f"{cell['load_before']:.0f} to {cell['load_after']:.0f}",
+                ]
+            )
+    header = ["link", "network", "measured, s", "predicted, s", "faster than the first"]
+    header += ["predicted", "CPU of both, s", "predicted computing, s", "load of the machine"]
+    return _table(header, rows)
+
+
+def _options_table(cells: Sequence[Measured]) -> str:
+    rows = []
+    for label, group in _grouped(cells, lambda cell: cell["cell"]["label"]).items():
+        plain = next((cell for cell in group if not cell["cell"]["changes"]), None)
+        for cell in group:
+            changes = cell["cell"]["changes"]
+            if not changes or plain is None:
+                continue
+            named = ", ".join(f"{key}={value}".lower() for key, value in changes.items())
+            rows.append(
+                [
+                    label,
+                    f"`{named}`",
+                    _megabytes(_sent(cell)),
+                    _megabytes(_expected(cell)),
+                    f"{_sent(cell) / _expected(cell):.4f}",
+                    _saving(_sent(plain), _sent(cell)),
+                    _saving(_expected(plain), _expected(cell)),
+                ]
+            )
+    header = ["network", "option", "measured, MB", "predicted, MB", "ratio"]
+    return _table([*header, "measured change", "predicted change"], rows)
+
+
+def _size(cell: Measured) -> str:
+    size = cell["cell"]
+    return (
+        f"L={size['num_layers']}, C={size['width']}, H={size['num_heads']}, "
+        f"V={size['vocab_size']:,}, T={size['length']}"
+    )
+
+
+def _grouped(cells: Iterable[Measured], key: Any) -> dict[str, list[Measured]]:
+    groups: dict[str, list[Measured]] = {}
+    for cell in cells:
+        groups.setdefault(key(cell), []).append(cell)
+    return groups
+
+
+def _sent(cell: Measured) -> int:
+    return int(cell["client_bytes"] + cell["server_bytes"])
+
+
+def _expected(cell: Measured) -> float:
+    return float(cell["predicted_client_bytes"] + cell["predicted_server_bytes"])
+
+
+def _saving(before: float, after: float) -> str:
+    return f"{100 * (after / before - 1):+.1f} %"
+
+
+def _megabytes(count: float) -> str:
+    return f"{count / 1e6:,.2f}"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
