@@ -55,7 +55,9 @@ def reproduce(
                 found = load_target(name)
                 typer.echo(f"{name:<9} {found.title} ({len(found.rows)} networks)")
             return
-        names = target_names() if target == ["all"] else list(dict.fromkeys(target))
+        names = list(dict.fromkeys(target))
+        if names == ["all"]:
+            names = [name for name in target_names() if load_target(name).exists_at(scale)]
         settings = data_settings(data)
         plans = [plan_target(name, scale, seeds=seeds, settings=settings) for name in names]
         cells = unique_cells(plans)

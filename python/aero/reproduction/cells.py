@@ -115,9 +115,10 @@ def plan_target(
     """
     target = load_target(target) if isinstance(target, str) else target
     scale = load_scale(scale) if isinstance(scale, str) else scale
-    if target.scales is not None and scale.name not in target.scales:
+    if not target.exists_at(scale.name):
+        scales = ", ".join(target.scales or ())
         raise TrainingError(
-            f"reproduce: {target.name} exists at scale {', '.join(target.scales)}, not {scale.name}"
+            f"reproduce: {target.name} exists at --scale {scales} only, got {scale.name!r}"
         )
     cells = {}
     for row in target.rows:

@@ -164,6 +164,10 @@ class Target:
     sweep: Mapping[str, str] | None = None
     scales: tuple[str, ...] | None = None
 
+    def exists_at(self, scale: str) -> bool:
+        """Whether there are runs of a scale of that name."""
+        return self.scales is None or scale in self.scales
+
     def baseline_of(self, row: Row) -> Row | None:
         """Returns the first baseline at a row's model, data, length and tokens; None without."""
         for other in self.rows:

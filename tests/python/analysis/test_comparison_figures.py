@@ -51,6 +51,27 @@ def test_pareto_draws_means_ranges_and_the_front_as_steps(axes):
     assert axes.get_xscale() == "linear"
 
 
+def test_a_series_has_its_colour_in_every_panel(axes):
+    def colours(names):
+        drawn = analysis.plot_pareto(
+            range(1, len(names) + 1),
+            [[30.0]] * len(names),
+            names,
+            series=names,
+            series_order=["a", "b", "c"],
+            axes=axes,
+        )
+        handles, labels = drawn.get_legend_handles_labels()
+        found = {
+            name: handle.lines[0].get_color() for name, handle in zip(labels, handles, strict=True)
+        }
+        axes.clear()
+        return found
+
+    both, last = colours(["a", "c"]), colours(["c"])
+    assert both == last and len({*both.values()}) == 3
+
+
 def test_pareto_goes_logarithmic_where_costs_differ_more_than_tenfold(axes):
     analysis.plot_pareto([1.0, 11.0], [[2.0], [1.0]], ["a", "b"], series=["x", "y"], axes=axes)
     assert axes.get_xscale() == "log"

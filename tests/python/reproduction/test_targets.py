@@ -1,10 +1,5 @@
-import doctest
-import importlib
-import pkgutil
-
 import pytest
 
-import aero.reproduction
 from aero.architecture import ArchitectureSpec
 from aero.mpc import paper_tables
 from aero.reproduction import (
@@ -20,17 +15,11 @@ from aero.reproduction.figures import FIGURE_KINDS
 from aero.reproduction.targets import read_target
 from aero.train.errors import TrainingError
 
-PACKAGE = [f"aero.reproduction.{m.name}" for m in pkgutil.iter_modules(aero.reproduction.__path__)]
 # What the paper reports about training; its other tables and figures are about cost or drawings.
 PUBLISHED = {
     *(f"table{n}" for n in (2, 3, 4, 5, 6, 7, 8, 9)),
     *(f"figure{n}" for n in (3, 4, 5, 6, 9, 10, 11, 12, 13, 14, 16, 17, 18, 19)),
 }
-
-
-@pytest.mark.parametrize("name", PACKAGE)
-def test_examples_give_what_they_show(name):
-    assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
 def test_every_table_and_figure_about_training_is_a_target():
@@ -40,6 +29,10 @@ def test_every_table_and_figure_about_training_is_a_target():
 @pytest.mark.parametrize("scale", scale_names())
 @pytest.mark.parametrize("name", target_names())
 def test_every_target_gives_runs_that_can_be_planned(name, scale, tmp_path):
+    if not load_target(name).exists_at(scale):
+        with pytest.raises(TrainingError, match=f"exists at --scale mini only, got '{scale}'"):
+            plan_target(name, scale)
+        return
     plan = plan_target(name, scale)
     for row in plan.target.rows:
         for cell in plan.cells_by_row[row.name]:
@@ -53,7 +46,9 @@ def test_every_target_gives_runs_that_can_be_planned(name, scale, tmp_path):
 @pytest.mark.parametrize("name", target_names())
 def test_every_target_names_statistics_and_figures_that_exist(name):
     target = load_target(name)
-    claimed = {part.statistic for claim in target.claims for part in claim.comparisons}
+    claimed = {
+        name for claim in target.claims for part in claim.comparisons for name in part.statistics
+    }
     assert claimed | set(target.show) <= {*statistic_names(), "change"}
     assert set(target.figures) <= set(FIGURE_KINDS)
     assert target.claims, "a target without a claim judges nothing"
@@ -133,6 +128,29 @@ def test_a_setting_with_its_default_value_names_no_other_cell():
     same = plan_target("table2", "mini", settings=["optimizer.epsilon=1e-8"]).cells[0]
     other = plan_target("table2", "mini", settings=["optimizer.epsilon=1e-6"]).cells[0]
     assert plain.key == same.key != other.key
+
+
+def test_a_row_that_wants_few_seeds_gets_no_more_than_them():
+    description = {"title": "t", "paper": "p", "show": ["perplexity"]}
+    rows = ["SM+G", {"label": "SM+R", "seeds": 1}, {"label": "SM", "seeds": 3}]
+    target = read_target("probe", {**description, "rows": rows})
+    for asked, expected in ((None, [2, 1, 3]), (2, [2, 1, 2]), (5, [5, 1, 3])):
+        plan = plan_target(target, "mini", seeds=asked)
+        assert [len(cells) for cells in plan.cells_by_row.values()] == expected
+        assert [cell.seed for cell in plan.cells] == sorted(cell.seed for cell in plan.cells)
+
+
+def test_a_baseline_has_the_data_and_the_tokens_of_its_row():
+    target = load_target("pareto")
+    rows = {row.name: row for row in target.rows}
+
+    def baseline(name):
+        found = target.baseline_of(rows[name])
+        return None if found is None else found.name
+
+    assert baseline("SM+FN+R, wide") == "SM+LN+G"
+    assert baseline("SM+FN+R, demo") == "SM+LN+G, demo"
+    assert baseline("SM+FN+R, wide, 10x") == "SM+LN+G, 10x"
 
 
 DESCRIPTION = {"title": "t", "paper": "p", "rows": ["SM+G", "SM+R"], "show": ["perplexity"]}

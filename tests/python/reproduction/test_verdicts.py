@@ -25,6 +25,18 @@ def verdict(condition, **rows):
     return judge(claim(condition), {statistic: named})
 
 
+def test_a_side_may_have_another_statistic_than_the_comparison():
+    tenth = claim("perplexity: SM+R < 0.1 x seconds of SM+G")
+    assert str(tenth.comparisons[0].higher) == "0.1 x seconds of SM+G"
+    for seconds, expected in ((400.0, "holds"), (200.0, "does not hold")):
+        values = {
+            "perplexity": {"SM+R": [30.0, 30.0], "SM+G": [1e9, 1e9]},
+            "seconds": {"SM+R": [1e9, 1e9], "SM+G": [seconds, seconds]},
+        }
+        assert judge(tenth, values).verdict == expected
+    assert judge(tenth, {"perplexity": {"SM+R": [30.0]}}).verdict == "not tested"
+
+
 def test_a_gap_beyond_two_standard_errors_decides():
     # Logarithms: sd of each row is 0.01 / sqrt(2) here, the standard error of the gap
     # 0.00707 * sqrt(1/2 + 1/2) = 0.00707; 2 of them are 0.01414.

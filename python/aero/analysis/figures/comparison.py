@@ -51,6 +51,7 @@ def plot_pareto(
     names: Sequence[str],
     *,
     series: Sequence[str] | None = None,
+    series_order: Sequence[str] | None = None,
     named: Sequence[int] | None = None,
     xlabel: str = "GB, both parties",
     ylabel: str = "perplexity",
@@ -65,6 +66,8 @@ def plot_pareto(
             not finite (a run that diverged) take the point out.
         names: [N], written beside the points.
         series: [N], points of one series share a colour; None: all are one.
+        series_order: all series, those of other panels too, so that each has its colour in all of
+            them; None: in order of appearance.
         named: indices of the points that are named; None: those on the front.
         xlabel: what `costs` are, with the unit.
         ylabel: what `losses` are.
@@ -95,9 +98,9 @@ def plot_pareto(
     axes = own_or_new_axes(axes)
     mean, below, above = _spreads(losses)
     front = pareto_front(x, mean)
-    distinct = list(dict.fromkeys(groups))
+    distinct = list(dict.fromkeys([*(series_order or ()), *groups]))
     for name, color in zip(distinct, network_colors(len(distinct)), strict=True):
-        chosen = np.array([index for index, group in enumerate(groups) if group == name])
+        chosen = np.array([i for i, group in enumerate(groups) if group == name], dtype=np.intp)
         axes.errorbar(
             x[chosen], mean[chosen], [below[chosen], above[chosen]], fmt="o", color=color,
             markersize=5, elinewidth=1, capsize=2, label=name or None,
@@ -105,9 +108,11 @@ def plot_pareto(
     # Steps, not slopes: between two networks of the front only the worse of both is reached.
     axes.step(x[front], mean[front], where="post", color="0.45", linestyle="--", linewidth=1)
     for index in front if named is None else named:
+        # Towards the middle, so that a long name leaves the panel its width.
+        side = "right" if x[index] > (x.min() + x.max()) / 2 else "left"
         axes.annotate(
-            names[index], (x[index], mean[index]), xytext=(5, 4), textcoords="offset points",
-            fontsize="small",
+            names[index], (x[index], mean[index]), xytext=(-5 if side == "right" else 5, 4),
+            textcoords="offset points", fontsize="small", ha=side,
         )  # fmt: skip
     if x.max() > _LOGARITHMIC_FROM * x.min():
         axes.set_xscale("log")
