@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
@@ -29,6 +30,11 @@ def one_line_errors(*expected: type[Exception]) -> Iterator[None]:
         if not isinstance(error, (TrainingError, *expected)):
             raise
         _end(" ".join(str(error).split()), code=2)
+
+
+def end_on_termination() -> None:
+    """Termination as the keyboard's interrupt: what was started is ended on the way out."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def _end(message: str, *, code: int) -> NoReturn:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from aero.cli.cost_arguments import AsJson, settings
-from aero.cli.errors import note, one_line_errors
+from aero.cli.errors import end_on_termination, note, one_line_errors
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -79,6 +79,7 @@ def run(
         from aero.private.run_report import run_report
         from aero.private.two_processes import generate_over
 
+        end_on_termination()
         network = read_network(folder)
         check_runnable(network.description)
         known = find_tokenizer(tokenizer, source)

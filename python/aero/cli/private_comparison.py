@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from aero.cli.cost_arguments import settings
-from aero.cli.errors import note, one_line_errors
+from aero.cli.errors import end_on_termination, note, one_line_errors
 from aero.cli.private import exported
 
 
@@ -50,6 +50,7 @@ def compare(
         from aero.private.comparison_tables import comparison_tables
         from aero.private.environment import find_private_python
 
+        end_on_termination()
         folders = [stack.enter_context(exported(source)) for source in sources]
         cells = [
             Cell(folder, tokens, each, changes, threads)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
-import signal
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from aero.cli.cost_arguments import AsJson, settings
-from aero.cli.errors import note, one_line_errors
+from aero.cli.errors import end_on_termination, note, one_line_errors
 from aero.cli.private import (
     PrivateOptions,
     Source,
@@ -79,7 +78,7 @@ def serve(
         from aero.private.settings import PrivateSettings
         from aero.private.supervision import TimeLimits
 
-        _end_on_termination()
+        end_on_termination()
         description = read_network(folder).description
         check_runnable(description)
         progress = shown_progress(len(description["layers"]))
@@ -138,7 +137,7 @@ def ask(
         from aero.private.settings import PrivateSettings
         from aero.private.supervision import TimeLimits
 
-        _end_on_termination()
+        end_on_termination()
         description = json.loads((network / "network.json").read_text(encoding="utf-8"))
         check_runnable(description)
         known = find_tokenizer(None, network)
@@ -168,8 +167,3 @@ def ask(
 
 def _waiting(address: str) -> None:
     note(f"waiting for a client on {address}")
-
-
-def _end_on_termination() -> None:
-    """Termination as the keyboard's interrupt: what was started is ended on the way out."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -1,0 +1,135 @@
+"""`aero private publish`, `serve` and `ask`: what stops them before anything is computed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import aero
+from aero.cli import app
+from aero.private import environment
+from aero.private.control_channel import free_port, listen
+from aero.train.tokenizer import save_tokenizer, train_tokenizer
+
+from ..export.conftest import trained
+
+# Takes the place of the private environment's Python: says who it is and waits.
+PRETENDER = """#!{python}
+import os, sys
+from pathlib import Path
+Path(__file__).with_name("worker.pid").write_text(str(os.getpid()))
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def worker_pid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    python = tmp_path / "python"
+    python.write_text(PRETENDER.format(python=sys.executable))
+    python.chmod(python.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv(environment.VARIABLE, str(python))
+    return tmp_path / "worker.pid"
+
+
+@pytest.fixture(scope="module")
+def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = Path(aero.export_weights(trained("SM+ScFuFFN"), tmp_path_factory.mktemp("export")))
+    save_tokenizer(train_tokenizer(["to be or not to be"] * 4, 256), folder, context_length=32)
+    return folder
+
+
+def run(*arguments: Any) -> Any:
+    return CliRunner().invoke(app, ["private", *map(str, arguments)])
+
+
+def ended(pid: int) -> bool:
+    end = time.monotonic() + 10
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    return not Path(f"/proc/{pid}").exists()
+
+
+def test_what_is_published_has_no_weights_and_is_enough_to_ask(
+    export: Path, tmp_path: Path, worker_pid: Path
+) -> None:
+    public = tmp_path / "public"
+    assert run("publish", export, "--output", public).exit_code == 0
+    assert sorted(path.name for path in public.iterdir()) == ["network.json", "tokenizer.json"]
+    description = json.loads((public / "network.json").read_text())
+    assert description == json.loads((export / "network.json").read_text())
+    address = f"127.0.0.1:{free_port('127.0.0.1')}"
+    done = run("ask", public, "--connect", address, "--prompt", "to be", "--wait", 0.5)
+    assert done.exit_code == 2
+    assert f"aero: private: no server at {address} within 0.5 s" in done.output
+    assert ended(int(worker_pid.read_text()))
+
+
+def test_a_port_that_is_taken_ends_the_server(export: Path, worker_pid: Path) -> None:
+    with listen("127.0.0.1:0") as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = run("serve", export, "--listen", address)
+    assert done.exit_code == 2
+    assert f"aero: private: cannot listen on {address}" in done.output
+    assert not worker_pid.exists()
+
+
+def test_a_client_that_does_not_come_ends_a_server_for_one(export: Path, worker_pid: Path) -> None:
+    done = run("serve", export, "--listen", "127.0.0.1:0", "--once", "--wait", 1)
+    assert done.exit_code == 2
+    assert "aero: private: no client came within 1 s" in done.output
+    assert ended(int(worker_pid.read_text()))
+
+
+def test_a_prompt_longer_than_the_context_is_refused_before_anybody_is_asked(
+    export: Path, worker_pid: Path
+) -> None:
+    numbers = ",".join(["7"] * 33)
+    done = run("ask", export, "--connect", "127.0.0.1:9", "--prompt-tokens", numbers)
+    assert done.exit_code == 2
+    assert "prompt's 33 tokens" in done.output
+    assert "context of 32" in done.output
+    assert not worker_pid.exists()
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_ends_a_server_and_its_worker(export: Path, worker_pid: Path, name: str) -> None:
+    command = ["private", "serve", str(export), "--listen", "127.0.0.1:0"]
+    program = [sys.executable, "-m", "aero.cli", *command]
+    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        for line in server.stderr:
+            if "waiting for a client" in line:
+                break
+        while not (worker_pid.exists() and worker_pid.read_text()):
+            time.sleep(0.02)
+        os.kill(server.pid, signal.Signals[name])
+        assert server.wait(20) == 130
+    assert ended(int(worker_pid.read_text()))
+
+
+def test_a_signal_ends_both_parties_of_a_run(export: Path, worker_pid: Path) -> None:
+    command = ["private", "run", str(export), "--prompt-tokens", "1,2", "--link", "tcp"]
+    program = [sys.executable, "-m", "aero.cli", *command]
+    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True) as both:
+        while not (worker_pid.exists() and worker_pid.read_text()):
+            assert both.poll() is None, both.stderr
+            time.sleep(0.02)
+        os.kill(both.pid, signal.SIGTERM)
+        assert both.wait(20) == 130
+    assert ended(int(worker_pid.read_text()))
+
+
+def test_an_unknown_link_is_named(export: Path, worker_pid: Path) -> None:
+    done = run("run", export, "--prompt-tokens", "1,2", "--link", "carrier-pigeon")
+    assert done.exit_code == 2
+    assert 'got "carrier-pigeon"' in done.output
