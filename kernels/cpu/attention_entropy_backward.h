@@ -118,10 +118,7 @@ class BackwardPass {
     dvalues_ = sums(p_.dv, p_.dv_strides, at_.dvalues);
   }
 
-  /// Few queries are little work, and need all keys for their statistics.
-  static bool has_whole_heads(const Params& p) {
-    return p.batch * p.key_heads >= p.threads || has_few_queries<Real>(p);
-  }
+  static bool has_whole_heads(const Params& p) { return p.batch * p.key_heads >= p.threads; }
   static int64_t key_blocks(const Params& p) { return (p.keys + kKeyBlock - 1) / kKeyBlock; }
   static int64_t query_tiles(const Params& p) { return (p.queries + kTile - 1) / kTile; }
 
@@ -181,9 +178,6 @@ class BackwardPass {
     RowGradients<Element, Real> rows(p_, q);
     const Matrix<const Operand> queries =
         load_tile(q, p_.q, p_.q_strides, at_.queries_t, at_.queries);
-    if (has_few_queries<Real>(p_))
-      rows.renew_statistics(p_, q, static_cast<const Operand*>(operands(at_.queries_t)), keys_,
-                            p_.head_dim / kPack, memory_ + at_.scores);
     Matrix<const Operand> douts{};
     if (p_.dout) douts = load_tile(q, p_.dout, p_.dout_strides, at_.douts_t, at_.douts);
     const bool wants_dq = wants_queries && p_.dq;
@@ -295,30 +289,24 @@ class BackwardPass {
   /// From scores and dP to P and c dS: dQ = (c dS) K, dK = (c dS)^T Q.
   void compute_dscores(const QueryTile<Real>& q, const Visibility<Real>& visible,
                        RowGradients<Element, Real>& rows) const {
-    // Below 2^-2000 P is 0 whatever z is; the bound keeps a hidden key's z finite.
-    constexpr Real lowest = -2000;
     for_key_runs(q, visible, [&](auto columns, int first, int64_t begin, int64_t end) {
       for (int v = first; v < first + decltype(columns)::value; ++v) {
         const int64_t lane = v * kL;
-        const Vec<Real> row_maximum = load(rows.maximum + lane);
-        const Vec<Real> inverse_sum = load(rows.inverse_sum + lane);
-        const Vec<Real> offset = load(rows.offset + lane), center = load(rows.center + lane);
-        const Vec<Real> dentropy = load(rows.dentropy + lane), scale = load(q.scale + lane);
+        const ScoreGradients<Real> gradients{
+            load(rows.maximum + lane), load(rows.inverse_sum + lane), load(rows.offset + lane),
+            load(rows.dentropy + lane), load(rows.center + lane)};
+        const Vec<Real> scale = load(q.scale + lane);
         Vec<Real> dtemperature = load(rows.dtemperature + lane);
         const auto convert_rows = [&](auto count, int64_t j) AERO_LAMBDA_INLINE {
           Vec<Real> scaled[kPack] = {};
 #pragma GCC unroll 2
           for (int n = 0; n < decltype(count)::value; ++n) {
             const int64_t at = (j + n) * kTile + lane;
-            const Vec<Real> x =
-                maximum(splat(lowest), load(memory_ + at_.scores + at) - row_maximum);
-            const Vec<Real> weight = exp2(x) * inverse_sum;
-            const Vec<Real> z = x * static_cast<Real>(kLn2) + offset;
             const Vec<Real> dweight = p_.dout ? load(memory_ + at_.dweights + at) : Vec<Real>{};
-            const Vec<Real> dscore = weight * (dweight - dentropy * z - center);
-            dtemperature += dscore * z;
-            scaled[n] = dscore * scale;
-            Operands::store_row(operands(at_.weight_rows), at, weight);
+            const auto result = gradients.of(load(memory_ + at_.scores + at), dweight);
+            dtemperature += result.dscore * result.z;
+            scaled[n] = result.dscore * scale;
+            Operands::store_row(operands(at_.weight_rows), at, result.weight);
             Operands::store_row(operands(at_.dscore_rows), at, scaled[n]);
           }
           if constexpr (kPack > 1)

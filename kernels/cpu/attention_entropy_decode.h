@@ -1,11 +1,7 @@
-// Forward pass of attention for a few queries, as in generation: head columns in the vector lanes.
-//
-// With fewer queries than lanes a tile of queries would leave most lanes idle. Here each query goes
-// over the keys by itself, reading keys and values once, in place, whatever their type and strides:
-// memory bandwidth bounds it.
+// Forward pass of attention for a few queries, as in generation: each goes over the keys by itself.
 #pragma once
 
-#include "kernels/cpu/attention_tile.h"
+#include "kernels/cpu/attention_decode_row.h"
 
 namespace aero::kernels::cpu {
 namespace {
@@ -32,37 +28,20 @@ class DecodePass {
   static constexpr int kL = kLanes<Real>;
 
   /// `query` and `out`: scratch of D elements in whole vectors.
-  static void run_row(const Params& p, int64_t row, Real* query, Real* out) {
-    const int64_t b = row / p.queries / p.heads, h = row / p.queries % p.heads, i = row % p.queries;
-    const int64_t g = h / (p.heads / p.key_heads);
-    const Element* q = row_of(static_cast<const Element*>(p.q), p.q_strides, b, h, i);
-    const Element* keys = row_of(static_cast<const Element*>(p.k), p.k_strides, b, g, 0);
-    const Element* values = row_of(static_cast<const Element*>(p.v), p.v_strides, b, g, 0);
-    for (int64_t d = 0; d < p.head_dim; d += kL) {
-      store(query + d, load_part<Real>(q + d, p.head_dim - d));
-      store(out + d, Vec<Real>{});
-    }
-    const Real temperature = p.temperature ? *row_of(static_cast<const Real*>(p.temperature),
-                                                     p.temperature_strides, b, h, i)
-                                           : 1;
-    const auto scale = static_cast<Real>(p.scale / static_cast<double>(temperature) * kLog2E);
-    const int64_t seen = p.is_causal ? smaller(p.keys, i + p.keys - p.queries + 1) : p.keys;
-
+  static void run_row(const Params& p, int64_t n, Real* query, Real* out) {
+    const DecodeRow<Element, Real> row(p, n);
+    copy_row(row.query, p.head_dim, query);
+    for (int64_t d = 0; d < p.head_dim; d += kL) store(out + d, Vec<Real>{});
     OnlineSoftmax<Vec<Real>> state{splat(static_cast<Real>(kEmptyMaximum)), Vec<Real>{},
                                    Vec<Real>{}};
-    for (int64_t key = 0; key < seen; key += kKeyTile) {
-      const int64_t count = smaller(kKeyTile, seen - key);
+    for (int64_t key = 0; key < row.seen; key += kKeyTile) {
+      const int64_t count = smaller(kKeyTile, row.seen - key);
       alignas(64) Real weights[kKeyTile];
-      for (int64_t j = 0; j < count; j += kL)
-        store(weights + j, scores(p, keys + (key + j) * p.k_strides.row, count - j, query) * scale);
-      if (p.mask != nullptr) hide_masked(p, b, h, i, key, count, weights);
-      for (int64_t j = count; j < round_up(count, kL); ++j)
-        weights[j] = static_cast<Real>(kMaskedScore);
-
+      row.scores(p, key, count, query, weights);
       Vec<Real> top = state.maximum;
       for (int64_t j = 0; j < count; j += kL) top = maximum(top, load(weights + j));
       Real row_maximum = top[0];
-      for (int n = 1; n < kL; ++n) row_maximum = top[n] > row_maximum ? top[n] : row_maximum;
+      for (int i = 1; i < kL; ++i) row_maximum = top[i] > row_maximum ? top[i] : row_maximum;
       const Vec<Real> factor =
           state.raise_maximum(splat(row_maximum), [](auto x) { return exp2(x); });
       for (int64_t j = 0; j < count; j += kL) {
@@ -71,54 +50,12 @@ class DecodePass {
         state.add(x, weight);
         store(weights + j, weight);
       }
-      add_values(p, values + key * p.v_strides.row, count, weights, factor, out);
+      add_weighted(row.values + key * p.v_strides.row, p.v_strides.row, count, weights, factor, out,
+                   p.head_dim);
     }
-    finish(p, row, state, row_of(static_cast<Element*>(p.out), p.out_strides, b, h, i), out);
-  }
-
-  /// q . k_j for kL keys, of which the first `count` exist.
-  static Vec<Real> scores(const Params& p, const Element* keys, int64_t count, const Real* query) {
-    Vec<Real> products[kL];
-    for (int r = 0; r < kL; ++r) {
-      products[r] = Vec<Real>{};
-      if (r >= count) continue;
-      const Element* key = keys + r * p.k_strides.row;
-      for (int64_t d = 0; d < p.head_dim; d += kL)
-        products[r] += load_part<Real>(key + d, p.head_dim - d) * load(query + d);
-    }
-    return sums_of_rows<Real>(products);
-  }
-
-  static void hide_masked(const Params& p, int64_t b, int64_t h, int64_t i, int64_t key,
-                          int64_t count, Real* scores) {
-    const MaskStrides& s = p.mask_strides;
-    const bool* mask = p.mask + b * s.batch + h * s.head + i * s.query + key * s.key;
-    for (int64_t j = 0; j < count; ++j)
-      if (!mask[j * s.key]) scores[j] = static_cast<Real>(kMaskedScore);
-  }
-
-  /// out = out * factor + sum_j weights[j] v_j
-  static void add_values(const Params& p, const Element* values, int64_t count, const Real* weights,
-                         Vec<Real> factor, Real* out) {
-    constexpr int kBlock = 4;
-    int64_t d = 0;
-    for (; d + kBlock * kL <= p.head_dim; d += kBlock * kL) {
-      Vec<Real> sum[kBlock];
-#pragma GCC unroll 4
-      for (int n = 0; n < kBlock; ++n) sum[n] = load(out + d + n * kL) * factor;
-      for (int64_t j = 0; j < count; ++j)
-#pragma GCC unroll 4
-        for (int n = 0; n < kBlock; ++n)
-          sum[n] += weights[j] * load_elements(values + j * p.v_strides.row + d + n * kL);
-#pragma GCC unroll 4
-      for (int n = 0; n < kBlock; ++n) store(out + d + n * kL, sum[n]);
-    }
-    for (; d < p.head_dim; d += kL) {
-      Vec<Real> sum = load(out + d) * factor;
-      for (int64_t j = 0; j < count; ++j)
-        sum += weights[j] * load_part<Real>(values + j * p.v_strides.row + d, p.head_dim - d);
-      store(out + d, sum);
-    }
+    Element* to =
+        row_of(static_cast<Element*>(p.out), p.out_strides, row.batch, row.head, row.index);
+    finish(p, n, state, to, out);
   }
 
   static void finish(const Params& p, int64_t row, const OnlineSoftmax<Vec<Real>>& state,

@@ -6,6 +6,24 @@
 namespace aero::kernels::cpu {
 namespace {
 
+/// What turns scores into gradients, one row per lane; see online_softmax.h.
+template <class Real>
+struct ScoreGradients {
+  Vec<Real> row_maximum, inverse_sum, offset;  ///< m, 1 / l (0 for a row that saw no key), w
+  Vec<Real> dentropy, center;                  ///< gE, D - gL
+
+  struct Result {
+    Vec<Real> weight, z, dscore;  ///< P, ln P + entropy, dS
+  };
+  AERO_INLINE Result of(Vec<Real> score, Vec<Real> dweight) const {
+    // Below 2^-2000 P is 0 whatever z is; the bound keeps a hidden key's z finite.
+    const Vec<Real> x = maximum(splat(Real{-2000}), score - row_maximum);
+    const Vec<Real> weight = exp2(x) * inverse_sum;
+    const Vec<Real> z = x * static_cast<Real>(kLn2) + offset;
+    return {weight, z, weight * (dweight - dentropy * z - center)};
+  }
+};
+
 /// Saved statistics and incoming gradients of the rows of a query tile; zeros beyond its last row.
 template <class Element, class Real>
 struct RowGradients {
@@ -35,42 +53,6 @@ struct RowGradients {
       Vec<Real> dot = p.dout ? output_dots(p, q, i) : Vec<Real>{};
       if (p.dlogsumexp) dot -= rows_of(p.dlogsumexp, row);
       store(center + i, dot);
-    }
-  }
-
-  /// Replaces the saved statistics by those of compute_scores' own scores, `keys` being all keys of
-  /// the head. Where few queries were taken one by one, the forward pass added in another order;
-  /// at t = 0.01 scores are in the hundreds, and 2^(score - maximum) of the largest would not be 1.
-  template <class Operand>
-  void renew_statistics(const Params& p, const QueryTile<Real>& q, const Operand* q_transposed,
-                        Matrix<const Operand> keys, int64_t width, Real* scores) {
-    alignas(64) Real maxima[kQueryTile<Real>];
-    for (int v = 0; v < kColumns; ++v)
-      store(maxima + v * kL, splat(static_cast<Real>(kEmptyMaximum)));
-    Vec<Real> sum[kColumns] = {}, score_sum[kColumns] = {};
-    const int64_t key_end = q.visible_keys(p);
-    const auto for_scores = [&](auto&& use) {
-      for (int64_t key = 0; key < key_end; key += kKeyTile) {
-        const Visibility<Real> visible(p, q, key, key_end);
-        Prefetch nothing;
-        compute_scores(q, visible, q_transposed, {keys.data + key * keys.stride, keys.stride},
-                       width, scores, maxima, nothing);
-        for (int v = 0; v < q.vectors; ++v)
-          for (int64_t j = 0; j < visible.end[v]; ++j)
-            use(v, load(scores + j * kQueryTile<Real> + v * kL));
-      }
-    };
-    for_scores([](int, Vec<Real>) {});  // raises the maxima
-    for_scores([&](int v, Vec<Real> score) {
-      const Vec<Real> x = score - load(maxima + v * kL), weight = exp2(x);
-      sum[v] += weight;
-      score_sum[v] += weight * x;
-    });
-    for (int v = 0; v < q.vectors; ++v) {
-      const auto result = finish_row<Real>(load(maxima + v * kL), sum[v], score_sum[v], sum[v]);
-      store(maximum + v * kL, result.saved_maximum);
-      store(inverse_sum + v * kL, sum[v] == 0 ? Vec<Real>{} : 1 / sum[v]);
-      store(offset + v * kL, result.saved_offset);
     }
   }
 

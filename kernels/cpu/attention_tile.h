@@ -55,13 +55,6 @@ class Prefetch {
   int64_t total_ = 0, per_step_ = 0;
 };
 
-/// Whether the forward pass takes queries one by one (attention_entropy_decode.h): a tile takes as
-/// long for one query as for a vector of them; a query costs about a quarter of that there.
-template <class Real>
-bool has_few_queries(const AttentionEntropyParams& p) {
-  return p.queries <= kLanes<Real> / 4 || p.queries == 1;
-}
-
 /// A tile of queries of one head.
 template <class Real>
 struct TileRange {

@@ -1,0 +1,173 @@
+// Backward pass of attention for a few queries: each goes over the keys by itself.
+#pragma once
+
+#include "kernels/cpu/attention_decode_row.h"
+#include "kernels/cpu/attention_row_gradients.h"
+
+namespace aero::kernels::cpu {
+namespace {
+
+/// One item per key head: all gradients of it and of the heads that use it. Keys come in blocks, so
+/// that keys and values are read and their gradients written once, however many rows share them.
+template <class E, class R>
+class DecodeBackwardPass {
+ public:
+  using Params = AttentionEntropyBackwardParams;
+  using Element = E;
+  using Real = R;
+
+  static int64_t scratch_bytes(const Params& p) {
+    const int64_t rows = p.heads / larger(1, p.key_heads) * p.queries;
+    return (2 * kKeyTile * padded(p) + rows * row_stride(p)) * static_cast<int64_t>(sizeof(Real));
+  }
+  static int64_t item_count(const Params& p) { return p.batch * p.key_heads; }
+
+  static void run(const Params& p, void* memory, int64_t first, int64_t last) {
+    for (int64_t item = first; item < last; ++item)
+      DecodeBackwardPass(p, static_cast<Real*>(memory), item).run_key_head();
+  }
+
+ private:
+  static constexpr int kL = kLanes<Real>;
+
+  static int64_t padded(const Params& p) { return round_up(p.head_dim, kL); }
+  static int64_t row_stride(const Params& p) { return 3 * padded(p) + 2 * kL; }
+
+  /// What is kept of a row from one block of keys to the next: vectors of D, then of lanes.
+  struct Kept {
+    Real *query, *dout, *dquery, *dtemperature, *center;
+  };
+
+  DecodeBackwardPass(const Params& params, Real* memory, int64_t key_head)
+      : p_(params),
+        row_(padded(params)),
+        dkeys_(memory),
+        dvalues_(memory + kKeyTile * row_),
+        kept_(memory + 2 * kKeyTile * row_),
+        batch_(key_head / params.key_heads),
+        key_head_(key_head % params.key_heads),
+        rows_(params.heads / params.key_heads * params.queries),
+        first_row_(key_head * rows_) {}
+
+  Kept kept(int64_t n) const {
+    Real* at = kept_ + n * row_stride(p_);
+    return {at, at + row_, at + 2 * row_, at + 3 * row_, at + 3 * row_ + kL};
+  }
+
+  void run_key_head() const {
+    for (int64_t n = 0; n < rows_; ++n) begin_row(n);
+    for (int64_t key = 0; key < p_.keys; key += kKeyTile) {
+      const int64_t count = smaller(kKeyTile, p_.keys - key);
+      for (int64_t at = 0; at < 2 * kKeyTile * row_; at += kL) store(dkeys_ + at, Vec<Real>{});
+      for (int64_t n = 0; n < rows_; ++n) add_row(n, key);
+      store_rows(dkeys_, p_.dk, p_.dk_strides, key, count);
+      store_rows(dvalues_, p_.dv, p_.dv_strides, key, count);
+    }
+    for (int64_t n = 0; n < rows_; ++n) end_row(n);
+  }
+
+  void begin_row(int64_t n) const {
+    const DecodeRow<Element, Real> row(p_, first_row_ + n);
+    const Kept own = kept(n);
+    copy_row(row.query, p_.head_dim, own.query);
+    for (int64_t d = 0; d < row_; d += kL) store(own.dquery + d, Vec<Real>{});
+    store(own.dtemperature, Vec<Real>{});
+    Vec<Real> center{};
+    if (p_.dout) {
+      const auto rows_of = [&](const void* tensor, const Strides& s) {
+        return row_of(static_cast<const Element*>(tensor), s, row.batch, row.head, row.index);
+      };
+      copy_row(rows_of(p_.dout, p_.dout_strides), p_.head_dim, own.dout);
+      center = dots_of_rows(rows_of(p_.out, p_.out_strides), 0, 1, own.dout, p_.head_dim);
+    }
+    store(own.center, splat(center[0] - value_of(p_.dlogsumexp, n)));
+  }
+
+  /// Element n of [B, H, T] counted from this key head's first row; 0 if there is no such gradient.
+  Real value_of(const void* tensor, int64_t n) const {
+    return tensor ? static_cast<const Real*>(tensor)[first_row_ + n] : 0;
+  }
+  /// m, l and w of a row, from [B, H, 3, T].
+  const Real* statistics(int64_t n) const {
+    const int64_t at = first_row_ + n, head = at / p_.queries;
+    return static_cast<const Real*>(p_.statistics) +
+           (head * kSavedStatistics * p_.queries + at % p_.queries);
+  }
+
+  /// One row against the keys of the block that starts at `key`.
+  void add_row(int64_t n, int64_t key) const {
+    const DecodeRow<Element, Real> row(p_, first_row_ + n);
+    const int64_t count = smaller(kKeyTile, row.seen - key);
+    if (count <= 0) return;
+    const Kept own = kept(n);
+    const Real* saved = statistics(n);
+    const Real sum = saved[p_.queries];
+    const ScoreGradients<Real> gradients{splat(saved[0]), splat(sum == 0 ? 0 : 1 / sum),
+                                         splat(saved[2 * p_.queries]),
+                                         splat(value_of(p_.dentropy, n)), load(own.center)};
+    alignas(64) Real weights[kKeyTile], dscores[kKeyTile];
+    row.scores(p_, key, count, own.query, weights);
+    Vec<Real> dtemperature = load(own.dtemperature);
+    for (int64_t j = 0; j < count; j += kL) {
+      const Element* values = row.values + (key + j) * p_.v_strides.row;
+      const Vec<Real> dweight =
+          p_.dout ? dots_of_rows(values, p_.v_strides.row, count - j, own.dout, p_.head_dim)
+                  : Vec<Real>{};
+      const auto result = gradients.of(load(weights + j), dweight);
+      dtemperature += result.dscore * result.z;
+      store(weights + j, result.weight);
+      store(dscores + j, result.dscore * row.scale);
+    }
+    store(own.dtemperature, dtemperature);
+    if (p_.dq)
+      add_weighted(row.keys + key * p_.k_strides.row, p_.k_strides.row, count, dscores,
+                   splat(Real{1}), own.dquery, p_.head_dim);
+    if (p_.dk) add_outer(dscores, count, own.query, dkeys_);
+    if (p_.dv && p_.dout) add_outer(weights, count, own.dout, dvalues_);
+  }
+
+  /// sum[j] += weights[j] vector
+  void add_outer(const Real* weights, int64_t count, const Real* vector, Real* sum) const {
+    for (int64_t j = 0; j < count; ++j)
+      for (int64_t d = 0; d < row_; d += kL) {
+        Real* to = sum + j * row_ + d;
+        store(to, load(to) + weights[j] * load(vector + d));
+      }
+  }
+
+  /// `count` rows of a block go to their tensor.
+  void store_rows(const Real* from, void* tensor, const Strides& s, int64_t key,
+                  int64_t count) const {
+    if (!tensor) return;
+    Element* to = row_of(static_cast<Element*>(tensor), s, batch_, key_head_, key);
+    for (int64_t j = 0; j < count; ++j)
+      for (int64_t d = 0; d < p_.head_dim; d += kL)
+        store_part<Real>(to + j * s.row + d, load(from + j * row_ + d), p_.head_dim - d);
+  }
+
+  void end_row(int64_t n) const {
+    const DecodeRow<Element, Real> row(p_, first_row_ + n);
+    const Kept own = kept(n);
+    if (p_.dq) {
+      Element* to =
+          row_of(static_cast<Element*>(p_.dq), p_.dq_strides, row.batch, row.head, row.index);
+      for (int64_t d = 0; d < p_.head_dim; d += kL)
+        store_part<Real>(to + d, load(own.dquery + d), p_.head_dim - d);
+    }
+    if (!p_.dtemperature) return;
+    // logsumexp - entropy; both saved numbers are 0 for a row that saw no key.
+    const Real* saved = statistics(n);
+    const Real mean_score = static_cast<Real>(kLn2) * saved[0] - saved[2 * p_.queries];
+    const Real sum =
+        sum_of_lanes<Real>(load(own.dtemperature)) + mean_score * value_of(p_.dlogsumexp, n);
+    static_cast<Real*>(p_.dtemperature)[first_row_ + n] = -sum / row.temperature;
+  }
+
+  const Params& p_;
+  const int64_t row_;  ///< D in whole vectors
+  Real *const dkeys_, *const dvalues_, *const kept_;
+  const int64_t batch_, key_head_, rows_, first_row_;
+};
+
+}  // namespace
+}  // namespace aero::kernels::cpu
