@@ -5,11 +5,16 @@ numbers and its claims. A scale (`mini`, `small`, `paper`) says at which size. B
 cells, one training run per network and seed, each in a folder named by its configuration, so that
 targets share cells and an interrupted command goes on.
 
-    plan = plan_target("table2", "mini", output="runs/reproduction")
-    run_cells(plan.cells, output="runs/reproduction", cache_dir="runs/corpora")
+    plan = plan_target("table2", "mini")
+    run_cells(plan.cells, output="runs/reproduction", cache_dir="runs/corpora", jobs=2)
     write_target(plan, "runs/reproduction")
 
 Everything loads on first use, so that listing and planning do not import torch.
+
+Example:
+    >>> from aero import reproduction
+    >>> [row.name for row in reproduction.load_target("figure4").rows]
+    ['SM+LR(layer)', 'SM+LR(global)']
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ from typing import Any
 # Public name -> module that defines it.
 _EXPORTS = {
     "Cell": "aero.reproduction.cells",
-    "Claim": "aero.reproduction.targets",
+    "Claim": "aero.reproduction.claims",
     "Row": "aero.reproduction.targets",
     "Scale": "aero.reproduction.scales",
     "Target": "aero.reproduction.targets",

@@ -104,6 +104,8 @@ def _numbers(outcome: Mapping[str, Any]) -> str:
             header.append(f"{_heading(name)}, paper")
         header.append(_heading(name))
     for row in outcome["rows"]:
+        if not row["paper"] and _seeds(row) == "none":
+            continue  # nothing to show; it stands among those not run
         label = row["name"] if row["label"] in row["name"] else f"{row['name']} (`{row['label']}`)"
         line = [label]
         for name in outcome["show"]:

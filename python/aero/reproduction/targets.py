@@ -18,8 +18,8 @@ The files are `data/reproduction/*.yaml`:
           where: Section 3.1
           holds_if: "perplexity: SM+R < SM+G"   # or a list that must hold together
 
-A condition is a statistic and a chain of two or more sides with `<` or `>` between them; a side is
-a row, a number, a factor and a row (`1.02 x SM+G`), or another statistic (`0.1 x minutes of SM+G`).
+Further keys: `seeds: 1` of a row that wants fewer runs than its scale, `scales: [mini]` of a target
+that does not exist at the others. How conditions read is in `aero.reproduction.claims`.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ from typing import Any
 import yaml
 
 from aero.mpc import paper_tables
+from aero.reproduction.claims import Claim, known_row, read_claim, refuse_unknown
 from aero.train.errors import TrainingError
 
-__all__ = ["Claim", "Comparison", "Row", "Side", "Target", "load_target", "target_names"]
+__all__ = ["Row", "Target", "load_target", "read_target", "target_names"]
 
 _ROW_KEYS = {
     "name", "label", "model", "dataset", "context_length", "settings", "tokens_factor", "seeds",
@@ -54,8 +55,6 @@ _TARGET_KEYS = {
     "sweep",
     "scales",
 }
-_FACTOR = re.compile(r"([0-9.]+) x (.+)$")
-_OTHER_STATISTIC = re.compile(r"(\w+) of (.+)$")
 
 
 @dataclass(frozen=True)
@@ -83,57 +82,6 @@ class Row:
     tokens_factor: int = 1
     seeds: int | None = None
     paper: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Side:
-    """One side of a comparison: `factor` times a row's statistic, or a number.
-
-    Attributes:
-        row: name of the row; None for a number.
-        factor: of the row's statistic, or the number itself.
-        statistic: another one than the comparison's; None is the comparison's.
-    """
-
-    row: str | None
-    factor: float = 1.0
-    statistic: str | None = None
-
-    def __str__(self) -> str:
-        if self.row is None:
-            return f"{self.factor:g}"
-        named = self.row if self.statistic is None else f"{self.statistic} of {self.row}"
-        return named if self.factor == 1.0 else f"{self.factor:g} x {named}"
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """`lower` < `higher` in a statistic."""
-
-    statistic: str
-    lower: Side
-    higher: Side
-
-    @property
-    def statistics(self) -> tuple[str, str]:
-        """Those of the lower and of the higher side."""
-        lower, higher = self.lower.statistic, self.higher.statistic
-        return lower or self.statistic, higher or self.statistic
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A sentence of the paper as comparisons that must all hold.
-
-    Attributes:
-        text: the sentence.
-        where: its place in the paper.
-        comparisons: what must hold.
-    """
-
-    text: str
-    where: str
-    comparisons: tuple[Comparison, ...]
 
 
 @dataclass(frozen=True)
@@ -223,16 +171,16 @@ def read_target(name: str, description: Mapping[str, Any]) -> Target:
     Raises:
         TrainingError: an unknown key, a row named twice, or a claim about no row.
     """
-    _refuse_unknown(name, description, _TARGET_KEYS)
+    refuse_unknown(name, description, _TARGET_KEYS)
     rows = _rows(name, description["rows"])
     names = [row.name for row in rows]
     repeated = sorted({row for row in names if names.count(row) > 1})
     if repeated:
         raise TrainingError(f"reproduce: {name} has two rows named {repeated[0]!r}")
     baseline = description.get("baseline")
-    claims = tuple(_claim(name, entry, names) for entry in description.get("claims", ()))
+    claims = tuple(read_claim(name, entry, names) for entry in description.get("claims", ()))
     if baseline is not None:
-        _known_row(name, baseline, [row.label for row in rows])
+        known_row(name, baseline, [row.label for row in rows])
     return Target(
         name,
         description["title"],
@@ -269,7 +217,7 @@ def _rows(target: str, entries: Any) -> tuple[Row, ...]:
 
 
 def _row(target: str, entry: Mapping[str, Any]) -> Row:
-    _refuse_unknown(target, entry, _ROW_KEYS)
+    refuse_unknown(target, entry, _ROW_KEYS)
     return Row(**{"name": entry["label"], **entry})
 
 
@@ -306,56 +254,3 @@ def _budgets(
     sizes = {text: float(text.removesuffix("B")) for text in by_tokens}
     least = min(sizes.values())
     return [(round(size / least), by_tokens[text]) for text, size in sizes.items()]
-
-
-def _claim(target: str, entry: Mapping[str, Any], rows: list[str]) -> Claim:
-    _refuse_unknown(target, entry, {"claim", "where", "holds_if"})
-    conditions = entry["holds_if"]
-    texts = [conditions] if isinstance(conditions, str) else conditions
-    found = [part for text in texts for part in _comparisons(target, text, rows)]
-    return Claim(entry["claim"], entry["where"], tuple(found))
-
-
-def _comparisons(target: str, text: str, rows: list[str]) -> list[Comparison]:
-    statistic, colon, chain = text.partition(": ")
-    parts = re.split(r" ([<>]) ", chain)
-    if not colon or len(parts) < 3:
-        raise TrainingError(
-            f"reproduce: {target}: a condition must read 'statistic: row < row', got {text!r}"
-        )
-    sides = [_side(target, part, rows) for part in parts[::2]]
-    found = []
-    for left, sign, right in zip(sides, parts[1::2], sides[1:], strict=False):
-        lower, higher = (left, right) if sign == "<" else (right, left)
-        found.append(Comparison(statistic, lower, higher))
-    return found
-
-
-def _side(target: str, text: str, rows: list[str]) -> Side:
-    if text in rows:
-        return Side(text)
-    try:
-        return Side(None, float(text))
-    except ValueError:
-        pass
-    factor = 1.0
-    if scaled := _FACTOR.match(text):
-        factor, text = float(scaled.group(1)), scaled.group(2)
-    statistic = None
-    if text not in rows and (other := _OTHER_STATISTIC.match(text)):
-        statistic, text = other.groups()
-    return Side(_known_row(target, text, rows), factor, statistic)
-
-
-def _known_row(target: str, name: str, rows: list[str]) -> str:
-    if name not in rows:
-        raise TrainingError(f"reproduce: {target} has no row {name!r}; it has {', '.join(rows)}")
-    return name
-
-
-def _refuse_unknown(target: str, entry: Mapping[str, Any], known: set[str]) -> None:
-    unknown = sorted(set(entry) - known)
-    if unknown:
-        near = difflib.get_close_matches(unknown[0], sorted(known), n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise TrainingError(f"reproduce: {target} has an unknown key {unknown[0]!r}{hint}")

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from aero.reproduction.targets import Claim, Comparison, Side
+from aero.reproduction.claims import Claim, Comparison, Side
 
 __all__ = ["Judgement", "Verdict", "judge", "pooled_spread"]
 

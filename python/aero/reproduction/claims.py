@@ -1,0 +1,141 @@
+"""What a target claims of its rows: comparisons of their statistics.
+
+A condition is a statistic and a chain of two or more sides with `<` or `>` between them; a side is
+a row, a number, a factor and a row (`1.02 x SM+G`), or another statistic (`0.1 x minutes of SM+G`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aero.train.errors import TrainingError
+
+__all__ = ["Claim", "Comparison", "Side", "known_row", "read_claim", "refuse_unknown"]
+
+_FACTOR = re.compile(r"([0-9.]+) x (.+)$")
+_OTHER_STATISTIC = re.compile(r"(\w+) of (.+)$")
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a comparison: `factor` times a row's statistic, or a number.
+
+    Attributes:
+        row: name of the row; None for a number.
+        factor: of the row's statistic, or the number itself.
+        statistic: another one than the comparison's; None is the comparison's.
+    """
+
+    row: str | None
+    factor: float = 1.0
+    statistic: str | None = None
+
+    def __str__(self) -> str:
+        if self.row is None:
+            return f"{self.factor:g}"
+        named = self.row if self.statistic is None else f"{self.statistic} of {self.row}"
+        return named if self.factor == 1.0 else f"{self.factor:g} x {named}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`lower` < `higher` in a statistic."""
+
+    statistic: str
+    lower: Side
+    higher: Side
+
+    @property
+    def statistics(self) -> tuple[str, str]:
+        """Those of the lower and of the higher side."""
+        lower, higher = self.lower.statistic, self.higher.statistic
+        return lower or self.statistic, higher or self.statistic
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper as comparisons that must all hold.
+
+    Attributes:
+        text: the sentence.
+        where: its place in the paper.
+        comparisons: what must hold.
+    """
+
+    text: str
+    where: str
+    comparisons: tuple[Comparison, ...]
+
+
+def read_claim(target: str, entry: Mapping[str, Any], rows: list[str]) -> Claim:
+    """Returns the claim that a description says, checked.
+
+    Args:
+        target: its name, for errors.
+        entry: `claim`, `where` and `holds_if`, one condition or a list.
+        rows: names of the target's rows.
+
+    Raises:
+        TrainingError: an unknown key, a condition that cannot be read, or no such row.
+
+    Example:
+        >>> entry = {"claim": "c", "where": "w", "holds_if": "perplexity: SM+R < 0.9 x SM+G"}
+        >>> str(read_claim("table2", entry, ["SM+G", "SM+R"]).comparisons[0].higher)
+        '0.9 x SM+G'
+    """
+    refuse_unknown(target, entry, {"claim", "where", "holds_if"})
+    conditions = entry["holds_if"]
+    texts = [conditions] if isinstance(conditions, str) else conditions
+    found = [part for text in texts for part in _comparisons(target, text, rows)]
+    return Claim(entry["claim"], entry["where"], tuple(found))
+
+
+def _comparisons(target: str, text: str, rows: list[str]) -> list[Comparison]:
+    statistic, colon, chain = text.partition(": ")
+    parts = re.split(r" ([<>]) ", chain)
+    if not colon or len(parts) < 3:
+        raise TrainingError(
+            f"reproduce: {target}: a condition must read 'statistic: row < row', got {text!r}"
+        )
+    sides = [_side(target, part, rows) for part in parts[::2]]
+    found = []
+    for left, sign, right in zip(sides, parts[1::2], sides[1:], strict=False):
+        lower, higher = (left, right) if sign == "<" else (right, left)
+        found.append(Comparison(statistic, lower, higher))
+    return found
+
+
+def _side(target: str, text: str, rows: list[str]) -> Side:
+    if text in rows:
+        return Side(text)
+    try:
+        return Side(None, float(text))
+    except ValueError:
+        pass
+    factor = 1.0
+    if scaled := _FACTOR.match(text):
+        factor, text = float(scaled.group(1)), scaled.group(2)
+    statistic = None
+    if text not in rows and (other := _OTHER_STATISTIC.match(text)):
+        statistic, text = other.groups()
+    return Side(known_row(target, text, rows), factor, statistic)
+
+
+def known_row(target: str, name: str, rows: list[str]) -> str:
+    """Returns `name`, or raises `TrainingError` if it is none of `rows`."""
+    if name not in rows:
+        raise TrainingError(f"reproduce: {target} has no row {name!r}; it has {', '.join(rows)}")
+    return name
+
+
+def refuse_unknown(target: str, entry: Mapping[str, Any], known: set[str]) -> None:
+    """Raises `TrainingError` with the nearest key if `entry` has one that is not known."""
+    unknown = sorted(set(entry) - known)
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], sorted(known), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise TrainingError(f"reproduce: {target} has an unknown key {unknown[0]!r}{hint}")
