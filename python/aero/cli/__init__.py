@@ -19,6 +19,7 @@ from aero.cli.conversion import convert
 from aero.cli.cost import cost
 from aero.cli.errors import note, one_line_errors
 from aero.cli.exporting import export
+from aero.cli.measuring import measure
 from aero.cli.private import private
 from aero.cli.private_comparison import compare
 from aero.cli.private_parties import ask, publish, serve
@@ -35,7 +36,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(cost, name="cost", rich_help_panel=None)
-for command in (publish, serve, ask, compare):
+for command in (measure, publish, serve, ask, compare):
     private.command()(command)
 app.add_typer(private, name="private")
 app.add_typer(prune, name="prune")

@@ -1,0 +1,67 @@
+"""`aero private measure`: bytes between two parties beside what the simulator counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from aero.cli.errors import note, one_line_errors
+
+if TYPE_CHECKING:
+    from aero.private.measured_grid import NetworkCell
+
+
+def measure(
+    output: Annotated[
+        Path, typer.Option(help="Folder of the results; a run that was stopped goes on there.")
+    ],
+    operations: Annotated[
+        list[str] | None,
+        typer.Option(help="Only these, such as relu or softmax; may be repeated."),
+    ] = None,
+    networks: Annotated[
+        bool, typer.Option("--networks/--no-networks", help="Whole networks too.")
+    ] = True,
+    quick: Annotated[bool, typer.Option(help="A few small ones: two minutes of one core.")] = False,
+) -> None:
+    """Measures what operations and networks send under SPU, against `stack="spu-0.9.5"`.
+
+    Writes a JSON file per measurement, and of all of them measured.md and measured.json. All of it
+    takes about 20 minutes of one core.
+    """
+    from aero.private.measured_grid import OPERATIONS, grid, network_grid
+    from aero.private.measured_table import write_tables
+    from aero.private.measurement import QUICK_RESOLUTION, RESOLUTION
+    from aero.private.measurement import measure as measure_cells
+
+    with one_line_errors(ValueError, OSError, RuntimeError):
+        for name in operations or []:
+            if name not in OPERATIONS:
+                raise ValueError(
+                    f"private: --operations must be of {', '.join(OPERATIONS)}, got {name!r}"
+                )
+        cells = [cell for cell in grid(quick=quick) if cell.operation in (operations or OPERATIONS)]
+        whole = network_grid(quick=quick) if networks and not operations else []
+        measure_cells(
+            cells,
+            whole,
+            output,
+            _export_random,
+            wanted=QUICK_RESOLUTION if quick else RESOLUTION,
+            progress=note,
+        )
+        typer.echo(write_tables(cells, whole, output))
+
+
+def _export_random(cell: NetworkCell, folder: Path) -> None:
+    """A network with random weights, as `aero export` writes it."""
+    import torch
+
+    from aero.export import export_weights
+    from aero.models import AeroConfig, AeroForCausalLM
+
+    torch.manual_seed(0)
+    config = AeroConfig.from_label(cell.label, model=cell.model, **cell.sizes)
+    export_weights(AeroForCausalLM(config), folder)

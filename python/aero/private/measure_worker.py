@@ -1,0 +1,158 @@
+"""What the private environment runs for `aero private measure`.
+
+Takes a file with the cells of one group of settings, both parties in this process, and writes a
+file for each cell as soon as it is measured; cells that have one are passed over.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import platform
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from aero.atomic_files import write_json_atomically
+from aero.export.numpy_forward import forward, read_network
+from aero.private.in_process import InProcessParties
+from aero.private.inference import PrivateNetwork, set_up
+from aero.private.measured_functions import Measured, measured_operation
+from aero.private.parties import Call, Party, Value
+from aero.private.settings import PrivateSettings
+
+__all__ = ["main", "measure_network", "measure_operation"]
+
+
+def main(job_file: str) -> None:
+    """Does what the job says; the first thing is the set-up, once for all cells."""
+    job = json.loads(Path(job_file).read_text())
+    folder = Path(job["folder"])
+    cells = [cell for cell in job["cells"] if not (folder / f"{cell['key']}.json").exists()]
+    if not cells:
+        return
+    write_json_atomically(folder / "environment.json", _environment())
+    parties = InProcessParties(PrivateSettings.from_dict(job["settings"]))
+    try:
+        set_up(parties)
+        keys = folder / f"{job['set_up']}.json"
+        if not keys.exists():
+            write_json_atomically(keys, {"parts": {"set-up": _counts(parties.calls[-1:])}})
+        _warm_up(parties)
+        for cell in cells:
+            measure = measure_network if "export" in cell else measure_operation
+            start = time.process_time()
+            found = measure(parties, cell)
+            found["cpu_seconds"] = time.process_time() - start
+            write_json_atomically(folder / f"{cell['key']}.json", found)
+            print(cell["name"], flush=True)
+    finally:
+        parties.close()
+
+
+def measure_operation(parties: InProcessParties, cell: dict[str, Any]) -> dict[str, Any]:
+    """Bytes of each run, and the distance from plain JAX.
+
+    Small operations run `repeats` times in one program, on arguments of their own each.
+    """
+    sizes, repeats = tuple(cell["sizes"]), cell["repeats"]
+    copies = [
+        measured_operation(cell["operation"], sizes, parties.settings, seed)
+        for seed in range(repeats)
+    ]
+    function = _repeated(copies[0].function)
+    arguments = [[jnp.asarray(argument.array) for argument in copy.arguments] for copy in copies]
+    values = [_put(parties, copy) for copy in copies]
+    before = len(parties.calls)
+    for _ in range(cell["runs"]):
+        results = parties.run(cell["operation"], function, values)
+        opened = [np.asarray(parties.reveal(r)) for r in jax.tree_util.tree_leaves(results)]
+        parties.discard(results)
+    expected = [np.asarray(r) for r in jax.tree_util.tree_leaves(function(arguments))]
+    parties.discard(*itertools.chain(*values))
+    calls = [call for call in parties.calls[before:] if call.name == cell["operation"]]
+    return {
+        "parts": {cell["operation"]: _counts(calls)},
+        "repeats": repeats,
+        "largest_difference": _largest(opened, expected),
+    }
+
+
+def measure_network(parties: InProcessParties, cell: dict[str, Any]) -> dict[str, Any]:
+    """Bytes of each piece of each forward pass."""
+    network = read_network(cell["export"])
+    computed = PrivateNetwork(parties, network)
+    vocabulary = network.description["spec"]["vocab_size"]
+    tokens = np.random.default_rng(0).integers(0, vocabulary, cell["tokens"]).astype(np.int32)
+    parts: dict[str, list[Call]] = {}
+    for _ in range(cell["runs"]):
+        found = computed.run(tokens)
+        for call in found.calls:
+            parts.setdefault(call.name, []).append(call)
+    assert found.logits is not None
+    exact = forward(network, tokens[None])[0]
+    return {
+        "parts": {name: _counts(calls) for name, calls in parts.items()},
+        "repeats": 1,
+        "largest_difference": _largest([found.logits], [exact[-found.logits.shape[0] :]]),
+    }
+
+
+def _warm_up(parties: InProcessParties) -> None:
+    """Takes the first OTs in both directions, each of which makes an extension at once."""
+    vector = parties.put("warm-up", np.ones(128, np.float32), Party.CLIENT)
+    parties.discard(vector, parties.run("warm-up", lambda x: x > 0, vector))
+
+
+def _environment() -> dict[str, str]:
+    """What all of this ran on."""
+    packages = {name: version(name) for name in ("spu", "jax", "numpy")}
+    return {"python": platform.python_version(), **packages, "processor": _processor()}
+
+
+def _processor() -> str:
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text().splitlines() if information.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _repeated(function: Callable[..., Any]) -> Callable[[Any], list[Any]]:
+    return lambda copies: [function(*arguments) for arguments in copies]
+
+
+def _put(parties: InProcessParties, measured: Measured) -> list[Value]:
+    return [
+        parties.put("argument", argument.array, argument.owner, private=argument.private)
+        for argument in measured.arguments
+    ]
+
+
+def _counts(calls: list[Call]) -> dict[str, list[float]]:
+    """Of each run."""
+    return {
+        "client_bytes": [call.traffic.client_bytes for call in calls],
+        "server_bytes": [call.traffic.server_bytes for call in calls],
+        "client_messages": [call.traffic.client_messages for call in calls],
+        "server_messages": [call.traffic.server_messages for call in calls],
+        "seconds": [call.seconds for call in calls],
+    }
+
+
+def _largest(found: list[Any], expected: list[Any]) -> float:
+    """The largest difference of any element; booleans and integers differ by 0 or more."""
+    return max(
+        float(np.max(np.abs(np.asarray(f, np.float64) - np.asarray(e, np.float64))))
+        for f, e in zip(found, expected, strict=True)
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

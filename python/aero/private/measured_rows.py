@@ -1,0 +1,151 @@
+"""What was measured beside what the simulator counts: a row per operation and per network piece."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from aero import mpc
+from aero.private.measured_grid import Cell, NetworkCell, predicted_cost
+from aero.private.measurement import SET_UP
+from aero.private.prediction import predicted_costs, total_cost
+from aero.private.refills import resolution
+from aero.private.settings import STACK, PrivateSettings
+
+__all__ = ["MeasuredRow", "network_rows", "operation_rows", "set_up_row"]
+
+# The sum of a network's layers, and of all but its set-up.
+LAYERS, TOTAL = "all layers", "total"
+
+
+@dataclass(frozen=True)
+class MeasuredRow:
+    """Bytes of one thing, on average over its runs.
+
+    Attributes:
+        name: of the cell, or of a network's piece.
+        network: the network's name; empty for operations.
+        count: how often it was measured.
+        client_bytes: measured, sent by the client.
+        server_bytes: measured, sent by the server.
+        predicted_client_bytes: of the simulator.
+        predicted_server_bytes: of the simulator.
+        resolution: standard deviation of the average, see `aero.private.refills`.
+        largest_difference: of the result from plain arithmetic, of a network's logits; None of the
+            set-up.
+    """
+
+    name: str
+    network: str
+    count: int
+    client_bytes: float
+    server_bytes: float
+    predicted_client_bytes: float
+    predicted_server_bytes: float
+    resolution: float
+    largest_difference: float | None = None
+
+    @property
+    def comm_bytes(self) -> float:
+        """Measured, sent by both."""
+        return self.client_bytes + self.server_bytes
+
+    @property
+    def predicted_bytes(self) -> float:
+        """Of the simulator, sent by both."""
+        return self.predicted_client_bytes + self.predicted_server_bytes
+
+    @property
+    def ratio(self) -> float:
+        """Measured / predicted."""
+        return self.comm_bytes / self.predicted_bytes
+
+
+def operation_rows(cells: Iterable[Cell], folder: Path) -> list[MeasuredRow]:
+    """A row for each operation that has a result."""
+    rows = []
+    for cell in cells:
+        found = _found(cell.key, folder)
+        if found is not None:
+            cost = predicted_cost(cell)
+            rows.append(_row(cell.name, "", found["parts"][cell.operation], cost, found))
+    return rows
+
+
+def network_rows(networks: Iterable[NetworkCell], folder: Path) -> list[MeasuredRow]:
+    """For each network that has a result a row for each of its pieces, all layers, and the sum."""
+    rows = []
+    for cell in networks:
+        found = _found(cell.key, folder)
+        if found is not None:
+            rows += _pieces(cell, found)
+    return rows
+
+
+def set_up_row(folder: Path) -> MeasuredRow | None:
+    """The session's set-up, with the three small operations that bring it about."""
+    found = _found(SET_UP, folder)
+    if found is None:
+        return None
+    cost = total_cost(
+        [
+            mpc.operation_cost("setup", stack=STACK, threads=1),
+            mpc.operation_cost("matmul", 2, 2, 2, stack=STACK),
+            mpc.operation_cost("private_product", 8192, stack=STACK),  # fills the cached triples
+            mpc.operation_cost("truncation", 2048, stack=STACK),
+        ]
+    )
+    return _row(SET_UP, "", found["parts"][SET_UP], cost, found)
+
+
+def _found(key: str, folder: Path) -> dict[str, Any] | None:
+    path = folder / f"{key}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def _row(
+    name: str,
+    network: str,
+    counts: dict[str, list[float]],
+    cost: mpc.Cost,
+    found: dict[str, Any],
+) -> MeasuredRow:
+    repeats = found.get("repeats", 1)
+    count = repeats * len(counts["client_bytes"])
+    return MeasuredRow(
+        name=name,
+        network=network,
+        count=count,
+        client_bytes=fmean(counts["client_bytes"]) / repeats,
+        server_bytes=fmean(counts["server_bytes"]) / repeats,
+        predicted_client_bytes=cost.client_bytes,
+        predicted_server_bytes=cost.server_bytes,
+        resolution=resolution(cost, count),
+        largest_difference=found.get("largest_difference"),
+    )
+
+
+def _pieces(cell: NetworkCell, found: dict[str, Any]) -> list[MeasuredRow]:
+    settings = PrivateSettings(**cell.settings)
+    costs = predicted_costs({"spec": cell.spec.to_dict()}, cell.tokens, settings)
+    parts = found["parts"]
+    layers = [name for name in parts if name.startswith("layer")]
+    shown = {name: [name] for name in parts if name not in layers}
+    shown = {**shown, LAYERS: layers, TOTAL: list(parts)}
+    return [
+        _row(
+            name,
+            cell.name,
+            {
+                side: [sum(column) for column in zip(*(parts[n][side] for n in names), strict=True)]
+                for side in ("client_bytes", "server_bytes")
+            },
+            total_cost(costs[n] for n in names),
+            found,
+        )
+        for name, names in shown.items()
+    ]

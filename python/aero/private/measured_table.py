@@ -1,0 +1,92 @@
+"""Tables of measured and predicted bytes, as Markdown and as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from aero.atomic_files import write_bytes_atomically, write_json_atomically
+from aero.private.measured_grid import Cell, NetworkCell
+from aero.private.measured_rows import MeasuredRow, network_rows, operation_rows, set_up_row
+from aero.private.settings import STACK
+
+__all__ = ["table_markdown", "write_tables"]
+
+_HEADER = ("runs", "measured MB", "predicted MB", "ratio", "± %", "client", "server")
+
+
+def write_tables(cells: Sequence[Cell], networks: Sequence[NetworkCell], folder: Path) -> str:
+    """Writes measured.md and measured.json of what has been measured; returns the Markdown.
+
+    Args:
+        cells: operations.
+        networks: whole networks.
+        folder: of the results.
+    """
+    first = set_up_row(folder)
+    rows = [*([first] if first else []), *operation_rows(cells, folder)]
+    pieces = network_rows(networks, folder)
+    text = "\n\n".join(
+        table_markdown(title, part)
+        for title, part in (("operation", rows), ("network", pieces))
+        if part
+    )
+    write_bytes_atomically(folder / "measured.md", f"{text}\n".encode())
+    environment = folder / "environment.json"
+    write_json_atomically(
+        folder / "measured.json",
+        {
+            "stack": STACK,
+            "environment": json.loads(environment.read_text()) if environment.exists() else {},
+            "rows": [{**dataclasses.asdict(row), "ratio": row.ratio} for row in [*rows, *pieces]],
+        },
+    )
+    return text
+
+
+def table_markdown(title: str, rows: Sequence[MeasuredRow]) -> str:
+    """A line per row: megabytes per run, measured / predicted, in all and of what each party sends.
+
+    Args:
+        title: of the first column.
+        rows: operations, or networks piece by piece.
+
+    Example:
+        >>> row = MeasuredRow("relu", "", 2, 3e6, 1e6, 3e6, 1e6, 0.01)
+        >>> print(table_markdown("operation", [row]))
+        | operation | runs | measured MB | predicted MB | ratio | ± % | client | server |
+        | --- | --- | --- | --- | --- | --- | --- | --- |
+        | relu | 2 | 4.000 | 4.000 | 1.0000 | 1.00 | 1.000 | 1.000 |
+    """
+    lines = [_line((title, *_HEADER)), _line(["---"] * (1 + len(_HEADER)))]
+    for row in rows:
+        lines.append(
+            _line(
+                (
+                    f"{row.network}: {row.name}" if row.network else row.name,
+                    str(row.count),
+                    _megabytes(row.comm_bytes),
+                    _megabytes(row.predicted_bytes),
+                    f"{row.ratio:.4f}",
+                    f"{100 * row.resolution:.2f}",
+                    _ratio(row.client_bytes, row.predicted_client_bytes),
+                    _ratio(row.server_bytes, row.predicted_server_bytes),
+                )
+            )
+        )
+    return "\n".join(lines)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _megabytes(size: float) -> str:
+    """Four digits at least."""
+    return f"{size / 1e6:.3f}" if size < 1e8 else f"{size / 1e6:,.2f}"
+
+
+def _ratio(measured: float, predicted: float) -> str:
+    return f"{measured / predicted:.3f}" if predicted else ""

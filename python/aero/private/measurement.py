@@ -1,0 +1,116 @@
+"""Measures cells in the private environment, one JSON file each.
+
+A cell that has its file is not measured again: a run that was killed goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from aero.atomic_files import write_json_atomically
+from aero.private.environment import private_command
+from aero.private.measured_grid import Cell, NetworkCell, predicted_cost
+from aero.private.refills import runs_for
+
+__all__ = ["QUICK_RESOLUTION", "RESOLUTION", "SET_UP", "measure"]
+
+# The result of the first thing that a group does.
+SET_UP = "set-up"
+
+# Resolution to which operations are repeated, see `aero.private.refills`.
+RESOLUTION, QUICK_RESOLUTION = 0.004, 0.01
+# So many copies of an operation make one program.
+_COPIES = 16
+# Of networks that narrow some passes are averaged; wider ones send enough in one.
+_NARROW = 64
+
+
+def measure(
+    cells: Iterable[Cell],
+    networks: Iterable[NetworkCell],
+    folder: Path,
+    export: Callable[[NetworkCell, Path], None],
+    *,
+    wanted: float = RESOLUTION,
+    python: Path | None = None,
+    progress: Callable[[str], None] = lambda line: None,
+) -> None:
+    """Measures what has no result in the folder yet.
+
+    Args:
+        cells: operations.
+        networks: whole networks.
+        folder: of the results, one JSON file per cell.
+        export: writes a network with random weights to a folder, as `aero export` does.
+        wanted: resolution of an operation's average.
+        python: of the private environment; default: the one that is found.
+        progress: is told each cell's name when it is measured.
+
+    Raises:
+        PrivateEnvironmentError: there is no private environment.
+        RuntimeError: a measurement failed; says how.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    groups: dict[str, dict[str, Any]] = {}
+    both: list[Cell | NetworkCell] = [*cells, *networks]
+    for cell in both:
+        if (folder / f"{cell.key}.json").exists():
+            continue
+        group = groups.setdefault(
+            json.dumps(cell.settings, sort_keys=True),
+            {"settings": cell.settings, "folder": str(folder), "set_up": SET_UP, "cells": []},
+        )
+        group["cells"].append(_described(cell, folder, wanted))
+    for group in groups.values():
+        for network in networks:
+            wanted_now = network.settings == group["settings"]
+            if wanted_now and not _exported(network, folder).exists():
+                export(network, _exported(network, folder))
+        _run(group, folder, python, progress)
+
+
+def _described(cell: Cell | NetworkCell, folder: Path, wanted: float) -> dict[str, Any]:
+    if isinstance(cell, NetworkCell):
+        runs = 1 if cell.spec.width > _NARROW else 3
+        return {
+            "key": cell.key, "name": cell.name, "export": str(_exported(cell, folder)),
+            "tokens": cell.tokens, "runs": runs,
+        }  # fmt: skip
+    count = runs_for(predicted_cost(cell), wanted)
+    repeats = min(count, _COPIES)
+    return {
+        "key": cell.key, "name": cell.name, "operation": cell.operation, "sizes": cell.sizes,
+        "repeats": repeats, "runs": min(8, math.ceil(count / repeats)),
+    }  # fmt: skip
+
+
+def _exported(cell: NetworkCell, folder: Path) -> Path:
+    plain = NetworkCell(cell.label, cell.model, cell.sizes, cell.tokens)
+    return folder / "networks" / plain.key
+
+
+def _run(
+    group: dict[str, Any], folder: Path, python: Path | None, progress: Callable[[str], None]
+) -> None:
+    job = folder / "job.json"
+    write_json_atomically(job, group)
+    command = [*private_command("aero.private.measure_worker", python), str(job)]
+    with (folder / "worker.log").open("w+") as log:
+        worker = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        assert worker.stdout is not None
+        try:
+            for line in worker.stdout:
+                progress(line.rstrip("\n"))
+            if worker.wait() != 0:
+                log.seek(0)
+                last = (log.read().strip().splitlines() or ["no message"])[-1]
+                raise RuntimeError(f"private: measuring failed ({worker.returncode}): {last}")
+        finally:
+            worker.kill()
+            worker.wait()
+    job.unlink()
