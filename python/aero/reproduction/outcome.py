@@ -46,6 +46,12 @@ def collect_target(plan: TargetPlan, output: str | Path) -> dict[str, Any]:
     Args:
         plan: the target at a scale.
         output: folder of all cells.
+
+    Example:
+        >>> from aero.reproduction import plan_target
+        >>> outcome = collect_target(plan_target("figure6", "mini"), "no/runs/yet")
+        >>> [claim["verdict"] for claim in outcome["claims"]]
+        ['not tested', 'not tested', 'not tested']
     """
     records = _records(plan, output)
     values = _values(plan.target, records)

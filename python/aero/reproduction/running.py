@@ -64,6 +64,9 @@ def run_cells(
     Raises:
         TrainingError: bad data, a full disk, or a worker that failed.
         StopRequestedError: Ctrl-C or SIGTERM; checkpoints were written.
+
+    Example:
+        >>> run_cells([], output="runs/reproduction", cache_dir="runs/corpora")  # nothing to do
     """
     if jobs < 1:
         raise TrainingError(f"reproduce: --jobs must be >= 1, got {jobs}")

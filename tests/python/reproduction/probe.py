@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 from aero.reproduction.cells import TargetPlan, plan_target
 from aero.reproduction.running import run_cells
@@ -74,17 +75,12 @@ def plan(corpus: object, *, steps: int = 10, seeds: int = 1) -> TargetPlan:
 
 
 def _kill_when_a_checkpoint_is_there(output: str) -> None:
-    from pathlib import Path
-
-    while not list(Path(output).glob("cells/*/*/checkpoints/step-*")):
-        time.sleep(0.005)
+    while not list(Path(output).glob("cells/*/*/checkpoints/step-2")):
+        time.sleep(0.001)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":
-    corpus, cache, output, ending = sys.argv[1:5]
-    if ending == "killed":
-        threading.Thread(
-            target=_kill_when_a_checkpoint_is_there, args=(output,), daemon=True
-        ).start()
-    run_cells(plan(corpus).cells, output=output, cache_dir=cache, say=lambda text: print(text))
+    corpus, cache, output = sys.argv[1:]
+    threading.Thread(target=_kill_when_a_checkpoint_is_there, args=(output,), daemon=True).start()
+    run_cells(plan(corpus).cells, output=output, cache_dir=cache)
