@@ -135,6 +135,7 @@ class RegularizationSection:
     Attributes:
         entropy_weight: lambda. With `position_sum` the penalty is a sum over the windows of an
             optimizer step, so at k times the tokens per step lambda / k weighs the same.
+        penalty_schedule: lambda over the steps: `constant`, `falling` to 0 or `rising` from 0.
         tolerance_margin: gamma, as a share of the maximum entropy, or `listing` (0.10) or
             `authors_code` (0.20), the two published values.
         temperature_init: where every temperature starts.
@@ -145,6 +146,7 @@ class RegularizationSection:
     """
 
     entropy_weight: float = _setting(1e-5, at_least=0.0)
+    penalty_schedule: str = _setting("constant", choices=("constant", "falling", "rising"))
     tolerance_margin: float | str = 0.10
     temperature_init: float = _setting(1e-2, above=0.0)
     temperature_parametrization: str = _setting("identity", choices=("identity", "log"))

@@ -23,6 +23,7 @@ from aero.train.annealing_callback import AnnealingCallback
 from aero.train.errors import StopRequestedError, TrainingError, disk_errors
 from aero.train.machine import git_commit, hardware, package_versions, settle_in
 from aero.train.norm_gap import norm_gap
+from aero.train.penalty_schedule import PenaltyScheduleCallback
 from aero.train.planning import PlannedRun
 from aero.train.prepared_data import PreparedData, prepare_data
 from aero.train.progress import progress_bar
@@ -169,6 +170,11 @@ def _train_one(run: PlannedRun, data: PreparedData, stop: StopRequest, advance: 
     )
     if model.config.annealed_from is not None:
         trainer.add_callback(AnnealingCallback(**asdict(recipe.annealing)))
+    if run.spec.entropy_regularized:
+        penalty = recipe.regularization
+        trainer.add_callback(
+            PenaltyScheduleCallback(penalty.entropy_weight, penalty.penalty_schedule)
+        )
     trainer.remove_callback(PrinterCallback)
     callback.trainer = trainer
     if run.checkpoint is not None:
