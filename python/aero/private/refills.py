@@ -19,11 +19,16 @@ _EXTENSION_BYTES, _EXTENSION_OTS = 266_259, 10_017_120
 _REFILL_BYTES, _REFILL_CIPHERTEXTS = 4 * (160_951 + 125_030), 4
 
 
+# Further ones would only show the chance of an extension.
+_MOST_RUNS = 32
+
+
 def resolution(cost: mpc.Cost, count: int) -> float:
     """Standard deviation of the average bytes of `count` runs, as a part of them.
 
-    A series that needs x refills sees the whole number below or above, at a phase that is as likely
-    as any other: the variance is f (1 - f) of the fraction f of x.
+    A series that needs x of them sees the whole number below or above, at a phase that is as likely
+    as any other: the variance is f (1 - f) of the fraction f of x, at most x and at most 1/4. How
+    the OTs are divided between the two directions is left open: at most x, and twice 1/4.
 
     Args:
         cost: of one run, by the simulator.
@@ -34,17 +39,16 @@ def resolution(cost: mpc.Cost, count: int) -> float:
         >>> resolution(relu, 16) < 0.002 < resolution(relu, 2)
         True
     """
-    half = _variance(count * cost.ots / 2 / _EXTENSION_OTS)
-    variance = 2 * half * _EXTENSION_BYTES**2
+    variance = min(count * cost.ots / _EXTENSION_OTS, 0.5) * _EXTENSION_BYTES**2
     # Operations on long vectors take whole ciphertexts, an even number, and no triples.
     if cost.elementwise_ciphertexts % 1:
         refills = count * cost.elementwise_ciphertexts / _REFILL_CIPHERTEXTS
-        variance += _variance(refills) * _REFILL_BYTES**2
+        variance += min(refills, 0.25) * _REFILL_BYTES**2
     return math.sqrt(variance) / (count * cost.comm_bytes)
 
 
 def runs_for(cost: mpc.Cost, wanted: float) -> int:
-    """How many runs bring the resolution to `wanted`, 128 at most.
+    """How many runs bring the resolution to `wanted`, 32 at most.
 
     Powers of two, and four at least below 10 MB: then triples for 1,024 products and multiples of
     them are whole refills.
@@ -56,11 +60,6 @@ def runs_for(cost: mpc.Cost, wanted: float) -> int:
         1
     """
     count = 4 if cost.comm_bytes < 1e7 else 1
-    while count < 128 and resolution(cost, count) > wanted:
+    while count < _MOST_RUNS and resolution(cost, count) > wanted:
         count *= 2
     return count
-
-
-def _variance(number: float) -> float:
-    fraction = number % 1
-    return fraction * (1 - fraction)

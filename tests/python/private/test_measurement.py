@@ -178,30 +178,34 @@ def test_every_cell_has_a_name_of_its_own_and_a_price() -> None:
 
 
 @given(
-    ots=st.integers(1, 10_000_000),
+    client=st.integers(0, 10_000_000),
+    server=st.integers(0, 10_000_000),
     triples=st.integers(1, 4095).filter(lambda number: number % 1024),
     count=st.sampled_from([1, 4, 16]),
 )
-def test_the_resolution_is_the_spread_over_all_phases(ots: int, triples: int, count: int) -> None:
-    # Per run `ots` from the client and as many from the server, and `triples` triples: 8 / 8192
-    # ciphertexts each, four of which are a refill of 4,096.
-    cost = mpc.Cost(5e5, 5e5, 1, 8 * triples / 8192, 0, 0, 0, 2 * ots)
+def test_the_resolution_bounds_the_spread_over_all_phases(
+    client: int, server: int, triples: int, count: int
+) -> None:
+    # Per run so many OTs in either direction, and triples: 8 / 8192 ciphertexts each, four of which
+    # are a refill of 4,096.
+    cost = mpc.Cost(5e5, 5e5, 1, 8 * triples / 8192, 0, 0, 0, client + server)
 
     def variance(per_run: float, size: float) -> float:
-        phases = [(phase + 0.5) / 500 for phase in range(500)]
+        phases = [(phase + 0.5) / 200 for phase in range(200)]
         sent = [size * math.floor(phase + count * per_run) for phase in phases]
         mean = sum(sent) / len(sent)
         return sum((s - mean) ** 2 for s in sent) / len(sent)
 
-    total = 2 * variance(ots / 10_017_120, 266_259) + variance(triples / 4096, 1_143_924)
+    extensions = [variance(ots / 10_017_120, 266_259) for ots in (client, server)]
+    total = sum(extensions) + variance(triples / 4096, 1_143_924)
     found = resolution(cost, count) * count * cost.comm_bytes
-    # 500 phases see a fraction f to 1 / 500, hence a variance to as much of the largest.
-    assert found**2 == pytest.approx(total, abs=(2 * 266_259**2 + 1_143_924**2) / 500)
+    # 200 phases see a fraction f to 1 / 200, hence a variance to as much of the largest.
+    assert found**2 >= total - (2 * 266_259**2 + 1_143_924**2) / 200
 
 
 @given(elements=st.integers(1, 100_000), wanted=st.sampled_from([0.0025, 0.01]))
 def test_as_many_runs_are_made_as_the_resolution_needs(elements: int, wanted: float) -> None:
     cost = mpc.operation_cost("relu", elements, stack="spu-0.9.5")
     count = runs_for(cost, wanted)
-    assert count == 128 or resolution(cost, count) <= wanted
+    assert count == 32 or resolution(cost, count) <= wanted
     assert count <= 4 or resolution(cost, count // 2) > wanted
