@@ -20,7 +20,7 @@ _VERDICTS = {
 }
 _HOW_JUDGED = (
     "How a claim is judged: the difference of two means must exceed twice its standard error, "
-    "taken from the standard deviation over seeds, pooled over all rows of the table that have two "
+    "taken from the standard deviation over seeds, pooled over all networks below that have two "
     "seeds or more (of logarithms for perplexities); what is smaller is not decided. 'One seed': a "
     "side has a single run; 'spread unknown': no row has two, so the sign alone decided. A run "
     "with NaN has infinite perplexity. ± is the standard deviation over seeds."
@@ -215,13 +215,18 @@ def _private(private: Mapping[str, Any]) -> list[str]:
         near = f"; within the spread of it: {', '.join(map(_quoted, front['near']))}"
         members = ", ".join(map(_quoted, front["names"])) + (near if front["near"] else "")
         budget = f"{front['tokens'] / 1e6:.2f} million tokens"
-        alike.setdefault((budget, members), []).append(front["way"])
+        priced = {"gigabytes": "GB", "minutes": "minutes"}[front["quantity"]]
+        alike.setdefault((budget, members), []).append(f"{priced} of {front['way']}")
     found = [
-        f"- {budget}, {'every way' if len(named) == len(ways) else ', '.join(named)}: {members}."
+        f"- {budget}, {_ways(named, 2 * len(ways))}: {members}."
         for (budget, members), named in alike.items()
     ]
-    opening = "Fronts (nothing has both fewer bytes and a lower mean perplexity), cheapest first:"
+    opening = "Fronts (nothing is both cheaper and lower in mean perplexity), cheapest first:"
     return ["\n".join(table), "\n".join([opening, "", *found])] if found else ["\n".join(table)]
+
+
+def _ways(named: Sequence[str], count: int) -> str:
+    return "GB and minutes of every way" if len(named) == count else ", ".join(named)
 
 
 def _quoted(name: str) -> str:

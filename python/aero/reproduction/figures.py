@@ -40,6 +40,9 @@ from aero.reproduction.targets import Target
 
 __all__ = ["FIGURE_KINDS", "draw_figures"]
 
+# More names than these in one panel would lie on each other; then the front alone is named.
+_MOST_NAMES = 8
+
 Records = Mapping[str, Sequence[RunRecord]]
 
 
@@ -150,28 +153,34 @@ def _front(target: Target, records: Records) -> Picture | None:
     ]
     if not budgets:
         return None
-    ways = ("spu-2024", "aero-approximate")
+    ways = (
+        ("spu-2024", "gigabytes"), ("aero-approximate", "gigabytes"), ("spu-2024", "minutes"),
+    )  # fmt: skip
     families = list(dict.fromkeys(_family(point.spec) for point in points))
-    figure, axes = figure_grid(len(budgets) * len(ways), 4.2, len(ways))
+    figure, axes = figure_grid(len(budgets) * len(ways), 3.4, len(ways))
     for number, panel in enumerate(axes):
-        tokens, way = budgets[number // len(ways)], ways[number % len(ways)]
+        tokens, (way, quantity) = budgets[number // len(ways)], ways[number % len(ways)]
         shown = [point for point in points if point.tokens == tokens]
-        front = front_of(shown, tokens, way)
+        front = front_of(shown, tokens, way, quantity)
         plot_pareto(
-            [point.costs[way].gigabytes for point in shown],
+            [point.cost(way, quantity) for point in shown],
             [point.perplexities for point in shown],
             [point.name for point in shown],
             series=[_family(point.spec) for point in shown],
             series_order=families,
-            named=[i for i, point in enumerate(shown) if point.name in front.names],
-            xlabel=f"GB of one private pass, {way}",
+            named=[
+                i
+                for i, point in enumerate(shown)
+                if len(shown) <= _MOST_NAMES or point.name in front.names
+            ],
+            xlabel=f"{'GB' if quantity == 'gigabytes' else 'minutes'}, {way}",
             title=f"{tokens / 1e6:.2g} million tokens",
             axes=panel,
         )
     shared_legend(figure, axes[0], 3)
     caption = (
-        "Perplexity against private bytes: mean over seeds with the least and the greatest, the "
-        "front of the means dashed; each network with its best learning rate."
+        "Perplexity against bytes and minutes of a private pass: mean over seeds with the least "
+        "and the greatest, the front of the means dashed; each network with its best learning rate."
     )
     return Picture("front", png_of(figure), caption)
 

@@ -44,6 +44,10 @@ class FrontPoint:
     perplexities: tuple[float, ...]
     costs: Mapping[str, PrivateCost]
 
+    def cost(self, way: str, quantity: str) -> float:
+        """Gigabytes or minutes of one private pass."""
+        return float(getattr(self.costs[way], quantity))
+
     @property
     def mean(self) -> float:
         """Mean perplexity."""
@@ -57,6 +61,7 @@ class Front:
     Attributes:
         tokens: the budget.
         way: how it is priced.
+        quantity: `gigabytes` or `minutes`.
         names: on the front, cheapest first.
         near: beside it within the spread over seeds, cheapest first; empty where no spread is
             known.
@@ -64,6 +69,7 @@ class Front:
 
     tokens: int
     way: str
+    quantity: str
     names: tuple[str, ...]
     near: tuple[str, ...]
 
@@ -87,19 +93,22 @@ def front_points(records: Mapping[str, Sequence[RunRecord]]) -> list[FrontPoint]
     return sorted(best.values(), key=lambda point: point.tokens)
 
 
-def front_of(points: Sequence[FrontPoint], tokens: int, way: str) -> Front:
+def front_of(
+    points: Sequence[FrontPoint], tokens: int, way: str, quantity: str = "gigabytes"
+) -> Front:
     """Returns the front of one budget priced in one way.
 
     Args:
         points: of any budgets.
         tokens: the budget.
         way: one of `ways_to_price()`.
+        quantity: `gigabytes` or `minutes`.
     """
     chosen = sorted(
         (point for point in points if point.tokens == tokens),
-        key=lambda point: point.costs[way].gigabytes,
+        key=lambda point: point.cost(way, quantity),
     )
-    costs = [point.costs[way].gigabytes for point in chosen]
+    costs = [point.cost(way, quantity) for point in chosen]
     means = [point.mean for point in chosen]
     on_front = pareto_front(costs, means)
     spread = pooled_spread([[math.log(p) for p in point.perplexities] for point in chosen])
@@ -112,7 +121,8 @@ def front_of(points: Sequence[FrontPoint], tokens: int, way: str) -> Front:
         margin = _STANDARD_ERRORS * spread * math.sqrt(sum(1 / n for n in seeds))
         if math.log(point.mean) - math.log(means[best]) <= margin:
             near.append(point.name)
-    return Front(tokens, way, tuple(chosen[i].name for i in on_front), tuple(near))
+    names = tuple(chosen[i].name for i in on_front)
+    return Front(tokens, way, quantity, names, tuple(near))
 
 
 def describe_fronts(records: Mapping[str, Sequence[RunRecord]]) -> dict[str, Any]:
@@ -123,7 +133,8 @@ def describe_fronts(records: Mapping[str, Sequence[RunRecord]]) -> dict[str, Any
 
     Returns:
         `points`: `name`, `tokens`, `perplexities`, `costs` (way -> gigabytes, setup_gigabytes,
-        minutes); `fronts`: `tokens`, `way`, `names`, `near`, of budgets with two points or more.
+        minutes); `fronts`: `tokens`, `way`, `quantity`, `names`, `near`, of budgets with two
+        points or more.
     """
     points = front_points(records)
     budgets = [point.tokens for point in points]
@@ -138,9 +149,10 @@ def describe_fronts(records: Mapping[str, Sequence[RunRecord]]) -> dict[str, Any
             for point in points
         ],
         "fronts": [
-            asdict(front_of(points, tokens, way))
+            asdict(front_of(points, tokens, way, quantity))
             for tokens in sorted(set(budgets))
             if budgets.count(tokens) > 1
+            for quantity in ("gigabytes", "minutes")
             for way in ways_to_price()
         ],
     }
