@@ -29,7 +29,7 @@ DEMO_LABELS := SM+LN+G SM+ScFuFFN "EReg(SM(t)+ScFuFFN)" SM+FN+ScFuFFN SM+FN+R
 PYTHON_FILES := $(sort $(shell find python/aero -name '*.py'))
 $(shell mkdir -p build && echo '$(PYTHON_FILES)' | cmp -s - build/python_files || echo '$(PYTHON_FILES)' > build/python_files)
 
-.PHONY: help demo private private-test test threads build lint bench notebooks clean
+.PHONY: help demo private private-test test threads build lint bench notebooks docs clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -66,10 +66,11 @@ lint: $(VENV)/.lint $(VENV)/.built ## formatters, linters and type checker; chan
 bench: $(VENV)/.built ## time operators and simulator against named opponents
 	for file in $(BENCHMARKS); do $(BIN)/python $$file --quick || exit 1; done
 
-notebooks: $(VENV)/.tests ## execute the notebooks into runs/notebooks
-	mkdir -p runs/notebooks
-	for file in notebooks/*.ipynb; do \
-	  $(BIN)/jupyter execute $$file --output=$(CURDIR)/runs/notebooks/$$(basename $$file) || exit 1; done
+notebooks: $(VENV)/.tests ## execute the notebooks, renew their outputs and the gallery (15 minutes)
+	$(BIN)/python notebooks/execute.py
+
+docs: $(VENV)/.docs ## build the API reference in build/docs
+	$(BIN)/python docs/build.py
 
 clean: ## remove the environment and everything built; runs/ stays
 	rm -rf $(VENV) $(PRIVATE) build dist
@@ -100,6 +101,10 @@ $(VENV)/.built: $(VENV)/.tools $(NATIVE) build/python_files
 
 $(VENV)/.tests: $(VENV)/.built
 	$(PIP) aero-torch[test]
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.built
+	$(PIP) aero-torch[docs]
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.built

@@ -1,0 +1,257 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 1. Attention entropy: what collapse and overload look like
+#
+# **Question.** Take LayerNorm and GELU out of a transformer, because they are expensive to compute on secret data. What happens to attention, and can one number per head show it?
+#
+# **What you need.** `pip install .` in a clone of this repository ([README](../README.md)), nothing else: the text is the Python standard library that comes with your interpreter. Everything below trains on one CPU core in a few minutes; you can also just read on.
+
+# %%
+import asyncio
+import math
+import os
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+
+import aero
+from aero import analysis
+from aero.ops import attention_entropy
+from aero.report import read_run
+from aero.train import load_recipe, plan_runs, prepare_data, train_runs, validation_measure
+
+FAST = "AERO_FAST" in os.environ  # the tests run every cell, on less text and with fewer steps
+plt.rcParams.update(analysis.FIGURE_STYLE)
+torch.manual_seed(0)
+torch.set_num_threads(1)
+# %% [markdown]
+# ## The number
+#
+# Every token of a sequence, a *query*, spreads attention $a_{i1}, \dots, a_{in}$ over the $n$ tokens it may see, its *keys*. The entropy of that row,
+#
+# $$E_i = -\sum_j a_{ij} \log a_{ij},$$
+#
+# is 0 when one key has all the attention and $\log n$ when all have the same. $e^{E_i}$ is the number of keys the row effectively looks at. The entropy of a *head* is the mean over its rows. `aero.ops.attention_entropy` computes it along with the attention output, in one pass and with gradients.
+#
+# Here is one attention head with random scores at three temperatures. A temperature $t$ divides the scores before the softmax: low sharpens, high flattens.
+
+# %%
+T, width = 64, 32
+q, k = torch.randn(2, 1, 1, T, width)
+fig, axes = plt.subplots(1, 3, figsize=(8.5, 3.1))
+for panel, (t, name) in zip(axes, [(0.1, "collapse"), (1.0, "between"), (10.0, "overload")]):
+    _, entropy, _ = attention_entropy(q, k, k, temperature=torch.tensor(t), is_causal=True)
+    scores = (q @ k.mT / math.sqrt(width) / t)[0, 0]
+    weights = scores.masked_fill(torch.ones(T, T).triu(1).bool(), -math.inf).softmax(-1)
+    panel.imshow(weights.sqrt(), cmap="viridis", vmin=0, vmax=1)
+    panel.set(title=f"{name}: t = {t:g}", xlabel="key", ylabel="query")
+    panel.annotate(
+        f"mean entropy {entropy.mean():.2f} nats\n{entropy.mean().exp():.1f} keys",
+        (T - 2, 2), color="white", ha="right", va="top", fontsize="small",
+    )  # fmt: skip
+plt.show()
+
+# %% [markdown]
+# On the left every row picks one token: *entropy collapse*. The head copies; when the scores are that large, gradients through the softmax are tiny or huge, and training tends to blow up. On the right every row averages everything it sees: *entropic overload*. The head says the same about every position, whatever the text. Useful heads live between.
+#
+# ## Closed forms
+#
+# Three cases can be solved on paper, and the operator agrees.
+#
+# 1. **Uniform** attention: row $i$ (counted from 0) sees $i+1$ keys, so $E_i = \log(i+1)$. The head's mean over $T$ rows is $\frac1T \log T!$, *not* $\log T$: a causal head that looks everywhere reaches 3.88 nats at $T = 128$, where $\log T = 4.85$.
+# 2. **One-hot** attention: $E_i = 0$.
+# 3. **Gaussian scores** $s \sim \mathcal N(0, \sigma^2)$: with $n$ keys, $E \approx \log n - \sigma^2/2$ while $\sigma < \sqrt{2 \log n}$, and for large $n$ it freezes near 0 beyond (Derrida's random energy model: attention at low temperature is a spin glass). Halving the temperature doubles $\sigma$ and so quadruples what is lost.
+
+# %%
+n = 512
+sigma = torch.linspace(0, 6, 25)
+with torch.no_grad():
+    # Keys along one axis with Gaussian lengths: query (sigma, 0, ..., 0) gives scores N(0, sigma^2).
+    repeats = 64
+    keys, queries = torch.zeros(1, repeats, n, 16), torch.zeros(1, repeats, len(sigma), 16)
+    keys[..., 0] = torch.randn(1, repeats, n)
+    queries[..., 0] = sigma
+    _, gaussian, _ = attention_entropy(queries, keys, keys, scale=1.0)
+    _, uniform, _ = attention_entropy(0 * q, k, k, is_causal=True)
+
+fig, axes = plt.subplots(1, 2, figsize=(8.5, 3.1))
+axes[0].plot(uniform[0, 0], linewidth=4, alpha=0.4, label="operator, all scores equal")
+axes[0].plot(np.log(np.arange(1, T + 1)), "k--", label="log(i + 1)")
+axes[0].axhline(math.log(T), color="0.5", linestyle=":")
+axes[0].set(title="uniform attention", xlabel="query position i", ylabel="entropy (nats)")
+axes[0].legend()
+mean, spread = gaussian[0].mean(0), gaussian[0].std(0)
+axes[1].fill_between(sigma, mean - spread, mean + spread, alpha=0.25, linewidth=0)
+axes[1].plot(sigma, mean, label=f"operator, n = {n} keys")
+axes[1].plot(sigma, (math.log(n) - sigma**2 / 2).clip(min=0), "k--", label="log n - sigma^2 / 2")
+axes[1].axvline(math.sqrt(2 * math.log(n)), color="0.5", linestyle=":")
+axes[1].set(
+    title="Gaussian scores", xlabel="standard deviation of the scores", ylabel="entropy (nats)"
+)
+axes[1].legend()
+plt.show()
+
+# %% [markdown]
+# The dotted line on the right is $\sqrt{2 \log n}$, where the formula for large $n$ freezes; 512 keys round the corner off. So collapse is no strange accident: it is what happens when scores grow, and in a network *without LayerNorm* nothing keeps the inputs of queries and keys from growing.
+#
+# ## Trained networks
+#
+# Now the real thing. Five networks of one size learn to predict the next byte of Python source. They differ only in their nonlinearities; the labels name what is kept.
+#
+# | label | softmax | LayerNorm | FFN |
+# | --- | --- | --- | --- |
+# | `SM+LN+G` | yes | yes | GELU |
+# | `SM+G` | yes | no | GELU |
+# | `SM+R` | yes | no | ReLU |
+# | `SM` | yes | no | two linear layers, nothing between |
+# | `SM+ScFuFFN` | yes | no | one linear layer with learned scales |
+
+# %%
+LABELS = ["SM+LN+G", "SM+G", "SM+R", "SM", "SM+ScFuFFN"]
+recipe = load_recipe(
+    "demo",
+    settings=[
+        "data.vocabulary=257",  # bytes and an end mark: attention matters from the first steps on
+        f"data.source={Path(asyncio.__file__).parent if FAST else 'stdlib'}",
+        "model.num_layers=4",
+        f"training.tokens={2048 * (8 if FAST else 400)}",
+        "training.threads=1",
+        "evaluation.every_steps=0",
+        f"evaluation.final_tokens={4096 if FAST else 131_072}",
+        f"logging.entropy_every_steps={4 if FAST else 10}",
+    ],
+)
+plan = plan_runs(recipe, LABELS, seeds=[0], output="../runs/notebooks/bytes")
+# Interrupted, the next call goes on; finished, it reuses what is there.
+train_runs(plan, cache_dir="../runs/corpora", say=lambda message: None)
+runs = {run.label: read_run(run.folder.path) for run in plan}
+for label, run in runs.items():
+    print(f"{label:12s} perplexity {run.evaluation['perplexity']:6.2f} per byte")
+
+# %% [markdown]
+# ### Where the heads stand
+#
+# All panels share one scale, from 0 to $\log T = 4.85$. A head that looks at everything alike reaches 3.88, dark heads look at a single token.
+
+# %% tags=["gallery=entropy_without_nonlinearities"]
+context = recipe.model.context_length
+heads = {label: np.array(run.analysis.values["head_entropy"]) for label, run in runs.items()}
+fig, axes = plt.subplots(1, 5, figsize=(11, 2.7), sharey=True)
+for panel, (label, entropy) in zip(axes, heads.items()):
+    analysis.plot_entropy_heat_map(entropy, context, title=label, axes=panel)
+    panel.label_outer()
+fig.colorbar(analysis.entropy_colors(context), ax=axes, label="entropy (nats)")
+plt.show()
+
+# %% [markdown]
+# Three things to see. Without LayerNorm the *early* layers stay at 3.88 or just below: they have learned nothing about where to look. In `SM+G` and `SM` the *last* layer plunges towards collapse, on its way to the NaN that the paper reports for larger networks. And the learned scales of `SM+ScFuFFN` prevent the collapse, but not the overload.
+#
+# The paper sorts heads into quarters of $[0, \max]$: the first quarter is collapse, the last is overload. Its $\max$ is the largest head entropy observed; $\log T$ is the same for all networks, so that is what we take here.
+
+# %%
+shares = {
+    label: analysis.quarter_shares(entropy, maximum=math.log(context))
+    for label, entropy in heads.items()
+}
+fig, axes = plt.subplots(figsize=(8.5, 2.6))
+analysis.plot_quarter_shares(shares, axes=axes)
+axes.legend(ncols=4, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.25))
+plt.show()
+
+# %% [markdown]
+# ### How they got there
+#
+# Every network starts with uniform heads, because random scores are small. The dotted line is $\log T$. With LayerNorm all layers come down early: the heads specialise. Without it the first two layers never leave the start.
+
+# %%
+fig, axes = plt.subplots(1, 5, figsize=(11, 2.5), sharey=True)
+for panel, (label, run) in zip(axes, runs.items()):
+    lines = run.metrics["entropy"]
+    history = analysis.layerwise_mean([line["head_entropy"] for line in lines])
+    steps = [line["step"] for line in lines]
+    analysis.plot_layerwise_entropy(steps, history, context, title=label, axes=panel)
+    panel.label_outer()
+fig.colorbar(analysis.layer_colors(4), ax=axes, label="layer", ticks=range(4))
+plt.show()
+
+# %% [markdown]
+# ### Is it the position or the head?
+#
+# A row that sees few keys cannot have much entropy. Divided by the most that its position allows, $\log(i+1)$, the rows of one head say whether it is overloaded everywhere or only looks so at the start. One line per head; 1 is uniform.
+
+# %%
+fig, axes = plt.subplots(1, 2, figsize=(8.5, 3), sharey=True)
+position = np.arange(1, context)
+for panel, label in zip(axes, ["SM+LN+G", "SM+ScFuFFN"]):
+    by_position = runs[label].analysis.arrays["entropy_by_position"]  # [L, H, T]
+    share = by_position[:, :, 1:] / np.log(position + 1)
+    colors = analysis.layer_colors(4).to_rgba(range(4))
+    for layer, color in enumerate(colors):
+        panel.plot(position, share[layer].T, color=color, linewidth=0.8, alpha=0.8)
+    panel.set(title=label, xlabel="query position i", ylim=(0, 1.02))
+axes[0].set_ylabel("entropy / log(i + 1)")
+fig.colorbar(analysis.layer_colors(4), ax=axes, label="layer", ticks=range(4))
+plt.show()
+
+# %% [markdown]
+# ## Is entropy a cause or a symptom?
+#
+# Turn the knob by hand. The trained baseline gets a temperature on every head, which changes nothing at $t = 1$, and then all heads are sharpened or flattened together. Nothing is retrained.
+
+# %%
+data = prepare_data(recipe.data, cache_dir="../runs/corpora", context_length=context)
+measure = validation_measure(data, max_tokens=4096 if FAST else 32_768)
+baseline = aero.AeroForCausalLM.from_pretrained(runs["SM+LN+G"].folder / "model")
+network = aero.convert(baseline, "SM(t)+LN+G")
+tokens = torch.from_numpy(data.validation[: 8 * context].astype(np.int64)).view(8, context)
+
+temperatures = [0.1, 0.25, 0.5, 0.71, 1.0, 1.41, 2.0, 4.0, 10.0]
+perplexity, mean_entropy = [], []
+for t in temperatures:
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if "temperature" in name:
+                parameter.fill_(t)
+    perplexity.append(math.exp(measure(network)))
+    mean_entropy.append(float(aero.entropies(network, tokens).summary().head_entropy.mean()))
+
+fig, axes = plt.subplots(1, 2, figsize=(8.5, 3))
+axes[0].plot(temperatures, mean_entropy, "o-")
+axes[0].axhline(math.lgamma(context + 1) / context, color="0.5", linestyle=":")
+axes[0].set(xscale="log", xlabel="temperature of all heads", ylabel="mean entropy (nats)", ylim=0)
+axes[1].plot(mean_entropy, perplexity, "o-")
+for t, x, y in zip(temperatures, mean_entropy, perplexity):
+    if t in (0.1, 1.0, 10.0):
+        axes[1].annotate(
+            f"t = {t:g}", (x, y), xytext=(0, 7), textcoords="offset points", ha="center"
+        )
+axes[1].set(xlabel="mean entropy (nats)", ylabel="perplexity per byte", xlim=(0.5, 4.2))
+plt.show()
+
+# %% [markdown]
+# Both directions hurt. Sharpened tenfold, the same weights go from a perplexity of 10 to almost 13; flattened tenfold, attention is a plain average and the network is worse than any that was trained without LayerNorm. The best mean entropy is the one that training found.
+#
+# ## Conclusion
+#
+# - The entropy of a head tells how many tokens it looks at: 0 is collapse, $\frac1T \log T!$ is overload, and both ends have closed forms that the operator meets.
+# - Taking LayerNorm out leaves the early layers overloaded, and with a GELU or nothing in the FFN drives the last layer towards collapse. ReLU and learned scales prevent the collapse only. All four networks pay the same for it here, half as much perplexity again.
+# - Entropy is not just a symptom: moved by hand, in either direction, it costs perplexity. So it is worth steering.
+#
+# One seed, 400 steps, under a million parameters: enough to see the effect, not to rank networks. `benchmarks/results` has the runs with several seeds.
+
+# %% [markdown]
+# **Next:** [2. Entropy regularization](2_entropy_regularization.ipynb) trains with a penalty on exactly this number. At larger size: `make demo`, `aero reproduce figure5` and the other figures in [docs/paper.md](../docs/paper.md).

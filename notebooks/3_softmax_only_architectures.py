@@ -1,0 +1,207 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 3. Softmax-only: four steps, live
+#
+# **Question.** A trained network with LayerNorm and GELU costs four times the bytes in private that a softmax-only one costs. Can the one be turned into the other, which of the steps are exact, and what do the others break?
+#
+# **What you need.** `pip install .` in a clone of this repository ([README](../README.md)), nothing else. The text is the Python standard library of your interpreter; everything runs on one CPU core in about five minutes.
+
+# %%
+import asyncio
+import math
+import os
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+
+import aero
+from aero import analysis, mpc
+from aero.report import read_run
+from aero.train import load_recipe, plan_runs, prepare_data, train_runs, validation_measure
+
+FAST = "AERO_FAST" in os.environ  # the tests run every cell, on less text and with fewer steps
+plt.rcParams.update(analysis.FIGURE_STYLE)
+torch.manual_seed(0)
+torch.set_num_threads(1)
+# %% [markdown]
+# ## A trained network
+#
+# A small GPT-2 that predicts the next byte of Python source. Its label, `SM+LN+G`, names its nonlinearities: softmax, LayerNorm, GELU. `aero.convert` takes a `GPT2LMHeadModel` or a Pythia just as well.
+
+# %%
+settings = [
+    "data.vocabulary=257",  # bytes and an end mark: attention matters from the first steps on
+    f"data.source={Path(asyncio.__file__).parent if FAST else 'stdlib'}",
+    "model.num_layers=4",
+    f"training.tokens={2048 * (8 if FAST else 400)}",
+    "training.threads=1",
+    "evaluation.every_steps=0",
+    f"evaluation.final_tokens={4096 if FAST else 131_072}",
+    f"logging.entropy_every_steps={4 if FAST else 10}",
+]
+recipe = load_recipe("demo", settings=settings)
+(run,) = plan_runs(recipe, ["SM+LN+G"], seeds=[0], output="../runs/notebooks/bytes")
+train_runs([run], cache_dir="../runs/corpora", say=lambda message: None)
+teacher = run.folder.path / "model"
+baseline = aero.AeroForCausalLM.from_pretrained(teacher)
+
+data = prepare_data(recipe.data, cache_dir="../runs/corpora", context_length=128)
+measure = validation_measure(data, max_tokens=4096 if FAST else 32_768)
+tokens = torch.from_numpy(data.validation[: 4 * 128].astype(np.int64)).view(4, 128)
+
+
+def perplexity(model):
+    """Per byte, on held-out text."""
+    return math.exp(measure(model))
+
+
+def logits(model):
+    """Of the first held-out windows, [4, 128, 257]."""
+    with torch.no_grad():
+        return model.eval()(tokens).logits
+
+
+print(f"perplexity {perplexity(baseline):.2f} per byte")
+
+# %% [markdown]
+# ## The plan
+#
+# `dry_run` says what each step does, whether it is exact, and what it leaves to pay, before anything changes.
+
+# %%
+print(aero.convert(baseline, "EReg(SM(t)+ScFuFFN_i1)", dry_run=True))
+
+# %% [markdown]
+# ## Step by step, without any retraining
+#
+# 1. **Activation**: GELU becomes ReLU, or nothing.
+# 2. **LayerNorm** goes; its gains fold into the next weights, its statistics are lost.
+# 3. **FFN**: two linear layers with nothing between are one, so they are *fused*, exactly; the deepest FFNs are *pruned*.
+# 4. **Attention** gets temperatures and thresholds, both neutral at first, exactly.
+
+# %%
+steps = ["SM+LN+G", "SM+LN+R", "SM+R", "SM", "SM+ScFFN", "SM+ScFuFFN", "SM+ScFuFFN_i1"]
+steps.append("EReg(SM(t)+ScFuFFN_i1)")
+network, rows = baseline, []
+for label in steps:
+    changed = aero.convert(network, label)
+    off = (logits(changed) - logits(network)).abs().max().item()
+    rows.append((label, perplexity(changed), mpc.simulate(label).comm_bytes / 1e9))
+    print(f"{label:24s} logits change by {off:8.1e}  perplexity {rows[-1][1]:8.2f}")
+    network = changed
+
+labels, perplexities, gigabytes = zip(*rows)
+fig, axes = plt.subplots(1, 2, figsize=(8.5, 3.2), sharey=True)
+for panel, values, unit in (
+    (axes[0], gigabytes, "GB in private, at GPT-2's size"),
+    (axes[1], perplexities, "perplexity per byte, cut and not retrained"),
+):
+    bars = panel.barh(labels, values, color=analysis.network_colors(1))
+    panel.bar_label(bars, [f" {value:.3g}" for value in values], fontsize="small")
+    panel.set_xlabel(unit)
+axes[0].invert_yaxis()
+axes[1].set_xscale("log")
+plt.show()
+
+# %% [markdown]
+# Fusing, scales, temperatures and thresholds change no logit by more than rounding. Exchanging GELU for ReLU costs a little and saves most of the bytes. LayerNorm is what the network cannot lose: without it the perplexity goes from 11 to over 100. And pruning the last FFN costs again. These steps want retraining.
+#
+# ## Retraining
+#
+# Half as many steps as the baseline had, in three ways: *cut* removes everything at once and trains on; *annealed* lets LayerNorm and GELU fade over the first third while the baseline's logits teach; the last row does the same but keeps a *foldable* normalization, `FN`, by running statistics instead of the token's own. At inference it is a fixed linear map and folds into the next weights, so it costs nothing in private. For a fair comparison the baseline itself goes on for as many steps.
+
+# %%
+half = [s for s in settings if "training.tokens" not in s]
+half.append(f"training.tokens={2048 * (8 if FAST else 200)}")
+
+
+def retrained(label, schedule, distill):
+    """A run that starts from the baseline."""
+    recipe = load_recipe("demo", settings=[*half, f"annealing.schedule={schedule}"])
+    (run,) = plan_runs(
+        recipe,
+        [label],
+        seeds=[0],
+        output="../runs/notebooks/retrained",
+        start_from=teacher,
+        distill_from=teacher if distill else None,
+    )
+    train_runs([run], cache_dir="../runs/corpora", say=lambda message: None)
+    return read_run(run.folder.path)
+
+
+ways = {
+    "SM+LN+G, going on": retrained("SM+LN+G", "none", distill=False),
+    "SM+ScFuFFN, cut": retrained("SM+ScFuFFN", "none", distill=False),
+    "SM+ScFuFFN, annealed": retrained("SM+ScFuFFN", "linear", distill=True),
+    "SM+FN+ScFuFFN, annealed": retrained("SM+FN+ScFuFFN", "linear", distill=True),
+}
+scores = {"SM+LN+G, the baseline": perplexity(baseline)}
+scores |= {name: run.evaluation["perplexity"] for name, run in ways.items()}
+for name, value in scores.items():
+    print(f"{name:26s} perplexity {value:6.2f} per byte")
+
+# %%
+fig, axes = plt.subplots(figsize=(8.5, 3))
+curves = {
+    name: [
+        ([m["step"] for m in run.metrics["train"]], [m["lm_loss"] for m in run.metrics["train"]])
+    ]
+    for name, run in ways.items()
+}
+analysis.plot_loss_curves(curves, title="retraining", axes=axes)
+axes.axhline(math.log(scores["SM+LN+G, the baseline"]), color="0.5", linestyle=":")
+axes.legend()
+plt.show()
+
+# %% [markdown]
+# Cut at once, the network does not come back in these 200 steps. Annealed and taught, the *same* softmax-only network ends where the LayerNorm baseline had been when we took it: better than 15.6, which the same architecture reached from scratch in twice the steps in [notebook 1](1_attention_entropy.ipynb). The baseline, going on, is ahead by one again. And with the teacher's help it hardly matters whether a foldable norm is left in; from scratch it matters a lot (README, *What the demo shows*).
+#
+# ## What is left to compute
+#
+# Two more steps are exact and cost nothing. `fold_norm` multiplies a foldable norm into the next weights. `absorb_ffn` goes further: if every FFN is linear and no norm is left between, each FFN is a fixed matrix on the residual stream and can be moved into the neighbouring attention weights. Then no FFN is computed at all, up to a bound on how ill-conditioned the matrices may be.
+
+# %%
+free = aero.AeroForCausalLM.from_pretrained(ways["SM+FN+ScFuFFN, annealed"].folder / "model")
+folded = aero.fold_norm(free)
+absorbed = aero.absorb_ffn(folded)
+print(absorbed)
+off = (logits(absorbed.model) - logits(free)).abs().max() / logits(free).abs().max()
+print(f"relative to the trained network the logits are off by {off:.1e}")
+
+# %% [markdown]
+# The first layer's matrix is nearly singular, so its FFN is kept and three of four are absorbed; the logits stay the same to seven digits. And what all of it buys, at the size of GPT-2 and 128 tokens:
+
+# %% tags=["gallery=four_steps"]
+labels = ["SM+LN+G", "SM+LN+R", "SM+R", "SM", "SM+ScFuFFN"]
+gigabytes = [mpc.simulate(label).comm_bytes / 1e9 for label in labels]
+gigabytes.append(mpc.simulate("SM+ScFuFFN", absorb_ffn=True).comm_bytes / 1e9)
+labels.append("SM+ScFuFFN, absorbed")
+fig, axes = plt.subplots(figsize=(8.5, 2.8))
+analysis.plot_stepwise_savings(
+    labels, gigabytes, unit="GB of one private forward pass (GPT-2, spu-2024)", axes=axes
+)
+plt.show()
+
+# %% [markdown]
+# ## Conclusion
+#
+# - Fusing, scaling, temperatures, thresholds, folding and absorbing are exact. Removing LayerNorm, GELU or an FFN is not, and LayerNorm is the one that hurts.
+# - How the inexact steps are taken matters more than which network comes out: annealed under a teacher, softmax-only stays within a tenth of a baseline that trains on; cut at once it loses four tenths.
+# - Nearly all of the fourfold saving comes from the activation (2.7 times) and LayerNorm. The linear layers that FFN steps remove are cheap in bytes; they save minutes.
+#
+# One seed, 200 steps. `aero convert` and `aero train --from --distill-from` do the same on the command line, to GPT-2 and Pythia checkpoints too; at the demo's size the numbers are [here](../benchmarks/results/retraining_amd_epyc_202611.md). **Next:** [4. Private inference: where the gigabytes go](4_private_inference_cost.ipynb).
