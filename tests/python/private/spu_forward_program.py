@@ -1,0 +1,60 @@
+"""Runs in the private environment: networks under SPU beside plain JAX.
+
+Standard input: a JSON list of {"folder", "settings", "tokens", "new_tokens"}. Prints for each its
+tokens, the differences from plain JAX and from NumPy over the largest logit, and the bytes.
+"""
+
+import json
+import sys
+from unittest import mock
+
+import jax.numpy as jnp
+import numpy as np
+
+from aero.export.numpy_forward import forward as numpy_forward
+from aero.export.numpy_forward import read_network
+from aero.private.forward import forward, network_pieces
+from aero.private.in_process import InProcessParties
+from aero.private.inference import PrivateNetwork, set_up
+from aero.private.preparation import fold_constants
+from aero.private.settings import PrivateSettings
+
+
+def exact(network, settings, tokens):
+    """What SPU approximates: plain JAX, but exp as the power that SPU computes."""
+    folded = fold_constants(network, fold_score_scale=settings.fold_score_scale)
+    powers = 2**settings.exp_squarings
+    with mock.patch.object(jnp, "exp", lambda x: (1 + x / powers) ** powers):
+        return np.asarray(forward(network_pieces(folded, settings), tokens)[0])
+
+
+def computed(job):
+    settings = PrivateSettings(**job["settings"])
+    network = read_network(job["folder"])
+    parties = InProcessParties(settings)
+    set_up(parties)
+    private = PrivateNetwork(parties, network)
+    tokens, passes = list(job["tokens"]), []
+    for _ in range(job.get("new_tokens", 1)):
+        found = private.run(np.asarray(tokens, np.int32))
+        rows = slice(-1, None) if settings.last_token_head else slice(None)
+        plain = numpy_forward(network, [tokens])[0][rows]
+        largest = np.abs(plain).max()
+        passes.append(
+            {
+                "token": found.token,
+                "plain_token": int(plain[-1].argmax()),
+                "own_token": int(found.logits[-1].argmax()),
+                "arithmetic": float(
+                    np.abs(found.logits - exact(network, settings, tokens)).max() / largest
+                ),
+                "difference": float(np.abs(found.logits - plain).max() / largest),
+                "bytes": {call.name: call.traffic.comm_bytes for call in found.calls},
+            }
+        )
+        tokens.append(int(found.logits[-1].argmax()))
+    parties.close()
+    return passes
+
+
+print(json.dumps([computed(job) for job in json.load(sys.stdin)]))

@@ -1,0 +1,111 @@
+"""Networks under SPU, both parties in one process: tokens, logits, options."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+import aero
+from aero.models import AeroConfig, AeroForCausalLM
+from aero.private.environment import private_command
+
+from ..export.conftest import trained
+from ..models.labels import PYTHIA
+
+pytestmark = pytest.mark.private
+
+PROMPT = [3, 141, 59, 26, 5]
+TEXT = b"The quick brown fox jumps over the lazy dog and runs away. "
+
+
+def run(jobs):
+    program = Path(__file__).parent / "spu_forward_program.py"
+    done = subprocess.run(
+        private_command(str(program)), input=json.dumps(jobs), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def job(model, folder, **settings):
+    aero.export_weights(model, folder)
+    return {"folder": str(folder), "settings": settings, "tokens": PROMPT}
+
+
+def taught(preset, steps):
+    """A network that has learnt a sentence by heart, as bytes."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 128, "context_length": 32}
+    model = AeroForCausalLM(AeroConfig.from_label("SM+ScFuFFN", model=preset, **sizes))
+    windows = torch.tensor(list(TEXT * 2)).unfold(0, 33, 1)[: len(TEXT)]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    for _ in range(steps):
+        window = windows[torch.randint(len(windows), (16,))]
+        logits = model(window[:, :-1]).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), window[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss < 1.0
+    return model.eval()
+
+
+def test_a_trained_mini_network_writes_the_same_text(tmp_path):
+    aero.export_weights(taught("mini", 120), tmp_path)
+    start = list(TEXT[4:12])
+    [passes] = run([{"folder": str(tmp_path), "settings": {}, "tokens": start, "new_tokens": 2}])
+    assert [each["token"] for each in passes] == list(TEXT[12:14])
+    assert [each["plain_token"] for each in passes] == list(TEXT[12:14])
+    for each in passes:
+        layers = [f"layer {number}" for number in range(6)]
+        assert list(each["bytes"]) == ["embedding", *layers, "head", "argmax"]
+
+
+def test_every_kind_of_network_computes_its_logits(tmp_path):
+    pythia = trained("EReg(SM(t)+FN+ScFuFFN)", **PYTHIA)
+    found = run(
+        [
+            job(trained("SM+LN+G"), tmp_path / "baseline"),
+            job(trained("EReg(SM(t)+ScFuFFN_i1)"), tmp_path / "temperatures"),
+            job(trained("SM+LR(layer)"), tmp_path / "leaky"),
+            job(pythia, tmp_path / "pythia"),
+            job(trained("SOTA:EReg(SM(t)+FN+R)"), tmp_path / "shaped"),
+        ]
+    )
+    for passes in found:
+        [each] = passes
+        assert each["token"] == each["own_token"] == each["plain_token"]
+        # SPU's reciprocals and inverse roots are right to 1e-4 to 1e-3 and its tanh to 1e-3 (the
+        # fixed-point tests measure them); truncations of 2^-18 are far below that.
+        assert each["arithmetic"] < 5e-3
+        # And (1 + x / 256)^256 is off by x^2 / 512 for scores of a few units.
+        assert each["difference"] < 2e-2
+
+
+def test_options_change_bytes_and_no_more_of_the_result_than_they_say(tmp_path):
+    jobs = [
+        job(trained("SM+ScFuFFN_i1"), tmp_path / name, **settings)
+        for name, settings in {
+            "standard": {},
+            "private-weights": {"private_weights": True, "client_one_hot": True},
+            "shorter": {"last_token_head": True, "fold_score_scale": True, "argmax": False},
+            "approximate": {"one_bit_product_error": True, "exp_squarings": 5, "exp_clip": False},
+        }.items()
+    ]
+    standard, private, shorter, approximate = (passes[0] for passes in run(jobs))
+    for each in (standard, private, shorter, approximate):
+        assert each["own_token"] == each["plain_token"]
+        assert each["arithmetic"] < 5e-3
+    assert approximate["difference"] > 4 * standard["difference"]  # 8 times for 3 squarings less
+    assert shorter["token"] is None
+
+    def share(one, piece):
+        return one["bytes"][piece] / standard["bytes"][piece]
+
+    # One product of a plaintext and a ciphertext instead of two, and no comparisons at all.
+    assert share(private, "head") < 0.6 and share(private, "embedding") < 0.15
+    assert share(private, "layer 1") < 1
+    assert share(shorter, "head") < 1 and "argmax" not in shorter["bytes"]
+    assert share(approximate, "layer 1") < 0.7
