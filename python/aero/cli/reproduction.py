@@ -78,7 +78,7 @@ def reproduce(
         from aero.reproduction.document import results_document, write_results
         from aero.reproduction.outcome import write_target
 
-        outcomes = [write_target(plan, output) for plan in plans]
+        outcomes = [write_target(plan, output, beside=plans) for plan in plans]
         command = shlex.join(["aero", *sys.argv[1:]])
         typer.echo(results_document(outcomes, command=command))
         if results is not None:

@@ -40,12 +40,15 @@ _FORMAT = 1
 Values = dict[str, dict[str, list[float]]]
 
 
-def collect_target(plan: TargetPlan, output: str | Path) -> dict[str, Any]:
+def collect_target(
+    plan: TargetPlan, output: str | Path, *, beside: Sequence[TargetPlan] = ()
+) -> dict[str, Any]:
     """Returns what the finished cells of a target give, as JSON-ready values.
 
     Args:
         plan: the target at a scale.
         output: folder of all cells.
+        beside: other targets at the same scale, whose networks tell of the spread over seeds too.
 
     Example:
         >>> from aero.reproduction import plan_target
@@ -56,7 +59,8 @@ def collect_target(plan: TargetPlan, output: str | Path) -> dict[str, Any]:
     records = _records(plan, output)
     values = _values(plan.target, records)
     ratios = [name for name, statistic in STATISTICS.items() if statistic.is_ratio]
-    judged = [judge(claim, values, ratios=ratios) for claim in plan.target.claims]
+    spreads = _with_others(values, plan, beside, output)
+    judged = [judge(claim, spreads, ratios=ratios) for claim in plan.target.claims]
     return {
         "format": _FORMAT,
         "target": plan.target.name,
@@ -82,12 +86,15 @@ def collect_target(plan: TargetPlan, output: str | Path) -> dict[str, Any]:
     }
 
 
-def write_target(plan: TargetPlan, output: str | Path) -> dict[str, Any]:
+def write_target(
+    plan: TargetPlan, output: str | Path, *, beside: Sequence[TargetPlan] = ()
+) -> dict[str, Any]:
     """Writes a target's Markdown, JSON and figures to `output/results/<scale>`.
 
     Args:
         plan: the target at a scale.
         output: folder of all cells.
+        beside: as of `collect_target`.
 
     Returns:
         The outcome, with `figures`.
@@ -97,7 +104,7 @@ def write_target(plan: TargetPlan, output: str | Path) -> dict[str, Any]:
     """
     folder = Path(output) / "results" / plan.scale.name
     (folder / "figures").mkdir(parents=True, exist_ok=True)
-    outcome = collect_target(plan, output)
+    outcome = collect_target(plan, output, beside=beside)
     pictures = draw_figures(plan.target, _records(plan, output))
     outcome["figures"] = [
         {"name": f"{plan.target.name}-{picture.name}", "caption": picture.caption}
@@ -131,6 +138,29 @@ def _values(target: Target, records: Mapping[str, Sequence[RunRecord]]) -> Value
         for row, runs in records.items():
             measured = [measure(name, run) for run in runs]
             found[name][row] = [value for value in measured if value is not None]
+    return found
+
+
+def _with_others(
+    values: Values, plan: TargetPlan, beside: Sequence[TargetPlan], output: str | Path
+) -> Values:
+    """The values and those of other targets' networks, each once, to pool spreads over."""
+    found = {name: dict(rows) for name, rows in values.items()}
+    known = {cell.key for cell in plan.cells}
+    for other in beside:
+        rows = {
+            name: cells
+            for name, cells in other.cells_by_row.items()
+            if not known & {cell.key for cell in cells}
+        }
+        known |= {cell.key for cells in rows.values() for cell in cells}
+        for name, cells in rows.items():
+            runs = [read_run(c.folder(output).path) for c in cells if c.is_done(output)]
+            for statistic in found:
+                measured = [measure(statistic, run) for run in runs]
+                found[statistic][f"{other.target.name}: {name}"] = [
+                    value for value in measured if value is not None
+                ]
     return found
 
 

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from typer.testing import CliRunner
 
 from aero.cli import app
 from aero.reproduction.ahead import what_it_takes
+from aero.reproduction.cells import plan_target
 from aero.reproduction.document import results_document
 from aero.reproduction.outcome import collect_target, write_target
 from aero.reproduction.running import cell_table, claimed, run_cells
@@ -54,6 +56,22 @@ def test_an_outcome_holds_numbers_verdicts_and_figures(trained, tmp_path):
     text = (folder / "probe.md").read_text()
     assert "| network | perplexity, paper | perplexity |" in text
     assert "**holds**" in text and "Not run" not in text
+
+
+def test_students_wait_for_their_teachers(trained, corpus, cache_dir, tmp_path):
+    plan, _ = trained
+    teacher = plan.cells_by_row["SM+R"][0]
+    student = dataclasses.replace(plan.cells_by_row["SM+LR(layer)"][0], teacher=teacher)
+    assert not student.is_ready(tmp_path)
+    with pytest.raises(TrainingError, match="--distill-from must be a run folder"):
+        student.planned(tmp_path)
+    assert what_it_takes([student, teacher], tmp_path).startswith("2 cells to train, 0 done")
+    said: list[str] = []
+    run_cells([student, teacher], output=tmp_path, cache_dir=cache_dir, say=said.append)
+    assert [text.partition(" seed")[0] for text in said] == ["SM+R", "SM+LR(layer)"]
+    info = student.folder(tmp_path).info()
+    assert info["distilled_from"]["label"] == "SM+R"
+    assert info["status"] == "finished"
 
 
 def test_finished_cells_are_not_trained_again(trained, cache_dir):
@@ -185,3 +203,15 @@ def test_paper_scale_says_what_it_takes_and_then_that_the_corpus_is_missing(tmp_
     assert done.exit_code == 2
     assert "2,100,000,000 tokens" in done.output and "days" in done.output
     assert "the hub gave no dataset of that name: Couldn't reach the Hub" in done.output
+
+
+def test_networks_of_other_targets_tell_of_the_spread_over_seeds(trained):
+    plan, output = trained
+    target = dataclasses.replace(plan.target, claims=plan.target.claims[:1])
+    alone = plan_target(dataclasses.replace(target, rows=target.rows[:1]), plan.scale, seeds=1)
+    others = plan_target(
+        dataclasses.replace(target, name="other", rows=target.rows[1:]), plan.scale, seeds=2
+    )
+    for beside, known in (([], False), ([alone], False), ([alone, others], True)):
+        (claim,) = collect_target(alone, output, beside=beside)["claims"]
+        assert (claim["verdict"], claim["seeds"], claim["spread_known"]) == ("holds", 1, known)
