@@ -28,7 +28,7 @@ def what_it_takes(cells: Sequence[Cell], output: str | Path, *, jobs: int = 1) -
         output: folder of all cells.
         jobs: processes that train at once.
     """
-    missing = [cell.planned(output) for cell in cells if not cell.is_done(output)]
+    missing = [cell.without_teacher().planned(output) for cell in cells if not cell.is_done(output)]
     done = len(cells) - len(missing)
     if not missing:
         return f"all {done} cells are done"

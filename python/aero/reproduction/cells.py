@@ -34,17 +34,20 @@ class Cell:
         seed: of weights and data order.
         recipe: what to do.
         group: folder below `cells` that all labels and seeds of this recipe share.
+        teacher: whose logits it learns from; None learns from the text alone.
     """
 
     label: str
     seed: int
     recipe: Recipe
     group: str
+    teacher: Cell | None = None
 
     @property
     def key(self) -> str:
         """The run folder below `cells`; equal keys are the same run."""
-        return f"{self.group}/{run_slug(self.label)}-seed{self.seed}"
+        way = "" if self.teacher is None else "-distilled"
+        return f"{self.group}/{run_slug(self.label)}{way}-seed{self.seed}"
 
     def folder(self, output: str | Path) -> RunFolder:
         """The run folder of an output."""
@@ -54,10 +57,22 @@ class Cell:
         """What is to be done about the cell: train, resume or reuse.
 
         Raises:
-            TrainingError: a label or size that does not fit, or a folder with another run.
+            TrainingError: a label or size that does not fit, a folder with another run, or no
+                trained teacher.
         """
         group = Path(output) / "cells" / self.group
-        return plan_runs(self.recipe, [self.label], [self.seed], output=group)[0]
+        teacher = None if self.teacher is None else self.teacher.folder(output).path
+        return plan_runs(
+            self.recipe, [self.label], [self.seed], output=group, distill_from=teacher
+        )[0]
+
+    def without_teacher(self) -> Cell:
+        """The same run from the text alone: what can be planned before the teacher is there."""
+        return dataclasses.replace(self, teacher=None)
+
+    def is_ready(self, output: str | Path) -> bool:
+        """Whether its teacher, if it has one, came to an end."""
+        return self.teacher is None or self.teacher.is_done(output)
 
     def status(self, output: str | Path) -> str:
         """`missing`, or what `run.json` says: running, interrupted, finished or diverged."""
@@ -120,14 +135,20 @@ def plan_target(
         raise TrainingError(
             f"reproduce: {target.name} exists at --scale {scales} only, got {scale.name!r}"
         )
-    cells = {}
-    for row in target.rows:
+    cells: dict[str, tuple[Cell, ...]] = {}
+    # Teachers first; what is returned keeps the order of the rows.
+    for row in sorted(target.rows, key=lambda row: row.distill_from is not None):
         recipe = _recipe(row, scale, tuple(settings))
-        group = f"{row.model}-t{row.context_length}-{_digest(recipe)}"
+        teachers = cells[row.distill_from] if row.distill_from else (None,)
+        first = teachers[0]
+        digest = _digest(recipe, None if first is None else first.key)
+        group = f"{row.model}-t{row.context_length}-{digest}"
         label = scale.label(row.label, row.model)
-        count = _seeds(row, scale, seeds)
-        cells[row.name] = tuple(Cell(label, seed, recipe, group) for seed in range(1, count + 1))
-    return TargetPlan(target, scale, cells)
+        cells[row.name] = tuple(
+            Cell(label, seed, recipe, group, teachers[min(seed, len(teachers)) - 1])
+            for seed in range(1, _seeds(row, scale, seeds) + 1)
+        )
+    return TargetPlan(target, scale, {row.name: cells[row.name] for row in target.rows})
 
 
 def unique_cells(plans: Sequence[TargetPlan]) -> list[Cell]:
@@ -165,7 +186,7 @@ def _loaded(name: str, settings: tuple[str, ...]) -> Recipe:
     return load_recipe(name, settings=settings)
 
 
-def _digest(recipe: Recipe) -> str:
+def _digest(recipe: Recipe, teacher: str | None) -> str:
     """A hash of what differs from the defaults: a setting that comes later renames no cell."""
     defaults = recipe_to_dict(Recipe())
     differing = {
@@ -173,6 +194,8 @@ def _digest(recipe: Recipe) -> str:
         for key, value in _flat(recipe_to_dict(recipe)).items()
         if _flat(defaults).get(key) != value
     }
+    if teacher is not None:
+        differing["distill_from"] = teacher
     text = json.dumps(differing, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_LENGTH]
 

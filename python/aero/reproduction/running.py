@@ -103,6 +103,8 @@ def _work(
     remaining, waiting = list(cells), False
     while remaining:
         for cell in list(remaining):
+            if not cell.is_ready(output):
+                continue
             with claimed(cell, output) as is_free:
                 if not is_free:
                     continue

@@ -18,8 +18,9 @@ The files are `data/reproduction/*.yaml`:
           where: Section 3.1
           holds_if: "perplexity: SM+R < SM+G"   # or a list that must hold together
 
-Further keys: `seeds: 1` of a row that wants fewer runs than its scale, `scales: [mini]` of a target
-that does not exist at the others. How conditions read is in `aero.reproduction.claims`.
+Further keys: `seeds: 1` of a row that wants fewer runs than its scale, `distill_from: NAME` of a
+row that learns from another one's networks, `scales: [mini]` of a target that does not exist at the
+others. How conditions read is in `aero.reproduction.claims`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ __all__ = ["Row", "Target", "load_target", "read_target", "target_names"]
 
 _ROW_KEYS = {
     "name", "label", "model", "dataset", "context_length", "settings", "tokens_factor", "seeds",
-    "paper",
+    "distill_from", "paper",
 }  # fmt: skip
 _TARGET_KEYS = {
     "title",
@@ -70,6 +71,7 @@ class Row:
         settings: of the recipe, `section.key` -> value.
         tokens_factor: times the scale's training tokens.
         seeds: the most runs of this row; None is no limit.
+        distill_from: name of the row whose networks teach these, seed by seed; None without.
         paper: the paper's numbers, by statistic.
     """
 
@@ -81,6 +83,7 @@ class Row:
     settings: Mapping[str, Any] = field(default_factory=dict)
     tokens_factor: int = 1
     seeds: int | None = None
+    distill_from: str | None = None
     paper: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -169,7 +172,7 @@ def read_target(name: str, description: Mapping[str, Any]) -> Target:
         description: as in the files.
 
     Raises:
-        TrainingError: an unknown key, a row named twice, or a claim about no row.
+        TrainingError: an unknown key, a row named twice, or a claim or teacher that is no row.
     """
     refuse_unknown(name, description, _TARGET_KEYS)
     rows = _rows(name, description["rows"])
@@ -181,6 +184,10 @@ def read_target(name: str, description: Mapping[str, Any]) -> Target:
     claims = tuple(read_claim(name, entry, names) for entry in description.get("claims", ()))
     if baseline is not None:
         known_row(name, baseline, [row.label for row in rows])
+    teachers = [row.name for row in rows if row.distill_from is None]
+    for row in rows:
+        if row.distill_from is not None:
+            known_row(f"{name}: distill_from", row.distill_from, teachers)
     return Target(
         name,
         description["title"],

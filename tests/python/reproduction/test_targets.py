@@ -36,11 +36,11 @@ def test_every_target_gives_runs_that_can_be_planned(name, scale, tmp_path):
     plan = plan_target(name, scale)
     for row in plan.target.rows:
         for cell in plan.cells_by_row[row.name]:
-            run = cell.planned(tmp_path)
+            run = cell.without_teacher().planned(tmp_path)
             assert run.action == "train"
             assert run.label == cell.label
             assert run.spec.context_length == row.context_length
-            assert run.folder.path == cell.folder(tmp_path).path
+            assert run.folder.path == cell.without_teacher().folder(tmp_path).path
 
 
 @pytest.mark.parametrize("name", target_names())
@@ -140,6 +140,22 @@ def test_a_row_that_wants_few_seeds_gets_no_more_than_them():
         assert [cell.seed for cell in plan.cells] == sorted(cell.seed for cell in plan.cells)
 
 
+def test_students_have_a_folder_of_their_own_and_the_teacher_of_their_seed():
+    rows = [
+        {"name": "taught", "label": "SM+R", "distill_from": "SM+G", "seeds": 3},
+        {"label": "SM+G", "seeds": 2},
+        "SM+R",
+    ]
+    description = {"title": "t", "paper": "p", "show": ["perplexity"], "rows": rows}
+    cells = plan_target(read_target("probe", description), "mini").cells_by_row
+    assert list(cells) == ["taught", "SM+G", "SM+R"]
+    assert [cell.teacher.key for cell in cells["taught"]] == [
+        cells["SM+G"][index].key for index in (0, 1, 1)
+    ]
+    assert cells["taught"][0].key.endswith("/sm-r-distilled-seed1")
+    assert cells["taught"][0].group != cells["SM+R"][0].group == cells["SM+G"][0].group
+
+
 def test_a_baseline_has_the_data_and_the_tokens_of_its_row():
     target = load_target("pareto")
     rows = {row.name: row for row in target.rows}
@@ -162,6 +178,10 @@ DESCRIPTION = {"title": "t", "paper": "p", "rows": ["SM+G", "SM+R"], "show": ["p
         ({"row": []}, "unknown key 'row'; did you mean 'rows'"),
         ({"rows": ["SM+G", "SM+G"]}, "two rows named 'SM\\+G'"),
         ({"rows": [{"label": "SM", "setting": {}}]}, "unknown key 'setting'"),
+        (
+            {"rows": ["SM+G", {"label": "SM+R", "distill_from": "SM"}]},
+            "probe: distill_from has no row 'SM'; it has SM\\+G",
+        ),
         ({"baseline": "SM"}, "no row 'SM'; it has SM\\+G, SM\\+R"),
         (
             {"claims": [{"claim": "c", "where": "w", "holds_if": "perplexity: SM+G < SM"}]},
