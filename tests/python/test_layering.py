@@ -133,6 +133,25 @@ def test_torch_free_rooms_never_name_torch(room: str) -> None:
             assert name.split(".")[0] not in {"torch", "transformers"}, f"{path} imports {name}"
 
 
+def test_only_the_private_environment_imports_jax_and_spu() -> None:
+    def named(path: Path) -> set[str]:
+        return {name for name, _ in imports_of(path)}
+
+    own = {path.stem: path for path in (PACKAGE / "private").glob("*.py")}
+    # What the command line reaches runs beside torch; strings name what it starts elsewhere.
+    seen: set[str] = set()
+    found = {name for p in PACKAGE.rglob("*.py") if room_of(p) != "private" for name in named(p)}
+    while found:
+        assert not {name.split(".")[0] for name in found} & {"jax", "jaxlib", "spu"}, found
+        parts = [name.split(".") for name in found]
+        reached = {part[2] for part in parts if part[:2] == ["aero", "private"] and len(part) > 2}
+        new = reached & own.keys() - seen
+        seen |= new
+        found = {name for stem in new for name in named(own[stem])}
+    assert {"job", "settings"} <= seen
+    assert "jax" in named(own["forward"])
+
+
 def test_analysis_needs_only_numpy_and_matplotlib() -> None:
     for path in (p for p in PACKAGE.rglob("*.py") if room_of(p) == "analysis"):
         for name, _ in imports_of(path):
