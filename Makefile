@@ -12,6 +12,9 @@ BIN       := $(VENV)/bin
 # SPU has wheels for these two; see `private` in pyproject.toml.
 PRIVATE_PYTHON ?= $(firstword $(shell command -v python3.11 python3.10) $(PYTHON))
 PRIVATE   := .venv-private
+# A network of `make demo` where there is one, else one that is trained for a minute.
+PRIVATE_RUN := $(firstword $(patsubst %/model/config.json,%,$(wildcard runs/demo/sm-scfuffn-seed*/model/config.json)) \
+               runs/private/network/sm-scfuffn-seed0)
 NATIVE    := CMakeLists.txt pyproject.toml python/build_backend.py \
              $(shell find kernels csrc -name '*.cpp' -o -name '*.h')
 CPP_TESTS := $(shell find tests/cpp -name '*.cpp' -o -name '*.h')
@@ -41,12 +44,11 @@ demo: $(VENV)/.built ## train five small networks, compare them in runs/demo/rep
 	$(BIN)/aero report runs/demo $(if $(filter 1,$(SEEDS)),$(addprefix --seed-spread ,$(SPREAD)),--results $(RESULTS))
 
 private: $(VENV)/.built $(PRIVATE)/.installed ## run a small trained network between two parties
-	run=$$(ls -d runs/demo/sm-scfuffn-*/model 2>/dev/null | head -n 1); \
-	if [ -z "$$run" ]; then \
-	  $(BIN)/aero train --recipe demo --data stdlib --label SM+ScFuFFN --set training.tokens=614400 --output runs/private/network; \
-	  run=$$(ls -d runs/private/network/*/model | head -n 1); fi; \
-	$(BIN)/aero export $$(dirname $$run) --output runs/private/export; \
-	$(BIN)/aero private run runs/private/export --tokenizer $$run --prompt "def read(self" --tokens 2
+	test -e $(PRIVATE_RUN)/model/config.json || $(BIN)/aero train --recipe demo --data stdlib \
+	  --label SM+ScFuFFN --set training.tokens=614400 --output runs/private/network
+	$(BIN)/aero export $(PRIVATE_RUN) --output runs/private/export
+	$(BIN)/aero private run runs/private/export --tokenizer $(PRIVATE_RUN)/model \
+	  --prompt "def read(self" --tokens 2
 
 private-test: $(VENV)/.tests $(PRIVATE)/.installed ## run the tests that need SPU
 	$(BIN)/python -m pytest tests/python/private -m private
