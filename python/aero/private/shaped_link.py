@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from aero.mpc import NetworkProfile
-from aero.private.delay_line import ADDRESSES
+from aero.private import delay_line
 
 CLIENT, SERVER = 0, 1
 
@@ -27,7 +27,7 @@ class ShapedLink:
     """
 
     enter: tuple[list[str], list[str]]
-    addresses: tuple[str, str] = ADDRESSES
+    addresses: tuple[str, str] = delay_line.ADDRESSES
 
 
 @contextmanager
@@ -58,7 +58,7 @@ def shaped_link(network: NetworkProfile) -> Iterator[ShapedLink]:
         if shutil.which(program) is None:
             raise PermissionError(f"shaped_link: needs the program {program!r}, which is missing")
     wire = subprocess.Popen(
-        [sys.executable, "-m", "aero.private.delay_line", json.dumps(network.to_dict())],
+        [sys.executable, "-I", delay_line.__file__, json.dumps(network.to_dict())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,  # an interrupt from the keyboard ends it through its input
