@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from aero.report.text import duration, large_count
+from aero.report.text import duration
 from aero.reproduction.cells import Cell
 from aero.train.forecast import seconds_per_token
 from aero.train.machine import hardware, settle_in
@@ -40,9 +40,9 @@ def what_it_takes(cells: Sequence[Cell], output: str | Path, *, jobs: int = 1) -
     seconds = operations / rate
     return (
         f"{len(missing)} cells to train, {done} done: {tokens:,} tokens, "
-        f"{large_count(operations)} floating-point operations; about {_hours(seconds / jobs)} on "
+        f"{operations:.3g} floating-point operations; about {_hours(seconds / jobs)} on "
         f"{hardware()} with {jobs} {'job' if jobs == 1 else 'jobs'} "
-        f"({large_count(rate)} operations per second, timed with {first.label}; validation not "
+        f"({rate:.3g} operations per second, timed with {first.label}; validation not "
         "counted)"
     )
 

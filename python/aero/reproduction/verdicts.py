@@ -1,7 +1,7 @@
 """Whether a claim came out, judged against the spread over seeds.
 
 A comparison says that one side is lower than another. Each side has a value per seed, n of them.
-The spread s is one number per target and statistic: the standard deviation over seeds, pooled over
+The spread s is one number per statistic: the standard deviation over seeds, pooled over
 all rows with two seeds or more (of logarithms for perplexities and bits, whose errors are
 relative). The difference of the means decides where it exceeds twice its standard error,
 
