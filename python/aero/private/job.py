@@ -65,7 +65,7 @@ def check_runnable(description: Part) -> None:
     for index, layer in enumerate(description["layers"]):
         mlp = layer["feed_forward"] or {"activation": None}
         norms = [norm["kind"] for norm in (layer["norm_1"], layer["norm_2"]) if norm is not None]
-        parts = [("residual", layer["residual"], _RESIDUALS)]
+        parts: list[tuple[str, Any, set[Any]]] = [("residual", layer["residual"], _RESIDUALS)]
         parts += [("norm", norm, _NORMS) for norm in norms]
         parts += [("activation", mlp["activation"], _ACTIVATIONS)]
         for name, kind, known in parts:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -40,23 +41,26 @@ def generate(job: dict[str, Any], pipe: WorkerPipe) -> None:
     parties = InProcessParties(settings)
     try:
         set_up(parties)
-        pipe.say("piece", **reported_call(parties.calls[-1], 0))
+        _say_piece(pipe, 0, parties.calls[-1])
         before = len(parties.calls)
         computed = PrivateNetwork(parties, network)
         weights = parties.calls[before:]
         sent = sum((call.traffic for call in weights), Traffic())
         seconds = sum(call.seconds for call in weights)
-        pipe.say("piece", **reported_call(Call("weights", seconds, sent), 0))
+        _say_piece(pipe, 0, Call("weights", seconds, sent))
         tokens = list(job["tokens"])
         for index in range(job["new_tokens"]):
             found = computed.run(
-                np.asarray(tokens, np.int32),
-                lambda call, index=index: pipe.say("piece", **reported_call(call, index)),
+                np.asarray(tokens, np.int32), functools.partial(_say_piece, pipe, index)
             )
             pipe.say("pass", **reported_pass(found, index))
             tokens.append(_next_token(found))
     finally:
         parties.close()
+
+
+def _say_piece(pipe: WorkerPipe, index: int, call: Call) -> None:
+    pipe.say("piece", **reported_call(call, index))
 
 
 def reported_call(call: Call, index: int) -> dict[str, Any]:
