@@ -161,8 +161,10 @@ def test_stopping_is_recorded_with_place_and_last_finite_checkpoint(run_with_nan
     }
     assert said == ["SM+FN+R seed 0: diverged at step 13 (input of transformer.h.1.attn.c_proj)"]
     records = list(folder.metrics())
-    assert records[-1]["kind"] == "train" and records[-1]["step"] == 13
-    assert records[-1]["loss"] is None and records[-1]["grad_norm"] is None
+    training, entropies = records[-2:]
+    assert (training["kind"], training["step"]) == ("train", 13)
+    assert training["loss"] is None and training["grad_norm"] is None
+    assert (entropies["kind"], entropies["step"]) == ("entropy", 13)
     assert finite_weights(folder) and not folder.model.exists()
 
 

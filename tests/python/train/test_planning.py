@@ -102,6 +102,18 @@ def test_another_configuration_is_refused_by_name(tiny_recipe, tmp_path):
     assert "choose another --output, delete the folder, or use the same settings" in text
 
 
+def test_a_setting_newer_than_the_run_had_its_default(tiny_recipe, tmp_path):
+    run = plan_one(tiny_recipe, "SM+G", tmp_path)
+    start(run, "finished")
+    older = run.folder.config()
+    del older["optimizer"]["epsilon"]
+    run.folder.write_config(older)
+    assert plan_one(tiny_recipe, "SM+G", tmp_path).action == "reuse"
+    changed = replace(tiny_recipe, optimizer=replace(tiny_recipe.optimizer, epsilon=1e-6))
+    with pytest.raises(TrainingError, match="optimizer.epsilon is 1e-08 there and 1e-06 here"):
+        plan_one(changed, "SM+G", tmp_path)
+
+
 def test_never_resume_leaves_an_existing_run_alone(tiny_recipe, tmp_path):
     start(plan_one(tiny_recipe, "SM+G", tmp_path), "running", 5)
     with pytest.raises(TrainingError, match="already holds a run; choose another --output"):
