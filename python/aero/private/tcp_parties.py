@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from spu import libspu
 
 from aero.private.parties import AbstractArray, Call, Party, Traffic, Value
+from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 from aero.private.spu_runtime import ProfileLog, SpuParty, compile_function, runtime_config
 
@@ -32,6 +33,9 @@ class TcpParties:
     Attributes:
         settings: of both.
         calls: what they did so far, in order; bytes as this party counts them.
+
+    Raises:
+        PartyError: a port is taken, or the other party's cannot be reached.
     """
 
     def __init__(
@@ -53,10 +57,16 @@ class TcpParties:
         description.recv_timeout_ms = int(1000 * settings.timeout_seconds)
         description.http_timeout_ms = int(1000 * settings.timeout_seconds)
         description.connect_retry_interval_ms = 100
-        description.connect_retry_times = 300
+        description.connect_retry_times = 100
         for each, address in zip(Party, addresses, strict=True):
             description.add_party(each.name, address)
-        self._link = libspu.link.create_brpc(description, party.value)
+        try:
+            self._link = libspu.link.create_brpc(description, party.value)
+        except RuntimeError as error:
+            raise PartyError(
+                f"SPU cannot connect {addresses[Party.CLIENT]} and {addresses[Party.SERVER]}; both "
+                "ports must be free and let the other party in"
+            ) from error
         self._side = SpuParty(party, self._link, settings, profiled=True)
         self._io = spu.Io(len(Party), runtime_config(settings, profiled=False))
 

@@ -16,6 +16,7 @@ import pytest
 
 import aero
 from aero.export.numpy_forward import forward, read_network
+from aero.private.control_channel import listen
 from aero.private.environment import private_command
 from aero.private.party import PartyJob
 from aero.private.party_errors import PartyError
@@ -182,6 +183,14 @@ def test_another_configuration_is_named_at_both_parties(pairs: Any) -> None:
     )
     stages = [event for events in pair.events.values() for event in events if "stage" in event]
     assert not stages, "a protocol message was sent before the handshake"
+
+
+def test_a_port_of_spu_that_is_taken_is_named_at_both_parties(pairs: Any) -> None:
+    with listen("127.0.0.1:0") as taken:
+        port = taken.getsockname()[1]
+        pair = pairs(server={"link_port": port})
+        for party in ("server", "client"):
+            assert f"127.0.0.1:{port}; both ports must be free" in pair.ending(party)
 
 
 def test_a_prompt_longer_than_the_context_is_refused_by_the_server(pairs: Any) -> None:
