@@ -110,7 +110,7 @@ def test_a_setting_newer_than_the_run_had_its_default(tiny_recipe, tmp_path):
     run.folder.write_config(older)
     assert plan_one(tiny_recipe, "SM+G", tmp_path).action == "reuse"
     changed = replace(tiny_recipe, optimizer=replace(tiny_recipe.optimizer, epsilon=1e-6))
-    with pytest.raises(TrainingError, match="optimizer.epsilon is 1e-08 there and 1e-06 here"):
+    with pytest.raises(TrainingError, match=r"optimizer\.epsilon is 1e-08 there"):
         plan_one(changed, "SM+G", tmp_path)
 
 
