@@ -21,9 +21,10 @@ _VERDICTS = {
 _HOW_JUDGED = (
     "How a claim is judged: the difference of two means must exceed twice its standard error, "
     "taken from the standard deviation over seeds, pooled over all networks below that have two "
-    "seeds or more (of logarithms for perplexities); what is smaller is not decided. 'One seed': a "
-    "side has a single run; 'spread unknown': no row has two, so the sign alone decided. A run "
-    "with NaN has infinite perplexity. ± is the standard deviation over seeds."
+    "seeds or more (of logarithms for perplexities), or for perplexities of two seeds and more "
+    "exceed Student's bound with the spread of these two networks alone; what is smaller is not "
+    "decided. 'One seed': a side has a single run; 'spread unknown': no row has two, so the sign "
+    "alone decided. A run with NaN has infinite perplexity. ± is the standard deviation over seeds."
 )
 
 

@@ -7,8 +7,11 @@ relative). The difference of the means decides where it exceeds twice its standa
 
     |difference| > 2 s sqrt(1/n_lower + 1/n_higher),
 
-a number as a side having none; what is smaller is undecided. Rows with one seed profit from the
-spread that others show; where no row has two seeds the sign alone decides, and the verdict says so.
+a number as a side having none; what is smaller is undecided. Some networks vary much more over
+seeds than others, and would hide what quiet ones show; so a perplexity of sides with two seeds or
+more is also decided by their own spread, with Student's bound in place of 2. Rows with one seed
+profit from the spread that others show; where no row has two seeds the sign alone decides, and the
+verdict says so.
 A diverged run has infinite perplexity: one side with NaN on any seed loses against one without.
 """
 
@@ -28,6 +31,8 @@ Verdict = Literal["holds", "does not hold", "undecided", "not tested"]
 
 # Standard errors that a difference must exceed: about one wrong decision in twenty.
 _STANDARD_ERRORS = 2.0
+# The same for a spread of few degrees of freedom: Student's t, two-sided, 95 %, from one on.
+_STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 
 
 @dataclass(frozen=True)
@@ -151,9 +156,25 @@ def _compare(
         if side.row is not None
     )
     margin = _STANDARD_ERRORS * (spread or 0.0) * math.sqrt(weight)
+    sampled = [
+        [moved(value) for value in values]
+        for values, side in ((lower, comparison.lower), (higher, comparison.higher))
+        if side.row is not None
+    ]
+    # Shares take few values and are often equal by chance: their own spread says little.
+    if relative and all(len(values) > 1 for values in sampled):
+        margin = min(margin, _own_bound(sampled) * math.sqrt(weight))
     if gap > margin:
         return "holds", reason, seeds, spread is not None
     return ("does not hold" if gap < -margin else "undecided"), reason, seeds, spread is not None
+
+
+def _own_bound(sampled: Sequence[Sequence[float]]) -> float:
+    """Student's bound times the spread of these values alone."""
+    freedom = sum(len(values) - 1 for values in sampled)
+    own = pooled_spread(sampled)
+    assert own is not None
+    return _STUDENT[min(freedom, len(_STUDENT)) - 1] * own
 
 
 def _values(side: Side, rows: Mapping[str, Sequence[float]]) -> list[float]:

@@ -51,6 +51,21 @@ def test_a_gap_beyond_two_standard_errors_decides():
     assert verdict("perplexity: SM+R < SM+G", r=high(0.0142), g=low).verdict == "does not hold"
 
 
+def test_a_quiet_pair_is_decided_by_its_own_spread_beside_a_noisy_network():
+    # sd of each 0.00707, error of the gap 0.00707; Student's bound of two degrees of freedom 4.30.
+    low, noisy = [math.exp(3.0), math.exp(3.01)], [100.0, 200.0]
+
+    def judged(gap):
+        high = [value * math.exp(gap) for value in low]
+        return verdict("perplexity: SM+R < SM+G", r=low, g=high, s=noisy).verdict
+
+    assert judged(0.0305) == "holds"
+    assert judged(0.0303) == "undecided"
+    # Shares are decided by the spread of all.
+    shares = {"r": [0.2, 0.2], "g": [0.25, 0.25], "s": [0.0, 0.5]}
+    assert verdict("share_highest: SM+R < SM+G", **shares).verdict == "undecided"
+
+
 def test_other_statistics_are_not_taken_as_ratios():
     judged = verdict("share_highest: SM+R < SM+G", r=[0.0, 0.0], g=[0.1, 0.1])
     assert judged.verdict == "holds"
