@@ -11,6 +11,7 @@ from typing import Any
 
 from aero.private.control_channel import ControlChannel, accept, connect, free_port, listen
 from aero.private.environment import private_command
+from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 from aero.private.supervision import Event, TimeLimits, Worker, supervise
 
@@ -126,11 +127,20 @@ def _take_part(
         command = private_command("aero.private.party_worker", python)
         log = job.log or Path(folder) / "worker.log"
         worker = Worker(command, {"party": party, **job.to_dict()}, log)
-        try:  # the worker loads while the parties find each other
-            channel = open_channel(worker.check)
-        except BaseException:
-            worker.end()
-            raise
-        host = channel.own_host
-        link = f"{host}:{job.link_port or free_port(host)}"
-        supervise(worker, channel, link, job.limits, on_event)
+        try:
+            try:  # the worker loads while the parties find each other
+                channel = open_channel(worker.check)
+            except BaseException:
+                worker.end()
+                raise
+            host = channel.own_host
+            link = f"{host}:{job.link_port or free_port(host)}"
+            supervise(worker, channel, link, job.limits, on_event)
+        except PartyError as error:
+            raise PartyError(f"{error}{_last_words(log)}") from error
+
+
+def _last_words(log: Path) -> str:
+    """What libraries said last, such as which of them is missing; for this party alone."""
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return f"; its worker said last: {lines[-1][:200]}" if lines else ""

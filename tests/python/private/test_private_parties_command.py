@@ -133,3 +133,11 @@ def test_an_unknown_link_is_named(export: Path, worker_pid: Path) -> None:
     done = run("run", export, "--prompt-tokens", "1,2", "--link", "carrier-pigeon")
     assert done.exit_code == 2
     assert 'got "carrier-pigeon"' in done.output
+
+
+def test_an_environment_without_spu_is_named(export: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(environment.VARIABLE, sys.executable)
+    done = run("run", export, "--prompt-tokens", "1,2", "--link", "tcp")
+    assert done.exit_code == 2
+    assert "server: the worker ended with exit code 1 (before the run)" in done.output
+    assert "No module named" in done.output
