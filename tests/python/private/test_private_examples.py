@@ -6,7 +6,10 @@ import importlib
 import pytest
 
 
-@pytest.mark.parametrize("name", ["settings", "preparation", "prediction"])
+@pytest.mark.parametrize(
+    "name",
+    ["settings", "preparation", "prediction", "handshake", "control_channel", "delay_line"],
+)
 def test_examples_run(name):
     found = doctest.testmod(importlib.import_module(f"aero.private.{name}"))
     assert found.attempted and not found.failed
