@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import subprocess
 import sys
@@ -14,8 +15,12 @@ from hypothesis import strategies as st
 
 from aero import mpc
 from aero.private.delay_line import Direction, wire_bytes
-from aero.private.shaped_link import CLIENT, SERVER, can_shape_links, shaped_link
+from aero.private.shaped_link import CLIENT, SERVER, shaped_link
 
+NEEDS_ROOT = pytest.mark.skipif(
+    os.geteuid() != 0 or not os.access("/dev/net/tun", os.R_OK | os.W_OK),
+    reason="shaping links needs root and /dev/net/tun",
+)
 SIZES = st.lists(st.integers(1, 10_000), min_size=1, max_size=20)
 
 
@@ -84,7 +89,7 @@ print(min(trips), time.perf_counter() - start)
 NETWORK = mpc.NetworkProfile(uplink_mbps=40, downlink_mbps=400, round_trip_seconds=0.02)
 
 
-@pytest.mark.skipif(not can_shape_links(), reason="shaping links needs root and /dev/net/tun")
+@NEEDS_ROOT
 def test_a_shaped_link_keeps_its_round_trip_and_its_rate() -> None:
     with shaped_link(NETWORK) as link:
         server = [*link.enter[SERVER], sys.executable, "-c", ECHO, link.addresses[SERVER]]
@@ -98,7 +103,7 @@ def test_a_shaped_link_keeps_its_round_trip_and_its_rate() -> None:
     assert sending >= 1_000_000 * 8 / 40e6 + 0.02
 
 
-@pytest.mark.skipif(not can_shape_links(), reason="shaping links needs root and /dev/net/tun")
+@NEEDS_ROOT
 def test_a_shaped_link_vanishes_with_its_block() -> None:
     with shaped_link(NETWORK) as link:
         namespace = Path(link.enter[CLIENT][1].removeprefix("--net="))
@@ -110,7 +115,7 @@ def test_a_shaped_link_vanishes_with_its_block() -> None:
     assert not namespace.exists()
 
 
-@pytest.mark.skipif(not can_shape_links(), reason="shaping links needs root and /dev/net/tun")
+@NEEDS_ROOT
 def test_a_shaped_link_vanishes_with_a_killed_program() -> None:
     program = (
         "from aero import mpc; from aero.private.shaped_link import shaped_link; import time\n"
