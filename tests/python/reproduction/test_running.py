@@ -1,7 +1,11 @@
 import dataclasses
 import json
+import multiprocessing
+import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -14,7 +18,7 @@ from aero.reproduction.cells import plan_target
 from aero.reproduction.document import results_document
 from aero.reproduction.outcome import collect_target, write_target
 from aero.reproduction.running import cell_table, claimed, run_cells
-from aero.train.errors import TrainingError
+from aero.train.errors import StopRequestedError, TrainingError
 
 from . import probe
 
@@ -102,11 +106,28 @@ def test_what_a_killed_process_held_another_takes_up_from_its_checkpoint(
     assert any("resuming from" in line for line in said)
 
 
-def test_workers_of_one_command_train_everything(corpus, cache_dir, tmp_path):
-    plan, said = probe.plan(corpus, steps=2), []
-    run_cells(plan.cells, output=tmp_path, cache_dir=cache_dir, jobs=2, say=said.append)
-    assert all(cell.is_done(tmp_path) for cell in plan.cells)
-    assert len(said) == 3 and said[-1].startswith("[3/3]")
+def test_workers_of_one_command_stop_together_and_go_on_together(
+    trained, corpus, cache_dir, tmp_path
+):
+    plan, whole = trained
+    cells = [cell for cell in plan.cells if cell.seed == 1]
+
+    def ask_to_stop():
+        while not list(tmp_path.glob("cells/*/*/metrics.jsonl")):
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    asking = threading.Thread(target=ask_to_stop, daemon=True)
+    asking.start()
+    with pytest.raises(StopRequestedError, match="run the same command again"):
+        run_cells(cells, output=tmp_path, cache_dir=cache_dir, jobs=2)
+    asking.join()
+    assert not all(cell.is_done(tmp_path) for cell in cells)
+    assert not multiprocessing.active_children()
+    said: list[str] = []
+    run_cells(cells, output=tmp_path, cache_dir=cache_dir, jobs=2, say=said.append)
+    assert losses(cells, tmp_path) == losses(cells, whole)
+    assert said[-1].startswith(f"[{len(said)}/{len(said)}] ")
 
 
 def test_a_claim_excludes_others_and_ends_with_its_holder(corpus, tmp_path):
