@@ -184,7 +184,7 @@ off = (logits(absorbed.model) - logits(free)).abs().max() / logits(free).abs().m
 print(f"relative to the trained network the logits are off by {off:.1e}")
 
 # %% [markdown]
-# The first layer's matrix is nearly singular, so its FFN is kept and three of four are absorbed; the logits stay the same to seven digits. And what all of it buys, at the size of GPT-2 and 128 tokens:
+# The first layer's matrix is nearly singular, so its FFN is kept and three of four are absorbed; the logits stay the same to six digits. And what all of it buys, at the size of GPT-2 and 128 tokens:
 
 # %% tags=["gallery=four_steps"]
 labels = ["SM+LN+G", "SM+LN+R", "SM+R", "SM", "SM+ScFuFFN"]
