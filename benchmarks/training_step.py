@@ -78,6 +78,7 @@ CASES = {
 CONTENDERS = ("ours", "sdpa", "listing")
 QUICK = tuple(name for name, case in CASES.items() if case.preset == "mini")
 LONGEST = tuple(name for name, case in CASES.items() if case.length == 512)
+PROFILED = ("gpt2 B4 T128 float32", "gpt2 B4 T128 bfloat16 autocast")
 
 
 class Listing(nn.Module):
@@ -209,8 +210,40 @@ def attention_bytes(case: Case, name: str) -> int:
     return spec.num_layers * sum(kept.values())
 
 
+#: Kinds of work and the beginnings of the names that torch's profiler has for them.
+KINDS = {
+    "products": ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "mkldnn::"),
+    "casts and copies": ("aten::copy_", "aten::clone", "aten::cat", "aten::contiguous"),
+    "cross-entropy": ("aten::_log_softmax", "aten::_softmax", "aten::nll", "_PiecewiseCrossEnt"),
+    "optimizer and clipping": (
+        "aten::_fused_adamw_",
+        "aten::linalg_",
+        "aten::_foreach",
+        "aten::mul_",
+    ),
+    "attention": ("aero::attention", "GeneratedBackwardFor_aero_attention", "aten::_scaled_dot"),
+    "scaled_ffn": ("aero::scaled_ffn", "GeneratedBackwardFor_aero_scaled"),
+}
+PROFILED_STEPS = 3
+
+
+def shares(case: Case, name: str) -> dict[str, float]:
+    """Share of a step's time by kind of work, operators without those they call; one thread."""
+    torch.set_num_threads(1)
+    step = step_of(case, name)
+    step()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        for _ in range(PROFILED_STEPS):
+            step()
+    times = dict.fromkeys([*KINDS, "everything else"], 0.0)
+    for event in profiler.key_averages():
+        kinds = [kind for kind, names in KINDS.items() if event.key.startswith(names)]
+        times[kinds[0] if kinds else "everything else"] += event.self_cpu_time_total
+    return {kind: spent / sum(times.values()) for kind, spent in times.items()}
+
+
 def measure(section: str, rounds: int) -> dict[str, Any]:
-    """Runs in a child: times of all contenders in turn, or the memory of one."""
+    """Runs in a child: times of all contenders in turn, or the memory or the shares of one."""
     kind, _, rest = section.partition("/")
     torch.set_num_threads(2)
     if kind == "time":
@@ -220,6 +253,8 @@ def measure(section: str, rounds: int) -> dict[str, Any]:
         return {name: list(timing.samples_ms) for name, timing in timings.items()}
     name, _, rest = rest.partition("/")
     case = CASES[rest]
+    if kind == "shares":
+        return shares(case, name)
     attention = 0 if name == "sdpa" else attention_bytes(case, name)
     step = step_of(case, name)
     before = peak_bytes()
@@ -269,6 +304,17 @@ def memory_table(names: tuple[str, ...]) -> str:
     return markdown_table([*header, f"at least {SMALLER_THAN_LISTING:.0f}"], rows)
 
 
+def shares_table(names: tuple[str, ...]) -> str:
+    rows = []
+    for case in names:
+        for name in CONTENDERS:
+            measured = in_child(
+                ["--section", f"shares/{name}/{case}", "--rounds", "2"], KEEP_FREED_MEMORY
+            )
+            rows.append([case, name, *(f"{100 * share:.0f} %" for share in measured.values())])
+    return markdown_table(["", "", *KINDS, "everything else"], rows)
+
+
 def verdict(value: float, wanted: float) -> str:
     return "met" if value >= wanted else f"missed by {100 * (1 - value / wanted):.0f} %"
 
@@ -283,6 +329,9 @@ Contenders take turns in one process with two threads; a time is the median with
 the median of the rounds' own ratios (above 1: ours is faster). `MALLOC_TRIM_THRESHOLD_` and
 `MALLOC_MMAP_THRESHOLD_` at 1e9 for all while timing. mini is the demo recipe's network; gpt2 has
 12 layers of width 768 and GPT-2's vocabulary."""
+SHARES = f"""\
+Time of {PROFILED_STEPS} steps in operators by torch's profiler, one thread, each operator without
+those it calls: a product inside `scaled_ffn` counts as a product."""
 MEMORY = """\
 "peak" is the largest resident size of a process of its own that does two steps, default allocator:
 libraries, parameters, optimizer state, activations and logits together. "attention" is what the
@@ -293,7 +342,7 @@ is about it, since the rest of a step is the same with either attention."""
 
 def main() -> None:
     arguments = parser(__doc__.splitlines()[0])
-    arguments.add_argument("--section", help="time/CASE or memory/CONTENDER/CASE, as JSON")
+    arguments.add_argument("--section", help="time/CASE, or memory or shares/CONTENDER/CASE")
     chosen = arguments.parse_args()
     if chosen.section:
         print(json.dumps(measure(chosen.section, chosen.rounds)))
@@ -302,6 +351,11 @@ def main() -> None:
     command = "python benchmarks/training_step.py"
     command += f" --output {chosen.output}" if chosen.output else ""
     parts = [TITLE, f"`{command}`", hardware(), METHOD, "## Time", time_table(names, chosen.quick)]
+    parts += [
+        "## Where the time goes",
+        SHARES,
+        shares_table(QUICK[:1] if chosen.quick else PROFILED),
+    ]
     parts += ["## Memory", MEMORY, memory_table(QUICK[:1] if chosen.quick else LONGEST)]
     publish("\n\n".join(parts), chosen.output)
 
