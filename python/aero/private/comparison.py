@@ -60,7 +60,8 @@ def compare_networks(
 
     Args:
         cells: what to measure, in order.
-        output: JSON file; measured cells of it are kept, new ones written as they come.
+        output: JSON file; measured cells of it are kept, new ones written as they come. What is
+            predicted of the cells is always the simulator's present word.
         say: is told what begins and what came of it.
         python: of the private environment.
 
@@ -76,14 +77,16 @@ def compare_networks(
     if output.exists():
         kept = json.loads(output.read_text(encoding="utf-8"))["cells"]
     for number, (cell, described) in enumerate(zip(cells, descriptions, strict=True), 1):
-        if any(found["cell"] == described for found in kept):
+        known = next((found for found in kept if found["cell"] == described), None)
+        if known is not None:
+            known.update(predicted(cell))
             continue
         say(f"{number} of {len(cells)}: {_name(described)}")
         kept.append({"cell": described, **_measured(cell, python), **predicted(cell)})
         sent = kept[-1]["client_bytes"] + kept[-1]["server_bytes"]
         say(f"{sent / 1e6:.1f} MB, {kept[-1]['seconds']:.1f} s")
-        output.parent.mkdir(parents=True, exist_ok=True)
-        write_json_atomically(output, {"cells": kept})
+        _write(output, kept)
+    _write(output, kept)
     return kept
 
 
@@ -103,6 +106,11 @@ def predicted(cell: Cell) -> dict[str, Any]:
         "predicted_compute_seconds": total.compute_ns / 1e9,
         "predicted_seconds": total.seconds if on_a_wire else total.compute_ns / 1e9,
     }
+
+
+def _write(output: Path, cells: list[dict[str, Any]]) -> None:
+    output.parent.mkdir(parents=True, exist_ok=True)
+    write_json_atomically(output, {"cells": cells})
 
 
 def _described(cell: Cell) -> dict[str, Any]:

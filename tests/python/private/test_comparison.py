@@ -92,6 +92,19 @@ def test_an_interrupted_comparison_continues_where_it_stopped(
     assert len(runs.asked) == 4
 
 
+def test_a_kept_cell_gets_the_prediction_of_today(
+    folders: list[Path], runs: Runs, tmp_path: Path
+) -> None:
+    output = tmp_path / "a.json"
+    expected = compare_networks(cells(folders)[:1], output, print)[0]
+    kept = json.loads(output.read_text())
+    kept["cells"][0] |= {"predicted_client_bytes": 1.0, "seconds": 5.0}
+    output.write_text(json.dumps(kept))
+    found = compare_networks(cells(folders)[:1], output, print)[0]
+    assert found == {**expected, "seconds": 5.0}
+    assert json.loads(output.read_text())["cells"] == [found]
+
+
 def test_an_option_makes_another_cell_and_reaches_both_sides(
     folders: list[Path], runs: Runs, tmp_path: Path
 ) -> None:
