@@ -43,7 +43,7 @@ class Judgement:
         claim: the claim.
         verdict: `holds`, `does not hold`, `undecided` or `not tested`.
         reasons: the numbers of each comparison, in words.
-        seeds: the fewest seeds of any side; 0 if a side has none.
+        seeds: the fewest seeds of any side of a comparison that could be made; 0 if none could.
         spread_known: whether a spread over seeds took part in every decision.
     """
 
@@ -90,7 +90,7 @@ def judge(
         claim,
         verdict,
         tuple(reason for _, reason, _, _ in judged),
-        min(seeds for _, _, seeds, _ in judged),
+        min((seeds for _, _, seeds, _ in judged if seeds), default=0),
         all(known for _, _, _, known in judged),
     )
 

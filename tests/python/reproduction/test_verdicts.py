@@ -109,7 +109,8 @@ def test_all_parts_of_a_chain_must_hold_and_one_failure_decides():
     assert verdict(chain, **rows).verdict == "holds"
     assert verdict(chain, **{**rows, "s": [1.5]}).verdict == "does not hold"
     assert verdict(chain, **{**rows, "s": []}).verdict == "not tested"
-    assert verdict(chain, **{**rows, "r": [5.0], "s": []}).verdict == "does not hold"
+    failed = verdict(chain, **{**rows, "r": [5.0], "s": []})
+    assert (failed.verdict, failed.seeds) == ("does not hold", 1)
 
 
 def test_greater_reads_as_less_with_sides_exchanged():
