@@ -105,7 +105,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_entropy(
   params.out = out.mutable_data_ptr();
   params.out_strides = strides_of(out);
   results.pass_to(params);
-  run_parallel(params, q);
+  run_parallel(params);
   return {out, results.entropy, results.logsumexp, results.statistics};
 }
 
@@ -151,7 +151,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_entropy_backward(
     params.dv_strides = strides_of(dv);
   }
   params.threads = thread_count();
-  run_parallel(params, q);
+  run_parallel(params);
   return {dq, dk, dv, row_gradients.dtemperature(temperature)};
 }
 

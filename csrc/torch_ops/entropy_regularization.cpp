@@ -81,7 +81,7 @@ Tensor entropy_regularization(const Tensor& entropies, const Tensor& thresholds,
   kernels::EntropyRegularizationForwardParams params;
   static_cast<kernels::EntropyRegularizationParams&>(params) = inputs.params;
   params.loss = loss.mutable_data_ptr();
-  const Workspace workspace = run_parallel(params, entropies);
+  const Workspace workspace = run_parallel(params);
   kernels::cpu::finish(params, workspace.data());
   return loss;
 }
@@ -99,7 +99,7 @@ std::tuple<Tensor, Tensor> entropy_regularization_backward(
   params.dloss = dloss.const_data_ptr();
   params.dentropies = dentropies.mutable_data_ptr();
   params.dthresholds = dthresholds.mutable_data_ptr();
-  run_parallel(params, entropies);
+  run_parallel(params);
   return {dentropies, dthresholds};
 }
 

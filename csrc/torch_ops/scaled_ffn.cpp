@@ -63,7 +63,7 @@ Tensor add_residual(const Tensor& x, const Tensor& linear, const Tensor& alpha,
   params.y = y.mutable_data_ptr();
   params.alpha = alpha.const_data_ptr();
   params.beta = beta.const_data_ptr();
-  run_parallel(params, x);
+  run_parallel(params);
   return y;
 }
 
@@ -119,7 +119,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> scaled_ffn_backward(
   params.dbias = dbias.mutable_data_ptr();
   params.dalpha = dalpha.mutable_data_ptr();
   params.dbeta = dbeta.mutable_data_ptr();
-  const Workspace workspace = run_parallel(params, x);
+  const Workspace workspace = run_parallel(params);
   kernels::cpu::finish(params, workspace.data());
   return {dx, dweight, dbias, dalpha, dbeta};
 }

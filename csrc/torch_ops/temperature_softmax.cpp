@@ -62,7 +62,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> temperature_softmax(const Tensor& sco
   params.probabilities = probabilities.mutable_data_ptr();
   params.probabilities_strides = strides_of(probabilities);
   results.pass_to(params);
-  run_parallel(params, scores);
+  run_parallel(params);
   return {probabilities, results.entropy, results.logsumexp, results.statistics};
 }
 
@@ -94,7 +94,7 @@ std::tuple<Tensor, Tensor> temperature_softmax_backward(
     params.dscores = dscores.mutable_data_ptr();
     params.dscores_strides = strides_of(dscores);
   }
-  run_parallel(params, scores);
+  run_parallel(params);
   return {dscores, row_gradients.dtemperature(temperature)};
 }
 
