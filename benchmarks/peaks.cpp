@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/simd_elements.h"
 
 namespace {
 

@@ -5,7 +5,7 @@
 // made, and head columns where dK and dV are.
 #pragma once
 
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/simd_elements.h"
 
 namespace aero::kernels::cpu {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <type_traits>
 
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/simd_elements.h"
 
 namespace aero::kernels::cpu {
 namespace {

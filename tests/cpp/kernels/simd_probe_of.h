@@ -1,7 +1,7 @@
 // Fills a SimdProbe as the including file is compiled.
 #pragma once
 
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/simd_elements.h"
 #include "tests/cpp/kernels/simd_probe.h"
 
 namespace aero::kernels::testing {
