@@ -125,6 +125,16 @@ def parse_address(text: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+def shown_address(host: str, port: int) -> str:
+    """The inverse of `parse_address`.
+
+    Example:
+        >>> shown_address("::1", 7700)
+        '[::1]:7700'
+    """
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def listen(address: str) -> socket.socket:
     """Listens for the other party; `getsockname()` tells a port that the system chose.
 

@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aero.private.control_channel import ControlChannel, accept, connect, free_port, listen
+from aero.private.control_channel import (
+    ControlChannel,
+    accept,
+    connect,
+    free_port,
+    listen,
+    shown_address,
+)
 from aero.private.environment import private_command
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
@@ -90,7 +97,7 @@ def serve(
     """
     with listen(job.address) as listener:
         host, port = listener.getsockname()[:2]
-        on_listening(f"{host}:{port}")
+        on_listening(shown_address(host, port))
 
         def open_channel(while_waiting: Callable[[], None]) -> ControlChannel:
             return accept(listener, job.limits.connect, while_waiting)
@@ -134,7 +141,7 @@ def _take_part(
                 worker.end()
                 raise
             host = channel.own_host
-            link = f"{host}:{job.link_port or free_port(host)}"
+            link = shown_address(host, job.link_port or free_port(host))
             supervise(worker, channel, link, job.limits, on_event)
         except PartyError as error:
             raise PartyError(f"{error}{_last_words(log)}") from error
