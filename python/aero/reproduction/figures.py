@@ -41,7 +41,7 @@ from aero.reproduction.targets import Target
 __all__ = ["FIGURE_KINDS", "draw_figures"]
 
 # More names than these in one panel would lie on each other; then the front alone is named.
-_MOST_NAMES = 8
+_MOST_NAMES = 5
 
 Records = Mapping[str, Sequence[RunRecord]]
 

@@ -108,12 +108,14 @@ def plot_pareto(
     # Steps, not slopes: between two networks of the front only the worse of both is reached.
     axes.step(x[front], mean[front], where="post", color="0.45", linestyle="--", linewidth=1)
     for index in front if named is None else named:
-        # Towards the middle, so that a long name leaves the panel its width.
-        side = "right" if x[index] > (x.min() + x.max()) / 2 else "left"
+        # Towards the middle, so that a long name leaves the panel its width; below on the right, so
+        # that two long ones of about the same loss do not meet.
+        is_right = x[index] > (x.min() + x.max()) / 2
         axes.annotate(
-            names[index], (x[index], mean[index]), xytext=(-5 if side == "right" else 5, 4),
-            textcoords="offset points", fontsize="small", ha=side,
+            names[index], (x[index], mean[index]), xytext=(-5, -11) if is_right else (5, 4),
+            textcoords="offset points", fontsize="small", ha="right" if is_right else "left",
         )  # fmt: skip
+    axes.margins(y=0.12)  # names below the lowest point
     if x.max() > _LOGARITHMIC_FROM * x.min():
         axes.set_xscale("log")
     axes.set_xlabel(xlabel)
