@@ -48,6 +48,11 @@ struct AttentionEntropyForwardParams : AttentionEntropyParams {
   void* entropy = nullptr;     ///< [B, H, T] contiguous, float (double for kFloat64), nats
   void* logsumexp = nullptr;   ///< [B, H, T] contiguous, float (double for kFloat64)
   void* statistics = nullptr;  ///< [B, H, 3, T] contiguous, type of entropy; null: not kept
+
+  /// In how many parts the keys of each row are read, from cpu::key_parts; with more than one,
+  /// `partials` takes what cpu::finish puts together.
+  int64_t key_parts = 1;
+  void* partials = nullptr;  ///< [B * H * T, key_parts, 3 + D], type of entropy, not initialised
 };
 
 /// Every incoming gradient may be null (then it is zero) and every outgoing gradient may be null
@@ -75,6 +80,9 @@ struct AttentionEntropyBackwardParams : AttentionEntropyParams {
 
 inline constexpr int64_t kMaxHeadDim = 256;
 
+/// Up to this many queries, as in generation, are taken one by one (cpu/attention_decode_row.h).
+inline constexpr int64_t kFewQueries = 4;
+
 namespace cpu {
 
 /// Scratch that the caller allocates once for a whole call, 64-byte aligned, not initialised.
@@ -82,6 +90,13 @@ namespace cpu {
 /// parallel loop.
 size_t workspace_bytes(const AttentionEntropyForwardParams& params, int64_t threads);
 size_t workspace_bytes(const AttentionEntropyBackwardParams& params, int64_t threads);
+
+/// Into how many parts to cut the keys so that `threads` threads share a call of few rows evenly;
+/// the result is bitwise the same run to run for one number of parts. 1 for all other calls.
+int64_t key_parts(const AttentionEntropyForwardParams& params, int64_t threads);
+
+/// Size of `partials`; 0 with one part.
+size_t partial_bytes(const AttentionEntropyForwardParams& params);
 
 /// Independent pieces of work, to be shared out in contiguous ranges.
 int64_t item_count(const AttentionEntropyForwardParams& params);
@@ -93,6 +108,9 @@ void run(const AttentionEntropyForwardParams& params, void* workspace, int64_t f
          int64_t thread);
 void run(const AttentionEntropyBackwardParams& params, void* workspace, int64_t first, int64_t last,
          int64_t thread);
+
+/// Puts the parts of each row together, in order; call it once, after all items.
+void finish(const AttentionEntropyForwardParams& params);
 
 }  // namespace cpu
 }  // namespace aero::kernels

@@ -105,7 +105,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_entropy(
   params.out = out.mutable_data_ptr();
   params.out_strides = strides_of(out);
   results.pass_to(params);
+  params.key_parts = kernels::cpu::key_parts(params, thread_count());
+  const auto partial_bytes = static_cast<int64_t>(kernels::cpu::partial_bytes(params));
+  const Tensor partials = empty(q, {partial_bytes}, ScalarType::Byte);
+  params.partials = partials.mutable_data_ptr();
   run_parallel(params);
+  kernels::cpu::finish(params);
   return {out, results.entropy, results.logsumexp, results.statistics};
 }
 

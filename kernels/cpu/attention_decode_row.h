@@ -3,19 +3,15 @@
 // With fewer queries than lanes a tile of queries would leave most lanes idle. Here each query goes
 // over the keys by itself, reading keys and values in place, whatever their type and strides:
 // memory bandwidth bounds it. Dot products are summed in all lanes, then in a tree, so that their
-// rounding stays at that of the matrix-vector products of other libraries.
+// rounding stays at that of the matrix-vector products of other libraries. A tile takes as long for
+// one query as for a vector of them, a query here a quarter of that with 16 lanes: hence
+// kFewQueries.
 #pragma once
 
 #include "kernels/cpu/attention_tile.h"
 
 namespace aero::kernels::cpu {
 namespace {
-
-/// Whether queries are taken one by one. A tile takes as long for one query as for a vector of
-/// them, a query here a quarter of that with 16 lanes; with fewer lanes it is the reading that
-/// takes time. Summing a tile's dot products in a row would also cost few queries digits that
-/// others keep.
-inline bool has_few_queries(const AttentionEntropyParams& p) { return p.queries <= 4; }
 
 /// vector . rows[r] for kLanes rows, of which the first `count` exist.
 template <class Real, class Element>

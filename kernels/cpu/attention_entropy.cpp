@@ -2,6 +2,9 @@
 // use.
 #include "kernels/attention_entropy.h"
 
+#include <algorithm>
+
+#include "kernels/cpu/attention_entropy_decode.h"
 #include "kernels/cpu/attention_entropy_tables.h"
 
 namespace aero::kernels::cpu {
@@ -21,6 +24,23 @@ size_t workspace_bytes(const AttentionEntropyBackwardParams& params, int64_t thr
   return scratch_bytes(table().of(params), params) * static_cast<size_t>(threads);
 }
 
+int64_t key_parts(const AttentionEntropyForwardParams& params, int64_t threads) {
+  // Four items to a thread leave at most a fifth of the threads' time idle; below 256 keys an item
+  // is shorter than its start and its part of finish.
+  constexpr int64_t kItemsPerThread = 4, kFewestKeys = 256;
+  const int64_t rows = params.batch * params.heads * params.queries;
+  if (threads == 1 || rows == 0 || params.queries > kFewQueries) return 1;
+  const int64_t wanted = (kItemsPerThread * threads + rows - 1) / rows;
+  return std::max<int64_t>(1, std::min(wanted, params.keys / kFewestKeys));
+}
+
+size_t partial_bytes(const AttentionEntropyForwardParams& params) {
+  if (params.key_parts == 1) return 0;
+  const int64_t rows = params.batch * params.heads * params.queries;
+  return static_cast<size_t>(rows * params.key_parts * (3 + params.head_dim) *
+                             statistic_bytes(params.data_type));
+}
+
 int64_t item_count(const AttentionEntropyForwardParams& params) {
   return table().of(params).item_count(params);
 }
@@ -35,6 +55,14 @@ void run(const AttentionEntropyForwardParams& params, void* workspace, int64_t f
 void run(const AttentionEntropyBackwardParams& params, void* workspace, int64_t first, int64_t last,
          int64_t thread) {
   run_items(table().of(params), params, workspace, first, last, thread);
+}
+
+// A few thousand numbers: compiled for the plain machine alone.
+void finish(const AttentionEntropyForwardParams& params) {
+  if (params.key_parts == 1) return;
+  with_element(params.data_type, [&]<class Type>(Type) {
+    DecodePass<typename Type::Element, typename Type::Real>::finish_parts(params);
+  });
 }
 
 }  // namespace aero::kernels::cpu

@@ -1,4 +1,5 @@
-// Forward pass of attention for a few queries, as in generation: each goes over the keys by itself.
+// Forward pass of attention for a few queries, as in generation: each goes over the keys by itself,
+// in parts where rows alone would not keep the threads busy.
 #pragma once
 
 #include "kernels/cpu/attention_decode_row.h"
@@ -16,26 +17,51 @@ class DecodePass {
   static int64_t scratch_bytes(const Params& p) {
     return 2 * round_up(p.head_dim, kL) * static_cast<int64_t>(sizeof(Real));
   }
-  static int64_t item_count(const Params& p) { return p.batch * p.heads * p.queries; }
+  /// One item per row and part of its keys.
+  static int64_t item_count(const Params& p) { return p.batch * p.heads * p.queries * p.key_parts; }
 
   static void run(const Params& p, void* memory, int64_t first, int64_t last) {
     Real* query = static_cast<Real*>(memory);
-    for (int64_t row = first; row < last; ++row)
-      run_row(p, row, query, query + round_up(p.head_dim, kL));
+    for (int64_t item = first; item < last; ++item)
+      run_part(p, item, query, query + round_up(p.head_dim, kL));
+  }
+
+  /// Puts the parts of each row together, from the first to the last.
+  static void finish_parts(const Params& p) {
+    const auto exp2_of = [](Real x) { return exp2(splat(x))[0]; };
+    const auto* part = static_cast<const Real*>(p.partials);
+    for (int64_t row = 0; row < p.batch * p.heads * p.queries; ++row) {
+      OnlineSoftmax<Real> sums{static_cast<Real>(kEmptyMaximum), 0, 0};
+      Real out[kMaxHeadDim] = {};
+      for (int64_t n = 0; n < p.key_parts; ++n, part += 3 + p.head_dim) {
+        OnlineSoftmax<Real> added{part[0], part[1], part[2]};
+        const Real top = added.maximum > sums.maximum ? added.maximum : sums.maximum;
+        const Real factor = sums.raise_maximum(top, exp2_of);
+        const Real added_factor = added.raise_maximum(top, exp2_of);
+        sums.sum += added.sum;
+        sums.score_sum += added.score_sum;
+        for (int64_t d = 0; d < p.head_dim; ++d)
+          out[d] = out[d] * factor + part[3 + d] * added_factor;
+      }
+      finish(p, DecodeRow<Element, Real>(p, row), sums, out);
+    }
   }
 
  private:
   static constexpr int kL = kLanes<Real>;
 
   /// `query` and `out`: scratch of D elements in whole vectors.
-  static void run_row(const Params& p, int64_t n, Real* query, Real* out) {
-    const DecodeRow<Element, Real> row(p, n);
+  static void run_part(const Params& p, int64_t item, Real* query, Real* out) {
+    const DecodeRow<Element, Real> row(p, item / p.key_parts);
+    const int64_t part = item % p.key_parts, tiles = (p.keys + kKeyTile - 1) / kKeyTile;
+    const int64_t begin = part * tiles / p.key_parts * kKeyTile;
+    const int64_t end = smaller(row.seen, (part + 1) * tiles / p.key_parts * kKeyTile);
     copy_row(row.query, p.head_dim, query);
     for (int64_t d = 0; d < p.head_dim; d += kL) store(out + d, Vec<Real>{});
     OnlineSoftmax<Vec<Real>> state{splat(static_cast<Real>(kEmptyMaximum)), Vec<Real>{},
                                    Vec<Real>{}};
-    for (int64_t key = 0; key < row.seen; key += kKeyTile) {
-      const int64_t count = smaller(kKeyTile, row.seen - key);
+    for (int64_t key = begin; key < end; key += kKeyTile) {
+      const int64_t count = smaller(kKeyTile, end - key);
       alignas(64) Real weights[kKeyTile];
       row.scores(p, key, count, query, weights);
       Vec<Real> top = state.maximum;
@@ -53,19 +79,31 @@ class DecodePass {
       add_weighted(row.values + key * p.v_strides.row, p.v_strides.row, count, weights, factor, out,
                    p.head_dim);
     }
-    Element* to =
-        row_of(static_cast<Element*>(p.out), p.out_strides, row.batch, row.head, row.index);
-    finish(p, n, state, to, out);
+    const OnlineSoftmax<Real> sums{state.maximum[0], sum_of_lanes<Real>(state.sum),
+                                   sum_of_lanes<Real>(state.score_sum)};
+    if (p.key_parts > 1)
+      store_partial(p, item, sums, out);
+    else
+      finish(p, row, sums, out);
   }
 
-  static void finish(const Params& p, int64_t row, const OnlineSoftmax<Vec<Real>>& state,
-                     Element* to, const Real* out) {
-    const Real sum = sum_of_lanes<Real>(state.sum);
-    const Real score_sum = sum_of_lanes<Real>(state.score_sum);
-    store_row_result<Real>(p, row,
-                           finish_row<Real>(state.maximum[0], sum, score_sum, natural_log(sum)),
-                           [](Real* to, Real value) { *to = value; });
-    const Real inverse = sum == 0 ? 0 : 1 / sum;
+  static void store_partial(const Params& p, int64_t item, const OnlineSoftmax<Real>& sums,
+                            const Real* out) {
+    Real* to = static_cast<Real*>(p.partials) + item * (3 + p.head_dim);
+    to[0] = sums.maximum, to[1] = sums.sum, to[2] = sums.score_sum;
+    for (int64_t d = 0; d < p.head_dim; d += kL)
+      store_part<Real>(to + 3 + d, load(out + d), p.head_dim - d);
+  }
+
+  static void finish(const Params& p, const DecodeRow<Element, Real>& row,
+                     const OnlineSoftmax<Real>& sums, const Real* out) {
+    const int64_t n = (row.batch * p.heads + row.head) * p.queries + row.index;
+    store_row_result<Real>(
+        p, n, finish_row<Real>(sums.maximum, sums.sum, sums.score_sum, natural_log(sums.sum)),
+        [](Real* to, Real value) { *to = value; });
+    Element* to =
+        row_of(static_cast<Element*>(p.out), p.out_strides, row.batch, row.head, row.index);
+    const Real inverse = sums.sum == 0 ? 0 : 1 / sums.sum;
     for (int64_t d = 0; d < p.head_dim; d += kL)
       store_part<Real>(to + d, load(out + d) * inverse, p.head_dim - d);
   }

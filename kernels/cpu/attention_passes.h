@@ -54,7 +54,7 @@ struct AttentionEntropyForward
     : ByParams<AttentionEntropyForward<Element, Real>, AttentionEntropyForwardParams> {
   template <class Function>
   static auto choose(const AttentionEntropyForwardParams& p, Function&& function) {
-    if (has_few_queries(p)) return function(Chosen<DecodePass<Element, Real>>{});
+    if (p.queries <= kFewQueries) return function(Chosen<DecodePass<Element, Real>>{});
     return with_operands<ForwardPass, Element, Real>(p, function);
   }
 };
@@ -64,7 +64,7 @@ struct AttentionEntropyBackward
     : ByParams<AttentionEntropyBackward<Element, Real>, AttentionEntropyBackwardParams> {
   template <class Function>
   static auto choose(const AttentionEntropyBackwardParams& p, Function&& function) {
-    if (has_few_queries(p)) return function(Chosen<DecodeBackwardPass<Element, Real>>{});
+    if (p.queries <= kFewQueries) return function(Chosen<DecodeBackwardPass<Element, Real>>{});
     return with_operands<BackwardPass, Element, Real>(p, function);
   }
 };

@@ -37,7 +37,8 @@ std::vector<AttentionCase> awkward_cases() {
                          .queries = queries,
                          .keys = 131,
                          .head_dim = head_dim,
-                         .mask = MaskKind::kFull});
+                         .mask = MaskKind::kFull,
+                         .key_parts = queries});
     for (const MaskKind mask : {MaskKind::kPadding, MaskKind::kFull, MaskKind::kEmptyRows})
       cases.push_back({.type = type, .queries = 17, .keys = 23, .is_causal = false, .mask = mask});
   }
@@ -101,7 +102,8 @@ TEST_P(AttentionEntropyMemory, ThreadsThatRunAtOnceDisturbNothing) {
                               .queries = queries,
                               .keys = 150,
                               .order = Order::kRowMajor,
-                              .threads = 2};
+                              .threads = 2,
+                              .key_parts = queries == 3 ? 2 : 1};
         AttentionProblem alone(c), at_once(c);
         alone.run_forward();
         alone.run_backward();

@@ -24,6 +24,7 @@ struct AttentionCase {
   Order order = Order::kHeadMajor;
   bool has_dout = true, has_dentropy = true, has_dlogsumexp = true;
   int64_t threads = 2;
+  int64_t key_parts = 1;
 
   std::string describe() const {
     auto number = [](const char* name, int64_t value) {
@@ -35,7 +36,7 @@ struct AttentionCase {
            number("temperature", static_cast<int>(temperature)) +
            number("order", static_cast<int>(order)) + number("dout", has_dout) +
            number("dentropy", has_dentropy) + number("dlogsumexp", has_dlogsumexp) +
-           number("threads", threads);
+           number("threads", threads) + number("parts", key_parts);
   }
 };
 
@@ -59,6 +60,10 @@ struct AttentionProblem {
         dv(v),
         dtemperature(entropy),
         mask(static_cast<size_t>(c.batch * c.heads * c.queries * c.keys)) {
+    AttentionEntropyForwardParams parts;
+    fill_params(parts);
+    parts.key_parts = c.key_parts;
+    partials.assign(cpu::partial_bytes(parts), kPoison);
     std::mt19937 generator(17);
     for (Tensor* input : {&q, &k, &v, &dout, &dentropy, &dlogsumexp})
       input->fill_normal(generator, input == &q || input == &k ? deviation : 1);
@@ -151,6 +156,8 @@ struct AttentionProblem {
     p.entropy = entropy.data();
     p.logsumexp = logsumexp.data();
     p.statistics = statistics.data();
+    p.key_parts = test.key_parts;
+    p.partials = partials.data();
     return p;
   }
   AttentionEntropyBackwardParams backward_params() {
@@ -175,6 +182,7 @@ struct AttentionProblem {
   Tensor q, k, v, temperature, out, entropy, logsumexp, statistics;
   Tensor dout, dentropy, dlogsumexp, dq, dk, dv, dtemperature;
   Buffer<uint8_t> mask;  ///< as mask_strides() says
+  Buffer<unsigned char, 64> partials;
 };
 
 /// What the definitions give in double for the problem's (rounded) inputs.

@@ -98,6 +98,38 @@ TEST_P(AttentionEntropy, AgreesWithTheDefinitionsForTheFewQueriesOfGeneration) {
                                       .order = Order::kRowMajor});
 }
 
+// Parts of whole key tiles: some of them empty, hidden by the mask or beyond what a query sees.
+TEST_P(AttentionEntropy, OfFewQueriesIsTheSameInPartsOfTheKeys) {
+  for (const DataType type : kDataTypes)
+    for (const int64_t queries : {1, 4})
+      for (const int64_t keys : {3, 130, 333})
+        for (const int64_t key_parts : {2, 5})
+          for (const MaskKind mask : {MaskKind::kNone, MaskKind::kFull, MaskKind::kEmptyRows})
+            expect_matches_reference({.type = type,
+                                      .queries = queries,
+                                      .keys = keys,
+                                      .head_dim = 37,
+                                      .mask = mask,
+                                      .temperature = TemperatureKind::kNegative,
+                                      .key_parts = key_parts});
+}
+
+TEST_P(AttentionEntropy, CutsKeysOnlyWhereRowsLeaveThreadsIdle) {
+  AttentionEntropyForwardParams p;
+  p.batch = 1, p.heads = 3, p.queries = 1, p.keys = 4096;
+  EXPECT_EQ(cpu::key_parts(p, 1), 1);
+  EXPECT_EQ(cpu::key_parts(p, 2), 3);    // 9 items
+  EXPECT_EQ(cpu::key_parts(p, 48), 16);  // no part below 256 keys
+  p.keys = 255;
+  EXPECT_EQ(cpu::key_parts(p, 48), 1);
+  p.keys = 4096, p.batch = 64;
+  EXPECT_EQ(cpu::key_parts(p, 48), 1);
+  p.batch = 1, p.queries = 5;
+  EXPECT_EQ(cpu::key_parts(p, 48), 1);
+  p.queries = 0;
+  EXPECT_EQ(cpu::key_parts(p, 48), 1);
+}
+
 TEST_P(AttentionEntropy, SumsTheGradientsOfHeadsThatShareKeys) {
   for (const DataType type : kDataTypes)
     for (const int64_t key_heads : {1, 2, 3, 6})

@@ -50,6 +50,7 @@ void run_items(const Params& params, void* workspace, int64_t threads, Threads h
       run_range();
   }
   for (std::thread& thread : running) thread.join();
+  if constexpr (requires { cpu::finish(params); }) cpu::finish(params);
 }
 
 template <class Params>

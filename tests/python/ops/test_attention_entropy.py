@@ -92,6 +92,23 @@ def test_a_key_cache_gives_the_rows_of_the_full_sequence() -> None:
             torch.testing.assert_close(got, want[:, :, first:])
 
 
+def test_threads_share_the_keys_of_a_single_row(relative_error: Any) -> None:
+    q, (k, v), mask = draw(1, 3, 1, 40), draw(2, 1, 1, 2000, 40), draw(1, 1, 1, 2000) < 0.5
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)  # three rows, so that keys are read in parts
+        shared = attention_entropy(q, k, v, mask=mask)
+        again = attention_entropy(q, k, v, mask=mask)
+        torch.set_num_threads(1)
+        alone = attention_entropy(q, k, v, mask=mask)
+    finally:
+        torch.set_num_threads(threads)
+    exact = attention_entropy(q.double(), k.double(), v.double(), mask=mask, backend="reference")
+    for parts, same, whole, wanted in zip(shared, again, alone, exact, strict=True):
+        assert torch.equal(parts, same)
+        assert relative_error(parts, wanted) <= 2 * relative_error(whole, wanted) + 1e-7
+
+
 def test_mask_and_causal_are_combined_by_and() -> None:
     q, k, v = draw(3, 2, 2, 9, 8)
     mask = torch.rand(2, 1, 9, 9, generator=torch.Generator().manual_seed(0)) < 0.7
