@@ -32,7 +32,8 @@ REMOVED = {
         "score_sum = factor * (score_sum + delta * sum);",
         "score_sum += weight * x;",
     ),
-    "cpu/attention_entropy_backward.h": (" - dentropy * z", "dtemperature += dscore * z;"),
+    "cpu/attention_row_gradients.h": (" - dentropy * z",),
+    "cpu/attention_entropy_backward.h": ("dtemperature += result.dscore * result.z;",),
 }
 
 
