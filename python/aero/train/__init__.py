@@ -2,9 +2,25 @@
 
 Everything loads on first use, so that reading a recipe does not import torch.
 
-    recipe = load_recipe("demo", settings=["training.tokens=100_000"])
-    train_runs(plan_runs(recipe, ["SM+ScFuFFN"], [0], output="runs"), cache_dir="runs/corpora")
-    evaluate_run("runs/sm-scfuffn-seed0").perplexity
+`aero train`, `aero evaluate` and `aero analyze` are `train_runs`, `evaluate_run` and `analyze_run`.
+
+Example:
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from aero.train import evaluate_run, load_recipe, plan_runs, train_runs
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> corpus = Path(folder.name, "corpus")
+    >>> corpus.mkdir()
+    >>> for number in range(20):
+    ...     _ = (corpus / f"{number}.txt").write_text(f"{number} or not {number}? " * 40)
+    >>> recipe = load_recipe("demo", settings=[
+    ...     f"data.source={corpus}", "data.vocabulary=257", "model.preset=tiny",
+    ...     "model.context_length=16", "training.tokens=512", "training.tokens_per_step=128",
+    ... ])
+    >>> (run,) = plan_runs(recipe, ["SM+ScFuFFN"], [0], output=folder.name)
+    >>> train_runs([run], cache_dir=folder.name)
+    >>> 1 < evaluate_run(run.folder.path).perplexity < 300
+    True
 """
 
 from __future__ import annotations
@@ -30,6 +46,7 @@ _EXPORTS = {
     "recipe_names": "aero.train.recipe_files",
     "search_prunable_ffns": "aero.train.pruning_search",
     "train_runs": "aero.train.runs",
+    "validation_measure": "aero.train.run_results",
 }
 
 __all__ = sorted(_EXPORTS)
