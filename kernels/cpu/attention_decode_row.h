@@ -26,7 +26,7 @@ Vec<Real> dots_of_rows(const Element* rows, int64_t stride, int64_t count, const
     for (int64_t d = 0; d < columns; d += lanes)
       products[r] += load_part<Real>(row + d, columns - d) * load(vector + d);
   }
-  return sums_of_rows<Real>(products);
+  return sums_of_rows_in_a_tree<Real>(products);
 }
 
 /// sum = sum * factor + sum_j weights[j] rows[j]

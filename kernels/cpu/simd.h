@@ -237,9 +237,20 @@ AERO_INLINE void transpose(Vec<Real> (&rows)[kLanes<Real>]) {
   }
 }
 
-/// Sum of the lanes of rows[r], in a tree, in lane r. Uses up `rows`.
+/// Sum of the lanes of rows[r], from the first to the last, in lane r: the order of products that
+/// are summed one after the other. Uses up `rows`.
 template <class Real>
 AERO_INLINE Vec<Real> sums_of_rows(Vec<Real> (&rows)[kLanes<Real>]) {
+  transpose<Real>(rows);
+  Vec<Real> sum = rows[0];
+#pragma GCC unroll 16
+  for (int n = 1; n < kLanes<Real>; ++n) sum += rows[n];
+  return sum;
+}
+
+/// The same in a tree, which rounds less.
+template <class Real>
+AERO_INLINE Vec<Real> sums_of_rows_in_a_tree(Vec<Real> (&rows)[kLanes<Real>]) {
   transpose<Real>(rows);
 #pragma GCC unroll 4
   for (int half = kLanes<Real> / 2; half > 0; half /= 2)
