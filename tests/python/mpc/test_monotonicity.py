@@ -105,7 +105,7 @@ def test_by_spus_own_rules_more_tokens_save_less_than_the_rules_had_wasted(
 
 @pytest.mark.parametrize(
     ("sizes", "falls", "most"),
-    [(lambda t: (t, t, 64), 4, 0.366), (lambda t: (t, 64, t), 3, 0.041)],
+    [(lambda t: (t, t, 64), 4, 0.295), (lambda t: (t, 64, t), 3, 0.041)],
     ids=["P V", "Q K^T"],
 )
 def test_spus_blocks_of_gpt2_fall_where_the_model_says_and_the_cheapest_never_do(
