@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,22 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(*arguments: Any) -> Any:
     return CliRunner().invoke(app, ["private", *map(str, arguments)])
+
+
+@contextlib.contextmanager
+def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """`aero private` as a program of its own, which hears SIGINT whatever started the tests."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "aero.cli", "private", *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell starts what it puts in the background with SIGINT ignored, and that is inherited.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as program:
+        try:
+            yield program
+        finally:
+            program.kill()  # no effect on one that has ended
 
 
 def ended(pid: int) -> bool:
@@ -103,9 +121,7 @@ def test_a_prompt_longer_than_the_context_is_refused_before_anybody_is_asked(
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signal_ends_a_server_and_its_worker(export: Path, worker_pid: Path, name: str) -> None:
-    command = ["private", "serve", str(export), "--listen", "127.0.0.1:0"]
-    program = [sys.executable, "-m", "aero.cli", *command]
-    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True) as server:
+    with started("serve", str(export), "--listen", "127.0.0.1:0") as server:
         assert server.stderr is not None
         for line in server.stderr:
             if "waiting for a client" in line:
@@ -118,9 +134,7 @@ def test_a_signal_ends_a_server_and_its_worker(export: Path, worker_pid: Path, n
 
 
 def test_a_signal_ends_both_parties_of_a_run(export: Path, worker_pid: Path) -> None:
-    command = ["private", "run", str(export), "--prompt-tokens", "1,2", "--link", "tcp"]
-    program = [sys.executable, "-m", "aero.cli", *command]
-    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True) as both:
+    with started("run", str(export), "--prompt-tokens", "1,2", "--link", "tcp") as both:
         while not (worker_pid.exists() and worker_pid.read_text()):
             assert both.poll() is None, both.stderr
             time.sleep(0.02)

@@ -70,15 +70,16 @@ class Pair:
     def wait_for(self, party: str, *kinds: str, stage: str | None = None) -> Event:
         end = time.monotonic() + 240
         while time.monotonic() < end:
+            # What it said before it ended may have been read while the other was waited for.
+            for event in self.events[party]:
+                if event["event"] in kinds and stage in (None, event.get("stage")):
+                    return event
             for other, process in self.processes.items():
                 try:
                     self.events[other] += process.events()
                 except PartyError as error:
                     if other == party:
                         raise AssertionError(f"{party}: {error}") from error
-            for event in self.events[party]:
-                if event["event"] in kinds and stage in (None, event.get("stage")):
-                    return event
             time.sleep(0.02)
         raise AssertionError(f"{party} never reported {kinds}, but {self.events[party]}")
 
