@@ -1,0 +1,123 @@
+// What the backward pass knows of each row of the attention matrix, gathered once in scratch memory
+// so that both of its passes read 32 bytes per row.
+#pragma once
+
+#include "kernels/cuda/attention_geometry.h"
+
+namespace aero::kernels::cuda {
+
+/// First half: what weights are computed from.
+struct alignas(16) RowWeights {
+  float scale;        ///< of scores, times log2(e)
+  float maximum;      ///< m
+  float inverse_sum;  ///< 1 / l, 0 for a row that saw no key
+  float offset;       ///< w
+};
+/// Second half: what gradients of scores are computed from.
+struct alignas(16) RowGradient {
+  float dentropy;
+  float center;  ///< dO . O - dlogsumexp
+  float scale;   ///< of scores: their gradient times this is that of q . k
+  float unused;
+};
+
+/// Both halves of all rows [B, H, T], one after the other.
+struct RowTable {
+  RowWeights* weights;
+  RowGradient* gradients;
+
+  AERO_DEVICE RowTable(const AttentionEntropyParams& p, void* workspace)
+      : weights(static_cast<RowWeights*>(workspace)),
+        gradients(reinterpret_cast<RowGradient*>(weights + p.batch * p.heads * p.queries)) {}
+
+  static constexpr int64_t bytes(const AttentionEntropyParams& p) {
+    return p.batch * p.heads * p.queries *
+           static_cast<int64_t>(sizeof(RowWeights) + sizeof(RowGradient));
+  }
+};
+
+/// The params of the backward pass and its scratch memory.
+struct BackwardParams : AttentionEntropyBackwardParams {
+  void* workspace = nullptr;
+};
+
+/// dO . O in an order of its own, always the same: eight lanes a row.
+template <class Element_>
+struct BackwardRowsPass {
+  using Element = Element_;
+  using Params = BackwardParams;
+  static constexpr int kThreads = 128;
+  static constexpr int kSharedBytes = 0;
+  static constexpr int kLanes = 8;
+  static constexpr int kRows = kThreads / kLanes;
+
+  static int64_t block_count(const Params& p) {
+    return tiles_of(p.batch * p.heads * p.queries, kRows);
+  }
+
+  template <class Lane>
+  AERO_DEVICE static void run(const Params& p, int64_t block, Lane& lane) {
+    const int64_t index = block * kRows + lane.thread / kLanes;
+    const bool exists = index < p.batch * p.heads * p.queries;
+    const int64_t row = exists ? index : 0;
+    const Head head(p, row / p.queries);
+    const auto query = static_cast<int>(row % p.queries);
+    float center = p.dout ? dot(p, lane, head, query) : 0.0f;
+    AERO_UNROLL
+    for (int distance = 1; distance < kLanes; distance *= 2)
+      center += lane.exchange(center, distance);
+    if (!exists || lane.thread % kLanes != 0) return;
+
+    const float* saved = static_cast<const float*>(p.statistics) + row +
+                         row / p.queries * (kSavedStatistics - 1) * p.queries;
+    const float sum = saved[p.queries], temperature = temperature_of(p, head, query);
+    const RowTable table(p, p.workspace);
+    if (p.dlogsumexp) center -= static_cast<const float*>(p.dlogsumexp)[row];
+    table.weights[row] = {row_scale(score_scale(p), temperature), saved[0],
+                          sum == 0 ? 0.0f : 1 / sum, saved[2 * p.queries]};
+    table.gradients[row] = {p.dentropy ? static_cast<const float*>(p.dentropy)[row] : 0.0f, center,
+                            row_scale(static_cast<float>(p.scale), temperature), 0.0f};
+  }
+
+ private:
+  /// This lane's share of dO . O: every eighth chunk of 16 bytes.
+  template <class Lane>
+  AERO_DEVICE static float dot(const Params& p, const Lane& lane, const Head& head, int query) {
+    constexpr int kElements = 16 / Element::kBytes;
+    const auto out = query_rows<Element>(p, p.out, p.out_strides, head);
+    const auto dout = query_rows<Element>(p, p.dout, p.dout_strides, head);
+    const bool aligned = out.is_aligned() && dout.is_aligned();
+    float sum = 0;
+    for (int chunk = lane.thread % kLanes; chunk * kElements < p.head_dim; chunk += kLanes) {
+      const char *a = out.chunk(query, chunk), *b = dout.chunk(query, chunk);
+      const auto count = static_cast<int>(p.head_dim) - chunk * kElements;
+      if (aligned && count >= kElements) {
+        const Chunk x = *reinterpret_cast<const Chunk*>(a), y = *reinterpret_cast<const Chunk*>(b);
+        AERO_UNROLL
+        for (int n = 0; n < kElements; ++n)
+          sum = __builtin_fmaf(element<Lane>(x.words, n), element<Lane>(y.words, n), sum);
+      } else {
+        for (int n = 0; n < smaller(count, kElements); ++n)
+          sum = __builtin_fmaf(element<Lane>(a, n), element<Lane>(b, n), sum);
+      }
+    }
+    return sum;
+  }
+
+  template <class Lane>
+  AERO_DEVICE static float element(const uint32_t (&words)[4], int n) {
+    if constexpr (Element::kBytes == 4)
+      return __builtin_bit_cast(float, words[n]);
+    else
+      return Lane::unpack(Element{}, static_cast<uint16_t>(words[n / 2] >> (n % 2 * 16)));
+  }
+  template <class Lane>
+  AERO_DEVICE static float element(const char* chunk, int n) {
+    if constexpr (Element::kBytes == 4)
+      return reinterpret_cast<const float*>(chunk)[n];
+    else
+      return Lane::unpack(Element{}, reinterpret_cast<const uint16_t*>(chunk)[n]);
+  }
+};
+
+}  // namespace aero::kernels::cuda

@@ -1,0 +1,350 @@
+// Backward pass of attention with temperature and entropy, in two passes that share nothing but
+// scratch memory: blocks that own queries compute dQ and dtemperature, blocks that own keys compute
+// dK and dV. Scores and dP are computed in both. Nothing is summed over blocks, so there are no
+// atomics and the result is bitwise the same run to run. Equations: ../online_softmax.h.
+//
+// Both keep their own rows as left operands and let the others stream by. Weights and gradients of
+// scores are then left operands of the products that follow as they stand, in registers.
+#pragma once
+
+#include "kernels/cuda/attention_backward_rows.h"
+
+namespace aero::kernels::cuda {
+
+/// Sizes of tiles, by the bytes of a row; see ForwardShape.
+template <class Element_, int kWidth_>
+struct BackwardShape {
+  using Element = Element_;
+  static constexpr int kWidth = kWidth_;
+  static constexpr int kRowBytes = kWidth * Element::kBytes;
+  static constexpr int kWarps = kRowBytes <= 512 ? 4 : 2;
+  static constexpr int kStaying = 16 * kWarps;
+  static constexpr int kStreamed = kRowBytes <= 128 ? 64 : kRowBytes <= 256 ? 32 : 16;
+  static constexpr int kStages = kRowBytes <= 512 ? 2 : 1;
+  static constexpr bool kInRegisters = kRowBytes <= 128;
+  /// Blocks that share the columns of dK and dV: all of them would not fit in the registers.
+  static constexpr int kParts = kWidth <= 128 ? 1 : 2;
+};
+
+/// One score, its weight and its gradients.
+struct ScoreGradient {
+  float weight, dscore, z;
+
+  template <class Lane>
+  AERO_DEVICE ScoreGradient(const Lane&, float score, float dweight, bool hidden,
+                            const RowWeights& row, const RowGradient& gradient) {
+    // 2^-2000 is 0, and z stays finite: 0 times its product with a huge gradient is 0.
+    const float x = hidden ? -2000.0f : score * row.scale - row.maximum;
+    weight = Lane::exp2(x) * row.inverse_sum;
+    z = __builtin_fmaf(x, static_cast<float>(kLn2), row.offset);
+    dscore = weight * (__builtin_fmaf(-gradient.dentropy, z, dweight) - gradient.center);
+  }
+};
+
+/// Shared memory of both passes: stages of two tiles that stream by (and what belongs to them), and
+/// two tiles that stay. Those that go on to registers come in where the second stage will be.
+template <class Shape, int kExtraBytes>
+struct BackwardMemory {
+  static constexpr int kTileBytes = Shape::kStreamed * Shape::kRowBytes;
+  static constexpr int kStageBytes = 2 * kTileBytes + kExtraBytes;
+  static constexpr int kStayingBase = kStageBytes * (Shape::kInRegisters ? 1 : Shape::kStages);
+  static constexpr int kStayingBytes = Shape::kStaying * Shape::kRowBytes;
+  static constexpr int kSharedBytes =
+      largest(kStageBytes * Shape::kStages, kStayingBase + 2 * kStayingBytes);
+  using Rows = SharedRows<Shape::kRowBytes>;
+
+  AERO_DEVICE static Rows first(int stage) { return {stage * kStageBytes}; }
+  AERO_DEVICE static Rows second(int stage) { return {stage * kStageBytes + kTileBytes}; }
+  AERO_DEVICE static int extra(int stage) { return stage * kStageBytes + 2 * kTileBytes; }
+  AERO_DEVICE static Rows first_staying() { return {kStayingBase}; }
+  AERO_DEVICE static Rows second_staying() { return {kStayingBase + kStayingBytes}; }
+};
+
+/// dQ = c dS K and dt = -(1/t) (sum_j dS z + (logsumexp - entropy) gL) of a tile of queries.
+template <class Shape>
+struct BackwardQueryPass : Shape {
+  using Params = BackwardParams;
+  using typename Shape::Element;
+  using Shape::kRowBytes, Shape::kStages, Shape::kStaying, Shape::kStreamed;
+  using Memory = BackwardMemory<Shape, 0>;
+  using Rows = typename Memory::Rows;
+  static constexpr int kThreads = Shape::kWarps * kWarp;
+  static constexpr int kSharedBytes = Memory::kSharedBytes;
+
+  static int64_t block_count(const Params& p) {
+    return p.dq || p.dtemperature ? p.batch * p.heads * tiles_of(p.queries, kStaying) : 0;
+  }
+
+  template <class Lane>
+  AERO_DEVICE static void run(const Params& p, int64_t block, Lane& lane) {
+    const auto tiles = static_cast<int>(tiles_of(p.queries, kStaying));
+    const Head head(p, block / tiles);
+    const int first = (tiles - 1 - static_cast<int>(block % tiles)) * kStaying;
+    const VisibleKeys visible(p, head.batch, head.head);
+    const auto keys = key_rows<Element>(p, p.k, p.k_strides, head);
+    const auto values = key_rows<Element>(p, p.v, p.v_strides, head);
+    const int key_tiles = (visible.end(first + kStaying - 1) + kStreamed - 1) / kStreamed;
+    const auto fetch = [&](int tile, int stage) {
+      fetch_rows<Element, kStreamed, kThreads>(lane, Memory::first(stage), keys, tile * kStreamed);
+      if (p.dout)
+        fetch_rows<Element, kStreamed, kThreads>(lane, Memory::second(stage), values,
+                                                 tile * kStreamed);
+    };
+    fetch_rows<Element, kStaying, kThreads>(lane, Memory::first_staying(),
+                                            query_rows<Element>(p, p.q, p.q_strides, head), first);
+    // Without dO its rows are not looked at; something has to be there.
+    fetch_rows<Element, kStaying, kThreads>(
+        lane, Memory::second_staying(),
+        p.dout ? query_rows<Element>(p, p.dout, p.dout_strides, head)
+               : query_rows<Element>(p, p.q, p.q_strides, head),
+        first);
+    lane.commit_copies();
+    if (key_tiles > 0) fetch(0, 0);
+    lane.commit_copies();
+    lane.template wait_copies<1>();
+    lane.barrier();
+
+    const int in_tile = warp_of(lane) * 16;
+    Warp warp(p, head, lane, first + in_tile, in_tile);
+    stream_tiles<kStages>(lane, key_tiles, fetch, [&](int tile, int stage) {
+      warp.take_keys(p, lane, visible, tile * kStreamed, Memory::first(stage),
+                     Memory::second(stage));
+    });
+    warp.finish(p, head, lane);
+    if (!p.dq) return;
+    store_sums<Element>(lane, Rows{0}, in_tile, warp.dq);
+    lane.barrier();
+    copy_out_rows<Element, kStaying, kThreads>(
+        lane,
+        rows_of<char>(p.dq, p.dq_strides, head.batch, head.head, p.queries, p.head_dim,
+                      Element::kBytes),
+        Rows{0}, first);
+  }
+
+ private:
+  struct Warp {
+    int first, group, member;
+    StayingRows<1, kRowBytes, Shape::kInRegisters> queries, douts;
+    RowWeights weights[2];
+    RowGradient gradients[2];
+    float dtemperature[2] = {0, 0};  ///< sum_j dS z of this lane's columns so far
+    float dq[1][Shape::kWidth / 8][4];
+
+    template <class Lane>
+    AERO_DEVICE Warp(const Params& p, const Head& h, Lane& lane, int first_row, int in_tile)
+        : first(first_row),
+          group(group_of(lane)),
+          member(member_of(lane)),
+          queries(lane, Memory::first_staying(), in_tile),
+          douts(lane, Memory::second_staying(), in_tile) {
+      const RowTable table(p, p.workspace);
+      AERO_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        weights[half] = {}, gradients[half] = {};
+        if (row(half) >= p.queries) continue;
+        weights[half] = table.weights[row_index(p, h, row(half))];
+        gradients[half] = table.gradients[row_index(p, h, row(half))];
+      }
+      clear(dq);
+    }
+    AERO_DEVICE int row(int half) const { return first + 8 * half + group; }
+
+    template <class Lane>
+    AERO_DEVICE void take_keys(const Params& p, Lane& lane, const VisibleKeys& visible, int key,
+                               Rows keys, Rows values) {
+      if (first >= visible.queries || key >= visible.end(first + 15)) return;
+      float scores[1][kStreamed / 8][4], dscores[1][kStreamed / 8][4];
+      multiply_rows<Element>(lane, scores, queries, keys);
+      if (p.dout)
+        multiply_rows<Element>(lane, dscores, douts, values);
+      else
+        clear(dscores);
+      const bool all = visible.sees_all(first, key + kStreamed - 1);
+      AERO_UNROLL
+      for (int block = 0; block < kStreamed / 8; ++block)
+        AERO_UNROLL
+      for (int n = 0; n < 4; ++n) {
+        const int half = n / 2;
+        const bool hidden =
+            !all && !visible.sees(row(half), key + block * 8 + member * 2 + n % 2);
+        const ScoreGradient of(lane, scores[0][block][n], dscores[0][block][n], hidden,
+                               weights[half], gradients[half]);
+        dtemperature[half] = __builtin_fmaf(of.dscore, of.z, dtemperature[half]);
+        dscores[0][block][n] = of.dscore * gradients[half].scale;
+      }
+      if (p.dq) add_weighted_rows<Element>(lane, dq, dscores, keys, 0);
+    }
+
+    template <class Lane>
+    AERO_DEVICE void finish(const Params& p, const Head& h, Lane& lane) {
+      AERO_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        float sum = sum_over_group(lane, dtemperature[half]);
+        if (!p.dtemperature || member != 0 || row(half) >= p.queries) continue;
+        const int64_t index = row_index(p, h, row(half));
+        // logsumexp - entropy; both numbers are 0 for a row that saw no key.
+        const float mean_score =
+            static_cast<float>(kLn2) * weights[half].maximum - weights[half].offset;
+        if (p.dlogsumexp) sum += mean_score * static_cast<const float*>(p.dlogsumexp)[index];
+        static_cast<float*>(p.dtemperature)[index] = -sum / temperature_of(p, h, row(half));
+      }
+    }
+  };
+};
+
+/// dK = sum_i c_i dS_i q_i and dV = sum_i P_i dO_i of a tile of keys, over all queries of all heads
+/// that share them. Rows of the tiles of scores are keys here, columns queries.
+template <class Shape>
+struct BackwardKeyPass : Shape {
+  using Params = BackwardParams;
+  using typename Shape::Element;
+  using Shape::kParts, Shape::kRowBytes, Shape::kStages, Shape::kStaying, Shape::kStreamed;
+  using Memory = BackwardMemory<Shape, kStreamed * 32>;
+  using Rows = typename Memory::Rows;
+  static constexpr int kThreads = Shape::kWarps * kWarp;
+  static constexpr int kSharedBytes = Memory::kSharedBytes;
+  static constexpr int kColumns = Shape::kWidth / kParts;
+
+  static int64_t block_count(const Params& p) {
+    return p.dk || p.dv ? p.batch * p.key_heads * tiles_of(p.keys, kStaying) * kParts : 0;
+  }
+
+  template <class Lane>
+  AERO_DEVICE static void run(const Params& p, int64_t block, Lane& lane) {
+    const auto part = static_cast<int>(block % kParts);
+    const auto tiles = static_cast<int>(tiles_of(p.keys, kStaying));
+    const int64_t group = p.heads / p.key_heads, key_head = block / kParts / tiles;
+    const Head head(p, key_head / p.key_heads * p.heads + key_head % p.key_heads * group);
+    const int first = static_cast<int>(block / kParts % tiles) * kStaying;
+    // Under the causal rule the first keys are seen by most queries; they begin first.
+    const int first_query = VisibleKeys(p, head.batch, head.head).first_query(first);
+    const int query_tiles =
+        (larger(0, static_cast<int>(p.queries) - first_query) + kStreamed - 1) / kStreamed;
+    const auto fetch = [&](int tile, int stage) {
+      Head reader = head;
+      reader.head += tile / query_tiles;
+      fetch_queries(p, lane, reader, first_query + tile % query_tiles * kStreamed, stage);
+    };
+    fetch_rows<Element, kStaying, kThreads>(lane, Memory::first_staying(),
+                                            key_rows<Element>(p, p.k, p.k_strides, head), first);
+    fetch_rows<Element, kStaying, kThreads>(lane, Memory::second_staying(),
+                                            key_rows<Element>(p, p.v, p.v_strides, head), first);
+    lane.commit_copies();
+    if (query_tiles > 0) fetch(0, 0);
+    lane.commit_copies();
+    lane.template wait_copies<1>();
+    lane.barrier();
+
+    const int in_tile = warp_of(lane) * 16;
+    Warp warp(lane, first + in_tile, in_tile, part);
+    stream_tiles<kStages>(
+        lane, query_tiles * static_cast<int>(group), fetch, [&](int tile, int stage) {
+          const VisibleKeys visible(p, head.batch, head.head + tile / query_tiles);
+          warp.take_queries(p, lane, visible, first_query + tile % query_tiles * kStreamed, stage);
+        });
+    store(p, lane, head, first, in_tile, part, warp);
+  }
+
+ private:
+  using Part = SharedRows<kRowBytes / kParts>;
+
+  template <class Lane>
+  AERO_DEVICE static void fetch_queries(const Params& p, Lane& lane, const Head& head, int query,
+                                        int stage) {
+    fetch_rows<Element, kStreamed, kThreads>(
+        lane, Memory::first(stage), query_rows<Element>(p, p.q, p.q_strides, head), query);
+    if (p.dout)
+      fetch_rows<Element, kStreamed, kThreads>(
+          lane, Memory::second(stage), query_rows<Element>(p, p.dout, p.dout_strides, head), query);
+    // kStreamed weights of rows, then as many gradients; those of rows that are not there are 0.
+    const RowTable table(p, p.workspace);
+    const int64_t row = row_index(p, head, query);
+    static_assert(2 * kStreamed % kWarp == 0, "whole warps copy");
+    for (int n = lane.thread; n < 2 * kStreamed; n += kThreads) {
+      const int in_tile = n % kStreamed;
+      const int bytes = query + in_tile < p.queries ? 16 : 0;
+      const int64_t at = bytes ? row + in_tile : 0;
+      const void* from = n < kStreamed ? static_cast<const void*>(table.weights + at)
+                                       : static_cast<const void*>(table.gradients + at);
+      lane.copy_async(Memory::extra(stage) + n * 16, from, bytes);
+    }
+  }
+
+  struct Warp {
+    int first, group, member, first_block;
+    StayingRows<1, kRowBytes, Shape::kInRegisters> keys, values;
+    float dk[1][kColumns / 8][4], dv[1][kColumns / 8][4];
+
+    template <class Lane>
+    AERO_DEVICE Warp(Lane& lane, int first_row, int in_tile, int part)
+        : first(first_row),
+          group(group_of(lane)),
+          member(member_of(lane)),
+          first_block(part * kColumns / 8),
+          keys(lane, Memory::first_staying(), in_tile),
+          values(lane, Memory::second_staying(), in_tile) {
+      clear(dk);
+      clear(dv);
+    }
+
+    template <class Lane>
+    AERO_DEVICE void take_queries(const Params& p, Lane& lane, const VisibleKeys& visible,
+                                  int query, int stage) {
+      if (first >= visible.keys || first >= visible.end(query + kStreamed - 1)) return;
+      const Rows queries = Memory::first(stage), douts = Memory::second(stage);
+      float weights[1][kStreamed / 8][4], dscores[1][kStreamed / 8][4];
+      multiply_rows<Element>(lane, weights, keys, queries);
+      if (p.dout)
+        multiply_rows<Element>(lane, dscores, values, douts);
+      else
+        clear(dscores);
+      const bool all = visible.sees_all(query, first + 15);
+      AERO_UNROLL
+      for (int block = 0; block < kStreamed / 8; ++block)
+        AERO_UNROLL
+      for (int column = 0; column < 2; ++column) {
+        const int in_tile = block * 8 + member * 2 + column;
+        const auto of_weights = load<RowWeights>(lane, Memory::extra(stage) + in_tile * 16);
+        const auto of_gradients =
+            load<RowGradient>(lane, Memory::extra(stage) + (kStreamed + in_tile) * 16);
+        AERO_UNROLL
+        for (int half = 0; half < 2; ++half) {
+          const int n = 2 * half + column;
+          const bool hidden = !all && !visible.sees(query + in_tile, first + 8 * half + group);
+          const ScoreGradient of(lane, weights[0][block][n], dscores[0][block][n], hidden,
+                                 of_weights, of_gradients);
+          weights[0][block][n] = of.weight;
+          dscores[0][block][n] = of.dscore * of_gradients.scale;
+        }
+      }
+      if (p.dv && p.dout) add_weighted_rows<Element>(lane, dv, weights, douts, first_block);
+      if (p.dk) add_weighted_rows<Element>(lane, dk, dscores, queries, first_block);
+    }
+
+    template <class Row, class Lane>
+    AERO_DEVICE static Row load(Lane& lane, int from) {
+      uint32_t words[4];
+      lane.load_words(words, from);
+      return __builtin_bit_cast(Row, words);
+    }
+  };
+
+  template <class Lane>
+  AERO_DEVICE static void store(const Params& p, Lane& lane, const Head& head, int first,
+                                int in_tile, int part, const Warp& warp) {
+    const Part dk{0}, dv{kStaying * kRowBytes / kParts};
+    store_sums<Element>(lane, dk, in_tile, warp.dk);
+    store_sums<Element>(lane, dv, in_tile, warp.dv);
+    lane.barrier();
+    const auto copy_out = [&](void* tensor, const Strides& strides, Part rows) {
+      const auto all = rows_of<char>(tensor, strides, head.batch, head.key_head, p.keys, p.head_dim,
+                                     Element::kBytes);
+      copy_out_rows<Element, kStaying, kThreads>(lane, columns_from<Element>(all, part * kColumns),
+                                                 rows, first);
+    };
+    if (p.dk) copy_out(p.dk, p.dk_strides, dk);
+    if (p.dv) copy_out(p.dv, p.dv_strides, dv);
+  }
+};
+
+}  // namespace aero::kernels::cuda

@@ -1,0 +1,231 @@
+// Forward pass of attention with temperature and entropy: a block owns a tile of queries of one
+// head, a warp 16 or 32 rows of it, four lanes a row. Equations: ../online_softmax.h.
+#pragma once
+
+#include "kernels/cuda/attention_geometry.h"
+
+namespace aero::kernels::cuda {
+namespace {  // as in online_softmax.h
+
+/// Sizes of tiles. All fit in the 99 KiB of shared memory that a block may have on sm_86.
+template <class Element_, int kWidth_>
+struct ForwardShape {
+  using Element = Element_;
+  static constexpr int kWidth = kWidth_;  ///< D rounded up
+  static constexpr int kRowBytes = kWidth * Element::kBytes;
+  static constexpr int kWarps = 4;
+  static constexpr int kRowTiles = Element::kBytes == 2 && kWidth <= 128 ? 2 : 1;
+  static constexpr int kQueries = 16 * kRowTiles * kWarps;
+  static constexpr int kKeys = kRowBytes <= 256 ? 64 : kRowBytes <= 512 ? 32 : 16;
+  static constexpr int kStages = kRowBytes <= 512 ? 2 : 1;
+  static constexpr bool kQueriesInRegisters = kRowBytes <= 256;
+};
+
+/// T and S up to 128, where a head is one tile: nothing is rescaled, and a warp looks only at the
+/// keys that its rows see.
+template <class Element_, int kWidth_>
+struct ShortForwardShape {
+  using Element = Element_;
+  static constexpr int kWidth = kWidth_;
+  static constexpr int kRowBytes = kWidth * Element::kBytes;
+  static constexpr int kWarps = 8;
+  static constexpr int kRowTiles = 1;
+  static constexpr int kQueries = 128;
+  static constexpr int kKeys = 128;
+  static constexpr int kStages = 1;
+  static constexpr bool kQueriesInRegisters = true;
+};
+
+template <class Shape>
+struct ForwardPass : Shape {
+  using Params = AttentionEntropyForwardParams;
+  using typename Shape::Element;
+  using Shape::kKeys, Shape::kQueries, Shape::kRowBytes, Shape::kRowTiles, Shape::kStages;
+  static constexpr int kThreads = Shape::kWarps * kWarp;
+  static constexpr int kPairBytes = 2 * kKeys * kRowBytes;
+  static constexpr int kQueryBytes = kQueries * kRowBytes;
+  /// Queries that go on to registers come in where the second tile of keys will be.
+  static constexpr int kQueryBase =
+      kPairBytes * (Shape::kQueriesInRegisters && kStages == 2 ? 1 : kStages);
+  static constexpr int kSharedBytes = largest(kStages * kPairBytes, kQueryBase + kQueryBytes);
+
+  static int64_t block_count(const Params& p) {
+    return p.batch * p.heads * tiles_of(p.queries, kQueries);
+  }
+
+  template <class Lane>
+  AERO_DEVICE static void run(const Params& p, int64_t block, Lane& lane) {
+    const auto tiles = static_cast<int>(tiles_of(p.queries, kQueries));
+    const Head head(p, block / tiles);
+    // Under the causal rule the last queries see most; blocks begin in this order.
+    const int first = (tiles - 1 - static_cast<int>(block % tiles)) * kQueries;
+    const VisibleKeys visible(p, head.batch, head.head);
+    const auto keys = key_rows<Element>(p, p.k, p.k_strides, head);
+    const auto values = key_rows<Element>(p, p.v, p.v_strides, head);
+    const int key_tiles = (visible.end(first + kQueries - 1) + kKeys - 1) / kKeys;
+    const auto fetch = [&](int tile, int stage) {
+      fetch_rows<Element, kKeys, kThreads>(lane, key_stage(stage), keys, tile * kKeys);
+      fetch_rows<Element, kKeys, kThreads>(lane, value_stage(stage), values, tile * kKeys);
+    };
+    fetch_rows<Element, kQueries, kThreads>(
+        lane, Rows{kQueryBase}, query_rows<Element>(p, p.q, p.q_strides, head), first);
+    lane.commit_copies();
+    if (key_tiles > 0) fetch(0, 0);
+    lane.commit_copies();
+    lane.template wait_copies<1>();
+    lane.barrier();
+
+    const int in_tile = warp_of(lane) * 16 * kRowTiles;
+    Warp warp(p, head, lane, first + in_tile, in_tile);
+    stream_tiles<kStages>(lane, key_tiles, fetch, [&](int tile, int stage) {
+      warp.take_keys(lane, visible, tile * kKeys, key_stage(stage), value_stage(stage));
+    });
+    warp.finish(p, head, lane);
+    store_sums<Element>(lane, Rows{0}, in_tile, warp.sums);
+    lane.barrier();
+    copy_out_rows<Element, kQueries, kThreads>(
+        lane,
+        rows_of<char>(p.out, p.out_strides, head.batch, head.head, p.queries, p.head_dim,
+                      Element::kBytes),
+        Rows{0}, first);
+  }
+
+ private:
+  using Rows = SharedRows<kRowBytes>;
+
+  AERO_DEVICE static Rows key_stage(int stage) { return {stage * kPairBytes}; }
+  AERO_DEVICE static Rows value_stage(int stage) {
+    return {stage * kPairBytes + kKeys * kRowBytes};
+  }
+
+  /// What a warp keeps of its rows; index [tile][half] is row 16 tile + 8 half + group.
+  struct Warp {
+    int first, last, group, member;
+    StayingRows<kRowTiles, kRowBytes, Shape::kQueriesInRegisters> queries;
+    float scale[kRowTiles][2];
+    OnlineSoftmax<float> state[kRowTiles][2];
+    float sums[kRowTiles][Shape::kWidth / 8][4];  ///< sum of weights times values
+
+    template <class Lane>
+    AERO_DEVICE Warp(const Params& p, const Head& h, Lane& lane, int first_row, int in_tile)
+        : first(first_row),
+          last(first_row + 16 * kRowTiles - 1),
+          group(group_of(lane)),
+          member(member_of(lane)),
+          queries(lane, Rows{kQueryBase}, in_tile) {
+      AERO_UNROLL
+      for (int r = 0; r < kRowTiles; ++r)
+        AERO_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const int query = row(r, half);
+        scale[r][half] = query < p.queries
+                             ? row_scale(score_scale(p), temperature_of(p, h, query))
+                             : 0.0f;
+        state[r][half] = {static_cast<float>(kEmptyMaximum), 0.0f, 0.0f};
+      }
+      clear(sums);
+    }
+
+    AERO_DEVICE int row(int r, int half) const { return first + 16 * r + 8 * half + group; }
+
+    template <class Lane>
+    AERO_DEVICE void take_keys(Lane& lane, const VisibleKeys& visible, int key, Rows keys,
+                               Rows values) {
+      if (first >= visible.queries || key >= visible.end(last)) return;
+      float weights[kRowTiles][kKeys / 8][4];
+      multiply_rows<Element>(lane, weights, queries, keys);
+      AERO_UNROLL
+      for (int r = 0; r < kRowTiles; ++r)
+        AERO_UNROLL
+      for (int block = 0; block < kKeys / 8; ++block)
+        AERO_UNROLL
+      for (int n = 0; n < 4; ++n) weights[r][block][n] *= scale[r][n / 2];
+      if (!visible.sees_all(first, key + kKeys - 1)) hide(visible, key, weights);
+      AERO_UNROLL
+      for (int r = 0; r < kRowTiles; ++r)
+        AERO_UNROLL
+      for (int half = 0; half < 2; ++half) add_row(lane, key, r, half, weights);
+      add_weighted_rows<Element>(lane, sums, weights, values, 0);
+    }
+
+    AERO_DEVICE void hide(const VisibleKeys& visible, int key,
+                          float (&scores)[kRowTiles][kKeys / 8][4]) const {
+      AERO_UNROLL
+      for (int r = 0; r < kRowTiles; ++r)
+        AERO_UNROLL
+      for (int block = 0; block < kKeys / 8; ++block)
+        AERO_UNROLL
+      for (int n = 0; n < 4; ++n)
+        if (!visible.sees(row(r, n / 2), key + block * 8 + member * 2 + n % 2))
+          scores[r][block][n] = static_cast<float>(kMaskedScore);
+    }
+
+    /// Scores of a row become weights 2^(score - maximum), which the running sums take in. The
+    /// sums are those of this lane's columns until the end: all formulas are linear in them.
+    template <class Lane>
+    AERO_DEVICE void add_row(Lane& lane, int key, int r, int half,
+                             float (&weights)[kRowTiles][kKeys / 8][4]) {
+      OnlineSoftmax<float>& sum = state[r][half];
+      float maximum = sum.maximum;
+      AERO_UNROLL
+      for (int block = 0; block < kKeys / 8; ++block)
+        maximum = __builtin_fmaxf(maximum, __builtin_fmaxf(weights[r][block][2 * half],
+                                                           weights[r][block][2 * half + 1]));
+      maximum = maximum_over_group(lane, maximum);
+      if (kStages == 1 && key == 0) {
+        sum.maximum = maximum;
+      } else {
+        const float factor = sum.raise_maximum(maximum, [](float x) { return Lane::exp2(x); });
+        AERO_UNROLL
+        for (int block = 0; block < Shape::kWidth / 8; ++block) {
+          sums[r][block][2 * half] *= factor;
+          sums[r][block][2 * half + 1] *= factor;
+        }
+      }
+      AERO_UNROLL
+      for (int block = 0; block < kKeys / 8; ++block)
+        AERO_UNROLL
+      for (int n = 2 * half; n < 2 * half + 2; ++n) {
+        const float x = weights[r][block][n] - maximum, weight = Lane::exp2(x);
+        sum.sum += weight;
+        sum.score_sum = __builtin_fmaf(weight, x, sum.score_sum);
+        weights[r][block][n] = weight;
+      }
+    }
+
+    template <class Lane>
+    AERO_DEVICE void finish(const Params& p, const Head& h, Lane& lane) {
+      AERO_UNROLL
+      for (int r = 0; r < kRowTiles; ++r)
+        AERO_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const float sum = sum_over_group(lane, state[r][half].sum);
+        const float score_sum = sum_over_group(lane, state[r][half].score_sum);
+        const float inverse = sum == 0 ? 0.0f : 1 / sum;
+        AERO_UNROLL
+        for (int block = 0; block < Shape::kWidth / 8; ++block) {
+          sums[r][block][2 * half] *= inverse;
+          sums[r][block][2 * half + 1] *= inverse;
+        }
+        if (member != 0 || row(r, half) >= p.queries) continue;
+        store_row(p, row_index(p, h, row(r, half)),
+                  finish_row<float>(state[r][half].maximum, sum, score_sum, Lane::log(sum)));
+      }
+    }
+
+    AERO_DEVICE static void store_row(const Params& p, int64_t index, const RowResult<float>& row) {
+      static_cast<float*>(p.entropy)[index] = row.entropy;
+      static_cast<float*>(p.logsumexp)[index] = row.logsumexp;
+      if (!p.statistics) return;
+      // [B, H, 3, T]
+      float* saved = static_cast<float*>(p.statistics) + index +
+                     index / p.queries * (kSavedStatistics - 1) * p.queries;
+      saved[0] = row.saved_maximum;
+      saved[p.queries] = row.saved_sum;
+      saved[2 * p.queries] = row.saved_offset;
+    }
+  };
+};
+
+}  // namespace
+}  // namespace aero::kernels::cuda

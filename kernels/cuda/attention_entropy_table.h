@@ -1,0 +1,52 @@
+// The passes of attention as kernels of one element type; included by one file per type, so that
+// they compile apart.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/attention_entropy_kernels.h"
+#include "kernels/cuda/attention_entropy_passes.h"
+#include "kernels/cuda/device_lane.h"
+
+namespace aero::kernels::cuda {
+
+template <class Pass>
+__global__ void __launch_bounds__(Pass::kThreads)
+    run_pass(const __grid_constant__ typename Pass::Params params) {
+  DeviceLane lane;
+  Pass::run(params, static_cast<int64_t>(blockIdx.x), lane);
+}
+
+/// Puts a pass in the queue. More shared memory than 48 KiB has to be asked for.
+template <class Pass>
+void launch_pass(const typename Pass::Params& params, cudaStream_t queue, LaunchError& error) {
+  const int64_t blocks = Pass::block_count(params);
+  if (blocks == 0 || error.code != cudaSuccess) return;
+  if (blocks > kMaxBlocks) {
+    error.too_many_blocks = true;
+    return;
+  }
+  if constexpr (Pass::kSharedBytes > 48 * 1024)
+    error.code = cudaFuncSetAttribute(run_pass<Pass>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      Pass::kSharedBytes);
+  if (error.code != cudaSuccess) return;
+  run_pass<Pass><<<static_cast<unsigned>(blocks), Pass::kThreads, Pass::kSharedBytes, queue>>>(
+      params);
+  error.code = cudaGetLastError();
+}
+
+template <class Element>
+void launch_passes(const AttentionEntropyForwardParams& params, cudaStream_t queue,
+                   LaunchError& error) {
+  with_forward_pass<Element>(params, [&](auto chosen) {
+    launch_pass<typename decltype(chosen)::Pass>(params, queue, error);
+  });
+}
+template <class Element>
+void launch_passes(const BackwardParams& params, cudaStream_t queue, LaunchError& error) {
+  for_backward_passes<Element>(params, [&](auto chosen) {
+    launch_pass<typename decltype(chosen)::Pass>(params, queue, error);
+  });
+}
+
+}  // namespace aero::kernels::cuda

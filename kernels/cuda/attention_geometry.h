@@ -1,0 +1,115 @@
+// Which keys a row sees, what its scores are scaled by, and what the tiles of attention have in
+// common. Letters: ../attention_entropy.h.
+#pragma once
+
+#include "kernels/attention_entropy.h"
+#include "kernels/cuda/products.h"
+#include "kernels/online_softmax.h"
+
+namespace aero::kernels::cuda {
+
+AERO_DEVICE int smaller(int a, int b) { return a < b ? a : b; }
+AERO_DEVICE int larger(int a, int b) { return a > b ? a : b; }
+constexpr int largest(int a, int b) { return a > b ? a : b; }
+
+/// Number of tiles of `size` that cover `count`.
+constexpr int64_t tiles_of(int64_t count, int size) { return (count + size - 1) / size; }
+
+/// One of `batch * heads`, and the key head that goes with it.
+struct Head {
+  int64_t batch, head, key_head;
+
+  AERO_DEVICE Head(const AttentionEntropyParams& p, int64_t index)
+      : batch(index / p.heads),
+        head(index % p.heads),
+        key_head(index % p.heads / (p.heads / p.key_heads)) {}
+};
+
+/// Which keys the queries of a head see. Indices beyond the tensors are seen by none.
+struct VisibleKeys {
+  int queries, keys;
+  int diagonal;  ///< query i sees keys j <= i + diagonal
+  const bool* mask;
+  int64_t query_stride, key_stride;
+
+  AERO_DEVICE VisibleKeys(const AttentionEntropyParams& p, int64_t batch, int64_t head)
+      : queries(static_cast<int>(p.queries)),
+        keys(static_cast<int>(p.keys)),
+        diagonal(static_cast<int>(p.is_causal ? p.keys - p.queries : p.keys)),
+        mask(p.mask ? p.mask + batch * p.mask_strides.batch + head * p.mask_strides.head : nullptr),
+        query_stride(p.mask_strides.query),
+        key_stride(p.mask_strides.key) {}
+
+  AERO_DEVICE bool sees(int query, int key) const {
+    return query < queries && key < keys && key <= query + diagonal &&
+           (!mask || mask[query * query_stride + key * key_stride]);
+  }
+  /// Whether `query` and all after it see all keys up to `key`.
+  AERO_DEVICE bool sees_all(int query, int key) const {
+    return !mask && key < keys && key <= query + diagonal;
+  }
+  /// Keys [0, end) hold all that the causal rule shows to the queries up to `query`.
+  AERO_DEVICE int end(int query) const {
+    return larger(0, smaller(keys, smaller(query, queries - 1) + diagonal + 1));
+  }
+  /// The first query that the causal rule shows `key` to.
+  AERO_DEVICE int first_query(int key) const { return larger(0, key - diagonal); }
+};
+
+/// Index in a contiguous [B, H, T] tensor.
+AERO_DEVICE int64_t row_index(const AttentionEntropyParams& p, const Head& h, int query) {
+  return (h.batch * p.heads + h.head) * p.queries + query;
+}
+
+AERO_DEVICE float temperature_of(const AttentionEntropyParams& p, const Head& h, int query) {
+  const Strides& s = p.temperature_strides;
+  return p.temperature ? static_cast<const float*>(
+                             p.temperature)[h.batch * s.batch + h.head * s.head + query * s.row]
+                       : 1.0f;
+}
+/// What the scores of a row are multiplied by, `scale` being that of all rows. A temperature of
+/// zero makes the row NaN: whether there is one is not known without waiting for the device.
+AERO_DEVICE float row_scale(float scale, float temperature) {
+  return temperature == 0 ? __builtin_nanf("") : scale / temperature;
+}
+AERO_DEVICE float score_scale(const AttentionEntropyParams& p) {
+  return static_cast<float>(p.scale * kLog2E);
+}
+
+/// The tensors of a head.
+template <class Element>
+AERO_DEVICE TensorRows<const char> query_rows(const AttentionEntropyParams& p, const void* tensor,
+                                              const Strides& strides, const Head& h) {
+  return rows_of<const char>(tensor, strides, h.batch, h.head, p.queries, p.head_dim,
+                             Element::kBytes);
+}
+template <class Element>
+AERO_DEVICE TensorRows<const char> key_rows(const AttentionEntropyParams& p, const void* tensor,
+                                            const Strides& strides, const Head& h) {
+  return rows_of<const char>(tensor, strides, h.batch, h.key_head, p.keys, p.head_dim,
+                             Element::kBytes);
+}
+
+/// Walks tiles that stream through shared memory: copies of the next one run while this one is
+/// used, where there are two stages. use(tile, stage) is called for each, fetch(tile, stage) before
+/// that, and all lanes of the block go through all of it together.
+template <int kStages, class Lane, class Fetch, class Use>
+AERO_DEVICE void stream_tiles(Lane& lane, int tiles, Fetch fetch, Use use) {
+  for (int tile = 0; tile < tiles; ++tile) {
+    lane.template wait_copies<0>();
+    lane.barrier();  // this tile is there, and the stage before it free
+    if (kStages == 2 && tile + 1 < tiles) {
+      fetch(tile + 1, (tile + 1) % kStages);
+      lane.commit_copies();
+    }
+    use(tile, tile % kStages);
+    if (kStages == 1 && tile + 1 < tiles) {
+      lane.barrier();
+      fetch(tile + 1, 0);
+      lane.commit_copies();
+    }
+  }
+  lane.barrier();
+}
+
+}  // namespace aero::kernels::cuda

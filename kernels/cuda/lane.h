@@ -1,0 +1,85 @@
+// What a pass may use: a lane, one thread of a block, on a GPU (device_lane.h) or emulated (tests).
+//
+// A lane has these members. Shared memory is addressed in bytes from the start of the block's own.
+// Those marked (warp) must be reached by all 32 lanes of a warp together.
+//
+//   int thread                                   0 .. threads - 1 in its block
+//   void barrier()                               all lanes of the block; orders shared memory
+//   void copy_async(to, from, bytes)             (warp) global to shared: 16 bytes, of which the
+//                                                first `bytes` come from `from`, the others are 0
+//   void commit_copies()                         the copies since the last commit are a group
+//   void wait_copies<N>()                        until at most the N youngest groups are missing
+//   void store_words(to, const uint32_t (&)[N])  (warp) N = 1, 2, 4, aligned to 4 N
+//   void load_words(uint32_t (&)[N], from)       (warp) the same
+//   void load_matrices(uint32_t (&)[4], row)     (warp) four 8 x 8 matrices of 16-bit elements; lane
+//                                                8 i + r gives the address of row r of matrix i and
+//                                                gets elements (lane / 4, 2 (lane % 4) + {0, 1})
+//   void load_matrices_transposed(...)           (warp) the same of the transposed matrices
+//   float exchange(value, distance)              (warp) the value of lane ^ distance
+//   void multiply(Element, float (&c)[4], const uint32_t (&a)[4], b0, b1)
+//                                                (warp) c += a b: 16 x 8 += (16 x k)(k x 8), where a
+//                                                row of a is 32 bytes; fragments as in PTX's mma
+//   static uint32_t pack(Element, low, high)     two floats as 16-bit elements, round to nearest
+//   static float unpack(Element, uint16_t)       and back
+//   static uint32_t round_to_tf32(float)         19 bits that multiply(Float32) takes
+//   static float exp2(x), log(x)                 2^x within 2^-22 and exactly 1 at 0; natural log
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/layout.h"
+
+#if defined(__CUDACC__)
+#define AERO_DEVICE __device__ __forceinline__
+#define AERO_UNROLL _Pragma("unroll")
+#else
+#define AERO_DEVICE inline
+#define AERO_UNROLL
+#endif
+
+namespace aero::kernels::cuda {
+
+struct BFloat16 {
+  static constexpr int kBytes = 2;
+  static constexpr DataType kDataType = DataType::kBFloat16;
+};
+struct Float16 {
+  static constexpr int kBytes = 2;
+  static constexpr DataType kDataType = DataType::kFloat16;
+};
+struct Float32 {
+  static constexpr int kBytes = 4;
+  static constexpr DataType kDataType = DataType::kFloat32;
+};
+
+inline constexpr int kWarp = 32;
+
+/// Where a lane stands in fragments: accumulators and rows of `a` belong to rows group() and
+/// group() + 8, columns 2 member() and 2 member() + 1. Lanes of a group follow each other.
+template <class Lane>
+AERO_DEVICE int group_of(const Lane& lane) {
+  return lane.thread % kWarp / 4;
+}
+template <class Lane>
+AERO_DEVICE int member_of(const Lane& lane) {
+  return lane.thread % 4;
+}
+template <class Lane>
+AERO_DEVICE int warp_of(const Lane& lane) {
+  return lane.thread / kWarp;
+}
+
+/// Over the four lanes that hold a row: the same value for all, in an order that does not depend on
+/// the lane.
+template <class Lane>
+AERO_DEVICE float sum_over_group(Lane& lane, float value) {
+  value += lane.exchange(value, 1);
+  return value + lane.exchange(value, 2);
+}
+template <class Lane>
+AERO_DEVICE float maximum_over_group(Lane& lane, float value) {
+  value = __builtin_fmaxf(value, lane.exchange(value, 1));
+  return __builtin_fmaxf(value, lane.exchange(value, 2));
+}
+
+}  // namespace aero::kernels::cuda

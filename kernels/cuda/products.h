@@ -1,0 +1,241 @@
+// Products of tiles: fragments of 16 x 8 sums, their operands from shared memory or from other sums.
+//
+// A step is 32 bytes of a row: 16 elements of 16 bits or 8 of 32. A block is 8 columns of sums: a
+// lane holds (group, 2 member + {0, 1}) in sums 0 and 1, and row group + 8 in sums 2 and 3.
+#pragma once
+
+#include "kernels/cuda/shared_rows.h"
+
+namespace aero::kernels::cuda {
+
+/// How elements of a type are multiplied.
+template <class Element>
+struct Matrix {
+  static constexpr int kStep = 16;          ///< elements
+  static constexpr int kBlocksPerStep = 2;  ///< blocks of sums whose columns are a step
+
+  template <class Lane>
+  AERO_DEVICE static void multiply(Lane& lane, float (&sum)[4], const uint32_t (&a)[4],
+                                   uint32_t b0, uint32_t b1) {
+    lane.multiply(Element{}, sum, a, b0, b1);
+  }
+
+  /// Sums, rounded, as left operand: the layouts are the same.
+  template <class Lane>
+  AERO_DEVICE static void left_of_sums(const Lane&, uint32_t (&a)[4], const float (*sums)[4]) {
+    a[0] = Lane::pack(Element{}, sums[0][0], sums[0][1]);
+    a[1] = Lane::pack(Element{}, sums[0][2], sums[0][3]);
+    a[2] = Lane::pack(Element{}, sums[1][0], sums[1][1]);
+    a[3] = Lane::pack(Element{}, sums[1][2], sums[1][3]);
+  }
+
+  /// Right operands of two blocks of columns, from rows that are the step: rows [row, row + 16),
+  /// columns [8 block, 8 block + 16).
+  template <int kRowBytes, class Lane>
+  AERO_DEVICE static void right_of_columns(Lane& lane, uint32_t (&b)[4],
+                                           SharedRows<kRowBytes> rows, int row, int block) {
+    const int in_warp = lane.thread % kWarp;
+    lane.load_matrices_transposed(
+        b, rows.chunk(row + in_warp / 8 % 2 * 8 + in_warp % 8, block + in_warp / 16));
+  }
+
+  /// Stores two neighbouring sums of a block, rounded.
+  template <int kRowBytes, class Lane>
+  AERO_DEVICE static void store_sums(Lane& lane, SharedRows<kRowBytes> rows, int row, int block,
+                                     float low, float high) {
+    const uint32_t word[1] = {Lane::pack(Element{}, low, high)};
+    lane.store_words(rows.chunk(row, block) + member_of(lane) * 4, word);
+  }
+};
+
+/// float32 in three products of TF32 (10 bits each): x = high + low, and low low is below the
+/// rounding of the sums.
+template <>
+struct Matrix<Float32> {
+  static constexpr int kStep = 8;
+  static constexpr int kBlocksPerStep = 1;
+
+  struct Split {
+    uint32_t high, low;
+  };
+  template <class Lane>
+  AERO_DEVICE static Split split(const Lane&, uint32_t bits) {
+    const float x = __builtin_bit_cast(float, bits);
+    const uint32_t high = Lane::round_to_tf32(x);
+    return {high, Lane::round_to_tf32(x - __builtin_bit_cast(float, high))};
+  }
+
+  template <class Lane>
+  AERO_DEVICE static void multiply(Lane& lane, float (&sum)[4], const uint32_t (&a)[4],
+                                   uint32_t b0, uint32_t b1) {
+    uint32_t high[4], low[4];
+    AERO_UNROLL
+    for (int n = 0; n < 4; ++n) {
+      const Split part = split(lane, a[n]);
+      high[n] = part.high, low[n] = part.low;
+    }
+    const Split first = split(lane, b0), second = split(lane, b1);
+    lane.multiply(Float32{}, sum, low, first.high, second.high);
+    lane.multiply(Float32{}, sum, high, first.low, second.low);
+    lane.multiply(Float32{}, sum, high, first.high, second.high);
+  }
+
+  /// Columns m and m + 4 of the operand are columns 2 m and 2 m + 1 of the sums: what is summed
+  /// over may come in any order, the same on both sides, and so nothing changes lanes.
+  template <class Lane>
+  AERO_DEVICE static void left_of_sums(const Lane&, uint32_t (&a)[4], const float (*sums)[4]) {
+    a[0] = __builtin_bit_cast(uint32_t, sums[0][0]);
+    a[1] = __builtin_bit_cast(uint32_t, sums[0][2]);
+    a[2] = __builtin_bit_cast(uint32_t, sums[0][1]);
+    a[3] = __builtin_bit_cast(uint32_t, sums[0][3]);
+  }
+  /// Rows m and m + 4 of the operand are rows 2 m and 2 m + 1, which lie in different banks for
+  /// the four m.
+  template <int kRowBytes, class Lane>
+  AERO_DEVICE static void right_of_columns(Lane& lane, uint32_t (&b)[4],
+                                           SharedRows<kRowBytes> rows, int row, int block) {
+    AERO_UNROLL
+    for (int n = 0; n < 4; ++n) {
+      const int column = (block + n / 2) * 8 + group_of(lane);
+      uint32_t word[1];
+      lane.load_words(word, rows.chunk(row + 2 * member_of(lane) + n % 2, column / 4) +
+                                column % 4 * 4);
+      b[n] = word[0];
+    }
+  }
+  template <int kRowBytes, class Lane>
+  AERO_DEVICE static void store_sums(Lane& lane, SharedRows<kRowBytes> rows, int row, int block,
+                                     float low, float high) {
+    const uint32_t words[2] = {__builtin_bit_cast(uint32_t, low),
+                               __builtin_bit_cast(uint32_t, high)};
+    const int member = member_of(lane);
+    lane.store_words(rows.chunk(row, block * 2 + member / 2) + member % 2 * 8, words);
+  }
+};
+
+/// Left operand: 16 rows from `row` on, step `step`.
+template <int kRowBytes, class Lane>
+AERO_DEVICE void load_left(Lane& lane, uint32_t (&a)[4], SharedRows<kRowBytes> rows, int row,
+                           int step) {
+  const int in_warp = lane.thread % kWarp;
+  lane.load_matrices(a, rows.chunk(row + in_warp % 16, 2 * step + in_warp / 16));
+}
+
+/// Right operands of two blocks, whose columns are the 16 rows from `row` on.
+template <int kRowBytes, class Lane>
+AERO_DEVICE void load_right(Lane& lane, uint32_t (&b)[4], SharedRows<kRowBytes> rows, int row,
+                            int step) {
+  const int in_warp = lane.thread % kWarp;
+  lane.load_matrices(
+      b, rows.chunk(row + in_warp / 16 * 8 + in_warp % 8, 2 * step + in_warp / 8 % 2));
+}
+
+/// Rows that stay while others stream by: 16 kRowTiles of them per warp, in registers or in shared
+/// memory.
+template <int kRowTiles, int kRowBytes, bool kInRegisters>
+class StayingRows {
+ public:
+  static constexpr int kSteps = kRowBytes / 32;
+
+  /// `first` is the warp's first row.
+  template <class Lane>
+  AERO_DEVICE StayingRows(Lane& lane, SharedRows<kRowBytes> rows, int first)
+      : rows_(rows), first_(first) {
+    if constexpr (kInRegisters)
+      AERO_UNROLL
+    for (int r = 0; r < kRowTiles; ++r)
+      AERO_UNROLL
+    for (int step = 0; step < kSteps; ++step)
+      load_left(lane, fragments_[r][step], rows, first + 16 * r, step);
+  }
+
+  template <class Lane>
+  AERO_DEVICE void operand(Lane& lane, uint32_t (&a)[4], int tile, int step) const {
+    if constexpr (kInRegisters) {
+      AERO_UNROLL
+      for (int n = 0; n < 4; ++n) a[n] = fragments_[tile][step][n];
+    } else {
+      load_left(lane, a, rows_, first_ + 16 * tile, step);
+    }
+  }
+
+ private:
+  SharedRows<kRowBytes> rows_;
+  int first_;
+  uint32_t fragments_[kInRegisters ? kRowTiles : 1][kInRegisters ? kSteps : 1][4];
+};
+
+template <int kRowTiles, int kBlocks>
+AERO_DEVICE void clear(float (&sums)[kRowTiles][kBlocks][4]) {
+  AERO_UNROLL
+  for (int r = 0; r < kRowTiles; ++r)
+    AERO_UNROLL
+  for (int block = 0; block < kBlocks; ++block)
+    AERO_UNROLL
+  for (int n = 0; n < 4; ++n) sums[r][block][n] = 0;
+}
+
+/// sums[i][j] = left_i . rows_j
+template <class Element, int kRowTiles, int kBlocks, int kRowBytes, bool kInRegisters, class Lane>
+AERO_DEVICE void multiply_rows(Lane& lane, float (&sums)[kRowTiles][kBlocks][4],
+                               const StayingRows<kRowTiles, kRowBytes, kInRegisters>& left,
+                               SharedRows<kRowBytes> rows) {
+  clear(sums);
+  AERO_UNROLL
+  for (int step = 0; step < kRowBytes / 32; ++step) {
+    uint32_t a[kRowTiles][4];
+    AERO_UNROLL
+    for (int r = 0; r < kRowTiles; ++r) left.operand(lane, a[r], r, step);
+    AERO_UNROLL
+    for (int block = 0; block < kBlocks; block += 2) {
+      uint32_t b[4];
+      load_right(lane, b, rows, block * 8, step);
+      AERO_UNROLL
+      for (int r = 0; r < kRowTiles; ++r) {
+        Matrix<Element>::multiply(lane, sums[r][block], a[r], b[0], b[1]);
+        Matrix<Element>::multiply(lane, sums[r][block + 1], a[r], b[2], b[3]);
+      }
+    }
+  }
+}
+
+/// sums[i][d] += sum_j weights[i][j] rows[j][d], columns d from 8 first_block on.
+template <class Element, int kRowTiles, int kColumnBlocks, int kBlocks, int kRowBytes, class Lane>
+AERO_DEVICE void add_weighted_rows(Lane& lane, float (&sums)[kRowTiles][kColumnBlocks][4],
+                                   const float (&weights)[kRowTiles][kBlocks][4],
+                                   SharedRows<kRowBytes> rows, int first_block) {
+  using M = Matrix<Element>;
+  AERO_UNROLL
+  for (int step = 0; step < kBlocks / M::kBlocksPerStep; ++step) {
+    uint32_t a[kRowTiles][4];
+    AERO_UNROLL
+    for (int r = 0; r < kRowTiles; ++r)
+      M::left_of_sums(lane, a[r], &weights[r][step * M::kBlocksPerStep]);
+    AERO_UNROLL
+    for (int block = 0; block < kColumnBlocks; block += 2) {
+      uint32_t b[4];
+      M::right_of_columns(lane, b, rows, step * M::kStep, first_block + block);
+      AERO_UNROLL
+      for (int r = 0; r < kRowTiles; ++r) {
+        M::multiply(lane, sums[r][block], a[r], b[0], b[1]);
+        M::multiply(lane, sums[r][block + 1], a[r], b[2], b[3]);
+      }
+    }
+  }
+}
+
+/// Stores the warp's sums, whose rows begin at `first`.
+template <class Element, int kRowTiles, int kColumnBlocks, int kRowBytes, class Lane>
+AERO_DEVICE void store_sums(Lane& lane, SharedRows<kRowBytes> rows, int first,
+                            const float (&sums)[kRowTiles][kColumnBlocks][4]) {
+  AERO_UNROLL
+  for (int r = 0; r < kRowTiles; ++r)
+    AERO_UNROLL
+  for (int block = 0; block < kColumnBlocks; ++block)
+    AERO_UNROLL
+  for (int half = 0; half < 2; ++half)
+    Matrix<Element>::store_sums(lane, rows, first + 16 * r + 8 * half + group_of(lane), block,
+                                sums[r][block][2 * half], sums[r][block][2 * half + 1]);
+}
+
+}  // namespace aero::kernels::cuda

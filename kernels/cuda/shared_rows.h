@@ -1,0 +1,136 @@
+// Rows of a tile in shared memory, and how they come from and go to a tensor.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/lane.h"
+
+namespace aero::kernels::cuda {
+
+/// Rows of kRowBytes in chunks of 16 bytes. A matrix instruction reads the same chunk of 8 rows
+/// that follow each other, and those must lie in different banks: 8 chunks span all 32. So a row's
+/// chunks are exchanged by its number, rows of 4 (mod 8) chunks by half of it, for they alternate
+/// between the halves of the banks already.
+template <int kRowBytes>
+struct SharedRows {
+  static constexpr int kChunks = kRowBytes / 16;
+  static_assert(kRowBytes % 64 == 0, "a row is a multiple of 4 chunks");
+
+  int base;  ///< multiple of 128
+
+  AERO_DEVICE int chunk(int row, int column) const {
+    const int turned = kChunks % 8 == 0 ? column ^ (row & 7) : column ^ (row >> 1 & 3);
+    return base + row * kRowBytes + turned * 16;
+  }
+};
+
+/// Rows of one head of a tensor, or of a part of its columns. Byte: char or const char.
+template <class Byte>
+struct TensorRows {
+  Byte* data;      ///< row 0
+  int64_t stride;  ///< bytes from row to row
+  int row_bytes;   ///< of a row, without what lies between rows
+  int end;         ///< rows [0, end) exist
+
+  /// Whether every chunk of every row is one aligned access.
+  AERO_DEVICE bool is_aligned() const {
+    return (reinterpret_cast<uintptr_t>(data) | static_cast<uintptr_t>(stride)) % 16 == 0;
+  }
+  AERO_DEVICE Byte* chunk(int row, int column) const { return data + row * stride + column * 16; }
+  /// Bytes of a chunk that the tensor has.
+  AERO_DEVICE int chunk_bytes(int row, int column) const {
+    const int left = row < end ? row_bytes - column * 16 : 0;
+    return left < 0 ? 0 : left < 16 ? left : 16;
+  }
+};
+
+/// The same rows, beginning at column `first`.
+template <class Element, class Byte>
+AERO_DEVICE TensorRows<Byte> columns_from(const TensorRows<Byte>& rows, int first) {
+  const int left = rows.row_bytes - first * Element::kBytes;
+  return {rows.data + first * Element::kBytes, rows.stride, left < 0 ? 0 : left, rows.end};
+}
+
+template <class Byte, class Tensor>
+AERO_DEVICE TensorRows<Byte> rows_of(Tensor* tensor, const Strides& s, int64_t batch, int64_t head,
+                                     int64_t rows, int64_t columns, int element_bytes) {
+  Byte* data = static_cast<Byte*>(tensor) + (batch * s.batch + head * s.head) * element_bytes;
+  return {data, s.row * element_bytes, static_cast<int>(columns) * element_bytes,
+          static_cast<int>(rows)};
+}
+
+/// Calls use(row, column) for the chunks of kRows rows that are this lane's, all lanes alike.
+template <int kRows, int kChunks, int kThreads, class Lane, class Use>
+AERO_DEVICE void for_own_chunks(const Lane& lane, Use use) {
+  static_assert(kRows * kChunks % kThreads == 0, "lanes share the chunks evenly");
+  AERO_UNROLL
+  for (int n = 0; n < kRows * kChunks / kThreads; ++n) {
+    const int index = n * kThreads + lane.thread;
+    use(index / kChunks, index % kChunks);
+  }
+}
+
+/// Begins to copy rows [first, first + kRows) of a tensor; what it does not have becomes 0. To be
+/// committed and waited for, also where the rows are not aligned and go through registers.
+template <class Element, int kRows, int kThreads, int kRowBytes, class Lane>
+AERO_DEVICE void fetch_rows(Lane& lane, SharedRows<kRowBytes> to,
+                            const TensorRows<const char>& from, int first) {
+  constexpr int kElements = 16 / Element::kBytes;
+  if (from.is_aligned()) {
+    for_own_chunks<kRows, kRowBytes / 16, kThreads>(lane, [&](int row, int column) {
+      const int bytes = from.chunk_bytes(first + row, column);
+      lane.copy_async(to.chunk(row, column),
+                      bytes ? from.chunk(first + row, column) : from.data, bytes);
+    });
+    return;
+  }
+  for_own_chunks<kRows, kRowBytes / 16, kThreads>(lane, [&](int row, int column) {
+    const int count = from.chunk_bytes(first + row, column) / Element::kBytes;
+    const char* source = from.chunk(first + row, column);
+    uint32_t words[4] = {};
+    AERO_UNROLL
+    for (int n = 0; n < kElements; ++n) {
+      if (n >= count) continue;
+      if constexpr (Element::kBytes == 4)
+        words[n] = reinterpret_cast<const uint32_t*>(source)[n];
+      else
+        words[n / 2] |= static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(source)[n])
+                        << (n % 2 * 16);
+    }
+    lane.store_words(to.chunk(row, column), words);
+  });
+}
+
+struct alignas(16) Chunk {
+  uint32_t words[4];
+};
+
+/// Copies rows [first, first + kRows) that the lanes of the block stored, and that a barrier made
+/// visible, to a tensor.
+template <class Element, int kRows, int kThreads, int kRowBytes, class Lane>
+AERO_DEVICE void copy_out_rows(Lane& lane, const TensorRows<char>& to,
+                               SharedRows<kRowBytes> from, int first) {
+  constexpr int kElements = 16 / Element::kBytes;
+  const bool aligned = to.is_aligned();
+  for_own_chunks<kRows, kRowBytes / 16, kThreads>(lane, [&](int row, int column) {
+    Chunk chunk;
+    lane.load_words(chunk.words, from.chunk(row, column));
+    const int bytes = to.chunk_bytes(first + row, column);
+    if (aligned && bytes == 16) {
+      *reinterpret_cast<Chunk*>(to.chunk(first + row, column)) = chunk;
+      return;
+    }
+    AERO_UNROLL
+    for (int n = 0; n < kElements; ++n) {
+      if (n * Element::kBytes >= bytes) continue;
+      char* target = to.chunk(first + row, column);
+      if constexpr (Element::kBytes == 4)
+        reinterpret_cast<uint32_t*>(target)[n] = chunk.words[n];
+      else
+        reinterpret_cast<uint16_t*>(target)[n] =
+            static_cast<uint16_t>(chunk.words[n / 2] >> (n % 2 * 16));
+    }
+  });
+}
+
+}  // namespace aero::kernels::cuda

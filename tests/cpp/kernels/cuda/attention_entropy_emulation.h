@@ -1,0 +1,63 @@
+// Calls of attention on an emulated GPU.
+#pragma once
+
+#include <memory>
+
+#include "kernels/cuda/attention_entropy_passes.h"
+#include "tests/cpp/kernels/attention_entropy_reference.h"
+#include "tests/cpp/kernels/cuda/emulated_lane.h"
+
+namespace aero::kernels::cuda::testing {
+
+/// What the passes of a call did.
+struct Trace {
+  BankConflicts conflicts;
+  InstructionCounts instructions;
+  int64_t blocks = 0;
+};
+
+/// Runs all blocks of a pass, one after the other.
+template <class Pass>
+void run_pass(const typename Pass::Params& params, Trace& trace) {
+  EmulatedBlock block(Pass::kThreads, Pass::kSharedBytes);
+  for (int64_t n = 0; n < Pass::block_count(params); ++n) {
+    block.run([&](int thread) {
+      EmulatedLane lane(block, thread, trace.instructions);
+      Pass::run(params, n, lane);
+    });
+    ++trace.blocks;
+  }
+  const BankConflicts& more = block.shared().conflicts;
+  trace.conflicts.matrices += more.matrices, trace.conflicts.loads += more.loads;
+  trace.conflicts.stores += more.stores, trace.conflicts.copies += more.copies;
+}
+
+// The passes of one element type each, defined in attention_entropy_emulation_<type>.cpp so that
+// they compile apart.
+void run_emulated(BFloat16, const AttentionEntropyForwardParams& params, Trace& trace);
+void run_emulated(Float16, const AttentionEntropyForwardParams& params, Trace& trace);
+void run_emulated(Float32, const AttentionEntropyForwardParams& params, Trace& trace);
+void run_emulated(BFloat16, const BackwardParams& params, Trace& trace);
+void run_emulated(Float16, const BackwardParams& params, Trace& trace);
+void run_emulated(Float32, const BackwardParams& params, Trace& trace);
+
+inline Trace run_emulated(const AttentionEntropyForwardParams& params) {
+  Trace trace;
+  if (params.data_type == DataType::kBFloat16) run_emulated(BFloat16{}, params, trace);
+  if (params.data_type == DataType::kFloat16) run_emulated(Float16{}, params, trace);
+  if (params.data_type == DataType::kFloat32) run_emulated(Float32{}, params, trace);
+  return trace;
+}
+
+inline Trace run_emulated(const AttentionEntropyBackwardParams& params) {
+  Trace trace;
+  kernels::testing::Buffer<unsigned char, 64> workspace(
+      static_cast<size_t>(RowTable::bytes(params)), 0xff);
+  BackwardParams with_workspace{params, workspace.data()};
+  if (params.data_type == DataType::kBFloat16) run_emulated(BFloat16{}, with_workspace, trace);
+  if (params.data_type == DataType::kFloat16) run_emulated(Float16{}, with_workspace, trace);
+  if (params.data_type == DataType::kFloat32) run_emulated(Float32{}, with_workspace, trace);
+  return trace;
+}
+
+}  // namespace aero::kernels::cuda::testing
