@@ -3,7 +3,7 @@
 
 PYTHON    ?= python3
 TORCH     ?= torch==2.13.0
-AERO_CUDA ?= OFF
+AERO_CUDA ?= AUTO
 SEEDS     ?= 1
 SHELL     := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
@@ -16,7 +16,7 @@ PRIVATE   := .venv-private
 PRIVATE_RUN := $(firstword $(patsubst %/model/config.json,%,$(wildcard runs/demo/sm-scfuffn-seed*/model/config.json)) \
                runs/private/network/sm-scfuffn-seed0)
 NATIVE    := CMakeLists.txt pyproject.toml python/build_backend.py \
-             $(shell find kernels csrc -name '*.cpp' -o -name '*.h')
+             $(shell find kernels csrc -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cmake')
 CPP_TESTS := $(shell find tests/cpp -name '*.cpp' -o -name '*.h')
 PIP       := $(BIN)/python -m pip install --disable-pip-version-check
 # `make demo SEEDS=3` renews the committed spread over seeds, which the report of one seed quotes.
@@ -25,7 +25,7 @@ RESULTS   ?= benchmarks/results/demo_$(PROCESSOR)_$(shell date +%Y%m)
 SPREAD    := $(lastword $(sort $(wildcard benchmarks/results/demo_*.json)))
 BENCHMARKS := $(filter-out $(addprefix benchmarks/,timer.py peaks.py attention_report.py operator_report.py entropy_share.py fixed_point.py),$(wildcard benchmarks/*.py))
 CMAKE_TESTS := cmake -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
-               -DAERO_TESTS=ON -DAERO_WERROR=ON -DAERO_PYTHON=OFF -DAERO_TORCH_OPS=OFF
+               -DAERO_TESTS=ON -DAERO_WERROR=ON -DAERO_PYTHON=OFF -DAERO_TORCH_OPS=OFF -DAERO_CUDA=OFF
 DEMO_LABELS := SM+LN+G SM+ScFuFFN "EReg(SM(t)+ScFuFFN)" SM+FN+ScFuFFN SM+FN+R
 
 # An editable install knows the Python files by name, so it is renewed when the list of them changes.
@@ -38,6 +38,7 @@ $(shell mkdir -p build && echo '$(PYTHON_FILES)' | cmp -s - build/python_files |
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 21
 
+demo: AERO_CUDA := OFF # its networks train on the CPU
 demo: $(VENV)/.built ## train five small networks, compare them in runs/demo/report.html (15 minutes)
 	$(BIN)/aero train --recipe demo --data stdlib --output runs/demo \
 	  $(foreach label,$(DEMO_LABELS),--label $(label)) $(foreach seed,$(shell seq $(SEEDS)),--seed $(seed))

@@ -113,4 +113,27 @@ void run(const AttentionEntropyBackwardParams& params, void* workspace, int64_t 
 void finish(const AttentionEntropyForwardParams& params);
 
 }  // namespace cpu
+
+namespace cuda {
+
+/// Where work is put: a CUDA stream (null: the default one) of a device.
+struct Queue {
+  int device = 0;
+  void* stream = nullptr;
+};
+
+/// What keeps the kernels from running on this machine, in words; "" where nothing does.
+const char* obstacle();
+
+/// Scratch on the device that lives until the work is done, 16-byte aligned, not initialised.
+size_t workspace_bytes(const AttentionEntropyBackwardParams& params);
+
+/// Puts the whole call in the queue and returns; all pointers are the device's. float64 is not
+/// supported; a temperature of zero gives NaN in its row. `threads` is not looked at. Throws
+/// std::invalid_argument for params that no kernel takes and std::runtime_error for a device or a
+/// driver that cannot run them.
+void launch(const AttentionEntropyForwardParams& params, const Queue& queue);
+void launch(const AttentionEntropyBackwardParams& params, void* workspace, const Queue& queue);
+
+}  // namespace cuda
 }  // namespace aero::kernels

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "csrc/torch_ops/cuda_queue.h"
 #include "csrc/torch_ops/operators.h"
 #include "csrc/torch_ops/parallel.h"
 #include "csrc/torch_ops/row_values.h"
@@ -42,11 +43,13 @@ struct Inputs {
     params.v_strides = strides_of(v);
     params.scale = scale ? *scale : 1 / std::sqrt(static_cast<double>(params.head_dim));
     if (temperature) {
+      require_device(kOp, "temperature", *temperature, q, "q");
       params.temperature_strides = temperature_strides(kOp, *temperature, statistics, rows);
       params.temperature = temperature->const_data_ptr();
     }
     params.is_causal = is_causal;
     if (mask) {
+      require_device(kOp, "mask", *mask, q, "q");
       params.mask_strides = mask_strides(kOp, *mask, rows);
       params.mask = mask->const_data_ptr<bool>();
     }
@@ -71,6 +74,7 @@ struct Inputs {
     if (k.size(1) == 0 ? q.size(1) != 0 : q.size(1) % k.size(1) != 0)
       refuse(kOp, "H", "a multiple of k's heads (" + std::to_string(k.size(1)) + ")",
              std::to_string(q.size(1)));
+    require_device(kOp, argument, tensor, q, "q");
     require_possible(kOp, "S", k.size(2));
     data_type_of(kOp, "q", q);
     require_dtype(kOp, argument, tensor, q.scalar_type(), " like q");
@@ -83,6 +87,30 @@ Tensor empty_heads(const Tensor& like) {
   return torch::stable::transpose(
       empty(like, {like.size(0), like.size(2), like.size(1), like.size(3)}, like.scalar_type()), 1,
       2);
+}
+
+/// Does a call where its tensors are: on torch's threads, or in torch's stream.
+void run_where_it_is(kernels::AttentionEntropyForwardParams& params, const Tensor& q) {
+#if defined(AERO_CUDA)
+  if (q.is_cuda()) return kernels::cuda::launch(params, CudaQueue(q).get());
+#endif
+  params.key_parts = kernels::cpu::key_parts(params, thread_count());
+  const auto partial_bytes = static_cast<int64_t>(kernels::cpu::partial_bytes(params));
+  const Tensor partials = empty(q, {partial_bytes}, ScalarType::Byte);
+  params.partials = partials.mutable_data_ptr();
+  run_parallel(params);
+  kernels::cpu::finish(params);
+}
+void run_where_it_is(const kernels::AttentionEntropyBackwardParams& params, const Tensor& q) {
+#if defined(AERO_CUDA)
+  if (q.is_cuda()) {
+    // torch gives the memory to others only after what is in the stream now.
+    const Tensor workspace =
+        empty(q, {static_cast<int64_t>(kernels::cuda::workspace_bytes(params))}, ScalarType::Byte);
+    return kernels::cuda::launch(params, workspace.mutable_data_ptr(), CudaQueue(q).get());
+  }
+#endif
+  run_parallel(params);
 }
 
 /// Laid out as a contiguous input is, which autograd then keeps as the gradient without a copy.
@@ -105,12 +133,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_entropy(
   params.out = out.mutable_data_ptr();
   params.out_strides = strides_of(out);
   results.pass_to(params);
-  params.key_parts = kernels::cpu::key_parts(params, thread_count());
-  const auto partial_bytes = static_cast<int64_t>(kernels::cpu::partial_bytes(params));
-  const Tensor partials = empty(q, {partial_bytes}, ScalarType::Byte);
-  params.partials = partials.mutable_data_ptr();
-  run_parallel(params);
-  kernels::cpu::finish(params);
+  run_where_it_is(params, q);
   return {out, results.entropy, results.logsumexp, results.statistics};
 }
 
@@ -122,6 +145,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_entropy_backward(
   const Inputs inputs(q, k, v, temperature, mask, is_causal, scale);
   require_shape(kOp, "out", out, shape_of(q), "[B, H, T, D]");
   require_dtype(kOp, "out", out, q.scalar_type(), " like q");
+  for (const Tensor* tensor : {&out, &statistics})
+    require_device(kOp, "out and statistics", *tensor, q, "q");
+  for (const OptionalTensor* gradient : {&dout, &dentropy, &dlogsumexp})
+    if (*gradient) require_device(kOp, "every gradient", **gradient, q, "q");
   if (dout) {
     require_shape(kOp, "dout", *dout, shape_of(q), "[B, H, T, D]");
     require_dtype(kOp, "dout", *dout, q.scalar_type(), " like q");
@@ -156,7 +183,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_entropy_backward(
     params.dv_strides = strides_of(dv);
   }
   params.threads = thread_count();
-  run_parallel(params);
+  run_where_it_is(params, q);
   return {dq, dk, dv, row_gradients.dtemperature(temperature)};
 }
 

@@ -52,3 +52,11 @@ STABLE_TORCH_LIBRARY_IMPL(aero, CPU, library) {
   library.impl("scaled_ffn", TORCH_BOX(&scaled_ffn));
   library.impl("scaled_ffn_backward", TORCH_BOX(&scaled_ffn_backward));
 }
+
+#if defined(AERO_CUDA)
+STABLE_TORCH_LIBRARY_IMPL(aero, CUDA, library) {
+  using namespace aero::torch_ops;
+  library.impl("attention_entropy", TORCH_BOX(&attention_entropy));
+  library.impl("attention_entropy_backward", TORCH_BOX(&attention_entropy_backward));
+}
+#endif

@@ -86,6 +86,15 @@ void require_dtype(const char* op, const char* argument, const Tensor& tensor, S
   require_alignment(op, argument, tensor);
 }
 
+void require_device(const char* op, const char* argument, const Tensor& tensor, const Tensor& like,
+                    const char* name) {
+  const auto place_of = [](const Tensor& t) {
+    return t.is_cpu() ? std::string("the CPU") : "device " + std::to_string(t.get_device_index());
+  };
+  if (tensor.is_cpu() != like.is_cpu() || tensor.get_device_index() != like.get_device_index())
+    refuse(op, argument, "on " + place_of(like) + " like " + name, place_of(tensor));
+}
+
 void require_scalar(const char* op, const char* argument, const Tensor& tensor) {
   if (tensor.dim() > 1 || tensor.numel() != 1)
     refuse(op, argument, "a scalar or [1]", shape_text(shape_of(tensor)));
@@ -144,6 +153,7 @@ kernels::Strides temperature_strides(const char* op, const Tensor& temperature, 
            "a scalar, [1], [H], [H, T] or [B, H, T] with [B, H, T] = " + shape_text(full),
            shape_text(shape));
   }
+  if (!temperature.is_cpu()) return strides;
   dtype == ScalarType::Double ? refuse_zeros<double>(op, temperature, strides, rows)
                               : refuse_zeros<float>(op, temperature, strides, rows);
   return strides;

@@ -36,6 +36,9 @@ void require_shape(const char* op, const char* argument, const Tensor& tensor,
 /// as in "float32 like q".
 void require_dtype(const char* op, const char* argument, const Tensor& tensor, ScalarType dtype,
                    const char* like);
+/// Refuses a tensor that is not where `like` is, `name` being what that is called.
+void require_device(const char* op, const char* argument, const Tensor& tensor, const Tensor& like,
+                    const char* name);
 /// Refuses scalars that are not 0-D or [1].
 void require_scalar(const char* op, const char* argument, const Tensor& tensor);
 
@@ -57,8 +60,8 @@ struct Rows {
   int64_t batch, heads, queries, keys;
 };
 
-/// Checks a temperature (0-D, [1], [H], [H, T] or [B, H, T]; no zeros) and returns its strides as
-/// a [B, H, T] tensor.
+/// Checks a temperature (0-D, [1], [H], [H, T] or [B, H, T]; no zeros on the CPU, those of other
+/// devices are not looked at) and returns its strides as a [B, H, T] tensor.
 kernels::Strides temperature_strides(const char* op, const Tensor& temperature, ScalarType dtype,
                                      const Rows& rows);
 /// Sums gradients of rows [B, H, T] to the shape of the temperature; fixed order.

@@ -64,8 +64,8 @@ struct BackwardMemory {
 template <class Shape>
 struct BackwardQueryPass : Shape {
   using Params = BackwardParams;
-  using typename Shape::Element;
   using Shape::kRowBytes, Shape::kStages, Shape::kStaying, Shape::kStreamed;
+  using typename Shape::Element;
   using Memory = BackwardMemory<Shape, 0>;
   using Rows = typename Memory::Rows;
   static constexpr int kThreads = Shape::kWarps * kWarp;
@@ -161,12 +161,10 @@ struct BackwardQueryPass : Shape {
         clear(dscores);
       const bool all = visible.sees_all(first, key + kStreamed - 1);
       AERO_UNROLL
-      for (int block = 0; block < kStreamed / 8; ++block)
-        AERO_UNROLL
+      for (int block = 0; block < kStreamed / 8; ++block) AERO_UNROLL
       for (int n = 0; n < 4; ++n) {
         const int half = n / 2;
-        const bool hidden =
-            !all && !visible.sees(row(half), key + block * 8 + member * 2 + n % 2);
+        const bool hidden = !all && !visible.sees(row(half), key + block * 8 + member * 2 + n % 2);
         const ScoreGradient of(lane, scores[0][block][n], dscores[0][block][n], hidden,
                                weights[half], gradients[half]);
         dtemperature[half] = __builtin_fmaf(of.dscore, of.z, dtemperature[half]);
@@ -197,8 +195,8 @@ struct BackwardQueryPass : Shape {
 template <class Shape>
 struct BackwardKeyPass : Shape {
   using Params = BackwardParams;
-  using typename Shape::Element;
   using Shape::kParts, Shape::kRowBytes, Shape::kStages, Shape::kStaying, Shape::kStreamed;
+  using typename Shape::Element;
   using Memory = BackwardMemory<Shape, kStreamed * 32>;
   using Rows = typename Memory::Rows;
   static constexpr int kThreads = Shape::kWarps * kWarp;
@@ -251,8 +249,8 @@ struct BackwardKeyPass : Shape {
   template <class Lane>
   AERO_DEVICE static void fetch_queries(const Params& p, Lane& lane, const Head& head, int query,
                                         int stage) {
-    fetch_rows<Element, kStreamed, kThreads>(
-        lane, Memory::first(stage), query_rows<Element>(p, p.q, p.q_strides, head), query);
+    fetch_rows<Element, kStreamed, kThreads>(lane, Memory::first(stage),
+                                             query_rows<Element>(p, p.q, p.q_strides, head), query);
     if (p.dout)
       fetch_rows<Element, kStreamed, kThreads>(
           lane, Memory::second(stage), query_rows<Element>(p, p.dout, p.dout_strides, head), query);
@@ -300,8 +298,7 @@ struct BackwardKeyPass : Shape {
         clear(dscores);
       const bool all = visible.sees_all(query, first + 15);
       AERO_UNROLL
-      for (int block = 0; block < kStreamed / 8; ++block)
-        AERO_UNROLL
+      for (int block = 0; block < kStreamed / 8; ++block) AERO_UNROLL
       for (int column = 0; column < 2; ++column) {
         const int in_tile = block * 8 + member * 2 + column;
         const auto of_weights = load<RowWeights>(lane, Memory::extra(stage) + in_tile * 16);
@@ -325,7 +322,8 @@ struct BackwardKeyPass : Shape {
     AERO_DEVICE static Row load(Lane& lane, int from) {
       uint32_t words[4];
       lane.load_words(words, from);
-      return __builtin_bit_cast(Row, words);
+      return {__builtin_bit_cast(float, words[0]), __builtin_bit_cast(float, words[1]),
+              __builtin_bit_cast(float, words[2]), __builtin_bit_cast(float, words[3])};
     }
   };
 

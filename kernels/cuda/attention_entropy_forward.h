@@ -39,8 +39,8 @@ struct ShortForwardShape {
 template <class Shape>
 struct ForwardPass : Shape {
   using Params = AttentionEntropyForwardParams;
-  using typename Shape::Element;
   using Shape::kKeys, Shape::kQueries, Shape::kRowBytes, Shape::kRowTiles, Shape::kStages;
+  using typename Shape::Element;
   static constexpr int kThreads = Shape::kWarps * kWarp;
   static constexpr int kPairBytes = 2 * kKeys * kRowBytes;
   static constexpr int kQueryBytes = kQueries * kRowBytes;
@@ -67,8 +67,8 @@ struct ForwardPass : Shape {
       fetch_rows<Element, kKeys, kThreads>(lane, key_stage(stage), keys, tile * kKeys);
       fetch_rows<Element, kKeys, kThreads>(lane, value_stage(stage), values, tile * kKeys);
     };
-    fetch_rows<Element, kQueries, kThreads>(
-        lane, Rows{kQueryBase}, query_rows<Element>(p, p.q, p.q_strides, head), first);
+    fetch_rows<Element, kQueries, kThreads>(lane, Rows{kQueryBase},
+                                            query_rows<Element>(p, p.q, p.q_strides, head), first);
     lane.commit_copies();
     if (key_tiles > 0) fetch(0, 0);
     lane.commit_copies();
@@ -114,13 +114,11 @@ struct ForwardPass : Shape {
           member(member_of(lane)),
           queries(lane, Rows{kQueryBase}, in_tile) {
       AERO_UNROLL
-      for (int r = 0; r < kRowTiles; ++r)
-        AERO_UNROLL
+      for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
       for (int half = 0; half < 2; ++half) {
         const int query = row(r, half);
-        scale[r][half] = query < p.queries
-                             ? row_scale(score_scale(p), temperature_of(p, h, query))
-                             : 0.0f;
+        scale[r][half] =
+            query < p.queries ? row_scale(score_scale(p), temperature_of(p, h, query)) : 0.0f;
         state[r][half] = {static_cast<float>(kEmptyMaximum), 0.0f, 0.0f};
       }
       clear(sums);
@@ -135,15 +133,12 @@ struct ForwardPass : Shape {
       float weights[kRowTiles][kKeys / 8][4];
       multiply_rows<Element>(lane, weights, queries, keys);
       AERO_UNROLL
-      for (int r = 0; r < kRowTiles; ++r)
-        AERO_UNROLL
-      for (int block = 0; block < kKeys / 8; ++block)
-        AERO_UNROLL
+      for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
+      for (int block = 0; block < kKeys / 8; ++block) AERO_UNROLL
       for (int n = 0; n < 4; ++n) weights[r][block][n] *= scale[r][n / 2];
       if (!visible.sees_all(first, key + kKeys - 1)) hide(visible, key, weights);
       AERO_UNROLL
-      for (int r = 0; r < kRowTiles; ++r)
-        AERO_UNROLL
+      for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
       for (int half = 0; half < 2; ++half) add_row(lane, key, r, half, weights);
       add_weighted_rows<Element>(lane, sums, weights, values, 0);
     }
@@ -151,10 +146,8 @@ struct ForwardPass : Shape {
     AERO_DEVICE void hide(const VisibleKeys& visible, int key,
                           float (&scores)[kRowTiles][kKeys / 8][4]) const {
       AERO_UNROLL
-      for (int r = 0; r < kRowTiles; ++r)
-        AERO_UNROLL
-      for (int block = 0; block < kKeys / 8; ++block)
-        AERO_UNROLL
+      for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
+      for (int block = 0; block < kKeys / 8; ++block) AERO_UNROLL
       for (int n = 0; n < 4; ++n)
         if (!visible.sees(row(r, n / 2), key + block * 8 + member * 2 + n % 2))
           scores[r][block][n] = static_cast<float>(kMaskedScore);
@@ -169,8 +162,8 @@ struct ForwardPass : Shape {
       float maximum = sum.maximum;
       AERO_UNROLL
       for (int block = 0; block < kKeys / 8; ++block)
-        maximum = __builtin_fmaxf(maximum, __builtin_fmaxf(weights[r][block][2 * half],
-                                                           weights[r][block][2 * half + 1]));
+        maximum = __builtin_fmaxf(
+            maximum, __builtin_fmaxf(weights[r][block][2 * half], weights[r][block][2 * half + 1]));
       maximum = maximum_over_group(lane, maximum);
       if (kStages == 1 && key == 0) {
         sum.maximum = maximum;
@@ -183,8 +176,7 @@ struct ForwardPass : Shape {
         }
       }
       AERO_UNROLL
-      for (int block = 0; block < kKeys / 8; ++block)
-        AERO_UNROLL
+      for (int block = 0; block < kKeys / 8; ++block) AERO_UNROLL
       for (int n = 2 * half; n < 2 * half + 2; ++n) {
         const float x = weights[r][block][n] - maximum, weight = Lane::exp2(x);
         sum.sum += weight;
@@ -196,8 +188,7 @@ struct ForwardPass : Shape {
     template <class Lane>
     AERO_DEVICE void finish(const Params& p, const Head& h, Lane& lane) {
       AERO_UNROLL
-      for (int r = 0; r < kRowTiles; ++r)
-        AERO_UNROLL
+      for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
       for (int half = 0; half < 2; ++half) {
         const float sum = sum_over_group(lane, state[r][half].sum);
         const float score_sum = sum_over_group(lane, state[r][half].score_sum);

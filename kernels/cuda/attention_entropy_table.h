@@ -30,8 +30,8 @@ void launch_pass(const typename Pass::Params& params, cudaStream_t queue, Launch
     error.code = cudaFuncSetAttribute(run_pass<Pass>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       Pass::kSharedBytes);
   if (error.code != cudaSuccess) return;
-  run_pass<Pass><<<static_cast<unsigned>(blocks), Pass::kThreads, Pass::kSharedBytes, queue>>>(
-      params);
+  run_pass<Pass>
+      <<<static_cast<unsigned>(blocks), Pass::kThreads, Pass::kSharedBytes, queue>>>(params);
   error.code = cudaGetLastError();
 }
 

@@ -11,14 +11,15 @@
 //   void wait_copies<N>()                        until at most the N youngest groups are missing
 //   void store_words(to, const uint32_t (&)[N])  (warp) N = 1, 2, 4, aligned to 4 N
 //   void load_words(uint32_t (&)[N], from)       (warp) the same
-//   void load_matrices(uint32_t (&)[4], row)     (warp) four 8 x 8 matrices of 16-bit elements; lane
+//   void load_matrices(uint32_t (&)[4], row)     (warp) four 8 x 8 matrices of 16-bit elements;
+//   lane
 //                                                8 i + r gives the address of row r of matrix i and
 //                                                gets elements (lane / 4, 2 (lane % 4) + {0, 1})
 //   void load_matrices_transposed(...)           (warp) the same of the transposed matrices
 //   float exchange(value, distance)              (warp) the value of lane ^ distance
 //   void multiply(Element, float (&c)[4], const uint32_t (&a)[4], b0, b1)
-//                                                (warp) c += a b: 16 x 8 += (16 x k)(k x 8), where a
-//                                                row of a is 32 bytes; fragments as in PTX's mma
+//                                                (warp) c += a b: 16 x 8 += (16 x k)(k x 8), where
+//                                                a row of a is 32 bytes; fragments as in PTX's mma
 //   static uint32_t pack(Element, low, high)     two floats as 16-bit elements, round to nearest
 //   static float unpack(Element, uint16_t)       and back
 //   static uint32_t round_to_tf32(float)         19 bits that multiply(Float32) takes
@@ -32,9 +33,11 @@
 #if defined(__CUDACC__)
 #define AERO_DEVICE __device__ __forceinline__
 #define AERO_UNROLL _Pragma("unroll")
+#define AERO_ROLLED _Pragma("unroll 1")
 #else
 #define AERO_DEVICE inline
 #define AERO_UNROLL
+#define AERO_ROLLED
 #endif
 
 namespace aero::kernels::cuda {

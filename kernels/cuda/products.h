@@ -1,4 +1,5 @@
-// Products of tiles: fragments of 16 x 8 sums, their operands from shared memory or from other sums.
+// Products of tiles: fragments of 16 x 8 sums, their operands from shared memory or from other
+// sums.
 //
 // A step is 32 bytes of a row: 16 elements of 16 bits or 8 of 32. A block is 8 columns of sums: a
 // lane holds (group, 2 member + {0, 1}) in sums 0 and 1, and row group + 8 in sums 2 and 3.
@@ -15,8 +16,8 @@ struct Matrix {
   static constexpr int kBlocksPerStep = 2;  ///< blocks of sums whose columns are a step
 
   template <class Lane>
-  AERO_DEVICE static void multiply(Lane& lane, float (&sum)[4], const uint32_t (&a)[4],
-                                   uint32_t b0, uint32_t b1) {
+  AERO_DEVICE static void multiply(Lane& lane, float (&sum)[4], const uint32_t (&a)[4], uint32_t b0,
+                                   uint32_t b1) {
     lane.multiply(Element{}, sum, a, b0, b1);
   }
 
@@ -32,8 +33,8 @@ struct Matrix {
   /// Right operands of two blocks of columns, from rows that are the step: rows [row, row + 16),
   /// columns [8 block, 8 block + 16).
   template <int kRowBytes, class Lane>
-  AERO_DEVICE static void right_of_columns(Lane& lane, uint32_t (&b)[4],
-                                           SharedRows<kRowBytes> rows, int row, int block) {
+  AERO_DEVICE static void right_of_columns(Lane& lane, uint32_t (&b)[4], SharedRows<kRowBytes> rows,
+                                           int row, int block) {
     const int in_warp = lane.thread % kWarp;
     lane.load_matrices_transposed(
         b, rows.chunk(row + in_warp / 8 % 2 * 8 + in_warp % 8, block + in_warp / 16));
@@ -66,8 +67,8 @@ struct Matrix<Float32> {
   }
 
   template <class Lane>
-  AERO_DEVICE static void multiply(Lane& lane, float (&sum)[4], const uint32_t (&a)[4],
-                                   uint32_t b0, uint32_t b1) {
+  AERO_DEVICE static void multiply(Lane& lane, float (&sum)[4], const uint32_t (&a)[4], uint32_t b0,
+                                   uint32_t b1) {
     uint32_t high[4], low[4];
     AERO_UNROLL
     for (int n = 0; n < 4; ++n) {
@@ -92,14 +93,14 @@ struct Matrix<Float32> {
   /// Rows m and m + 4 of the operand are rows 2 m and 2 m + 1, which lie in different banks for
   /// the four m.
   template <int kRowBytes, class Lane>
-  AERO_DEVICE static void right_of_columns(Lane& lane, uint32_t (&b)[4],
-                                           SharedRows<kRowBytes> rows, int row, int block) {
+  AERO_DEVICE static void right_of_columns(Lane& lane, uint32_t (&b)[4], SharedRows<kRowBytes> rows,
+                                           int row, int block) {
     AERO_UNROLL
     for (int n = 0; n < 4; ++n) {
       const int column = (block + n / 2) * 8 + group_of(lane);
       uint32_t word[1];
-      lane.load_words(word, rows.chunk(row + 2 * member_of(lane) + n % 2, column / 4) +
-                                column % 4 * 4);
+      lane.load_words(word,
+                      rows.chunk(row + 2 * member_of(lane) + n % 2, column / 4) + column % 4 * 4);
       b[n] = word[0];
     }
   }
@@ -126,8 +127,8 @@ template <int kRowBytes, class Lane>
 AERO_DEVICE void load_right(Lane& lane, uint32_t (&b)[4], SharedRows<kRowBytes> rows, int row,
                             int step) {
   const int in_warp = lane.thread % kWarp;
-  lane.load_matrices(
-      b, rows.chunk(row + in_warp / 16 * 8 + in_warp % 8, 2 * step + in_warp / 8 % 2));
+  lane.load_matrices(b,
+                     rows.chunk(row + in_warp / 16 * 8 + in_warp % 8, 2 * step + in_warp / 8 % 2));
 }
 
 /// Rows that stay while others stream by: 16 kRowTiles of them per warp, in registers or in shared
@@ -141,10 +142,8 @@ class StayingRows {
   template <class Lane>
   AERO_DEVICE StayingRows(Lane& lane, SharedRows<kRowBytes> rows, int first)
       : rows_(rows), first_(first) {
-    if constexpr (kInRegisters)
-      AERO_UNROLL
-    for (int r = 0; r < kRowTiles; ++r)
-      AERO_UNROLL
+    if constexpr (kInRegisters) AERO_UNROLL
+    for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
     for (int step = 0; step < kSteps; ++step)
       load_left(lane, fragments_[r][step], rows, first + 16 * r, step);
   }
@@ -168,10 +167,8 @@ class StayingRows {
 template <int kRowTiles, int kBlocks>
 AERO_DEVICE void clear(float (&sums)[kRowTiles][kBlocks][4]) {
   AERO_UNROLL
-  for (int r = 0; r < kRowTiles; ++r)
-    AERO_UNROLL
-  for (int block = 0; block < kBlocks; ++block)
-    AERO_UNROLL
+  for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
+  for (int block = 0; block < kBlocks; ++block) AERO_UNROLL
   for (int n = 0; n < 4; ++n) sums[r][block][n] = 0;
 }
 
@@ -229,10 +226,8 @@ template <class Element, int kRowTiles, int kColumnBlocks, int kRowBytes, class 
 AERO_DEVICE void store_sums(Lane& lane, SharedRows<kRowBytes> rows, int first,
                             const float (&sums)[kRowTiles][kColumnBlocks][4]) {
   AERO_UNROLL
-  for (int r = 0; r < kRowTiles; ++r)
-    AERO_UNROLL
-  for (int block = 0; block < kColumnBlocks; ++block)
-    AERO_UNROLL
+  for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
+  for (int block = 0; block < kColumnBlocks; ++block) AERO_UNROLL
   for (int half = 0; half < 2; ++half)
     Matrix<Element>::store_sums(lane, rows, first + 16 * r + 8 * half + group_of(lane), block,
                                 sums[r][block][2 * half], sums[r][block][2 * half + 1]);

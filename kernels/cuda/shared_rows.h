@@ -63,7 +63,7 @@ AERO_DEVICE TensorRows<Byte> rows_of(Tensor* tensor, const Strides& s, int64_t b
 template <int kRows, int kChunks, int kThreads, class Lane, class Use>
 AERO_DEVICE void for_own_chunks(const Lane& lane, Use use) {
   static_assert(kRows * kChunks % kThreads == 0, "lanes share the chunks evenly");
-  AERO_UNROLL
+  AERO_ROLLED
   for (int n = 0; n < kRows * kChunks / kThreads; ++n) {
     const int index = n * kThreads + lane.thread;
     use(index / kChunks, index % kChunks);
@@ -79,8 +79,8 @@ AERO_DEVICE void fetch_rows(Lane& lane, SharedRows<kRowBytes> to,
   if (from.is_aligned()) {
     for_own_chunks<kRows, kRowBytes / 16, kThreads>(lane, [&](int row, int column) {
       const int bytes = from.chunk_bytes(first + row, column);
-      lane.copy_async(to.chunk(row, column),
-                      bytes ? from.chunk(first + row, column) : from.data, bytes);
+      lane.copy_async(to.chunk(row, column), bytes ? from.chunk(first + row, column) : from.data,
+                      bytes);
     });
     return;
   }
@@ -108,8 +108,8 @@ struct alignas(16) Chunk {
 /// Copies rows [first, first + kRows) that the lanes of the block stored, and that a barrier made
 /// visible, to a tensor.
 template <class Element, int kRows, int kThreads, int kRowBytes, class Lane>
-AERO_DEVICE void copy_out_rows(Lane& lane, const TensorRows<char>& to,
-                               SharedRows<kRowBytes> from, int first) {
+AERO_DEVICE void copy_out_rows(Lane& lane, const TensorRows<char>& to, SharedRows<kRowBytes> from,
+                               int first) {
   constexpr int kElements = 16 / Element::kBytes;
   const bool aligned = to.is_aligned();
   for_own_chunks<kRows, kRowBytes / 16, kThreads>(lane, [&](int row, int column) {

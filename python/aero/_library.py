@@ -60,6 +60,18 @@ def cpu_isa() -> str:
     return str(name().decode())
 
 
+def cuda_obstacle() -> str:
+    """What keeps the CUDA kernels from running here, "" where nothing does.
+
+    Example:
+        >>> isinstance(cuda_obstacle(), str)
+        True
+    """
+    text = ctypes.CDLL(str(library_path())).aero_cuda_obstacle
+    text.restype = ctypes.c_char_p
+    return str(text().decode())
+
+
 def load() -> None:
     """Makes the operators known to torch as `torch.ops.aero.*`."""
     require_torch(torch.__version__)

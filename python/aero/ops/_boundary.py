@@ -27,16 +27,23 @@ def use_native(operator: str, backend: str, **tensors: Tensor | None) -> bool:
         return False
     present = [(name, tensor) for name, tensor in tensors.items() if tensor is not None]
     for name, tensor in present:
-        if tensor.device.type not in ("cpu", "meta"):
+        if tensor.device.type not in ("cpu", "meta") and not _has_kernel(operator, tensor.device):
             raise ValueError(
-                f"{operator}: {name} must be on the cpu, the only device with kernels in this "
-                f"build, got {tensor.device}; move it or pass backend='reference'"
+                f"{operator}: {name} must be on the cpu, the only device with kernels of it in "
+                f"this build, got {tensor.device}; move it or pass backend='reference'"
             )
         if tensor.device != (first := present[0][1].device):
             raise ValueError(
                 f"{operator}: {name} must be on {first} like {present[0][0]}, got {tensor.device}"
             )
     return True
+
+
+def _has_kernel(operator: str, device: torch.device) -> bool:
+    key = device.type.upper()
+    return key == "CUDA" and torch._C._dispatch_has_kernel_for_dispatch_key(
+        f"aero::{operator}", key
+    )
 
 
 def cast_for_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:

@@ -126,8 +126,8 @@ void EmulatedBlock::barrier(int thread) {
 void EmulatedBlock::switch_to(Fiber* from, Fiber* to) {
   current_ = to;
 #if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_start_switch_fiber(from->finished ? nullptr : &from->shadow_stack,
-                                 to->stack, to == &main_ ? 0 : kStackBytes);
+  __sanitizer_start_switch_fiber(from->finished ? nullptr : &from->shadow_stack, to->stack,
+                                 to == &main_ ? 0 : kStackBytes);
 #endif
   switch_stack(from->point, to->point);
 #if defined(__SANITIZE_ADDRESS__)

@@ -18,7 +18,7 @@ void EmulatedLane::load_matrices(const char* instruction, uint32_t (&result)[4],
     int row;
     uint32_t* result;
   } mine{row, result};
-  block_.together(thread, instruction, mine, [&](Request* (&lanes)[32]) {
+  block_.together(thread, instruction, mine, [&](Request*(&lanes)[32]) {
     SharedMemory& shared = block_.shared();
     uint16_t matrices[4][8][8];
     int addresses[32];
@@ -59,7 +59,7 @@ template <class Type>
 void EmulatedLane::multiply_halves(Type type, const char* instruction, float (&c)[4],
                                    const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   Operands mine{c, a, {b0, b1}};
-  block_.together(thread, instruction, mine, [&](Operands* (&lanes)[32]) {
+  block_.together(thread, instruction, mine, [&](Operands*(&lanes)[32]) {
     float left[16][16], right[16][8];
     for (int n = 0; n < 32; ++n) {
       const int group = n / 4, member = n % 4;
@@ -87,7 +87,7 @@ void EmulatedLane::multiply(Float32, float (&c)[4], const uint32_t (&a)[4], uint
   // The hardware looks at 19 bits of each operand.
   const auto seen = [](uint32_t bits) { return __builtin_bit_cast(float, bits & ~0x1fffu); };
   Operands mine{c, a, {b0, b1}};
-  block_.together(thread, "multiply_tf32", mine, [&](Operands* (&lanes)[32]) {
+  block_.together(thread, "multiply_tf32", mine, [&](Operands*(&lanes)[32]) {
     float left[16][8], right[8][8];
     for (int n = 0; n < 32; ++n) {
       const int group = n / 4, member = n % 4;

@@ -1,0 +1,65 @@
+# Adds the CUDA kernels to the operator library, as AERO_CUDA says. Needs nvcc and the CUDA runtime's
+# static library, but neither a driver nor CMake's own CUDA language: that of 3.25 refuses C++20.
+if(NOT AERO_CUDA MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "AERO_CUDA must be AUTO, ON or OFF, got ${AERO_CUDA}")
+endif()
+if(AERO_CUDA STREQUAL "OFF" OR (AERO_CUDA STREQUAL "AUTO" AND AERO_SANITIZE))
+  return()
+endif()
+
+find_program(AERO_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
+if(AERO_NVCC)
+  # A wrapper or a link in the search path may lie outside the toolkit; nvcc itself knows where it is.
+  execute_process(COMMAND ${AERO_NVCC} --dryrun -c ${CMAKE_SOURCE_DIR}/kernels/cuda/none.cu
+                  ERROR_VARIABLE nvcc_plan OUTPUT_QUIET)
+  string(REGEX MATCH "#\\$ TOP=([^\n]*)" nvcc_top "${nvcc_plan}")
+  set(CUDA_TOOLKIT "${CMAKE_MATCH_1}")
+  find_library(AERO_CUDART cudart_static HINTS ${CUDA_TOOLKIT}/lib64 ${CUDA_TOOLKIT}/lib
+               PATH_SUFFIXES x86_64-linux-gnu)
+endif()
+if(NOT AERO_NVCC OR NOT AERO_CUDART)
+  if(AERO_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "AERO_CUDA=ON needs the CUDA toolkit: nvcc (${AERO_NVCC}) and libcudart_static.a "
+            "(${AERO_CUDART}); put nvcc in PATH or set CUDA_HOME")
+  endif()
+  message(STATUS "aero: no CUDA kernels, nvcc was not found")
+  return()
+endif()
+message(STATUS "aero: CUDA kernels for ${AERO_CUDA_ARCHITECTURES}, compiled by ${AERO_NVCC}")
+
+# -fmad=false: where products and sums are fused is written down, so that the maximum's own score
+# differs from it by exactly 0.
+set(NVCC_FLAGS -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr -I${CMAKE_SOURCE_DIR}
+    -ccbin ${CMAKE_CXX_COMPILER} -Xcompiler=-fPIC,-fvisibility=hidden)
+foreach(architecture IN LISTS AERO_CUDA_ARCHITECTURES)
+  list(APPEND NVCC_FLAGS -gencode=arch=compute_${architecture},code=sm_${architecture})
+endforeach()
+# PTX for what comes after.
+list(APPEND NVCC_FLAGS -gencode=arch=compute_90,code=compute_90)
+
+set(CUDA_OBJECTS)
+file(GLOB CUDA_SOURCES CONFIGURE_DEPENDS kernels/cuda/*.cu)
+foreach(source IN LISTS CUDA_SOURCES)
+  get_filename_component(name ${source} NAME_WE)
+  set(object ${CMAKE_BINARY_DIR}/cuda/${name}.o)
+  add_custom_command(
+    OUTPUT ${object} BYPRODUCTS ${CMAKE_BINARY_DIR}/cuda/${name}.ptxas
+    COMMAND ${CMAKE_COMMAND} -DNVCC=${AERO_NVCC} -DSOURCE=${source} -DOBJECT=${object}
+            -DDEPENDENCIES=${object}.d -DREPORT=${CMAKE_BINARY_DIR}/cuda/${name}.ptxas
+            "-DFLAGS=${NVCC_FLAGS}" -P ${CMAKE_SOURCE_DIR}/kernels/cuda/compile.cmake
+    DEPENDS ${source} ${CMAKE_SOURCE_DIR}/kernels/cuda/compile.cmake
+    DEPFILE ${object}.d VERBATIM COMMENT "Compiling ${name}.cu")
+  list(APPEND CUDA_OBJECTS ${object})
+endforeach()
+file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/cuda)
+
+file(GLOB CUDA_LAUNCHERS CONFIGURE_DEPENDS kernels/cuda/*.cpp)
+add_library(aero_cuda_launchers STATIC ${CUDA_LAUNCHERS})
+target_link_libraries(aero_cuda_launchers PRIVATE aero_options)
+target_include_directories(aero_cuda_launchers SYSTEM PRIVATE ${CUDA_TOOLKIT}/include)
+
+target_sources(aero_ops PRIVATE ${CUDA_OBJECTS})
+target_compile_definitions(aero_ops PRIVATE AERO_CUDA)
+# The runtime is our own copy: torch may bring none, or another version.
+target_link_libraries(aero_ops PRIVATE aero_cuda_launchers ${AERO_CUDART} rt dl pthread)
+target_link_options(aero_ops PRIVATE LINKER:--exclude-libs,libcudart_static.a)

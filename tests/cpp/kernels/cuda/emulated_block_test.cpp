@@ -1,0 +1,141 @@
+// The emulated GPU sees the mistakes that a real one would not tell.
+#include "tests/cpp/kernels/cuda/emulated_block.h"
+
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "tests/cpp/kernels/cuda/emulated_lane.h"
+
+namespace aero::kernels::cuda::testing {
+namespace {
+
+/// What a program of 64 threads is stopped with; "" where it ends.
+template <class Program>
+std::string failure_of(Program program) {
+  EmulatedBlock block(64, 1024);
+  InstructionCounts counts;
+  try {
+    block.run([&](int thread) {
+      EmulatedLane lane(block, thread, counts);
+      program(lane);
+    });
+  } catch (const std::logic_error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+void expect_failure(const std::string& failure, const std::string& part) {
+  EXPECT_NE(failure.find(part), std::string::npos) << failure;
+}
+
+alignas(16) const uint32_t kSource[4] = {1, 2, 3, 4};
+
+TEST(EmulatedBlock, LetsThreadsPassWordsOnThroughABarrier) {
+  EXPECT_EQ(failure_of([](EmulatedLane& lane) {
+              const uint32_t mine[1] = {static_cast<uint32_t>(lane.thread)};
+              lane.store_words(lane.thread * 4, mine);
+              lane.barrier();
+              uint32_t other[1];
+              lane.load_words(other, (63 - lane.thread) * 4);
+              if (other[0] != static_cast<uint32_t>(63 - lane.thread))
+                throw std::logic_error("wrong word");
+            }),
+            "");
+}
+
+TEST(EmulatedBlock, SeesAMissingBarrier) {
+  expect_failure(failure_of([](EmulatedLane& lane) {
+                   const uint32_t mine[1] = {0};
+                   lane.store_words(lane.thread * 4, mine);
+                   uint32_t other[1];
+                   lane.load_words(other, (63 - lane.thread) * 4);
+                 }),
+                 "was never written");
+  expect_failure(failure_of([](EmulatedLane& lane) {
+                   const uint32_t mine[1] = {0};
+                   lane.store_words(lane.thread * 4, mine);
+                   lane.barrier();
+                   uint32_t other[1];
+                   lane.load_words(other, (63 - lane.thread) * 4);
+                   lane.store_words(lane.thread * 4, mine);
+                 }),
+                 "another warp reads since the barrier");
+  expect_failure(failure_of([](EmulatedLane& lane) {
+                   const uint32_t mine[1] = {0};
+                   lane.store_words(lane.thread % 32 * 4, mine);
+                 }),
+                 "another thread wrote since the barrier");
+}
+
+TEST(EmulatedBlock, SeesACopyThatWasNotWaitedFor) {
+  const auto copy = [](EmulatedLane& lane, bool commits, bool waits, bool meets) {
+    lane.copy_async(lane.thread * 16, kSource, 16);
+    if (commits) lane.commit_copies();
+    if (waits) lane.wait_copies<0>();
+    if (meets) lane.barrier();
+    uint32_t words[4];
+    lane.load_words(words, (63 - lane.thread) * 16);
+    if (words[3] != 4) throw std::logic_error("wrong word");
+  };
+  EXPECT_EQ(failure_of([&](EmulatedLane& lane) { copy(lane, true, true, true); }), "");
+  expect_failure(failure_of([&](EmulatedLane& lane) { copy(lane, false, true, true); }),
+                 "not waited for");
+  expect_failure(failure_of([&](EmulatedLane& lane) { copy(lane, true, false, true); }),
+                 "not waited for");
+  EXPECT_NE(failure_of([&](EmulatedLane& lane) { copy(lane, true, true, false); }), "");
+}
+
+TEST(EmulatedBlock, SeesAReadOfWhatWasNeverWritten) {
+  expect_failure(failure_of([](EmulatedLane& lane) {
+                   uint32_t words[1];
+                   lane.load_words(words, lane.thread * 4);
+                 }),
+                 "never written");
+}
+
+TEST(EmulatedBlock, SeesAddressesThatAreWrong) {
+  const uint32_t words[4] = {};
+  expect_failure(failure_of([&](EmulatedLane& lane) { lane.store_words(lane.thread * 32, words); }),
+                 "beyond the end");
+  expect_failure(failure_of([&](EmulatedLane& lane) { lane.store_words(lane.thread * 8, words); }),
+                 "misaligned");
+  expect_failure(failure_of([&](EmulatedLane& lane) {
+                   lane.copy_async(lane.thread * 16, reinterpret_cast<const char*>(kSource) + 4, 8);
+                 }),
+                 "misaligned");
+}
+
+TEST(EmulatedBlock, SeesLanesOfAWarpPart) {
+  expect_failure(failure_of([](EmulatedLane& lane) {
+                   if (lane.thread % 2) lane.exchange(0, 1);
+                 }),
+                 "do not come");
+  expect_failure(failure_of([](EmulatedLane& lane) {
+                   if (lane.thread == 5) return;
+                   lane.barrier();
+                 }),
+                 "barrier");
+}
+
+TEST(EmulatedBlock, CountsBankConflicts) {
+  const auto conflicts = [](int words_apart) {
+    EmulatedBlock block(32, 32 * 32 * 4);
+    InstructionCounts counts;
+    block.run([&](int thread) {
+      EmulatedLane lane(block, thread, counts);
+      const uint32_t word[1] = {0};
+      lane.store_words(thread * words_apart * 4, word);
+    });
+    return block.shared().conflicts.stores;
+  };
+  EXPECT_EQ(conflicts(1), 0);
+  EXPECT_EQ(conflicts(2), 1);
+  EXPECT_EQ(conflicts(31), 0);
+  EXPECT_EQ(conflicts(32), 31);
+}
+
+}  // namespace
+}  // namespace aero::kernels::cuda::testing
