@@ -26,15 +26,17 @@ struct BackwardShape {
   static constexpr int kParts = kWidth <= 128 ? 1 : 2;
 };
 
-/// One score, its weight and its gradients.
+/// What x = score - maximum is for a hidden key: 2^-2000 is 0, and z stays finite, for 0 times its
+/// product with a huge gradient has to be 0.
+inline constexpr float kHiddenScore = -2000;
+
+/// The weight and the gradient of one score.
 struct ScoreGradient {
   float weight, dscore, z;
 
   template <class Lane>
-  AERO_DEVICE ScoreGradient(const Lane&, float score, float dweight, bool hidden,
-                            const RowWeights& row, const RowGradient& gradient) {
-    // 2^-2000 is 0, and z stays finite: 0 times its product with a huge gradient is 0.
-    const float x = hidden ? -2000.0f : score * row.scale - row.maximum;
+  AERO_DEVICE ScoreGradient(const Lane&, float x, float dweight, const RowWeights& row,
+                            const RowGradient& gradient) {
     weight = Lane::exp2(x) * row.inverse_sum;
     z = __builtin_fmaf(x, static_cast<float>(kLn2), row.offset);
     dscore = weight * (__builtin_fmaf(-gradient.dentropy, z, dweight) - gradient.center);
@@ -159,14 +161,18 @@ struct BackwardQueryPass : Shape {
         multiply_rows<Element>(lane, dscores, douts, values);
       else
         clear(dscores);
-      const bool all = visible.sees_all(first, key + kStreamed - 1);
+      AERO_UNROLL
+      for (int block = 0; block < kStreamed / 8; ++block) AERO_UNROLL
+      for (int n = 0; n < 4; ++n)
+        scores[0][block][n] = scores[0][block][n] * weights[n / 2].scale - weights[n / 2].maximum;
+      if (!visible.sees_all(first, key + kStreamed - 1))
+        hide_keys(lane, visible, first, key, scores, kHiddenScore);
       AERO_UNROLL
       for (int block = 0; block < kStreamed / 8; ++block) AERO_UNROLL
       for (int n = 0; n < 4; ++n) {
         const int half = n / 2;
-        const bool hidden = !all && !visible.sees(row(half), key + block * 8 + member * 2 + n % 2);
-        const ScoreGradient of(lane, scores[0][block][n], dscores[0][block][n], hidden,
-                               weights[half], gradients[half]);
+        const ScoreGradient of(lane, scores[0][block][n], dscores[0][block][n], weights[half],
+                               gradients[half]);
         dtemperature[half] = __builtin_fmaf(of.dscore, of.z, dtemperature[half]);
         dscores[0][block][n] = of.dscore * gradients[half].scale;
       }
@@ -296,26 +302,41 @@ struct BackwardKeyPass : Shape {
         multiply_rows<Element>(lane, dscores, values, douts);
       else
         clear(dscores);
-      const bool all = visible.sees_all(query, first + 15);
+      scale_scores(lane, stage, weights);
+      if (!visible.sees_all(query, first + 15))
+        hide_queries(lane, visible, query, first, weights, kHiddenScore);
       AERO_UNROLL
       for (int block = 0; block < kStreamed / 8; ++block) AERO_UNROLL
       for (int column = 0; column < 2; ++column) {
-        const int in_tile = block * 8 + member * 2 + column;
-        const auto of_weights = load<RowWeights>(lane, Memory::extra(stage) + in_tile * 16);
-        const auto of_gradients =
-            load<RowGradient>(lane, Memory::extra(stage) + (kStreamed + in_tile) * 16);
+        const int at = (block * 8 + member * 2 + column) * 16;
+        const auto row = load<RowWeights>(lane, Memory::extra(stage) + at);
+        const auto gradient = load<RowGradient>(lane, Memory::extra(stage) + kStreamed * 16 + at);
         AERO_UNROLL
-        for (int half = 0; half < 2; ++half) {
-          const int n = 2 * half + column;
-          const bool hidden = !all && !visible.sees(query + in_tile, first + 8 * half + group);
-          const ScoreGradient of(lane, weights[0][block][n], dscores[0][block][n], hidden,
-                                 of_weights, of_gradients);
+        for (int n = column; n < 4; n += 2) {
+          const ScoreGradient of(lane, weights[0][block][n], dscores[0][block][n], row, gradient);
           weights[0][block][n] = of.weight;
-          dscores[0][block][n] = of.dscore * of_gradients.scale;
+          dscores[0][block][n] = of.dscore * gradient.scale;
         }
       }
       if (p.dv && p.dout) add_weighted_rows<Element>(lane, dv, weights, douts, first_block);
       if (p.dk) add_weighted_rows<Element>(lane, dk, dscores, queries, first_block);
+    }
+
+    /// x = score - maximum of each, in units of log 2.
+    template <class Lane>
+    AERO_DEVICE void scale_scores(Lane& lane, int stage,
+                                  float (&scores)[1][kStreamed / 8][4]) const {
+      AERO_UNROLL
+      for (int block = 0; block < kStreamed / 8; ++block) AERO_UNROLL
+      for (int column = 0; column < 2; ++column) {
+        uint32_t words[2];
+        lane.load_words(words, Memory::extra(stage) + (block * 8 + member * 2 + column) * 16);
+        const auto scale = __builtin_bit_cast(float, words[0]);
+        const auto maximum = __builtin_bit_cast(float, words[1]);
+        AERO_UNROLL
+        for (int n = column; n < 4; n += 2)
+          scores[0][block][n] = scores[0][block][n] * scale - maximum;
+      }
     }
 
     template <class Row, class Lane>

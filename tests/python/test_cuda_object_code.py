@@ -1,0 +1,85 @@
+"""Registers and spills of the CUDA kernels, as the assembler reported them when they were built.
+
+Held against tests/object_code/cuda_budget.json for every architecture. Renew the budget after a
+change that is meant, and say so in its commit:
+
+    python tests/python/test_cuda_object_code.py
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BUDGET = ROOT / "tests" / "object_code" / "cuda_budget.json"
+KERNEL = re.compile(
+    r"Compiling entry function '(?P<name>\S+)' for '(?P<architecture>\w+)'\n"
+    r".*?(?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads\n"
+    r".*?Used (?P<registers>\d+) registers",
+    re.DOTALL,
+)
+Usage = dict[str, dict[str, dict[str, int]]]
+
+
+def reports() -> list[Path]:
+    """What the assembler said in the newest build that compiled the kernels."""
+    folders = [path for path in ROOT.glob("build/*/cuda") if list(path.glob("*.ptxas"))]
+    if not folders:
+        pytest.skip(
+            "the installed library was built without CUDA kernels: no nvcc, or AERO_CUDA=OFF"
+        )
+    newest = max(folders, key=lambda folder: folder.stat().st_mtime)
+    return sorted(newest.glob("*.ptxas"))
+
+
+def readable(names: list[str]) -> list[str]:
+    """Kernel names such as `ForwardPass<ForwardShape<BFloat16, 64>>`."""
+    plain = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True)
+    found = []
+    for line in plain.stdout.splitlines():
+        name = re.sub(r"aero::kernels::cuda::|\(anonymous namespace\)::|\(.*", "", line)
+        found.append(
+            name.removeprefix("void run_pass<").removesuffix(">").replace(" >", ">").strip()
+        )
+    return found
+
+
+def usage(files: list[Path]) -> Usage:
+    """Registers and bytes spilled, by kernel and architecture."""
+    found = [match for file in files for match in KERNEL.finditer(file.read_text())]
+    table: Usage = {}
+    for match, name in zip(found, readable([match["name"] for match in found]), strict=True):
+        table.setdefault(name, {})[match["architecture"]] = {
+            "registers": int(match["registers"]),
+            "spilled": int(match["stores"]) + int(match["loads"]),
+        }
+    return table
+
+
+def test_no_kernel_uses_more_registers_or_spills_more_than_its_budget() -> None:
+    kept = json.loads(BUDGET.read_text())["kernels"]
+    for kernel, by_architecture in usage(reports()).items():
+        for architecture, used in by_architecture.items():
+            allowed = kept.get(kernel, {}).get(architecture)
+            assert allowed is not None, f"{kernel} for {architecture} has no budget"
+            for what, count in used.items():
+                assert count <= allowed[what], f"{kernel} for {architecture}: {what}"
+
+
+def test_every_kernel_of_the_budget_is_built() -> None:
+    built = usage(reports())
+    kept = json.loads(BUDGET.read_text())["kernels"]
+    assert built.keys() == kept.keys()
+    architectures = {name for by_architecture in kept.values() for name in by_architecture}
+    assert architectures == {"sm_80", "sm_86", "sm_90a", "sm_100"}
+
+
+if __name__ == "__main__":
+    table = usage(reports())
+    lines = ",\n".join(f"    {json.dumps(k)}: {json.dumps(table[k])}" for k in sorted(table))
+    BUDGET.write_text('{\n  "nvcc": "13.0",\n  "kernels": {\n' + lines + "\n  }\n}\n")
