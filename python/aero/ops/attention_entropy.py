@@ -38,6 +38,9 @@ def attention_entropy(
     Under autocast q, k and v are cast to its dtype; temperature, entropy and logsumexp stay
     float32. Results are bitwise the same run to run for a fixed number of threads.
 
+    On CUDA q, k and v are float32, bfloat16 or float16, and a temperature of zero makes its rows
+    NaN: to raise an error, the host would have to wait for the device.
+
     Args:
         q: [B, H, T, D] in float32, bfloat16, float16 or float64; D from 1 to 256.
         k: [B, G, S, D], dtype of q; H must be a multiple of G (grouped heads).

@@ -7,13 +7,14 @@
 #include <stdexcept>
 
 #if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
 namespace aero::kernels::cuda::testing {
 namespace {
 
-constexpr size_t kStackBytes = 256 * 1024;
+constexpr size_t kStackBytes = 128 * 1024;
 
 /// The block whose threads run now.
 thread_local EmulatedBlock* running = nullptr;
@@ -29,11 +30,12 @@ EmulatedBlock::EmulatedBlock(int threads, int shared_bytes)
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (stack == MAP_FAILED) throw std::bad_alloc();
     fiber.stack = static_cast<char*>(stack);
+    fiber.stack_bytes = kStackBytes;
   }
 }
 
 EmulatedBlock::~EmulatedBlock() {
-  for (Fiber& fiber : fibers_) munmap(fiber.stack, kStackBytes);
+  for (Fiber& fiber : fibers_) munmap(const_cast<char*>(fiber.stack), kStackBytes);
 }
 
 void EmulatedBlock::fail(const std::string& what) { throw std::logic_error(what); }
@@ -46,7 +48,11 @@ void EmulatedBlock::run(const std::function<void(int)>& program) {
   for (Gathering& warp : warps_) warp.arrived = 0;
   for (Fiber& fiber : fibers_) {
     fiber.finished = fiber.at_barrier = false;
-    begin_stack(fiber.point, fiber.stack, kStackBytes, &EmulatedBlock::entry);
+#if defined(__SANITIZE_ADDRESS__)
+    // The frames of the last run did not return, and left their red zones behind.
+    __asan_unpoison_memory_region(fiber.stack, kStackBytes);
+#endif
+    begin_stack(fiber.point, const_cast<char*>(fiber.stack), kStackBytes, &EmulatedBlock::entry);
   }
   running = this;
   current_ = &main_;
@@ -58,10 +64,13 @@ void EmulatedBlock::run(const std::function<void(int)>& program) {
 void EmulatedBlock::entry() { running->run_fiber(); }
 
 void EmulatedBlock::run_fiber() {
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr);
-#endif
   const auto thread = static_cast<int>(current_ - fibers_.data());
+#if defined(__SANITIZE_ADDRESS__)
+  const void* from = nullptr;
+  size_t bytes = 0;
+  __sanitizer_finish_switch_fiber(nullptr, &from, &bytes);
+  if (thread == 0) main_.stack = static_cast<const char*>(from), main_.stack_bytes = bytes;
+#endif
   try {
     (*program_)(thread);
   } catch (const std::exception& error) {
@@ -127,7 +136,7 @@ void EmulatedBlock::switch_to(Fiber* from, Fiber* to) {
   current_ = to;
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_start_switch_fiber(from->finished ? nullptr : &from->shadow_stack, to->stack,
-                                 to == &main_ ? 0 : kStackBytes);
+                                 to->stack_bytes);
 #endif
   switch_stack(from->point, to->point);
 #if defined(__SANITIZE_ADDRESS__)

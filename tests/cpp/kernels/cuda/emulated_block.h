@@ -19,7 +19,8 @@ namespace aero::kernels::cuda::testing {
 /// One thread's stack and where it stopped.
 struct Fiber {
   StackPoint point;
-  char* stack = nullptr;
+  const char* stack = nullptr;  ///< its lowest byte; main's is known to the address sanitizer alone
+  size_t stack_bytes = 0;
   void* shadow_stack = nullptr;  ///< the address sanitizer's
   bool finished = false, at_barrier = false;
 };
