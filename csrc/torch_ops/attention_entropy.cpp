@@ -101,7 +101,8 @@ void run_where_it_is(kernels::AttentionEntropyForwardParams& params, const Tenso
   run_parallel(params);
   kernels::cpu::finish(params);
 }
-void run_where_it_is(const kernels::AttentionEntropyBackwardParams& params, const Tensor& q) {
+void run_where_it_is(const kernels::AttentionEntropyBackwardParams& params,
+                     [[maybe_unused]] const Tensor& q) {
 #if defined(AERO_CUDA)
   if (q.is_cuda()) {
     // torch gives the memory to others only after what is in the stream now.
