@@ -5,6 +5,13 @@
 
 #include "tests/cpp/kernels/cuda/attention_entropy_emulation.h"
 
+namespace aero::kernels::cpu {
+
+/// The problems ask how much scratch the CPU wants; its kernels are not linked here.
+size_t partial_bytes(const AttentionEntropyForwardParams&) { return 0; }
+
+}  // namespace aero::kernels::cpu
+
 namespace aero::kernels::cuda::testing {
 namespace {
 
