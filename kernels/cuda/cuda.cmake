@@ -25,13 +25,24 @@ if(NOT AERO_NVCC OR NOT AERO_CUDART)
   message(STATUS "aero: no CUDA kernels, nvcc was not found")
   return()
 endif()
-message(STATUS "aero: CUDA kernels for ${AERO_CUDA_ARCHITECTURES}, compiled by ${AERO_NVCC}")
+# An older nvcc does not know the newest GPUs, which then run PTX.
+execute_process(COMMAND ${AERO_NVCC} --list-gpu-code OUTPUT_VARIABLE nvcc_targets)
+set(CUDA_ARCHITECTURES)
+foreach(architecture IN LISTS AERO_CUDA_ARCHITECTURES)
+  string(REGEX REPLACE "[af]$" "" listed "${architecture}") # sm_90a is not listed beside sm_90
+  if(nvcc_targets MATCHES "sm_${listed}\n")
+    list(APPEND CUDA_ARCHITECTURES ${architecture})
+  elseif(AERO_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "AERO_CUDA_ARCHITECTURES: ${AERO_NVCC} does not know sm_${architecture}, only:\n${nvcc_targets}")
+  endif()
+endforeach()
+message(STATUS "aero: CUDA kernels for ${CUDA_ARCHITECTURES}, compiled by ${AERO_NVCC}")
 
 # -fmad=false: where products and sums are fused is written down, so that the maximum's own score
 # differs from it by exactly 0.
 set(NVCC_FLAGS -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr -I${CMAKE_SOURCE_DIR}
     -ccbin ${CMAKE_CXX_COMPILER} -Xcompiler=-fPIC,-fvisibility=hidden)
-foreach(architecture IN LISTS AERO_CUDA_ARCHITECTURES)
+foreach(architecture IN LISTS CUDA_ARCHITECTURES)
   list(APPEND NVCC_FLAGS -gencode=arch=compute_${architecture},code=sm_${architecture})
 endforeach()
 # PTX for what comes after.
