@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import queue
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -15,10 +18,14 @@ from numpy.typing import NDArray
 from spu import libspu
 
 from aero.private.parties import AbstractArray, Call, Party, Traffic, Value
+from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 from aero.private.spu_runtime import ProfileLog, SpuParty, compile_function, runtime_config
 
 __all__ = ["InProcessParties"]
+
+# What one party may still take to end by itself when the other has failed.
+GRACE_SECONDS = 5.0
 
 
 class InProcessParties:
@@ -115,21 +122,46 @@ def _one_share(elements: int, sender: Party) -> Traffic:
 
 
 def _at_once(work: Callable[[Party], Any]) -> list[Any]:
-    """Both parties' results; the first error of either."""
-    results: dict[Party, Any] = {}
-    errors: list[BaseException] = []
+    """Both parties' results.
+
+    Raises:
+        PartyError: either failed; says what both did. SPU's link in memory cannot be closed from
+            outside, so the other may wait on for the one that failed, in a thread that ends with
+            the process.
+    """
+    ended: queue.SimpleQueue[tuple[Party, Any, BaseException | None]] = queue.SimpleQueue()
 
     def one(party: Party) -> None:
         try:
-            results[party] = work(party)
+            ended.put((party, work(party), None))
         except BaseException as error:
-            errors.append(error)
+            ended.put((party, None, error))
 
-    threads = [threading.Thread(target=one, args=(party,), daemon=True) for party in Party]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    for party in Party:
+        threading.Thread(target=one, args=(party,), daemon=True).start()
+    results: dict[Party, Any] = {}
+    errors: dict[Party, BaseException] = {}
+    with contextlib.suppress(queue.Empty):
+        while len(results) + len(errors) < len(Party):
+            party, result, error = ended.get(timeout=GRACE_SECONDS if errors else None)
+            if error is None:
+                results[party] = result
+            else:
+                errors[party] = error
     if errors:
-        raise errors[0]
+        raise PartyError(_told(results, errors)) from next(iter(errors.values()))
     return [results[party] for party in Party]
+
+
+def _told(results: dict[Party, Any], errors: dict[Party, BaseException]) -> str:
+    """What each party did last."""
+    words = dict.fromkeys(Party, "waited for the other until it was given up")
+    words |= dict.fromkeys(results, "was done")
+    words |= {party: _reason(error) for party, error in errors.items()}
+    return "; ".join(f"{party.name.lower()}: {words[party]}" for party in Party)
+
+
+def _reason(error: BaseException) -> str:
+    """Of an error of SPU without the stack that it holds."""
+    text = re.split(r"stacktrace:", str(error), maxsplit=1, flags=re.IGNORECASE)[0]
+    return f"{type(error).__name__}: {' '.join(text.removeprefix('what:').split())[:300]}"

@@ -16,6 +16,7 @@ from aero.export.numpy_forward import read_network
 from aero.private.in_process import InProcessParties
 from aero.private.inference import Pass, PrivateNetwork, set_up
 from aero.private.parties import Call, Traffic
+from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 from aero.private.worker_pipe import WorkerPipe
 
@@ -28,6 +29,8 @@ def main() -> None:
     job = pipe.next_message()
     try:
         generate(job, pipe)
+    except PartyError as error:
+        pipe.say("failed", reason=str(error))
     except Exception as error:
         pipe.say("failed", reason=f"{type(error).__name__}: {error}")
     else:

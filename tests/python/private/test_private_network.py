@@ -109,3 +109,10 @@ def test_options_change_bytes_and_no_more_of_the_result_than_they_say(tmp_path):
     assert share(private, "layer 1") < 1
     assert share(shorter, "head") < 1 and "argmax" not in shorter["bytes"]
     assert share(approximate, "layer 1") < 0.7
+
+
+def test_a_party_that_fails_in_one_process_ends_the_run_with_words_on_both(run_private):
+    # Far below the 600 s for which the other waits for a message; starting takes most of it.
+    client, server = run_private("failing_party_program.py", seconds=240).split("; ")
+    assert client == "client: waited for the other until it was given up"
+    assert server.startswith("server: RuntimeError: ") and server.endswith("not found")
