@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -74,10 +76,36 @@ class Cell:
         """Whether its teacher, if it has one, came to an end."""
         return self.teacher is None or self.teacher.is_done(output)
 
+    @contextmanager
+    def claimed(self, output: str | Path) -> Iterator[bool]:
+        """Claims the cell for one process; yields whether it was free.
+
+        The claim is a lock on a file beside the run folder. The system frees it when its process
+        ends, however it ends, so a claim is never stale.
+        """
+        file = Path(output) / "cells" / f"{self.key}.lock"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                yield False
+                return
+            yield True
+
     def status(self, output: str | Path) -> str:
-        """`missing`, or what `run.json` says: running, interrupted, finished or diverged."""
+        """`missing`, `killed`, or what `run.json` says: running, interrupted, finished, diverged.
+
+        Killed is a run that nobody trains although it says so: `run_cells` goes on with it.
+        """
         folder = self.folder(output)
-        return str(folder.info().get("status")) if folder.exists() else "missing"
+        if not folder.exists():
+            return "missing"
+        status = str(folder.info().get("status"))
+        if status != "running":
+            return status
+        with self.claimed(output) as is_free:
+            return "killed" if is_free else status
 
     def is_done(self, output: str | Path) -> bool:
         """Whether the run came to an end, with finite numbers or without."""

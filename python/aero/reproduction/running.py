@@ -1,47 +1,25 @@
 """Training the cells of a plan: resumable, each claimed by one process at a time.
 
-A cell is claimed by a lock on a file beside its run folder. The system frees the lock when its
-process ends, however it ends, so a claim is never stale: a killed run is taken up by the next
-process that looks. Several commands, or the workers of one, may share an output.
+A killed run is taken up by the next process that looks. Several commands, or the workers of one,
+may share an output.
 """
 
 from __future__ import annotations
 
-import fcntl
 import math
 import multiprocessing
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from aero.reproduction.cells import Cell
 from aero.train.errors import StopRequestedError, TrainingError
 from aero.train.stopping import StopRequest
 
-__all__ = ["cell_table", "claimed", "run_cells"]
+__all__ = ["cell_table", "run_cells"]
 
 # How often a process looks again at cells that others hold.
 _POLL_SECONDS = 1.0
-
-
-@contextmanager
-def claimed(cell: Cell, output: str | Path) -> Iterator[bool]:
-    """Claims a cell; yields whether it was free.
-
-    Args:
-        cell: the run.
-        output: folder of all cells.
-    """
-    file = Path(output) / "cells" / f"{cell.key}.lock"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-            return
-        yield True
 
 
 def run_cells(
@@ -105,7 +83,7 @@ def _work(
         for cell in list(remaining):
             if not cell.is_ready(output):
                 continue
-            with claimed(cell, output) as is_free:
+            with cell.claimed(output) as is_free:
                 if not is_free:
                     continue
                 remaining.remove(cell)

@@ -17,7 +17,7 @@ from aero.reproduction.ahead import what_it_takes
 from aero.reproduction.cells import plan_target
 from aero.reproduction.document import results_document
 from aero.reproduction.outcome import collect_target, write_target
-from aero.reproduction.running import cell_table, claimed, run_cells
+from aero.reproduction.running import cell_table, run_cells
 from aero.train.errors import StopRequestedError, TrainingError
 
 from . import probe
@@ -132,10 +132,19 @@ def test_workers_of_one_command_stop_together_and_go_on_together(
 
 def test_a_claim_excludes_others_and_ends_with_its_holder(corpus, tmp_path):
     cell = probe.plan(corpus).cells[0]
-    with claimed(cell, tmp_path) as first, claimed(cell, tmp_path) as second:
+    with cell.claimed(tmp_path) as first, cell.claimed(tmp_path) as second:
         assert (first, second) == (True, False)
-    with claimed(cell, tmp_path) as again:
+    with cell.claimed(tmp_path) as again:
         assert again
+
+
+def test_a_run_that_nobody_trains_is_killed_not_running(corpus, tmp_path):
+    cell = probe.plan(corpus).cells[0]
+    cell.folder(tmp_path).update({"status": "running"})
+    assert cell.status(tmp_path) == "killed"
+    with cell.claimed(tmp_path):
+        assert cell.status(tmp_path) == "running"
+    assert not cell.is_done(tmp_path)
 
 
 def test_missing_cells_are_listed_and_never_invented(corpus, tmp_path):
