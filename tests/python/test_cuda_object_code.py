@@ -1,59 +1,134 @@
-"""Registers and spills of the CUDA kernels, as the assembler reported them when they were built.
+"""What the CUDA kernels became: registers, spills and instructions, without a GPU.
 
-Held against tests/object_code/cuda_budget.json for every architecture. Renew the budget after a
-change that is meant, and say so in its commit:
+The assembler's report and the disassembly of the kernels that were built, held against
+tests/object_code/cuda_budget.json for every architecture. Renew the budget after a change that is
+meant, and say so in its commit:
 
     python tests/python/test_cuda_object_code.py
 """
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import re
+import shutil
 import subprocess
+import sysconfig
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 BUDGET = ROOT / "tests" / "object_code" / "cuda_budget.json"
-KERNEL = re.compile(
+ARCHITECTURES = {"sm_80", "sm_86", "sm_90a", "sm_100"}
+ASSEMBLED = re.compile(
     r"Compiling entry function '(?P<name>\S+)' for '(?P<architecture>\w+)'\n"
     r".*?(?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads\n"
     r".*?Used (?P<registers>\d+) registers",
     re.DOTALL,
 )
-Usage = dict[str, dict[str, dict[str, int]]]
+INSTRUCTION = re.compile(r"\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?\w+\s+)?([A-Z][\w.]*)(.*?);")
+# What products of tiles are on the tensor cores, by the element type in a kernel's name.
+PRODUCT = {
+    "BFloat16": "HMMA.16816.F32.BF16",
+    "Float16": "HMMA.16816.F32",
+    "Float32": "HMMA.1688.F32.TF32",
+}
+#: May not be fewer than in the budget; all the other counts may not be more.
+AT_LEAST = {"products", "wide"}
+Counts = dict[str, int]
+Usage = dict[str, dict[str, Counts]]  # kernel -> architecture -> counts
 
 
-def reports() -> list[Path]:
-    """What the assembler said in the newest build that compiled the kernels."""
+@dataclass
+class Code:
+    """The instructions of one kernel for one architecture: address, name and operands."""
+
+    kernel: str
+    architecture: str
+    instructions: list[tuple[int, str, str]] = field(default_factory=list)
+
+    def named(self, pattern: str) -> list[str]:
+        return [name for _, name, _ in self.instructions if re.match(pattern, name)]
+
+    def loops(self) -> list[tuple[int, int]]:
+        """First and last address of every backward jump's way."""
+        jumps = (
+            (int(target[1], 16), at)
+            for at, name, operands in self.instructions
+            if name.startswith("BRA") and (target := re.search(r"0x([0-9a-f]+)\s*$", operands))
+        )
+        return [(first, last) for first, last in jumps if first < last]
+
+    def in_loops_of_products(self, pattern: str) -> int:
+        """Instructions of this name in loops that have products of tiles."""
+        products = [at for at, name, _ in self.instructions if name.startswith("HMMA")]
+        hot = [(a, b) for a, b in self.loops() if any(a <= at <= b for at in products)]
+        return sum(
+            bool(re.match(pattern, name)) and any(a <= at <= b for a, b in hot)
+            for at, name, _ in self.instructions
+        )
+
+    def counts(self) -> Counts:
+        """The figures that have a budget."""
+        return {
+            "products": len(self.named("HMMA")),
+            # Matrices from shared memory, and all accesses of 16 bytes a lane.
+            "wide": len(self.named(r"LDSM|(LDGSTS|LDG|LDS|STG|STS)\..*128")),
+            # Single elements where a mask or rows that are not aligned have to be looked at.
+            "narrow in loops": self.in_loops_of_products(r"(LDG|LDS)(?!\w|.*128)"),
+            "local in loops": self.in_loops_of_products("LDL|STL"),
+        }
+
+
+def disassembled(listing: Iterable[str]) -> Iterator[Code]:
+    """The kernels of one listing of cuobjdump."""
+    architecture, code = "", None
+    for line in listing:
+        if line.startswith("arch = "):
+            architecture = line.split()[2]
+        elif line.startswith("\t\tFunction : "):
+            if code:
+                yield code
+            code = Code(line.split()[2], architecture)
+        elif code and (found := INSTRUCTION.match(line)):
+            code.instructions.append((int(found[1], 16), found[2], found[3]))
+    if code:
+        yield code
+
+
+def disassembler() -> tuple[str, dict[str, str]]:
+    """cuobjdump, and an environment in which it finds nvdisasm: those of the test requirements."""
+    installed = Path(sysconfig.get_paths()["purelib"], "nvidia", "cu13", "bin")
+    path = os.pathsep.join([str(installed), os.environ.get("PATH", "")])
+    found = shutil.which("cuobjdump", path=path)
+    assert found, "cuobjdump is missing: pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm"
+    return found, {**os.environ, "PATH": path}
+
+
+def build_folder() -> Path:
+    """Where the newest build that compiled the kernels left its objects and reports."""
     folders = [path for path in ROOT.glob("build/*/cuda") if list(path.glob("*.ptxas"))]
     if not folders:
         pytest.skip(
             "the installed library was built without CUDA kernels: no nvcc, or AERO_CUDA=OFF"
         )
-    newest = max(folders, key=lambda folder: folder.stat().st_mtime)
-    return sorted(newest.glob("*.ptxas"))
+    return max(folders, key=lambda folder: folder.stat().st_mtime)
 
 
-def compiler(reports: list[Path]) -> str:
+def compiler() -> str:
     """The release of the nvcc that made them, such as 13.0."""
-    cache = (reports[0].parents[1] / "CMakeCache.txt").read_text()
+    cache = (build_folder().parent / "CMakeCache.txt").read_text()
     nvcc = re.search(r"^AERO_NVCC:\w+=(.+)$", cache, re.MULTILINE)
     assert nvcc is not None
     said = subprocess.run([nvcc[1], "--version"], capture_output=True, text=True, check=True)
     release = re.search(r"release ([\d.]+)", said.stdout)
     assert release is not None
     return release[1]
-
-
-def built_and_budget() -> tuple[Usage, Usage]:
-    """What was built, and the budget for the compiler that built it."""
-    files, kept = reports(), json.loads(BUDGET.read_text())
-    if (here := compiler(files)) != kept["nvcc"]:
-        pytest.skip(f"the budget is for nvcc {kept['nvcc']}, here is {here}")
-    return usage(files), kept["kernels"]
 
 
 def readable(names: list[str]) -> list[str]:
@@ -68,9 +143,10 @@ def readable(names: list[str]) -> list[str]:
     return found
 
 
-def usage(files: list[Path]) -> Usage:
-    """Registers and bytes spilled, by kernel and architecture."""
-    found = [match for file in files for match in KERNEL.finditer(file.read_text())]
+def registers_and_spills() -> Usage:
+    """What the assembler said of every kernel; spills are bytes."""
+    files = sorted(build_folder().glob("*.ptxas"))
+    found = [match for file in files for match in ASSEMBLED.finditer(file.read_text())]
     table: Usage = {}
     for match, name in zip(found, readable([match["name"] for match in found]), strict=True):
         table.setdefault(name, {})[match["architecture"]] = {
@@ -80,24 +156,127 @@ def usage(files: list[Path]) -> Usage:
     return table
 
 
-def test_no_kernel_uses_more_registers_or_spills_more_than_its_budget() -> None:
-    built, kept = built_and_budget()
-    for kernel, by_architecture in built.items():
+@functools.cache
+def built_code() -> list[Code]:
+    """All kernels that were built, disassembled, under their readable names."""
+    program, environment = disassembler()
+    kernels: list[Code] = []
+    for file in sorted(build_folder().glob("*.o")):
+        command = [program, "-sass", str(file)]
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as run:
+            assert run.stdout
+            kernels += disassembled(run.stdout)
+        assert run.returncode == 0, f"{command} failed"
+    for code, name in zip(kernels, readable([code.kernel for code in kernels]), strict=True):
+        code.kernel = name
+    return kernels
+
+
+@functools.cache
+def built() -> Usage:
+    """Everything that has a budget, of every kernel that was built."""
+    table = registers_and_spills()
+    for code in built_code():
+        table[code.kernel][code.architecture] |= code.counts()
+    return table
+
+
+def budget() -> Usage:
+    """The budget for the compiler that built the kernels."""
+    kept, here = json.loads(BUDGET.read_text()), compiler()
+    if here != kept["nvcc"]:
+        pytest.skip(f"the budget is for nvcc {kept['nvcc']}, here is {here}")
+    kernels: Usage = kept["kernels"]
+    return kernels
+
+
+def test_no_kernel_needs_more_than_its_budget() -> None:
+    kept = budget()
+    for kernel, by_architecture in built().items():
         for architecture, used in by_architecture.items():
             allowed = kept.get(kernel, {}).get(architecture)
             assert allowed is not None, f"{kernel} for {architecture} has no budget"
             for what, count in used.items():
-                assert count <= allowed[what], f"{kernel} for {architecture}: {what}"
+                fits = count >= allowed[what] if what in AT_LEAST else count <= allowed[what]
+                assert fits, f"{kernel} for {architecture}: {what} {count}, not {allowed[what]}"
 
 
 def test_every_kernel_of_the_budget_is_built() -> None:
-    built, kept = built_and_budget()
-    assert built.keys() == kept.keys()
-    architectures = {name for by_architecture in kept.values() for name in by_architecture}
-    assert architectures == {"sm_80", "sm_86", "sm_90a", "sm_100"}
+    kept = budget()
+    assert built().keys() == kept.keys()
+    assert {name for kernel in kept.values() for name in kernel} == ARCHITECTURES
+
+
+def test_products_are_the_tensor_cores_and_of_the_elements_type() -> None:
+    with_products = [code for code in built_code() if code.named("HMMA")]
+    assert {code.architecture for code in with_products} == ARCHITECTURES
+    for code in with_products:
+        (element,) = (name for name in PRODUCT if re.search(rf"\b{name}\b", code.kernel))
+        assert set(code.named("HMMA")) == {PRODUCT[element]}, code.kernel
+
+
+def test_every_pass_of_attention_over_tiles_multiplies_on_the_tensor_cores() -> None:
+    passes = [code for code in built_code() if re.match(r"\w+Pass<\w+Shape<", code.kernel)]
+    assert passes
+    for code in passes:
+        assert code.named("HMMA"), f"{code.kernel} for {code.architecture}"
+
+
+def test_copies_to_shared_memory_are_16_bytes_a_lane() -> None:
+    copying = [code for code in built_code() if code.named("LDGSTS")]
+    assert copying
+    for code in copying:
+        assert all(".128" in name for name in code.named("LDGSTS")), code.kernel
+
+
+def test_attention_sums_nothing_by_atomics() -> None:
+    for code in built_code():
+        if re.match(r"(Forward|Backward)\w*Pass", code.kernel):
+            assert not code.named("ATOM|RED"), f"{code.kernel} for {code.architecture}"
+
+
+LISTING = """\
+arch = sm_90a
+\t\tFunction : first
+        /*0000*/                   LDG.E.128 R4, desc[UR4][R2.64] ;   /* 0x000000 */
+                                                                      /* 0x000e22 */
+        /*0010*/              @!P0 LDGSTS.E.BYPASS.128.ZFILL [R7], desc[UR4][R2.64], P1 ;
+        /*0020*/                   LDSM.16.M88.4 R8, [R7] ;
+        /*0030*/                   HMMA.16816.F32.BF16 R4, R8, R2, R4 ;
+        /*0040*/               @P3 LDL.LU R3, [R1+0x4] ;
+        /*0050*/                   LDS R3, [R9] ;
+        /*0060*/               @P0 BRA 0x20 ;
+        /*0070*/                   STL [R1], R3 ;
+        /*0080*/                   LDS R3, [R9] ;
+        /*0090*/               @P1 BRA 0x70 ;
+        /*00a0*/                   BRA 0xa0;
+\t\tFunction : second
+        /*0000*/                   EXIT ;
+arch = sm_90
+"""
+
+
+def test_a_listing_is_counted_by_loops_of_products() -> None:
+    first, second = disassembled(LISTING.splitlines(keepends=True))
+    assert first.loops() == [(0x20, 0x60), (0x70, 0x90)]
+    assert first.counts() == {
+        "products": 1,
+        "wide": 3,
+        "narrow in loops": 1,
+        "local in loops": 1,
+    }
+    assert (second.kernel, second.architecture) == ("second", "sm_90a")
+    assert not any(second.counts().values())
 
 
 if __name__ == "__main__":
-    table, release = usage(reports()), compiler(reports())
-    lines = ",\n".join(f"    {json.dumps(k)}: {json.dumps(table[k])}" for k in sorted(table))
-    BUDGET.write_text(f'{{\n  "nvcc": "{release}",\n  "kernels": {{\n' + lines + "\n  }\n}\n")
+    table = built()
+    lines = ",\n".join(
+        f"    {json.dumps(kernel)}: {{\n"
+        + ",\n".join(
+            f"      {json.dumps(a)}: {json.dumps(table[kernel][a])}" for a in table[kernel]
+        )
+        + "\n    }"
+        for kernel in sorted(table)
+    )
+    BUDGET.write_text(f'{{\n  "nvcc": "{compiler()}",\n  "kernels": {{\n{lines}\n  }}\n}}\n')
