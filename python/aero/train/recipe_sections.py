@@ -101,6 +101,8 @@ class OptimizerSection:
         weight_decay: decoupled; never on biases, norms, gains, temperatures, thresholds, alpha or
             beta.
         clip_norm: gradients are scaled down to this norm; None does not clip.
+        temperature_rate: the learning rate of temperatures over `learning_rate`.
+        threshold_rate: the learning rate of the penalty's thresholds over `learning_rate`.
     """
 
     learning_rate: float = _setting(1e-3, above=0.0)
@@ -109,6 +111,8 @@ class OptimizerSection:
     epsilon: float = _setting(1e-8, above=0.0)
     weight_decay: float = _setting(0.1, at_least=0.0)
     clip_norm: float | None = _setting(1.0, above=0.0)
+    temperature_rate: float = _setting(1.0, at_least=0.0)
+    threshold_rate: float = _setting(1.0, at_least=0.0)
 
 
 @dataclass(frozen=True)

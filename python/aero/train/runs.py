@@ -167,6 +167,10 @@ def _train_one(run: PlannedRun, data: PreparedData, stop: StopRequest, advance: 
         on_losses=recorder.add_losses,
         checkpoint_state=callback.checkpoint_state,
         distillation=distillation,
+        learning_rate_factors={
+            "temperature.value": recipe.optimizer.temperature_rate,
+            "entropy_threshold": recipe.optimizer.threshold_rate,
+        },
     )
     if model.config.annealed_from is not None:
         trainer.add_callback(AnnealingCallback(**asdict(recipe.annealing)))

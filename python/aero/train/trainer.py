@@ -12,11 +12,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.utils.data import Dataset, Sampler, SequentialSampler
 from transformers import Trainer
 
@@ -43,6 +44,8 @@ class AeroTrainer(Trainer):
             step's loss, language-model loss and penalty before its weight (None without), 0-D each.
         checkpoint_state: returns what to store beside a checkpoint; collective under `torchrun`.
         distillation: a teacher to learn from; evaluation does without it.
+        learning_rate_factors: end of a parameter's name -> its learning rate over that of the
+            others, such as `{"entropy_threshold": 10.0}`.
         **kwargs: as `transformers.Trainer`.
 
     Attributes:
@@ -76,9 +79,11 @@ class AeroTrainer(Trainer):
         on_losses: Callable[[Tensor, Tensor, Tensor | None], None] | None = None,
         checkpoint_state: Callable[[], dict[str, Any]] | None = None,
         distillation: Distillation | None = None,
+        learning_rate_factors: Mapping[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
+        self._learning_rate_factors = dict(learning_rate_factors or {})
         self._distillation = distillation
         self._on_losses = on_losses
         self._checkpoint_state = checkpoint_state
@@ -88,6 +93,26 @@ class AeroTrainer(Trainer):
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         """Names of the parameters that weight decay acts on: matrices and embeddings."""
         return decay_parameter_names(model)
+
+    def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
+        """The base class's, with groups of their own for parameters at other learning rates."""
+        is_new = self.optimizer is None
+        optimizer = super().create_optimizer(model)
+        if is_new:
+            self._split_groups(optimizer, self.model if model is None else model)
+        return optimizer
+
+    def _split_groups(self, optimizer: Optimizer, model: nn.Module) -> None:
+        for ending, factor in self._learning_rate_factors.items():
+            chosen = {
+                parameter for name, parameter in model.named_parameters() if name.endswith(ending)
+            }
+            for group in list(optimizer.param_groups) if factor != 1.0 else []:
+                apart = [parameter for parameter in group["params"] if parameter in chosen]
+                if apart:
+                    group["params"] = [one for one in group["params"] if one not in chosen]
+                    split = {**group, "params": apart, "lr": group["lr"] * factor}
+                    optimizer.add_param_group(split)
 
     def floating_point_ops(self, inputs: dict[str, Tensor | Any]) -> int:
         """No count: it walks all parameters at each step; `ArchitectureSpec.flops` is exact."""

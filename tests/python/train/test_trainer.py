@@ -32,7 +32,7 @@ class Rows(Dataset):
         return {"input_ids": ids, "labels": labels}
 
 
-def trainer_for(label, tmp_path, *, rows=8, model=None, **arguments):
+def trainer_for(label, tmp_path, *, rows=8, model=None, factors=None, **arguments):
     torch.manual_seed(0)
     model = model or AeroForCausalLM(AeroConfig.from_label(label, model="tiny"))
     options = {"max_steps": 1, "report_to": [], "disable_tqdm": True, "use_cpu": True}
@@ -43,6 +43,7 @@ def trainer_for(label, tmp_path, *, rows=8, model=None, **arguments):
         train_dataset=Rows(rows),
         eval_dataset=Rows(rows),
         on_losses=arguments.pop("on_losses", None),
+        learning_rate_factors=factors,
     )
 
 
@@ -58,6 +59,35 @@ def test_weight_decay_spares_everything_but_matrices(tmp_path):
     listed = {names[id(p)] for group in without for p in group["params"]}
     assert any("temperature" in name for name in listed)
     assert any("entropy_threshold" in name for name in listed)
+
+
+def test_temperatures_and_thresholds_move_at_their_own_rates(tmp_path):
+    def moved(factors):
+        trainer = trainer_for(EREG, tmp_path, factors=factors, learning_rate=1e-3, max_steps=1)
+        before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+        trainer.train()
+        return {
+            name: (p.detach() - before[name]).abs().max().item()
+            for name, p in trainer.model.named_parameters()
+        }
+
+    # Adam's first step is the learning rate, whatever the gradient.
+    same = moved(None)
+    other = moved({"temperature.value": 0.1, "entropy_threshold": 7.0, "no such": 3.0})
+    for name, step in same.items():
+        factor = 0.1 if "temperature" in name else 7.0 if "threshold" in name else 1.0
+        assert other[name] == pytest.approx(factor * step, rel=1e-3), name
+        assert step > 0 or "mlp" in name
+
+
+def test_groups_at_their_own_rates_keep_their_weight_decay_and_every_parameter(tmp_path):
+    factors = {"alpha": 2.0, "wte.weight": 3.0}
+    trainer = trainer_for(EREG, tmp_path, factors=factors, weight_decay=0.1)
+    groups = trainer.create_optimizer().param_groups
+    assert sum(len(group["params"]) for group in groups) == len(list(trainer.model.parameters()))
+    rate = trainer.args.learning_rate
+    found = {(group["lr"] / rate, group["weight_decay"]) for group in groups}
+    assert found == {(1.0, 0.1), (1.0, 0.0), (2.0, 0.0), (3.0, 0.1)}
 
 
 @pytest.mark.parametrize("accumulation", [2, 4])
