@@ -98,8 +98,9 @@ class AeroTrainer(Trainer):
         """The base class's, with groups of their own for parameters at other learning rates."""
         is_new = self.optimizer is None
         optimizer = super().create_optimizer(model)
-        if is_new:
-            self._split_groups(optimizer, self.model if model is None else model)
+        trained = self.model if model is None else model
+        if is_new and trained is not None:
+            self._split_groups(optimizer, trained)
         return optimizer
 
     def _split_groups(self, optimizer: Optimizer, model: nn.Module) -> None:
