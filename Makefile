@@ -56,7 +56,7 @@ private-test: $(VENV)/.tests $(PRIVATE)/.installed ## run the tests that need SP
 
 test: $(VENV)/.tests build/tests/.built ## run the C++ and the Python tests
 	ctest --test-dir build/tests --output-on-failure --parallel 2
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile
 
 threads: build/threads/.built ## run the kernels from several threads under the thread sanitizer
 	build/threads/aero_kernel_tests --gtest_brief=1 --gtest_filter='*AtOnce*'
