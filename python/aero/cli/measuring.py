@@ -24,6 +24,12 @@ def measure(
     networks: Annotated[
         bool, typer.Option("--networks/--no-networks", help="Whole networks too.")
     ] = True,
+    options: Annotated[
+        bool,
+        typer.Option(
+            "--options", help="Instead: what SPU's configuration offers, option by option."
+        ),
+    ] = False,
     quick: Annotated[bool, typer.Option(help="A few small ones: two minutes of one core.")] = False,
 ) -> None:
     """Measures what operations and networks send under SPU, against `stack="spu-0.9.5"`.
@@ -32,6 +38,7 @@ def measure(
     takes about 20 minutes of one core.
     """
     from aero.private.measured_grid import OPERATIONS, grid, network_grid
+    from aero.private.measured_options import option_cells, options_markdown
     from aero.private.measured_table import write_tables
     from aero.private.measurement import QUICK_RESOLUTION, RESOLUTION
     from aero.private.measurement import measure as measure_cells
@@ -42,6 +49,13 @@ def measure(
                 raise ValueError(
                     f"private: --operations must be of {', '.join(OPERATIONS)}, got {name!r}"
                 )
+        if options and (operations or quick):
+            raise ValueError("private: --options must stand without --operations and --quick")
+        if options:
+            cells = option_cells()
+            measure_cells(cells, [], output, _export_random, wanted=QUICK_RESOLUTION, progress=note)
+            typer.echo(options_markdown(output))
+            return
         cells = [cell for cell in grid(quick=quick) if cell.operation in (operations or OPERATIONS)]
         whole = network_grid(quick=quick) if networks and not operations else []
         measure_cells(

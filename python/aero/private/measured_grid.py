@@ -120,7 +120,7 @@ def predicted_cost(cell: Cell) -> mpc.Cost:
         >>> round(predicted_cost(Cell("relu", (65536,))).comm_bytes / 1e6, 2)
         6.62
     """
-    fields = PrivateSettings(**cell.settings).stack_fields()
+    fields = PrivateSettings.from_dict(cell.settings).stack_fields()
     return total_cost(
         mpc.operation_cost(name, *sizes, stack=STACK, **fields)
         for name, sizes in OPERATIONS[cell.operation](cell.sizes)

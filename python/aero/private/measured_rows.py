@@ -130,7 +130,7 @@ def _row(
 
 
 def _pieces(cell: NetworkCell, found: dict[str, Any]) -> list[MeasuredRow]:
-    settings = PrivateSettings(**cell.settings)
+    settings = PrivateSettings.from_dict(cell.settings)
     costs = predicted_costs({"spec": cell.spec.to_dict()}, cell.tokens, settings)
     parts = found["parts"]
     layers = [name for name in parts if name.startswith("layer")]

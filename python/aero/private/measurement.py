@@ -17,7 +17,7 @@ from aero.private.environment import private_command
 from aero.private.measured_grid import Cell, NetworkCell, predicted_cost
 from aero.private.refills import runs_for
 
-__all__ = ["QUICK_RESOLUTION", "RESOLUTION", "SET_UP", "measure"]
+__all__ = ["QUICK_RESOLUTION", "RESOLUTION", "SET_UP", "measure", "set_up_key"]
 
 # The result of the first thing that a group does.
 SET_UP = "set-up"
@@ -63,7 +63,12 @@ def measure(
             continue
         group = groups.setdefault(
             json.dumps(cell.settings, sort_keys=True),
-            {"settings": cell.settings, "folder": str(folder), "set_up": SET_UP, "cells": []},
+            {
+                "settings": cell.settings,
+                "folder": str(folder),
+                "set_up": set_up_key(cell.settings),
+                "cells": [],
+            },
         )
         group["cells"].append(_described(cell, folder, wanted))
     for group in groups.values():
@@ -72,6 +77,16 @@ def measure(
             if wanted_now and not _exported(network, folder).exists():
                 export(network, _exported(network, folder))
         _run(group, folder, python, progress)
+
+
+def set_up_key(settings: dict[str, Any]) -> str:
+    """The name of the file with the set-up under these settings.
+
+    Example:
+        >>> set_up_key({"exp_squarings": 5})
+        'set-up-exp_squarings5'
+    """
+    return "-".join([SET_UP, *(f"{name}{value}".lower() for name, value in settings.items())])
 
 
 def _described(cell: Cell | NetworkCell, folder: Path, wanted: float) -> dict[str, Any]:

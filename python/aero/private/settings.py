@@ -9,10 +9,10 @@ Example:
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["EXP_CLIP", "RING_BITS", "STACK", "PrivateSettings"]
+__all__ = ["EXP_CLIP", "RING_BITS", "SPU_FIELDS", "STACK", "PrivateSettings"]
 
 # The simulator's stack that prices what runs here.
 STACK = "spu-0.9.5"
@@ -27,6 +27,19 @@ _RANGES = {
     "fraction_bits": (8, 26),
     "exp_squarings": (1, 17),
     "threads": (1, 64),
+}
+# What else of SPU's configuration changes a Cheetah run of these networks, by SPU's names, with
+# the values that are not its default: of its runtime, of Cheetah in it, of its compiler.
+SPU_FIELDS: dict[str, tuple[bool | int | str, ...]] = {
+    "fxp_div_goldschmidt_iters": (1, 3, 4),
+    "enable_lower_accuracy_rsqrt": (True,),
+    "fxp_exp_mode": ("EXP_PADE",),
+    "experimental_disable_mmul_split": (True,),
+    "disable_matmul_pack": (True,),
+    "ot_kind": ("YACL_Softspoken", "EMP_Ferret"),
+    "disable_reduce_truncation_optimization": (True,),
+    "disable_select_optimization": (True,),
+    "disallow_mix_types_opts": (True,),
 }
 # Of the fields, those that the simulator knows under the same name.
 _STACK_FIELDS = (
@@ -56,6 +69,8 @@ class PrivateSettings:
         argmax: the parties compute the next token; else the client finds it in the logits.
         threads: of each party.
         timeout_seconds: how long a party waits for a message.
+        spu_fields: further fields of SPU's configuration, see `SPU_FIELDS`. The simulator does not
+            price them.
 
     Raises:
         ValueError: naming the field, what it may be and what it is.
@@ -73,23 +88,30 @@ class PrivateSettings:
     argmax: bool = True
     threads: int = 1
     timeout_seconds: float = 600.0
+    spu_fields: dict[str, bool | int | str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.type == "bool" and not isinstance(value, bool):
-                raise _wrong(field.name, "True or False", value)
-            if field.type == "int":
-                low, high = _RANGES[field.name]
+        for each in dataclasses.fields(self):
+            value = getattr(self, each.name)
+            if each.type == "bool" and not isinstance(value, bool):
+                raise _wrong(each.name, "True or False", value)
+            if each.type == "int":
+                low, high = _RANGES[each.name]
                 if (
                     isinstance(value, bool)
                     or not isinstance(value, int)
                     or not low <= value <= high
                 ):
-                    raise _wrong(field.name, f"an integer from {low} to {high}", value)
+                    raise _wrong(each.name, f"an integer from {low} to {high}", value)
         number = isinstance(self.timeout_seconds, int | float)
         if not number or isinstance(self.timeout_seconds, bool) or not self.timeout_seconds > 0:
             raise _wrong("timeout_seconds", "a number > 0", self.timeout_seconds)
+        for name, value in self.spu_fields.items():
+            known = SPU_FIELDS.get(name)
+            if known is None:
+                raise _wrong("spu_fields", f"of {', '.join(SPU_FIELDS)}", name)
+            if type(value) is not type(known[0]) or value not in known:
+                raise _wrong(name, " or ".join(map(str, known)), value)
 
     def to_dict(self) -> dict[str, Any]:
         """All fields by name."""
@@ -99,14 +121,20 @@ class PrivateSettings:
     def from_dict(cls, fields: dict[str, Any]) -> PrivateSettings:
         """Settings from fields by name, others at their defaults.
 
+        Args:
+            fields: of this class; those of `SPU_FIELDS` may stand beside them.
+
         Raises:
             ValueError: an unknown name, or a value out of range.
         """
-        known = [field.name for field in dataclasses.fields(cls)]
+        known = [each.name for each in dataclasses.fields(cls)]
         for name in fields:
-            if name not in known:
-                raise ValueError(f"PrivateSettings: unknown field {name!r}; {', '.join(known)}")
-        return cls(**fields)
+            if name not in known and name not in SPU_FIELDS:
+                names = ", ".join([*known, *SPU_FIELDS])
+                raise ValueError(f"PrivateSettings: unknown field {name!r}; {names}")
+        further = {name: value for name, value in fields.items() if name in SPU_FIELDS}
+        own = {name: value for name, value in fields.items() if name not in SPU_FIELDS}
+        return cls(**{**own, "spu_fields": {**own.get("spu_fields", {}), **further}})
 
     def stack_fields(self) -> dict[str, Any]:
         """What to change in the simulator's stack `STACK`, so that it prices these settings."""

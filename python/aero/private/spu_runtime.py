@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
 from collections.abc import Callable
@@ -36,7 +37,16 @@ def runtime_config(settings: PrivateSettings, *, profiled: bool) -> Any:
     config.enable_pphlo_profile = profiled
     # Without it a value that one party owns is split into shares at once.
     config.experimental_enable_colocated_optimization = True
-    config.cheetah_2pc_config.enable_mul_lsb_error = settings.one_bit_product_error
+    cheetah: dict[str, Any] = {"enable_mul_lsb_error": settings.one_bit_product_error}
+    parsed = libspu.RuntimeConfig()
+    for name, value in settings.spu_fields.items():
+        if parsed.ParseFromJsonString(json.dumps({name: value})):
+            setattr(config, name, getattr(parsed, name))
+        elif parsed.ParseFromJsonString(json.dumps({"cheetah_2pc_config": {name: value}})):
+            cheetah[name] = value
+    # Python does not know the type of `ot_kind`; in JSON it is a word.
+    parsed.ParseFromJsonString(json.dumps({"cheetah_2pc_config": cheetah}))
+    config.cheetah_2pc_config = parsed.cheetah_2pc_config
     return config
 
 
@@ -44,6 +54,9 @@ def compiler_options(settings: PrivateSettings) -> Any:
     """SPU's `CompilerOptions`."""
     options = libspu.CompilerOptions()
     options.enable_optimize_denominator_with_broadcast = settings.broadcast_reciprocal
+    for name, value in settings.spu_fields.items():
+        if hasattr(options, name):
+            setattr(options, name, value)
     return options
 
 

@@ -46,11 +46,23 @@ def test_settings_survive_the_way_through_json():
         ({"private_weights": 1}, "private_weights must be True or False, got 1"),
         ({"timeout_seconds": 0}, "timeout_seconds must be a number > 0, got 0"),
         ({"timeout_seconds": float("nan")}, "timeout_seconds must be a number > 0, got nan"),
+        ({"spu_fields": {"protocol": "REF2K"}}, "spu_fields must be of fxp_div.*, got 'protocol'"),
+        ({"spu_fields": {"ot_kind": "EMP"}}, "ot_kind must be YACL_Softspoken or EMP_Ferret, got"),
+        ({"spu_fields": {"fxp_div_goldschmidt_iters": True}}, "must be 1 or 3 or 4, got True"),
+        ({"spu_fields": {"disable_matmul_pack": 1}}, "disable_matmul_pack must be True, got 1"),
     ],
 )
 def test_values_out_of_range_are_named(changes, expected):
-    with pytest.raises(ValueError, match=expected.replace(".", r"\.")):
+    with pytest.raises(ValueError, match=expected.replace("18.0", r"18\.0")):
         PrivateSettings(**changes)
+
+
+def test_fields_of_spu_stand_beside_the_others_by_name():
+    settings = PrivateSettings.from_dict({"threads": 2, "fxp_div_goldschmidt_iters": 1})
+    assert settings == PrivateSettings(threads=2, spu_fields={"fxp_div_goldschmidt_iters": 1})
+    assert PrivateSettings.from_dict(settings.to_dict()) == settings
+    plain = PrivateSettings(threads=2)
+    assert settings.stack_fields() == plain.stack_fields()
 
 
 def test_unknown_fields_are_refused_with_the_known_ones():
