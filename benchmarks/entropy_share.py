@@ -25,7 +25,14 @@ MUST, AIM = 0.05, 0.02
 # As CMakeLists.txt compiles the kernels: tuned for the very processor, gcc 12 makes others of them.
 AVX2 = ("-mavx2", "-mfma", "-mf16c")
 AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512")
-FLAGS = {"scalar": (), "avx2": AVX2, "avx512": AVX512, "avx512bf16": (*AVX512, "-mavx512bf16")}
+AVX512BF16 = (*AVX512, "-mavx512bf16")
+FLAGS = {
+    "scalar": (),
+    "avx2": AVX2,
+    "avx512": AVX512,
+    "avx512bf16": AVX512BF16,
+    "amx": (*AVX512BF16, "-mamx-tile", "-mamx-bf16"),
+}
 SIZES = ((2, 12, 128), (1, 6, 512), (1, 3, 1024))  # B, H, T
 REMOVED = {
     "online_softmax.h": (

@@ -34,6 +34,7 @@ std::vector<std::string> cpu_features() {
   if (__builtin_cpu_supports("avx512dq")) features.emplace_back("avx512dq");
   if (__builtin_cpu_supports("avx512vl")) features.emplace_back("avx512vl");
   if (__builtin_cpu_supports("avx512bf16")) features.emplace_back("avx512bf16");
+  if (__builtin_cpu_supports("amx-bf16")) features.emplace_back("amx-bf16");
 #endif
   return features;
 }

@@ -10,18 +10,24 @@
 namespace aero::kernels::cpu {
 namespace {
 
-const AttentionEntropyTable& table() {
+const AttentionEntropyTable& table_for(DataType type) {
+  if (type == DataType::kBFloat16 && isa() == Isa::kAmx) return kAttentionEntropyAmx;
   return table_in_use({&kAttentionEntropyScalar, &kAttentionEntropyAvx2, &kAttentionEntropyAvx512,
                        &kAttentionEntropyAvx512Bf16});
+}
+
+template <class Params>
+const auto& kernel_for(const Params& params) {
+  return table_for(params.data_type).of(params);
 }
 
 }  // namespace
 
 size_t workspace_bytes(const AttentionEntropyForwardParams& params, int64_t threads) {
-  return scratch_bytes(table().of(params), params) * static_cast<size_t>(threads);
+  return scratch_bytes(kernel_for(params), params) * static_cast<size_t>(threads);
 }
 size_t workspace_bytes(const AttentionEntropyBackwardParams& params, int64_t threads) {
-  return scratch_bytes(table().of(params), params) * static_cast<size_t>(threads);
+  return scratch_bytes(kernel_for(params), params) * static_cast<size_t>(threads);
 }
 
 int64_t key_parts(const AttentionEntropyForwardParams& params, int64_t threads) {
@@ -42,19 +48,19 @@ size_t partial_bytes(const AttentionEntropyForwardParams& params) {
 }
 
 int64_t item_count(const AttentionEntropyForwardParams& params) {
-  return table().of(params).item_count(params);
+  return kernel_for(params).item_count(params);
 }
 int64_t item_count(const AttentionEntropyBackwardParams& params) {
-  return table().of(params).item_count(params);
+  return kernel_for(params).item_count(params);
 }
 
 void run(const AttentionEntropyForwardParams& params, void* workspace, int64_t first, int64_t last,
          int64_t thread) {
-  run_items(table().of(params), params, workspace, first, last, thread);
+  run_items(kernel_for(params), params, workspace, first, last, thread);
 }
 void run(const AttentionEntropyBackwardParams& params, void* workspace, int64_t first, int64_t last,
          int64_t thread) {
-  run_items(table().of(params), params, workspace, first, last, thread);
+  run_items(kernel_for(params), params, workspace, first, last, thread);
 }
 
 // A few thousand numbers: compiled for the plain machine alone.

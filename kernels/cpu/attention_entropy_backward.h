@@ -32,6 +32,7 @@ class BackwardPass {
     const int64_t key_heads = p.batch * p.key_heads;
     const bool whole_heads = has_whole_heads(p);
     const int64_t key_items = key_heads * key_blocks(p);
+    [[maybe_unused]] const typename Operands::Registers registers(p.head_dim);
     for (int64_t item = first; item < last; ++item) {
       if (whole_heads) {
         BackwardPass(p, memory, item, 0, p.keys, true).all_queries(true);
@@ -80,7 +81,7 @@ class BackwardPass {
       dscore_rows = kPack == 1 ? dweights : take(kKeyTile * kTile / kPack);
       dscores = kPack == 1 ? dweights : take(kKeyTile * kTile / kPack);
       keys = take(p.keys * row);
-      packed_keys = kPack == 1 ? keys : take(p.keys * row);
+      packed_keys = kPack == 1 ? keys : take(Operands::weighted_size(p.keys, p.head_dim));
       values = take(p.keys * row);
       dkeys = take(p.keys * row);
       dvalues = take(p.keys * row);
@@ -109,8 +110,8 @@ class BackwardPass {
     keys_ = Operands::rows(k, p_.k_strides.row, count, p_.head_dim, copy, operands(at_.keys));
     packed_keys_ = keys_;
     if (kPack > 1 && p_.dq)
-      packed_keys_ = Operands::packed_rows(k, p_.k_strides.row, count, p_.head_dim, copy,
-                                           operands(at_.packed_keys));
+      packed_keys_ = Operands::weighted_rows(k, p_.k_strides.row, count, p_.head_dim, copy,
+                                             operands(at_.packed_keys));
     if (p_.dout)
       values_ = Operands::rows(key_row(static_cast<const Element*>(p_.v), p_.v_strides),
                                p_.v_strides.row, count, p_.head_dim, copy, operands(at_.values));
@@ -193,18 +194,18 @@ class BackwardPass {
       const int64_t row = key - key_begin_;
       const Matrix<const Operand> keys{keys_.data + row * keys_.stride, keys_.stride};
       alignas(64) Real unused_maxima[kTile] = {};
-      compute_scores(q, visible, static_cast<const Operand*>(operands(at_.queries_t)), keys,
-                     p_.head_dim / kPack, memory_ + at_.scores, unused_maxima, prefetch);
+      compute_scores<Operands>(q, visible, static_cast<const Operand*>(operands(at_.queries_t)),
+                               keys, p_.head_dim / kPack, memory_ + at_.scores, unused_maxima,
+                               prefetch);
       if (p_.dout) compute_dweights(q, visible, key, prefetch);
       compute_dscores(q, visible, rows);
       if (wants_dq) {
-        const Matrix<const Operand> packed{packed_keys_.data + row / kPack * packed_keys_.stride,
-                                           packed_keys_.stride};
-        add_weighted_rows<kPack>(
-            q, visible, packed, static_cast<const Operand*>(operands(at_.dscores)), p_.head_dim,
-            prefetch, [&](int64_t n, int64_t, Vec<Real> sum) AERO_LAMBDA_INLINE {
-              store(dq + n, row == 0 ? sum : load(dq + n) + sum);
-            });
+        clear_unseen_weights<Operands>(q, visible, operands(at_.dscores));
+        add_weighted_rows<Operands>(
+            q, visible, weighted_from<Operands>(packed_keys_, row),
+            static_cast<const Operand*>(operands(at_.dscores)), p_.head_dim, prefetch,
+            [&](int64_t n, int64_t, Vec<Real> sum)
+                AERO_LAMBDA_INLINE { store(dq + n, row == 0 ? sum : load(dq + n) + sum); });
       }
       if (!wants_keys_) continue;
       const int64_t reached = reached_rows(q, key);
@@ -252,7 +253,9 @@ class BackwardPass {
     add(p_.dv, p_.dv_strides, h / group, from, keys);
     // One step per group of rows that scores and dP go through, and per group of columns of dQ.
     const int64_t seen = q.visible_keys(p_);
-    prefetch.spread(2 * seen / kRows + (seen + kKeyTile - 1) / kKeyTile * (p_.head_dim / kRows));
+    constexpr int group_rows = Operands::kGroup;
+    prefetch.spread(2 * seen / group_rows +
+                    (seen + kKeyTile - 1) / kKeyTile * (p_.head_dim / group_rows));
   }
 
   /// Transposes a tile of rows, and returns it also as packed rows.
@@ -271,10 +274,10 @@ class BackwardPass {
     Real* dweights = memory_ + at_.dweights;
     for_key_runs(q, visible, [&](auto columns, int first, int64_t begin, int64_t end) {
       constexpr int C = decltype(columns)::value;
-      for_row_groups<C>(begin, end, [&](auto group, int64_t row) {
+      for_row_groups<C, Operands::kGroup>(begin, end, [&](auto group, int64_t row) {
         constexpr int R = decltype(group)::value;
         prefetch.step();
-        Tile<Real, R, C> product;
+        typename Operands::template Product<R, C> product;
         multiply_rows(product, values + row * values_.stride, values_.stride, douts + first * kL,
                       kTile, p_.head_dim / kPack);
 #pragma GCC unroll 8
@@ -317,7 +320,19 @@ class BackwardPass {
         if (j < end) convert_rows(Constant<1>{}, j);
         store(rows.dtemperature + lane, dtemperature);
       }
+      clear_unit_of_rows(q, first, begin, end);
     });
+  }
+
+  /// Zeros in the rows of weights for the vectors beside those from `first` to the last that a sum
+  /// over whole units of queries takes in.
+  void clear_unit_of_rows(const QueryTile<Real>& q, int first, int64_t begin, int64_t end) const {
+    constexpr int vectors = Operands::kUnit / kL;
+    if constexpr (vectors > 1)
+      for (int v = first / vectors * vectors; v < round_up(q.vectors, vectors); ++v)
+        for (int64_t j = begin; (v < first || v >= q.vectors) && j < end; ++j)
+          for (const int64_t weights : {at_.weight_rows, at_.dscore_rows})
+            Operands::store_row(operands(weights), j * kTile + v * kL, Vec<Real>{});
   }
 
   /// sum[j][d] (+)= sum_i weights[j][i] rows[i][d] for the keys of the tile that starts at `key`.
@@ -326,9 +341,9 @@ class BackwardPass {
                  Matrix<const Operand> rows, int64_t key, int64_t reached, Matrix<Real> sum) const {
     Real* base = sum.data + (key - key_begin_) * sum.stride;
     for_key_runs(q, visible, [&](auto, int first, int64_t begin, int64_t end) {
-      const int64_t query = first * kL;
-      const int64_t operands_left = (q.count - query + kPack - 1) / kPack;
-      for_row_groups<kColumns>(begin, end, [&](auto group, int64_t row) {
+      const int64_t query = first * kL / Operands::kUnit * Operands::kUnit;
+      const int64_t operands_left = round_up(q.count - query, Operands::kUnit) / kPack;
+      for_row_groups<kColumns, Operands::kGroup>(begin, end, [&](auto group, int64_t row) {
         constexpr int R = decltype(group)::value;
         const Operand* a = weights + (row * kTile + query) / kPack;
         const Operand* b = rows.data + query / kPack * rows.stride;
@@ -338,7 +353,7 @@ class BackwardPass {
           const auto vectors = static_cast<int>(smaller(kColumns, (at_.row - d) / kL));
           with_columns(vectors, [&](auto columns) {
             constexpr int C = decltype(columns)::value;
-            Tile<Real, R, C> product;
+            typename Operands::template Product<R, C> product;
             multiply_rows(product, a, kTile / kPack, b + d, rows.stride, operands_left);
 #pragma GCC unroll 4
             for (int r = 0; r < R; ++r)

@@ -23,6 +23,7 @@ class ForwardPass {
   static int64_t item_count(const Params& p) { return p.batch * p.heads * tiles(p); }
 
   static void run(const Params& p, void* memory, int64_t first, int64_t last) {
+    [[maybe_unused]] const typename Operands::Registers registers(p.head_dim);
     ForwardPass pass(p, static_cast<Real*>(memory));
     for (int64_t item = first; item < last; ++item) {
       const QueryTile<Real> q(p, tile_of(p, item));
@@ -50,7 +51,7 @@ class ForwardPass {
       scores = take(kKeyTile * kTile);
       weights = kPack == 1 ? scores : take(kKeyTile / kPack * kTile);
       keys = take(p.keys * row);
-      values = take(p.keys * row);
+      values = take(Operands::weighted_size(p.keys, p.head_dim));
     }
     int64_t take(int64_t count) {
       const int64_t at = total;
@@ -85,7 +86,9 @@ class ForwardPass {
     add(p_.v, p_.v_strides, g, from, keys);
     // One step per group of rows that the two products go through.
     const int64_t seen = q.visible_keys(p_);
-    prefetch.spread(seen / kRows + (seen + kKeyTile - 1) / kKeyTile * (p_.head_dim / kRows));
+    constexpr int group_rows = Operands::kGroup;
+    prefetch.spread(seen / group_rows +
+                    (seen + kKeyTile - 1) / kKeyTile * (p_.head_dim / group_rows));
   }
 
   /// Prepares the keys and values of the tile's head, once for all its tiles. They are used where
@@ -99,8 +102,8 @@ class ForwardPass {
     const auto* v = static_cast<const Element*>(p_.v);
     keys_ = Operands::rows(row_of(k, p_.k_strides, q.batch, g, 0), p_.k_strides.row, p_.keys,
                            p_.head_dim, copy, operands(at_.keys));
-    values_ = Operands::packed_rows(row_of(v, p_.v_strides, q.batch, g, 0), p_.v_strides.row,
-                                    p_.keys, p_.head_dim, copy, operands(at_.values));
+    values_ = Operands::weighted_rows(row_of(v, p_.v_strides, q.batch, g, 0), p_.v_strides.row,
+                                      p_.keys, p_.head_dim, copy, operands(at_.values));
   }
 
   void run_tile(const QueryTile<Real>& q, Prefetch& prefetch) const {
@@ -118,17 +121,17 @@ class ForwardPass {
     for (int64_t key = 0; key < key_end; key += kKeyTile) {
       const Visibility<Real> visible(p_, q, key, key_end);
       const Matrix<const Operand> keys{keys_.data + key * keys_.stride, keys_.stride};
-      const Matrix<const Operand> values{values_.data + key / kPack * values_.stride,
-                                         values_.stride};
+      const auto values = weighted_from<Operands>(values_, key);
       alignas(64) Real maxima[kTile], factors[kTile];
       for (int v = 0; v < kColumns; ++v) store(maxima + v * kL, state[v].maximum);
-      compute_scores(q, visible, static_cast<const Operand*>(operands(at_.queries)), keys,
-                     p_.head_dim / kPack, memory_ + at_.scores, maxima, prefetch);
+      compute_scores<Operands>(q, visible, static_cast<const Operand*>(operands(at_.queries)), keys,
+                               p_.head_dim / kPack, memory_ + at_.scores, maxima, prefetch);
       for (int v = 0; v < kColumns; ++v)
         store(factors + v * kL,
               state[v].raise_maximum(load(maxima + v * kL), [](auto x) { return exp2(x); }));
       add_weights(q, visible, state);
-      add_weighted_rows<kPack>(
+      clear_unseen_weights<Operands>(q, visible, operands(at_.weights));
+      add_weighted_rows<Operands>(
           q, visible, values, static_cast<const Operand*>(operands(at_.weights)), p_.head_dim,
           prefetch, [&](int64_t n, int64_t lane, Vec<Real> sum) AERO_LAMBDA_INLINE {
             Real* to = outputs + n;

@@ -13,5 +13,6 @@ extern const AttentionEntropyTable kAttentionEntropyScalar;
 extern const AttentionEntropyTable kAttentionEntropyAvx2;
 extern const AttentionEntropyTable kAttentionEntropyAvx512;
 extern const AttentionEntropyTable kAttentionEntropyAvx512Bf16;
+extern const AttentionEntropyTable kAttentionEntropyAmx;  ///< bfloat16 alone
 
 }  // namespace aero::kernels::cpu

@@ -15,13 +15,19 @@ struct Chosen {
   using Pass = P;
 };
 
+#if defined(__AMX_BF16__)
+using PairOperands = Tiled;
+#elif defined(__AVX512BF16__)
+using PairOperands = Paired;
+#endif
+
 /// Calls function(Chosen<Pass<Operands>>) with the operands for these params: bfloat16 goes in
 /// pairs where the machine multiplies pairs and the head width is even.
 template <template <class> class Pass, class Element, class Real, class Params, class Function>
 auto with_operands([[maybe_unused]] const Params& p, Function&& function) {
 #if defined(__AVX512BF16__)
   if constexpr (__is_same(Element, BFloat16))
-    if (p.head_dim % 2 == 0) return function(Chosen<Pass<Paired>>{});
+    if (p.head_dim % 2 == 0) return function(Chosen<Pass<PairOperands>>{});
 #endif
   return function(Chosen<Pass<Single<Element, Real>>>{});
 }

@@ -139,8 +139,9 @@ struct Visibility {
       // Whole groups of rows, so that a group has one set of vectors.
       end[v] = smaller(count, round_up(larger(seen, 0), kRows));
     }
-    // A group of rows earlier than the first hidden score: a group may be twice as long.
-    masked = p.is_causal ? smaller(count, larger(diagonal + 1 - kRows, 0) / kRows * kRows) : count;
+    // As much earlier than the first hidden score as a group of rows may be longer than kRows.
+    const int64_t first_group = larger(diagonal + 1 - (kMostRows - kRows), 0);
+    masked = p.is_causal ? smaller(count, first_group / kRows * kRows) : count;
     if (p.mask != nullptr) masked = 0;
     for (int64_t j = masked; j < count; ++j) bits[j] = ~uint64_t{0};
     if (p.mask != nullptr) and_mask(p, q, key);
@@ -183,7 +184,7 @@ AERO_INLINE void for_key_runs(const QueryTile<Real>& q, const Visibility<Real>& 
 /// scores[j][i] = log2_scale_i q_i . k_j, or kMaskedScore; raises maximum[i] to the largest of
 /// them. Forward and backward both come here, so that both see the same bits.
 /// `width` is D in operands.
-template <class Real, class Operand>
+template <class Operands, class Real, class Operand>
 void compute_scores(const QueryTile<Real>& q, const Visibility<Real>& visible,
                     const Operand* q_transposed, Matrix<const Operand> keys, int64_t width,
                     Real* scores, Real* maxima, Prefetch& prefetch) {
@@ -191,10 +192,10 @@ void compute_scores(const QueryTile<Real>& q, const Visibility<Real>& visible,
   for_key_runs(q, visible, [&](auto columns, int first, int64_t begin, int64_t end) {
     constexpr int C = decltype(columns)::value;
     const int64_t lane = first * lanes;
-    for_row_groups<C>(begin, end, [&](auto rows, int64_t row) {
+    for_row_groups<C, Operands::kGroup>(begin, end, [&](auto rows, int64_t row) {
       constexpr int R = decltype(rows)::value;
       prefetch.step();
-      Tile<Real, R, C> product;
+      typename Operands::template Product<R, C> product;
       multiply_rows(product, keys.data + row * keys.stride, keys.stride, q_transposed + lane, tile,
                     width);
       const bool hidden = row >= visible.masked;
@@ -221,34 +222,58 @@ void compute_scores(const QueryTile<Real>& q, const Visibility<Real>& visible,
   });
 }
 
+/// Rows of a matrix of weighted rows from `key` on.
+template <class Operands, class Operand>
+Matrix<const Operand> weighted_from(Matrix<const Operand> rows, int64_t key) {
+  const int64_t n = key / Operands::kPack;
+  return {rows.data + (Operands::kColumnsApart ? n : n * rows.stride), rows.stride};
+}
+
+/// Zeros for the packed weights of keys that a vector sees none of, up to a whole unit.
+template <class Operands, class Real>
+void clear_unseen_weights(const QueryTile<Real>& q, const Visibility<Real>& visible,
+                          typename Operands::Operand* weights) {
+  constexpr int64_t pack = Operands::kPack, unit = Operands::kUnit;
+  if constexpr (unit > pack)
+    for (int v = 0; v < q.vectors; ++v)
+      for (int64_t j = round_up(visible.end[v], pack); j < round_up(visible.end[v], unit);
+           j += pack)
+        Operands::store_packed(weights + j / pack * kQueryTile<Real> + v * kLanes<Real>, {});
+}
+
 /// add(n, lane, sum) with sum = sum_j rows[j][d] weights[j][i], over the keys that query i sees,
-/// for a vector of queries i from `lane` on and every d; n = d * tile + lane. rows and weights hold
-/// Pack keys in one operand.
-template <int Pack, class Real, class Operand, class Add>
+/// for a vector of queries i from `lane` on and every d; n = d * tile + lane. `rows`: weighted
+/// rows.
+template <class Operands, class Real, class Operand, class Add>
 void add_weighted_rows(const QueryTile<Real>& q, const Visibility<Real>& visible,
                        Matrix<const Operand> rows, const Operand* weights, int64_t head_dim,
                        Prefetch& prefetch, Add&& add) {
   constexpr int lanes = kLanes<Real>, tile = kQueryTile<Real>;
+  const int64_t column_stride = Operands::kColumnsApart ? rows.stride : 1;
+  const int64_t row_stride = Operands::kColumnsApart ? 1 : rows.stride;
   with_columns(q.vectors, [&](auto columns) {
     constexpr int C = decltype(columns)::value;
-    for_row_groups<kColumns>(0, head_dim, [&](auto group, int64_t d) {
+    for_row_groups<kColumns, Operands::kGroup>(0, head_dim, [&](auto group, int64_t d) {
       constexpr int R = decltype(group)::value;
       prefetch.step();
-      Tile<Real, R, C> sum;
+      typename Operands::template Product<R, C> sum;
+      constexpr int depth = decltype(sum)::kDepth;
       sum.clear();
-      const Operand* a = rows.data + d;
+      const Operand* a = rows.data + d * column_stride;
       const Operand* b = weights;
       int64_t j = 0;
       const auto add_until = [&](auto first) AERO_LAMBDA_INLINE {
         constexpr int First = decltype(first)::value;
         if constexpr (First < C)
-          for (; j < visible.end[First]; j += Pack, a += rows.stride, b += tile)
-            sum.template add_product<First>(a, 1, b);
+          for (; j < visible.end[First];
+               j += depth * Operands::kPack, a += depth * row_stride, b += depth * tile)
+            sum.template add_product<First>(a, column_stride, b, tile);
       };
       add_until(Constant<0>{});
       add_until(Constant<1>{});
       add_until(Constant<2>{});
       add_until(Constant<3>{});
+      sum.finish();
 #pragma GCC unroll 4
       for (int v = 0; v < C; ++v)
 #pragma GCC unroll 4

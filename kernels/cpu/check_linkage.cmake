@@ -5,7 +5,7 @@
 # Of an inline function or template emitted in several objects the linker keeps one copy. If that is
 # the AVX-512 one, code meant for a plain machine dies of an illegal instruction.
 foreach(object IN LISTS OBJECTS)
-  if(NOT object MATCHES "_(scalar|avx[a-z0-9]*)\\.cpp\\.o(bj)?$")
+  if(NOT object MATCHES "_(scalar|amx|avx[a-z0-9]*)\\.cpp\\.o(bj)?$")
     continue()
   endif()
   execute_process(COMMAND ${NM} -C ${object} OUTPUT_VARIABLE symbols COMMAND_ERROR_IS_FATAL ANY)

@@ -4,10 +4,15 @@
 #include <cstdlib>
 #include <stdexcept>
 
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace aero::kernels::cpu {
 namespace {
 
-constexpr std::array kIsas = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16};
+constexpr std::array kIsas = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx};
 
 const char* name_of(Isa isa) {
   switch (isa) {
@@ -19,8 +24,23 @@ const char* name_of(Isa isa) {
       return "avx512";
     case Isa::kAvx512Bf16:
       return "avx512bf16";
+    case Isa::kAmx:
+      return "amx";
   }
   return "";
+}
+
+// Linux gives a process the tile registers when it asks for them, for all its threads at once, and
+// refuses where the stack of a signal handler could not hold them
+// (Documentation/arch/x86/xstate.rst).
+bool may_use_tile_registers() {
+#if defined(__x86_64__) && defined(__linux__)
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XTILEDATA
+  static const bool granted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return granted;
+#else
+  return false;
+#endif
 }
 
 // Each set includes the one before it. __builtin_cpu_supports also asks the operating system
@@ -39,6 +59,9 @@ bool machine_has(Isa isa) {
              __builtin_cpu_supports("avx512vl");
     case Isa::kAvx512Bf16:
       return machine_has(Isa::kAvx512) && __builtin_cpu_supports("avx512bf16");
+    case Isa::kAmx:
+      return machine_has(Isa::kAvx512Bf16) && __builtin_cpu_supports("amx-tile") &&
+             __builtin_cpu_supports("amx-bf16") && may_use_tile_registers();
   }
   return false;
 #else

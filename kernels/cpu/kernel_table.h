@@ -2,6 +2,7 @@
 // direction and data type.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -32,10 +33,10 @@ struct KernelTable {
   }
 };
 
-/// The table to use now, of one per Isa.
+/// The table to use now, of one per Isa up to kAvx512Bf16, which serves kAmx as well.
 template <class Table>
 const Table& table_in_use(const Table* const (&tables)[4]) {
-  return *tables[static_cast<int>(isa())];
+  return *tables[std::min(static_cast<int>(isa()), static_cast<int>(Isa::kAvx512Bf16))];
 }
 
 /// Scratch of one thread, in whole cache lines so that threads share none.

@@ -36,6 +36,7 @@ AERO_INLINE void with_columns(int count, Function&& function) {
 /// Accumulators of a register tile.
 template <class Real, int R, int C>
 struct Tile {
+  static constexpr int kDepth = 1;  ///< operands of a row in one product
   Vec<Real> at[R][C];
 
   AERO_INLINE void clear() {
@@ -46,7 +47,8 @@ struct Tile {
   }
   /// at[r][v] += a[r * row_stride] * b[v], for vectors First and up. Operand: Real, or Pair.
   template <int First = 0, class Operand>
-  AERO_INLINE void add_product(const Operand* a, int64_t row_stride, const Operand* b) {
+  AERO_INLINE void add_product(const Operand* a, int64_t row_stride, const Operand* b,
+                               int64_t /*b_stride*/) {
     decltype(load_operand(b)) column[C];
 #pragma GCC unroll 4
     for (int v = First; v < C; ++v) column[v] = load_operand(b + v * kLanes<Real>);
@@ -57,22 +59,31 @@ struct Tile {
       for (int v = First; v < C; ++v) at[r][v] = multiply_add<Real>(row, column[v], at[r][v]);
     }
   }
+  AERO_INLINE void finish() {}
 };
 
 /// Rows of A contiguous along n: A(r, n) = a[r * row_stride + n], B(n, v) = b[n * b_stride + ...].
-template <class Real, int R, int C, class Operand>
-AERO_INLINE void multiply_rows(Tile<Real, R, C>& tile, const Operand* a, int64_t row_stride,
+/// Product: a Tile, or what takes its place.
+template <class Product, class Operand>
+AERO_INLINE void multiply_rows(Product& product, const Operand* a, int64_t row_stride,
                                const Operand* b, int64_t b_stride, int64_t count) {
-  tile.clear();
-  for (int64_t n = 0; n < count; ++n) tile.add_product(a + n, row_stride, b + n * b_stride);
+  product.clear();
+  int64_t n = 0;
+  for (; n <= count - Product::kDepth; n += Product::kDepth)
+    product.add_product(a + n, row_stride, b + n * b_stride, b_stride);
+  if constexpr (Product::kDepth > 1)
+    if (n < count) product.add_last_product(a + n, row_stride, b + n * b_stride, b_stride);
+  product.finish();
 }
 
 /// Calls body(Constant<kRows>, row) for full groups of rows in [begin, end), then
 /// body(Constant<1>, row) for the rest. With one column groups of 2 kRows come first: fewer
-/// accumulators would wait for each other.
-template <int Columns, class Body>
+/// accumulators would wait for each other. Before both come groups of `Most` rows, if that is more.
+template <int Columns, int Most, class Body>
 AERO_INLINE void for_row_groups(int64_t begin, int64_t end, Body&& body) {
   int64_t row = begin;
+  if constexpr (Most > kRows)
+    for (; row + Most <= end; row += Most) body(Constant<Most>{}, row);
   if constexpr (Columns == 1)
     for (; row + 2 * kRows <= end; row += 2 * kRows) body(Constant<2 * kRows>{}, row);
   for (; row + kRows <= end; row += kRows) body(Constant<kRows>{}, row);

@@ -2,7 +2,9 @@
 // pairs of bfloat16; in place, copied, packed or transposed.
 #pragma once
 
-#include "kernels/cpu/micro_kernel.h"
+#include <type_traits>
+
+#include "kernels/cpu/tile_registers.h"
 
 namespace aero::kernels::cpu {
 namespace {
@@ -10,6 +12,13 @@ namespace {
 /// Queries per tile: one register tile wide.
 template <class Real>
 constexpr int kQueryTile = kColumns * kLanes<Real>;
+
+/// Rows of the largest product.
+#if defined(__AMX_BF16__)
+constexpr int kMostRows = kTileRows;
+#else
+constexpr int kMostRows = 2 * kRows;
+#endif
 
 AERO_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 AERO_INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -69,13 +78,24 @@ void store_transposed(const Real* in, const Real* factors, Element* rows, int64_
   }
 }
 
+/// Vector registers need no preparation.
+struct NoRegisters {
+  explicit NoRegisters(int64_t /*head_dim*/) {}
+};
+
 /// Operands are numbers of type R, in place where the tensor holds those already.
 template <class E, class R>
 struct Single {
   using Element = E;
   using Real = R;
   using Operand = R;
-  static constexpr int kPack = 1;  ///< elements per operand
+  static constexpr int kPack = 1;               ///< elements per operand
+  static constexpr int kUnit = 1;               ///< sums go over multiples of it, zeros at the end
+  static constexpr int kGroup = kRows;          ///< rows of the largest product
+  static constexpr bool kColumnsApart = false;  ///< see weighted_rows
+  template <int Rows, int Columns>
+  using Product = Tile<Real, Rows, Columns>;
+  using Registers = NoRegisters;  ///< one lives in a thread while it makes products
 
   /// `count` rows of operands, contiguous along a row. Where `copy` is set or the type differs they
   /// are copied to `buffer`, as rows of whole vectors.
@@ -98,6 +118,16 @@ struct Single {
                                            int64_t columns, bool copy, Operand* buffer) {
     return rows(from, row_stride, count, columns, copy, buffer);
   }
+  /// What a product sums with weights: packed rows. Where kColumnsApart is set, operand d of packed
+  /// row n is at d * stride + n, not n * stride + d.
+  static Matrix<const Operand> weighted_rows(const Element* from, int64_t row_stride, int64_t count,
+                                             int64_t columns, bool copy, Operand* buffer) {
+    return rows(from, row_stride, count, columns, copy, buffer);
+  }
+  /// Operands that its buffer must hold.
+  static int64_t weighted_size(int64_t count, int64_t columns) {
+    return count * round_up(columns, kLanes<Real>);
+  }
   /// out[d][i] = operand d of row i.
   static void transposed(const Element* rows, int64_t row_stride, int64_t count, int64_t columns,
                          Operand* out) {
@@ -117,7 +147,11 @@ struct Paired {
   using Element = BFloat16;
   using Real = float;
   using Operand = Pair;
-  static constexpr int kPack = 2;
+  static constexpr int kPack = 2, kUnit = 2, kGroup = kRows;
+  static constexpr bool kColumnsApart = false;
+  template <int Rows, int Columns>
+  using Product = Tile<float, Rows, Columns>;
+  using Registers = NoRegisters;
 
   static Matrix<const Pair> rows(const BFloat16* rows, int64_t row_stride, int64_t count,
                                  int64_t columns, bool copy, Pair* buffer) {
@@ -151,6 +185,13 @@ struct Paired {
     }
     return {buffer, stride};
   }
+  static Matrix<const Pair> weighted_rows(const BFloat16* from, int64_t row_stride, int64_t count,
+                                          int64_t columns, bool copy, Pair* buffer) {
+    return packed_rows(from, row_stride, count, columns, copy, buffer);
+  }
+  static int64_t weighted_size(int64_t count, int64_t columns) {
+    return count * round_up(columns, kLanes<float>);
+  }
   static void transposed(const BFloat16* rows, int64_t row_stride, int64_t count, int64_t columns,
                          Pair* out) {
     load_transposed<float, Pair>(rows, row_stride, count, columns / 2,
@@ -161,6 +202,54 @@ struct Paired {
   }
   static AERO_INLINE void store_row(Pair* rows, int64_t at, Vec<float> x) {
     store_elements(reinterpret_cast<BFloat16*>(rows) + at, x);
+  }
+};
+#endif
+
+#if defined(__AMX_BF16__)
+/// Pairs for the tile registers, which take weighted rows from rows of columns.
+struct Tiled : Paired {
+  static constexpr int kUnit = 2 * kTilePairs, kGroup = kTileRows;
+  static constexpr bool kColumnsApart = true;
+  template <int Rows, int Columns>
+  using Product =
+      std::conditional_t<Rows == kTileRows, TileOfRegisters<Columns>, Tile<float, Rows, Columns>>;
+  using Registers = TileRegisters;
+
+  static Matrix<const Pair> packed_rows(const BFloat16* from, int64_t row_stride, int64_t count,
+                                        int64_t columns, bool copy, Pair* buffer) {
+    const auto packed = Paired::packed_rows(from, row_stride, count, columns, copy, buffer);
+    const int64_t end = round_up(count, kUnit) / 2 * packed.stride;
+    for (int64_t n = (count + 1) / 2 * packed.stride; n < end; n += kLanes<float>)
+      store_packed(buffer + n, {});
+    return packed;
+  }
+  static Matrix<const Pair> weighted_rows(const BFloat16* from, int64_t row_stride, int64_t count,
+                                          int64_t columns, bool, Pair* buffer) {
+    const int64_t stride = weighted_stride(count);
+    for (int64_t n = 0; n < (count + 1) / 2; n += kTilePairs)
+      for (int64_t d = 0; d < columns; d += kLanes<float>) {
+        const auto part_of = [&](int64_t row) {
+          return row < count ? load_part<float>(from + row * row_stride + d, columns - d)
+                             : Vec<float>{};
+        };
+        Vec<float> block[kTilePairs];
+        for (int r = 0; r < kTilePairs; ++r)
+          block[r] = pairs_of(part_of(2 * (n + r)), part_of(2 * (n + r) + 1));
+        transpose<float>(block);
+        for (int r = 0; r < kTilePairs && d + r < columns; ++r)
+          store(reinterpret_cast<float*>(buffer) + (d + r) * stride + n, block[r]);
+      }
+    return {buffer, stride};
+  }
+  static int64_t weighted_size(int64_t count, int64_t columns) {
+    return columns * weighted_stride(count);
+  }
+
+ private:
+  /// An odd number of cache lines, so that sixteen rows do not fall into few sets of the cache.
+  static int64_t weighted_stride(int64_t count) {
+    return (round_up(count, kUnit) / kUnit | 1) * kTilePairs;
   }
 };
 #endif

@@ -95,6 +95,10 @@ AERO_INLINE void store_interleaved(Pair* p, const BFloat16* low, const BFloat16*
   *reinterpret_cast<UnalignedWords*>(p) =
       __builtin_convertvector(a, Words) | (__builtin_convertvector(b, Words) << 16);
 }
+/// Pairs of two vectors of bfloat16, given as floats.
+AERO_INLINE Vec<float> pairs_of(Vec<float> low, Vec<float> high) {
+  return (Vec<float>)(((Words)low >> 16) | (Words)high);
+}
 
 // Operands of the register tiles: vectors to multiply with, a number to broadcast, the product.
 template <class Real>

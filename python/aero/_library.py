@@ -52,7 +52,7 @@ def cpu_isa() -> str:
     """Which instruction set the CPU kernels run with, or why there is none to run with.
 
     Example:
-        >>> cpu_isa() in ("scalar", "avx2", "avx512", "avx512bf16")
+        >>> cpu_isa() in ("scalar", "avx2", "avx512", "avx512bf16", "amx")
         True
     """
     name = ctypes.CDLL(str(library_path())).aero_cpu_isa

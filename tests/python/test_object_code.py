@@ -31,7 +31,7 @@ CALLS = [
         ("scalar", "avx2"), ("float32", "bfloat16"), ("forward", "backward")
     )
 ]
-OBJECTS = ["avx2", "avx512", "avx512bf16"]
+OBJECTS = ["avx2", "avx512", "avx512bf16", "amx"]
 # Same compiler, same flags, same counts, but for the C library's logarithm and the addresses that
 # branches of memcpy depend on; 2 % is the smallest change in speed that anybody would look for.
 TOLERANCE = 0.02
@@ -103,7 +103,11 @@ class Instruction:
 
     @property
     def multiplies_vectors(self) -> bool:
-        return bool(re.match(r"vf(n?m)(add|sub)\d+p[sd]|vdpbf16ps", self.name))
+        return bool(re.match(r"vf(n?m)(add|sub)\d+p[sd]|[vt]dpbf16ps", self.name))
+
+    @property
+    def multiplies_tiles(self) -> bool:
+        return self.name == "tdpbf16ps"
 
     @property
     def is_exponential(self) -> bool:
@@ -147,7 +151,7 @@ def innermost_loops(code: list[Instruction]) -> list[list[Instruction]]:
 
 
 def loop_facts(file: Path) -> dict[str, float]:
-    """Of the loops with eight vector multiply-adds or more and no exponential.
+    """Of the loops with a product of tiles or eight multiply-adds of vectors, and no exponential.
 
     Sums stay in registers there, so "vector stores" counts those for which there was none, and
     "stack loads" other operands that had to be parked; "instructions per multiply-add" is 1 plus
@@ -157,7 +161,8 @@ def loop_facts(file: Path) -> dict[str, float]:
     products = [
         loop
         for loop in loops
-        if sum(i.multiplies_vectors for i in loop) >= 8 and not any(i.is_exponential for i in loop)
+        if sum(16 * i.multiplies_tiles + i.multiplies_vectors for i in loop) >= 8
+        and not any(i.is_exponential for i in loop)
     ]
     code = list(itertools.chain.from_iterable(products))
     multiply_adds = sum(i.multiplies_vectors for i in code)

@@ -6,11 +6,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "kernels/cpu/dispatch.h"
 #include "tests/cpp/kernels/attention_entropy_reference.h"
+#include "tests/cpp/kernels/emulated_tile_registers.h"
 
 namespace aero::kernels::testing {
 
@@ -77,10 +79,40 @@ inline void expect_matches_reference(const AttentionCase& c) {
   expect_close("dtemperature", p.dtemperature.values(), reference.dtemperature, fine);
 }
 
-/// Every test runs once for each instruction set this machine has.
+/// The kernels for the tile registers where the machine has none.
+inline constexpr const char* kEmulatedAmx = "emulated_amx";
+
+inline std::vector<std::string> attention_isa_names() {
+  std::vector<std::string> names = cpu::available_isa_names();
+  if (can_emulate_tile_registers()) names.emplace_back(kEmulatedAmx);
+  return names;
+}
+
+/// Every test runs once for each instruction set this machine has or emulates.
 class AttentionEntropy : public ::testing::TestWithParam<std::string> {
  protected:
-  ScopedIsa isa_{GetParam()};
+  void SetUp() override {
+    if (is_emulated()) {
+      emulation_.emplace();
+      bfloat16_attention = &cpu::kAttentionEntropyAmx;
+    } else {
+      isa_.emplace(GetParam());
+    }
+  }
+  void TearDown() override { bfloat16_attention = nullptr; }
+
+  /// The others do not use tile registers.
+  std::vector<DataType> data_types() const {
+    return is_emulated() ? std::vector{DataType::kBFloat16} : kDataTypes;
+  }
+  /// Of the tests that need one.
+  DataType data_type() const { return data_types().front(); }
+
+ private:
+  bool is_emulated() const { return GetParam() == kEmulatedAmx; }
+
+  std::optional<ScopedIsa> isa_;
+  std::optional<EmulatedTileRegisters> emulation_;
 };
 
 }  // namespace aero::kernels::testing

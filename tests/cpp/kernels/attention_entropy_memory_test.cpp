@@ -11,15 +11,14 @@ namespace aero::kernels::testing {
 namespace {
 
 class AttentionEntropyMemory : public AttentionEntropy {};
-INSTANTIATE_TEST_SUITE_P(Isa, AttentionEntropyMemory,
-                         ::testing::ValuesIn(cpu::available_isa_names()),
+INSTANTIATE_TEST_SUITE_P(Isa, AttentionEntropyMemory, ::testing::ValuesIn(attention_isa_names()),
                          [](const auto& info) { return info.param; });
 
 /// Cases that between them reach every path: tails of queries, keys and head widths, the few
 /// queries of generation, masks, grouped heads, layouts, whole heads and blocks of keys.
-std::vector<AttentionCase> awkward_cases() {
+std::vector<AttentionCase> awkward_cases(const std::vector<DataType>& types) {
   std::vector<AttentionCase> cases;
-  for (const DataType type : kDataTypes) {
+  for (const DataType type : types) {
     for (const Order order : {Order::kHeadMajor, Order::kRowMajor, Order::kPadded})
       for (const int64_t threads : {1, 8})
         for (const int64_t head_dim : {1, 16, 37, 80})
@@ -51,7 +50,7 @@ std::vector<std::vector<double>> results_of(AttentionProblem& p) {
 }
 
 TEST_P(AttentionEntropyMemory, NeverTouchesWhatLiesBesideItsTensors) {
-  for (const AttentionCase& c : awkward_cases()) {
+  for (const AttentionCase& c : awkward_cases(data_types())) {
     AttentionProblem usual(c);
     usual.run_forward();
     usual.run_backward();
@@ -66,7 +65,7 @@ TEST_P(AttentionEntropyMemory, NeverTouchesWhatLiesBesideItsTensors) {
 }
 
 TEST_P(AttentionEntropyMemory, IsBitwiseTheSameWhateverMemoryHeldBefore) {
-  for (const AttentionCase& c : awkward_cases()) {
+  for (const AttentionCase& c : awkward_cases(data_types())) {
     AttentionProblem first(c), second(c);
     // Ones and huge numbers instead of NaN where nothing is written yet.
     for (Tensor* output : {&second.out, &second.entropy, &second.logsumexp, &second.statistics,
@@ -81,7 +80,7 @@ TEST_P(AttentionEntropyMemory, IsBitwiseTheSameWhateverMemoryHeldBefore) {
 }
 
 TEST_P(AttentionEntropyMemory, IsBitwiseTheSameHoweverItsItemsAreSharedOut) {
-  for (const AttentionCase& c : awkward_cases()) {
+  for (const AttentionCase& c : awkward_cases(data_types())) {
     AttentionProblem alone(c), shared(c);
     run_kernel(alone.forward_params(), 1);
     run_kernel(alone.backward_params(), 1);
@@ -92,7 +91,7 @@ TEST_P(AttentionEntropyMemory, IsBitwiseTheSameHoweverItsItemsAreSharedOut) {
 }
 
 TEST_P(AttentionEntropyMemory, ThreadsThatRunAtOnceDisturbNothing) {
-  for (const DataType type : kDataTypes)
+  for (const DataType type : data_types())
     for (const int64_t queries : {3, 70})
       for (const int64_t key_heads : {1, 4}) {
         const AttentionCase c{.type = type,

@@ -11,11 +11,11 @@
 namespace aero::kernels::testing {
 namespace {
 
-INSTANTIATE_TEST_SUITE_P(Isa, AttentionEntropy, ::testing::ValuesIn(cpu::available_isa_names()),
+INSTANTIATE_TEST_SUITE_P(Isa, AttentionEntropy, ::testing::ValuesIn(attention_isa_names()),
                          [](const auto& info) { return info.param; });
 
 TEST_P(AttentionEntropy, AgreesWithTheDefinitionsOverAwkwardSizes) {
-  for (const DataType type : kDataTypes)
+  for (const DataType type : data_types())
     for (const bool is_causal : {false, true})
       for (const auto& [queries, keys] : std::vector<std::pair<int64_t, int64_t>>{{1, 1},
                                                                                   {1, 67},
@@ -34,13 +34,13 @@ TEST_P(AttentionEntropy, AgreesWithTheDefinitionsOverAwkwardSizes) {
 }
 
 TEST_P(AttentionEntropy, AgreesWithTheDefinitionsForEveryHeadWidthClass) {
-  for (const DataType type : kDataTypes)
+  for (const DataType type : data_types())
     for (const int64_t head_dim : {2, 3, 8, 31, 32, 33, 64, 80, 127, 128, 256})
       expect_matches_reference({.type = type, .queries = 37, .keys = 41, .head_dim = head_dim});
 }
 
 TEST_P(AttentionEntropy, AgreesWithTheDefinitionsAcrossManyTiles) {
-  for (const DataType type : kDataTypes)
+  for (const DataType type : data_types())
     for (const bool is_causal : {false, true}) {
       AttentionCase c{.type = type, .heads = 1, .key_heads = 1, .queries = 197, .keys = 293};
       c.is_causal = is_causal;
@@ -50,7 +50,7 @@ TEST_P(AttentionEntropy, AgreesWithTheDefinitionsAcrossManyTiles) {
 
 // The diagonal starts anywhere in a group of keys and ends anywhere in a vector of queries.
 TEST_P(AttentionEntropy, AgreesWithTheDefinitionsForEveryOffsetOfTheDiagonal) {
-  for (const DataType type : {DataType::kFloat32, DataType::kBFloat16})
+  for (const DataType type : {data_type(), DataType::kBFloat16})
     for (const int64_t queries : {2, 3, 5, 9, 17, 33})
       for (int64_t more = -3; more < 20; ++more)
         if (queries + more > 0)
@@ -63,7 +63,7 @@ TEST_P(AttentionEntropy, AgreesWithTheDefinitionsForEveryOffsetOfTheDiagonal) {
 }
 
 TEST_P(AttentionEntropy, AgreesWithTheDefinitionsForEveryMaskTemperatureAndLayout) {
-  for (const DataType type : kDataTypes)
+  for (const DataType type : data_types())
     for (const MaskKind mask :
          {MaskKind::kNone, MaskKind::kPadding, MaskKind::kFull, MaskKind::kEmptyRows})
       for (const TemperatureKind temperature :
@@ -82,7 +82,7 @@ TEST_P(AttentionEntropy, AgreesWithTheDefinitionsForEveryMaskTemperatureAndLayou
 }
 
 TEST_P(AttentionEntropy, AgreesWithTheDefinitionsForTheFewQueriesOfGeneration) {
-  for (const DataType type : kDataTypes)
+  for (const DataType type : data_types())
     for (const int64_t queries : {1, 2, 4, 5})
       for (const int64_t keys : {5, 64, 201})
         for (const int64_t head_dim : {3, 64, 80})
@@ -100,7 +100,7 @@ TEST_P(AttentionEntropy, AgreesWithTheDefinitionsForTheFewQueriesOfGeneration) {
 
 // Parts of whole key tiles: some of them empty, hidden by the mask or beyond what a query sees.
 TEST_P(AttentionEntropy, OfFewQueriesIsTheSameInPartsOfTheKeys) {
-  for (const DataType type : kDataTypes)
+  for (const DataType type : data_types())
     for (const int64_t queries : {1, 4})
       for (const int64_t keys : {3, 130, 333})
         for (const int64_t key_parts : {2, 5})
@@ -131,7 +131,7 @@ TEST_P(AttentionEntropy, CutsKeysOnlyWhereRowsLeaveThreadsIdle) {
 }
 
 TEST_P(AttentionEntropy, SumsTheGradientsOfHeadsThatShareKeys) {
-  for (const DataType type : kDataTypes)
+  for (const DataType type : data_types())
     for (const int64_t key_heads : {1, 2, 3, 6})
       for (const int64_t threads : {1, 2, 5, 16})
         expect_matches_reference({.type = type,
@@ -144,7 +144,7 @@ TEST_P(AttentionEntropy, SumsTheGradientsOfHeadsThatShareKeys) {
 }
 
 TEST_P(AttentionEntropy, TakesEverySubsetOfIncomingGradients) {
-  for (const DataType type : kDataTypes)
+  for (const DataType type : data_types())
     for (int used = 0; used < 8; ++used)
       for (const int64_t threads : {1, 8}) {
         AttentionCase c{.type = type, .queries = 21, .keys = 29, .threads = threads};
@@ -156,7 +156,7 @@ TEST_P(AttentionEntropy, TakesEverySubsetOfIncomingGradients) {
 TEST_P(AttentionEntropy, WritesOnlyTheGradientsAskedFor) {
   for (int asked = 0; asked < 16; ++asked)
     for (const int64_t threads : {1, 8}) {
-      AttentionProblem p({.queries = 21, .keys = 29, .threads = threads});
+      AttentionProblem p({.type = data_type(), .queries = 21, .keys = 29, .threads = threads});
       p.run_forward();
       AttentionEntropyBackwardParams params = p.backward_params();
       if (!(asked & 1)) params.dq = nullptr;
@@ -165,16 +165,18 @@ TEST_P(AttentionEntropy, WritesOnlyTheGradientsAskedFor) {
       if (!(asked & 8)) params.dtemperature = nullptr;
       run_kernel(params, threads);
       const AttentionReference reference(p);
-      if (params.dq) expect_close("dq", p.dq.values(), reference.dq, 3e-6);
-      if (params.dk) expect_close("dk", p.dk.values(), reference.dk, 3e-6);
-      if (params.dv) expect_close("dv", p.dv.values(), reference.dv, 3e-6);
+      const double tolerance = product_tolerance(data_type());
+      if (params.dq) expect_close("dq", p.dq.values(), reference.dq, tolerance);
+      if (params.dk) expect_close("dk", p.dk.values(), reference.dk, tolerance);
+      if (params.dv) expect_close("dv", p.dv.values(), reference.dv, tolerance);
       if (params.dtemperature)
-        expect_close("dtemperature", p.dtemperature.values(), reference.dtemperature, 1e-5);
+        expect_close("dtemperature", p.dtemperature.values(), reference.dtemperature,
+                     entropy_tolerance(p.test));
     }
 }
 
 TEST_P(AttentionEntropy, KeepsItsDigitsAtASmallTemperature) {
-  for (const DataType type : kDataTypes)
+  for (const DataType type : data_types())
     expect_matches_reference({.type = type,
                               .queries = 128,
                               .keys = 128,
@@ -200,7 +202,7 @@ TEST_P(AttentionEntropy, GradientsOfFewQueriesKeepTheirDigitsAtASmallTemperature
 }
 
 TEST_P(AttentionEntropy, OfAQueryThatSeesNoKeyIsZeroWithZeroGradients) {
-  for (const DataType type : kDataTypes) {
+  for (const DataType type : data_types()) {
     // Queries 0 to 2 come before the first key.
     AttentionProblem p({.type = type, .queries = 8, .keys = 5});
     p.run_forward();
@@ -218,7 +220,7 @@ TEST_P(AttentionEntropy, OfAQueryThatSeesNoKeyIsZeroWithZeroGradients) {
 }
 
 TEST_P(AttentionEntropy, OfNoKeysOrNoQueriesWritesZerosOrNothing) {
-  for (const DataType type : kDataTypes)
+  for (const DataType type : data_types())
     for (const auto& [queries, keys] :
          std::vector<std::pair<int64_t, int64_t>>{{0, 0}, {0, 9}, {9, 0}})
       for (const int64_t threads : {1, 8}) {
@@ -230,7 +232,7 @@ TEST_P(AttentionEntropy, OfNoKeysOrNoQueriesWritesZerosOrNothing) {
 }
 
 TEST_P(AttentionEntropy, OfUniformScoresIsTheLogarithmOfTheVisibleKeys) {
-  for (const DataType type : kDataTypes) {
+  for (const DataType type : data_types()) {
     AttentionProblem p({.type = type, .queries = 150, .keys = 150});
     p.q.fill(0);
     p.run_forward();
@@ -244,7 +246,7 @@ TEST_P(AttentionEntropy, OfUniformScoresIsTheLogarithmOfTheVisibleKeys) {
 }
 
 TEST_P(AttentionEntropy, OfAOneHotRowIsExactlyZero) {
-  for (const DataType type : kDataTypes) {
+  for (const DataType type : data_types()) {
     // Scores are i * 1000 for key i and 0 for all others.
     AttentionProblem p({.type = type,
                         .queries = 90,
@@ -265,7 +267,7 @@ TEST_P(AttentionEntropy, OfAOneHotRowIsExactlyZero) {
 }
 
 TEST_P(AttentionEntropy, LiesBetweenZeroAndTheLogarithmOfTheVisibleKeys) {
-  for (const DataType type : kDataTypes)
+  for (const DataType type : data_types())
     for (const double deviation : {1e-3, 0.3, 3.0, 30.0}) {
       AttentionProblem p({.type = type, .queries = 200, .keys = 200}, deviation);
       p.run_forward();
@@ -279,7 +281,7 @@ TEST_P(AttentionEntropy, LiesBetweenZeroAndTheLogarithmOfTheVisibleKeys) {
 // A hidden key has a score of -1e30, and 0 times its product with a gradient must stay 0.
 TEST_P(AttentionEntropy, HiddenKeysBearHugeGradientsOfEntropy) {
   for (const MaskKind mask : {MaskKind::kNone, MaskKind::kFull, MaskKind::kEmptyRows}) {
-    AttentionProblem p({.queries = 21, .keys = 29, .mask = mask});
+    AttentionProblem p({.type = data_type(), .queries = 21, .keys = 29, .mask = mask});
     p.dentropy.fill(1e15);
     p.run_forward();
     p.run_backward();
@@ -289,7 +291,7 @@ TEST_P(AttentionEntropy, HiddenKeysBearHugeGradientsOfEntropy) {
 }
 
 TEST_P(AttentionEntropy, PassesNotANumberOn) {
-  AttentionProblem p({.queries = 70, .keys = 70});
+  AttentionProblem p({.type = data_type(), .queries = 70, .keys = 70});
   p.k.set(0, 1, 66, 3, std::numeric_limits<double>::quiet_NaN());
   p.run_forward();
   EXPECT_FALSE(std::isnan(p.out.get(0, 1, 65, 0)));
@@ -297,6 +299,28 @@ TEST_P(AttentionEntropy, PassesNotANumberOn) {
     EXPECT_TRUE(std::isnan(p.out.get(0, 1, i, 0)));
     EXPECT_TRUE(std::isnan(p.entropy.get(0, 1, i)));
   }
+}
+
+// 4 groups of keys or columns, 4 vectors of queries or columns, 2 steps of 32 head columns, keys or
+// queries: 32 products of registers for each product of attention.
+TEST(AttentionEntropyInTileRegisters, MakesAllItsProductsThere) {
+  if (!can_emulate_tile_registers()) GTEST_SKIP() << "nothing to count where they are not emulated";
+  const EmulatedTileRegisters emulation;
+  bfloat16_attention = &cpu::kAttentionEntropyAmx;
+  AttentionProblem p({.type = DataType::kBFloat16,
+                      .heads = 1,
+                      .key_heads = 1,
+                      .queries = 64,
+                      .keys = 64,
+                      .head_dim = 64,
+                      .is_causal = false,
+                      .threads = 1});
+  const int64_t before = EmulatedTileRegisters::products();
+  p.run_forward();
+  EXPECT_EQ(EmulatedTileRegisters::products() - before, 2 * 32);
+  p.run_backward();
+  EXPECT_EQ(EmulatedTileRegisters::products() - before, 7 * 32);
+  bfloat16_attention = nullptr;
 }
 
 }  // namespace

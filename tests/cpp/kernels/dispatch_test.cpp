@@ -26,7 +26,7 @@ TEST(Dispatch, RefusesAnUnknownNameAndSaysWhichOnesThereAre) {
   } catch (const std::invalid_argument& error) {
     const std::string text = error.what();
     EXPECT_NE(text.find("AERO_CPU_ISA"), std::string::npos) << text;
-    EXPECT_NE(text.find("scalar, avx2, avx512, avx512bf16"), std::string::npos) << text;
+    EXPECT_NE(text.find("scalar, avx2, avx512, avx512bf16, amx"), std::string::npos) << text;
     EXPECT_NE(text.find("neon9000"), std::string::npos) << text;
   }
 }

@@ -25,7 +25,8 @@ class Simd : public ::testing::TestWithParam<std::string> {
         {"scalar", &kSimdScalar},
         {"avx2", &kSimdAvx2},
         {"avx512", &kSimdAvx512},
-        {"avx512bf16", &kSimdAvx512Bf16}};
+        {"avx512bf16", &kSimdAvx512Bf16},
+        {"amx", &kSimdAvx512Bf16}};  // the same vectors
     return *probes.at(GetParam());
   }
   std::vector<float> exp2(std::vector<float> x) const {

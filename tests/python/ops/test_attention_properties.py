@@ -38,7 +38,7 @@ def available(name: str) -> bool:
         return cpu_isa() == name
 
 
-INSTRUCTION_SETS = [n for n in ("scalar", "avx2", "avx512", "avx512bf16") if available(n)]
+INSTRUCTION_SETS = [n for n in ("scalar", "avx2", "avx512", "avx512bf16", "amx") if available(n)]
 
 
 @dataclasses.dataclass(frozen=True)

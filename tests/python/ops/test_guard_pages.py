@@ -42,7 +42,7 @@ from aero._library import cpu_isa
 from aero.ops import attention_entropy, temperature_softmax
 
 for isa, at_end, dtype in itertools.product(
-    ("scalar", "avx2", "avx512", "avx512bf16"), (True, False),
+    ("scalar", "avx2", "avx512", "avx512bf16", "amx"), (True, False),
     (torch.float32, torch.bfloat16, torch.float16, torch.float64),
 ):
     os.environ["AERO_CPU_ISA"] = isa
