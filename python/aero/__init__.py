@@ -47,7 +47,7 @@ _EXPORTS = {
 }
 _SUBMODULES = (
     "analysis", "architecture", "conversion", "export", "fixed_point", "models", "mpc", "nn", "ops",
-    "report", "reproduction", "train",
+    "private", "report", "reproduction", "train",
 )  # fmt: skip
 
 __all__ = ["__version__", *sorted(_EXPORTS), *_SUBMODULES]

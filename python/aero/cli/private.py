@@ -76,7 +76,7 @@ def run(
         from aero.export.numpy_forward import read_network
         from aero.private.environment import find_private_python
         from aero.private.job import check_runnable, check_tokens
-        from aero.private.run_report import run_report
+        from aero.private.run_reports import run_report
         from aero.private.two_processes import generate_over
 
         end_on_termination()

@@ -138,6 +138,10 @@ def ask(
         from aero.private.supervision import TimeLimits
 
         end_on_termination()
+        if not (network / "network.json").is_file():
+            raise ValueError(
+                f"private: {network} holds no network.json; give what `aero private publish` wrote"
+            )
         description = json.loads((network / "network.json").read_text(encoding="utf-8"))
         check_runnable(description)
         known = find_tokenizer(None, network)

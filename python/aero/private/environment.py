@@ -69,6 +69,10 @@ def private_command(program: str, python: Path | None = None) -> list[str]:
     Args:
         program: a module of this package, such as "aero.private.worker", or a .py file.
         python: of the environment; default: `find_private_python()`.
+
+    Example:
+        >>> private_command("aero.private.worker", Path("python3"))[0]
+        'python3'
     """
     python = find_private_python() if python is None else python
     return [str(python), "-I", "-c", _START, str(_PACKAGE), program]

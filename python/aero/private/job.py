@@ -82,6 +82,11 @@ def check_tokens(tokens: Sequence[int], new_tokens: int, description: Part) -> N
     Raises:
         ValueError: no prompt, one that with its continuation is longer than the context, or tokens
             outside the vocabulary.
+
+    Example:
+        >>> check_tokens([], 1, {"spec": {"context_length": 32, "vocab_size": 256}})
+        Traceback (most recent call last):
+        ValueError: private: the prompt must have at least one token, got none
     """
     spec = description["spec"]
     context, vocabulary = spec["context_length"], spec["vocab_size"]

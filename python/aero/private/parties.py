@@ -65,6 +65,10 @@ class Traffic:
         server_bytes: sent by the server.
         client_messages: sent by the client; several can be in flight at once.
         server_messages: sent by the server.
+
+    Example:
+        >>> (Traffic(3, 4) + Traffic(client_bytes=1)).comm_bytes
+        8
     """
 
     client_bytes: int = 0

@@ -39,6 +39,11 @@ class PartyJob:
             directions need a way through firewalls.
         log: file for what the worker and its libraries say of faults; default: not kept.
         limits: of time.
+
+    Example:
+        >>> job = PartyJob(Path("public"), PrivateSettings(), "localhost:7700", tokens=(1, 2))
+        >>> PartyJob.from_dict(job.to_dict()).tokens
+        (1, 2)
     """
 
     folder: Path

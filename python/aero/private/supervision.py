@@ -42,6 +42,11 @@ class TimeLimits:
 
     Raises:
         ValueError: one is not positive.
+
+    Example:
+        >>> TimeLimits(stage=0.0)
+        Traceback (most recent call last):
+        ValueError: private: stage must be > 0 seconds, got 0.0
     """
 
     connect: float = 60.0

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from aero.mpc import NetworkProfile, network_profile
+from aero.mpc import NetworkProfile, network_names, network_profile
 from aero.private.environment import find_private_python, private_command
 from aero.private.job import Generated, collect, generate_privately
 from aero.private.parties import Call, Party
@@ -101,7 +101,16 @@ def generate_over(
     Raises:
         ValueError: there is no such link.
         PartyError: the run failed.
+
+    Example:
+        >>> generate_over("string", Path(), [1], 1, PrivateSettings(), print)
+        ... # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ValueError: private: link must be memory, tcp, ... or wan-100mbps, got 'string'
     """
+    *others, last = ["memory", "tcp", *network_names()]
+    if link.partition(",")[0] not in (*others, last):
+        raise ValueError(f"private: link must be {', '.join(others)} or {last}, got {link!r}")
     if link == "memory":
         return generate_privately(folder, tokens, new_tokens, settings, after_piece, python)
     network = None if link == "tcp" else network_profile(link)

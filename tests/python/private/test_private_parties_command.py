@@ -146,7 +146,22 @@ def test_a_signal_ends_both_parties_of_a_run(export: Path, worker_pid: Path) -> 
 def test_an_unknown_link_is_named(export: Path, worker_pid: Path) -> None:
     done = run("run", export, "--prompt-tokens", "1,2", "--link", "carrier-pigeon")
     assert done.exit_code == 2
-    assert 'got "carrier-pigeon"' in done.output
+    assert "private: link must be memory, tcp, " in done.output
+    assert "got 'carrier-pigeon'" in done.output
+
+
+@pytest.mark.parametrize("folder", ["nowhere", "export"])
+def test_what_was_not_published_is_named(
+    folder: str, export: Path, tmp_path: Path, worker_pid: Path
+) -> None:
+    (tmp_path / "export").mkdir()
+    asked = tmp_path / folder
+    done = run("ask", asked, "--connect", "127.0.0.1:9", "--prompt", "to be")
+    assert done.exit_code == 2
+    assert f"private: {asked} holds no network.json; give what `aero private publish` wrote" in (
+        done.output
+    )
+    assert not worker_pid.exists()
 
 
 def test_an_environment_without_spu_is_named(export: Path, monkeypatch: pytest.MonkeyPatch) -> None:

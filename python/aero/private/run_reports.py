@@ -160,6 +160,20 @@ def run_report(
         settings: of both parties.
         found: of `generate_privately` or `generate_over_tcp`.
         link: between the parties.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from aero.export import export_weights
+        >>> from aero.export.numpy_forward import read_network
+        >>> from aero.models import AeroConfig, AeroForCausalLM
+        >>> config = AeroConfig.from_label("SM+ScFuFFN", model="tiny")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     network = read_network(export_weights(AeroForCausalLM(config), Path(folder)))
+        >>> logits = forward(network, [[5, 6]])[0]
+        >>> found = Generated([int(logits[-1].argmax())], [logits.astype(np.float32)], [[]])
+        >>> run_report(network, [5, 6], PrivateSettings(), found).same_tokens
+        True
     """
     described = network.description
     passes = []
