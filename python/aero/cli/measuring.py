@@ -30,6 +30,14 @@ def measure(
             "--options", help="Instead: what SPU's configuration offers, option by option."
         ),
     ] = False,
+    results: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Also write the tables to this file, between its <!-- tables --> and <!-- end of "
+            "tables -->; with --options between <!-- options --> and its end.",
+        ),
+    ] = None,
     quick: Annotated[bool, typer.Option(help="A few small ones: two minutes of one core.")] = False,
 ) -> None:
     """Measures what operations and networks send under SPU, against `stack="spu-0.9.5"`.
@@ -37,6 +45,7 @@ def measure(
     Writes a JSON file per measurement, and of all of them measured.md and measured.json. All of it
     takes about 20 minutes of one core.
     """
+    from aero.private.marked_document import write_between_marks
     from aero.private.measured_grid import OPERATIONS, grid, network_grid
     from aero.private.measured_options import option_cells, options_markdown
     from aero.private.measured_table import write_tables
@@ -51,22 +60,19 @@ def measure(
                 )
         if options and (operations or quick):
             raise ValueError("private: --options must stand without --operations and --quick")
+        wanted = QUICK_RESOLUTION if quick or options else RESOLUTION
         if options:
-            cells = option_cells()
-            measure_cells(cells, [], output, _export_random, wanted=QUICK_RESOLUTION, progress=note)
-            typer.echo(options_markdown(output))
-            return
-        cells = [cell for cell in grid(quick=quick) if cell.operation in (operations or OPERATIONS)]
-        whole = network_grid(quick=quick) if networks and not operations else []
-        measure_cells(
-            cells,
-            whole,
-            output,
-            _export_random,
-            wanted=QUICK_RESOLUTION if quick else RESOLUTION,
-            progress=note,
-        )
-        typer.echo(write_tables(cells, whole, output))
+            measure_cells(option_cells(), [], output, _export_random, wanted=wanted, progress=note)
+            tables = options_markdown(output)
+        else:
+            chosen = operations or OPERATIONS
+            cells = [cell for cell in grid(quick=quick) if cell.operation in chosen]
+            whole = network_grid(quick=quick) if networks and not operations else []
+            measure_cells(cells, whole, output, _export_random, wanted=wanted, progress=note)
+            tables = write_tables(cells, whole, output)
+        if results is not None:
+            write_between_marks(results, "options" if options else "tables", tables)
+        typer.echo(tables)
 
 
 def _export_random(cell: NetworkCell, folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -15,9 +16,13 @@ from aero.cli.private import exported
 
 def compare(
     sources: Annotated[
-        list[Path],
-        typer.Argument(metavar="RUN_OR_EXPORT...", help="Run folders or exports, baseline first."),
-    ],
+        list[Path] | None,
+        typer.Argument(
+            metavar="[RUN_OR_EXPORT...]",
+            help="Run folders or exports, baseline first; none: nothing is measured, but predicted "
+            "and written anew.",
+        ),
+    ] = None,
     output: Annotated[
         Path, typer.Option(help="JSON file; what it holds is not measured again.")
     ] = Path("runs/private/comparison.json"),
@@ -34,8 +39,17 @@ def compare(
         ),
     ] = None,
     threads: Annotated[int, typer.Option(help="Of each party.")] = 1,
+    max_load: Annotated[
+        float,
+        typer.Option(help="Measure again what was measured at a higher load of the machine."),
+    ] = math.inf,
     results: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write the tables to this file.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Also write the tables to this file, between its <!-- tables --> and <!-- end of "
+            "tables -->.",
+        ),
     ] = None,
 ) -> None:
     """Measures bytes and seconds of one forward pass per network, link and option.
@@ -45,21 +59,22 @@ def compare(
     from aero.private.party_errors import PartyError
 
     with one_line_errors(ValueError, OSError, PartyError), contextlib.ExitStack() as stack:
-        from aero.atomic_files import write_bytes_atomically
         from aero.private.comparison import Cell, compare_networks
         from aero.private.comparison_tables import comparison_tables
         from aero.private.environment import find_private_python
+        from aero.private.marked_document import write_between_marks
 
         end_on_termination()
-        folders = [stack.enter_context(exported(source)) for source in sources]
+        folders = [stack.enter_context(exported(source)) for source in sources or ()]
         cells = [
             Cell(folder, tokens, each, changes, threads)
             for each in link or ["tcp"]
             for changes in [{}, *(settings(given.split(",")) for given in option or [])]
             for folder in folders
         ]
-        measured = compare_networks(cells, output, note, find_private_python())
+        python = find_private_python() if cells else None
+        measured = compare_networks(cells, output, note, python, max_load=max_load)
         tables = comparison_tables(measured)
         if results is not None:
-            write_bytes_atomically(results, tables.encode())
+            write_between_marks(results, "tables", tables)
         typer.echo(tables)

@@ -7,6 +7,7 @@ a file of JSON, so that an interrupted comparison continues where it stopped.
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ from aero.private.parties import Party, Traffic
 from aero.private.settings import STACK, PrivateSettings
 from aero.private.two_processes import generate_over
 
-__all__ = ["Cell", "compare_networks", "predicted"]
+__all__ = ["Cell", "compare_networks", "part_of", "predicted"]
 
 # Of both parties' computing, one thread each; where the parties share processors it is an estimate.
 COMPUTE = "spu-epyc"
@@ -54,16 +55,22 @@ class Cell:
 
 
 def compare_networks(
-    cells: Sequence[Cell], output: Path, say: Callable[[str], None], python: Path | None = None
+    cells: Sequence[Cell],
+    output: Path,
+    say: Callable[[str], None],
+    python: Path | None = None,
+    *,
+    max_load: float = math.inf,
 ) -> list[dict[str, Any]]:
     """Measures the cells that the file does not hold yet.
 
     Args:
-        cells: what to measure, in order.
+        cells: what to measure, in order; none: only what is predicted becomes new.
         output: JSON file; measured cells of it are kept, new ones written as they come. What is
-            predicted of the cells is always the simulator's present word.
+            predicted of its cells is always the simulator's present word.
         say: is told what begins and what came of it.
         python: of the private environment.
+        max_load: cells that were measured while the machine had more to do are measured again.
 
     Returns:
         Every cell of the file, as JSON values.
@@ -72,40 +79,78 @@ def compare_networks(
         PartyError: a run failed; the cells before it are in the file.
         ValueError: a network that cannot be run, or tokens that do not fit.
     """
-    descriptions = [_described(cell) for cell in cells]
+    described = [_described(cell) for cell in cells]
     kept: list[dict[str, Any]] = []
     if output.exists():
         kept = json.loads(output.read_text(encoding="utf-8"))["cells"]
-    for number, (cell, described) in enumerate(zip(cells, descriptions, strict=True), 1):
-        known = next((found for found in kept if found["cell"] == described), None)
-        if known is not None:
-            known.update(predicted(cell))
+    for number, (cell, (identity, spec)) in enumerate(zip(cells, described, strict=True), 1):
+        places = [place for place, found in enumerate(kept) if found["cell"] == identity]
+        if any(_load(kept[place]) <= max_load for place in places):
             continue
-        say(f"{number} of {len(cells)}: {_name(described)}")
-        kept.append({"cell": described, **_measured(cell, python), **predicted(cell)})
-        sent = kept[-1]["client_bytes"] + kept[-1]["server_bytes"]
-        say(f"{sent / 1e6:.1f} MB, {kept[-1]['seconds']:.1f} s")
+        say(f"{number} of {len(cells)}: {_name(identity)}")
+        found = {"cell": identity, "spec": spec, **_measured(cell, python)}
+        say(f"{_sent(found) / 1e6:.1f} MB, {found['seconds']:.1f} s")
+        if places:
+            kept[places[0]] = found
+        else:
+            kept.append(found)
         _write(output, kept)
+    for found in kept:
+        found |= predicted(found["spec"], found["cell"])
     _write(output, kept)
     return kept
 
 
-def predicted(cell: Cell) -> dict[str, Any]:
-    """What the simulator says of a cell, set-up and weights left out as in the measurement."""
-    spec = ArchitectureSpec.from_dict(read_network(cell.folder).description["spec"])
-    fields = {**cell.settings.stack_fields(), "setup": False}
-    report = mpc.simulate(spec, context_length=cell.length, stack=STACK, **fields)
-    compute = mpc.compute_profile(COMPUTE, threads=cell.threads)
-    network = "lan-1gbps" if cell.link in {"memory", "tcp"} else cell.link
-    total = report.latency(network=network, compute=compute).total
-    on_a_wire = cell.link not in {"memory", "tcp"}
+def predicted(spec: dict[str, Any], cell: dict[str, Any]) -> dict[str, Any]:
+    """What the simulator says of a cell, set-up and weights left out as in the measurement.
+
+    Args:
+        spec: of the network, fields of `ArchitectureSpec`.
+        cell: as `compare_networks` describes one: length, link, changes, threads.
+    """
+    settings = PrivateSettings.from_dict({"threads": cell["threads"], **cell["changes"]})
+    fields = {**settings.stack_fields(), "setup": False}
+    architecture = ArchitectureSpec.from_dict(spec)
+    report = mpc.simulate(architecture, context_length=cell["length"], stack=STACK, **fields)
+    compute = mpc.compute_profile(COMPUTE, threads=cell["threads"])
+    on_a_wire = cell["link"] not in {"memory", "tcp"}
+    latency = report.latency(network=cell["link"] if on_a_wire else "lan-1gbps", compute=compute)
+    computing = latency.total.compute_ns / 1e9
+    parts: dict[str, dict[str, float]] = {}
+    for operation, duration in zip(report.operations, latency.operations, strict=True):
+        part = parts.setdefault(
+            part_of(operation.kind, operation.layer), {"flights": 0.0, "wire_seconds": 0.0}
+        )
+        part["flights"] += operation.cost.flights
+        part["wire_seconds"] += (duration.total_ns - duration.compute_ns) / 1e9 * on_a_wire
     return {
         "predicted_client_bytes": report.client_bytes,
         "predicted_server_bytes": report.server_bytes,
         "predicted_flights": report.flights,
-        "predicted_compute_seconds": total.compute_ns / 1e9,
-        "predicted_seconds": total.seconds if on_a_wire else total.compute_ns / 1e9,
+        "predicted_compute_seconds": computing,
+        "predicted_seconds": latency.seconds if on_a_wire else computing,
+        "predicted_parts": parts,
     }
+
+
+def part_of(kind: str, layer: int | None = None) -> str:
+    """The part of a network that an operation of the simulator, or a piece of a run, belongs to.
+
+    Example:
+        >>> part_of("softmax", 3), part_of("layer 3"), part_of("lm head"), part_of("head")
+        ('layers', 'layers', 'head', 'head')
+    """
+    if layer is not None or kind.startswith("layer "):
+        return "layers"
+    return {"embed": "embedding"}.get(kind, kind if kind in {"embedding", "argmax"} else "head")
+
+
+def _load(found: dict[str, Any]) -> float:
+    return float(max(found["load_before"], found["load_after"]))
+
+
+def _sent(found: dict[str, Any]) -> int:
+    return int(found["client_bytes"] + found["server_bytes"])
 
 
 def _write(output: Path, cells: list[dict[str, Any]]) -> None:
@@ -113,12 +158,13 @@ def _write(output: Path, cells: list[dict[str, Any]]) -> None:
     write_json_atomically(output, {"cells": cells})
 
 
-def _described(cell: Cell) -> dict[str, Any]:
+def _described(cell: Cell) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What makes a cell itself, and the network's specification."""
     description = read_network(cell.folder).description
     check_runnable(description)
     check_tokens(_prompt(cell), 1, description)
     spec = description["spec"]
-    return {
+    identity = {
         "label": description["label"],
         "num_layers": len(description["layers"]),
         "width": spec["width"],
@@ -129,6 +175,7 @@ def _described(cell: Cell) -> dict[str, Any]:
         "changes": cell.changes,
         "threads": cell.threads,
     }
+    return identity, spec
 
 
 def _prompt(cell: Cell) -> list[int]:

@@ -5,13 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from aero.private.comparison import part_of
+
 __all__ = ["comparison_tables"]
 
 Measured = dict[str, Any]
 
+# What two busy parties make by themselves on an idle machine, and a little more.
+_QUIET_LOAD = 4.0
+_PARTS = {
+    "embedding": "embedding",
+    "layers": "layers",
+    "head": "final norm and LM head",
+    "argmax": "argmax",
+}
+
 
 def comparison_tables(cells: Sequence[Measured]) -> str:
-    """Tables by size: bytes, seconds per link, and what options save.
+    """Tables by size: bytes, seconds per link, what a slow link adds, and what options save.
 
     Args:
         cells: from `aero.private.comparison.compare_networks`; the first network is the baseline.
@@ -21,7 +32,8 @@ def comparison_tables(cells: Sequence[Measured]) -> str:
         plain = [cell for cell in group if not cell["cell"]["changes"]]
         parts.append(f"### {size}")
         if plain:
-            parts += [_bytes_table(plain), _seconds_table(plain)]
+            parts += [_bytes_table(plain), _conditions(plain), _seconds_table(plain)]
+            parts += _added_by_links(plain)
         if len(plain) < len(group):
             parts.append(_options_table(group))
     return "\n\n".join(parts) + "\n"
@@ -71,6 +83,59 @@ def _seconds_table(cells: Sequence[Measured]) -> str:
     header = ["link", "network", "measured, s", "predicted, s", "faster than the first"]
     header += ["predicted", "CPU of both, s", "predicted computing, s", "load of the machine"]
     return _table(header, rows)
+
+
+def _conditions(cells: Sequence[Measured]) -> str:
+    """When, on how busy a machine, and what a timing therefore says."""
+    loads = [load for cell in cells for load in (cell["load_before"], cell["load_after"])]
+    processors = {cell["processors"] for cell in cells}
+    days = sorted({cell["measured_at"][:10] for cell in cells})
+    at = " and ".join(sorted({days[0], days[-1]}))
+    shared = (
+        "; the parties shared their processors with other work, so these seconds say what a busy "
+        "machine takes"
+        if max(loads) > _QUIET_LOAD
+        else ""
+    )
+    return (
+        f"Seconds: measured {at} on {' or '.join(map(str, sorted(processors)))} processors for "
+        f"both parties, load of the machine {min(loads):.0f} to {max(loads):.0f}{shared}."
+    )
+
+
+def _added_by_links(cells: Sequence[Measured]) -> list[str]:
+    """Tables per wire: its seconds minus those over loopback, so that computing cancels."""
+    links = _grouped(cells, lambda cell: cell["cell"]["link"])
+    loopback = {cell["cell"]["label"]: cell for cell in links.get("tcp", ())}
+    tables = []
+    for link, group in links.items():
+        pairs = [(loopback.get(cell["cell"]["label"]), cell) for cell in group]
+        if link in {"tcp", "memory"} or not all(base for base, _ in pairs):
+            continue
+        header, rows = ["part"], [[name] for name in [*_PARTS.values(), "all"]]
+        for base, cell in pairs:
+            label = cell["cell"]["label"]
+            header += [f"{label}: flights (predicted)", "measured, s", "predicted, s"]
+            assert base is not None
+            for row, numbers in zip(rows, _added(base, cell), strict=True):
+                row += numbers
+        tables.append(f"What `{link}` adds to loopback:\n\n{_table(header, rows)}")
+    return tables
+
+
+def _added(base: Measured, cell: Measured) -> list[list[str]]:
+    """Flights and seconds of each part and of all."""
+    seconds = dict.fromkeys(_PARTS, 0.0)
+    for sign, measured in ((1, cell), (-1, base)):
+        for piece in measured["pieces"]:
+            seconds[part_of(piece["name"])] += sign * piece["seconds"]
+    parts = [cell["predicted_parts"][name] for name in _PARTS]
+    rows = [
+        (part["flights"], measured, part["wire_seconds"])
+        for part, measured in zip(parts, seconds.values(), strict=True)
+    ]
+    rows.append(tuple(sum(column) for column in zip(*rows, strict=True)))
+    return [[f"{flights:,.0f}", f"{s:.1f}", f"{wire:.1f}"] for flights, s, wire in rows]
 
 
 def _options_table(cells: Sequence[Measured]) -> str:

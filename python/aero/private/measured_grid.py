@@ -217,11 +217,16 @@ def network_grid(*, quick: bool = False) -> list[NetworkCell]:
         NetworkCell("SM+LN+G", "mini", _MINI, 128),
         NetworkCell("SM+ScFuFFN", "mini", _MINI, 128, {**_PRIVATE, **_ONE_HOT}),
     ]
+    small = [
+        NetworkCell("SM+LN+G", "tiny", {}, 16),
+        NetworkCell("SM+LN+R", "tiny", {}, 16),
+        NetworkCell("SM+LN+R", "mini", _MINI, 32),
+    ]
     layers = [
         NetworkCell("SM+ScFuFFN", "gpt2", _GPT2_LAYER, 128, {**_PRIVATE, **_ONE_HOT}),
         NetworkCell("SM+LN+G", "gpt2", _GPT2_LAYER, 128, {**_PRIVATE, **_ONE_HOT}),
     ]
-    return [tiny, NetworkCell("SM+LN+G", "tiny", {}, 16), *mini, *layers]
+    return [tiny, *small, *mini, *layers]
 
 
 def _by(sizes: Sizes) -> str:

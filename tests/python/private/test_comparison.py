@@ -8,13 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import aero
 from aero import mpc
+from aero.cli import app
 from aero.private import comparison
 from aero.private.comparison import Cell, compare_networks, predicted
 from aero.private.comparison_tables import comparison_tables
 from aero.private.job import Generated
+from aero.private.marked_document import write_between_marks
 from aero.private.parties import Call, Party, Traffic
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
@@ -116,19 +119,71 @@ def test_an_option_makes_another_cell_and_reaches_both_sides(
     assert found[1]["predicted_client_bytes"] < found[0]["predicted_client_bytes"]
 
 
-def test_the_prediction_is_the_simulators_without_set_up(folders: list[Path]) -> None:
-    found = predicted(Cell(folders[1], 8, "wan-100mbps", {}))
+def test_the_prediction_is_the_simulators_without_set_up() -> None:
+    spec = trained("SM+ScFuFFN").config.spec
+    cell = {"length": 8, "link": "wan-100mbps", "changes": {}, "threads": 1}
+    found = predicted(spec.to_dict(), cell)
     report = mpc.simulate(
-        trained("SM+ScFuFFN").config.spec, context_length=8, stack="spu-0.9.5",
+        spec, context_length=8, stack="spu-0.9.5",
         **PrivateSettings().stack_fields() | {"setup": False},
     )  # fmt: skip
     assert found["predicted_client_bytes"] == report.client_bytes
     assert found["predicted_server_bytes"] == report.server_bytes
     latency = report.latency(network="wan-100mbps", compute="spu-epyc,threads=1")
     assert found["predicted_seconds"] == latency.seconds
-    over_memory = predicted(Cell(folders[1], 8, "memory", {}))
+    parts = found["predicted_parts"]
+    assert set(parts) == {"embedding", "layers", "head", "argmax"}
+    assert sum(part["flights"] for part in parts.values()) == report.flights
+    wire = latency.seconds - latency.total.compute_ns / 1e9
+    assert sum(part["wire_seconds"] for part in parts.values()) == pytest.approx(wire)
+    over_memory = predicted(spec.to_dict(), {**cell, "link": "memory"})
     assert over_memory["predicted_seconds"] == over_memory["predicted_compute_seconds"]
     assert over_memory["predicted_seconds"] < latency.seconds
+
+
+def test_what_was_measured_on_a_busy_machine_is_measured_again_in_its_place(
+    folders: list[Path], runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "a.json"
+    loads = iter([1.0, 9.0, 2.0, 2.5, 1.0, 1.0])  # before and after: the first of two is busy
+    monkeypatch.setattr(comparison.os, "getloadavg", lambda: (next(loads), 0.0, 0.0))
+    both = cells(folders)[:2]
+    compare_networks(both, output, print, max_load=3)
+    found = compare_networks(both, output, print, max_load=3)
+    assert [each["load_after"] for each in found] == [1.0, 2.5]
+    assert [each["cell"]["label"] for each in found] == list(LABELS)
+    compare_networks(both, output, print, max_load=3)
+    assert len(runs.asked) == 3
+
+
+def test_without_networks_all_is_predicted_and_written_anew(
+    folders: list[Path], runs: Runs, tmp_path: Path
+) -> None:
+    output, page = tmp_path / "a.json", tmp_path / "a.md"
+    expected = compare_networks(cells(folders), output, print)
+    kept = json.loads(output.read_text())
+    for found in kept["cells"]:
+        found["predicted_client_bytes"] = 1.0
+    output.write_text(json.dumps(kept))
+    page.write_text("Words.\n<!-- tables -->\nold\n<!-- end of tables -->\nMore.\n")
+    arguments = ["private", "compare", "--output", str(output), "--results", str(page)]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert json.loads(output.read_text())["cells"] == expected
+    assert len(runs.asked) == 4
+    text = page.read_text()
+    assert text.startswith("Words.\n<!-- tables -->\n### L=2") and text.endswith("-->\nMore.\n")
+    assert comparison_tables(expected).strip() in text and "old" not in text
+
+
+def test_a_document_without_a_place_for_tables_is_left_alone(tmp_path: Path) -> None:
+    page = tmp_path / "a.md"
+    page.write_text("Words.\n")
+    with pytest.raises(ValueError, match=r"must have one place for the results.*<!-- it -->"):
+        write_between_marks(page, "it", "new")
+    assert page.read_text() == "Words.\n"
+    write_between_marks(tmp_path / "b.md", "it", "new\n")
+    assert (tmp_path / "b.md").read_text() == "<!-- it -->\nnew\n<!-- end of it -->\n"
 
 
 def test_tables_compare_every_network_with_the_first(
@@ -142,9 +197,42 @@ def test_tables_compare_every_network_with_the_first(
     assert "### L=2, C=32, H=2, V=256, T=8" in text
     rows = [line.split(" | ") for line in text.splitlines() if "SM+ScFuFFN" in line]
     assert rows[0][6] == "2.33x"
-    assert sum("lan-1gbps" in line for line in text.splitlines()) == 2
+    assert sum(line.startswith("| lan-1gbps |") for line in text.splitlines()) == 2
     assert any("`private_weights=true`" in line for line in text.splitlines())
-    assert text.count("\n| --- |") == 3
+    assert text.count("\n| --- |") == 4
+
+
+def test_what_a_link_adds_stands_part_by_part_beside_the_prediction(
+    folders: list[Path], runs: Runs, tmp_path: Path
+) -> None:
+    found = compare_networks(cells(folders), tmp_path / "a.json", print)
+    for each in found[2:]:  # over lan-1gbps
+        each["pieces"][0]["seconds"] += 0.5
+        each["pieces"][1]["seconds"] += 0.25
+    text = comparison_tables(found)
+    lines = text[text.index("What `lan-1gbps` adds to loopback") :].splitlines()[4:9]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert [row[0] for row in rows] == [
+        "embedding", "layers", "final norm and LM head", "argmax", "all"
+    ]  # fmt: skip
+    assert [row[2] for row in rows] == ["0.5", "0.0", "0.2", "0.0", "0.8"]
+    for column, each in ((1, found[2]), (4, found[3])):
+        assert rows[-1][column] == f"{each['predicted_flights']:,.0f}"
+    assert "What `tcp`" not in text
+
+
+def test_the_load_of_the_machine_is_said_with_the_seconds(
+    folders: list[Path], runs: Runs, tmp_path: Path
+) -> None:
+    found = compare_networks(cells(folders), tmp_path / "a.json", print)
+    for each in found:
+        each |= {"load_before": 1.0, "load_after": 2.0, "measured_at": "2026-11-21 10:00"}
+    quiet = comparison_tables(found)
+    assert "measured 2026-11-21 on" in quiet and "load of the machine 1 to 2." in quiet
+    found[0] |= {"load_after": 12.0, "measured_at": "2026-11-20 23:59"}
+    busy = comparison_tables(found)
+    assert "measured 2026-11-20 and 2026-11-21 on" in busy
+    assert "load of the machine 1 to 12; the parties shared their processors" in busy
 
 
 def test_tokens_that_do_not_fit_are_an_error_before_any_run(

@@ -18,6 +18,8 @@ def exports(folder):
         "exact-gelu": trained("SM+LN+G", gelu_approximation="none", layer_norm_epsilon=1e-3),
         "pruned": trained("SM+ScFuFFN_i1", pruned_ffn_layers=[0], embedding_scale=3.0),
         "folded": aero.fold_norm(trained("SM+FN+ScFuFFN")),
+        "absorbed": aero.absorb_ffn(trained("SM+ScFuFFN")).model,
+        "wide-heads": trained("SM+LN+G", head_dim=24, tied_embeddings=False),
     }
     for name, model in others.items():
         aero.export_weights(model, folder / name)

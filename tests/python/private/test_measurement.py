@@ -14,8 +14,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from aero import mpc
+from aero.cli import app
+from aero.private.environment import VARIABLE
 from aero.private.measured_grid import (
     OPERATIONS,
     Cell,
@@ -163,6 +166,27 @@ def test_tables_hold_what_is_measured_and_nothing_else(tmp_path: Path, pretender
     assert networks[-1].endswith(" | 1.000 | 1.000 |")
     found = json.loads((tmp_path / "measured.json").read_text())
     assert [row["ratio"] for row in found["rows"][-5:]] == pytest.approx([1.0] * 5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name", "line"),
+    [(["--operations", "relu"], "tables", "| relu 65537 | "), (["--options"], "options", "| `pri")],
+)
+def test_tables_go_into_their_place_in_a_document(
+    arguments: list[str], name: str, line: str, tmp_path: Path, pretender: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv(VARIABLE, str(pretender))
+    (tmp_path / "failed").touch()
+    page = tmp_path / "page.md"
+    page.write_text(f"Words.\n<!-- {name} -->\nstale\n<!-- end of {name} -->\nMore.\n")
+    command = ["private", "measure", "--output", str(tmp_path), "--results", str(page), *arguments]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    text = page.read_text()
+    assert text.startswith(f"Words.\n<!-- {name} -->\n| op")
+    assert text.endswith(f"|\n<!-- end of {name} -->\nMore.\n")
+    assert line in text and "stale" not in text and line in done.stdout
 
 
 def test_a_table_without_rows_is_its_header() -> None:

@@ -65,12 +65,16 @@ def test_a_trained_mini_network_writes_the_same_text(tmp_path):
 
 def test_every_kind_of_network_computes_its_logits(tmp_path):
     pythia = trained("EReg(SM(t)+FN+ScFuFFN)", **PYTHIA)
+    absorbed = aero.absorb_ffn(trained("SM+ScFuFFN")).model
     found = run(
         [
             job(trained("SM+LN+G"), tmp_path / "baseline"),
             job(trained("EReg(SM(t)+ScFuFFN_i1)"), tmp_path / "temperatures"),
             job(trained("SM+LR(layer)"), tmp_path / "leaky"),
             job(pythia, tmp_path / "pythia"),
+            job(trained("SM+LN+G", **PYTHIA), tmp_path / "pythia-baseline"),
+            job(absorbed, tmp_path / "absorbed"),
+            job(trained("SOTA:SM+ScFuFFN_i1", head_dim=24), tmp_path / "shaped-pruned"),
             job(trained("SOTA:EReg(SM(t)+FN+R)"), tmp_path / "shaped"),
         ]
     )
