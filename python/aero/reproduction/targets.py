@@ -18,7 +18,7 @@ The files are `data/reproduction/*.yaml`:
           where: Section 3.1
           holds_if: "perplexity: SM+R < SM+G"   # or a list that must hold together
 
-Further keys: `seeds: 1` of a row that wants fewer runs than its scale, `distill_from: NAME` of a
+Further keys: `seeds: 1` of a row that wants fewer or more runs than its scale, `distill_from: NAME` of a
 row that learns from another one's networks, `scales: [mini]` of a target that does not exist at the
 others. How conditions read is in `aero.reproduction.claims`.
 """
@@ -70,7 +70,7 @@ class Row:
         context_length: T.
         settings: of the recipe, `section.key` -> value.
         tokens_factor: times the scale's training tokens.
-        seeds: the most runs of this row; None is no limit.
+        seeds: runs of this row, and the most that are made on request; None takes the scale's.
         distill_from: name of the row whose networks teach these, seed by seed; None without.
         paper: the paper's numbers, by statistic.
     """
