@@ -18,9 +18,9 @@ The files are `data/reproduction/*.yaml`:
           where: Section 3.1
           holds_if: "perplexity: SM+R < SM+G"   # or a list that must hold together
 
-Further keys: `seeds: 1` of a row that wants fewer or more runs than its scale, `distill_from: NAME` of a
-row that learns from another one's networks, `scales: [mini]` of a target that does not exist at the
-others. How conditions read is in `aero.reproduction.claims`.
+Further keys: `seeds: 1` of a row that wants fewer or more runs than its scale, `distill_from: NAME`
+of a row that learns from another one's networks, `scales: [mini]` of a target that does not exist
+at the others. How conditions read is in `aero.reproduction.claims`.
 """
 
 from __future__ import annotations
