@@ -32,7 +32,7 @@ DEMO_LABELS := SM+LN+G SM+ScFuFFN "EReg(SM(t)+ScFuFFN)" SM+FN+ScFuFFN SM+FN+R
 PYTHON_FILES := $(sort $(shell find python/aero -name '*.py'))
 $(shell mkdir -p build && echo '$(PYTHON_FILES)' | cmp -s - build/python_files || echo '$(PYTHON_FILES)' > build/python_files)
 
-.PHONY: help demo private private-test test threads build lint bench notebooks docs clean
+.PHONY: help demo private private-test private-bench test threads build lint bench notebooks docs clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -53,6 +53,16 @@ private: $(VENV)/.built $(PRIVATE)/.installed ## run a small trained network bet
 
 private-test: $(VENV)/.tests $(PRIVATE)/.installed ## run the tests that need SPU
 	$(BIN)/python -m pytest tests/python/private -m private
+
+# The later cells need root, for network namespaces. At the paper's length: TOKENS=128 LINKS="tcp lan-1gbps".
+PRIVATE_EFFECT := $(basename $(lastword $(sort $(wildcard benchmarks/results/private_effect_*.json))))
+TOKENS ?= 32
+LINKS  ?= tcp lan-1gbps wan-400mbps wan-100mbps
+private-bench: ## time private networks on an idle machine, after make demo and private (20 minutes)
+	$(BIN)/aero private compare runs/demo/sm-ln-g-seed1 runs/demo/sm-scfuffn-seed1 --tokens $(TOKENS) \
+	  $(addprefix --link ,$(LINKS)) --max-load 4 --output $(PRIVATE_EFFECT).json --results $(PRIVATE_EFFECT).md
+	$(BIN)/aero private compare runs/demo/sm-fn-r-seed1 runs/demo/ereg-sm-t-scfuffn-seed1 runs/demo/sm-fn-scfuffn-seed1 \
+	  --tokens $(TOKENS) --link tcp --max-load 4 --output $(PRIVATE_EFFECT).json --results $(PRIVATE_EFFECT).md
 
 test: $(VENV)/.tests build/tests/.built ## run the C++ and the Python tests
 	ctest --test-dir build/tests --output-on-failure --parallel 2

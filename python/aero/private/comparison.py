@@ -28,6 +28,8 @@ __all__ = ["Cell", "compare_networks", "part_of", "predicted"]
 
 # Of both parties' computing, one thread each; where the parties share processors it is an estimate.
 COMPUTE = "spu-epyc"
+# An average over a minute needs three to forget twenty busy processes.
+_QUIET_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,8 @@ def compare_networks(
             predicted of its cells is always the simulator's present word.
         say: is told what begins and what came of it.
         python: of the private environment.
-        max_load: cells that were measured while the machine had more to do are measured again.
+        max_load: cells that were measured while the machine had more to do are measured again,
+            after up to ten minutes of waiting until it has less.
 
     Returns:
         Every cell of the file, as JSON values.
@@ -88,6 +91,7 @@ def compare_networks(
         if any(_load(kept[place]) <= max_load for place in places):
             continue
         say(f"{number} of {len(cells)}: {_name(identity)}")
+        _wait_for_quiet(max_load, say)
         found = {"cell": identity, "spec": spec, **_measured(cell, python)}
         say(f"{_sent(found) / 1e6:.1f} MB, {found['seconds']:.1f} s")
         if places:
@@ -143,6 +147,14 @@ def part_of(kind: str, layer: int | None = None) -> str:
     if layer is not None or kind.startswith("layer "):
         return "layers"
     return {"embed": "embedding"}.get(kind, kind if kind in {"embedding", "argmax"} else "head")
+
+
+def _wait_for_quiet(max_load: float, say: Callable[[str], None]) -> None:
+    end = time.monotonic() + _QUIET_SECONDS
+    if os.getloadavg()[0] > max_load:
+        say(f"waiting until the machine's load of {os.getloadavg()[0]:.1f} is {max_load:g}")
+    while os.getloadavg()[0] > max_load and time.monotonic() < end:
+        time.sleep(5)
 
 
 def _load(found: dict[str, Any]) -> float:

@@ -32,8 +32,11 @@ def comparison_tables(cells: Sequence[Measured]) -> str:
         plain = [cell for cell in group if not cell["cell"]["changes"]]
         parts.append(f"### {size}")
         if plain:
-            parts += [_bytes_table(plain), _conditions(plain), _seconds_table(plain)]
-            parts += _added_by_links(plain)
+            parts.append(_bytes_table(plain))
+        # One process has both parties' threads in one Python; its seconds are not theirs.
+        timed = [cell for cell in plain if cell["cell"]["link"] != "memory"]
+        if timed:
+            parts += [_conditions(timed), _seconds_table(timed), *_added_by_links(timed)]
         if len(plain) < len(group):
             parts.append(_options_table(group))
     return "\n\n".join(parts) + "\n"
@@ -110,7 +113,7 @@ def _added_by_links(cells: Sequence[Measured]) -> list[str]:
     tables = []
     for link, group in links.items():
         pairs = [(loopback.get(cell["cell"]["label"]), cell) for cell in group]
-        if link in {"tcp", "memory"} or not all(base for base, _ in pairs):
+        if link == "tcp" or not all(base for base, _ in pairs):
             continue
         header, rows = ["part"], [[name] for name in [*_PARTS.values(), "all"]]
         for base, cell in pairs:
