@@ -1,11 +1,11 @@
-"""attention_entropy on any shape, memory layout, mask, temperature and instruction set."""
+"""The operators on any shape, memory layout, mask, temperature and instruction set."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from aero._library import cpu_isa
-from aero.ops import attention_entropy, reference
+from aero.ops import attention_entropy, entropy_regularization, reference, temperature_softmax
 
 FLOATS = [torch.float32, torch.bfloat16, torch.float16]
 
@@ -43,8 +43,9 @@ INSTRUCTION_SETS = [n for n in ("scalar", "avx2", "avx512", "avx512bf16", "amx")
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One call: q, k, v and temperature, their layouts, and the options."""
+    """One call: tensors with gradients, their layouts, and the options."""
 
+    operator: Callable[..., Any]
     dtype: torch.dtype
     isa: str
     inputs: dict[str, Tensor]
@@ -60,7 +61,8 @@ class Case:
         }
         generator = torch.Generator().manual_seed(self.seed)
         with instruction_set(self.isa):
-            results = attention_entropy(**leaves, **self.options, backend=backend)
+            results = self.operator(**leaves, **self.options, backend=backend)
+            results = results if isinstance(results, tuple) else (results,)
             used = [r for r in results if r.numel()]
             cotangents = [
                 torch.randn(r.shape, generator=generator).to(self.dtype if i == 0 else r.dtype)
@@ -96,8 +98,49 @@ def in_memory_order(x: Tensor, order: tuple[int, ...], padding: int, step: int) 
     return view.copy_(x)
 
 
+def draw_layout(draw: st.DrawFn, x: Tensor) -> Tensor:
+    """The same values in some memory layout."""
+    if x.shape[0] and draw(st.integers(0, 5)) == 0:
+        return x[:1].expand(x.shape)  # the first entry for all
+    return in_memory_order(
+        x,
+        tuple(draw(st.permutations(range(x.dim())))),
+        draw(st.sampled_from([0, 0, 1, 3])),
+        draw(st.sampled_from([1, 1, 2])),
+    )
+
+
+def draw_temperature(
+    draw: st.DrawFn, n: dict[str, int], magnitudes: list[float], generator: torch.Generator
+) -> Tensor | None:
+    """About as large as one of the magnitudes, of either sign; of every legal shape."""
+    letters = draw(st.sampled_from([None, "", "1", "H", "HT", "BHT"]))
+    if letters is None:
+        return None
+    sizes = [1 if letter == "1" else n[letter] for letter in letters]
+    chosen = torch.tensor(magnitudes)[torch.randint(len(magnitudes), sizes, generator=generator)]
+    sign = torch.rand(sizes, generator=generator) < 0.5
+    return torch.where(sign, -chosen, chosen) * (0.5 + torch.rand(sizes, generator=generator))
+
+
+def draw_mask(draw: st.DrawFn, n: dict[str, int], generator: torch.Generator) -> Tensor | None:
+    if draw(st.booleans()):
+        return None
+    sizes = [draw(st.sampled_from([1, n[letter]])) for letter in "BHTS"]
+    sizes = sizes[draw(st.integers(0, 3)) :]
+    mask = torch.rand(sizes, generator=generator) < draw(st.sampled_from([0.1, 0.6, 0.95]))
+    if len(sizes) >= 2 and draw(st.booleans()):
+        mask = mask.transpose(-1, -2).contiguous().transpose(-1, -2)
+    return mask
+
+
 @st.composite
-def cases(draw: st.DrawFn, dtypes: list[torch.dtype], magnitudes: list[float]) -> Case:
+def cases(
+    draw: st.DrawFn,
+    dtypes: list[torch.dtype],
+    magnitudes: list[float],
+    operator: Callable[..., Any] = attention_entropy,
+) -> Case:
     dtype = draw(st.sampled_from(dtypes))
     groups, per_group = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     n = {
@@ -110,39 +153,49 @@ def cases(draw: st.DrawFn, dtypes: list[torch.dtype], magnitudes: list[float]) -
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
-        x = torch.randn(shape, generator=generator).to(dtype)
-        if shape[0] and draw(st.integers(0, 5)) == 0:
-            return x[:1].expand(shape)  # one batch entry for all
-        return in_memory_order(
-            x,
-            tuple(draw(st.permutations(range(4)))),
-            draw(st.sampled_from([0, 0, 1, 3])),
-            draw(st.sampled_from([1, 1, 2])),
-        )
+        return draw_layout(draw, torch.randn(shape, generator=generator).to(dtype))
 
-    inputs = {
-        "q": normal(n["B"], n["H"], n["T"], head_dim),
-        "k": normal(n["B"], groups, n["S"], head_dim),
-        "v": normal(n["B"], groups, n["S"], head_dim),
+    if operator is attention_entropy:
+        inputs = {
+            "q": normal(n["B"], n["H"], n["T"], head_dim),
+            "k": normal(n["B"], groups, n["S"], head_dim),
+            "v": normal(n["B"], groups, n["S"], head_dim),
+        }
+    else:
+        inputs = {"scores": normal(n["B"], n["H"], n["T"], n["S"])}
+    temperature = draw_temperature(draw, n, magnitudes, generator)
+    if temperature is not None:
+        inputs["temperature"] = temperature.double() if dtype == torch.float64 else temperature
+    options = {"mask": draw_mask(draw, n, generator), "is_causal": draw(st.booleans())}
+    return Case(operator, dtype, draw(st.sampled_from(INSTRUCTION_SETS)), inputs, options, seed)
+
+
+@st.composite
+def penalties(draw: st.DrawFn) -> Case:
+    dtype = draw(st.sampled_from([torch.float32, torch.float64]))
+    layers, batch, heads = (draw(st.integers(0, 3)) for _ in range(3))
+    queries, seed = draw(st.integers(0, 150)), draw(st.integers(0, 2**31))
+    generator = torch.Generator().manual_seed(seed)
+    entropies = 5 * torch.rand(layers, batch, heads, queries, generator=generator)
+    thresholds = 1.5 * torch.rand(layers, heads, generator=generator)
+    by_row = draw(st.booleans())
+    options: dict[str, Any] = {
+        "margin": draw(st.sampled_from([0.0, 0.1, 0.3])),
+        "reduction": draw(st.sampled_from(["position_sum", "query_mean"])),
+        "max_entropy": "log_visible" if by_row else "log_context",
     }
-    letters = draw(st.sampled_from([None, "", "1", "H", "HT", "BHT"]))
-    if letters is not None:
-        sizes = [1 if letter == "1" else n[letter] for letter in letters]
-        chosen = torch.tensor(magnitudes)[
-            torch.randint(len(magnitudes), sizes, generator=generator)
-        ]
-        sign = torch.rand(sizes, generator=generator) < 0.5
-        values = torch.where(sign, -chosen, chosen) * (0.5 + torch.rand(sizes, generator=generator))
-        inputs["temperature"] = values.double() if dtype == torch.float64 else values
-    mask = None
+    if by_row and draw(st.booleans()):
+        options["visible_keys"] = torch.randint(0, 99, (batch, queries), generator=generator)
+    elif not by_row:
+        options["context_length"] = draw(st.integers(2, 200))
     if draw(st.booleans()):
-        sizes = [draw(st.sampled_from([1, n[letter]])) for letter in "BHTS"]
-        sizes = sizes[draw(st.integers(0, 3)) :]
-        mask = torch.rand(sizes, generator=generator) < draw(st.sampled_from([0.1, 0.6, 0.95]))
-        if len(sizes) >= 2 and draw(st.booleans()):
-            mask = mask.transpose(-1, -2).contiguous().transpose(-1, -2)
-    options = {"is_causal": draw(st.booleans()), "mask": mask}
-    return Case(dtype, draw(st.sampled_from(INSTRUCTION_SETS)), inputs, options, seed)
+        options["row_mask"] = torch.rand(batch, queries, generator=generator) < 0.7
+    inputs = {
+        "entropies": draw_layout(draw, entropies.to(dtype)),
+        "thresholds": thresholds.to(dtype),
+    }
+    isa = draw(st.sampled_from(INSTRUCTION_SETS))
+    return Case(entropy_regularization, dtype, isa, inputs, options, seed)
 
 
 def error(got: Tensor, want: Tensor, floor: float) -> float:
@@ -175,6 +228,30 @@ def test_any_call_agrees_with_the_reference_forward_and_backward(case: Case) -> 
     for name, want in wanted.items():
         allowed = fine if name == "temperature" else coarse
         assert error(gradients[name], want, 1.0) <= allowed, name
+
+
+@settings(max_examples=150)
+@given(cases([*FLOATS, torch.float64], [0.3, 1.0, 1.5], temperature_softmax))
+def test_any_softmax_agrees_with_the_reference_forward_and_backward(case: Case) -> None:
+    results, gradients = case.run("native")
+    exact, wanted = case.run("reference")
+    coarse, fine = COARSE[case.dtype], FINE[case.dtype]
+    for got, want, allowed in zip(results, exact, (coarse, fine, fine), strict=True):
+        assert error(got, want, 0.1) <= allowed
+    for name, want in wanted.items():
+        allowed = fine if name == "temperature" else coarse
+        assert error(gradients[name], want, 1.0) <= allowed, name
+
+
+@settings(max_examples=100)
+@given(penalties())
+def test_any_penalty_agrees_with_the_reference_forward_and_backward(case: Case) -> None:
+    (loss,), gradients = case.run("native")
+    (exact,), wanted = case.run("reference")
+    # Largest entropies are logarithms of whole numbers, rounded as the entropies are.
+    assert error(loss, exact, 1.0) <= FINE[case.dtype]
+    for name, want in wanted.items():
+        assert error(gradients[name], want, 1.0) <= FINE[case.dtype], name
 
 
 # The same loops in float64 with the temperatures that float32 cannot follow: 1e-4 beside 100.
@@ -211,8 +288,14 @@ def test_any_temperature_gives_entropies_in_range_and_finite_gradients(case: Cas
             assert gradient.isfinite().all(), name
 
 
-@settings(max_examples=40)
-@given(cases([*FLOATS, torch.float64], [0.3, 1.0, 100.0]))
+@settings(max_examples=60)
+@given(
+    st.one_of(
+        cases([*FLOATS, torch.float64], [0.3, 1.0, 100.0]),
+        cases([*FLOATS, torch.float64], [0.3, 1.0, 100.0], temperature_softmax),
+        penalties(),
+    )
+)
 def test_any_call_is_bitwise_repeatable(case: Case) -> None:
     first, second = case.run("native"), case.run("native")
     for a, b in zip(first[0], second[0], strict=True):
