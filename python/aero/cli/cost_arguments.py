@@ -46,24 +46,24 @@ AsCsv = Annotated[bool, typer.Option("--csv", help="As CSV.")]
 Html = Annotated[Path | None, typer.Option(help="Also write a page to this file.")]
 
 
-def settings(given: list[str] | None) -> dict[str, Any]:
-    """FIELD=VALUE as keywords."""
-    found = value_lists(given)
+def settings(given: list[str] | None, option: str = "--set") -> dict[str, Any]:
+    """FIELD=VALUE as keywords; errors name the option that they were given by."""
+    found = value_lists(given, option)
     for name, values in found.items():
         if len(values) != 1:
-            raise ValueError(f"--set {name} must have one value, got {len(values)}")
+            raise ValueError(f"{option} {name} must have one value, got {len(values)}")
     return {name: values[0] for name, values in found.items()}
 
 
-def value_lists(given: list[str] | None) -> dict[str, Any]:
+def value_lists(given: list[str] | None, option: str = "--set") -> dict[str, Any]:
     """FIELD=V1,V2 as keywords: true, false, integers, decimals, else text."""
     found: dict[str, Any] = {}
     for setting in given or ():
         name, equals, values = setting.partition("=")
         if not equals or not values or not name.isidentifier():
-            raise ValueError(f"--set must be FIELD=VALUE, got {setting!r}")
+            raise ValueError(f"{option} must be FIELD=VALUE, got {setting!r}")
         if name in found:
-            raise ValueError(f"--set {name} must be given once, got it twice")
+            raise ValueError(f"{option} {name} must be given once, got it twice")
         found[name] = [_value(value) for value in values.split(",")]
     return found
 

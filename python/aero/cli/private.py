@@ -37,7 +37,9 @@ PrivateOptions = Annotated[
         metavar="FIELD=VALUE",
         help="private_weights=true, one_bit_product_error=true, exp_squarings=5, exp_clip=false, "
         "broadcast_reciprocal=false, client_one_hot=true, last_token_head=true, "
-        "fold_score_scale=true, argmax=false, fraction_bits=20, threads=4; may be repeated.",
+        "fold_score_scale=true, argmax=false, fraction_bits=20, threads=4, or a field of SPU such "
+        "as fxp_div_goldschmidt_iters=1 (aero.private.PrivateSettings says what they do); may be "
+        "repeated.",
     ),
 ]
 

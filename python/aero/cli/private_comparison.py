@@ -69,9 +69,14 @@ def compare(
         cells = [
             Cell(folder, tokens, each, changes, threads)
             for each in link or ["tcp"]
-            for changes in [{}, *(settings(given.split(",")) for given in option or [])]
+            for changes in [{}, *(settings(given.split(","), "--option") for given in option or [])]
             for folder in folders
         ]
+        if not cells and not output.exists():
+            raise ValueError(
+                f"private: compare needs networks, or an --output with measured cells; there is no "
+                f"{output}"
+            )
         python = find_private_python() if cells else None
         measured = compare_networks(cells, output, note, python, max_load=max_load)
         tables = comparison_tables(measured)

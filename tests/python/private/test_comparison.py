@@ -188,6 +188,17 @@ def test_without_networks_all_is_predicted_and_written_anew(
     assert comparison_tables(expected).strip() in text and "old" not in text
 
 
+def test_an_option_that_is_none_is_named(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["private", "compare", "--option", "nothing"])
+    assert done.exit_code == 2
+    assert "aero: --option must be FIELD=VALUE, got 'nothing'" in done.output
+    nowhere = tmp_path / "nowhere.json"
+    done = CliRunner().invoke(app, ["private", "compare", "--output", str(nowhere)])
+    assert done.exit_code == 2
+    assert f"there is no {nowhere}" in done.output
+    assert not nowhere.exists()
+
+
 def test_a_document_without_a_place_for_tables_is_left_alone(tmp_path: Path) -> None:
     page = tmp_path / "a.md"
     page.write_text("Words.\n")
