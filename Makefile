@@ -5,6 +5,7 @@ PYTHON    ?= python3
 TORCH     ?= torch==2.13.0
 AERO_CUDA ?= AUTO
 SEEDS     ?= 1
+CUDA_RESULTS ?= build/cuda-results
 SHELL     := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 VENV      := .venv
@@ -32,7 +33,7 @@ DEMO_LABELS := SM+LN+G SM+ScFuFFN "EReg(SM(t)+ScFuFFN)" SM+FN+ScFuFFN SM+FN+R
 PYTHON_FILES := $(sort $(shell find python/aero -name '*.py'))
 $(shell mkdir -p build && echo '$(PYTHON_FILES)' | cmp -s - build/python_files || echo '$(PYTHON_FILES)' > build/python_files)
 
-.PHONY: help demo private private-test private-bench test threads build lint bench notebooks docs clean
+.PHONY: help demo private private-test private-bench test threads build lint bench test-cuda bench-cuda notebooks docs clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -78,6 +79,13 @@ lint: $(VENV)/.lint $(VENV)/.built ## formatters, linters and type checker; chan
 
 bench: $(VENV)/.built ## time operators and simulator against named opponents
 	for file in $(BENCHMARKS); do $(BIN)/python $$file --quick || exit 1; done
+
+# Both build offline with the torch that $(PYTHON) has, in build/offline, and go on where they ended.
+test-cuda: ## prove the operators on this machine's GPU; needs no network and no .venv (8 minutes)
+	$(PYTHON) tests/cuda/run.py --results $(CUDA_RESULTS)/tests.json
+
+bench-cuda: ## time the operators on this machine's GPU against their opponents (8 minutes)
+	$(PYTHON) benchmarks/cuda/run.py --results $(CUDA_RESULTS)/benchmark.json
 
 notebooks: $(VENV)/.tests ## execute the notebooks, renew their outputs and the gallery (15 minutes)
 	$(BIN)/python notebooks/execute.py

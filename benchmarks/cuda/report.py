@@ -1,0 +1,211 @@
+"""What run.py measured on a GPU, as Markdown tables; what was not measured says so."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from timer import markdown_table
+
+Results = dict[str, Any]
+LENGTHS = (128, 256, 512, 1024, 2048, 4096)
+NAMES = ("ours", "flash", "cudnn", "flex", "listing")
+DIRECTIONS = {"forward": "forward", "both": "forward + backward"}
+NOT_MEASURED = "-"
+# What the kernels are held to, on an H200 with D = 64 in bfloat16.
+OF_FLASH, OF_LISTING, OF_ENTROPY, OF_MEMORY, OF_FLOOR = 1.15, 30.0, 0.08, 15.0, 2.0
+
+
+def found(results: Results, name: str, contender: str, dtype: str = "bfloat16") -> Any:
+    """What is known of a contender at "T128/forward", from whichever comparison it was in."""
+    for kind in ("attention", "flex", "listing"):
+        result = results.get(f"{kind}/{dtype}/{name}", {}).get("found", {}).get(contender)
+        if result is not None and "ms" in result:
+            return result
+    return None
+
+
+def nanoseconds(result: Any) -> float:
+    """Median time per head."""
+    return 1e6 * float(statistics.median(result["ms"])) / float(result["heads"])
+
+
+def number(value: float) -> str:
+    """Three digits."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def times(results: Results, direction: str) -> str:
+    """Nanoseconds per head of everybody, and ours against the others."""
+    rows = []
+    for length in LENGTHS:
+        of = {name: found(results, f"T{length}/{direction}", name) for name in NAMES}
+        row = [str(length)]
+        row += [NOT_MEASURED if x is None else number(nanoseconds(x)) for x in of.values()]
+        for other in ("flash", "listing"):
+            both = of["ours"], of[other]
+            row.append(
+                NOT_MEASURED
+                if None in both
+                else f"{nanoseconds(both[1]) / nanoseconds(both[0]):.2f}"
+            )
+        rows.append(row)
+    return markdown_table(["T", *NAMES, "flash / ours", "listing / ours"], rows)
+
+
+def floor_ns(result: Any, ceilings: Any) -> float:
+    """The least time per head that the measured ceilings allow."""
+    seconds = max(
+        result["flops"] / ceilings["flops_per_second"],
+        result["bytes_moved"] / ceilings["bytes_per_second"],
+    )
+    return 1e9 * float(seconds) / float(result["heads"])
+
+
+def rates(results: Results, dtype: str) -> str:
+    """Our rates, share of the floor and memory."""
+    ceilings = results.get("ceilings", {}).get("found")
+    rows = []
+    for direction, words in DIRECTIONS.items():
+        for length in LENGTHS:
+            x = found(results, f"T{length}/{direction}", "ours", dtype)
+            if x is None:
+                continue
+            seconds = statistics.median(x["ms"]) / 1e3
+            floor = None if ceilings is None else floor_ns(x, ceilings)
+            peak = x.get("peak_bytes")
+            rows.append(
+                [
+                    words,
+                    str(length),
+                    number(nanoseconds(x)),
+                    number(x["flops"] / seconds / 1e12),
+                    number(x["bytes_moved"] / seconds / 1e9),
+                    NOT_MEASURED if floor is None else f"{100 * floor / nanoseconds(x):.0f} %",
+                    NOT_MEASURED if peak is None else f"{peak / 2**20:.0f}",
+                ]
+            )
+    header = ["", "T", "ns per head", "TFLOP/s", "GB/s", "share of the floor", "peak MiB"]
+    return markdown_table(header, rows)
+
+
+def steps(results: Results) -> str:
+    """A training step of everybody."""
+    rows = []
+    for name in ("ours", "listing", "sdpa"):
+        x = results.get(f"step/{name}", {}).get("found")
+        if x is None:
+            rows.append([name, NOT_MEASURED, NOT_MEASURED, NOT_MEASURED])
+            continue
+        memory = [x.get("peak"), x.get("resting")]
+        rows.append(
+            [name, f"{x['median_ms']:.1f}"]
+            + [NOT_MEASURED if b is None else f"{b / 2**30:.2f}" for b in memory]
+        )
+    return markdown_table(["", "ms per step", "peak GiB", "GiB between steps"], rows)
+
+
+def shares(results: Results) -> str:
+    """What entropy and temperature cost inside the kernels."""
+    x = results.get("share", {}).get("found")
+    if x is None:
+        return NOT_MEASURED
+    rows = [
+        [
+            length,
+            direction,
+            f"{100 * (with_[direction] / x['without'][length][direction] - 1):.1f} %",
+        ]
+        for length, with_ in x["with"].items()
+        for direction in ("forward", "backward")
+    ]
+    return markdown_table(["T", "", "more time than without"], rows)
+
+
+def targets(results: Results) -> str:
+    """Each target, what was measured, and whether it is met."""
+    rows: list[list[str]] = []
+
+    def row(target: str, value: float | None, limit: float, at_most: bool = True) -> None:
+        if value is None:
+            rows.append([target, number(limit), NOT_MEASURED, "not measured"])
+            return
+        met = value <= limit if at_most else value >= limit
+        rows.append([target, number(limit), number(value), "met" if met else "missed"])
+
+    def ratio(name: str, mine: str, theirs: str) -> float | None:
+        both = found(results, name, mine), found(results, name, theirs)
+        return None if None in both else nanoseconds(both[0]) / nanoseconds(both[1])
+
+    ceilings, first = (
+        results.get("ceilings", {}).get("found"),
+        found(results, "T128/forward", "ours"),
+    )
+    known = ceilings is not None and first is not None
+    row(
+        "T = 128 forward, times the floor",
+        nanoseconds(first) / floor_ns(first, ceilings) if known else None,
+        OF_FLOOR,
+    )
+    for length in LENGTHS[2:]:
+        for direction, words in DIRECTIONS.items():
+            value = ratio(f"T{length}/{direction}", "ours", "flash")
+            row(f"T = {length} {words}, times flash", value, OF_FLASH)
+    value = ratio("T512/both", "listing", "ours")
+    row("T = 512 forward + backward, listing over ours", value, OF_LISTING, at_most=False)
+    share = results.get("share", {}).get("found")
+    cost = None
+    if share is not None:
+        cost = max(
+            with_[d] / share["without"][length][d] - 1
+            for length, with_ in share["with"].items()
+            for d in with_
+        )
+    row("entropy and temperature, share of the time without", cost, OF_ENTROPY)
+    mine, theirs = (results.get(f"step/{n}", {}).get("found") or {} for n in ("ours", "listing"))
+    saved = None
+    if "peak" in mine and "peak" in theirs:
+        saved = (theirs["peak"] - theirs["resting"]) / (mine["peak"] - mine["resting"])
+    row("memory of a step above its rest, listing over ours", saved, OF_MEMORY, at_most=False)
+    return markdown_table(["", "target", "measured", ""], rows)
+
+
+def troubles(results: Results) -> str:
+    """What failed or was not measured, in words."""
+    lines = []
+    for name, result in results.items():
+        if result["outcome"] != "passed":
+            lines.append(f"- {name}: {result['outcome']}: {result['message']}")
+        inner = result.get("found") or {}
+        lines += [
+            f"- {name}, {contender}: {x['outcome']}: {x['message']}"
+            for contender, x in inner.items()
+            if isinstance(x, dict) and x.get("outcome", "passed") != "passed"
+        ]
+    return "\n".join(lines) or "none"
+
+
+def report(results: Results, head: str) -> str:
+    """All tables; the most telling ones last, where a terminal shows them."""
+    ceilings = results.get("ceilings", {}).get("found")
+    measured = NOT_MEASURED
+    if ceilings is not None:
+        measured = (
+            f"copying {ceilings['bytes_per_second'] / 1e12:.2f} TB/s, "
+            f"products {ceilings['flops_per_second'] / 1e12:.0f} TFLOP/s (bfloat16)"
+        )
+    parts = [
+        ("Not measured or failed", troubles(results)),
+        ("Ours, float32", rates(results, "float32")),
+        ("Ours, bfloat16", rates(results, "bfloat16")),
+        ("Cost of entropy and temperature", shares(results)),
+        ("Training step, GPT-2 small, B 32, T 512, bfloat16 autocast", steps(results)),
+        *((f"ns per head, {w}, bfloat16", times(results, d)) for d, w in DIRECTIONS.items()),
+        ("Targets", targets(results)),
+    ]
+    body = "\n\n".join(f"## {title}\n\n{text}" for title, text in parts)
+    return f"# Attention with entropy on a GPU\n\n{head}\n\nCeilings: {measured}\n\n{body}"

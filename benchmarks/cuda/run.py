@@ -1,0 +1,49 @@
+"""Times attention with entropy on a GPU against everything that comes close to it.
+
+    python3 benchmarks/cuda/run.py [--budget 450] [--results build/cuda-results/benchmark.json]
+
+Builds the package offline, measures until the budget ends, prints tables and leaves one JSON; a
+second call goes on where the first one ended. Causal, D = 64, 12 heads, T = 128 .. 4096.
+
+`--device cpu --tiny` runs all of the code on the installed package; its numbers say nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from gpu_run import ROOT, Deadline, Record, in_words, prepared, run_until_ended
+from report import report
+
+#: Seconds that a measurement in progress may take beyond the budget before it is ended.
+LAST = 15
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--budget", type=float, default=450, help="seconds, building included")
+    folder = ROOT / "build" / "cuda-results"
+    parser.add_argument("--results", type=Path, default=folder / "benchmark.json")
+    parser.add_argument("--fresh", action="store_true", help="measure again what was measured")
+    parser.add_argument("--tiny", action="store_true", help="sizes that say nothing")
+    chosen = parser.parse_args()
+    deadline = Deadline(chosen.budget)
+    found = prepared(chosen.device)
+    record = Record(chosen.results, found, fresh=chosen.fresh)
+    record.end()
+    command = [sys.executable, str(Path(__file__).with_name("measure.py"))]
+    command += [f"--record={record.path}", f"--device={chosen.device}"]
+    command += [f"--until={deadline.end - LAST}", *(["--tiny"] if chosen.tiny else [])]
+    run_until_ended(command, record, deadline.left)
+    print(report(record.results, f"`python3 benchmarks/cuda/run.py` on {in_words(found)}"))
+    print(f"\n{record.path}")
+    if not record.results:
+        print("nothing was measured: there was no time left, or measure.py did not start")
+    return int(not record.results or any(r["outcome"] == "failed" for r in record.results.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

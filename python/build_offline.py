@@ -1,0 +1,139 @@
+"""Builds the package with the tools that are installed: no network, no pip, nothing outside build/.
+
+    python3 python/build_offline.py            # then PYTHONPATH=build/offline/site
+
+For a machine with a GPU, a CUDA PyTorch and the CUDA toolkit, but no package index. The kernels are
+compiled for this machine's GPU alone, unless `--architectures` says otherwise. A second call
+compiles what has changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+OFFLINE = ROOT / "build" / "offline"
+SITE = OFFLINE / "site"
+#: Compute capability -> what to compile for; another one runs PTX.
+ARCHITECTURES = {
+    (8, 0): "80", (8, 6): "86", (8, 7): "86", (8, 9): "86", (9, 0): "90a", (10, 0): "100",
+}  # fmt: skip
+
+
+def search_path() -> str:
+    """PATH, with this Python's own programs and the usual place of the CUDA toolkit."""
+    homes = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
+    folders = [sysconfig.get_path("scripts"), str(Path(sys.executable).parent)]
+    folders += [os.environ.get("PATH", "")]
+    folders += [f"{home}/bin" for home in [*homes, "/usr/local/cuda"] if home]
+    return os.pathsep.join(folders)
+
+
+def missing_tools(path: str) -> list[str]:
+    """What a build needs and this machine lacks, each in words."""
+    programs = {
+        "cmake": "CMake 3.25 or newer",
+        "ninja": "ninja",
+        "nvcc": "nvcc of the CUDA toolkit (in PATH, CUDA_HOME or /usr/local/cuda)",
+    }
+    missing = [text for name, text in programs.items() if not shutil.which(name, path=path)]
+    if not any(shutil.which(name, path=path) for name in (os.environ.get("CXX", "c++"), "g++")):
+        missing.append("a C++20 compiler (g++ 11 or newer)")
+    missing += [
+        f"the Python package {name}, for {sys.executable}"
+        for name in ("torch", "pybind11", "numpy")
+        if importlib.util.find_spec(name) is None
+    ]
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        missing.append(
+            f"Python.h in {sysconfig.get_path('include')} (the system package python3-dev)"
+        )
+    return missing
+
+
+def architectures() -> str:
+    """The GPUs of this machine as AERO_CUDA_ARCHITECTURES, or "" for its default."""
+    script = (
+        "import torch\n"
+        "for n in range(torch.cuda.device_count()): print(*torch.cuda.get_device_capability(n))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"build_offline: torch cannot be asked for its GPUs:\n{done.stderr}")
+    found = {tuple(map(int, line.split())) for line in done.stdout.splitlines()}
+    known = {ARCHITECTURES[capability] for capability in found if capability in ARCHITECTURES}
+    return ";".join(sorted(known)) if found and found <= ARCHITECTURES.keys() else ""
+
+
+def version() -> str:
+    """The version that pyproject.toml gives the package."""
+    found = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
+def run(command: Sequence[str], path: str) -> None:
+    """Runs a step; its whole output stands in build/offline/build.log."""
+    environment = {**os.environ, "PATH": path}
+    with (OFFLINE / "build.log").open("a") as log:
+        done = subprocess.run(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+    if done.returncode:
+        tail = (OFFLINE / "build.log").read_text().splitlines()[-40:]
+        raise SystemExit("\n".join([*tail, f"build_offline: failed: {' '.join(command)}"]))
+
+
+def build(chosen: str) -> Path:
+    """Builds into build/offline; returns the folder that PYTHONPATH has to name.
+
+    Raises:
+        SystemExit: something is missing or does not compile, in words.
+    """
+    path = search_path()
+    if missing := missing_tools(path):
+        lines = "".join(f"\n  - {what}" for what in missing)
+        raise SystemExit(f"build_offline: this machine lacks{lines}")
+    OFFLINE.mkdir(parents=True, exist_ok=True)
+    (OFFLINE / "build.log").write_text("")
+    tree = OFFLINE / "tree"
+    options = {
+        "CMAKE_BUILD_TYPE": "Release",
+        "CMAKE_INSTALL_PREFIX": str(SITE),
+        "Python_EXECUTABLE": sys.executable,
+        "SKBUILD_PROJECT_VERSION": version(),
+        "AERO_CUDA": "ON",
+    }
+    if chosen:
+        options["AERO_CUDA_ARCHITECTURES"] = chosen
+    defined = [f"-D{name}={value}" for name, value in options.items()]
+    run(["cmake", "-S", str(ROOT), "-B", str(tree), "-G", "Ninja", *defined], path)
+    run(["cmake", "--build", str(tree)], path)
+    shutil.rmtree(SITE, ignore_errors=True)
+    run(["cmake", "--install", str(tree)], path)
+    shutil.copytree(
+        ROOT / "python" / "aero",
+        SITE / "aero",
+        ignore=shutil.ignore_patterns("__pycache__", "*.so"),
+        dirs_exist_ok=True,
+    )
+    return SITE
+
+
+def main() -> None:
+    """Builds and prints the folder for PYTHONPATH."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--architectures", help="as AERO_CUDA_ARCHITECTURES, such as 80;90a")
+    chosen = parser.parse_args().architectures
+    print(build(architectures() if chosen is None else chosen))
+
+
+if __name__ == "__main__":
+    main()

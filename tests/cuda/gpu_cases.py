@@ -1,0 +1,185 @@
+"""The calls that the tests of this folder make, on the device, and what they are compared with."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+PYTHON_TESTS = Path(__file__).resolve().parents[1] / "python" / "ops"
+HALF = (torch.bfloat16, torch.float16)
+FLOATS = (torch.float32, *HALF)
+
+
+def loaded(name: str, file: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, PYTHON_TESTS / file)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# The list of samples that the operators are tested with on the CPU, and plain torch beside them.
+_samples = loaded("operator_samples", "conftest.py")
+_every = loaded("tests_of_every_operator", "test_every_operator.py")
+SAMPLES, Draw, relative_error = _samples.SAMPLES, _samples.Draw, _samples.relative_error
+
+
+def on(device: torch.device, tensor: Tensor) -> Tensor:
+    """The tensor on the device in the same memory layout, which `to` keeps for dense ones only."""
+    if 0 in tensor.stride() or tensor.numel() == 0:
+        moved = tensor.detach().to(device)
+    else:
+        moved = torch.empty_strided(
+            tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device
+        ).copy_(tensor.detach())
+    return moved.requires_grad_(tensor.requires_grad)
+
+
+def inputs_on(device: torch.device, inputs: Any) -> Any:
+    """A sample's arguments on the device."""
+    options = {
+        name: on(device, value) if isinstance(value, Tensor) else value
+        for name, value in inputs.options.items()
+    }
+    return replace(inputs.mapped(lambda x: on(device, x)), options=options)
+
+
+def plain(inputs: Any) -> tuple[Tensor, ...]:
+    """The operator in PyTorch as people write it, on the device of the inputs."""
+    with next(iter(inputs.tensors.values())).device:
+        results: tuple[Tensor, ...] = _every.plain(inputs)
+    return results
+
+
+def truncation(inputs: Any) -> float:
+    """What float32 attention may lose more than plain torch does, on the tensor cores.
+
+    A product leaves out low * low (2^-22 of it), and sums are rounded toward zero once per step of
+    8: up to 2^-23 of the sum so far for each of the D / 8 or S / 8 steps. With one key, dP and
+    dO . O cancel and their errors remain.
+    """
+    if inputs.operator != "attention_entropy" or inputs.tensors["q"].dtype != torch.float32:
+        return 0.0
+    q, k = inputs.tensors["q"], inputs.tensors["k"]
+    steps = max(*q.shape[2:], k.shape[2]) / 8
+    return (2**-21 + steps * 2**-23) * (8 if k.shape[2] == 1 else 1)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One result or gradient: native, of plain torch, and in float64 on the same inputs."""
+
+    name: str
+    got: Tensor
+    usual: Tensor
+    exact: Tensor
+
+    def check(self, extra: float) -> None:
+        """Error at most twice that of plain torch, plus a rounding of the result itself."""
+        allowed = 2 * relative_error(self.usual, self.exact)
+        allowed += torch.finfo(self.got.dtype).eps + extra
+        error = relative_error(self.got, self.exact)
+        assert error <= allowed, f"{self.name}: error {error:.2e}, allowed {allowed:.2e}"
+
+
+def compared(inputs: Any, cotangent: Tensor) -> list[Compared]:
+    """The first result and what flows back from it; single numbers have rules of their own."""
+    exact = inputs.double()
+    native, usual, oracle = inputs.run(), plain(inputs), exact.run("reference")
+    cotangents = (cotangent, *[None] * (len(native) - 1))
+    gradients = [
+        case.gradients(results, cotangents)
+        for case, results in ((inputs, native), (inputs, usual), (exact, oracle))
+    ]
+    pairs = [Compared("result", native[0], usual[0], oracle[0])]
+    names = [n for n in inputs.tensors if n not in ("temperature", "alpha", "beta")]
+    return pairs + [Compared(name, *(g[name] for g in gradients)) for name in names]
+
+
+def all_results(inputs: Any, cotangents: tuple[Tensor | None, ...]) -> list[Tensor]:
+    """Results and gradients of one call."""
+    results = inputs.run()
+    return [*results, *inputs.gradients(results, cotangents).values()]
+
+
+def bits(tensor: Tensor) -> Tensor:
+    """The tensor's bits as integers, by which NaN equals itself."""
+    return tensor.detach().view({2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.itemsize])
+
+
+def same_bits(a: list[Tensor], b: list[Tensor]) -> bool:
+    return all(torch.equal(bits(x), bits(y)) for x, y in zip(a, b, strict=True))
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Sizes and options of an attention call."""
+
+    queries: int
+    keys: int
+    head_dim: int
+    batch: int = 2
+    heads: int = 2
+    key_heads: int = 2
+    is_causal: bool = True
+    mask: bool = False
+    temperature: str | None = "HT"
+    layout: str = "BTHD"
+    low: float = 0.3  #: smallest temperature; the largest is five times that
+
+    def __str__(self) -> str:
+        plain = Attention(self.queries, self.keys, self.head_dim)
+        changed = [f"{n}={v}" for n, v in vars(self).items() if v != getattr(plain, n)]
+        return "-".join([f"T{self.queries}", f"S{self.keys}", f"D{self.head_dim}", *changed])
+
+    def inputs(self, dtype: torch.dtype, device: torch.device) -> Any:
+        """Arguments of attention_entropy, drawn on the CPU."""
+        draw = Draw(7, dtype)
+        rows = {"B": self.batch, "H": self.heads, "T": self.queries, "S": self.keys}
+
+        def heads(count: int, length: int) -> Tensor:
+            if self.layout == "offset":  # one element after an aligned address
+                memory = draw.normal(self.batch * count * length * self.head_dim + 1)
+                return on(device, memory)[1:].view(self.batch, count, length, self.head_dim)
+            return on(device, draw.heads(self.layout, self.batch, count, length, self.head_dim))
+
+        tensors = {
+            "q": heads(self.heads, self.queries),
+            "k": heads(self.key_heads, self.keys),
+            "v": heads(self.key_heads, self.keys),
+        }
+        if self.temperature is not None:
+            sizes = [rows[letter] for letter in self.temperature]
+            values = draw.uniform(self.low, 5 * self.low, *sizes)
+            tensors["temperature"] = on(device, values)
+        mask = draw.booleans(self.batch, 1, self.queries, self.keys) if self.mask else None
+        return _samples.Inputs(
+            "attention_entropy",
+            {name: x.requires_grad_() for name, x in tensors.items()},
+            {
+                "mask": None if mask is None else on(device, mask),
+                "is_causal": self.is_causal,
+                "scale": None,
+            },
+        )
+
+
+def cotangents_on(device: torch.device, results: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Random gradients of results, the same in every call."""
+    draw = Draw(1, torch.float64)
+    return tuple(draw.normal(*r.shape).to(r.dtype).to(device) for r in results)
+
+
+def named(samples: list[Any]) -> dict[str, Any]:
+    """Keyword arguments of pytest.mark.parametrize for samples."""
+    return {
+        "argvalues": samples,
+        "ids": [f"{s.operator}-{s.name}".replace(" ", "_") for s in samples],
+    }

@@ -1,0 +1,47 @@
+"""A few calls of every operator, for compute-sanitizer to watch: see sanitizers.py.
+
+Tensors are made on the CPU and nothing else runs on the device but copies and the operators.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from gpu_cases import SAMPLES, Attention, cotangents_on, inputs_on
+
+ATTENTION = (
+    (Attention(130, 130, 64), torch.bfloat16),
+    (Attention(128, 128, 64, batch=1), torch.float16),
+    (Attention(33, 70, 40, is_causal=False, mask=True, heads=4), torch.float16),
+    (Attention(70, 33, 128, layout="offset"), torch.bfloat16),
+    (Attention(40, 40, 96, temperature=None), torch.float32),
+    (Attention(35, 35, 256, batch=1), torch.bfloat16),
+    (Attention(35, 35, 200, batch=1), torch.float32),
+)
+OTHERS = ("mask", "left padding", "masked rows", "masked means", "three dimensions", "vector")
+
+
+def calls(device: torch.device) -> list[Any]:
+    """The inputs of every call."""
+    others = [s for s in SAMPLES if s.name in OTHERS and s.operator != "attention_entropy"]
+    return [case.inputs(dtype, device) for case, dtype in ATTENTION] + [
+        inputs_on(device, sample.inputs(dtype))
+        for sample in others
+        for dtype in (torch.float32, torch.bfloat16)
+    ]
+
+
+def main(chosen: str) -> None:
+    device = torch.device(chosen)
+    for inputs in calls(device):
+        results = inputs.run()
+        inputs.gradients(results, cotangents_on(device, results))
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    print("sanitized calls: all done")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else "cuda")

@@ -1,0 +1,191 @@
+"""Results and gradients on the device against float64 on the same inputs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from gpu_cases import (
+    FLOATS,
+    SAMPLES,
+    Attention,
+    compared,
+    cotangents_on,
+    inputs_on,
+    named,
+    relative_error,
+    truncation,
+)
+from gpu_machine import free_bytes, is_gpu
+
+from aero.ops import attention_entropy
+
+dtypes = pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: str(d).removeprefix("torch."))
+samples = pytest.mark.parametrize("sample", **named(SAMPLES))
+
+#: Around the widths and lengths where a kernel's tiles end.
+WIDTHS = (64, 1, 8, 31, 32, 40, 72, 96, 128, 200, 256)
+LENGTHS = ((128, 128), (1, 129), (65, 65), (129, 129), (5, 300), (257, 257), (300, 5))
+OPTIONS: tuple[dict[str, Any], ...] = (
+    {},
+    {"is_causal": False, "temperature": "H"},
+    {"mask": True, "layout": "BHTD", "temperature": "BHT"},
+    {"heads": 4, "temperature": None},
+    {"layout": "offset"},
+    {"layout": "sliced", "is_causal": False, "mask": True},
+)
+CASES = [
+    Attention(*length, width, **OPTIONS[(i + j) % len(OPTIONS)])
+    for i, width in enumerate(WIDTHS)
+    for j, length in enumerate(LENGTHS)
+] + [
+    Attention(1024, 1024, 64, batch=1),
+    Attention(1031, 1031, 64, batch=1, temperature="BHT"),
+    Attention(2048, 2048, 128, batch=1, heads=4),
+]
+
+
+@samples
+@dtypes
+def test_every_operator_is_at_most_twice_as_wrong_as_plain_torch(
+    sample: Any, dtype: torch.dtype, device: torch.device
+) -> None:
+    inputs = inputs_on(device, sample.inputs(dtype))
+    cotangent = cotangents_on(device, inputs.run())[0]
+    for pair in compared(inputs, cotangent):
+        pair.check(truncation(inputs))
+
+
+@samples
+@dtypes
+def test_entropies_and_gradients_of_single_numbers_keep_their_digits(
+    sample: Any, dtype: torch.dtype, device: torch.device
+) -> None:
+    inputs = inputs_on(device, sample.inputs(dtype))
+    exact = inputs.double()
+    native, oracle = inputs.run(), exact.run("reference")
+    cotangents = cotangents_on(device, native)
+    allowed = 1e-5 if dtype == torch.float32 else 1e-4
+    for got, want in zip(native[1:], oracle[1:], strict=True):
+        assert relative_error(got, want) <= allowed
+    gradients = inputs.gradients(native, cotangents)
+    expected = exact.gradients(oracle, cotangents)
+    if "temperature" in gradients:
+        assert relative_error(gradients["temperature"], expected["temperature"]) <= allowed
+    for name in gradients.keys() & {"alpha", "beta"}:
+        # A sum over dy times the result: a rounding of each of its terms.
+        terms = cotangents[0].double().norm() * oracle[0].norm()
+        unit = torch.finfo(inputs.tensors["x"].dtype).eps
+        assert (gradients[name] - expected[name]).abs().max() <= 8 * unit * terms + 1e-6, name
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@dtypes
+def test_attention_of_awkward_sizes_is_at_most_twice_as_wrong_as_plain_torch(
+    case: Attention, dtype: torch.dtype, device: torch.device
+) -> None:
+    inputs = case.inputs(dtype, device)
+    for pair in compared(inputs, cotangents_on(device, inputs.run())[0]):
+        pair.check(truncation(inputs))
+
+
+@pytest.mark.parametrize("low", (0.1, 0.01))
+@dtypes
+def test_entropy_and_the_temperatures_gradient_keep_their_digits_at_small_temperatures(
+    low: float, dtype: torch.dtype, device: torch.device
+) -> None:
+    inputs = Attention(256, 256, 64, low=low).inputs(dtype, device)
+    exact = inputs.double()
+    native, oracle = inputs.run(), exact.run("reference")
+    cotangents = cotangents_on(device, native)
+    # At t = 0.01 the scores' own rounding is a hundred times larger.
+    allowed = (1e-5 if dtype == torch.float32 else 1e-4) * (10 if low < 0.1 else 1)
+    gradient = inputs.gradients(native, cotangents)["temperature"]
+    expected = exact.gradients(oracle, cotangents)["temperature"]
+    assert relative_error(native[1], oracle[1]) <= allowed
+    assert relative_error(gradient, expected) <= allowed
+    visible = torch.arange(1, 257, device=device).log()
+    assert (native[1] >= 0).all()
+    assert (native[1] <= visible * (1 + 1e-6) + 1e-7).all()
+
+
+@dtypes
+def test_gradients_are_the_slopes_of_the_float64_reference(
+    dtype: torch.dtype, device: torch.device
+) -> None:
+    """Central differences along random directions, as gradcheck takes them, for every input."""
+    inputs = Attention(33, 33, 24).inputs(dtype, device)
+    exact = inputs.double()
+    results = inputs.run()
+    cotangents = cotangents_on(device, results)
+    gradients = inputs.gradients(results, cotangents)
+    generator = torch.Generator().manual_seed(5)
+
+    def value(name: str, change: torch.Tensor) -> torch.Tensor:
+        moved = dict(exact.tensors) | {name: exact.tensors[name].detach() + change}
+        moved_results = type(exact)(exact.operator, moved, exact.options).run("reference")
+        terms = zip(moved_results, cotangents, strict=True)
+        return torch.stack([(r * c.double()).sum() for r, c in terms]).sum().detach()
+
+    for name, gradient in gradients.items():
+        drawn = torch.randn(gradient.shape, generator=generator, dtype=torch.float64)
+        direction = drawn.to(device)
+        step = 1e-5 * direction
+        slope = (value(name, step) - value(name, -step)) / 2e-5
+        got = (gradient.double() * direction).sum()
+        # A rounding of every element of the gradient, in quadrature, along the direction.
+        unit = torch.finfo(dtype).eps if name != "temperature" else 1e-4
+        allowed = 8 * unit * gradient.double().norm() + 1e-6 * slope.abs()
+        assert (got - slope).abs() <= allowed, name
+
+
+@dtypes
+def test_uniform_and_one_hot_rows_have_their_closed_forms(
+    dtype: torch.dtype, device: torch.device
+) -> None:
+    zeros = torch.zeros(1, 2, 77, 16, dtype=dtype, device=device)
+    _, entropy, logsumexp = attention_entropy(zeros, zeros, zeros, is_causal=True)
+    expected = torch.arange(1, 78, device=device).log().expand(1, 2, 77)
+    torch.testing.assert_close(entropy, expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(logsumexp, expected, rtol=1e-6, atol=1e-6)
+    one_hot = torch.eye(77, dtype=dtype, device=device)[None, None] * 100
+    out, entropy, _ = attention_entropy(one_hot, one_hot, one_hot)
+    assert entropy.abs().max() == 0
+    assert torch.equal(out, one_hot)
+
+
+def test_a_temperature_of_zero_makes_its_row_nan_and_no_other(gpu: torch.device) -> None:
+    if not is_gpu(gpu):
+        pytest.skip("the CPU raises an error")
+    inputs = Attention(70, 70, 64).inputs(torch.bfloat16, gpu)
+    with torch.no_grad():
+        inputs.tensors["temperature"][1, 3] = 0
+    out, entropy, _ = inputs.run()
+    is_nan = entropy.isnan()
+    assert is_nan[:, 1, 3].all()
+    assert is_nan.sum() == 2
+    assert out[:, 1, 3].isnan().all()
+    assert out.isnan().sum() == 2 * 64
+
+
+def test_tensors_of_more_than_2_to_the_31_elements_are_read_and_written_right(
+    gpu: torch.device,
+) -> None:
+    if free_bytes(gpu) < 40e9:
+        pytest.skip("needs 40 GB of free device memory")
+    batch, heads, rows, width = 66_000, 8, 64, 64  # 2.16e9 elements
+    assert batch * heads * rows * width > 2**31
+    q, k, v = (
+        torch.empty(batch, heads, rows, width, dtype=torch.bfloat16, device=gpu).normal_()
+        for _ in range(3)
+    )
+    out, entropy, _ = attention_entropy(q, k, v, is_causal=True)
+    for part in (slice(0, 3), slice(32_700, 32_800), slice(batch - 3, batch)):
+        alone, its_entropy, _ = attention_entropy(
+            *(x[part].clone() for x in (q, k, v)), is_causal=True
+        )
+        assert torch.equal(out[part], alone)
+        assert torch.equal(entropy[part], its_entropy)
+    assert math.isfinite(entropy.sum().item())

@@ -1,0 +1,108 @@
+"""Bad input gets words, and neither a device nor a stream is left changed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from gpu_cases import SAMPLES, Attention, all_results, cotangents_on, inputs_on, same_bits
+from gpu_machine import in_stream, is_gpu, new_stream, wait
+
+from aero import ops
+
+PLAIN = {
+    "attention_entropy": "mask",
+    "temperature_softmax": "mask",
+    "entropy_regularization": "masked rows",
+    "scaled_ffn": "vector",
+}
+operators = pytest.mark.parametrize("operator", PLAIN)
+
+
+def plain_call(operator: str, device: torch.device) -> Any:
+    sample = next(s for s in SAMPLES if (s.operator, s.name) == (operator, PLAIN[operator]))
+    return inputs_on(device, sample.inputs(torch.float32))
+
+
+@operators
+def test_tensors_of_two_devices_are_refused_by_name(operator: str, gpu: torch.device) -> None:
+    inputs = plain_call(operator, gpu)
+    names = list(inputs.tensors)
+    other = torch.device("cpu" if is_gpu(gpu) else "meta")
+    for name in names[1:]:
+        mixed = dict(inputs.tensors) | {name: inputs.tensors[name].detach().to(other)}
+        with pytest.raises(ValueError, match=f"{operator}: {name} must be on .*, got {other}"):
+            getattr(ops, operator)(**mixed, **inputs.options)
+
+
+@pytest.mark.parametrize("operator", ("attention_entropy", "temperature_softmax", "scaled_ffn"))
+def test_float64_is_refused_on_a_gpu(operator: str, gpu: torch.device) -> None:
+    if not is_gpu(gpu):
+        pytest.skip("the CPU takes float64")
+    inputs = plain_call(operator, gpu).double()
+    with pytest.raises(ValueError, match=f"{operator}: .* on CUDA, got float64"):
+        inputs.run()
+
+
+BAD: tuple[tuple[Callable[[torch.device], Any], str], ...] = (
+    (lambda d: Attention(5, 5, 257).inputs(torch.float32, d), "D must be from 1 to 256, got 257"),
+    (
+        lambda d: Attention(5, 5, 8, heads=3, key_heads=2).inputs(torch.float32, d),
+        "H must be a multiple of k's heads (2), got 3",
+    ),
+)
+
+
+@pytest.mark.parametrize(("build", "message"), BAD, ids=["width", "heads"])
+def test_what_no_kernel_takes_is_said_in_words(
+    build: Callable[[torch.device], Any], message: str, device: torch.device
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"attention_entropy: {message}")):
+        build(device).run()
+
+
+@operators
+def test_after_a_refusal_the_next_call_is_right(operator: str, device: torch.device) -> None:
+    inputs = plain_call(operator, device)
+    cotangents = cotangents_on(device, inputs.run())
+    expected = all_results(inputs, cotangents)
+    name = next(iter(inputs.tensors))
+    with pytest.raises(ValueError, match=operator):
+        getattr(ops, operator)(
+            **dict(inputs.tensors) | {name: inputs.tensors[name].detach()[..., :0, :0, :0]}
+            if inputs.tensors[name].dim() > 2
+            else dict(inputs.tensors) | {name: inputs.tensors[name].detach()[None, :0]},
+            **inputs.options,
+        )
+    assert same_bits(all_results(inputs, cotangents), expected)
+
+
+@operators
+def test_the_tensors_device_is_used_and_the_current_one_kept(
+    operator: str, gpu: torch.device
+) -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    other = torch.device("cuda", 1)
+    inputs, there = plain_call(operator, gpu), plain_call(operator, other)
+    cotangents = cotangents_on(gpu, inputs.run())
+    expected = all_results(inputs, cotangents)
+    got = all_results(there, tuple(c.to(other) for c in cotangents))
+    assert torch.cuda.current_device() == 0
+    assert all(x.device == other for x in got)
+    assert same_bits([x.to(gpu) for x in got], expected)
+
+
+@operators
+def test_a_call_leaves_device_and_stream_as_they_were(operator: str, gpu: torch.device) -> None:
+    stream = new_stream(gpu)
+    with in_stream(stream):
+        inputs = plain_call(operator, gpu)
+        all_results(inputs, cotangents_on(gpu, inputs.run()))
+        if is_gpu(gpu):
+            assert torch.cuda.current_stream(gpu) == stream
+            assert torch.cuda.current_device() == 0
+    wait(gpu)
