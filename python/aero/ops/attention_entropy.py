@@ -9,7 +9,7 @@ from torch import Tensor
 
 from aero.ops import reference
 from aero.ops._batching import fold_batch, fold_mask, fold_temperature, unfold_batch
-from aero.ops._boundary import Backend, cast_for_autocast, register, use_native
+from aero.ops._boundary import Backend, cast_for_autocast, native_gradients, register, use_native
 from aero.ops.reference import statistics_dtype
 
 
@@ -145,8 +145,15 @@ def _backward(
     ctx: Any, dout: Tensor | None, dentropy: Tensor | None, dlogsumexp: Tensor | None, _: None
 ) -> tuple[Tensor | None, ...]:
     needs = ctx.needs_input_grad[:4]
-    gradients = torch.ops.aero.attention_entropy_backward(
-        dout, dentropy, dlogsumexp, *ctx.saved_tensors, ctx.is_causal, ctx.scale, *needs
+    gradients = native_gradients(
+        "attention_entropy",
+        dout,
+        dentropy,
+        dlogsumexp,
+        *ctx.saved_tensors,
+        ctx.is_causal,
+        ctx.scale,
+        *needs,
     )
     return (
         *(g if need else None for g, need in zip(gradients, needs, strict=True)),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from aero.ops import reference
-from aero.ops._boundary import Backend, register, use_native
+from aero.ops._boundary import Backend, native_gradients, register, use_native
 
 Reduction = Literal["position_sum", "query_mean"]
 MaxEntropy = Literal["log_context", "log_visible"]
@@ -167,8 +167,8 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _backward(ctx: Any, dloss: Tensor) -> tuple[Tensor | None, ...]:
-    gradients = torch.ops.aero.entropy_regularization_backward(
-        dloss, *ctx.saved_tensors, ctx.margin, ctx.query_mean
+    gradients = native_gradients(
+        "entropy_regularization", dloss, *ctx.saved_tensors, ctx.margin, ctx.query_mean
     )
     return *gradients, None, None, None, None
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from aero.ops import reference
-from aero.ops._boundary import Backend, cast_for_autocast, register, use_native
+from aero.ops._boundary import Backend, cast_for_autocast, native_gradients, register, use_native
 from aero.ops.reference import statistics_dtype
 
 
@@ -86,8 +86,8 @@ def _setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None
 
 
 def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-    needs = ctx.needs_input_grad
-    gradients = torch.ops.aero.scaled_ffn_backward(dy, *ctx.saved_tensors, needs[0], any(needs[1:]))
+    needs = ctx.needs_input_grad[:5]
+    gradients = native_gradients("scaled_ffn", dy, *ctx.saved_tensors, needs[0], any(needs[1:]))
     return tuple(g if need else None for g, need in zip(gradients, needs, strict=True))
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from aero.ops import reference
 from aero.ops._batching import fold_batch, fold_mask, fold_temperature, unfold_batch
-from aero.ops._boundary import Backend, register, use_native
+from aero.ops._boundary import Backend, native_gradients, register, use_native
 from aero.ops.reference import statistics_dtype
 
 
@@ -118,8 +118,14 @@ def _backward(
     _: None,
 ) -> tuple[Tensor | None, ...]:
     needs = ctx.needs_input_grad[:2]
-    gradients = torch.ops.aero.temperature_softmax_backward(
-        dprobabilities, dentropy, dlogsumexp, *ctx.saved_tensors, ctx.is_causal, *needs
+    gradients = native_gradients(
+        "temperature_softmax",
+        dprobabilities,
+        dentropy,
+        dlogsumexp,
+        *ctx.saved_tensors,
+        ctx.is_causal,
+        *needs,
     )
     return *(g if need else None for g, need in zip(gradients, needs, strict=True)), None, None
 
