@@ -23,8 +23,6 @@ std::vector<std::string> unchecked_operations(const spec::ArchitectureSpec& spec
   const auto derived = [&](PricedOperation operation) {
     return stack.prices[static_cast<std::size_t>(operation)] == Price{};
   };
-  note(stack.argmax && !stack.argmax_ties && derived(PricedOperation::kArgmax),
-       "argmax: without ties it is derived from OpenBumbleBee's instructions, not measured");
   const bool has_ffn = spec.num_pruned_ffns < spec.num_layers;
   const bool has_gelu =
       has_ffn && spec.ffn == FeedForward::kGelu && derived(PricedOperation::kGelu);
@@ -32,18 +30,12 @@ std::vector<std::string> unchecked_operations(const spec::ArchitectureSpec& spec
        "act: the segment GELU of OpenBumbleBee is derived from its source, not measured");
   note(has_gelu && stack.gelu == Gelu::kPiecewise,
        "act: the piecewise GELU in Z_2^64 is derived from its source, not measured");
-  note(has_ffn &&
-           (spec.ffn == FeedForward::kLeakyReluLayer || spec.ffn == FeedForward::kLeakyReluGlobal),
-       "act: leaky ReLU as ReLU and one truncation, its slope public; no stack runs one");
-  note(spec.shaped_attention,
-       "PV: alpha, beta, gamma and the uniform matrix of shaped attention are free if public");
-  note(spec.rotary_fraction > 0,
-       "QK: rotary positions are products with public constants; their truncation is not counted");
+  note(spec.shaped_attention && !stack.secret_shape_factors,
+       "PV: beta of shaped attention is public, hence free; secret_shape_factors=True prices a "
+       "secret one");
   note(spec.temperature != spec::Temperature::kNone && !stack.secret_temperature,
        "qkv/proj: the temperature is public, hence free; secret_temperature=True prices a secret "
        "one");
-  note(spec.temperature == spec::Temperature::kHeadPosition && stack.secret_temperature,
-       "qkv/proj: a secret temperature is one product per query element; no stack runs one");
   note(stack.exp_ring_bits == RingBits::k32, "softmax: exp in Z_2^32 is derived, no stack runs it");
   note(stack.static_max, "softmax: a static bound instead of the maximum is derived, not measured");
   note(stack.causal_skip && derived(PricedOperation::kHeadProduct) &&
@@ -58,15 +50,11 @@ std::vector<std::string> unchecked_operations(const spec::ArchitectureSpec& spec
        "protocols; no stack does it");
   note(stack.causal_skip && stack.pack_triangle,
        "QK: the packed triangle is derived from SPU's packing; no stack implements it");
-  note(stack.fold_score_scale, "qkv/proj: 1/sqrt(d_k) is part of W_Q; no stack folds it in");
   note(stack.comparison_bits < 64,
        "softmax, act, layernorm: narrower comparisons are derived, not measured");
   note(stack.prices != Prices{},
        "operations with a price in the stack's description cost what that quotes, not what was "
        "measured; where it quotes bytes per unit no ciphertexts and OTs are counted");
-  note(stack.client_one_hot && !stack.private_weights,
-       "embed: one-hot rows made by the client take one product; SPU 0.9.5 makes shares of them "
-       "where the table is shared, and takes two");
   return list;
 }
 

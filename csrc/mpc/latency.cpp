@@ -24,10 +24,9 @@ struct Placing {
     return {stack.private_weights ? evaluator(product.shape) : Evaluator::kBoth, false};
   }
   Placement operator()(const EmbeddingShape& shape) const {
-    if (stack.client_one_hot)
-      return {evaluator({shape.tokens, shape.vocab_size, shape.width}), false};
-    const MatmulShape one_row = {1, shape.vocab_size, shape.width};
-    return {stack.private_weights ? evaluator(one_row) : Evaluator::kBoth, true};
+    const std::int64_t rows = stack.client_one_hot ? shape.tokens : 1;
+    const MatmulShape product = {rows, shape.vocab_size, shape.width};
+    return {stack.private_weights ? evaluator(product) : Evaluator::kBoth, !stack.client_one_hot};
   }
   template <class Shape>
   Placement operator()(const Shape&) const {

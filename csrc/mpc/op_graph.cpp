@@ -46,6 +46,10 @@ struct ShapeText {
   }
 };
 
+bool is_foldable(spec::Norm norm) {
+  return norm == spec::Norm::kFoldableChannel || norm == spec::Norm::kFoldableScalar;
+}
+
 bool is_fused(FeedForward ffn) {
   return ffn == FeedForward::kFused || ffn == FeedForward::kScaledFused;
 }
@@ -94,6 +98,15 @@ class GraphBuilder {
     return add_norm(name, spec_.norm == spec::Norm::kLayer, rows, std::move(inputs));
   }
 
+  // The values of shaped attention are the normed stream itself: no weight can take up the gain.
+  Inputs add_attention_norm() {
+    const std::int64_t rows = positions(pass_.queries);
+    if (!spec_.shaped_attention || !is_foldable(spec_.norm))
+      return add_block_norm("norm before attention", rows, stream_);
+    const std::int64_t elements = element_count({rows, spec_.width}, "gain");
+    return {add(Part::kLayerNorm, "gain before attention", WeightScaling{elements}, stream_)};
+  }
+
   // Of all sequences.
   std::int64_t positions(std::int64_t rows) const {
     return element_count({pass_.batch, rows}, "positions");
@@ -109,8 +122,7 @@ class GraphBuilder {
   void add_layer() {
     const std::int64_t queries = query_rows();
     const std::int64_t rows = positions(queries);
-    const Inputs normed =
-        add_block_norm("norm before attention", positions(pass_.queries), stream_);
+    const Inputs normed = add_attention_norm();
     const Inputs attended = add_attention(queries, normed);
     const bool has_ffn = layer_ < spec_.num_layers - spec_.num_pruned_ffns && !absorbed_;
     if (!has_ffn) {
@@ -137,7 +149,7 @@ class GraphBuilder {
     const Inputs projected =
         add_product(Part::kQkvProj, shaped ? "queries, keys" : "queries, keys, values",
                     {positions(pass_.queries), d, (shaped ? 2 : 3) * inner}, input);
-    const Inputs probabilities = add_probabilities(rows, projected);
+    const Inputs probabilities = add_shape_factor(rows, add_probabilities(rows, projected));
     // Shaped attention has no value projection: head h reads channels h d/H onward of its input.
     Inputs inputs = probabilities;
     const Inputs& values = shaped ? input : projected;
@@ -159,11 +171,37 @@ class GraphBuilder {
     const bool skip = is_skipped(rows);
     const Triangle triangle = skip ? Triangle::kResult : Triangle::kNone;
     const Inputs scores = {add(Part::kQk, "scores", HeadProduct{H, shape, triangle},
-                               add_scaling(positions(rows), projected))};
-    const std::int64_t score_rows = element_count({H, rows}, "softmax");
-    const std::int64_t live = skip ? element_count({H, S * (S + 1) / 2}, "softmax")
-                                   : element_count({score_rows, S}, "softmax");
-    return {add(Part::kSoftmax, "softmax", SoftmaxShape{score_rows, S, live}, scores)};
+                               add_scaling(positions(rows), add_rotation(rows, projected)))};
+    return {add(Part::kSoftmax, "softmax",
+                SoftmaxShape{element_count({H, rows}, "softmax"), S, live_scores(rows)}, scores)};
+  }
+
+  // Scores that are worked on, of all heads and sequences.
+  std::int64_t live_scores(std::int64_t rows) const {
+    const std::int64_t S = pass_.keys;
+    const std::int64_t per_head = is_skipped(rows) ? S * (S + 1) / 2 : rows * S;
+    return element_count({pass_.batch, spec_.num_heads, per_head}, "softmax");
+  }
+
+  // beta P + alpha I - gamma M, the sum of the last two being one matrix per head: only beta is a
+  // product, of every score.
+  Inputs add_shape_factor(std::int64_t rows, const Inputs& probabilities) {
+    if (!spec_.shaped_attention || !stack_.secret_shape_factors) return probabilities;
+    return {add(Part::kPv, "shape factor", WeightScaling{live_scores(rows)}, probabilities)};
+  }
+
+  // Rotary positions: the rotating channels times cos, their pairs times sin, both public, each
+  // with a truncation of its own.
+  Inputs add_rotation(std::int64_t rows, const Inputs& projected) {
+    const auto channels =
+        static_cast<std::int64_t>(spec_.rotary_fraction * static_cast<double>(spec_.head_dim));
+    if (channels == 0) return projected;
+    const auto truncated = [&](std::string_view name, std::int64_t of) {
+      const Truncation shape{element_count({positions(of), spec_.num_heads, channels}, "rotary")};
+      return add(Part::kQk, name, shape, projected);
+    };
+    return {truncated("queries times cos", rows), truncated("queries times sin", rows),
+            truncated("keys times cos", pass_.queries), truncated("keys times sin", pass_.queries)};
   }
 
   // The queries times 1/sqrt(d_k), a public constant. One temperature per head folds into W_Q, one
@@ -178,7 +216,7 @@ class GraphBuilder {
             : Inputs{add(Part::kQkvProj, "1/sqrt(d_k)", Truncation{elements}, projected)};
     if (!stack_.secret_temperature || spec_.temperature != spec::Temperature::kHeadPosition)
       return scaled;
-    return {add(Part::kQkvProj, "1/temperature", SecretScaling{elements}, scaled)};
+    return {add(Part::kQkvProj, "1/temperature", WeightScaling{elements}, scaled)};
   }
 
   Inputs add_ffn(std::int64_t rows, Inputs input) {

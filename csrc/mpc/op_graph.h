@@ -69,11 +69,11 @@ struct Truncation {
   bool operator==(const Truncation&) const = default;
 };
 
-// Every element times a secret of its own, then the truncation.
-struct SecretScaling {
+// Every element times a weight, then the truncation.
+struct WeightScaling {
   std::int64_t elements = 0;
 
-  bool operator==(const SecretScaling&) const = default;
+  bool operator==(const WeightScaling&) const = default;
 };
 
 struct LayerNorm {
@@ -108,7 +108,7 @@ struct Opening {
 
 using OperationShape =
     std::variant<SessionSetup, EmbeddingShape, WeightProduct, HeadProduct, Truncation,
-                 SecretScaling, SoftmaxShape, LayerNorm, Activation, Argmax, Opening>;
+                 WeightScaling, SoftmaxShape, LayerNorm, Activation, Argmax, Opening>;
 
 inline constexpr std::int64_t kOutsideLayers = -1;
 

@@ -114,8 +114,8 @@ struct Pricing {
   }
   Cost operator()(const HeadProduct& product) const { return heads_cost(stack, product); }
   Cost operator()(const Truncation& shape) const { return truncation(shape.elements); }
-  Cost operator()(const SecretScaling& shape) const {
-    return product(stack, shape.elements) + truncation(shape.elements);
+  Cost operator()(const WeightScaling& shape) const {
+    return weight_scaling(stack, shape.elements);
   }
   Cost operator()(const SoftmaxShape& shape) const { return softmax(stack, shape); }
   Cost operator()(const LayerNorm& shape) const {

@@ -13,8 +13,8 @@
 namespace aero::mpc {
 
 // tanh: SPU's lowering of the tanh form. segment: OpenBumbleBee's kernel in Z_2^32. piecewise: its
-// degree-3 / degree-6 polynomials in Z_2^64.
-enum class Gelu : std::uint8_t { kTanh, kSegment, kPiecewise };
+// degree-3 / degree-6 polynomials in Z_2^64. erf: the exact one, as JAX compiles it for SPU.
+enum class Gelu : std::uint8_t { kTanh, kSegment, kPiecewise, kErf };
 
 // Whether the linear FFNs are multiplied into the neighbouring weights before inference.
 enum class AbsorbFfn : std::uint8_t { kNo, kWhereLegal, kYes };
@@ -33,7 +33,8 @@ struct Stack {
   bool exp_clip = true;                        // exp is 0 below -14
   std::int64_t clip_bits = 64;                 // width of that comparison
   std::int64_t one_hot_bits = 64;              // width of the embedding's equality test
-  std::int64_t matmul_tile_bytes = 268435456;  // 256 MiB; 1 GiB in SPU 0.9.5
+  bool program_steps = false;                  // what JAX adds: clamped indices, first values
+  std::int64_t matmul_tile_bytes = 268435456;  // 256 MiB; 1 GiB in OpenBumbleBee
   bool batch_heads = false;                    // heads at once instead of one after the other
   bool extra_score_truncation = true;          // the paper's bytes show one more per score
   bool broadcast_reciprocal = true;  // one reciprocal per softmax row, else one per element
@@ -47,6 +48,7 @@ struct Stack {
   RingBits exp_ring_bits = RingBits::k64;  // exp's squarings in Z_2^32 have 12 fraction bits
   bool static_max = false;                 // a static bound replaces the maximum of each row
   bool secret_temperature = false;         // t in R^{H x T} is multiplied in secret, else public
+  bool secret_shape_factors = false;       // as well as beta of shaped attention
   bool cheapest_layouts = false;           // blocks and padding by bytes, not by SPU's rules
   bool share_ciphertexts = false;          // one query row: heads share them; with batch_heads
   bool fill_ciphertexts = false;      // vectors are cut at whole ciphertexts, the rest is a triple

@@ -18,8 +18,11 @@ Cost scaled_square(const Stack& stack, std::int64_t elements) {
   return square(stack, elements) + truncation(elements);
 }
 
-double ceil_log2(std::int64_t value) {
-  return static_cast<double>(std::bit_width(static_cast<std::uint64_t>(value - 1)));
+// hlo/reduce.cc, TreeReduce: halves against halves, then what was left over where a length was
+// odd, one after the other.
+double tree_steps(std::int64_t elements) {
+  const auto count = static_cast<std::uint64_t>(elements);
+  return static_cast<double>(std::bit_width(count) - 1 + std::popcount(count) - 1);
 }
 
 // Arithmetic to boolean shares by a Kogge-Stone adder of 13 ANDs, then the prefix-or that finds the
@@ -35,7 +38,7 @@ Cost prefix_or(std::int64_t elements) {
 // A maximum per row takes live - rows comparisons over the rounds of a tree.
 Cost row_maximum(const Stack& stack, const SoftmaxShape& shape) {
   return with_flights(relu(stack, shape.live - shape.rows),
-                      relu(stack, 1).flights * ceil_log2(shape.columns));
+                      relu(stack, 1).flights * tree_steps(shape.columns));
 }
 
 // OpenBumbleBee's segment kernel: x cut at three points, polynomials of degree 3 and 6 in Z_2^32
@@ -65,6 +68,21 @@ Cost tanh_gelu(const Stack& stack, std::int64_t elements) {
          sequential(relu(stack, elements), 2) + truncation(elements) +
          scaled_square(stack, elements) + sequential(scaled_product(stack, elements), 8) +
          sequential(truncation(elements), 2) + scaled_product(stack, elements);
+}
+
+// x / 2 times erfc(-x / sqrt(2)) as XLA expands erfc and JAX's exact GELU calls it: of y = -x /
+// sqrt(2) a polynomial of degree 6 in y^2 for |y| < 1, else exp(-y^2) / |y| times polynomials of
+// degree 8 and 7 in 1 / y^2, on either side of |y| = 2. Every element pays all three and the four
+// comparisons and choices between them.
+Cost exact_gelu(Stack stack, std::int64_t elements) {
+  // hal's |y| is the sign, as arithmetic shares, times y.
+  const Cost magnitude =
+      comparison(elements) + bit_to_arithmetic(elements) + product(stack, elements);
+  stack.exp_clip = false;
+  return sequential(truncation(elements), 5) + magnitude +
+         sequential(scaled_product(stack, elements), 23) +
+         sequential(comparison(elements) + multiplexer(elements), 4) +
+         exponential(stack, elements) + sequential(reciprocal(stack, elements), 2);
 }
 
 // Squarings in Z_2^32 with 12 fraction bits; one message carries the result back to Z_2^64.
@@ -97,6 +115,8 @@ Cost gelu(const Stack& stack, std::int64_t elements) {
       return segment_gelu(stack, elements);
     case Gelu::kPiecewise:
       return piecewise_gelu(stack, elements);
+    case Gelu::kErf:
+      return exact_gelu(stack, elements);
     case Gelu::kTanh:
       break;
   }
@@ -151,25 +171,38 @@ Cost softmax(const Stack& stack, const SoftmaxShape& shape) {
   return cost + scaled_product(stack, shape.live);
 }
 
+Cost weight_scaling(const Stack& stack, std::int64_t elements) {
+  return stack.private_weights ? private_product(stack, elements) + truncation(elements)
+                               : scaled_product(stack, elements);
+}
+
 Cost layer_norm(const Stack& stack, std::int64_t rows, std::int64_t width) {
   const std::int64_t elements = element_count({rows, width}, "layernorm");
-  const Cost gain = stack.private_weights ? private_product(stack, elements) + truncation(elements)
-                                          : scaled_product(stack, elements);
   // Mean, squares of the deviations, their mean, epsilon and clamp, 1/sqrt, gain, normalization.
   return truncation(rows) + scaled_product(stack, elements) + truncation(rows) +
          scaled_product(stack, rows) + relu(stack, rows) + reciprocal_square_root(stack, rows) +
-         gain + scaled_product(stack, elements);
+         weight_scaling(stack, elements) + scaled_product(stack, elements);
 }
 
 Cost embedding(const Stack& stack, const EmbeddingShape& shape) {
-  // One product of the client's rows with the table, in one piece whatever the tile limit.
-  if (stack.client_one_hot)
-    return plaintext_product(stack, {shape.tokens, shape.vocab_size, shape.width});
-  // Stock SPU one token at a time: compare with every index, then multiply the one-hot row.
-  const Cost token = parallel(equality(1, stack.one_hot_bits) + bit_to_arithmetic(1),
-                              static_cast<double>(shape.vocab_size)) +
-                     matmul(stack, {1, shape.vocab_size, shape.width}, weight_factor(stack));
-  return sequential(token, static_cast<double>(shape.tokens));
+  const MatmulShape product = {shape.tokens, shape.vocab_size, shape.width};
+  if (stack.client_one_hot) return matmul(stack, product, weight_factor(stack));
+  // Stock SPU compares each token with every index, then multiplies the one-hot row by the table
+  // (hlo/indexing.cc, SecretDynamicSliceImpl). Where the table is private the row becomes
+  // arithmetic shares twice: the macro that calls that product evaluates its arguments once for
+  // the trace and once for the call (api.cc, mmul_sv; between two parties, 8 bytes per index).
+  const Cost row = equality(1, stack.one_hot_bits) +
+                   sequential(bit_to_arithmetic(1), stack.private_weights ? 2 : 1);
+  Cost token = parallel(row, static_cast<double>(shape.vocab_size)) +
+               matmul(stack, {1, shape.vocab_size, shape.width}, weight_factor(stack));
+  Cost wrapped;
+  if (stack.program_steps) {
+    // JAX counts negative indices from the end, all tokens at once; SPU clamps the table's row and
+    // column of each token from below and from above.
+    token += sequential(comparison(2) + multiplexer(2), 2);
+    wrapped = comparison(shape.tokens) + multiplexer(shape.tokens);
+  }
+  return wrapped + sequential(token, static_cast<double>(shape.tokens));
 }
 
 Cost argmax(const Stack& stack, std::int64_t elements) {
@@ -181,9 +214,10 @@ Cost argmax(const Stack& stack, std::int64_t elements) {
                         ? sequential(comparison(1), 2) + sequential(equality(1, kRingBits), 2) +
                               picks + sequential(bitwise_and(1, 1), 3)
                         : comparison(1) + picks;
-  const auto count = static_cast<std::uint64_t>(elements);
-  const auto steps = static_cast<double>(std::bit_width(count) - 1 + std::popcount(count) - 1);
-  return with_flights(parallel(node, static_cast<double>(elements)), node.flights * steps);
+  // Along its first dimension a reduction ends with its initial value (pphlo_executor.cc).
+  const double last = stack.program_steps ? 1 : 0;
+  return with_flights(parallel(node, static_cast<double>(elements)),
+                      node.flights * (tree_steps(elements) + last));
 }
 
 }  // namespace aero::mpc

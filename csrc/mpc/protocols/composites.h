@@ -34,6 +34,9 @@ struct SoftmaxShape {
 
 Cost softmax(const Stack& stack, const SoftmaxShape& shape);
 
+// Every element times a weight, then the truncation.
+Cost weight_scaling(const Stack& stack, std::int64_t elements);
+
 Cost layer_norm(const Stack& stack, std::int64_t rows, std::int64_t width);
 
 // Rows of a V x d table for T tokens; without a truncation (one-hot rows are integers).

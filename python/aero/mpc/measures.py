@@ -66,10 +66,10 @@ _OPTIONS = (
     Option(
         "mul_share",
         {"mul_share": True, "matmul_tile_bytes": GIBIBYTE},
-        "products of shares by MulShare, matrix products in tiles of 1 GiB",
-        "none; both came with one release",
+        "products of shares by MulShare, matrix products uncut up to 1 GiB",
+        "none; memory for the larger products",
         "no",
-        "SPU since September 2024",
+        "SPU since September 2024, with experimental_disable_mmul_split",
     ),
     Option(
         "one_bit_product_error",
@@ -98,10 +98,10 @@ _OPTIONS = (
     Option(
         "client_one_hot",
         {"client_one_hot": True},
-        "the client makes its one-hot rows itself: one HE product with the table",
+        "the client makes its one-hot rows itself: one matrix product with the table",
         "the client knows its tokens in the clear",
         "no",
-        "nobody; a program for SPU can take one-hot rows as the client's private input",
+        "any stack: a change of the model's program (`aero private` has it)",
     ),
     Option(
         "last_token_head",

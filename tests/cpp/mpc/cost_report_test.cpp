@@ -123,10 +123,9 @@ TEST(CostReport, UncheckedNamesWhatTheNetworkHas) {
       return text.find(word) != std::string::npos;
     });
   };
-  EXPECT_TRUE(names("SM+LR(layer)", Stack{}, "leaky"));
-  EXPECT_FALSE(names("SM+R", Stack{}, "leaky"));
   EXPECT_TRUE(names("SM(t)", Stack{}, "temperature"));
   EXPECT_TRUE(names("SOTA:SM", Stack{}, "shaped"));
+  EXPECT_FALSE(names("SOTA:SM", {.secret_shape_factors = true}, "shaped"));
   EXPECT_TRUE(names("SM+G", stack("openbumblebee"), "segment"));
   EXPECT_FALSE(names("SM+G", Stack{}, "GELU"));
 }

@@ -60,7 +60,11 @@ TEST(Latency, TheTableRowsOfTheEmbeddingHaveTheirOwnRate) {
             30'000'000'000);
   const EmbeddingShape shape{128, 50257, 768};
   EXPECT_TRUE(placement(Stack{}, shape).token_by_token);
-  EXPECT_FALSE(placement({.client_one_hot = true}, shape).token_by_token);
+  const Placement by_client = placement({.client_one_hot = true}, shape);
+  EXPECT_FALSE(by_client.token_by_token);
+  EXPECT_EQ(by_client.evaluator, Evaluator::kBoth);
+  const Stack known{.private_weights = true, .client_one_hot = true};
+  EXPECT_EQ(placement(known, shape).evaluator, Evaluator::kServer);
 }
 
 TEST(Latency, WhoDoesNotEncryptEvaluates) {

@@ -77,6 +77,52 @@ TEST(OpGraph, FoldableNormsAreFree) {
             build_graph(tiny("SM+R"), Stack{}).size());
 }
 
+TEST(OpGraph, FoldableNormsBeforeShapedAttentionScaleItsValues) {
+  for (const char* label : {"SOTA:SM+FN+R", "SOTA:SM+FN(scalar)+R"}) {
+    const OperationGraph graph = build_graph(tiny(label), Stack{});
+    const OperationShape gain = WeightScaling{32 * 32};  // T d
+    EXPECT_EQ(std::count_if(graph.begin(), graph.end(),
+                            [&](const Operation& o) { return o.shape == gain; }),
+              2)
+        << label;
+  }
+}
+
+TEST(OpGraph, SecretShapeFactorsAreOneProductPerScore) {
+  const auto scores = [](const Stack& stack) {
+    std::vector<std::string> shapes;
+    for (const Operation& operation : build_graph(tiny("SOTA:SM"), stack))
+      if (operation.name == "shape factor") shapes.push_back(shape_text(operation.shape));
+    return shapes;
+  };
+  using Shapes = std::vector<std::string>;
+  EXPECT_EQ(scores(Stack{}), Shapes{});
+  EXPECT_EQ(scores({.secret_shape_factors = true}), (Shapes{"2048", "2048"}));  // H T T
+  EXPECT_EQ(scores({.last_layer_one_row = true, .secret_shape_factors = true}),
+            (Shapes{"2048", "64"}));
+  EXPECT_EQ(scores({.causal_skip = true, .secret_shape_factors = true}),
+            (Shapes{"1056", "1056"}));  // H T (T + 1) / 2
+  EXPECT_EQ(count(build_graph(tiny("SM"), {.secret_shape_factors = true}), Part::kPv), 2);
+}
+
+// Half of two heads' 16 channels at 32 positions, queries and keys, cos and sin.
+TEST(OpGraph, RotaryPositionsAreFourTruncations) {
+  const auto rotations = [](double fraction, const Stack& stack) {
+    const auto graph =
+        build_graph(tiny("SM", {{"rotary_fraction", spec::FieldValue{fraction}}}), stack);
+    std::vector<std::string> shapes;
+    for (const Operation& operation : graph)
+      if (operation.part == Part::kQk && std::holds_alternative<Truncation>(operation.shape))
+        shapes.push_back(shape_text(operation.shape));
+    return shapes;
+  };
+  EXPECT_EQ(rotations(0.0, Stack{}).size(), 0U);
+  EXPECT_EQ(rotations(0.5, Stack{}), std::vector<std::string>(8, "512"));
+  const auto last = rotations(0.5, {.last_layer_one_row = true});
+  EXPECT_EQ(std::vector<std::string>(last.end() - 4, last.end()),
+            (std::vector<std::string>{"16", "16", "512", "512"}));
+}
+
 TEST(OpGraph, PrunedLayersHaveNoFfnAndNoNormBeforeIt) {
   const OperationGraph graph = build_graph(tiny("SM+LN+R_i2"), Stack{});
   EXPECT_EQ(count(graph, Part::kFfn), 0);

@@ -14,6 +14,7 @@ SCORES = 12 * 128
 MEASURED: list[tuple[str, tuple[int, ...], dict[str, Any], float]] = [
     ("weight_product", (128, 768, 768), {}, 10.85),
     ("weight_product", (128, 768, 768), {"private_weights": True}, 5.579),
+    ("weight_product", (1, 50257, 768), {"private_weights": True}, 2.358),  # in two tiles
     ("weight_product", (128, 64, 128), {}, 1.439),
     ("weight_product", (128, 128, 64), {}, 0.904),
     ("softmax", (SCORES, 128), {"exp_clip": False}, 294.5),
@@ -102,7 +103,7 @@ def test_the_papers_factor_depends_on_the_stack() -> None:
         return baseline.comm_bytes / mpc.simulate("SM+ScFuFFN", stack=stack).comm_bytes
 
     factors = {stack: round(factor(stack), 1) for stack in mpc.stack_names()}
-    assert factors == {"spu-2024": 4.0, "spu-0.9.5": 3.6, "openbumblebee": 2.0}
+    assert factors == {"spu-2024": 4.0, "spu-0.9.5": 3.5, "openbumblebee": 2.0}
 
 
 # Bytes in GB of SM+FN+R and SM+ScFuFFN at T = 128 for numbers of heads.
@@ -132,11 +133,11 @@ def test_fewer_heads_cost_fewer_bytes(
 # Each measure alone on the paper's stack, SM+ScFuFFN: per cent at T = 128 and 256, and at T = 512
 # with V = 16384.
 ALONE: list[tuple[dict[str, Any], tuple[float, float, float]]] = [
-    ({"private_weights": True}, (-12.6, -7.6, -2.6)),
+    ({"private_weights": True}, (-11.8, -7.1, -2.5)),
     ({"mul_share": True, "matmul_tile_bytes": 2**30}, (-6.5, -5.1, -3.3)),
     ({"one_bit_product_error": True}, (-12.8, -15.7, -18.6)),
     ({"exp_squarings": 5}, (-15.9, -19.7, -23.3)),
-    ({"client_one_hot": True}, (-13.1, -8.1, -1.9)),
+    ({"client_one_hot": True}, (-10.6, -6.6, -1.6)),
     ({"last_token_head": True}, (-7.6, -4.5, -0.8)),
     ({"last_layer_one_row": True}, (-5.5, -6.7, -7.9)),
     ({"causal_skip": True}, (-26.4, -37.0, -45.4)),

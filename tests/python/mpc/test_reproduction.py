@@ -125,7 +125,7 @@ def test_findings_name_stack_network_outliers_and_secrets(found: mpc.Reproductio
 
     savings = finding(found, "savings").values
     assert {name: round(value["bytes"], 1) for name, value in savings.items()} == {
-        "spu-2024": 4.0, "spu-0.9.5": 3.6, "openbumblebee": 2.0
+        "spu-2024": 4.0, "spu-0.9.5": 3.5, "openbumblebee": 2.0
     }  # fmt: skip
 
 

@@ -18,6 +18,7 @@ LABELS = [
     "SM", "SM+LN+G", "SM+LN+R", "SM+G", "SM+LR(layer)", "SM+LR(global)", "SM+WNFFN", "SM+SNFFN(qk)",
     "SM+ScFFN", "SM+ScFuFFN_i1", "EReg(SM(t)+FuFFN)", "SM+FN+R", "SM+FN(scalar)+ScFuFFN",
     "SOTA:SM+ScFFN", "SOTA:SM+LN+R", "SOTA:SM+ScFuFFN_i1", "SM(t:head)+LN+ScFuFFN",
+    "SOTA:SM+FN+R",
 ]  # fmt: skip
 STACKS = [*mpc.stack_names(), *mpc.option_set_names(), *mpc.described_stack_names()]
 FLAGS = [
@@ -25,7 +26,7 @@ FLAGS = [
     "extra_score_truncation", "broadcast_reciprocal", "client_one_hot", "last_token_head",
     "last_layer_one_row", "causal_skip", "static_max", "secret_temperature", "argmax",
     "setup", "cheapest_layouts", "share_ciphertexts", "fill_ciphertexts", "pack_triangle",
-    "fold_score_scale",
+    "fold_score_scale", "program_steps", "secret_shape_factors",
 ]  # fmt: skip
 
 
@@ -39,11 +40,12 @@ def reports(draw: st.DrawFn) -> mpc.CostReport:
         "width": heads * draw(st.integers(1, 40)),
         "head_dim": 2 * draw(st.integers(1, 40)),
         "hidden_width": draw(st.integers(1, 300)),
+        "rotary_fraction": draw(st.sampled_from([0.0, 1.0])),
     }
     label = draw(st.sampled_from(LABELS))
     fields |= {flag: draw(st.booleans()) for flag in draw(st.sets(st.sampled_from(FLAGS)))}
     if draw(st.booleans()):
-        fields["gelu"] = draw(st.sampled_from(["tanh", "segment", "piecewise"]))
+        fields["gelu"] = draw(st.sampled_from(["tanh", "segment", "piecewise", "erf"]))
         fields["exp_ring_bits"] = draw(st.sampled_from([32, 64]))
         fields["clip_bits"] = draw(st.integers(5, 64))
         fields["comparison_bits"] = draw(st.integers(20, 64))
@@ -152,7 +154,12 @@ def test_a_parallel_block_spends_what_a_sequential_one_does() -> None:
 def test_pythia_is_priced_with_its_vocabulary() -> None:
     report = mpc.simulate("SM+LN+G", model="pythia-70m")
     assert (report.spec.vocab_size, len(report.by_layer)) == (50304, 6)
-    assert any("rotary" in note for note in report.unchecked)
+    learned = mpc.simulate("SM+LN+G", model="pythia-70m", rotary_fraction=0.0)
+    # Queries and keys times cos and sin: 16 of 64 channels of 8 heads at 128 positions.
+    rotated = mpc.operation_cost("truncation", 8 * 128 * 16).comm_bytes
+    more = report.comm_bytes - learned.comm_bytes
+    assert more == pytest.approx(6 * 4 * rotated, abs=6 * 4)
+    assert report.flights - learned.flights == 6 * 4 * 2
 
 
 @pytest.mark.parametrize(
@@ -173,7 +180,7 @@ def test_pythia_is_priced_with_its_vocabulary() -> None:
         ({"threads": True}, "threads must be an integer from 1 to 4096, got True"),
         ({"mul_share": 1}, "mul_share must be True or False, got 1"),
         ({"mul_share": None}, "mul_share must be a bool, a number or a str, got NoneType"),
-        ({"gelu": "erf"}, 'gelu must be "tanh", "segment" or "piecewise", got "erf"'),
+        ({"gelu": "exact"}, '"segment", "piecewise" or "erf", got "exact"'),
         ({"absorb_ffn": True}, "absorb_ffn must be False unless every FFN is one fused"),
         ({"model": "gpt3"}, "model must be"),
         ({"context_length": 2**24}, "cannot be counted exactly"),

@@ -20,7 +20,7 @@ STACKS = mpc.stack_names()
 NETWORKS = VECTORS["networks"]
 OPTIONS = VECTORS["options_SM+ScFuFFN_spu-2024"]
 # The measures of the option vectors, each on top of those before it, as fields of a stack. MulShare
-# came with 1 GiB tiles, in one SPU release.
+# goes with tiles of 1 GiB.
 MEASURES: dict[str, dict[str, Any]] = {
     "private_weights": {"private_weights": True},
     "mul_share": {"mul_share": True, "matmul_tile_bytes": 2**30},
