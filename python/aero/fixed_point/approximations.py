@@ -77,8 +77,9 @@ class Approximations:
                 `seed`. Fields that only change costs change nothing.
 
         Raises:
-            ValueError: an unknown stack or field, a value out of its range, or `static_max`: what
-                the static bound of the scores would be is up to the network's owner.
+            ValueError: an unknown stack or field, a value out of its range, the exact GELU, or
+                `static_max`: what the static bound of the scores would be is up to the network's
+                owner.
         """
         own = {name: fields.pop(name) for name in _OWN_FIELDS if name in fields}
         try:
@@ -90,6 +91,10 @@ class Approximations:
         if values["static_max"]:
             raise ValueError(
                 "fixed point: static_max needs a bound of the scores and is not simulated"
+            )
+        if values["gelu"] == "erf":
+            raise ValueError(
+                'fixed point: gelu="erf" is priced only; "tanh", "segment" or "piecewise"'
             )
         for name in ("fraction_bits", "seed"):
             if type(own.get(name, 0)) is not int:
