@@ -12,9 +12,9 @@ from typing import Any
 from aero import mpc
 from aero.private.measured_grid import Cell, NetworkCell, predicted_cost
 from aero.private.measurement import SET_UP
-from aero.private.prediction import predicted_costs, total_cost
+from aero.private.prediction import predicted_costs, set_up_cost, total_cost
 from aero.private.refills import resolution
-from aero.private.settings import STACK, PrivateSettings
+from aero.private.settings import PrivateSettings
 
 __all__ = ["MeasuredRow", "network_rows", "operation_rows", "set_up_row"]
 
@@ -87,18 +87,11 @@ def network_rows(networks: Iterable[NetworkCell], folder: Path) -> list[Measured
 
 
 def set_up_row(folder: Path) -> MeasuredRow | None:
-    """The session's set-up, with the three small operations that bring it about."""
+    """The session's set-up."""
     found = _found(SET_UP, folder)
     if found is None:
         return None
-    cost = total_cost(
-        [
-            mpc.operation_cost("setup", stack=STACK, threads=1),
-            mpc.operation_cost("matmul", 2, 2, 2, stack=STACK),
-            mpc.operation_cost("private_product", 8192, stack=STACK),  # fills the cached triples
-            mpc.operation_cost("truncation", 2048, stack=STACK),
-        ]
-    )
+    cost = set_up_cost(PrivateSettings())
     return _row(SET_UP, "", found["parts"][SET_UP], cost, found)
 
 

@@ -9,7 +9,12 @@ from aero import mpc
 from aero.architecture import ArchitectureSpec
 from aero.private.settings import STACK, PrivateSettings
 
-__all__ = ["predicted_costs", "predicted_pieces", "total_cost"]
+__all__ = ["predicted_costs", "predicted_pieces", "set_up_cost", "total_cost"]
+
+# Of `aero.private.inference.set_up`, which this environment cannot import.
+_ELEMENTS_PER_THREAD = 2048
+# Slots of ciphertexts that one refill of SPU's cached triples takes: two for each of 4,096.
+_CACHED_TRIPLES_SLOTS = 8192
 
 # Operations outside the layers by the part of the bill they belong to.
 _PIECES = {
@@ -49,13 +54,47 @@ def predicted_costs(
     Flights add up, as pieces run one after the other.
     """
     spec = ArchitectureSpec.from_dict(description["spec"])
-    report = mpc.simulate(spec, context_length=length, stack=STACK, **settings.stack_fields())
+    fields = settings.stack_fields() | _network_fields(description)
+    report = mpc.simulate(spec, context_length=length, stack=STACK, **fields)
     found: dict[str, list[mpc.Cost]] = {}
     for operation in report.operations:
         in_layer = operation.layer is not None
         piece = f"layer {operation.layer}" if in_layer else _PIECES[operation.kind]
         found.setdefault(piece, []).append(operation.cost)
-    return {piece: total_cost(costs) for piece, costs in found.items()}
+    costs = {piece: total_cost(operations) for piece, operations in found.items()}
+    return costs | {"set-up": set_up_cost(settings)}
+
+
+def set_up_cost(settings: PrivateSettings) -> mpc.Cost:
+    """What `aero.private.inference.set_up` is to cost: keys, and the operations that make them.
+
+    Those are a small matrix product, products that fill SPU's first cache of triples, and a
+    truncation of so many elements that every thread has some.
+
+    Example:
+        >>> round(set_up_cost(PrivateSettings()).comm_bytes / 1e6, 2)
+        22.73
+    """
+    operations: list[tuple[str, tuple[int, ...]]] = [
+        ("setup", ()),
+        ("matmul", (2, 2, 2)),
+        ("private_product", (_CACHED_TRIPLES_SLOTS,)),
+        ("truncation", (_ELEMENTS_PER_THREAD * settings.threads,)),
+    ]
+    fields = settings.stack_fields()
+    return total_cost(
+        mpc.operation_cost(name, *sizes, stack=STACK, **fields) for name, sizes in operations
+    )
+
+
+def _network_fields(description: dict[str, Any]) -> dict[str, Any]:
+    """What a network's description adds to the settings."""
+    # The factors of shaped attention are weights, hence secret.
+    fields: dict[str, Any] = {"secret_shape_factors": True}
+    layers = [layer["feed_forward"] for layer in description.get("layers", [])]
+    if any(mlp is not None and mlp["activation"] == "gelu_erf" for mlp in layers):
+        fields["gelu"] = "erf"
+    return fields
 
 
 def total_cost(costs: Iterable[mpc.Cost]) -> mpc.Cost:

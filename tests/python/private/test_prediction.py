@@ -1,0 +1,68 @@
+"""What the simulator is asked for the pieces of a private run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aero import mpc
+from aero.architecture import ArchitectureSpec
+from aero.private.measured_rows import set_up_row
+from aero.private.prediction import predicted_costs, predicted_pieces, set_up_cost, total_cost
+from aero.private.settings import STACK, PrivateSettings
+
+
+def described(label: str, activation: str | None = None, **sizes: Any) -> dict[str, Any]:
+    spec = ArchitectureSpec.from_label(label, model="tiny", **sizes)
+    layer = {"feed_forward": {"activation": activation}}
+    return {"spec": spec.to_dict(), "layers": [layer, {"feed_forward": None}]}
+
+
+def test_a_run_and_a_measurement_expect_the_same_set_up(tmp_path: Path) -> None:
+    counts = {"client_bytes": [1.0], "server_bytes": [1.0]}
+    (tmp_path / "set-up.json").write_text(json.dumps({"parts": {"set-up": counts}}))
+    row = set_up_row(tmp_path)
+    assert row is not None
+    pieces = predicted_pieces(described("SM+ScFuFFN"), 8, PrivateSettings())
+    assert pieces["set-up"] == (row.predicted_client_bytes, row.predicted_server_bytes)
+    # Measured between two parties of one thread each: 22.733 MB.
+    assert row.predicted_bytes / 1e6 == pytest.approx(22.733, rel=2e-4)
+
+
+def test_every_thread_sets_up_its_own_oblivious_transfers() -> None:
+    one, four = (set_up_cost(PrivateSettings(threads=threads)) for threads in (1, 4))
+    keys, more = (mpc.operation_cost("setup", threads=n).comm_bytes for n in (1, 4))
+    truncated = mpc.operation_cost("truncation", 3 * 2048, stack=STACK).comm_bytes
+    assert four.comm_bytes - one.comm_bytes == pytest.approx(more - keys + truncated, rel=1e-9)
+
+
+def test_the_exact_gelu_of_an_export_is_priced() -> None:
+    settings = PrivateSettings()
+    exact, tanh = (
+        predicted_costs(described("SM+G", f"gelu_{kind}"), 8, settings) for kind in ("erf", "tanh")
+    )
+    elements = 8 * 128
+    for cost, kind in ((exact, "erf"), (tanh, "tanh")):
+        gelu = mpc.operation_cost("gelu", elements, stack=STACK, gelu=kind)
+        rest = cost["layer 0"].comm_bytes - gelu.comm_bytes
+        # Bytes of an operation are whole ones.
+        assert rest == pytest.approx(
+            predicted_costs(described("SM"), 8, settings)["layer 0"].comm_bytes, abs=10
+        )
+
+
+def test_the_factor_of_shaped_attention_is_a_weight() -> None:
+    settings = PrivateSettings()
+    costs = predicted_costs(described("SOTA:SM"), 8, settings)
+    public = mpc.simulate(
+        "SOTA:SM", model="tiny", context_length=8, stack=STACK, **settings.stack_fields()
+    )
+    scores = 2 * 8 * 8
+    factor = total_cost(
+        mpc.operation_cost(name, scores, stack=STACK) for name in ("product", "truncation")
+    )
+    more = costs["layer 0"].comm_bytes - public.by_layer[0].comm_bytes
+    assert more == pytest.approx(factor.comm_bytes, abs=2)
