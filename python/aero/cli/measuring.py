@@ -43,7 +43,7 @@ def measure(
     """Measures what operations and networks send under SPU, against `stack="spu-0.9.5"`.
 
     Writes a JSON file per measurement, and of all of them measured.md and measured.json. All of it
-    takes about half an hour of one core, and up to 9 GB of memory for the widest networks.
+    takes about half an hour of one core, and up to 10 GB of memory for the widest networks.
     """
     from aero.private.marked_document import write_between_marks
     from aero.private.measured_grid import OPERATIONS, grid, network_grid
