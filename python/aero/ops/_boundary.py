@@ -11,7 +11,7 @@ from torch import Tensor
 Backend = Literal["native", "reference"]
 
 _below_autograd = torch._C._AutoDispatchBelowAutograd
-_IMPLEMENTATIONS = torch.library.Library("aero", "IMPL")
+_IMPLEMENTATIONS = torch.library.Library("aero", "IMPL")  # type: ignore[no-untyped-call]
 
 
 def use_native(operator: str, backend: str, **tensors: Tensor | None) -> bool:
@@ -121,7 +121,9 @@ def _register_autograd(
         with _below_autograd():
             return native.redispatch(keys, *arguments)
 
-    _IMPLEMENTATIONS.impl(operator, differentiable, "Autograd", with_keyset=True)
+    _IMPLEMENTATIONS.impl(  # type: ignore[no-untyped-call]
+        operator, differentiable, "Autograd", with_keyset=True
+    )
 
 
 def register(
