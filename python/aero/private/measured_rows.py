@@ -13,7 +13,7 @@ from aero import mpc
 from aero.private.measured_grid import Cell, NetworkCell, predicted_cost
 from aero.private.measurement import SET_UP
 from aero.private.prediction import predicted_costs, set_up_cost, total_cost
-from aero.private.refills import resolution
+from aero.private.refills import remainder, resolution
 from aero.private.settings import PrivateSettings
 
 __all__ = ["MeasuredRow", "network_rows", "operation_rows", "set_up_row"]
@@ -37,6 +37,7 @@ class MeasuredRow:
         resolution: standard deviation of the average, see `aero.private.refills`.
         largest_difference: of the result from plain arithmetic, of a network's logits; None of the
             set-up.
+        remainder: bytes of measured - predicted that whole refills and extensions leave.
     """
 
     name: str
@@ -48,6 +49,7 @@ class MeasuredRow:
     predicted_server_bytes: float
     resolution: float
     largest_difference: float | None = None
+    remainder: float = 0.0
 
     @property
     def comm_bytes(self) -> float:
@@ -72,7 +74,9 @@ def operation_rows(cells: Iterable[Cell], folder: Path) -> list[MeasuredRow]:
         found = _found(cell.key, folder)
         if found is not None:
             cost = predicted_cost(cell)
-            rows.append(_row(cell.name, "", found["parts"][cell.operation], cost, found))
+            counts = found["parts"][cell.operation]
+            settings = PrivateSettings.from_dict(cell.settings)
+            rows.append(_row(cell.name, "", counts, cost, found, settings))
     return rows
 
 
@@ -91,8 +95,8 @@ def set_up_row(folder: Path) -> MeasuredRow | None:
     found = _found(SET_UP, folder)
     if found is None:
         return None
-    cost = set_up_cost(PrivateSettings())
-    return _row(SET_UP, "", found["parts"][SET_UP], cost, found)
+    settings = PrivateSettings()
+    return _row(SET_UP, "", found["parts"][SET_UP], set_up_cost(settings), found, settings)
 
 
 def _found(key: str, folder: Path) -> dict[str, Any] | None:
@@ -106,19 +110,30 @@ def _row(
     counts: dict[str, list[float]],
     cost: mpc.Cost,
     found: dict[str, Any],
+    settings: PrivateSettings,
 ) -> MeasuredRow:
     repeats = found.get("repeats", 1)
     count = repeats * len(counts["client_bytes"])
+    client_bytes, server_bytes = (
+        fmean(counts[side]) / repeats for side in ("client_bytes", "server_bytes")
+    )
+    left = remainder(
+        cost,
+        count,
+        client_bytes + server_bytes,
+        one_bit_product_error=settings.one_bit_product_error,
+    )
     return MeasuredRow(
         name=name,
         network=network,
         count=count,
-        client_bytes=fmean(counts["client_bytes"]) / repeats,
-        server_bytes=fmean(counts["server_bytes"]) / repeats,
+        client_bytes=client_bytes,
+        server_bytes=server_bytes,
         predicted_client_bytes=cost.client_bytes,
         predicted_server_bytes=cost.server_bytes,
         resolution=resolution(cost, count),
         largest_difference=found.get("largest_difference"),
+        remainder=left,
     )
 
 
@@ -139,6 +154,7 @@ def _pieces(cell: NetworkCell, found: dict[str, Any]) -> list[MeasuredRow]:
             },
             total_cost(costs[n] for n in names),
             found,
+            settings,
         )
         for name, names in shown.items()
     ]

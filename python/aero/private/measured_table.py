@@ -14,7 +14,7 @@ from aero.private.settings import STACK
 
 __all__ = ["table_markdown", "write_tables"]
 
-_HEADER = ("runs", "measured MB", "predicted MB", "ratio", "± %", "client", "server")
+_HEADER = ("runs", "measured MB", "predicted MB", "ratio", "± %", "left %", "client", "server")
 
 
 def write_tables(cells: Sequence[Cell], networks: Sequence[NetworkCell], folder: Path) -> str:
@@ -49,6 +49,8 @@ def write_tables(cells: Sequence[Cell], networks: Sequence[NetworkCell], folder:
 def table_markdown(title: str, rows: Sequence[MeasuredRow]) -> str:
     """A line per row: megabytes per run, measured / predicted, in all and of what each party sends.
 
+    ± is the resolution of the average, left what whole refills and extensions leave.
+
     Args:
         title: of the first column.
         rows: operations, or networks piece by piece.
@@ -56,9 +58,9 @@ def table_markdown(title: str, rows: Sequence[MeasuredRow]) -> str:
     Example:
         >>> row = MeasuredRow("relu", "", 2, 3e6, 1e6, 3e6, 1e6, 0.01)
         >>> print(table_markdown("operation", [row]))
-        | operation | runs | measured MB | predicted MB | ratio | ± % | client | server |
-        | --- | --- | --- | --- | --- | --- | --- | --- |
-        | relu | 2 | 4.000 | 4.000 | 1.0000 | 1.00 | 1.000 | 1.000 |
+        | operation | runs | measured MB | predicted MB | ratio | ± % | left % | client | server |
+        | --- | --- | --- | --- | --- | --- | --- | --- | --- |
+        | relu | 2 | 4.000 | 4.000 | 1.0000 | 1.00 | 0.000 | 1.000 | 1.000 |
     """
     lines = [_line((title, *_HEADER)), _line(["---"] * (1 + len(_HEADER)))]
     for row in rows:
@@ -71,6 +73,7 @@ def table_markdown(title: str, rows: Sequence[MeasuredRow]) -> str:
                     _megabytes(row.predicted_bytes),
                     f"{row.ratio:.4f}",
                     f"{100 * row.resolution:.2f}",
+                    f"{100 * row.remainder / row.comm_bytes:.3f}",
                     _ratio(row.client_bytes, row.predicted_client_bytes),
                     _ratio(row.server_bytes, row.predicted_server_bytes),
                 )

@@ -31,7 +31,7 @@ from aero.private.measured_rows import network_rows, operation_rows, set_up_row
 from aero.private.measured_table import table_markdown, write_tables
 from aero.private.measurement import measure
 from aero.private.prediction import predicted_costs
-from aero.private.refills import resolution, runs_for
+from aero.private.refills import remainder, resolution, runs_for
 from aero.private.settings import PrivateSettings
 
 # Takes a job as the worker does; says and writes a result per cell, and fails at the third one the
@@ -225,6 +225,40 @@ def test_the_resolution_bounds_the_spread_over_all_phases(
     found = resolution(cost, count) * count * cost.comm_bytes
     # 200 phases see a fraction f to 1 / 200, hence a variance to as much of the largest.
     assert found**2 >= total - (2 * 266_259**2 + 1_143_924**2) / 200
+
+
+@given(
+    client=st.integers(0, 10_000_000),
+    server=st.integers(0, 10_000_000),
+    triples=st.integers(1, 4095).filter(lambda number: number % 1024),
+    whole=st.integers(0, 100),
+    count=st.sampled_from([1, 4, 16]),
+    phases=st.tuples(*[st.floats(0, 0.999)] * 3),
+    more=st.integers(-5000, 5000),
+)
+def test_of_whole_extensions_and_refills_nothing_remains(
+    client: int,
+    server: int,
+    triples: int,
+    whole: int,
+    count: int,
+    phases: tuple[float, float, float],
+    more: int,
+) -> None:
+    # Long vectors take whole or half as many ciphertexts as a refill.
+    ciphertexts = 8 * triples / 8192 + 2 * whole
+    cost = mpc.Cost(5e5, 5e5, 1, ciphertexts, 0, 0, 0, client + server)
+    sizes = (266_259, 266_259, 1_143_924)
+    per_run = (client / 10_017_120, server / 10_017_120, triples / 4096)
+    chance = sum(
+        size * (math.floor(phase + count * each) - count * each)
+        for size, each, phase in zip(sizes, per_run, phases, strict=True)
+    )
+    measured = cost.comm_bytes + (chance + more) / count
+    found = remainder(cost, count, measured) * count
+    assert abs(found) <= abs(more) + 1e-3
+    # What does not come from chance shows, unless another combination happens to be nearer.
+    assert found == pytest.approx(more, abs=1e-3) or abs(found) < abs(more)
 
 
 @given(elements=st.integers(1, 100_000), wanted=st.sampled_from([0.0025, 0.01]))
