@@ -83,7 +83,17 @@ def test_every_setting_is_compared_but_the_time_limit(description: dict[str, Any
     fields = {field.name for field in dataclasses.fields(PrivateSettings)}
     terms = party_terms(description, PrivateSettings())
     compared = {name.removeprefix("settings.") for name in terms if name.startswith("settings.")}
-    assert fields - compared == {"timeout_seconds"}
+    # SPU's own fields are named where there are any.
+    assert fields - compared == {"timeout_seconds", "spu_fields"}
+
+
+def test_a_field_of_spu_at_one_party_is_named_at_both(description: dict[str, Any]) -> None:
+    further = PrivateSettings(spu_fields={"disable_matmul_pack": True})
+    server, client = (party_terms(description, each) for each in (PrivateSettings(), further))
+    at_server, at_client = difference(server, client)
+    name = "settings.spu_fields.disable_matmul_pack"
+    assert at_server == f"{name} must be None as here, got True from the client"
+    assert at_client == f"{name} must be True as here, got None from the server"
 
 
 def test_another_version_of_spu_is_named(
