@@ -62,6 +62,7 @@ struct Inputs {
  private:
   static Tensor checked(const Tensor& entropies, const Tensor& thresholds) {
     require_dim(kOp, "entropies", entropies, 4, "[L, B, H, T]");
+    require_possible(kOp, "L * B * H * T", entropies.numel());
     const ScalarType type = entropies.scalar_type();
     if (type != ScalarType::Double)
       require_dtype(kOp, "entropies", entropies, ScalarType::Float, " or float64");

@@ -22,11 +22,13 @@ void check(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tens
   const int64_t width = x.size(x.dim() - 1);
   const ScalarType type = x.scalar_type();
   const ScalarType scale_type = statistics_type(data_type_of(kOp, "x", x));
+  if (width > 0) require_possible(kOp, "rows of x", x.numel() / width);
   require_shape(kOp, "weight", weight, {width, width}, "[C, C]");
   // Beside half weights a float32 stream stays what it is: only its product is computed in half.
   const bool is_half =
       weight.scalar_type() == ScalarType::BFloat16 || weight.scalar_type() == ScalarType::Half;
-  if (type != ScalarType::Float || !is_half) require_dtype(kOp, "weight", weight, type, " like x");
+  require_dtype(kOp, "weight", weight,
+                type == ScalarType::Float && is_half ? weight.scalar_type() : type, " like x");
   require_shape(kOp, "bias", bias, {width}, "[C]");
   require_dtype(kOp, "bias", bias, weight.scalar_type(), " like weight");
   for (const auto& [name, scale] : {std::pair{"alpha", alpha}, std::pair{"beta", beta}}) {

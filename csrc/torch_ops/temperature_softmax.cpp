@@ -43,6 +43,8 @@ struct Inputs {
  private:
   static Tensor checked(const Tensor& scores) {
     require_dim(kOp, "scores", scores, 4, "[B, H, T, S]");
+    require_possible(kOp, "T", scores.size(2));
+    require_possible(kOp, "S", scores.size(3));
     return scores;
   }
 };

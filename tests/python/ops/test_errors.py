@@ -202,6 +202,36 @@ BAD: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     ),
     (
         softmax,
+        {"scores": misaligned(2, 4, 6, 7)},
+        "temperature_softmax: scores must be at an address that is a multiple of 4, got 1 more",
+    ),
+    (
+        softmax,
+        {"scores": torch.zeros(1, 1, 1, 1).expand(1, 1, 2**41, 1)},
+        "temperature_softmax: T must be at most 1099511627776, got 2199023255552",
+    ),
+    (
+        softmax,
+        {"scores": torch.zeros(1, 1, 1, 1).expand(1, 1, 1, 2**41)},
+        "temperature_softmax: S must be at most 1099511627776, got 2199023255552",
+    ),
+    (
+        softmax,
+        {"temperature": torch.ones(4, device="meta")},
+        "temperature_softmax: temperature must be on cpu like scores, got meta",
+    ),
+    (
+        softmax,
+        {"temperature": zero_at()},
+        "temperature_softmax: temperature must be nonzero, got 0 at head 0, position 0",
+    ),
+    (
+        softmax,
+        {"mask": torch.zeros(6, 7)},
+        "temperature_softmax: mask must be bool (true where the query sees the key), got float32",
+    ),
+    (
+        softmax,
         {"temperature": torch.ones(2, 4, 7)},
         f"temperature_softmax: temperature must be {LEGAL_TEMPERATURES}, got [2, 4, 7]",
     ),
@@ -237,6 +267,22 @@ BAD: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
         penalty,
         {"entropies": torch.zeros(3, 2, 4, 6, dtype=torch.bfloat16)},
         "entropy_regularization: entropies must be float32 or float64, got bfloat16",
+    ),
+    (
+        penalty,
+        {"entropies": misaligned(3, 2, 4, 6)},
+        "entropy_regularization: entropies must be at an address that is a multiple of 4,"
+        " got 1 more",
+    ),
+    (
+        penalty,
+        {"entropies": torch.zeros(1, 1, 1, 1).expand(3, 1, 4, 2**41)},
+        "entropy_regularization: L * B * H * T must be at most 1099511627776, got 26388279066624",
+    ),
+    (
+        penalty,
+        {"thresholds": torch.zeros(3, 4, device="meta")},
+        "entropy_regularization: thresholds must be on cpu like entropies, got meta",
     ),
     (
         penalty,
@@ -305,6 +351,26 @@ BAD: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
         {"x": torch.zeros(2, 4)},
         "scaled_ffn: weight must be [C, C] = [4, 4], got [5, 5]",
     ),
+    (
+        feed,
+        {"x": misaligned(2, 5)},
+        "scaled_ffn: x must be at an address that is a multiple of 4, got 1 more",
+    ),
+    (
+        feed,
+        {"weight": misaligned(5, 5)},
+        "scaled_ffn: weight must be at an address that is a multiple of 4, got 1 more",
+    ),
+    (
+        feed,
+        {"x": torch.zeros(1, 5).expand(2**41, 5)},
+        "scaled_ffn: rows of x must be at most 1099511627776, got 2199023255552",
+    ),
+    (
+        feed,
+        {"bias": torch.zeros(5, device="meta")},
+        "scaled_ffn: bias must be on cpu like x, got meta",
+    ),
     (feed, {"bias": torch.zeros(4)}, "scaled_ffn: bias must be [C] = [5], got [4]"),
     (
         feed,
@@ -333,6 +399,20 @@ BAD: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
 def test_bad_input_is_named(call: Any, changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         call(**changed)
+
+
+def test_rows_that_run_backwards_are_torchs_to_refuse_or_to_copy() -> None:
+    """No tensor has negative strides, and one that is negated only on paper comes negated."""
+    with pytest.raises(RuntimeError, match="Negative strides are not supported"):
+        torch.zeros(2, 4, 6, 8).as_strided((2, 4, 6, 8), (192, 48, 8, -1))
+    q = torch.randn(2, 4, 6, 8, dtype=torch.complex64).conj().imag
+    assert q.is_neg() and q.stride(-1) == 2
+    k, v = torch.randn(2, 2, 4, 6, 8)
+    for got, want in zip(
+        ops.attention_entropy(q, k, v), ops.attention_entropy(q + 0, k, v), strict=True
+    ):
+        assert torch.equal(got, want)
+    assert torch.equal(ops.temperature_softmax(q)[0], ops.temperature_softmax(q + 0)[0])
 
 
 @pytest.mark.parametrize(
