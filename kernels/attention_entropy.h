@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda_queue.h"
 #include "kernels/layout.h"
 
 namespace aero::kernels {
@@ -115,15 +116,6 @@ void finish(const AttentionEntropyForwardParams& params);
 }  // namespace cpu
 
 namespace cuda {
-
-/// Where work is put: a CUDA stream (null: the default one) of a device.
-struct Queue {
-  int device = 0;
-  void* stream = nullptr;
-};
-
-/// What keeps the kernels from running on this machine, in words; "" where nothing does.
-const char* obstacle();
 
 /// Scratch on the device that lives until the work is done, 16-byte aligned, not initialised.
 size_t workspace_bytes(const AttentionEntropyBackwardParams& params);

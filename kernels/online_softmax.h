@@ -51,11 +51,17 @@ struct OnlineSoftmax {
   /// Raises the maximum and returns the factor a that rescales everything summed so far.
   template <class Exp2>
   constexpr Value raise_maximum(Value maximum_now, Exp2 exp2) {
-    const Value delta = maximum - maximum_now;
+    const Value factor = rescale(maximum - maximum_now, exp2);
+    maximum = maximum_now;
+    return factor;
+  }
+
+  /// The same of the sums alone, the maximum having risen by -delta.
+  template <class Exp2>
+  constexpr Value rescale(Value delta, Exp2 exp2) {
     const Value factor = exp2(delta);
     score_sum = factor * (score_sum + delta * sum);
     sum = factor * sum;
-    maximum = maximum_now;
     return factor;
   }
 

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda_queue.h"
 #include "kernels/layout.h"
 
 namespace aero::kernels {
@@ -75,4 +76,12 @@ void run(const TemperatureSoftmaxBackwardParams& params, void* workspace, int64_
          int64_t last, int64_t thread);
 
 }  // namespace cpu
+
+namespace cuda {
+
+/// Same contract as in attention_entropy.h; no scratch memory.
+void launch(const TemperatureSoftmaxForwardParams& params, const Queue& queue);
+void launch(const TemperatureSoftmaxBackwardParams& params, const Queue& queue);
+
+}  // namespace cuda
 }  // namespace aero::kernels

@@ -92,7 +92,7 @@ Tensor empty_heads(const Tensor& like) {
 /// Does a call where its tensors are: on torch's threads, or in torch's stream.
 void run_where_it_is(kernels::AttentionEntropyForwardParams& params, const Tensor& q) {
 #if defined(AERO_CUDA)
-  if (q.is_cuda()) return kernels::cuda::launch(params, CudaQueue(q).get());
+  if (q.is_cuda()) return kernels::cuda::launch(params, CudaQueue(kOp, q).get());
 #endif
   params.key_parts = kernels::cpu::key_parts(params, thread_count());
   const auto partial_bytes = static_cast<int64_t>(kernels::cpu::partial_bytes(params));
@@ -108,7 +108,7 @@ void run_where_it_is(const kernels::AttentionEntropyBackwardParams& params,
     // torch gives the memory to others only after what is in the stream now.
     const Tensor workspace =
         empty(q, {static_cast<int64_t>(kernels::cuda::workspace_bytes(params))}, ScalarType::Byte);
-    return kernels::cuda::launch(params, workspace.mutable_data_ptr(), CudaQueue(q).get());
+    return kernels::cuda::launch(params, workspace.mutable_data_ptr(), CudaQueue(kOp, q).get());
   }
 #endif
   run_parallel(params);

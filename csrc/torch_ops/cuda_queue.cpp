@@ -12,12 +12,12 @@ extern "C" __attribute__((weak)) int32_t aoti_torch_get_current_cuda_stream(int3
 
 namespace aero::torch_ops {
 
-CudaQueue::CudaQueue(const Tensor& like) : guard_(like.get_device_index()) {
+CudaQueue::CudaQueue(const char* op, const Tensor& like) : guard_(like.get_device_index()) {
   if (!aoti_torch_get_current_cuda_stream)
-    throw std::runtime_error("attention_entropy: this PyTorch has no CUDA");
+    throw std::runtime_error(std::string(op) + ": this PyTorch has no CUDA");
   queue_.device = like.get_device_index();
   if (aoti_torch_get_current_cuda_stream(queue_.device, &queue_.stream) != 0)
-    throw std::runtime_error("attention_entropy: PyTorch has no current stream for CUDA device " +
+    throw std::runtime_error(std::string(op) + ": PyTorch has no current stream for CUDA device " +
                              std::to_string(queue_.device));
 }
 

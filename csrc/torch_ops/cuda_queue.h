@@ -6,15 +6,15 @@
 #include <torch/csrc/stable/accelerator.h>
 
 #include "csrc/torch_ops/tensor_checks.h"
-#include "kernels/attention_entropy.h"
+#include "kernels/cuda_queue.h"
 
 namespace aero::torch_ops {
 
 /// The device of `like`, current as long as this lives, and torch's current stream there.
-/// Throws std::runtime_error where this torch has no CUDA.
+/// Throws std::runtime_error where this torch has no CUDA, naming the operator.
 class CudaQueue {
  public:
-  explicit CudaQueue(const Tensor& like);
+  CudaQueue(const char* op, const Tensor& like);
 
   const kernels::cuda::Queue& get() const { return queue_; }
 

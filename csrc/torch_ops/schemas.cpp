@@ -56,6 +56,8 @@ STABLE_TORCH_LIBRARY_IMPL(aero, CPU, library) {
 #if defined(AERO_CUDA)
 STABLE_TORCH_LIBRARY_IMPL(aero, CUDA, library) {
   using namespace aero::torch_ops;
+  library.impl("temperature_softmax", TORCH_BOX(&temperature_softmax));
+  library.impl("temperature_softmax_backward", TORCH_BOX(&temperature_softmax_backward));
   library.impl("attention_entropy", TORCH_BOX(&attention_entropy));
   library.impl("attention_entropy_backward", TORCH_BOX(&attention_entropy_backward));
 }

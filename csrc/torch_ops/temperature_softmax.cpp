@@ -1,5 +1,6 @@
 #include "kernels/temperature_softmax.h"
 
+#include "csrc/torch_ops/cuda_queue.h"
 #include "csrc/torch_ops/operators.h"
 #include "csrc/torch_ops/parallel.h"
 #include "csrc/torch_ops/row_values.h"
@@ -30,11 +31,13 @@ struct Inputs {
     params.scores = scores.const_data_ptr();
     params.scores_strides = strides_of(scores);
     if (temperature) {
+      require_device(kOp, "temperature", *temperature, scores, "scores");
       params.temperature_strides = temperature_strides(kOp, *temperature, statistics, rows);
       params.temperature = temperature->const_data_ptr();
     }
     params.is_causal = is_causal;
     if (mask) {
+      require_device(kOp, "mask", *mask, scores, "scores");
       params.mask_strides = mask_strides(kOp, *mask, rows);
       params.mask = mask->const_data_ptr<bool>();
     }
@@ -48,6 +51,15 @@ struct Inputs {
     return scores;
   }
 };
+
+/// Does a call where its tensors are: on torch's threads, or in torch's stream.
+template <class Params>
+void run_where_it_is(const Params& params, [[maybe_unused]] const Tensor& scores) {
+#if defined(AERO_CUDA)
+  if (scores.is_cuda()) return kernels::cuda::launch(params, CudaQueue(kOp, scores).get());
+#endif
+  run_parallel(params);
+}
 
 }  // namespace
 
@@ -64,7 +76,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> temperature_softmax(const Tensor& sco
   params.probabilities = probabilities.mutable_data_ptr();
   params.probabilities_strides = strides_of(probabilities);
   results.pass_to(params);
-  run_parallel(params);
+  run_where_it_is(params, scores);
   return {probabilities, results.entropy, results.logsumexp, results.statistics};
 }
 
@@ -74,6 +86,9 @@ std::tuple<Tensor, Tensor> temperature_softmax_backward(
     const OptionalTensor& mask, const Tensor& statistics, bool is_causal, bool needs_scores,
     bool needs_temperature) {
   const Inputs inputs(scores, temperature, mask, is_causal);
+  require_device(kOp, "statistics", statistics, scores, "scores");
+  for (const OptionalTensor* gradient : {&dprobabilities, &dentropy, &dlogsumexp})
+    if (*gradient) require_device(kOp, "every gradient", **gradient, scores, "scores");
   if (dprobabilities) {
     require_shape(kOp, "dprobabilities", *dprobabilities, shape_of(scores), "[B, H, T, S]");
     require_dtype(kOp, "dprobabilities", *dprobabilities, scores.scalar_type(), " like scores");
@@ -96,7 +111,7 @@ std::tuple<Tensor, Tensor> temperature_softmax_backward(
     params.dscores = dscores.mutable_data_ptr();
     params.dscores_strides = strides_of(dscores);
   }
-  run_parallel(params);
+  run_where_it_is(params, scores);
   return {dscores, row_gradients.dtemperature(temperature)};
 }
 

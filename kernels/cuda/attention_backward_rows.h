@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/attention_geometry.h"
+#include "kernels/cuda/elements.h"
 
 namespace aero::kernels::cuda {
 
@@ -95,28 +96,15 @@ struct BackwardRowsPass {
         const Chunk x = *reinterpret_cast<const Chunk*>(a), y = *reinterpret_cast<const Chunk*>(b);
         AERO_UNROLL
         for (int n = 0; n < kElements; ++n)
-          sum = __builtin_fmaf(element<Lane>(x.words, n), element<Lane>(y.words, n), sum);
+          sum = __builtin_fmaf(element_of<Element, Lane>(x.words, n),
+                               element_of<Element, Lane>(y.words, n), sum);
       } else {
         for (int n = 0; n < smaller(count, kElements); ++n)
-          sum = __builtin_fmaf(element<Lane>(a, n), element<Lane>(b, n), sum);
+          sum =
+              __builtin_fmaf(element_of<Element, Lane>(a, n), element_of<Element, Lane>(b, n), sum);
       }
     }
     return sum;
-  }
-
-  template <class Lane>
-  AERO_DEVICE static float element(const uint32_t (&words)[4], int n) {
-    if constexpr (Element::kBytes == 4)
-      return __builtin_bit_cast(float, words[n]);
-    else
-      return Lane::unpack(Element{}, static_cast<uint16_t>(words[n / 2] >> (n % 2 * 16)));
-  }
-  template <class Lane>
-  AERO_DEVICE static float element(const char* chunk, int n) {
-    if constexpr (Element::kBytes == 4)
-      return reinterpret_cast<const float*>(chunk)[n];
-    else
-      return Lane::unpack(Element{}, reinterpret_cast<const uint16_t*>(chunk)[n]);
   }
 };
 

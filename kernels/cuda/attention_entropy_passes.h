@@ -6,12 +6,6 @@
 
 namespace aero::kernels::cuda {
 
-/// A pass to name in a call.
-template <class P>
-struct Chosen {
-  using Pass = P;
-};
-
 template <int kValue>
 struct Width {
   static constexpr int value = kValue;

@@ -8,13 +8,6 @@
 
 namespace aero::kernels::cuda {
 
-AERO_DEVICE int smaller(int a, int b) { return a < b ? a : b; }
-AERO_DEVICE int larger(int a, int b) { return a > b ? a : b; }
-constexpr int largest(int a, int b) { return a > b ? a : b; }
-
-/// Number of tiles of `size` that cover `count`.
-constexpr int64_t tiles_of(int64_t count, int size) { return (count + size - 1) / size; }
-
 /// One of `batch * heads`, and the key head that goes with it.
 struct Head {
   int64_t batch, head, key_head;
@@ -117,11 +110,6 @@ AERO_DEVICE float temperature_of(const AttentionEntropyParams& p, const Head& h,
   return p.temperature ? static_cast<const float*>(
                              p.temperature)[h.batch * s.batch + h.head * s.head + query * s.row]
                        : 1.0f;
-}
-/// What the scores of a row are multiplied by, `scale` being that of all rows. A temperature of
-/// zero makes the row NaN: whether there is one is not known without waiting for the device.
-AERO_DEVICE float row_scale(float scale, float temperature) {
-  return temperature == 0 ? __builtin_nanf("") : scale / temperature;
 }
 AERO_DEVICE float score_scale(const AttentionEntropyParams& p) {
   return static_cast<float>(p.scale * kLog2E);

@@ -57,6 +57,25 @@ struct Float32 {
 
 inline constexpr int kWarp = 32;
 
+/// A pass to name in a call.
+template <class P>
+struct Chosen {
+  using Pass = P;
+};
+
+AERO_DEVICE int smaller(int a, int b) { return a < b ? a : b; }
+AERO_DEVICE int larger(int a, int b) { return a > b ? a : b; }
+constexpr int largest(int a, int b) { return a > b ? a : b; }
+
+/// Number of tiles of `size` that cover `count`.
+constexpr int64_t tiles_of(int64_t count, int size) { return (count + size - 1) / size; }
+
+/// What the scores of a row are multiplied by, `scale` being that of all rows. A temperature of
+/// zero makes the row NaN: whether there is one is not known without waiting for the device.
+AERO_DEVICE float row_scale(float scale, float temperature) {
+  return temperature == 0 ? __builtin_nanf("") : scale / temperature;
+}
+
 /// Where a lane stands in fragments: accumulators and rows of `a` belong to rows group() and
 /// group() + 8, columns 2 member() and 2 member() + 1. Lanes of a group follow each other.
 template <class Lane>

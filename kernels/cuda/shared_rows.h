@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/lane.h"
+#include "kernels/cuda/elements.h"
 
 namespace aero::kernels::cuda {
 
@@ -100,10 +100,6 @@ AERO_DEVICE void fetch_rows(Lane& lane, SharedRows<kRowBytes> to,
     lane.store_words(to.chunk(row, column), words);
   });
 }
-
-struct alignas(16) Chunk {
-  uint32_t words[4];
-};
 
 /// Copies rows [first, first + kRows) that the lanes of the block stored, and that a barrier made
 /// visible, to a tensor.

@@ -10,12 +10,12 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 EMULATION = ROOT / "tests" / "cpp" / "kernels" / "cuda"
-DRIVER = ROOT / "tests" / "object_code" / "cuda_passes.cpp"
+DRIVERS = ROOT / "tests" / "object_code"
 # Unoptimised: compiling takes longer than running.
 COMPILE = ["g++", "-std=c++20", "-O0"]
 
 # What is broken, where, what stands there, what is put in its place.
-MUTATIONS = [
+ATTENTION_MUTATIONS = [
     ("swizzle left out", "shared_rows.h", "column ^ (row & 7)", "column"),
     ("swizzle beyond the row", "shared_rows.h", "column ^ (row & 7)", "column ^ (row & 15)"),
     ("diagonal one key late", "attention_geometry.h", "block * 8 + n >= seen",
@@ -33,6 +33,25 @@ MUTATIONS = [
     ("barrier left out", "attention_geometry.h", "lane.barrier();  // this tile", "// this tile"),
     ("half of a row summed", "lane.h", "return value + lane.exchange(value, 2)", "return value"),
 ]  # fmt: skip
+ROW_MUTATIONS = [
+    ("warps do not wait for each other", "row_team.h", "lane.barrier();", ""),
+    ("one warp left out", "row_team.h", "warp < kWarps", "warp + 1 < kWarps"),
+    ("softmax: lanes not rescaled", "temperature_softmax_passes.h",
+     "state.rescale(row.exponent(state.maximum, top), exp2);", ""),
+    ("softmax: diagonal one key late", "temperature_softmax_rows.h",
+     "query + p.keys - p.queries + 1", "query + p.keys - p.queries + 2"),
+    ("softmax: mask ignored", "temperature_softmax_rows.h",
+     "(mask && !mask[(first + n) * stride])", "false"),
+    ("softmax: sign of the temperature lost", "temperature_softmax_rows.h",
+     "temperature < 0 ? -1.0f : 1.0f", "1.0f"),
+    ("softmax: a long row not read again", "temperature_softmax_passes.h",
+     "if (row.visible > kSegment) row.load_scores", "if (false) row.load_scores"),
+    ("softmax: half a word written", "elements.h",
+     "n % 2 ? 0xffffu : 0xffff0000u", "0u"),
+]  # fmt: skip
+MUTATIONS = [("cuda_passes.cpp", *mutation) for mutation in ATTENTION_MUTATIONS] + [
+    ("cuda_row_passes.cpp", *mutation) for mutation in ROW_MUTATIONS
+]
 
 
 @pytest.fixture(scope="module")
@@ -50,23 +69,35 @@ def emulation(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def run_driver(
-    kernels: Path, objects: list[Path], folder: Path
+    driver: str, kernels: Path, objects: list[Path], folder: Path
 ) -> subprocess.CompletedProcess[str]:
-    """Compiles the driver with the kernels that lie beside `kernels`, and runs it."""
-    program = folder / "cuda_passes"
-    command = [*COMPILE, f"-I{kernels.parent}", f"-I{ROOT}", str(DRIVER), *map(str, objects)]
+    """Compiles a driver with the kernels that lie beside `kernels`, and runs it."""
+    program = folder / "driver"
+    sources = [DRIVERS / driver, *objects]
+    command = [*COMPILE, f"-I{kernels.parent}", f"-I{ROOT}", *map(str, sources)]
     subprocess.run([*command, "-o", str(program)], check=True)
     return subprocess.run([program], capture_output=True, text=True, timeout=300)
 
 
-def test_the_passes_as_they_are_are_right(emulation: list[Path], tmp_path: Path) -> None:
-    done = run_driver(ROOT / "kernels", emulation, tmp_path)
+@pytest.mark.parametrize("driver", ["cuda_passes.cpp", "cuda_row_passes.cpp"])
+def test_the_passes_as_they_are_are_right(
+    driver: str, emulation: list[Path], tmp_path: Path
+) -> None:
+    done = run_driver(driver, ROOT / "kernels", emulation, tmp_path)
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize(("what", "file", "old", "new"), MUTATIONS, ids=[m[0] for m in MUTATIONS])
+@pytest.mark.parametrize(
+    ("driver", "what", "file", "old", "new"), MUTATIONS, ids=[m[1] for m in MUTATIONS]
+)
 def test_a_deliberate_error_is_seen(
-    what: str, file: str, old: str, new: str, emulation: list[Path], tmp_path: Path
+    driver: str,
+    what: str,
+    file: str,
+    old: str,
+    new: str,
+    emulation: list[Path],
+    tmp_path: Path,
 ) -> None:
     kernels = tmp_path / "kernels"
     shutil.copytree(ROOT / "kernels", kernels)
@@ -74,4 +105,4 @@ def test_a_deliberate_error_is_seen(
     text = broken.read_text()
     assert old in text, f"nothing to break: {what}"
     broken.write_text(text.replace(old, new))
-    assert run_driver(kernels, emulation, tmp_path).returncode == 1
+    assert run_driver(driver, kernels, emulation, tmp_path).returncode == 1

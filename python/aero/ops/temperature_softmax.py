@@ -32,6 +32,9 @@ def temperature_softmax(
     Autocast leaves the scores' dtype alone; arithmetic and statistics are float32 in any case.
     Results are bitwise the same run to run.
 
+    On CUDA scores are float32, bfloat16 or float16, and a temperature of zero makes its rows NaN:
+    to raise an error, the host would have to wait for the device.
+
     Args:
         scores: [B, H, T, S] in float32, bfloat16, float16 or float64.
         temperature: 0-D, [1], [H], [H, T] or [B, H, T]; any sign, not zero. None means 1.

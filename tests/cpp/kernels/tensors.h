@@ -80,16 +80,16 @@ inline void encode(DataType type, double value, unsigned char* bytes) {
   }
   const int mantissa_bits = type == DataType::kBFloat16 ? 7 : 10;
   const int bias = type == DataType::kBFloat16 ? 127 : 15;
-  int bits = (2 * bias + 1) << mantissa_bits | 1;  // NaN
-  if (!std::isnan(value)) {
+  int bits = (2 * bias + 1) << mantissa_bits | (std::isnan(value) ? 1 : 0);
+  if (std::isfinite(value)) {
     const double magnitude = std::abs(round_to(type, value));
     const int exponent = magnitude == 0 ? 0 : std::max(std::ilogb(magnitude) + bias, 0);
     const double unit = std::ldexp(1.0, std::max(exponent, 1) - bias - mantissa_bits);
     const int significand = static_cast<int>(magnitude / unit);
     bits =
         exponent ? (exponent << mantissa_bits) + significand - (1 << mantissa_bits) : significand;
-    if (std::signbit(value)) bits |= 0x8000;
   }
+  if (std::signbit(value)) bits |= 0x8000;
   const auto stored = static_cast<uint16_t>(bits);
   std::memcpy(bytes, &stored, 2);
 }

@@ -430,7 +430,7 @@ def test_a_device_without_kernels_is_named(
     with FakeTensorMode():
         elsewhere = torch.empty(shape, device="cuda")
     # An operator with kernels for both still wants its tensors on one device.
-    place = "the cpu, the only device with kernels of it in this build|cpu like q"
+    place = "the cpu, the only device with kernels of it in this build|cpu like [a-z]+"
     message = f"{argument} must be on ({place}), got cuda"
     with pytest.raises(ValueError, match=message):
         call(**{argument: elsewhere})

@@ -1,0 +1,50 @@
+// Putting passes in a queue, and saying in words what cannot be.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "kernels/cuda_queue.h"
+#include "kernels/layout.h"
+
+namespace aero::kernels::cuda {
+
+/// Blocks of a grid.
+inline constexpr int64_t kMaxBlocks = 2'147'483'647;
+
+/// Positions are 32-bit inside a head, with room for a tile beyond the end and for T + S.
+inline constexpr int64_t kMaxPositions = 1'073'741'823;
+
+/// The first thing that went wrong in a call.
+struct LaunchError {
+  cudaError_t code = cudaSuccess;
+  bool too_many_blocks = false;
+};
+
+/// Throws std::invalid_argument("operator: what").
+[[noreturn]] void refuse(const char* op, const std::string& what);
+
+/// Refuses float64, which the kernels do not compute in.
+void check_type(const char* op, const char* argument, DataType type);
+/// Refuses more positions than there are numbers for.
+void check_positions(const char* op, int64_t queries, int64_t keys);
+
+/// Chooses the queue's device, calls put(stream, error) and throws what went wrong in words.
+void put_in_queue(const char* op, const Queue& queue,
+                  const std::function<void(cudaStream_t, LaunchError&)>& put);
+
+/// Calls launch_<type>(params, stream, error), which the file of that element type defines.
+template <class Params>
+void launch_of_type(const Params& params, cudaStream_t stream, LaunchError& error) {
+  if (params.data_type == DataType::kBFloat16)
+    launch_bfloat16(params, stream, error);
+  else if (params.data_type == DataType::kFloat16)
+    launch_float16(params, stream, error);
+  else
+    launch_float32(params, stream, error);
+}
+
+}  // namespace aero::kernels::cuda

@@ -1,0 +1,14 @@
+#include "kernels/cuda/temperature_softmax_table.h"
+
+namespace aero::kernels::cuda {
+
+void launch_float16(const TemperatureSoftmaxForwardParams& params, cudaStream_t queue,
+                    LaunchError& error) {
+  launch_softmax<Float16>(params, queue, error);
+}
+void launch_float16(const TemperatureSoftmaxBackwardParams& params, cudaStream_t queue,
+                    LaunchError& error) {
+  launch_softmax<Float16>(params, queue, error);
+}
+
+}  // namespace aero::kernels::cuda

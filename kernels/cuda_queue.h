@@ -1,0 +1,15 @@
+// Where CUDA work is put; part of every operator's entry points for GPUs.
+#pragma once
+
+namespace aero::kernels::cuda {
+
+/// A CUDA stream (null: the default one) of a device.
+struct Queue {
+  int device = 0;
+  void* stream = nullptr;
+};
+
+/// What keeps the kernels from running on this machine, in words; "" where nothing does.
+const char* obstacle();
+
+}  // namespace aero::kernels::cuda

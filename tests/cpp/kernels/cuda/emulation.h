@@ -1,0 +1,31 @@
+// Runs passes on an emulated GPU.
+#pragma once
+
+#include "tests/cpp/kernels/cuda/emulated_lane.h"
+
+namespace aero::kernels::cuda::testing {
+
+/// What the passes of a call did.
+struct Trace {
+  BankConflicts conflicts;
+  InstructionCounts instructions;
+  int64_t blocks = 0;
+};
+
+/// Runs all blocks of a pass, one after the other.
+template <class Pass>
+void run_pass(const typename Pass::Params& params, Trace& trace) {
+  EmulatedBlock block(Pass::kThreads, Pass::kSharedBytes);
+  for (int64_t n = 0; n < Pass::block_count(params); ++n) {
+    block.run([&](int thread) {
+      EmulatedLane lane(block, thread, trace.instructions);
+      Pass::run(params, n, lane);
+    });
+    ++trace.blocks;
+  }
+  const BankConflicts& more = block.shared().conflicts;
+  trace.conflicts.matrices += more.matrices, trace.conflicts.loads += more.loads;
+  trace.conflicts.stores += more.stores, trace.conflicts.copies += more.copies;
+}
+
+}  // namespace aero::kernels::cuda::testing

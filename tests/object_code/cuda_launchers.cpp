@@ -1,0 +1,63 @@
+// Calls what puts work on a GPU where there is none, or with what no kernel takes, and prints what
+// it says; for tests/python/test_cuda_launchers.py.
+#include <cstdio>
+#include <stdexcept>
+
+#include "kernels/attention_entropy.h"
+#include "kernels/temperature_softmax.h"
+
+namespace {
+
+using namespace aero::kernels;
+
+template <class Call>
+void say(const char* what, Call call) {
+  try {
+    call();
+    std::printf("%s: done\n", what);
+  } catch (const std::invalid_argument& error) {
+    std::printf("%s: invalid_argument: %s\n", what, error.what());
+  } catch (const std::runtime_error& error) {
+    std::printf("%s: runtime_error: %s\n", what, error.what());
+  }
+}
+
+AttentionEntropyForwardParams attention() {
+  AttentionEntropyForwardParams p;
+  p.batch = p.heads = p.key_heads = 1;
+  p.queries = p.keys = p.head_dim = 8;
+  return p;
+}
+TemperatureSoftmaxForwardParams softmax() {
+  TemperatureSoftmaxForwardParams p;
+  p.batch = p.heads = 1;
+  p.queries = p.keys = 8;
+  return p;
+}
+
+constexpr int64_t kTooMany = int64_t{1} << 30;
+
+}  // namespace
+
+int main() {
+  const cuda::Queue queue;
+  auto a = attention();
+  a.data_type = DataType::kFloat64;
+  say("attention in float64", [&] { cuda::launch(a, queue); });
+  a = attention(), a.head_dim = 257;
+  say("attention of wide heads", [&] { cuda::launch(a, queue); });
+  a = attention(), a.keys = kTooMany;
+  say("attention of many keys", [&] { cuda::launch(a, queue); });
+  auto s = softmax();
+  s.data_type = DataType::kFloat64;
+  say("softmax in float64", [&] { cuda::launch(s, queue); });
+  TemperatureSoftmaxBackwardParams backward;
+  backward.data_type = DataType::kFloat64;
+  say("softmax backward in float64", [&] { cuda::launch(backward, queue); });
+  s = softmax(), s.queries = kTooMany;
+  say("softmax of many queries", [&] { cuda::launch(s, queue); });
+  if (*cuda::obstacle() == '\0') return 0;  // here they would be started, without memory
+  say("attention", [&] { cuda::launch(attention(), queue); });
+  say("softmax", [&] { cuda::launch(softmax(), queue); });
+  return 0;
+}

@@ -1,0 +1,54 @@
+// Runs the passes of the operators on rows once on an emulated GPU and compares with the
+// definitions; what the deliberate errors of tests/python/test_cuda_mutations.py are compiled into.
+#include <cstdio>
+#include <exception>
+
+#include "kernels/cuda/temperature_softmax_passes.h"
+#include "tests/cpp/kernels/cuda/emulation.h"
+#include "tests/cpp/kernels/temperature_softmax_reference.h"
+
+namespace aero::kernels::cuda::testing {
+namespace {
+
+using namespace kernels::testing;
+
+/// Whether a result is what it should be; says by how much it is not.
+bool is_close(const char* what, const std::vector<double>& actual,
+              const std::vector<double>& expected, double tolerance) {
+  const double error = relative_error(actual, expected);
+  std::printf("%s is off by %g of %g\n", what, error, tolerance);
+  return error <= tolerance;
+}
+
+template <class Element, int kWarps>
+bool softmax_is_right(SoftmaxCase c) {
+  c.type = Element::kDataType;
+  SoftmaxProblem p(c);
+  Trace trace;
+  run_pass<SoftmaxForwardPass<Element, kWarps>>(p.forward_params(), trace);
+  run_pass<SoftmaxBackwardPass<Element, kWarps>>(p.backward_params(), trace);
+  const SoftmaxReference r(p);
+  const double rounding = Element::kBytes == 4 ? 2e-6 : 0x1p-8;
+  return is_close("probabilities", p.probabilities.values(), r.probabilities, rounding) &&
+         is_close("entropy", p.entropy.values(), r.entropy, 2e-6) &&
+         is_close("dscores", p.dscores.values(), r.dscores, rounding) &&
+         is_close("dtemperature", p.dtemperature.values(), r.dtemperature, 8e-6) &&
+         trace.conflicts.loads + trace.conflicts.stores == 0;
+}
+
+bool all_are_right() {
+  return softmax_is_right<Float32, 1>({.queries = 4, .keys = 1100, .has_mask = true}) &&
+         softmax_is_right<BFloat16, 8>({.queries = 2, .keys = 67});
+}
+
+}  // namespace
+}  // namespace aero::kernels::cuda::testing
+
+int main() {
+  try {
+    return aero::kernels::cuda::testing::all_are_right() ? 0 : 1;
+  } catch (const std::exception& error) {
+    std::printf("%s\n", error.what());
+    return 1;
+  }
+}
