@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda_queue.h"
 #include "kernels/layout.h"
 
 namespace aero::kernels {
@@ -73,4 +74,14 @@ void run(const EntropyRegularizationBackwardParams& params, void* workspace, int
 void finish(const EntropyRegularizationForwardParams& params, const void* workspace);
 
 }  // namespace cpu
+
+namespace cuda {
+
+/// Same contract as in attention_entropy.h; the backward direction needs no scratch memory. One
+/// kernel does all layers.
+size_t workspace_bytes(const EntropyRegularizationForwardParams& params);
+void launch(const EntropyRegularizationForwardParams& params, void* workspace, const Queue& queue);
+void launch(const EntropyRegularizationBackwardParams& params, const Queue& queue);
+
+}  // namespace cuda
 }  // namespace aero::kernels

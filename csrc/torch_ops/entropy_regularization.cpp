@@ -1,5 +1,6 @@
 #include "kernels/entropy_regularization.h"
 
+#include "csrc/torch_ops/cuda_queue.h"
 #include "csrc/torch_ops/operators.h"
 #include "csrc/torch_ops/parallel.h"
 #include "csrc/torch_ops/tensor_checks.h"
@@ -40,6 +41,8 @@ struct Inputs {
     params.thresholds = thresholds.const_data_ptr();
 
     const std::vector<int64_t> rows = {params.batch, params.queries};
+    require_device(kOp, "max_entropy", max_entropy, entropies, "entropies");
+    if (row_mask) require_device(kOp, "row_mask", *row_mask, entropies, "entropies");
     require_dtype(kOp, "max_entropy", max_entropy, type, " like entropies");
     if (!broadcast_strides(max_entropy, params.batch, params.queries,
                            params.max_entropy_batch_stride, params.max_entropy_row_stride))
@@ -68,9 +71,33 @@ struct Inputs {
       require_dtype(kOp, "entropies", entropies, ScalarType::Float, " or float64");
     require_shape(kOp, "thresholds", thresholds, {entropies.size(0), entropies.size(2)}, "[L, H]");
     require_dtype(kOp, "thresholds", thresholds, type, " like entropies");
+    require_device(kOp, "thresholds", thresholds, entropies, "entropies");
     return thresholds;
   }
 };
+
+/// Does a call where its tensors are: on torch's threads, or in torch's stream.
+void run_where_it_is(const kernels::EntropyRegularizationForwardParams& params,
+                     [[maybe_unused]] const Tensor& entropies) {
+#if defined(AERO_CUDA)
+  if (entropies.is_cuda()) {
+    const Tensor workspace =
+        empty(entropies, {static_cast<int64_t>(kernels::cuda::workspace_bytes(params))},
+              ScalarType::Byte);
+    return kernels::cuda::launch(params, workspace.mutable_data_ptr(),
+                                 CudaQueue(kOp, entropies).get());
+  }
+#endif
+  const Workspace workspace = run_parallel(params);
+  kernels::cpu::finish(params, workspace.data());
+}
+void run_where_it_is(const kernels::EntropyRegularizationBackwardParams& params,
+                     [[maybe_unused]] const Tensor& entropies) {
+#if defined(AERO_CUDA)
+  if (entropies.is_cuda()) return kernels::cuda::launch(params, CudaQueue(kOp, entropies).get());
+#endif
+  run_parallel(params);
+}
 
 }  // namespace
 
@@ -82,8 +109,7 @@ Tensor entropy_regularization(const Tensor& entropies, const Tensor& thresholds,
   kernels::EntropyRegularizationForwardParams params;
   static_cast<kernels::EntropyRegularizationParams&>(params) = inputs.params;
   params.loss = loss.mutable_data_ptr();
-  const Workspace workspace = run_parallel(params);
-  kernels::cpu::finish(params, workspace.data());
+  run_where_it_is(params, entropies);
   return loss;
 }
 
@@ -93,6 +119,7 @@ std::tuple<Tensor, Tensor> entropy_regularization_backward(
   const Inputs inputs(entropies, thresholds, max_entropy, row_mask, margin, query_mean);
   require_shape(kOp, "dloss", dloss, {}, "a scalar");
   require_dtype(kOp, "dloss", dloss, entropies.scalar_type(), " like entropies");
+  require_device(kOp, "dloss", dloss, entropies, "entropies");
   const Tensor dentropies = empty(entropies, shape_of(entropies), entropies.scalar_type());
   const Tensor dthresholds = empty(thresholds, shape_of(thresholds), thresholds.scalar_type());
   kernels::EntropyRegularizationBackwardParams params;
@@ -100,7 +127,7 @@ std::tuple<Tensor, Tensor> entropy_regularization_backward(
   params.dloss = dloss.const_data_ptr();
   params.dentropies = dentropies.mutable_data_ptr();
   params.dthresholds = dthresholds.mutable_data_ptr();
-  run_parallel(params);
+  run_where_it_is(params, entropies);
   return {dentropies, dthresholds};
 }
 

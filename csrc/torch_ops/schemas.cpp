@@ -60,5 +60,7 @@ STABLE_TORCH_LIBRARY_IMPL(aero, CUDA, library) {
   library.impl("temperature_softmax_backward", TORCH_BOX(&temperature_softmax_backward));
   library.impl("attention_entropy", TORCH_BOX(&attention_entropy));
   library.impl("attention_entropy_backward", TORCH_BOX(&attention_entropy_backward));
+  library.impl("entropy_regularization", TORCH_BOX(&entropy_regularization));
+  library.impl("entropy_regularization_backward", TORCH_BOX(&entropy_regularization_backward));
 }
 #endif

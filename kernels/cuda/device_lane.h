@@ -68,6 +68,16 @@ class DeviceLane {
     return __shfl_xor_sync(0xffffffffu, value, distance);
   }
 
+  __device__ __forceinline__ bool is_last_block(uint32_t* arrived, uint32_t blocks) {
+    // Writes of this block, then the number that says so; the number, then reads of the others'.
+    __threadfence();
+    __syncthreads();
+    const bool last = thread == 0 && atomicAdd(arrived, 1u) + 1 == blocks;
+    const bool any = __syncthreads_or(last) != 0;
+    __threadfence();
+    return any;
+  }
+
   __device__ __forceinline__ void multiply(BFloat16, float (&c)[4], const uint32_t (&a)[4],
                                            uint32_t b0, uint32_t b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "

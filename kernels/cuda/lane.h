@@ -17,6 +17,10 @@
 //                                                gets elements (lane / 4, 2 (lane % 4) + {0, 1})
 //   void load_matrices_transposed(...)           (warp) the same of the transposed matrices
 //   float exchange(value, distance)              (warp) the value of lane ^ distance
+//   bool is_last_block(arrived, blocks)          (block) true in the one block of `blocks` that
+//   gets
+//                                                here last, which then sees what all of them wrote;
+//                                                *arrived was 0 before the first
 //   void multiply(Element, float (&c)[4], const uint32_t (&a)[4], b0, b1)
 //                                                (warp) c += a b: 16 x 8 += (16 x k)(k x 8), where
 //                                                a row of a is 32 bytes; fragments as in PTX's mma

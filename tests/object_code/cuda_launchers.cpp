@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "kernels/attention_entropy.h"
+#include "kernels/entropy_regularization.h"
 #include "kernels/temperature_softmax.h"
 
 namespace {
@@ -56,8 +57,16 @@ int main() {
   say("softmax backward in float64", [&] { cuda::launch(backward, queue); });
   s = softmax(), s.queries = kTooMany;
   say("softmax of many queries", [&] { cuda::launch(s, queue); });
+  EntropyRegularizationForwardParams penalty;
+  penalty.data_type = DataType::kFloat64;
+  say("penalty in float64", [&] { cuda::launch(penalty, nullptr, queue); });
+  EntropyRegularizationBackwardParams penalty_backward;
+  penalty_backward.queries = kTooMany;
+  say("penalty of many queries", [&] { cuda::launch(penalty_backward, queue); });
   if (*cuda::obstacle() == '\0') return 0;  // here they would be started, without memory
   say("attention", [&] { cuda::launch(attention(), queue); });
   say("softmax", [&] { cuda::launch(softmax(), queue); });
+  penalty.data_type = DataType::kFloat32;
+  say("penalty", [&] { cuda::launch(penalty, nullptr, queue); });
   return 0;
 }

@@ -3,8 +3,10 @@
 #include <cstdio>
 #include <exception>
 
+#include "kernels/cuda/entropy_regularization_passes.h"
 #include "kernels/cuda/temperature_softmax_passes.h"
 #include "tests/cpp/kernels/cuda/emulation.h"
+#include "tests/cpp/kernels/entropy_regularization_reference.h"
 #include "tests/cpp/kernels/temperature_softmax_reference.h"
 
 namespace aero::kernels::cuda::testing {
@@ -36,9 +38,40 @@ bool softmax_is_right(SoftmaxCase c) {
          trace.conflicts.loads + trace.conflicts.stores == 0;
 }
 
+bool penalty_is_right(EntropyReduction reduction) {
+  const EntropyProblem<float> problem(2, 3, 3, 37, reduction, true);
+  const EntropyReference expected(problem);
+  float loss = 0;
+  EntropyRegularizationForwardParams forward;
+  static_cast<EntropyRegularizationParams&>(forward) = problem.params;
+  forward.loss = &loss;
+  Buffer<unsigned char, 64> workspace(static_cast<size_t>(EntropyPenaltyParams::bytes(forward)),
+                                      0xff);
+  const EntropyPenaltyParams with_workspace(forward, workspace.data());
+  *with_workspace.arrived = 0;
+  Trace trace;
+  run_pass<EntropyPenaltyPass>(with_workspace, trace);
+
+  const float dloss = 1;
+  std::vector<float> dentropies(problem.entropies.size()), dthresholds(problem.thresholds.size());
+  EntropyRegularizationBackwardParams backward;
+  static_cast<EntropyRegularizationParams&>(backward) = problem.params;
+  backward.dloss = &dloss;
+  backward.dentropies = dentropies.data();
+  backward.dthresholds = dthresholds.data();
+  run_pass<EntropyGradientPass>(backward, trace);
+  return is_close("loss", {loss}, {expected.loss}, 1e-6) &&
+         is_close("dentropies", {dentropies.begin(), dentropies.end()}, expected.dentropies,
+                  1e-6) &&
+         is_close("dthresholds", {dthresholds.begin(), dthresholds.end()}, expected.dthresholds,
+                  1e-6);
+}
+
 bool all_are_right() {
   return softmax_is_right<Float32, 1>({.queries = 4, .keys = 1100, .has_mask = true}) &&
-         softmax_is_right<BFloat16, 8>({.queries = 2, .keys = 67});
+         softmax_is_right<BFloat16, 8>({.queries = 2, .keys = 67}) &&
+         penalty_is_right(EntropyReduction::kPositionSum) &&
+         penalty_is_right(EntropyReduction::kQueryMean);
 }
 
 }  // namespace

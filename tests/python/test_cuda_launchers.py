@@ -48,6 +48,10 @@ WRONG_INPUT = {
         "temperature_softmax: scores must be float32, bfloat16 or float16 on CUDA, got float64",
     "softmax of many queries": "temperature_softmax: T and S must be at most 1073741823 on CUDA, "
         "got 1073741824 and 8",
+    "penalty in float64":
+        "entropy_regularization: entropies must be float32 on CUDA, got float64",
+    "penalty of many queries":
+        "entropy_regularization: T must be at most 1073741823 on CUDA, got 1073741824",
 }  # fmt: skip
 
 
@@ -57,7 +61,12 @@ def test_input_that_no_kernel_takes_is_an_error_in_words(call: str, said: dict[s
 
 
 @pytest.mark.parametrize(
-    ("call", "operator"), [("attention", "attention_entropy"), ("softmax", "temperature_softmax")]
+    ("call", "operator"),
+    [
+        ("attention", "attention_entropy"),
+        ("softmax", "temperature_softmax"),
+        ("penalty", "entropy_regularization"),
+    ],
 )
 def test_a_machine_without_a_gpu_is_an_error_in_words(
     call: str, operator: str, said: dict[str, str]

@@ -48,6 +48,13 @@ ROW_MUTATIONS = [
      "if (row.visible > kSegment) row.load_scores", "if (false) row.load_scores"),
     ("softmax: half a word written", "elements.h",
      "n % 2 ? 0xffffu : 0xffff0000u", "0u"),
+    ("penalty: the first block adds up", "entropy_regularization_passes.h",
+     "if (!lane.is_last_block(p.arrived, static_cast<uint32_t>(blocks))) return;",
+     "lane.is_last_block(p.arrived, 1); if (block != 0) return;"),
+    ("penalty: padding counts", "entropy_regularization_passes.h",
+     "i < count && (!mask || mask[i * mask_stride])", "i < count"),
+    ("penalty: mean over all rows", "entropy_regularization_passes.h",
+     "count += counted ? 1.0f : 0.0f", "count += 1.0f"),
 ]  # fmt: skip
 MUTATIONS = [("cuda_passes.cpp", *mutation) for mutation in ATTENTION_MUTATIONS] + [
     ("cuda_row_passes.cpp", *mutation) for mutation in ROW_MUTATIONS

@@ -38,7 +38,7 @@ def entropy_regularization(
     times what one token weighs.
 
     Args:
-        entropies: [L, B, H, T] or L tensors [B, H, T], in nats, float32 or float64.
+        entropies: [L, B, H, T] or L tensors [B, H, T], in nats, float32 or, on the CPU, float64.
         thresholds: [L, H], as a share of E_max; any real number.
         margin: half width of the free band as a share of E_max, at least 0.
         max_entropy: "log_context" is ln(context_length) for every row (the paper), "log_visible"

@@ -1,115 +1,32 @@
-#include "kernels/entropy_regularization.h"
-
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstdint>
-#include <random>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "kernels/cpu/dispatch.h"
 #include "kernels/cpu/fixed_order_sum.h"
+#include "tests/cpp/kernels/entropy_regularization_reference.h"
 #include "tests/cpp/kernels/run_kernel.h"
 
 namespace aero::kernels::testing {
 namespace {
 
-// Random entropies with everything the kernel reads, in buffers of exactly the needed size.
-struct Problem {
-  int64_t layers = 2, batch = 3, heads = 2, queries = 5;
-  Buffer<double> entropies, thresholds, max_entropy;
-  Buffer<uint8_t> row_mask;
-  EntropyRegularizationParams params;
+using Problem = EntropyProblem<double>;
 
-  Problem(int64_t l, int64_t b, int64_t h, int64_t t, EntropyReduction reduction, bool masked)
-      : layers(l),
-        batch(b),
-        heads(h),
-        queries(t),
-        entropies(static_cast<size_t>(l * b * h * t)),
-        thresholds(static_cast<size_t>(l * h)),
-        max_entropy(static_cast<size_t>(b * t)),
-        row_mask(static_cast<size_t>(b * t)) {
-    std::mt19937 generator(7);
-    std::uniform_real_distribution<double> uniform(0, 2);
-    for (double& x : entropies) x = uniform(generator);
-    for (double& x : thresholds) x = uniform(generator) / 2;
-    for (double& x : max_entropy) x = 0.5 + uniform(generator);
-    for (int64_t i = 0; i < b * t; ++i) row_mask[static_cast<size_t>(i)] = uniform(generator) < 1.2;
-    for (int64_t i = 0; i < t && b > 1; ++i) row_mask[static_cast<size_t>(i)] = false;
-    params.data_type = DataType::kFloat64;
-    params.layers = l;
-    params.batch = b;
-    params.heads = h;
-    params.queries = t;
-    params.entropies = entropies.data();
-    params.entropies_layer_stride = b * h * t;
-    params.entropies_strides = {h * t, t, 1};
-    params.thresholds = thresholds.data();
-    params.max_entropy = max_entropy.data();
-    params.max_entropy_batch_stride = t;
-    params.max_entropy_row_stride = 1;
-    if (masked) {
-      params.row_mask = reinterpret_cast<const bool*>(row_mask.data());
-      params.row_mask_batch_stride = t;
-      params.row_mask_row_stride = 1;
-    }
-    params.reduction = reduction;
-  }
-
-  double loss(int64_t threads = 1, Threads how = Threads::kInTurn) const {
-    double result = std::nan("");
-    EntropyRegularizationForwardParams forward;
-    static_cast<EntropyRegularizationParams&>(forward) = params;
-    forward.loss = &result;
-    Buffer<unsigned char, 64> workspace = workspace_of(forward, threads);
-    run_items(forward, workspace.data(), threads, how);
-    cpu::finish(forward, workspace.data());
-    return result;
-  }
-
-  // The definition, one row at a time.
-  double expected_loss() const {
-    double sum = 0;
-    int64_t used = 0;
-    for (int64_t b = 0; b < batch; ++b) {
-      int64_t rows = 0;
-      for (int64_t i = 0; i < queries; ++i) rows += counts(b, i);
-      used += rows > 0;
-      for (int64_t l = 0; l < layers; ++l)
-        for (int64_t h = 0; h < heads; ++h) {
-          double entropy_sum = 0, largest_sum = 0;
-          for (int64_t i = 0; i < queries; ++i) {
-            if (!counts(b, i)) continue;
-            const double e =
-                entropies[static_cast<size_t>(((l * batch + b) * heads + h) * queries + i)];
-            const double largest = max_entropy[static_cast<size_t>(b * queries + i)];
-            entropy_sum += e;
-            largest_sum += largest;
-            if (params.reduction == EntropyReduction::kPositionSum)
-              sum += penalty(l, h, e, largest);
-          }
-          if (params.reduction == EntropyReduction::kQueryMean && rows)
-            sum += penalty(l, h, entropy_sum / static_cast<double>(rows),
-                           largest_sum / static_cast<double>(rows));
-        }
-    }
-    const int64_t terms =
-        layers * heads * (params.reduction == EntropyReduction::kQueryMean ? used : 1);
-    return terms ? sum / static_cast<double>(terms) : 0;
-  }
-
- private:
-  bool counts(int64_t b, int64_t i) const {
-    return !params.row_mask || row_mask[static_cast<size_t>(b * queries + i)];
-  }
-  double penalty(int64_t l, int64_t h, double entropy, double largest) const {
-    const double deviation = entropy - thresholds[static_cast<size_t>(l * heads + h)] * largest;
-    return std::abs(deviation) > params.margin * largest ? deviation * deviation : 0;
-  }
-};
+double loss_of(const Problem& problem, int64_t threads = 1, Threads how = Threads::kInTurn) {
+  double result = std::nan("");
+  EntropyRegularizationForwardParams forward;
+  static_cast<EntropyRegularizationParams&>(forward) = problem.params;
+  forward.loss = &result;
+  Buffer<unsigned char, 64> workspace = workspace_of(forward, threads);
+  run_items(forward, workspace.data(), threads, how);
+  cpu::finish(forward, workspace.data());
+  return result;
+}
 
 /// Every test runs once for each instruction set this machine has.
 class EntropyRegularization
@@ -129,7 +46,8 @@ TEST_P(EntropyRegularization, LossIsItsDefinitionForEverySize) {
                                                                       {2, 3, 0, 5},
                                                                       {2, 3, 2, 0}}) {
     const Problem problem(l, b, h, t, reduction, masked);
-    EXPECT_NEAR(problem.loss(), problem.expected_loss(), 1e-12 * (1 + problem.expected_loss()))
+    const double expected = EntropyReference(problem).loss;
+    EXPECT_NEAR(loss_of(problem), expected, 1e-12 * (1 + expected))
         << l << " " << b << " " << h << " " << t;
   }
 }
@@ -137,14 +55,14 @@ TEST_P(EntropyRegularization, LossIsItsDefinitionForEverySize) {
 TEST_P(EntropyRegularization, ThreadsThatRunAtOnceDisturbNothing) {
   const auto& [reduction, masked, isa] = GetParam();
   const Problem problem(3, 2, 5, 131, reduction, masked);
-  EXPECT_EQ(problem.loss(2, Threads::kAtOnce), problem.loss(2));
+  EXPECT_EQ(loss_of(problem, 2, Threads::kAtOnce), loss_of(problem, 2));
 }
 
 TEST_P(EntropyRegularization, LossDoesNotDependOnTheNumberOfThreads) {
   const auto& [reduction, masked, isa] = GetParam();
   const Problem problem(3, 2, 5, 131, reduction, masked);
   for (int64_t threads = 2; threads < 20; threads += 3)
-    EXPECT_EQ(problem.loss(1), problem.loss(threads));
+    EXPECT_EQ(loss_of(problem, 1), loss_of(problem, threads));
 }
 
 void expect_gradients_are_difference_quotients(EntropyReduction reduction, bool masked,
@@ -164,9 +82,9 @@ void expect_gradients_are_difference_quotients(EntropyReduction reduction, bool 
   const auto quotient = [&](double& x) {
     const double kept = x, step = 1e-6;
     x = kept + step;
-    const double above = problem.loss();
+    const double above = loss_of(problem);
     x = kept - step;
-    const double below = problem.loss();
+    const double below = loss_of(problem);
     x = kept;
     return dloss * (above - below) / (2 * step);
   };

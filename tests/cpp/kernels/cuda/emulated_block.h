@@ -45,6 +45,8 @@ class EmulatedBlock {
 
   SharedMemory& shared() { return shared_; }
 
+  bool is_last = false;  ///< whether this block was the last of its grid to arrive
+
   /// Waits for the 32 lanes of a warp and does `execute` once, with the arguments of each.
   template <class Arguments, class Execute>
   void together(int thread, const char* instruction, Arguments& arguments, Execute&& execute) {

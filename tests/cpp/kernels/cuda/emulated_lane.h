@@ -66,6 +66,13 @@ class EmulatedLane {
     return mine.result;
   }
 
+  bool is_last_block(uint32_t* arrived, uint32_t blocks) {
+    barrier();
+    if (thread == 0) block_.is_last = ++*arrived == blocks;
+    barrier();
+    return block_.is_last;
+  }
+
   void multiply(BFloat16 type, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     multiply_halves(type, "multiply_bfloat16", c, a, b0, b1);
   }
