@@ -1,5 +1,6 @@
 // What surrounds the matrix products of the scaled feed-forward layer
-// y = beta * x + (x W + b) / alpha; the products themselves come from torch.
+// y = beta * x + (x W + b) / alpha; the products themselves come from torch. On a GPU those that
+// carry the stream are one call of cublasLt each, which scales, adds and shifts.
 //
 // Backward: dx = beta dy + dy W^T / alpha (the same epilogue over dy W^T), and with G = x^T dy
 // dW = G / alpha, db = sum(dy) / alpha, dbeta = trace(G),
@@ -10,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda_queue.h"
 #include "kernels/layout.h"
 
 namespace aero::kernels {
@@ -43,6 +45,23 @@ struct ScaledFfnGradientParams {
   void* dbeta = nullptr;          ///< one float (double for kFloat64), written by finish
 };
 
+/// y = beta * x + (x W + b) / alpha in one product, or beta * x + x W^T / alpha.
+struct ScaledFfnProductParams {
+  DataType data_type = DataType::kFloat32;    ///< of W and b, and of what is multiplied
+  DataType stream_type = DataType::kFloat32;  ///< of x and y: data_type or kFloat32
+  int64_t rows = 0;
+  int64_t width = 0;
+  const void* x = nullptr;            ///< [M, C] contiguous, stream_type
+  const void* operand = nullptr;      ///< [M, C] contiguous, x as data_type
+  const void* weight = nullptr;       ///< [C, C], data_type
+  int64_t weight_row_stride = 0;      ///< its columns are contiguous
+  bool weight_is_transposed = false;  ///< x W^T
+  const void* bias = nullptr;         ///< [C] contiguous, data_type, or null
+  const void* alpha = nullptr;        ///< one float
+  const void* beta = nullptr;         ///< one float
+  void* y = nullptr;                  ///< [M, C] contiguous, stream_type
+};
+
 namespace cpu {
 
 size_t workspace_bytes(const ScaledFfnEpilogueParams& params, int64_t threads);
@@ -60,4 +79,16 @@ void run(const ScaledFfnGradientParams& params, void* workspace, int64_t first, 
 void finish(const ScaledFfnGradientParams& params, const void* workspace);
 
 }  // namespace cpu
+
+namespace cuda {
+
+/// Same contract as in attention_entropy.h, the scratch memory aligned to 256 bytes. An alpha of
+/// zero gives infinities and NaN. The first product on a device makes cublasLt ready for it, which
+/// must not happen while a CUDA graph is captured.
+size_t workspace_bytes(const ScaledFfnProductParams& params);
+size_t workspace_bytes(const ScaledFfnGradientParams& params);
+void launch(const ScaledFfnProductParams& params, void* workspace, const Queue& queue);
+void launch(const ScaledFfnGradientParams& params, void* workspace, const Queue& queue);
+
+}  // namespace cuda
 }  // namespace aero::kernels

@@ -52,7 +52,7 @@ Tensor matrix_product(const Tensor& a, const Tensor& b_transposed,
                       const std::optional<Tensor>& bias) {
   // oneDNN takes no empty matrices.
   const bool empty = a.numel() == 0 || b_transposed.numel() == 0;
-  return torch::stable::contiguous(!empty && has_fast_path(a.scalar_type())
+  return torch::stable::contiguous(!empty && a.is_cpu() && has_fast_path(a.scalar_type())
                                        ? onednn_linear(a, b_transposed, bias)
                                        : torch_linear(a, b_transposed, bias));
 }

@@ -1,4 +1,4 @@
-// The fastest matrix product that ships with torch on this processor.
+// The fastest matrix product that ships with torch on this processor; on a GPU torch's own.
 #pragma once
 
 #include <optional>

@@ -62,5 +62,7 @@ STABLE_TORCH_LIBRARY_IMPL(aero, CUDA, library) {
   library.impl("attention_entropy_backward", TORCH_BOX(&attention_entropy_backward));
   library.impl("entropy_regularization", TORCH_BOX(&entropy_regularization));
   library.impl("entropy_regularization_backward", TORCH_BOX(&entropy_regularization_backward));
+  library.impl("scaled_ffn", TORCH_BOX(&scaled_ffn));
+  library.impl("scaled_ffn_backward", TORCH_BOX(&scaled_ffn_backward));
 }
 #endif

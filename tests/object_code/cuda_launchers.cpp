@@ -5,6 +5,7 @@
 
 #include "kernels/attention_entropy.h"
 #include "kernels/entropy_regularization.h"
+#include "kernels/scaled_ffn.h"
 #include "kernels/temperature_softmax.h"
 
 namespace {
@@ -63,10 +64,24 @@ int main() {
   EntropyRegularizationBackwardParams penalty_backward;
   penalty_backward.queries = kTooMany;
   say("penalty of many queries", [&] { cuda::launch(penalty_backward, queue); });
+  ScaledFfnProductParams product;
+  product.rows = 3, product.width = 5, product.data_type = DataType::kFloat64;
+  say("feed-forward in float64", [&] { cuda::launch(product, nullptr, queue); });
+  product.data_type = DataType::kFloat32, product.rows = 0;
+  say("feed-forward of no rows", [&] { cuda::launch(product, nullptr, queue); });
+  product.rows = 3, product.width = kTooMany;
+  say("feed-forward of wide rows", [&] { cuda::launch(product, nullptr, queue); });
+  ScaledFfnGradientParams gradients;
+  gradients.data_type = DataType::kFloat64;
+  say("feed-forward backward in float64", [&] { cuda::launch(gradients, nullptr, queue); });
   if (*cuda::obstacle() == '\0') return 0;  // here they would be started, without memory
   say("attention", [&] { cuda::launch(attention(), queue); });
   say("softmax", [&] { cuda::launch(softmax(), queue); });
   penalty.data_type = DataType::kFloat32;
   say("penalty", [&] { cuda::launch(penalty, nullptr, queue); });
+  product.width = 5;
+  say("feed-forward", [&] { cuda::launch(product, nullptr, queue); });
+  gradients.data_type = DataType::kBFloat16;
+  say("feed-forward backward", [&] { cuda::launch(gradients, nullptr, queue); });
   return 0;
 }

@@ -4,6 +4,7 @@
 #include <exception>
 
 #include "kernels/cuda/entropy_regularization_passes.h"
+#include "kernels/cuda/scaled_ffn_passes.h"
 #include "kernels/cuda/temperature_softmax_passes.h"
 #include "tests/cpp/kernels/cuda/emulation.h"
 #include "tests/cpp/kernels/entropy_regularization_reference.h"
@@ -67,11 +68,50 @@ bool penalty_is_right(EntropyReduction reduction) {
                   1e-6);
 }
 
+/// Gradients of a feed-forward layer of 11 rows whose product is random.
+bool feed_forward_is_right() {
+  constexpr int64_t kRows = 11, kWidth = 37;
+  std::mt19937 generator(5);
+  Tensor dy(DataType::kFloat32, 1, 1, kRows, kWidth), bias(DataType::kFloat32, 1, 1, 1, kWidth);
+  Tensor weight(DataType::kFloat32, 1, 1, kWidth, kWidth), dweight(weight), dbias(bias);
+  for (Tensor* tensor : {&dy, &bias, &weight, &dweight}) tensor->fill_normal(generator);
+  const float alpha = 1.7f;
+  double product = 0, trace = 0;
+  std::vector<double> expected(kWidth), expected_dweight = dweight.values();
+  for (double& g : expected_dweight) g /= alpha;
+  for (int64_t i = 0; i < kWidth; ++i) {
+    for (int64_t j = 0; j < kWidth; ++j)
+      product += dweight.get(0, 0, i, j) * weight.get(0, 0, i, j);
+    trace += dweight.get(0, 0, i, i);
+    double sum = 0;
+    for (int64_t row = 0; row < kRows; ++row) sum += dy.get(0, 0, row, i);
+    product += bias.get(0, 0, 0, i) * sum;
+    expected[static_cast<size_t>(i)] = sum / alpha;
+  }
+  float dalpha = 0, dbeta = 0;
+  ScaledFfnGradientParams params;
+  params.rows = kRows, params.width = params.weight_row_stride = kWidth;
+  params.dy = dy.data(), params.weight = weight.data(), params.bias = bias.data();
+  params.alpha = &alpha;
+  params.dweight = dweight.data(), params.dbias = dbias.data();
+  params.dalpha = &dalpha, params.dbeta = &dbeta;
+  Buffer<unsigned char, 64> workspace(static_cast<size_t>(ScaledFfnReductionParams::bytes(params)),
+                                      0xff);
+  const ScaledFfnReductionParams reduction(params, workspace.data());
+  Trace trace_of_passes;
+  run_pass<ScaledFfnSumsPass<Float32>>(reduction, trace_of_passes);
+  run_pass<ScaledFfnScalarsPass<Float32>>(reduction, trace_of_passes);
+  return is_close("dweight", dweight.values(), expected_dweight, 1e-6) &&
+         is_close("dbias", dbias.values(), expected, 1e-6) &&
+         is_close("dalpha", {dalpha}, {-product / (alpha * alpha)}, 1e-5) &&
+         is_close("dbeta", {dbeta}, {trace}, 1e-5);
+}
+
 bool all_are_right() {
   return softmax_is_right<Float32, 1>({.queries = 4, .keys = 1100, .has_mask = true}) &&
          softmax_is_right<BFloat16, 8>({.queries = 2, .keys = 67}) &&
          penalty_is_right(EntropyReduction::kPositionSum) &&
-         penalty_is_right(EntropyReduction::kQueryMean);
+         penalty_is_right(EntropyReduction::kQueryMean) && feed_forward_is_right();
 }
 
 }  // namespace

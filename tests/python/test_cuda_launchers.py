@@ -52,6 +52,12 @@ WRONG_INPUT = {
         "entropy_regularization: entropies must be float32 on CUDA, got float64",
     "penalty of many queries":
         "entropy_regularization: T must be at most 1073741823 on CUDA, got 1073741824",
+    "feed-forward in float64":
+        "scaled_ffn: weight must be float32, bfloat16 or float16 on CUDA, got float64",
+    "feed-forward of wide rows":
+        "scaled_ffn: C must be at most 1073741823 on CUDA, got 1073741824",
+    "feed-forward backward in float64":
+        "scaled_ffn: weight must be float32, bfloat16 or float16 on CUDA, got float64",
 }  # fmt: skip
 
 
@@ -60,12 +66,18 @@ def test_input_that_no_kernel_takes_is_an_error_in_words(call: str, said: dict[s
     assert said[call] == f"invalid_argument: {WRONG_INPUT[call]}"
 
 
+def test_a_layer_of_no_rows_needs_no_gpu(said: dict[str, str]) -> None:
+    assert said["feed-forward of no rows"] == "done"
+
+
 @pytest.mark.parametrize(
     ("call", "operator"),
     [
         ("attention", "attention_entropy"),
         ("softmax", "temperature_softmax"),
         ("penalty", "entropy_regularization"),
+        ("feed-forward", "scaled_ffn"),
+        ("feed-forward backward", "scaled_ffn"),
     ],
 )
 def test_a_machine_without_a_gpu_is_an_error_in_words(

@@ -55,9 +55,33 @@ ROW_MUTATIONS = [
      "i < count && (!mask || mask[i * mask_stride])", "i < count"),
     ("penalty: mean over all rows", "entropy_regularization_passes.h",
      "count += counted ? 1.0f : 0.0f", "count += 1.0f"),
+    ("feed-forward: columns exchanged", "scaled_ffn_passes.h",
+     "tile + slot % kWarp * kPerChunk + slot / kWarp", "tile + slot"),
+    ("feed-forward: trace of another diagonal", "scaled_ffn_passes.h",
+     "column + n == row", "column + n == row + 1"),
+    ("feed-forward: alpha once", "scaled_ffn_passes.h",
+     "-(of_weight + of_bias) * inverse_alpha * inverse_alpha",
+     "-(of_weight + of_bias) * inverse_alpha"),
 ]  # fmt: skip
-MUTATIONS = [("cuda_passes.cpp", *mutation) for mutation in ATTENTION_MUTATIONS] + [
-    ("cuda_row_passes.cpp", *mutation) for mutation in ROW_MUTATIONS
+PRODUCT_MUTATIONS = [
+    ("product: weight turned", "matrix_product.cpp",
+     "p.weight_is_transposed ? kTransposed : kAsItIs",
+     "p.weight_is_transposed ? kAsItIs : kTransposed"),
+    ("product: bias forgotten", "matrix_product.cpp",
+     "p.bias ? kAddBias : kNoEpilogue", "kNoEpilogue"),
+    ("product: alignment of rows not looked at", "matrix_product.cpp",
+     "static_cast<uintptr_t>(row_bytes)", "uintptr_t{0}"),
+    ("product: a description kept", "matrix_product.cpp",
+     "if (description_) destroy_(description_);", ""),
+]  # fmt: skip
+MUTATIONS = [
+    (driver, *mutation)
+    for driver, mutations in (
+        ("cuda_passes.cpp", ATTENTION_MUTATIONS),
+        ("cuda_row_passes.cpp", ROW_MUTATIONS),
+        ("cuda_product.cpp", PRODUCT_MUTATIONS),
+    )
+    for mutation in mutations
 ]
 
 
@@ -86,7 +110,7 @@ def run_driver(
     return subprocess.run([program], capture_output=True, text=True, timeout=300)
 
 
-@pytest.mark.parametrize("driver", ["cuda_passes.cpp", "cuda_row_passes.cpp"])
+@pytest.mark.parametrize("driver", ["cuda_passes.cpp", "cuda_row_passes.cpp", "cuda_product.cpp"])
 def test_the_passes_as_they_are_are_right(
     driver: str, emulation: list[Path], tmp_path: Path
 ) -> None:

@@ -31,6 +31,9 @@ def scaled_ffn(
     alpha and beta: `x W` is computed in the weight's dtype, the rest in float32, and a float32
     stream keeps its digits from layer to layer.
 
+    On CUDA x is float32, bfloat16 or float16, and an alpha of zero makes y infinite or NaN: to
+    raise an error, the host would have to wait for the device. float32 is not multiplied as TF32.
+
     Args:
         x: [..., C] in float32, bfloat16, float16 or float64.
         weight: [C, C] = [in, out], dtype of x, or bfloat16 or float16 beside a float32 x.
