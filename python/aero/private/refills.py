@@ -99,9 +99,9 @@ def remainder(
     # Products of long vectors take whole or half as many ciphertexts as a refill, so that of what
     # is begun on average nothing is known beyond the half.
     begun = count * cost.elementwise_ciphertexts / ciphertexts % 0.5
-    refills = (-begun - 0.5, -begun, 0.5 - begun, 1 - begun)
+    refills = [-begun - 0.5, -begun, 0.5 - begun, 1 - begun]
     if not cost.elementwise_ciphertexts % 1:
-        refills = (0.0,)
+        refills = [0.0]
     average = count * cost.ots / _EXTENSION_OTS
     extensions = range(max(0, math.ceil(average - 2)), math.floor(average + 2) + 1)
     deviation = count * (measured_bytes - cost.comm_bytes)
