@@ -15,7 +15,9 @@ from typing import Any
 from aero.atomic_files import write_json_atomically
 from aero.private.environment import private_command
 from aero.private.measured_grid import Cell, NetworkCell, predicted_cost
+from aero.private.prediction import predicted_costs, total_cost
 from aero.private.refills import runs_for
+from aero.private.settings import PrivateSettings
 
 __all__ = ["QUICK_RESOLUTION", "RESOLUTION", "SET_UP", "measure", "set_up_key"]
 
@@ -26,8 +28,8 @@ SET_UP = "set-up"
 RESOLUTION, QUICK_RESOLUTION = 0.004, 0.01
 # So many copies of an operation make one program.
 _COPIES = 16
-# Of networks that narrow some passes are averaged; wider ones send enough in one.
-_NARROW = 64
+# Passes of a network are averaged up to so many, to this resolution.
+_PASSES, _NETWORK_RESOLUTION = 3, 0.0015
 
 
 def measure(
@@ -91,7 +93,10 @@ def set_up_key(settings: dict[str, Any]) -> str:
 
 def _described(cell: Cell | NetworkCell, folder: Path, wanted: float) -> dict[str, Any]:
     if isinstance(cell, NetworkCell):
-        runs = 1 if cell.spec.width > _NARROW else 3
+        settings = PrivateSettings.from_dict(cell.settings)
+        costs = predicted_costs({"spec": cell.spec.to_dict()}, cell.tokens, settings)
+        whole = total_cost(cost for name, cost in costs.items() if name != SET_UP)
+        runs = min(_PASSES, runs_for(whole, _NETWORK_RESOLUTION))
         return {
             "key": cell.key, "name": cell.name, "export": str(_exported(cell, folder)),
             "tokens": cell.tokens, "runs": runs,
