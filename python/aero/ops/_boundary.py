@@ -10,6 +10,15 @@ from torch import Tensor
 
 Backend = Literal["native", "reference"]
 
+# Looked up once: torch.compile cannot trace these questions, and answers do not change.
+_AUTOCAST_DEVICES = frozenset(
+    name
+    for name in ("cpu", "cuda", "hpu", "mps", "mtia", "xla", "xpu")
+    if torch.amp.is_autocast_available(name)
+)
+#: Operator -> types of devices whose tensors its kernels take; filled by `register`.
+_KERNELS: dict[str, frozenset[str]] = {}
+
 _below_autograd = torch._C._AutoDispatchBelowAutograd
 _IMPLEMENTATIONS = torch.library.Library("aero", "IMPL")  # type: ignore[no-untyped-call]
 
@@ -32,7 +41,7 @@ def use_native(operator: str, backend: str, **tensors: Tensor | None) -> bool:
         return True
     present = [(name, tensor) for name, tensor in tensors.items() if tensor is not None]
     for name, tensor in present:
-        if tensor.device.type not in ("cpu", "meta") and not _has_kernel(operator, tensor.device):
+        if tensor.device.type not in _KERNELS[operator]:
             raise ValueError(
                 f"{operator}: {name} must be on the cpu, the only device with kernels of it in "
                 f"this build, got {tensor.device}; move it or pass backend='reference'"
@@ -44,17 +53,16 @@ def use_native(operator: str, backend: str, **tensors: Tensor | None) -> bool:
     return True
 
 
-def _has_kernel(operator: str, device: torch.device) -> bool:
-    key = device.type.upper()
-    return key == "CUDA" and torch._C._dispatch_has_kernel_for_dispatch_key(
-        f"aero::{operator}", key
-    )
+def _devices_with_kernels(operator: str) -> frozenset[str]:
+    # A tensor of the meta device has no values, so it needs none.
+    has_cuda = torch._C._dispatch_has_kernel_for_dispatch_key(f"aero::{operator}", "CUDA")
+    return frozenset(("cpu", "meta", "cuda") if has_cuda else ("cpu", "meta"))
 
 
 def cast_for_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """The tensors in autocast's dtype where autocast is on; float64 stays, as in torch."""
     device = tensors[0].device.type
-    if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
+    if device not in _AUTOCAST_DEVICES or not torch.is_autocast_enabled(device):
         return tensors
     dtype = torch.get_autocast_dtype(device)
     return tuple(
@@ -145,6 +153,7 @@ def register(
         backward: gradients of all inputs, None where there is none.
         vmap: batching rule of the forward operator.
     """
+    _KERNELS[operator] = _devices_with_kernels(operator)
     torch.library.register_fake(f"aero::{operator}", fake)
     torch.library.register_fake(f"aero::{operator}_backward", fake_backward)
     _register_autograd(operator, backward, setup_context)
