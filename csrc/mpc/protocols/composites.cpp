@@ -209,6 +209,8 @@ Cost argmax(const Stack& stack, std::int64_t elements) {
   // A tree over values and indices. JAX's reducer, as SPU compiles it, also tests each node for NaN
   // (as x != x), for ties and for the smaller index; OpenBumbleBee's README replaces it by the one
   // comparison that picks value and index.
+  // Of the last steps' few elements SPU fills messages up to 8 or 16 bytes, about 5 kB in all,
+  // which are not counted.
   const Cost picks = sequential(multiplexer(1), 2);
   const Cost node = stack.argmax_ties
                         ? sequential(comparison(1), 2) + sequential(equality(1, kRingBits), 2) +
