@@ -28,7 +28,11 @@ def comparison_tables(cells: Sequence[Measured]) -> str:
         cells: from `aero.private.comparison.compare_networks`; the first network is the baseline.
     """
     parts = []
-    for size, group in _grouped(cells, _size).items():
+    labels = list(dict.fromkeys(cell["cell"]["label"] for cell in cells))
+    ordered = sorted(cells, key=lambda cell: labels.index(cell["cell"]["label"]))
+    # Sizes in the order in which they came, networks as in the first of them.
+    sizes = dict.fromkeys(map(_size, cells), ())
+    for size, group in (sizes | _grouped(ordered, _size)).items():
         plain = [cell for cell in group if not cell["cell"]["changes"]]
         parts.append(f"### {size}")
         if plain:

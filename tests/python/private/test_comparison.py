@@ -225,6 +225,20 @@ def test_tables_compare_every_network_with_the_first(
     assert text.count("\n| --- |") == 4
 
 
+def test_a_baseline_that_came_last_at_a_size_is_first_in_its_table(
+    folders: list[Path], runs: Runs, tmp_path: Path
+) -> None:
+    output = tmp_path / "a.json"
+    compare_networks(cells(folders)[:2], output, print)
+    longer = [Cell(folder, 16, "tcp", {}) for folder in reversed(folders)]
+    text = comparison_tables(compare_networks(longer, output, print))
+    shorter, longer_part = text.split("### ")[1:]
+    for part in (shorter, longer_part):
+        networks = [line.split(" | ")[0] for line in part.splitlines() if line.startswith("| SM")]
+        assert networks == ["| SM+LN+G", "| SM+ScFuFFN"]
+    assert shorter.startswith("L=2, C=32, H=2, V=256, T=8")
+
+
 def test_what_a_link_adds_stands_part_by_part_beside_the_prediction(
     folders: list[Path], runs: Runs, tmp_path: Path
 ) -> None:
