@@ -197,6 +197,39 @@ def test_every_missing_tool_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         build_offline.build("90a")
 
 
+def test_what_is_built_lies_beside_the_python_files(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import build_offline
+
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.25)\n"
+        "project(small LANGUAGES NONE)\n"
+        'file(WRITE ${CMAKE_BINARY_DIR}/libaero_ops.so "${AERO_CUDA} ${AERO_CUDA_ARCHITECTURES}")\n'
+        "install(FILES ${CMAKE_BINARY_DIR}/libaero_ops.so DESTINATION aero)\n"
+    )
+    (tmp_path / "pyproject.toml").write_text('[project]\nversion = "1.2.3"\n')
+    package = tmp_path / "python" / "aero"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    monkeypatch.setattr(build_offline, "missing_tools", lambda _: [])
+    for name, path in {
+        "ROOT": "",
+        "OFFLINE": "build/offline",
+        "SITE": "build/offline/site",
+    }.items():
+        monkeypatch.setattr(build_offline, name, tmp_path / path)
+    for _ in range(2):  # the second time over the first
+        site = build_offline.build("80;90a")
+        assert sorted(path.name for path in (site / "aero").iterdir()) == [
+            "__init__.py", "libaero_ops.so",
+        ]  # fmt: skip
+        assert (site / "aero" / "libaero_ops.so").read_text() == "ON 80;90a"
+    (tmp_path / "CMakeLists.txt").write_text("message(FATAL_ERROR none)")
+    with pytest.raises(SystemExit, match="build_offline: failed: cmake -S"):
+        build_offline.build("")
+
+
 @pytest.mark.parametrize(
     ("said", "chosen"),
     [("9 0\n", "90a"), ("8 0\n8 6\n", "80;86"), ("8 9\n", "86"), ("12 0\n", ""), ("", "")],
