@@ -5,6 +5,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "tests/cpp/kernels/cuda/emulated_lane.h"
 
@@ -133,6 +134,22 @@ TEST(EmulatedBlock, CountsBankConflicts) {
   EXPECT_EQ(conflicts(2), 1);
   EXPECT_EQ(conflicts(31), 0);
   EXPECT_EQ(conflicts(32), 31);
+}
+
+// Of the blocks of a grid, which the emulation runs one after the other.
+TEST(EmulatedBlock, TheLastBlockToArriveIsLastInAllItsLanes) {
+  uint32_t arrived = 0;
+  InstructionCounts counts;
+  EmulatedBlock block(64, 0);
+  for (int n = 0; n < 3; ++n) {
+    std::vector<bool> last(64, n != 2);
+    block.run([&](int thread) {
+      EmulatedLane lane(block, thread, counts);
+      last[static_cast<size_t>(thread)] = lane.is_last_block(&arrived, 3);
+    });
+    EXPECT_EQ(last, std::vector<bool>(64, n == 2));
+  }
+  EXPECT_EQ(arrived, 3u);
 }
 
 }  // namespace
