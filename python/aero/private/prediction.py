@@ -89,12 +89,9 @@ def set_up_cost(settings: PrivateSettings) -> mpc.Cost:
 
 def _network_fields(description: dict[str, Any]) -> dict[str, Any]:
     """What a network's description adds to the settings."""
-    # The factors of shaped attention are weights, hence secret.
-    fields: dict[str, Any] = {"secret_shape_factors": True}
     layers = [layer["feed_forward"] for layer in description.get("layers", [])]
-    if any(mlp is not None and mlp["activation"] == "gelu_erf" for mlp in layers):
-        fields["gelu"] = "erf"
-    return fields
+    exact = any(mlp is not None and mlp["activation"] == "gelu_erf" for mlp in layers)
+    return {"gelu": "erf"} if exact else {}
 
 
 def total_cost(costs: Iterable[mpc.Cost]) -> mpc.Cost:

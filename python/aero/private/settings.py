@@ -140,8 +140,8 @@ class PrivateSettings:
         """What to change in the simulator's stack `STACK`, so that it prices these settings."""
         fields = {name: getattr(self, name) for name in _STACK_FIELDS}
         # Temperatures are weights, hence secret. (Those per head are multiplied into the queries'
-        # weights, those per position are a product.)
-        return {**fields, "secret_temperature": True}
+        # weights, those per position are a product.) So are the factors of shaped attention.
+        return {**fields, "secret_temperature": True, "secret_shape_factors": True}
 
 
 def _wrong(name: str, expected: str, value: object) -> ValueError:

@@ -13,7 +13,7 @@ def test_the_defaults_are_those_of_the_stack():
     own = PrivateSettings().stack_fields()
     differing = {name for name, value in own.items() if fields[name] != value}
     # Temperatures are secret in every run; the thread count is the machine's.
-    assert differing == {"secret_temperature", "threads"}
+    assert differing == {"secret_temperature", "secret_shape_factors", "threads"}
 
 
 def test_every_option_changes_what_the_simulator_prices():
