@@ -1,6 +1,7 @@
 // Backward pass of attention with temperature and entropy, for one instruction set.
 #pragma once
 
+#include "kernels/cpu/attention_backward_scratch.h"
 #include "kernels/cpu/attention_row_gradients.h"
 
 namespace aero::kernels::cpu {
@@ -51,47 +52,11 @@ class BackwardPass {
 
  private:
   using Operand = typename Operands::Operand;
+  using Scratch = BackwardScratch<Operands>;
   static constexpr int kTile = kQueryTile<Real>;
   static constexpr int kL = kLanes<Real>;
   static constexpr int kPack = Operands::kPack;
   static constexpr int64_t kKeyBlock = 2 * kKeyTile;
-
-  /// Scratch of one thread, as offsets in elements of Real (an operand takes no more). Row-major
-  /// copies have rows of whole vectors.
-  struct Scratch {
-    int64_t row;                       ///< length of such a row
-    int64_t queries_t, douts_t;        ///< operands [D / kPack, tile]
-    int64_t queries, douts;            ///< operands [tile / kPack, row]
-    int64_t dqueries_t;                ///< sums [D, tile]
-    int64_t scores, dweights;          ///< [keys, tile]: S, dP
-    int64_t weight_rows, dscore_rows;  ///< operands [keys, tile / kPack]: P, c dS
-    int64_t dscores;                   ///< operands [keys / kPack, tile]: c dS
-    int64_t keys, packed_keys, values, dkeys, dvalues, total = 0;
-
-    explicit Scratch(const Params& p) : row(round_up(p.head_dim, kL)) {
-      queries_t = take(row * kTile);
-      douts_t = take(row * kTile);
-      queries = take(row * kTile);
-      douts = take(row * kTile);
-      dqueries_t = take(row * kTile);
-      scores = take(kKeyTile * kTile);
-      dweights = take(kKeyTile * kTile);
-      // Numbers take the place of those they are computed from; pairs need room of their own.
-      weight_rows = kPack == 1 ? scores : take(kKeyTile * kTile / kPack);
-      dscore_rows = kPack == 1 ? dweights : take(kKeyTile * kTile / kPack);
-      dscores = kPack == 1 ? dweights : take(kKeyTile * kTile / kPack);
-      keys = take(p.keys * row);
-      packed_keys = kPack == 1 ? keys : take(Operands::weighted_size(p.keys, p.head_dim));
-      values = take(p.keys * row);
-      dkeys = take(p.keys * row);
-      dvalues = take(p.keys * row);
-    }
-    int64_t take(int64_t count) {
-      const int64_t at = total;
-      total += round_up(count, 64);
-      return at;
-    }
-  };
 
   /// Keys [key_begin, key_end) of key head `key_head` (counted over the batch).
   BackwardPass(const Params& params, void* memory, int64_t key_head, int64_t key_begin,
@@ -320,19 +285,9 @@ class BackwardPass {
         if (j < end) convert_rows(Constant<1>{}, j);
         store(rows.dtemperature + lane, dtemperature);
       }
-      clear_unit_of_rows(q, first, begin, end);
+      for (const int64_t weights : {at_.weight_rows, at_.dscore_rows})
+        clear_unit_of_rows<Operands>(q, first, begin, end, operands(weights));
     });
-  }
-
-  /// Zeros in the rows of weights for the vectors beside those from `first` to the last that a sum
-  /// over whole units of queries takes in.
-  void clear_unit_of_rows(const QueryTile<Real>& q, int first, int64_t begin, int64_t end) const {
-    constexpr int vectors = Operands::kUnit / kL;
-    if constexpr (vectors > 1)
-      for (int v = first / vectors * vectors; v < round_up(q.vectors, vectors); ++v)
-        for (int64_t j = begin; (v < first || v >= q.vectors) && j < end; ++j)
-          for (const int64_t weights : {at_.weight_rows, at_.dscore_rows})
-            Operands::store_row(operands(weights), j * kTile + v * kL, Vec<Real>{});
   }
 
   /// sum[j][d] (+)= sum_i weights[j][i] rows[i][d] for the keys of the tile that starts at `key`.

@@ -241,6 +241,18 @@ void clear_unseen_weights(const QueryTile<Real>& q, const Visibility<Real>& visi
         Operands::store_packed(weights + j / pack * kQueryTile<Real> + v * kLanes<Real>, {});
 }
 
+/// Zeros in the rows [begin, end) of weights for the vectors of queries beside those from `first`
+/// to the last that a sum over whole units takes in.
+template <class Operands, class Real>
+void clear_unit_of_rows(const QueryTile<Real>& q, int first, int64_t begin, int64_t end,
+                        typename Operands::Operand* weights) {
+  constexpr int lanes = kLanes<Real>, vectors = Operands::kUnit / lanes;
+  if constexpr (vectors > 1)
+    for (int v = first / vectors * vectors; v < round_up(q.vectors, vectors); ++v)
+      for (int64_t j = begin; (v < first || v >= q.vectors) && j < end; ++j)
+        Operands::store_row(weights, j * kQueryTile<Real> + v * lanes, Vec<Real>{});
+}
+
 /// add(n, lane, sum) with sum = sum_j rows[j][d] weights[j][i], over the keys that query i sees,
 /// for a vector of queries i from `lane` on and every d; n = d * tile + lane. `rows`: weighted
 /// rows.

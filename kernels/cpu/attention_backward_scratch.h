@@ -1,0 +1,52 @@
+// Where the backward pass of attention keeps what it computes.
+#pragma once
+
+#include "kernels/cpu/attention_tile.h"
+
+namespace aero::kernels::cpu {
+namespace {
+
+/// Scratch of one thread, as offsets in elements of Real (an operand takes no more). Row-major
+/// copies have rows of whole vectors.
+template <class Operands>
+struct BackwardScratch {
+  using Real = typename Operands::Real;
+  static constexpr int kTile = kQueryTile<Real>, kPack = Operands::kPack;
+
+  int64_t row;                       ///< length of such a row
+  int64_t queries_t, douts_t;        ///< operands [D / kPack, tile]
+  int64_t queries, douts;            ///< operands [tile / kPack, row]
+  int64_t dqueries_t;                ///< sums [D, tile]
+  int64_t scores, dweights;          ///< [keys, tile]: S, dP
+  int64_t weight_rows, dscore_rows;  ///< operands [keys, tile / kPack]: P, c dS
+  int64_t dscores;                   ///< operands [keys / kPack, tile]: c dS
+  int64_t keys, packed_keys, values, dkeys, dvalues, total = 0;
+
+  explicit BackwardScratch(const AttentionEntropyBackwardParams& p)
+      : row(round_up(p.head_dim, kLanes<Real>)) {
+    queries_t = take(row * kTile);
+    douts_t = take(row * kTile);
+    queries = take(row * kTile);
+    douts = take(row * kTile);
+    dqueries_t = take(row * kTile);
+    scores = take(kKeyTile * kTile);
+    dweights = take(kKeyTile * kTile);
+    // Numbers take the place of those they are computed from; pairs need room of their own.
+    weight_rows = kPack == 1 ? scores : take(kKeyTile * kTile / kPack);
+    dscore_rows = kPack == 1 ? dweights : take(kKeyTile * kTile / kPack);
+    dscores = kPack == 1 ? dweights : take(kKeyTile * kTile / kPack);
+    keys = take(p.keys * row);
+    packed_keys = kPack == 1 ? keys : take(Operands::weighted_size(p.keys, p.head_dim));
+    values = take(p.keys * row);
+    dkeys = take(p.keys * row);
+    dvalues = take(p.keys * row);
+  }
+  int64_t take(int64_t count) {
+    const int64_t at = total;
+    total += round_up(count, 64);
+    return at;
+  }
+};
+
+}  // namespace
+}  // namespace aero::kernels::cpu
