@@ -51,7 +51,7 @@ class ScaledFfn : public ::testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(Isa, ScaledFfn, ::testing::ValuesIn(cpu::available_isa_names()),
                          [](const auto& info) { return info.param; });
 
-TEST_P(ScaledFfn, EpilogueAddsTheScaledStreamForEverySizeAndType) {
+void expect_epilogue_of_every_size_and_type() {
   std::mt19937 generator(3);
   for (const DataType type : kDataTypes)
     for (const int64_t elements : {0, 1, 17, 4096, 4097, 10007}) {
@@ -76,7 +76,7 @@ TEST_P(ScaledFfn, EpilogueAddsTheScaledStreamForEverySizeAndType) {
     }
 }
 
-TEST_P(ScaledFfn, EpilogueKeepsAFloatStreamBesideHalfProducts) {
+void expect_epilogue_of_a_float_stream() {
   std::mt19937 generator(7);
   for (const DataType type : {DataType::kBFloat16, DataType::kFloat16})
     for (const int64_t elements : {1, 15, 64, 4097}) {
@@ -99,6 +99,22 @@ TEST_P(ScaledFfn, EpilogueKeepsAFloatStreamBesideHalfProducts) {
       run_kernel(params, 3);
       EXPECT_LE(relative_error(y.values(), expected), 1e-6) << name_of(type) << " " << elements;
     }
+}
+
+TEST_P(ScaledFfn, EpilogueAddsTheScaledStreamForEverySizeAndType) {
+  expect_epilogue_of_every_size_and_type();
+}
+
+TEST_P(ScaledFfn, EpilogueKeepsAFloatStreamBesideHalfProducts) {
+  expect_epilogue_of_a_float_stream();
+}
+
+TEST_P(ScaledFfn, EpilogueNeverTouchesWhatLiesBesideItsTensors) {
+  for (const Placement placement : {Placement::kBeforeForbidden, Placement::kAfterForbidden}) {
+    const ScopedPlacement placed(placement);
+    expect_epilogue_of_every_size_and_type();
+    expect_epilogue_of_a_float_stream();
+  }
 }
 
 // Gradients of one layer with `rows` rows, computed by the kernel and from the definition.
