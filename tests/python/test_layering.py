@@ -29,7 +29,7 @@ MAY_INCLUDE = {
     "csrc/torch_ops": ("csrc/torch_ops/", "kernels/", "torch/"),
 }  # fmt: skip
 SYSTEM_HEADERS = {
-    "immintrin.h", "cpuid.h", "dlfcn.h", "sys/syscall.h",
+    "immintrin.h", "cpuid.h", "dlfcn.h", "sys/syscall.h", "unistd.h",
     "cuda_bf16.h", "cuda_fp16.h", "cuda_runtime.h", "cuda_runtime_api.h",
 }  # fmt: skip
 
