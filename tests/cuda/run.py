@@ -43,13 +43,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--stand-in", action="store_true", help="on the CPU: run the code of the GPU's tests too"
     )
-    parser.add_argument("--only", default="", help="pytest's -k")
+    parser.add_argument("--only", default="", help="pytest's -k; no sanitizers then")
     return parser.parse_args()
 
 
 def run_tests(chosen: argparse.Namespace, record: Record, deadline: Deadline) -> None:
     """Runs pytest until it ends by itself: what hangs or crashes has failed."""
-    reserve = FOR_SANITIZERS if chosen.device == "cuda" else 0
+    reserve = FOR_SANITIZERS if chosen.device == "cuda" and not chosen.only else 0
     # On a machine with other packages, their pytest plugins are none of our business.
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     command = [
@@ -120,7 +120,8 @@ def main() -> int:
     record = Record(chosen.results, prepared(chosen.device), fresh=chosen.fresh)
     record.end()
     run_tests(chosen, record, deadline)
-    run_sanitizers(chosen, record, deadline)
+    if not chosen.only:
+        run_sanitizers(chosen, record, deadline)
     print(f"\n{table(record.results)}\n{in_words(record.content['identity'])}\n{record.path}")
     return exit_status(record.results)
 
