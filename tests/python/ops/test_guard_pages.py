@@ -39,7 +39,9 @@ if sys.argv[1] != "operators":
     sys.exit("a forbidden page was read")
 
 from aero._library import cpu_isa
-from aero.ops import attention_entropy, temperature_softmax
+from aero.ops import (
+    attention_entropy, entropy_regularization, scaled_ffn, temperature_softmax,
+)
 
 for isa, at_end, dtype in itertools.product(
     ("scalar", "avx2", "avx512", "avx512bf16", "amx"), (True, False),
@@ -65,6 +67,14 @@ for isa, at_end, dtype in itertools.product(
         torch.autograd.grad(
             [p, entropy], [scores, temperature], [put(2, 4, t, s).detach(), dentropy]
         )
+        x, weight, bias = put(t, s), put(s, s), put(s)
+        scales = {name: rows(torch.rand(1) + 0.5) for name in ("alpha", "beta")}
+        y = scaled_ffn(x, weight, bias, **scales)
+        torch.autograd.grad(y, [x, weight, bias, *scales.values()], put(t, s).detach())
+        entropies, thresholds = rows(3 * torch.rand(3, 2, 4, t)), rows(torch.rand(3, 4))
+        for options in ({}, {"row_mask": guarded(torch.rand(2, t) < 0.8, at_end)}):
+            loss = entropy_regularization(entropies, thresholds, context_length=9, **options)
+            torch.autograd.grad(loss, [entropies, thresholds])
 print("untouched")
 """
 
