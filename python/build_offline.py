@@ -10,7 +10,7 @@ compiles what has changed.
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import importlib.metadata
 import os
 import re
 import shutil
@@ -27,6 +27,8 @@ SITE = OFFLINE / "site"
 ARCHITECTURES = {
     (8, 0): "80", (8, 6): "86", (8, 7): "86", (8, 9): "86", (9, 0): "90a", (10, 0): "100",
 }  # fmt: skip
+#: Python packages that a build needs, and the oldest release of each that will do.
+PACKAGES = {"torch": (2, 11), "pybind11": (3, 0), "numpy": (1, 26)}
 
 
 def search_path() -> str:
@@ -36,6 +38,15 @@ def search_path() -> str:
     folders += [os.environ.get("PATH", "")]
     folders += [f"{home}/bin" for home in [*homes, "/usr/local/cuda"] if home]
     return os.pathsep.join(folders)
+
+
+def installed_release(package: str) -> tuple[int, ...]:
+    """The first two numbers of a package's version, (0, 0) where it is not installed."""
+    try:
+        found = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return (0, 0)
+    return tuple(int(number) for number in re.findall(r"\d+", found)[:2])
 
 
 def missing_tools(path: str) -> list[str]:
@@ -49,9 +60,9 @@ def missing_tools(path: str) -> list[str]:
     if not any(shutil.which(name, path=path) for name in (os.environ.get("CXX", "c++"), "g++")):
         missing.append("a C++20 compiler (g++ 11 or newer)")
     missing += [
-        f"the Python package {name}, for {sys.executable}"
-        for name in ("torch", "pybind11", "numpy")
-        if importlib.util.find_spec(name) is None
+        f"the Python package {name} {'.'.join(map(str, oldest))} or newer, for {sys.executable}"
+        for name, oldest in PACKAGES.items()
+        if installed_release(name) < oldest
     ]
     if not Path(sysconfig.get_path("include"), "Python.h").exists():
         missing.append(

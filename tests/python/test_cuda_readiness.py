@@ -192,6 +192,11 @@ def test_every_missing_tool_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     missing = build_offline.missing_tools(str(tmp_path))
     for name in ("CMake", "ninja", "nvcc", "C++20 compiler"):
         assert any(name in text for text in missing)
+    assert not any("Python package" in text for text in missing)
+    monkeypatch.setattr(build_offline, "PACKAGES", {"torch": (99, 0), "no_such_package": (1, 0)})
+    missing = build_offline.missing_tools(str(tmp_path))
+    for name in ("torch 99.0 or newer", "no_such_package 1.0 or newer"):
+        assert any(f"the Python package {name}, for" in text for text in missing)
     monkeypatch.setattr(build_offline, "search_path", lambda: str(tmp_path))
     with pytest.raises(SystemExit, match=r"this machine lacks\s+- CMake 3.25"):
         build_offline.build("90a")
