@@ -249,7 +249,8 @@ struct Tiled : Paired {
  private:
   /// An odd number of cache lines, so that sixteen rows do not fall into few sets of the cache.
   static int64_t weighted_stride(int64_t count) {
-    return (round_up(count, kUnit) / kUnit | 1) * kTilePairs;
+    const int64_t lines = round_up(count, kUnit) / kUnit;
+    return (lines + (lines + 1) % 2) * kTilePairs;
   }
 };
 #endif
