@@ -97,8 +97,8 @@ Tensor product_on_device(const StreamRows& rows, const Tensor& weight, bool weig
   if (matrix.stride(0) < matrix.size(1)) matrix = torch::stable::contiguous(matrix);
   const Tensor& x = rows.stream;
   const Tensor y = empty(x, shape_of(x), x.scalar_type());
-  const OptionalTensor bias_row =
-      bias ? OptionalTensor(torch::stable::contiguous(*bias)) : std::nullopt;
+  Tensor bias_row;
+  if (bias) bias_row = torch::stable::contiguous(*bias);
   kernels::ScaledFfnProductParams params;
   params.data_type = data_type_of(kOp, "weight", weight);
   params.stream_type = data_type_of(kOp, "x", x);
@@ -109,7 +109,7 @@ Tensor product_on_device(const StreamRows& rows, const Tensor& weight, bool weig
   params.weight = matrix.const_data_ptr();
   params.weight_row_stride = matrix.stride(0);
   params.weight_is_transposed = weight_is_transposed != is_view;
-  params.bias = data_or_null(bias_row);
+  params.bias = bias ? bias_row.const_data_ptr() : nullptr;
   params.alpha = alpha.const_data_ptr();
   params.beta = beta.const_data_ptr();
   params.y = y.mutable_data_ptr();
