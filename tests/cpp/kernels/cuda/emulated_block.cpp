@@ -19,6 +19,14 @@ constexpr size_t kStackBytes = 128 * 1024;
 /// The block whose threads run now.
 thread_local EmulatedBlock* running = nullptr;
 
+/// Frames that did not return leave their red zones behind: for the next run, or, once the memory
+/// is given back, for whoever maps the same addresses.
+void forget_frames([[maybe_unused]] const Fiber& fiber) {
+#if defined(__SANITIZE_ADDRESS__)
+  __asan_unpoison_memory_region(fiber.stack, kStackBytes);
+#endif
+}
+
 }  // namespace
 
 EmulatedBlock::EmulatedBlock(int threads, int shared_bytes)
@@ -35,7 +43,10 @@ EmulatedBlock::EmulatedBlock(int threads, int shared_bytes)
 }
 
 EmulatedBlock::~EmulatedBlock() {
-  for (Fiber& fiber : fibers_) munmap(const_cast<char*>(fiber.stack), kStackBytes);
+  for (Fiber& fiber : fibers_) {
+    forget_frames(fiber);
+    munmap(const_cast<char*>(fiber.stack), kStackBytes);
+  }
 }
 
 void EmulatedBlock::fail(const std::string& what) { throw std::logic_error(what); }
@@ -48,10 +59,7 @@ void EmulatedBlock::run(const std::function<void(int)>& program) {
   for (Gathering& warp : warps_) warp.arrived = 0;
   for (Fiber& fiber : fibers_) {
     fiber.finished = fiber.at_barrier = false;
-#if defined(__SANITIZE_ADDRESS__)
-    // The frames of the last run did not return, and left their red zones behind.
-    __asan_unpoison_memory_region(fiber.stack, kStackBytes);
-#endif
+    forget_frames(fiber);
     begin_stack(fiber.point, const_cast<char*>(fiber.stack), kStackBytes, &EmulatedBlock::entry);
   }
   running = this;
