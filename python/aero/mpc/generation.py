@@ -185,7 +185,7 @@ def simulate_generation(
         >>> from aero import mpc
         >>> report = mpc.simulate_generation("SM+ScFuFFN", new_tokens=16)
         >>> [round(cost.comm_bytes / 1e6) for cost in report.per_token[:2]], report.flights
-        ([2777, 417], 89511)
+        ([2777, 417], 94203)
     """
     description = stack_description(stack)
     spec, fields = network_and_fields(

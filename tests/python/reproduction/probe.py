@@ -74,13 +74,16 @@ def plan(corpus: object, *, steps: int = 10, seeds: int = 1) -> TargetPlan:
     return plan_target(TARGET, scale, seeds=seeds)
 
 
-def _kill_when_a_checkpoint_is_there(output: str) -> None:
-    while not list(Path(output).glob("cells/*/*/checkpoints/step-2")):
+def _kill_when_a_checkpoint_is_there(checkpoints: Path) -> None:
+    while not (checkpoints / "step-2").exists():
         time.sleep(0.001)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":
     corpus, cache, output = sys.argv[1:]
-    threading.Thread(target=_kill_when_a_checkpoint_is_there, args=(output,), daemon=True).start()
-    run_cells(plan(corpus).cells, output=output, cache_dir=cache)
+    cells = plan(corpus).cells
+    # Of the cell that this process takes first: others may be another process's.
+    mine = cells[0].folder(output).checkpoints
+    threading.Thread(target=_kill_when_a_checkpoint_is_there, args=(mine,), daemon=True).start()
+    run_cells(cells, output=output, cache_dir=cache)
