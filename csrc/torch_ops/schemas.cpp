@@ -41,7 +41,11 @@ STABLE_TORCH_LIBRARY(aero, library) {
       " -> (Tensor dx, Tensor dweight, Tensor dbias, Tensor dalpha, Tensor dbeta)");
 }
 
-STABLE_TORCH_LIBRARY_IMPL(aero, CPU, library) {
+namespace {
+
+/// One function per operator: it sees by its tensors where to compute.
+template <class Library>
+void implement_all(Library& library) {
   using namespace aero::torch_ops;
   library.impl("temperature_softmax", TORCH_BOX(&temperature_softmax));
   library.impl("temperature_softmax_backward", TORCH_BOX(&temperature_softmax_backward));
@@ -53,16 +57,10 @@ STABLE_TORCH_LIBRARY_IMPL(aero, CPU, library) {
   library.impl("scaled_ffn_backward", TORCH_BOX(&scaled_ffn_backward));
 }
 
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(aero, CPU, library) { implement_all(library); }
+
 #if defined(AERO_CUDA)
-STABLE_TORCH_LIBRARY_IMPL(aero, CUDA, library) {
-  using namespace aero::torch_ops;
-  library.impl("temperature_softmax", TORCH_BOX(&temperature_softmax));
-  library.impl("temperature_softmax_backward", TORCH_BOX(&temperature_softmax_backward));
-  library.impl("attention_entropy", TORCH_BOX(&attention_entropy));
-  library.impl("attention_entropy_backward", TORCH_BOX(&attention_entropy_backward));
-  library.impl("entropy_regularization", TORCH_BOX(&entropy_regularization));
-  library.impl("entropy_regularization_backward", TORCH_BOX(&entropy_regularization_backward));
-  library.impl("scaled_ffn", TORCH_BOX(&scaled_ffn));
-  library.impl("scaled_ffn_backward", TORCH_BOX(&scaled_ffn_backward));
-}
+STABLE_TORCH_LIBRARY_IMPL(aero, CUDA, library) { implement_all(library); }
 #endif
