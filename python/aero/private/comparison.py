@@ -21,10 +21,11 @@ from aero.atomic_files import write_json_atomically
 from aero.export.numpy_forward import read_network
 from aero.private.job import Generated, check_runnable, check_tokens
 from aero.private.parties import Party, Traffic
+from aero.private.prediction import network_fields
 from aero.private.settings import STACK, PrivateSettings
 from aero.private.two_processes import generate_over
 
-__all__ = ["Cell", "compare_networks", "part_of", "predicted"]
+__all__ = ["Cell", "compare_networks", "network_name", "part_of", "predicted"]
 
 # Of both parties' computing, one thread each; where the parties share processors it is an estimate.
 COMPUTE = "spu-epyc"
@@ -110,10 +111,12 @@ def predicted(spec: dict[str, Any], cell: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         spec: of the network, fields of `ArchitectureSpec`.
-        cell: as `compare_networks` describes one: length, link, changes, threads.
+        cell: as `compare_networks` describes one: length, link, changes, threads, and "gelu" where
+            the network's is the exact one.
     """
     settings = PrivateSettings.from_dict({"threads": cell["threads"], **cell["changes"]})
-    fields = {**settings.stack_fields(), "setup": False}
+    exact = {"gelu": cell["gelu"]} if "gelu" in cell else {}
+    fields = {**settings.stack_fields(), **exact, "setup": False}
     architecture = ArchitectureSpec.from_dict(spec)
     report = mpc.simulate(architecture, context_length=cell["length"], stack=STACK, **fields)
     compute = mpc.compute_profile(COMPUTE, threads=cell["threads"])
@@ -186,6 +189,7 @@ def _described(cell: Cell) -> tuple[dict[str, Any], dict[str, Any]]:
         "link": cell.link,
         "changes": cell.changes,
         "threads": cell.threads,
+        **network_fields(description),
     }
     return identity, spec
 
@@ -195,9 +199,21 @@ def _prompt(cell: Cell) -> list[int]:
     return [index % 7 for index in range(cell.length)]
 
 
+def network_name(described: dict[str, Any]) -> str:
+    """What tells a network of one size from the others.
+
+    Example:
+        >>> network_name({"label": "SM+LN+G", "gelu": "erf"})
+        'SM+LN+G, exact GELU'
+    """
+    exact = ", exact GELU" if described.get("gelu") == "erf" else ""
+    return f"{described['label']}{exact}"
+
+
 def _name(described: dict[str, Any]) -> str:
     changes = "".join(f", {key}={value}" for key, value in described["changes"].items())
-    return f"{described['label']}, {described['length']} tokens over {described['link']}{changes}"
+    network = network_name(described)
+    return f"{network}, {described['length']} tokens over {described['link']}{changes}"
 
 
 def _measured(cell: Cell, python: Path | None) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from aero.private.comparison import part_of
+from aero.private.comparison import network_name, part_of
 
 __all__ = ["comparison_tables"]
 
@@ -28,8 +28,8 @@ def comparison_tables(cells: Sequence[Measured]) -> str:
         cells: from `aero.private.comparison.compare_networks`; the first network is the baseline.
     """
     parts = []
-    labels = list(dict.fromkeys(cell["cell"]["label"] for cell in cells))
-    ordered = sorted(cells, key=lambda cell: labels.index(cell["cell"]["label"]))
+    labels = list(dict.fromkeys(network_name(cell["cell"]) for cell in cells))
+    ordered = sorted(cells, key=lambda cell: labels.index(network_name(cell["cell"])))
     # Sizes in the order in which they came, networks as in the first of them.
     sizes = dict.fromkeys(map(_size, cells), ())
     for size, group in (sizes | _grouped(ordered, _size)).items():
@@ -48,7 +48,7 @@ def comparison_tables(cells: Sequence[Measured]) -> str:
 
 def _bytes_table(cells: Sequence[Measured]) -> str:
     rows = []
-    by_label = _grouped(cells, lambda cell: cell["cell"]["label"])
+    by_label = _grouped(cells, lambda cell: network_name(cell["cell"]))
     baseline = _sent(next(iter(by_label.values()))[0])
     for label, group in by_label.items():
         first = group[0]
@@ -77,7 +77,7 @@ def _seconds_table(cells: Sequence[Measured]) -> str:
             rows.append(
                 [
                     link,
-                    cell["cell"]["label"],
+                    network_name(cell["cell"]),
                     f"{cell['seconds']:.1f}",
                     f"{cell['predicted_seconds']:.1f}",
                     f"{baseline['seconds'] / cell['seconds']:.2f}x",
@@ -113,15 +113,15 @@ def _conditions(cells: Sequence[Measured]) -> str:
 def _added_by_links(cells: Sequence[Measured]) -> list[str]:
     """Tables per wire: its seconds minus those over loopback, so that computing cancels."""
     links = _grouped(cells, lambda cell: cell["cell"]["link"])
-    loopback = {cell["cell"]["label"]: cell for cell in links.get("tcp", ())}
+    loopback = {network_name(cell["cell"]): cell for cell in links.get("tcp", ())}
     tables = []
     for link, group in links.items():
-        pairs = [(loopback.get(cell["cell"]["label"]), cell) for cell in group]
+        pairs = [(loopback.get(network_name(cell["cell"])), cell) for cell in group]
         if link == "tcp" or not all(base for base, _ in pairs):
             continue
         header, rows = ["part"], [[name] for name in [*_PARTS.values(), "all"]]
         for base, cell in pairs:
-            label = cell["cell"]["label"]
+            label = network_name(cell["cell"])
             header += [f"{label}: flights (predicted)", "measured, s", "predicted, s"]
             assert base is not None
             for row, numbers in zip(rows, _added(base, cell), strict=True):
@@ -147,7 +147,7 @@ def _added(base: Measured, cell: Measured) -> list[list[str]]:
 
 def _options_table(cells: Sequence[Measured]) -> str:
     rows = []
-    for label, group in _grouped(cells, lambda cell: cell["cell"]["label"]).items():
+    for label, group in _grouped(cells, lambda cell: network_name(cell["cell"])).items():
         plain = next((cell for cell in group if not cell["cell"]["changes"]), None)
         for cell in group:
             changes = cell["cell"]["changes"]

@@ -9,7 +9,7 @@ from aero import mpc
 from aero.architecture import ArchitectureSpec
 from aero.private.settings import STACK, PrivateSettings
 
-__all__ = ["predicted_costs", "predicted_pieces", "set_up_cost", "total_cost"]
+__all__ = ["network_fields", "predicted_costs", "predicted_pieces", "set_up_cost", "total_cost"]
 
 # Of `aero.private.inference.set_up`, which this environment cannot import.
 _ELEMENTS_PER_THREAD = 2048
@@ -54,7 +54,7 @@ def predicted_costs(
     Flights add up, as pieces run one after the other.
     """
     spec = ArchitectureSpec.from_dict(description["spec"])
-    fields = settings.stack_fields() | _network_fields(description)
+    fields = settings.stack_fields() | network_fields(description)
     report = mpc.simulate(spec, context_length=length, stack=STACK, **fields)
     found: dict[str, list[mpc.Cost]] = {}
     for operation in report.operations:
@@ -87,8 +87,13 @@ def set_up_cost(settings: PrivateSettings) -> mpc.Cost:
     )
 
 
-def _network_fields(description: dict[str, Any]) -> dict[str, Any]:
-    """What a network's description adds to the settings."""
+def network_fields(description: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a stack that a network's description tells, besides the settings.
+
+    Example:
+        >>> network_fields({"layers": [{"feed_forward": {"activation": "gelu_erf"}}]})
+        {'gelu': 'erf'}
+    """
     layers = [layer["feed_forward"] for layer in description.get("layers", [])]
     exact = any(mlp is not None and mlp["activation"] == "gelu_erf" for mlp in layers)
     return {"gelu": "erf"} if exact else {}

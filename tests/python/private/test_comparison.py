@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,32 @@ def test_the_prediction_is_the_simulators_without_set_up() -> None:
     over_memory = predicted(spec.to_dict(), {**cell, "link": "memory"})
     assert over_memory["predicted_seconds"] == over_memory["predicted_compute_seconds"]
     assert over_memory["predicted_seconds"] < latency.seconds
+
+
+def test_the_exact_gelu_of_an_export_is_another_network_at_its_own_price(
+    folders: list[Path], runs: Runs, tmp_path: Path
+) -> None:
+    exact = tmp_path / "exact"
+    shutil.copytree(folders[0], exact)
+    described = exact / "network.json"
+    described.write_text(described.read_text().replace('"gelu_tanh"', '"gelu_erf"'))
+    asked = [Cell(folder, 8, "tcp", {}) for folder in (folders[0], exact)]
+    found = compare_networks(asked, tmp_path / "a.json", print)
+    assert len(runs.asked) == 2
+    tanh, erf = (
+        mpc.simulate(
+            trained(LABELS[0]).config.spec, context_length=8, stack="spu-0.9.5", gelu=kind,
+            **PrivateSettings().stack_fields() | {"setup": False},
+        )
+        for kind in ("tanh", "erf")
+    )  # fmt: skip
+    assert erf.comm_bytes > tanh.comm_bytes
+    for each, report in zip(found, (tanh, erf), strict=True):
+        sent = each["predicted_client_bytes"] + each["predicted_server_bytes"]
+        assert sent == report.comm_bytes
+    assert compare_networks([], tmp_path / "a.json", print) == found
+    rows = [line.split(" | ")[0] for line in comparison_tables(found).splitlines()]
+    assert "| SM+LN+G" in rows and "| SM+LN+G, exact GELU" in rows
 
 
 def test_what_was_measured_on_a_busy_machine_is_measured_again_in_its_place(
