@@ -280,9 +280,10 @@ def chart(result: Result, path: Path) -> None:
 TITLE = "# attention_entropy against torch's attention and the paper's listing"
 METHOD = """\
 Causal attention; ours with a temperature per head and position, entropy, and gradients of both;
-torch's (flash attention, the fastest it has here) without either. Contenders take turns; a figure
-is the median over the rounds with its quartiles, a ratio the median of the rounds' own ratios
-(above 1: ours is faster). Two threads and wall clock unless a heading says otherwise;
+torch's (flash attention, the fastest it has here) without either. Contenders take turns, in five
+processes one after the other, since a whole process may run a fifth slower than the next; a figure
+is the median over the rounds of all five with its quartiles, a ratio the median of the rounds' own
+ratios (above 1: ours is faster). Two threads and wall clock unless a heading says otherwise;
 `MALLOC_TRIM_THRESHOLD_` and `MALLOC_MMAP_THRESHOLD_` at 1e9 for all contenders, unless it says
 "default allocator": glibc otherwise returns freed memory to the kernel between calls.
 
