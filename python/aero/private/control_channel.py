@@ -7,7 +7,9 @@ so nothing of this goes over SPU's link.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 import socket
 import time
 from collections.abc import Callable
@@ -191,6 +193,10 @@ def connect(address: str, seconds: float, while_waiting: Callable[[], None]) -> 
         while_waiting()
         try:
             connection = socket.create_connection((host, port), timeout=min(seconds, 5.0))
+            if connection.getsockname() == connection.getpeername():
+                # Where nobody listens the system may give that very port to this end.
+                connection.close()
+                raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
             return ControlChannel(connection, peer="server")
         except OSError as error:
             if time.monotonic() > end:

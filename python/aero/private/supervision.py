@@ -164,7 +164,7 @@ def supervise(
     except BaseException as error:
         run.tell_failure(error)
         if isinstance(error, PartyError):
-            raise PartyError(f"private: {error} ({run.where})") from error
+            raise PartyError(f"private: {error}{run.own_place}") from error
         raise
     finally:
         worker.end()
@@ -191,6 +191,7 @@ class _Run:
         self._started = False
         self.result: Event | None = None
         self.where = "before the run"
+        self._peer_where: str | None = None  # where the other party gave up
         self._heard = self._progress = time.monotonic()
         self._beaten = 0.0
 
@@ -209,6 +210,13 @@ class _Run:
                 return None
             self._take_message(message)
         return self.result
+
+    @property
+    def own_place(self) -> str:
+        """Where this party stands, unless what ends it has said so."""
+        if self._peer_where is None:
+            return f" ({self.where})"
+        return "" if self._peer_where == self.where else f" (here {self.where})"
 
     def tell_failure(self, error: BaseException) -> None:
         """Tells the other party why this one ends, in words of this package, without secrets."""
@@ -239,8 +247,9 @@ class _Run:
     def _take_message(self, message: Event) -> None:
         self._heard = time.monotonic()
         if "failed" in message:
-            told = f"{message['failed']} ({message.get('where')})"
-            raise PartyError(f"the {self._channel.peer} gave up: {told[:400]}")
+            self._peer_where = str(message.get("where", "without saying where"))[:100]
+            told = f"the {self._channel.peer} gave up {self._peer_where}: {message['failed']}"
+            raise PartyError(told[:400])
         self._peer_done = self._peer_done or bool(message.get("done"))
         if isinstance(message.get("hello"), dict):
             self._peer_hello = message["hello"]

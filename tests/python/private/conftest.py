@@ -1,6 +1,7 @@
-"""Programs in the private environment, for the tests that need it."""
+"""Programs in the private environment, for the tests that need it, and ports for the others."""
 
 import json
+import socket
 import subprocess
 from pathlib import Path
 
@@ -20,3 +21,13 @@ def run_private():
         return json.loads(done.stdout.splitlines()[-1])
 
     return run
+
+
+@pytest.fixture
+def unused_address():
+    """HOST:PORT where nobody listens; no other program gets that port meanwhile."""
+    with socket.socket() as taken:
+        # So that the test itself may listen there.
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{taken.getsockname()[1]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from aero.private import supervision
 from aero.private.control_channel import ControlChannel
 from aero.private.party_errors import PartyError
 from aero.private.supervision import TimeLimits, Worker, supervise
@@ -40,7 +42,8 @@ for number in range(job.get("stages", 3)):
     time.sleep(job.get("seconds", 0))
 pipe.say("done", links=links)
 """
-QUICK = TimeLimits(connect=5, ready=5, silence=5, stage=5)
+# What these tests end is not ended by the clock: a busy machine may take its time.
+PATIENT = TimeLimits(connect=60, ready=60, silence=60, stage=60)
 
 
 class Side:
@@ -52,7 +55,7 @@ class Side:
         link: str,
         job: dict[str, Any],
         log: Path,
-        limits: TimeLimits = QUICK,
+        limits: TimeLimits = PATIENT,
         while_running: Callable[[], None] = lambda: None,
     ) -> None:
         self._while_running = while_running
@@ -74,7 +77,7 @@ class Side:
             self.outcome = error
 
     def join(self) -> Any:
-        self._thread.join(20)
+        self._thread.join(45)
         assert not self._thread.is_alive(), "this party hangs"
         assert self.worker._process.poll() is not None, "its worker still runs"
         return self.outcome
@@ -104,9 +107,13 @@ def test_both_parties_finish_and_know_each_others_link(tmp_path: Path) -> None:
     assert client["links"] == server["links"] == ["client:1", "server:1"]
 
 
-def test_a_party_that_finishes_first_waits_for_the_other(tmp_path: Path) -> None:
-    limits = TimeLimits(silence=1.5)
-    client, server = run_both(tmp_path, {"stages": 0}, {"stages": 5, "seconds": 0.5}, limits=limits)
+def test_a_party_that_finishes_first_waits_for_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Many signs of life in the time without one that a party bears, and that the other one takes.
+    monkeypatch.setattr(supervision, "_HEARTBEAT_SECONDS", 0.1)
+    limits = TimeLimits(silence=2)
+    client, server = run_both(tmp_path, {"stages": 0}, {"stages": 6, "seconds": 0.5}, limits=limits)
     assert client["event"] == server["event"] == "done"
 
 
@@ -129,20 +136,30 @@ def test_events_reach_the_caller_in_order(tmp_path: Path) -> None:
 def test_a_worker_that_dies_ends_both_parties(
     tmp_path: Path, dying: str, stage: str | int, said: str, where: str
 ) -> None:
-    jobs = {"client": {"seconds": 0.3, "stages": 50}, "server": {"seconds": 0.3, "stages": 50}}
+    jobs = {"client": {"seconds": 0.3, "stages": 1000}, "server": {"seconds": 0.3, "stages": 1000}}
     jobs[dying]["die_at"] = stage  # type: ignore[assignment]
     start = time.monotonic()
     client, server = run_both(tmp_path, jobs["client"], jobs["server"])
     own, other = (client, server) if dying == "client" else (server, client)
     assert str(own) == f"private: {said} ({where})"
-    assert f"the {dying} gave up: {said} ({where})" in str(other)
-    assert time.monotonic() - start < 4
+    # Where the other one stands is said as well, unless that is the same place.
+    told = re.fullmatch(r"private: the (\w+) gave up ([^:]*): (.*?)( \(here [^)]*\))?", str(other))
+    assert told is not None and told.groups()[:3] == (dying, where, said)
+    assert where not in str(told[4])
+    assert time.monotonic() - start < 45
 
 
 def test_a_reported_failure_ends_both_parties(tmp_path: Path) -> None:
     client, server = run_both(tmp_path, {"fail_at": 0}, {"stages": 50, "seconds": 0.3})
     assert str(client) == "private: ValueError (in stage layer 0)"
-    assert "the client gave up: ValueError (in stage layer 0)" in str(server)
+    assert "the client gave up in stage layer 0: ValueError" in str(server)
+
+
+def test_a_party_that_stands_elsewhere_says_where(tmp_path: Path) -> None:
+    client, server = run_both(tmp_path, {"fail_at": 1, "seconds": 1}, {"stuck_at": 0})
+    assert str(client) == "private: ValueError (in stage layer 1)"
+    told = r"private: the client gave up in stage layer 1: ValueError \(here .*\)"
+    assert re.fullmatch(told, str(server))
 
 
 def test_a_party_whose_machine_vanishes_ends_the_other(tmp_path: Path) -> None:
@@ -161,9 +178,9 @@ def test_a_silent_party_ends_the_other(tmp_path: Path) -> None:
 
 
 def test_a_stage_without_end_ends_both_parties(tmp_path: Path) -> None:
-    limits = TimeLimits(stage=0.7)
+    limits = TimeLimits(stage=1.5)
     client, server = run_both(tmp_path, {"stuck_at": 1}, {"stuck_at": 1}, limits=limits)
-    assert all("no progress for 0.7 s" in str(each) for each in (client, server))
+    assert all("no progress for 1.5 s" in str(each) for each in (client, server))
     assert all("layer 1" in str(each) for each in (client, server))
 
 
@@ -217,7 +234,7 @@ def test_an_interrupt_ends_both_parties(tmp_path: Path) -> None:
     client = Side(ends[0], "client:1", long, tmp_path / "client", while_running=interrupt)
     server = Side(ends[1], "server:1", long, tmp_path / "server")
     assert "interrupted (in stage layer" in str(client.join())
-    assert "the client gave up: interrupted" in str(server.join())
+    assert "the client gave up in stage layer 0: interrupted" in str(server.join())
 
 
 def test_what_a_worker_writes_on_standard_error_is_in_the_log_alone(tmp_path: Path) -> None:
@@ -225,7 +242,7 @@ def test_what_a_worker_writes_on_standard_error_is_in_the_log_alone(tmp_path: Pa
     ends = connected()
     worker = Worker([sys.executable, "-c", program], {}, tmp_path / "log")
     with pytest.raises(PartyError) as caught:
-        supervise(worker, ends[1], "server:1", QUICK, lambda event: None)
+        supervise(worker, ends[1], "server:1", PATIENT, lambda event: None)
     assert "prompt" not in str(caught.value)
     assert (tmp_path / "log").read_text() == "about the prompt\n"
     received = b"".join(iter(lambda: ends[0]._connection.recv(65536), b""))
@@ -251,7 +268,7 @@ def test_a_worker_ends_with_its_supervisor(tmp_path: Path) -> None:
         pid = int(supervisor.stdout.readline())
         assert is_running(pid)
         supervisor.kill()
-    end = time.monotonic() + 5
+    end = time.monotonic() + 30
     while is_running(pid):
         assert time.monotonic() < end, "the worker outlived its supervisor"
         time.sleep(0.02)

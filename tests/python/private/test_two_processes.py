@@ -103,7 +103,7 @@ def pairs(folder: Path, public: Path, tmp_path: Path) -> Iterator[Any]:
     made: list[Pair] = []
 
     def make(server: dict[str, Any] | None = None, **client: Any) -> Pair:
-        limits = TimeLimits(connect=60, ready=120, silence=10, stage=120)
+        limits = TimeLimits(connect=60, ready=120, silence=60, stage=120)
         base = PartyJob(folder, PrivateSettings(), "127.0.0.1:0", limits=limits)
         asking = dataclasses.replace(base, folder=public, tokens=PROMPT, new_tokens=1)
         jobs = dataclasses.replace(base, **server or {}), dataclasses.replace(asking, **client)
@@ -161,11 +161,13 @@ def test_a_party_that_is_killed_within_a_layer_ends_the_other(pairs: Any, dying:
     other = "client" if dying == "server" else "server"
     start = time.monotonic()
     os.kill(pair.worker_of(dying), signal.SIGKILL)
-    own = "private: the worker ended with signal SIGKILL (in stage layer 0)"
-    assert pair.ending(dying).startswith(own)
+    own = r"private: the worker ended with signal SIGKILL \((in stage layer [01])\)"  # two layers
+    place = re.match(own, pair.ending(dying))
+    assert place is not None
     ending = pair.ending(other)
-    assert ending.startswith(f"private: the {dying} gave up: the worker ended with signal SIGKILL")
-    assert time.monotonic() - start < 10
+    told = f"private: the {dying} gave up {place[1]}: the worker ended with signal SIGKILL"
+    assert ending.startswith(told)
+    assert time.monotonic() - start < 45  # long before anybody runs out of patience
     text = "".join(log.read_text() for log in pair.logs.values())
     assert not quotes_prompt(text + ending)
 
@@ -176,7 +178,7 @@ def test_a_machine_that_vanishes_within_a_layer_ends_the_other(pairs: Any) -> No
     worker = pair.worker_of("server")
     os.kill(pair.processes["server"]._process.pid, signal.SIGKILL)
     assert "the server closed the connection" in pair.ending("client")
-    end = time.monotonic() + 5
+    end = time.monotonic() + 30
     while Path(f"/proc/{worker}").exists() and time.monotonic() < end:
         time.sleep(0.05)
     assert not Path(f"/proc/{worker}").exists(), "the vanished server's worker still computes"
