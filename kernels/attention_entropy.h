@@ -41,6 +41,9 @@ struct AttentionEntropyParams {
   /// is_causal by and.
   const bool* mask = nullptr;
   MaskStrides mask_strides;
+
+  /// On a GPU products of kFloat32 may round their operands to TF32, 10 bits behind the point.
+  bool allow_tf32 = false;
 };
 
 struct AttentionEntropyForwardParams : AttentionEntropyParams {

@@ -60,6 +60,7 @@ struct ScaledFfnProductParams {
   const void* alpha = nullptr;        ///< one float
   const void* beta = nullptr;         ///< one float
   void* y = nullptr;                  ///< [M, C] contiguous, stream_type
+  bool allow_tf32 = false;            ///< as in attention_entropy.h
 };
 
 namespace cpu {

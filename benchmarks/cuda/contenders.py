@@ -41,6 +41,12 @@ class Shape:
     def all_heads(self) -> int:
         return self.batch * self.heads
 
+    @property
+    def element_type(self) -> torch.dtype:
+        """Of the tensors; "tf32" is float32 that products may round."""
+        found: torch.dtype = getattr(torch, self.dtype.replace("tf32", "float32"))
+        return found
+
     def flops(self, backward: bool) -> float:
         """Of the products of tiles alone: two forward, five backward, over the visible pairs."""
         pairs = self.all_heads * self.length * (self.length + 1) / 2
@@ -53,7 +59,7 @@ class Shape:
         the statistics, two gradients and the temperature with its own.
         """
         rows = self.all_heads * self.length
-        row = self.head_dim * torch.finfo(getattr(torch, self.dtype)).bits // 8
+        row = self.head_dim * self.element_type.itemsize
         return rows * (4 * row + 6 * 4 + backward * (8 * row + 7 * 4))
 
 
@@ -76,7 +82,7 @@ class Inputs:
 
         def heads() -> Tensor:
             size = (shape.batch, shape.length, shape.heads, shape.head_dim)
-            x = torch.randn(size, **options).to(getattr(torch, shape.dtype))
+            x = torch.randn(size, **options).to(shape.element_type)
             return x.transpose(1, 2)
 
         q, k, v = (heads().requires_grad_(backward) for _ in range(3))

@@ -58,6 +58,7 @@ def compare(
     device: torch.device, shape: Shape, names: tuple[str, ...], backward: bool, tiny: bool
 ) -> dict[str, Result]:
     """Times, memory and the output's distance from ours; what does not work says why."""
+    torch.set_float32_matmul_precision("high" if shape.dtype == "tf32" else "highest")
     x = Inputs.drawn(shape, device, backward)
     known = contenders.contenders(device)
     calls, results, outputs = {}, {}, {}
@@ -114,8 +115,9 @@ def attention_jobs(
     yield from (job("flex", 512, ("flex",), back, half) for back in (False, True))
     for length in LENGTHS[1:]:
         yield from (job("listing", length, ("listing",), back, half) for back in (False, True))
-    for length in (512, 1024):
-        yield from (job("attention", length, ("ours",), back, "float32") for back in (False, True))
+    for dtype in ("float32", "tf32"):
+        for length in (512, 1024):
+            yield from (job("attention", length, ("ours",), back, dtype) for back in (False, True))
     for length in LENGTHS[1:]:
         yield from (job("flex", length, ("flex",), back, half) for back in (False, True))
 
@@ -171,7 +173,6 @@ def main() -> None:
     parser.add_argument("--until", type=float, required=True)
     parser.add_argument("--tiny", action="store_true")
     chosen = parser.parse_args()
-    torch.backends.cuda.matmul.allow_tf32 = False
     with nullcontext() if chosen.device == "cpu" else torch.cuda.device(0):
         measure(
             Record.reopened(chosen.record), torch.device(chosen.device), chosen.until, chosen.tiny

@@ -201,6 +201,7 @@ def report(results: Results, head: str) -> str:
     parts = [
         ("Not measured or failed", troubles(results)),
         ("Ours, float32", rates(results, "float32")),
+        ("Ours, float32 that products may round to TF32", rates(results, "tf32")),
         ("Ours, bfloat16", rates(results, "bfloat16")),
         ("Cost of entropy and temperature", shares(results)),
         ("Training step, GPT-2 small, B 32, T 512, bfloat16 autocast", steps(results)),

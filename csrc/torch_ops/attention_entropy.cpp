@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "csrc/torch_ops/cuda_queue.h"
+#include "csrc/torch_ops/float32_precision.h"
 #include "csrc/torch_ops/operators.h"
 #include "csrc/torch_ops/parallel.h"
 #include "csrc/torch_ops/row_values.h"
@@ -53,6 +54,7 @@ struct Inputs {
       params.mask_strides = mask_strides(kOp, *mask, rows);
       params.mask = mask->const_data_ptr<bool>();
     }
+    params.allow_tf32 = allows_tf32();
   }
 
  private:

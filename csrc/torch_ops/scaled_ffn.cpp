@@ -1,6 +1,7 @@
 #include "kernels/scaled_ffn.h"
 
 #include "csrc/torch_ops/cuda_queue.h"
+#include "csrc/torch_ops/float32_precision.h"
 #include "csrc/torch_ops/matrix_product.h"
 #include "csrc/torch_ops/operators.h"
 #include "csrc/torch_ops/parallel.h"
@@ -113,6 +114,7 @@ Tensor product_on_device(const StreamRows& rows, const Tensor& weight, bool weig
   params.alpha = alpha.const_data_ptr();
   params.beta = beta.const_data_ptr();
   params.y = y.mutable_data_ptr();
+  params.allow_tf32 = allows_tf32();
   run_on_device(params, x);
   return y;
 }

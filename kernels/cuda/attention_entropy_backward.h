@@ -75,7 +75,7 @@ struct BackwardQueryPass : Shape {
  private:
   struct Warp {
     int first, group, member;
-    StayingRows<1, kRowBytes, Shape::kInRegisters> queries, douts;
+    StayingRows<Element, 1, kRowBytes, Shape::kInRegisters> queries, douts;
     RowWeights weights[2];
     RowGradient gradients[2];
     float dtemperature[2] = {0, 0};  ///< sum_j dS z of this lane's columns so far
@@ -225,7 +225,7 @@ struct BackwardKeyPass : Shape {
 
   struct Warp {
     int first, group, member, first_block;
-    StayingRows<1, kRowBytes, Shape::kInRegisters> keys, values;
+    StayingRows<Element, 1, kRowBytes, Shape::kInRegisters> keys, values;
     float dk[1][kColumns / 8][4], dv[1][kColumns / 8][4];
 
     template <class Lane>

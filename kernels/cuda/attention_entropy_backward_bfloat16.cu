@@ -2,7 +2,8 @@
 
 namespace aero::kernels::cuda {
 
-void launch_bfloat16(const BackwardParams& params, cudaStream_t queue, LaunchError& error) {
+void launch_elements(BFloat16, const BackwardParams& params, cudaStream_t queue,
+                     LaunchError& error) {
   launch_passes<BFloat16>(params, queue, error);
 }
 

@@ -100,7 +100,7 @@ struct ForwardPass : Shape {
   /// What a warp keeps of its rows; index [tile][half] is row 16 tile + 8 half + group.
   struct Warp {
     int first, last, group, member;
-    StayingRows<kRowTiles, kRowBytes, Shape::kQueriesInRegisters> queries;
+    StayingRows<Element, kRowTiles, kRowBytes, Shape::kQueriesInRegisters> queries;
     float scale[kRowTiles][2];
     OnlineSoftmax<float> state[kRowTiles][2];
     float sums[kRowTiles][Shape::kWidth / 8][4];  ///< sum of weights times values

@@ -2,7 +2,7 @@
 
 namespace aero::kernels::cuda {
 
-void launch_bfloat16(const AttentionEntropyForwardParams& params, cudaStream_t queue,
+void launch_elements(BFloat16, const AttentionEntropyForwardParams& params, cudaStream_t queue,
                      LaunchError& error) {
   launch_passes<BFloat16>(params, queue, error);
 }

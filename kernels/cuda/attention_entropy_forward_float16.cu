@@ -2,8 +2,8 @@
 
 namespace aero::kernels::cuda {
 
-void launch_float16(const AttentionEntropyForwardParams& params, cudaStream_t queue,
-                    LaunchError& error) {
+void launch_elements(Float16, const AttentionEntropyForwardParams& params, cudaStream_t queue,
+                     LaunchError& error) {
   launch_passes<Float16>(params, queue, error);
 }
 

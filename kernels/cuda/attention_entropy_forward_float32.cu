@@ -2,8 +2,8 @@
 
 namespace aero::kernels::cuda {
 
-void launch_float32(const AttentionEntropyForwardParams& params, cudaStream_t queue,
-                    LaunchError& error) {
+void launch_elements(Float32, const AttentionEntropyForwardParams& params, cudaStream_t queue,
+                     LaunchError& error) {
   launch_passes<Float32>(params, queue, error);
 }
 

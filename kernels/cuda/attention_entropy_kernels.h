@@ -7,14 +7,19 @@
 namespace aero::kernels::cuda {
 
 // Defined in attention_entropy_<type>.cu.
-void launch_bfloat16(const AttentionEntropyForwardParams& params, cudaStream_t queue,
+void launch_elements(BFloat16, const AttentionEntropyForwardParams& params, cudaStream_t queue,
                      LaunchError& error);
-void launch_bfloat16(const BackwardParams& params, cudaStream_t queue, LaunchError& error);
-void launch_float16(const AttentionEntropyForwardParams& params, cudaStream_t queue,
-                    LaunchError& error);
-void launch_float16(const BackwardParams& params, cudaStream_t queue, LaunchError& error);
-void launch_float32(const AttentionEntropyForwardParams& params, cudaStream_t queue,
-                    LaunchError& error);
-void launch_float32(const BackwardParams& params, cudaStream_t queue, LaunchError& error);
+void launch_elements(BFloat16, const BackwardParams& params, cudaStream_t queue,
+                     LaunchError& error);
+void launch_elements(Float16, const AttentionEntropyForwardParams& params, cudaStream_t queue,
+                     LaunchError& error);
+void launch_elements(Float16, const BackwardParams& params, cudaStream_t queue, LaunchError& error);
+void launch_elements(Float32, const AttentionEntropyForwardParams& params, cudaStream_t queue,
+                     LaunchError& error);
+void launch_elements(Float32, const BackwardParams& params, cudaStream_t queue, LaunchError& error);
+void launch_elements(TensorFloat32, const AttentionEntropyForwardParams& params, cudaStream_t queue,
+                     LaunchError& error);
+void launch_elements(TensorFloat32, const BackwardParams& params, cudaStream_t queue,
+                     LaunchError& error);
 
 }  // namespace aero::kernels::cuda

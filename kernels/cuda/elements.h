@@ -7,6 +7,18 @@
 
 namespace aero::kernels::cuda {
 
+/// Calls visit(Element{}) with how the elements of a call are multiplied: the same choice for the
+/// kernels and for their emulation.
+template <class Params, class Visit>
+void with_element(const Params& params, Visit visit) {
+  if (params.data_type == DataType::kBFloat16) return visit(BFloat16{});
+  if (params.data_type == DataType::kFloat16) return visit(Float16{});
+  if constexpr (requires { params.allow_tf32; }) {
+    if (params.allow_tf32) return visit(TensorFloat32{});
+  }
+  visit(Float32{});
+}
+
 struct alignas(16) Chunk {
   uint32_t words[4];
 };

@@ -23,10 +23,11 @@
 //                                                *arrived was 0 before the first
 //   void multiply(Element, float (&c)[4], const uint32_t (&a)[4], b0, b1)
 //                                                (warp) c += a b: 16 x 8 += (16 x k)(k x 8), where
-//                                                a row of a is 32 bytes; fragments as in PTX's mma
+//                                                a row of a is 32 bytes; fragments as in PTX's mma.
+//                                                Half types and TensorFloat32
 //   static uint32_t pack(Element, low, high)     two floats as 16-bit elements, round to nearest
 //   static float unpack(Element, uint16_t)       and back
-//   static uint32_t round_to_tf32(float)         19 bits that multiply(Float32) takes
+//   static uint32_t round_to_tf32(float)         19 bits that multiply(TensorFloat32) takes
 //   static float exp2(x), log(x)                 2^x within 2^-22 and exactly 1 at 0; natural log
 #pragma once
 
@@ -55,6 +56,11 @@ struct Float16 {
   static constexpr DataType kDataType = DataType::kFloat16;
 };
 struct Float32 {
+  static constexpr int kBytes = 4;
+  static constexpr DataType kDataType = DataType::kFloat32;
+};
+/// float32 as everywhere else, but that products see 10 bits behind the point of their operands.
+struct TensorFloat32 {
   static constexpr int kBytes = 4;
   static constexpr DataType kDataType = DataType::kFloat32;
 };

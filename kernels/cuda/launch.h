@@ -7,8 +7,8 @@
 #include <functional>
 #include <string>
 
+#include "kernels/cuda/elements.h"
 #include "kernels/cuda_queue.h"
-#include "kernels/layout.h"
 
 namespace aero::kernels::cuda {
 
@@ -36,15 +36,10 @@ void check_positions(const char* op, int64_t queries, int64_t keys);
 void put_in_queue(const char* op, const Queue& queue,
                   const std::function<void(cudaStream_t, LaunchError&)>& put);
 
-/// Calls launch_<type>(params, stream, error), which the file of that element type defines.
+/// Calls launch_elements(Element{}, params, stream, error), which the file of that type defines.
 template <class Params>
 void launch_of_type(const Params& params, cudaStream_t stream, LaunchError& error) {
-  if (params.data_type == DataType::kBFloat16)
-    launch_bfloat16(params, stream, error);
-  else if (params.data_type == DataType::kFloat16)
-    launch_float16(params, stream, error);
-  else
-    launch_float32(params, stream, error);
+  with_element(params, [&](auto element) { launch_elements(element, params, stream, error); });
 }
 
 }  // namespace aero::kernels::cuda

@@ -76,7 +76,9 @@ void multiply_matrices(const char* op, const CublasLt& library, const MatrixProd
   check(lt.MatrixLayoutCreate(y.target(), result, width, rows, p.width));
 
   Description product(lt.MatmulDescDestroy);
-  check(lt.MatmulDescCreate(product.target(), kComputeFloat32, cublas_lt::kFloat32));
+  const bool rounds = p.allow_tf32 && p.data_type == kernels::DataType::kFloat32;
+  check(lt.MatmulDescCreate(product.target(), rounds ? kComputeTensorFloat32 : kComputeFloat32,
+                            cublas_lt::kFloat32));
   const auto set = [&](ProductAttribute attribute, const auto& value) {
     check(lt.MatmulDescSetAttribute(product.get(), attribute, &value, sizeof(value)));
   };

@@ -22,6 +22,7 @@ struct MatrixProductParams {
   const void* addend_factor = nullptr;        ///< one float on the device
   void* y = nullptr;                          ///< [M, C]
   void* workspace = nullptr;                  ///< kProductWorkspaceBytes, aligned to 256
+  bool allow_tf32 = false;                    ///< of kFloat32: operands may be rounded to TF32
 };
 
 /// Scratch memory of a product: what NVIDIA advises for Hopper.

@@ -15,6 +15,10 @@ struct Matrix {
   static constexpr int kStep = 16;          ///< elements
   static constexpr int kBlocksPerStep = 2;  ///< blocks of sums whose columns are a step
 
+  /// Operands as they lie in memory, or in sums, become what multiply takes.
+  template <class Lane>
+  AERO_DEVICE static void prepare(const Lane&, uint32_t (&)[4]) {}
+
   template <class Lane>
   AERO_DEVICE static void multiply(Lane& lane, float (&sum)[4], const uint32_t (&a)[4], uint32_t b0,
                                    uint32_t b1) {
@@ -49,37 +53,10 @@ struct Matrix {
   }
 };
 
-/// float32 in three products of TF32 (10 bits each): x = high + low, and low low is below the
-/// rounding of the sums.
-template <>
-struct Matrix<Float32> {
+/// What products of elements of 32 bits have in common.
+struct WordMatrix {
   static constexpr int kStep = 8;
   static constexpr int kBlocksPerStep = 1;
-
-  struct Split {
-    uint32_t high, low;
-  };
-  template <class Lane>
-  AERO_DEVICE static Split split(const Lane&, uint32_t bits) {
-    const float x = __builtin_bit_cast(float, bits);
-    const uint32_t high = Lane::round_to_tf32(x);
-    return {high, Lane::round_to_tf32(x - __builtin_bit_cast(float, high))};
-  }
-
-  template <class Lane>
-  AERO_DEVICE static void multiply(Lane& lane, float (&sum)[4], const uint32_t (&a)[4], uint32_t b0,
-                                   uint32_t b1) {
-    uint32_t high[4], low[4];
-    AERO_UNROLL
-    for (int n = 0; n < 4; ++n) {
-      const Split part = split(lane, a[n]);
-      high[n] = part.high, low[n] = part.low;
-    }
-    const Split first = split(lane, b0), second = split(lane, b1);
-    lane.multiply(Float32{}, sum, low, first.high, second.high);
-    lane.multiply(Float32{}, sum, high, first.low, second.low);
-    lane.multiply(Float32{}, sum, high, first.high, second.high);
-  }
 
   /// Columns m and m + 4 of the operand are columns 2 m and 2 m + 1 of the sums: what is summed
   /// over may come in any order, the same on both sides, and so nothing changes lanes.
@@ -114,26 +91,78 @@ struct Matrix<Float32> {
   }
 };
 
+/// float32 in three products of TF32 (10 bits each): x = high + low, and low low is below the
+/// rounding of the sums.
+template <>
+struct Matrix<Float32> : WordMatrix {
+  template <class Lane>
+  AERO_DEVICE static void prepare(const Lane&, uint32_t (&)[4]) {}
+
+  struct Split {
+    uint32_t high, low;
+  };
+  template <class Lane>
+  AERO_DEVICE static Split split(const Lane&, uint32_t bits) {
+    const float x = __builtin_bit_cast(float, bits);
+    const uint32_t high = Lane::round_to_tf32(x);
+    return {high, Lane::round_to_tf32(x - __builtin_bit_cast(float, high))};
+  }
+
+  template <class Lane>
+  AERO_DEVICE static void multiply(Lane& lane, float (&sum)[4], const uint32_t (&a)[4], uint32_t b0,
+                                   uint32_t b1) {
+    uint32_t high[4], low[4];
+    AERO_UNROLL
+    for (int n = 0; n < 4; ++n) {
+      const Split part = split(lane, a[n]);
+      high[n] = part.high, low[n] = part.low;
+    }
+    const Split first = split(lane, b0), second = split(lane, b1);
+    lane.multiply(TensorFloat32{}, sum, low, first.high, second.high);
+    lane.multiply(TensorFloat32{}, sum, high, first.low, second.low);
+    lane.multiply(TensorFloat32{}, sum, high, first.high, second.high);
+  }
+};
+
+/// One product of TF32, to which operands are rounded: what is beyond would be cut off.
+template <>
+struct Matrix<TensorFloat32> : WordMatrix {
+  template <class Lane>
+  AERO_DEVICE static void prepare(const Lane&, uint32_t (&operand)[4]) {
+    AERO_UNROLL
+    for (int n = 0; n < 4; ++n)
+      operand[n] = Lane::round_to_tf32(__builtin_bit_cast(float, operand[n]));
+  }
+
+  template <class Lane>
+  AERO_DEVICE static void multiply(Lane& lane, float (&sum)[4], const uint32_t (&a)[4], uint32_t b0,
+                                   uint32_t b1) {
+    lane.multiply(TensorFloat32{}, sum, a, b0, b1);
+  }
+};
+
 /// Left operand: 16 rows from `row` on, step `step`.
-template <int kRowBytes, class Lane>
+template <class Element, int kRowBytes, class Lane>
 AERO_DEVICE void load_left(Lane& lane, uint32_t (&a)[4], SharedRows<kRowBytes> rows, int row,
                            int step) {
   const int in_warp = lane.thread % kWarp;
   lane.load_matrices(a, rows.chunk(row + in_warp % 16, 2 * step + in_warp / 16));
+  Matrix<Element>::prepare(lane, a);
 }
 
 /// Right operands of two blocks, whose columns are the 16 rows from `row` on.
-template <int kRowBytes, class Lane>
+template <class Element, int kRowBytes, class Lane>
 AERO_DEVICE void load_right(Lane& lane, uint32_t (&b)[4], SharedRows<kRowBytes> rows, int row,
                             int step) {
   const int in_warp = lane.thread % kWarp;
   lane.load_matrices(b,
                      rows.chunk(row + in_warp / 16 * 8 + in_warp % 8, 2 * step + in_warp / 8 % 2));
+  Matrix<Element>::prepare(lane, b);
 }
 
 /// Rows that stay while others stream by: 16 kRowTiles of them per warp, in registers or in shared
 /// memory.
-template <int kRowTiles, int kRowBytes, bool kInRegisters>
+template <class Element, int kRowTiles, int kRowBytes, bool kInRegisters>
 class StayingRows {
  public:
   static constexpr int kSteps = kRowBytes / 32;
@@ -145,7 +174,7 @@ class StayingRows {
     if constexpr (kInRegisters) AERO_UNROLL
     for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
     for (int step = 0; step < kSteps; ++step)
-      load_left(lane, fragments_[r][step], rows, first + 16 * r, step);
+      load_left<Element>(lane, fragments_[r][step], rows, first + 16 * r, step);
   }
 
   template <class Lane>
@@ -154,7 +183,7 @@ class StayingRows {
       AERO_UNROLL
       for (int n = 0; n < 4; ++n) a[n] = fragments_[tile][step][n];
     } else {
-      load_left(lane, a, rows_, first_ + 16 * tile, step);
+      load_left<Element>(lane, a, rows_, first_ + 16 * tile, step);
     }
   }
 
@@ -175,7 +204,7 @@ AERO_DEVICE void clear(float (&sums)[kRowTiles][kBlocks][4]) {
 /// sums[i][j] = left_i . rows_j
 template <class Element, int kRowTiles, int kBlocks, int kRowBytes, bool kInRegisters, class Lane>
 AERO_DEVICE void multiply_rows(Lane& lane, float (&sums)[kRowTiles][kBlocks][4],
-                               const StayingRows<kRowTiles, kRowBytes, kInRegisters>& left,
+                               const StayingRows<Element, kRowTiles, kRowBytes, kInRegisters>& left,
                                SharedRows<kRowBytes> rows) {
   clear(sums);
   AERO_UNROLL
@@ -186,7 +215,7 @@ AERO_DEVICE void multiply_rows(Lane& lane, float (&sums)[kRowTiles][kBlocks][4],
     AERO_UNROLL
     for (int block = 0; block < kBlocks; block += 2) {
       uint32_t b[4];
-      load_right(lane, b, rows, block * 8, step);
+      load_right<Element>(lane, b, rows, block * 8, step);
       AERO_UNROLL
       for (int r = 0; r < kRowTiles; ++r) {
         Matrix<Element>::multiply(lane, sums[r][block], a[r], b[0], b[1]);
@@ -206,12 +235,15 @@ AERO_DEVICE void add_weighted_rows(Lane& lane, float (&sums)[kRowTiles][kColumnB
   for (int step = 0; step < kBlocks / M::kBlocksPerStep; ++step) {
     uint32_t a[kRowTiles][4];
     AERO_UNROLL
-    for (int r = 0; r < kRowTiles; ++r)
+    for (int r = 0; r < kRowTiles; ++r) {
       M::left_of_sums(lane, a[r], &weights[r][step * M::kBlocksPerStep]);
+      M::prepare(lane, a[r]);
+    }
     AERO_UNROLL
     for (int block = 0; block < kColumnBlocks; block += 2) {
       uint32_t b[4];
       M::right_of_columns(lane, b, rows, step * M::kStep, first_block + block);
+      M::prepare(lane, b);
       AERO_UNROLL
       for (int r = 0; r < kRowTiles; ++r) {
         M::multiply(lane, sums[r][block], a[r], b[0], b[1]);

@@ -54,6 +54,7 @@ void launch(const ScaledFfnProductParams& params, void* workspace, const Queue& 
   product.factor = scales.inverse_alpha;
   product.addend_factor = params.beta;
   product.y = params.y;
+  product.allow_tf32 = params.allow_tf32;
   product.workspace = workspace;
   put_in_queue(kOp, queue, [&](cudaStream_t stream, LaunchError& error) {
     const CublasLt library = cublas_lt_of(kOp, queue.device);

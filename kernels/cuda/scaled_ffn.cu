@@ -33,16 +33,16 @@ void launch_scales(const ScaledFfnScaleParams& params, DataType type, DataType s
     launch_scales_of<Float32>(params, stream_type, queue, error);
 }
 
-void launch_bfloat16(const ScaledFfnReductionParams& params, cudaStream_t queue,
+void launch_elements(BFloat16, const ScaledFfnReductionParams& params, cudaStream_t queue,
                      LaunchError& error) {
   launch_reductions<BFloat16>(params, queue, error);
 }
-void launch_float16(const ScaledFfnReductionParams& params, cudaStream_t queue,
-                    LaunchError& error) {
+void launch_elements(Float16, const ScaledFfnReductionParams& params, cudaStream_t queue,
+                     LaunchError& error) {
   launch_reductions<Float16>(params, queue, error);
 }
-void launch_float32(const ScaledFfnReductionParams& params, cudaStream_t queue,
-                    LaunchError& error) {
+void launch_elements(Float32, const ScaledFfnReductionParams& params, cudaStream_t queue,
+                     LaunchError& error) {
   launch_reductions<Float32>(params, queue, error);
 }
 

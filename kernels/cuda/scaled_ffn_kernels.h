@@ -9,9 +9,11 @@ namespace aero::kernels::cuda {
 // Defined in scaled_ffn.cu.
 void launch_scales(const ScaledFfnScaleParams& params, DataType type, DataType stream_type,
                    cudaStream_t queue, LaunchError& error);
-void launch_bfloat16(const ScaledFfnReductionParams& params, cudaStream_t queue,
+void launch_elements(BFloat16, const ScaledFfnReductionParams& params, cudaStream_t queue,
                      LaunchError& error);
-void launch_float16(const ScaledFfnReductionParams& params, cudaStream_t queue, LaunchError& error);
-void launch_float32(const ScaledFfnReductionParams& params, cudaStream_t queue, LaunchError& error);
+void launch_elements(Float16, const ScaledFfnReductionParams& params, cudaStream_t queue,
+                     LaunchError& error);
+void launch_elements(Float32, const ScaledFfnReductionParams& params, cudaStream_t queue,
+                     LaunchError& error);
 
 }  // namespace aero::kernels::cuda

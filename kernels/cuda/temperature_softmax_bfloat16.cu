@@ -2,11 +2,11 @@
 
 namespace aero::kernels::cuda {
 
-void launch_bfloat16(const TemperatureSoftmaxForwardParams& params, cudaStream_t queue,
+void launch_elements(BFloat16, const TemperatureSoftmaxForwardParams& params, cudaStream_t queue,
                      LaunchError& error) {
   launch_softmax<BFloat16>(params, queue, error);
 }
-void launch_bfloat16(const TemperatureSoftmaxBackwardParams& params, cudaStream_t queue,
+void launch_elements(BFloat16, const TemperatureSoftmaxBackwardParams& params, cudaStream_t queue,
                      LaunchError& error) {
   launch_softmax<BFloat16>(params, queue, error);
 }

@@ -2,12 +2,12 @@
 
 namespace aero::kernels::cuda {
 
-void launch_float16(const TemperatureSoftmaxForwardParams& params, cudaStream_t queue,
-                    LaunchError& error) {
+void launch_elements(Float16, const TemperatureSoftmaxForwardParams& params, cudaStream_t queue,
+                     LaunchError& error) {
   launch_softmax<Float16>(params, queue, error);
 }
-void launch_float16(const TemperatureSoftmaxBackwardParams& params, cudaStream_t queue,
-                    LaunchError& error) {
+void launch_elements(Float16, const TemperatureSoftmaxBackwardParams& params, cudaStream_t queue,
+                     LaunchError& error) {
   launch_softmax<Float16>(params, queue, error);
 }
 

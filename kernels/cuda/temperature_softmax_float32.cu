@@ -2,12 +2,12 @@
 
 namespace aero::kernels::cuda {
 
-void launch_float32(const TemperatureSoftmaxForwardParams& params, cudaStream_t queue,
-                    LaunchError& error) {
+void launch_elements(Float32, const TemperatureSoftmaxForwardParams& params, cudaStream_t queue,
+                     LaunchError& error) {
   launch_softmax<Float32>(params, queue, error);
 }
-void launch_float32(const TemperatureSoftmaxBackwardParams& params, cudaStream_t queue,
-                    LaunchError& error) {
+void launch_elements(Float32, const TemperatureSoftmaxBackwardParams& params, cudaStream_t queue,
+                     LaunchError& error) {
   launch_softmax<Float32>(params, queue, error);
 }
 

@@ -7,17 +7,17 @@
 namespace aero::kernels::cuda {
 
 // Defined in temperature_softmax_<type>.cu.
-void launch_bfloat16(const TemperatureSoftmaxForwardParams& params, cudaStream_t queue,
+void launch_elements(BFloat16, const TemperatureSoftmaxForwardParams& params, cudaStream_t queue,
                      LaunchError& error);
-void launch_bfloat16(const TemperatureSoftmaxBackwardParams& params, cudaStream_t queue,
+void launch_elements(BFloat16, const TemperatureSoftmaxBackwardParams& params, cudaStream_t queue,
                      LaunchError& error);
-void launch_float16(const TemperatureSoftmaxForwardParams& params, cudaStream_t queue,
-                    LaunchError& error);
-void launch_float16(const TemperatureSoftmaxBackwardParams& params, cudaStream_t queue,
-                    LaunchError& error);
-void launch_float32(const TemperatureSoftmaxForwardParams& params, cudaStream_t queue,
-                    LaunchError& error);
-void launch_float32(const TemperatureSoftmaxBackwardParams& params, cudaStream_t queue,
-                    LaunchError& error);
+void launch_elements(Float16, const TemperatureSoftmaxForwardParams& params, cudaStream_t queue,
+                     LaunchError& error);
+void launch_elements(Float16, const TemperatureSoftmaxBackwardParams& params, cudaStream_t queue,
+                     LaunchError& error);
+void launch_elements(Float32, const TemperatureSoftmaxForwardParams& params, cudaStream_t queue,
+                     LaunchError& error);
+void launch_elements(Float32, const TemperatureSoftmaxBackwardParams& params, cudaStream_t queue,
+                     LaunchError& error);
 
 }  // namespace aero::kernels::cuda

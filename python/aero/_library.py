@@ -72,6 +72,16 @@ def cuda_obstacle() -> str:
     return str(text().decode())
 
 
+def allows_tf32() -> bool:
+    """Whether the CUDA kernels may round operands of float32 products to TF32, as torch says now.
+
+    Example:
+        >>> allows_tf32() == (torch.backends.cuda.matmul.fp32_precision == "tf32")
+        True
+    """
+    return bool(ctypes.CDLL(str(library_path())).aero_allows_tf32())
+
+
 def load() -> None:
     """Makes the operators known to torch as `torch.ops.aero.*`."""
     require_torch(torch.__version__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,15 @@ def device_is_lost(config: pytest.Config) -> bool:
     except RuntimeError:
         return True
     return False
+
+
+@pytest.fixture
+def dtype(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
+    """The type of a test's large tensors; "tf32" is float32 that products may round."""
+    name = request.param
+    torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
+    yield torch.float32 if name == "tf32" else getattr(torch, name)
+    torch.set_float32_matmul_precision("highest")
 
 
 @pytest.fixture

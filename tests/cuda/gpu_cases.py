@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 PYTHON_TESTS = Path(__file__).resolve().parents[1] / "python" / "ops"
-HALF = (torch.bfloat16, torch.float16)
-FLOATS = (torch.float32, *HALF)
+#: What tests of accuracy run over: see the fixture `dtype`.
+ELEMENTS = ("float32", "tf32", "bfloat16", "float16")
+#: Tensors that are operands of products.
+OPERANDS = ("q", "k", "v", "x", "weight")
 
 
 def loaded(name: str, file: str) -> ModuleType:
@@ -29,6 +31,32 @@ def loaded(name: str, file: str) -> ModuleType:
 _samples = loaded("operator_samples", "conftest.py")
 _every = loaded("tests_of_every_operator", "test_every_operator.py")
 SAMPLES, Draw, relative_error = _samples.SAMPLES, _samples.Draw, _samples.relative_error
+
+
+def rounds_products() -> bool:
+    """Whether torch lets products of float32 round their operands to TF32."""
+    return torch.get_float32_matmul_precision() != "highest"
+
+
+def unit(dtype: torch.dtype) -> float:
+    """The rounding of a result or of a product's operands, whichever is coarser."""
+    return 2**-10 if dtype == torch.float32 and rounds_products() else torch.finfo(dtype).eps
+
+
+def round_to_tf32(tensor: Tensor) -> Tensor:
+    """Leaves a tensor's numbers with the 10 bits behind the point that TF32 has; in place."""
+    places = tensor.detach()[tuple(slice(1 if s == 0 else None) for s in tensor.stride())]
+    places.view(torch.int32).add_(0x1000).bitwise_and_(-0x2000)
+    return tensor
+
+
+def with_digits_of_products(inputs: Any) -> Any:
+    """Operands with the digits that their products see, as those of half types have."""
+    for name in OPERANDS:
+        tensor = inputs.tensors.get(name)
+        if tensor is not None and tensor.dtype == torch.float32 and rounds_products():
+            round_to_tf32(tensor)
+    return inputs
 
 
 def on(device: torch.device, tensor: Tensor) -> Tensor:
@@ -48,7 +76,8 @@ def inputs_on(device: torch.device, inputs: Any) -> Any:
         name: on(device, value) if isinstance(value, Tensor) else value
         for name, value in inputs.options.items()
     }
-    return replace(inputs.mapped(lambda x: on(device, x)), options=options)
+    moved = replace(inputs.mapped(lambda x: on(device, x)), options=options)
+    return with_digits_of_products(moved)
 
 
 def plain(inputs: Any) -> tuple[Tensor, ...]:
@@ -84,7 +113,7 @@ class Compared:
     def check(self, extra: float) -> None:
         """Error at most twice that of plain torch, plus a rounding of the result itself."""
         allowed = 2 * relative_error(self.usual, self.exact)
-        allowed += torch.finfo(self.got.dtype).eps + extra
+        allowed += unit(self.got.dtype) + extra
         error = relative_error(self.got, self.exact)
         assert error <= allowed, f"{self.name}: error {error:.2e}, allowed {allowed:.2e}"
 
@@ -160,21 +189,22 @@ class Attention:
             values = draw.uniform(self.low, 5 * self.low, *sizes)
             tensors["temperature"] = on(device, values)
         mask = draw.booleans(self.batch, 1, self.queries, self.keys) if self.mask else None
-        return _samples.Inputs(
-            "attention_entropy",
-            {name: x.requires_grad_() for name, x in tensors.items()},
-            {
-                "mask": None if mask is None else on(device, mask),
-                "is_causal": self.is_causal,
-                "scale": None,
-            },
-        )
+        options = {
+            "mask": None if mask is None else on(device, mask),
+            "is_causal": self.is_causal,
+            "scale": None,
+        }
+        leaves = {name: x.requires_grad_() for name, x in tensors.items()}
+        return with_digits_of_products(_samples.Inputs("attention_entropy", leaves, options))
 
 
 def cotangents_on(device: torch.device, results: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Random gradients of results, the same in every call."""
     draw = Draw(1, torch.float64)
-    return tuple(draw.normal(*r.shape).to(r.dtype).to(device) for r in results)
+    drawn = [draw.normal(*r.shape).to(r.dtype).to(device) for r in results]
+    if rounds_products() and drawn[0].dtype == torch.float32:
+        round_to_tf32(drawn[0])
+    return tuple(drawn)
 
 
 def named(samples: list[Any]) -> dict[str, Any]:

@@ -23,6 +23,9 @@ ATTENTION = (
 OTHERS = ("mask", "left padding", "masked rows", "masked means", "three dimensions", "vector")
 
 
+TF32 = (Attention(70, 70, 64, batch=1), Attention(35, 35, 200, batch=1))
+
+
 def calls(device: torch.device) -> list[Any]:
     """The inputs of every call."""
     others = [s for s in SAMPLES if s.name in OTHERS and s.operator != "attention_entropy"]
@@ -33,11 +36,19 @@ def calls(device: torch.device) -> list[Any]:
     ]
 
 
+def make(inputs: Any, device: torch.device) -> None:
+    """One call in both directions."""
+    results = inputs.run()
+    inputs.gradients(results, cotangents_on(device, results))
+
+
 def main(chosen: str) -> None:
     device = torch.device(chosen)
     for inputs in calls(device):
-        results = inputs.run()
-        inputs.gradients(results, cotangents_on(device, results))
+        make(inputs, device)
+    torch.set_float32_matmul_precision("high")
+    for case in TF32:
+        make(case.inputs(torch.float32, device), device)
     if device.type == "cuda":
         torch.cuda.synchronize()
     print("sanitized calls: all done")

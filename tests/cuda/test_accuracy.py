@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from gpu_cases import (
-    FLOATS,
+    ELEMENTS,
     SAMPLES,
     Attention,
     compared,
@@ -17,12 +17,13 @@ from gpu_cases import (
     named,
     relative_error,
     truncation,
+    unit,
 )
 from gpu_machine import free_bytes, is_gpu
 
 from aero.ops import attention_entropy
 
-dtypes = pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: str(d).removeprefix("torch."))
+dtypes = pytest.mark.parametrize("dtype", ELEMENTS, indirect=True)
 samples = pytest.mark.parametrize("sample", **named(SAMPLES))
 
 #: Around the widths and lengths where a kernel's tiles end.
@@ -67,7 +68,7 @@ def test_entropies_and_gradients_of_single_numbers_keep_their_digits(
     exact = inputs.double()
     native, oracle = inputs.run(), exact.run("reference")
     cotangents = cotangents_on(device, native)
-    allowed = 1e-5 if dtype == torch.float32 else 1e-4
+    allowed = 1e-5 if unit(dtype) < 1e-4 else 1e-4
     for got, want in zip(native[1:], oracle[1:], strict=True):
         assert relative_error(got, want) <= allowed
     gradients = inputs.gradients(native, cotangents)
@@ -77,8 +78,8 @@ def test_entropies_and_gradients_of_single_numbers_keep_their_digits(
     for name in gradients.keys() & {"alpha", "beta"}:
         # A sum over dy times the result: a rounding of each of its terms.
         terms = cotangents[0].double().norm() * oracle[0].norm()
-        unit = torch.finfo(inputs.tensors["x"].dtype).eps
-        assert (gradients[name] - expected[name]).abs().max() <= 8 * unit * terms + 1e-6, name
+        allowed = 8 * unit(dtype) * terms + 1e-6
+        assert (gradients[name] - expected[name]).abs().max() <= allowed, name
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -101,7 +102,7 @@ def test_entropy_and_the_temperatures_gradient_keep_their_digits_at_small_temper
     native, oracle = inputs.run(), exact.run("reference")
     cotangents = cotangents_on(device, native)
     # At t = 0.01 the scores' own rounding is a hundred times larger.
-    allowed = (1e-5 if dtype == torch.float32 else 1e-4) * (10 if low < 0.1 else 1)
+    allowed = (1e-5 if unit(dtype) < 1e-4 else 1e-4) * (10 if low < 0.1 else 1)
     gradient = inputs.gradients(native, cotangents)["temperature"]
     expected = exact.gradients(oracle, cotangents)["temperature"]
     assert relative_error(native[1], oracle[1]) <= allowed
@@ -136,8 +137,8 @@ def test_gradients_are_the_slopes_of_the_float64_reference(
         slope = (value(name, step) - value(name, -step)) / 2e-5
         got = (gradient.double() * direction).sum()
         # A rounding of every element of the gradient, in quadrature, along the direction.
-        unit = torch.finfo(dtype).eps if name != "temperature" else 1e-4
-        allowed = 8 * unit * gradient.double().norm() + 1e-6 * slope.abs()
+        rounding = unit(dtype) if name != "temperature" else 1e-4
+        allowed = 8 * rounding * gradient.double().norm() + 1e-6 * slope.abs()
         assert (got - slope).abs() <= allowed, name
 
 

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "kernels/cuda/matrix_product.cpp"
+#include "tests/cpp/kernels/cuda/emulation.h"
 #include "tests/cpp/kernels/cuda/fake_cublas_lt.h"
 
 namespace aero::kernels::cuda::testing {
@@ -12,14 +13,16 @@ namespace {
 
 using namespace kernels::testing;
 
-bool is_right(bool weight_is_transposed) {
+bool is_right(DataType type, bool weight_is_transposed, bool allow_tf32) {
   constexpr int64_t kRows = 4, kWidth = 6;
   constexpr float kFactor = 0.5f, kAddendFactor = -2;
-  const DataType type = DataType::kBFloat16;
   std::mt19937 generator(3);
   Tensor a(type, 1, 1, kRows, kWidth), addend(a), y(a), bias(type, 1, 1, 1, kWidth);
   Tensor weight(type, 1, 1, kWidth, kWidth, Order::kPadded);
   for (Tensor* tensor : {&a, &addend, &bias, &weight}) tensor->fill_normal(generator);
+  Tensor a_given = a, weight_given = weight;
+  if (allow_tf32)
+    for (Tensor* operand : {&a, &weight}) round_to_tf32(*operand);
   std::vector<double> expected;
   for (int64_t i = 0; i < kRows; ++i)
     for (int64_t j = 0; j < kWidth; ++j) {
@@ -34,23 +37,29 @@ bool is_right(bool weight_is_transposed) {
   MatrixProductParams p;
   p.data_type = p.stream_type = type;
   p.rows = kRows, p.width = kWidth;
-  p.a = a.data(), p.weight = weight.data(), p.addend = addend.data(), p.bias = bias.data();
+  p.a = a_given.data(), p.weight = weight_given.data();
+  p.addend = addend.data(), p.bias = bias.data();
   p.weight_row_stride = weight.strides().row, p.weight_is_transposed = weight_is_transposed;
   p.factor = &kFactor, p.addend_factor = &kAddendFactor;
-  p.y = y.data(), p.workspace = workspace;
+  p.y = y.data(), p.workspace = workspace, p.allow_tf32 = allow_tf32;
   multiply_matrices("scaled_ffn", fake_cublas_lt_library(), p, nullptr);
   const double error = relative_error(y.values(), expected);
   std::printf("y is off by %g\n", error);
-  return error <= 0x1p-8 && fake_cublas_lt::state.live == 0;
+  return error <= (type == DataType::kFloat32 ? 1e-6 : 0x1p-8) && fake_cublas_lt::state.live == 0;
 }
 
 }  // namespace
 }  // namespace aero::kernels::cuda::testing
 
 int main() {
+  using aero::kernels::DataType;
   using aero::kernels::cuda::testing::is_right;
   try {
-    return is_right(false) && is_right(true) ? 0 : 1;
+    for (const auto type : {DataType::kBFloat16, DataType::kFloat32})
+      for (const bool is_transposed : {false, true})
+        for (const bool allow_tf32 : {false, true})
+          if (!is_right(type, is_transposed, allow_tf32)) return 1;
+    return 0;
   } catch (const std::exception& error) {
     std::printf("%s\n", error.what());
     return 1;

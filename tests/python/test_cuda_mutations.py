@@ -33,6 +33,16 @@ ATTENTION_MUTATIONS = [
     ("barrier left out", "attention_geometry.h", "lane.barrier();  // this tile", "// this tile"),
     ("half of a row summed", "lane.h", "return value + lane.exchange(value, 2)", "return value"),
 ]  # fmt: skip
+FLOAT32_MUTATIONS = [
+    ("float32: low parts left out", "products.h",
+     "lane.multiply(TensorFloat32{}, sum, low, first.high, second.high);", ""),
+    ("float32: TF32 where it was not asked for", "elements.h",
+     "if (params.allow_tf32) return visit(TensorFloat32{});", "return visit(TensorFloat32{});"),
+    ("TF32: exact where it was asked for", "elements.h", "return visit(TensorFloat32{});",
+     "return visit(Float32{});"),
+    ("TF32: operands cut off", "products.h",
+     "operand[n] = Lane::round_to_tf32(__builtin_bit_cast(float, operand[n]));", ";"),
+]  # fmt: skip
 ROW_MUTATIONS = [
     ("warps do not wait for each other", "row_team.h", "lane.barrier();", ""),
     ("one warp left out", "row_team.h", "warp < kWarps", "warp + 1 < kWarps"),
@@ -73,11 +83,19 @@ PRODUCT_MUTATIONS = [
      "static_cast<uintptr_t>(row_bytes)", "uintptr_t{0}"),
     ("product: a description kept", "matrix_product.cpp",
      "if (description_) destroy_(description_);", ""),
+    ("product: TF32 of every type", "matrix_product.cpp",
+     "p.allow_tf32 && p.data_type == kernels::DataType::kFloat32", "p.allow_tf32"),
+    ("product: never TF32", "matrix_product.cpp",
+     "p.allow_tf32 && p.data_type == kernels::DataType::kFloat32", "false"),
+    ("product: always TF32", "matrix_product.cpp",
+     "p.allow_tf32 && p.data_type == kernels::DataType::kFloat32",
+     "p.data_type == kernels::DataType::kFloat32"),
 ]  # fmt: skip
 MUTATIONS = [
     (driver, *mutation)
     for driver, mutations in (
         ("cuda_passes.cpp", ATTENTION_MUTATIONS),
+        ("cuda_float32_passes.cpp", FLOAT32_MUTATIONS),
         ("cuda_row_passes.cpp", ROW_MUTATIONS),
         ("cuda_product.cpp", PRODUCT_MUTATIONS),
     )
@@ -110,7 +128,7 @@ def run_driver(
     return subprocess.run([program], capture_output=True, text=True, timeout=300)
 
 
-@pytest.mark.parametrize("driver", ["cuda_passes.cpp", "cuda_row_passes.cpp", "cuda_product.cpp"])
+@pytest.mark.parametrize("driver", sorted({mutation[0] for mutation in MUTATIONS}))
 def test_the_passes_as_they_are_are_right(
     driver: str, emulation: list[Path], tmp_path: Path
 ) -> None:

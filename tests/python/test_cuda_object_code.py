@@ -37,6 +37,7 @@ PRODUCT = {
     "BFloat16": "HMMA.16816.F32.BF16",
     "Float16": "HMMA.16816.F32",
     "Float32": "HMMA.1688.F32.TF32",
+    "TensorFloat32": "HMMA.1688.F32.TF32",
 }
 #: May not be fewer than in the budget; all the other counts may not be more.
 AT_LEAST = {"products", "wide"}

@@ -10,8 +10,9 @@ from torch import Tensor
 
 Backend = Literal["native", "reference"]
 
-# Looked up once: torch.compile cannot trace these questions, and answers do not change.
-_AUTOCAST_DEVICES = frozenset(
+#: Devices that have autocast. Looked up once: not every torch can trace the question in a graph, and
+#: the answers do not change.
+AUTOCAST_DEVICES = frozenset(
     name
     for name in ("cpu", "cuda", "hpu", "mps", "mtia", "xla", "xpu")
     if torch.amp.is_autocast_available(name)
@@ -62,7 +63,7 @@ def _devices_with_kernels(operator: str) -> frozenset[str]:
 def cast_for_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """The tensors in autocast's dtype where autocast is on; float64 stays, as in torch."""
     device = tensors[0].device.type
-    if device not in _AUTOCAST_DEVICES or not torch.is_autocast_enabled(device):
+    if device not in AUTOCAST_DEVICES or not torch.is_autocast_enabled(device):
         return tensors
     dtype = torch.get_autocast_dtype(device)
     return tuple(

@@ -39,7 +39,10 @@ def attention_entropy(
     float32. Results are bitwise the same run to run for a fixed number of threads.
 
     On CUDA q, k and v are float32, bfloat16 or float16, and a temperature of zero makes its rows
-    NaN: to raise an error, the host would have to wait for the device.
+    NaN: to raise an error, the host would have to wait for the device. Products of float32 keep 22
+    bits of their operands there, or 11 (TF32) if `torch.set_float32_matmul_precision` or
+    `torch.backends.cuda.matmul` say so when a direction is called; torch's default is the former.
+    The CPU does not look at it.
 
     Args:
         q: [B, H, T, D] in float32, bfloat16, float16 or float64; D from 1 to 256.

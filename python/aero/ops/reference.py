@@ -16,6 +16,8 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
+from aero.ops._boundary import AUTOCAST_DEVICES
+
 
 def statistics_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype of temperature, entropy and logsumexp that goes with tensors of `dtype`."""
@@ -156,8 +158,9 @@ def _softmax_and_entropy(scaled: Tensor, visible: Tensor | None) -> tuple[Tensor
 
 
 def _without_autocast(device: torch.device) -> AbstractContextManager[None]:
-    available = torch.amp.is_autocast_available(device.type)
-    return torch.autocast(device.type, enabled=False) if available else nullcontext()
+    if device.type not in AUTOCAST_DEVICES:
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
 
 
 def _visible(

@@ -32,7 +32,8 @@ def scaled_ffn(
     stream keeps its digits from layer to layer.
 
     On CUDA x is float32, bfloat16 or float16, and an alpha of zero makes y infinite or NaN: to
-    raise an error, the host would have to wait for the device. float32 is not multiplied as TF32.
+    raise an error, the host would have to wait for the device. Products of float32 are those of
+    TF32 if torch says so when a direction is called, as for `attention_entropy`.
 
     Args:
         x: [..., C] in float32, bfloat16, float16 or float64.

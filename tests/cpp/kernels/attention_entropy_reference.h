@@ -23,6 +23,7 @@ struct AttentionCase {
   TemperatureKind temperature = TemperatureKind::kHeadPosition;
   Order order = Order::kHeadMajor;
   bool has_dout = true, has_dentropy = true, has_dlogsumexp = true;
+  bool allow_tf32 = false;
   int64_t threads = 2;
   int64_t key_parts = 1;
 
@@ -30,9 +31,10 @@ struct AttentionCase {
     auto number = [](const char* name, int64_t value) {
       return std::string(" ") + name + "=" + std::to_string(value);
     };
-    return name_of(type) + number("B", batch) + number("H", heads) + number("G", key_heads) +
-           number("T", queries) + number("S", keys) + number("D", head_dim) +
-           number("causal", is_causal) + number("mask", static_cast<int>(mask)) +
+    return std::string(name_of(type)) + (allow_tf32 ? " TF32" : "") + number("B", batch) +
+           number("H", heads) + number("G", key_heads) + number("T", queries) + number("S", keys) +
+           number("D", head_dim) + number("causal", is_causal) +
+           number("mask", static_cast<int>(mask)) +
            number("temperature", static_cast<int>(temperature)) +
            number("order", static_cast<int>(order)) + number("dout", has_dout) +
            number("dentropy", has_dentropy) + number("dlogsumexp", has_dlogsumexp) +
@@ -137,6 +139,7 @@ struct AttentionProblem {
     p.v = v.data(), p.v_strides = v.strides();
     p.scale = scale();
     p.is_causal = test.is_causal;
+    p.allow_tf32 = test.allow_tf32;
     if (test.temperature != TemperatureKind::kNone) {
       p.temperature = temperature.data();
       p.temperature_strides = temperature.strides();

@@ -14,15 +14,15 @@ namespace aero::kernels::cuda::testing {
 void run_emulated(BFloat16, const AttentionEntropyForwardParams& params, Trace& trace);
 void run_emulated(Float16, const AttentionEntropyForwardParams& params, Trace& trace);
 void run_emulated(Float32, const AttentionEntropyForwardParams& params, Trace& trace);
+void run_emulated(TensorFloat32, const AttentionEntropyForwardParams& params, Trace& trace);
 void run_emulated(BFloat16, const BackwardParams& params, Trace& trace);
 void run_emulated(Float16, const BackwardParams& params, Trace& trace);
 void run_emulated(Float32, const BackwardParams& params, Trace& trace);
+void run_emulated(TensorFloat32, const BackwardParams& params, Trace& trace);
 
 inline Trace run_emulated(const AttentionEntropyForwardParams& params) {
   Trace trace;
-  if (params.data_type == DataType::kBFloat16) run_emulated(BFloat16{}, params, trace);
-  if (params.data_type == DataType::kFloat16) run_emulated(Float16{}, params, trace);
-  if (params.data_type == DataType::kFloat32) run_emulated(Float32{}, params, trace);
+  with_element(params, [&](auto element) { run_emulated(element, params, trace); });
   return trace;
 }
 
@@ -31,9 +31,7 @@ inline Trace run_emulated(const AttentionEntropyBackwardParams& params) {
   kernels::testing::Buffer<unsigned char, 64> workspace(
       static_cast<size_t>(RowTable::bytes(params)), 0xff);
   BackwardParams with_workspace{params, workspace.data()};
-  if (params.data_type == DataType::kBFloat16) run_emulated(BFloat16{}, with_workspace, trace);
-  if (params.data_type == DataType::kFloat16) run_emulated(Float16{}, with_workspace, trace);
-  if (params.data_type == DataType::kFloat32) run_emulated(Float32{}, with_workspace, trace);
+  with_element(params, [&](auto element) { run_emulated(element, with_workspace, trace); });
   return trace;
 }
 

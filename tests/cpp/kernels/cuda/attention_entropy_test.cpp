@@ -14,25 +14,40 @@ namespace {
 
 using namespace kernels::testing;  // the problems and their reference
 
-const std::vector<DataType> kTypes = {DataType::kBFloat16, DataType::kFloat16, DataType::kFloat32};
+/// What tensors hold and how it is multiplied.
+struct Elements {
+  DataType type;
+  bool allow_tf32 = false;
+};
+const std::vector<Elements> kElements = {
+    {DataType::kBFloat16}, {DataType::kFloat16}, {DataType::kFloat32}, {DataType::kFloat32, true}};
+
+/// How a product sees its operands. TF32 has the digits of float16.
+DataType seen_type(const AttentionCase& c) { return c.allow_tf32 ? DataType::kFloat16 : c.type; }
 
 /// Norm-relative error allowed for out, dq, dk and dv. As on the CPU, but that a product of float32
 /// leaves out low * low (2^-22 of it) and that sums of products are rounded toward zero, once per
 /// step of 8: up to 2^-23 of the sum so far for each of the D / 8 or S / 8 steps. Where a row has
 /// one key, dP and dO . O cancel and their errors remain.
 double tolerance_of(const AttentionCase& c) {
-  if (c.type != DataType::kFloat32) return product_tolerance(c.type);
+  if (seen_type(c) != DataType::kFloat32) return product_tolerance(seen_type(c));
   const auto steps = static_cast<double>(std::max({c.head_dim, c.keys, c.queries})) / 8;
   return (product_tolerance(c.type) + steps * 0x1p-23) * (c.keys == 1 ? 8 : 1);
 }
 
+/// With TF32 for inputs that have its digits; others are as good as rounded before
+/// (TensorFloat32SeesItsDigitsOfEveryInput).
 Trace expect_emulation_matches(const AttentionCase& c) {
   SCOPED_TRACE(c.describe());
   AttentionProblem p(c);
+  if (c.allow_tf32)
+    for (Tensor* input : {&p.q, &p.k, &p.v, &p.dout}) round_to_tf32(*input);
   Trace forward, backward;
   EXPECT_NO_THROW(forward = run_emulated(p.forward_params()));
   const AttentionReference reference(p);
-  const double fine = entropy_tolerance(c);
+  AttentionCase seen = c;
+  seen.type = seen_type(c);
+  const double fine = entropy_tolerance(seen);
   const double tolerance = std::max(tolerance_of(c), fine / 4);
   expect_close("out", p.out.values(), reference.out, tolerance);
   expect_close("entropy", p.entropy.values(), reference.entropy, fine);
@@ -57,21 +72,22 @@ Trace expect_emulation_matches(const AttentionCase& c) {
   return forward;
 }
 
-AttentionCase one_head(DataType type, int64_t queries, int64_t keys, int64_t head_dim) {
-  return {.type = type,
+AttentionCase one_head(Elements elements, int64_t queries, int64_t keys, int64_t head_dim) {
+  return {.type = elements.type,
           .heads = 1,
           .key_heads = 1,
           .queries = queries,
           .keys = keys,
-          .head_dim = head_dim};
+          .head_dim = head_dim,
+          .allow_tf32 = elements.allow_tf32};
 }
 
 TEST(CudaAttentionEntropy, AgreesWithTheDefinitionsOverAwkwardSizes) {
-  for (const DataType type : kTypes)
+  for (const Elements& elements : kElements)
     for (const bool is_causal : {false, true})
       for (const auto& [queries, keys] : std::vector<std::pair<int64_t, int64_t>>{
                {1, 1}, {1, 67}, {2, 3}, {13, 13}, {17, 40}, {40, 17}, {64, 64}, {67, 131}}) {
-        AttentionCase c = one_head(type, queries, keys, 64);
+        AttentionCase c = one_head(elements, queries, keys, 64);
         c.is_causal = is_causal;
         expect_emulation_matches(c);
       }
@@ -79,16 +95,16 @@ TEST(CudaAttentionEntropy, AgreesWithTheDefinitionsOverAwkwardSizes) {
 
 // Widths that there are kernels for, widths between, and rows that are not whole chunks.
 TEST(CudaAttentionEntropy, AgreesWithTheDefinitionsForEveryHeadWidth) {
-  for (const DataType type : kTypes)
+  for (const Elements& elements : kElements)
     for (const int64_t head_dim : {1, 5, 8, 31, 32, 37, 64, 80, 96, 127, 128, 200, 256})
-      expect_emulation_matches(one_head(type, 37, 41, head_dim));
+      expect_emulation_matches(one_head(elements, 37, 41, head_dim));
 }
 
 TEST(CudaAttentionEntropy, AgreesWithTheDefinitionsAcrossManyTiles) {
-  for (const DataType type : kTypes)
+  for (const Elements& elements : kElements)
     for (const int64_t head_dim : {64, 256}) {
       AttentionCase c =
-          one_head(type, head_dim == 64 ? 131 : 70, head_dim == 64 ? 150 : 100, head_dim);
+          one_head(elements, head_dim == 64 ? 131 : 70, head_dim == 64 ? 150 : 100, head_dim);
       expect_emulation_matches(c);
       c.is_causal = false, c.queries = 20;
       expect_emulation_matches(c);
@@ -100,11 +116,11 @@ TEST(CudaAttentionEntropy, AgreesWithTheDefinitionsForEveryOffsetOfTheDiagonal) 
   for (const int64_t queries : {2, 5, 9, 17, 33})
     for (int64_t more = -3; more < 20; more += 1 + (more > 4) * 4)
       if (queries + more > 0)
-        expect_emulation_matches(one_head(DataType::kBFloat16, queries, queries + more, 32));
+        expect_emulation_matches(one_head({DataType::kBFloat16}, queries, queries + more, 32));
 }
 
 TEST(CudaAttentionEntropy, AgreesWithTheDefinitionsForEveryMaskTemperatureAndLayout) {
-  for (const DataType type : kTypes)
+  for (const Elements& elements : kElements)
     for (const MaskKind mask :
          {MaskKind::kNone, MaskKind::kPadding, MaskKind::kFull, MaskKind::kEmptyRows})
       for (const auto& [temperature, order] : std::vector<std::pair<TemperatureKind, Order>>{
@@ -114,14 +130,15 @@ TEST(CudaAttentionEntropy, AgreesWithTheDefinitionsForEveryMaskTemperatureAndLay
                {TemperatureKind::kRow, Order::kRowMajor},
                {TemperatureKind::kNegative, Order::kHeadMajor}}) {
         const bool is_causal = mask != MaskKind::kFull;
-        expect_emulation_matches({.type = type,
+        expect_emulation_matches({.type = elements.type,
                                   .batch = 2,
                                   .queries = 19,
                                   .keys = 23,
                                   .is_causal = is_causal,
                                   .mask = mask,
                                   .temperature = temperature,
-                                  .order = order});
+                                  .order = order,
+                                  .allow_tf32 = elements.allow_tf32});
       }
 }
 
@@ -166,18 +183,18 @@ TEST(CudaAttentionEntropy, WritesOnlyTheGradientsAskedFor) {
 }
 
 TEST(CudaAttentionEntropy, KeepsItsDigitsAtASmallTemperature) {
-  for (const DataType type : kTypes) {
-    AttentionCase c = one_head(type, 96, 96, 64);
+  for (const Elements& elements : kElements) {
+    AttentionCase c = one_head(elements, 96, 96, 64);
     c.temperature = TemperatureKind::kSmall;
     expect_emulation_matches(c);
   }
 }
 
 TEST(CudaAttentionEntropy, OfNoKeysOrNoQueriesWritesZerosOrNothing) {
-  for (const DataType type : kTypes)
+  for (const Elements& elements : kElements)
     for (const auto& [queries, keys] :
          std::vector<std::pair<int64_t, int64_t>>{{0, 0}, {0, 9}, {9, 0}}) {
-      AttentionCase c{.type = type, .queries = queries, .keys = keys};
+      AttentionCase c = one_head(elements, queries, keys, 8);
       expect_emulation_matches(c);
       c.batch = 0;
       expect_emulation_matches(c);
@@ -185,8 +202,8 @@ TEST(CudaAttentionEntropy, OfNoKeysOrNoQueriesWritesZerosOrNothing) {
 }
 
 TEST(CudaAttentionEntropy, OfUniformScoresIsTheLogarithmOfTheVisibleKeys) {
-  for (const DataType type : kTypes) {
-    AttentionProblem p(one_head(type, 150, 150, 8));
+  for (const Elements& elements : kElements) {
+    AttentionProblem p(one_head(elements, 150, 150, 8));
     p.q.fill(0);
     run_emulated(p.forward_params());
     for (int64_t i = 0; i < 150; ++i) {
@@ -198,9 +215,9 @@ TEST(CudaAttentionEntropy, OfUniformScoresIsTheLogarithmOfTheVisibleKeys) {
 }
 
 TEST(CudaAttentionEntropy, OfAOneHotRowIsExactlyZero) {
-  for (const DataType type : kTypes) {
+  for (const Elements& elements : kElements) {
     // Scores are about 1000 for key i and 0 for all others.
-    AttentionCase c = one_head(type, 70, 70, 70);
+    AttentionCase c = one_head(elements, 70, 70, 70);
     c.is_causal = false, c.temperature = TemperatureKind::kNone;
     AttentionProblem p(c);
     p.q.for_each([&](int64_t b, int64_t h, int64_t i, int64_t d) {
@@ -209,7 +226,7 @@ TEST(CudaAttentionEntropy, OfAOneHotRowIsExactlyZero) {
     });
     run_emulated(p.forward_params());
     for (const double entropy : p.entropy.values()) EXPECT_EQ(entropy, 0);
-    if (type == DataType::kFloat32) continue;  // v is split, and rounded, there
+    if (elements.type == DataType::kFloat32) continue;  // v is split, or rounded, there
     p.out.for_each([&](int64_t b, int64_t h, int64_t i, int64_t d) {
       EXPECT_EQ(p.out.get(b, h, i, d), p.v.get(b, h, i, d));
     });
@@ -217,9 +234,9 @@ TEST(CudaAttentionEntropy, OfAOneHotRowIsExactlyZero) {
 }
 
 TEST(CudaAttentionEntropy, LiesBetweenZeroAndTheLogarithmOfTheVisibleKeys) {
-  for (const DataType type : kTypes)
+  for (const Elements& elements : kElements)
     for (const double deviation : {1e-3, 3.0, 30.0}) {
-      AttentionProblem p(one_head(type, 140, 140, 8), deviation);
+      AttentionProblem p(one_head(elements, 140, 140, 8), deviation);
       run_emulated(p.forward_params());
       for (int64_t i = 0; i < 140; ++i) {
         EXPECT_GE(p.entropy.get(0, 0, i), 0);
@@ -241,13 +258,60 @@ TEST(CudaAttentionEntropy, HiddenKeysBearHugeGradientsOfEntropy) {
 }
 
 TEST(CudaAttentionEntropy, PassesNotANumberOn) {
-  AttentionProblem p({.queries = 70, .keys = 70});
-  p.k.set(0, 1, 66, 3, std::numeric_limits<double>::quiet_NaN());
+  for (const Elements& elements : kElements) {
+    AttentionProblem p(one_head(elements, 70, 70, 8));
+    p.k.set(0, 0, 66, 3, std::numeric_limits<double>::quiet_NaN());
+    run_emulated(p.forward_params());
+    EXPECT_FALSE(std::isnan(p.out.get(0, 0, 65, 0)));
+    for (int64_t i = 66; i < 70; ++i) {
+      EXPECT_TRUE(std::isnan(p.out.get(0, 0, i, 0)));
+      EXPECT_TRUE(std::isnan(p.entropy.get(0, 0, i)));
+    }
+  }
+}
+
+/// Everything that a call of both directions computes.
+std::vector<double> all_results(AttentionProblem& p, bool allow_tf32) {
+  p.test.allow_tf32 = allow_tf32;
   run_emulated(p.forward_params());
-  EXPECT_FALSE(std::isnan(p.out.get(0, 1, 65, 0)));
-  for (int64_t i = 66; i < 70; ++i) {
-    EXPECT_TRUE(std::isnan(p.out.get(0, 1, i, 0)));
-    EXPECT_TRUE(std::isnan(p.entropy.get(0, 1, i)));
+  run_emulated(p.backward_params());
+  std::vector<double> all;
+  for (const Tensor* result :
+       {&p.out, &p.entropy, &p.logsumexp, &p.dq, &p.dk, &p.dv, &p.dtemperature})
+    for (const double value : result->values()) all.push_back(value);
+  return all;
+}
+
+// dO alone is also used as it is, in dO . O.
+TEST(CudaAttentionEntropy, TensorFloat32SeesItsDigitsOfEveryInput) {
+  for (const int64_t head_dim : {32, 96, 200}) {
+    AttentionProblem p(one_head({DataType::kFloat32}, 40, 50, head_dim));
+    round_to_tf32(p.dout);
+    const std::vector<double> exact = all_results(p, false), fast = all_results(p, true);
+    for (Tensor* input : {&p.q, &p.k, &p.v}) round_to_tf32(*input);
+    EXPECT_EQ(all_results(p, true), fast);
+    EXPECT_NE(all_results(p, false), exact);
+  }
+}
+
+TEST(CudaAttentionEntropy, TensorFloat32NeedsAThirdOfTheProducts) {
+  for (const int64_t head_dim : {32, 64, 128, 256}) {
+    AttentionProblem p(one_head({DataType::kFloat32}, 70, 70, head_dim));
+    int64_t forward[2], backward[2];
+    for (const bool allow_tf32 : {false, true}) {
+      p.test.allow_tf32 = allow_tf32;
+      forward[allow_tf32] = run_emulated(p.forward_params()).instructions.multiplications;
+      backward[allow_tf32] = run_emulated(p.backward_params()).instructions.multiplications;
+    }
+    EXPECT_EQ(forward[0], 3 * forward[1]);
+    EXPECT_EQ(backward[0], 3 * backward[1]);
+  }
+}
+
+TEST(CudaAttentionEntropy, HalfElementsAreMultipliedAsEver) {
+  for (const DataType type : {DataType::kBFloat16, DataType::kFloat16}) {
+    AttentionProblem p(one_head({type}, 40, 50, 32));
+    EXPECT_EQ(all_results(p, true), all_results(p, false));
   }
 }
 
@@ -265,9 +329,9 @@ TEST(CudaAttentionEntropy, OfATemperatureOfZeroIsNotANumberInItsRowAlone) {
 TEST(CudaAttentionEntropy, TouchesNothingBesideItsTensors) {
   for (const Placement placement : {Placement::kBeforeForbidden, Placement::kAfterForbidden}) {
     const ScopedPlacement scope(placement);
-    for (const DataType type : kTypes)
+    for (const Elements& elements : kElements)
       for (const int64_t head_dim : {24, 37})
-        expect_emulation_matches(one_head(type, 35, 70, head_dim));
+        expect_emulation_matches(one_head(elements, 35, 70, head_dim));
   }
 }
 

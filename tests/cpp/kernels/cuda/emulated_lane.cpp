@@ -82,7 +82,7 @@ template void EmulatedLane::multiply_halves(BFloat16, const char*, float (&)[4],
 template void EmulatedLane::multiply_halves(Float16, const char*, float (&)[4],
                                             const uint32_t (&)[4], uint32_t, uint32_t);
 
-void EmulatedLane::multiply(Float32, float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+void EmulatedLane::multiply(TensorFloat32, float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                             uint32_t b1) {
   // The hardware looks at 19 bits of each operand.
   const auto seen = [](uint32_t bits) { return __builtin_bit_cast(float, bits & ~0x1fffu); };

@@ -79,7 +79,7 @@ class EmulatedLane {
   void multiply(Float16 type, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     multiply_halves(type, "multiply_float16", c, a, b0, b1);
   }
-  void multiply(Float32, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+  void multiply(TensorFloat32, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 
   static uint32_t pack(BFloat16, float low, float high) {
     return bfloat16_bits(low) | static_cast<uint32_t>(bfloat16_bits(high)) << 16;
@@ -95,6 +95,7 @@ class EmulatedLane {
   }
   /// To nearest, ties away: what is left are 10 bits behind the point.
   static uint32_t round_to_tf32(float x) {
+    if (x != x) return 0x7fffffffu;
     return (__builtin_bit_cast(uint32_t, x) + 0x1000u) & ~0x1fffu;
   }
   static float exp2(float x) {

@@ -2,8 +2,17 @@
 #pragma once
 
 #include "tests/cpp/kernels/cuda/emulated_lane.h"
+#include "tests/cpp/kernels/tensors.h"
 
 namespace aero::kernels::cuda::testing {
+
+/// Leaves the tensor's numbers as products of TF32 see them.
+inline void round_to_tf32(kernels::testing::Tensor& tensor) {
+  tensor.for_each([&](int64_t b, int64_t h, int64_t i, int64_t d) {
+    const auto x = static_cast<float>(tensor.get(b, h, i, d));
+    tensor.set(b, h, i, d, __builtin_bit_cast(float, EmulatedLane::round_to_tf32(x)));
+  });
+}
 
 /// What the passes of a call did.
 struct Trace {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/cuda/matrix_product.h"
+#include "tests/cpp/kernels/cuda/emulated_lane.h"
 #include "tests/cpp/kernels/tensors.h"
 
 namespace aero::kernels::cuda::testing {
@@ -121,8 +122,15 @@ inline Status multiply(Handle handle, Product product, const void* alpha, const 
                &added = Matrix::of(c_layout), &result = Matrix::of(d_layout);
   require(handle == &state, "another handle");
   require(algorithm->data[3] == 42, "another algorithm");
-  require(what.compute_type == kComputeFloat32 && what.scale_type == cublas_lt::kFloat32,
-          "scales must be float32");
+  const bool rounds = what.compute_type == kComputeTensorFloat32;
+  require(
+      (rounds || what.compute_type == kComputeFloat32) && what.scale_type == cublas_lt::kFloat32,
+      "scales must be float32");
+  require(!rounds || left.type == cublas_lt::kFloat32, "only float32 is rounded to TF32");
+  const auto seen = [&](double x) {
+    return rounds ? __builtin_bit_cast(float, EmulatedLane::round_to_tf32(static_cast<float>(x)))
+                  : x;
+  };
   require(what.pointer_mode == kOnDevice, "scales must be on the device");
   require(workspace != nullptr && workspace_bytes >= last_wishes.workspace_bytes, "no workspace");
   const bool turned_a = what.operation_a == kTransposed, turned_b = what.operation_b == kTransposed;
@@ -142,8 +150,8 @@ inline Status multiply(Handle handle, Product product, const void* alpha, const 
     for (uint64_t i = 0; i < result.rows; ++i) {
       double sum = 0;
       for (uint64_t k = 0; k < depth; ++k)
-        sum += (turned_a ? left.get(a, k, i) : left.get(a, i, k)) *
-               (turned_b ? right.get(b, j, k) : right.get(b, k, j));
+        sum += seen(turned_a ? left.get(a, k, i) : left.get(a, i, k)) *
+               seen(turned_b ? right.get(b, j, k) : right.get(b, k, j));
       sum = *static_cast<const float*>(alpha) * sum +
             *static_cast<const float*>(beta) * added.get(c, i, j);
       if (what.epilogue == kAddBias) sum += Matrix{result.type, 0, 0, 0}.get(what.bias, i, 0);

@@ -70,7 +70,7 @@ struct Layer {
   }
 
   /// The calls that the launcher makes.
-  void run(bool is_transposed, bool has_bias) {
+  void run(bool is_transposed, bool has_bias, bool allow_tf32 = false) {
     float inverse_alpha = std::nanf("");
     Tensor scaled_bias(stream_type, 1, 1, 1, width);
     ScaledFfnScaleParams scales{};
@@ -100,6 +100,7 @@ struct Layer {
     p.factor = &inverse_alpha, p.addend_factor = &kBeta;
     p.y = y.data();
     p.workspace = workspace;
+    p.allow_tf32 = allow_tf32;
     multiply_matrices("scaled_ffn", fake_cublas_lt_library(), p, nullptr);
   }
 };
@@ -123,6 +124,25 @@ TEST(CudaScaledFfn, IsOneProductThatAddsTheScaledStream) {
                       2 * rounding_of(stream));
           }
   EXPECT_EQ(fake_cublas_lt::state.live, 0);
+}
+
+// Of float32 the product sees the digits of TF32; the stream is added as it is.
+TEST(CudaScaledFfn, RoundsOnlyOperandsOfFloat32AndOnlyWhereAllowed) {
+  for (const DataType type : kTypes)
+    for (const bool allow_tf32 : {false, true}) {
+      Layer layer(type, DataType::kFloat32, 5, 67, Order::kHeadMajor);
+      const std::vector<double> exact = layer.expected(false, true);
+      layer.run(false, true, allow_tf32);
+      for (Tensor* operand : {&layer.operand, &layer.weight}) round_to_tf32(*operand);
+      const std::vector<double> rounded = layer.expected(false, true);
+      const bool rounds = allow_tf32 && type == DataType::kFloat32;
+      const std::vector<double>& other = rounds ? exact : rounded;
+      EXPECT_LE(relative_error(layer.y.values(), rounds ? rounded : exact), 2e-6);
+      if (type == DataType::kFloat32)
+        EXPECT_GE(relative_error(layer.y.values(), other), 0x1p-14);
+      else
+        EXPECT_EQ(rounded, exact);
+    }
 }
 
 TEST(CudaScaledFfn, SaysWhichProductCublasLtCannotDo) {
