@@ -5,7 +5,7 @@ A page per public package, with everything that its `__all__` names. Every warni
 
 from __future__ import annotations
 
-import importlib
+import inspect
 import sys
 import warnings
 from pathlib import Path
@@ -41,8 +41,7 @@ def public_modules() -> list[ModuleType]:
 
     pdoc looks at what a module holds, not at what its `__getattr__` would give.
     """
-    names = [f"aero.{name}" for name in aero.__all__ if name in aero._SUBMODULES]
-    modules = [aero, *map(importlib.import_module, names)]
+    modules = [aero, *filter(inspect.ismodule, (getattr(aero, name) for name in aero.__all__))]
     for module in modules:
         for name in module.__all__:
             vars(module)[name] = getattr(module, name)

@@ -16,53 +16,11 @@ Example:
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
+from aero._lazy_exports import lazy_exports
 from aero._registration import register_with_transformers
 
-if TYPE_CHECKING:
-    from aero.architecture import ArchitectureSpec as ArchitectureSpec
-
 __version__ = "0.1.0"
-
-# Public name -> module that defines it. No submodule bears the name of an exported function.
-_EXPORTS = {
-    "AeroConfig": "aero.models",
-    "AeroForCausalLM": "aero.models",
-    "ArchitectureSpec": "aero.architecture",
-    "absorb_ffn": "aero.conversion",
-    "convert": "aero.conversion",
-    "EntropyCallback": "aero.train",
-    "entropies": "aero.models",
-    "export_remote_code": "aero.export",
-    "export_weights": "aero.export",
-    "fold_layernorm": "aero.conversion",
-    "fold_norm": "aero.conversion",
-    "fuse_ffn": "aero.conversion",
-    "prune_ffn": "aero.conversion",
-    "remove_layernorm": "aero.conversion",
-    "replace_activation": "aero.conversion",
-    "with_entropy_penalty": "aero.models",
-}
-_SUBMODULES = (
-    "analysis", "architecture", "conversion", "export", "fixed_point", "models", "mpc", "nn", "ops",
-    "private", "report", "reproduction", "train",
-)  # fmt: skip
-
-__all__ = ["__version__", *sorted(_EXPORTS), *_SUBMODULES]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _EXPORTS:
-        return getattr(importlib.import_module(_EXPORTS[name]), name)
-    if name in _SUBMODULES:
-        return importlib.import_module(f"aero.{name}")
-    raise AttributeError(f"module 'aero' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
-
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)
+__all__.append("__version__")
 
 register_with_transformers()

@@ -12,7 +12,7 @@ import pytest
 
 import aero
 
-PACKAGES = ["aero", *(f"aero.{name}" for name in aero.__all__ if name in aero._SUBMODULES)]
+PACKAGES = ["aero", *(f"aero.{n}" for n in aero.__all__ if inspect.ismodule(getattr(aero, n)))]
 # What runs in environments of its own, what runs the command when it is imported, native code.
 ELSEWHERE = ("aero.private.", "aero.export.remote.", "aero.cli.__main__", "aero.libaero_ops")
 MODULES = ["aero"] + [

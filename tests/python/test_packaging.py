@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sysconfig
@@ -14,6 +15,7 @@ import aero
 from aero import _core
 
 ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "python" / "aero"
 LIBRARY = Path(_core.__file__).with_name("libaero_ops.so")
 
 
@@ -62,10 +64,14 @@ def test_version_is_the_same_everywhere() -> None:
     assert _core.build_info()["version"] == aero.__version__
 
 
-@pytest.mark.parametrize("name", aero.__all__)
-def test_every_exported_name_resolves(name: str) -> None:
-    assert getattr(aero, name) is not None
-    assert name in dir(aero)
+@pytest.mark.parametrize("stub", sorted(PACKAGE.rglob("__init__.pyi")), ids=lambda p: p.parent.name)
+def test_names_that_load_on_first_use_are_those_of_the_stub(stub: Path) -> None:
+    package = importlib.import_module(".".join(("aero", *stub.relative_to(PACKAGE).parts[:-1])))
+    named = set(re.findall(r" as (\w+)$", stub.read_text(encoding="utf-8"), re.MULTILINE))
+    assert named == {*package.__all__} - {"__version__"}
+    assert {*package.__all__} <= {*dir(package)}
+    for name in named:
+        assert getattr(package, name) is not None
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -17,23 +17,6 @@ Example:
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from aero._lazy_exports import lazy_exports
 
-# Public name -> module that defines it.
-_EXPORTS = {
-    "export_remote_code": "aero.export.remote_code",
-    "export_weights": "aero.export.weights_folder",
-}
-
-__all__ = sorted(_EXPORTS)
-
-
-def __getattr__(name: str) -> Any:
-    if name in _EXPORTS:
-        return getattr(importlib.import_module(_EXPORTS[name]), name)
-    raise AttributeError(f"module 'aero.export' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

@@ -16,39 +16,6 @@ Example:
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from aero._lazy_exports import lazy_exports
 
-# Public name -> module that defines it.
-_EXPORTS = {
-    "Call": "aero.private.parties",
-    "Generated": "aero.private.job",
-    "Party": "aero.private.parties",
-    "PartyError": "aero.private.party_errors",
-    "PartyJob": "aero.private.party",
-    "PassReport": "aero.private.run_reports",
-    "PrivateEnvironmentError": "aero.private.environment",
-    "PrivateSettings": "aero.private.settings",
-    "RunReport": "aero.private.run_reports",
-    "TimeLimits": "aero.private.supervision",
-    "Traffic": "aero.private.parties",
-    "ask": "aero.private.party",
-    "find_private_python": "aero.private.environment",
-    "generate_over_tcp": "aero.private.two_processes",
-    "generate_privately": "aero.private.job",
-    "predicted_pieces": "aero.private.prediction",
-    "run_report": "aero.private.run_reports",
-    "serve": "aero.private.party",
-}
-
-__all__ = sorted(_EXPORTS)
-
-
-def __getattr__(name: str) -> Any:
-    if name in _EXPORTS:
-        return getattr(importlib.import_module(_EXPORTS[name]), name)
-    raise AttributeError(f"module 'aero.private' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

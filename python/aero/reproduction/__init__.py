@@ -19,37 +19,6 @@ Example:
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from aero._lazy_exports import lazy_exports
 
-# Public name -> module that defines it.
-_EXPORTS = {
-    "Cell": "aero.reproduction.cells",
-    "Claim": "aero.reproduction.claims",
-    "Row": "aero.reproduction.targets",
-    "Scale": "aero.reproduction.scales",
-    "Target": "aero.reproduction.targets",
-    "TargetPlan": "aero.reproduction.cells",
-    "collect_target": "aero.reproduction.outcome",
-    "judge": "aero.reproduction.verdicts",
-    "load_scale": "aero.reproduction.scales",
-    "load_target": "aero.reproduction.targets",
-    "plan_target": "aero.reproduction.cells",
-    "run_cells": "aero.reproduction.running",
-    "scale_names": "aero.reproduction.scales",
-    "statistic_names": "aero.reproduction.statistics",
-    "target_names": "aero.reproduction.targets",
-    "write_target": "aero.reproduction.outcome",
-}
-
-__all__ = sorted(_EXPORTS)
-
-
-def __getattr__(name: str) -> Any:
-    if name in _EXPORTS:
-        return getattr(importlib.import_module(_EXPORTS[name]), name)
-    raise AttributeError(f"module 'aero.reproduction' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

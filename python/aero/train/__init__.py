@@ -25,38 +25,6 @@ Example:
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from aero._lazy_exports import lazy_exports
 
-# Public name -> module that defines it.
-_EXPORTS = {
-    "AeroTrainer": "aero.train.trainer",
-    "AnnealingCallback": "aero.train.annealing_callback",
-    "Distillation": "aero.train.distillation",
-    "EntropyCallback": "aero.train.entropy_callback",
-    "Recipe": "aero.train.recipe",
-    "TrainingError": "aero.train.errors",
-    "analyze_run": "aero.train.run_results",
-    "distillation_loss": "aero.train.distillation",
-    "evaluate_run": "aero.train.run_results",
-    "load_recipe": "aero.train.recipe_files",
-    "measure_loss": "aero.train.perplexity",
-    "plan_runs": "aero.train.planning",
-    "prepare_data": "aero.train.prepared_data",
-    "recipe_names": "aero.train.recipe_files",
-    "search_prunable_ffns": "aero.train.pruning_search",
-    "train_runs": "aero.train.runs",
-    "validation_measure": "aero.train.run_results",
-}
-
-__all__ = sorted(_EXPORTS)
-
-
-def __getattr__(name: str) -> Any:
-    if name in _EXPORTS:
-        return getattr(importlib.import_module(_EXPORTS[name]), name)
-    raise AttributeError(f"module 'aero.train' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

@@ -1,0 +1,31 @@
+from aero import analysis as analysis
+from aero import architecture as architecture
+from aero import conversion as conversion
+from aero import export as export
+from aero import fixed_point as fixed_point
+from aero import models as models
+from aero import mpc as mpc
+from aero import nn as nn
+from aero import ops as ops
+from aero import private as private
+from aero import report as report
+from aero import reproduction as reproduction
+from aero import train as train
+from aero.architecture import ArchitectureSpec as ArchitectureSpec
+from aero.conversion import absorb_ffn as absorb_ffn
+from aero.conversion import convert as convert
+from aero.conversion import fold_layernorm as fold_layernorm
+from aero.conversion import fold_norm as fold_norm
+from aero.conversion import fuse_ffn as fuse_ffn
+from aero.conversion import prune_ffn as prune_ffn
+from aero.conversion import remove_layernorm as remove_layernorm
+from aero.conversion import replace_activation as replace_activation
+from aero.export import export_remote_code as export_remote_code
+from aero.export import export_weights as export_weights
+from aero.models import AeroConfig as AeroConfig
+from aero.models import AeroForCausalLM as AeroForCausalLM
+from aero.models import entropies as entropies
+from aero.models import with_entropy_penalty as with_entropy_penalty
+from aero.train import EntropyCallback as EntropyCallback
+
+__version__: str
