@@ -1,12 +1,14 @@
 """Figures that weigh many networks or settings against each other, with the spread over seeds."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike, NDArray
 
 from aero.analysis.figures.drawing import network_colors, own_or_new_axes
+from aero.analysis.figures.naming import name_points
 
 __all__ = ["pareto_front", "plot_pareto", "plot_sweep"]
 
@@ -107,14 +109,14 @@ def plot_pareto(
         )  # fmt: skip
     # Steps, not slopes: between two networks of the front only the worse of both is reached.
     axes.step(x[front], mean[front], where="post", color="0.45", linestyle="--", linewidth=1)
-    for index in front if named is None else named:
-        # Towards the middle, so that a long name leaves the panel its width; below on the right, so
-        # that two long ones of about the same loss do not meet.
-        is_right = x[index] > (x.min() + x.max()) / 2
-        axes.annotate(
-            names[index], (x[index], mean[index]), xytext=(-5, -11) if is_right else (5, 4),
-            textcoords="offset points", fontsize="small", ha="right" if is_right else "left",
-        )  # fmt: skip
+    shown = list(front if named is None else named)
+    others = [i for i in np.flatnonzero(np.isfinite(mean)).tolist() if i not in shown]
+    places = np.column_stack([x, mean])
+    ranges = np.stack([places - [0, 1] * below[:, None], places + [0, 1] * above[:, None]], axis=1)
+    name_points(
+        axes, places[shown], [names[index] for index in shown], others=places[others],
+        strokes=[*ranges[np.isfinite(mean)], *_steps(places[front])],
+    )  # fmt: skip
     axes.margins(y=0.12)  # names below the lowest point
     if x.max() > _LOGARITHMIC_FROM * x.min():
         axes.set_xscale("log")
@@ -178,6 +180,15 @@ def plot_sweep(
     axes.set_title(title)
     axes.grid(alpha=0.25)
     return axes
+
+
+def _steps(front: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    """The strokes [2, 2] of the line through the front [N, 2]."""
+    strokes = []
+    for here, there in pairwise(front):
+        corner = np.array([there[0], here[1]])
+        strokes += [np.stack([here, corner]), np.stack([corner, there])]
+    return strokes
 
 
 def _spreads(losses: Sequence[ArrayLike]) -> tuple[NDArray[np.float64], ...]:
