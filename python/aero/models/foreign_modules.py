@@ -145,8 +145,11 @@ def runs_like(model: nn.Module, network: AeroForCausalLM) -> bool:
 def _last_logits(model: nn.Module, tokens: Tensor) -> Tensor:
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
+    # Accelerate's mixed precision replaces `forward` by one that computes in half precision.
+    forward = getattr(model, "_original_forward", model)
     try:
-        output = model(tokens)
+        with torch.autocast(tokens.device.type, enabled=False):
+            output = forward(tokens)
     finally:
         for module, training in modes:
             module.training = training

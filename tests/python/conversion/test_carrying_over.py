@@ -1,6 +1,8 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -69,6 +71,21 @@ def test_the_carried_network_gives_the_same_logits(kind):
     assert count == spec.parameter_count(training=True)
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]), name
+
+
+def test_a_model_that_was_trained_in_mixed_precision_is_still_the_same_network():
+    # What Trainer(bf16=True) leaves behind: a forward that computes in bfloat16.
+    model, plain = gpt2(), gpt2()
+    try:
+        Accelerator(mixed_precision="bf16", cpu=True).prepare_model(model)
+    finally:
+        AcceleratorState._reset_state(reset_partial_state=True)
+    plain.load_state_dict(model.state_dict())
+    rounded = relative_difference(logits_of(model, tokens()), logits_of(plain, tokens()))
+    assert rounded > 1e-4  # accelerate does what this test is about
+    with torch.autocast("cpu", torch.bfloat16):
+        network = carry_over(model)
+    assert relative_difference(logits_of(network, tokens()), logits_of(plain, tokens())) < 1e-5
 
 
 def test_the_copy_is_independent_and_keeps_dtype_and_mode():
