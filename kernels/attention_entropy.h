@@ -80,6 +80,9 @@ struct AttentionEntropyBackwardParams : AttentionEntropyParams {
   /// Threads that will share the items. With fewer heads than threads the work is cut finer, at the
   /// price of computing scores and dP twice. Bitwise the same run to run for one value of it.
   int64_t threads = 1;
+
+  /// Blocks of a GPU that do whole heads, from cuda::head_blocks; 0: the work is split finer.
+  int64_t head_blocks = 0;
 };
 
 inline constexpr int64_t kMaxHeadDim = 256;
@@ -119,6 +122,12 @@ void finish(const AttentionEntropyForwardParams& params);
 }  // namespace cpu
 
 namespace cuda {
+
+/// How many blocks of the queue's device are best given whole heads, or 0. By size, unless the
+/// environment variable AERO_CUDA_BACKWARD says heads (wherever there is a kernel for it) or split;
+/// both are bitwise the same run to run. Throws std::invalid_argument where it says anything else,
+/// and std::runtime_error for a device that cannot be used.
+int64_t head_blocks(const AttentionEntropyBackwardParams& params, const Queue& queue);
 
 /// Scratch on the device that lives until the work is done, 16-byte aligned, not initialised.
 size_t workspace_bytes(const AttentionEntropyBackwardParams& params);

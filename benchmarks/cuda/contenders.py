@@ -6,8 +6,10 @@ their gradients need. Torch's own attentions have neither entropy nor temperatur
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -142,12 +144,28 @@ def flex(compiled: bool) -> Callable[[Inputs], tuple[Tensor, ...]]:
     return attend
 
 
+#: Ours with one way of doing the backward direction, whatever the size of the call.
+SCHEMES = ("heads", "split")
+
+
+@contextmanager
+def backward_scheme(scheme: str) -> Iterator[None]:
+    """Makes our backward direction go one way; "" leaves it to the size of the call."""
+    before = os.environ.get("AERO_CUDA_BACKWARD", "")
+    os.environ["AERO_CUDA_BACKWARD"] = scheme
+    try:
+        yield
+    finally:
+        os.environ["AERO_CUDA_BACKWARD"] = before
+
+
 def contenders(device: torch.device) -> dict[str, Callable[[Inputs], tuple[Tensor, ...]]]:
     """Everybody, by name."""
     on_gpu = device.type == "cuda"
     flash = SDPBackend.FLASH_ATTENTION
     return {
         "ours": ours,
+        **dict.fromkeys(SCHEMES, ours),
         "flash": sdpa(flash),
         "cudnn": sdpa(SDPBackend.CUDNN_ATTENTION if on_gpu else SDPBackend.MATH),
         "flex": flex(compiled=on_gpu),
@@ -155,14 +173,20 @@ def contenders(device: torch.device) -> dict[str, Callable[[Inputs], tuple[Tenso
     }
 
 
-def call(attend: Callable[[Inputs], tuple[Tensor, ...]], x: Inputs, backward: bool) -> Call:
-    """One direction, or both, as a function without arguments."""
+def call(
+    name: str, attend: Callable[[Inputs], tuple[Tensor, ...]], x: Inputs, backward: bool
+) -> Call:
+    """One direction, or both, of a contender as a function without arguments."""
 
     def forward_and_backward() -> tuple[Tensor, ...]:
         results = attend(x)
         leaves = (x.q, x.k, x.v) + (x.temperature,) * (len(results) == 2)
         return torch.autograd.grad(results, leaves, (x.dout, x.dentropy)[: len(results)])
 
+    def by_scheme() -> tuple[Tensor, ...]:
+        with backward_scheme(name):
+            return forward_and_backward()
+
     if backward:
-        return forward_and_backward
+        return by_scheme if name in SCHEMES else forward_and_backward
     return lambda: attend(x)

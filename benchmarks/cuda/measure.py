@@ -31,8 +31,18 @@ LENGTHS = (512, 1024, 128, 2048, 4096, 256)
 TOKENS = 131_072
 LISTING_TOKENS = 16_384
 PLAIN = ("ours", "flash", "cudnn")
+#: T at which both ways of the backward direction are measured, around where it is chosen.
+SCHEME_LENGTHS = (512, 1024, 128, 2048)
 #: Seconds that a measurement may take at most, by kind.
-NEEDED = {"attention": 12, "flex": 60, "listing": 12, "step": 45, "share": 60, "ceilings": 10}
+NEEDED = {
+    "attention": 12,
+    "schemes": 10,
+    "flex": 60,
+    "listing": 12,
+    "step": 45,
+    "share": 60,
+    "ceilings": 10,
+}
 
 
 def shape_of(length: int, tokens: int, dtype: str, is_tiny: bool) -> Shape:
@@ -63,7 +73,7 @@ def compare(
     known = contenders.contenders(device)
     calls, results, outputs = {}, {}, {}
     for name in names:
-        call = contenders.call(known[name], x, backward)
+        call = contenders.call(name, known[name], x, backward)
         try:
             outputs[name] = known[name](x)[0].detach()
             peak = peak_bytes(device, call)
@@ -112,6 +122,7 @@ def attention_jobs(
     yield from (job("listing", 512, ("listing",), back, half) for back in (False, True))
     for length in LENGTHS[3:]:
         yield from (job("attention", length, PLAIN, back, half) for back in (False, True))
+    yield from (job("schemes", n, contenders.SCHEMES, True, half) for n in SCHEME_LENGTHS)
     yield from (job("flex", 512, ("flex",), back, half) for back in (False, True))
     for length in LENGTHS[1:]:
         yield from (job("listing", length, ("listing",), back, half) for back in (False, True))

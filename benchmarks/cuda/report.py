@@ -93,6 +93,18 @@ def rates(results: Results, dtype: str) -> str:
     return markdown_table(header, rows)
 
 
+def schemes(results: Results) -> str:
+    """Nanoseconds per head by both ways of the backward direction."""
+    rows = []
+    for length in LENGTHS:
+        of = results.get(f"schemes/bfloat16/T{length}/both", {}).get("found", {})
+        known = [of[n] for n in ("heads", "split") if "ms" in of.get(n, {})]
+        if len(known) == 2:
+            heads, split = map(nanoseconds, known)
+            rows.append([str(length), number(heads), number(split), f"{split / heads:.2f}"])
+    return markdown_table(["T", "heads", "split", "split / heads"], rows) if rows else NOT_MEASURED
+
+
 def steps(results: Results) -> str:
     """A training step of everybody."""
     rows = []
@@ -203,6 +215,10 @@ def report(results: Results, head: str) -> str:
         ("Ours, float32", rates(results, "float32")),
         ("Ours, float32 that products may round to TF32", rates(results, "tf32")),
         ("Ours, bfloat16", rates(results, "bfloat16")),
+        (
+            "ns per head, forward + backward, bfloat16, by way of the backward direction",
+            schemes(results),
+        ),
         ("Cost of entropy and temperature", shares(results)),
         ("Training step, GPT-2 small, B 32, T 512, bfloat16 autocast", steps(results)),
         *((f"ns per head, {w}, bfloat16", times(results, d)) for d, w in DIRECTIONS.items()),

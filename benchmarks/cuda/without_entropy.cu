@@ -50,6 +50,7 @@ void forward(const AttentionEntropyForwardParams& p) {
 void backward(const BackwardParams& p) {
   using Shape = BackwardShape<BFloat16, kWidth>;
   launch<BackwardRowsPass<BFloat16>>(p);
+  if (p.head_blocks > 0) return launch<BackwardHeadPass<HeadShape<BFloat16, kWidth>>>(p);
   launch<BackwardQueryPass<Shape>>(p);
   launch<BackwardKeyPass<Shape>>(p);
 }
@@ -74,6 +75,13 @@ void* floats(int64_t count, float value) {
   require(cudaMalloc(&memory, values.size() * 4));
   require(cudaMemcpy(memory, values.data(), values.size() * 4, cudaMemcpyHostToDevice));
   return memory;
+}
+
+int multiprocessors() {
+  int device = 0, count = 0;
+  require(cudaGetDevice(&device));
+  require(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
+  return count;
 }
 
 template <class Call>
@@ -107,9 +115,13 @@ void time_length(int64_t length, bool is_last) {
       bfloat16s(kTokens * kHeads * kWidth), bfloat16s(kTokens * kHeads * kWidth)};
   static void* const temperature = floats(kHeads * 4096, 0.7f);
   static void* const dentropy = floats(kTokens * kHeads, 0.5f);
+  // A table of rows, and sums of the longest calls that are done by heads.
+  static const int64_t kWorkspace =
+      8 * kTokens * kHeads +
+      kMaxHeadPassPositions * kWidth * kHeadPassResidents * multiprocessors();
   static void* const rows[] = {floats(kTokens * kHeads, 0), floats(kTokens * kHeads, 0),
                                floats(3 * kTokens * kHeads, 0), floats(kTokens * kHeads, 0),
-                               floats(8 * kTokens * kHeads, 0)};
+                               floats(kWorkspace, 0)};
   const Strides strides{length * kHeads * kWidth, kWidth, kHeads * kWidth};  // [B, T, H, D]
   p.q = tensors[0], p.k = tensors[1], p.v = tensors[2];
   p.q_strides = p.k_strides = p.v_strides = p.out_strides = p.dout_strides = strides;
@@ -124,6 +136,7 @@ void time_length(int64_t length, bool is_last) {
 
   p.out = tensors[3], p.dout = tensors[4], p.dentropy = dentropy, p.statistics = rows[2];
   p.dq = tensors[5], p.dk = tensors[6], p.dv = tensors[7], p.dtemperature = rows[3];
+  p.head_blocks = head_blocks_for(p, multiprocessors());
   p.workspace = rows[4];
   const double backward_ms = median_milliseconds([&] { backward(p); });
   std::printf("  \"%d\": {\"forward\": %.5f, \"backward\": %.5f}%s\n", static_cast<int>(length),

@@ -36,6 +36,12 @@ REPLACED = {
             "(dweight - gradient.center)"
         )
     },
+    "cuda/attention_backward_heads.h": {
+        "row_sums[column] = __builtin_fmaf(of.dscore, of.z, row_sums[column]);": "",
+        "p.dtemperature ? sum_over_groups(lane, row_sums) : 0.0f": "0.0f",
+        "if (!p.dtemperature) return;": "return;",
+        "if (p.dtemperature) add_row_sums(p, lane, pair, stage, before);": "",
+    },
     "cuda/attention_entropy_backward.h": {
         "dtemperature[half] = __builtin_fmaf(of.dscore, of.z, dtemperature[half]);": ""
     },

@@ -103,14 +103,16 @@ void run_where_it_is(kernels::AttentionEntropyForwardParams& params, const Tenso
   run_parallel(params);
   kernels::cpu::finish(params);
 }
-void run_where_it_is(const kernels::AttentionEntropyBackwardParams& params,
+void run_where_it_is(kernels::AttentionEntropyBackwardParams& params,
                      [[maybe_unused]] const Tensor& q) {
 #if defined(AERO_CUDA)
   if (q.is_cuda()) {
+    const CudaQueue queue(kOp, q);
+    params.head_blocks = kernels::cuda::head_blocks(params, queue.get());
     // torch gives the memory to others only after what is in the stream now.
     const Tensor workspace =
         empty(q, {static_cast<int64_t>(kernels::cuda::workspace_bytes(params))}, ScalarType::Byte);
-    return kernels::cuda::launch(params, workspace.mutable_data_ptr(), CudaQueue(kOp, q).get());
+    return kernels::cuda::launch(params, workspace.mutable_data_ptr(), queue.get());
   }
 #endif
   run_parallel(params);

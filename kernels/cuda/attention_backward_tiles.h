@@ -1,5 +1,5 @@
-// What the two passes of attention's backward direction have in common: sizes of tiles, their place
-// in shared memory, and the gradient of one score.
+// What the passes of attention's backward direction have in common: sizes of tiles, their place in
+// shared memory, the gradient of one score, and queries that stream by keys.
 #pragma once
 
 #include "kernels/cuda/attention_backward_rows.h"
@@ -55,6 +55,102 @@ struct BackwardMemory {
   AERO_DEVICE static int extra(int stage) { return stage * kStageBytes + 2 * kTileBytes; }
   AERO_DEVICE static Rows first_staying() { return {kStayingBase}; }
   AERO_DEVICE static Rows second_staying() { return {kStayingBase + kStayingBytes}; }
+};
+
+/// Tiles of queries that stream by keys that stay, and what is known of their rows: kStreamed
+/// weights, then as many gradients. Rows of the tiles of scores are keys here, columns queries.
+template <class Shape>
+struct StreamedQueries {
+  using Element = typename Shape::Element;
+  static constexpr int kStreamed = Shape::kStreamed;
+  static constexpr int kThreads = Shape::kWarps * kWarp;
+  using Memory = BackwardMemory<Shape, kStreamed * 32>;
+
+  template <class Lane>
+  AERO_DEVICE static void fetch(const BackwardParams& p, Lane& lane, const Head& head, int query,
+                                int stage) {
+    fetch_rows<Element, kStreamed, kThreads>(lane, Memory::first(stage),
+                                             query_rows<Element>(p, p.q, p.q_strides, head), query);
+    if (p.dout)
+      fetch_rows<Element, kStreamed, kThreads>(
+          lane, Memory::second(stage), query_rows<Element>(p, p.dout, p.dout_strides, head), query);
+    // Weights and gradients of rows that are not there are 0.
+    const RowTable table(p, p.workspace);
+    const int64_t row = row_index(p, head, query);
+    static_assert(2 * kStreamed % kWarp == 0, "whole warps copy");
+    for (int n = lane.thread; n < 2 * kStreamed; n += kThreads) {
+      const int in_tile = n % kStreamed;
+      const int bytes = query + in_tile < p.queries ? 16 : 0;
+      const int64_t at = bytes ? row + in_tile : 0;
+      const void* from = n < kStreamed ? static_cast<const void*>(table.weights + at)
+                                       : static_cast<const void*>(table.gradients + at);
+      lane.copy_async(Memory::extra(stage) + n * 16, from, bytes);
+    }
+  }
+
+  template <class Lane>
+  AERO_DEVICE static RowWeights weights_of(Lane& lane, int stage, int row) {
+    return load<RowWeights>(lane, Memory::extra(stage) + row * 16);
+  }
+  template <class Lane>
+  AERO_DEVICE static RowGradient gradient_of(Lane& lane, int stage, int row) {
+    return load<RowGradient>(lane, Memory::extra(stage) + (kStreamed + row) * 16);
+  }
+
+  /// Products of keys from `key` on and queries become weights, products of values and dO gradients
+  /// of scores, scaled. Calls use(column, gradient) with each before that; a lane has kStreamed / 4
+  /// columns.
+  template <int kRowTiles, class Lane, class Use>
+  AERO_DEVICE static void weigh(Lane& lane, const VisibleKeys& visible, int query, int key,
+                                int stage, float (&weights)[kRowTiles][kStreamed / 8][4],
+                                float (&dscores)[kRowTiles][kStreamed / 8][4], Use use) {
+    scale_scores(lane, stage, weights);
+    if (!visible.sees_all(query, key + 16 * kRowTiles - 1))
+      hide_queries(lane, visible, query, key, weights, kHiddenScore);
+    AERO_UNROLL
+    for (int block = 0; block < kStreamed / 8; ++block) AERO_UNROLL
+    for (int column = 0; column < 2; ++column) {
+      const int in_tile = block * 8 + member_of(lane) * 2 + column;
+      const RowWeights row = weights_of(lane, stage, in_tile);
+      const RowGradient gradient = gradient_of(lane, stage, in_tile);
+      AERO_UNROLL
+      for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
+      for (int n = column; n < 4; n += 2) {
+        const ScoreGradient of(lane, weights[r][block][n], dscores[r][block][n], row, gradient);
+        use(block * 2 + column, of);
+        weights[r][block][n] = of.weight;
+        dscores[r][block][n] = of.dscore * gradient.scale;
+      }
+    }
+  }
+
+ private:
+  /// x = score - maximum of each, in units of log 2.
+  template <int kRowTiles, class Lane>
+  AERO_DEVICE static void scale_scores(Lane& lane, int stage,
+                                       float (&scores)[kRowTiles][kStreamed / 8][4]) {
+    AERO_UNROLL
+    for (int block = 0; block < kStreamed / 8; ++block) AERO_UNROLL
+    for (int column = 0; column < 2; ++column) {
+      uint32_t words[2];
+      lane.load_words(words,
+                      Memory::extra(stage) + (block * 8 + member_of(lane) * 2 + column) * 16);
+      const auto scale = __builtin_bit_cast(float, words[0]);
+      const auto maximum = __builtin_bit_cast(float, words[1]);
+      AERO_UNROLL
+      for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
+      for (int n = column; n < 4; n += 2)
+        scores[r][block][n] = scores[r][block][n] * scale - maximum;
+    }
+  }
+
+  template <class Row, class Lane>
+  AERO_DEVICE static Row load(Lane& lane, int from) {
+    uint32_t words[4];
+    lane.load_words(words, from);
+    return {__builtin_bit_cast(float, words[0]), __builtin_bit_cast(float, words[1]),
+            __builtin_bit_cast(float, words[2]), __builtin_bit_cast(float, words[3])};
+  }
 };
 
 }  // namespace aero::kernels::cuda

@@ -1,7 +1,11 @@
 // Attention with temperature and entropy on a GPU: what cannot be launched is said in words.
 #include "kernels/attention_entropy.h"
 
+#include <cstdlib>
+#include <stdexcept>
+
 #include "kernels/cuda/attention_entropy_kernels.h"
+#include "kernels/cuda/attention_entropy_passes.h"
 
 namespace aero::kernels::cuda {
 namespace {
@@ -24,10 +28,25 @@ void launch_checked(const Params& params, const Queue& queue) {
   });
 }
 
+/// What AERO_CUDA_BACKWARD asks for. Read anew at every call, so tests may change the variable.
+BackwardScheme backward_scheme() {
+  const char* wanted = std::getenv("AERO_CUDA_BACKWARD");
+  const std::string scheme = wanted ? wanted : "";
+  if (scheme.empty()) return BackwardScheme::kBySize;
+  if (scheme == "heads") return BackwardScheme::kHeads;
+  if (scheme == "split") return BackwardScheme::kSplit;
+  throw std::invalid_argument("AERO_CUDA_BACKWARD must be heads or split, got " + scheme);
+}
+
 }  // namespace
 
+int64_t head_blocks(const AttentionEntropyBackwardParams& params, const Queue& queue) {
+  const BackwardScheme scheme = backward_scheme();
+  return head_blocks_for(params, multiprocessors(kOp, queue), scheme);
+}
+
 size_t workspace_bytes(const AttentionEntropyBackwardParams& params) {
-  return static_cast<size_t>(RowTable::bytes(params));
+  return static_cast<size_t>(backward_bytes(params));
 }
 
 void launch(const AttentionEntropyForwardParams& params, const Queue& queue) {

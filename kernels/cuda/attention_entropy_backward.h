@@ -152,7 +152,8 @@ struct BackwardKeyPass : Shape {
   using Params = BackwardParams;
   using Shape::kParts, Shape::kRowBytes, Shape::kStages, Shape::kStaying, Shape::kStreamed;
   using typename Shape::Element;
-  using Memory = BackwardMemory<Shape, kStreamed * 32>;
+  using Streamed = StreamedQueries<Shape>;
+  using Memory = typename Streamed::Memory;
   using Rows = typename Memory::Rows;
   static constexpr int kThreads = Shape::kWarps * kWarp;
   static constexpr int kSharedBytes = Memory::kSharedBytes;
@@ -176,7 +177,7 @@ struct BackwardKeyPass : Shape {
     const auto fetch = [&](int tile, int stage) {
       Head reader = head;
       reader.head += tile / query_tiles;
-      fetch_queries(p, lane, reader, first_query + tile % query_tiles * kStreamed, stage);
+      Streamed::fetch(p, lane, reader, first_query + tile % query_tiles * kStreamed, stage);
     };
     fetch_rows<Element, kStaying, kThreads>(lane, Memory::first_staying(),
                                             key_rows<Element>(p, p.k, p.k_strides, head), first);
@@ -201,38 +202,14 @@ struct BackwardKeyPass : Shape {
  private:
   using Part = SharedRows<kRowBytes / kParts>;
 
-  template <class Lane>
-  AERO_DEVICE static void fetch_queries(const Params& p, Lane& lane, const Head& head, int query,
-                                        int stage) {
-    fetch_rows<Element, kStreamed, kThreads>(lane, Memory::first(stage),
-                                             query_rows<Element>(p, p.q, p.q_strides, head), query);
-    if (p.dout)
-      fetch_rows<Element, kStreamed, kThreads>(
-          lane, Memory::second(stage), query_rows<Element>(p, p.dout, p.dout_strides, head), query);
-    // kStreamed weights of rows, then as many gradients; those of rows that are not there are 0.
-    const RowTable table(p, p.workspace);
-    const int64_t row = row_index(p, head, query);
-    static_assert(2 * kStreamed % kWarp == 0, "whole warps copy");
-    for (int n = lane.thread; n < 2 * kStreamed; n += kThreads) {
-      const int in_tile = n % kStreamed;
-      const int bytes = query + in_tile < p.queries ? 16 : 0;
-      const int64_t at = bytes ? row + in_tile : 0;
-      const void* from = n < kStreamed ? static_cast<const void*>(table.weights + at)
-                                       : static_cast<const void*>(table.gradients + at);
-      lane.copy_async(Memory::extra(stage) + n * 16, from, bytes);
-    }
-  }
-
   struct Warp {
-    int first, group, member, first_block;
+    int first, first_block;
     StayingRows<Element, 1, kRowBytes, Shape::kInRegisters> keys, values;
     float dk[1][kColumns / 8][4], dv[1][kColumns / 8][4];
 
     template <class Lane>
     AERO_DEVICE Warp(Lane& lane, int first_row, int in_tile, int part)
         : first(first_row),
-          group(group_of(lane)),
-          member(member_of(lane)),
           first_block(part * kColumns / 8),
           keys(lane, Memory::first_staying(), in_tile),
           values(lane, Memory::second_staying(), in_tile) {
@@ -251,49 +228,10 @@ struct BackwardKeyPass : Shape {
         multiply_rows<Element>(lane, dscores, values, douts);
       else
         clear(dscores);
-      scale_scores(lane, stage, weights);
-      if (!visible.sees_all(query, first + 15))
-        hide_queries(lane, visible, query, first, weights, kHiddenScore);
-      AERO_UNROLL
-      for (int block = 0; block < kStreamed / 8; ++block) AERO_UNROLL
-      for (int column = 0; column < 2; ++column) {
-        const int at = (block * 8 + member * 2 + column) * 16;
-        const auto row = load<RowWeights>(lane, Memory::extra(stage) + at);
-        const auto gradient = load<RowGradient>(lane, Memory::extra(stage) + kStreamed * 16 + at);
-        AERO_UNROLL
-        for (int n = column; n < 4; n += 2) {
-          const ScoreGradient of(lane, weights[0][block][n], dscores[0][block][n], row, gradient);
-          weights[0][block][n] = of.weight;
-          dscores[0][block][n] = of.dscore * gradient.scale;
-        }
-      }
+      Streamed::weigh(lane, visible, query, first, stage, weights, dscores,
+                      [](int, const ScoreGradient&) {});
       if (p.dv && p.dout) add_weighted_rows<Element>(lane, dv, weights, douts, first_block);
       if (p.dk) add_weighted_rows<Element>(lane, dk, dscores, queries, first_block);
-    }
-
-    /// x = score - maximum of each, in units of log 2.
-    template <class Lane>
-    AERO_DEVICE void scale_scores(Lane& lane, int stage,
-                                  float (&scores)[1][kStreamed / 8][4]) const {
-      AERO_UNROLL
-      for (int block = 0; block < kStreamed / 8; ++block) AERO_UNROLL
-      for (int column = 0; column < 2; ++column) {
-        uint32_t words[2];
-        lane.load_words(words, Memory::extra(stage) + (block * 8 + member * 2 + column) * 16);
-        const auto scale = __builtin_bit_cast(float, words[0]);
-        const auto maximum = __builtin_bit_cast(float, words[1]);
-        AERO_UNROLL
-        for (int n = column; n < 4; n += 2)
-          scores[0][block][n] = scores[0][block][n] * scale - maximum;
-      }
-    }
-
-    template <class Row, class Lane>
-    AERO_DEVICE static Row load(Lane& lane, int from) {
-      uint32_t words[4];
-      lane.load_words(words, from);
-      return {__builtin_bit_cast(float, words[0]), __builtin_bit_cast(float, words[1]),
-              __builtin_bit_cast(float, words[2]), __builtin_bit_cast(float, words[3])};
     }
   };
 

@@ -5,6 +5,11 @@
 namespace aero::kernels::cuda {
 namespace {
 
+[[noreturn]] void refuse_device(const std::string& op, int device, cudaError_t code) {
+  throw std::runtime_error(op + ": CUDA device " + std::to_string(device) +
+                           " cannot be used: " + cudaGetErrorString(code));
+}
+
 /// Chooses the device for this thread as long as it lives: the CUDA runtime of this library is its
 /// own.
 class DeviceChoice {
@@ -14,9 +19,7 @@ class DeviceChoice {
     changed_ = code == cudaSuccess && before_ != device;
     if (changed_) code = cudaSetDevice(device);
     if (code == cudaSuccess) code = check_architecture(device);
-    if (code != cudaSuccess)
-      throw std::runtime_error(op_ + ": CUDA device " + std::to_string(device) +
-                               " cannot be used: " + cudaGetErrorString(code));
+    if (code != cudaSuccess) refuse_device(op_, device, code);
   }
   ~DeviceChoice() {
     if (changed_) cudaSetDevice(before_);
@@ -67,6 +70,14 @@ void check_positions(const char* op, int64_t queries, int64_t keys) {
   if (queries > kMaxPositions || keys > kMaxPositions)
     refuse(op, "T and S must be at most " + std::to_string(kMaxPositions) + " on CUDA, got " +
                    std::to_string(queries) + " and " + std::to_string(keys));
+}
+
+int multiprocessors(const char* op, const Queue& queue) {
+  int count = 0;
+  const cudaError_t code =
+      cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, queue.device);
+  if (code != cudaSuccess) refuse_device(op, queue.device, code);
+  return count;
 }
 
 void put_in_queue(const char* op, const Queue& queue,

@@ -32,6 +32,9 @@ void check_type(const char* op, const char* argument, DataType type);
 /// Refuses more positions than there are numbers for.
 void check_positions(const char* op, int64_t queries, int64_t keys);
 
+/// Multiprocessors of the queue's device. Throws std::runtime_error where it cannot be asked.
+int multiprocessors(const char* op, const Queue& queue);
+
 /// Chooses the queue's device, calls put(stream, error) and throws what went wrong in words.
 void put_in_queue(const char* op, const Queue& queue,
                   const std::function<void(cudaStream_t, LaunchError&)>& put);

@@ -9,6 +9,7 @@ import pytest
 import torch
 from gpu_cases import (
     ELEMENTS,
+    HALF,
     SAMPLES,
     Attention,
     compared,
@@ -24,6 +25,7 @@ from gpu_machine import free_bytes, is_gpu
 from aero.ops import attention_entropy
 
 dtypes = pytest.mark.parametrize("dtype", ELEMENTS, indirect=True)
+halves = pytest.mark.parametrize("dtype", HALF, ids=lambda d: str(d).removeprefix("torch."))
 samples = pytest.mark.parametrize("sample", **named(SAMPLES))
 
 #: Around the widths and lengths where a kernel's tiles end.
@@ -90,6 +92,32 @@ def test_attention_of_awkward_sizes_is_at_most_twice_as_wrong_as_plain_torch(
     inputs = case.inputs(dtype, device)
     for pair in compared(inputs, cotangents_on(device, inputs.run())[0]):
         pair.check(truncation(inputs))
+
+
+# These calls have too few heads for a block to do whole ones, unless it is told to.
+@pytest.mark.parametrize("case", [c for c in CASES if c.head_dim <= 64], ids=str)
+@halves
+def test_gradients_by_whole_heads_are_at_most_twice_as_wrong_as_those_of_plain_torch(
+    case: Attention, dtype: torch.dtype, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AERO_CUDA_BACKWARD", "heads")
+    inputs = case.inputs(dtype, device)
+    for pair in compared(inputs, cotangents_on(device, inputs.run())[0]):
+        pair.check(truncation(inputs))
+
+
+@halves
+def test_both_schemes_of_the_backward_direction_agree_on_the_temperatures_gradients(
+    dtype: torch.dtype, gpu: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = Attention(600, 600, 64, heads=4, temperature="BHT").inputs(dtype, gpu)
+    results = inputs.run()
+    cotangents = cotangents_on(gpu, results)
+    found = []
+    for scheme in ("heads", "split"):
+        monkeypatch.setenv("AERO_CUDA_BACKWARD", scheme)
+        found.append(inputs.gradients(inputs.run(), cotangents)["temperature"])
+    assert relative_error(*found) <= 1e-4
 
 
 @pytest.mark.parametrize("low", (0.1, 0.01))

@@ -47,6 +47,18 @@ def test_float64_is_refused_on_a_gpu(operator: str, gpu: torch.device) -> None:
         inputs.run()
 
 
+def test_a_scheme_of_the_backward_direction_that_is_none_is_refused(
+    gpu: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_gpu(gpu):
+        pytest.skip("the CPU has one scheme")
+    inputs = plain_call("attention_entropy", gpu)
+    results = inputs.run()
+    monkeypatch.setenv("AERO_CUDA_BACKWARD", "sideways")
+    with pytest.raises(ValueError, match="AERO_CUDA_BACKWARD must be heads or split, got sideways"):
+        inputs.gradients(results, cotangents_on(gpu, results))
+
+
 BAD: tuple[tuple[Callable[[torch.device], Any], str], ...] = (
     (lambda d: Attention(5, 5, 257).inputs(torch.float32, d), "D must be from 1 to 256, got 257"),
     (

@@ -25,6 +25,12 @@ SAMPLE = {(s.operator, s.name): s for s in SAMPLES}
 REPEATED: dict[str, Callable[[torch.device], Any]] = {
     "attention T=128": lambda d: Attention(128, 128, 64, batch=8).inputs(torch.bfloat16, d),
     "attention T=1024": lambda d: Attention(1024, 1024, 64, batch=1).inputs(torch.bfloat16, d),
+    "attention T=600 by heads": lambda d: Attention(600, 600, 64, batch=8, heads=4).inputs(
+        torch.bfloat16, d
+    ),
+    "attention T=1024 split": lambda d: Attention(1024, 1024, 64, batch=8, heads=12).inputs(
+        torch.float16, d
+    ),
     "attention T=1500": lambda d: Attention(1500, 1500, 64, batch=1, heads=4).inputs(
         torch.bfloat16, d
     ),
@@ -35,6 +41,16 @@ REPEATED: dict[str, Callable[[torch.device], Any]] = {
 }
 repeated = pytest.mark.parametrize("name", REPEATED, ids=lambda n: n.replace(" ", "_"))
 samples = pytest.mark.parametrize("sample", **named(SAMPLES))
+
+
+@pytest.fixture(autouse=True)
+def _backward_scheme(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scheme of the backward direction that a call's name ends with, whatever its size."""
+    parameters = getattr(request.node, "callspec", None)
+    name = parameters.params.get("name", "") if parameters else ""
+    for scheme in ("heads", "split"):
+        if name.endswith(scheme):
+            monkeypatch.setenv("AERO_CUDA_BACKWARD", scheme)
 
 
 def from_sample(operator: str, name: str, device: torch.device) -> Any:

@@ -1,6 +1,7 @@
 // Calls what puts work on a GPU where there is none, or with what no kernel takes, and prints what
 // it says; for tests/python/test_cuda_launchers.py.
 #include <cstdio>
+#include <cstdlib>
 #include <stdexcept>
 
 #include "kernels/attention_entropy.h"
@@ -50,6 +51,11 @@ int main() {
   say("attention of wide heads", [&] { cuda::launch(a, queue); });
   a = attention(), a.keys = kTooMany;
   say("attention of many keys", [&] { cuda::launch(a, queue); });
+  AttentionEntropyBackwardParams attention_backward;
+  static_cast<AttentionEntropyParams&>(attention_backward) = attention();
+  setenv("AERO_CUDA_BACKWARD", "sideways", 1);
+  say("attention backward sideways", [&] { cuda::head_blocks(attention_backward, queue); });
+  setenv("AERO_CUDA_BACKWARD", "heads", 1);
   auto s = softmax();
   s.data_type = DataType::kFloat64;
   say("softmax in float64", [&] { cuda::launch(s, queue); });
@@ -76,6 +82,7 @@ int main() {
   say("feed-forward backward in float64", [&] { cuda::launch(gradients, nullptr, queue); });
   if (*cuda::obstacle() == '\0') return 0;  // here they would be started, without memory
   say("attention", [&] { cuda::launch(attention(), queue); });
+  say("attention backward", [&] { cuda::head_blocks(attention_backward, queue); });
   say("softmax", [&] { cuda::launch(softmax(), queue); });
   penalty.data_type = DataType::kFloat32;
   say("penalty", [&] { cuda::launch(penalty, nullptr, queue); });

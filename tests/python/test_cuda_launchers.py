@@ -42,6 +42,8 @@ WRONG_INPUT = {
     "attention of wide heads": "attention_entropy: D must be at most 256, got 257",
     "attention of many keys": "attention_entropy: T and S must be at most 1073741823 on CUDA, "
         "got 8 and 1073741824",
+    "attention backward sideways":
+        "AERO_CUDA_BACKWARD must be heads or split, got sideways",
     "softmax in float64":
         "temperature_softmax: scores must be float32, bfloat16 or float16 on CUDA, got float64",
     "softmax backward in float64":
@@ -74,6 +76,7 @@ def test_a_layer_of_no_rows_needs_no_gpu(said: dict[str, str]) -> None:
     ("call", "operator"),
     [
         ("attention", "attention_entropy"),
+        ("attention backward", "attention_entropy"),
         ("softmax", "temperature_softmax"),
         ("penalty", "entropy_regularization"),
         ("feed-forward", "scaled_ffn"),

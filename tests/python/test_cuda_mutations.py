@@ -43,6 +43,29 @@ FLOAT32_MUTATIONS = [
     ("TF32: operands cut off", "products.h",
      "operand[n] = Lane::round_to_tf32(__builtin_bit_cast(float, operand[n]));", ";"),
 ]  # fmt: skip
+HEAD_MUTATIONS = [
+    ("heads: swizzle of dS left out", "shared_rows.h", "column ^ (row >> 1 & 3)", "column"),
+    ("heads: dS as operand not transposed", "attention_backward_heads.h",
+     "{by_keys[0], by_keys[2], by_keys[1], by_keys[3]}",
+     "{by_keys[0], by_keys[1], by_keys[2], by_keys[3]}"),
+    ("heads: barrier left out", "attention_backward_heads.h",
+     "lane.barrier();  // gradients of scores are there", "// gradients of scores are there"),
+    ("heads: dQ copied out before it is there", "attention_backward_heads.h",
+     "lane.barrier();\n    copy_out_rows<Element, kStreamed", "copy_out_rows<Element, kStreamed"),
+    ("heads: the first tile of keys adds to what was there", "attention_backward_heads.h",
+     "if (p.dq && !pair.is_first) share.read()", "if (p.dq) share.read()"),
+    ("heads: the sum of dQ begun anew", "attention_backward_heads.h",
+     "if (p.dq && !pair.is_first) share.read()", "if (false) share.read()"),
+    ("heads: dQ written a tile of keys too late", "attention_backward_heads.h",
+     "<= first + kStaying", "< first + kStaying"),
+    ("heads: row sums of other queries", "attention_backward_heads.h",
+     "group / 2 * 8 + member_of(lane) * 2 + group % 2", "group * 4 + member_of(lane)"),
+    ("heads: row sums over half of the groups", "attention_backward_heads.h",
+     "lane.exchange(upper ? values[n] : values[n + count], 4 * count)",
+     "(count == 1 ? 0.0f : lane.exchange(upper ? values[n] : values[n + count], 4 * count))"),
+    ("heads: one of the heads that share keys", "attention_backward_heads.h",
+     "pair.head.head += turned / taken;", ""),
+]  # fmt: skip
 ROW_MUTATIONS = [
     ("warps do not wait for each other", "row_team.h", "lane.barrier();", ""),
     ("one warp left out", "row_team.h", "warp < kWarps", "warp + 1 < kWarps"),
@@ -96,6 +119,7 @@ MUTATIONS = [
     for driver, mutations in (
         ("cuda_passes.cpp", ATTENTION_MUTATIONS),
         ("cuda_float32_passes.cpp", FLOAT32_MUTATIONS),
+        ("cuda_head_pass.cpp", HEAD_MUTATIONS),
         ("cuda_row_passes.cpp", ROW_MUTATIONS),
         ("cuda_product.cpp", PRODUCT_MUTATIONS),
     )

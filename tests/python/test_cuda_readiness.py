@@ -82,10 +82,10 @@ def test_the_benchmark_measures_everything_and_goes_on_where_it_ended(tmp_path: 
     assert "running" not in first
     assert {result["outcome"] for result in first["results"].values()} == {"passed"}
     kinds = {name.partition("/")[0] for name in first["results"]}
-    assert kinds == {"ceilings", "attention", "listing", "flex", "step"}
+    assert kinds == {"ceilings", "attention", "schemes", "listing", "flex", "step"}
     for name, result in first["results"].items():
         found = result["found"]
-        if name.startswith(("attention", "listing")):
+        if name.startswith(("attention", "schemes", "listing")):
             assert all(min(x["ms"]) > 0 for x in found.values()), name
     kept = first["results"].pop("attention/bfloat16/T512/both")
     results.write_text(json.dumps(first))
@@ -93,7 +93,7 @@ def test_the_benchmark_measures_everything_and_goes_on_where_it_ended(tmp_path: 
     second = json.loads(results.read_text())["results"]
     assert second.pop("attention/bfloat16/T512/both")["found"].keys() == kept["found"].keys()
     assert second == first["results"]  # none of them was measured again
-    for text in ("forward + backward", "not measured", "| 4096 |", str(results)):
+    for text in ("forward + backward", "split / heads", "not measured", "| 4096 |", str(results)):
         assert text in done.stdout
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from aero._core import build_info, cpu_features
@@ -32,5 +34,7 @@ def machine_facts() -> dict[str, str]:
         "cpu isa": cpu_isa(),
         "cpu features": " ".join(cpu_features()),
         "cuda": cuda,
+        "cuda attention backward": os.environ.get("AERO_CUDA_BACKWARD")
+        or "heads or split, by size",
     }
     return facts | {name: value for name, value in versions.items() if name not in facts}

@@ -28,8 +28,8 @@ inline Trace run_emulated(const AttentionEntropyForwardParams& params) {
 
 inline Trace run_emulated(const AttentionEntropyBackwardParams& params) {
   Trace trace;
-  kernels::testing::Buffer<unsigned char, 64> workspace(
-      static_cast<size_t>(RowTable::bytes(params)), 0xff);
+  kernels::testing::Buffer<unsigned char, 64> workspace(static_cast<size_t>(backward_bytes(params)),
+                                                        0xff);
   BackwardParams with_workspace{params, workspace.data()};
   with_element(params, [&](auto element) { run_emulated(element, with_workspace, trace); });
   return trace;

@@ -1,86 +1,17 @@
 // The CUDA passes of attention on an emulated GPU, against the definitions in double.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
 
-#include "tests/cpp/kernels/attention_entropy_checks.h"
-#include "tests/cpp/kernels/cuda/attention_entropy_emulation.h"
+#include "tests/cpp/kernels/cuda/attention_entropy_emulation_checks.h"
 
 namespace aero::kernels::cuda::testing {
 namespace {
 
-using namespace kernels::testing;  // the problems and their reference
-
-/// What tensors hold and how it is multiplied.
-struct Elements {
-  DataType type;
-  bool allow_tf32 = false;
-};
 const std::vector<Elements> kElements = {
     {DataType::kBFloat16}, {DataType::kFloat16}, {DataType::kFloat32}, {DataType::kFloat32, true}};
-
-/// How a product sees its operands. TF32 has the digits of float16.
-DataType seen_type(const AttentionCase& c) { return c.allow_tf32 ? DataType::kFloat16 : c.type; }
-
-/// Norm-relative error allowed for out, dq, dk and dv. As on the CPU, but that a product of float32
-/// leaves out low * low (2^-22 of it) and that sums of products are rounded toward zero, once per
-/// step of 8: up to 2^-23 of the sum so far for each of the D / 8 or S / 8 steps. Where a row has
-/// one key, dP and dO . O cancel and their errors remain.
-double tolerance_of(const AttentionCase& c) {
-  if (seen_type(c) != DataType::kFloat32) return product_tolerance(seen_type(c));
-  const auto steps = static_cast<double>(std::max({c.head_dim, c.keys, c.queries})) / 8;
-  return (product_tolerance(c.type) + steps * 0x1p-23) * (c.keys == 1 ? 8 : 1);
-}
-
-/// With TF32 for inputs that have its digits; others are as good as rounded before
-/// (TensorFloat32SeesItsDigitsOfEveryInput).
-Trace expect_emulation_matches(const AttentionCase& c) {
-  SCOPED_TRACE(c.describe());
-  AttentionProblem p(c);
-  if (c.allow_tf32)
-    for (Tensor* input : {&p.q, &p.k, &p.v, &p.dout}) round_to_tf32(*input);
-  Trace forward, backward;
-  EXPECT_NO_THROW(forward = run_emulated(p.forward_params()));
-  const AttentionReference reference(p);
-  AttentionCase seen = c;
-  seen.type = seen_type(c);
-  const double fine = entropy_tolerance(seen);
-  const double tolerance = std::max(tolerance_of(c), fine / 4);
-  expect_close("out", p.out.values(), reference.out, tolerance);
-  expect_close("entropy", p.entropy.values(), reference.entropy, fine);
-  for (size_t i = 0; i < reference.logsumexp.size(); ++i) {
-    const double actual = p.logsumexp.values()[i], expected = reference.logsumexp[i];
-    if (std::isinf(expected))
-      EXPECT_EQ(actual, expected) << "logsumexp of row " << i;
-    else
-      EXPECT_NEAR(actual, expected, fine * (1 + std::abs(expected))) << "logsumexp of row " << i;
-  }
-  EXPECT_NO_THROW(backward = run_emulated(p.backward_params()));
-  expect_close("dq", p.dq.values(), reference.dq, tolerance);
-  expect_close("dk", p.dk.values(), reference.dk, tolerance);
-  expect_close("dv", p.dv.values(), reference.dv, tolerance);
-  expect_close("dtemperature", p.dtemperature.values(), reference.dtemperature, fine);
-  // What is read most goes through the banks without conflicts, whatever the sizes.
-  for (const Trace& trace : {forward, backward}) {
-    EXPECT_EQ(trace.conflicts.matrices, 0);
-    EXPECT_EQ(trace.conflicts.loads, 0);
-    EXPECT_EQ(trace.conflicts.copies, 0);
-  }
-  return forward;
-}
-
-AttentionCase one_head(Elements elements, int64_t queries, int64_t keys, int64_t head_dim) {
-  return {.type = elements.type,
-          .heads = 1,
-          .key_heads = 1,
-          .queries = queries,
-          .keys = keys,
-          .head_dim = head_dim,
-          .allow_tf32 = elements.allow_tf32};
-}
 
 TEST(CudaAttentionEntropy, AgreesWithTheDefinitionsOverAwkwardSizes) {
   for (const Elements& elements : kElements)
