@@ -127,7 +127,8 @@ def _unwrapped(model: Any) -> Any:
     if not isinstance(model, PreTrainedModel):
         raise ValueError(
             f"entropies: model must be a transformers model or an AeroForCausalLM, got "
-            f"{type(model).__name__}; other code can call aero.ops.attention_entropy"
+            f"{type(model).__name__}; aero.convert(model, 'SM+LN+G') makes one of nanoGPT, "
+            "other code can call aero.ops.attention_entropy"
         )
     check_computable(f"entropies: {type(model).__name__}", model.dtype)
     if computes_own_attention(type(model)):

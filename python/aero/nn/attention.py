@@ -138,6 +138,11 @@ class CausalSelfAttention(nn.Module):
         layer_index: int = 0,
     ) -> None:
         super().__init__()
+        if temperature is not None and not isinstance(temperature, Temperature):
+            raise ValueError(
+                "aero attention: temperature must be an aero.nn.Temperature, got "
+                f"{type(temperature).__name__}"
+            )
         self.num_heads = num_heads
         self.head_dim = _head_dim(width, num_heads, head_dim)
         self.layer_index = layer_index
@@ -280,7 +285,8 @@ class ShapedSelfAttention(nn.Module):
 def _head_dim(width: int, num_heads: int, head_dim: int | None) -> int:
     if head_dim is None and width % num_heads:
         raise ValueError(
-            f"head_dim must be given when width {width} is no multiple of num_heads {num_heads}"
+            f"aero attention: width must be a multiple of num_heads {num_heads}, or head_dim be "
+            f"given, got {width}"
         )
     return width // num_heads if head_dim is None else head_dim
 

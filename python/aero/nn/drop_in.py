@@ -73,8 +73,7 @@ class DropInAttention(CausalSelfAttention):
             layer_index=layer_index,
         )
         self.entropy: Tensor | None = None
-        self.host = host
-        _settle(self, host)
+        self.host = _settle(self, host)
 
     def forward(  # type: ignore[override]
         self, hidden_states: Tensor, *positional: Any, **keywords: Any
@@ -131,7 +130,7 @@ class DropInBlock(Block):
         # `transformers` sets both where it finds the first.
         self.gradient_checkpointing = False
         self._gradient_checkpointing_func: Callable[..., Any] | None = None
-        _settle(self, host)
+        self.host = _settle(self, host)
 
     def forward(  # type: ignore[override]
         self, hidden_states: Tensor, *positional: Any, **keywords: Any
@@ -151,18 +150,29 @@ class DropInBlock(Block):
         return self.__dict__ | {"entropy": None}
 
 
-def _settle(module: nn.Module, host: Host) -> None:
+def _settle(module: nn.Module, host: Host) -> Host:
+    """Gives a module the weight layout and the loading of its host."""
     if host not in ("gpt2", "nanogpt", "gpt_neox"):
-        raise ValueError(f"host must be 'gpt2', 'nanogpt' or 'gpt_neox', got {host!r}")
+        raise ValueError(
+            f"{type(module).__name__}: host must be 'gpt2', 'nanogpt' or 'gpt_neox', got {host!r}"
+        )
     set_weight_layout(module, "in_out" if host == "gpt2" else "out_in")
     module.register_load_state_dict_pre_hook(  # type: ignore[no-untyped-call]
         _complete_state
     )
+    return host
 
 
 def _complete_state(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
     """Adds what a host's state dict has no parameter for, and drops its mask buffers."""
     for name, parameter in module.named_parameters():
+        given = state.get(prefix + name, parameter)
+        if given.shape != parameter.shape and given.shape == parameter.shape[::-1]:
+            raise ValueError(
+                f"{type(module).__name__}: {prefix}{name} must be {list(parameter.shape)} with "
+                f"host={module.host!r}, got its transpose {list(given.shape)}; "
+                "'gpt2' has weights [in, out], 'nanogpt' and 'gpt_neox' [out, in]"
+            )
         if name.endswith(_OWN_PARAMETERS):
             state.setdefault(prefix + name, parameter.detach())
         elif name.endswith(".bias") and f"{prefix}{name[:-4]}weight" in state:

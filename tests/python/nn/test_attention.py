@@ -118,7 +118,7 @@ def test_shaped_attention_equals_its_matrix_form(head_dim, is_masked):
 def test_shaped_attention_needs_heads_that_divide_the_width():
     with pytest.raises(ValueError, match="width must be a multiple of num_heads"):
         ShapedSelfAttention(10, 3)
-    with pytest.raises(ValueError, match="head_dim must be given"):
+    with pytest.raises(ValueError, match="num_heads 3, or head_dim be given, got 10"):
         CausalSelfAttention(10, 3)
 
 

@@ -178,8 +178,23 @@ def test_a_layer_computes_the_same_in_both_layouts(bias):
         (lambda: set_weight_layout(nn.Linear(2, 2), "io"), "layout must be 'out_in' or 'in_out'"),
         (
             lambda: DropInAttention(4, 2, host="bert"),
-            "host must be 'gpt2', 'nanogpt' or 'gpt_neox'",
+            "DropInAttention: host must be 'gpt2', 'nanogpt' or 'gpt_neox'",
         ),
+        (
+            lambda: DropInAttention(24, 3).load_state_dict(NanoAttention(24, 3).state_dict()),
+            r"c_attn.weight must be \[24, 72\] with host='gpt2', got its transpose \[72, 24\]",
+        ),
+        (
+            lambda: DropInBlock(
+                CausalSelfAttention(24, 3), FeedForward(24, 96, "gelu"), host="nanogpt"
+            ).load_state_dict(gpt2().transformer.h[0].state_dict(), strict=False),
+            r"DropInBlock: attn.c_attn.weight must be \[72, 24\] with host='nanogpt'",
+        ),
+        (
+            lambda: DropInAttention(4, 2, temperature=0.5),
+            "temperature must be an aero.nn.Temperature, got float",
+        ),
+        (lambda: DropInAttention(4, 3), "width must be a multiple of num_heads 3, .* got 4"),
         (
             lambda: DropInAttention(4, 2)(
                 torch.zeros(1, 2, 4), encoder_hidden_states=torch.zeros(1, 2, 4)
