@@ -10,6 +10,7 @@ from aero.reproduction.cells import Cell
 from aero.train.forecast import seconds_per_token
 from aero.train.machine import hardware, settle_in
 from aero.train.planning import PlannedRun
+from aero.train.run_folder import checkpoint_step
 
 __all__ = ["what_it_takes"]
 
@@ -20,6 +21,7 @@ _PASSES = 3
 def what_it_takes(cells: Sequence[Cell], output: str | Path, *, jobs: int = 1) -> str:
     """Returns the cells left, their tokens and operations, and how long they take on this machine.
 
+    What checkpoints of interrupted runs hold is not counted again.
     Operations are those of the matrix products as executed, three passes per token. One network is
     timed, the first that is missing; the others are taken to run at its rate.
 
@@ -32,8 +34,8 @@ def what_it_takes(cells: Sequence[Cell], output: str | Path, *, jobs: int = 1) -
     done = len(cells) - len(missing)
     if not missing:
         return f"all {done} cells are done"
-    tokens = sum(run.recipe.training.tokens for run in missing)
-    operations = sum(run.recipe.training.tokens * _operations_per_token(run) for run in missing)
+    tokens = sum(_tokens_left(run) for run in missing)
+    operations = sum(_tokens_left(run) * _operations_per_token(run) for run in missing)
     first = missing[0]
     settle_in(first.recipe.training.threads)
     rate = _operations_per_token(first) / seconds_per_token(first)
@@ -45,6 +47,11 @@ def what_it_takes(cells: Sequence[Cell], output: str | Path, *, jobs: int = 1) -
         f"({rate:.3g} operations per second, timed with {first.label}; validation not "
         "counted)"
     )
+
+
+def _tokens_left(run: PlannedRun) -> int:
+    done = 0 if run.checkpoint is None else checkpoint_step(run.checkpoint)
+    return run.recipe.training.tokens - done * run.recipe.training.tokens_per_step
 
 
 def _operations_per_token(run: PlannedRun) -> float:

@@ -7,7 +7,6 @@ uninterrupted one would have written.
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from aero.analysis import nan_counts
 from aero.train.entropy_scalars import entropy_scalars
 from aero.train.perplexity import HeldOutLoss
 from aero.train.run_folder import RunFolder, finite_or_null
+from aero.train.running_clock import RunningClock
 from aero.train.tensorboard_file import TensorBoardFile
 
 __all__ = ["RunRecorder"]
@@ -53,16 +53,15 @@ class RunRecorder:
         self._sums = torch.zeros(len(_LOSSES), dtype=torch.float64, device=device)
         self._steps = 0
         self._has_entropy_loss = False
-        self._seconds_before = 0.0
-        self._started = time.monotonic()
+        self._clock = RunningClock()
         self._board: TensorBoardFile | None = None
         if writes and tensorboard:
             self._board = TensorBoardFile(folder.tensorboard, first_step=first_step)
 
     @property
     def seconds(self) -> float:
-        """Wall time of the run so far, without the pauses between its parts."""
-        return self._seconds_before + time.monotonic() - self._started
+        """Time of the run so far, without pauses between its parts and without stops."""
+        return self._clock.seconds
 
     def add_losses(self, loss: Tensor, lm_loss: Tensor, entropy_loss: Tensor | None) -> None:
         """Adds this process's share of one micro-batch's losses, each 0-D."""
@@ -73,6 +72,7 @@ class RunRecorder:
     def finish_step(self) -> None:
         """Says that an optimizer step's micro-batches are all added."""
         self._steps += 1
+        self._clock.tick()
 
     def write_training(self, step: int, *, learning_rate: float, gradient_norm: float) -> float:
         """Writes the means since the last line.
@@ -180,11 +180,11 @@ class RunRecorder:
             self._sums.copy_(torch.tensor(sums, dtype=torch.float64))
         self._steps = state["steps"]
         self._has_entropy_loss = state["has_entropy_loss"]
-        self._seconds_before = state["seconds"]
-        self._started = time.monotonic()
+        self._clock.restart(state["seconds"])
 
     def close(self) -> None:
         """Writes out what is buffered."""
+        self._clock.close()
         if self._board is not None:
             self._board.close()
 

@@ -2,6 +2,7 @@ import dataclasses
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -76,6 +77,9 @@ def test_students_wait_for_their_teachers(trained, corpus, cache_dir, tmp_path):
     info = student.folder(tmp_path).info()
     assert info["distilled_from"]["label"] == "SM+R"
     assert info["status"] == "finished"
+    student.folder(tmp_path).remove_results()
+    student.folder(tmp_path).update({"status": "interrupted"})
+    assert what_it_takes([student], tmp_path).startswith("1 cells to train, 0 done")
 
 
 def test_finished_cells_are_not_trained_again(trained, cache_dir):
@@ -186,6 +190,18 @@ def test_what_it_takes_counts_tokens_and_operations(corpus, tmp_path):
     runs = [cell.planned(tmp_path) for cell in plan.cells]
     operations = sum(3 * run.spec.flops("executed").total / 32 * 1024 for run in runs)
     assert f" {operations:.3g} floating-point operations" in text
+
+
+def test_what_it_takes_leaves_out_what_a_checkpoint_holds(trained, tmp_path):
+    plan, output = trained
+    cell = plan.cells_by_row["SM+R"][0]
+    folder = cell.folder(tmp_path)
+    shutil.copytree(cell.folder(output).path, folder.path)
+    folder.remove_results()
+    folder.remove_checkpoints_after(8)
+    folder.update({"status": "interrupted"})
+    text = what_it_takes([cell], tmp_path)
+    assert text.startswith("1 cells to train, 0 done: 512 tokens, ")  # 2 of 10 steps of 256
 
 
 def test_jobs_below_one_are_refused(corpus, tmp_path):
