@@ -29,22 +29,6 @@ struct HeadShape {
   static constexpr bool kInRegisters = false;
 };
 
-/// Sums of eight values over the eight groups of a warp, in seven exchanges; a lane gets the sum of
-/// the value that has its group's number.
-template <class Lane>
-AERO_DEVICE float sum_over_groups(Lane& lane, float (&values)[8]) {
-  AERO_UNROLL
-  for (int count = 4; count > 0; count /= 2) {
-    const bool upper = (group_of(lane) & count) != 0;
-    AERO_UNROLL
-    for (int n = 0; n < count; ++n) {
-      const float kept = upper ? values[n + count] : values[n];
-      values[n] = kept + lane.exchange(upper ? values[n] : values[n + count], 4 * count);
-    }
-  }
-  return values[0];
-}
-
 /// dQ, dK, dV and dtemperature of the heads that share keys.
 template <class Shape>
 struct BackwardHeadPass : Shape {
@@ -129,16 +113,16 @@ struct BackwardHeadPass : Shape {
 
     Warp warp(lane, first);
     stream_tiles<Shape::kStages>(lane, pairs, fetch, [&](int n, int stage) {
-      const Pair pair = pair_at(n);
-      const VisibleKeys visible(p, pair.head.batch, pair.head.head);
+      warp.take_queries(p, lane, pair_at(n), stage);
+      // Computed anew: kept in registers meanwhile, it would drive others out of them.
+      const Pair pair = pair_at(lane.fresh(n));
       const int64_t tile = (pair.head.head - head.head) * tiles + pair.query / kStreamed;
-      warp.take_queries(p, lane, visible, pair.query, stage);
       Share share(lane, sums + tile * (kStreamed * kWidth / 4));
       const float before = row_sum_before(p, lane, pair);
       if (p.dq && !pair.is_first) share.read();
       lane.barrier();  // gradients of scores are there, and nobody needs the queries any more
       if (p.dq) {
-        share.multiply(lane, visible.end(pair.query + share.row + 15) - first);
+        share.multiply(lane, of_head.end(pair.query + share.row + 15) - first);
         if (pair.is_last)
           store_dq(p, lane, pair, stage, share);
         else
@@ -163,11 +147,10 @@ struct BackwardHeadPass : Shape {
     }
 
     template <class Lane>
-    AERO_DEVICE void take_queries(const Params& p, Lane& lane, const VisibleKeys& visible,
-                                  int query, int stage) {
+    AERO_DEVICE void take_queries(const Params& p, Lane& lane, const Pair& pair, int stage) {
       using Staying = StayingRows<Element, kRowTiles, Shape::kRowBytes, false>;
-      float row_sums[kStreamed / 4] = {};
-      if (first >= visible.end(query + kStreamed - 1)) {
+      const VisibleKeys visible(p, pair.head.batch, pair.head.head);
+      if (first >= visible.end(pair.query + kStreamed - 1)) {
         store_row_sum(p, lane, 0.0f);
         return;
       }
@@ -180,7 +163,8 @@ struct BackwardHeadPass : Shape {
                                douts);
       else
         clear(dscores);
-      Streamed::weigh(lane, visible, query, first, stage, weights, dscores,
+      float row_sums[kStreamed / 4] = {};
+      Streamed::weigh(lane, visible, pair.query, first, lane.fresh(stage), weights, dscores,
                       [&](int column, const ScoreGradient& of) {
                         row_sums[column] = __builtin_fmaf(of.dscore, of.z, row_sums[column]);
                       });

@@ -119,6 +119,10 @@ class DeviceLane {
     asm("cvt.rna.tf32.f32 %0, %1;\n" : "=r"(bits) : "f"(x));
     return bits;
   }
+  __device__ __forceinline__ static int fresh(int x) {
+    asm volatile("" : "+r"(x));
+    return x;
+  }
   __device__ __forceinline__ static float exp2(float x) {
     float power;
     asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(power) : "f"(x));

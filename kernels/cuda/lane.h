@@ -28,6 +28,8 @@
 //   static uint32_t pack(Element, low, high)     two floats as 16-bit elements, round to nearest
 //   static float unpack(Element, uint16_t)       and back
 //   static uint32_t round_to_tf32(float)         19 bits that multiply(TensorFloat32) takes
+//   static int fresh(int)                        the same, unknown to the compiler: what it
+//                                                leads to is computed again, not kept
 //   static float exp2(x), log(x)                 2^x within 2^-22 and exactly 1 at 0; natural log
 #pragma once
 
@@ -112,6 +114,22 @@ template <class Lane>
 AERO_DEVICE float maximum_over_group(Lane& lane, float value) {
   value = __builtin_fmaxf(value, lane.exchange(value, 1));
   return __builtin_fmaxf(value, lane.exchange(value, 2));
+}
+
+/// Sums of eight values over the eight groups of a warp, in seven exchanges; a lane gets the sum of
+/// the value that has its group's number.
+template <class Lane>
+AERO_DEVICE float sum_over_groups(Lane& lane, float (&values)[8]) {
+  AERO_UNROLL
+  for (int count = 4; count > 0; count /= 2) {
+    const bool upper = (group_of(lane) & count) != 0;
+    AERO_UNROLL
+    for (int n = 0; n < count; ++n) {
+      const float kept = upper ? values[n + count] : values[n];
+      values[n] = kept + lane.exchange(upper ? values[n] : values[n + count], 4 * count);
+    }
+  }
+  return values[0];
 }
 
 }  // namespace aero::kernels::cuda

@@ -60,7 +60,7 @@ HEAD_MUTATIONS = [
      "<= first + kStaying", "< first + kStaying"),
     ("heads: row sums of other queries", "attention_backward_heads.h",
      "group / 2 * 8 + member_of(lane) * 2 + group % 2", "group * 4 + member_of(lane)"),
-    ("heads: row sums over half of the groups", "attention_backward_heads.h",
+    ("heads: row sums over half of the groups", "lane.h",
      "lane.exchange(upper ? values[n] : values[n + count], 4 * count)",
      "(count == 1 ? 0.0f : lane.exchange(upper ? values[n] : values[n + count], 4 * count))"),
     ("heads: one of the heads that share keys", "attention_backward_heads.h",

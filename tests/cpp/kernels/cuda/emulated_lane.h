@@ -98,6 +98,7 @@ class EmulatedLane {
     if (x != x) return 0x7fffffffu;
     return (__builtin_bit_cast(uint32_t, x) + 0x1000u) & ~0x1fffu;
   }
+  static int fresh(int x) { return x; }
   static float exp2(float x) {
     if (x == 0) return 1;
     const float power = std::exp2(x);
