@@ -148,7 +148,7 @@ struct BackwardHeadPass : Shape {
 
     template <class Lane>
     AERO_DEVICE void take_queries(const Params& p, Lane& lane, const Pair& pair, int stage) {
-      using Staying = StayingRows<Element, kRowTiles, Shape::kRowBytes, false>;
+      using Staying = StayingRows<kRowTiles, Shape::kRowBytes, false>;
       const VisibleKeys visible(p, pair.head.batch, pair.head.head);
       if (first >= visible.end(pair.query + kStreamed - 1)) {
         store_row_sum(p, lane, 0.0f);

@@ -54,10 +54,14 @@ struct BackwardQueryPass : Shape {
     lane.commit_copies();
     lane.template wait_copies<1>();
     lane.barrier();
+    round_rows<Element, 2 * kStaying, kThreads>(lane, Memory::first_staying());
 
     const int in_tile = warp_of(lane) * 16;
     Warp warp(p, head, lane, first + in_tile, in_tile);
     stream_tiles<kStages>(lane, key_tiles, fetch, [&](int tile, int stage) {
+      lane.renew();
+      round_rows<Element, kStreamed, kThreads>(lane, Memory::first(stage));
+      if (p.dout) round_rows<Element, kStreamed, kThreads>(lane, Memory::second(stage));
       warp.take_keys(p, lane, visible, tile * kStreamed, Memory::first(stage),
                      Memory::second(stage));
     });
@@ -75,7 +79,7 @@ struct BackwardQueryPass : Shape {
  private:
   struct Warp {
     int first, group, member;
-    StayingRows<Element, 1, kRowBytes, Shape::kInRegisters> queries, douts;
+    StayingRows<1, kRowBytes, Shape::kInRegisters> queries, douts;
     RowWeights weights[2];
     RowGradient gradients[2];
     float dtemperature[2] = {0, 0};  ///< sum_j dS z of this lane's columns so far
@@ -188,11 +192,15 @@ struct BackwardKeyPass : Shape {
     lane.commit_copies();
     lane.template wait_copies<1>();
     lane.barrier();
+    round_rows<Element, 2 * kStaying, kThreads>(lane, Memory::first_staying());
 
     const int in_tile = warp_of(lane) * 16;
     Warp warp(lane, first + in_tile, in_tile, part);
     stream_tiles<kStages>(
         lane, query_tiles * static_cast<int>(group), fetch, [&](int tile, int stage) {
+          lane.renew();
+          round_rows<Element, kStreamed, kThreads>(lane, Memory::first(stage));
+          if (p.dout) round_rows<Element, kStreamed, kThreads>(lane, Memory::second(stage));
           const VisibleKeys visible(p, head.batch, head.head + tile / query_tiles);
           warp.take_queries(p, lane, visible, first_query + tile % query_tiles * kStreamed, stage);
         });
@@ -204,7 +212,7 @@ struct BackwardKeyPass : Shape {
 
   struct Warp {
     int first, first_block;
-    StayingRows<Element, 1, kRowBytes, Shape::kInRegisters> keys, values;
+    StayingRows<1, kRowBytes, Shape::kInRegisters> keys, values;
     float dk[1][kColumns / 8][4], dv[1][kColumns / 8][4];
 
     template <class Lane>

@@ -73,10 +73,13 @@ struct ForwardPass : Shape {
     lane.commit_copies();
     lane.template wait_copies<1>();
     lane.barrier();
+    round_rows<Element, kQueries, kThreads>(lane, Rows{kQueryBase});
 
     const int in_tile = warp_of(lane) * 16 * kRowTiles;
     Warp warp(p, head, lane, first + in_tile, in_tile);
     stream_tiles<kStages>(lane, key_tiles, fetch, [&](int tile, int stage) {
+      lane.renew();
+      round_rows<Element, 2 * kKeys, kThreads>(lane, key_stage(stage));
       warp.take_keys(lane, visible, tile * kKeys, key_stage(stage), value_stage(stage));
     });
     warp.finish(p, head, lane);
@@ -100,7 +103,7 @@ struct ForwardPass : Shape {
   /// What a warp keeps of its rows; index [tile][half] is row 16 tile + 8 half + group.
   struct Warp {
     int first, last, group, member;
-    StayingRows<Element, kRowTiles, kRowBytes, Shape::kQueriesInRegisters> queries;
+    StayingRows<kRowTiles, kRowBytes, Shape::kQueriesInRegisters> queries;
     float scale[kRowTiles][2];
     OnlineSoftmax<float> state[kRowTiles][2];
     float sums[kRowTiles][Shape::kWidth / 8][4];  ///< sum of weights times values
@@ -135,6 +138,7 @@ struct ForwardPass : Shape {
       for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
       for (int block = 0; block < kKeys / 8; ++block) AERO_UNROLL
       for (int n = 0; n < 4; ++n) weights[r][block][n] *= scale[r][n / 2];
+      if constexpr (kRowTiles == 2) lane.renew();
       if (!visible.sees_all(first, key + kKeys - 1))
         hide_keys(lane, visible, first, key, weights, static_cast<float>(kMaskedScore));
       AERO_UNROLL

@@ -12,7 +12,13 @@ extern __shared__ __align__(128) unsigned char shared_memory[];
 
 class DeviceLane {
  public:
-  const int thread = static_cast<int>(threadIdx.x);
+  int thread = static_cast<int>(threadIdx.x);
+
+  __device__ __forceinline__ void renew() {
+#if __CUDA_ARCH__ < 1000  // for newer ones the assembler sees to it better
+    thread = fresh(thread);
+#endif
+  }
 
   __device__ __forceinline__ void barrier() { __syncthreads(); }
 

@@ -4,6 +4,8 @@
 // Those marked (warp) must be reached by all 32 lanes of a warp together.
 //
 //   int thread                                   0 .. threads - 1 in its block
+//   void renew()                                 makes `thread` fresh: addresses that come from it
+//                                                need not stay in registers over this
 //   void barrier()                               all lanes of the block; orders shared memory
 //   void copy_async(to, from, bytes)             (warp) global to shared: 16 bytes, of which the
 //                                                first `bytes` come from `from`, the others are 0

@@ -5,6 +5,8 @@
 // lane holds (group, 2 member + {0, 1}) in sums 0 and 1, and row group + 8 in sums 2 and 3.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/shared_rows.h"
 
 namespace aero::kernels::cuda {
@@ -14,10 +16,6 @@ template <class Element>
 struct Matrix {
   static constexpr int kStep = 16;          ///< elements
   static constexpr int kBlocksPerStep = 2;  ///< blocks of sums whose columns are a step
-
-  /// Operands as they lie in memory, or in sums, become what multiply takes.
-  template <class Lane>
-  AERO_DEVICE static void prepare(const Lane&, uint32_t (&)[4]) {}
 
   template <class Lane>
   AERO_DEVICE static void multiply(Lane& lane, float (&sum)[4], const uint32_t (&a)[4], uint32_t b0,
@@ -95,17 +93,15 @@ struct WordMatrix {
 /// rounding of the sums.
 template <>
 struct Matrix<Float32> : WordMatrix {
-  template <class Lane>
-  AERO_DEVICE static void prepare(const Lane&, uint32_t (&)[4]) {}
-
   struct Split {
     uint32_t high, low;
   };
-  template <class Lane>
-  AERO_DEVICE static Split split(const Lane&, uint32_t bits) {
-    const float x = __builtin_bit_cast(float, bits);
-    const uint32_t high = Lane::round_to_tf32(x);
-    return {high, Lane::round_to_tf32(x - __builtin_bit_cast(float, high))};
+  /// The nearest number of 10 bits behind the point, ties away, and what is left: 12 bits, of which
+  /// products see all but the last. A high NaN may become a number, but then low is NaN.
+  AERO_DEVICE static Split split(uint32_t bits) {
+    const uint32_t high = (bits + 0x1000u) & ~0x1fffu;
+    const float low = __builtin_bit_cast(float, bits) - __builtin_bit_cast(float, high);
+    return {high, __builtin_bit_cast(uint32_t, low)};
   }
 
   template <class Lane>
@@ -114,55 +110,82 @@ struct Matrix<Float32> : WordMatrix {
     uint32_t high[4], low[4];
     AERO_UNROLL
     for (int n = 0; n < 4; ++n) {
-      const Split part = split(lane, a[n]);
+      const Split part = split(a[n]);
       high[n] = part.high, low[n] = part.low;
     }
-    const Split first = split(lane, b0), second = split(lane, b1);
+    const Split first = split(b0), second = split(b1);
     lane.multiply(TensorFloat32{}, sum, low, first.high, second.high);
     lane.multiply(TensorFloat32{}, sum, high, first.low, second.low);
     lane.multiply(TensorFloat32{}, sum, high, first.high, second.high);
   }
 };
 
-/// One product of TF32, to which operands are rounded: what is beyond would be cut off.
+/// One product of TF32. Its operands are rounded before, for it would cut off what is beyond: rows
+/// where they lie (round_rows), sums here.
 template <>
 struct Matrix<TensorFloat32> : WordMatrix {
-  template <class Lane>
-  AERO_DEVICE static void prepare(const Lane&, uint32_t (&operand)[4]) {
-    AERO_UNROLL
-    for (int n = 0; n < 4; ++n)
-      operand[n] = Lane::round_to_tf32(__builtin_bit_cast(float, operand[n]));
-  }
-
   template <class Lane>
   AERO_DEVICE static void multiply(Lane& lane, float (&sum)[4], const uint32_t (&a)[4], uint32_t b0,
                                    uint32_t b1) {
     lane.multiply(TensorFloat32{}, sum, a, b0, b1);
   }
+
+  template <class Lane>
+  AERO_DEVICE static void left_of_sums(const Lane& lane, uint32_t (&a)[4], const float (*sums)[4]) {
+    WordMatrix::left_of_sums(lane, a, sums);
+    AERO_UNROLL
+    for (int n = 0; n < 4; ++n) a[n] = Lane::round_to_tf32(__builtin_bit_cast(float, a[n]));
+  }
 };
 
+/// Rounds rows that have arrived to what products see of them, once for all warps. All lanes of the
+/// block come here together, and find the rows done when they leave. Nothing for other elements.
+template <class Element, int kRows, int kThreads, int kRowBytes, class Lane>
+AERO_DEVICE void round_rows(Lane& lane, SharedRows<kRowBytes> rows) {
+  if constexpr (!std::is_same_v<Element, TensorFloat32>) return;
+  constexpr int kChunks = kRowBytes / 16, kOwn = kRows * kChunks / kThreads;
+  constexpr int kAtOnce = kOwn % 4 == 0 ? 4 : kOwn % 3 == 0 ? 3 : 1;  // loads on their way
+  static_assert(kRows * kChunks % kThreads == 0, "lanes share the chunks evenly");
+  AERO_ROLLED
+  for (int first = 0; first < kOwn; first += kAtOnce) {
+    uint32_t words[kAtOnce][4];
+    int places[kAtOnce];
+    AERO_UNROLL
+    for (int n = 0; n < kAtOnce; ++n) {
+      const int index = (first + n) * kThreads + lane.thread;
+      places[n] = rows.chunk(index / kChunks, index % kChunks);
+      lane.load_words(words[n], places[n]);
+    }
+    AERO_UNROLL
+    for (int n = 0; n < kAtOnce; ++n) {
+      AERO_UNROLL
+      for (uint32_t& word : words[n]) word = Lane::round_to_tf32(__builtin_bit_cast(float, word));
+      lane.store_words(places[n], words[n]);
+    }
+  }
+  lane.barrier();
+}
+
 /// Left operand: 16 rows from `row` on, step `step`.
-template <class Element, int kRowBytes, class Lane>
+template <int kRowBytes, class Lane>
 AERO_DEVICE void load_left(Lane& lane, uint32_t (&a)[4], SharedRows<kRowBytes> rows, int row,
                            int step) {
   const int in_warp = lane.thread % kWarp;
   lane.load_matrices(a, rows.chunk(row + in_warp % 16, 2 * step + in_warp / 16));
-  Matrix<Element>::prepare(lane, a);
 }
 
 /// Right operands of two blocks, whose columns are the 16 rows from `row` on.
-template <class Element, int kRowBytes, class Lane>
+template <int kRowBytes, class Lane>
 AERO_DEVICE void load_right(Lane& lane, uint32_t (&b)[4], SharedRows<kRowBytes> rows, int row,
                             int step) {
   const int in_warp = lane.thread % kWarp;
   lane.load_matrices(b,
                      rows.chunk(row + in_warp / 16 * 8 + in_warp % 8, 2 * step + in_warp / 8 % 2));
-  Matrix<Element>::prepare(lane, b);
 }
 
 /// Rows that stay while others stream by: 16 kRowTiles of them per warp, in registers or in shared
 /// memory.
-template <class Element, int kRowTiles, int kRowBytes, bool kInRegisters>
+template <int kRowTiles, int kRowBytes, bool kInRegisters>
 class StayingRows {
  public:
   static constexpr int kSteps = kRowBytes / 32;
@@ -174,7 +197,7 @@ class StayingRows {
     if constexpr (kInRegisters) AERO_UNROLL
     for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
     for (int step = 0; step < kSteps; ++step)
-      load_left<Element>(lane, fragments_[r][step], rows, first + 16 * r, step);
+      load_left(lane, fragments_[r][step], rows, first + 16 * r, step);
   }
 
   template <class Lane>
@@ -183,7 +206,7 @@ class StayingRows {
       AERO_UNROLL
       for (int n = 0; n < 4; ++n) a[n] = fragments_[tile][step][n];
     } else {
-      load_left<Element>(lane, a, rows_, first_ + 16 * tile, step);
+      load_left(lane, a, rows_, first_ + 16 * tile, step);
     }
   }
 
@@ -204,7 +227,7 @@ AERO_DEVICE void clear(float (&sums)[kRowTiles][kBlocks][4]) {
 /// sums[i][j] = left_i . rows_j
 template <class Element, int kRowTiles, int kBlocks, int kRowBytes, bool kInRegisters, class Lane>
 AERO_DEVICE void multiply_rows(Lane& lane, float (&sums)[kRowTiles][kBlocks][4],
-                               const StayingRows<Element, kRowTiles, kRowBytes, kInRegisters>& left,
+                               const StayingRows<kRowTiles, kRowBytes, kInRegisters>& left,
                                SharedRows<kRowBytes> rows) {
   clear(sums);
   AERO_UNROLL
@@ -215,7 +238,7 @@ AERO_DEVICE void multiply_rows(Lane& lane, float (&sums)[kRowTiles][kBlocks][4],
     AERO_UNROLL
     for (int block = 0; block < kBlocks; block += 2) {
       uint32_t b[4];
-      load_right<Element>(lane, b, rows, block * 8, step);
+      load_right(lane, b, rows, block * 8, step);
       AERO_UNROLL
       for (int r = 0; r < kRowTiles; ++r) {
         Matrix<Element>::multiply(lane, sums[r][block], a[r], b[0], b[1]);
@@ -231,19 +254,17 @@ AERO_DEVICE void add_weighted_rows(Lane& lane, float (&sums)[kRowTiles][kColumnB
                                    const float (&weights)[kRowTiles][kBlocks][4],
                                    SharedRows<kRowBytes> rows, int first_block) {
   using M = Matrix<Element>;
+  if constexpr (kRowTiles == 1) lane.renew();
   AERO_UNROLL
   for (int step = 0; step < kBlocks / M::kBlocksPerStep; ++step) {
     uint32_t a[kRowTiles][4];
     AERO_UNROLL
-    for (int r = 0; r < kRowTiles; ++r) {
+    for (int r = 0; r < kRowTiles; ++r)
       M::left_of_sums(lane, a[r], &weights[r][step * M::kBlocksPerStep]);
-      M::prepare(lane, a[r]);
-    }
     AERO_UNROLL
     for (int block = 0; block < kColumnBlocks; block += 2) {
       uint32_t b[4];
       M::right_of_columns(lane, b, rows, step * M::kStep, first_block + block);
-      M::prepare(lane, b);
       AERO_UNROLL
       for (int r = 0; r < kRowTiles; ++r) {
         M::multiply(lane, sums[r][block], a[r], b[0], b[1]);

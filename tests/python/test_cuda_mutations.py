@@ -41,7 +41,8 @@ FLOAT32_MUTATIONS = [
     ("TF32: exact where it was asked for", "elements.h", "return visit(TensorFloat32{});",
      "return visit(Float32{});"),
     ("TF32: operands cut off", "products.h",
-     "operand[n] = Lane::round_to_tf32(__builtin_bit_cast(float, operand[n]));", ";"),
+     "word = Lane::round_to_tf32(__builtin_bit_cast(float, word));", ";"),
+    ("TF32: rounding not waited for", "products.h", "  lane.barrier();\n", ""),
 ]  # fmt: skip
 HEAD_MUTATIONS = [
     ("heads: swizzle of dS left out", "shared_rows.h", "column ^ (row >> 1 & 3)", "column"),

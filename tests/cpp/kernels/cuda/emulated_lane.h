@@ -26,6 +26,7 @@ class EmulatedLane {
 
   const int thread;
 
+  void renew() {}
   void barrier() { block_.barrier(thread); }
 
   void copy_async(int to, const void* from, int bytes) {
