@@ -23,6 +23,12 @@ Cost for_each_head(const Stack& stack, const Cost& one, std::int64_t heads) {
   return stack.batch_heads ? parallel(one, count) : sequential(one, count);
 }
 
+// At once, so that heads fill up each other's messages, or one head after the other.
+Cost heads_truncation(const Stack& stack, std::int64_t elements, std::int64_t heads) {
+  return stack.batch_heads ? truncation(element_count({heads, elements}, "scores"))
+                           : sequential(truncation(elements), static_cast<double>(heads));
+}
+
 Cost at_once(const Cost& first, const Cost& second) {
   return with_flights(first + second, std::max(first.flights, second.flights));
 }
@@ -76,12 +82,12 @@ Cost triangles_cost(const Stack& stack, const HeadProduct& product) {
   const std::int64_t live =
       product.triangle == Triangle::kResult ? rows * (rows + 1) / 2 : elements;
   Cost best = heads_matmul(stack, product.shape, product.heads) +
-              for_each_head(stack, truncation(elements), product.heads);
+              heads_truncation(stack, elements, product.heads);
   constexpr std::int64_t kMaxStrips = 8;
   const auto lowest = static_cast<std::uint64_t>((rows + kMaxStrips - 1) / kMaxStrips);
   for (auto height = static_cast<std::int64_t>(std::bit_ceil(lowest)); height < rows; height *= 2) {
-    const Cost cost = strips_of_triangles(stack, product, height) +
-                      for_each_head(stack, truncation(live), product.heads);
+    const Cost cost =
+        strips_of_triangles(stack, product, height) + heads_truncation(stack, live, product.heads);
     if (cost.comm_bytes() < best.comm_bytes()) best = cost;
   }
   return best;
@@ -90,16 +96,15 @@ Cost triangles_cost(const Stack& stack, const HeadProduct& product) {
 Cost heads_cost(const Stack& stack, const HeadProduct& product) {
   if (product.triangle == Triangle::kNone)
     return heads_matmul(stack, product.shape, product.heads) +
-           for_each_head(stack, truncation(result_elements(product.shape)), product.heads);
+           heads_truncation(stack, result_elements(product.shape), product.heads);
   const Cost all = triangles_cost(stack, product);
   if (!stack.pack_triangle || product.triangle != Triangle::kResult) return all;
   const std::int64_t rows = product.shape.rows;
   const std::int64_t live = rows * (rows + 1) / 2;
-  const Cost packed = stack.batch_heads
-                          ? packed_triangles(product.shape, product.heads) +
-                                truncation(element_count({product.heads, live}, "scores"))
-                          : sequential(packed_triangles(product.shape, 1) + truncation(live),
-                                       static_cast<double>(product.heads));
+  const Cost packed = (stack.batch_heads ? packed_triangles(product.shape, product.heads)
+                                         : sequential(packed_triangles(product.shape, 1),
+                                                      static_cast<double>(product.heads))) +
+                      heads_truncation(stack, live, product.heads);
   return packed.comm_bytes() < all.comm_bytes() ? packed : all;
 }
 
@@ -132,9 +137,7 @@ struct Pricing {
     }
     return relu(stack, activation.elements);
   }
-  Cost operator()(const Argmax& shape) const {
-    return parallel(argmax(stack, shape.elements), static_cast<double>(shape.rows));
-  }
+  Cost operator()(const Argmax& shape) const { return argmax(stack, shape.elements, shape.rows); }
   Cost operator()(const Opening& shape) const {
     constexpr double kShareBytes = kRingBits / 8.0;
     Cost cost;

@@ -50,7 +50,7 @@ struct EmbeddingShape {
 
 Cost embedding(const Stack& stack, const EmbeddingShape& shape);
 
-// Index of the largest of `elements` values.
-Cost argmax(const Stack& stack, std::int64_t elements);
+// Index of the largest of `elements` values, of each row.
+Cost argmax(const Stack& stack, std::int64_t elements, std::int64_t rows = 1);
 
 }  // namespace aero::mpc

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 namespace aero::mpc {
 namespace {
@@ -14,53 +15,82 @@ constexpr double kFerretBytesPerOt = kExtensionBytes / (10485760.0 - 452000.0 - 
 // A tree digit has 4 bits: 1-of-16 OTs at the leaves (compare_prot.h, compare_radix 4).
 constexpr std::int64_t kDigitBits = 4;
 
+// Messages are filled up: choices to blocks of a bit set (yacl_ote_adapter.cc, recv_cot), opened
+// bits to ring words (ot_util.cc, OpenShare), correlated messages to ring words after every eighth
+// (ferret.cc, kOTBatchSize). Nobody sees that of many elements; of few it is nearly all that is
+// sent. Above 2,048 elements more threads cut a vector and fill up the messages of each part,
+// which is not counted.
+constexpr double kChoiceBlockBits = 128;
+constexpr std::int64_t kCorrelatedBatch = 8;
+
 constexpr std::int64_t ceil_div(std::int64_t numerator, std::int64_t denominator) {
   return (numerator + denominator - 1) / denominator;
 }
 
-// Messages of one element.
+double filled_bytes(double bits, double unit_bits) {
+  return std::ceil(bits / unit_bits) * (unit_bits / 8);
+}
+
+double choice_bytes(double ots) { return filled_bytes(ots, kChoiceBlockBits); }
+
+double correlated_bytes(double elements, double width, double ring_bits) {
+  constexpr double kBatch = kCorrelatedBatch;
+  const double batches = std::floor(elements / kBatch);
+  return batches * filled_bytes(kBatch * width, ring_bits) +
+         filled_bytes((elements - batches * kBatch) * width, ring_bits);
+}
+
+// Messages of one call.
 struct Messages {
-  double sender_bits = 0;
-  double chooser_bits = 0;
+  double sender_bytes = 0;
+  double chooser_bytes = 0;
   double ots = 0;
   double flights = 0;
   double reversed_ots = 0;  // those of `ots` in which the parties have exchanged roles
 };
 
-Messages symmetric(double bits, double ots, double flights) {
-  return {bits / 2, bits / 2, ots, flights, ots / 2};
+Messages operator+(const Messages& a, const Messages& b) {
+  return {a.sender_bytes + b.sender_bytes, a.chooser_bytes + b.chooser_bytes, a.ots + b.ots,
+          a.flights + b.flights, a.reversed_ots + b.reversed_ots};
 }
 
-Messages operator+(const Messages& a, const Messages& b) {
-  return {a.sender_bits + b.sender_bits, a.chooser_bits + b.chooser_bits, a.ots + b.ots,
-          a.flights + b.flights, a.reversed_ots + b.reversed_ots};
+// Both parties send as much, and are senders of as many OTs.
+Messages symmetric(double bytes_each, double ots, double flights) {
+  return {bytes_each, bytes_each, ots, flights, ots / 2};
 }
 
 // SPU's rank 0 is the sender of every one-sided OT (`Rank() == 0` in compare_prot.cc,
 // equal_prot.cc, truncate_prot.cc and basic_ot_prot.cc). Each direction has a Ferret of its own,
 // whose extensions the sender of its OTs sends (measured between two parties, 0.266 MB each).
-Cost priced(std::int64_t elements, const Messages& messages) {
-  const auto count = static_cast<double>(elements);
+Cost priced(const Messages& messages) {
   Cost cost;
-  cost.ots = count * messages.ots;
-  const double reversed = count * messages.reversed_ots;
+  cost.ots = messages.ots;
   cost.sent_bytes[kClient] =
-      count * messages.sender_bits / 8 + (cost.ots - reversed) * kFerretBytesPerOt;
-  cost.sent_bytes[kServer] = count * messages.chooser_bits / 8 + reversed * kFerretBytesPerOt;
+      messages.sender_bytes + (messages.ots - messages.reversed_ots) * kFerretBytesPerOt;
+  cost.sent_bytes[kServer] = messages.chooser_bytes + messages.reversed_ots * kFerretBytesPerOt;
   cost.flights = messages.flights;
   return cost;
 }
 
+// Two random OTs make a triple per bit; x ^ a and y ^ b are opened.
+Messages and_of_bits(double bits) {
+  return symmetric(2 * filled_bytes(bits, kRingBits), 2 * bits, 2);
+}
+
+// One bit and two others: x ^ a, y0 ^ b0 and y1 ^ b1 are opened.
+Messages correlated_and(double pairs) {
+  return symmetric(3 * filled_bytes(pairs, kRingBits), 2 * pairs, 3);
+}
+
 // The ANDs that join `digits` comparison and equality bits into one comparison bit
-// (compare_prot.cc, TraversalAND). A plain AND opens 4 bits, a correlated pair 6; 2 OTs each.
-Messages and_tree(std::int64_t digits) {
+// (compare_prot.cc, TraversalAND).
+Messages and_tree(double elements, std::int64_t digits) {
   Messages total;
   while (digits > 1) {
     const auto full = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(digits)));
     for (std::int64_t width = full; width > 1; width /= 2) {
-      const std::int64_t pairs = width / 2;
-      const auto correlated = static_cast<double>(pairs - 1);
-      total = total + symmetric(4 + 6 * correlated, 2 + 2 * correlated, width == 2 ? 2 : 5);
+      total = total + and_of_bits(elements);
+      if (width > 2) total = total + correlated_and(elements * static_cast<double>(width / 2 - 1));
     }
     digits = digits - full + 1;  // the joined digits are the first digit of what remains
   }
@@ -71,13 +101,12 @@ Messages and_tree(std::int64_t digits) {
 
 Cost batched_comparison(std::int64_t elements, std::int64_t bits, std::int64_t thresholds) {
   const std::int64_t digits = ceil_div(bits, kDigitBits);
-  const auto leaves = static_cast<double>(digits);
+  const auto count = static_cast<double>(elements);
   const auto copies = static_cast<double>(thresholds);
-  const Messages tree = and_tree(digits);
-  // A leaf is a 1-of-16 OT of 2-bit messages (32 bits) with a 4-bit choice: 4 random OTs.
-  const Messages leaf = {32 * leaves * copies, 4 * leaves, 4 * leaves, 2, 0};
-  return priced(elements, leaf + symmetric((tree.sender_bits + tree.chooser_bits) * copies,
-                                           tree.ots * copies, tree.flights));
+  const double leaves = count * static_cast<double>(digits);
+  // A leaf is a 1-of-16 OT of 2-bit messages (4 bytes) with a 4-bit choice: 4 random OTs.
+  const Messages leaf = {4 * leaves * copies, choice_bytes(4 * leaves), 4 * leaves, 2, 0};
+  return priced(leaf + and_tree(count * copies, digits));
 }
 
 Cost comparison(std::int64_t elements, std::int64_t bits) {
@@ -85,21 +114,21 @@ Cost comparison(std::int64_t elements, std::int64_t bits) {
 }
 
 Cost equality(std::int64_t elements, std::int64_t bits) {
-  // equal_prot.cc: leaves carry one bit each (16 + 4 bits), then a balanced tree of plain ANDs.
-  const std::int64_t digits = ceil_div(bits, kDigitBits);
-  const auto leaves = static_cast<double>(digits);
-  const auto depth =  // ceil(log2 digits)
-      static_cast<double>(std::bit_width(static_cast<std::uint64_t>(digits - 1)));
-  return priced(elements, Messages{16 * leaves, 4 * leaves, 4 * leaves, 2, 0} +
-                              symmetric(4 * (leaves - 1), 2 * (leaves - 1), 2 * depth));
+  // equal_prot.cc: leaves carry one bit each (2 bytes), then a balanced tree of plain ANDs.
+  const auto count = static_cast<double>(elements);
+  std::int64_t digits = ceil_div(bits, kDigitBits);
+  const double leaves = count * static_cast<double>(digits);
+  Messages total = {2 * leaves, choice_bytes(4 * leaves), 4 * leaves, 2, 0};
+  for (; digits > 1; digits = ceil_div(digits, 2))
+    total = total + and_of_bits(count * static_cast<double>(digits / 2));
+  return priced(total);
 }
 
 Cost correlated_message(std::int64_t elements, std::int64_t width, std::int64_t ring_bits) {
-  // ferret.cc packs messages narrower than a ring word into eighths of the word; the choice is one
-  // bit.
-  const std::int64_t packed =
-      width < ring_bits ? ceil_div(8 * width, ring_bits) * ring_bits / 8 : width;
-  return priced(elements, {static_cast<double>(packed), 1, 1, 2, 0});
+  const auto count = static_cast<double>(elements);
+  return priced(
+      {correlated_bytes(count, static_cast<double>(width), static_cast<double>(ring_bits)),
+       choice_bytes(count), count, 2, 0});
 }
 
 Cost truncation(std::int64_t elements, std::int64_t bits, std::int64_t ring_bits) {
@@ -109,13 +138,14 @@ Cost truncation(std::int64_t elements, std::int64_t bits, std::int64_t ring_bits
 
 Cost multiplexer(std::int64_t elements, std::int64_t ring_bits) {
   // basic_ot_prot.cc, Multiplexer: one correlated OT in each direction, one after the other.
-  return priced(elements, symmetric(2.0 * static_cast<double>(ring_bits + 1), 2, 4));
+  const auto count = static_cast<double>(elements);
+  const auto width = static_cast<double>(ring_bits);
+  return priced(
+      symmetric(correlated_bytes(count, width, width) + choice_bytes(count), 2 * count, 4));
 }
 
 Cost bitwise_and(std::int64_t elements, std::int64_t bits) {
-  // Two random OTs make a triple per bit; x ^ a and y ^ b are opened by both.
-  const auto width = static_cast<double>(bits);
-  return priced(elements, symmetric(4 * width, 2 * width, 2));
+  return priced(and_of_bits(static_cast<double>(elements) * static_cast<double>(bits)));
 }
 
 Cost bit_to_arithmetic(std::int64_t elements) {
@@ -123,13 +153,21 @@ Cost bit_to_arithmetic(std::int64_t elements) {
 }
 
 Cost packed_bits_to_arithmetic(std::int64_t elements, std::int64_t bits) {
-  // basic_ot_prot.cc, PackedB2A: bit i needs only 64 - i bits, in whole bytes.
-  double sender_bits = 0;
+  // basic_ot_prot.cc, PackedB2A: bit i of all elements, then bit i + 1; bit i needs only 64 - i
+  // bits, and a batch as many for all of it as for its first message.
+  const std::int64_t ots = elements * bits;
+  double sender_bytes = 0;
+  std::int64_t batch = 0;
   for (std::int64_t i = 0; i < bits; ++i) {
-    sender_bits += 8.0 * static_cast<double>(ceil_div(kRingBits - i, 8));
+    const std::int64_t next = ceil_div((i + 1) * elements, kCorrelatedBatch);
+    const std::int64_t messages = std::min(next * kCorrelatedBatch, ots) - batch * kCorrelatedBatch;
+    if (next > batch)
+      sender_bytes += correlated_bytes(static_cast<double>(messages),
+                                       static_cast<double>(kRingBits - i), kRingBits);
+    batch = next;
   }
-  const auto width = static_cast<double>(bits);
-  return priced(elements, {sender_bits, width, width, 3, 0});
+  const auto count = static_cast<double>(ots);
+  return priced({sender_bytes, choice_bytes(count), count, 3, 0});
 }
 
 Cost session_setup(std::int64_t threads) {
