@@ -34,7 +34,6 @@ def machine_facts() -> dict[str, str]:
         "cpu isa": cpu_isa(),
         "cpu features": " ".join(cpu_features()),
         "cuda": cuda,
-        "cuda attention backward": os.environ.get("AERO_CUDA_BACKWARD")
-        or "heads or split, by size",
+        "cuda backward": os.environ.get("AERO_CUDA_BACKWARD") or "heads or split, by size",
     }
     return facts | {name: value for name, value in versions.items() if name not in facts}
