@@ -1,8 +1,11 @@
 """The command line: what people type, what they read, and the exit code."""
 
+import contextlib
 import json
 import os
 import random
+import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -56,6 +59,17 @@ def invoke(*arguments: str):
     return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
 
 
+@contextlib.contextmanager
+def full_disk():
+    """No file may grow beyond a few bytes."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
 def assert_one_line(result, *parts: str) -> None:
     assert result.exit_code == 2, result.output
     assert result.stdout == ""
@@ -100,11 +114,27 @@ def test_help_lists_the_commands():
         assert f"  {command} " in result.stdout
 
 
+@pytest.mark.parametrize("group", [[], ["cost"], ["private"], ["prune"]])
+def test_no_description_of_a_command_is_cut_off(group):
+    listed = invoke(*group, "--help").stdout.partition("Commands:")[2]
+    assert listed and "..." not in listed
+
+
+def test_the_version_is_that_of_the_package():
+    from importlib.metadata import version
+
+    assert invoke("--version").stdout == f"aero-torch {version('aero-torch')}\n"
+
+
 def test_a_network_goes_from_text_to_report(train_arguments, tmp_path):
     labels = ["--label", "SM+LN+G", "--label", "EReg(SM(t)+ScFuFFN)"]
     result = invoke(*train_arguments, *labels, "--seed", "0", "--seed", "1")
     assert result.exit_code == 0, result.output
     runs = tmp_path / "runs"
+    assert result.stdout == ""
+    loss = json.loads((runs / "sm-ln-g-seed0" / "evaluation.json").read_text())
+    assert f"SM+LN+G seed 0: perplexity {loss['perplexity']:.2f} after " in result.stderr
+    assert result.stderr.count(f" s, in {runs}/") == 4
     assert sorted(path.name for path in runs.iterdir()) == [
         "ereg-sm-t-scfuffn-seed0",
         "ereg-sm-t-scfuffn-seed1",
@@ -113,6 +143,35 @@ def test_a_network_goes_from_text_to_report(train_arguments, tmp_path):
     ]
     again = invoke(*train_arguments, *labels, "--seed", "1")
     assert again.exit_code == 0 and again.stderr.count("reusing the finished run") == 2
+
+    for damage in ("truncated", "gone"):
+        damaged = tmp_path / damage
+        shutil.copytree(runs / "sm-ln-g-seed0", damaged)
+        if damage == "gone":
+            (damaged / "model" / "config.json").unlink()
+        else:
+            os.truncate(damaged / "model" / "model.safetensors", 1000)
+        for command, *options in (
+            ("evaluate",),
+            ("analyze",),
+            ("convert", "--label", "SM+R", "--output", tmp_path / "never"),
+            ("export", "--output", tmp_path / "never"),
+        ):
+            assert_one_line(invoke(command, damaged, *options), str(damaged))
+    assert not (tmp_path / "never").exists()
+    with full_disk():
+        for command, *options in (
+            ("evaluate",),
+            ("analyze",),
+            ("report", "--output", tmp_path / "full"),
+            ("convert", "--label", "SM+R", "--output", tmp_path / "full"),
+            ("export", "--output", tmp_path / "full"),
+        ):
+            result = invoke(command, runs / "sm-ln-g-seed0", *options)
+            assert result.exit_code == 2, result.output
+            line = result.stderr.strip().splitlines()[-1]
+            assert line.startswith(f"aero: {command}: no space left in {tmp_path}/")
+            assert command != "evaluate" or " while writing perplexity " in line
 
     evaluated = invoke("evaluate", runs)
     assert evaluated.exit_code == 0, evaluated.output

@@ -26,7 +26,7 @@ from aero.cli.private_parties import ask, publish, serve
 from aero.cli.pruning import prune
 from aero.cli.reproduction import reproduce
 from aero.cli.settings import data_settings
-from aero.train.errors import TrainingError
+from aero.train.errors import TrainingError, disk_errors
 
 app = typer.Typer(
     name="aero",
@@ -36,17 +36,37 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(cost, name="cost", rich_help_panel=None)
-for command in (measure, publish, serve, ask, compare):
-    private.command()(command)
+# Long first sentences would be cut off in the lists of commands.
+for command, short in (
+    (measure, "Holds the simulator's bytes against SPU's."),
+    (publish, "Writes what a client has to know."),
+    (serve, "Computes a network for clients."),
+    (ask, "Continues a prompt with a server's network."),
+    (compare, "Measures bytes and seconds per network."),
+):
+    private.command(short_help=short)(command)
 app.add_typer(private, name="private")
 app.add_typer(prune, name="prune")
-app.command()(export)
-app.command()(convert)
-app.command()(reproduce)
+app.command(short_help="Writes a network as plain weights.")(export)
+app.command(short_help="Converts a network to a label.")(convert)
+app.command(short_help="Retrains a table or figure of the paper.")(reproduce)
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"aero-torch {version('aero-torch')}")
+        raise typer.Exit
 
 
 @app.callback()
-def start() -> None:
+def start(
+    _version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_say_version, help="Show the version."),
+    ] = False,
+) -> None:
     """Softmax-only language models with entropy-regularized attention."""
     # Read when torch loads. By default waiting threads spin for milliseconds, which made a training
     # step on two busy cores four times slower; threads that sleep at once made it 1.25 times slower
@@ -60,7 +80,7 @@ Runs = Annotated[
 ]
 
 
-@app.command()
+@app.command(short_help="Trains one or several networks.")
 def train(
     label: Annotated[list[str], typer.Option(help="Network, such as 'SM+LN+G'; may be repeated.")],
     recipe: Annotated[str, typer.Option(help="demo, codeparrot or languini.")] = "demo",
@@ -121,7 +141,7 @@ def train(
         train_runs(plan, cache_dir=cache_dir, say=note)
 
 
-@app.command()
+@app.command(short_help="Measures perplexity and bits per byte.")
 def evaluate(
     runs: Runs,
     stride: Annotated[
@@ -177,7 +197,7 @@ def analyze(
             typer.echo(f"{run.name}: heads per quarter of the largest entropy: {shares}")
 
 
-@app.command()
+@app.command(short_help="Compares trained networks on a page.")
 def report(
     runs: Runs,
     output: Annotated[
@@ -200,9 +220,11 @@ def report(
         from aero.report import write_report, write_results
 
         command = shlex.join(["aero", *sys.argv[1:]])
-        paths = write_report(
-            runs, output or runs[0], title=title, command=command, seed_spread=seed_spread
-        )
+        folder = output or runs[0]
+        with disk_errors("the report", folder, "report again", command="report"):
+            paths = write_report(
+                runs, folder, title=title, command=command, seed_spread=seed_spread
+            )
         if results is not None:
             write_results(json.loads(paths.json.read_text(encoding="utf-8")), results)
         typer.echo(paths.summary)

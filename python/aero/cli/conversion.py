@@ -37,6 +37,8 @@ def convert(
             raise ValueError("convert: give --output FOLDER, or --dry-run to see what would change")
         import aero.conversion
         from aero.models import AeroForCausalLM
+        from aero.train.errors import disk_errors
+        from aero.train.loading import loading_from
         from aero.train.run_folder import RunFolder
 
         run = RunFolder(source)
@@ -44,7 +46,8 @@ def convert(
         options: dict[str, Any] = {"context_length": context_length}
         if untie:
             options["tied_embeddings"] = False
-        model = AeroForCausalLM.from_pretrained(path)
+        with loading_from(path):
+            model = AeroForCausalLM.from_pretrained(path)
         typer.echo(str(aero.conversion.convert(model, label, dry_run=True, **options)))
         if dry_run and not absorb_ffn:
             return
@@ -54,13 +57,16 @@ def convert(
             converted = absorption.model
             typer.echo(f"\n{absorption}")
         if output is not None and not dry_run:
-            _save(converted, path, output)
+            with disk_errors("the network", output, "convert again", command="convert"):
+                _save(converted, path, output)
 
 
 def _save(model: Any, path: str, output: Path) -> None:
     """Writes the network and, where the source has one, its tokenizer."""
     from transformers import AutoTokenizer
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     model.save_pretrained(output)
     note(f"wrote {output}")
     # Without its files transformers makes up an empty tokenizer for GPT-2.

@@ -49,7 +49,7 @@ def _group() -> None:
     """Keeps `run` a command of its own."""
 
 
-@private.command()
+@private.command(short_help="Continues a prompt privately.")
 def run(
     source: Source,
     prompt: Annotated[str | None, typer.Option(help="Text to continue.")] = None,
@@ -114,9 +114,11 @@ def exported(source: Path) -> Iterator[Path]:
         )
     from aero.export import export_weights
     from aero.models import AeroForCausalLM
+    from aero.train.loading import loading_from
 
     with tempfile.TemporaryDirectory(prefix="aero-private-") as folder:
-        model = AeroForCausalLM.from_pretrained(saved, local_files_only=True)
+        with loading_from(saved):
+            model = AeroForCausalLM.from_pretrained(saved, local_files_only=True)
         yield export_weights(model, folder)
 
 

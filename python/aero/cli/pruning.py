@@ -17,7 +17,7 @@ Bound = Annotated[
 ]
 
 
-@prune.command()
+@prune.command(short_help="Measures what each FFN is worth.")
 def score(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A finished run.")],
     max_loss_increase: Bound = 0.02,
@@ -35,7 +35,7 @@ def score(
         typer.echo(scores.to_text())
 
 
-@prune.command()
+@prune.command(short_help="Prunes FFN by FFN until it goes wrong.")
 def search(
     label: Annotated[str, typer.Option(help="Network to begin with, such as 'SM+ScFuFFN'.")],
     recipe: Annotated[str, typer.Option(help="demo, codeparrot or languini.")] = "demo",

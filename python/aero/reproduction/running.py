@@ -87,9 +87,10 @@ def _work(
                 if not is_free:
                     continue
                 remaining.remove(cell)
-                if not cell.is_done(output):
-                    train_runs([cell.planned(output)], cache_dir=cache_dir, say=say)
+                if cell.is_done(output):  # by another process, since this one looked
                     say(_ended(cell, output))
+                else:
+                    train_runs([cell.planned(output)], cache_dir=cache_dir, say=say)
                 break
         else:
             if not waiting:

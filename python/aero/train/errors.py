@@ -10,6 +10,8 @@ from pathlib import Path
 __all__ = ["StopRequestedError", "TrainingError", "disk_errors"]
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+# safetensors says it in Rust's words, torch.save only that its file ended early.
+_FULL_IN_WORDS = ("No space left", "File too large", "os error 28", "enforce fail at inline_cont")
 
 
 class TrainingError(Exception):
@@ -24,13 +26,16 @@ class StopRequestedError(Exception):
 
 
 @contextmanager
-def disk_errors(what: str, folder: str | Path, way_out: str) -> Iterator[None]:
+def disk_errors(
+    what: str, folder: str | Path, way_out: str, *, command: str = "train"
+) -> Iterator[None]:
     """Turns the operating system's refusal to write into a `TrainingError`.
 
     Args:
         what: what was being written.
         folder: where.
         way_out: what the user does about it, beyond making room.
+        command: which command the error names.
 
     Raises:
         TrainingError: the block could not write.
@@ -51,17 +56,15 @@ def disk_errors(what: str, folder: str | Path, way_out: str) -> Iterator[None]:
         # safetensors and torch.save wrap the system's error in their own.
         number = error.errno if isinstance(error, OSError) else None
         text = str(error)
-        full = number in _FULL or any(
-            words in text for words in ("No space left", "File too large", "os error 28")
-        )
+        full = number in _FULL or any(words in text for words in _FULL_IN_WORDS)
         if full:
             raise TrainingError(
-                f"train: no space left in {folder} while writing {what}; make room there and "
+                f"{command}: no space left in {folder} while writing {what}; make room there and "
                 f"{way_out}"
             ) from error
         if isinstance(error, OSError):
             reason = error.strerror or text
             raise TrainingError(
-                f"train: cannot write {what} to {folder}: {reason}; mend that and {way_out}"
+                f"{command}: cannot write {what} to {folder}: {reason}; mend that and {way_out}"
             ) from error
         raise

@@ -64,7 +64,7 @@ class FixedPointEvaluation:
         return (
             f"perplexity {self.fixed_point.perplexity:.3f} under {self.stack}, "
             f"{self.exact.perplexity:.3f} in floating point; largest logit difference "
-            f"{self.largest_logit_difference:.4f}, mean {self.mean_logit_difference:.2g}; "
+            f"{self.largest_logit_difference:.2g}, mean {self.mean_logit_difference:.2g}; "
             f"{self.changed_predictions:.2%} of the predictions change, "
             f"on {self.exact.tokens:,} tokens"
         )

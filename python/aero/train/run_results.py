@@ -12,7 +12,8 @@ import torch
 from aero.analysis import EntropyAccumulator, EntropySummary, write_analysis
 from aero.atomic_files import write_json_atomically
 from aero.models import AeroForCausalLM
-from aero.train.errors import TrainingError
+from aero.train.errors import TrainingError, disk_errors
+from aero.train.loading import loading_from
 from aero.train.machine import settle_in
 from aero.train.norm_gap import norm_gap
 from aero.train.perplexity import HeldOutLoss, measure_loss
@@ -54,7 +55,8 @@ def evaluate_run(
         The loss.
 
     Raises:
-        TrainingError: no finished run, or its corpus is gone or damaged.
+        TrainingError: no finished run, its corpus is gone or damaged, or the result cannot be
+            written.
     """
     folder = RunFolder(path)
     model, data = open_run(folder)
@@ -74,18 +76,18 @@ def evaluate_run(
         stride=stride,
         show_progress=True,
     )
-    write_evaluation(
-        folder,
-        measured,
-        windows="disjoint" if stride is None else f"stride {stride}",
-        gap=norm_gap(
-            model,
-            data,
-            context_length=context,
-            max_tokens=config["evaluation"]["tokens"],
-            batch_tokens=config["training"]["tokens_per_step"],
-        ),
+    gap = norm_gap(
+        model,
+        data,
+        context_length=context,
+        max_tokens=config["evaluation"]["tokens"],
+        batch_tokens=config["training"]["tokens_per_step"],
     )
+    # What took long to measure is at least in the error.
+    found = f"perplexity {measured.perplexity:.3f}"
+    with disk_errors(found, folder.path, "evaluate again", command="evaluate"):
+        windows = "disjoint" if stride is None else f"stride {stride}"
+        write_evaluation(folder, measured, windows=windows, gap=gap)
     return measured
 
 
@@ -104,7 +106,8 @@ def analyze_run(path: str | Path, *, windows: int = _ANALYSIS_WINDOWS) -> Entrop
     """
     folder = RunFolder(path)
     model, data = open_run(folder)
-    return analyze_model(model, data, folder, windows=windows)
+    with disk_errors("entropies", folder.path, "analyze again", command="analyze"):
+        return analyze_model(model, data, folder, windows=windows)
 
 
 def validation_measure(
@@ -218,17 +221,17 @@ def open_run(folder: RunFolder) -> tuple[AeroForCausalLM, PreparedData]:
         TrainingError: no finished run, or its corpus is gone or damaged.
     """
     info = folder.info()
-    if info.get("status") != "finished" or not folder.model.is_dir():
+    if info.get("status") != "finished" or not (folder.model / "config.json").is_file():
         step = (info.get("diverged") or {}).get("step")
         reason = f"NaN at step {step}" if step else f"its status is {info.get('status')!r}"
+        if info.get("status") == "finished":
+            reason = "model/config.json is gone"
         raise TrainingError(
             f"{folder.path} holds no trained network ({reason}); train it to the end first"
         )
     settle_in(None)
-    try:
+    with loading_from(folder.model):
         model: Any = AeroForCausalLM.from_pretrained(folder.model)
-    except (OSError, ValueError) as error:
-        raise TrainingError(f"{folder.model} cannot be loaded: {error}") from error
     if torch.cuda.is_available():
         model = model.cuda()
     return model, _corpus_of(folder, info, model.config.spec.context_length)

@@ -26,7 +26,7 @@ from aero.train.norm_gap import norm_gap
 from aero.train.penalty_schedule import PenaltyScheduleCallback
 from aero.train.planning import PlannedRun
 from aero.train.prepared_data import PreparedData, prepare_data
-from aero.train.progress import progress_bar
+from aero.train.progress import is_main_process, progress_bar
 from aero.train.recipe import Recipe
 from aero.train.recorder import RunRecorder
 from aero.train.run_callback import RunCallback
@@ -51,7 +51,7 @@ def train_runs(plan: Sequence[PlannedRun], *, cache_dir: str | Path, say: Any = 
     Args:
         plan: what `plan_runs` returned.
         cache_dir: corpora and tokenizers.
-        say: called with one line of text about each run that is not simply trained.
+        say: called with a line of text about each run: what becomes of it, and how it ended.
 
     Raises:
         TrainingError: bad data, a full disk.
@@ -89,7 +89,7 @@ def train_runs(plan: Sequence[PlannedRun], *, cache_dir: str | Path, say: Any = 
                 ending = _train_one(run, data, stop, advance)
             # A run that diverged leaves less to do.
             bar.total = total = round(total - (expected - bar.n))
-            if ending:
+            if is_main_process():
                 bar.clear()
                 say(f"{run.name}: {ending}")
 
@@ -129,8 +129,8 @@ def _steps_done(run: PlannedRun) -> int:
     return 0 if run.checkpoint is None else checkpoint_step(run.checkpoint)
 
 
-def _train_one(run: PlannedRun, data: PreparedData, stop: StopRequest, advance: Any) -> str | None:
-    """Trains one network; returns what is remarkable about its end, None if nothing is."""
+def _train_one(run: PlannedRun, data: PreparedData, stop: StopRequest, advance: Any) -> str:
+    """Trains one network; returns how it ended."""
     transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     recipe, folder = run.recipe, run.folder
@@ -196,7 +196,7 @@ def _finish(
     trainer: AeroTrainer,
     callback: RunCallback,
     recorder: RunRecorder,
-) -> str | None:
+) -> str:
     """Writes how the run ended; a finished one also gets its model, evaluation and analysis."""
     folder, steps = run.folder, trainer.state.global_step
     progress = {
@@ -237,7 +237,11 @@ def _finish(
         folder.update({**progress, "status": "finished"})
     trainer.accelerator.wait_for_everyone()
     skipped = callback.skipped_steps
-    return f"skipped {skipped} non-finite steps" if skipped else None
+    remark = f", skipped {skipped} non-finite steps" if skipped else ""
+    return (
+        f"perplexity {measured.perplexity:.2f} after {recorder.seconds:.0f} s{remark}, "
+        f"in {folder.path}"
+    )
 
 
 def _training_arguments(run: PlannedRun) -> TrainingArguments:

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from aero.architecture import ArchitectureSpec
@@ -133,7 +134,7 @@ def load_network(origin: Origin, option: str) -> nn.Module:
         model: nn.Module = AutoModelForCausalLM.from_pretrained(
             origin.weights, config=config, dtype=torch.float32, local_files_only=True
         )
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise TrainingError(
             f"train: {option} {origin.path} cannot be loaded as a causal language model: {error}"
         ) from error
