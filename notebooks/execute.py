@@ -1,23 +1,20 @@
 """Executes the notebooks: reads the reviewed `*.py`, writes `*.ipynb` with outputs beside it.
 
 `make notebooks` calls it from the repository's root; trained networks go to `runs/notebooks` and
-are reused by the next call. A cell tagged `gallery=NAME` also writes its figure, made small, to
+are reused by the next call. A cell tagged `gallery=NAME` also writes its figure to
 `docs/images/NAME.png`.
 """
 
 from __future__ import annotations
 
 import base64
-import io
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import jupytext
-import matplotlib.image
 import nbformat
-import numpy as np
 from nbclient import NotebookClient
 
 from aero.atomic_files import write_bytes_atomically
@@ -26,7 +23,6 @@ FOLDER = Path(__file__).parent
 IMAGES = FOLDER.parent / "docs" / "images"
 # Progress bars, and tqdm's advice that they could be prettier, are for who waits.
 PROGRESS = re.compile(r"\d+%\|.*\||^\s*$|IProgress not found|import tqdm as notebook_tqdm")
-GALLERY_WIDTH = 640
 
 
 def sources() -> list[Path]:
@@ -68,7 +64,7 @@ def write(notebook: Any, path: Path) -> None:
 
 
 def gallery_images(notebook: Any) -> dict[str, bytes]:
-    """Name -> small PNG, of the cells that are tagged for the gallery."""
+    """Name -> PNG, of the cells that are tagged for the gallery."""
     found = {}
     for cell in notebook.cells:
         for tag in cell.metadata.get("tags", []):
@@ -76,20 +72,8 @@ def gallery_images(notebook: Any) -> dict[str, bytes]:
                 (png,) = (
                     o.data["image/png"] for o in cell.outputs if "image/png" in o.get("data", {})
                 )
-                found[tag.removeprefix("gallery=")] = smaller(base64.b64decode(png))
+                found[tag.removeprefix("gallery=")] = base64.b64decode(png)
     return found
-
-
-def smaller(png: bytes) -> bytes:
-    """The picture at most GALLERY_WIDTH wide, each pixel the mean of those that it covers."""
-    pixels = matplotlib.image.imread(io.BytesIO(png))
-    factor = -(-pixels.shape[1] // GALLERY_WIDTH)
-    height, width = (size // factor for size in pixels.shape[:2])
-    cut = pixels[: height * factor, : width * factor, :3]
-    small = cut.reshape(height, factor, width, factor, 3).mean(axis=(1, 3))
-    buffer = io.BytesIO()
-    matplotlib.image.imsave(buffer, np.clip(small, 0, 1), format="png")
-    return buffer.getvalue()
 
 
 def main(names: list[str]) -> None:
