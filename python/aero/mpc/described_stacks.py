@@ -98,6 +98,13 @@ def stack_description(stack: str | Path | StackDescription) -> StackDescription:
         return load_stack(stack)
     if stack in described_stack_names():
         return _shipped_description(stack)
+    named = [*_core.stack_names(), *_core.option_set_names()]
+    if stack not in named:
+        *others, last = (f'"{name}"' for name in [*named, *described_stack_names()])
+        raise ValueError(
+            f"simulate: stack must be {', '.join(others)} or {last}, or the path of a .yaml, .yml "
+            f'or .json description, got "{stack}"'
+        )
     return StackDescription(stack, stack)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from aero.mpc import drawing
@@ -26,10 +27,15 @@ def report_page(report: CostReport, timed: Latency | None) -> str:
     return drawing.page(
         f"{report.spec.label} on {stack_text(report)}",
         _report(report, timed),
-        drawing.heading("Not confirmed op by op"),
-        drawing.bullets(unchecked(report, timed)),
+        *_doubts(unchecked(report, timed)),
         _fields(report),
     )
+
+
+def _doubts(texts: Sequence[str]) -> list[str]:
+    if not texts:
+        return []
+    return [drawing.heading("Not confirmed op by op"), drawing.bullets(texts)]
 
 
 def report_fragment(report: CostReport, timed: Latency | None) -> str:

@@ -36,6 +36,7 @@ def layer_rows(report: CostReport, timed: Latency | None) -> Rows:
 
 def report_lines(report: CostReport, timed: Latency | None) -> list[str]:
     """Both tables for the terminal, and what no publication or measurement confirms."""
+    doubts = unchecked(report, timed)
     parts = table_lines(part_rows(report, timed))
     rule = "-" * max(map(len, parts))
     return [
@@ -50,8 +51,8 @@ def report_lines(report: CostReport, timed: Latency | None) -> list[str]:
         *table_lines(layer_rows(report, timed)),
         "",
         *summary_lines(report, timed),
-        "not confirmed op by op:",
-        *(f"  {text}" for text in unchecked(report, timed)),
+        *(["not confirmed op by op:"] if doubts else []),
+        *(f"  {text}" for text in doubts),
     ]
 
 

@@ -169,8 +169,8 @@ def draw_heat_maps(networks: Sequence[Network]) -> Picture | None:
     # One scale for all panels: that of the longest context, should they differ.
     context_length = max(network.spec.context_length for network, _ in shown)
     columns = 3
-    height = 0.9 + 0.3 * max(network.spec.num_layers for network, _ in shown)
-    figure, axes = figure_grid(len(shown), min(height, 5.0), columns)
+    height = _panel_height(shown, columns, label_inches=2.9)
+    figure, axes = figure_grid(len(shown), height, columns)
     for (network, analysis), panel in zip(shown, axes, strict=True):
         entropy = _array(analysis.values["head_entropy"])
         plot_entropy_heat_map(entropy, context_length, title=network.name, axes=panel)
@@ -186,6 +186,14 @@ def draw_heat_maps(networks: Sequence[Network]) -> Picture | None:
         f"reaches {math.lgamma(context_length + 1) / context_length:.2f}, not log T."
     )
     return Picture("entropy_heat_maps", png_of(figure), caption)
+
+
+def _panel_height(
+    shown: Sequence[tuple[Network, Any]], columns: int, *, label_inches: float
+) -> float:
+    """Inches per row: by the layers, and in all rows enough for the words at the colour bar."""
+    layers = max(network.spec.num_layers for network, _ in shown)
+    return max(min(0.9 + 0.3 * layers, 5.0), label_inches / math.ceil(len(shown) / columns))
 
 
 def draw_quarters(quarters: Mapping[str, Mapping[str, Sequence[float]]]) -> Picture | None:
@@ -244,8 +252,7 @@ def draw_thresholds(networks: Sequence[Network]) -> Picture | None:
     ]
     if not shown:
         return None
-    height = 0.9 + 0.3 * max(network.spec.num_layers for network, _ in shown)
-    figure, axes = figure_grid(len(shown), min(height, 5.0), 2)
+    figure, axes = figure_grid(len(shown), _panel_height(shown, 2, label_inches=2.1), 2)
     for (network, analysis), panel in zip(shown, axes, strict=True):
         values = _array(analysis.values["thresholds"])
         plot_learned_thresholds(values, title=network.name, axes=panel)

@@ -228,3 +228,11 @@ def test_bad_commands_end_with_one_line(arguments: list[str], message: str) -> N
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert message in done.stderr
+
+
+def test_a_bill_without_doubts_has_no_heading_for_them():
+    certain, doubted = mpc.simulate("SM+LN+G"), mpc.simulate("SM+LN+G", stack="blb")
+    assert not certain.unchecked and doubted.unchecked
+    for report, is_doubted in ((certain, False), (doubted, True)):
+        assert ("not confirmed op by op:" in report.to_text()) == is_doubted
+        assert ("Not confirmed op by op" in report.to_html()) == is_doubted

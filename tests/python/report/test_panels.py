@@ -1,0 +1,27 @@
+"""Figures of small networks: what is written at them stays within them."""
+
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from aero.report import panels
+from aero.report.networks import group_runs
+from aero.report.runs import read_run
+
+
+@pytest.mark.parametrize("draw", [panels.draw_heat_maps, panels.draw_thresholds])
+@pytest.mark.parametrize(("num_layers", "count"), [(1, 1), (2, 3), (2, 4), (6, 1)])
+def test_the_words_at_the_colour_bar_are_not_cut_off(
+    draw, num_layers, count, make_run, monkeypatch
+):
+    labels = ("EReg(SM(t)+ScFuFFN)", "EReg(SM+LN+G)", "EReg(SM+R)", "EReg(SM+LN+R)")[:count]
+    runs = [read_run(make_run(label, num_layers=num_layers)) for label in labels]
+    figures = []
+    monkeypatch.setattr(panels, "png_of", lambda figure: figures.append(figure) or b"")
+    draw(group_runs(runs))
+    (figure,) = figures
+    FigureCanvasAgg(figure).draw()
+    bar = figure.axes[-1]
+    words = bar.yaxis.label.get_window_extent()
+    assert bar.yaxis.label.get_text()
+    assert figure.bbox.y0 <= words.y0 and words.y1 <= figure.bbox.y1
+    assert figure.bbox.x0 <= words.x0 and words.x1 <= figure.bbox.x1
