@@ -80,7 +80,8 @@ void multiply_matrices(const char* op, const CublasLt& library, const MatrixProd
   check(lt.MatmulDescCreate(product.target(), rounds ? kComputeTensorFloat32 : kComputeFloat32,
                             cublas_lt::kFloat32));
   const auto set = [&](ProductAttribute attribute, const auto& value) {
-    check(lt.MatmulDescSetAttribute(product.get(), attribute, &value, sizeof(value)));
+    check(lt.MatmulDescSetAttribute(product.get(), attribute, static_cast<const void*>(&value),
+                                    sizeof(value)));
   };
   set(kPointerMode, int32_t{kOnDevice});
   set(kOperationA, int32_t{p.weight_is_transposed ? kTransposed : kAsItIs});
