@@ -133,6 +133,11 @@ class AeroModel(AeroPreTrainedModel):  # type: ignore[no-untyped-call]
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("AeroModel: give either input_ids or inputs_embeds")
+        if input_ids is not None and (input_ids.dim() != 2 or input_ids.is_floating_point()):
+            raise ValueError(
+                "AeroModel: input_ids must be integers [B, T], got "
+                f"{str(input_ids.dtype).removeprefix('torch.')} {list(input_ids.shape)}"
+            )
         stream: Tensor = self.wte(input_ids) if inputs_embeds is None else inputs_embeds
         check_computable("AeroModel", stream.dtype)
         past_key_values = self._cache(past_key_values, use_cache)

@@ -137,6 +137,11 @@ def _unwrapped(model: Any) -> Any:
 
 
 def _arguments(model: Any, batch: Tensor | Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(batch, Tensor | Mapping):
+        raise ValueError(
+            "entropies: batch must be token ids [B, T] or a mapping with input_ids, got "
+            f"{type(batch).__name__}"
+        )
     given = {"input_ids": batch} if isinstance(batch, Tensor) else dict(batch)
     arguments = {
         name: value.to(model.device) if isinstance(value, Tensor) else value

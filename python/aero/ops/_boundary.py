@@ -10,8 +10,8 @@ from torch import Tensor
 
 Backend = Literal["native", "reference"]
 
-#: Devices that have autocast. Looked up once: not every torch can trace the question in a graph, and
-#: the answers do not change.
+#: Devices that have autocast. Looked up once: not every torch can trace the question in a graph,
+#: and the answers do not change.
 AUTOCAST_DEVICES = frozenset(
     name
     for name in ("cpu", "cuda", "hpu", "mps", "mtia", "xla", "xpu")
@@ -22,6 +22,17 @@ _KERNELS: dict[str, frozenset[str]] = {}
 
 _below_autograd = torch._C._AutoDispatchBelowAutograd
 _IMPLEMENTATIONS = torch.library.Library("aero", "IMPL")  # type: ignore[no-untyped-call]
+
+
+def require_tensors(operator: str, **arguments: Any) -> None:
+    """Names an argument that is neither a tensor nor None, before anything is done with it.
+
+    Raises:
+        ValueError: there is one.
+    """
+    for name, value in arguments.items():
+        if value is not None and not isinstance(value, Tensor):
+            raise ValueError(f"{operator}: {name} must be a tensor, got {type(value).__name__}")
 
 
 def use_native(operator: str, backend: str, **tensors: Tensor | None) -> bool:

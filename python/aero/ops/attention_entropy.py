@@ -9,7 +9,14 @@ from torch import Tensor
 
 from aero.ops import reference
 from aero.ops._batching import fold_batch, fold_mask, fold_temperature, unfold_batch
-from aero.ops._boundary import Backend, cast_for_autocast, native_gradients, register, use_native
+from aero.ops._boundary import (
+    Backend,
+    cast_for_autocast,
+    native_gradients,
+    register,
+    require_tensors,
+    use_native,
+)
 from aero.ops.reference import statistics_dtype
 
 
@@ -73,6 +80,7 @@ def attention_entropy(
         >>> torch.allclose(entropy, torch.tensor(5.0).log())
         True
     """
+    require_tensors("attention_entropy", q=q, k=k, v=v, temperature=temperature, mask=mask)
     q, k, v = cast_for_autocast(q, k, v)
     if temperature is not None:
         temperature = temperature.to(statistics_dtype(q.dtype))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from aero.ops import reference
-from aero.ops._boundary import Backend, native_gradients, register, use_native
+from aero.ops._boundary import Backend, native_gradients, register, require_tensors, use_native
 
 Reduction = Literal["position_sum", "query_mean"]
 MaxEntropy = Literal["log_context", "log_visible"]
@@ -68,6 +68,7 @@ def entropy_regularization(
         2.6509
     """
     entropies = _stacked(entropies)
+    require_tensors("entropy_regularization", thresholds=thresholds)
     thresholds = thresholds.to(entropies.dtype)
     _check_rule(entropies, max_entropy, visible_keys, context_length, reduction)
     if not use_native(

@@ -8,7 +8,14 @@ import torch
 from torch import Tensor
 
 from aero.ops import reference
-from aero.ops._boundary import Backend, cast_for_autocast, native_gradients, register, use_native
+from aero.ops._boundary import (
+    Backend,
+    cast_for_autocast,
+    native_gradients,
+    register,
+    require_tensors,
+    use_native,
+)
 from aero.ops.reference import statistics_dtype
 
 
@@ -57,6 +64,7 @@ def scaled_ffn(
         >>> scaled_ffn(torch.ones(1, 2), torch.eye(2), torch.zeros(2), alpha=2 * one, beta=one)
         tensor([[1.5000, 1.5000]])
     """
+    require_tensors("scaled_ffn", x=x, weight=weight, bias=bias, alpha=alpha, beta=beta)
     weight, bias = cast_for_autocast(weight, bias)
     alpha, beta = (scale.to(statistics_dtype(x.dtype)) for scale in (alpha, beta))
     if not use_native("scaled_ffn", backend, x=x, weight=weight, bias=bias, alpha=alpha, beta=beta):

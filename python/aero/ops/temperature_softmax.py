@@ -9,7 +9,7 @@ from torch import Tensor
 
 from aero.ops import reference
 from aero.ops._batching import fold_batch, fold_mask, fold_temperature, unfold_batch
-from aero.ops._boundary import Backend, native_gradients, register, use_native
+from aero.ops._boundary import Backend, native_gradients, register, require_tensors, use_native
 from aero.ops.reference import statistics_dtype
 
 
@@ -59,6 +59,7 @@ def temperature_softmax(
         >>> probabilities[0, 0, 0].tolist()
         [0.25, 0.25, 0.25, 0.25]
     """
+    require_tensors("temperature_softmax", scores=scores, temperature=temperature, mask=mask)
     if temperature is not None:
         temperature = temperature.to(statistics_dtype(scores.dtype))
     if not use_native(

@@ -108,12 +108,14 @@ def test_models_that_cannot_give_entropies_are_refused_and_left_as_they_were():
         aero.entropies(bert, TOKENS)
     assert bert.config._attn_implementation == "sdpa" and bert.training is True
     with pytest.raises(
-        ValueError, match="entropies: model must be a transformers model.* makes one of nanoGPT"
+        ValueError, match=r"entropies: model must be a transformers model.* makes one of nanoGPT"
     ):
         aero.entropies(torch.nn.Linear(2, 2), TOKENS)
 
 
-@pytest.mark.parametrize("batch", [{}, {"labels": TOKENS}, TOKENS[0], TOKENS[:, :0]])
+@pytest.mark.parametrize(
+    "batch", [{}, {"labels": TOKENS}, TOKENS[0], TOKENS[:, :0], [[1, 2]], "text"]
+)
 def test_batches_without_tokens_are_refused(batch):
     with pytest.raises(ValueError, match=r"entropies: batch must be token ids \[B, T\]"):
         aero.entropies(stock_model("gpt2", "sdpa"), batch)

@@ -164,3 +164,16 @@ def test_a_configuration_cannot_ask_for_attentions():
     with pytest.raises(ValueError, match="output_attentions"):
         model.config.output_attentions = True
     assert len(model(TOKENS, output_attentions=True).attentions) == 2
+
+
+@pytest.mark.parametrize(
+    ("ids", "got"),
+    [
+        (torch.zeros(3, dtype=torch.long), r"int64 \[3\]"),
+        (torch.zeros(1, 3), r"float32 \[1, 3\]"),
+    ],
+)
+def test_token_ids_of_another_kind_are_refused(ids, got):
+    config = aero.AeroConfig.from_label("SM", model="tiny", vocab_size=11)
+    with pytest.raises(ValueError, match=rf"AeroModel: input_ids must be integers .*, got {got}"):
+        aero.AeroForCausalLM(config)(ids)

@@ -416,6 +416,20 @@ def test_rows_that_run_backwards_are_torchs_to_refuse_or_to_copy() -> None:
 
 
 @pytest.mark.parametrize(
+    ("call", "argument"),
+    [
+        (attend, "q"), (attend, "temperature"), (attend, "mask"), (softmax, "scores"),
+        (softmax, "temperature"), (penalty, "thresholds"), (feed, "x"), (feed, "alpha"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("value", [1.0, torch.ones(3).numpy()])
+def test_what_is_no_tensor_is_named(call: Any, argument: str, value: Any) -> None:
+    message = f"{argument} must be a tensor, got {type(value).__name__}"
+    with pytest.raises(ValueError, match=message):
+        call(**{argument: value})
+
+
+@pytest.mark.parametrize(
     ("call", "argument", "shape"),
     [
         (attend, "k", (2, 4, 6, 8)),
