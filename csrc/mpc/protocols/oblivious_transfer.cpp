@@ -90,7 +90,8 @@ Messages and_tree(double elements, std::int64_t digits) {
     const auto full = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(digits)));
     for (std::int64_t width = full; width > 1; width /= 2) {
       total = total + and_of_bits(elements);
-      if (width > 2) total = total + correlated_and(elements * static_cast<double>(width / 2 - 1));
+      const std::int64_t pairs = width / 2;
+      if (pairs > 1) total = total + correlated_and(elements * static_cast<double>(pairs - 1));
     }
     digits = digits - full + 1;  // the joined digits are the first digit of what remains
   }
@@ -119,8 +120,10 @@ Cost equality(std::int64_t elements, std::int64_t bits) {
   std::int64_t digits = ceil_div(bits, kDigitBits);
   const double leaves = count * static_cast<double>(digits);
   Messages total = {2 * leaves, choice_bytes(4 * leaves), 4 * leaves, 2, 0};
-  for (; digits > 1; digits = ceil_div(digits, 2))
-    total = total + and_of_bits(count * static_cast<double>(digits / 2));
+  for (; digits > 1; digits = ceil_div(digits, 2)) {
+    const std::int64_t pairs = digits / 2;
+    total = total + and_of_bits(count * static_cast<double>(pairs));
+  }
   return priced(total);
 }
 
