@@ -12,10 +12,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import Dataset, Sampler, SequentialSampler
@@ -24,7 +27,7 @@ from transformers import Trainer
 from aero.atomic_files import write_json_atomically
 from aero.models import decay_parameter_names
 from aero.train.distillation import Distillation
-from aero.train.errors import disk_errors
+from aero.train.errors import TrainingError, disk_errors
 
 __all__ = ["AeroTrainer"]
 
@@ -173,6 +176,20 @@ class AeroTrainer(Trainer):
         loss_only = prediction_loss_only or self.compute_metrics is None
         return super().prediction_step(model, inputs, loss_only, ignore_keys)
 
+    def _load_from_checkpoint(
+        self, resume_from_checkpoint: str, model: nn.Module | None = None
+    ) -> None:
+        with _damage_named(resume_from_checkpoint):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        with _damage_named(checkpoint):
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        with _damage_named(checkpoint):
+            super()._load_rng_state(checkpoint)
+
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Writes the checkpoint under the Trainer's own name and then renames it to `step-N`."""
         folder = Path(str(self.args.output_dir))
@@ -194,6 +211,18 @@ class AeroTrainer(Trainer):
             if self.args.should_save:
                 shutil.rmtree(written, ignore_errors=True)
             raise
+
+
+@contextmanager
+def _damage_named(checkpoint: str | None) -> Iterator[None]:
+    """Turns whatever a damaged file makes its reader say into one line with a way out."""
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError, EOFError, UnpicklingError, SafetensorError) as error:
+        raise TrainingError(
+            f"train: the checkpoint {checkpoint} cannot be read ({error}); delete that folder and "
+            "run the same command again: it goes on from the checkpoint before"
+        ) from error
 
 
 def read_checkpoint_state(checkpoint: Path) -> dict[str, Any]:

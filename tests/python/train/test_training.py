@@ -1,6 +1,7 @@
 """Whole runs of a tiny network: what they leave behind, and that stopping them loses nothing."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -303,6 +304,26 @@ def test_a_killed_run_resumes_from_its_last_checkpoint(
     train(EREG, tmp_path)
     assert_same_ending(folder, whole)
     assert not (folder.checkpoints / "checkpoint-13").exists()
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "rng_state.pth"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_goes_on(
+    name, train, whole_runs, signal_at, tmp_path, monkeypatch
+):
+    signal_at(12, signal.SIGTERM)
+    with pytest.raises(StopRequestedError):
+        train(EREG, tmp_path)
+    monkeypatch.undo()
+    folder = plan_folder(tmp_path)
+    *_, before, latest = folder.complete_checkpoints()
+    assert (before.name, latest.name) == ("step-10", "step-12")
+    os.truncate(latest / name, 100)
+    message = "the checkpoint .*step-12 cannot be read .*; delete that folder and run the same"
+    with pytest.raises(TrainingError, match=message):
+        train(EREG, tmp_path)
+    shutil.rmtree(latest)
+    train(EREG, tmp_path)
+    assert_same_ending(folder, whole_runs(EREG))
 
 
 def test_resuming_from_an_earlier_checkpoint_repeats_the_rest(
