@@ -240,7 +240,12 @@ def leaky_relu(x: Ring, slope: float, *, arithmetic: Arithmetic | None = None) -
 
 
 def maximum(x: Ring) -> Ring:
-    """Largest element of each row, [..., 1] of [..., columns]: comparisons are exact."""
+    """Largest element of each row, [..., 1] of [..., columns]: comparisons are exact.
+
+    Example:
+        >>> decode(maximum(encode([[1.0, -2.0, 1.5]]))).tolist()
+        [[1.5]]
+    """
     largest: Ring = _ring("maximum", "x", x).max(axis=-1, keepdims=True)
     return largest
 

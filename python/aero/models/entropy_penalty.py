@@ -192,6 +192,17 @@ def without_entropy_penalty(model: nn.Module) -> Any:
 
     Raises:
         ValueError: it has none.
+
+    Example:
+        >>> from transformers import GPT2Config, GPT2LMHeadModel
+        >>> from aero.models import with_entropy_penalty, without_entropy_penalty
+        >>> config = GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=9, attn_pdrop=0.0)
+        >>> model = GPT2LMHeadModel(config)
+        >>> names = set(model.state_dict())
+        >>> len(set(with_entropy_penalty(model).state_dict()) - names)
+        1
+        >>> set(without_entropy_penalty(model).state_dict()) == names
+        True
     """
     if not hasattr(model, _ATTRIBUTE):
         raise ValueError(f"without_entropy_penalty: {type(model).__name__} has no entropy penalty")

@@ -91,6 +91,11 @@ def stack_description(stack: str | Path | StackDescription) -> StackDescription:
 
     Raises:
         ValueError: For an unknown name, or a file that is no description.
+
+    Example:
+        >>> from aero import mpc
+        >>> mpc.stack_description("sigma").name
+        'sigma'
     """
     if isinstance(stack, StackDescription):
         return stack

@@ -29,6 +29,11 @@ def option_set_names() -> list[str]:
 
     `aero-optimized` changes nothing in the function that is computed, `aero-optimized-generation`
     computes the next token's logits only, `aero-approximate` is off in the last bits besides.
+
+    Example:
+        >>> from aero import mpc
+        >>> mpc.option_set_names()
+        ['aero-optimized', 'aero-optimized-generation', 'aero-approximate']
     """
     return _core.option_set_names()
 

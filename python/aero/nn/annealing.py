@@ -138,6 +138,16 @@ def set_annealing_progress(model: nn.Module, progress: float) -> None:
 
     Raises:
         ValueError: `progress` is outside of [0, 1].
+
+    Example:
+        >>> from aero import AeroConfig, AeroForCausalLM
+        >>> from aero.conversion import begin_annealing
+        >>> from aero.nn import annealing_progress, set_annealing_progress
+        >>> network = AeroForCausalLM(AeroConfig.from_label("SM+LN+G", model="tiny"))
+        >>> begun = begin_annealing(network, "SM+ScFuFFN")
+        >>> set_annealing_progress(begun, 0.25)
+        >>> annealing_progress(begun), annealing_progress(network)
+        (0.25, None)
     """
     if not 0.0 <= progress <= 1.0:
         raise ValueError(f"set_annealing_progress: progress must be in [0, 1], got {progress}")
@@ -147,7 +157,14 @@ def set_annealing_progress(model: nn.Module, progress: float) -> None:
 
 
 def annealing_progress(model: nn.Module) -> float | None:
-    """Returns a; None for a model without annealed parts. The least advanced part counts."""
+    """Returns a; None for a model without annealed parts. The least advanced part counts.
+
+    Example:
+        >>> import torch
+        >>> from aero.nn import annealing_progress
+        >>> print(annealing_progress(torch.nn.Linear(2, 2)))
+        None
+    """
     found = [
         float(module.progress)
         for module in model.modules()

@@ -88,6 +88,12 @@ class FusedFeedForward(nn.Module):
     Attributes:
         weight: [C_in, C_out], the layout of `aero.ops.scaled_ffn`.
         bias: [C].
+
+    Example:
+        >>> from aero.nn import FusedFeedForward
+        >>> ffn = FusedFeedForward(16)
+        >>> ffn.weight.shape, ffn.bias.shape
+        (torch.Size([16, 16]), torch.Size([16]))
     """
 
     def __init__(self, width: int) -> None:
@@ -116,6 +122,12 @@ class ScaledFeedForward(FeedForward):
     Attributes:
         alpha: [1], starts at 1.
         beta: [1], starts at 1.
+
+    Example:
+        >>> from aero.nn import ScaledFeedForward
+        >>> ffn = ScaledFeedForward(16, 64, trainable=("beta",))
+        >>> ffn.alpha.item(), ffn.alpha.requires_grad, ffn.beta.requires_grad
+        (1.0, False, True)
     """
 
     def __init__(

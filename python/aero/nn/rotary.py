@@ -19,6 +19,13 @@ def rotary_tables(position_ids: Tensor, rotary_dim: int, *, base: float = 10000.
 
     Returns:
         cos and sin, each [B, 1, T, rotary_dim / 2], float32.
+
+    Example:
+        >>> import torch
+        >>> from aero.nn import rotary_tables
+        >>> cos, sin = rotary_tables(torch.arange(5)[None], rotary_dim=8)
+        >>> cos.shape, sin[0, 0, 1, 0].item() == torch.tensor(1.0).sin().item()
+        (torch.Size([1, 1, 5, 4]), True)
     """
     exponents = torch.arange(0, rotary_dim, 2, device=position_ids.device) / rotary_dim
     angles = position_ids.unsqueeze(-1).float() * base**-exponents

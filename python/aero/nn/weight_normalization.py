@@ -48,6 +48,13 @@ def plain_linear(linear: nn.Linear) -> nn.Linear:
 
     Unlike `torch.nn.utils.parametrize.remove_parametrizations` this also serves deep copies, whose
     class is shared with the original.
+
+    Example:
+        >>> import torch
+        >>> from aero.nn import normalize_weight, plain_linear
+        >>> linear = normalize_weight(torch.nn.Linear(4, 3), "weight_norm")
+        >>> torch.equal(plain_linear(linear).weight, linear.weight)
+        True
     """
     plain = Linear(linear.in_features, linear.out_features)
     plain.weight = nn.Parameter(linear.weight.detach().clone())

@@ -77,6 +77,11 @@ def load_scale(name: str) -> Scale:
 
     Raises:
         TrainingError: no such scale.
+
+    Example:
+        >>> from aero.reproduction import load_scale
+        >>> load_scale("mini").name
+        'mini'
     """
     if name not in _scales():
         raise TrainingError(
