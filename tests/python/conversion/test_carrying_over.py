@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState
+from accelerate.state import AcceleratorState, PartialState
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -73,13 +73,13 @@ def test_the_carried_network_gives_the_same_logits(kind):
         assert torch.equal(value, before[name]), name
 
 
-def test_a_model_that_was_trained_in_mixed_precision_is_still_the_same_network():
-    # What Trainer(bf16=True) leaves behind: a forward that computes in bfloat16.
+def test_a_model_that_was_trained_in_mixed_precision_is_still_the_same_network(monkeypatch):
+    # What Trainer(bf16=True) leaves behind: a forward that computes in bfloat16. Accelerators of a
+    # process share their precision; this one shares it with nobody.
+    for state in (AcceleratorState, PartialState):
+        monkeypatch.setattr(state, "_shared_state", {})
     model, plain = gpt2(), gpt2()
-    try:
-        Accelerator(mixed_precision="bf16", cpu=True).prepare_model(model)
-    finally:
-        AcceleratorState._reset_state(reset_partial_state=True)
+    Accelerator(mixed_precision="bf16", cpu=True).prepare_model(model)
     plain.load_state_dict(model.state_dict())
     rounded = relative_difference(logits_of(model, tokens()), logits_of(plain, tokens()))
     assert rounded > 1e-4  # accelerate does what this test is about
