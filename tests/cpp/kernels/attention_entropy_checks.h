@@ -5,13 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "kernels/cpu/dispatch.h"
 #include "tests/cpp/kernels/attention_entropy_reference.h"
+#include "tests/cpp/kernels/closeness.h"
 #include "tests/cpp/kernels/emulated_tile_registers.h"
 
 namespace aero::kernels::testing {
@@ -50,10 +50,21 @@ inline double entropy_tolerance(const AttentionCase& c) {
   }
 }
 
-inline void expect_close(const std::string& what, const std::vector<double>& actual,
-                         const std::vector<double>& expected, double tolerance) {
-  ASSERT_EQ(actual.size(), expected.size()) << what;
-  EXPECT_LE(relative_error(actual, expected), tolerance) << what;
+/// What a forward call leaves: out within `tolerance`, the entropies within `fine`.
+inline void expect_results(const AttentionProblem& p, const AttentionReference& reference,
+                           double tolerance, double fine) {
+  expect_close("out", p.out.values(), reference.out, tolerance);
+  expect_close("entropy", p.entropy.values(), reference.entropy, fine);
+  expect_each_close("logsumexp", p.logsumexp.values(), reference.logsumexp, fine);
+}
+
+/// What a backward call leaves, dtemperature within `fine`.
+inline void expect_gradients(const AttentionProblem& p, const AttentionReference& reference,
+                             double tolerance, double fine) {
+  expect_close("dq", p.dq.values(), reference.dq, tolerance);
+  expect_close("dk", p.dk.values(), reference.dk, tolerance);
+  expect_close("dv", p.dv.values(), reference.dv, tolerance);
+  expect_close("dtemperature", p.dtemperature.values(), reference.dtemperature, fine);
 }
 
 inline void expect_matches_reference(const AttentionCase& c) {
@@ -63,20 +74,9 @@ inline void expect_matches_reference(const AttentionCase& c) {
   const AttentionReference reference(p);
   const double fine = entropy_tolerance(c);
   const double tolerance = std::max(product_tolerance(c.type), fine / 4);
-  expect_close("out", p.out.values(), reference.out, tolerance);
-  expect_close("entropy", p.entropy.values(), reference.entropy, fine);
-  for (size_t i = 0; i < reference.logsumexp.size(); ++i) {
-    const double actual = p.logsumexp.values()[i], expected = reference.logsumexp[i];
-    if (std::isinf(expected))
-      EXPECT_EQ(actual, expected) << "logsumexp of row " << i;
-    else
-      EXPECT_NEAR(actual, expected, fine * (1 + std::abs(expected))) << "logsumexp of row " << i;
-  }
+  expect_results(p, reference, tolerance, fine);
   p.run_backward();
-  expect_close("dq", p.dq.values(), reference.dq, tolerance);
-  expect_close("dk", p.dk.values(), reference.dk, tolerance);
-  expect_close("dv", p.dv.values(), reference.dv, tolerance);
-  expect_close("dtemperature", p.dtemperature.values(), reference.dtemperature, fine);
+  expect_gradients(p, reference, tolerance, fine);
 }
 
 /// The kernels for the tile registers where the machine has none.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/cpu/dispatch.h"
+#include "tests/cpp/kernels/closeness.h"
 #include "tests/cpp/kernels/run_kernel.h"
 #include "tests/cpp/kernels/temperature_softmax_reference.h"
 
@@ -27,17 +28,11 @@ void expect_matches_reference(const SoftmaxCase& c) {
   const bool is_half = c.type == DataType::kBFloat16 || c.type == DataType::kFloat16;
   const double fine = c.type == DataType::kFloat64 ? 1e-13 : 1e-6;
   const double coarse = !is_half ? fine : c.type == DataType::kBFloat16 ? 0x1p-8 : 0x1p-11;
-  EXPECT_LE(relative_error(p.probabilities.values(), r.probabilities), coarse);
-  EXPECT_LE(relative_error(p.entropy.values(), r.entropy), fine);
-  EXPECT_LE(relative_error(p.dscores.values(), r.dscores), coarse);
-  EXPECT_LE(relative_error(p.dtemperature.values(), r.dtemperature), 10 * fine);
-  const std::vector<double> lse = p.logsumexp.values();
-  for (size_t i = 0; i < lse.size(); ++i) {
-    if (std::isinf(r.logsumexp[i]))
-      EXPECT_EQ(lse[i], r.logsumexp[i]);
-    else
-      EXPECT_NEAR(lse[i], r.logsumexp[i], fine * (1 + std::abs(r.logsumexp[i])));
-  }
+  expect_close("probabilities", p.probabilities.values(), r.probabilities, coarse);
+  expect_close("entropy", p.entropy.values(), r.entropy, fine);
+  expect_each_close("logsumexp", p.logsumexp.values(), r.logsumexp, fine);
+  expect_close("dscores", p.dscores.values(), r.dscores, coarse);
+  expect_close("dtemperature", p.dtemperature.values(), r.dtemperature, 10 * fine);
 }
 
 /// Every test runs once for each instruction set this machine has.

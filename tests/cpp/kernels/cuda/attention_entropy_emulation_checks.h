@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <string>
 #include <vector>
@@ -63,25 +62,14 @@ inline void expect_emulation_matches(const AttentionCase& c) {
   seen.type = seen_type(c);
   const double fine = entropy_tolerance(seen);
   const double tolerance = std::max(tolerance_of(c), fine / 4);
-  expect_close("out", p.out.values(), reference.out, tolerance);
-  expect_close("entropy", p.entropy.values(), reference.entropy, fine);
-  for (size_t i = 0; i < reference.logsumexp.size(); ++i) {
-    const double actual = p.logsumexp.values()[i], expected = reference.logsumexp[i];
-    if (std::isinf(expected))
-      EXPECT_EQ(actual, expected) << "logsumexp of row " << i;
-    else
-      EXPECT_NEAR(actual, expected, fine * (1 + std::abs(expected))) << "logsumexp of row " << i;
-  }
+  expect_results(p, reference, tolerance, fine);
   for (const int64_t head_blocks : head_blocks_of(p.backward_params())) {
     SCOPED_TRACE("blocks of whole heads: " + std::to_string(head_blocks));
     clear_gradients(p);
     AttentionEntropyBackwardParams params = p.backward_params();
     params.head_blocks = head_blocks;
     EXPECT_NO_THROW(traces.push_back(run_emulated(params)));
-    expect_close("dq", p.dq.values(), reference.dq, tolerance);
-    expect_close("dk", p.dk.values(), reference.dk, tolerance);
-    expect_close("dv", p.dv.values(), reference.dv, tolerance);
-    expect_close("dtemperature", p.dtemperature.values(), reference.dtemperature, fine);
+    expect_gradients(p, reference, tolerance, fine);
   }
   // What is read most goes through the banks without conflicts, whatever the sizes.
   for (const Trace& trace : traces) {
