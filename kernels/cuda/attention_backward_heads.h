@@ -17,10 +17,7 @@ namespace aero::kernels::cuda {
 /// queries serves both; and two blocks fit on a multiprocessor of sm_80 and of sm_90, so that one
 /// multiplies while the other waits.
 template <class Element_, int kWidth_>
-struct HeadShape {
-  using Element = Element_;
-  static constexpr int kWidth = kWidth_;
-  static constexpr int kRowBytes = kWidth * Element::kBytes;
+struct HeadShape : RowShape<Element_, kWidth_> {
   static constexpr int kWarps = 4;
   static constexpr int kRowTiles = 2;
   static constexpr int kStaying = 16 * kRowTiles * kWarps;
@@ -56,9 +53,10 @@ struct BackwardHeadPass : Shape {
   template <class Lane>
   AERO_DEVICE static void run(const Params& p, int64_t block, Lane& lane) {
     char* sums = static_cast<char*>(p.workspace) + RowTable::bytes(p) + block * sum_bytes(p);
-    for (int64_t n = block; n < p.batch * p.key_heads; n += p.head_blocks) {
-      const int64_t group = p.heads / p.key_heads;
-      const Head head(p, n / p.key_heads * p.heads + n % p.key_heads * group);
+    const auto heads = static_cast<int>(p.batch * p.key_heads);
+    const auto blocks = static_cast<int>(p.head_blocks);
+    for (auto n = static_cast<int>(block); n < heads; n += blocks) {
+      const Head<int> head(p, n * Head<int>::readers(p));
       AERO_ROLLED
       for (int first = 0; first == 0 || first < p.keys; first += kStaying)
         take_keys(p, lane, head, first, reinterpret_cast<Sums*>(sums));
@@ -76,20 +74,20 @@ struct BackwardHeadPass : Shape {
 
   /// A tile of queries beside the tile of keys.
   struct Pair {
-    Head head;
+    Head<int> head;
     int query;               ///< the first
     bool is_first, is_last;  ///< tile of keys for these queries
   };
 
   /// A tile of keys from `first` on, and all queries that see any of it.
   template <class Lane>
-  AERO_DEVICE static void take_keys(const Params& p, Lane& lane, const Head& head, int first,
+  AERO_DEVICE static void take_keys(const Params& p, Lane& lane, const Head<int>& head, int first,
                                     Sums* sums) {
     const VisibleKeys of_head(p, head.batch, head.head);
     const auto tiles = static_cast<int>(tiles_of(p.queries, kStreamed));
     // The first tile of keys also takes the queries that see no key: their gradients are 0.
     const int left_out = first == 0 ? 0 : of_head.first_query(first) / kStreamed;
-    const int taken = tiles - left_out, pairs = taken * static_cast<int>(p.heads / p.key_heads);
+    const int taken = tiles - left_out, pairs = taken * Head<int>::readers(p);
     // Back and forth: what was used last comes first, while the L2 cache still has it.
     const auto pair_at = [&](int n) {
       const int turned = first / kStaying % 2 == 0 ? n : pairs - 1 - n;
@@ -116,7 +114,7 @@ struct BackwardHeadPass : Shape {
       warp.take_queries(p, lane, pair_at(n), stage);
       // Computed anew: kept in registers meanwhile, it would drive others out of them.
       const Pair pair = pair_at(lane.fresh(n));
-      const int64_t tile = (pair.head.head - head.head) * tiles + pair.query / kStreamed;
+      const int tile = (pair.head.head - head.head) * tiles + pair.query / kStreamed;
       Share share(lane, sums + tile * (kStreamed * kWidth / 4));
       const float before = row_sum_before(p, lane, pair);
       if (p.dq && !pair.is_first) share.read();
@@ -168,6 +166,7 @@ struct BackwardHeadPass : Shape {
                       [&](int column, const ScoreGradient& of) {
                         row_sums[column] = __builtin_fmaf(of.dscore, of.z, row_sums[column]);
                       });
+      lane.thread = lane.fresh(lane.thread);
       store_dscores(lane, dscores);
       store_row_sum(p, lane, p.dtemperature ? sum_over_groups(lane, row_sums) : 0.0f);
       if (p.dv && p.dout) add_weighted_rows<Element>(lane, dv, weights, douts, 0);
@@ -319,7 +318,7 @@ struct BackwardHeadPass : Shape {
   }
 
   template <class Lane>
-  AERO_DEVICE static void store(const Params& p, Lane& lane, const Head& head, int first,
+  AERO_DEVICE static void store(const Params& p, Lane& lane, const Head<int>& head, int first,
                                 const Warp& warp) {
     const auto dk = Memory::first_staying(), dv = Memory::second_staying();
     store_sums<Element>(lane, dk, warp.in_tile, warp.dk);

@@ -61,7 +61,7 @@ struct BackwardRowsPass {
     const int64_t index = block * kRows + lane.thread / kLanes;
     const bool exists = index < p.batch * p.heads * p.queries;
     const int64_t row = exists ? index : 0;
-    const Head head(p, row / p.queries);
+    const Head<int64_t> head(p, row / p.queries);
     const auto query = static_cast<int>(row % p.queries);
     float center = p.dout ? dot(p, lane, head, query) : 0.0f;
     AERO_UNROLL
@@ -83,7 +83,8 @@ struct BackwardRowsPass {
  private:
   /// This lane's share of dO . O: every eighth chunk of 16 bytes.
   template <class Lane>
-  AERO_DEVICE static float dot(const Params& p, const Lane& lane, const Head& head, int query) {
+  AERO_DEVICE static float dot(const Params& p, const Lane& lane, const Head<int64_t>& head,
+                               int query) {
     constexpr int kElements = 16 / Element::kBytes;
     const auto out = query_rows<Element>(p, p.out, p.out_strides, head);
     const auto dout = query_rows<Element>(p, p.dout, p.dout_strides, head);

@@ -8,17 +8,15 @@ namespace aero::kernels::cuda {
 
 /// Sizes of tiles, by the bytes of a row; see ForwardShape.
 template <class Element_, int kWidth_>
-struct BackwardShape {
-  using Element = Element_;
-  static constexpr int kWidth = kWidth_;
-  static constexpr int kRowBytes = kWidth * Element::kBytes;
+struct BackwardShape : RowShape<Element_, kWidth_> {
+  using RowShape<Element_, kWidth_>::kRowBytes;
   static constexpr int kWarps = kRowBytes <= 512 ? 4 : 2;
   static constexpr int kStaying = 16 * kWarps;
   static constexpr int kStreamed = kRowBytes <= 128 ? 64 : kRowBytes <= 256 ? 32 : 16;
   static constexpr int kStages = kRowBytes <= 512 ? 2 : 1;
   static constexpr bool kInRegisters = kRowBytes <= 128;
   /// Blocks that share the columns of dK and dV: all of them would not fit in the registers.
-  static constexpr int kParts = kWidth <= 128 ? 1 : 2;
+  static constexpr int kParts = kWidth_ <= 128 ? 1 : 2;
 };
 
 /// What x = score - maximum is for a hidden key: 2^-2000 is 0, and z stays finite, for 0 times its
@@ -66,9 +64,9 @@ struct StreamedQueries {
   static constexpr int kThreads = Shape::kWarps * kWarp;
   using Memory = BackwardMemory<Shape, kStreamed * 32>;
 
-  template <class Lane>
-  AERO_DEVICE static void fetch(const BackwardParams& p, Lane& lane, const Head& head, int query,
-                                int stage) {
+  template <class Int, class Lane>
+  AERO_DEVICE static void fetch(const BackwardParams& p, Lane& lane, const Head<Int>& head,
+                                int query, int stage) {
     fetch_rows<Element, kStreamed, kThreads>(lane, Memory::first(stage),
                                              query_rows<Element>(p, p.q, p.q_strides, head), query);
     if (p.dout)

@@ -18,6 +18,9 @@ void check(const AttentionEntropyParams& p) {
     refuse(kOp, "D must be at most " + std::to_string(kMaxHeadDim) + ", got " +
                     std::to_string(p.head_dim));
   check_positions(kOp, p.queries, p.keys);
+  if (p.batch * p.heads > kMaxPositions)
+    refuse(kOp, "B * H must be at most " + std::to_string(kMaxPositions) + " on CUDA, got " +
+                    std::to_string(p.batch * p.heads));
 }
 
 template <class Params>

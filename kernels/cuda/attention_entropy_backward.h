@@ -29,7 +29,7 @@ struct BackwardQueryPass : Shape {
   template <class Lane>
   AERO_DEVICE static void run(const Params& p, int64_t block, Lane& lane) {
     const auto tiles = static_cast<int>(tiles_of(p.queries, kStaying));
-    const Head head(p, block / tiles);
+    const Head<int64_t> head(p, block / tiles);
     const int first = (tiles - 1 - static_cast<int>(block % tiles)) * kStaying;
     const VisibleKeys visible(p, head.batch, head.head);
     const auto keys = key_rows<Element>(p, p.k, p.k_strides, head);
@@ -59,7 +59,7 @@ struct BackwardQueryPass : Shape {
     const int in_tile = warp_of(lane) * 16;
     Warp warp(p, head, lane, first + in_tile, in_tile);
     stream_tiles<kStages>(lane, key_tiles, fetch, [&](int tile, int stage) {
-      lane.renew();
+      lane.thread = lane.fresh(lane.thread);
       round_rows<Element, kStreamed, kThreads>(lane, Memory::first(stage));
       if (p.dout) round_rows<Element, kStreamed, kThreads>(lane, Memory::second(stage));
       warp.take_keys(p, lane, visible, tile * kStreamed, Memory::first(stage),
@@ -86,7 +86,8 @@ struct BackwardQueryPass : Shape {
     float dq[1][Shape::kWidth / 8][4];
 
     template <class Lane>
-    AERO_DEVICE Warp(const Params& p, const Head& h, Lane& lane, int first_row, int in_tile)
+    AERO_DEVICE Warp(const Params& p, const Head<int64_t>& h, Lane& lane, int first_row,
+                     int in_tile)
         : first(first_row),
           group(group_of(lane)),
           member(member_of(lane)),
@@ -133,7 +134,7 @@ struct BackwardQueryPass : Shape {
     }
 
     template <class Lane>
-    AERO_DEVICE void finish(const Params& p, const Head& h, Lane& lane) {
+    AERO_DEVICE void finish(const Params& p, const Head<int64_t>& h, Lane& lane) {
       AERO_UNROLL
       for (int half = 0; half < 2; ++half) {
         float sum = sum_over_group(lane, dtemperature[half]);
@@ -171,15 +172,15 @@ struct BackwardKeyPass : Shape {
   AERO_DEVICE static void run(const Params& p, int64_t block, Lane& lane) {
     const auto part = static_cast<int>(block % kParts);
     const auto tiles = static_cast<int>(tiles_of(p.keys, kStaying));
-    const int64_t group = p.heads / p.key_heads, key_head = block / kParts / tiles;
-    const Head head(p, key_head / p.key_heads * p.heads + key_head % p.key_heads * group);
+    const int64_t readers = Head<int64_t>::readers(p);
+    const Head<int64_t> head(p, block / kParts / tiles * readers);
     const int first = static_cast<int>(block / kParts % tiles) * kStaying;
     // Under the causal rule the first keys are seen by most queries; they begin first.
     const int first_query = VisibleKeys(p, head.batch, head.head).first_query(first);
     const int query_tiles =
         (larger(0, static_cast<int>(p.queries) - first_query) + kStreamed - 1) / kStreamed;
     const auto fetch = [&](int tile, int stage) {
-      Head reader = head;
+      Head<int64_t> reader = head;
       reader.head += tile / query_tiles;
       Streamed::fetch(p, lane, reader, first_query + tile % query_tiles * kStreamed, stage);
     };
@@ -197,8 +198,8 @@ struct BackwardKeyPass : Shape {
     const int in_tile = warp_of(lane) * 16;
     Warp warp(lane, first + in_tile, in_tile, part);
     stream_tiles<kStages>(
-        lane, query_tiles * static_cast<int>(group), fetch, [&](int tile, int stage) {
-          lane.renew();
+        lane, query_tiles * static_cast<int>(readers), fetch, [&](int tile, int stage) {
+          lane.thread = lane.fresh(lane.thread);
           round_rows<Element, kStreamed, kThreads>(lane, Memory::first(stage));
           if (p.dout) round_rows<Element, kStreamed, kThreads>(lane, Memory::second(stage));
           const VisibleKeys visible(p, head.batch, head.head + tile / query_tiles);
@@ -244,7 +245,7 @@ struct BackwardKeyPass : Shape {
   };
 
   template <class Lane>
-  AERO_DEVICE static void store(const Params& p, Lane& lane, const Head& head, int first,
+  AERO_DEVICE static void store(const Params& p, Lane& lane, const Head<int64_t>& head, int first,
                                 int in_tile, int part, const Warp& warp) {
     const Part dk{0}, dv{kStaying * kRowBytes / kParts};
     store_sums<Element>(lane, dk, in_tile, warp.dk);

@@ -9,12 +9,10 @@ namespace {  // as in online_softmax.h
 
 /// Sizes of tiles. All fit in the 99 KiB of shared memory that a block may have on sm_86.
 template <class Element_, int kWidth_>
-struct ForwardShape {
-  using Element = Element_;
-  static constexpr int kWidth = kWidth_;  ///< D rounded up
-  static constexpr int kRowBytes = kWidth * Element::kBytes;
+struct ForwardShape : RowShape<Element_, kWidth_> {
+  using RowShape<Element_, kWidth_>::kRowBytes;
   static constexpr int kWarps = 4;
-  static constexpr int kRowTiles = Element::kBytes == 2 && kWidth <= 64 ? 2 : 1;
+  static constexpr int kRowTiles = Element_::kBytes == 2 && kWidth_ <= 64 ? 2 : 1;
   static constexpr int kQueries = 16 * kRowTiles * kWarps;
   static constexpr int kKeys = kRowBytes <= 256 ? 64 : kRowBytes <= 512 ? 32 : 16;
   static constexpr int kStages = kRowBytes <= 512 ? 2 : 1;
@@ -23,10 +21,7 @@ struct ForwardShape {
 
 /// T and S up to 128, where a head is one tile and nothing is rescaled.
 template <class Element_, int kWidth_>
-struct ShortForwardShape {
-  using Element = Element_;
-  static constexpr int kWidth = kWidth_;
-  static constexpr int kRowBytes = kWidth * Element::kBytes;
+struct ShortForwardShape : RowShape<Element_, kWidth_> {
   static constexpr int kWarps = 8;
   static constexpr int kRowTiles = 1;
   static constexpr int kQueries = 128;
@@ -55,9 +50,10 @@ struct ForwardPass : Shape {
   template <class Lane>
   AERO_DEVICE static void run(const Params& p, int64_t block, Lane& lane) {
     const auto tiles = static_cast<int>(tiles_of(p.queries, kQueries));
-    const Head head(p, block / tiles);
+    const auto index = static_cast<int>(block);
+    const Head<int> head(p, index / tiles);
     // Under the causal rule the last queries see most; blocks begin in this order.
-    const int first = (tiles - 1 - static_cast<int>(block % tiles)) * kQueries;
+    const int first = (tiles - 1 - index % tiles) * kQueries;
     const VisibleKeys visible(p, head.batch, head.head);
     const auto keys = key_rows<Element>(p, p.k, p.k_strides, head);
     const auto values = key_rows<Element>(p, p.v, p.v_strides, head);
@@ -78,7 +74,7 @@ struct ForwardPass : Shape {
     const int in_tile = warp_of(lane) * 16 * kRowTiles;
     Warp warp(p, head, lane, first + in_tile, in_tile);
     stream_tiles<kStages>(lane, key_tiles, fetch, [&](int tile, int stage) {
-      lane.renew();
+      lane.thread = lane.fresh(lane.thread);
       round_rows<Element, 2 * kKeys, kThreads>(lane, key_stage(stage));
       warp.take_keys(lane, visible, tile * kKeys, key_stage(stage), value_stage(stage));
     });
@@ -109,7 +105,7 @@ struct ForwardPass : Shape {
     float sums[kRowTiles][Shape::kWidth / 8][4];  ///< sum of weights times values
 
     template <class Lane>
-    AERO_DEVICE Warp(const Params& p, const Head& h, Lane& lane, int first_row, int in_tile)
+    AERO_DEVICE Warp(const Params& p, const Head<int>& h, Lane& lane, int first_row, int in_tile)
         : first(first_row),
           last(first_row + 16 * kRowTiles - 1),
           group(group_of(lane)),
@@ -138,7 +134,7 @@ struct ForwardPass : Shape {
       for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
       for (int block = 0; block < kKeys / 8; ++block) AERO_UNROLL
       for (int n = 0; n < 4; ++n) weights[r][block][n] *= scale[r][n / 2];
-      if constexpr (kRowTiles == 2) lane.renew();
+      if constexpr (kRowTiles == 2) lane.thread = lane.fresh(lane.thread);
       if (!visible.sees_all(first, key + kKeys - 1))
         hide_keys(lane, visible, first, key, weights, static_cast<float>(kMaskedScore));
       AERO_UNROLL
@@ -180,7 +176,7 @@ struct ForwardPass : Shape {
     }
 
     template <class Lane>
-    AERO_DEVICE void finish(const Params& p, const Head& h, Lane& lane) {
+    AERO_DEVICE void finish(const Params& p, const Head<int>& h, Lane& lane) {
       AERO_UNROLL
       for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
       for (int half = 0; half < 2; ++half) {

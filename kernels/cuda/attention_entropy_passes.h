@@ -50,6 +50,8 @@ inline constexpr int kMaxHeadPassWidth = 64;
 /// Beyond this many keys, or queries in all heads that share them, the L2 cache does not have room
 /// for the queries and sums of all blocks.
 inline constexpr int64_t kMaxHeadPassPositions = 1024;
+/// Tiles of queries, in all heads that share keys, whose sums a block can number with 32 bits.
+inline constexpr int64_t kMaxHeadPassTiles = 4'194'304;
 /// Blocks of the pass that fit on a multiprocessor.
 inline constexpr int kHeadPassResidents = 2;
 
@@ -63,9 +65,13 @@ inline int64_t head_blocks_for(const AttentionEntropyParams& p, int multiprocess
   const bool is_half = p.data_type == DataType::kBFloat16 || p.data_type == DataType::kFloat16;
   if (scheme == BackwardScheme::kSplit || !is_half || p.head_dim > kMaxHeadPassWidth) return 0;
   const int64_t heads = p.batch * p.key_heads;
+  if (heads == 0) return 0;
+  const int64_t readers = p.heads / p.key_heads;
+  if (readers * tiles_of(p.queries, HeadShape<BFloat16, 64>::kStreamed) > kMaxHeadPassTiles)
+    return 0;
   const int residents = kHeadPassResidents * multiprocessors;
-  if (scheme == BackwardScheme::kBySize && heads > 0) {
-    const int64_t queries = p.heads / p.key_heads * p.queries;
+  if (scheme == BackwardScheme::kBySize) {
+    const int64_t queries = readers * p.queries;
     if (queries > kMaxHeadPassPositions || p.keys > kMaxHeadPassPositions) return 0;
     if (5 * tiles_of(heads, residents) * residents > 7 * heads) return 0;
   }

@@ -8,14 +8,22 @@
 
 namespace aero::kernels::cuda {
 
-/// One of `batch * heads`, and the key head that goes with it.
+/// One of `batch * heads`, and the key head that goes with it. A division of 64 bits is a function
+/// of its own, long for a block that has a tile or two: hence int. With it the split backward
+/// passes take more registers (bfloat16, D = 96 on sm_86: 172, not 167, and a block fewer fits).
+template <class Int>
 struct Head {
-  int64_t batch, head, key_head;
+  Int batch, head, key_head;
 
-  AERO_DEVICE Head(const AttentionEntropyParams& p, int64_t index)
-      : batch(index / p.heads),
-        head(index % p.heads),
-        key_head(index % p.heads / (p.heads / p.key_heads)) {}
+  AERO_DEVICE Head(const AttentionEntropyParams& p, Int index)
+      : batch(index / static_cast<Int>(p.heads)),
+        head(index % static_cast<Int>(p.heads)),
+        key_head(head / readers(p)) {}
+
+  /// How many heads share keys.
+  AERO_DEVICE static Int readers(const AttentionEntropyParams& p) {
+    return static_cast<Int>(p.heads) / static_cast<Int>(p.key_heads);
+  }
 };
 
 /// Which keys the queries of a head see. Indices beyond the tensors are seen by none.
@@ -49,6 +57,14 @@ struct VisibleKeys {
   AERO_DEVICE const bool* mask_at(int query, int key) const {
     return mask + query * query_stride + key * key_stride;
   }
+};
+
+/// What shapes of tiles have in common: elements, and D rounded up.
+template <class Element_, int kWidth_>
+struct RowShape {
+  using Element = Element_;
+  static constexpr int kWidth = kWidth_;
+  static constexpr int kRowBytes = kWidth * Element::kBytes;
 };
 
 /// Puts `value` where queries do not see keys. The warp's rows are queries from `query` on, its
@@ -101,11 +117,13 @@ AERO_DEVICE void hide_queries(const Lane& lane, const VisibleKeys& visible, int 
 }
 
 /// Index in a contiguous [B, H, T] tensor.
-AERO_DEVICE int64_t row_index(const AttentionEntropyParams& p, const Head& h, int query) {
+template <class Int>
+AERO_DEVICE int64_t row_index(const AttentionEntropyParams& p, const Head<Int>& h, int query) {
   return (h.batch * p.heads + h.head) * p.queries + query;
 }
 
-AERO_DEVICE float temperature_of(const AttentionEntropyParams& p, const Head& h, int query) {
+template <class Int>
+AERO_DEVICE float temperature_of(const AttentionEntropyParams& p, const Head<Int>& h, int query) {
   const Strides& s = p.temperature_strides;
   return p.temperature ? static_cast<const float*>(
                              p.temperature)[h.batch * s.batch + h.head * s.head + query * s.row]
@@ -116,15 +134,15 @@ AERO_DEVICE float score_scale(const AttentionEntropyParams& p) {
 }
 
 /// The tensors of a head.
-template <class Element>
+template <class Element, class Int>
 AERO_DEVICE TensorRows<const char> query_rows(const AttentionEntropyParams& p, const void* tensor,
-                                              const Strides& strides, const Head& h) {
+                                              const Strides& strides, const Head<Int>& h) {
   return rows_of<const char>(tensor, strides, h.batch, h.head, p.queries, p.head_dim,
                              Element::kBytes);
 }
-template <class Element>
+template <class Element, class Int>
 AERO_DEVICE TensorRows<const char> key_rows(const AttentionEntropyParams& p, const void* tensor,
-                                            const Strides& strides, const Head& h) {
+                                            const Strides& strides, const Head<Int>& h) {
   return rows_of<const char>(tensor, strides, h.batch, h.key_head, p.keys, p.head_dim,
                              Element::kBytes);
 }

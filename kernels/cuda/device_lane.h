@@ -14,12 +14,6 @@ class DeviceLane {
  public:
   int thread = static_cast<int>(threadIdx.x);
 
-  __device__ __forceinline__ void renew() {
-#if __CUDA_ARCH__ < 1000  // for newer ones the assembler sees to it better
-    thread = fresh(thread);
-#endif
-  }
-
   __device__ __forceinline__ void barrier() { __syncthreads(); }
 
   __device__ __forceinline__ void copy_async(int to, const void* from, int bytes) {

@@ -4,8 +4,6 @@
 // Those marked (warp) must be reached by all 32 lanes of a warp together.
 //
 //   int thread                                   0 .. threads - 1 in its block
-//   void renew()                                 makes `thread` fresh: addresses that come from it
-//                                                need not stay in registers over this
 //   void barrier()                               all lanes of the block; orders shared memory
 //   void copy_async(to, from, bytes)             (warp) global to shared: 16 bytes, of which the
 //                                                first `bytes` come from `from`, the others are 0
@@ -30,8 +28,9 @@
 //   static uint32_t pack(Element, low, high)     two floats as 16-bit elements, round to nearest
 //   static float unpack(Element, uint16_t)       and back
 //   static uint32_t round_to_tf32(float)         19 bits that multiply(TensorFloat32) takes
-//   static int fresh(int)                        the same, unknown to the compiler: what it
-//                                                leads to is computed again, not kept
+//   static int fresh(int)                        the same number, unknown to the compiler: what
+//                                                comes from it, as addresses from `thread`, is
+//                                                computed again and not kept in registers
 //   static float exp2(x), log(x)                 2^x within 2^-22 and exactly 1 at 0; natural log
 #pragma once
 

@@ -15,7 +15,8 @@ namespace aero::kernels::cuda {
 /// Blocks of a grid.
 inline constexpr int64_t kMaxBlocks = 2'147'483'647;
 
-/// Positions are 32-bit inside a head, with room for a tile beyond the end and for T + S.
+/// Positions are 32-bit inside a head, with room for a tile beyond the end and for T + S. So are
+/// the numbers of attention's heads.
 inline constexpr int64_t kMaxPositions = 1'073'741'823;
 
 /// The first thing that went wrong in a call.

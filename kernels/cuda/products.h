@@ -254,7 +254,7 @@ AERO_DEVICE void add_weighted_rows(Lane& lane, float (&sums)[kRowTiles][kColumnB
                                    const float (&weights)[kRowTiles][kBlocks][4],
                                    SharedRows<kRowBytes> rows, int first_block) {
   using M = Matrix<Element>;
-  if constexpr (kRowTiles == 1) lane.renew();
+  if constexpr (kRowTiles == 1) lane.thread = lane.fresh(lane.thread);
   AERO_UNROLL
   for (int step = 0; step < kBlocks / M::kBlocksPerStep; ++step) {
     uint32_t a[kRowTiles][4];

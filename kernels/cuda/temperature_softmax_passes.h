@@ -41,6 +41,25 @@ struct SoftmaxShape {
       if (key < end) use(chunk, key);
     }
   }
+  /// Writes a row where `memory` is one: value(chunk, n) for keys that it sees, 0 for others. Calls
+  /// load(segment) before that for rows that do not stay in registers.
+  template <class Lane, class Row, class Load, class Value>
+  AERO_DEVICE static void write_row(const Lane& lane, const Row& row, char* memory, Load load,
+                                    Value value) {
+    for (int segment = 0; segment < row.keys; segment += kSegment) {
+      if (row.visible > kSegment) load(segment);
+      for_own_chunks(lane, segment, row.keys, [&](int chunk, int key) {
+        uint32_t written[4] = {};
+        if (key < row.visible) {
+          float values[kPerChunk];
+          AERO_UNROLL
+          for (int n = 0; n < kPerChunk; ++n) values[n] = value(chunk, n);
+          pack_chunk<Element, Lane>(written, values);
+        }
+        if (memory) store_chunk<Element>(memory, key, row.keys, written);
+      });
+    }
+  }
 };
 
 template <class Element_, int kWarps_>
@@ -58,10 +77,13 @@ struct SoftmaxForwardPass : SoftmaxShape<Element_, kWarps_, 3> {
     const char* scores = row.of(p.scores, p.scores_strides);
     OnlineSoftmax<float> state{static_cast<float>(kEmptyMaximum), 0.0f, 0.0f};
     Words words;
-    for (int segment = 0; segment < row.visible; segment += kSegment) {
+    const auto load = [&](int segment) {
       Shape::for_own_chunks(lane, segment, row.visible, [&](int chunk, int key) {
         row.load_scores(words[chunk], scores, key);
       });
+    };
+    for (int segment = 0; segment < row.visible; segment += kSegment) {
+      load(segment);
       take_segment(lane, row, segment, words, state);
     }
     const auto exp2 = [](float x) { return Lane::exp2(x); };
@@ -71,20 +93,10 @@ struct SoftmaxForwardPass : SoftmaxShape<Element_, kWarps_, 3> {
     const float score_sum = Team::sum(lane, 2, state.score_sum);
 
     const float inverse = sum == 0 ? 0.0f : 1 / sum;
-    char* probabilities = row.of(p.probabilities, p.probabilities_strides);
-    for (int segment = 0; segment < row.keys; segment += kSegment)
-      Shape::for_own_chunks(lane, segment, row.keys, [&](int chunk, int key) {
-        uint32_t written[4] = {};
-        if (key < row.visible) {
-          if (row.visible > kSegment) row.load_scores(words[chunk], scores, key);
-          float values[kPerChunk];
-          AERO_UNROLL
-          for (int n = 0; n < kPerChunk; ++n)
-            values[n] = Lane::exp2(row.exponent(row.score(words[chunk], n), top)) * inverse;
-          pack_chunk<Element, Lane>(written, values);
-        }
-        store_chunk<Element>(probabilities, key, row.keys, written);
-      });
+    Shape::write_row(lane, row, row.of(p.probabilities, p.probabilities_strides), load,
+                     [&](int chunk, int n) {
+                       return Lane::exp2(row.exponent(row.score(words[chunk], n), top)) * inverse;
+                     });
     if (lane.thread % Team::kLanes == 0)
       store_row(p, row, index, top,
                 finish_row<float>(top * row.factor, sum, score_sum, Lane::log(sum)));
@@ -140,36 +152,24 @@ struct SoftmaxBackwardPass : SoftmaxShape<Element_, kWarps_, 2> {
     const Saved saved(p, row, index);
     Words scores, gradients;
     float product = 0;  // D, this lane's share
+    const auto load = [&](int segment) { load_segment(p, lane, row, segment, scores, gradients); };
     for (int segment = 0; segment < row.visible; segment += kSegment) {
-      load_segment(p, lane, row, segment, scores, gradients);
+      load(segment);
       if (p.dprobabilities) add_products(lane, row, saved, segment, scores, gradients, product);
     }
     const float center = Team::sum(lane, 0, product) - saved.dlogsumexp;
 
     float dtemperature = 0;
-    char* dscores = row.of(p.dscores, p.dscores_strides);
-    for (int segment = 0; segment < row.keys; segment += kSegment) {
-      if (row.visible > kSegment && segment < row.visible)
-        load_segment(p, lane, row, segment, scores, gradients);
-      Shape::for_own_chunks(lane, segment, row.keys, [&](int chunk, int key) {
-        uint32_t written[4] = {};
-        if (key < row.visible) {
-          float values[kPerChunk];
-          AERO_UNROLL
-          for (int n = 0; n < kPerChunk; ++n) {
-            const float x = row.exponent(row.score(scores[chunk], n), saved.top);
-            const float z = __builtin_fmaf(x, static_cast<float>(kLn2), saved.offset);
-            const float flowing = element_of<Element, Lane>(gradients[chunk], n);
-            const float dscore = Lane::exp2(x) * saved.inverse *
-                                 (flowing - __builtin_fmaf(saved.dentropy, z, center));
-            dtemperature = __builtin_fmaf(dscore, z, dtemperature);
-            values[n] = dscore * saved.inverse_temperature;
-          }
-          pack_chunk<Element, Lane>(written, values);
-        }
-        if (p.dscores) store_chunk<Element>(dscores, key, row.keys, written);
-      });
-    }
+    char* dscores = p.dscores ? row.of(p.dscores, p.dscores_strides) : nullptr;
+    Shape::write_row(lane, row, dscores, load, [&](int chunk, int n) {
+      const float x = row.exponent(row.score(scores[chunk], n), saved.top);
+      const float z = __builtin_fmaf(x, static_cast<float>(kLn2), saved.offset);
+      const float flowing = element_of<Element, Lane>(gradients[chunk], n);
+      const float dscore =
+          Lane::exp2(x) * saved.inverse * (flowing - __builtin_fmaf(saved.dentropy, z, center));
+      dtemperature = __builtin_fmaf(dscore, z, dtemperature);
+      return dscore * saved.inverse_temperature;
+    });
     dtemperature = Team::sum(lane, 1, dtemperature);
     if (!p.dtemperature || lane.thread % Team::kLanes != 0) return;
     // logsumexp - entropy; the saved numbers are 0 for a row that saw no key.

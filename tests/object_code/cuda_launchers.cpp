@@ -51,6 +51,8 @@ int main() {
   say("attention of wide heads", [&] { cuda::launch(a, queue); });
   a = attention(), a.keys = kTooMany;
   say("attention of many keys", [&] { cuda::launch(a, queue); });
+  a = attention(), a.batch = kTooMany;
+  say("attention of many heads", [&] { cuda::launch(a, queue); });
   AttentionEntropyBackwardParams attention_backward;
   static_cast<AttentionEntropyParams&>(attention_backward) = attention();
   setenv("AERO_CUDA_BACKWARD", "sideways", 1);

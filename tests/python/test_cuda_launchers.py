@@ -42,6 +42,8 @@ WRONG_INPUT = {
     "attention of wide heads": "attention_entropy: D must be at most 256, got 257",
     "attention of many keys": "attention_entropy: T and S must be at most 1073741823 on CUDA, "
         "got 8 and 1073741824",
+    "attention of many heads":
+        "attention_entropy: B * H must be at most 1073741823 on CUDA, got 1073741824",
     "attention backward sideways":
         "AERO_CUDA_BACKWARD must be heads or split, got sideways",
     "softmax in float64":

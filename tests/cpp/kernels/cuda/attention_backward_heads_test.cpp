@@ -156,7 +156,10 @@ TEST(CudaAttentionHeads, AreChosenWhereTheyFillTheDeviceAndHaveAKernel) {
     EXPECT_EQ(blocks([](auto& x) { x.data_type = DataType::kFloat64; }, scheme), 0);
     EXPECT_EQ(blocks([](auto& x) { x.head_dim = 65; }, scheme), 0);
     EXPECT_EQ(blocks([](auto& x) { x.batch = 0; }, scheme), 0);
+    EXPECT_EQ(blocks([](auto& x) { x.key_heads = 6, x.queries = 67'108'865; }, scheme), 0);
     const bool is_forced = scheme == BackwardScheme::kHeads;
+    EXPECT_EQ(blocks([](auto& x) { x.key_heads = 6, x.queries = 67'108'864; }, scheme),
+              is_forced ? 192 : 0);
     EXPECT_EQ(blocks([](auto& x) { x.queries = 1025; }, scheme), is_forced ? 264 : 0);
     EXPECT_EQ(blocks([](auto& x) { x.keys = 1025; }, scheme), is_forced ? 264 : 0);
     // Seven products of 188 heads, five of 264 places, two rounds of them for 265.

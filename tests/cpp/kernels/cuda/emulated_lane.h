@@ -24,9 +24,8 @@ class EmulatedLane {
   EmulatedLane(EmulatedBlock& block, int thread_in_block, InstructionCounts& counts)
       : thread(thread_in_block), block_(block), counts_(counts) {}
 
-  const int thread;
+  int thread;
 
-  void renew() {}
   void barrier() { block_.barrier(thread); }
 
   void copy_async(int to, const void* from, int bytes) {
