@@ -53,7 +53,7 @@ private: $(VENV)/.built $(PRIVATE)/.installed ## run a small trained network bet
 	  --prompt "def read(self" --tokens 2
 
 private-test: $(VENV)/.tests $(PRIVATE)/.installed ## run the tests that need SPU
-	$(BIN)/python -m pytest tests/python/private -m private
+	$(BIN)/python -m pytest tests/python/private -m private --numprocesses 2 --dist loadfile
 
 # The later cells need root, for network namespaces. At the paper's length: TOKENS=128 LINKS="tcp lan-1gbps".
 PRIVATE_EFFECT := $(basename $(lastword $(sort $(wildcard benchmarks/results/private_effect_*.json))))
