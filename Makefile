@@ -35,6 +35,8 @@ $(shell mkdir -p build && echo '$(PYTHON_FILES)' | cmp -s - build/python_files |
 
 .PHONY: help demo private private-test private-bench test threads build lint bench test-cuda bench-cuda notebooks docs clean
 .DEFAULT_GOAL := help
+# ninja shares out its own work, and fails where `make --jobs` tells it of jobs that it cannot reach.
+unexport MAKEFLAGS
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 21
