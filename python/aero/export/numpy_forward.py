@@ -87,7 +87,7 @@ def forward(network: Network, token_ids: ArrayLike) -> Array:
         [B, T, V].
 
     Raises:
-        ValueError: tokens of another shape, or too many of them.
+        ValueError: tokens of another shape, too many of them, or one beyond the vocabulary.
     """
     tokens = np.asarray(token_ids)
     described, context = network.description, network.description["spec"]["context_length"]
@@ -95,7 +95,14 @@ def forward(network: Network, token_ids: ArrayLike) -> Array:
         raise ValueError(
             f"forward: token_ids must be [B, T] with T <= {context}, got {list(tokens.shape)}"
         )
-    stream = described["embedding_scale"] * network.tensor(described["token_embedding"])[tokens]
+    embeddings = network.tensor(described["token_embedding"])
+    unknown = tokens[(tokens < 0) | (tokens >= len(embeddings))]
+    if unknown.size:
+        raise ValueError(
+            f"forward: token_ids must be from 0 to {len(embeddings) - 1}, the vocabulary, "
+            f"got {unknown[0]}"
+        )
+    stream = described["embedding_scale"] * embeddings[tokens]
     if described["position_embedding"] is not None:
         stream = stream + network.tensor(described["position_embedding"])[: tokens.shape[1]]
     for layer in described["layers"]:

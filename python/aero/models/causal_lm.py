@@ -21,6 +21,7 @@ from aero.models.decoder import AeroModel, AeroPreTrainedModel
 from aero.models.loss import IGNORED, next_token_loss
 from aero.models.outputs import AeroCausalLMOutput, AeroModelOutput
 from aero.models.tied_embedding import embed_tied
+from aero.models.token_ids import check_token_ids
 from aero.nn import FoldableNorm, Linear
 from aero.nn.linear import linear
 
@@ -114,7 +115,7 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
             use_cache = False  # a loss needs none, and filling it copies every key and value
         head_weight = None
         if input_ids is not None and inputs_embeds is None and self._shares_gradient(labels):
-            inputs_embeds, head_weight = embed_tied(input_ids, self.lm_head.weight)
+            inputs_embeds, head_weight = self._embed_tied(input_ids)
             input_ids = None
         outputs: AeroModelOutput = self.transformer(
             input_ids,
@@ -209,6 +210,14 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
         if not norms:
             return None
         return float(torch.cat([norm.discrepancy for norm in norms]).mean())
+
+    def _embed_tied(self, input_ids: Tensor) -> tuple[Tensor, Tensor]:
+        weight = self.lm_head.weight
+        try:
+            return embed_tied(input_ids, weight)
+        except IndexError:
+            check_token_ids("AeroModel", input_ids, weight.shape[0])
+            raise
 
     def _shares_gradient(self, labels: Tensor | None) -> bool:
         """Whether embeddings and head may run as `embed_tied`: one weight, plain modules."""

@@ -20,6 +20,7 @@ from aero.models.configuration import AeroConfig
 from aero.models.hugging_face_attention import ATTENTION_NAMES, check_computable
 from aero.models.initialization import initialize_module
 from aero.models.outputs import AeroModelOutput
+from aero.models.token_ids import check_token_ids
 from aero.nn import Block, KeyValueCache, SequenceContext, rotary_tables
 from aero.nn.block import normalize
 
@@ -128,7 +129,8 @@ class AeroModel(AeroPreTrainedModel):  # type: ignore[no-untyped-call]
 
         Raises:
             ValueError: a sequence or position beyond the context length, neither or both of
-                `input_ids` and `inputs_embeds`, a cache together with gradient checkpointing, or
+                `input_ids` and `inputs_embeds`, ids beyond the vocabulary (on a GPU and in a
+                compiled graph torch's error), a cache together with gradient checkpointing, or
                 weights in float8.
         """
         if (input_ids is None) == (inputs_embeds is None):
@@ -138,7 +140,7 @@ class AeroModel(AeroPreTrainedModel):  # type: ignore[no-untyped-call]
                 "AeroModel: input_ids must be integers [B, T], got "
                 f"{str(input_ids.dtype).removeprefix('torch.')} {list(input_ids.shape)}"
             )
-        stream: Tensor = self.wte(input_ids) if inputs_embeds is None else inputs_embeds
+        stream = self._embed(input_ids) if inputs_embeds is None else inputs_embeds
         check_computable("AeroModel", stream.dtype)
         past_key_values = self._cache(past_key_values, use_cache)
         context = self._context(stream, attention_mask, position_ids, past_key_values)
@@ -164,6 +166,14 @@ class AeroModel(AeroPreTrainedModel):  # type: ignore[no-untyped-call]
             attentions=tuple(entropies) if output_attentions else None,
             entropies=tuple(entropies),
         )
+
+    def _embed(self, input_ids: Tensor | None) -> Tensor:
+        assert input_ids is not None
+        try:
+            return self.wte(input_ids)  # type: ignore[no-any-return]
+        except IndexError:
+            check_token_ids("AeroModel", input_ids, self.wte.weight.shape[0])
+            raise
 
     def _cache(self, past_key_values: Cache | None, use_cache: bool | None) -> Cache | None:
         if use_cache is None:

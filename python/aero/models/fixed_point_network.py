@@ -19,6 +19,7 @@ from aero.models.fixed_point_layers import (
     scales,
 )
 from aero.models.outputs import AeroCausalLMOutput
+from aero.models.token_ids import check_token_ids
 from aero.nn import (
     Block,
     ScaledFeedForward,
@@ -83,7 +84,7 @@ class FixedPointForCausalLM(nn.Module):
             An output with `logits`, [B, T, V], float64, on the device of `input_ids`.
 
         Raises:
-            ValueError: sequences beyond the context length.
+            ValueError: sequences beyond the context length, ids beyond the vocabulary.
         """
         decoder = self.source.transformer
         ids = input_ids.cpu().numpy()
@@ -92,6 +93,8 @@ class FixedPointForCausalLM(nn.Module):
                 f"FixedPointForCausalLM: input_ids must be [B, T] with T up to "
                 f"{decoder.context_length}, got {list(ids.shape)}"
             )
+        # NumPy would count negative ids from the end.
+        check_token_ids("FixedPointForCausalLM", input_ids, len(self._embeddings))
         num_tokens = ids.shape[1]
         stream = self._embeddings[ids]
         if self._positions is not None:

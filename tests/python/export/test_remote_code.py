@@ -43,6 +43,10 @@ with warnings.catch_warnings(record=True) as said:
             output = model(ids, labels=ids)
         found = {"logits": output.logits, "entropies": output.entropies}
         found["generated"] = model.generate(ids[:, :5], max_new_tokens=6, do_sample=False)
+        try:
+            model(ids + 1000)
+        except ValueError as error:
+            found["unknown"] = str(error)
         found["loss"] = model.train()(ids, labels=ids).loss
         found["loss"].backward()
         found["gradients"] = [parameter.grad for parameter in model.parameters()]
@@ -81,6 +85,7 @@ def test_the_network_is_the_same_without_the_package(name, networks):
     torch.testing.assert_close(found["entropies"], output.entropies, **close)
     made = model.generate(tokens()[:, :5], max_new_tokens=6, do_sample=False)
     assert torch.equal(found["generated"], made)
+    assert found["unknown"].endswith(f"from 0 to 255, the vocabulary, got {tokens().max() + 1000}")
     loss = model.train()(tokens(), labels=tokens()).loss
     loss.backward()
     torch.testing.assert_close(found["loss"], loss, **close)

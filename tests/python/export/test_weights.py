@@ -150,6 +150,10 @@ def test_tokens_that_do_not_fit_are_refused(tmp_path):
         with pytest.raises(ValueError, match=r"token_ids must be \[B, T\] with T <= 32, got"):
             numpy_forward.forward(network, np.zeros(shape, dtype=int))
     assert numpy_forward.forward(network, np.zeros((2, 32), dtype=int)).shape == (2, 32, 256)
+    # NumPy would take -1 for the last.
+    for unknown in (-1, 256):
+        with pytest.raises(ValueError, match=rf"from 0 to 255, the vocabulary, got {unknown}$"):
+            numpy_forward.forward(network, [[255, unknown]])
 
 
 def test_numpy_needs_no_torch(tmp_path):

@@ -72,6 +72,13 @@ def test_a_longer_sequence_is_an_error():
         model(torch.zeros(1, 33, dtype=torch.int64))
 
 
+@pytest.mark.parametrize("unknown", [-1, 256])
+def test_an_id_beyond_the_vocabulary_is_an_error(unknown):
+    model = FixedPointForCausalLM(trained_like("SM"))
+    with pytest.raises(ValueError, match=rf"from 0 to 255, the vocabulary, got {unknown}$"):
+        model(torch.tensor([[255, unknown]]))
+
+
 def test_a_secret_temperature_and_shares_change_the_last_bits_only():
     model = trained_like("EReg(SM(t)+ScFuFFN)")
     tokens = torch.randint(256, (1, 32))

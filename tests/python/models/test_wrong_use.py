@@ -177,3 +177,35 @@ def test_token_ids_of_another_kind_are_refused(ids, got):
     config = aero.AeroConfig.from_label("SM", model="tiny", vocab_size=11)
     with pytest.raises(ValueError, match=rf"AeroModel: input_ids must be integers .*, got {got}"):
         aero.AeroForCausalLM(config)(ids)
+
+
+@pytest.mark.parametrize("unknown", [11, 300, -1])
+@pytest.mark.parametrize("tied", [True, False])
+def test_ids_beyond_the_vocabulary_are_named_with_it(unknown, tied):
+    model = aero.AeroForCausalLM(
+        aero.AeroConfig.from_label("SM", model="tiny", vocab_size=11, tied_embeddings=tied)
+    )
+    ids = torch.tensor([[3, unknown, 10]])
+    message = rf"^AeroModel: input_ids must be from 0 to 10, the vocabulary, got {unknown}$"
+    labels = torch.zeros_like(ids)
+    calls = (
+        lambda: model(ids),
+        lambda: model(ids, labels=labels),
+        lambda: model.transformer(ids),
+        lambda: model.generate(ids, max_new_tokens=1),
+    )
+    for call in calls:
+        with pytest.raises(ValueError, match=message) as caught:
+            call()
+        assert caught.value.__suppress_context__  # what torch said of them is no help
+
+
+def test_an_index_error_of_another_cause_stays_what_it_is():
+    class Broken(torch.nn.Embedding):
+        def forward(self, ids):
+            raise IndexError("of another cause")
+
+    model = aero.AeroForCausalLM(aero.AeroConfig.from_label("SM", model="tiny", vocab_size=11))
+    model.transformer.wte = Broken(11, 32)
+    with pytest.raises(IndexError, match="of another cause"):
+        model(TOKENS)
