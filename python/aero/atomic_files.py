@@ -5,6 +5,7 @@ place: the content goes to a temporary name in the same folder, is flushed to th
 the final name in one rename.
 """
 
+import contextlib
 import json
 import os
 import threading
@@ -21,7 +22,8 @@ def atomic_binary_file(path: str | Path) -> Iterator[IO[bytes]]:
     """Opens a temporary file for writing that becomes `path` when the block ends without an error.
 
     Args:
-        path: the final name; its folder must exist.
+        path: the final name; its folder must exist. A device or a pipe is written to as it is, a
+            symbolic link stays one.
 
     Yields:
         A file object open for binary writing.
@@ -37,7 +39,12 @@ def atomic_binary_file(path: str | Path) -> Iterator[IO[bytes]]:
         >>> Path(folder.name, "a").read_bytes()
         b'whole'
     """
-    path = Path(path)
+    path = Path(path).resolve()
+    if path.exists() and not path.is_file():
+        # A file in the place of /dev/stdout or /dev/null would be everybody's loss.
+        with path.open("wb") as file:
+            yield file
+        return
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         with temporary.open("wb") as file:
@@ -46,7 +53,9 @@ def atomic_binary_file(path: str | Path) -> Iterator[IO[bytes]]:
             os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        # On a read-only disk there is none, and to be told that of this one would help nobody.
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise
 
 

@@ -77,10 +77,14 @@ def reproduce(
 
         from aero.reproduction.document import results_document, write_results
         from aero.reproduction.outcome import write_target
+        from aero.train.errors import disk_errors
 
-        outcomes = [write_target(plan, output, beside=plans) for plan in plans]
+        again = "run the same command again, which trains nothing twice"
+        with disk_errors("the results", output / "results", again, command="reproduce"):
+            outcomes = [write_target(plan, output, beside=plans) for plan in plans]
         command = shlex.join(["aero", *sys.argv[1:]])
         typer.echo(results_document(outcomes, command=command))
         if results is not None:
-            write_results(outcomes, results, command=command)
+            with disk_errors("--results", results.parent, again, command="reproduce"):
+                write_results(outcomes, results, command=command)
         typer.echo(f"files: {output / 'results' / scale}")

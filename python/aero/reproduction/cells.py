@@ -15,7 +15,7 @@ from typing import Any
 
 from aero.reproduction.scales import Scale, load_scale
 from aero.reproduction.targets import Row, Target, load_target
-from aero.train.errors import TrainingError
+from aero.train.errors import TrainingError, disk_errors
 from aero.train.planning import PlannedRun, plan_runs
 from aero.train.recipe import Recipe
 from aero.train.recipe_files import load_recipe, recipe_to_dict
@@ -82,10 +82,15 @@ class Cell:
 
         The claim is a lock on a file beside the run folder. The system frees it when its process
         ends, however it ends, so a claim is never stale.
+
+        Raises:
+            TrainingError: the file cannot be made.
         """
         file = Path(output) / "cells" / f"{self.key}.lock"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("a") as lock:
+        with disk_errors("a claim", file.parent, "run the same command again", command="reproduce"):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            lock = file.open("a")
+        with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:

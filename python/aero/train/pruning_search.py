@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from aero.atomic_files import write_json_atomically
-from aero.train.errors import TrainingError
+from aero.train.errors import TrainingError, disk_errors
 from aero.train.planning import PlannedRun, plan_runs, spec_for
 from aero.train.recipe import AnnealingSection, Recipe
 from aero.train.run_folder import RunFolder, run_slug
@@ -131,7 +131,10 @@ def search_prunable_ffns(
         train_runs([run], cache_dir=cache_dir, say=say)
         stages.append(_judged(run, pruned, stages, *bounds))
         found = PruningSearch(_best(spec, stages), tuple(stages), *bounds, table)
-        _write(found)
+        with disk_errors(
+            "the search's table", output, "run the same command again", command="prune"
+        ):
+            _write(found)
         if stages[-1].verdict != "kept":
             break
         if start_from is not None:

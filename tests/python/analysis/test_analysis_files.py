@@ -1,6 +1,8 @@
 """analysis.json and analysis.npz: whole or not at all, and read back as written."""
 
 import errno
+import os
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -56,6 +58,24 @@ def test_an_interrupt_leaves_no_temporary_file(tmp_path):
         file.write(b"half")
         raise KeyboardInterrupt
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with ThreadPoolExecutor() as pool:
+        read = pool.submit((tmp_path / "pipe").read_bytes)
+        write_bytes_atomically(tmp_path / "pipe", b"whole")
+        assert read.result(timeout=60) == b"whole"
+    assert (tmp_path / "pipe").is_fifo()
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_a_link_stays_one(tmp_path):
+    (tmp_path / "link").symlink_to("file")
+    for content in (b"new", b"newer"):
+        write_bytes_atomically(tmp_path / "link", content)
+        assert (tmp_path / "link").is_symlink()
+        assert (tmp_path / "file").read_bytes() == content
 
 
 def test_json_refuses_nan_before_touching_the_file(tmp_path):

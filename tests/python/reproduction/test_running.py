@@ -236,6 +236,28 @@ def test_the_command_writes_what_is_there(tmp_path):
     assert "Not run: SM seeds 1, 2 (missing)" in stem.with_suffix(".md").read_text()
 
 
+def test_results_that_cannot_be_written_are_one_line_with_the_way_on(tmp_path):
+    (tmp_path / "results").write_text("no folder")
+    failed = aero("figure6", "--collect", "--output", tmp_path)
+    assert failed.exit_code == 2
+    assert failed.stderr.startswith(
+        f"aero: reproduce: cannot write the results to {tmp_path / 'results'}: Not a directory"
+    )
+    assert failed.stderr.endswith("run the same command again, which trains nothing twice\n")
+    (tmp_path / "results").unlink()
+    stem = tmp_path / "missing" / "all"
+    failed = aero("figure6", "--collect", "--output", tmp_path, "--results", stem)
+    assert failed.exit_code == 2 and "Not run: SM seeds 1, 2 (missing)" in failed.stdout
+    assert f"reproduce: cannot write --results to {stem.parent}: No such file" in failed.stderr
+
+
+def test_a_claim_that_cannot_be_written_is_named(corpus, cache_dir, tmp_path):
+    (tmp_path / "cells").write_text("no folder")
+    message = f"reproduce: cannot write a claim to {tmp_path / 'cells'}.*run the same command again"
+    with pytest.raises(TrainingError, match=message):
+        run_cells(probe.plan(corpus).cells, output=tmp_path, cache_dir=cache_dir)
+
+
 def test_paper_scale_says_what_it_takes_and_then_that_the_corpus_is_missing(tmp_path, monkeypatch):
     datasets = pytest.importorskip("datasets")
 

@@ -1,7 +1,9 @@
 """The search prunes one FFN after the other, backs off, and goes on where it was stopped."""
 
+import errno
 import json
 import math
+import os
 import signal
 
 import pytest
@@ -145,6 +147,21 @@ def test_from_a_trained_network_each_stage_continues_the_one_before(
     ]
     origins = [RunFolder(stage.folder).info()["from"]["path"] for stage in found.stages]
     assert origins == [str(source), found.stages[0].folder, found.stages[1].folder]
+
+
+def test_a_full_disk_costs_no_finished_stage(whole_search, tiny_recipe, cache_dir, monkeypatch):
+    output, earlier = whole_search.table.parent, whole_search.table.read_text()
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        message = rf"prune: no space left in {output} while writing the search's table; .*run the"
+        with pytest.raises(TrainingError, match=message):
+            search(tiny_recipe, cache_dir, output)
+    assert whole_search.table.read_text() == earlier
+    assert search(tiny_recipe, cache_dir, output) == whole_search
 
 
 def test_a_network_that_goes_wrong_unpruned_is_an_error(whole_search, tiny_recipe, cache_dir):
