@@ -11,7 +11,8 @@ import yaml
 from aero.train.machine import settle_in
 from aero.train.planning import PlannedRun
 from aero.train.run_folder import checkpoint_step
-from aero.train.runs import batch_split, build_model
+from aero.train.runs import build_model
+from aero.train.trainer_settings import batch_split
 
 __all__ = ["forecast"]
 

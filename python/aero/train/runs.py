@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import shlex
 import shutil
 import sys
@@ -12,22 +11,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import PrinterCallback, TrainingArguments, set_seed
+from transformers import PrinterCallback, set_seed
 from transformers.utils import logging as transformers_logging
 
 from aero.atomic_files import write_json_atomically
 from aero.conversion.annealing import finish_annealing
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.train.annealing_callback import AnnealingCallback
-from aero.train.errors import StopRequestedError, TrainingError, disk_errors
+from aero.train.errors import StopRequestedError, disk_errors
 from aero.train.machine import git_commit, hardware, package_versions, settle_in
 from aero.train.norm_gap import norm_gap
 from aero.train.penalty_schedule import PenaltyScheduleCallback
 from aero.train.planning import PlannedRun
 from aero.train.prepared_data import PreparedData, prepare_data
 from aero.train.progress import is_main_process, progress_bar
-from aero.train.recipe import Recipe
 from aero.train.recorder import RunRecorder
 from aero.train.run_callback import RunCallback
 from aero.train.run_folder import RunFolder, checkpoint_step, run_slug
@@ -40,6 +37,7 @@ from aero.train.starting import (
 )
 from aero.train.stopping import StopRequest
 from aero.train.trainer import AeroTrainer, read_checkpoint_state
+from aero.train.trainer_settings import training_arguments
 from aero.train.windows import TrainingWindows, collate_windows
 
 __all__ = ["build_model", "model_config", "train_runs"]
@@ -100,6 +98,12 @@ def model_config(run: PlannedRun, **token_ids: int | None) -> AeroConfig:
     Args:
         run: label, sizes and regularization.
         **token_ids: `bos_token_id` and the like.
+
+    Example:
+        >>> from aero.train import load_recipe, plan_runs
+        >>> (run,) = plan_runs(load_recipe("demo"), ["SM+R"], [0], output="runs")
+        >>> model_config(run).spec.label
+        'SM+R'
     """
     model, regularization = run.recipe.model, run.recipe.regularization
     scale = math.sqrt(run.spec.width) if model.embedding_scale == "sqrt_width" else 1.0
@@ -139,7 +143,7 @@ def _train_one(run: PlannedRun, data: PreparedData, stop: StopRequest, advance: 
         if origin is not None:
             require_tokenizer(origin, data.tokenizer, option)
     model = build_model(run, bos_token_id=mark, eos_token_id=mark)
-    arguments = _training_arguments(run)
+    arguments = training_arguments(run)
     distillation = teacher_of(run, arguments.device)
     first_step = _steps_done(run)
     if arguments.should_save:
@@ -242,71 +246,6 @@ def _finish(
         f"perplexity {measured.perplexity:.2f} after {recorder.seconds:.0f} s{remark}, "
         f"in {folder.path}"
     )
-
-
-def _training_arguments(run: PlannedRun) -> TrainingArguments:
-    recipe = run.recipe
-    micro_batch, accumulation = batch_split(recipe, int(os.environ.get("WORLD_SIZE", "1")))
-    on_gpu = torch.cuda.is_available()
-    cosine = recipe.schedule.shape == "cosine"
-    return TrainingArguments(
-        output_dir=str(run.folder.checkpoints),
-        max_steps=recipe.steps,
-        per_device_train_batch_size=micro_batch,
-        gradient_accumulation_steps=accumulation,
-        optim="adamw_torch_fused",
-        learning_rate=recipe.optimizer.learning_rate,
-        adam_beta1=recipe.optimizer.beta1,
-        adam_beta2=recipe.optimizer.beta2,
-        adam_epsilon=recipe.optimizer.epsilon,
-        weight_decay=recipe.optimizer.weight_decay,
-        # 0 is the Trainer's word for no clipping.
-        max_grad_norm=recipe.optimizer.clip_norm or 0.0,
-        lr_scheduler_type="cosine_with_min_lr" if cosine else "linear",
-        lr_scheduler_kwargs={"min_lr": recipe.schedule.final_learning_rate} if cosine else {},
-        warmup_steps=recipe.warmup_steps,
-        seed=run.seed,
-        use_cpu=not on_gpu,
-        bf16=recipe.training.precision == "bfloat16",
-        # What is written, evaluated and saved when is decided by RunCallback.
-        logging_strategy="no",
-        eval_strategy="no",
-        save_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
-        logging_nan_inf_filter=False,
-        remove_unused_columns=False,
-        dataloader_pin_memory=on_gpu,
-        ddp_find_unused_parameters=False,
-        log_level="error",
-    )
-
-
-def batch_split(recipe: Recipe, processes: int) -> tuple[int, int]:
-    """Returns windows per micro-batch and process, and micro-batches per optimizer step.
-
-    Args:
-        recipe: tokens per step and the limit of a micro-batch.
-        processes: how many share a step.
-
-    Raises:
-        TrainingError: the windows of a step cannot be shared evenly.
-
-    Example:
-        >>> batch_split(Recipe(), 2)
-        (16, 1)
-    """
-    windows = recipe.windows_per_step
-    if windows % processes:
-        raise TrainingError(
-            f"train: training.tokens_per_step must be a multiple of {processes} processes x "
-            f"{recipe.model.context_length} tokens, got {recipe.training.tokens_per_step}"
-        )
-    share = windows // processes
-    limit = recipe.training.micro_batch_tokens
-    most = share if limit is None else max(1, limit // recipe.model.context_length)
-    micro_batch = max(size for size in range(1, min(share, most) + 1) if share % size == 0)
-    return micro_batch, share // micro_batch
 
 
 def _open_folder(run: PlannedRun, data: PreparedData, first_step: int) -> None:
