@@ -56,17 +56,20 @@ class Case:
     def size(self) -> str:
         return f"B{self.batch} H{self.heads} T{self.queries}"
 
-    def scores(self, lanes: int) -> int:
-        """Scores computed: what no query of a vector sees is skipped, in fours of keys."""
+    def scores(self, queries: int) -> int:
+        """Scores computed for groups of queries: keys that none of a group sees are skipped."""
         seen = (
-            min(self.keys, first + lanes + self.keys - self.queries)
-            for first in range(0, self.queries, lanes)
+            min(self.keys, first + queries + self.keys - self.queries)
+            for first in range(0, self.queries, queries)
         )
-        return self.batch * self.heads * lanes * sum((n + 3) // 4 * 4 for n in seen)
+        return self.batch * self.heads * queries * sum((n + 3) // 4 * 4 for n in seen)
 
     def flops(self, lanes: int) -> int:
         """Of the products: q k and P v; backward the scores again, dP, dV, dK and dQ."""
-        return (7 if self.backward else 2) * 2 * self.head_dim * self.scores(lanes)
+        # Queries in the lanes of vectors; head columns there, and few queries together.
+        in_lanes, in_groups = self.scores(lanes), self.scores(4 if self.head_dim > 32 else 8)
+        products = 3 * in_lanes + 4 * in_groups if self.backward else in_lanes + in_groups
+        return 2 * self.head_dim * products
 
     def bytes(self) -> int:
         """Every tensor once: q, k, v, out; then q, k, v, out, dout, dq, dk and dv."""
@@ -288,9 +291,10 @@ ratios (above 1: ours is faster). Two threads and wall clock unless a heading sa
 "default allocator": glibc otherwise returns freed memory to the kernel between calls.
 
 Operations are those executed: two per multiply-add of the products (2 forward, 5 backward) over
-the scores that are computed. The causal rule skips keys that no query of a vector sees, in fours,
-so up to 12 % more than the visible scores at T = 128, 2 % at 1024. Peaks are the best of
-ten looks before and after each table, with 24 accumulators."""
+the scores that they take in. The causal rule skips keys that no query of a vector sees where scores
+and dP are made (12 % more than the visible scores at T = 128, 2 % at 1024), and that none of four
+queries sees in the other products (2 %). Peaks are the best of ten looks before and after each
+table, with 24 accumulators."""
 PEAKS = """\
 "At the peaks" is the ratio if products ran at the peak of multiply-adds and every exponential at
 the rate of exponentials alone, one after the other: no kernel that does this work in these

@@ -1,7 +1,7 @@
 // Where the backward pass of attention keeps what it computes.
 #pragma once
 
-#include "kernels/cpu/attention_tile.h"
+#include "kernels/cpu/attention_weighted_rows.h"
 
 namespace aero::kernels::cpu {
 namespace {
@@ -16,7 +16,7 @@ struct BackwardScratch {
   int64_t row;                       ///< length of such a row
   int64_t queries_t, douts_t;        ///< operands [D / kPack, tile]
   int64_t queries, douts;            ///< operands [tile / kPack, row]
-  int64_t dqueries_t;                ///< sums [D, tile]
+  int64_t dqueries;                  ///< sums of WeightedRows
   int64_t scores, dweights;          ///< [keys, tile]: S, dP
   int64_t weight_rows, dscore_rows;  ///< operands [keys, tile / kPack]: P, c dS
   int64_t dscores;                   ///< operands [keys / kPack, tile]: c dS
@@ -28,7 +28,7 @@ struct BackwardScratch {
     douts_t = take(row * kTile);
     queries = take(row * kTile);
     douts = take(row * kTile);
-    dqueries_t = take(row * kTile);
+    dqueries = take(WeightedRows<Operands>::size(p.head_dim));
     scores = take(kKeyTile * kTile);
     dweights = take(kKeyTile * kTile);
     // Numbers take the place of those they are computed from; pairs need room of their own.

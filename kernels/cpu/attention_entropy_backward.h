@@ -70,12 +70,13 @@ class BackwardPass {
         key_end_(key_end),
         wants_keys_(wants_keys) {
     const bool copy = p_.k_strides.row != p_.head_dim || p_.v_strides.row != p_.head_dim;
+    const bool copy_keys = copy || p_.head_dim % kL != 0;
     const int64_t count = key_end_ - key_begin_;
     const Element* k = key_row(static_cast<const Element*>(p_.k), p_.k_strides);
-    keys_ = Operands::rows(k, p_.k_strides.row, count, p_.head_dim, copy, operands(at_.keys));
+    keys_ = Operands::rows(k, p_.k_strides.row, count, p_.head_dim, copy_keys, operands(at_.keys));
     packed_keys_ = keys_;
     if (kPack > 1 && p_.dq)
-      packed_keys_ = Operands::weighted_rows(k, p_.k_strides.row, count, p_.head_dim, copy,
+      packed_keys_ = Operands::weighted_rows(k, p_.k_strides.row, count, p_.head_dim, copy_keys,
                                              operands(at_.packed_keys));
     if (p_.dout)
       values_ = Operands::rows(key_row(static_cast<const Element*>(p_.v), p_.v_strides),
@@ -147,13 +148,13 @@ class BackwardPass {
     Matrix<const Operand> douts{};
     if (p_.dout) douts = load_tile(q, p_.dout, p_.dout_strides, at_.douts_t, at_.douts);
     const bool wants_dq = wants_queries && p_.dq;
-    Real* dq = memory_ + at_.dqueries_t;
+    const WeightedRows<Operands> dq(q, p_.dq, p_.dq_strides, p_.head_dim, memory_ + at_.dqueries);
+    const Ones<Real> ones;
 
     Prefetch prefetch;
     announce(q, prefetch);
     const int64_t last_key = smaller(key_end_, q.visible_keys(p_));
-    if (last_key <= key_begin_)
-      for (int64_t n = 0; n < p_.head_dim * kTile; n += kL) store(dq + n, Vec<Real>{});
+    if (last_key <= key_begin_ && wants_dq) dq.store_zeros();
     for (int64_t key = key_begin_; key < last_key; key += kKeyTile) {
       const Visibility<Real> visible(p_, q, key, last_key);
       const int64_t row = key - key_begin_;
@@ -164,21 +165,16 @@ class BackwardPass {
                                prefetch);
       if (p_.dout) compute_dweights(q, visible, key, prefetch);
       compute_dscores(q, visible, rows);
-      if (wants_dq) {
-        clear_unseen_weights<Operands>(q, visible, operands(at_.dscores));
-        add_weighted_rows<Operands>(
-            q, visible, weighted_from<Operands>(packed_keys_, row),
-            static_cast<const Operand*>(operands(at_.dscores)), p_.head_dim, prefetch,
-            [&](int64_t n, int64_t, Vec<Real> sum)
-                AERO_LAMBDA_INLINE { store(dq + n, row == 0 ? sum : load(dq + n) + sum); });
-      }
+      if (wants_dq)
+        dq.add(visible, weighted_from<Operands>(packed_keys_, row), operands(at_.dscores),
+               {row == 0, key + kKeyTile >= last_key, ones.of, ones.of}, prefetch);
       if (!wants_keys_) continue;
       const int64_t reached = reached_rows(q, key);
       if (p_.dv && p_.dout)
-        add_outer(q, visible, operands(at_.weight_rows), douts, key, reached, dvalues_);
-      if (p_.dk) add_outer(q, visible, operands(at_.dscore_rows), queries, key, reached, dkeys_);
+        add_outer(q, visible, operands(at_.weight_rows), douts, key, reached, dvalues_, prefetch);
+      if (p_.dk)
+        add_outer(q, visible, operands(at_.dscore_rows), queries, key, reached, dkeys_, prefetch);
     }
-    if (wants_dq) store_dq(q, dq);
     if (wants_queries && p_.dtemperature) rows.store_dtemperature(p_, q);
   }
 
@@ -205,22 +201,22 @@ class BackwardPass {
                          int64_t rows) {
       prefetch.add(static_cast<const Element*>(tensor), s, b, head, row, rows, p_.head_dim);
     };
+    const int64_t keys = next.visible_keys(p_) - from;
     add(p_.q, p_.q_strides, h, first, next.count);
     if (p_.dout) {
       add(p_.dout, p_.dout_strides, h, first, next.count);
       add(p_.out, p_.out_strides, h, first, next.count);
     }
-    add(p_.dq, p_.dq_strides, h, first, next.count);
-    const int64_t keys = next.visible_keys(p_) - from;
     add(p_.k, p_.k_strides, h / group, from, keys);
     add(p_.v, p_.v_strides, h / group, from, keys);
-    add(p_.dk, p_.dk_strides, h / group, from, keys);
+    add(p_.dq, p_.dq_strides, h, first, next.count);
     add(p_.dv, p_.dv_strides, h / group, from, keys);
-    // One step per group of rows that scores and dP go through, and per group of columns of dQ.
-    const int64_t seen = q.visible_keys(p_);
-    constexpr int group_rows = Operands::kGroup;
-    prefetch.spread(2 * seen / group_rows +
-                    (seen + kKeyTile - 1) / kKeyTile * (p_.head_dim / group_rows));
+    add(p_.dk, p_.dk_strides, h / group, from, keys);
+    // Scores, dP, dK and dV, and dQ of every tile of keys.
+    const int64_t seen = q.visible_keys(p_), tiles = (seen + kKeyTile - 1) / kKeyTile;
+    const int64_t column_groups = (at_.row + kColumns * kL - 1) / (kColumns * kL);
+    prefetch.spread(2 * (1 + column_groups) * seen +
+                    tiles * WeightedRows<Operands>::product_rows(p_.head_dim, q.count));
   }
 
   /// Transposes a tile of rows, and returns it also as packed rows.
@@ -241,7 +237,7 @@ class BackwardPass {
       constexpr int C = decltype(columns)::value;
       for_row_groups<C, Operands::kGroup>(begin, end, [&](auto group, int64_t row) {
         constexpr int R = decltype(group)::value;
-        prefetch.step();
+        prefetch.step(R);
         typename Operands::template Product<R, C> product;
         multiply_rows(product, values + row * values_.stride, values_.stride, douts + first * kL,
                       kTile, p_.head_dim / kPack);
@@ -293,42 +289,42 @@ class BackwardPass {
   /// sum[j][d] (+)= sum_i weights[j][i] rows[i][d] for the keys of the tile that starts at `key`.
   /// Rows of `sum` from `reached` on hold nothing yet.
   void add_outer(const QueryTile<Real>& q, const Visibility<Real>& visible, const Operand* weights,
-                 Matrix<const Operand> rows, int64_t key, int64_t reached, Matrix<Real> sum) const {
+                 Matrix<const Operand> rows, int64_t key, int64_t reached, Matrix<Real> sum,
+                 Prefetch& prefetch) const {
     Real* base = sum.data + (key - key_begin_) * sum.stride;
-    for_key_runs(q, visible, [&](auto, int first, int64_t begin, int64_t end) {
-      const int64_t query = first * kL / Operands::kUnit * Operands::kUnit;
-      const int64_t operands_left = round_up(q.count - query, Operands::kUnit) / kPack;
-      for_row_groups<kColumns, Operands::kGroup>(begin, end, [&](auto group, int64_t row) {
-        constexpr int R = decltype(group)::value;
-        const Operand* a = weights + (row * kTile + query) / kPack;
-        const Operand* b = rows.data + query / kPack * rows.stride;
-        Real* to = base + row * sum.stride;
-        const bool adds = row < reached;
-        for (int64_t d = 0; d < at_.row; d += kColumns * kL) {
-          const auto vectors = static_cast<int>(smaller(kColumns, (at_.row - d) / kL));
-          with_columns(vectors, [&](auto columns) {
-            constexpr int C = decltype(columns)::value;
-            typename Operands::template Product<R, C> product;
-            multiply_rows(product, a, kTile / kPack, b + d, rows.stride, operands_left);
-#pragma GCC unroll 4
-            for (int r = 0; r < R; ++r)
-#pragma GCC unroll 4
-              for (int v = 0; v < C; ++v) {
-                Real* cell = to + r * sum.stride + d + v * kL;
-                store(cell, adds ? load(cell) + product.at[r][v] : product.at[r][v]);
-              }
-          });
-        }
+    for_key_runs(q, visible, [&](auto, int run_first, int64_t begin, int64_t end) {
+      for_column_groups(at_.row / kL, [&](auto columns, int64_t first) {
+        constexpr int C = decltype(columns)::value;
+        for_row_groups<C, Operands::kGroup>(begin, end, [&](auto group, int64_t row) {
+          constexpr int R = decltype(group)::value;
+          prefetch.step(R);
+          const int64_t query =
+              larger(run_first * kL, visible.first_query(row)) / Operands::kUnit * Operands::kUnit;
+          typename Operands::template Product<R, C> product;
+          multiply_rows(product, weights + (row * kTile + query) / kPack, kTile / kPack,
+                        rows.data + query / kPack * rows.stride + first * kL, rows.stride,
+                        (round_up(q.count, Operands::kUnit) - query) / kPack);
+          store_sums<0>(product.at, row, reached, base + row * sum.stride + first * kL, sum.stride);
+        });
       });
     });
   }
 
-  void store_dq(const TileRange<Real>& q, const Real* dq) const {
-    alignas(64) Real ones[kTile];
-    for (int v = 0; v < kColumns; ++v) store(ones + v * kL, splat(Real{1}));
-    auto* to = static_cast<Element*>(p_.dq);
-    store_transposed(dq, ones, row_of(to, p_.dq_strides, q.batch, q.head, q.first),
-                     p_.dq_strides.row, q.count, p_.head_dim);
+  /// What was reached is reached in whole groups of kRows, of which a product may hold more.
+  template <int First, int R, int C>
+  static AERO_INLINE void store_sums(const Vec<Real> (&sums)[R][C], int64_t row, int64_t reached,
+                                     Real* to, int64_t stride) {
+    constexpr int count = R < kRows ? R : kRows;
+    const bool adds = row + First < reached;
+#pragma GCC unroll 4
+    for (int r = 0; r < count; ++r)
+#pragma GCC unroll 4
+      for (int v = 0; v < C; ++v) {
+        const Vec<Real> sum = sums[First + r][v];
+        Real* cell = to + (First + r) * stride + v * kL;
+        store(cell, adds ? load(cell) + sum : sum);
+      }
+    if constexpr (First + kRows < R) store_sums<First + kRows>(sums, row, reached, to, stride);
   }
 
   const Params& p_;

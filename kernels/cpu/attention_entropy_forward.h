@@ -1,7 +1,7 @@
 // Forward pass of attention with temperature and entropy, for one instruction set.
 #pragma once
 
-#include "kernels/cpu/attention_tile.h"
+#include "kernels/cpu/attention_weighted_rows.h"
 
 namespace aero::kernels::cpu {
 namespace {
@@ -47,7 +47,7 @@ class ForwardPass {
     explicit Scratch(const Params& p) {
       const int64_t row = round_up(p.head_dim, kL);
       queries = take(row * kTile);
-      outputs = take(row * kTile);
+      outputs = take(WeightedRows<Operands>::size(p.head_dim));
       scores = take(kKeyTile * kTile);
       weights = kPack == 1 ? scores : take(kKeyTile / kPack * kTile);
       keys = take(p.keys * row);
@@ -81,14 +81,12 @@ class ForwardPass {
       prefetch.add(static_cast<const Element*>(tensor), s, b, head, row, rows, p_.head_dim);
     };
     add(p_.q, p_.q_strides, h, next.first, next.count);
-    add(p_.out, p_.out_strides, h, next.first, next.count);
     add(p_.k, p_.k_strides, g, from, keys);
     add(p_.v, p_.v_strides, g, from, keys);
-    // One step per group of rows that the two products go through.
-    const int64_t seen = q.visible_keys(p_);
-    constexpr int group_rows = Operands::kGroup;
-    prefetch.spread(seen / group_rows +
-                    (seen + kKeyTile - 1) / kKeyTile * (p_.head_dim / group_rows));
+    add(p_.out, p_.out_strides, h, next.first, next.count);
+    // Scores, and outputs of every tile of keys.
+    const int64_t seen = q.visible_keys(p_), tiles = (seen + kKeyTile - 1) / kKeyTile;
+    prefetch.spread(seen + tiles * WeightedRows<Operands>::product_rows(p_.head_dim, q.count));
   }
 
   /// Prepares the keys and values of the tile's head, once for all its tiles. They are used where
@@ -98,12 +96,13 @@ class ForwardPass {
     if (head == loaded_head_) return;
     loaded_head_ = head;
     const bool copy = p_.k_strides.row != p_.head_dim || p_.v_strides.row != p_.head_dim;
+    const bool copy_values = copy || p_.head_dim % kL != 0;
     const auto* k = static_cast<const Element*>(p_.k);
     const auto* v = static_cast<const Element*>(p_.v);
     keys_ = Operands::rows(row_of(k, p_.k_strides, q.batch, g, 0), p_.k_strides.row, p_.keys,
                            p_.head_dim, copy, operands(at_.keys));
     values_ = Operands::weighted_rows(row_of(v, p_.v_strides, q.batch, g, 0), p_.v_strides.row,
-                                      p_.keys, p_.head_dim, copy, operands(at_.values));
+                                      p_.keys, p_.head_dim, copy_values, operands(at_.values));
   }
 
   void run_tile(const QueryTile<Real>& q, Prefetch& prefetch) const {
@@ -113,15 +112,18 @@ class ForwardPass {
     const auto* queries = static_cast<const Element*>(p_.q);
     Operands::transposed(row_of(queries, p_.q_strides, q.batch, q.head, q.first), p_.q_strides.row,
                          q.count, p_.head_dim, operands(at_.queries));
-    Real* outputs = memory_ + at_.outputs;
+    const WeightedRows<Operands> outputs(q, p_.out, p_.out_strides, p_.head_dim,
+                                         memory_ + at_.outputs);
 
     const int64_t key_end = q.visible_keys(p_);
-    if (key_end == 0)
-      for (int64_t n = 0; n < p_.head_dim * kTile; n += kL) store(outputs + n, Vec<Real>{});
+    alignas(64) Real inverse_sums[kTile] = {};
+    if (key_end == 0) {
+      store_statistics(q, state, inverse_sums);
+      outputs.store_zeros();
+    }
     for (int64_t key = 0; key < key_end; key += kKeyTile) {
       const Visibility<Real> visible(p_, q, key, key_end);
       const Matrix<const Operand> keys{keys_.data + key * keys_.stride, keys_.stride};
-      const auto values = weighted_from<Operands>(values_, key);
       alignas(64) Real maxima[kTile], factors[kTile];
       for (int v = 0; v < kColumns; ++v) store(maxima + v * kL, state[v].maximum);
       compute_scores<Operands>(q, visible, static_cast<const Operand*>(operands(at_.queries)), keys,
@@ -130,15 +132,11 @@ class ForwardPass {
         store(factors + v * kL,
               state[v].raise_maximum(load(maxima + v * kL), [](auto x) { return exp2(x); }));
       add_weights(q, visible, state);
-      clear_unseen_weights<Operands>(q, visible, operands(at_.weights));
-      add_weighted_rows<Operands>(
-          q, visible, values, static_cast<const Operand*>(operands(at_.weights)), p_.head_dim,
-          prefetch, [&](int64_t n, int64_t lane, Vec<Real> sum) AERO_LAMBDA_INLINE {
-            Real* to = outputs + n;
-            store(to, key == 0 ? sum : load(to) * load(factors + lane) + sum);
-          });
+      const bool is_last = key + kKeyTile >= key_end;
+      if (is_last) store_statistics(q, state, inverse_sums);
+      outputs.add(visible, weighted_from<Operands>(values_, key), operands(at_.weights),
+                  {key == 0, is_last, factors, inverse_sums}, prefetch);
     }
-    finish(q, state, outputs);
   }
 
   /// Scores become weights 2^(score - maximum), which the running sums take in.
@@ -172,20 +170,18 @@ class ForwardPass {
     });
   }
 
-  void finish(const QueryTile<Real>& q, const OnlineSoftmax<Vec<Real>> (&state)[kColumns],
-              Real* outputs) const {
-    alignas(64) Real inverse[kTile];
+  /// Stores what is kept of the rows beside their outputs, and returns what those are multiplied
+  /// by.
+  void store_statistics(const QueryTile<Real>& q, const OnlineSoftmax<Vec<Real>> (&state)[kColumns],
+                        Real* inverse_sums) const {
     for (int v = 0; v < q.vectors; ++v) {
       const Vec<Real> sum = state[v].sum;
-      store(inverse + v * kL, sum == 0 ? Vec<Real>{} : 1 / sum);
+      store(inverse_sums + v * kL, sum == 0 ? Vec<Real>{} : 1 / sum);
       store_row_result<Real>(
           p_, q.row(p_, v * kL),
           finish_row<Real>(state[v].maximum, sum, state[v].score_sum, natural_log(sum)),
           [&](Real* to, Vec<Real> value) { store_part<Real>(to, value, q.count - v * kL); });
     }
-    auto* out = static_cast<Element*>(p_.out);
-    store_transposed(outputs, inverse, row_of(out, p_.out_strides, q.batch, q.head, q.first),
-                     p_.out_strides.row, q.count, p_.head_dim);
   }
 
   const Params& p_;

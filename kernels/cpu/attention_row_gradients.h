@@ -52,7 +52,7 @@ struct RowGradients {
       if (p.dentropy) store(dentropy + i, rows_of(p.dentropy, row));
       Vec<Real> dot = p.dout ? output_dots(p, q, i) : Vec<Real>{};
       if (p.dlogsumexp) dot -= rows_of(p.dlogsumexp, row);
-      store(center + i, dot);
+      store_part<Real>(center + i, dot, q.count - i);
     }
   }
 
@@ -80,13 +80,24 @@ struct RowGradients {
       return row_of(static_cast<const Element*>(tensor), s, q.batch, q.head, q.first + i);
     };
     const Element *out = rows_of(p.out, p.out_strides), *dout = rows_of(p.dout, p.dout_strides);
+    constexpr int together = kRows < kL ? kRows : kL;
     Vec<Real> dots[kL];
-    for (int64_t r = 0; r < kL; ++r) {
-      dots[r] = Vec<Real>{};
-      if (i + r >= q.count) continue;
+#pragma GCC unroll 4
+    for (int r = 0; r < kL; r += together) {
+      const Element *outs[together], *douts[together];
+      for (int n = 0; n < together; ++n) {
+        // Beyond the last row of the tile it stands in.
+        const int64_t row = smaller(r + n, q.count - i - 1);
+        outs[n] = out + row * p.out_strides.row;
+        douts[n] = dout + row * p.dout_strides.row;
+      }
+      Vec<Real> sums[together] = {};
       for (int64_t d = 0; d < p.head_dim; d += kL)
-        dots[r] += load_part<Real>(out + r * p.out_strides.row + d, p.head_dim - d) *
-                   load_part<Real>(dout + r * p.dout_strides.row + d, p.head_dim - d);
+#pragma GCC unroll 4
+        for (int n = 0; n < together; ++n)
+          sums[n] += load_part<Real>(outs[n] + d, p.head_dim - d) *
+                     load_part<Real>(douts[n] + d, p.head_dim - d);
+      for (int n = 0; n < together; ++n) dots[r + n] = sums[n];
     }
     return sums_of_rows<Real>(dots);
   }

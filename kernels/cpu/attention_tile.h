@@ -3,8 +3,8 @@
 //
 // A tile of scores is [keys x queries]. With one query per lane, everything that belongs to a row
 // of the attention matrix (maximum, sums, temperature, gradients of entropy) is a plain vector:
-// there is no horizontal reduction and no scalar code per row. Keys and values are read in place,
-// one number at a time; only query rows are transposed, once per tile.
+// there is no horizontal reduction and no scalar code per row. Keys and values are read in place;
+// only query rows are transposed, once per tile.
 #pragma once
 
 #include "kernels/attention_entropy.h"
@@ -18,7 +18,7 @@ namespace {
 /// stream from L2. Tiles of 32 to 128 differ by 2-3 %.
 constexpr int kKeyTile = 64;
 
-/// Fetches rows that the next tile will need, a few at a time while this one computes.
+/// Fetches rows that the next tile will need, a few lines at a time while this one computes.
 /// Without it a head's first touch of its rows waits for L3 or memory.
 class Prefetch {
  public:
@@ -27,32 +27,46 @@ class Prefetch {
   void add(const Element* tensor, const Strides& s, int64_t b, int64_t h, int64_t first,
            int64_t rows, int64_t columns) {
     if (!tensor || rows <= 0) return;
-    constexpr int64_t size = sizeof(Element);
-    const Element* data = row_of(tensor, s, b, h, first);
-    ranges_[count_++] = {reinterpret_cast<const char*>(data), s.row * size, rows, columns * size};
-    total_ += rows;
+    const auto* data = reinterpret_cast<const char*>(row_of(tensor, s, b, h, first));
+    const int64_t stride = s.row * static_cast<int64_t>(sizeof(Element));
+    int64_t bytes = columns * static_cast<int64_t>(sizeof(Element));
+    if (stride == bytes) bytes *= rows, rows = 1;
+    const int64_t lines = (bytes + kLine - 1) / kLine;
+    ranges_[count_++] = {data, stride, rows, lines, lines};
+    lines_ += rows * lines;
   }
-  /// Spreads what was added over `steps` calls of step().
-  void spread(int64_t steps) { per_step_ = steps > 0 ? (total_ + steps - 1) / steps : 0; }
+  /// Spreads what was added over the rows of products to come.
+  void spread(int64_t rows) {
+    const int64_t steps = rows / kRows;
+    per_step_ = steps > 0 ? (lines_ + steps - 1) / steps : 0;
+  }
 
-  AERO_INLINE void step() {
-    for (int64_t n = 0; n < per_step_ && next_ < count_; ++n) {
+  /// Before a group of `rows` rows of a product.
+  AERO_INLINE void step(int rows) {
+    int64_t due = rows < kRows ? per_step_ : rows / kRows * per_step_;
+    while (due > 0 && next_ < count_) {
       Range& range = ranges_[next_];
-      for (int64_t byte = 0; byte < range.bytes; byte += 64)
-        __builtin_prefetch(range.data + byte, 0, 3);
+      const int64_t now = smaller(due, range.left);
+      const char* line = range.data + (range.lines - range.left) * kLine;
+      for (int64_t n = 0; n < now; ++n) __builtin_prefetch(line + n * kLine, 0, 3);
+      due -= now;
+      range.left -= now;
+      if (range.left > 0) continue;
       range.data += range.stride;
+      range.left = range.lines;
       if (--range.rows == 0) ++next_;
     }
   }
 
  private:
+  static constexpr int64_t kLine = 64;
   struct Range {
-    const char* data;
-    int64_t stride, rows, bytes;
+    const char* data;  ///< a row
+    int64_t stride, rows, lines, left;
   };
   Range ranges_[8];
   int count_ = 0, next_ = 0;
-  int64_t total_ = 0, per_step_ = 0;
+  int64_t lines_ = 0, per_step_ = 0;
 };
 
 /// A tile of queries of one head.
@@ -125,17 +139,17 @@ void store_row_result(const AttentionEntropyForwardParams& p, int64_t row,
 template <class Real>
 struct Visibility {
   int64_t count;            ///< keys of the tile
+  int64_t diagonal;         ///< query i sees no key above i + diagonal
   int64_t end[kColumns];    ///< rows [0, end[v]) of vector v are computed; ascending in v
   int64_t masked;           ///< rows from here on consult `bits`
   uint64_t bits[kKeyTile];  ///< bit i of row j: query i sees key j
 
   Visibility(const AttentionEntropyParams& p, const QueryTile<Real>& q, int64_t key,
              int64_t key_end)
-      : count(smaller(kKeyTile, key_end - key)) {
-    // Key key + j is seen by query i of the tile where j <= i + diagonal.
-    const int64_t diagonal = q.first + p.keys - p.queries - key;
+      : count(smaller(kKeyTile, key_end - key)),
+        diagonal(p.is_causal ? q.first + p.keys - p.queries - key : count) {
     for (int v = 0; v < kColumns; ++v) {
-      const int64_t seen = p.is_causal ? (v + 1) * kLanes<Real> + diagonal : count;
+      const int64_t seen = (v + 1) * kLanes<Real> + diagonal;
       // Whole groups of rows, so that a group has one set of vectors.
       end[v] = smaller(count, round_up(larger(seen, 0), kRows));
     }
@@ -149,6 +163,10 @@ struct Visibility {
       for (int64_t j = larger(masked, diagonal + 1); j < count; ++j)
         bits[j] &= j - diagonal < 64 ? ~uint64_t{0} << static_cast<unsigned>(j - diagonal) : 0;
   }
+  /// Keys [0, seen_by(i)) of the tile hold all that query i sees.
+  int64_t seen_by(int64_t i) const { return smaller(count, larger(0, i + diagonal + 1)); }
+  /// No query before this one sees key j of the tile.
+  int64_t first_query(int64_t j) const { return larger(0, j - diagonal); }
 
  private:
   void and_mask(const AttentionEntropyParams& p, const QueryTile<Real>& q, int64_t key) {
@@ -194,7 +212,7 @@ void compute_scores(const QueryTile<Real>& q, const Visibility<Real>& visible,
     const int64_t lane = first * lanes;
     for_row_groups<C, Operands::kGroup>(begin, end, [&](auto rows, int64_t row) {
       constexpr int R = decltype(rows)::value;
-      prefetch.step();
+      prefetch.step(R);
       typename Operands::template Product<R, C> product;
       multiply_rows(product, keys.data + row * keys.stride, keys.stride, q_transposed + lane, tile,
                     width);
@@ -222,25 +240,6 @@ void compute_scores(const QueryTile<Real>& q, const Visibility<Real>& visible,
   });
 }
 
-/// Rows of a matrix of weighted rows from `key` on.
-template <class Operands, class Operand>
-Matrix<const Operand> weighted_from(Matrix<const Operand> rows, int64_t key) {
-  const int64_t n = key / Operands::kPack;
-  return {rows.data + (Operands::kColumnsApart ? n : n * rows.stride), rows.stride};
-}
-
-/// Zeros for the packed weights of keys that a vector sees none of, up to a whole unit.
-template <class Operands, class Real>
-void clear_unseen_weights(const QueryTile<Real>& q, const Visibility<Real>& visible,
-                          typename Operands::Operand* weights) {
-  constexpr int64_t pack = Operands::kPack, unit = Operands::kUnit;
-  if constexpr (unit > pack)
-    for (int v = 0; v < q.vectors; ++v)
-      for (int64_t j = round_up(visible.end[v], pack); j < round_up(visible.end[v], unit);
-           j += pack)
-        Operands::store_packed(weights + j / pack * kQueryTile<Real> + v * kLanes<Real>, {});
-}
-
 /// Zeros in the rows [begin, end) of weights for the vectors of queries beside those from `first`
 /// to the last that a sum over whole units takes in.
 template <class Operands, class Real>
@@ -251,47 +250,6 @@ void clear_unit_of_rows(const QueryTile<Real>& q, int first, int64_t begin, int6
     for (int v = first / vectors * vectors; v < round_up(q.vectors, vectors); ++v)
       for (int64_t j = begin; (v < first || v >= q.vectors) && j < end; ++j)
         Operands::store_row(weights, j * kQueryTile<Real> + v * lanes, Vec<Real>{});
-}
-
-/// add(n, lane, sum) with sum = sum_j rows[j][d] weights[j][i], over the keys that query i sees,
-/// for a vector of queries i from `lane` on and every d; n = d * tile + lane. `rows`: weighted
-/// rows.
-template <class Operands, class Real, class Operand, class Add>
-void add_weighted_rows(const QueryTile<Real>& q, const Visibility<Real>& visible,
-                       Matrix<const Operand> rows, const Operand* weights, int64_t head_dim,
-                       Prefetch& prefetch, Add&& add) {
-  constexpr int lanes = kLanes<Real>, tile = kQueryTile<Real>;
-  const int64_t column_stride = Operands::kColumnsApart ? rows.stride : 1;
-  const int64_t row_stride = Operands::kColumnsApart ? 1 : rows.stride;
-  with_columns(q.vectors, [&](auto columns) {
-    constexpr int C = decltype(columns)::value;
-    for_row_groups<kColumns, Operands::kGroup>(0, head_dim, [&](auto group, int64_t d) {
-      constexpr int R = decltype(group)::value;
-      prefetch.step();
-      typename Operands::template Product<R, C> sum;
-      constexpr int depth = decltype(sum)::kDepth;
-      sum.clear();
-      const Operand* a = rows.data + d * column_stride;
-      const Operand* b = weights;
-      int64_t j = 0;
-      const auto add_until = [&](auto first) AERO_LAMBDA_INLINE {
-        constexpr int First = decltype(first)::value;
-        if constexpr (First < C)
-          for (; j < visible.end[First];
-               j += depth * Operands::kPack, a += depth * row_stride, b += depth * tile)
-            sum.template add_product<First>(a, column_stride, b, tile);
-      };
-      add_until(Constant<0>{});
-      add_until(Constant<1>{});
-      add_until(Constant<2>{});
-      add_until(Constant<3>{});
-      sum.finish();
-#pragma GCC unroll 4
-      for (int v = 0; v < C; ++v)
-#pragma GCC unroll 4
-        for (int r = 0; r < R; ++r) add((d + r) * tile + v * lanes, v * lanes, sum.at[r][v]);
-    });
-  });
 }
 
 }  // namespace

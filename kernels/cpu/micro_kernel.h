@@ -1,8 +1,8 @@
 // Small matrix products held in registers: what attention spends its time in.
 //
 // All of them are  acc[r][v] += A(r, n) * B(n, v)  over n, where A is read one number at a time and
-// broadcast, and B one vector at a time. The vectors hold queries where scores and outputs are
-// made, and head columns where dK and dV are.
+// broadcast, and B one vector at a time. The vectors hold queries where scores and dP are made, and
+// head columns where outputs and gradients are.
 #pragma once
 
 #include "kernels/cpu/simd_elements.h"
@@ -62,32 +62,46 @@ struct Tile {
   AERO_INLINE void finish() {}
 };
 
-/// Rows of A contiguous along n: A(r, n) = a[r * row_stride + n], B(n, v) = b[n * b_stride + ...].
-/// Product: a Tile, or what takes its place.
+/// A(r, n) = a[r * row_stride + n * step], B(n, v) = b[n * b_stride + ...]. Product: a Tile, or
+/// what takes its place.
 template <class Product, class Operand>
 AERO_INLINE void multiply_rows(Product& product, const Operand* a, int64_t row_stride,
-                               const Operand* b, int64_t b_stride, int64_t count) {
+                               const Operand* b, int64_t b_stride, int64_t count,
+                               int64_t step = 1) {
   product.clear();
   int64_t n = 0;
   for (; n <= count - Product::kDepth; n += Product::kDepth)
-    product.add_product(a + n, row_stride, b + n * b_stride, b_stride);
+    product.add_product(a + n * step, row_stride, b + n * b_stride, b_stride);
   if constexpr (Product::kDepth > 1)
     if (n < count) product.add_last_product(a + n, row_stride, b + n * b_stride, b_stride);
   product.finish();
 }
 
 /// Calls body(Constant<kRows>, row) for full groups of rows in [begin, end), then
-/// body(Constant<1>, row) for the rest. With one column groups of 2 kRows come first: fewer
-/// accumulators would wait for each other. Before both come groups of `Most` rows, if that is more.
+/// body(Constant<1>, row) for the rest. With few columns groups of 2 kRows come first: fewer
+/// accumulators would wait for each other, or for what they multiply to be loaded. Before both come
+/// groups of `Most` rows, if that is more.
 template <int Columns, int Most, class Body>
 AERO_INLINE void for_row_groups(int64_t begin, int64_t end, Body&& body) {
   int64_t row = begin;
   if constexpr (Most > kRows)
     for (; row + Most <= end; row += Most) body(Constant<Most>{}, row);
-  if constexpr (Columns == 1)
+  if constexpr (2 * Columns <= kColumns)
     for (; row + 2 * kRows <= end; row += 2 * kRows) body(Constant<2 * kRows>{}, row);
   for (; row + kRows <= end; row += kRows) body(Constant<kRows>{}, row);
   for (; row < end; ++row) body(Constant<1>{}, row);
+}
+
+/// Calls body(Constant<count>, first) for groups of at most kColumns of `vectors`, as even as they
+/// come: a vector left alone would cost nearly as much as two.
+template <class Body>
+AERO_INLINE void for_column_groups(int64_t vectors, Body&& body) {
+  for (int64_t first = 0; first < vectors;) {
+    const int64_t left = vectors - first, groups = (left + kColumns - 1) / kColumns;
+    const int64_t count = (left + groups - 1) / groups;
+    with_columns(static_cast<int>(count), [&](auto columns) { body(columns, first); });
+    first += count;
+  }
 }
 
 }  // namespace

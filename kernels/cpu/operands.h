@@ -20,9 +20,11 @@ constexpr int kMostRows = kTileRows;
 constexpr int kMostRows = 2 * kRows;
 #endif
 
-AERO_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-AERO_INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-AERO_INLINE int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+AERO_INLINE constexpr int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+AERO_INLINE constexpr int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+AERO_INLINE constexpr int64_t round_up(int64_t n, int64_t unit) {
+  return (n + unit - 1) / unit * unit;
+}
 
 template <class Pointer>
 AERO_INLINE Pointer row_of(Pointer base, const Strides& s, int64_t b, int64_t h, int64_t i) {

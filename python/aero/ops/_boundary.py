@@ -103,7 +103,7 @@ def native_gradients(operator: str, *arguments: Any) -> tuple[Tensor, ...]:
 
     Saved tensors are to be taken out before: checkpointing computes them anew, with autograd.
     """
-    native = getattr(torch.ops.aero, f"{operator}_backward")
+    native = getattr(torch.ops.aero, f"{operator}_backward").default
     if torch.is_grad_enabled():
         return native(*arguments)  # type: ignore[no-any-return]
     with _below_autograd():

@@ -82,15 +82,15 @@ def attention_entropy(
     """
     require_tensors("attention_entropy", q=q, k=k, v=v, temperature=temperature, mask=mask)
     q, k, v = cast_for_autocast(q, k, v)
-    if temperature is not None:
-        temperature = temperature.to(statistics_dtype(q.dtype))
+    if temperature is not None and temperature.dtype != (dtype := statistics_dtype(q.dtype)):
+        temperature = temperature.to(dtype)
     if not use_native(
         "attention_entropy", backend, q=q, k=k, v=v, temperature=temperature, mask=mask
     ):
         return reference.attention_entropy(
             q, k, v, temperature=temperature, mask=mask, is_causal=is_causal, scale=scale
         )
-    out, entropy, logsumexp, _ = torch.ops.aero.attention_entropy(
+    out, entropy, logsumexp, _ = torch.ops.aero.attention_entropy.default(
         q, k, v, temperature, mask, is_causal, scale
     )
     return out, entropy, logsumexp
