@@ -107,6 +107,15 @@ def test_help_costs_and_typing_mistakes_come_without_torch(arguments):
     assert result.returncode == 0, result.stderr
 
 
+def test_output_that_nobody_reads_ends_in_silence():
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "aero.cli", "cost", "show", "SM+LN+G"]
+    with os.fdopen(writing, "w") as output:
+        result = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True)
+    assert (result.returncode, result.stderr) == (1, "")
+
+
 def test_help_lists_the_commands():
     result = invoke("--help")
     assert result.exit_code == 0

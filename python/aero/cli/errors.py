@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ def one_line_errors(*expected: type[Exception]) -> Iterator[None]:
     except KeyboardInterrupt:
         _end("interrupted; run the same command again to continue", code=130)
     except Exception as error:
-        if not isinstance(error, (TrainingError, *expected)):
+        if not isinstance(error, (TrainingError, *expected)) or _nobody_reads(error):
             raise
         _end(" ".join(str(error).split()), code=2)
 
@@ -35,6 +36,15 @@ def one_line_errors(*expected: type[Exception]) -> Iterator[None]:
 def end_on_termination() -> None:
     """Termination as the keyboard's interrupt: what was started is ended on the way out."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+def _nobody_reads(error: Exception) -> bool:
+    """Whether it is our output that was cut off, as by `| head`; click ends that in silence."""
+    if not isinstance(error, BrokenPipeError):
+        return False
+    output = select.poll()
+    output.register(1, 0)
+    return any(event & select.POLLERR for _, event in output.poll(0))
 
 
 def _end(message: str, *, code: int) -> NoReturn:
