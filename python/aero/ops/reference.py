@@ -1,7 +1,7 @@
 """The operators in plain PyTorch: slow, obvious, differentiable any number of times, on any device.
 
-These functions define what the native operators compute. In float64 they are the oracle of the
-tests; `backend="reference"` of the public functions calls them.
+`backend="reference"` of the public functions calls them. They keep the same contract as the native
+operators; the tests hold both against an oracle of their own.
 
 Letters: B batch, H heads, G key heads (H a multiple of G), T queries, S keys, D head width,
 L layers, C model width.

@@ -18,7 +18,13 @@ import torch
 from torch import Tensor
 
 from aero import ops
-from aero.ops.reference import statistics_dtype
+
+from . import oracle
+
+
+def statistics_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Of temperature, entropy and logsumexp beside tensors of `dtype`."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,11 +39,14 @@ class Inputs:
         results = getattr(ops, self.operator)(**self.tensors, **self.options, backend=backend)
         return results if isinstance(results, tuple) else (results,)
 
+    def exact(
+        self, cotangents: tuple[Tensor | None, ...] | None = None
+    ) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+        """The oracle's results and gradients."""
+        return oracle.run(self.operator, self.tensors, self.options, cotangents)
+
     def mapped(self, function: Callable[[Tensor], Tensor]) -> Inputs:
         return dataclasses.replace(self, tensors={n: function(x) for n, x in self.tensors.items()})
-
-    def double(self) -> Inputs:
-        return self.mapped(lambda x: x.detach().double().requires_grad_())
 
     def gradients(
         self, results: tuple[Tensor, ...], cotangents: tuple[Tensor | None, ...]

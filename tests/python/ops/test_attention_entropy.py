@@ -12,6 +12,8 @@ from torch import Tensor
 
 from aero.ops import attention_entropy
 
+from . import oracle
+
 FLOATS = [torch.float32, torch.bfloat16, torch.float16]
 
 
@@ -54,25 +56,17 @@ def test_tiny_temperatures_keep_entropy_and_their_gradient(
     dtype: torch.dtype, relative_error: Any
 ) -> None:
     """t = 0.01, the paper's start: only the scores' own rounding is left."""
-    q, k, v = (x.to(dtype).requires_grad_() for x in draw(3, 2, 3, 128, 64))
+    q, k, v = draw(3, 2, 3, 128, 64).to(dtype)
     t = torch.full((3, 128), 0.01, requires_grad=True)
-    results = []
-    for backend, cast in (("native", lambda x: x), ("reference", lambda x: x.detach().double())):
-        args = [cast(x).requires_grad_() for x in (q, k, v, t)]
-        out, entropy, _ = attention_entropy(
-            *args[:3], temperature=args[3], is_causal=True, backend=backend
-        )
-        (dt,) = torch.autograd.grad(
-            [out, entropy],
-            args[3],
-            [
-                torch.ones_like(out),
-                torch.linspace(0, 1, 128, dtype=entropy.dtype).expand(2, 3, 128),
-            ],
-        )
-        results.append((entropy, dt))
+    out, entropy, _ = attention_entropy(q, k, v, temperature=t, is_causal=True)
+    cotangents = [torch.ones_like(out), torch.linspace(0, 1, 128).expand(2, 3, 128)]
+    (dt,) = torch.autograd.grad([out, entropy], t, cotangents)
+    tensors = {"q": q, "k": k, "v": v, "temperature": t}
+    (_, exact, _), wanted = oracle.run(
+        "attention_entropy", tensors, {"is_causal": True}, [*cotangents, None]
+    )
     allowed = 1e-4 if dtype == torch.float32 else 1e-3
-    for got, want in zip(*results, strict=True):
+    for got, want in ((entropy, exact), (dt, wanted["temperature"])):
         assert relative_error(got, want) <= allowed
 
 
@@ -103,7 +97,7 @@ def test_threads_share_the_keys_of_a_single_row(relative_error: Any) -> None:
         alone = attention_entropy(q, k, v, mask=mask)
     finally:
         torch.set_num_threads(threads)
-    exact = attention_entropy(q.double(), k.double(), v.double(), mask=mask, backend="reference")
+    exact = oracle.attention_entropy(q.double(), k.double(), v.double(), mask=mask)
     for parts, same, whole, wanted in zip(shared, again, alone, exact, strict=True):
         assert torch.equal(parts, same)
         assert relative_error(parts, wanted) <= 2 * relative_error(whole, wanted) + 1e-7
@@ -151,11 +145,19 @@ def test_rows_may_overlap_in_memory() -> None:
     expanded = memory[:8].expand(1, 2, 7, 8).requires_grad_()
     for q, k, v in ((windows, windows, expanded), (expanded, windows, windows)):
         results = attention_entropy(q, k, v, is_causal=True)
-        expected = attention_entropy(q, k, v, is_causal=True, backend="reference")
-        torch.testing.assert_close(results, expected)
         # A sum's gradient is itself one number expanded.
-        gradients, wanted = (torch.autograd.grad(x[0].sum(), (q, k)) for x in (results, expected))
-        torch.testing.assert_close(gradients, wanted)
+        gradients = torch.autograd.grad(results[0].sum(), (q, k))
+        tensors = {"q": q, "k": k, "v": v}
+        exact, wanted = oracle.run(
+            "attention_entropy",
+            tensors,
+            {"is_causal": True},
+            [torch.ones_like(results[0]), None, None],
+        )
+        torch.testing.assert_close(results, exact, check_dtype=False)
+        for leaf, got in zip((q, k), gradients, strict=True):
+            want = sum(wanted[name] for name, tensor in tensors.items() if tensor is leaf)
+            torch.testing.assert_close(got, want, check_dtype=False)
 
 
 def test_leaves_keep_their_gradients_without_a_copy() -> None:

@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from aero.ops.reference import statistics_dtype
-
 FLOATS = [torch.float32, torch.bfloat16, torch.float16]
 
 
@@ -50,23 +48,27 @@ def plain(inputs: Any) -> tuple[Tensor, ...]:
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.float64], ids=str)
-def test_results_have_the_promised_shapes_and_dtypes(sample: Any, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("backend", ["native", "reference"])
+def test_results_have_the_promised_shapes_and_dtypes(
+    sample: Any, dtype: torch.dtype, backend: str
+) -> None:
     inputs = sample.inputs(dtype)
-    native, reference = inputs.run(), inputs.run("reference")
-    for got, expected in zip(native, reference, strict=True):
-        assert (got.shape, got.dtype) == (expected.shape, expected.dtype)
-    if len(native) == 3:
-        assert native[1].dtype == native[2].dtype == statistics_dtype(dtype)
+    results, (exact, _) = inputs.run(backend), inputs.exact()
+    assert [r.shape for r in results] == [r.shape for r in exact]
+    statistics = torch.float64 if dtype == torch.float64 else torch.float32
+    first = next(iter(inputs.tensors.values())).dtype
+    assert [r.dtype for r in results] == [first, statistics, statistics][: len(results)]
 
 
-def test_float64_agrees_with_the_reference(sample: Any, relative_error: Any) -> None:
+@pytest.mark.parametrize("backend", ["native", "reference"])
+def test_float64_agrees_with_the_oracle(sample: Any, backend: str, relative_error: Any) -> None:
     inputs = sample.inputs(torch.float64)
-    native, reference = inputs.run(), inputs.run("reference")
-    cotangents = sample.cotangents(native)
-    gradients = inputs.gradients(native, cotangents)
-    expected = inputs.gradients(reference, cotangents)
+    results = inputs.run(backend)
+    cotangents = sample.cotangents(results)
+    gradients = inputs.gradients(results, cotangents)
+    exact, expected = inputs.exact(cotangents)
     # Both sides round about a hundred times at 1.1e-16.
-    for got, want in zip(native, reference, strict=True):
+    for got, want in zip(results, exact, strict=True):
         assert relative_error(got, want) < 1e-13
     for name, want in expected.items():
         assert relative_error(gradients[name], want) < 1e-12, name
@@ -78,14 +80,11 @@ def test_errors_are_at_most_twice_those_of_plain_torch(
 ) -> None:
     """The first result and what flows back from it, against float64 on the same inputs."""
     inputs = sample.inputs(dtype)
-    exact = inputs.double()
-    native, usual, oracle = inputs.run(), plain(inputs), exact.run("reference")
+    native, usual = inputs.run(), plain(inputs)
     cotangents = (sample.cotangents(native)[0], *[None] * (len(native) - 1))
-    gradients = [
-        case.gradients(results, cotangents)
-        for case, results in ((inputs, native), (inputs, usual), (exact, oracle))
-    ]
-    pairs = {"result": (native[0], usual[0], oracle[0])}
+    exact, exact_gradients = inputs.exact(cotangents)
+    gradients = [*(inputs.gradients(r, cotangents) for r in (native, usual)), exact_gradients]
+    pairs = {"result": (native[0], usual[0], exact[0])}
     # Single numbers are a matter of luck in this comparison; they have rules of their own.
     names = inputs.tensors.keys() - {"temperature", "alpha", "beta"}
     pairs |= {name: tuple(g[name] for g in gradients) for name in names}
@@ -102,16 +101,15 @@ def test_entropy_and_temperature_gradient_keep_their_digits(
 ) -> None:
     """All results used at once; |t| >= 0.3 here, t = 0.01 in the attention tests."""
     inputs = sample.inputs(dtype)
-    exact = inputs.double()
-    native, oracle = inputs.run(), exact.run("reference")
+    native = inputs.run()
     cotangents = sample.cotangents(native)
+    exact, wanted = inputs.exact(cotangents)
     allowed = 1e-5 if dtype == torch.float32 else 1e-4
-    for got, want in zip(native[1:], oracle[1:], strict=True):
+    for got, want in zip(native[1:], exact[1:], strict=True):
         assert relative_error(got, want) <= allowed
     if "temperature" in inputs.tensors:
         got = inputs.gradients(native, cotangents)["temperature"]
-        want = exact.gradients(oracle, cotangents)["temperature"]
-        assert relative_error(got, want) <= allowed
+        assert relative_error(got, wanted["temperature"]) <= allowed
 
 
 def test_gradients_match_finite_differences_for_every_subset_of_results(small_sample: Any) -> None:

@@ -9,13 +9,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from aero._library import cpu_isa
-from aero.ops import attention_entropy, entropy_regularization, reference, temperature_softmax
+from aero.ops import attention_entropy, entropy_regularization, temperature_softmax
+
+from . import oracle
 
 FLOATS = [torch.float32, torch.bfloat16, torch.float16]
 
@@ -52,30 +55,35 @@ class Case:
     options: dict[str, Any]
     seed: int
 
-    def run(self, backend: str) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-        """Results and gradients, of the reference in float64."""
-        exact = backend == "reference"
-        leaves = {
-            name: (x.detach().double() if exact else x.detach()).requires_grad_()
-            for name, x in self.inputs.items()
-        }
-        generator = torch.Generator().manual_seed(self.seed)
+    def run(self, backend: str = "native") -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+        """Results and gradients."""
+        leaves = {name: x.detach().requires_grad_() for name, x in self.inputs.items()}
         with instruction_set(self.isa):
             results = self.operator(**leaves, **self.options, backend=backend)
             results = results if isinstance(results, tuple) else (results,)
-            used = [r for r in results if r.numel()]
-            cotangents = [
-                torch.randn(r.shape, generator=generator).to(self.dtype if i == 0 else r.dtype)
-                for i, r in enumerate(used)
-            ]
             gradients = torch.autograd.grad(
-                used,
+                results,
                 list(leaves.values()),
-                [c.to(r.dtype) for c, r in zip(cotangents, used, strict=True)],
+                self.cotangents(results),
                 allow_unused=True,
                 materialize_grads=True,
-            ) if used else [torch.zeros_like(x) for x in leaves.values()]  # fmt: skip
+            )
         return results, dict(zip(leaves, gradients, strict=True))
+
+    def exact(self) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+        """The same of the oracle."""
+        name = self.operator.__name__
+        results, _ = oracle.run(name, self.inputs, self.options)
+        return oracle.run(name, self.inputs, self.options, self.cotangents(results))
+
+    def cotangents(self, results: tuple[Tensor, ...]) -> list[Tensor]:
+        """The same numbers for results of any dtype, those of the first in the call's dtype."""
+        generator = torch.Generator().manual_seed(self.seed)
+        drawn = [torch.randn(r.shape, generator=generator) for r in results]
+        return [
+            (c.to(self.dtype) if i == 0 else c).to(r.dtype)
+            for i, (c, r) in enumerate(zip(drawn, results, strict=True))
+        ]
 
     def visible_keys(self) -> Tensor:
         """[B, H, T]"""
@@ -218,7 +226,7 @@ def size_of_terms(case: Case, name: str) -> float:
     rows = next(iter(case.inputs.values())).shape[:3]
     of_rows = temperature[:, None] if temperature.dim() == 1 else temperature
     inputs = case.inputs | {"temperature": of_rows.expand(rows).clone()}
-    _, gradients = dataclasses.replace(case, inputs=inputs).run("reference")
+    _, gradients = dataclasses.replace(case, inputs=inputs).exact()
     return max(1.0, gradients["temperature"].abs().sum().item() / temperature.numel())
 
 
@@ -229,11 +237,12 @@ COARSE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 1e-2, torch
 FINE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 1e-4, torch.float16: 1e-4}
 
 
+@pytest.mark.parametrize("backend", ["native", "reference"])
 @settings(max_examples=150)
 @given(cases([*FLOATS, torch.float64], [0.3, 1.0, 1.5]))
-def test_any_call_agrees_with_the_reference_forward_and_backward(case: Case) -> None:
-    results, gradients = case.run("native")
-    exact, wanted = case.run("reference")
+def test_any_call_agrees_with_the_oracle_forward_and_backward(backend: str, case: Case) -> None:
+    results, gradients = case.run(backend)
+    exact, wanted = case.exact()
     coarse, fine = COARSE[case.dtype], FINE[case.dtype]
     for got, want, allowed in zip(results, exact, (coarse, fine, fine), strict=True):
         assert error(got, want, 0.1) <= allowed
@@ -242,11 +251,12 @@ def test_any_call_agrees_with_the_reference_forward_and_backward(case: Case) -> 
         assert error(gradients[name], want, size_of_terms(case, name)) <= allowed, name
 
 
+@pytest.mark.parametrize("backend", ["native", "reference"])
 @settings(max_examples=150)
 @given(cases([*FLOATS, torch.float64], [0.3, 1.0, 1.5], temperature_softmax))
-def test_any_softmax_agrees_with_the_reference_forward_and_backward(case: Case) -> None:
-    results, gradients = case.run("native")
-    exact, wanted = case.run("reference")
+def test_any_softmax_agrees_with_the_oracle_forward_and_backward(backend: str, case: Case) -> None:
+    results, gradients = case.run(backend)
+    exact, wanted = case.exact()
     coarse, fine = COARSE[case.dtype], FINE[case.dtype]
     for got, want, allowed in zip(results, exact, (coarse, fine, fine), strict=True):
         assert error(got, want, 0.1) <= allowed
@@ -255,11 +265,12 @@ def test_any_softmax_agrees_with_the_reference_forward_and_backward(case: Case) 
         assert error(gradients[name], want, size_of_terms(case, name)) <= allowed, name
 
 
+@pytest.mark.parametrize("backend", ["native", "reference"])
 @settings(max_examples=100)
 @given(penalties())
-def test_any_penalty_agrees_with_the_reference_forward_and_backward(case: Case) -> None:
-    (loss,), gradients = case.run("native")
-    (exact,), wanted = case.run("reference")
+def test_any_penalty_agrees_with_the_oracle_forward_and_backward(backend: str, case: Case) -> None:
+    (loss,), gradients = case.run(backend)
+    (exact,), wanted = case.exact()
     # Largest entropies are logarithms of whole numbers, rounded as the entropies are.
     assert error(loss, exact, 1.0) <= FINE[case.dtype]
     for name, want in wanted.items():
@@ -270,8 +281,8 @@ def test_any_penalty_agrees_with_the_reference_forward_and_backward(case: Case) 
 @settings(max_examples=100)
 @given(cases([torch.float64], [1e-4, 1e-2, 1.0, 100.0]))
 def test_tiny_huge_and_mixed_temperatures_agree_in_float64(case: Case) -> None:
-    results, gradients = case.run("native")
-    exact, wanted = case.run("reference")
+    results, gradients = case.run()
+    exact, wanted = case.exact()
     # Scores reach 2e5 and are rounded by 1e-10; gradients of q and k are 1e4 times those of v, that
     # of the temperature 1e9 times.
     for got, want in zip(results, exact, strict=True):
@@ -284,7 +295,7 @@ def test_tiny_huge_and_mixed_temperatures_agree_in_float64(case: Case) -> None:
 @settings(max_examples=100)
 @given(cases(FLOATS, [1e-4, 1e-2, 1.0, 100.0]))
 def test_any_temperature_gives_entropies_in_range_and_finite_gradients(case: Case) -> None:
-    (out, entropy, logsumexp), gradients = case.run("native")
+    (out, entropy, logsumexp), gradients = case.run()
     visible = case.visible_keys()
     assert (entropy >= 0).all()
     assert (entropy <= visible.clamp(min=1).log() * (1 + 1e-6) + 1e-7).all()
@@ -309,17 +320,17 @@ def test_any_temperature_gives_entropies_in_range_and_finite_gradients(case: Cas
     )
 )
 def test_any_call_is_bitwise_repeatable(case: Case) -> None:
-    first, second = case.run("native"), case.run("native")
+    first, second = case.run(), case.run()
     for a, b in zip(first[0], second[0], strict=True):
         assert torch.equal(a, b)
     for name, gradient in first[1].items():
         assert torch.equal(gradient, second[1][name]), name
 
 
-def test_the_reference_is_the_dense_definition() -> None:
+def test_the_oracle_is_the_dense_definition() -> None:
     """What the properties above lean on, in two lines of PyTorch."""
     q, k, v = torch.randn(3, 2, 3, 7, 5, dtype=torch.float64)
     p = (q @ k.transpose(-1, -2) / 5**0.5 / 0.3).softmax(-1)
-    out, entropy, _ = reference.attention_entropy(q, k, v, temperature=torch.tensor(0.3).double())
+    out, entropy, _ = oracle.attention_entropy(q, k, v, temperature=torch.tensor(0.3).double())
     torch.testing.assert_close(out, p @ v)
     torch.testing.assert_close(entropy, -(p * p.log()).sum(-1))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,6 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from aero.ops import scaled_ffn
+
+from . import oracle
 
 
 def draw(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -62,28 +62,26 @@ def test_scalar_gradients_err_by_at_most_the_rounding_of_their_terms(dtype: torc
     st.sampled_from([torch.float32, torch.bfloat16, torch.float16, torch.float64]),
     st.booleans(),
 )
-def test_any_shape_agrees_with_the_reference(
+def test_any_shape_agrees_with_the_oracle(
     leading: list[int], width: int, dtype: torch.dtype, transposed: bool
 ) -> None:
     x = draw(*leading, width).double()
     weight, bias = draw(width, width).double() / width**0.5, draw(width).double()
-    alpha, beta = torch.tensor(1.3, dtype=torch.float64), torch.tensor([0.8], dtype=torch.float64)
-    operands = [y.to(dtype) for y in (x, weight.T if transposed else weight, bias)]
     statistics = torch.float64 if dtype == torch.float64 else torch.float32
-    scales = {"alpha": alpha.to(statistics), "beta": beta.to(statistics)}
-    exact: dict[str, Any] = {name: value.double() for name, value in scales.items()}
-
-    got = [y.requires_grad_() for y in operands]
-    want = [y.detach().double().requires_grad_() for y in operands]
-    y = scaled_ffn(*got, **scales)
-    reference = scaled_ffn(*want, **exact, backend="reference")
+    tensors = {
+        "x": x.to(dtype),
+        "weight": (weight.T if transposed else weight).to(dtype),
+        "bias": bias.to(dtype),
+        "alpha": torch.tensor(1.3, dtype=statistics),
+        "beta": torch.tensor([0.8], dtype=statistics),
+    }
+    leaves = {name: tensor.requires_grad_() for name, tensor in tensors.items()}
+    y = scaled_ffn(**leaves)
     cotangent = draw(*y.shape, 1).squeeze(-1).to(dtype)
-    pairs = [(y, reference)]
-    pairs += zip(
-        torch.autograd.grad(y, got, cotangent),
-        torch.autograd.grad(reference, want, cotangent.double()),
-        strict=True,
-    )
+    (exact,), wanted = oracle.run("scaled_ffn", tensors, {}, [cotangent])
+    names = ("x", "weight", "bias")
+    gradients = torch.autograd.grad(y, [leaves[name] for name in names], cotangent)
+    pairs = [(y, exact), *zip(gradients, (wanted[name] for name in names), strict=True)]
     # Sums of up to 729 terms of size one, rounded to dtype.
     tolerance = {
         torch.float64: 1e-12,

@@ -1,0 +1,185 @@
+"""What the four operators mean, in plain float64 PyTorch that imports nothing from `aero`.
+
+The formulas of the docstrings, written densely and without a thought for speed; autograd gives the
+gradients. What the contract says of odd rows holds here too: keys hidden by `mask`, by the causal
+rule or by a score of -inf have no weight; a row that sees no key has results 0 (logsumexp -inf)
+and passes no gradient; a row that sees a score of NaN or +inf, or whose temperature is NaN or 0,
+is NaN.
+
+Letters: B batch, H heads, G key heads, T queries, S keys, D head width, L layers, C model width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def temperature_softmax(
+    scores: Tensor,
+    *,
+    temperature: Tensor | None = None,
+    mask: Tensor | None = None,
+    is_causal: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """scores [B, H, T, S] -> probabilities [B, H, T, S], entropy and logsumexp [B, H, T]."""
+    visible = visible_keys(scores.shape, mask, is_causal) & (scores != -math.inf)
+    t = of_rows(temperature, scores)
+    senseless = (visible & ~(scores < math.inf)).any(-1, keepdim=True) | t.isnan() | (t == 0)
+    empty = ~visible.any(-1, keepdim=True)
+    scaled = torch.where(visible, scores, 0) / torch.where(empty | senseless, 1, t)
+    scaled = scaled + torch.where(senseless & ~empty, math.nan, 0)
+    shown = torch.where(visible, scaled, torch.where(empty, 0, -math.inf))
+    if not shown.numel():  # torch's own functions refuse rows of no keys
+        nothing = scores.sum(-1)
+        return scores * 1, nothing, nothing.detach().masked_fill(empty[..., 0], -math.inf)
+    logs = torch.where(visible, torch.log_softmax(shown, -1), 0)
+    probabilities = torch.where(visible, logs.exp(), 0)
+    entropy = -(probabilities * logs).sum(-1)
+    logsumexp = torch.where(empty[..., 0], -math.inf, torch.logsumexp(shown, -1))
+    return probabilities, entropy, logsumexp
+
+
+def attention_entropy(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    temperature: Tensor | None = None,
+    mask: Tensor | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """q [B, H, T, D], k and v [B, G, S, D] -> out [B, H, T, D], entropy and logsumexp [B, H, T]."""
+    (_, heads, _, head_dim), groups = q.shape, k.shape[1]
+    if heads == 0:
+        return q * 1, q.sum(-1), q.sum(-1)
+    of_head = torch.arange(heads) // (heads // groups)  # head h reads key head h // (H / G)
+    scores = torch.einsum("bhtd,bhsd->bhts", q, k[:, of_head])
+    scores = scores * (head_dim**-0.5 if scale is None else scale)
+    probabilities, entropy, logsumexp = temperature_softmax(
+        scores, temperature=temperature, mask=mask, is_causal=is_causal
+    )
+    return torch.einsum("bhts,bhsd->bhtd", probabilities, v[:, of_head]), entropy, logsumexp
+
+
+def entropy_regularization(
+    entropies: Tensor | Sequence[Tensor],
+    thresholds: Tensor,
+    *,
+    margin: float = 0.1,
+    max_entropy: str = "log_context",
+    visible_keys: Tensor | None = None,
+    row_mask: Tensor | None = None,
+    context_length: int | None = None,
+    reduction: str = "position_sum",
+) -> Tensor:
+    """entropies [L, B, H, T], thresholds [L, H] -> the loss, 0-D."""
+    if not isinstance(entropies, Tensor):
+        entropies = torch.stack(list(entropies))
+    layers, batch, heads, queries = entropies.shape
+    if max_entropy == "log_context":
+        context = queries if context_length is None else context_length
+        largest = [[math.log(max(context, 1))] * queries for _ in range(batch)]
+    elif visible_keys is None:
+        largest = [[math.log(i + 1) for i in range(queries)] for _ in range(batch)]
+    else:
+        largest = [[math.log(max(n, 1)) for n in row] for row in visible_keys.tolist()]
+    counted = [
+        [i for i in range(queries) if row_mask is None or row_mask[b, i]] for b in range(batch)
+    ]
+    rule = torch.tensor(largest, dtype=torch.float64).view(batch, queries)
+    total, terms = (entropies.sum() + thresholds.sum()) * 0, 0
+    for b, rows in enumerate(counted):
+        if not rows:
+            continue
+        # [L, H, rows] or, averaged first, [L, H, 1]
+        entropy, possible = entropies[:, b][:, :, rows], rule[b, rows]
+        if reduction == "query_mean":
+            entropy, possible = entropy.mean(-1, keepdim=True), possible.mean()
+        deviation = entropy - thresholds[..., None] * possible
+        free = deviation.abs() <= margin * possible
+        total = total + torch.where(free, 0, deviation**2).sum()
+        terms += 1
+    divisor = layers * heads * (terms if reduction == "query_mean" else 1)
+    return total / max(divisor, 1)
+
+
+def scaled_ffn(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    *,
+    alpha: Tensor,
+    beta: Tensor,
+    product_dtype: torch.dtype = torch.float64,
+) -> Tensor:
+    """x [..., C] -> y [..., C]; the product sees x as numbers of `product_dtype`."""
+    seen = x + (x.detach().to(product_dtype).to(x.dtype) - x.detach())
+    return beta * x + (torch.einsum("...i,io->...o", seen, weight) + bias) / alpha
+
+
+OPERATORS = {
+    function.__name__: function
+    for function in (temperature_softmax, attention_entropy, entropy_regularization, scaled_ffn)
+}
+
+
+def run(
+    operator: str,
+    tensors: Mapping[str, Tensor],
+    options: Mapping[str, Any],
+    cotangents: Sequence[Tensor | None] | None = None,
+) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    """Results and gradients, all float64.
+
+    Args:
+        operator: its name.
+        tensors: the arguments that have gradients, by name, of any dtype.
+        options: all other arguments.
+        cotangents: gradients of the results, None for one that is not used; without them the
+            gradients are an empty dictionary.
+    """
+    leaves = {n: x.detach().double().requires_grad_() for n, x in tensors.items()}
+    options = dict(options)
+    if operator == "scaled_ffn":
+        options["product_dtype"] = tensors["weight"].dtype
+    results = OPERATORS[operator](**leaves, **options)
+    results = results if isinstance(results, tuple) else (results,)
+    if cotangents is None:
+        return results, {}
+    used = [
+        (r, c.double())
+        for r, c in zip(results, cotangents, strict=True)
+        if c is not None and r.requires_grad
+    ]
+    gradients = torch.autograd.grad(
+        [r for r, _ in used],
+        list(leaves.values()),
+        [c for _, c in used],
+        allow_unused=True,
+        materialize_grads=True,
+    )
+    return results, dict(zip(leaves, gradients, strict=True))
+
+
+def visible_keys(shape: Sequence[int], mask: Tensor | None, is_causal: bool) -> Tensor:
+    """[B, H, T, S], true where the query sees the key: query i the keys j <= i + S - T."""
+    visible = torch.ones(tuple(shape), dtype=torch.bool)
+    if is_causal:
+        visible = visible.tril(shape[3] - shape[2])
+    return visible if mask is None else visible & mask
+
+
+def of_rows(temperature: Tensor | None, scores: Tensor) -> Tensor:
+    """A temperature of any legal shape as [B, H, T, 1]."""
+    batch, heads, queries, _ = scores.shape
+    if temperature is None:
+        return scores.new_ones(batch, heads, queries, 1)
+    shape = {1: (1, -1, 1, 1), 2: (1, heads, queries, 1), 3: (batch, heads, queries, 1)}
+    t = temperature.reshape(shape.get(temperature.dim(), (1, 1, 1, 1)))
+    return t.expand(batch, heads, queries, 1)
