@@ -40,6 +40,7 @@ MAY_IMPORT = {
     "_registration": set(),
     "atomic_files": set(),
     "palette": set(),
+    "reading": set(),
     "architecture": {"_core"},
     "mpc": {"_core", "architecture", "palette"},
     "fixed_point": {"_core", "mpc"},
@@ -63,7 +64,7 @@ MAY_IMPORT = {
     },
 }  # fmt: skip
 # What any room may import besides.
-EVERYWHERE = {"__version__", "_lazy_exports"}
+EVERYWHERE = {"__version__", "_lazy_exports", "reading"}
 # Third-party packages that analysis may use.
 ANALYSIS_PACKAGES = {"numpy", "matplotlib", "mpl_toolkits"}
 

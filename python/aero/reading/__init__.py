@@ -1,0 +1,37 @@
+"""The one reader of files that somebody else may have written: YAML, JSON and lines of JSON.
+
+Whatever a file holds, reading it ends soon and in bounded memory: with plain values of the expected
+shape (`aero.reading.shapes`), or with an `UnreadableFileError`, whose text is one printable line.
+
+Example:
+    >>> parse_json('{"sizes": [1, "2"]}', "my file", {"sizes": [int]})
+    Traceback (most recent call last):
+    aero.reading.shapes.UnreadableFileError: my file: sizes[1]: expected a whole number, got '2'
+"""
+
+from aero.reading.files import (
+    library_errors,
+    parse_json,
+    parse_yaml,
+    read_bytes,
+    read_json,
+    read_json_lines,
+    read_yaml,
+)
+from aero.reading.shapes import UnreadableFileError, checked
+from aero.reading.words import one_line, printable, shown
+
+__all__ = [
+    "UnreadableFileError",
+    "checked",
+    "library_errors",
+    "one_line",
+    "parse_json",
+    "parse_yaml",
+    "printable",
+    "read_bytes",
+    "read_json",
+    "read_json_lines",
+    "read_yaml",
+    "shown",
+]

@@ -1,0 +1,105 @@
+"""What a parsed file must hold.
+
+A shape is a type (`dict`, `list`, `str`, `int`, `float`, `bool`, `None`, or several joined by `|`;
+an int is a float as well), a list with the shape of its entries, a dict with the shapes of its
+entries, or a tuple of shapes of which one must fit. Of a dict's entries those are optional whose
+name ends with `?`; others may be there too.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable
+from typing import Any
+
+from aero.reading.words import one_line, shown
+
+__all__ = ["UnreadableFileError", "checked"]
+
+
+class UnreadableFileError(ValueError):
+    """A file is damaged, too large, or not what was expected; the text is one printable line."""
+
+
+def checked(value: Any, shape: Any, name: str) -> Any:
+    """Returns a value that has a shape, see `aero.reading.shapes`.
+
+    Args:
+        value: plain values.
+        shape: what they must be.
+        name: what errors call the value.
+
+    Raises:
+        UnreadableFileError: it has another shape; the text names the entry.
+
+    Example:
+        >>> checked({"sizes": [1, "2"]}, {"sizes": [int]}, "my file")
+        Traceback (most recent call last):
+        aero.reading.shapes.UnreadableFileError: my file: sizes[1]: expected a whole number, got '2'
+    """
+    problem = _misfit(value, shape)
+    if problem is None:
+        return value
+    place, wanted, found = problem
+    where = f"{name}: {one_line(place.removeprefix('.'), 200)}" if place else name
+    raise UnreadableFileError(f"{where}: expected {wanted}, got {found}")
+
+
+_WORDS: dict[Any, str] = {
+    dict: "a mapping",
+    list: "a list",
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    types.NoneType: "null",
+    None: "null",
+}
+
+
+def _misfit(value: Any, shape: Any) -> tuple[str, str, str] | None:
+    """Place, what was expected and what came; None if the value has the shape."""
+    if isinstance(shape, types.UnionType | tuple):
+        kinds = shape if isinstance(shape, tuple) else typing.get_args(shape)
+        problems = [_misfit(value, kind) for kind in kinds]
+        if not all(problems):
+            return None
+        # The kind that fits at the top says best what is wrong below.
+        below = [problem for problem in problems if problem and problem[0]]
+        words = " or ".join(problem[1] for problem in problems if problem)
+        return below[0] if below else ("", words, _word_of(value))
+    kind = type(shape) if isinstance(shape, dict | list) else shape
+    if not _IS[kind](value):
+        return "", _WORDS[kind], _word_of(value)
+    if isinstance(shape, list):
+        entries = ((f"[{index}]", entry, shape[0]) for index, entry in enumerate(value))
+    elif isinstance(shape, dict):
+        missing = [name for name in shape if not name.endswith("?") and name not in value]
+        if missing:
+            return "", f"an entry {missing[0]!r}", "none"
+        named = {name.removesuffix("?"): inner for name, inner in shape.items()}
+        entries = ((f".{key}", value[key], named[key]) for key in named if key in value)
+    else:
+        return None
+    for place, entry, inner in entries:
+        problem = _misfit(entry, inner)
+        if problem is not None:
+            return place + problem[0], *problem[1:]
+    return None
+
+
+def _word_of(value: Any) -> str:
+    return _WORDS[type(value)] if isinstance(value, dict | list | None) else shown(value)
+
+
+_IS: dict[Any, Callable[[Any], bool]] = {
+    dict: lambda value: isinstance(value, dict),
+    list: lambda value: isinstance(value, list),
+    str: lambda value: isinstance(value, str),
+    bool: lambda value: isinstance(value, bool),
+    int: lambda value: type(value) is int and abs(value) < 1 << 63,
+    float: lambda value: type(value) in (int, float),
+    types.NoneType: lambda value: value is None,
+    None: lambda value: value is None,
+}
