@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,11 +13,12 @@ from typing import Any
 
 from aero.reproduction.scales import Scale, load_scale
 from aero.reproduction.targets import Row, Target, load_target
-from aero.train.errors import TrainingError, disk_errors
+from aero.train.errors import TrainingError
 from aero.train.planning import PlannedRun, plan_runs
 from aero.train.recipe import Recipe
 from aero.train.recipe_files import load_recipe, recipe_to_dict
 from aero.train.run_folder import RunFolder, run_slug
+from aero.train.run_lock import lock_holder
 
 __all__ = ["Cell", "TargetPlan", "plan_target", "unique_cells"]
 
@@ -76,28 +75,6 @@ class Cell:
         """Whether its teacher, if it has one, came to an end."""
         return self.teacher is None or self.teacher.is_done(output)
 
-    @contextmanager
-    def claimed(self, output: str | Path) -> Iterator[bool]:
-        """Claims the cell for one process; yields whether it was free.
-
-        The claim is a lock on a file beside the run folder. The system frees it when its process
-        ends, however it ends, so a claim is never stale.
-
-        Raises:
-            TrainingError: the file cannot be made.
-        """
-        file = Path(output) / "cells" / f"{self.key}.lock"
-        with disk_errors("a claim", file.parent, "run the same command again", command="reproduce"):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            lock = file.open("a")
-        with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                yield False
-                return
-            yield True
-
     def status(self, output: str | Path) -> str:
         """`missing`, `killed`, or what `run.json` says: running, interrupted, finished, diverged.
 
@@ -107,10 +84,11 @@ class Cell:
         if not folder.exists():
             return "missing"
         status = str(folder.info().get("status"))
-        if status != "running":
-            return status
-        with self.claimed(output) as is_free:
-            return "killed" if is_free else status
+        return "killed" if status == "running" and not self.is_locked(output) else status
+
+    def is_locked(self, output: str | Path) -> bool:
+        """Whether a process trains it now."""
+        return lock_holder(self.folder(output).path) is not None
 
     def is_done(self, output: str | Path) -> bool:
         """Whether the run came to an end, with finite numbers or without."""

@@ -1,4 +1,4 @@
-"""Training the cells of a plan: resumable, each claimed by one process at a time.
+"""Training the cells of a plan: resumable, each by one process at a time.
 
 A killed run is taken up by the next process that looks. Several commands, or the workers of one,
 may share an output.
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from aero.reproduction.cells import Cell
 from aero.train.errors import StopRequestedError, TrainingError
+from aero.train.run_lock import RunLockedError
 from aero.train.stopping import StopRequest
 
 __all__ = ["cell_table", "run_cells"]
@@ -81,17 +82,17 @@ def _work(
     remaining, waiting = list(cells), False
     while remaining:
         for cell in list(remaining):
-            if not cell.is_ready(output):
+            if cell.is_done(output):  # by another process, since this one looked
+                say(_ended(cell, output))
+            elif cell.is_locked(output) or not cell.is_ready(output):
                 continue
-            with cell.claimed(output) as is_free:
-                if not is_free:
-                    continue
-                remaining.remove(cell)
-                if cell.is_done(output):  # by another process, since this one looked
-                    say(_ended(cell, output))
-                else:
+            else:
+                try:
                     train_runs([cell.planned(output)], cache_dir=cache_dir, say=say)
-                break
+                except RunLockedError:  # another process was faster
+                    continue
+            remaining.remove(cell)
+            break
         else:
             if not waiting:
                 say(f"waiting for {len(remaining)} cells that other processes train")

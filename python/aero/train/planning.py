@@ -19,7 +19,7 @@ from aero.train.recipe import Recipe
 from aero.train.recipe_files import recipe_to_dict
 from aero.train.run_folder import RunFolder, run_slug
 
-__all__ = ["PlannedRun", "plan_runs", "spec_for"]
+__all__ = ["PlannedRun", "plan_runs", "spec_for", "with_action"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class PlannedRun:
         checkpoint: what to resume from.
         source: the trained network that it starts from; None starts with random weights.
         teacher: the network whose logits it learns from, or None.
+        resume: as `plan_runs` was asked.
     """
 
     recipe: Recipe
@@ -45,6 +46,7 @@ class PlannedRun:
     checkpoint: Path | None = None
     source: Origin | None = None
     teacher: Origin | None = None
+    resume: str = "auto"
 
     @property
     def label(self) -> str:
@@ -110,12 +112,20 @@ def plan_runs(
             spec = spec_for(recipe, label)
             folder = RunFolder(Path(output) / f"{run_slug(spec.label)}{way}-seed{seed}")
             own = canonical.for_label(spec.label)
-            runs.append(PlannedRun(own, spec, seed, folder, source=source, teacher=teacher))
+            runs.append(
+                PlannedRun(
+                    own, spec, seed, folder, source=source, teacher=teacher, resume=str(resume)
+                )
+            )
     folders = [run.folder.path for run in runs]
     for run in runs:
         if folders.count(run.folder.path) > 1:
             raise TrainingError(f"train: {run.name} is asked for twice; name each label once")
-    return [_with_action(run, resume, len(runs)) for run in runs]
+    if resume not in ("auto", "never") and len(runs) > 1:
+        raise TrainingError(
+            "train: --resume PATH continues one run; give a single --label and --seed"
+        )
+    return [with_action(run) for run in runs]
 
 
 def _way(recipe: Recipe, source: Origin | None, teacher: Origin | None) -> str:
@@ -167,17 +177,24 @@ def _with_canonical_labels(recipe: Recipe) -> Recipe:
     return dataclasses.replace(recipe, per_label=renamed)
 
 
-def _with_action(run: PlannedRun, resume: str, number_of_runs: int) -> PlannedRun:
-    if resume not in ("auto", "never"):
-        if number_of_runs > 1:
-            raise TrainingError(
-                "train: --resume PATH continues one run; give a single --label and --seed"
-            )
-        return dataclasses.replace(run, action="resume", checkpoint=_own_checkpoint(run, resume))
+def with_action(run: PlannedRun) -> PlannedRun:
+    """Returns a run with what its folder, as it is now, lets be done about it.
+
+    Args:
+        run: as planned; what was decided before does not count.
+
+    Raises:
+        TrainingError: the folder holds a run with another configuration, or the checkpoint does not
+            belong to it.
+    """
+    run = dataclasses.replace(run, action="train", checkpoint=None)
+    if run.resume not in ("auto", "never"):
+        checkpoint = _own_checkpoint(run, run.resume)
+        return dataclasses.replace(run, action="resume", checkpoint=checkpoint)
     if not run.folder.exists():
         return run
     path = run.folder.path
-    if resume == "never":
+    if run.resume == "never":
         raise TrainingError(
             f"train: {path} already holds a run; choose another --output, delete the folder, or "
             "use --resume auto"

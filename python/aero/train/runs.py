@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import os
 import shlex
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from contextlib import ExitStack
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from torch.distributed import broadcast_object_list
 from transformers import PrinterCallback, set_seed
 from transformers.utils import logging as transformers_logging
 
@@ -22,12 +25,13 @@ from aero.train.errors import StopRequestedError, disk_errors
 from aero.train.machine import git_commit, hardware, package_versions, settle_in
 from aero.train.norm_gap import norm_gap
 from aero.train.penalty_schedule import PenaltyScheduleCallback
-from aero.train.planning import PlannedRun
+from aero.train.planning import PlannedRun, with_action
 from aero.train.prepared_data import PreparedData, prepare_data
 from aero.train.progress import is_main_process, progress_bar
 from aero.train.recorder import RunRecorder
 from aero.train.run_callback import RunCallback
 from aero.train.run_folder import RunFolder, checkpoint_step, run_slug
+from aero.train.run_lock import locked, require_unlocked
 from aero.train.run_results import analyze_model, write_evaluation
 from aero.train.starting import (
     require_tokenizer,
@@ -58,9 +62,11 @@ def train_runs(plan: Sequence[PlannedRun], *, cache_dir: str | Path, say: Any = 
     todo = [run for run in plan if run.action != "reuse"]
     for run in plan:
         if run.action == "reuse":
-            say(f"{run.name}: reusing the {run.folder.info()['status']} run in {run.folder.path}")
+            say(_reused(run))
     if not todo:
         return
+    for run in todo if is_main_process() else []:
+        require_unlocked(run.folder.path)
     settle_in(todo[0].recipe.training.threads)
     data = prepare_data(
         todo[0].recipe.data,
@@ -70,26 +76,53 @@ def train_runs(plan: Sequence[PlannedRun], *, cache_dir: str | Path, say: Any = 
     done = sum(map(_steps_done, todo))
     total = sum(run.recipe.steps for run in todo)
     with StopRequest() as stop, progress_bar("training", total, "step", initial=done) as bar:
-        for number, run in enumerate(todo, start=1):
+        for number, planned in enumerate(todo, start=1):
             if stop.requested:
-                raise StopRequestedError(f"stopped before {run.name}; run the command again")
-            bar.set_description(f"[{number}/{len(todo)}] {run.name}", refresh=False)
-            if run.checkpoint is not None:
-                say(f"{run.name}: resuming from {run.checkpoint}")
+                raise StopRequestedError(f"stopped before {planned.name}; run the command again")
+            bar.set_description(f"[{number}/{len(todo)}] {planned.name}", refresh=False)
+            expected = bar.n + planned.recipe.steps - _steps_done(planned)
 
             def advance(loss: float) -> None:
                 if not math.isnan(loss):
                     bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
                 bar.update(1)
 
-            expected = bar.n + run.recipe.steps - _steps_done(run)
-            with disk_errors("the run", run.folder.path, "run the same command again"):
-                ending = _train_one(run, data, stop, advance)
+            with ExitStack() as held:
+                if is_main_process():
+                    held.enter_context(locked(planned.folder.path))
+                run = _as_it_is_now(planned)
+                if run.checkpoint is not None and is_main_process():
+                    say(f"{run.name}: resuming from {run.checkpoint}")
+                with disk_errors("the run", run.folder.path, "run the same command again"):
+                    ending = (
+                        _reused(run)
+                        if run.action == "reuse"
+                        else f"{run.name}: {_train_one(run, data, stop, advance)}"
+                    )
             # A run that diverged leaves less to do.
             bar.total = total = round(total - (expected - bar.n))
             if is_main_process():
                 bar.clear()
-                say(f"{run.name}: {ending}")
+                say(ending)
+
+
+def _reused(run: PlannedRun) -> str:
+    return f"{run.name}: reusing the {run.folder.info()['status']} run in {run.folder.path}"
+
+
+def _as_it_is_now(run: PlannedRun) -> PlannedRun:
+    """The run by what its folder holds now that nobody else writes there.
+
+    Under `torchrun` the first process decides: it alone has the lock.
+    """
+    if is_main_process():
+        run = with_action(run)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        choice: list[Any] = [run.action, run.checkpoint]
+        # Asking for the device joins the processes.
+        broadcast_object_list(choice, src=0, device=training_arguments(run).device)
+        run = replace(run, action=choice[0], checkpoint=choice[1])
+    return run
 
 
 def model_config(run: PlannedRun, **token_ids: int | None) -> AeroConfig:

@@ -20,6 +20,7 @@ from aero.reproduction.document import results_document
 from aero.reproduction.outcome import collect_target, write_target
 from aero.reproduction.running import cell_table, run_cells
 from aero.train.errors import StopRequestedError, TrainingError
+from aero.train.run_lock import locked
 
 from . import probe
 
@@ -134,19 +135,11 @@ def test_workers_of_one_command_stop_together_and_go_on_together(
     assert said[-1].startswith(f"[{len(said)}/{len(said)}] ")
 
 
-def test_a_claim_excludes_others_and_ends_with_its_holder(corpus, tmp_path):
-    cell = probe.plan(corpus).cells[0]
-    with cell.claimed(tmp_path) as first, cell.claimed(tmp_path) as second:
-        assert (first, second) == (True, False)
-    with cell.claimed(tmp_path) as again:
-        assert again
-
-
 def test_a_run_that_nobody_trains_is_killed_not_running(corpus, tmp_path):
     cell = probe.plan(corpus).cells[0]
     cell.folder(tmp_path).update({"status": "running"})
     assert cell.status(tmp_path) == "killed"
-    with cell.claimed(tmp_path):
+    with locked(cell.folder(tmp_path).path):
         assert cell.status(tmp_path) == "running"
     assert not cell.is_done(tmp_path)
 
@@ -251,9 +244,44 @@ def test_results_that_cannot_be_written_are_one_line_with_the_way_on(tmp_path):
     assert f"reproduce: cannot write --results to {stem.parent}: No such file" in failed.stderr
 
 
-def test_a_claim_that_cannot_be_written_is_named(corpus, cache_dir, tmp_path):
+def test_a_cell_that_another_process_takes_first_is_left_to_it(corpus, cache_dir, tmp_path):
+    (cell, *_) = probe.plan(corpus).cells
+    folder, said = cell.folder(tmp_path), []
+
+    class Slow(type(cell)):
+        def is_locked(self, output):
+            return False  # as of before the other process took it
+
+        def planned(self, output):
+            planned = super().planned(output)
+            if not said:
+                other = threading.Thread(target=hold)
+                other.start()
+                taken.wait()
+            return planned
+
+    taken, told = threading.Event(), threading.Event()
+
+    def hold():
+        with locked(folder.path):
+            taken.set()
+            told.wait()
+            folder.update({"status": "finished", "seconds": 1.0})
+
+    def say(text):
+        said.append(text)
+        told.set()
+
+    run_cells([Slow(**vars(cell))], output=tmp_path, cache_dir=cache_dir, say=say)
+    assert said == [
+        "waiting for 1 cells that other processes train",
+        "SM+R seed 1: finished after 1 s",
+    ]
+
+
+def test_a_lock_that_cannot_be_written_is_named(corpus, cache_dir, tmp_path):
     (tmp_path / "cells").write_text("no folder")
-    message = f"reproduce: cannot write a claim to {tmp_path / 'cells'}.*run the same command again"
+    message = f"cannot write the lock to {tmp_path / 'cells'}.*run the same command again"
     with pytest.raises(TrainingError, match=message):
         run_cells(probe.plan(corpus).cells, output=tmp_path, cache_dir=cache_dir)
 

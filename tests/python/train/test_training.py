@@ -21,6 +21,7 @@ from aero.train.errors import StopRequestedError, TrainingError
 from aero.train.planning import plan_runs
 from aero.train.run_callback import RunCallback
 from aero.train.run_folder import RunFolder
+from aero.train.run_lock import RunLockedError
 from aero.train.run_results import analyze_run, evaluate_run
 from aero.train.runs import train_runs
 
@@ -263,14 +264,15 @@ def plan_folder(output: Path) -> RunFolder:
     return RunFolder(path.parent)
 
 
-KILLED = """
+PAUSED = """
     import os, signal, sys
     from aero.train import run_callback
     original = run_callback.RunCallback.on_step_end
     def on_step_end(self, args, state, control, **kwargs):
         original(self, args, state, control, **kwargs)
         if state.global_step == 13:
-            os.kill(os.getpid(), signal.SIGKILL)
+            print("step 13", flush=True)
+            sys.stdin.read()
     run_callback.RunCallback.on_step_end = on_step_end
     from aero.cli import main
     main()
@@ -287,12 +289,22 @@ def run_python(script: str, *arguments: str, **options) -> subprocess.CompletedP
     )
 
 
-def test_a_killed_run_resumes_from_its_last_checkpoint(
+def test_a_run_in_training_is_locked_and_a_killed_one_resumes_from_its_last_checkpoint(
     train, whole_runs, tiny_recipe, corpus, cache_dir, tmp_path
 ):
     whole = whole_runs(EREG)
-    killed = run_python(KILLED, *command_line(corpus, cache_dir, tmp_path, EREG))
-    assert killed.returncode == -signal.SIGKILL
+    command = [sys.executable, "-c", textwrap.dedent(PAUSED)]
+    arguments = command_line(corpus, cache_dir, tmp_path, EREG)
+    with subprocess.Popen(
+        [*command, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "step 13\n"
+        records = metrics(plan_folder(tmp_path))
+        with pytest.raises(RunLockedError, match=rf"{tmp_path}/.* by process {process.pid} on "):
+            train(EREG, tmp_path)
+        assert metrics(plan_folder(tmp_path)) == records
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
     folder = plan_folder(tmp_path)
     assert folder.info()["status"] == "running"
     assert max(record["step"] for record in folder.metrics()) == 12
