@@ -14,81 +14,80 @@ namespace {
 
 constexpr const char* kOp = "attention_entropy";
 
-/// Checked inputs; the tensors keep alive what the params point to.
+/// Checked inputs; the operands keep alive what the params point to.
 struct Inputs {
-  Tensor q, k, v;
-  kernels::AttentionEntropyParams params;
+  Gate gate;
   Rows rows;
   ScalarType statistics;
+  Operand q, k, v, temperature, mask;
+  kernels::AttentionEntropyParams params;
 
   Inputs(const Tensor& q_any, const Tensor& k_any, const Tensor& v_any,
-         const OptionalTensor& temperature, const OptionalTensor& mask, bool is_causal,
+         const OptionalTensor& temperature_any, const OptionalTensor& mask_any, bool is_causal,
          std::optional<double> scale)
-      : q(with_contiguous_rows(checked_q(q_any))),
-        k(with_contiguous_rows(checked_key(q_any, "k", k_any, k_any))),
-        v(with_contiguous_rows(checked_key(q_any, "v", v_any, k_any))),
-        rows{q.size(0), q.size(1), q.size(2), k.size(2)},
-        statistics(statistics_type(data_type_of(kOp, "q", q))) {
-    params.data_type = data_type_of(kOp, "q", q);
+      : gate(kOp, "q", q_any, 4, "[B, H, T, D]"),
+        rows(checked_rows(q_any, k_any)),
+        statistics(statistics_type(gate.data_type())),
+        q(gate.take(q_any, of_queries("q", q_any))),
+        k(gate.take(k_any, of_keys("k", q_any, k_any))),
+        v(gate.take(v_any, of_keys("v", q_any, k_any))) {
+    params.data_type = gate.data_type();
     params.batch = rows.batch;
     params.heads = rows.heads;
-    params.key_heads = k.size(1);
+    params.key_heads = k_any.size(1);
     params.queries = rows.queries;
     params.keys = rows.keys;
-    params.head_dim = q.size(3);
-    params.q = q.const_data_ptr();
-    params.k = k.const_data_ptr();
-    params.v = v.const_data_ptr();
-    params.q_strides = strides_of(q);
-    params.k_strides = strides_of(k);
-    params.v_strides = strides_of(v);
+    params.head_dim = q_any.size(3);
+    params.q = q.data();
+    params.k = k.data();
+    params.v = v.data();
+    params.q_strides = q.strides();
+    params.k_strides = k.strides();
+    params.v_strides = v.strides();
     params.scale = scale ? *scale : 1 / std::sqrt(static_cast<double>(params.head_dim));
-    if (temperature) {
-      require_device(kOp, "temperature", *temperature, q, "q");
-      params.temperature_strides = temperature_strides(kOp, *temperature, statistics, rows);
-      params.temperature = temperature->const_data_ptr();
-    }
+    temperature = gate.temperature(temperature_any, statistics, rows);
+    params.temperature = temperature.data();
+    params.temperature_strides = temperature.strides();
     params.is_causal = is_causal;
-    if (mask) {
-      require_device(kOp, "mask", *mask, q, "q");
-      params.mask_strides = mask_strides(kOp, *mask, rows);
-      params.mask = mask->const_data_ptr<bool>();
-    }
+    mask = visibility_mask(gate, mask_any, rows);
+    params.mask = static_cast<const bool*>(mask.data());
+    params.mask_strides = mask_strides(mask);
     params.allow_tf32 = allows_tf32();
   }
 
+  /// A tensor of the shape of q.
+  static Wanted of_queries(const char* name, const Tensor& q) {
+    return {name, shape_of(q), "[B, H, T, D]", q.scalar_type(), " like q"};
+  }
+
  private:
-  static Tensor checked_q(const Tensor& q) {
-    require_dim(kOp, "q", q, 4, "[B, H, T, D]");
+  static Wanted of_keys(const char* name, const Tensor& q, const Tensor& k) {
+    return {name,
+            {q.size(0), k.size(1), k.size(2), q.size(3)},
+            k.size(1) == q.size(1) ? "[B, H, S, D]" : "[B, G, S, D]",
+            q.scalar_type(),
+            " like q"};
+  }
+  /// Checks what shapes alone do not say.
+  static Rows checked_rows(const Tensor& q, const Tensor& k) {
     if (q.size(3) < 1 || q.size(3) > kernels::kMaxHeadDim)
       refuse(kOp, "D", "from 1 to " + std::to_string(kernels::kMaxHeadDim),
              std::to_string(q.size(3)));
-    require_possible(kOp, "T", q.size(2));
-    return q;
-  }
-
-  /// k against q, and v against q and k.
-  static Tensor checked_key(const Tensor& q, const char* argument, const Tensor& tensor,
-                            const Tensor& k) {
-    require_dim(kOp, "k", k, 4, "[B, G, S, D]");
-    require_shape(kOp, argument, tensor, {q.size(0), k.size(1), k.size(2), q.size(3)},
-                  k.size(1) == q.size(1) ? "[B, H, S, D]" : "[B, G, S, D]");
+    if (k.dim() != 4) refuse(kOp, "k", "[B, G, S, D]", shape_text(shape_of(k)));
     if (k.size(1) == 0 ? q.size(1) != 0 : q.size(1) % k.size(1) != 0)
       refuse(kOp, "H", "a multiple of k's heads (" + std::to_string(k.size(1)) + ")",
              std::to_string(q.size(1)));
-    require_device(kOp, argument, tensor, q, "q");
+    require_possible(kOp, "T", q.size(2));
     require_possible(kOp, "S", k.size(2));
-    data_type_of(kOp, "q", q);
-    require_dtype(kOp, argument, tensor, q.scalar_type(), " like q");
-    return tensor;
+    return {q.size(0), q.size(1), q.size(2), k.size(2)};
   }
 };
 
 /// [B, heads, rows, D] in memory laid out as [B, rows, heads, D]: what models transpose back to.
-Tensor empty_heads(const Tensor& like) {
-  return torch::stable::transpose(
-      empty(like, {like.size(0), like.size(2), like.size(1), like.size(3)}, like.scalar_type()), 1,
-      2);
+Result empty_heads(const Tensor& like) {
+  const Result memory(like, {like.size(0), like.size(2), like.size(1), like.size(3)},
+                      like.scalar_type());
+  return Result(torch::stable::transpose(memory.tensor(), 1, 2));
 }
 
 /// Does a call where its tensors are: on torch's threads, or in torch's stream.
@@ -98,8 +97,8 @@ void run_where_it_is(kernels::AttentionEntropyForwardParams& params, const Tenso
 #endif
   params.key_parts = kernels::cpu::key_parts(params, thread_count());
   const auto partial_bytes = static_cast<int64_t>(kernels::cpu::partial_bytes(params));
-  const Tensor partials = empty(q, {partial_bytes}, ScalarType::Byte);
-  params.partials = partials.mutable_data_ptr();
+  const Result partials(q, {partial_bytes}, ScalarType::Byte);
+  params.partials = partials.data();
   run_parallel(params);
   kernels::cpu::finish(params);
 }
@@ -110,18 +109,19 @@ void run_where_it_is(kernels::AttentionEntropyBackwardParams& params,
     const CudaQueue queue(kOp, q);
     params.head_blocks = kernels::cuda::head_blocks(params, queue.get());
     // torch gives the memory to others only after what is in the stream now.
-    const Tensor workspace =
-        empty(q, {static_cast<int64_t>(kernels::cuda::workspace_bytes(params))}, ScalarType::Byte);
-    return kernels::cuda::launch(params, workspace.mutable_data_ptr(), queue.get());
+    const Result workspace(q, {static_cast<int64_t>(kernels::cuda::workspace_bytes(params))},
+                           ScalarType::Byte);
+    return kernels::cuda::launch(params, workspace.data(), queue.get());
   }
 #endif
   run_parallel(params);
 }
 
 /// Laid out as a contiguous input is, which autograd then keeps as the gradient without a copy.
-Tensor empty_gradient(const Tensor& input) {
-  return input.is_contiguous() ? empty(input, shape_of(input), input.scalar_type())
-                               : empty_heads(input);
+Result gradient_of(const Tensor& input, bool wanted) {
+  return wanted && !input.is_contiguous()
+             ? empty_heads(input)
+             : Result(input, shape_of(input), input.scalar_type(), wanted);
 }
 
 }  // namespace
@@ -130,16 +130,17 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_entropy(
     const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& temperature,
     const OptionalTensor& mask, bool is_causal, std::optional<double> scale) {
   const Inputs inputs(q, k, v, temperature, mask, is_causal, scale);
-  const Tensor out = empty_heads(q);
+  const Result out = empty_heads(q);
   const RowResults results(q, inputs.rows, inputs.statistics);
 
   kernels::AttentionEntropyForwardParams params;
   static_cast<kernels::AttentionEntropyParams&>(params) = inputs.params;
-  params.out = out.mutable_data_ptr();
-  params.out_strides = strides_of(out);
+  params.out = out.data();
+  params.out_strides = out.strides();
   results.pass_to(params);
   run_where_it_is(params, q);
-  return {out, results.entropy, results.logsumexp, results.statistics};
+  return {out.tensor(), results.entropy.tensor(), results.logsumexp.tensor(),
+          results.statistics.tensor()};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> attention_entropy_backward(
@@ -148,48 +149,35 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_entropy_backward(
     const OptionalTensor& mask, const Tensor& out, const Tensor& statistics, bool is_causal,
     std::optional<double> scale, bool needs_q, bool needs_k, bool needs_v, bool needs_temperature) {
   const Inputs inputs(q, k, v, temperature, mask, is_causal, scale);
-  require_shape(kOp, "out", out, shape_of(q), "[B, H, T, D]");
-  require_dtype(kOp, "out", out, q.scalar_type(), " like q");
-  for (const Tensor* tensor : {&out, &statistics})
-    require_device(kOp, "out and statistics", *tensor, q, "q");
-  for (const OptionalTensor* gradient : {&dout, &dentropy, &dlogsumexp})
-    if (*gradient) require_device(kOp, "every gradient", **gradient, q, "q");
-  if (dout) {
-    require_shape(kOp, "dout", *dout, shape_of(q), "[B, H, T, D]");
-    require_dtype(kOp, "dout", *dout, q.scalar_type(), " like q");
-  }
-
-  const Tensor out_rows = with_contiguous_rows(out);
-  const OptionalTensor dout_rows = dout ? OptionalTensor(with_contiguous_rows(*dout)) : dout;
-  const RowGradients row_gradients(kOp, q, inputs.rows, inputs.statistics,
+  const Operand out_rows = inputs.gate.take(out, Inputs::of_queries("out", q));
+  const Operand dout_rows = inputs.gate.take(dout, Inputs::of_queries("dout", q));
+  const RowGradients row_gradients(inputs.gate, q, inputs.rows, inputs.statistics,
                                    {statistics, dentropy, dlogsumexp},
                                    needs_temperature && temperature);
-  const Tensor dq = needs_q ? empty_gradient(q) : empty(q, {0}, q.scalar_type());
-  const Tensor dk = needs_k ? empty_gradient(k) : empty(q, {0}, q.scalar_type());
-  const Tensor dv = needs_v ? empty_gradient(v) : empty(q, {0}, q.scalar_type());
+  const Result dq = gradient_of(q, needs_q), dk = gradient_of(k, needs_k),
+               dv = gradient_of(v, needs_v);
 
   kernels::AttentionEntropyBackwardParams params;
   static_cast<kernels::AttentionEntropyParams&>(params) = inputs.params;
-  params.out = out_rows.const_data_ptr();
-  params.out_strides = strides_of(out_rows);
-  params.dout = data_or_null(dout_rows);
-  if (dout_rows) params.dout_strides = strides_of(*dout_rows);
+  params.out = out_rows.data();
+  params.out_strides = out_rows.strides();
+  params.dout = dout_rows.data();
+  params.dout_strides = dout_rows.strides();
   row_gradients.pass_to(params);
-  if (needs_q) {
-    params.dq = dq.mutable_data_ptr();
-    params.dq_strides = strides_of(dq);
-  }
-  if (needs_k) {
-    params.dk = dk.mutable_data_ptr();
-    params.dk_strides = strides_of(dk);
-  }
-  if (needs_v) {
-    params.dv = dv.mutable_data_ptr();
-    params.dv_strides = strides_of(dv);
-  }
+  params.dq = dq.data();
+  params.dk = dk.data();
+  params.dv = dv.data();
+  params.dq_strides = dq.strides();
+  params.dk_strides = dk.strides();
+  params.dv_strides = dv.strides();
   params.threads = thread_count();
-  run_where_it_is(params, q);
-  return {dq, dk, dv, row_gradients.dtemperature(temperature)};
+  if (inputs.rows.heads > 0) {
+    run_where_it_is(params, q);
+  } else {  // key heads that no head reads
+    for (Tensor unread : {dk.tensor(), dv.tensor()}) torch::stable::zero_(unread);
+  }
+  return {dq.tensor(), dk.tensor(), dv.tensor(),
+          row_gradients.dtemperature(temperature, needs_temperature)};
 }
 
 }  // namespace aero::torch_ops

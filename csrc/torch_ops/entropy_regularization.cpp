@@ -10,69 +10,51 @@ namespace {
 
 constexpr const char* kOp = "entropy_regularization";
 
-/// Strides of a tensor that broadcasts to [B, T]; false where it does not.
-bool broadcast_strides(const Tensor& tensor, int64_t batch, int64_t queries, int64_t& batch_stride,
-                       int64_t& row_stride) {
-  if (tensor.dim() == 0) return true;
-  if (tensor.dim() != 2) return false;
-  batch_stride = tensor.size(0) == 1 ? 0 : tensor.stride(0);
-  row_stride = tensor.size(1) == 1 ? 0 : tensor.stride(1);
-  return (tensor.size(0) == batch || tensor.size(0) == 1) &&
-         (tensor.size(1) == queries || tensor.size(1) == 1);
-}
-
-/// Checked inputs; `thresholds` keeps alive what the params point to.
+/// Checked inputs; the operands keep alive what the params point to.
 struct Inputs {
-  Tensor thresholds;
+  Gate gate;
+  Operand entropies, thresholds, max_entropy, row_mask;
   kernels::EntropyRegularizationParams params;
 
-  Inputs(const Tensor& entropies, const Tensor& thresholds_any, const Tensor& max_entropy,
-         const OptionalTensor& row_mask, double margin, bool query_mean)
-      : thresholds(torch::stable::contiguous(checked(entropies, thresholds_any))) {
-    const ScalarType type = entropies.scalar_type();
-    params.data_type = data_type_of(kOp, "entropies", entropies);
-    params.layers = entropies.size(0);
-    params.batch = entropies.size(1);
-    params.heads = entropies.size(2);
-    params.queries = entropies.size(3);
-    params.entropies = entropies.const_data_ptr();
+  Inputs(const Tensor& entropies_any, const Tensor& thresholds_any, const Tensor& max_entropy_any,
+         const OptionalTensor& row_mask_any, double margin, bool query_mean)
+      : gate(kOp, "entropies", entropies_any, 4, "[L, B, H, T]") {
+    require_possible(kOp, "L * B * H * T", entropies_any.numel());
+    const bool is_double = entropies_any.scalar_type() == ScalarType::Double;
+    const ScalarType type = is_double ? ScalarType::Double : ScalarType::Float;
+    const Shape sizes = shape_of(entropies_any), rows = {sizes[1], sizes[3]};
+    entropies = gate.take(entropies_any, {"entropies", sizes, "", type,
+                                          is_double ? "" : " or float64", Layout::kAny});
+    thresholds = gate.take(thresholds_any, {"thresholds",
+                                            {sizes[0], sizes[2]},
+                                            "[L, H]",
+                                            type,
+                                            " like entropies",
+                                            Layout::kContiguous});
+    max_entropy =
+        gate.broadcast(max_entropy_any, {"max_entropy", rows, "[B, T]", type, " like entropies"});
+    row_mask = gate.take(row_mask_any, {"row_mask", rows, "[B, T]", ScalarType::Bool,
+                                        " (true where the row counts)", Layout::kAny});
+    if (!(margin >= 0)) refuse(kOp, "margin", "at least 0", std::to_string(margin));
+
+    params.data_type = gate.data_type();
+    params.layers = sizes[0];
+    params.batch = sizes[1];
+    params.heads = sizes[2];
+    params.queries = sizes[3];
+    params.entropies = entropies.data();
     params.entropies_layer_stride = entropies.stride(0);
     params.entropies_strides = {entropies.stride(1), entropies.stride(2), entropies.stride(3)};
-    params.thresholds = thresholds.const_data_ptr();
-
-    const std::vector<int64_t> rows = {params.batch, params.queries};
-    require_device(kOp, "max_entropy", max_entropy, entropies, "entropies");
-    if (row_mask) require_device(kOp, "row_mask", *row_mask, entropies, "entropies");
-    require_dtype(kOp, "max_entropy", max_entropy, type, " like entropies");
-    if (!broadcast_strides(max_entropy, params.batch, params.queries,
-                           params.max_entropy_batch_stride, params.max_entropy_row_stride))
-      refuse(kOp, "max_entropy", "a scalar or broadcastable to [B, T] = " + shape_text(rows),
-             shape_text(shape_of(max_entropy)));
-    params.max_entropy = max_entropy.const_data_ptr();
-    if (row_mask) {
-      require_dtype(kOp, "row_mask", *row_mask, ScalarType::Bool, " (true where the row counts)");
-      require_shape(kOp, "row_mask", *row_mask, rows, "[B, T]");
-      params.row_mask = row_mask->const_data_ptr<bool>();
-      params.row_mask_batch_stride = row_mask->stride(0);
-      params.row_mask_row_stride = row_mask->stride(1);
-    }
-    if (!(margin >= 0)) refuse(kOp, "margin", "at least 0", std::to_string(margin));
+    params.thresholds = thresholds.data();
+    params.max_entropy = max_entropy.data();
+    params.max_entropy_batch_stride = max_entropy.stride(0);
+    params.max_entropy_row_stride = max_entropy.stride(1);
+    params.row_mask = static_cast<const bool*>(row_mask.data());
+    params.row_mask_batch_stride = row_mask.stride(0);
+    params.row_mask_row_stride = row_mask.stride(1);
     params.margin = margin;
     params.reduction = query_mean ? kernels::EntropyReduction::kQueryMean
                                   : kernels::EntropyReduction::kPositionSum;
-  }
-
- private:
-  static Tensor checked(const Tensor& entropies, const Tensor& thresholds) {
-    require_dim(kOp, "entropies", entropies, 4, "[L, B, H, T]");
-    require_possible(kOp, "L * B * H * T", entropies.numel());
-    const ScalarType type = entropies.scalar_type();
-    if (type != ScalarType::Double)
-      require_dtype(kOp, "entropies", entropies, ScalarType::Float, " or float64");
-    require_shape(kOp, "thresholds", thresholds, {entropies.size(0), entropies.size(2)}, "[L, H]");
-    require_dtype(kOp, "thresholds", thresholds, type, " like entropies");
-    require_device(kOp, "thresholds", thresholds, entropies, "entropies");
-    return thresholds;
   }
 };
 
@@ -81,11 +63,10 @@ void run_where_it_is(const kernels::EntropyRegularizationForwardParams& params,
                      [[maybe_unused]] const Tensor& entropies) {
 #if defined(AERO_CUDA)
   if (entropies.is_cuda()) {
-    const Tensor workspace =
-        empty(entropies, {static_cast<int64_t>(kernels::cuda::workspace_bytes(params))},
-              ScalarType::Byte);
-    return kernels::cuda::launch(params, workspace.mutable_data_ptr(),
-                                 CudaQueue(kOp, entropies).get());
+    const Result workspace(entropies,
+                           {static_cast<int64_t>(kernels::cuda::workspace_bytes(params))},
+                           ScalarType::Byte);
+    return kernels::cuda::launch(params, workspace.data(), CudaQueue(kOp, entropies).get());
   }
 #endif
   const Workspace workspace = run_parallel(params);
@@ -105,30 +86,30 @@ Tensor entropy_regularization(const Tensor& entropies, const Tensor& thresholds,
                               const Tensor& max_entropy, const OptionalTensor& row_mask,
                               double margin, bool query_mean) {
   const Inputs inputs(entropies, thresholds, max_entropy, row_mask, margin, query_mean);
-  const Tensor loss = empty(entropies, {}, entropies.scalar_type());
+  const Result loss(entropies, {}, entropies.scalar_type());
   kernels::EntropyRegularizationForwardParams params;
   static_cast<kernels::EntropyRegularizationParams&>(params) = inputs.params;
-  params.loss = loss.mutable_data_ptr();
+  params.loss = loss.data();
   run_where_it_is(params, entropies);
-  return loss;
+  return loss.tensor();
 }
 
 std::tuple<Tensor, Tensor> entropy_regularization_backward(
     const Tensor& dloss, const Tensor& entropies, const Tensor& thresholds,
     const Tensor& max_entropy, const OptionalTensor& row_mask, double margin, bool query_mean) {
   const Inputs inputs(entropies, thresholds, max_entropy, row_mask, margin, query_mean);
-  require_shape(kOp, "dloss", dloss, {}, "a scalar");
-  require_dtype(kOp, "dloss", dloss, entropies.scalar_type(), " like entropies");
-  require_device(kOp, "dloss", dloss, entropies, "entropies");
-  const Tensor dentropies = empty(entropies, shape_of(entropies), entropies.scalar_type());
-  const Tensor dthresholds = empty(thresholds, shape_of(thresholds), thresholds.scalar_type());
+  const ScalarType type = entropies.scalar_type();
+  const Operand gradient =
+      inputs.gate.take(dloss, {"dloss", {}, "a scalar", type, " like entropies", Layout::kAny});
+  const Result dentropies(entropies, shape_of(entropies), type);
+  const Result dthresholds(entropies, shape_of(thresholds), type);
   kernels::EntropyRegularizationBackwardParams params;
   static_cast<kernels::EntropyRegularizationParams&>(params) = inputs.params;
-  params.dloss = dloss.const_data_ptr();
-  params.dentropies = dentropies.mutable_data_ptr();
-  params.dthresholds = dthresholds.mutable_data_ptr();
+  params.dloss = gradient.data();
+  params.dentropies = dentropies.data();
+  params.dthresholds = dthresholds.data();
   run_where_it_is(params, entropies);
-  return {dentropies, dthresholds};
+  return {dentropies.tensor(), dthresholds.tensor()};
 }
 
 }  // namespace aero::torch_ops

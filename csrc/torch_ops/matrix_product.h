@@ -8,7 +8,8 @@
 namespace aero::torch_ops {
 
 /// a [M, K] times b_transposed [N, K] transposed, plus bias [N]: a new contiguous [M, N]. Any
-/// strides; a transposed view costs at most one copy of it.
+/// strides of the matrices, a transposed view costing at most one copy of it; the bias contiguous,
+/// because oneDNN does not look at its stride.
 Tensor matrix_product(const Tensor& a, const Tensor& b_transposed,
                       const std::optional<Tensor>& bias = std::nullopt);
 

@@ -1,15 +1,11 @@
 // The operators as torch sees them; shapes and meaning: schemas.cpp and python/aero/ops.
 #pragma once
 
-#include <torch/csrc/stable/tensor.h>
-
-#include <optional>
 #include <tuple>
 
-namespace aero::torch_ops {
+#include "csrc/torch_ops/tensor_checks.h"
 
-using torch::stable::Tensor;
-using OptionalTensor = std::optional<Tensor>;
+namespace aero::torch_ops {
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> temperature_softmax(const Tensor& scores,
                                                                const OptionalTensor& temperature,

@@ -7,69 +7,78 @@
 
 namespace aero::torch_ops {
 
+/// A mask that broadcasts to [B, H, T, S].
+inline Operand visibility_mask(const Gate& gate, const OptionalTensor& mask, const Rows& rows) {
+  return gate.broadcast(mask, {"mask",
+                               {rows.batch, rows.heads, rows.queries, rows.keys},
+                               "[B, H, T, S]",
+                               ScalarType::Bool,
+                               " (true where the query sees the key)"});
+}
+inline kernels::MaskStrides mask_strides(const Operand& mask) {
+  return {mask.stride(0), mask.stride(1), mask.stride(2), mask.stride(3)};
+}
+
 /// Entropy and logsumexp, [B, H, T], and kept statistics, [B, H, 3, T], for a kernel to fill.
 struct RowResults {
-  Tensor entropy, logsumexp, statistics;
+  Result entropy, logsumexp, statistics;
 
   RowResults(const Tensor& like, const Rows& rows, ScalarType type)
-      : entropy(empty(like, {rows.batch, rows.heads, rows.queries}, type)),
-        logsumexp(empty(like, {rows.batch, rows.heads, rows.queries}, type)),
-        statistics(
-            empty(like, {rows.batch, rows.heads, kernels::kSavedStatistics, rows.queries}, type)) {}
+      : entropy(like, rows.shape(), type),
+        logsumexp(like, rows.shape(), type),
+        statistics(like, {rows.batch, rows.heads, kernels::kSavedStatistics, rows.queries}, type) {}
 
   template <class ForwardParams>
   void pass_to(ForwardParams& params) const {
-    params.entropy = entropy.mutable_data_ptr();
-    params.logsumexp = logsumexp.mutable_data_ptr();
-    params.statistics = statistics.mutable_data_ptr();
+    params.entropy = entropy.data();
+    params.logsumexp = logsumexp.data();
+    params.statistics = statistics.data();
   }
 };
 
 /// What a backward pass is given per row.
 struct IncomingRows {
   const Tensor& statistics;
-  const std::optional<Tensor>&dentropy, &dlogsumexp;
+  const OptionalTensor &dentropy, &dlogsumexp;
 };
 
-/// The same, checked and contiguous, and room for the gradient of the temperature in each row.
+/// The same, through the gate, and room for the gradient of the temperature in each row.
 class RowGradients {
  public:
-  RowGradients(const char* op, const Tensor& like, const Rows& rows, ScalarType type,
+  RowGradients(const Gate& gate, const Tensor& like, const Rows& rows, ScalarType type,
                const IncomingRows& incoming, bool needs_temperature)
-      : statistics_(checked_statistics(op, incoming.statistics, rows, type)),
-        dentropy_(row_gradient(op, "dentropy", incoming.dentropy, type, rows)),
-        dlogsumexp_(row_gradient(op, "dlogsumexp", incoming.dlogsumexp, type, rows)),
-        needs_temperature_(needs_temperature),
-        dtemperature_(needs_temperature ? empty(like, {rows.batch, rows.heads, rows.queries}, type)
-                                        : empty(like, {0}, type)) {}
+      : statistics_(gate.take(incoming.statistics,
+                              {"statistics",
+                               {rows.batch, rows.heads, kernels::kSavedStatistics, rows.queries},
+                               "[B, H, 3, T]",
+                               type,
+                               "",
+                               Layout::kContiguous})),
+        dentropy_(gate.take(incoming.dentropy, gradient("dentropy", rows, type))),
+        dlogsumexp_(gate.take(incoming.dlogsumexp, gradient("dlogsumexp", rows, type))),
+        dtemperature_(like, rows.shape(), type, needs_temperature) {}
 
   template <class BackwardParams>
   void pass_to(BackwardParams& params) const {
-    params.statistics = statistics_.const_data_ptr();
-    params.dentropy = data_or_null(dentropy_);
-    params.dlogsumexp = data_or_null(dlogsumexp_);
-    if (needs_temperature_) params.dtemperature = dtemperature_.mutable_data_ptr();
+    params.statistics = statistics_.data();
+    params.dentropy = dentropy_.data();
+    params.dlogsumexp = dlogsumexp_.data();
+    params.dtemperature = dtemperature_.data();
   }
   /// The gradient in the temperature's shape; empty where it is not wanted.
-  Tensor dtemperature(const std::optional<Tensor>& temperature) const {
-    return needs_temperature_ && temperature ? sum_to_temperature(dtemperature_, *temperature)
-                                             : dtemperature_;
+  Tensor dtemperature(const OptionalTensor& temperature, bool needs_temperature) const {
+    return needs_temperature && temperature
+               ? sum_to_temperature(dtemperature_.tensor(), *temperature)
+               : dtemperature_.tensor();
   }
 
  private:
-  static Tensor checked_statistics(const char* op, const Tensor& statistics, const Rows& rows,
-                                   ScalarType type) {
-    require_shape(op, "statistics", statistics,
-                  {rows.batch, rows.heads, kernels::kSavedStatistics, rows.queries},
-                  "[B, H, 3, T]");
-    require_dtype(op, "statistics", statistics, type, "");
-    return torch::stable::contiguous(statistics);
+  static Wanted gradient(const char* name, const Rows& rows, ScalarType type) {
+    return {name, rows.shape(), "[B, H, T]", type, "", Layout::kContiguous};
   }
 
-  Tensor statistics_;
-  std::optional<Tensor> dentropy_, dlogsumexp_;
-  bool needs_temperature_;
-  Tensor dtemperature_;
+  Operand statistics_, dentropy_, dlogsumexp_;
+  Result dtemperature_;
 };
 
 }  // namespace aero::torch_ops

@@ -11,44 +11,46 @@ namespace {
 
 constexpr const char* kOp = "temperature_softmax";
 
-/// Checked inputs; `scores` keeps alive what the params point to.
+/// Checked inputs; the operands keep alive what the params point to.
 struct Inputs {
-  Tensor scores;
-  kernels::TemperatureSoftmaxParams params;
+  Gate gate;
   Rows rows;
   ScalarType statistics;
+  Operand scores, temperature, mask;
+  kernels::TemperatureSoftmaxParams params;
 
-  Inputs(const Tensor& scores_any, const OptionalTensor& temperature, const OptionalTensor& mask,
-         bool is_causal)
-      : scores(with_contiguous_rows(checked(scores_any))),
-        rows{scores.size(0), scores.size(1), scores.size(2), scores.size(3)},
-        statistics(statistics_type(data_type_of(kOp, "scores", scores))) {
-    params.data_type = data_type_of(kOp, "scores", scores);
+  Inputs(const Tensor& scores_any, const OptionalTensor& temperature_any,
+         const OptionalTensor& mask_any, bool is_causal)
+      : gate(kOp, "scores", scores_any, 4, "[B, H, T, S]"),
+        rows(checked_rows(scores_any)),
+        statistics(statistics_type(gate.data_type())),
+        scores(gate.take(scores_any, of_scores("scores", scores_any))) {
+    params.data_type = gate.data_type();
     params.batch = rows.batch;
     params.heads = rows.heads;
     params.queries = rows.queries;
     params.keys = rows.keys;
-    params.scores = scores.const_data_ptr();
-    params.scores_strides = strides_of(scores);
-    if (temperature) {
-      require_device(kOp, "temperature", *temperature, scores, "scores");
-      params.temperature_strides = temperature_strides(kOp, *temperature, statistics, rows);
-      params.temperature = temperature->const_data_ptr();
-    }
+    params.scores = scores.data();
+    params.scores_strides = scores.strides();
+    temperature = gate.temperature(temperature_any, statistics, rows);
+    params.temperature = temperature.data();
+    params.temperature_strides = temperature.strides();
     params.is_causal = is_causal;
-    if (mask) {
-      require_device(kOp, "mask", *mask, scores, "scores");
-      params.mask_strides = mask_strides(kOp, *mask, rows);
-      params.mask = mask->const_data_ptr<bool>();
-    }
+    mask = visibility_mask(gate, mask_any, rows);
+    params.mask = static_cast<const bool*>(mask.data());
+    params.mask_strides = mask_strides(mask);
+  }
+
+  /// A tensor of the shape of the scores.
+  static Wanted of_scores(const char* name, const Tensor& scores) {
+    return {name, shape_of(scores), "[B, H, T, S]", scores.scalar_type(), " like scores"};
   }
 
  private:
-  static Tensor checked(const Tensor& scores) {
-    require_dim(kOp, "scores", scores, 4, "[B, H, T, S]");
+  static Rows checked_rows(const Tensor& scores) {
     require_possible(kOp, "T", scores.size(2));
     require_possible(kOp, "S", scores.size(3));
-    return scores;
+    return {scores.size(0), scores.size(1), scores.size(2), scores.size(3)};
   }
 };
 
@@ -68,16 +70,17 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> temperature_softmax(const Tensor& sco
                                                                const OptionalTensor& mask,
                                                                bool is_causal) {
   const Inputs inputs(scores, temperature, mask, is_causal);
-  const Tensor probabilities = empty(scores, shape_of(scores), scores.scalar_type());
+  const Result probabilities(scores, shape_of(scores), scores.scalar_type());
   const RowResults results(scores, inputs.rows, inputs.statistics);
 
   kernels::TemperatureSoftmaxForwardParams params;
   static_cast<kernels::TemperatureSoftmaxParams&>(params) = inputs.params;
-  params.probabilities = probabilities.mutable_data_ptr();
-  params.probabilities_strides = strides_of(probabilities);
+  params.probabilities = probabilities.data();
+  params.probabilities_strides = probabilities.strides();
   results.pass_to(params);
   run_where_it_is(params, scores);
-  return {probabilities, results.entropy, results.logsumexp, results.statistics};
+  return {probabilities.tensor(), results.entropy.tensor(), results.logsumexp.tensor(),
+          results.statistics.tensor()};
 }
 
 std::tuple<Tensor, Tensor> temperature_softmax_backward(
@@ -86,33 +89,22 @@ std::tuple<Tensor, Tensor> temperature_softmax_backward(
     const OptionalTensor& mask, const Tensor& statistics, bool is_causal, bool needs_scores,
     bool needs_temperature) {
   const Inputs inputs(scores, temperature, mask, is_causal);
-  require_device(kOp, "statistics", statistics, scores, "scores");
-  for (const OptionalTensor* gradient : {&dprobabilities, &dentropy, &dlogsumexp})
-    if (*gradient) require_device(kOp, "every gradient", **gradient, scores, "scores");
-  if (dprobabilities) {
-    require_shape(kOp, "dprobabilities", *dprobabilities, shape_of(scores), "[B, H, T, S]");
-    require_dtype(kOp, "dprobabilities", *dprobabilities, scores.scalar_type(), " like scores");
-  }
-
-  const RowGradients row_gradients(kOp, scores, inputs.rows, inputs.statistics,
+  const Operand dprobabilities_rows =
+      inputs.gate.take(dprobabilities, Inputs::of_scores("dprobabilities", scores));
+  const RowGradients row_gradients(inputs.gate, scores, inputs.rows, inputs.statistics,
                                    {statistics, dentropy, dlogsumexp},
                                    needs_temperature && temperature);
-  const OptionalTensor dprobabilities_rows =
-      dprobabilities ? OptionalTensor(with_contiguous_rows(*dprobabilities)) : dprobabilities;
-  const Tensor dscores = empty(scores, needs_scores ? shape_of(scores) : std::vector<int64_t>{0},
-                               scores.scalar_type());
+  const Result dscores(scores, shape_of(scores), scores.scalar_type(), needs_scores);
 
   kernels::TemperatureSoftmaxBackwardParams params;
   static_cast<kernels::TemperatureSoftmaxParams&>(params) = inputs.params;
-  params.dprobabilities = data_or_null(dprobabilities_rows);
-  if (dprobabilities_rows) params.dprobabilities_strides = strides_of(*dprobabilities_rows);
+  params.dprobabilities = dprobabilities_rows.data();
+  params.dprobabilities_strides = dprobabilities_rows.strides();
   row_gradients.pass_to(params);
-  if (needs_scores) {
-    params.dscores = dscores.mutable_data_ptr();
-    params.dscores_strides = strides_of(dscores);
-  }
+  params.dscores = dscores.data();
+  params.dscores_strides = dscores.strides();
   run_where_it_is(params, scores);
-  return {dscores, row_gradients.dtemperature(temperature)};
+  return {dscores.tensor(), row_gradients.dtemperature(temperature, needs_temperature)};
 }
 
 }  // namespace aero::torch_ops

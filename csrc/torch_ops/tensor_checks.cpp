@@ -1,10 +1,21 @@
 #include "csrc/torch_ops/tensor_checks.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <iterator>
 #include <stdexcept>
 
 namespace aero::torch_ops {
 namespace {
+
+constexpr const char* kInvertible = "a number with a finite inverse";
+
+std::string number_text(double value) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%g", value);
+  return text.data();
+}
 
 const char* type_name(ScalarType type) {
   switch (type) {
@@ -23,29 +34,32 @@ const char* type_name(ScalarType type) {
   }
 }
 
-void require_alignment(const char* op, const char* argument, const Tensor& tensor) {
-  const auto size = static_cast<uint64_t>(tensor.element_size());
-  const auto address = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
-  if (address % size != 0)
-    refuse(op, argument, "at an address that is a multiple of " + std::to_string(size),
-           std::to_string(address % size) + " more");
-}
-
+/// Refuses a temperature whose inverse is not finite: 0, NaN, and numbers that small.
 template <class Real>
-void refuse_zeros(const char* op, const Tensor& temperature, const kernels::Strides& strides,
-                  const Rows& rows) {
-  const auto* values = static_cast<const Real*>(temperature.const_data_ptr());
+void require_inverses(const char* op, const Operand& temperature, const Rows& rows) {
+  const auto* values = static_cast<const Real*>(temperature.data());
+  const kernels::Strides strides = temperature.strides();
   // A broadcast dimension is looked at once.
   const int64_t batch = strides.batch ? rows.batch : std::min<int64_t>(rows.batch, 1);
   const int64_t heads = strides.head ? rows.heads : std::min<int64_t>(rows.heads, 1);
   const int64_t queries = strides.row ? rows.queries : std::min<int64_t>(rows.queries, 1);
   for (int64_t b = 0; b < batch; ++b)
     for (int64_t h = 0; h < heads; ++h)
-      for (int64_t i = 0; i < queries; ++i)
-        if (values[b * strides.batch + h * strides.head + i * strides.row] == 0)
-          refuse(op, "temperature", "nonzero",
-                 "0 at head " + std::to_string(h) + ", position " + std::to_string(i) +
+      for (int64_t i = 0; i < queries; ++i) {
+        const Real value = values[b * strides.batch + h * strides.head + i * strides.row];
+        if (!std::isfinite(1 / value))
+          refuse(op, "temperature", kInvertible,
+                 number_text(value) + " at head " + std::to_string(h) + ", position " +
+                     std::to_string(i) +
                      (strides.batch ? ", batch entry " + std::to_string(b) : ""));
+      }
+}
+
+bool is_laid_out(const Tensor& tensor, Layout layout) {
+  if (layout == Layout::kAny) return true;
+  if (layout == Layout::kContiguous) return tensor.is_contiguous();
+  const int64_t last = tensor.dim() - 1;
+  return tensor.size(last) <= 1 || tensor.stride(last) == 1;
 }
 
 }  // namespace
@@ -56,53 +70,24 @@ void refuse(const char* op, const std::string& argument, const std::string& expe
                               ", got " + got);
 }
 
-std::string shape_text(const std::vector<int64_t>& shape) {
+void require_possible(const char* op, const char* letter, int64_t size) {
+  constexpr int64_t limit = 1'099'511'627'776;  // 2^40
+  if (size > limit) refuse(op, letter, "at most " + std::to_string(limit), std::to_string(size));
+}
+
+std::string shape_text(const Shape& shape) {
   std::string text;
   for (const int64_t size : shape) text += (text.empty() ? "" : ", ") + std::to_string(size);
   return "[" + text + "]";
 }
 
-std::vector<int64_t> shape_of(const Tensor& tensor) {
+Shape shape_of(const Tensor& tensor) {
   const auto sizes = tensor.sizes();
   return {sizes.begin(), sizes.end()};
 }
 
-void require_dim(const char* op, const char* argument, const Tensor& tensor, int64_t dim,
-                 const char* letters) {
-  if (tensor.dim() != dim) refuse(op, argument, letters, shape_text(shape_of(tensor)));
-}
-
-void require_shape(const char* op, const char* argument, const Tensor& tensor,
-                   const std::vector<int64_t>& shape, const char* letters) {
-  if (shape_of(tensor) != shape)
-    refuse(op, argument, std::string(letters) + " = " + shape_text(shape),
-           shape_text(shape_of(tensor)));
-}
-
-void require_dtype(const char* op, const char* argument, const Tensor& tensor, ScalarType dtype,
-                   const char* like) {
-  if (tensor.scalar_type() != dtype)
-    refuse(op, argument, std::string(type_name(dtype)) + like, type_name(tensor.scalar_type()));
-  require_alignment(op, argument, tensor);
-}
-
-void require_device(const char* op, const char* argument, const Tensor& tensor, const Tensor& like,
-                    const char* name) {
-  const auto place_of = [](const Tensor& t) {
-    return t.is_cpu() ? std::string("the CPU") : "device " + std::to_string(t.get_device_index());
-  };
-  if (tensor.is_cpu() != like.is_cpu() || tensor.get_device_index() != like.get_device_index())
-    refuse(op, argument, "on " + place_of(like) + " like " + name, place_of(tensor));
-}
-
-void require_scalar(const char* op, const char* argument, const Tensor& tensor) {
-  if (tensor.dim() > 1 || tensor.numel() != 1)
-    refuse(op, argument, "a scalar or [1]", shape_text(shape_of(tensor)));
-}
-
-kernels::DataType data_type_of(const char* op, const char* argument, const Tensor& tensor) {
-  require_alignment(op, argument, tensor);
-  switch (tensor.scalar_type()) {
+std::optional<kernels::DataType> kernel_type(ScalarType type) {
+  switch (type) {
     case ScalarType::Float:
       return kernels::DataType::kFloat32;
     case ScalarType::BFloat16:
@@ -112,8 +97,7 @@ kernels::DataType data_type_of(const char* op, const char* argument, const Tenso
     case ScalarType::Double:
       return kernels::DataType::kFloat64;
     default:
-      refuse(op, argument, "float32, bfloat16, float16 or float64",
-             type_name(tensor.scalar_type()));
+      return std::nullopt;
   }
 }
 
@@ -121,46 +105,144 @@ ScalarType statistics_type(kernels::DataType data_type) {
   return data_type == kernels::DataType::kFloat64 ? ScalarType::Double : ScalarType::Float;
 }
 
-Tensor with_contiguous_rows(const Tensor& tensor) {
-  const int64_t last = tensor.dim() - 1;
-  const bool is_row = tensor.size(last) <= 1 || tensor.stride(last) == 1;
-  return is_row ? tensor : torch::stable::contiguous(tensor);
+Operand::Operand(const Tensor& tensor) : tensor_(tensor) {
+  const int64_t dims = std::min<int64_t>(tensor.dim(), std::ssize(strides_));
+  for (int64_t d = 0; d < dims; ++d) strides_[static_cast<size_t>(d)] = tensor.stride(d);
 }
 
-void require_possible(const char* op, const char* letter, int64_t size) {
-  constexpr int64_t limit = 1'099'511'627'776;  // 2^40
-  if (size > limit) refuse(op, letter, "at most " + std::to_string(limit), std::to_string(size));
+Operand Operand::contiguous(const Tensor& tensor) {
+  return Operand(torch::stable::contiguous(tensor));
 }
 
-kernels::Strides strides_of(const Tensor& tensor) {
-  return {tensor.stride(0), tensor.stride(1), tensor.stride(2)};
+StoredMatrix::StoredMatrix(const Operand& matrix)
+    : memory(matrix), is_transposed(matrix.stride(1) != 1 && matrix.stride(0) == 1) {
+  // A transposed view is the matrix of its memory, transposed.
+  if (is_transposed) memory = Operand(torch::stable::transpose(matrix.tensor(), 0, 1));
+  const bool is_row = memory.tensor().size(1) <= 1 || memory.stride(1) == 1;
+  if (!is_row || memory.stride(0) < memory.tensor().size(1))
+    memory = Operand::contiguous(memory.tensor());
 }
 
-kernels::Strides temperature_strides(const char* op, const Tensor& temperature, ScalarType dtype,
-                                     const Rows& rows) {
-  require_dtype(op, "temperature", temperature, dtype, "");
-  const std::vector<int64_t> shape = shape_of(temperature),
-                             full = {rows.batch, rows.heads, rows.queries};
-  kernels::Strides strides;
-  if (temperature.dim() == 3 && shape == full) {
-    strides = strides_of(temperature);
-  } else if (temperature.dim() == 2 && std::equal(shape.begin(), shape.end(), full.begin() + 1)) {
-    strides = {0, temperature.stride(0), temperature.stride(1)};
-  } else if (temperature.dim() == 1 && shape[0] == rows.heads) {
-    strides = {0, temperature.stride(0), 0};
-  } else if (temperature.dim() > 1 || temperature.numel() != 1) {
-    refuse(op, "temperature",
+Gate::Gate(const char* op, const char* name, const Tensor& first, int64_t dim, const char* letters)
+    : op_(op), name_(name), first_(first) {
+  if (dim == kAnyDim ? first.dim() < 1 : first.dim() != dim)
+    refuse(op, name, letters, shape_text(shape_of(first)));
+}
+
+kernels::DataType Gate::data_type() const {
+  const std::optional<kernels::DataType> type = kernel_type(first_.scalar_type());
+  if (!type)
+    refuse(op_, name_, "float32, bfloat16, float16 or float64", type_name(first_.scalar_type()));
+  return *type;
+}
+
+void Gate::require_place(const Tensor& tensor, const Wanted& wanted) const {
+  const auto place_of = [](const Tensor& t) {
+    return t.is_cpu() ? std::string("the CPU") : "device " + std::to_string(t.get_device_index());
+  };
+  if (tensor.is_cpu() != first_.is_cpu() || tensor.get_device_index() != first_.get_device_index())
+    refuse(op_, wanted.name, "on " + place_of(first_) + " like " + name_, place_of(tensor));
+  if (tensor.scalar_type() != wanted.dtype)
+    refuse(op_, wanted.name, std::string(type_name(wanted.dtype)) + wanted.like,
+           type_name(tensor.scalar_type()));
+  const auto size = static_cast<uint64_t>(tensor.element_size());
+  const auto address = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
+  if (address % size != 0)
+    refuse(op_, wanted.name, "at an address that is a multiple of " + std::to_string(size),
+           std::to_string(address % size) + " more");
+}
+
+Operand Gate::take(const Tensor& tensor, const Wanted& wanted) const {
+  const auto sizes = tensor.sizes();
+  if (!std::equal(sizes.begin(), sizes.end(), wanted.shape.begin(), wanted.shape.end()))
+    refuse(
+        op_, wanted.name,
+        wanted.shape.empty() ? wanted.letters : wanted.letters + (" = " + shape_text(wanted.shape)),
+        shape_text(shape_of(tensor)));
+  require_place(tensor, wanted);
+  return Operand(is_laid_out(tensor, wanted.layout) ? tensor : torch::stable::contiguous(tensor));
+}
+
+Operand Gate::take(const OptionalTensor& tensor, const Wanted& wanted) const {
+  return tensor ? take(*tensor, wanted) : Operand();
+}
+
+Operand Gate::rows(const Tensor& tensor, const Wanted& wanted) const {
+  const Tensor checked = take(tensor, wanted).tensor();
+  const int64_t width = checked.size(checked.dim() - 1);
+  return Operand::contiguous(
+      torch::stable::reshape(checked, Shape{width ? checked.numel() / width : 0, width}));
+}
+
+Operand Gate::broadcast(const OptionalTensor& tensor, const Wanted& wanted) const {
+  Operand operand;
+  if (!tensor) return operand;
+  require_place(*tensor, wanted);
+  const int64_t dim = tensor->dim(), missing = std::ssize(wanted.shape) - dim;
+  bool fits = missing >= 0;
+  for (int64_t d = 0; fits && d < dim; ++d) {
+    const auto target = static_cast<size_t>(missing + d);
+    fits = tensor->size(d) == wanted.shape[target] || tensor->size(d) == 1;
+    operand.strides_[target] = tensor->size(d) == 1 ? 0 : tensor->stride(d);
+  }
+  if (!fits)
+    refuse(op_, wanted.name,
+           std::string("broadcastable to ") + wanted.letters + " = " + shape_text(wanted.shape),
+           shape_text(shape_of(*tensor)));
+  operand.tensor_ = tensor;
+  return operand;
+}
+
+Operand Gate::temperature(const OptionalTensor& temperature, ScalarType dtype,
+                          const Rows& rows) const {
+  Operand operand;
+  if (!temperature) return operand;
+  require_place(*temperature, {"temperature", {}, "", dtype, ""});
+  const Shape shape = shape_of(*temperature), full = rows.shape();
+  const auto stride = [&](int64_t d) { return temperature->stride(d); };
+  if (shape == full) {
+    operand.strides_ = {stride(0), stride(1), stride(2), 0};
+  } else if (shape.size() == 2 && std::equal(shape.begin(), shape.end(), full.begin() + 1)) {
+    operand.strides_ = {0, stride(0), stride(1), 0};
+  } else if (shape.size() == 1 && shape[0] == rows.heads) {
+    operand.strides_ = {0, stride(0), 0, 0};
+  } else if (shape.size() > 1 || temperature->numel() != 1) {
+    refuse(op_, "temperature",
            "a scalar, [1], [H], [H, T] or [B, H, T] with [B, H, T] = " + shape_text(full),
            shape_text(shape));
   }
-  if (!temperature.is_cpu()) return strides;
-  dtype == ScalarType::Double ? refuse_zeros<double>(op, temperature, strides, rows)
-                              : refuse_zeros<float>(op, temperature, strides, rows);
-  return strides;
+  operand.tensor_ = temperature;
+  if (temperature->is_cpu())
+    dtype == ScalarType::Double ? require_inverses<double>(op_, operand, rows)
+                                : require_inverses<float>(op_, operand, rows);
+  return operand;
+}
+
+Operand Gate::scalar(const char* name, const Tensor& tensor, ScalarType dtype, bool divides) const {
+  if (tensor.dim() > 1 || tensor.numel() != 1)
+    refuse(op_, name, "a scalar or [1]", shape_text(shape_of(tensor)));
+  require_place(tensor, {name, {}, "", dtype, ""});
+  Operand operand;
+  operand.tensor_ = tensor;
+  if (!divides || !tensor.is_cpu()) return operand;
+  const bool is_double = dtype == ScalarType::Double;
+  const double value = is_double ? *static_cast<const double*>(operand.data())
+                                 : *static_cast<const float*>(operand.data());
+  if (!std::isfinite(is_double ? 1 / value : 1 / static_cast<float>(value)))
+    refuse(op_, name, kInvertible, number_text(value));
+  return operand;
+}
+
+Result::Result(const Tensor& like, const Shape& shape, ScalarType dtype, bool wanted)
+    : tensor_(torch::stable::new_empty(like, wanted ? shape : Shape{0}, dtype)) {}
+
+kernels::Strides Result::strides() const {
+  if (tensor_.dim() < 3) return {};
+  return {tensor_.stride(0), tensor_.stride(1), tensor_.stride(2)};
 }
 
 Tensor sum_to_temperature(const Tensor& row_gradients, const Tensor& temperature) {
-  std::vector<int64_t> summed;
+  Shape summed;
   switch (temperature.dim()) {
     case 3:
       return row_gradients;
@@ -168,39 +250,12 @@ Tensor sum_to_temperature(const Tensor& row_gradients, const Tensor& temperature
       summed = {0};
       break;
     case 1:
-      summed = temperature.size(0) == row_gradients.size(1) ? std::vector<int64_t>{0, 2}
-                                                            : std::vector<int64_t>{0, 1, 2};
+      summed = temperature.size(0) == row_gradients.size(1) ? Shape{0, 2} : Shape{0, 1, 2};
       break;
     default:
       summed = {0, 1, 2};
   }
   return torch::stable::reshape(torch::stable::sum(row_gradients, summed), shape_of(temperature));
-}
-
-kernels::MaskStrides mask_strides(const char* op, const Tensor& mask, const Rows& rows) {
-  require_dtype(op, "mask", mask, ScalarType::Bool, " (true where the query sees the key)");
-  const std::vector<int64_t> full = {rows.batch, rows.heads, rows.queries, rows.keys};
-  std::vector<int64_t> strides(4, 0);
-  const int64_t dim = mask.dim();
-  bool fits = dim <= 4;
-  for (int64_t d = 0; fits && d < dim; ++d) {
-    const auto target = static_cast<size_t>(4 - dim + d);
-    fits = mask.size(d) == full[target] || mask.size(d) == 1;
-    strides[target] = mask.size(d) == 1 ? 0 : mask.stride(d);
-  }
-  if (!fits)
-    refuse(op, "mask", "broadcastable to [B, H, T, S] = " + shape_text(full),
-           shape_text(shape_of(mask)));
-  return {strides[0], strides[1], strides[2], strides[3]};
-}
-
-std::optional<Tensor> row_gradient(const char* op, const char* argument,
-                                   const std::optional<Tensor>& gradient, ScalarType dtype,
-                                   const Rows& rows) {
-  if (!gradient) return std::nullopt;
-  require_shape(op, argument, *gradient, {rows.batch, rows.heads, rows.queries}, "[B, H, T]");
-  require_dtype(op, argument, *gradient, dtype, "");
-  return torch::stable::contiguous(*gradient);
 }
 
 }  // namespace aero::torch_ops

@@ -1,4 +1,5 @@
-// The one place where an operator's tensors are checked, and the text of what is wrong with them.
+// The gate: the one place where an operator's tensors are checked, and the only one that reads
+// their addresses and strides (tests/python/test_layering.py). What has passed it is an Operand.
 //
 // std::invalid_argument arrives in Python as ValueError; thrown inside a parallel loop it would
 // lose its message, so everything is checked before one starts.
@@ -7,7 +8,7 @@
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 
-#include <initializer_list>
+#include <array>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,69 +19,125 @@ namespace aero::torch_ops {
 
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+using Shape = std::vector<int64_t>;
 
 /// Throws std::invalid_argument("operator: argument must be expected, got got").
 [[noreturn]] void refuse(const char* op, const std::string& argument, const std::string& expected,
                          const std::string& got);
-
-/// "[2, 4, 128, 64]"
-std::string shape_text(const std::vector<int64_t>& shape);
-std::vector<int64_t> shape_of(const Tensor& tensor);
-
-/// Checks the number of dimensions; `letters` is like "[B, H, T, D]".
-void require_dim(const char* op, const char* argument, const Tensor& tensor, int64_t dim,
-                 const char* letters);
-void require_shape(const char* op, const char* argument, const Tensor& tensor,
-                   const std::vector<int64_t>& shape, const char* letters);
-/// Checks the type, and that the memory is aligned to it. `like` names what sets the expected type,
-/// as in "float32 like q".
-void require_dtype(const char* op, const char* argument, const Tensor& tensor, ScalarType dtype,
-                   const char* like);
-/// Refuses a tensor that is not where `like` is, `name` being what that is called.
-void require_device(const char* op, const char* argument, const Tensor& tensor, const Tensor& like,
-                    const char* name);
-/// Refuses scalars that are not 0-D or [1].
-void require_scalar(const char* op, const char* argument, const Tensor& tensor);
-
-/// The kernels' name of a floating type; refuses the others, and memory not aligned to it.
-kernels::DataType data_type_of(const char* op, const char* argument, const Tensor& tensor);
-/// The type of temperature, entropy and logsumexp that goes with `data_type`.
-ScalarType statistics_type(kernels::DataType data_type);
-
-/// The tensor itself, or a copy where its last dimension is not contiguous.
-Tensor with_contiguous_rows(const Tensor& tensor);
-/// Strides of a [batch, head, row, column] or [batch, head, row] tensor.
-kernels::Strides strides_of(const Tensor& tensor);
-
 /// Refuses a size that only an expanded tensor can have, with which sizes of memory would overflow.
 void require_possible(const char* op, const char* letter, int64_t size);
+
+/// "[2, 4, 128, 64]"
+std::string shape_text(const Shape& shape);
+Shape shape_of(const Tensor& tensor);
+
+/// The kernels' name of a floating type; none for a type that they do not know.
+std::optional<kernels::DataType> kernel_type(ScalarType type);
+/// The type of temperature, entropy and logsumexp that goes with `data_type`.
+ScalarType statistics_type(kernels::DataType data_type);
 
 /// B, H, T and S of one attention-like operator.
 struct Rows {
   int64_t batch, heads, queries, keys;
+
+  Shape shape() const { return {batch, heads, queries}; }
 };
 
-/// Checks a temperature (0-D, [1], [H], [H, T] or [B, H, T]; no zeros on the CPU, those of other
-/// devices are not looked at) and returns its strides as a [B, H, T] tensor.
-kernels::Strides temperature_strides(const char* op, const Tensor& temperature, ScalarType dtype,
-                                     const Rows& rows);
+/// What strides a kernel honours; a tensor that has others is copied.
+enum class Layout : uint8_t { kAny, kRows, kContiguous };  ///< kRows: the last dimension has 1
+
+/// What an operator asks of a tensor. `letters` is like "[B, H, T, D]"; `like` names what sets the
+/// type, as in " like q".
+struct Wanted {
+  const char* name;
+  Shape shape;
+  const char* letters;
+  ScalarType dtype;
+  const char* like;
+  Layout layout = Layout::kRows;
+};
+
+/// A tensor that has passed the gate, or none: null and strides of 0 then. Keeps its memory alive.
+class Operand {
+ public:
+  Operand() = default;
+  /// What an operator computed itself, made contiguous.
+  static Operand contiguous(const Tensor& tensor);
+
+  explicit operator bool() const { return tensor_.has_value(); }
+  const Tensor& tensor() const { return *tensor_; }
+  const void* data() const { return tensor_ ? tensor_->const_data_ptr() : nullptr; }
+  /// Of dimension d of the shape that was asked for; 0 where the tensor broadcasts.
+  int64_t stride(size_t d) const { return strides_[d]; }
+  kernels::Strides strides() const { return {strides_[0], strides_[1], strides_[2]}; }
+
+ private:
+  friend class Gate;
+  friend struct StoredMatrix;
+  explicit Operand(const Tensor& tensor);
+  OptionalTensor tensor_;
+  std::array<int64_t, 4> strides_{};
+};
+
+/// A matrix as it lies in memory: rows one after the other, or those of its transpose.
+struct StoredMatrix {
+  Operand memory;
+  bool is_transposed;
+
+  explicit StoredMatrix(const Operand& matrix);
+};
+
+/// Lets the tensors of one call through: all on the device of the first.
+class Gate {
+ public:
+  static constexpr int64_t kAnyDim = -1;  ///< [..., C]
+
+  /// `first`, whose name is `name`, may have any sizes in its `dim` dimensions.
+  Gate(const char* op, const char* name, const Tensor& first, int64_t dim, const char* letters);
+
+  /// Of the first tensor; refuses types that no kernel takes.
+  kernels::DataType data_type() const;
+
+  Operand take(const Tensor& tensor, const Wanted& wanted) const;
+  /// An absent tensor stays absent.
+  Operand take(const OptionalTensor& tensor, const Wanted& wanted) const;
+  /// A tensor [..., C] as contiguous [M, C].
+  Operand rows(const Tensor& tensor, const Wanted& wanted) const;
+  /// A tensor that broadcasts to the shape, of at most four dimensions; its layout is kAny.
+  Operand broadcast(const OptionalTensor& tensor, const Wanted& wanted) const;
+  /// 0-D, [1], [H], [H, T] or [B, H, T], as a [B, H, T] tensor. On the CPU every value must have a
+  /// finite inverse; those of other devices are not looked at.
+  Operand temperature(const OptionalTensor& temperature, ScalarType dtype, const Rows& rows) const;
+  /// 0-D or [1]; on the CPU of finite inverse if it divides.
+  Operand scalar(const char* name, const Tensor& tensor, ScalarType dtype, bool divides) const;
+
+ private:
+  /// Checks device, type and alignment.
+  void require_place(const Tensor& tensor, const Wanted& wanted) const;
+
+  const char* op_;
+  const char* name_;
+  const Tensor& first_;
+};
+
+/// A new tensor for a kernel to fill, on the device of `like`; one that is not wanted has no
+/// elements, and no address.
+class Result {
+ public:
+  Result(const Tensor& like, const Shape& shape, ScalarType dtype, bool wanted = true);
+  /// A permuted view of what this fills.
+  explicit Result(const Tensor& own) : tensor_(own) {}
+
+  const Tensor& tensor() const { return tensor_; }
+  void* data() const { return tensor_.numel() ? tensor_.mutable_data_ptr() : nullptr; }
+  kernels::Strides strides() const;
+
+ private:
+  Tensor tensor_;
+};
+
 /// Sums gradients of rows [B, H, T] to the shape of the temperature; fixed order.
 Tensor sum_to_temperature(const Tensor& row_gradients, const Tensor& temperature);
-/// Checks a boolean mask that broadcasts to [B, H, T, S] and returns its strides as one.
-kernels::MaskStrides mask_strides(const char* op, const Tensor& mask, const Rows& rows);
-
-/// Checks gradients of a [B, H, T] result and makes them contiguous; an absent one stays absent.
-std::optional<Tensor> row_gradient(const char* op, const char* argument,
-                                   const std::optional<Tensor>& gradient, ScalarType dtype,
-                                   const Rows& rows);
-
-inline const void* data_or_null(const std::optional<Tensor>& tensor) {
-  return tensor ? tensor->const_data_ptr() : nullptr;
-}
-
-/// An uninitialised tensor on the device of `like`.
-inline Tensor empty(const Tensor& like, const std::vector<int64_t>& shape, ScalarType dtype) {
-  return torch::stable::new_empty(like, shape, dtype);
-}
 
 }  // namespace aero::torch_ops

@@ -115,6 +115,17 @@ def test_cpu_and_cuda_kernels_do_not_include_each_other() -> None:
             assert f"kernels/{other}/" not in path.read_text(encoding="utf-8"), path
 
 
+def test_operators_reach_memory_through_the_gate_alone() -> None:
+    """Only what checks a tensor may read its address; only the matrix product has its handle."""
+    holders = {
+        "data_ptr": {"tensor_checks.h", "tensor_checks.cpp"},
+        "TensorHandle": {"matrix_product.cpp"},
+    }
+    for word, allowed in holders.items():
+        found = {p.name for p in cpp_files("csrc/torch_ops") if word in p.read_text("utf-8")}
+        assert found == allowed, word
+
+
 def test_python_rooms_import_only_what_they_may() -> None:
     rooms = {room_of(p) for p in PACKAGE.rglob("*.py")} - {"__init__"}
     assert rooms <= MAY_IMPORT.keys() | {"__main__"}, f"unknown rooms: {rooms - MAY_IMPORT.keys()}"

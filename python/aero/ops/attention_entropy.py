@@ -55,7 +55,8 @@ def attention_entropy(
         q: [B, H, T, D] in float32, bfloat16, float16 or float64; D from 1 to 256.
         k: [B, G, S, D], dtype of q; H must be a multiple of G (grouped heads).
         v: [B, G, S, D], dtype of q.
-        temperature: 0-D, [1], [H], [H, T] or [B, H, T]; any sign, not zero. None means 1.
+        temperature: 0-D, [1], [H], [H, T] or [B, H, T]; any sign, not zero; infinite
+            ones make all scores 0. None means 1.
         mask: boolean, broadcastable to [B, H, T, S], true where the query sees the key.
         is_causal: query i sees keys j <= i + S - T (the newest query sees all); combined with
             `mask` by and.
@@ -70,7 +71,8 @@ def attention_entropy(
         A row that sees no key has out 0, entropy 0, logsumexp -inf and zero gradients.
 
     Raises:
-        ValueError: an argument does not fit, or a temperature is zero (names head and position).
+        ValueError: an argument does not fit, or a temperature on the CPU has no finite inverse, as
+            0 and NaN have none (names head and position).
         NotImplementedError: differentiating the native gradients again.
 
     Example:

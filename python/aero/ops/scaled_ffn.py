@@ -55,7 +55,8 @@ def scaled_ffn(
         y: [..., C] contiguous, dtype of x.
 
     Raises:
-        ValueError: an argument does not fit.
+        ValueError: an argument does not fit, or an alpha on the CPU has no finite inverse, as 0 and
+            NaN have none.
         NotImplementedError: differentiating the native gradients again.
 
     Example:

@@ -37,7 +37,8 @@ def temperature_softmax(
 
     Args:
         scores: [B, H, T, S] in float32, bfloat16, float16 or float64.
-        temperature: 0-D, [1], [H], [H, T] or [B, H, T]; any sign, not zero. None means 1.
+        temperature: 0-D, [1], [H], [H, T] or [B, H, T]; any sign, not zero; infinite
+            ones make all scores 0. None means 1.
         mask: boolean, broadcastable to [B, H, T, S], true where the query sees the key.
         is_causal: query i sees keys j <= i + S - T; combined with `mask` by and.
         backend: "native", or "reference" for plain PyTorch, which takes any device and can be
@@ -50,7 +51,8 @@ def temperature_softmax(
         A row that sees no key has probabilities 0, entropy 0, logsumexp -inf and zero gradients.
 
     Raises:
-        ValueError: an argument does not fit, or a temperature is zero (names head and position).
+        ValueError: an argument does not fit, or a temperature on the CPU has no finite inverse, as
+            0 and NaN have none (names head and position).
         NotImplementedError: differentiating the native gradients again.
 
     Example:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,7 @@ def misaligned(*shape: int) -> Tensor:
     return torch.frombuffer(memory, dtype=torch.float32, count=count, offset=1).view(shape)
 
 
+INVERTIBLE = "a number with a finite inverse"
 LEGAL_TEMPERATURES = "a scalar, [1], [H], [H, T] or [B, H, T] with [B, H, T] = [2, 4, 6]"
 
 BAD_ATTENTION: list[Bad] = [
@@ -137,23 +139,34 @@ BAD_ATTENTION: list[Bad] = [
     (
         attend,
         {"temperature": zero_at()},
-        "attention_entropy: temperature must be nonzero, got 0 at head 0, position 0",
+        f"attention_entropy: temperature must be {INVERTIBLE}, got 0 at head 0, position 0",
     ),
     (
         attend,
         {"temperature": zero_at(3)},
-        "attention_entropy: temperature must be nonzero, got 0 at head 3, position 0",
+        f"attention_entropy: temperature must be {INVERTIBLE}, got 0 at head 3, position 0",
     ),
     (
         attend,
         {"temperature": zero_at(2, 5)},
-        "attention_entropy: temperature must be nonzero, got 0 at head 2, position 5",
+        f"attention_entropy: temperature must be {INVERTIBLE}, got 0 at head 2, position 5",
     ),
     (
         attend,
         {"temperature": zero_at(1, 2, 5)},
-        "attention_entropy: temperature must be nonzero, got 0 at head 2, position 5,"
+        f"attention_entropy: temperature must be {INVERTIBLE}, got 0 at head 2, position 5,"
         " batch entry 1",
+    ),
+    (
+        attend,
+        {"temperature": torch.tensor([1, 2, math.nan, 3])},
+        f"attention_entropy: temperature must be {INVERTIBLE}, got nan at head 2, position 0",
+    ),
+    (
+        attend,
+        {"temperature": torch.tensor(-1e-40)},
+        f"attention_entropy: temperature must be {INVERTIBLE}, got -9.99995e-41 at head 0,"
+        " position 0",
     ),
     (
         attend,
@@ -211,7 +224,12 @@ BAD_ATTENTION: list[Bad] = [
     (
         softmax,
         {"temperature": zero_at()},
-        "temperature_softmax: temperature must be nonzero, got 0 at head 0, position 0",
+        f"temperature_softmax: temperature must be {INVERTIBLE}, got 0 at head 0, position 0",
+    ),
+    (
+        softmax,
+        {"temperature": torch.tensor([[math.nan] * 6] * 4)},
+        f"temperature_softmax: temperature must be {INVERTIBLE}, got nan at head 0, position 0",
     ),
     (
         softmax,
@@ -226,7 +244,7 @@ BAD_ATTENTION: list[Bad] = [
     (
         softmax,
         {"temperature": zero_at(1, 2, 5)},
-        "temperature_softmax: temperature must be nonzero, got 0 at head 2, position 5,"
+        f"temperature_softmax: temperature must be {INVERTIBLE}, got 0 at head 2, position 5,"
         " batch entry 1",
     ),
     (

@@ -161,7 +161,14 @@ BAD_LAYERS: list[Bad] = [
     ),
     (feed, {"alpha": torch.ones(2)}, "scaled_ffn: alpha must be a scalar or [1], got [2]"),
     (feed, {"beta": torch.ones(1, 1)}, "scaled_ffn: beta must be a scalar or [1], got [1, 1]"),
-    (feed, {"alpha": torch.zeros(1)}, "scaled_ffn: alpha must be nonzero, got 0"),
+    *(
+        (
+            feed,
+            {"alpha": torch.tensor(alpha)},
+            f"scaled_ffn: alpha must be a number with a finite inverse, got {alpha:g}",
+        )
+        for alpha in (0.0, float("nan"))
+    ),
     (
         feed,
         {"x": torch.zeros(2, 5, dtype=torch.int32)},
