@@ -33,7 +33,7 @@ DEMO_LABELS := SM+LN+G SM+ScFuFFN "EReg(SM(t)+ScFuFFN)" SM+FN+ScFuFFN SM+FN+R
 PYTHON_FILES := $(sort $(shell find python/aero -name '*.py'))
 $(shell mkdir -p build && echo '$(PYTHON_FILES)' | cmp -s - build/python_files || echo '$(PYTHON_FILES)' > build/python_files)
 
-.PHONY: help demo private private-test private-bench test threads build lint bench test-cuda bench-cuda notebooks docs clean
+.PHONY: help demo private private-test private-bench test threads mutants build lint bench test-cuda bench-cuda notebooks docs clean
 .DEFAULT_GOAL := help
 # ninja shares out its own work, and fails where `make --jobs` tells it of jobs that it cannot reach.
 unexport MAKEFLAGS
@@ -73,6 +73,11 @@ test: $(VENV)/.tests build/tests/.built ## run the C++ and the Python tests
 
 threads: build/threads/.built ## run the kernels from several threads under the thread sanitizer
 	build/threads/aero_kernel_tests --gtest_brief=1 --gtest_filter='*AtOnce*'
+
+# ROOM is a folder of aero, or edits for the list of edits of C++ sources; both without it. SAMPLE=60
+# SEED=1 draws 60 places of each folder. It goes on where it ended: tests/mutants/README.md.
+mutants: $(VENV)/.mutants ## change the sources in small ways; list what no test catches (hours)
+	$(BIN)/python -m tests.mutants.run $(addprefix --room ,$(ROOM)) $(addprefix --sample ,$(SAMPLE)) $(addprefix --seed ,$(SEED))
 
 build: $(VENV)/.built ## build and install into .venv (editable)
 
@@ -124,6 +129,11 @@ $(VENV)/.built: $(VENV)/.tools $(NATIVE) build/python_files
 
 $(VENV)/.tests: $(VENV)/.built
 	$(PIP) aero-torch[test]
+	@touch $@
+
+$(VENV)/.mutants: $(VENV)/.tests
+	$(NEEDS_GTEST)
+	$(PIP) aero-torch[mutants]
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.built

@@ -6,7 +6,9 @@
 #include <stdexcept>
 
 #include "csrc/mpc/operation_cost.h"
+#include "csrc/mpc/protocols/matmul.h"
 #include "csrc/mpc/protocols/matmul_plan.h"
+#include "csrc/mpc/protocols/oblivious_transfer.h"
 #include "csrc/spec/presets.h"
 
 namespace aero::mpc {
@@ -68,6 +70,33 @@ TEST(CostReport, CausalSkipIsNeverDearer) {
 // products with plaintexts of 8 keys hold 8 scores, 1,024 coefficients apart; 1,536 scores need 192
 // of them, which one response holds. Alone, every head sends one ciphertext each way, the response
 // with 128 scores.
+// Strips of a power of two of rows, at most eight of them, each over the keys that its last row
+// sees; or all rows at once. Scores above the diagonal are not truncated.
+TEST(CausalSkip, CutsTrianglesIntoTheCheapestStrips) {
+  const Stack stack{.causal_skip = true};
+  for (const std::int64_t rows : {100, 128, 512})
+    for (const Triangle triangle : {Triangle::kResult, Triangle::kLeftFactor}) {
+      const bool is_result = triangle == Triangle::kResult;
+      const auto product = [&](std::int64_t height, std::int64_t seen) {
+        const MatmulShape shape =
+            is_result ? MatmulShape{height, 64, seen} : MatmulShape{height, seen, 64};
+        return matmul(stack, shape, RightFactor::kShared).comm_bytes();
+      };
+      const std::int64_t live = is_result ? rows * (rows + 1) / 2 : rows * 64;
+      double best = product(rows, rows) + truncation(is_result ? rows * rows : live).comm_bytes();
+      for (std::int64_t height = 1; height < rows; height *= 2) {
+        if (8 * height < rows) continue;
+        double bytes = truncation(live).comm_bytes();
+        for (std::int64_t above = 0; above < rows; above += height)
+          bytes += product(std::min(height, rows - above), std::min(above + height, rows));
+        best = std::min(best, bytes);
+      }
+      const MatmulShape shape =
+          is_result ? MatmulShape{rows, 64, rows} : MatmulShape{rows, rows, 64};
+      EXPECT_NEAR(operation_cost(stack, HeadProduct{1, shape, triangle}).comm_bytes(), best, 1e-6);
+    }
+}
+
 TEST(SharedCiphertexts, HoldTheQueriesOfAllHeads) {
   const HeadProduct scores{12, {1, 64, 128}, Triangle::kNone};
   const Stack alone{.batch_heads = true, .cheapest_layouts = true};
@@ -81,6 +110,8 @@ TEST(SharedCiphertexts, HoldTheQueriesOfAllHeads) {
   EXPECT_NEAR(products(shared), 2 * (kUpBytes + kDownBytes), 1e-6);
   EXPECT_EQ(operation_cost(shared, scores).ct_pt_products, 2 * 192);
   EXPECT_EQ(operation_cost(shared, scores).flights, operation_cost(alone, scores).flights);
+  const HeadProduct two_rows{12, {2, 64, 128}, Triangle::kNone};
+  EXPECT_EQ(operation_cost(shared, two_rows), operation_cost(alone, two_rows));
 }
 
 TEST(SharedCiphertexts, AreNeverDearerAndNeedHeadsAtOnce) {
@@ -111,6 +142,7 @@ TEST(SharedCiphertexts, NeverFallWithMoreHeads) {
       const HeadProduct product{heads, {1, 64, keys}, Triangle::kNone};
       const double bytes = operation_cost(shared, product).comm_bytes();
       EXPECT_GE(bytes, fewer) << heads << " heads, " << keys << " keys";
+      EXPECT_EQ(operation_cost(shared, product).flights, 4);  // whatever is left over goes along
       fewer = bytes;
     }
   }
@@ -128,6 +160,10 @@ TEST(CostReport, UncheckedNamesWhatTheNetworkHas) {
   EXPECT_FALSE(names("SOTA:SM", {.secret_shape_factors = true}, "shaped"));
   EXPECT_TRUE(names("SM+G", stack("openbumblebee"), "segment"));
   EXPECT_FALSE(names("SM+G", Stack{}, "GELU"));
+  EXPECT_FALSE(names("SM+G_i2", stack("openbumblebee"), "segment"));  // both FFNs are pruned
+  Stack priced;
+  priced.prices = with_prices({}, {{"softmax", "bytes_per_row", 1}});
+  EXPECT_TRUE(names("SM", priced, "qkv/proj, QK, PV, "));
 }
 
 }  // namespace

@@ -21,7 +21,8 @@ TEST(Cost, ParallelCopiesKeepTheFlights) {
 }
 
 TEST(Cost, CheckedRoundsBytesAndLeavesCounts) {
-  const Cost rounded = checked({{1.25, 2.75}, 1, 0.5}, "op");
+  // The sum to the nearest byte: the client's part is what the server's leaves of it.
+  const Cost rounded = checked({{1.5, 2.75}, 1, 0.5}, "op");
   EXPECT_EQ(rounded, (Cost{{1, 3}, 1, 0.5}));
 }
 

@@ -90,6 +90,10 @@ TEST(Latency, TimesThatNobodyWaitsForAreErrors) {
   cost.flights = 1e7;
   const NetworkProfile slow{.round_trip_seconds = 3600};
   EXPECT_THROW(operation_time(cost, {}, slow, {}), std::invalid_argument);
+  // Up to a year of 365 days, and that one included.
+  constexpr double kYear = 365 * 86400;
+  const NetworkProfile yearly{.round_trip_seconds = 2 * kYear, .software_seconds = 0};
+  EXPECT_EQ(operation_time({.flights = 1}, {}, yearly, {}).flights, 31'536'000'000'000'000);
   EXPECT_THROW(added(Nanoseconds{1} << 62, Nanoseconds{1} << 62), std::invalid_argument);
 }
 

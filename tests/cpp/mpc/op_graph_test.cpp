@@ -70,6 +70,20 @@ TEST(OpGraph, ShapedAttentionHasNoValueAndOutputProjections) {
   const OperationGraph graph = build_graph(tiny("SOTA:SM+ScFuFFN"), Stack{});
   EXPECT_EQ(count(graph, Part::kQkvProj), 2 * 2);  // queries and keys, 1/sqrt(d_k); two layers
   EXPECT_EQ(shape_text(graph[2].shape), "32x32x64");
+  // The values are the stream's own channels, shared out among the heads, whatever head_dim is.
+  const auto narrow = tiny("SOTA:SM+ScFuFFN", {{"head_dim", spec::FieldValue{std::int64_t{4}}}});
+  for (const Operation& operation : build_graph(narrow, Stack{}))
+    if (operation.part == Part::kPv) {
+      EXPECT_EQ(shape_text(operation.shape), "2 x 32x32x16");
+    }
+}
+
+TEST(OpGraph, OnlyTheFirstPassSetsUp) {
+  const Stack stack{.setup = true};
+  Pass pass = whole_context(tiny("SM"));
+  EXPECT_EQ(count(build_graph(tiny("SM"), stack, pass), Part::kSetup), 1);
+  pass.first = false;
+  EXPECT_EQ(count(build_graph(tiny("SM"), stack, pass), Part::kSetup), 0);
 }
 
 TEST(OpGraph, FoldableNormsAreFree) {
@@ -133,6 +147,8 @@ TEST(OpGraph, AbsorptionIsAnErrorWhereItIsNotExact) {
   const Stack absorb{.absorb_ffn = AbsorbFfn::kYes};
   for (const char* label : {"SM+R", "SM", "SM+ScFFN", "SM+LN+FuFFN", "SOTA:SM+ScFuFFN"})
     EXPECT_THROW(build_graph(tiny(label), absorb), std::invalid_argument) << label;
+  const auto normed = tiny("SM+ScFuFFN", {{"final_norm", spec::FieldValue{std::string("layer")}}});
+  EXPECT_THROW(build_graph(normed, absorb), std::invalid_argument);
   EXPECT_EQ(count(build_graph(tiny("SM+FN+ScFuFFN"), absorb), Part::kFfn), 0);
   EXPECT_EQ(count(build_graph(tiny("SM+R"), {.absorb_ffn = AbsorbFfn::kWhereLegal}), Part::kFfn),
             4);

@@ -167,11 +167,22 @@ TEST(Schedule, NothingTakesNoTime) {
   EXPECT_TRUE(result.segments.empty());
 }
 
+// Where compute and messages take as long, the messages end the operation.
+TEST(Schedule, AnOperationIsBoundByWhatTakesLongestTheLastOfEquals) {
+  const ScheduleOptions one_by_one{.overlap = false, .full_duplex = true};
+  const auto bound = [&](Nanoseconds compute, Nanoseconds transfer) {
+    return schedule({{{{compute, 0}, {transfer, 0}, 0}, {}}}, one_by_one).operations[0].bound;
+  };
+  EXPECT_EQ(bound(3, 2), Resource::kClientCompute);
+  EXPECT_EQ(bound(3, 3), Resource::kClientToServer);
+}
+
 TEST(Schedule, BadInputsAreErrors) {
   EXPECT_THROW(schedule({{{}, {0}}}, kAtOnce), std::invalid_argument);
   EXPECT_THROW(schedule({{{}, {}}, {{}, {2}}}, kAtOnce), std::invalid_argument);
   EXPECT_THROW(sped_up({{{}, {}}}, {}), std::invalid_argument);
   EXPECT_THROW(sped_up({{{}, {}}}, {0.0}), std::invalid_argument);
+  EXPECT_NO_THROW(sped_up({{{}, {}}}, {0.001}));
   EXPECT_THROW(sped_up({{{}, {}}}, {std::numeric_limits<double>::quiet_NaN()}),
                std::invalid_argument);
   const Nanoseconds long_time = Nanoseconds{1} << 62;

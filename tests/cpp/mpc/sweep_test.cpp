@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <stdexcept>
+#include <string>
 
 #include "csrc/mpc/cost_report.h"
 #include "csrc/mpc/generation.h"
@@ -73,6 +74,7 @@ TEST(Generation, TokensAddUpAndTheFirstIsThePrompt) {
   for (const std::int64_t token : {0, 1, 3}) {
     const Pass pass = token_pass(spec, generation, token);
     EXPECT_EQ(pass.keys, spec.context_length + token);
+    EXPECT_EQ(pass.first, token == 0);
     EXPECT_EQ(simulate(spec, Stack{}, pass).total, cost.per_token[static_cast<std::size_t>(token)]);
   }
 }
@@ -104,6 +106,16 @@ TEST(Generation, SizesOutOfRangeAreErrors) {
   const spec::ArchitectureSpec spec = tiny("SM");
   EXPECT_THROW(simulate_generation(spec, Stack{}, {.new_tokens = 0}), std::invalid_argument);
   EXPECT_THROW(simulate_generation(spec, Stack{}, {.batch = 0}), std::invalid_argument);
+  const auto refused = [&](std::int64_t new_tokens) -> std::string {
+    try {
+      simulate_generation(spec, Stack{}, {.batch = 0, .new_tokens = new_tokens});
+    } catch (const std::invalid_argument& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_NE(refused(1'000'000).find("batch must be"), std::string::npos);
+  EXPECT_NE(refused(1'000'001).find("new_tokens must be"), std::string::npos);
 }
 
 }  // namespace

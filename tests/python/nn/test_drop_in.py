@@ -134,6 +134,7 @@ def test_a_norm_free_block_computes_as_ours_and_loads_what_it_has_from_the_host(
         turned = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
         theirs = {n: v.t() if n.endswith(turned) else v for n, v in theirs.items()}
     block = DropInBlock(CausalSelfAttention(24, 3), make(), host=host)
+    assert block.entropy is None
     own = set(block.state_dict())
     missing, unexpected = block.load_state_dict(theirs, strict=False)
     is_fused = isinstance(block.mlp, FusedFeedForward)

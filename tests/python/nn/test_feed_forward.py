@@ -44,6 +44,7 @@ def test_a_fused_ffn_is_the_product_of_the_two_layers():
         fused.weight.copy_(linear.c_fc.weight.T @ linear.c_proj.weight.T)
         fused.bias.copy_(linear.c_fc.bias @ linear.c_proj.weight.T + linear.c_proj.bias)
     torch.testing.assert_close(fused(X), linear(X))
+    assert FusedFeedForward(64).weight.std().item() == pytest.approx(0.02, rel=0.1)
 
 
 def _randomize(module):

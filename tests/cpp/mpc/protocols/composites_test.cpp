@@ -95,6 +95,20 @@ TEST(Gelu, ExactIsThreePolynomialsWithTwoReciprocalsAndAnExponential) {
   EXPECT_NEAR(payload(few), 881812 + 763667, 1000);
 }
 
+// OTs per element: the truncations and the message back take 1 each, 6 of them; a choice takes 2, 3
+// of them; the 6 digits compared 24, and the trees of three thresholds 5 ANDs of 2 for each.
+TEST(Gelu, OfSegmentsComparesWithThreeThresholdsAtOnce) {
+  EXPECT_EQ(gelu({.gelu = Gelu::kSegment}, 8192).ots, (6 + 3 * 2 + 24 + 3 * 5 * 2) * 8192);
+}
+
+// Of 64 bits a comparison takes 94 OTs and 19 flights, one after the other here; 10 truncations;
+// and one choice's OTs with the flights of three.
+TEST(Gelu, PiecewiseComparesThreeTimesInSequence) {
+  const Cost cost = gelu({.gelu = Gelu::kPiecewise}, 8192);
+  EXPECT_EQ(cost.ots, (3 * 94 + 10 + 2) * 8192);
+  EXPECT_EQ(cost.flights, 3 * 19 + 4 * (2 + 2) + 6 * 2 + 3 * 4);
+}
+
 TEST(LayerNorm, WithPrivateGainTakesOneOleInsteadOfAProduct) {
   const Stack shared;
   const Stack hidden{.private_weights = true};

@@ -28,6 +28,8 @@ TEST(MatmulPlan, FindsTheBlocksOfSpu) {
   EXPECT_EQ(plan_matmul({128, 768, 768}).block, (Block{128, 64, 1}));
   EXPECT_EQ(plan_matmul({128, 64, 128}).block, (Block{128, 64, 1}));
   EXPECT_EQ(plan_matmul({128, 128, 64}).block, (Block{1, 128, 64}));
+  // The work of packing its responses decides this one: else {5, 32, 51}.
+  EXPECT_EQ(plan_matmul({134, 32, 88}).block, (Block{5, 16, 88}));
 }
 
 TEST(MatmulPlan, BlocksFitIntoAPolynomialAndCoverTheProduct) {
@@ -70,6 +72,11 @@ TEST(MatmulPlan, UnpackedResponsesSendWhatWasMeasured) {
 TEST(MatmulPlan, PackedResponsesAreWhole) {
   EXPECT_EQ(plan_matmul({16, 64, 16}).comm_bytes(), kUpBytes + kDownBytes);
   EXPECT_EQ(plan_matmul({1, 1024, 128}).comm_bytes(), kUpBytes + kDownBytes);
+}
+
+// Each step joins two responses, until as many are left as are sent.
+TEST(MatmulPlan, PackingJoinsTwoResponsesAtATime) {
+  EXPECT_EQ(plan_matmul({128, 768, 768}).automorphisms, 768 - 12);
 }
 
 // Sizes in which the polynomial's 8192 coefficients are filled well, badly and not at all.

@@ -17,6 +17,14 @@ TEST(PlaintextProduct, ClientEncryptsTheSmallerLeftFactor) {
   EXPECT_EQ(cost.sent_bytes[kServer], 12 * kDown);
   EXPECT_EQ(cost.ct_pt_products, 12 * 768);
   EXPECT_EQ(cost.flights, 2);
+  // Each block of the other factor is encoded once.
+  const MatmulPlan plan = plan_matmul({128, 768, 768});
+  ASSERT_LT(plan.num_blocks[0], plan.num_blocks[2]);
+  EXPECT_EQ(cost.plaintext_encodings, static_cast<double>(plan.num_blocks[1] * plan.num_blocks[2]));
+}
+
+TEST(PlaintextProduct, ClientEncryptsWhereBothFactorsAreAsSmall) {
+  EXPECT_EQ(plaintext_product(Stack{}, {1, 1, 1}).sent_bytes[kClient], kUp);
 }
 
 TEST(PlaintextProduct, ServerEncryptsTheSmallerRightFactor) {
@@ -42,6 +50,15 @@ TEST(Matmul, TilesRunInSequence) {
   const Cost tiled = matmul(Stack{}, {1, 50257, 768}, RightFactor::kServerPrivate);
   EXPECT_EQ(tiled, plaintext_product(Stack{}, {1, 43635, 768}) +
                        plaintext_product(Stack{}, {1, 6622, 768}));
+}
+
+// Up to a factor of eight between the inner and the outer dimensions a tile is cut along both.
+TEST(Matmul, TilesAreCutAlongBothDimensionsUpToAFactorOfEight) {
+  const Stack stack{.matmul_tile_bytes = std::int64_t{1} << 20};
+  EXPECT_EQ(matmul(stack, {256, 4096, 256}, RightFactor::kServerPrivate),
+            sequential(plaintext_product(stack, {64, 1024, 64}), 64));
+  EXPECT_EQ(matmul(stack, {1024, 256, 1024}, RightFactor::kServerPrivate),
+            sequential(plaintext_product(stack, {512, 128, 512}), 8));
 }
 
 TEST(Matmul, LargeTilesLeaveTheProductWhole) {

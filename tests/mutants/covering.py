@@ -1,0 +1,155 @@
+"""Which tests run which lines, recorded once for each file of tests and kept in build/mutants."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tests.mutants.warm import BUILD, ROOT, run_in_fork
+
+SETTINGS = """[run]
+source = {package}
+data_file = {data}
+parallel = true
+# A process that a test starts knows the test by this variable.
+context = ${{PYTEST_CURRENT_TEST-}}
+"""
+
+
+@dataclass
+class Covering:
+    """Of one file of tests: seconds of each that passes, and the lines of aero that it runs."""
+
+    seconds: dict[str, float]
+    lines: dict[str, dict[int, set[str]]] = field(default_factory=dict)
+
+
+class _Recorder:
+    """A pytest plugin: names the running test to coverage and keeps who passed and how long."""
+
+    def __init__(self, measured: Any) -> None:
+        self.measured = measured
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.failed: set[str] = set()
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.measured.switch_context(nodeid)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        self.seconds[report.nodeid] += report.duration
+        if not report.passed:
+            self.failed.add(report.nodeid)
+
+    def pytest_runtest_logfinish(self) -> None:
+        self.measured.switch_context("")
+
+
+def _record(file: str, data: Path, settings: Path) -> dict[str, Any]:
+    os.environ["COVERAGE_PROCESS_START"] = str(settings)
+    import coverage
+    import pytest
+
+    measured = coverage.Coverage(config_file=str(settings))
+    measured.set_option("run:context", "")
+    recorder = _Recorder(measured)
+    with measured.collect():
+        pytest.main(["-q", "-p", "no:cacheprovider", file], plugins=[recorder])
+    measured.save()
+    all_of_it = coverage.Coverage(data_file=str(data), config_file=False)
+    all_of_it.combine(data_paths=[str(data.parent)])
+    all_of_it.save()
+    passed = {k: v for k, v in recorder.seconds.items() if k not in recorder.failed}
+    data_of_all = all_of_it.get_data()
+    run = [path for path in data_of_all.measured_files() if data_of_all.lines(path)]
+    sources = [file, *map(str, _above(file)), *run]
+    return {
+        "seconds": passed,
+        "failed": sorted(recorder.failed),
+        "digests": {name: digest(name) for name in sources},
+    }
+
+
+def _above(file: str) -> list[Path]:
+    folders = [ROOT / parent for parent in Path(file).parents]
+    return [folder / "conftest.py" for folder in folders if (folder / "conftest.py").exists()]
+
+
+@cache
+def digest(path: str) -> str:
+    """Of a file's bytes; empty where there is no such file."""
+    there = ROOT / path
+    return hashlib.sha256(there.read_bytes()).hexdigest() if there.is_file() else ""
+
+
+@cache
+def covering(file: str) -> Covering:
+    """What a file of tests covers; records it where it or what it covers has changed."""
+    folder = BUILD / "covering" / re.sub(r"\W", "_", file)
+    folder.mkdir(parents=True, exist_ok=True)
+    data, known, settings = folder / "data", folder / "known.json", folder / "settings"
+    if known.exists():
+        record = json.loads(known.read_text())
+        fresh = all(digest(name) == old for name, old in record["digests"].items())
+    else:
+        fresh = False
+    if not fresh:
+        for old in folder.iterdir():
+            old.unlink()
+        print(f"recording which lines {file} runs", flush=True)
+        settings.write_text(SETTINGS.format(package=ROOT / "python" / "aero", data=data))
+        record = run_in_fork(lambda: _record(file, data, settings), folder / "log", 1800)
+        if record is None:
+            raise RuntimeError(f"the tests of {file} did not end: see {folder / 'log'}")
+        if record["failed"]:
+            print(f"{file}: left out, as they fail or skip: {', '.join(record['failed'])}")
+        known.write_text(json.dumps(record))
+    import coverage
+
+    found = Covering(record["seconds"])
+    recorded = coverage.CoverageData(str(data))
+    recorded.read()
+    for path in recorded.measured_files():
+        by_line = recorded.contexts_by_lineno(path)
+        found.lines[path] = {
+            line: {re.sub(r" \((setup|call|teardown)\)$", "", name) for name in names}
+            for line, names in by_line.items()
+        }
+    return found
+
+
+@cache
+def statements(path: str) -> list[tuple[int, int]]:
+    """First and last line of every simple statement and of every head of a compound one."""
+    spans = []
+    for node in ast.walk(ast.parse((ROOT / path).read_text())):
+        if isinstance(node, ast.stmt):
+            body = getattr(node, "body", None)
+            last = body[0].lineno - 1 if body else node.end_lineno
+            spans.append((node.lineno, max(node.lineno, last or 0)))
+    return spans
+
+
+def tests_of(path: str, line: int, files: list[str]) -> dict[str, float]:
+    """The tests that run a line of a file, with their seconds.
+
+    A line that runs when its module is imported belongs to every test that runs any of the module.
+    """
+    around = [(first, last) for first, last in statements(path) if first <= line <= last]
+    first, last = max(around, default=(line, line))
+    chosen: dict[str, float] = {}
+    for file in files:
+        found = covering(file)
+        of_module = found.lines.get(str(ROOT / path), {})
+        names = set().union(*(of_module.get(n, set()) for n in range(first, last + 1)))
+        if "" in names:
+            names = set().union(*of_module.values())
+        chosen |= {name: found.seconds[name] for name in names if name in found.seconds}
+    return chosen
