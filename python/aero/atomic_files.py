@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-__all__ = ["atomic_binary_file", "write_bytes_atomically", "write_json_atomically"]
+__all__ = ["atomic_binary_file", "json_bytes", "write_bytes_atomically", "write_json_atomically"]
 
 
 @contextmanager
@@ -99,5 +99,10 @@ def write_json_atomically(path: str | Path, value: object) -> None:
         >>> Path(folder.name, "a.json").read_text()
         '{\n  "step": 3\n}\n'
     """
+    write_bytes_atomically(path, json_bytes(value))
+
+
+def json_bytes(value: object) -> bytes:
+    """Returns what `write_json_atomically` writes."""
     text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
-    write_bytes_atomically(path, f"{text}\n".encode())
+    return f"{text}\n".encode()

@@ -39,6 +39,7 @@ MAY_IMPORT = {
     "_library": {"_core"},
     "_registration": set(),
     "atomic_files": set(),
+    "checksums": {"atomic_files"},
     "palette": set(),
     "reading": set(),
     "architecture": {"_core"},
@@ -51,10 +52,10 @@ MAY_IMPORT = {
     "conversion": {"models", "nn", "mpc", "architecture"},
     "export": {"models", "nn", "ops", "architecture", "atomic_files"},
     "private": {"export", "mpc", "architecture", "atomic_files"},
-    "report": {"architecture", "mpc", "analysis", "atomic_files"},
+    "report": {"architecture", "mpc", "analysis", "atomic_files", "checksums"},
     "train": {
         "models", "nn", "conversion", "analysis", "report", "architecture", "atomic_files",
-        "fixed_point",
+        "fixed_point", "checksums",
     },
     "reproduction": {"train", "mpc", "analysis", "report", "architecture", "atomic_files"},
     "cli": {

@@ -26,6 +26,7 @@ from aero.cli.private_parties import ask, publish, serve
 from aero.cli.pruning import prune
 from aero.cli.reproduction import reproduce
 from aero.cli.settings import data_settings
+from aero.cli.verification import verify
 from aero.train.errors import TrainingError, disk_errors
 
 app = typer.Typer(
@@ -50,6 +51,7 @@ app.add_typer(prune, name="prune")
 app.command(short_help="Writes a network as plain weights.")(export)
 app.command(short_help="Converts a network to a label.")(convert)
 app.command(short_help="Retrains a table or figure of the paper.")(reproduce)
+app.command(short_help="Compares run folders with their checksums.")(verify)
 
 
 def _say_version(wanted: bool) -> None:

@@ -10,12 +10,11 @@ from typing import Any
 import yaml
 from torch import Tensor, nn
 
-from aero.atomic_files import write_json_atomically
 from aero.fixed_point import Approximations
 from aero.models import AeroCausalLMOutput, AeroForCausalLM, FixedPointForCausalLM
 from aero.train.errors import TrainingError
 from aero.train.perplexity import HeldOutLoss, measure_loss
-from aero.train.run_folder import RunFolder, finite_or_null
+from aero.train.run_folder import RunFolder
 from aero.train.run_results import open_run
 from aero.train.windows import validation_windows
 
@@ -134,7 +133,7 @@ def evaluate_run_in_fixed_point(
         mean_logit_difference=compared.total / max(1, compared.logits),
         changed_predictions=compared.changed / max(1, compared.positions),
     )
-    write_json_atomically(folder.path / "fixed_point.json", finite_or_null(found.to_dict()))
+    folder.write_result("fixed_point.json", found.to_dict())
     return found
 
 

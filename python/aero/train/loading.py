@@ -9,9 +9,10 @@ from pathlib import Path
 from safetensors import SafetensorError
 from transformers.utils import logging as transformers_logging
 
+from aero.checksums import CHECKSUM_FILE, damage
 from aero.train.errors import TrainingError
 
-__all__ = ["loading_from"]
+__all__ = ["loading_from", "require_whole_network"]
 
 
 @contextmanager
@@ -33,6 +34,7 @@ def loading_from(path: str | Path) -> Iterator[None]:
         ...     print(str(error).partition(":")[0])
         /nowhere cannot be loaded
     """
+    require_whole_network(path)
     hides = Path(path).is_dir() and transformers_logging.is_progress_bar_enabled()
     if hides:
         transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -43,3 +45,17 @@ def loading_from(path: str | Path) -> Iterator[None]:
     finally:
         if hides:
             transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def require_whole_network(path: str | Path) -> None:
+    """Compares a network's files with their checksums, where it has any.
+
+    Raises:
+        TrainingError: a file is damaged, missing or without a checksum.
+    """
+    problems = damage(path) if (Path(path) / CHECKSUM_FILE).is_file() else []
+    if problems:
+        raise TrainingError(
+            f"{path} cannot be loaded: {problems[0]}; restore it, or delete {CHECKSUM_FILE} if you "
+            "changed the files yourself"
+        )

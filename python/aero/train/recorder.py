@@ -7,6 +7,7 @@ uninterrupted one would have written.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import torch
@@ -54,6 +55,9 @@ class RunRecorder:
         self._steps = 0
         self._has_entropy_loss = False
         self._clock = RunningClock()
+        # Of what was written, which is not always what the disk holds later.
+        head = folder.metrics_head() if writes else b""
+        self._metrics, self._metrics_bytes = hashlib.sha256(head), len(head)
         self._board: TensorBoardFile | None = None
         if writes and tensorboard:
             self._board = TensorBoardFile(folder.tensorboard, first_step=first_step)
@@ -62,6 +66,11 @@ class RunRecorder:
     def seconds(self) -> float:
         """Time of the run so far, without pauses between its parts and without stops."""
         return self._clock.seconds
+
+    @property
+    def metrics_sha256(self) -> str:
+        """Of all that was written to `metrics.jsonl`."""
+        return self._metrics.hexdigest()
 
     def add_losses(self, loss: Tensor, lm_loss: Tensor, entropy_loss: Tensor | None) -> None:
         """Adds this process's share of one micro-batch's losses, each 0-D."""
@@ -171,6 +180,7 @@ class RunRecorder:
             "steps": self._steps,
             "has_entropy_loss": self._has_entropy_loss,
             "seconds": self.seconds,
+            "metrics": {"bytes": self._metrics_bytes, "sha256": self.metrics_sha256},
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -201,4 +211,6 @@ class RunRecorder:
 
     def _append(self, record: dict[str, Any]) -> None:
         if self._writes:
-            self._folder.append_metrics(record)
+            line = self._folder.append_metrics(record)
+            self._metrics.update(line)
+            self._metrics_bytes += len(line)

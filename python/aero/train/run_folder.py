@@ -4,14 +4,16 @@ config.yaml        the resolved recipe
 manifest.json      the corpus, as beside its token files
 run.json           status, network, corpus, versions, divergence
 metrics.jsonl      one record per line: kind train, validation or entropy
-checkpoints/step-N model, optimizer, schedule, random numbers, partial sums of metrics
-model/             the trained network and its tokenizer
+checkpoints/step-N model, optimizer, schedule, random numbers, partial sums of metrics, SHA256SUMS
+model/             the trained network and its tokenizer, SHA256SUMS
+SHA256SUMS         of config.yaml and manifest.json; of a run that ended also of the other files
 tensorboard/       the metrics again
 evaluation.json    analysis.json  analysis.npz
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -22,11 +24,14 @@ from typing import Any
 
 import yaml
 
-from aero.atomic_files import atomic_binary_file, write_bytes_atomically, write_json_atomically
+from aero.atomic_files import json_bytes, write_bytes_atomically, write_json_atomically
+from aero.checksums import checksums_of, damage, read_checksums, write_checksums
+from aero.reading import UnreadableFileError
 from aero.train.errors import TrainingError
 
 __all__ = ["RunFolder", "run_slug"]
 
+_WAY_OUT = "restore it, or delete the folder to train anew"
 _STEP_FOLDER = re.compile(r"step-(\d+)$")
 
 
@@ -99,6 +104,8 @@ class RunFolder:
             ) from error
         if not isinstance(info, dict):
             raise TrainingError(f"train: {file} must hold a JSON object; delete the folder")
+        if info.get("status") != "running":
+            self.require_whole("run.json")
         return info
 
     def update(self, changes: dict[str, Any]) -> None:
@@ -106,7 +113,42 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         info = self.info() if self.exists() else {"format": 1}
         info.update(changes)
-        write_json_atomically(self.path / "run.json", info)
+        content = json_bytes(info)
+        if info.get("status") != "running":
+            self.seal({"run.json": hashlib.sha256(content).hexdigest()})
+        write_bytes_atomically(self.path / "run.json", content)
+
+    def write_result(self, name: str, values: dict[str, Any]) -> None:
+        """Writes a JSON file of what was measured; numbers that are not finite become null."""
+        write_json_atomically(self.path / name, finite_or_null(values))
+        self.seal(checksums_of(self.path, [name]))
+
+    def seal(self, checksums: dict[str, str]) -> None:
+        """Puts the SHA-256 of files that are at rest into `SHA256SUMS`, if the run has one.
+
+        Raises:
+            TrainingError: `SHA256SUMS` is damaged.
+        """
+        listed = self._checksums()
+        if listed:
+            write_checksums(self.path, listed | checksums)
+
+    def require_whole(self, *names: str) -> None:
+        """Compares those files with `SHA256SUMS` that it names.
+
+        Raises:
+            TrainingError: one is damaged.
+        """
+        listed = self._checksums().keys() & set(names)
+        problems = damage(self.path, listed) if listed else []
+        if problems:
+            raise TrainingError(f"train: {problems[0]}; {_WAY_OUT}")
+
+    def _checksums(self) -> dict[str, str]:
+        try:
+            return read_checksums(self.path)
+        except UnreadableFileError as error:
+            raise TrainingError(f"train: {error}; {_WAY_OUT}") from error
 
     def config(self) -> dict[str, Any]:
         """Returns `config.yaml`.
@@ -115,6 +157,7 @@ class RunFolder:
             TrainingError: it cannot be read.
         """
         file = self.path / "config.yaml"
+        self.require_whole("config.yaml")
         try:
             config = yaml.safe_load(file.read_text(encoding="utf-8"))
         except (OSError, ValueError, yaml.YAMLError) as error:
@@ -153,11 +196,20 @@ class RunFolder:
                 if not _STEP_FOLDER.search(path.name) or checkpoint_step(path) > step:
                     shutil.rmtree(path, ignore_errors=True)
 
-    def append_metrics(self, record: dict[str, Any]) -> None:
-        """Adds one line to `metrics.jsonl`; numbers that are not finite become null."""
-        line = json.dumps(finite_or_null(record), allow_nan=False)
+    def append_metrics(self, record: dict[str, Any]) -> bytes:
+        """Adds one line to `metrics.jsonl` and returns it; what is not finite becomes null."""
+        line = f"{json.dumps(finite_or_null(record), allow_nan=False)}\n".encode()
         with (self.path / "metrics.jsonl").open("ab") as file:
-            file.write(f"{line}\n".encode())
+            file.write(line)
+        return line
+
+    def metrics_head(self, size: int = -1) -> bytes:
+        """Returns the first bytes of `metrics.jsonl`, or fewer where it ends; -1 returns all."""
+        try:
+            with (self.path / "metrics.jsonl").open("rb") as file:
+                return file.read(size)
+        except FileNotFoundError:
+            return b""
 
     def metrics(self) -> Iterator[dict[str, Any]]:
         """Yields the records of `metrics.jsonl`; a line cut off by a crash ends them."""
@@ -171,13 +223,9 @@ class RunFolder:
             except ValueError:
                 return
 
-    def truncate_metrics(self, last_step: int) -> None:
-        """Drops all records after a step: they will be written again by the resumed run."""
-        records = [record for record in self.metrics() if record["step"] <= last_step]
-        self.path.mkdir(parents=True, exist_ok=True)
-        with atomic_binary_file(self.path / "metrics.jsonl") as file:
-            for record in records:
-                file.write(f"{json.dumps(record)}\n".encode())
+    def truncate_metrics(self, size: int) -> None:
+        """Drops what comes after some bytes: a resumed run writes it again."""
+        write_bytes_atomically(self.path / "metrics.jsonl", self.metrics_head(size))
 
 
 def checkpoint_step(path: Path) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from aero.analysis import EntropyAccumulator, EntropySummary, write_analysis
-from aero.atomic_files import write_json_atomically
+from aero.checksums import checksums_of
 from aero.models import AeroForCausalLM
 from aero.train.errors import TrainingError, disk_errors
 from aero.train.loading import loading_from
@@ -19,7 +19,7 @@ from aero.train.norm_gap import norm_gap
 from aero.train.perplexity import HeldOutLoss, measure_loss
 from aero.train.prepared_data import PreparedData, open_prepared_data, prepare_data
 from aero.train.recipe import DataSection
-from aero.train.run_folder import RunFolder, finite_or_null
+from aero.train.run_folder import RunFolder
 from aero.train.windows import validation_windows
 
 __all__ = [
@@ -166,7 +166,7 @@ def write_evaluation(
     }
     if gap is not None:
         values["norm_gap"] = gap
-    write_json_atomically(folder.path / "evaluation.json", finite_or_null(values))
+    folder.write_result("evaluation.json", values)
 
 
 def analyze_model(
@@ -208,6 +208,7 @@ def analyze_model(
         temperatures=model.head_temperatures(), thresholds=model.head_thresholds()
     )
     write_analysis(folder.path, summary)
+    folder.seal(checksums_of(folder.path, ["analysis.json", "analysis.npz"]))
     return summary
 
 

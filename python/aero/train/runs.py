@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import shlex
-import shutil
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -17,12 +14,12 @@ from torch.distributed import broadcast_object_list
 from transformers import PrinterCallback, set_seed
 from transformers.utils import logging as transformers_logging
 
-from aero.atomic_files import write_json_atomically
 from aero.conversion.annealing import finish_annealing
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.train.annealing_callback import AnnealingCallback
+from aero.train.checkpoints import from_whole_checkpoint, read_checkpoint_state
 from aero.train.errors import StopRequestedError, disk_errors
-from aero.train.machine import git_commit, hardware, package_versions, settle_in
+from aero.train.machine import settle_in
 from aero.train.norm_gap import norm_gap
 from aero.train.penalty_schedule import PenaltyScheduleCallback
 from aero.train.planning import PlannedRun, with_action
@@ -30,8 +27,9 @@ from aero.train.prepared_data import PreparedData, prepare_data
 from aero.train.progress import is_main_process, progress_bar
 from aero.train.recorder import RunRecorder
 from aero.train.run_callback import RunCallback
-from aero.train.run_folder import RunFolder, checkpoint_step, run_slug
+from aero.train.run_folder import checkpoint_step
 from aero.train.run_lock import locked, require_unlocked
+from aero.train.run_opening import open_folder, save_model
 from aero.train.run_results import analyze_model, write_evaluation
 from aero.train.starting import (
     require_tokenizer,
@@ -40,7 +38,7 @@ from aero.train.starting import (
     training_fields,
 )
 from aero.train.stopping import StopRequest
-from aero.train.trainer import AeroTrainer, read_checkpoint_state
+from aero.train.trainer import AeroTrainer
 from aero.train.trainer_settings import training_arguments
 from aero.train.windows import TrainingWindows, collate_windows
 
@@ -90,7 +88,7 @@ def train_runs(plan: Sequence[PlannedRun], *, cache_dir: str | Path, say: Any = 
             with ExitStack() as held:
                 if is_main_process():
                     held.enter_context(locked(planned.folder.path))
-                run = _as_it_is_now(planned)
+                run = _as_it_is_now(planned, say)
                 if run.checkpoint is not None and is_main_process():
                     say(f"{run.name}: resuming from {run.checkpoint}")
                 with disk_errors("the run", run.folder.path, "run the same command again"):
@@ -110,13 +108,13 @@ def _reused(run: PlannedRun) -> str:
     return f"{run.name}: reusing the {run.folder.info()['status']} run in {run.folder.path}"
 
 
-def _as_it_is_now(run: PlannedRun) -> PlannedRun:
+def _as_it_is_now(run: PlannedRun, say: Any) -> PlannedRun:
     """The run by what its folder holds now that nobody else writes there.
 
     Under `torchrun` the first process decides: it alone has the lock.
     """
     if is_main_process():
-        run = with_action(run)
+        run = from_whole_checkpoint(with_action(run), say)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         choice: list[Any] = [run.action, run.checkpoint]
         # Asking for the device joins the processes.
@@ -180,7 +178,7 @@ def _train_one(run: PlannedRun, data: PreparedData, stop: StopRequest, advance: 
     distillation = teacher_of(run, arguments.device)
     first_step = _steps_done(run)
     if arguments.should_save:
-        _open_folder(run, data, first_step)
+        open_folder(run, data)
     recorder = RunRecorder(
         folder,
         device=arguments.device,
@@ -236,20 +234,24 @@ def _finish(
 ) -> str:
     """Writes how the run ended; a finished one also gets its model, evaluation and analysis."""
     folder, steps = run.folder, trainer.state.global_step
-    progress = {
-        "steps_done": steps,
-        "seconds": round(recorder.seconds, 3),
-        "skipped_steps": callback.skipped_steps,
-    }
+
+    def end(status: str) -> None:
+        folder.seal({"metrics.jsonl": recorder.metrics_sha256})
+        seconds = round(recorder.seconds, 3)
+        skipped = callback.skipped_steps
+        folder.update(
+            {"steps_done": steps, "seconds": seconds, "skipped_steps": skipped, "status": status}
+        )
+
     broken = callback.divergence
     policy = run.recipe.training.nan_policy
     if broken is not None and policy != "skip":
         if trainer.args.should_save:
-            folder.update({**progress, "status": "diverged"})
+            end("diverged")
         return f"diverged at step {broken['step']} ({broken['what']})"
     if steps < run.recipe.steps:
         if trainer.args.should_save:
-            folder.update({**progress, "status": "interrupted"})
+            end("interrupted")
         raise StopRequestedError(
             f"{run.name} was stopped at step {steps} of {run.recipe.steps}, its checkpoint is in "
             f"{folder.checkpoints}; run the same command again to resume"
@@ -268,10 +270,10 @@ def _finish(
     )
     if trainer.args.should_save:
         model = trainer.accelerator.unwrap_model(trainer.model)
-        _save_model(model, data, folder)
+        save_model(model, data, folder)
         write_evaluation(folder, measured, windows="disjoint", gap=gap)
         analyze_model(model, data, folder, batch_tokens=run.recipe.evaluation.batch_tokens)
-        folder.update({**progress, "status": "finished"})
+        end("finished")
     trainer.accelerator.wait_for_everyone()
     skipped = callback.skipped_steps
     remark = f", skipped {skipped} non-finite steps" if skipped else ""
@@ -279,55 +281,3 @@ def _finish(
         f"perplexity {measured.perplexity:.2f} after {recorder.seconds:.0f} s{remark}, "
         f"in {folder.path}"
     )
-
-
-def _open_folder(run: PlannedRun, data: PreparedData, first_step: int) -> None:
-    """Writes what is known before the first step and removes what a killed process left."""
-    folder = run.folder
-    folder.path.mkdir(parents=True, exist_ok=True)
-    folder.checkpoints.mkdir(exist_ok=True)
-    folder.remove_results()
-    if first_step == 0:
-        shutil.rmtree(folder.tensorboard, ignore_errors=True)
-    folder.remove_checkpoints_after(first_step)
-    folder.write_config(run.config())
-    write_json_atomically(folder.path / "manifest.json", data.manifest)
-    folder.truncate_metrics(first_step if first_step else -1)
-    folder.update(
-        {
-            "status": "running",
-            "label": run.label,
-            "slug": run_slug(run.label),
-            "seed": run.seed,
-            "spec": run.spec.to_dict(),
-            "steps_done": first_step,
-            "steps_total": run.recipe.steps,
-            "tokens_per_step": run.recipe.training.tokens_per_step,
-            "seconds": 0.0,
-            "versions": package_versions(),
-            "hardware": hardware(),
-            "git_commit": git_commit(),
-            "corpus": {**data.summary(), "folder": str(data.folder.resolve())},
-            "diverged": None,
-            "skipped_steps": 0,
-            "command": shlex.join(["aero", *sys.argv[1:]]),
-            **_training_from(run),
-        }
-    )
-
-
-def _training_from(run: PlannedRun) -> dict[str, Any]:
-    """What `run.json` says about source and teacher."""
-    found: dict[str, Any] = {}
-    if run.source is not None:
-        found["from"] = {**run.source.record(), "annealing": asdict(run.recipe.annealing)}
-    if run.teacher is not None:
-        found["distilled_from"] = {**run.teacher.record(), **asdict(run.recipe.distillation)}
-    return found
-
-
-def _save_model(model: Any, data: PreparedData, folder: RunFolder) -> None:
-    partial = folder.path / "model.partial"
-    model.save_pretrained(partial)
-    data.tokenizer.save_pretrained(partial)
-    partial.replace(folder.model)

@@ -15,6 +15,7 @@ from aero.conversion.annealing import begin_annealing
 from aero.models import AeroForCausalLM
 from aero.train.distillation import Distillation
 from aero.train.errors import TrainingError
+from aero.train.loading import require_whole_network
 from aero.train.origins import Origin
 from aero.train.planning import PlannedRun
 from aero.train.recipe import Recipe
@@ -126,6 +127,7 @@ def load_network(origin: Origin, option: str) -> nn.Module:
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    require_whole_network(origin.weights)
     try:
         config = AutoConfig.from_pretrained(origin.weights, local_files_only=True)
         for name in ("attn_pdrop", "attention_dropout"):

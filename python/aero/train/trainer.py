@@ -9,8 +9,6 @@ Letters: B windows, T tokens per window.
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,14 +22,12 @@ from torch.optim import Optimizer
 from torch.utils.data import Dataset, Sampler, SequentialSampler
 from transformers import Trainer
 
-from aero.atomic_files import write_json_atomically
 from aero.models import decay_parameter_names
+from aero.train.checkpoints import finish_checkpoint, require_whole
 from aero.train.distillation import Distillation
 from aero.train.errors import TrainingError, disk_errors
 
 __all__ = ["AeroTrainer"]
-
-_STATE_FILE = "aero_state.json"
 
 
 class AeroTrainer(Trainer):
@@ -176,6 +172,18 @@ class AeroTrainer(Trainer):
         loss_only = prediction_loss_only or self.compute_metrics is None
         return super().prediction_step(model, inputs, loss_only, ignore_keys)
 
+    def train(
+        self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        """The base class's, from a checkpoint whose files match their checksums.
+
+        Raises:
+            TrainingError: the checkpoint is damaged or was not finished.
+        """
+        if resume_from_checkpoint and not isinstance(resume_from_checkpoint, bool):
+            require_whole(resume_from_checkpoint)
+        return super().train(resume_from_checkpoint, *args, **kwargs)
+
     def _load_from_checkpoint(
         self, resume_from_checkpoint: str, model: nn.Module | None = None
     ) -> None:
@@ -203,8 +211,7 @@ class AeroTrainer(Trainer):
                 # Other processes write their random states into the folder too.
                 self.accelerator.wait_for_everyone()
                 if self.args.should_save:
-                    write_json_atomically(written / _STATE_FILE, state)
-                    _flush_to_disk(written)
+                    finish_checkpoint(written, state)
                     shutil.rmtree(final, ignore_errors=True)
                     written.rename(final)
         except BaseException:
@@ -223,18 +230,3 @@ def _damage_named(checkpoint: str | None) -> Iterator[None]:
             f"train: the checkpoint {checkpoint} cannot be read ({error}); delete that folder and "
             "run the same command again: it goes on from the checkpoint before"
         ) from error
-
-
-def read_checkpoint_state(checkpoint: Path) -> dict[str, Any]:
-    """Returns what `checkpoint_state` gave when the checkpoint was written."""
-    state: dict[str, Any] = json.loads((checkpoint / _STATE_FILE).read_text(encoding="utf-8"))
-    return state
-
-
-def _flush_to_disk(folder: Path) -> None:
-    for path in folder.iterdir():
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

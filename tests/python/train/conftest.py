@@ -1,9 +1,14 @@
 """A small corpus and a recipe of a few steps, shared by all training tests."""
 
+import json
+import os
 import random
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from aero.train.planning import PlannedRun, plan_runs
 from aero.train.recipe import Recipe
@@ -105,8 +110,51 @@ def metrics(folder: RunFolder) -> list[dict]:
     return [{k: v for k, v in record.items() if k != "seconds"} for record in folder.metrics()]
 
 
+def assert_same_ending(folder: RunFolder, other: RunFolder) -> None:
+    assert metrics(folder) == metrics(other)
+    last, other_last = (run.checkpoints / "step-20" for run in (folder, other))
+    weights, other_weights = (load_file(path / "model.safetensors") for path in (last, other_last))
+    assert weights.keys() == other_weights.keys()
+    assert all(torch.equal(weights[name], other_weights[name]) for name in weights)
+    state, other_state = (
+        torch.load(path / "optimizer.pt", weights_only=True)["state"] for path in (last, other_last)
+    )
+    assert state.keys() == other_state.keys()
+    for key in state:
+        assert all(torch.equal(state[key][n], other_state[key][n]) for n in state[key])
+    evaluation, other_evaluation = (
+        json.loads((run.path / "evaluation.json").read_text()) for run in (folder, other)
+    )
+    assert evaluation == other_evaluation
+
+
+def stopped_at(folder: RunFolder, step: int, target: Path) -> RunFolder:
+    """A copy of a run as an interrupt after `step` leaves it."""
+    shutil.copytree(folder.path, target)
+    copy = RunFolder(target)
+    copy.remove_results()
+    copy.remove_checkpoints_after(step)
+    copy.update({"status": "interrupted"})
+    return copy
+
+
 def command_line(corpus: Path, cache_dir: Path, output: Path, label: str) -> list[str]:
     """Arguments of `aero` that train what `tiny_recipe` trains."""
     settings = [f"--set={setting}" for setting in tiny_settings(corpus)]
     places = ["--output", str(output), "--cache-dir", str(cache_dir)]
     return ["train", "--label", label, *places, *settings]
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) * 3 // 5] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGES = {
+    "flipped": flip,
+    "half": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "ones": lambda path: path.write_bytes(b"\xff" * 16 + path.read_bytes()[16:]),
+    "empty": lambda path: os.truncate(path, 0),
+    "gone": os.unlink,
+}

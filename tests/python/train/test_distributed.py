@@ -4,7 +4,6 @@ All that two processes compute comes from one `torchrun` of `two_processes.py`.
 """
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +17,7 @@ from aero.train import AeroTrainer, plan_runs
 from aero.train.run_folder import RunFolder
 from aero.train.runs import train_runs
 
-from .conftest import command_line, metrics, plan_one
+from .conftest import command_line, metrics, plan_one, stopped_at
 from .two_processes import (
     EREG,
     LABELS,
@@ -33,16 +32,6 @@ from .two_processes import (
 ALL_ROWS = slice(0, ROWS)
 # Without batch statistics, which two processes would each have of their own half.
 SOURCE, RETRAINED = "SM+LN+G", "SM+LN+R"
-
-
-def stopped_at(folder: RunFolder, step: int, target: Path) -> RunFolder:
-    """A copy of a run as an interrupt after `step` leaves it."""
-    shutil.copytree(folder.path, target)
-    copy = RunFolder(target)
-    copy.remove_results()
-    copy.remove_checkpoints_after(step)
-    copy.update({"status": "interrupted"})
-    return copy
 
 
 @pytest.fixture(scope="module")

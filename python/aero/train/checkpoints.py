@@ -1,0 +1,130 @@
+"""Checkpoints: finished by their checksums, and compared with them before they are taken."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from aero.atomic_files import write_json_atomically
+from aero.checksums import checksums_of, damage, write_checksums
+from aero.reading import UnreadableFileError, read_json
+from aero.train.errors import TrainingError
+from aero.train.planning import PlannedRun
+from aero.train.run_folder import RunFolder, checkpoint_step
+
+__all__ = [
+    "checkpoint_damage",
+    "finish_checkpoint",
+    "from_whole_checkpoint",
+    "read_checkpoint_state",
+    "require_whole",
+]
+
+_STATE_FILE = "aero_state.json"
+_STATE_SHAPE = {
+    "recorder": {
+        "sums": [(float, None)],
+        "steps": int,
+        "has_entropy_loss": bool,
+        "seconds": float,
+        "metrics": {"bytes": int, "sha256": str},
+    },
+    "divergence": (dict, None),
+    "skipped_steps": int,
+}
+
+
+def finish_checkpoint(folder: Path, state: dict[str, Any]) -> None:
+    """Writes what is last in a checkpoint: the run's own state, and checksums of all files.
+
+    Raises:
+        OSError: the disk is full, or a file cannot be read.
+    """
+    write_json_atomically(folder / _STATE_FILE, state)
+    for path in folder.iterdir():
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    write_checksums(folder, checksums_of(folder))
+
+
+def read_checkpoint_state(checkpoint: Path) -> dict[str, Any]:
+    """Returns what a run stored in a checkpoint.
+
+    Raises:
+        UnreadableFileError: the file is damaged.
+    """
+    state: dict[str, Any] = read_json(checkpoint / _STATE_FILE, _STATE_SHAPE)
+    return state
+
+
+def require_whole(checkpoint: str | Path) -> None:
+    """Compares a checkpoint with its checksums.
+
+    Raises:
+        TrainingError: a file is damaged, missing or without a checksum.
+    """
+    problems = damage(checkpoint)
+    if problems:
+        raise TrainingError(
+            f"train: the checkpoint {checkpoint} is damaged or unfinished ({problems[0]}); resume "
+            "from the one before"
+        )
+
+
+def checkpoint_damage(checkpoint: Path, run: RunFolder) -> list[str]:
+    """Returns why a run cannot go on from one of its checkpoints, a line each; nothing if it can.
+
+    Args:
+        checkpoint: a folder `step-N`.
+        run: whose `metrics.jsonl` must begin as it was when the checkpoint was written.
+    """
+    problems = damage(checkpoint)
+    if problems:
+        return problems
+    try:
+        recorded = read_checkpoint_state(checkpoint)["recorder"]["metrics"]
+        step = read_json(checkpoint / "trainer_state.json", {"global_step": int})["global_step"]
+    except UnreadableFileError as error:
+        return [str(error)]
+    if step != checkpoint_step(checkpoint):
+        return [f"{checkpoint} holds step {step}"]
+    head = run.metrics_head(recorded["bytes"])
+    if len(head) != recorded["bytes"] or hashlib.sha256(head).hexdigest() != recorded["sha256"]:
+        return [f"{run.path / 'metrics.jsonl'} does not begin as {checkpoint.name} recorded"]
+    return []
+
+
+def from_whole_checkpoint(run: PlannedRun, say: Callable[[str], None]) -> PlannedRun:
+    """Returns a run that resumes from its last whole checkpoint, or from the one that was named.
+
+    Args:
+        run: with an action; only one that resumes is looked at.
+        say: called with a line about each checkpoint that is left out.
+
+    Raises:
+        TrainingError: no checkpoint is whole; nothing was changed.
+    """
+    if run.checkpoint is None:
+        return run
+    is_named = run.resume != "auto"
+    problems: list[str] = []
+    for checkpoint in [run.checkpoint] if is_named else run.folder.complete_checkpoints()[::-1]:
+        found = checkpoint_damage(checkpoint, run.folder)
+        if not found:
+            return dataclasses.replace(run, checkpoint=checkpoint)
+        problems.append(found[0])
+        if not is_named:
+            say(f"{run.name}: not resuming from {checkpoint}: {found[0]}")
+    if is_named:
+        raise TrainingError(f"train: cannot resume from {run.checkpoint}: {problems[0]}")
+    raise TrainingError(
+        f"train: no checkpoint in {run.folder.checkpoints} is whole ({problems[0]}); nothing was "
+        "changed: restore what is damaged, or delete the run folder to train anew"
+    )

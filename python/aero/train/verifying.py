@@ -1,0 +1,75 @@
+"""Whether run folders are what was written into them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from aero.checksums import damage
+from aero.reading import printable
+from aero.train.checkpoints import checkpoint_damage
+from aero.train.errors import TrainingError
+from aero.train.run_folder import RunFolder
+from aero.train.run_lock import lock_holder
+
+__all__ = ["run_problems", "runs_below"]
+
+_ENDED = ("run.json", "metrics.jsonl")
+_FINISHED = ("evaluation.json", "analysis.json", "analysis.npz")
+
+
+def runs_below(paths: Iterable[str | Path]) -> list[Path]:
+    """Returns the run folders among and below some folders, each once, in order of name.
+
+    Raises:
+        TrainingError: there is none in one of them.
+    """
+    found: dict[Path, None] = {}
+    for path in map(Path, paths):
+        here = (path / "run.json").exists()
+        runs = [path] if here else sorted(file.parent for file in path.rglob("run.json"))
+        if not runs:
+            raise TrainingError(
+                f"verify: {printable(str(path))} holds no run (a folder with a run.json)"
+            )
+        found.update(dict.fromkeys(runs))
+    return list(found)
+
+
+def run_problems(path: str | Path) -> list[str]:
+    """Returns what is wrong with a run folder, a line each; nothing if all of it is whole.
+
+    Files are compared with their checksums, `metrics.jsonl` also with what each checkpoint recorded
+    of it. What changes while a run is trained has a checksum only after its end.
+
+    Args:
+        path: of the run; nothing is written there.
+
+    Example:
+        >>> run_problems("no/such/run")
+        ['train: no/such/run is no run folder (it has no run.json); `aero train` makes one']
+    """
+    folder = RunFolder(path)
+    holder = lock_holder(path)
+    if holder is not None:
+        return [f"{printable(str(path))} is being trained by {holder}; verify it after its end"]
+    problems, names, status = [], ["config.yaml", "manifest.json"], None
+    try:
+        status = folder.info().get("status")
+    except TrainingError as error:
+        if not folder.exists():
+            return [str(error)]
+        problems.append(str(error))
+    names += _ENDED if status not in (None, "running") else ()
+    names += _FINISHED if status == "finished" else ()
+    names += ["fixed_point.json"] if (folder.path / "fixed_point.json").exists() else []
+    problems += damage(path, names)
+    try:
+        folder.metrics()
+    except TrainingError as error:
+        problems.append(str(error))
+    for checkpoint in folder.complete_checkpoints():
+        problems += checkpoint_damage(checkpoint, folder)
+    if status == "finished" or folder.model.exists():
+        problems += damage(folder.model)
+    return list(dict.fromkeys(problems))

@@ -1,0 +1,93 @@
+"""`aero verify`: every byte of a run folder that anything reads again is vouched for."""
+
+import shutil
+
+import pytest
+from typer.testing import CliRunner
+
+from aero import cli
+from aero.train.run_folder import RunFolder
+from aero.train.run_lock import locked
+from aero.train.verifying import run_problems
+
+from .conftest import DAMAGES, stopped_at
+
+
+def verify(*paths):
+    return CliRunner().invoke(cli.app, ["verify", *map(str, paths)])
+
+
+@pytest.fixture
+def finished(whole_runs, tmp_path):
+    folder = whole_runs("SM+FN+R")
+    shutil.copytree(folder.path, tmp_path / "group" / "run")
+    return tmp_path / "group" / "run"
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_to_any_file_is_one_line_that_names_it(damage, finished):
+    files = [path for path in finished.rglob("*") if path.is_file() and path.name != ".lock"]
+    files = [path for path in files if path.parent.name not in ("tensorboard", "step-5", "step-10")]
+    names = {path.name for path in files}
+    assert names > {"config.yaml", "manifest.json", "metrics.jsonl", "run.json", "evaluation.json"}
+    assert names > {"model.safetensors", "optimizer.pt", "aero_state.json", "trainer_state.json"}
+    assert run_problems(finished) == []
+    for file in files:
+        whole = file.read_bytes()
+        DAMAGES[damage](file)
+        problems = run_problems(finished)
+        if file.name not in ("SHA256SUMS", "run.json"):
+            assert str(file) in problems[0], problems
+        assert problems and not any("\n" in line for line in problems), file
+        file.write_bytes(whole)
+
+
+def test_the_command_ends_with_one_where_anything_is_damaged(finished, whole_runs):
+    whole = whole_runs("SM+FN+R").path
+    done = verify(whole, finished.parents[1])
+    assert done.exit_code == 0, done.output
+    assert done.stdout == f"{whole}: whole\n{finished}: whole\n" and done.stderr == ""
+    weights = finished / "checkpoints" / "step-15" / "model.safetensors"
+    DAMAGES["flipped"](weights)
+    DAMAGES["flipped"](finished / "model" / "tokenizer.json")
+    done = verify(whole, finished.parents[1])
+    assert done.exit_code == 1
+    assert done.stdout.splitlines() == [
+        f"{whole}: whole",
+        f"{weights} does not match its SHA-256",
+        f"{finished / 'model' / 'tokenizer.json'} does not match its SHA-256",
+    ]
+
+
+@pytest.mark.parametrize("status", ["interrupted", "running"])
+def test_a_run_that_did_not_end_is_whole_with_what_a_kill_leaves(status, whole_runs, tmp_path):
+    folder = stopped_at(whole_runs("SM+FN+R"), 10, tmp_path / "run")
+    folder.update({"status": status})
+    (folder.checkpoints / "checkpoint-15").mkdir()
+    if status == "running":
+        with (folder.path / "metrics.jsonl").open("ab") as file:
+            file.write(b'{"kind": "tra')
+    assert run_problems(folder.path) == []
+
+
+def test_what_is_no_run_or_in_training_is_said(finished, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for path in (tmp_path / "empty", tmp_path / "nowhere"):
+        done = verify(path)
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert done.stderr.startswith(f"aero: verify: {path} holds no run")
+    with locked(finished):
+        (line,) = run_problems(finished)
+        assert f"{finished} is being trained by process " in line
+    (finished / "SHA256SUMS").unlink()
+    assert run_problems(finished) == [f"{finished / 'SHA256SUMS'} is missing"]
+
+
+def test_measuring_again_vouches_for_what_it_wrote_and_for_nothing_else(finished):
+    folder = RunFolder(finished)
+    folder.write_result("evaluation.json", {"loss": 1.0, "perplexity": float("nan")})
+    assert run_problems(finished) == []
+    DAMAGES["flipped"](finished / "metrics.jsonl")
+    folder.write_result("evaluation.json", {"loss": 2.0})
+    (line, *_) = run_problems(finished)
+    assert line == f"{finished / 'metrics.jsonl'} does not match its SHA-256"
