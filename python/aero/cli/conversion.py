@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from aero.cli.errors import note, one_line_errors
+from aero.cli.numbers import decimal, whole
 
 
 def convert(
@@ -21,14 +22,18 @@ def convert(
         bool, typer.Option("--dry-run", help="Print what would change and write nothing.")
     ] = False,
     context_length: Annotated[
-        int | None, typer.Option(help="T, shorter than the network's own.")
+        int | None,
+        typer.Option(help="T, shorter than the network's own.", callback=whole(1, 1 << 24)),
     ] = None,
     untie: Annotated[bool, typer.Option("--untie", help="Give the head its own matrix.")] = False,
     absorb_ffn: Annotated[
         bool, typer.Option("--absorb-ffn", help="Then multiply fused FFNs into attention and head.")
     ] = False,
     max_condition: Annotated[
-        float, typer.Option(help="Largest condition number that --absorb-ffn accepts.")
+        float,
+        typer.Option(
+            help="Largest condition number that --absorb-ffn accepts.", callback=decimal(1, 1e16)
+        ),
     ] = 100.0,
 ) -> None:
     """Converts a network to a label and says step by step what changes, exactly or not."""

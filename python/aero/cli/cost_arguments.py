@@ -11,6 +11,7 @@ import typer
 
 from aero.atomic_files import write_bytes_atomically
 from aero.cli.errors import note
+from aero.cli.numbers import whole
 
 # Help must not wait for the native library, which knows the other names too.
 _DESCRIBED = sorted(path.stem for path in Path(__file__).parents[1].glob("data/stacks/*.yaml"))
@@ -26,8 +27,10 @@ COMPUTE = "paper-testbed, spu-epyc or none, with changes: 'paper-testbed,threads
 
 Label = Annotated[str, typer.Argument(help="Network, such as 'SM+ScFuFFN'.")]
 Model = Annotated[str, typer.Option(help="Size preset: gpt2, gpt2-18l, pythia-70m, mini or tiny.")]
-Context = Annotated[int, typer.Option(help="T, tokens.")]
-Vocabulary = Annotated[int | None, typer.Option(help="V; default: the preset's.")]
+Context = Annotated[int, typer.Option(help="T, tokens.", callback=whole(1, 1 << 24))]
+Vocabulary = Annotated[
+    int | None, typer.Option(help="V; default: the preset's.", callback=whole(1, 1 << 28))
+]
 StackName = Annotated[str, typer.Option(help=STACKS)]
 Settings = Annotated[
     list[str] | None,

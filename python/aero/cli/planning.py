@@ -27,6 +27,7 @@ from aero.cli.cost_arguments import (
     write,
 )
 from aero.cli.errors import one_line_errors
+from aero.cli.numbers import decimal, whole
 
 if TYPE_CHECKING:
     from aero.mpc import EqualTime, GenerationReport, SweepResult
@@ -60,13 +61,17 @@ def options(
 
 def generate(
     label: Label,
-    new_tokens: Annotated[int, typer.Option(help="Tokens to make for each prompt.")] = 32,
-    batch: Annotated[int, typer.Option(help="Prompts side by side.")] = 1,
+    new_tokens: Annotated[
+        int, typer.Option(help="Tokens to make for each prompt.", callback=whole(1, 10**6))
+    ] = 32,
+    batch: Annotated[int, typer.Option(help="Prompts side by side.", callback=whole(1, 10**6))] = 1,
     sampling: Annotated[
         str, typer.Option(help="argmax in secret, or client: the client gets the logits.")
     ] = "argmax",
     model: Model = "gpt2",
-    context_length: Annotated[int, typer.Option(help="T, tokens of each prompt.")] = 128,
+    context_length: Annotated[
+        int, typer.Option(help="T, tokens of each prompt.", callback=whole(1, 1 << 24))
+    ] = 128,
     vocab_size: Vocabulary = None,
     stack: StackName = "aero-optimized-generation",
     set_: Settings = None,
@@ -140,6 +145,7 @@ def sweep(
         float | None,
         typer.Option(
             metavar="PERCENT",
+            callback=decimal(0, 100),
             help="Also every network beside the one of best perplexity that takes as long, give or "
             "take PERCENT, on every --network.",
         ),

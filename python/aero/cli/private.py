@@ -14,6 +14,7 @@ import typer
 
 from aero.cli.cost_arguments import AsJson, settings
 from aero.cli.errors import end_on_termination, note, one_line_errors
+from aero.cli.numbers import whole
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -56,7 +57,9 @@ def run(
     prompt_tokens: Annotated[
         str | None, typer.Option(metavar="N,N,...", help="The same as token numbers.")
     ] = None,
-    tokens: Annotated[int, typer.Option(help="How many tokens to compute.")] = 1,
+    tokens: Annotated[
+        int, typer.Option(help="How many tokens to compute.", callback=whole(1, 10**6))
+    ] = 1,
     tokenizer: Annotated[
         Path | None,
         typer.Option(help="Folder with tokenizer.json; default: the run's, or in the export."),

@@ -11,6 +11,7 @@ import typer
 
 from aero.cli.cost_arguments import settings
 from aero.cli.errors import end_on_termination, note, one_line_errors
+from aero.cli.numbers import decimal, whole
 from aero.cli.private import exported
 
 
@@ -26,7 +27,9 @@ def compare(
     output: Annotated[
         Path, typer.Option(help="JSON file; what it holds is not measured again.")
     ] = Path("runs/private/comparison.json"),
-    tokens: Annotated[int, typer.Option(help="Length of the prompt.")] = 32,
+    tokens: Annotated[
+        int, typer.Option(help="Length of the prompt.", callback=whole(1, 1 << 24))
+    ] = 32,
     link: Annotated[
         list[str] | None,
         typer.Option(help="memory, tcp or a network, see `aero private run`; may be repeated."),
@@ -38,11 +41,14 @@ def compare(
             help="Measure with these settings too; may be repeated. See `aero private run --set`.",
         ),
     ] = None,
-    threads: Annotated[int, typer.Option(help="Of each party.")] = 1,
+    threads: Annotated[int, typer.Option(help="Of each party.", callback=whole(1, 4096))] = 1,
     max_load: Annotated[
-        float,
-        typer.Option(help="Measure again what was measured at a higher load of the machine."),
-    ] = math.inf,
+        float | None,
+        typer.Option(
+            help="Measure again what was measured at a higher load of the machine.",
+            callback=decimal(0, 1e6),
+        ),
+    ] = None,
     results: Annotated[
         Path | None,
         typer.Option(
@@ -78,7 +84,9 @@ def compare(
                 f"{output}"
             )
         python = find_private_python() if cells else None
-        measured = compare_networks(cells, output, note, python, max_load=max_load)
+        measured = compare_networks(
+            cells, output, note, python, max_load=math.inf if max_load is None else max_load
+        )
         tables = comparison_tables(measured)
         if results is not None:
             write_between_marks(results, "tables", tables)

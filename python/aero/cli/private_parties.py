@@ -11,6 +11,7 @@ import typer
 
 from aero.cli.cost_arguments import AsJson, settings
 from aero.cli.errors import end_on_termination, note, one_line_errors
+from aero.cli.numbers import decimal, whole
 from aero.cli.private import (
     PrivateOptions,
     Source,
@@ -20,14 +21,25 @@ from aero.cli.private import (
     shown_progress,
 )
 
+SECONDS = decimal(0, 1e9, above=True)
 LinkPort = Annotated[
-    int, typer.Option(help="Where this party's SPU listens; 0: any free port. TCP both ways.")
+    int,
+    typer.Option(
+        help="Where this party's SPU listens; 0: any free port. TCP both ways.",
+        callback=whole(0, 65535),
+    ),
 ]
-Wait = Annotated[float, typer.Option(help="Seconds to wait for the other party.")]
+Wait = Annotated[float, typer.Option(help="Seconds to wait for the other party.", callback=SECONDS)]
 Silence = Annotated[
-    float, typer.Option(help="Seconds without a sign of life after which the other is given up.")
+    float,
+    typer.Option(
+        help="Seconds without a sign of life after which the other is given up.", callback=SECONDS
+    ),
 ]
-Stage = Annotated[float, typer.Option(help="Seconds that one step of the computation may take.")]
+Stage = Annotated[
+    float,
+    typer.Option(help="Seconds that one step of the computation may take.", callback=SECONDS),
+]
 Log = Annotated[
     Path | None, typer.Option(help="File for messages of libraries when something fails.")
 ]
@@ -118,7 +130,9 @@ def ask(
     prompt_tokens: Annotated[
         str | None, typer.Option(metavar="N,N,...", help="The same as token numbers.")
     ] = None,
-    tokens: Annotated[int, typer.Option(help="How many tokens to compute.")] = 1,
+    tokens: Annotated[
+        int, typer.Option(help="How many tokens to compute.", callback=whole(1, 10**6))
+    ] = 1,
     set_: PrivateOptions = None,
     link_port: LinkPort = 0,
     wait: Wait = 60.0,

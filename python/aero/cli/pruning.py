@@ -8,12 +8,18 @@ from typing import Annotated
 import typer
 
 from aero.cli.errors import note, one_line_errors
+from aero.cli.numbers import SEED, decimal, whole
 from aero.cli.settings import data_settings
 
 prune = typer.Typer(help="Finds the FFNs that a network can do without.", no_args_is_help=True)
 
 Bound = Annotated[
-    float, typer.Option("--max-loss-increase", help="How much worse it may be, nats per token.")
+    float,
+    typer.Option(
+        "--max-loss-increase",
+        help="How much worse it may be, nats per token.",
+        callback=decimal(0, 100),
+    ),
 ]
 
 
@@ -21,7 +27,9 @@ Bound = Annotated[
 def score(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A finished run.")],
     max_loss_increase: Bound = 0.02,
-    max_tokens: Annotated[int, typer.Option(help="Validation tokens per measurement.")] = 32_768,
+    max_tokens: Annotated[
+        int, typer.Option(help="Validation tokens per measurement.", callback=whole(1, 10**15))
+    ] = 32_768,
 ) -> None:
     """Measures the loss of a trained network without each FFN; nothing is trained."""
     with one_line_errors(ValueError):
@@ -50,7 +58,7 @@ def search(
     data: Annotated[
         str | None, typer.Option(help="stdlib, a folder, a file or the name of a hub dataset.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of all stages.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of all stages.", callback=SEED)] = 0,
     output: Annotated[Path | None, typer.Option(help="Default runs/RECIPE.")] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="One setting.")
@@ -58,7 +66,10 @@ def search(
     config: Annotated[Path | None, typer.Option(help="YAML file with settings.")] = None,
     max_loss_increase: Bound = 0.05,
     max_collapsed_heads: Annotated[
-        float, typer.Option(help="Share of the heads with less than a quarter of log T.")
+        float,
+        typer.Option(
+            help="Share of the heads with less than a quarter of log T.", callback=decimal(0, 1)
+        ),
     ] = 0.25,
     cache_dir: Annotated[Path, typer.Option(help="Where corpora and tokenizers are kept.")] = Path(
         "runs/corpora"

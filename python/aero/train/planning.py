@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from aero.architecture import ArchitectureSpec
+from aero.train.bounds import Bounds
 from aero.train.errors import TrainingError
 from aero.train.origins import Origin, find_origin
 from aero.train.recipe import Recipe
@@ -20,6 +21,10 @@ from aero.train.recipe_files import recipe_to_dict
 from aero.train.run_folder import RunFolder, run_slug
 
 __all__ = ["PlannedRun", "plan_runs", "spec_for", "with_action"]
+
+
+# What NumPy's generators are seeded with.
+_SEEDS = Bounds(0, 2**32 - 1)
 
 
 @dataclass(frozen=True)
@@ -106,8 +111,7 @@ def plan_runs(
     way = _way(recipe, source, teacher)
     runs = []
     for seed in dict.fromkeys(seeds):
-        if seed < 0:
-            raise TrainingError(f"train: seed must be >= 0, got {seed}")
+        _SEEDS.check("train: seed", seed)
         for label in dict.fromkeys(labels):
             spec = spec_for(recipe, label)
             folder = RunFolder(Path(output) / f"{run_slug(spec.label)}{way}-seed{seed}")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from aero.atomic_files import write_json_atomically
+from aero.train.bounds import Bounds
 from aero.train.errors import TrainingError, disk_errors
 from aero.train.planning import PlannedRun, plan_runs, spec_for
 from aero.train.recipe import AnnealingSection, Recipe
@@ -118,6 +119,8 @@ def search_prunable_ffns(
     """
     from aero.train.runs import train_runs
 
+    Bounds(0, 100).check("prune: max_loss_increase", max_loss_increase)
+    Bounds(0, 1).check("prune: max_collapsed_heads", max_collapsed_heads)
     spec = spec_for(recipe, label)
     table = Path(output) / f"{run_slug(spec.label)}-pruning-seed{seed}.json"
     bounds = (max_loss_increase, max_collapsed_heads)
@@ -182,6 +185,7 @@ def _best(spec: Any, stages: Sequence[PruningStage]) -> str:
 
 
 def _read(folder: RunFolder, name: str) -> dict[str, Any]:
+    folder.require_whole(name)
     values: dict[str, Any] = json.loads((folder.path / name).read_text(encoding="utf-8"))
     return values
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import operator
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,7 +101,15 @@ class Recipe:
                 "train: annealing.start_fraction must be < annealing.end_fraction = "
                 f"{self.annealing.end_fraction:g}, got {self.annealing.start_fraction:g}"
             )
-        tokens_per_step, context = self.training.tokens_per_step, self.model.context_length
+        context = self.model.context_length
+        for name in ("tokens", "final_tokens"):
+            tokens = getattr(self.evaluation, name)
+            if tokens is not None and tokens < context:
+                raise TrainingError(
+                    f"train: evaluation.{name} must be at least one window of model.context_length "
+                    f"= {context} tokens, got {tokens}"
+                )
+        tokens_per_step = self.training.tokens_per_step
         if tokens_per_step % context:
             raise TrainingError(
                 "train: training.tokens_per_step must be a multiple of model.context_length = "
@@ -146,25 +153,11 @@ def _check_section(section: str, values: Any) -> None:
         value, key = getattr(values, entry.name), f"{section}.{entry.name}"
         if not _fits(value, hints[entry.name]):
             raise TrainingError(f"train: {key} must be {_words(hints[entry.name])}, got {value!r}")
-        if value is not None:
-            _check_bounds(key, value, entry.metadata)
-
-
-def _check_bounds(key: str, value: Any, bounds: Mapping[str, Any]) -> None:
-    if bounds.get("choices") and value not in bounds["choices"]:
-        raise TrainingError(
-            f"train: {key} must be one of {', '.join(bounds['choices'])}, got {value!r}"
-        )
-    tests: tuple[tuple[str, str, Callable[[Any, Any], bool]], ...] = (
-        ("above", ">", operator.gt),
-        ("at_least", ">=", operator.ge),
-        ("at_most", "<=", operator.le),
-    )
-    for name, sign, holds in tests:
-        bound = bounds.get(name)
-        # A NaN fails every comparison, so it is refused here too.
-        if bound is not None and not holds(value, bound):
-            raise TrainingError(f"train: {key} must be {sign} {bound:g}, got {value!r}")
+        choices, bounds = entry.metadata.get("choices"), entry.metadata.get("bounds")
+        if choices and value is not None and value not in choices:
+            raise TrainingError(f"train: {key} must be one of {', '.join(choices)}, got {value!r}")
+        if bounds and isinstance(value, int | float):
+            bounds.check(f"train: {key}", value)
 
 
 def _fits(value: Any, hint: Any) -> bool:

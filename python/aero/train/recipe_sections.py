@@ -1,9 +1,15 @@
-"""The sections of a recipe as frozen dataclasses, units in the names."""
+"""The sections of a recipe as frozen dataclasses, units in the names.
+
+Every number has bounds, every word of a kind its choices, where it is declared; `Recipe` checks
+both.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
+
+from aero.train.bounds import Bounds
 
 __all__ = [
     "TOLERANCE_MARGINS",
@@ -23,16 +29,23 @@ __all__ = [
 TOLERANCE_MARGINS = {"listing": 0.10, "authors_code": 0.20}
 
 
-def _setting(
-    default: Any,
-    *,
-    above: float | None = None,
-    at_least: float | None = None,
-    at_most: float | None = None,
-    choices: tuple[str, ...] | None = None,
+def _number(
+    default: Any, least: float, most: float, *, above: bool = False, below: bool = False
 ) -> Any:
-    bounds = {"above": above, "at_least": at_least, "at_most": at_most, "choices": choices}
-    return field(default=default, metadata=bounds)
+    return field(default=default, metadata={"bounds": Bounds(least, most, above, below)})
+
+
+def _word(default: Any, *choices: str) -> Any:
+    return field(default=default, metadata={"choices": choices})
+
+
+# Far more than anybody has trained on or for; a product of two still is a 64-bit integer.
+_MOST_TOKENS = 10**15
+_MOST_STEPS = 10**12
+# Of a step or a batch, which must fit into memory.
+_MOST_TOKENS_AT_ONCE = 10**10
+# What ArchitectureSpec accepts.
+_MOST_LAYERS, _MOST_HEADS, _MOST_WIDTH, _MOST_VOCABULARY = 4096, 1 << 16, 1 << 24, 1 << 28
 
 
 @dataclass(frozen=True)
@@ -49,10 +62,10 @@ class DataSection:
     """
 
     source: str = "stdlib"
-    vocabulary: int = _setting(4096, at_least=257)
+    vocabulary: int = _number(4096, 257, _MOST_VOCABULARY)
     tokenizer: str = "train"
-    tokenizer_bytes: int = _setting(32_000_000, at_least=1)
-    validation_fraction: float = _setting(0.05, above=0.0, at_most=0.5)
+    tokenizer_bytes: int = _number(32_000_000, 1, 10**12)
+    validation_fraction: float = _number(0.05, 0.0, 0.5, above=True)
 
 
 @dataclass(frozen=True)
@@ -76,17 +89,17 @@ class ModelSection:
     """
 
     preset: str = "mini"
-    context_length: int = _setting(128, at_least=2)
-    num_layers: int | None = _setting(None, at_least=1)
-    num_heads: int | None = _setting(None, at_least=1)
-    head_dim: int | None = _setting(None, at_least=1)
-    width: int | None = _setting(None, at_least=1)
-    hidden_width: int | None = _setting(None, at_least=1)
+    context_length: int = _number(128, 2, 1 << 24)
+    num_layers: int | None = _number(None, 1, _MOST_LAYERS)
+    num_heads: int | None = _number(None, 1, _MOST_HEADS)
+    head_dim: int | None = _number(None, 1, _MOST_WIDTH)
+    width: int | None = _number(None, 1, _MOST_WIDTH)
+    hidden_width: int | None = _number(None, 1, _MOST_WIDTH)
     tied_embeddings: bool | None = None
-    final_norm: str | None = _setting(None, choices=("none", "layer", "foldable"))
-    initializer_range: float = _setting(0.02, above=0.0)
-    embedding_scale: str = _setting("none", choices=("none", "sqrt_width"))
-    trainable_scales: str = _setting("alpha+beta", choices=("alpha+beta", "alpha", "beta", "none"))
+    final_norm: str | None = _word(None, "none", "layer", "foldable")
+    initializer_range: float = _number(0.02, 0.0, 100.0, above=True)
+    embedding_scale: str = _word("none", "none", "sqrt_width")
+    trainable_scales: str = _word("alpha+beta", "alpha+beta", "alpha", "beta", "none")
 
 
 @dataclass(frozen=True)
@@ -105,14 +118,14 @@ class OptimizerSection:
         threshold_rate: the learning rate of the penalty's thresholds over `learning_rate`.
     """
 
-    learning_rate: float = _setting(1e-3, above=0.0)
-    beta1: float = _setting(0.9, at_least=0.0, at_most=1.0)
-    beta2: float = _setting(0.999, at_least=0.0, at_most=1.0)
-    epsilon: float = _setting(1e-8, above=0.0)
-    weight_decay: float = _setting(0.1, at_least=0.0)
-    clip_norm: float | None = _setting(1.0, above=0.0)
-    temperature_rate: float = _setting(1.0, at_least=0.0)
-    threshold_rate: float = _setting(1.0, at_least=0.0)
+    learning_rate: float = _number(1e-3, 0.0, 100.0, above=True)
+    beta1: float = _number(0.9, 0.0, 1.0, below=True)
+    beta2: float = _number(0.999, 0.0, 1.0, below=True)
+    epsilon: float = _number(1e-8, 0.0, 1.0, above=True)
+    weight_decay: float = _number(0.1, 0.0, 100.0)
+    clip_norm: float | None = _number(1.0, 0.0, 1e6, above=True)
+    temperature_rate: float = _number(1.0, 0.0, 1e6)
+    threshold_rate: float = _number(1.0, 0.0, 1e6)
 
 
 @dataclass(frozen=True)
@@ -126,10 +139,10 @@ class ScheduleSection:
         final_learning_rate: where `cosine` ends.
     """
 
-    shape: str = _setting("linear", choices=("linear", "cosine"))
-    warmup_fraction: float = _setting(0.05, at_least=0.0, at_most=1.0)
-    warmup_steps: int | None = _setting(None, at_least=0)
-    final_learning_rate: float = _setting(0.0, at_least=0.0)
+    shape: str = _word("linear", "linear", "cosine")
+    warmup_fraction: float = _number(0.05, 0.0, 1.0)
+    warmup_steps: int | None = _number(None, 0, _MOST_STEPS)
+    final_learning_rate: float = _number(0.0, 0.0, 100.0)
 
 
 @dataclass(frozen=True)
@@ -149,14 +162,14 @@ class RegularizationSection:
         reduction: `position_sum` or `query_mean`.
     """
 
-    entropy_weight: float = _setting(1e-5, at_least=0.0)
-    penalty_schedule: str = _setting("constant", choices=("constant", "falling", "rising"))
-    tolerance_margin: float | str = 0.10
-    temperature_init: float = _setting(1e-2, above=0.0)
-    temperature_parametrization: str = _setting("identity", choices=("identity", "log"))
-    threshold_init: float = 0.5
-    max_entropy: str = _setting("log_context", choices=("log_context", "log_visible"))
-    reduction: str = _setting("position_sum", choices=("position_sum", "query_mean"))
+    entropy_weight: float = _number(1e-5, 0.0, 1e6)
+    penalty_schedule: str = _word("constant", "constant", "falling", "rising")
+    tolerance_margin: float | str = _number(0.10, 0.0, 1.0)
+    temperature_init: float = _number(1e-2, 0.0, 1e6, above=True)
+    temperature_parametrization: str = _word("identity", "identity", "log")
+    threshold_init: float = _number(0.5, 0.0, 1.0)
+    max_entropy: str = _word("log_context", "log_context", "log_visible")
+    reduction: str = _word("position_sum", "position_sum", "query_mean")
 
     @property
     def margin(self) -> float:
@@ -177,18 +190,19 @@ class TrainingSection:
         precision: `float32`, or `bfloat16` for autocast.
         nan_policy: what a non-finite loss or gradient does: `stop`, `skip` the step, or `continue`.
         checkpoint_every_steps: 0 saves none but the one at an interrupt.
-        keep_checkpoints: older ones are deleted, except the last finite one.
+        keep_checkpoints: older ones are deleted, except the last finite one. With 1, a damaged
+            checkpoint has none before it to go on from.
         threads: CPU threads per process; None takes the available cores.
     """
 
-    tokens: int = _setting(1_000_000, at_least=1)
-    tokens_per_step: int = _setting(4096, at_least=1)
-    micro_batch_tokens: int | None = _setting(None, at_least=1)
-    precision: str = _setting("float32", choices=("float32", "bfloat16"))
-    nan_policy: str = _setting("stop", choices=("stop", "skip", "continue"))
-    checkpoint_every_steps: int = _setting(100, at_least=0)
-    keep_checkpoints: int = _setting(2, at_least=1)
-    threads: int | None = _setting(None, at_least=1)
+    tokens: int = _number(1_000_000, 1, _MOST_TOKENS)
+    tokens_per_step: int = _number(4096, 1, _MOST_TOKENS_AT_ONCE)
+    micro_batch_tokens: int | None = _number(None, 1, _MOST_TOKENS_AT_ONCE)
+    precision: str = _word("float32", "float32", "bfloat16")
+    nan_policy: str = _word("stop", "stop", "skip", "continue")
+    checkpoint_every_steps: int = _number(100, 0, _MOST_STEPS)
+    keep_checkpoints: int = _number(2, 1, 10**6)
+    threads: int | None = _number(None, 1, 4096)
 
 
 @dataclass(frozen=True)
@@ -206,9 +220,9 @@ class AnnealingSection:
             at the end.
     """
 
-    schedule: str = _setting("linear", choices=("none", "linear", "cosine"))
-    start_fraction: float = _setting(0.0, at_least=0.0, at_most=1.0)
-    end_fraction: float = _setting(0.3, above=0.0, at_most=1.0)
+    schedule: str = _word("linear", "none", "linear", "cosine")
+    start_fraction: float = _number(0.0, 0.0, 1.0)
+    end_fraction: float = _number(0.3, 0.0, 1.0, above=True)
 
 
 @dataclass(frozen=True)
@@ -223,8 +237,8 @@ class DistillationSection:
         weight: share of the teacher; at 1 the text itself no longer counts.
     """
 
-    temperature: float = _setting(2.0, above=0.0)
-    weight: float = _setting(0.5, at_least=0.0, at_most=1.0)
+    temperature: float = _number(2.0, 0.0, 1e6, above=True)
+    weight: float = _number(0.5, 0.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -238,10 +252,10 @@ class EvaluationSection:
         batch_tokens: tokens in one forward pass.
     """
 
-    every_steps: int = _setting(50, at_least=0)
-    tokens: int = _setting(32_768, at_least=1)
-    final_tokens: int | None = _setting(None, at_least=1)
-    batch_tokens: int = _setting(8192, at_least=1)
+    every_steps: int = _number(50, 0, _MOST_STEPS)
+    tokens: int = _number(32_768, 1, _MOST_TOKENS)
+    final_tokens: int | None = _number(None, 1, _MOST_TOKENS)
+    batch_tokens: int = _number(8192, 1, _MOST_TOKENS_AT_ONCE)
 
 
 @dataclass(frozen=True)
@@ -255,7 +269,7 @@ class LoggingSection:
         tensorboard: whether TensorBoard files are written too.
     """
 
-    every_steps: int = _setting(10, at_least=1)
-    entropy_every_steps: int = _setting(25, at_least=0)
-    entropy_windows: int = _setting(8, at_least=1)
+    every_steps: int = _number(10, 1, _MOST_STEPS)
+    entropy_every_steps: int = _number(25, 0, _MOST_STEPS)
+    entropy_windows: int = _number(8, 1, 10**9)
     tensorboard: bool = True

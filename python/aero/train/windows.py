@@ -87,15 +87,15 @@ def validation_windows(
     Args:
         tokens: [tokens].
         context_length: T.
-        max_tokens: at most this many tokens are covered, in windows spread evenly over the file;
-            None takes all.
+        max_tokens: at most this many tokens are covered, at least T, in windows spread evenly over
+            the file; None takes all.
         stride: distance between windows; None is T, disjoint.
 
     Returns:
         Start positions, [windows], int64, at least one.
 
     Raises:
-        ValueError: the stride does not fit between 1 and T.
+        ValueError: the stride does not fit between 1 and T, or the tokens hold no window.
 
     Example:
         >>> validation_windows(np.zeros(100), 10, max_tokens=30)
@@ -104,8 +104,13 @@ def validation_windows(
     stride = context_length if stride is None else stride
     if not 1 <= stride <= context_length:
         raise ValueError(f"evaluate: stride must be between 1 and {context_length}, got {stride}")
+    if max_tokens is not None and max_tokens < context_length:
+        raise ValueError(
+            f"evaluate: max_tokens must be at least one window of {context_length} tokens, got "
+            f"{max_tokens}"
+        )
     available = (len(tokens) - context_length) // stride + 1
-    wanted = available if max_tokens is None else max(1, max_tokens // stride)
+    wanted = available if max_tokens is None else max_tokens // stride
     if wanted >= available:
         return np.arange(available) * stride
     if stride < context_length:

@@ -60,6 +60,7 @@ def test_languini_unties_the_head_and_codeparrot_does_not():
     [
         (["SM+ScFuFN"], [0], "nearest valid label"),
         (["SM"], [-1], "seed must be >= 0, got -1"),
+        (["SM"], [1 << 32], "seed must be <= 4,294,967,295, got 4294967296"),
         (["SM+G", "sm+g"], [0], "SM+G seed 0 is asked for twice"),
     ],
 )

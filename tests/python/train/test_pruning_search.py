@@ -73,18 +73,46 @@ def test_a_loss_beyond_the_bound_ends_the_search(whole_search, tiny_recipe, cach
         assert narrow.stages[-1].verdict == f"loss grew by {losses[2] - losses[0]:.4f}"
 
 
-def test_collapsed_heads_end_the_search(whole_search, tiny_recipe, cache_dir):
-    analysis = RunFolder(whole_search.stages[1].folder).path / "analysis.json"
-    before = analysis.read_text()
-    changed = json.loads(before)
-    changed["quarters"]["log_context"] = [0.5, 0.5, 0.0, 0.0]
-    analysis.write_text(json.dumps(changed))
-    try:
-        found = search(tiny_recipe, cache_dir, whole_search.table.parent, max_collapsed_heads=0.25)
-    finally:
-        analysis.write_text(before)
+@pytest.fixture
+def half_collapsed(whole_search):
+    """Lets a stage have lost half of its heads."""
+    before = {}
+
+    def collapse(stage):
+        folder = RunFolder(whole_search.stages[stage].folder)
+        before[folder] = json.loads((folder.path / "analysis.json").read_text())
+        quarters = {**before[folder]["quarters"], "log_context": [0.5, 0.5, 0.0, 0.0]}
+        folder.write_result("analysis.json", {**before[folder], "quarters": quarters})
+
+    yield collapse
+    for folder, analysis in before.items():
+        folder.write_result("analysis.json", analysis)
+
+
+def test_collapsed_heads_end_the_search(half_collapsed, whole_search, tiny_recipe, cache_dir):
+    half_collapsed(1)
+    found = search(tiny_recipe, cache_dir, whole_search.table.parent, max_collapsed_heads=0.25)
     assert found.label == "SM+ScFuFFN" and len(found.stages) == 2
     assert found.stages[1].verdict == "50% of the heads collapsed"
+
+
+def test_a_damaged_measurement_judges_nothing(whole_search, tiny_recipe, cache_dir):
+    file = RunFolder(whole_search.stages[1].folder).path / "evaluation.json"
+    before = file.read_bytes()
+    file.write_bytes(before.replace(b"1", b"2", 1))
+    try:
+        with pytest.raises(TrainingError, match=f"{file} does not match its SHA-256"):
+            search(tiny_recipe, cache_dir, whole_search.table.parent)
+    finally:
+        file.write_bytes(before)
+
+
+@pytest.mark.parametrize("bound", [-1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["max_loss_increase", "max_collapsed_heads"])
+def test_bounds_that_mean_nothing_are_refused(name, bound, tiny_recipe, cache_dir, tmp_path):
+    with pytest.raises(TrainingError, match=f"prune: {name} must be [<>]= "):
+        search(tiny_recipe, cache_dir, tmp_path, **{name: bound})
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_stage_with_nan_is_backed_off_from(tiny_recipe, cache_dir, tmp_path, monkeypatch):
@@ -164,9 +192,12 @@ def test_a_full_disk_costs_no_finished_stage(whole_search, tiny_recipe, cache_di
     assert search(tiny_recipe, cache_dir, output) == whole_search
 
 
-def test_a_network_that_goes_wrong_unpruned_is_an_error(whole_search, tiny_recipe, cache_dir):
-    with pytest.raises(TrainingError, match=r"goes wrong before anything is pruned \(0% of the"):
-        search(tiny_recipe, cache_dir, whole_search.table.parent, max_collapsed_heads=-1.0)
+def test_a_network_that_goes_wrong_unpruned_is_an_error(
+    half_collapsed, whole_search, tiny_recipe, cache_dir
+):
+    half_collapsed(0)
+    with pytest.raises(TrainingError, match=r"goes wrong before anything is pruned \(50% of the"):
+        search(tiny_recipe, cache_dir, whole_search.table.parent, max_collapsed_heads=0.25)
 
 
 def test_the_commands_print_their_tables(whole_search, corpus, cache_dir):

@@ -1,4 +1,5 @@
 import dataclasses
+import math
 
 import pytest
 import yaml
@@ -6,6 +7,8 @@ import yaml
 from aero.train.errors import TrainingError
 from aero.train.recipe import OptimizerSection, Recipe, RegularizationSection, TrainingSection
 from aero.train.recipe_files import load_recipe, recipe_names, recipe_to_dict
+
+NOT_FINITE = ["nan", "inf", "-inf"]
 
 
 def test_codeparrot_is_the_published_setting():
@@ -80,12 +83,45 @@ def test_a_margin_may_be_given_by_the_name_of_its_publication():
         ("training.nan_policy=hope", "training.nan_policy must be one of stop, skip, continue"),
         ("training.tokens_per_step=100", "must be a multiple of model.context_length = 128"),
         ("per_label.x.y=1", "per_label"),
+        ("training.tokens=1e30", "training.tokens must be <= 1e+15"),
+        ("optimizer.learning_rate=.inf", "optimizer.learning_rate must be <= 100, got inf"),
+        ("optimizer.beta1=1.0", "optimizer.beta1 must be < 1, got 1.0"),
+        ("regularization.threshold_init=.inf", "regularization.threshold_init must be <= 1"),
+        ("regularization.tolerance_margin=.nan", "regularization.tolerance_margin must be >= 0"),
+        ("evaluation.tokens=127", "evaluation.tokens must be at least one window of model.context"),
     ],
 )
 def test_a_bad_setting_is_named_with_the_way_out(setting, message):
     with pytest.raises(TrainingError) as error:
         load_recipe("demo", settings=[setting])
     assert message in str(error.value)
+
+
+SETTINGS = [
+    pytest.param(section.name, entry, id=f"{section.name}.{entry.name}")
+    for section in dataclasses.fields(Recipe)
+    if dataclasses.is_dataclass(section.default_factory)
+    for entry in dataclasses.fields(section.default_factory)
+]
+
+
+@pytest.mark.parametrize(("section", "entry"), SETTINGS)
+def test_every_number_has_two_bounds_and_is_refused_beyond_them(section, entry):
+    if not {"int", "float"} & set(entry.type.split(" | ")):
+        assert entry.type.split(" | ")[0] in ("str", "bool"), entry.type
+        return
+    bounds = entry.metadata["bounds"]
+    assert math.isfinite(bounds.least) and math.isfinite(bounds.most)
+    below, above = bounds.least - 1, bounds.most + 1
+    values = [below, above] if "int" in entry.type else [below, above, *map(float, NOT_FINITE)]
+    values += [float(bounds.least)] if bounds.above else []
+    values += [float(bounds.most)] if bounds.below else []
+    for value in values:
+        with pytest.raises(TrainingError, match=f"{section}.{entry.name} must be [<>]"):
+            load_recipe("demo", settings=[f"{section}.{entry.name}={value!r}"])
+        changed = dataclasses.replace(getattr(Recipe(), section), **{entry.name: value})
+        with pytest.raises(TrainingError, match=f"{section}.{entry.name} must be [<>]"):
+            Recipe(**{section: changed})
 
 
 def test_an_unknown_recipe_is_named():

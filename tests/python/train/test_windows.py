@@ -53,7 +53,7 @@ def test_validation_windows_are_disjoint_and_spread_over_the_file():
     )
     some = validation_windows(tokens, 100, max_tokens=350)
     np.testing.assert_array_equal(some, [0, 300, 600])
-    assert len(validation_windows(tokens, 100, max_tokens=1)) == 1
+    assert len(validation_windows(tokens, 100, max_tokens=100)) == 1
     assert len(validation_windows(tokens, 100, max_tokens=10**9)) == 10
     assert validation_windows(np.zeros(199), 100, max_tokens=None).tolist() == [0]
 
@@ -67,3 +67,11 @@ def test_strided_windows_overlap():
 def test_a_stride_outside_the_window_is_refused(stride):
     with pytest.raises(ValueError, match=f"between 1 and 100, got {stride}"):
         validation_windows(np.zeros(260), 100, max_tokens=None, stride=stride)
+
+
+@pytest.mark.parametrize("tokens", [99, 1, 0, -1])
+def test_less_than_a_window_of_tokens_is_refused(tokens):
+    message = f"at least one window of 100 tokens, got {tokens}"
+    for stride in (None, 40):
+        with pytest.raises(ValueError, match=message):
+            validation_windows(np.zeros(260), 100, max_tokens=tokens, stride=stride)
