@@ -223,6 +223,61 @@ def test_a_dry_run_says_what_would_happen_and_writes_nothing(train_arguments, tm
     assert not (tmp_path / "runs").exists() and sorted(cache.iterdir()) == before
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data", "/no/such/folder"], "'stdlib', a folder or a file, got /no/such/folder"),
+        (["--data", "{tmp}/short"], "must hold more than two windows of 32 tokens, got 40 bytes"),
+        (["--data", "{tmp}/closed"], "cannot read {tmp}/closed/text.txt: Permission denied"),
+        (["--data", "no-such/hub-dataset"], "'no-such/hub-dataset' is neither 'stdlib' nor a"),
+        (["--set", "data.tokenizer={tmp}/none"], "{tmp}/none' is neither a folder with a tok"),
+        (["--set", "data.tokenizer={tmp}/words"], "must be byte-level, got the token"),
+        (["--set", "data.tokenizer={tmp}/large"], "has 400 tokens, more than data.vocabulary"),
+        (["--set", "model.num_layers=4096", "--set", "model.width=65536"], "GB with gradients"),
+        (["--set", "regularization.temperature_init=1e-45"], "0 begins with a loss of nan; look"),
+        (["--from", "{tmp}/half"], "{tmp}/half/model.safetensors does not match its SHA-256"),
+        (["--distill-from", "{tmp}/half"], "/half/model.safetensors does not match its SHA-256"),
+    ],
+)
+def test_a_dry_run_finds_what_a_run_would_find_and_leaves_nothing(
+    arguments, message, train_arguments, strange_files
+):
+    output, cache = strange_files / "runs", strange_files / "cache"
+    arguments = [argument.format(tmp=strange_files) for argument in arguments]
+    places = ["--label", "SM(t)", "--cache-dir", str(cache), "--dry-run"]
+    assert_one_line(
+        invoke(*train_arguments, *places, *arguments), message.format(tmp=strange_files)
+    )
+    assert not output.exists() and not cache.exists()
+
+
+@pytest.fixture
+def strange_files(tmp_path, monkeypatch):
+    """A corpus of 40 bytes, one that is closed, tokenizers that do not fit, half a network."""
+    from tokenizers import Tokenizer, models
+
+    from aero.checksums import checksums_of, write_checksums
+    from aero.models import AeroConfig, AeroForCausalLM
+    from aero.train.tokenizer import save_tokenizer, train_tokenizer
+
+    for name, text in (("short", "x" * 40), ("closed", "y" * 4000)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "text.txt").write_text(text)
+    # Nothing is closed to root.
+    monkeypatch.setattr(os, "access", lambda path, mode: path.parent.name != "closed")
+    words = Tokenizer(models.WordLevel({"日本": 0, "<|endoftext|>": 1}))
+    large = train_tokenizer((f"{n} or {n * n}" for n in range(400)), 400)
+    for name, tokenizer in (("words", words), ("large", large)):
+        save_tokenizer(tokenizer, tmp_path / name, context_length=32)
+    network = AeroForCausalLM(AeroConfig.from_label("SM(t)", model="tiny", context_length=32))
+    network.save_pretrained(tmp_path / "half")
+    save_tokenizer(large, tmp_path / "half", context_length=32)
+    write_checksums(tmp_path / "half", checksums_of(tmp_path / "half"))
+    weights = tmp_path / "half" / "model.safetensors"
+    os.truncate(weights, weights.stat().st_size // 2)
+    return tmp_path
+
+
 def test_data_means_the_same_from_another_folder(train_arguments, source, monkeypatch):
     monkeypatch.chdir(source.parent)
     arguments = [source.name if a == str(source) else a for a in train_arguments]

@@ -20,6 +20,7 @@ from aero.cli.cost import cost
 from aero.cli.errors import note, one_line_errors
 from aero.cli.exporting import export
 from aero.cli.measuring import measure
+from aero.cli.numbers import SEED, whole
 from aero.cli.private import private
 from aero.cli.private_comparison import compare
 from aero.cli.private_parties import ask, publish, serve
@@ -89,7 +90,9 @@ def train(
     data: Annotated[
         str | None, typer.Option(help="stdlib, a folder, a file or the name of a hub dataset.")
     ] = None,
-    seed: Annotated[list[int] | None, typer.Option(help="May be repeated; default 0.")] = None,
+    seed: Annotated[
+        list[int] | None, typer.Option(help="May be repeated; default 0.", callback=SEED)
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="Default runs/RECIPE.")] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="One setting.")
@@ -114,7 +117,8 @@ def train(
         "runs/corpora"
     ),
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be done, and how long it takes.")
+        bool,
+        typer.Option("--dry-run", help="Do all but the steps and say how long they take."),
     ] = False,
 ) -> None:
     """Trains one or several networks; interrupted, the same command resumes."""
@@ -136,7 +140,7 @@ def train(
         if dry_run:
             from aero.train.forecast import forecast
 
-            typer.echo(forecast(plan))
+            typer.echo(forecast(plan, cache_dir=cache_dir))
             return
         from aero.train.runs import train_runs
 
@@ -147,10 +151,14 @@ def train(
 def evaluate(
     runs: Runs,
     stride: Annotated[
-        int | None, typer.Option(help="Distance of overlapping windows; default: disjoint.")
+        int | None,
+        typer.Option(
+            help="Distance of overlapping windows; default: disjoint.", callback=whole(1, 10**9)
+        ),
     ] = None,
     max_tokens: Annotated[
-        int | None, typer.Option(help="Validation tokens to look at; default: all.")
+        int | None,
+        typer.Option(help="Validation tokens to look at; default: all.", callback=whole(1, 10**15)),
     ] = None,
     fixed_point: Annotated[
         str | None,
@@ -185,14 +193,14 @@ def evaluate(
 @app.command()
 def analyze(
     runs: Runs,
-    windows: Annotated[int, typer.Option(help="Validation windows to average over.")] = 64,
+    windows: Annotated[
+        int, typer.Option(help="Validation windows to average over.", callback=whole(1, 10**9))
+    ] = 64,
 ) -> None:
     """Measures the attention entropies of trained networks."""
     with one_line_errors():
         from aero.train.run_results import analyze_run
 
-        if windows < 1:
-            raise TrainingError(f"analyze: windows must be >= 1, got {windows}")
         for run in _trained(runs):
             found = analyze_run(run, windows=windows).to_dict()
             shares = ", ".join(f"{share:.0%}" for share in found["quarters"]["observed_max"])

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from aero.cli.errors import note, one_line_errors
+from aero.cli.numbers import whole
 from aero.cli.settings import data_settings
 
 
@@ -25,9 +26,12 @@ def reproduce(
         "runs/reproduction"
     ),
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Runs per network; default: the scale's.")
+        int | None,
+        typer.Option(help="Runs per network; default: the scale's.", callback=whole(1, 10**6)),
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes that train at once.")] = 1,
+    jobs: Annotated[
+        int, typer.Option(help="Processes that train at once.", callback=whole(1, 4096))
+    ] = 1,
     data: Annotated[
         str | None, typer.Option(help="Another corpus: stdlib, a folder, a file or a hub dataset.")
     ] = None,
@@ -39,7 +43,8 @@ def reproduce(
         bool, typer.Option("--collect", help="Train nothing; write what finished runs give.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the runs and what they take; train nothing.")
+        bool,
+        typer.Option("--dry-run", help="Do all but the steps; print runs and what they take."),
     ] = False,
     cache_dir: Annotated[Path, typer.Option(help="Where corpora and tokenizers are kept.")] = Path(
         "runs/corpora"
@@ -67,9 +72,11 @@ def reproduce(
         if dry_run:
             typer.echo(cell_table(cells, output))
         if not collect:
-            from aero.reproduction.ahead import what_it_takes
+            from aero.reproduction.ahead import rehearse_cells, what_it_takes
 
             typer.echo(what_it_takes(cells, output, jobs=jobs))
+            if dry_run:
+                typer.echo(rehearse_cells(cells, output, cache_dir=cache_dir))
         if dry_run:
             return
         if not collect:

@@ -10,9 +10,10 @@ from aero.reproduction.cells import Cell
 from aero.train.forecast import seconds_per_token
 from aero.train.machine import hardware, settle_in
 from aero.train.planning import PlannedRun
+from aero.train.rehearsal import rehearse_data, rehearse_run
 from aero.train.run_folder import checkpoint_step
 
-__all__ = ["what_it_takes"]
+__all__ = ["rehearse_cells", "what_it_takes"]
 
 # A backward pass takes about twice the operations of a forward pass.
 _PASSES = 3
@@ -47,6 +48,34 @@ def what_it_takes(cells: Sequence[Cell], output: str | Path, *, jobs: int = 1) -
         f"({rate:.3g} operations per second, timed with {first.label}; validation not "
         "counted)"
     )
+
+
+def rehearse_cells(cells: Sequence[Cell], output: str | Path, *, cache_dir: str | Path) -> str:
+    """Does all but the steps of each network that is missing, once per label and recipe.
+
+    Args:
+        cells: of one plan or several.
+        output: folder of all cells; nothing is written there.
+        cache_dir: corpora and tokenizers.
+
+    Returns:
+        What was found of the corpora, a line each.
+
+    Raises:
+        TrainingError: what a training would find wrong before its first step.
+    """
+    missing = {
+        (cell.group, cell.label): cell for cell in reversed(cells) if not cell.is_done(output)
+    }
+    found: dict[str, None] = {}
+    for cell in missing.values():
+        run = cell.without_teacher().planned(output)
+        line, tokenizer = rehearse_data(
+            run.recipe.data, cache_dir=cache_dir, context_length=run.recipe.model.context_length
+        )
+        found[f"data: {line}"] = None
+        rehearse_run(run, tokenizer)
+    return "\n".join(found)
 
 
 def _tokens_left(run: PlannedRun) -> int:

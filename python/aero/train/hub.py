@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from aero.atomic_files import atomic_binary_file
 from aero.train.errors import TrainingError
 from aero.train.progress import progress_bar
 
-__all__ = ["download_dataset"]
+__all__ = ["download_dataset", "downloaded_file", "require_dataset"]
 
 _TEXT_FIELDS = ("text", "content")
 
@@ -29,7 +30,7 @@ def download_dataset(name: str, folder: Path) -> Path:
         TrainingError: `datasets` is not installed, the hub cannot be reached, the dataset does not
             exist or has no text.
     """
-    target = folder / f"{name.replace('/', '--')}.jsonl"
+    target = downloaded_file(name, folder)
     if target.is_file():
         return target
     rows = _training_split(name)
@@ -50,7 +51,25 @@ def download_dataset(name: str, folder: Path) -> Path:
     return target
 
 
+def downloaded_file(name: str, folder: Path) -> Path:
+    """Returns where `download_dataset` puts a dataset."""
+    return folder / f"{name.replace('/', '--')}.jsonl"
+
+
+def require_dataset(name: str) -> None:
+    """Asks the hub for a dataset without downloading it.
+
+    Raises:
+        TrainingError: `datasets` is not installed, the hub cannot be reached, or has no such name.
+    """
+    _asked(name, lambda datasets: datasets.load_dataset_builder(name))
+
+
 def _training_split(name: str) -> Any:
+    return _asked(name, lambda datasets: datasets.load_dataset(name, split="train"))
+
+
+def _asked(name: str, question: Callable[[Any], Any]) -> Any:
     not_local = f"train: data {name!r} is neither 'stdlib' nor a file or folder on this machine"
     try:
         import datasets
@@ -60,7 +79,7 @@ def _training_split(name: str) -> Any:
             "(pip install datasets)"
         ) from error
     try:
-        return datasets.load_dataset(name, split="train")
+        return question(datasets)
     except Exception as error:  # the hub client raises many kinds, offline and online
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise TrainingError(

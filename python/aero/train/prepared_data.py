@@ -112,9 +112,9 @@ def prepare_data(data: DataSection, *, cache_dir: str | Path, context_length: in
         (257, 2)
     """
     cache = Path(cache_dir)
-    source = _find(data.source, cache)
-    key = _cache_key(source, data)
-    folder = cache / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', source.name)}-{key[:12]}"
+    hub_name = name_on_hub(data.source)
+    source = find_corpus(data.source if not hub_name else download_dataset(hub_name, cache / "hub"))
+    folder = prepared_folder(source, data, cache)
     with disk_errors("the corpus", folder, "run the command again: it continues where it stopped"):
         folder.mkdir(parents=True, exist_ok=True)
         with _lock(folder / ".lock"):
@@ -123,19 +123,28 @@ def prepare_data(data: DataSection, *, cache_dir: str | Path, context_length: in
     return open_prepared_data(folder, context_length=context_length)
 
 
-def _find(name: str, cache: Path) -> CorpusSource:
-    if not name:
+def name_on_hub(source: str) -> str:
+    """Returns the name of a hub dataset; empty if the source is on this machine, or means to be.
+
+    Raises:
+        TrainingError: there is no source.
+    """
+    if not source:
         raise TrainingError(
             "train: this recipe comes without a corpus; pass --data with a folder of .txt, .py or "
             ".jsonl files"
         )
-    path = Path(name).expanduser()
+    path = Path(source).expanduser()
     # Hub names look like `name` or `owner/name`; anything with a suffix or a leading dot or slash
     # is meant as a path, and a missing path must not be looked for on the hub.
-    looks_like_hub_name = re.fullmatch(r"\w[\w-]*(/\w[\w.-]*)?", name) and path.suffix == ""
-    if name == "stdlib" or path.exists() or not looks_like_hub_name:
-        return find_corpus(name)
-    return find_corpus(download_dataset(name, cache / "hub"))
+    looks_like_hub_name = re.fullmatch(r"\w[\w-]*(/\w[\w.-]*)?", source) and path.suffix == ""
+    return "" if source == "stdlib" or path.exists() or not looks_like_hub_name else source
+
+
+def prepared_folder(source: CorpusSource, data: DataSection, cache: Path) -> Path:
+    """Returns where `prepare_data` keeps what it makes of a corpus."""
+    key = _cache_key(source, data)
+    return cache / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', source.name)}-{key[:12]}"
 
 
 def _cache_key(source: CorpusSource, data: DataSection) -> str:
@@ -157,11 +166,7 @@ def _build(source: CorpusSource, data: DataSection, folder: Path, context_length
     elif not tokenizer_folder.is_dir():
         _save_whole(load_tokenizer(data.tokenizer).save_pretrained, tokenizer_folder)
     tokenizer = load_tokenizer(tokenizer_folder)
-    if len(tokenizer) > data.vocabulary:
-        raise TrainingError(
-            f"train: tokenizer {data.tokenizer!r} has {len(tokenizer)} tokens, more than "
-            f"data.vocabulary = {data.vocabulary}"
-        )
+    require_fitting(tokenizer, data)
     files = _write_tokens(scan, tokenizer, data.vocabulary, folder)
     manifest = {
         "format": _FORMAT,
@@ -181,6 +186,15 @@ def _build(source: CorpusSource, data: DataSection, folder: Path, context_length
         "files": {split: asdict(entry) for split, entry in files.items()},
     }
     write_json_atomically(folder / "manifest.json", manifest)
+
+
+def require_fitting(tokenizer: PreTrainedTokenizerFast, data: DataSection) -> None:
+    """Raises `TrainingError` if a tokenizer has more tokens than the network."""
+    if len(tokenizer) > data.vocabulary:
+        raise TrainingError(
+            f"train: tokenizer {data.tokenizer!r} has {len(tokenizer)} tokens, more than "
+            f"data.vocabulary = {data.vocabulary}"
+        )
 
 
 def _train_tokenizer(

@@ -42,7 +42,7 @@ from aero.train.trainer import AeroTrainer
 from aero.train.trainer_settings import training_arguments
 from aero.train.windows import TrainingWindows, collate_windows
 
-__all__ = ["build_model", "model_config", "train_runs"]
+__all__ = ["build_model", "build_trainer", "model_config", "train_runs"]
 
 
 def train_runs(plan: Sequence[PlannedRun], *, cache_dir: str | Path, say: Any = print) -> None:
@@ -160,6 +160,41 @@ def build_model(run: PlannedRun, **token_ids: int | None) -> AeroForCausalLM:
     return AeroForCausalLM(model_config(run, **token_ids))
 
 
+def build_trainer(
+    run: PlannedRun, model: AeroForCausalLM, arguments: Any, windows: Any, **hooks: Any
+) -> AeroTrainer:
+    """Returns what trains a planned run.
+
+    Args:
+        run: recipe and label.
+        model: what `build_model` returned.
+        arguments: what `training_arguments` returned.
+        windows: the training set.
+        **hooks: of `AeroTrainer`.
+    """
+    recipe = run.recipe
+    trainer = AeroTrainer(
+        model=model,
+        args=arguments,
+        train_dataset=windows,
+        data_collator=collate_windows,
+        learning_rate_factors={
+            "temperature.value": recipe.optimizer.temperature_rate,
+            "entropy_threshold": recipe.optimizer.threshold_rate,
+        },
+        **hooks,
+    )
+    if model.config.annealed_from is not None:
+        trainer.add_callback(AnnealingCallback(**asdict(recipe.annealing)))
+    if run.spec.entropy_regularized:
+        penalty = recipe.regularization
+        trainer.add_callback(
+            PenaltyScheduleCallback(penalty.entropy_weight, penalty.penalty_schedule)
+        )
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
 def _steps_done(run: PlannedRun) -> int:
     return 0 if run.checkpoint is None else checkpoint_step(run.checkpoint)
 
@@ -188,33 +223,21 @@ def _train_one(run: PlannedRun, data: PreparedData, stop: StopRequest, advance: 
         first_step=first_step,
     )
     callback = RunCallback(recipe, data, folder, recorder, stop, advance)
-    trainer = AeroTrainer(
-        model=model,
-        args=arguments,
-        train_dataset=TrainingWindows(
+    trainer = build_trainer(
+        run,
+        model,
+        arguments,
+        TrainingWindows(
             data.train,
             recipe.model.context_length,
             count=recipe.steps * recipe.windows_per_step,
             seed=run.seed,
         ),
-        data_collator=collate_windows,
         callbacks=[callback],
         on_losses=recorder.add_losses,
         checkpoint_state=callback.checkpoint_state,
         distillation=distillation,
-        learning_rate_factors={
-            "temperature.value": recipe.optimizer.temperature_rate,
-            "entropy_threshold": recipe.optimizer.threshold_rate,
-        },
     )
-    if model.config.annealed_from is not None:
-        trainer.add_callback(AnnealingCallback(**asdict(recipe.annealing)))
-    if run.spec.entropy_regularized:
-        penalty = recipe.regularization
-        trainer.add_callback(
-            PenaltyScheduleCallback(penalty.entropy_weight, penalty.penalty_schedule)
-        )
-    trainer.remove_callback(PrinterCallback)
     callback.trainer = trainer
     if run.checkpoint is not None:
         callback.restore(read_checkpoint_state(run.checkpoint))

@@ -213,6 +213,9 @@ def test_the_command_lists_targets_and_plans_without_training(tmp_path):
     assert planned.exit_code == 0, planned.output
     assert "0 of 1 cells done" in planned.output
     assert "819,200 tokens" in planned.output
+    assert "to be tokenized" in planned.output or "tokens for training in" in planned.output
+    refused = aero("figure6", "--dry-run", "--output", tmp_path, "--data", tmp_path / "none")
+    assert refused.exit_code == 2 and f"a folder or a file, got {tmp_path}/none" in refused.stderr
     assert not (tmp_path / "cells").exists()
 
 
