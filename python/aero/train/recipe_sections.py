@@ -118,7 +118,7 @@ class OptimizerSection:
         threshold_rate: the learning rate of the penalty's thresholds over `learning_rate`.
     """
 
-    learning_rate: float = _number(1e-3, 0.0, 100.0, above=True)
+    learning_rate: float = _number(1e-3, 0.0, 1e6, above=True)
     beta1: float = _number(0.9, 0.0, 1.0, below=True)
     beta2: float = _number(0.999, 0.0, 1.0, below=True)
     epsilon: float = _number(1e-8, 0.0, 1.0, above=True)
@@ -142,7 +142,7 @@ class ScheduleSection:
     shape: str = _word("linear", "linear", "cosine")
     warmup_fraction: float = _number(0.05, 0.0, 1.0)
     warmup_steps: int | None = _number(None, 0, _MOST_STEPS)
-    final_learning_rate: float = _number(0.0, 0.0, 100.0)
+    final_learning_rate: float = _number(0.0, 0.0, 1e6)
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ def test_a_margin_may_be_given_by_the_name_of_its_publication():
         ("training.tokens_per_step=100", "must be a multiple of model.context_length = 128"),
         ("per_label.x.y=1", "per_label"),
         ("training.tokens=1e30", "training.tokens must be <= 1e+15"),
-        ("optimizer.learning_rate=.inf", "optimizer.learning_rate must be <= 100, got inf"),
+        ("optimizer.learning_rate=.inf", "optimizer.learning_rate must be <= 1e+06, got inf"),
         ("optimizer.beta1=1.0", "optimizer.beta1 must be < 1, got 1.0"),
         ("regularization.threshold_init=.inf", "regularization.threshold_init must be <= 1"),
         ("regularization.tolerance_margin=.nan", "regularization.tolerance_margin must be >= 0"),
