@@ -58,6 +58,7 @@ class Case:
             model=self.preset,
             context_length=self.length,
             entropy_weight=WEIGHT,
+            entropy_tokens=self.batch * (self.length - 1),
             tolerance_margin=MARGIN,
             temperature_init=TEMPERATURE,
             **vocabulary,

@@ -200,7 +200,7 @@ plt.show()
 #
 # The paper says two things. Its PyTorch listing penalises every *row* and adds up over batch and positions (`position_sum`, as the authors' code does). Its Algorithm 1 averages a head's rows first and penalises the *mean* (`query_mean`). They are not the same penalty in another unit:
 #
-# - `position_sum` grows with the tokens in a batch, so its $\lambda$ belongs to a batch size; over gradient accumulation and several processes it adds up exactly. `query_mean` does not grow.
+# - `position_sum` grows with the tokens in a batch, so its $\lambda$ belongs to a number of tokens, to which training scales the sum whatever a batch, a micro-batch or a process holds. `query_mean` does not grow.
 # - `query_mean` is content if half the rows lie above the threshold and half below. `position_sum` wants every row near it, even the first row, which sees one key and cannot have any entropy but 0.
 
 # %%

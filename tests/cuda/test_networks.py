@@ -86,7 +86,7 @@ def test_activation_checkpointing_changes_nothing(device: torch.device) -> None:
 
 def network(device: torch.device) -> AeroForCausalLM:
     torch.manual_seed(0)
-    config = AeroConfig.from_label(LABEL, model="tiny", entropy_weight=1e-3)
+    config = AeroConfig.from_label(LABEL, model="tiny", entropy_weight=1e-3, entropy_tokens=93)
     return AeroForCausalLM(config).to(device)
 
 

@@ -17,11 +17,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 from aero.models.causal_lm import AeroForCausalLM
 from aero.models.configuration import AeroConfig
 from aero.models.decoder import AeroModel, AeroPreTrainedModel
-from aero.models.entropy_penalty import (
-    EntropyPenalty,
-    with_entropy_penalty,
-    without_entropy_penalty,
-)
+from aero.models.entropy_penalty import EntropyPenalty
 from aero.models.fixed_point_network import FixedPointForCausalLM
 from aero.models.hugging_face_attention import (
     aero_attention_forward,
@@ -30,6 +26,7 @@ from aero.models.hugging_face_attention import (
 )
 from aero.models.outputs import AeroCausalLMOutput, AeroModelOutput
 from aero.models.parameter_groups import decay_parameter_names
+from aero.models.penalized_models import with_entropy_penalty, without_entropy_penalty
 from aero.models.row_entropies import RowEntropies, entropies
 
 register_attention()

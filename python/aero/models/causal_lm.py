@@ -18,10 +18,11 @@ from transformers.utils.generic import can_return_tuple
 from aero import ops
 from aero.models.configuration import AeroConfig
 from aero.models.decoder import AeroModel, AeroPreTrainedModel
-from aero.models.loss import IGNORED, next_token_loss
+from aero.models.loss import next_token_loss, penalty_beside_loss
 from aero.models.outputs import AeroCausalLMOutput, AeroModelOutput
 from aero.models.tied_embedding import embed_tied
 from aero.models.token_ids import check_token_ids
+from aero.models.visible_keys import visible_keys
 from aero.nn import FoldableNorm, Linear
 from aero.nn.linear import linear
 
@@ -91,9 +92,9 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
     ) -> AeroCausalLMOutput:
         """Logits, and with labels the losses.
 
-        In training `loss` is ``lm_loss + entropy_weight * w * entropy_loss``. ``w`` is 1, except
-        with ``"query_mean"`` and `num_items_in_batch`: there a mean over part of an optimizer step
-        counts with that part's share of the predicted tokens. In evaluation `loss` is `lm_loss`.
+        In training `loss` is ``lm_loss + entropy_weight * entropy_loss``, in evaluation `lm_loss`.
+        Both parts are divided by the same number of predicted tokens, this call's or
+        `num_items_in_batch`.
 
         Args:
             input_ids: [B, T] token ids; or give `inputs_embeds`.
@@ -140,10 +141,16 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
         if labels is not None:
             loss = lm_loss = next_token_loss(logits, labels, num_items_in_batch)
             if self.is_entropy_regularized:
-                entropy_loss = self._entropy_loss(outputs.entropies, attention_mask)
+                config = self.config
+                is_sum = config.entropy_reduction == "position_sum"
+                entropy_loss = penalty_beside_loss(
+                    self._penalty(outputs.entropies, attention_mask, position_ids),
+                    labels[:, 1:],
+                    num_items_in_batch,
+                    tokens=config.entropy_tokens if is_sum else None,
+                )
                 if self.training:
-                    weight = self._penalty_weight(labels, num_items_in_batch)
-                    loss = lm_loss + weight * entropy_loss
+                    loss = lm_loss + config.entropy_weight * entropy_loss
         return AeroCausalLMOutput(
             loss=loss,
             lm_loss=lm_loss,
@@ -244,38 +251,30 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
 
     def _thresholds(self) -> Tensor:
         thresholds = [block.attn.entropy_threshold for block in self.transformer.blocks()]
-        return torch.stack([_whole(cast(Tensor, threshold)) for threshold in thresholds])
+        return torch.stack([whole(cast(Tensor, threshold)) for threshold in thresholds])
 
-    def _entropy_loss(self, entropies: tuple[Tensor, ...], attention_mask: Tensor | None) -> Tensor:
+    def _penalty(
+        self,
+        entropies: tuple[Tensor, ...],
+        attention_mask: Tensor | None,
+        position_ids: Tensor | None,
+    ) -> Tensor:
         config = self.config
-        row_mask = visible_keys = context_length = None
-        if attention_mask is not None and attention_mask.dim() == 2:
-            row_mask = attention_mask[:, -entropies[0].shape[-1] :].bool()
-        if config.max_entropy == "log_context":
-            context_length = self.transformer.context_length
-        elif attention_mask is not None:
-            visible_keys = _visible_keys(attention_mask, entropies[0].shape[-1])
+        keys = visible_keys(attention_mask, position_ids, entropies[0])
+        by_context = config.max_entropy == "log_context"
         return ops.entropy_regularization(
             entropies,
             self._thresholds(),
             margin=config.tolerance_margin,
             max_entropy=config.max_entropy,  # type: ignore[arg-type]
-            visible_keys=visible_keys,
-            row_mask=row_mask,
-            context_length=context_length,
+            visible_keys=None if by_context else keys,
+            row_mask=None if keys is None else keys > 0,
+            context_length=self.transformer.context_length if by_context else None,
             reduction=config.entropy_reduction,  # type: ignore[arg-type]
         )
 
-    def _penalty_weight(
-        self, labels: Tensor, num_items_in_batch: int | Tensor | None
-    ) -> float | Tensor:
-        weight = self.config.entropy_weight
-        if num_items_in_batch is None or self.config.entropy_reduction == "position_sum":
-            return weight
-        return weight * labels[:, 1:].ne(IGNORED).sum() / num_items_in_batch
 
-
-def _whole(parameter: Tensor) -> Tensor:
+def whole(parameter: Tensor) -> Tensor:
     """The parameter itself, or all of it where `fully_shard` has sharded it again after its block.
 
     The gradient that comes back is averaged over the processes, as `fully_shard` does it.
@@ -284,10 +283,3 @@ def _whole(parameter: Tensor) -> Tensor:
         return parameter
     averaged = [Partial("avg")] * parameter.device_mesh.ndim
     return parameter.full_tensor(grad_placements=averaged)
-
-
-def _visible_keys(attention_mask: Tensor, num_tokens: int) -> Tensor:
-    """How many keys each query sees, [B, T]."""
-    if attention_mask.dim() == 4:
-        return attention_mask[:, 0].sum(dim=-1)
-    return attention_mask.long().cumsum(dim=-1)[:, -num_tokens:]

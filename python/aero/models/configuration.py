@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from transformers import PreTrainedConfig
 
 from aero.architecture import ArchitectureSpec
+from aero.models.loss import PUBLISHED_TOKENS
 
 # Field of ArchitectureSpec -> key here. `transformers` would take a key `temperature` for that of
 # sampling, so the attention's has a longer name.
@@ -47,6 +48,7 @@ _CHOICES = {
 _ANY, _POSITIVE = -math.inf, sys.float_info.min
 _NUMBERS = {  # smallest value and how an error names the range
     "entropy_weight": (0, "a number from 0"),
+    "entropy_tokens": (1, "a number from 1"),
     "tolerance_margin": (0, "a number from 0"),
     "threshold_init": (_ANY, "a number"),
     "temperature_init": (_ANY, "a number that is not 0"),
@@ -67,9 +69,11 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     (`num_hidden_layers`, `hidden_size`, ...) are aliases.
 
     Args:
-        entropy_weight: lambda, weight of the entropy penalty in the training loss. With
-            ``"position_sum"`` the penalty is a sum over the tokens of an optimizer step, so lambda
-            belongs to that number of tokens: divide it by the factor by which the tokens grow.
+        entropy_weight: lambda, weight of the entropy penalty in the training loss.
+        entropy_tokens: with ``"position_sum"``, the predicted tokens that lambda belongs to. The
+            penalty is the sum over this many, whatever a call holds, so that its balance with the
+            language-model loss is the same for every batch, accumulation and number of processes.
+            The default is the paper's batch, 128 windows of 128 tokens.
         tolerance_margin: gamma, half width of the band without penalty, a fraction of the maximum.
         max_entropy: ``"log_context"``, log T for every row, or ``"log_visible"``, log of the number
             of keys the row sees.
@@ -134,6 +138,7 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     }
 
     entropy_weight: float | int = 1e-5
+    entropy_tokens: int = PUBLISHED_TOKENS
     tolerance_margin: float | int = 0.1
     max_entropy: str = "log_context"
     entropy_reduction: str = "position_sum"

@@ -21,6 +21,7 @@ from aero.models.hugging_face_attention import ATTENTION_NAMES, check_computable
 from aero.models.initialization import initialize_module
 from aero.models.outputs import AeroModelOutput
 from aero.models.token_ids import check_token_ids
+from aero.models.visible_keys import is_packed, refuse_crossing
 from aero.nn import Block, KeyValueCache, SequenceContext, rotary_tables
 from aero.nn.block import normalize
 
@@ -120,18 +121,20 @@ class AeroModel(AeroPreTrainedModel):  # type: ignore[no-untyped-call]
         Args:
             input_ids: [B, T] token ids; or give `inputs_embeds`.
             attention_mask: [B, S], 0 for padding, or a boolean [B, 1, T, S], True where visible.
-            position_ids: [B, T] or [1, T]; default: consecutive, after the cached tokens.
+            position_ids: [B, T] or [1, T]; default: consecutive, after the cached tokens. Without
+                mask and cache, a position 0 begins another sequence, which sees none before it.
             past_key_values: cache of earlier calls.
             inputs_embeds: [B, T, C] in place of token embeddings, before `embedding_scale`.
-            use_cache: return a cache; default: as the configuration says, never in training.
+            use_cache: return a cache; default: as the configuration says, never in training or of
+                packed sequences.
             output_attentions: repeat the entropies as `attentions`.
             output_hidden_states: return every layer's output.
 
         Raises:
             ValueError: a sequence or position beyond the context length, neither or both of
                 `input_ids` and `inputs_embeds`, ids beyond the vocabulary (on a GPU and in a
-                compiled graph torch's error), a cache together with gradient checkpointing, or
-                weights in float8.
+                compiled graph torch's error), a cache together with gradient checkpointing, packed
+                sequences that would see each other, or weights in float8.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("AeroModel: give either input_ids or inputs_embeds")
@@ -142,7 +145,7 @@ class AeroModel(AeroPreTrainedModel):  # type: ignore[no-untyped-call]
             )
         stream = self._embed(input_ids) if inputs_embeds is None else inputs_embeds
         check_computable("AeroModel", stream.dtype)
-        past_key_values = self._cache(past_key_values, use_cache)
+        past_key_values = self._cache(past_key_values, use_cache, position_ids)
         context = self._context(stream, attention_mask, position_ids, past_key_values)
         if self.config.embedding_scale != 1:
             stream = stream * self.config.embedding_scale
@@ -175,9 +178,13 @@ class AeroModel(AeroPreTrainedModel):  # type: ignore[no-untyped-call]
             check_token_ids("AeroModel", input_ids, self.wte.weight.shape[0])
             raise
 
-    def _cache(self, past_key_values: Cache | None, use_cache: bool | None) -> Cache | None:
+    def _cache(
+        self, past_key_values: Cache | None, use_cache: bool | None, position_ids: Tensor | None
+    ) -> Cache | None:
         if use_cache is None:
-            use_cache = past_key_values is not None or (self.config.use_cache and not self.training)
+            use_cache = past_key_values is not None or (
+                self.config.use_cache and not self.training and not is_packed(position_ids)
+            )
         if not use_cache:
             return None
         if self.gradient_checkpointing and self.training:
@@ -212,6 +219,9 @@ class AeroModel(AeroPreTrainedModel):  # type: ignore[no-untyped-call]
                 position_ids = torch.arange(num_tokens, device=stream.device).unsqueeze(0)
                 position_ids = first_position + position_ids
             first_position = 0
+        else:
+            num_keys = first_position + num_tokens
+            refuse_crossing("AeroModel", position_ids, cast("Tensor | None", mask), num_keys)
         self._check_positions(position_ids, first_position + num_tokens)
         rotary = None
         if self.rotary_dim:

@@ -1,23 +1,24 @@
-"""The entropy penalty in the loss of models as `transformers` ships them."""
+"""The entropy penalty of models as `transformers` ships them, and how it joins their loss."""
 
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Mapping
 from dataclasses import make_dataclass
-from typing import Any, cast
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from aero import ops
-from aero.models.causal_lm import AeroForCausalLM
-from aero.models.loss import IGNORED
-from aero.models.row_entropies import entropies
+from aero.models.loss import PUBLISHED_TOKENS, penalty_beside_loss
+from aero.models.visible_keys import visible_keys
 from aero.ops.entropy_regularization import MaxEntropy, Reduction
 
-_ATTRIBUTE = "entropy_penalty"
+_NUMBERS = {"weight": 0, "tokens": 1, "margin": 0}
+_CHOICES = {
+    "reduction": ("position_sum", "query_mean"),
+    "max_entropy": ("log_context", "log_visible"),
+}
 
 
 class EntropyPenalty(nn.Module):
@@ -26,6 +27,9 @@ class EntropyPenalty(nn.Module):
     Args:
         thresholds: [L, H], where they start, as fractions of the maximal entropy.
         weight: lambda, of the penalty in the loss.
+        tokens: with ``"position_sum"``, the predicted tokens that lambda belongs to. The penalty
+            is the sum over this many, whatever a call holds; the default is the paper's batch, 128
+            windows of 128 tokens.
         margin: gamma, half width of the band without penalty, a fraction of the maximum.
         reduction: ``"position_sum"`` or ``"query_mean"``.
         max_entropy: ``"log_context"`` or ``"log_visible"``.
@@ -34,6 +38,16 @@ class EntropyPenalty(nn.Module):
     Attributes:
         threshold_bias: the thresholds, [L, H], learned. `Trainer` spares parameters with "bias" in
             their names from weight decay, which would pull thresholds to zero.
+        weight: and the other settings, as given; they may be changed during training.
+
+    Raises:
+        ValueError: a setting that is not allowed.
+
+    Example:
+        >>> import torch
+        >>> penalty = EntropyPenalty(torch.full((1, 1), 0.5), context_length=10)
+        >>> round(penalty((torch.zeros(1, 1, 2),)).item(), 4)  # twice (0.5 ln 10)^2
+        2.6509
     """
 
     def __init__(
@@ -41,66 +55,68 @@ class EntropyPenalty(nn.Module):
         thresholds: Tensor,
         *,
         weight: float = 1e-5,
+        tokens: int = PUBLISHED_TOKENS,
         margin: float = 0.1,
         reduction: Reduction = "position_sum",
         max_entropy: MaxEntropy = "log_context",
         context_length: int | None = None,
     ) -> None:
         super().__init__()
-        if not weight >= 0:
-            raise ValueError(f"with_entropy_penalty: weight must be a number from 0, got {weight}")
-        if reduction not in ("position_sum", "query_mean"):
-            raise ValueError(
-                "with_entropy_penalty: reduction must be 'position_sum' or 'query_mean', got "
-                f"{reduction!r}"
-            )
-        if max_entropy not in ("log_context", "log_visible"):
-            raise ValueError(
-                "with_entropy_penalty: max_entropy must be 'log_context' or 'log_visible', got "
-                f"{max_entropy!r}"
-            )
-        self.threshold_bias = nn.Parameter(thresholds.clone())
-        self.weight = weight
-        self.margin = margin
+        self.weight, self.tokens, self.margin = weight, tokens, margin
         self.reduction: Reduction = reduction
         self.max_entropy: MaxEntropy = max_entropy
         self.context_length = context_length
+        for name, smallest in _NUMBERS.items():
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or not value >= smallest:
+                raise ValueError(
+                    f"with_entropy_penalty: {name} must be a number from {smallest}, got {value!r}"
+                )
+        for name, allowed in _CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(
+                    f"with_entropy_penalty: {name} must be {' or '.join(map(repr, allowed))}, got "
+                    f"{getattr(self, name)!r}"
+                )
+        self.threshold_bias = nn.Parameter(thresholds.clone())
 
-    def forward(self, layers: tuple[Tensor, ...], attention_mask: Tensor | None = None) -> Tensor:
-        """Returns the penalty before its weight, 0-D.
+    def forward(
+        self,
+        layers: tuple[Tensor, ...],
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+    ) -> Tensor:
+        """Returns the penalty of this call, before its weight, 0-D.
 
         Args:
             layers: L tensors [B, H, T], nats.
-            attention_mask: [B, T], 0 for padding, whose rows do not count.
+            attention_mask: [B, T], 0 for padding, whose rows do not count, or [B, 1, T, S].
+            position_ids: [B, T] or [1, T]; without a mask, a position 0 begins another sequence.
         """
-        row_mask = visible_keys = None
-        if attention_mask is not None and attention_mask.dim() == 2:
-            row_mask = attention_mask.bool()
-            visible_keys = attention_mask.long().cumsum(dim=-1)
+        keys = visible_keys(attention_mask, position_ids, layers[0])
         by_context = self.max_entropy == "log_context"
         return ops.entropy_regularization(
             layers,
             self.threshold_bias,
             margin=self.margin,
             max_entropy=self.max_entropy,
-            visible_keys=None if by_context else visible_keys,
-            row_mask=row_mask,
+            visible_keys=None if by_context else keys,
+            row_mask=None if keys is None else keys > 0,
             context_length=self.context_length if by_context else None,
             reduction=self.reduction,
         )
 
     def join(self, outputs: Any, arguments: Mapping[str, Any]) -> Any:
-        """Adds the weighted penalty to ``outputs.loss`` and stores it as ``entropy_loss``.
+        """Adds the weighted penalty to ``outputs.loss``; what was there becomes ``lm_loss``.
 
-        As in `AeroForCausalLM`, a sum over positions enters an optimizer step with weight 1, and a
-        mean with this call's share of the step's predicted tokens.
+        As in `AeroForCausalLM`, ``entropy_loss`` is divided by the same number as ``lm_loss``.
 
         Args:
             outputs: of a training call with entropies for attentions.
             arguments: of that call, by name.
         """
-        layers = getattr(outputs, "attentions", None)
-        if not layers or any(layer is None or layer.dim() != 3 for layer in layers):
+        layers = entropies_in(outputs)
+        if layers is None:
             raise ValueError(
                 "with_entropy_penalty: the model returned no entropies; its attention must stay "
                 "'aero_entropy' and return_dict true"
@@ -116,149 +132,51 @@ class EntropyPenalty(nn.Module):
                 "gradient_checkpointing_kwargs={'use_reentrant': False}, and leave some layer "
                 "trainable"
             )
-        penalty = self(layers, arguments.get("attention_mask"))
-        loss = outputs.loss + self.weight * _share(self.reduction, arguments) * penalty
+        penalty = self.beside_loss(layers, arguments)
+        loss = outputs.loss + self.weight * penalty
         output_class: Any = type(outputs)
-        joined = _output_with_entropy_loss(output_class)
-        return joined(**{**outputs, "loss": loss, "entropy_loss": penalty})
+        joined = _output_with_parts(output_class)
+        parts = {"loss": loss, "lm_loss": outputs.loss, "entropy_loss": penalty}
+        return joined(**{**outputs, **parts})
+
+    def beside_loss(self, layers: tuple[Tensor, ...], arguments: Mapping[str, Any]) -> Tensor:
+        """Returns the penalty before its weight, divided as the language-model loss is, 0-D.
+
+        Args:
+            layers: L tensors [B, H, T], nats.
+            arguments: of the model's call, by name; labels or shift_labels among them.
+        """
+        targets = arguments.get("shift_labels")
+        if targets is None:
+            targets = arguments["labels"][..., 1:]
+        is_sum = self.reduction == "position_sum"
+        return penalty_beside_loss(
+            self(layers, arguments.get("attention_mask"), arguments.get("position_ids")),
+            targets,
+            arguments.get("num_items_in_batch"),
+            tokens=self.tokens if is_sum else None,
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """The settings by name, as `aero.with_entropy_penalty` takes them."""
+        names = (*_NUMBERS, *_CHOICES, "context_length")
+        return {name: getattr(self, name) for name in names}
 
     def extra_repr(self) -> str:
         """The settings."""
-        return f"weight={self.weight}, margin={self.margin}, reduction={self.reduction!r}"
+        return ", ".join(f"{name}={value!r}" for name, value in self.settings().items())
 
 
-def with_entropy_penalty(
-    model: nn.Module, *, threshold: float | Tensor = 0.5, **settings: Any
-) -> Any:
-    """Lets a `transformers` model train with the entropy penalty; one line in any script.
-
-    The model itself is changed and returned. In training its `loss` has the weighted penalty in it
-    and `entropy_loss` is the penalty; in evaluation nothing differs. Gradients are identical for
-    every split of an optimizer step over micro-batches and processes, as `Trainer` makes them: with
-    ``"position_sum"`` always, with ``"query_mean"`` for equal numbers of labels. Thresholds are
-    learned and saved with the model as ``entropy_penalty.threshold_bias``, [L, H]; what the model
-    computes does not depend on them.
-
-    Args:
-        model: a decoder with a language-model head as for `aero.entropies`, without attention
-            dropout. Networks of `AeroForCausalLM` bring their own penalty: ``"EReg(...)"``.
-        threshold: start of the thresholds, a fraction of the maximal entropy or [L, H] of them.
-        **settings: of the penalty, as in `EntropyPenalty`.
-
-    Returns:
-        The model.
-
-    Raises:
-        ValueError: the model has attention dropout, gives no entropies, is one of ours, or has the
-            penalty already, with what to do instead.
-
-    Example:
-        >>> from transformers import GPT2Config, GPT2LMHeadModel
-        >>> config = GPT2Config(n_layer=2, n_head=2, n_embd=8, vocab_size=9, attn_pdrop=0.0)
-        >>> model = with_entropy_penalty(GPT2LMHeadModel(config), weight=1e-4).train()
-        >>> tokens = torch.tensor([[1, 2, 3, 4]])
-        >>> output = model(tokens, labels=tokens)
-        >>> output.loss.dim(), output.entropy_loss.dim(), model.entropy_penalty.threshold_bias.shape
-        (0, 0, torch.Size([2, 2]))
-    """
-    if isinstance(model, AeroForCausalLM):
-        raise ValueError(
-            "with_entropy_penalty: an AeroForCausalLM has its own penalty; give it a label such as "
-            "'EReg(SM+LN+G)' and set entropy_weight in its configuration"
-        )
-    if hasattr(model, _ATTRIBUTE):
-        raise ValueError(
-            "with_entropy_penalty: the model has a penalty; take it away with "
-            "aero.models.without_entropy_penalty first"
-        )
-    _refuse_attention_dropout(model)
-    changed = cast(Any, model)
-    # One token through the network says whether it gives entropies, of how many layers and heads.
-    found = entropies(model, torch.zeros(1, 1, dtype=torch.long)).layers
-    shape = (len(found), found[0].shape[1])
-    start = torch.as_tensor(threshold, dtype=torch.float32).expand(shape)
-    penalty = EntropyPenalty(start.to(found[0].device), **settings)
-    changed.set_attn_implementation("aero_entropy")
-    changed.entropy_penalty = penalty
-    changed.__class__ = _penalized(changed.__class__)
-    return changed
-
-
-def without_entropy_penalty(model: nn.Module) -> Any:
-    """Undoes `with_entropy_penalty`, such as before saving; the attention stays `aero_entropy`.
-
-    Args:
-        model: a model with the penalty; it is changed and returned.
-
-    Raises:
-        ValueError: it has none.
-
-    Example:
-        >>> from transformers import GPT2Config, GPT2LMHeadModel
-        >>> from aero.models import with_entropy_penalty, without_entropy_penalty
-        >>> config = GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=9, attn_pdrop=0.0)
-        >>> model = GPT2LMHeadModel(config)
-        >>> names = set(model.state_dict())
-        >>> len(set(with_entropy_penalty(model).state_dict()) - names)
-        1
-        >>> set(without_entropy_penalty(model).state_dict()) == names
-        True
-    """
-    if not hasattr(model, _ATTRIBUTE):
-        raise ValueError(f"without_entropy_penalty: {type(model).__name__} has no entropy penalty")
-    delattr(model, _ATTRIBUTE)
-    model.__class__ = type(model).__bases__[0]
-    return model
-
-
-def _refuse_attention_dropout(model: nn.Module) -> None:
-    for path, module in model.named_modules():
-        for name in ("attn_dropout", "attention_dropout"):
-            dropout = getattr(module, name, 0)
-            share = dropout.p if isinstance(dropout, nn.Dropout) else dropout
-            if isinstance(share, float) and share > 0:
-                raise ValueError(
-                    f"with_entropy_penalty: {path}.{name} is {share}, and the operator never forms "
-                    "the attention weights it would drop; load the model with attn_pdrop=0.0 "
-                    "(GPT-2) or attention_dropout=0.0 (others)"
-                )
+def entropies_in(outputs: Any) -> tuple[Tensor, ...] | None:
+    """The entropies that a call returned for attentions, L tensors [B, H, T]; None without."""
+    layers: tuple[Tensor, ...] | None = getattr(outputs, "attentions", None)
+    if not layers or any(layer is None or layer.dim() != 3 for layer in layers):
+        return None
+    return layers
 
 
 @functools.cache
-def _penalized(model_class: Any) -> type:
-    """The same class with the penalty in the loss.
-
-    A class rather than hooks on the model: adapters such as those of PEFT call `forward` itself.
-    """
-    plain = model_class.forward
-    names = tuple(inspect.signature(plain).parameters)[1:]
-
-    @functools.wraps(plain)
-    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not self.training:
-            return plain(self, *args, **kwargs)
-        arguments = {**dict(zip(names, args, strict=False)), **kwargs, "output_attentions": True}
-        return self.entropy_penalty.join(plain(self, **arguments), arguments)
-
-    # Name and module stay: they go into config.json and say where the source is.
-    members = {"forward": forward, "__module__": model_class.__module__}
-    return type(model_class.__name__, (model_class,), members)
-
-
-@functools.cache
-def _output_with_entropy_loss(output_class: Any) -> Any:
-    # A field, not only a key: data parallelism takes outputs apart and builds them anew.
-    field = ("entropy_loss", Tensor | None, None)
-    return make_dataclass(output_class.__name__, [field], bases=(output_class,))
-
-
-def _share(reduction: Reduction, arguments: Mapping[str, Any]) -> float | Tensor:
-    """This call's share of the optimizer step, for penalties that are means."""
-    predicted = arguments.get("num_items_in_batch")
-    if predicted is None or reduction == "position_sum":
-        return 1.0
-    targets = arguments.get("shift_labels")
-    if targets is None:
-        targets = arguments["labels"][..., 1:]
-    share: Tensor = targets.ne(IGNORED).sum() / predicted
-    return share
+def _output_with_parts(output_class: Any) -> Any:
+    # Fields, not only keys: data parallelism takes outputs apart and builds them anew.
+    fields = [(name, Tensor | None, None) for name in ("lm_loss", "entropy_loss")]
+    return make_dataclass(output_class.__name__, fields, bases=(output_class,))

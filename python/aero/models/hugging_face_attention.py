@@ -8,6 +8,9 @@ is refused, with what to do instead.
 
 from __future__ import annotations
 
+import importlib
+import warnings
+import weakref
 from functools import cache
 from typing import Any
 
@@ -15,7 +18,9 @@ import torch
 from torch import Tensor, nn
 from transformers import MODEL_MAPPING, AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
+from transformers.utils import output_capturing
 
+from aero.models.visible_keys import refuse_crossing
 from aero.nn import causal_attention
 
 ATTENTION_NAMES = ("aero", "aero_entropy")
@@ -27,6 +32,12 @@ _UNSUPPORTED = {
     "s_aux": "attention sinks",
     "sinks": "attention sinks",
     "softcap": "a soft cap on the scores",
+}
+# Models that look implementations up in a table of their own, where an unknown one is a KeyError.
+_OWN_TABLES = {
+    "falcon": "FALCON_ATTENTION_CLASSES",
+    "gpt_neo": "GPT_NEO_ATTENTION_CLASSES",
+    "gptj": "GPTJ_ATTENTION_CLASSES",
 }
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _WAY_OUT = "keep attn_implementation='eager' or 'sdpa' for this model"
@@ -62,13 +73,14 @@ def aero_entropy_attention_forward(
 
     Raises:
         ValueError: encoder or cross attention, dropout, an additive mask, a head mask, a position
-            bias, attention sinks, a soft cap, a sliding window or packed sequences that no mask
-            says, values of another width than keys, or float8 tensors.
+            bias, attention sinks, a soft cap, a sliding window or packed sequences that the mask
+            does not say, values of another width than keys, or float8 tensors.
     """
     _check_layer(module, dropout, kwargs)
     _check_tensors(module, query, key, value, attention_mask)
     if attention_mask is None:
         _check_needs_no_mask(module, key.shape[2], kwargs)
+    _refuse_packed(module, attention_mask, key.shape[2], kwargs.get("position_ids"))
     output, entropy = causal_attention(
         query, key, value, mask=attention_mask, temperature=temperature, scale=scaling
     )
@@ -78,6 +90,8 @@ def aero_entropy_attention_forward(
 def aero_attention_forward(*args: Any, **kwargs: Any) -> tuple[Tensor, None]:
     """As `aero_entropy_attention_forward`, without the entropies."""
     output, _ = aero_entropy_attention_forward(*args, **kwargs)
+    if not torch.compiler.is_compiling() and _are_attentions_wanted(kwargs):
+        _warn_of_no_attentions()
     return output, None
 
 
@@ -98,6 +112,9 @@ def register_attention() -> None:
     AttentionInterface.register("aero_entropy", aero_entropy_attention_forward)
     for name in ATTENTION_NAMES:
         AttentionMaskInterface.register(name, _boolean_mask)
+    for model, table in _OWN_TABLES.items():
+        module = importlib.import_module(f"transformers.models.{model}.modeling_{model}")
+        getattr(module, table, {}).update(dict.fromkeys(ATTENTION_NAMES, _refuse_layer))
 
 
 def check_computable(where: str, dtype: torch.dtype) -> None:
@@ -131,6 +148,11 @@ def _boolean_mask(*args: Any, **kwargs: Any) -> Tensor | None:
         _check_configuration(config_class)
     mask: Tensor | None = sdpa_mask(*args, **kwargs)
     return mask
+
+
+def _refuse_layer(config: Any, *args: Any) -> None:
+    config_class: Any = type(config)
+    _check_configuration(config_class)
 
 
 @cache
@@ -187,5 +209,44 @@ def _check_needs_no_mask(module: nn.Module, num_keys: int, kwargs: dict[str, Any
         _refuse(
             module,
             "got packed sequences as cu_seq_lens_q without a mask",
-            "pass position_ids that start anew in every sequence, and no cu_seq_lens",
+            "pass position_ids that start anew in every sequence, use_cache=False, no cu_seq_lens",
         )
+
+
+def _are_attentions_wanted(kwargs: dict[str, Any]) -> bool:
+    # Where models do not hand the argument on, transformers says it in a variable of the call.
+    collector = getattr(output_capturing, "_active_collector", None)
+    collected = None if collector is None else collector.get()
+    return bool(kwargs.get("output_attentions")) or "attentions" in (collected or {})
+
+
+@cache
+def _warn_of_no_attentions() -> None:
+    warnings.warn(
+        "attn_implementation='aero' returns no attentions: output_attentions=True gives an empty "
+        "tuple; 'aero_entropy' gives row entropies [B, H, T] there, 'eager' weights",
+        stacklevel=2,
+    )
+
+
+# Positions and mask of the last call that passed, and the positions' version.
+_passed: tuple[list[weakref.ref[Tensor]], int] = ([], 0)
+
+
+def _refuse_packed(
+    module: nn.Module, mask: Tensor | None, num_keys: int, position_ids: Tensor | None
+) -> None:
+    """Refuses packed sequences that see each other; looks once per call, as GPUs wait for it."""
+    global _passed
+    if position_ids is None or torch.compiler.is_compiling():
+        return
+    call = [position_ids] if mask is None else [position_ids, mask]
+    version = 0 if position_ids.is_inference() else position_ids._version
+    before, at = _passed
+    is_same = len(before) == len(call) and all(
+        reference() is tensor for reference, tensor in zip(before, call, strict=True)
+    )
+    if not is_same or at != version:
+        where = f"aero attention: {type(module).__name__}"
+        refuse_crossing(where, position_ids, mask, num_keys)
+        _passed = [weakref.ref(tensor) for tensor in call], version

@@ -14,6 +14,10 @@ IGNORED = -100
 _PIECE = 2**18
 
 
+# Predicted tokens of the paper's batch: 128 windows of 128 tokens.
+PUBLISHED_TOKENS = 128 * 127
+
+
 def next_token_loss(
     logits: Tensor, labels: Tensor, num_items_in_batch: int | Tensor | None = None
 ) -> Tensor:
@@ -32,6 +36,35 @@ def next_token_loss(
     if num_items_in_batch is None:
         num_items_in_batch = targets.ne(IGNORED).sum()
     return summed_cross_entropy(logits.flatten(0, 1), targets) / num_items_in_batch
+
+
+def penalty_beside_loss(
+    penalty: Tensor,
+    targets: Tensor,
+    num_items_in_batch: int | Tensor | None,
+    *,
+    tokens: int | None,
+) -> Tensor:
+    """Divides a penalty by what the language-model loss beside it is divided by.
+
+    A loop that averages over processes and micro-batches, or that counts the tokens of a step, so
+    treats both alike, and their balance is the same in every loop.
+
+    Args:
+        penalty: of this call, 0-D.
+        targets: what this call predicts, any shape, -100 where not counted.
+        num_items_in_batch: what the loss is divided by; default: the number of counted targets.
+        tokens: for a sum over positions: the predicted tokens at which it keeps its size. None for
+            a mean over sequences, which counts with this call's share of the predicted tokens.
+
+    Returns:
+        The penalty, 0-D.
+    """
+    predicted = targets.ne(IGNORED).sum().to(penalty)
+    total = predicted
+    if num_items_in_batch is not None:
+        total = torch.as_tensor(num_items_in_batch).to(penalty)
+    return penalty * ((predicted if tokens is None else tokens) / total)
 
 
 def summed_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:

@@ -38,7 +38,9 @@ class AeroCausalLMOutput(ModelOutput):
             `lm_loss`.
         lm_loss: cross entropy, nats per predicted token (summed and divided by
             `num_items_in_batch` where that is given), 0-D.
-        entropy_loss: the penalty before its weight, 0-D; None for networks without it.
+        entropy_loss: the penalty before its weight, 0-D, divided by the same number as `lm_loss`:
+            with ``"position_sum"`` the sum over `entropy_tokens` predicted tokens; None for
+            networks without it.
         logits: [B, T, V].
         past_key_values: as in `AeroModelOutput`.
         hidden_states: as in `AeroModelOutput`.

@@ -17,12 +17,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from aero.analysis import EntropySummary, layerwise_mean, summarize_entropies
-from aero.models.causal_lm import AeroForCausalLM
+from aero.models.causal_lm import AeroForCausalLM, whole
 from aero.models.hugging_face_attention import (
     check_computable,
     computes_own_attention,
     refuse_own_attention,
 )
+from aero.models.visible_keys import visible_keys
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,8 +72,8 @@ def entropies(model: nn.Module, batch: Tensor | Mapping[str, Any]) -> RowEntropi
     """Attention entropies of a model on a batch, whatever attention implementation it has.
 
     The model computes in evaluation mode without gradients, with ``"aero_entropy"`` where it is not
-    one of ours; mode and implementation are then what they were. `DistributedDataParallel` and
-    compiled models are looked at from inside.
+    one of ours; mode and implementation are then what they were. `DistributedDataParallel`,
+    compiled and PEFT models are looked at from inside; adapters count.
 
     Args:
         model: an `AeroForCausalLM`, or any `transformers` decoder whose attention can be exchanged:
@@ -105,15 +106,33 @@ def entropies(model: nn.Module, batch: Tensor | Mapping[str, Any]) -> RowEntropi
             f"entropies: {type(inner).__name__} returned no attention in every layer, so there is "
             "nothing to measure; take a decoder with softmax attention throughout"
         )
-    row_mask, visible_keys = _rows(arguments.get("attention_mask"), layers[0])
+    row_mask, keys = _rows(arguments, layers[0])
     hidden = ~row_mask.unsqueeze(1)
     return RowEntropies(
         layers=tuple(layer.masked_fill(hidden, torch.nan) for layer in layers),
         row_mask=row_mask,
-        visible_keys=visible_keys,
+        visible_keys=keys,
         temperatures=inner.head_temperatures() if isinstance(inner, AeroForCausalLM) else None,
         thresholds=_thresholds(inner),
     )
+
+
+def without_adapters(operation: str, model: nn.Module) -> nn.Module:
+    """The model inside a PEFT model, with its adapters; any other model itself.
+
+    Raises:
+        ValueError: the adapter learns a prompt, whose tokens only the PEFT model puts in.
+    """
+    if not hasattr(model, "active_peft_config") or not hasattr(model, "get_base_model"):
+        return model
+    adapter: Any = model.active_peft_config
+    if adapter.is_prompt_learning:
+        raise ValueError(
+            f"{operation}: {adapter.peft_type.value} puts tokens before those of the batch, which "
+            "is not supported; use adapters in the layers, such as LoRA"
+        )
+    base: nn.Module = model.get_base_model()  # type: ignore[operator]
+    return base
 
 
 def _unwrapped(model: Any) -> Any:
@@ -122,6 +141,8 @@ def _unwrapped(model: Any) -> Any:
             model = model.module
         elif hasattr(model, "_orig_mod"):  # torch.compile
             model = model._orig_mod
+        elif model is not (base := without_adapters("entropies", model)):
+            model = base
         else:
             break
     if not isinstance(model, PreTrainedModel):
@@ -186,16 +207,15 @@ def _thresholds(model: Any) -> Any:
     if isinstance(model, AeroForCausalLM):
         return model.head_thresholds()
     penalty = getattr(model, "entropy_penalty", None)  # of with_entropy_penalty
-    return None if penalty is None else penalty.threshold_bias.detach().float().cpu().numpy()
+    if penalty is None:
+        return None
+    return whole(penalty.threshold_bias).detach().float().cpu().numpy()
 
 
-def _rows(attention_mask: Tensor | None, layer: Tensor) -> tuple[Tensor, Tensor]:
+def _rows(arguments: Mapping[str, Any], layer: Tensor) -> tuple[Tensor, Tensor]:
     """Which rows count and how many keys each sees, [B, T] both."""
-    batch, _, length = layer.shape
-    if attention_mask is None:
+    keys = visible_keys(arguments.get("attention_mask"), arguments.get("position_ids"), layer)
+    if keys is None:
+        batch, _, length = layer.shape
         keys = torch.arange(1, length + 1, device=layer.device).expand(batch, length)
-    elif attention_mask.dim() == 4:
-        keys = attention_mask[:, 0].sum(dim=-1).expand(batch, length)
-    else:
-        keys = attention_mask.long().cumsum(dim=-1) * attention_mask.bool()
     return keys > 0, keys

@@ -35,7 +35,9 @@ def entropy_regularization(
 
     Two published reductions differ in size by far, so the regularization weight belongs to one of
     them and, with "position_sum", to the size of the micro-batch: B rows of T tokens weigh B * T
-    times what one token weighs.
+    times what one token weighs. A loop that averages over micro-batches or processes shrinks a sum.
+    There, divide it by the number of tokens that the loss beside it is divided by, as the models
+    of `aero.models` and `aero.with_entropy_penalty` do.
 
     Args:
         entropies: [L, B, H, T] or L tensors [B, H, T], in nats, float32 or, on the CPU, float64.

@@ -8,21 +8,24 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from aero.models import entropies
 from aero.train.entropy_scalars import entropy_scalars
+from aero.train.loss_log import LossLogCallback
 from aero.train.tensorboard_file import TensorBoardFile
 
 __all__ = ["EntropyCallback"]
 
 
-class EntropyCallback(TrainerCallback):
+class EntropyCallback(LossLogCallback):
     """Writes the attention entropies of the model that a `transformers.Trainer` trains.
 
     Before the first step, every so many steps and after the last one the model is measured by
     `aero.entropies`, which changes neither the model nor any random state, and `entropy_scalars` go
-    to TensorBoard. What `Trainer` itself reports, to W&B too, is up to its `report_to`.
+    to TensorBoard. Models with the entropy penalty also have the parts of their loss in Trainer's
+    logs: `lm_loss` and `entropy_loss` beside `loss`, `eval_lm_loss` and `eval_entropy_loss` beside
+    `eval_loss`. What `Trainer` itself reports, to W&B too, is up to its `report_to`.
 
     Args:
         batch: the tokens to look at, as for `aero.entropies`; the same each time.
@@ -56,6 +59,7 @@ class EntropyCallback(TrainerCallback):
         every_steps: int = 100,
         folder: str | Path | None = None,
     ) -> None:
+        super().__init__()
         if every_steps < 1:
             raise ValueError(f"EntropyCallback: every_steps must be >= 1, got {every_steps}")
         self._batch = batch
@@ -68,6 +72,7 @@ class EntropyCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Opens the file and measures the untrained model."""
+        super().on_train_begin(args, state, control, **kwargs)
         if state.is_world_process_zero:
             chosen = self._folder or os.environ.get("TENSORBOARD_LOGGING_DIR")
             folder = Path(chosen) if chosen else Path(str(args.output_dir), "runs", "entropy")

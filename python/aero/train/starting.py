@@ -38,6 +38,9 @@ def training_fields(recipe: Recipe) -> dict[str, Any]:
     regularization = recipe.regularization
     return {
         "entropy_weight": regularization.entropy_weight,
+        # The predicted tokens of a step, all but the first of each window: over them lambda is the
+        # weight of the sum itself.
+        "entropy_tokens": recipe.windows_per_step * (recipe.model.context_length - 1),
         "tolerance_margin": regularization.margin,
         "max_entropy": regularization.max_entropy,
         "entropy_reduction": regularization.reduction,

@@ -26,6 +26,7 @@ from aero.models import decay_parameter_names
 from aero.train.checkpoints import finish_checkpoint, require_whole
 from aero.train.distillation import Distillation
 from aero.train.errors import TrainingError, disk_errors
+from aero.train.loss_log import LossLogCallback
 
 __all__ = ["AeroTrainer"]
 
@@ -35,7 +36,8 @@ class AeroTrainer(Trainer):
 
     Checkpoints go to `output_dir/step-N`. The training set is read in order: shuffle in the
     dataset, as `TrainingWindows` does, and the order survives a resume and does not depend on the
-    number of processes.
+    number of processes. Logs have `lm_loss` and `entropy_loss` beside `loss`, in evaluation
+    `eval_lm_loss` and `eval_entropy_loss`.
 
     Args:
         *args: as `transformers.Trainer`.
@@ -88,6 +90,10 @@ class AeroTrainer(Trainer):
         self._checkpoint_state = checkpoint_state
         self.gradient_norm: Tensor | float = 0.0
         self.micro_batches: list[dict[str, Any]] = []
+        # First, so that everything that reports gets them.
+        losses = LossLogCallback()
+        self.callback_handler.callbacks.insert(0, losses)
+        losses.on_init_end(self.args, self.state, self.control, model=self.model)
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         """Names of the parameters that weight decay acts on: matrices and embeddings."""
@@ -138,19 +144,8 @@ class AeroTrainer(Trainer):
         if model.training:
             self.micro_batches.append(inputs)
             if self._on_losses is not None:
-                self._on_losses(*self._shares(outputs, inputs["labels"], num_items_in_batch))
+                self._on_losses(outputs.loss, outputs.lm_loss, outputs.entropy_loss)
         return (loss, outputs) if return_outputs else loss
-
-    def _shares(
-        self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Parts of the loss of the whole step that sum up over micro-batches and processes."""
-        penalty = outputs.entropy_loss
-        if penalty is not None and num_items_in_batch is not None:
-            config = self.accelerator.unwrap_model(self.model).config
-            if config.entropy_reduction == "query_mean":
-                penalty = penalty * labels[:, 1:].ne(-100).sum() / num_items_in_batch
-        return outputs.loss, outputs.lm_loss, penalty
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         self.gradient_norm = super()._get_grad_norm(  # type: ignore[no-untyped-call]

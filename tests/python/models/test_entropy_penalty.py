@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from transformers import GPT2LMHeadModel, Trainer, TrainingArguments
+from transformers import AutoModelForCausalLM, GPT2LMHeadModel, Trainer, TrainingArguments
 
 import aero
 from aero import ops
@@ -15,6 +15,7 @@ from .stock_models import stock_model
 
 NAMES = ["gpt2", "gpt-neox", "llama-grouped", "mistral-window"]
 WEIGHT = 0.01
+TOKENS = 72  # predicted by rows(): there the penalty is the sum itself
 
 
 def rows(count=8, length=10, seed=5):
@@ -24,7 +25,7 @@ def rows(count=8, length=10, seed=5):
 
 def penalized(name="gpt2", dtype=torch.float32, **settings):
     # A random network's entropies are high; so far below, every row is penalised.
-    settings = {"weight": WEIGHT, "threshold": 0.1, "margin": 0.01, **settings}
+    settings = {"weight": WEIGHT, "tokens": TOKENS, "threshold": 0.1, "margin": 0.01, **settings}
     return aero.with_entropy_penalty(stock_model(name, "sdpa", dtype), **settings).train()
 
 
@@ -45,8 +46,12 @@ def test_loss_and_gradients_are_those_of_the_formula(name):
     penalty = ops.entropy_regularization(
         plain.attentions, thresholds, margin=0.01, row_mask=mask.bool(), backend="reference"
     )
+    # Of 20 tokens 3 are padding, and the first token of each row is not predicted. The fourth one
+    # of the first row is, from padding.
+    penalty = penalty * TOKENS / 16
     (plain.loss + WEIGHT * penalty).backward()
     torch.testing.assert_close(output.entropy_loss, penalty)
+    torch.testing.assert_close(output.lm_loss, plain.loss)
     torch.testing.assert_close(output.loss, plain.loss + WEIGHT * penalty)
     got = dict(model.named_parameters())
     torch.testing.assert_close(got.pop("entropy_penalty.threshold_bias").grad, thresholds.grad)
@@ -56,13 +61,50 @@ def test_loss_and_gradients_are_those_of_the_formula(name):
     assert not got
 
 
+@pytest.mark.parametrize("name", ["labels", "shift_labels"])
+def test_a_penalty_is_divided_by_what_the_loss_is_divided_by(name):
+    tokens = rows(2)
+    labels = tokens.masked_fill(torch.arange(10) > 5, -100)  # 5 predicted tokens in each row
+    given = {"labels": labels}
+    if name == "shift_labels":
+        given["shift_labels"] = torch.nn.functional.pad(labels, (0, 1), value=-100)[
+            :, 1:
+        ].contiguous()
+    for reduction, by_call, by_step in (
+        ("position_sum", TOKENS / 10, TOKENS / 40),
+        ("query_mean", 1, 10 / 40),
+    ):
+        model = penalized(reduction=reduction)
+        plain = model.entropy_penalty(model(tokens, **given).attentions)
+        torch.testing.assert_close(model(tokens, **given).entropy_loss, plain * by_call)
+        counted = model(tokens, **given, num_items_in_batch=torch.tensor(40))
+        torch.testing.assert_close(counted.entropy_loss, plain * by_step)
+        torch.testing.assert_close(counted.loss, counted.lm_loss + WEIGHT * counted.entropy_loss)
+
+
+def test_at_the_papers_batch_the_penalty_is_the_sum_over_all_rows():
+    tokens = rows(128, 128) % 16
+    model = aero.with_entropy_penalty(stock_model("gpt2", "sdpa", max_position_embeddings=128))
+    with torch.no_grad():
+        output = model.train()(tokens, labels=tokens)
+        expected = ops.entropy_regularization(output.attentions, torch.full((2, 4), 0.5))
+    assert torch.equal(output.entropy_loss, expected)
+
+
 def test_evaluation_is_that_of_the_model_without():
     tokens = rows(2)
+    model = penalized()
     with torch.no_grad():
-        output = penalized().eval()(tokens, labels=tokens)
-        expected = stock_model("gpt2", "aero")(tokens, labels=tokens)
+        trained = model(tokens, labels=tokens)
+        output = model.eval()(tokens, labels=tokens)
+        expected = stock_model("gpt2", "aero")(tokens, labels=tokens, use_cache=False)
     assert output.keys() == expected.keys()
-    assert torch.equal(output.loss, expected.loss)
+    assert torch.equal(output.loss, expected.loss) and torch.equal(output.logits, expected.logits)
+    assert torch.equal(output.lm_loss, expected.loss)
+    assert torch.equal(output.entropy_loss, trained.entropy_loss)
+    asked = model(tokens, labels=tokens, output_attentions=True)
+    assert torch.equal(model.entropy_penalty(asked.attentions) * TOKENS / 18, output.entropy_loss)
+    assert not hasattr(model(tokens), "entropy_loss")
 
 
 def train(model, folder, accumulation=1, steps=1, checkpoint=None, **arguments):
@@ -137,15 +179,60 @@ def test_thresholds_are_learned_saved_and_spared_from_weight_decay(tmp_path):
 
     model.save_pretrained(tmp_path / "model")
     loaded, info = GPT2LMHeadModel.from_pretrained(tmp_path / "model", output_loading_info=True)
+    # Until the next line nothing uses them.
     assert info["unexpected_keys"] == {"entropy_penalty.threshold_bias"}
     assert not info["missing_keys"]
-    again = aero.with_entropy_penalty(loaded, threshold=learned)
+    again = aero.with_entropy_penalty(loaded)
     assert torch.equal(again.entropy_penalty.threshold_bias, learned)
 
     without_entropy_penalty(model).save_pretrained(tmp_path / "plain")
     assert type(model) is GPT2LMHeadModel
-    _, info = GPT2LMHeadModel.from_pretrained(tmp_path / "plain", output_loading_info=True)
-    assert not any(info.values())
+    loaded, info = GPT2LMHeadModel.from_pretrained(tmp_path / "plain", output_loading_info=True)
+    assert not any(info.values()) and not hasattr(loaded.config, "entropy_penalty")
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama-grouped"])
+def test_a_saved_model_has_the_penalty_it_had(name, tmp_path):
+    settings = {
+        "weight": 0.3, "tokens": 7, "margin": 0.02, "reduction": "query_mean",
+        "max_entropy": "log_context", "context_length": 40,
+    }  # fmt: skip
+    model = penalized(name, **settings)
+    with torch.no_grad():
+        model.entropy_penalty.threshold_bias.uniform_()
+    expected = model(rows(2), labels=rows(2))
+    model.save_pretrained(tmp_path / "first")
+
+    def loaded(folder, **given):
+        model = AutoModelForCausalLM.from_pretrained(tmp_path / folder)
+        return aero.with_entropy_penalty(model, **given).train()
+
+    again = loaded("first")
+    assert torch.equal(again(rows(2), labels=rows(2)).loss, expected.loss)
+    found = again.entropy_penalty
+    assert {name: getattr(found, name) for name in settings} == settings
+    # What is given wins over what was saved, and what is saved next is what is then.
+    changed = loaded("first", weight=0.5, threshold=0.25)
+    changed.save_pretrained(tmp_path / "second")
+    other = loaded("second").entropy_penalty
+    assert (other.weight, other.tokens) == (0.5, 7) and (other.threshold_bias == 0.25).all()
+
+
+@pytest.mark.parametrize(
+    ("saved", "error", "message"),
+    [
+        ([], ValueError, "in config.json must be a mapping of settings, got list"),
+        ({"weigth": 1}, TypeError, "unknown setting 'weigth'"),
+        ({"weight": "1"}, ValueError, "weight must be a number from 0, got '1'"),
+        ({"threshold": [[0.5]]}, ValueError, r"a number or \[L, H\] = \[2, 4\], got \[1, 1\]"),
+        ({"threshold": "high"}, ValueError, "threshold must be a number or .* got 'high'"),
+    ],
+)
+def test_saved_settings_of_strangers_are_checked(saved, error, message):
+    model = stock_model("gpt2", "sdpa")
+    model.config.entropy_penalty = saved
+    with pytest.raises(error, match=f"^with_entropy_penalty: .*{message}"):
+        aero.with_entropy_penalty(model)
 
 
 def test_a_checkpoint_resumes_with_its_thresholds(tmp_path):
@@ -189,9 +276,11 @@ def test_positional_arguments_and_log_visible_are_understood():
     tokens = rows(2)
     mask = torch.ones_like(tokens)
     mask[1, :4] = 0
+    labels = tokens.masked_fill(mask == 0, -100)
+    labels[1, 4] = -100
     model = penalized("llama-grouped", max_entropy="log_visible")
-    by_name = model(input_ids=tokens, attention_mask=mask, labels=tokens)
-    assert model(tokens, mask, labels=tokens).loss == by_name.loss
+    by_name = model(input_ids=tokens, attention_mask=mask, labels=labels)
+    assert model(tokens, mask, labels=labels).loss == by_name.loss
     expected = ops.entropy_regularization(
         by_name.attentions,
         model.entropy_penalty.threshold_bias,
@@ -200,7 +289,7 @@ def test_positional_arguments_and_log_visible_are_understood():
         visible_keys=mask.cumsum(dim=-1),
         row_mask=mask.bool(),
     )
-    assert torch.equal(by_name.entropy_loss, expected)
+    torch.testing.assert_close(by_name.entropy_loss, expected * TOKENS / 14)
 
 
 def test_what_cannot_have_the_penalty_is_refused():
@@ -222,6 +311,15 @@ def test_what_cannot_have_the_penalty_is_refused():
         penalized(reduction="mean")
     with pytest.raises(ValueError, match="max_entropy must be 'log_context' or 'log_visible'"):
         penalized(max_entropy="log")
+    with pytest.raises(ValueError, match="tokens must be a number from 1, got 0"):
+        penalized(tokens=0)
+    with pytest.raises(ValueError, match=r"a number or \[L, H\] = \[2, 4\], got \[3, 4\]"):
+        penalized(threshold=torch.zeros(3, 4))
+    model = stock_model("gpt2", "sdpa")
+    message = r"^with_entropy_penalty: unknown setting 'wieght'; did you mean 'weight'\?$"
+    with pytest.raises(TypeError, match=message):
+        aero.with_entropy_penalty(model, wieght=1.0)
+    assert not hasattr(model, "entropy_penalty")
 
 
 def test_training_calls_without_a_loss_are_refused(tmp_path):

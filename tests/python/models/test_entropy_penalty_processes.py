@@ -1,14 +1,20 @@
-"""`aero.with_entropy_penalty` under `torchrun`: two processes make the steps of one."""
+"""`aero.with_entropy_penalty` in every training loop: two processes make the steps of one."""
 
+import json
 import runpy
 import subprocess
 import sys
+from itertools import product
 
-from safetensors.torch import load_file
+import pytest
+import torch
 
 PROGRAM = """
-import sys
+import json, sys
 import torch
+from accelerate import Accelerator
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
 import aero
 
@@ -18,43 +24,159 @@ config = GPT2Config(
     attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0, bos_token_id=0, eos_token_id=0,
 )
 rows = torch.randint(1, 16, (8, 10), generator=torch.Generator().manual_seed(5))
-for reduction in ("position_sum", "query_mean"):
+logs, losses = {}, {}
+
+
+def network(reduction):
     set_seed(0)
-    model = GPT2LMHeadModel(config)
-    arguments = TrainingArguments(
-        output_dir=f"{processes}/{reduction}", max_steps=2, optim="sgd", learning_rate=0.01,
-        per_device_train_batch_size=4 // processes, gradient_accumulation_steps=2, seed=0,
-        lr_scheduler_type="constant", max_grad_norm=0.0, report_to=[], save_strategy="no",
-        use_cpu=True, disable_tqdm=True,
-    )
     settings = {"threshold": 0.1, "margin": 0.01, "reduction": reduction}
-    model = aero.with_entropy_penalty(model, weight=1.0, **settings)
+    model = GPT2LMHeadModel(config)
+    return aero.with_entropy_penalty(model, weight=1.0, tokens=36, **settings).train()
+
+
+def sharded(model):
+    for block in model.transformer.h:
+        fully_shard(block)
+    return fully_shard(model)
+
+
+def plain(model, parts):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    rank = torch.distributed.get_rank() if processes > 1 else 0
+    for half in rows.chunk(2):
+        for part in half.chunk(processes)[rank].chunk(parts):
+            (model(part, labels=part).loss / parts).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def accelerated(model):
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = torch.utils.data.DataLoader(rows, batch_size=2 // processes)
+    model, optimizer, data = accelerator.prepare(model, optimizer, data)
+    for batch in data:
+        with accelerator.accumulate(model):
+            accelerator.backward(model(batch, labels=batch).loss)
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def trained(model, name):
+    arguments = TrainingArguments(
+        output_dir=f"{processes}", max_steps=2, optim="sgd", learning_rate=0.01,
+        per_device_train_batch_size=4 // processes // 2, gradient_accumulation_steps=2, seed=0,
+        lr_scheduler_type="constant", max_grad_norm=0.0, report_to=[], save_strategy="no",
+        use_cpu=True, disable_tqdm=True, logging_steps=1, per_device_eval_batch_size=2,
+        train_sampling_strategy="sequential", ddp_find_unused_parameters=False,
+    )
     data = [{"input_ids": row, "labels": row} for row in rows]
-    trainer = Trainer(model, arguments, train_dataset=data)
+    callbacks = [aero.EntropyCallback(rows, folder=f"{processes}")]
+    trainer = Trainer(
+        model, arguments, train_dataset=data, eval_dataset=data, callbacks=callbacks
+    )
     trainer.train()
-    trainer.save_model(arguments.output_dir)
+    trainer.evaluate()
+    logs[name] = trainer.state.log_history
+
+
+def whole(model):
+    found = {}
+    for name, value in model.state_dict().items():
+        value = value.full_tensor() if hasattr(value, "full_tensor") else value
+        found[name.removeprefix("module.")] = value
+    return found
+
+
+if processes > 1:
+    torch.distributed.init_process_group("gloo")
+wraps = {"plain": lambda model: model}
+if processes > 1:
+    wraps = {"ddp": DistributedDataParallel, "fsdp": sharded}
+weights = {}
+for reduction in ("position_sum", "query_mean"):
+    for parts in (1, 2):
+        for kind, wrap in wraps.items():
+            model = wrap(network(reduction))
+            plain(model, parts)
+            weights[f"{kind} {reduction} {parts}"] = whole(model)
+    model = network(reduction)
+    accelerated(model)
+    weights[f"accelerate {reduction}"] = whole(model)
+    model = network(reduction)
+    trained(model, reduction)
+    weights[f"trainer {reduction}"] = whole(model)
+rank = torch.distributed.get_rank() if processes > 1 else 0
+if rank == 0:
+    torch.save(weights, f"weights-{processes}.pt")
+    with open(f"logs-{processes}.json", "w") as file:
+        json.dump(logs, file)
+if processes > 1:
+    torch.distributed.destroy_process_group()
 """
+REDUCTIONS = ("position_sum", "query_mean")
+LOOPS = [f"plain {reduction} {parts}" for reduction, parts in product(REDUCTIONS, (1, 2))]
 
 
-def test_two_processes_train_as_one(tmp_path, monkeypatch):
-    script = tmp_path / "script.py"
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """What one process and two leave behind."""
+    folder = tmp_path_factory.mktemp("processes")
+    script = folder / "script.py"
     script.write_text(PROGRAM)
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     done = subprocess.run(
         [sys.executable, *launcher, str(script), "2"],
-        capture_output=True, text=True, timeout=300, cwd=tmp_path,
+        capture_output=True, text=True, timeout=300, cwd=folder,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", [str(script), "1"])
-    runpy.run_path(str(script))
-    for reduction in ("position_sum", "query_mean"):
-        one, two = (
-            load_file(tmp_path / processes / reduction / "model.safetensors")
-            for processes in ("1", "2")
-        )
-        assert (one["entropy_penalty.threshold_bias"] - 0.1).abs().max() > 1e-4
-        for name, value in one.items():
-            # Float32 sums of the same rows in another order, twice.
-            allowed = 1e-4 * value.abs().max()
-            assert (two[name] - value).abs().max() <= allowed, (reduction, name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", [str(script), "1"])
+        runpy.run_path(str(script))
+    return folder
+
+
+def assert_same_steps(found, expected, name):
+    assert (expected["entropy_penalty.threshold_bias"] - 0.1).abs().max() > 1e-4
+    assert found.keys() == expected.keys()
+    for path, value in expected.items():
+        # Float32 sums of the same rows in another order, twice.
+        allowed = 1e-4 * value.abs().max()
+        assert (found[path] - value).abs().max() <= allowed, (name, path)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_plain_loops_of_any_kind_make_the_steps_of_one_process(reduction, folder):
+    one, two = (torch.load(folder / f"weights-{processes}.pt") for processes in (1, 2))
+    expected = one[f"plain {reduction} 1"]
+    compared = {f"1 {name}": weights for name, weights in one.items() if "trainer" not in name}
+    compared |= {f"2 {name}": weights for name, weights in two.items() if "trainer" not in name}
+    compared = {name: weights for name, weights in compared.items() if reduction in name}
+    # Alone: two plain and Accelerate. Together: DDP and FSDP2, with accumulation too, Accelerate.
+    assert len(compared) == 3 + 5
+    for name, weights in compared.items():
+        assert_same_steps(weights, expected, name)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_trainer_makes_and_logs_the_steps_of_one_process(reduction, folder):
+    # Not those of a plain loop: of GPT-2, Trainer counts the first label of a row too.
+    one, two = (torch.load(folder / f"weights-{processes}.pt") for processes in (1, 2))
+    assert_same_steps(two[f"trainer {reduction}"], one[f"trainer {reduction}"], "trainer")
+    one, two = (
+        json.loads((folder / f"logs-{processes}.json").read_text())[reduction]
+        for processes in (1, 2)
+    )
+    checked = 0
+    for log, expected in zip(two, one, strict=True):
+        for prefix in ("", "eval_"):
+            if prefix + "loss" not in expected:
+                continue
+            for part in ("loss", "lm_loss", "entropy_loss"):
+                assert log[prefix + part] == pytest.approx(expected[prefix + part], rel=1e-4)
+            penalty = 0.0 if prefix else expected["entropy_loss"]
+            together = expected[prefix + "lm_loss"] + penalty
+            assert expected[prefix + "loss"] == pytest.approx(together, rel=1e-5)
+            checked += 1
+    assert checked == 3

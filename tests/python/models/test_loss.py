@@ -68,6 +68,8 @@ def test_training_loss_is_lm_loss_plus_weighted_penalty_and_evaluation_loss_is_l
     expected = ops.entropy_regularization(
         output.entropies, torch.full((2, 2), 0.5), margin=0.0, context_length=32
     )
+    # 2 rows of 31 predicted tokens; a row's penalty weighs 0.1 * 128 * 127 tokens' cross entropy.
+    expected = expected * 128 * 127 / 62
     torch.testing.assert_close(output.entropy_loss, expected)
     evaluated = model.eval()(tokens, labels=tokens)
     torch.testing.assert_close(evaluated.loss, evaluated.lm_loss)

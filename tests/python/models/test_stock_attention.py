@@ -1,10 +1,14 @@
 """`attn_implementation="aero"` and `"aero_entropy"` on models as `transformers` ships them."""
 
 import math
+import warnings
 
 import pytest
 import torch
 from transformers import DynamicCache
+
+import aero
+from aero.models.hugging_face_attention import _warn_of_no_attentions
 
 from .stock_models import CONFIGS, stock_model
 
@@ -69,21 +73,6 @@ def test_logits_of_padded_batches_are_as_exact_as_eagers(name, side):
     )
 
 
-@pytest.mark.parametrize("name", SOME)
-def test_packed_sequences_do_not_see_each_other(name):
-    # `transformers` looks for packed sequences only where no cache is filled.
-    packed = {
-        "position_ids": torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5]]),
-        "use_cache": False,
-    }
-    assert_as_exact_as_eager(name, input_ids=tokens(1), **packed)
-    with torch.no_grad():
-        model, ids = stock_model(name, "aero", torch.float64), tokens(1)
-        joined = model(ids, **packed).logits
-        alone = model(ids[:, 5:]).logits
-    torch.testing.assert_close(joined[:, 5:], alone)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_entropies_are_those_of_eagers_weights(name):
     mask = padding("left")
@@ -91,8 +80,6 @@ def test_entropies_are_those_of_eagers_weights(name):
     with torch.no_grad():
         eager = stock_model(name, "eager")(tokens(), output_attentions=True, **arguments)
         ours = stock_model(name, "aero_entropy")(tokens(), output_attentions=True, **arguments)
-        plain = stock_model(name, "aero")(tokens(), output_attentions=True, **arguments)
-    assert not plain.attentions
     assert len(ours.attentions) == 2
     # d(-sum p ln p) <= sum |ln p + 1| |dp|, with weights off by some 32 rounding errors of scores
     # up to 10.
@@ -103,6 +90,20 @@ def test_entropies_are_those_of_eagers_weights(name):
         difference = (entropy - entropies_of(weights))[rows].abs().max()
         assert difference <= allowed
         assert entropy.isfinite().all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_attentions_that_are_not_there_are_warned_of_once(name):
+    _warn_of_no_attentions.cache_clear()
+    model = stock_model(name, "aero")
+    with pytest.warns(UserWarning, match="'aero' returns no attentions.* 'aero_entropy' gives"):
+        assert model(tokens(), output_attentions=True).attentions == ()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model(tokens(), output_attentions=True)
+        _warn_of_no_attentions.cache_clear()
+        model(tokens())
+        aero.entropies(model, tokens())
 
 
 def test_a_window_is_seen_in_the_entropies():

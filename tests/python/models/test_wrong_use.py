@@ -11,8 +11,11 @@ from transformers import (
     BloomConfig,
     CodeGenConfig,
     DeepseekV3Config,
+    FalconConfig,
     Gemma2Config,
     GPT2Config,
+    GPTJConfig,
+    GPTNeoConfig,
     GptOssConfig,
     MptConfig,
     T5Config,
@@ -45,12 +48,22 @@ def run(config, kind=AutoModelForCausalLM, **arguments):
     [
         BloomConfig(vocab_size=16, hidden_size=32, n_layer=1, n_head=4),
         CodeGenConfig(vocab_size=16, n_embd=32, n_layer=1, n_head=4, rotary_dim=4),
+        FalconConfig(vocab_size=16, hidden_size=32, num_hidden_layers=1, num_attention_heads=4),
+        GPTJConfig(vocab_size=16, n_embd=32, n_layer=1, n_head=4, rotary_dim=4),
+        GPTNeoConfig(
+            vocab_size=16,
+            hidden_size=32,
+            num_layers=1,
+            num_heads=4,
+            attention_types=[[["global"], 1]],
+        ),
         MptConfig(vocab_size=16, d_model=32, n_layers=1, n_heads=4),
     ],
     ids=lambda config: config.model_type,
 )
 def test_models_with_attention_of_their_own_are_refused(config):
-    # Without the check BLOOM and CodeGen add the boolean mask to their scores, without a word.
+    # Without the check BLOOM and CodeGen add the boolean mask to their scores, without a word, and
+    # GPT-J, GPT-Neo and Falcon end in a KeyError.
     with pytest.raises(ValueError, match=r"code of its own.* keep attn_implementation='eager', or"):
         run(config)
 

@@ -3,7 +3,14 @@
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Trainer,
+    TrainingArguments,
+)
 
 import aero
 from aero.models import AeroConfig, AeroForCausalLM
@@ -71,6 +78,55 @@ def test_curves_are_those_of_the_model(build, tmp_path):
     has_thresholds = hasattr(model, "entropy_penalty") or model.config.model_type == "aero"
     has_thresholds &= getattr(model, "is_entropy_regularized", True)
     assert ("aero/threshold/layer_1/mean" in curves) == has_thresholds
+
+
+@pytest.mark.parametrize("reduction", ["position_sum", "query_mean"])
+@pytest.mark.parametrize("kind", ["stock", "own"])
+def test_trainers_logs_show_the_parts_of_the_loss(kind, reduction, tmp_path):
+    if kind == "stock":
+        settings = {"weight": 0.5, "tokens": 28, "reduction": reduction}
+        # Not GPT-2, of which Trainer counts one label too many in each row.
+        sizes = {"vocab_size": 16, "hidden_size": 16, "intermediate_size": 16}
+        config = LlamaConfig(num_hidden_layers=2, num_attention_heads=2, **sizes)
+        model = aero.with_entropy_penalty(LlamaForCausalLM(config), **settings)
+    else:
+        fields = {"entropy_weight": 0.5, "entropy_tokens": 28, "entropy_reduction": reduction}
+        label = "EReg(SM(t)+ScFuFFN)"
+        model = AeroForCausalLM(AeroConfig.from_label(label, model="tiny", **fields))
+    # At a learning rate of 0 every step and every evaluation sees the same model.
+    arguments = TrainingArguments(
+        str(tmp_path), max_steps=4, report_to=[], use_cpu=True, disable_tqdm=True,
+        save_strategy="no", learning_rate=0.0, logging_steps=2, eval_strategy="steps",
+        eval_steps=2, per_device_train_batch_size=2, gradient_accumulation_steps=2,
+        per_device_eval_batch_size=3,
+    )  # fmt: skip
+    data = [{"input_ids": row, "labels": row} for row in ROWS]
+    callbacks = [aero.EntropyCallback(ROWS)] if kind == "stock" else []
+    trainer = (Trainer if kind == "stock" else aero.train.AeroTrainer)(
+        model, arguments, train_dataset=data, eval_dataset=data, callbacks=callbacks
+    )
+    trainer.train()
+    model.train()(ROWS, labels=ROWS)  # other calls are in no log
+    trainer.predict(data)
+    model.eval()(ROWS[:1], labels=ROWS[:1])
+    metrics = trainer.evaluate()
+
+    with torch.no_grad():
+        logits = model(ROWS).logits[:, :-1].flatten(0, 1)
+        penalty = model.train()(ROWS, labels=ROWS).entropy_loss.item()
+    lm_loss = torch.nn.functional.cross_entropy(logits, ROWS[:, 1:].flatten()).item()
+    logs = trainer.state.log_history
+    steps = [log for log in logs if "loss" in log]
+    evaluations = [log for log in logs if "eval_loss" in log]
+    assert (len(steps), len(evaluations)) == (2, 3)
+    for log in steps:
+        assert log["lm_loss"] == pytest.approx(lm_loss, rel=1e-5)
+        assert log["entropy_loss"] == pytest.approx(penalty, rel=1e-5) and penalty > 0.01
+        assert log["loss"] == pytest.approx(log["lm_loss"] + 0.5 * penalty, rel=1e-5)
+    for log in [*evaluations, metrics]:
+        assert log["eval_loss"] == pytest.approx(lm_loss, rel=1e-5) == log["eval_lm_loss"]
+        # Trainer's mean over rows, of batches of three and one.
+        assert log["eval_entropy_loss"] == pytest.approx(penalty, rel=1e-5)
 
 
 def test_training_is_the_same_with_and_without(tmp_path):

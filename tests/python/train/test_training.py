@@ -1,6 +1,7 @@
 """Whole runs of a tiny network: what they leave behind, and that stopping them loses nothing."""
 
 import json
+import math
 import shutil
 import signal
 import subprocess
@@ -17,13 +18,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from aero.train import runs as runs_module
 from aero.train.errors import StopRequestedError, TrainingError
 from aero.train.planning import plan_runs
+from aero.train.recipe_files import load_recipe
 from aero.train.run_callback import RunCallback
 from aero.train.run_folder import RunFolder
 from aero.train.run_lock import RunLockedError
 from aero.train.run_results import analyze_run, evaluate_run
 from aero.train.runs import train_runs
 
-from .conftest import assert_same_ending, command_line, metrics, plan_one
+from .conftest import assert_same_ending, command_line, metrics, plan_one, tiny_settings
 
 EREG = "EReg(SM(t)+ScFuFFN)"
 
@@ -101,6 +103,30 @@ def test_the_loss_is_language_model_loss_plus_weighted_penalty(whole_runs, tiny_
             assert record["entropy_loss"] > 0
             together = record["lm_loss"] + weight * record["entropy_loss"]
             assert record["loss"] == pytest.approx(together, rel=1e-6)
+
+
+def test_the_penalty_of_a_step_is_the_sum_over_its_rows(corpus, cache_dir, tmp_path):
+    """Of the published size, however the step is cut into micro-batches."""
+    seen = []
+    for micro_batch in (256, 64):
+        settings = [
+            *tiny_settings(corpus),
+            "training.tokens=256",
+            f"training.micro_batch_tokens={micro_batch}",
+        ]
+        run = plan_one(load_recipe("demo", settings=settings), EREG, tmp_path / str(micro_batch))
+        train_runs([run], cache_dir=cache_dir, say=lambda text: None)
+        (record,) = (record for record in run.folder.metrics() if record["kind"] == "train")
+        seen.append(record["entropy_loss"])
+    # A new network attends nearly uniformly: row i has the entropy log(i + 1).
+    deviations = [math.log(i + 1) - 0.5 * math.log(32) for i in range(32)]
+    outside = [d**2 for d in deviations if abs(d) > 0.1 * math.log(32)]
+    windows = 256 // 32
+    assert (
+        seen[0]
+        == pytest.approx(seen[1], rel=1e-6)
+        == pytest.approx(windows * sum(outside), rel=0.05)
+    )
 
 
 def test_labels_without_penalty_have_none(whole_runs):

@@ -25,6 +25,10 @@ EREG = "EReg(SM(t)+ScFuFFN)"
 LABELS = [EREG, "EReg(SM(t)+FN+ScFuFFN)", "SM+LR(global)", "SM+LN+G"]
 REDUCTIONS = ["position_sum", "query_mean"]
 ROWS = 8
+# Micro-batches, whether activations are recomputed, and what a loss is multiplied by where the
+# tokens of the step are counted; None is a plain loop.
+WAYS = [(1, False, 2.0), (1, True, 2.0), (2, False, 2.0), (4, True, 2.0)]
+WAYS += [(1, False, None), (2, True, None)]
 
 
 def network(label: str, reduction: str, *, synchronized: bool = False) -> AeroForCausalLM:
@@ -37,29 +41,35 @@ def network(label: str, reduction: str, *, synchronized: bool = False) -> AeroFo
         tolerance_margin=0.0,
         temperature_init=0.5,
         entropy_reduction=reduction,
+        entropy_tokens=ROWS * 15,
         norm_statistics="synchronized" if synchronized else "process",
     )
     return AeroForCausalLM(config).train()
 
 
-def batch(reduction: str) -> tuple[Tensor, Tensor]:
-    """Tokens and labels, [ROWS, 16]; with different label counts where that may not matter."""
+def batch(*, ragged: bool) -> tuple[Tensor, Tensor]:
+    """Tokens and labels, [ROWS, 16]; ragged ones have other label counts in every row."""
     ids = torch.randint(0, 256, (ROWS, 16), generator=torch.Generator().manual_seed(1))
     labels = ids.clone()
-    if reduction == "position_sum":
+    if ragged:
         for row in range(ROWS):
             labels[row, 16 - row :] = -100
     return ids, labels
 
 
-def step(model: nn.Module, reduction: str, rows: slice, parts: int, scale: float) -> list[Tensor]:
-    """Accumulates the gradients of some rows in `parts` micro-batches; returns their penalties."""
-    ids, labels = batch(reduction)
-    count = labels[:, 1:].ne(-100).sum()
+def step(
+    model: nn.Module, reduction: str, rows: slice, parts: int, scale: float | None
+) -> list[Tensor]:
+    """Accumulates the gradients of some rows in `parts` micro-batches; returns their penalties.
+
+    Without a scale as plain loops do it: nothing is counted, every loss is divided by `parts`.
+    """
+    ids, labels = batch(ragged=reduction == "position_sum" and scale is not None)
+    counted = {} if scale is None else {"num_items_in_batch": labels[:, 1:].ne(-100).sum()}
     penalties = []
     for part, wanted in zip(ids[rows].chunk(parts), labels[rows].chunk(parts), strict=True):
-        output = model(part, labels=wanted, num_items_in_batch=count)
-        (scale * output.loss).backward()
+        output = model(part, labels=wanted, **counted)
+        (output.loss * (1 / parts if scale is None else scale)).backward()
         if output.entropy_loss is not None:
             penalties.append(output.entropy_loss.detach())
     return penalties
@@ -91,15 +101,15 @@ def direct_steps(folder: Path) -> None:
     for label in LABELS:
         for reduction in REDUCTIONS:
             for kind, wrap in (("ddp", DistributedDataParallel), ("fsdp", sharded)):
-                for parts, recompute in ((1, False), (1, True), (2, False), (4, True)):
+                for parts, recompute, scale in WAYS:
                     if parts > 1 and "+FN+" in label:
                         continue
                     model = network(label, reduction, synchronized=True).double()
                     if recompute:
                         model.gradient_checkpointing_enable()
                     model = wrap(model)
-                    penalties = step(model, reduction, rows, parts, scale=2.0)
-                    case = (label, reduction, kind, parts, recompute)
+                    penalties = step(model, reduction, rows, parts, scale)
+                    case = (label, reduction, kind, parts, recompute, scale)
                     found[case] = (gradients(model), penalties)
     torch.save(found, folder / f"direct-{rank}.pt")
 
@@ -126,7 +136,7 @@ def trainer_step(
     """Weights after one step of plain SGD, which show the gradient itself."""
     world = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
     model = network(EREG, reduction)
-    ids, labels = batch(reduction)
+    ids, labels = batch(ragged=reduction == "position_sum")
     arguments = TrainingArguments(
         output_dir=str(folder / "trainer"),
         per_device_train_batch_size=ROWS // parts // world,
