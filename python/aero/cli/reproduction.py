@@ -17,7 +17,7 @@ from aero.cli.settings import data_settings
 def reproduce(
     target: Annotated[
         list[str],
-        typer.Argument(metavar="TARGET...", help="list, all, or table2, table4, figure18, ..."),
+        typer.Argument(metavar="TARGET...", help="list, all, judge, or table2, table4, ..."),
     ],
     scale: Annotated[
         str, typer.Option(help="mini (a minute per run), small (an hour) or paper.")
@@ -50,7 +50,10 @@ def reproduce(
         "runs/corpora"
     ),
 ) -> None:
-    """Retrains a table or figure of the paper; interrupted, the same command goes on."""
+    """Retrains a table or figure of the paper; interrupted, the same command goes on.
+
+    `judge --results STEM` needs no runs: it judges the values of STEM.json anew.
+    """
     with one_line_errors(ValueError, OSError):
         from aero.reproduction.cells import plan_target, unique_cells
         from aero.reproduction.targets import load_target, target_names
@@ -59,6 +62,9 @@ def reproduce(
             for name in target_names():
                 found = load_target(name)
                 typer.echo(f"{name:<9} {found.title} ({len(found.rows)} networks)")
+            return
+        if target == ["judge"]:
+            _judge_again(results)
             return
         names = list(dict.fromkeys(target))
         if names == ["all"]:
@@ -95,3 +101,19 @@ def reproduce(
             with disk_errors("--results", results.parent, again, command="reproduce"):
                 write_results(outcomes, results, command=command)
         typer.echo(f"files: {output / 'results' / scale}")
+
+
+def _judge_again(stem: Path | None) -> None:
+    """Reads STEM.json and writes it and STEM.md with today's verdicts."""
+    from aero.reading import read_json
+    from aero.reproduction.document import results_document, write_results
+    from aero.reproduction.outcome import judge_again
+    from aero.train.errors import TrainingError, disk_errors
+
+    if stem is None:
+        raise TrainingError("reproduce: judge needs --results STEM, of STEM.json")
+    content = read_json(f"{stem}.json", {"targets": [dict], "command": str})
+    judge_again(content["targets"])
+    with disk_errors("--results", stem.parent, "run the same command again", command="reproduce"):
+        write_results(content["targets"], stem, command=content["command"])
+    typer.echo(results_document(content["targets"], command=content["command"]))

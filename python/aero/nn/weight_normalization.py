@@ -14,7 +14,7 @@ WeightNormalization = Literal["weight_norm", "spectral_norm"]
 
 
 def normalize_weight(linear: nn.Linear, kind: WeightNormalization) -> nn.Linear:
-    """Reparametrizes the weight of `linear` in place (AERO, Section 3.3).
+    """Reparametrizes the weight of `linear` in place (AERO, Section 3.2).
 
     Args:
         linear: the layer, weight [out, in].

@@ -34,9 +34,9 @@ def attention_entropy(
     """Attention that also returns the entropy of every row, without forming the [T, S] scores.
 
     `P = softmax(s)` over the visible keys with `s = scale * q k^T / t`, `out = P v`,
-    `entropy_i = -sum_j P_ij ln P_ij` (Eq. 10 and 11 of the AERO paper, before the mean over rows),
-    `logsumexp_i = ln sum_j exp(s_ij)`. Memory grows linearly with T and S. Every result may be used
-    or not.
+    `entropy_i = -sum_j P_ij ln P_ij` (Eq. 10 and 11 of the AERO paper, before the mean over rows
+    and without the epsilon in Eq. 10's logarithm: 0 ln 0 is 0 here), `logsumexp_i = ln sum_j
+    exp(s_ij)`. Memory grows linearly with T and S. Every result may be used or not.
 
     The memory of `out` is laid out as [B, T, H, D] contiguous, and so are the gradients of q, k and
     v that are not contiguous themselves: models that pass transposed views, and transpose `out`

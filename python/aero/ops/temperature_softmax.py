@@ -24,8 +24,9 @@ def temperature_softmax(
     """Softmax over the last dimension that also returns the entropy of every row.
 
     `P = softmax(s)` over the visible keys with `s = scores / t`, `entropy_i = -sum_j P_ij ln P_ij`
-    (Eq. 10 and 11 of the AERO paper, before the mean over rows) and
-    `logsumexp_i = ln sum_j exp(s_ij)`. Every result may be used or not.
+    (Eq. 10 and 11 of the AERO paper, before the mean over rows and without the epsilon in Eq. 10's
+    logarithm: 0 ln 0 is 0 here) and `logsumexp_i = ln sum_j exp(s_ij)`. Every result may be used or
+    not.
 
     Reads every visible score once and writes every probability once; the backward pass reads scores
     and gradients once and writes gradients once. Scores of -inf are keys that are not seen.

@@ -22,8 +22,9 @@ over seeds is {"mean", "standard_deviation" (None for one seed), "minimum", "max
     - `loss`, `perplexity`, `bits_per_byte`: over the finished, evaluated runs with finite numbers;
       None without one
     - `entropy`: `mean`, `mean_normalized_context` (by log T), `mean_normalized_visible` (by
-      log(i+1)), `quarters` {observed_max, log_context}, the heads `collapsed`, `overloaded`,
-      `collapsed_log_context`, `overloaded_log_context`, `nan_heads`, `observed_max`,
+      log(i+1)), `quarters` {observed_max, log_context}, `overloaded_share` (of log T, by
+      seed), the heads `collapsed`, `overloaded`, `collapsed_log_context`,
+      `overloaded_log_context`, `nan_heads`, `observed_max`,
       `max_entropy`, `seeds`, `seed_of_named_heads`; None without an analysis
     - `thresholds`, `temperature`: their ranges, and how many temperatures are `not_positive`; None
       for networks without

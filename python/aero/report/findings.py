@@ -1,17 +1,18 @@
 """What the numbers say, in plain words; every sentence is computed from the report's own values.
 
-A finding is {"name", "verdict", "text", "values"}; the verdict is "holds", "does not hold",
-"undecided" (seeds overlap, or a number is missing) or "noted" for a fact that claims nothing.
+A finding is {"name", "verdict", "text", "values"}; the verdict is one of `aero.report.seeds`, whose
+test judges all networks of a report together, or "noted" for a fact that claims nothing.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from typing import Any
 
+from aero.report.seeds import Difference
 from aero.report.text import gigabytes, heads, percent, with_spread
+from aero.report.twins import Entry, Judged, twins_of
 
 __all__ = ["find"]
-
-Entry = Mapping[str, Any]
 
 # Two measured-in-GB factors this close are the same factor; the model agrees with the paper's byte
 # counts to 0.8 % when exactly the listed operators are counted (1.6 % for a ratio of two of them).
@@ -36,10 +37,12 @@ def find(networks: Sequence[Entry], stacks: Sequence[str]) -> list[dict[str, Any
         >>> find([], ["spu-2024"])
         []
     """
+    twins = twins_of(networks)
+    judged = Judged(twins)
     return [
-        *_regularization_against_plain(networks),
-        *_free_normalization(networks, stacks),
-        *_ways_against_scratch(networks),
+        *_regularization_against_plain(twins["ereg"], judged),
+        *_free_normalization(twins["folded"], judged, stacks),
+        *_ways_against_scratch(twins["way"], judged),
         *_distance_to_baseline(networks, stacks),
         *_byte_ratios(networks, stacks),
         *_entropy_extremes(networks),
@@ -50,18 +53,6 @@ def find(networks: Sequence[Entry], stacks: Sequence[str]) -> list[dict[str, Any
 
 def _finding(name: str, verdict: str, text: str, **values: Any) -> dict[str, Any]:
     return {"name": name, "verdict": verdict, "text": text, "values": values}
-
-
-def _twin(networks: Sequence[Entry], entry: Entry, **changes: Any) -> Entry | None:
-    """The network that differs from `entry` in nothing but these fields of its spec."""
-    wanted = {**entry["spec"], **changes}
-    same_way = (other for other in networks if _way(other) == _way(entry))
-    return next((other for other in same_way if other["spec"] == wanted), None)
-
-
-def _way(entry: Entry) -> str:
-    way: str = entry.get("way", "")
-    return way
 
 
 def _baseline(networks: Sequence[Entry]) -> Entry | None:
@@ -85,24 +76,6 @@ def _is_softmax_only(entry: Entry) -> bool:
     )
 
 
-def _compare(name: str, better: Entry, worse: Entry) -> tuple[str, float | None]:
-    """Verdict on "`better` has the lower perplexity", and its relative gain.
-
-    Over several seeds the claim is decided only if the two ranges of seeds do not overlap.
-    """
-    low, high = better["perplexity"], worse["perplexity"]
-    if low is None or high is None:
-        diverged = [any(run["status"] == "diverged" for run in e["runs"]) for e in (better, worse)]
-        if low is not None and diverged[1]:
-            return "holds", None
-        return ("does not hold" if high is not None and diverged[0] else "undecided"), None
-    gain = 1.0 - low["mean"] / high["mean"]
-    several = len(low["values"]) > 1 or len(high["values"]) > 1
-    if several and low["minimum"] <= high["maximum"] and high["minimum"] <= low["maximum"]:
-        return "undecided", gain
-    return ("holds" if gain > 0 else "does not hold"), gain
-
-
 def _perplexity_text(entry: Entry) -> str:
     if entry["perplexity"] is not None:
         return f"perplexity {with_spread(entry['perplexity'])}"
@@ -122,105 +95,109 @@ def _verdict_text(verdict: str) -> str:
     return {
         "holds": "holds at this scale",
         "does not hold": "does not hold at this scale",
+        "level": "does not show at this scale: the two are level",
         "undecided": "is not decided by these runs",
+        "not tested": "is not tested by these runs",
     }[verdict]
 
 
-def _gain_text(gain: float | None) -> str:
+def _gain(found: Difference) -> float | None:
+    return -math.expm1(-found.effect) if math.isfinite(found.effect) else None
+
+
+def _gain_text(found: Difference) -> str:
+    gain = _gain(found)
     if gain is None:
         return ""
-    return f", {100 * abs(gain):.1f} % {'lower' if gain > 0 else 'higher'}"
+    text = f", {100 * abs(gain):.1f} % {'lower' if gain > 0 else 'higher'}"
+    if not math.isfinite(found.low):
+        return text
+    ends = [100 * math.expm1(-end) for end in (found.high, found.low)]
+    return f"{text} ({ends[0]:+.1f} to {ends[1]:+.1f} %, simultaneous 95 % interval)"
 
 
-def _regularization_against_plain(networks: Sequence[Entry]) -> list[dict[str, Any]]:
+def _regularization_against_plain(
+    twins: Sequence[tuple[Entry, Entry]], judged: Judged
+) -> list[dict[str, Any]]:
     findings = []
-    for entry in networks:
-        plain = _twin(networks, entry, entropy_regularized=False, temperature="none")
-        if not entry["spec"]["entropy_regularized"] or plain is None:
-            continue
-        verdict, gain = _compare("perplexity", entry, plain)
+    for entry, plain in twins:
+        found = judged.perplexity(entry, plain)
         text = (
             f"Entropy regularization: {entry['name']} has {_perplexity_text(entry)}"
-            f"{_gain_text(gain)} than plain {plain['name']} with {_perplexity_text(plain)}"
-            if gain is not None
+            f"{_gain_text(found)} than plain {plain['name']} with {_perplexity_text(plain)}"
+            if _gain(found) is not None
             else f"Entropy regularization: {entry['name']}: {_perplexity_text(entry)}; "
             f"plain {plain['name']}: {_perplexity_text(plain)}"
         )
         text += f"{_seeds_text(entry, plain)}. The paper's ordering, EReg better than plain "
-        text += f"softmax-only, {_verdict_text(verdict)}."
+        text += f"softmax-only, {_verdict_text(found.verdict)}."
         published = [_published(other, "perplexity") for other in (entry, plain)]
         if all(published):
             text += (
                 f" The paper prints {published[0]} against {published[1]} for these labels at "
                 "GPT-2 size."
             )
-        findings.append(_finding("ereg_beats_plain", verdict, text, relative_gain=gain))
-        overload = _overload_finding(entry, plain)
-        findings.extend([overload] if overload else [])
+        findings.append(
+            _finding("ereg_beats_plain", found.verdict, text, relative_gain=_gain(found))
+        )
+        findings.extend(_overload_finding(entry, plain, judged.overload(entry, plain)))
     return findings
 
 
-def _overload_finding(entry: Entry, plain: Entry) -> dict[str, Any] | None:
-    if not entry["entropy"] or not plain["entropy"]:
-        return None
-    # Against the largest entropy each network reaches, as the paper has it, a network whose heads
-    # all sit low would count as overloaded too; log T is the same for both.
+def _overload_finding(entry: Entry, plain: Entry, found: Difference) -> list[dict[str, Any]]:
+    if found.verdict == "not tested":
+        return []
     shares = [other["entropy"]["quarters"]["log_context"][3] for other in (entry, plain)]
-    verdict = "holds" if shares[0] < shares[1] else "does not hold"
     text = (
         f"Entropic overload: {percent(shares[0])} of the heads of {entry['name']} lie in the last "
         f"quarter of log T, {percent(shares[1])} of those of {plain['name']}. The "
-        f"paper's observation that the penalty relieves overload {_verdict_text(verdict)}."
+        f"paper's observation that the penalty relieves overload {_verdict_text(found.verdict)}."
     )
     values = {"overloaded_share": shares[0], "overloaded_share_plain": shares[1]}
-    return _finding("ereg_relieves_overload", verdict, text, **values)
+    return [_finding("ereg_relieves_overload", found.verdict, text, **values)]
 
 
-def _free_normalization(networks: Sequence[Entry], stacks: Sequence[str]) -> list[dict[str, Any]]:
+def _free_normalization(
+    twins: Sequence[tuple[Entry, Entry]], judged: Judged, stacks: Sequence[str]
+) -> list[dict[str, Any]]:
     findings = []
-    for entry in networks:
-        plain = _twin(networks, entry, norm="none", final_norm="none")
-        if not entry["spec"]["norm"].startswith("foldable") or plain is None:
-            continue
-        verdict, gain = _compare("perplexity", entry, plain)
+    for entry, plain in twins:
+        found = judged.perplexity(entry, plain)
         sizes = [_trained_bytes(other, stacks[0]) for other in (entry, plain)]
         same = sizes[0] == sizes[1]
-        cost = "the same bytes" if same else "other bytes"
+        verdict = found.verdict if same else "does not hold"
         text = (
             f"Foldable normalization: {entry['name']} has {_perplexity_text(entry)}, "
-            f"{plain['name']} {_perplexity_text(plain)}{_seeds_text(entry, plain)}, with {cost} "
+            f"{plain['name']} {_perplexity_text(plain)}{_seeds_text(entry, plain)}"
+            f"{_gain_text(found)}, with {'the same bytes' if same else 'other bytes'} "
             f"of private inference ({gigabytes(sizes[0])} and {gigabytes(sizes[1])} GB on "
             f"{stacks[0]}). The claim that normalization can help and cost nothing at inference "
-            f"{_verdict_text(verdict if same else 'does not hold')}."
+            f"{_verdict_text(verdict)}."
         )
+        gain = _gain(found)
         findings.append(
-            _finding(
-                "folded_norm_is_free",
-                verdict if same else "does not hold",
-                text,
-                relative_gain=gain,
-                same_bytes=same,
-            )
+            _finding("folded_norm_is_free", verdict, text, relative_gain=gain, same_bytes=same)
         )
     return findings
 
 
-def _ways_against_scratch(networks: Sequence[Entry]) -> list[dict[str, Any]]:
+def _ways_against_scratch(
+    twins: Sequence[tuple[Entry, Entry]], judged: Judged
+) -> list[dict[str, Any]]:
     """Networks that came from a trained one, or had a teacher, against the same from nothing."""
     findings = []
-    for entry in networks:
-        scratch = _twin(networks, {**entry, "way": ""})
-        if not _way(entry) or scratch is None:
-            continue
-        verdict, gain = _compare("perplexity", entry, scratch)
+    for entry, scratch in twins:
+        found = judged.perplexity(entry, scratch)
         tokens = [other["runs"][0]["tokens"] for other in (entry, scratch)]
         text = (
             f"{entry['name']}: {_perplexity_text(entry)} after {tokens[0]:,} tokens, against "
             f"{_perplexity_text(scratch)} of the same network from scratch after {tokens[1]:,}"
-            f"{_seeds_text(entry, scratch)}{_gain_text(gain)}; tokens that its source and teacher "
-            "saw are not counted."
+            f"{_seeds_text(entry, scratch)}{_gain_text(found)}; tokens that its source and teacher "
+            f"saw are not counted. That this way is better {_verdict_text(found.verdict)}."
         )
-        findings.append(_finding("way_beats_scratch", verdict, text, relative_gain=gain))
+        findings.append(
+            _finding("way_beats_scratch", found.verdict, text, relative_gain=_gain(found))
+        )
     return findings
 
 

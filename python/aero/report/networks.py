@@ -172,7 +172,8 @@ def _describe_run(run: RunRecord) -> dict[str, Any]:
 
 def _describe_entropy(network: Network) -> dict[str, Any] | None:
     """Quarter shares are means over seeds; named heads are those of the shown run."""
-    analyses = [run.analysis.values for run in network.runs if run.finished and run.analysis]
+    analysed = [run for run in network.runs if run.finished and run.analysis]
+    analyses = [run.analysis.values for run in analysed if run.analysis]
     shown = network.shown_run.analysis
     if shown is None:
         return None
@@ -201,6 +202,11 @@ def _describe_entropy(network: Network) -> dict[str, Any] | None:
     return {
         **means,
         "quarters": quarters,
+        # By seed; JSON's keys are texts.
+        "overloaded_share": {
+            str(run.info["seed"]): values["quarters"]["log_context"][3]
+            for run, values in zip(analysed, analyses, strict=False)
+        },
         "seeds": len(analyses),
         "seed_of_named_heads": network.shown_run.info["seed"],
         **{name: shown.values.get(name) for name in named},

@@ -13,4 +13,4 @@ from aero.reproduction.targets import Row as Row
 from aero.reproduction.targets import Target as Target
 from aero.reproduction.targets import load_target as load_target
 from aero.reproduction.targets import target_names as target_names
-from aero.reproduction.verdicts import judge as judge
+from aero.reproduction.verdicts import judge_claims as judge_claims

@@ -2,6 +2,8 @@
 
 A condition is a statistic and a chain of two or more sides with `<` or `>` between them; a side is
 a row, a number, a factor and a row (`1.02 x SM+G`), or another statistic (`0.1 x minutes of SM+G`).
+Factors are for perplexities and costs, other statistics for costs, conditions on `diverged` read
+`diverged: SM > 0.5` (every run does) or `< 0.5` (none does).
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from aero.reproduction.statistics import STATISTICS
 from aero.train.errors import TrainingError
 
 __all__ = ["Claim", "Comparison", "Side", "known_row", "read_claim", "refuse_unknown"]
@@ -106,7 +109,31 @@ def _comparisons(target: str, text: str, rows: list[str]) -> list[Comparison]:
     for left, sign, right in zip(sides, parts[1::2], sides[1:], strict=False):
         lower, higher = (left, right) if sign == "<" else (right, left)
         found.append(Comparison(statistic, lower, higher))
+        _refuse_what_cannot_be_judged(target, text, found[-1])
     return found
+
+
+def _refuse_what_cannot_be_judged(target: str, text: str, comparison: Comparison) -> None:
+    unknown = [name for name in comparison.statistics if name not in STATISTICS]
+    if unknown:
+        raise TrainingError(f"reproduce: {target} has no statistic {unknown[0]!r}, in {text!r}")
+    kinds = [STATISTICS[name] for name in comparison.statistics]
+    sides = (comparison.lower, comparison.higher)
+    numbers = [side.factor for side in sides if side.row is None]
+    has_factor = any(side.row is not None and side.factor != 1.0 for side in sides)
+    exact = all(kind.form == "exact" for kind in kinds)
+    wrong = {
+        "compares two numbers": len(numbers) == 2,
+        "mixes statistics that are no costs": kinds[0] is not kinds[1] and not exact,
+        "has a factor of what is no perplexity or cost": has_factor
+        and not (exact or kinds[0].is_ratio),
+        "must compare perplexities with what is above 0": kinds[0].is_ratio
+        and min(side.factor for side in sides) <= 0.0,
+        "must compare with 0.5": kinds[0].form == "yes" and numbers != [0.5],
+    }
+    for what, applies in wrong.items():
+        if applies:
+            raise TrainingError(f"reproduce: {target}: the condition {text!r} {what}")
 
 
 def _side(target: str, text: str, rows: list[str]) -> Side:

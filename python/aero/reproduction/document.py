@@ -15,16 +15,20 @@ __all__ = ["results_document", "target_section", "write_results"]
 _VERDICTS = {
     "holds": "holds",
     "does not hold": "does not hold",
+    "level": "level",
     "undecided": "not decided",
     "not tested": "not tested at this scale",
 }
 _HOW_JUDGED = (
-    "How a claim is judged: the difference of two means must exceed twice its standard error, "
-    "taken from the standard deviation over seeds, pooled over all networks below that have two "
-    "seeds or more (of logarithms for perplexities), or for perplexities of two seeds and more "
-    "exceed Student's bound with the spread of these two networks alone; what is smaller is not "
-    "decided. 'One seed': a side has a single run; 'spread unknown': no row has two, so the sign "
-    "alone decided. A run with NaN has infinite perplexity. ± is the standard deviation over seeds."
+    "How a claim is judged: networks are compared seed by seed, as logarithms of perplexity or as "
+    "they are. After the means stands how far the higher side lies above the lower one, with its "
+    "interval: Student's t, the variance of differences pooled over the networks of the same two "
+    "families (layer norm, foldable norm, shaped attention, none) that claims here use. The "
+    "intervals of a target are simultaneous: all of them hold with 95 % (Bonferroni). Above 0 a "
+    "comparison holds, below 0 it does not; within the smallest difference of interest (2 % of "
+    "perplexity, else 0.05) two networks are level, and all else is not decided, nor is anything "
+    "with a single seed. Costs need no seeds; a claim about NaN falls with one run to the contrary "
+    "and holds only with six seeds or more. ± is the standard deviation over seeds."
 )
 
 
@@ -183,15 +187,14 @@ def _claims(outcome: Mapping[str, Any]) -> str:
     lines = []
     for entry in outcome["claims"]:
         verdict = _VERDICTS[entry["verdict"]]
-        if entry["verdict"] in ("holds", "does not hold"):
-            if entry["seeds"] == 1:
-                verdict += " (one seed)"
-            if not entry["spread_known"]:
-                verdict = verdict.removesuffix(" (one seed)") + " (one seed, spread unknown)"
+        if entry["seeds"] == 1:
+            verdict += " (one seed)"
         reasons = "; ".join(entry["reasons"])
         lines.append([entry["claim"], entry["where"], f"**{verdict}**", reasons])
     speaker = "the paper says" if outcome["paper"].startswith(("Table", "Figure")) else "claim"
-    return "\n".join(_table([speaker, "where", "here", "means compared"], lines))
+    return "\n".join(
+        _table([speaker, "where", "here", "means compared, difference and interval"], lines)
+    )
 
 
 def _private(private: Mapping[str, Any]) -> list[str]:
@@ -213,7 +216,7 @@ def _private(private: Mapping[str, Any]) -> list[str]:
     table = _table(header, [["; ".join(names), *cells] for cells, names in lines.items()])
     alike: dict[tuple[str, str], list[str]] = {}
     for front in fronts:
-        near = f"; within the spread of it: {', '.join(map(_quoted, front['near']))}"
+        near = f"; not decidedly worse: {', '.join(map(_quoted, front['near']))}"
         members = ", ".join(map(_quoted, front["names"])) + (near if front["near"] else "")
         budget = f"{front['tokens'] / 1e6:.2f} million tokens"
         priced = {"gigabytes": "GB", "minutes": "minutes"}[front["quantity"]]

@@ -164,7 +164,7 @@ def _front(target: Target, records: Records) -> Picture | None:
         front = front_of(shown, tokens, way, quantity)
         plot_pareto(
             [point.cost(way, quantity) for point in shown],
-            [point.perplexities for point in shown],
+            [list(point.perplexities.values()) for point in shown],
             [point.name for point in shown],
             series=[_family(point.spec) for point in shown],
             series_order=families,

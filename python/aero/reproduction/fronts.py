@@ -1,9 +1,9 @@
 """Quality against private cost: one point per network and budget, and those that nothing beats.
 
 A network that was trained with several settings (learning rates) counts with its best one, by the
-mean over seeds. The front is that of the means; a network beside it is `near` where its distance
-to the front, in logarithms of perplexity, is within two standard errors, so that another draw of
-seeds might put it there.
+mean over seeds. The front is that of the means; a network beside it is `near` where its seeds, by
+`aero.report.seeds`, do not decide that it is worse than the network of the front that costs no
+more, so that another draw might put it there. Single seeds say nothing of that.
 """
 
 from __future__ import annotations
@@ -18,12 +18,10 @@ from typing import Any
 from aero.analysis import pareto_front
 from aero.architecture import ArchitectureSpec
 from aero.report.runs import RunRecord
+from aero.report.seeds import Pool, Series, family_of
 from aero.reproduction.private_costs import PrivateCost, private_costs, ways_to_price
-from aero.reproduction.verdicts import pooled_spread
 
 __all__ = ["Front", "FrontPoint", "describe_fronts", "front_of", "front_points"]
-
-_STANDARD_ERRORS = 2.0
 
 
 @dataclass(frozen=True)
@@ -34,14 +32,14 @@ class FrontPoint:
         name: its row.
         spec: the network.
         tokens: seen in training.
-        perplexities: one per seed, all finite.
+        perplexities: seed -> perplexity, all finite.
         costs: as `private_costs` gives them.
     """
 
     name: str
     spec: ArchitectureSpec
     tokens: int
-    perplexities: tuple[float, ...]
+    perplexities: Mapping[int, float]
     costs: Mapping[str, PrivateCost]
 
     def cost(self, way: str, quantity: str) -> float:
@@ -51,7 +49,14 @@ class FrontPoint:
     @property
     def mean(self) -> float:
         """Mean perplexity."""
-        return statistics.fmean(self.perplexities)
+        return statistics.fmean(self.perplexities.values())
+
+    @property
+    def series(self) -> Series:
+        """Logarithms of the perplexities."""
+        logarithms = {seed: math.log(value) for seed, value in self.perplexities.items()}
+        family = family_of(self.spec.norm, self.spec.shaped_attention)
+        return Series(f"{self.name} {self.tokens}", logarithms, family)
 
 
 @dataclass(frozen=True)
@@ -63,8 +68,7 @@ class Front:
         way: how it is priced.
         quantity: `gigabytes` or `minutes`.
         names: on the front, cheapest first.
-        near: beside it within the spread over seeds, cheapest first; empty where no spread is
-            known.
+        near: beside it and not decidedly worse, cheapest first; of two seeds or more.
     """
 
     tokens: int
@@ -84,7 +88,9 @@ def front_points(records: Mapping[str, Sequence[RunRecord]]) -> list[FrontPoint]
     for name, runs in records.items():
         if not runs or any(run.evaluation is None for run in runs):
             continue
-        perplexities = tuple(float((run.evaluation or {})["perplexity"]) for run in runs)
+        perplexities = {
+            int(run.info["seed"]): float((run.evaluation or {})["perplexity"]) for run in runs
+        }
         spec, tokens = runs[0].spec, runs[0].tokens
         point = FrontPoint(name, spec, tokens, perplexities, private_costs(spec))
         key = (json.dumps(spec.to_dict(), sort_keys=True), tokens)
@@ -111,16 +117,14 @@ def front_of(
     costs = [point.cost(way, quantity) for point in chosen]
     means = [point.mean for point in chosen]
     on_front = pareto_front(costs, means)
-    spread = pooled_spread([[math.log(p) for p in point.perplexities] for point in chosen])
+    beside = [index for index in range(len(chosen)) if index not in on_front]
+    pool = Pool((point.series for point in chosen), comparisons=max(1, len(beside)))
     near = []
-    for index, point in enumerate(chosen):
-        if index in on_front or spread is None:
-            continue
+    for index in beside:
         best = max((i for i in on_front if costs[i] <= costs[index]), key=lambda i: costs[i])
-        seeds = [len(chosen[i].perplexities) for i in (best, index)]
-        margin = _STANDARD_ERRORS * spread * math.sqrt(sum(1 / n for n in seeds))
-        if math.log(point.mean) - math.log(means[best]) <= margin:
-            near.append(point.name)
+        found = pool.judge(chosen[best].series, chosen[index].series)
+        if found.verdict != "holds" and found.seeds > 1:
+            near.append(chosen[index].name)
     names = tuple(chosen[i].name for i in on_front)
     return Front(tokens, way, quantity, names, tuple(near))
 
@@ -143,7 +147,7 @@ def describe_fronts(records: Mapping[str, Sequence[RunRecord]]) -> dict[str, Any
             {
                 "name": point.name,
                 "tokens": point.tokens,
-                "perplexities": list(point.perplexities),
+                "perplexities": list(point.perplexities.values()),
                 "costs": {way: asdict(cost) for way, cost in point.costs.items()},
             }
             for point in points

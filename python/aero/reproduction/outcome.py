@@ -1,13 +1,15 @@
 """What a target's finished cells give: numbers beside the paper's, verdicts, figures, files.
 
-An outcome, format 1, as `OUTPUT/results/SCALE/TARGET.json` holds it:
+An outcome, format 2, as `OUTPUT/results/SCALE/TARGET.json` holds it:
 
 - `format`, `target`, `title`, `paper`, `scale`, `show`, `seeds` (asked for)
 - `rows`: `name`, `label` (at this scale's depth), `model`, `context_length`, `paper` (numbers by
-  statistic), `statistics` (by name: mean, standard_deviation, minimum, maximum, values; None
-  without a finite number), `change` and `paper_change` (perplexity relative to the baseline, None
-  without), `cells` (`key`, `seed`, `status`)
-- `claims`: `claim`, `where`, `verdict`, `reasons`, `seeds`, `spread_known`
+  statistic), `statistics` (by name: mean, standard_deviation, minimum, maximum, values and their
+  seeds; None without a finite number), `change` and `paper_change` (perplexity relative to the
+  baseline, None without), `cells` (`key`, `seed`, `status`)
+- `claims`: `claim`, `where`, `verdict`, `reasons`, `seeds` (the fewest of a comparison that has
+  any) and `differences`, one per comparison: `verdict`, `effect`, `low`, `high` (of perplexities in
+  logarithms), `seeds`, `freedom`
 - `figures`: `name`, `caption`
 - `private`: of targets with a front, what `aero.reproduction.fronts.describe_fronts` returns
 - `training`: `seconds`, the distinct `hardware`, `versions`, `corpora`, `git_commits`, and one
@@ -17,7 +19,8 @@ An outcome, format 1, as `OUTPUT/results/SCALE/TARGET.json` holds it:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +31,19 @@ from aero.reproduction.cells import TargetPlan
 from aero.reproduction.document import target_section
 from aero.reproduction.figures import draw_figures
 from aero.reproduction.fronts import describe_fronts
-from aero.reproduction.statistics import STATISTICS, measure
-from aero.reproduction.targets import Row, Target
-from aero.reproduction.verdicts import judge
+from aero.reproduction.statistics import measure
+from aero.reproduction.targets import Row, Target, load_target
+from aero.reproduction.verdicts import Rows, judge_claims
+from aero.train.errors import TrainingError
 from aero.train.recipe_files import recipe_to_dict
+from aero.train.run_folder import finite_or_null
 
-__all__ = ["collect_target", "write_target"]
+__all__ = ["collect_target", "judge_again", "write_target"]
 
-_FORMAT = 1
+_FORMAT = 2
 
-Values = dict[str, dict[str, list[float]]]
+# Statistic -> row -> seed -> value.
+Values = dict[str, dict[str, dict[int, float]]]
 
 
 def collect_target(
@@ -57,10 +63,8 @@ def collect_target(
         ['not tested', 'not tested', 'not tested']
     """
     records = _records(plan, output)
-    values = _values(plan.target, records)
-    ratios = [name for name, statistic in STATISTICS.items() if statistic.is_ratio]
-    spreads = _with_others(values, plan, beside, output)
-    judged = [judge(claim, spreads, ratios=ratios) for claim in plan.target.claims]
+    rows = _rows(plan, records, output)
+    others = [(p.target, _rows(p, _records(p, output), output)) for p in beside if p is not plan]
     return {
         "format": _FORMAT,
         "target": plan.target.name,
@@ -69,21 +73,48 @@ def collect_target(
         "scale": plan.scale.name,
         "show": list(plan.target.show),
         "seeds": max(map(len, plan.cells_by_row.values())),
-        "rows": [_described(row, plan, values, output) for row in plan.target.rows],
-        "claims": [
-            {
-                "claim": entry.claim.text,
-                "where": entry.claim.where,
-                "verdict": entry.verdict,
-                "reasons": list(entry.reasons),
-                "seeds": entry.seeds,
-                "spread_known": entry.spread_known,
-            }
-            for entry in judged
-        ],
+        "rows": rows,
+        "claims": _describe_claims(plan.target, rows, others),
         "private": describe_fronts(records) if "front" in plan.target.figures else None,
         "training": _training(plan, [run for runs in records.values() for run in runs]),
     }
+
+
+def _describe_claims(
+    target: Target, rows: Rows, beside: Iterable[tuple[Target, Rows]]
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "claim": entry.claim.text,
+            "where": entry.claim.where,
+            "verdict": entry.verdict,
+            "reasons": list(entry.reasons),
+            "seeds": min((d.seeds for d in entry.differences if d.seeds), default=0),
+            "differences": [finite_or_null(asdict(d)) for d in entry.differences],
+        }
+        for entry in judge_claims(target, rows, beside)
+    ]
+
+
+def judge_again(outcomes: Sequence[dict[str, Any]]) -> None:
+    """Replaces the `claims` of outcomes by what their rows give with today's claims and test.
+
+    Args:
+        outcomes: of one scale, as `collect_target` returned them.
+
+    Raises:
+        TrainingError: another format, or a target that no longer exists.
+    """
+    for outcome in outcomes:
+        if outcome["format"] != _FORMAT:
+            raise TrainingError(
+                f"reproduce: {outcome['target']} has format {outcome['format']}, not {_FORMAT}; "
+                "collect it anew from its runs"
+            )
+    pairs = [(load_target(outcome["target"]), outcome["rows"]) for outcome in outcomes]
+    for pair, outcome in zip(pairs, outcomes, strict=True):
+        others = [other for other in pairs if other is not pair]
+        outcome["claims"] = _describe_claims(*pair, others)
 
 
 def write_target(
@@ -126,7 +157,7 @@ def _records(plan: TargetPlan, output: str | Path) -> dict[str, list[RunRecord]]
 
 
 def _values(target: Target, records: Mapping[str, Sequence[RunRecord]]) -> Values:
-    """Statistic -> row -> a value per seed that has one."""
+    """Of every run that has one."""
     claimed = [
         name for claim in target.claims for part in claim.comparisons for name in part.statistics
     ]
@@ -136,32 +167,16 @@ def _values(target: Target, records: Mapping[str, Sequence[RunRecord]]) -> Value
     for name in names:
         found[name] = {}
         for row, runs in records.items():
-            measured = [measure(name, run) for run in runs]
-            found[name][row] = [value for value in measured if value is not None]
+            measured = {int(run.info["seed"]): measure(name, run) for run in runs}
+            found[name][row] = {s: value for s, value in measured.items() if value is not None}
     return found
 
 
-def _with_others(
-    values: Values, plan: TargetPlan, beside: Sequence[TargetPlan], output: str | Path
-) -> Values:
-    """The values and those of other targets' networks, each once, to pool spreads over."""
-    found = {name: dict(rows) for name, rows in values.items()}
-    known = {cell.key for cell in plan.cells}
-    for other in beside:
-        rows = {
-            name: cells
-            for name, cells in other.cells_by_row.items()
-            if not known & {cell.key for cell in cells}
-        }
-        known |= {cell.key for cells in rows.values() for cell in cells}
-        for name, cells in rows.items():
-            runs = [read_run(c.folder(output).path) for c in cells if c.is_done(output)]
-            for statistic in found:
-                measured = [measure(statistic, run) for run in runs]
-                found[statistic][f"{other.target.name}: {name}"] = [
-                    value for value in measured if value is not None
-                ]
-    return found
+def _rows(
+    plan: TargetPlan, records: Mapping[str, Sequence[RunRecord]], output: str | Path
+) -> list[dict[str, Any]]:
+    values = _values(plan.target, records)
+    return [_described(row, plan, values, output) for row in plan.target.rows]
 
 
 def _described(row: Row, plan: TargetPlan, values: Values, output: str | Path) -> dict[str, Any]:
@@ -173,10 +188,7 @@ def _described(row: Row, plan: TargetPlan, values: Values, output: str | Path) -
         "model": row.model,
         "context_length": row.context_length,
         "paper": dict(row.paper),
-        "statistics": {
-            name: spread_of(filter(math.isfinite, by_row[row.name]))
-            for name, by_row in values.items()
-        },
+        "statistics": {name: _over_seeds(by_row[row.name]) for name, by_row in values.items()},
         "change": None if baseline is None else _change(row, baseline, values["perplexity"]),
         "paper_change": None
         if baseline is None
@@ -187,9 +199,17 @@ def _described(row: Row, plan: TargetPlan, values: Values, output: str | Path) -
     }
 
 
-def _change(row: Row, baseline: Row, perplexities: Mapping[str, list[float]]) -> float | None:
+def _over_seeds(values: Mapping[int, float]) -> dict[str, Any] | None:
+    finite = {seed: value for seed, value in values.items() if math.isfinite(value)}
+    found = spread_of(finite.values())
+    return None if found is None else {**found, "seeds": list(finite)}
+
+
+def _change(
+    row: Row, baseline: Row, perplexities: Mapping[str, Mapping[int, float]]
+) -> float | None:
     means = [
-        spread["mean"] if (spread := spread_of(filter(math.isfinite, perplexities[name]))) else None
+        found["mean"] if (found := _over_seeds(perplexities[name])) else None
         for name in (row.name, baseline.name)
     ]
     return _relative(*means)

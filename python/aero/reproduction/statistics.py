@@ -40,6 +40,7 @@ class Statistic:
         read: takes the run's record; None where the run has no such number.
         form: `number`, `exact` (the same for every seed), `count`, `percent` or `yes`.
         is_ratio: spreads are relative, as of perplexities.
+        margin: the smallest difference of interest; of ratios in their logarithm.
     """
 
     heading: str
@@ -47,6 +48,7 @@ class Statistic:
     read: Callable[[RunRecord], float | None]
     form: str = "number"
     is_ratio: bool = False
+    margin: float = 0.05
 
 
 def statistic_names() -> list[str]:
@@ -192,11 +194,11 @@ def _diverged_depth(record: RunRecord) -> float | None:
 STATISTICS: dict[str, Statistic] = {
     "perplexity": Statistic(
         "perplexity", "on validation text, disjoint windows of T", _evaluated("perplexity"),
-        is_ratio=True,
+        is_ratio=True, margin=math.log(1.02),
     ),
     "bits_per_byte": Statistic(
         "bits per byte", "the same loss per byte of text", _evaluated("bits_per_byte"),
-        is_ratio=True,
+        is_ratio=True, margin=math.log(1.005),
     ),
     "diverged": Statistic("NaN", "training met a loss or gradient that is not finite", _diverged,
                           form="yes"),

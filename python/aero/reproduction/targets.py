@@ -86,6 +86,11 @@ class Row:
     distill_from: str | None = None
     paper: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def setting(self) -> str:
+        """Sizes, text, length and tokens: rows of one setting may be compared seed by seed."""
+        return f"{self.model} {self.dataset} {self.context_length} {self.tokens_factor}"
+
 
 @dataclass(frozen=True)
 class Target:
@@ -122,11 +127,7 @@ class Target:
     def baseline_of(self, row: Row) -> Row | None:
         """Returns the first baseline at a row's model, data, length and tokens; None without."""
         for other in self.rows:
-            alike = all(
-                getattr(other, name) == getattr(row, name)
-                for name in ("model", "dataset", "context_length", "tokens_factor")
-            )
-            if alike and other.label == self.baseline:
+            if other.setting == row.setting and other.label == self.baseline:
                 return other
         return None
 

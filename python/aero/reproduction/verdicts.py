@@ -1,38 +1,34 @@
-"""Whether a claim came out, judged against the spread over seeds.
+"""Whether a claim came out: its comparisons by `aero.report.seeds`, all of a target's together.
 
-A comparison says that one side is lower than another. Each side has a value per seed, n of them.
-The spread s is one number per statistic: the standard deviation over seeds, pooled over
-all rows with two seeds or more (of logarithms for perplexities and bits, whose errors are
-relative). The difference of the means decides where it exceeds twice its standard error,
+The m comparisons of a target that vary over seeds share its 5 %: their intervals are simultaneous.
+The spread comes from the networks that claims use, of this target and of those beside it. What is
+no question of seeds is decided without one: costs, which are the same for every seed, by their
+sign, and `diverged`, which says what every run does, by a single run to the contrary.
 
-    |difference| > 2 s sqrt(1/n_lower + 1/n_higher),
-
-a number as a side having none; what is smaller is undecided. Some networks vary much more over
-seeds than others, and would hide what quiet ones show; so a perplexity of sides with two seeds or
-more is also decided by their own spread, with Student's bound in place of 2. Rows with one seed
-profit from the spread that others show; where no row has two seeds the sign alone decides, and the
-verdict says so.
-A diverged run has infinite perplexity: one side with NaN on any seed loses against one without.
+A comparison can be `level` only between two networks, or with 0: another bound or a factor
+(`1.02 x SM+G`) is what the claim itself takes for a difference of interest.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
+from aero.architecture import ArchitectureSpec
+from aero.report.seeds import Difference, Pool, Series, Verdict, family_of, judge_signs
 from aero.reproduction.claims import Claim, Comparison, Side
+from aero.reproduction.statistics import STATISTICS, Statistic
+from aero.reproduction.targets import Target
 
-__all__ = ["Judgement", "Verdict", "judge", "pooled_spread"]
+__all__ = ["Judgement", "Rows", "judge_claims"]
 
-Verdict = Literal["holds", "does not hold", "undecided", "not tested"]
+# The `rows` of an outcome.
+Rows = Sequence[Mapping[str, Any]]
 
-# Standard errors that a difference must exceed: about one wrong decision in twenty.
-_STANDARD_ERRORS = 2.0
-# The same for a spread of few degrees of freedom: Student's t, two-sided, 95 %, from one on.
-_STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
+# A claim is as bad as its worst comparison; one that fails decides.
+_WORST_FIRST: tuple[Verdict, ...] = ("does not hold", "not tested", "undecided", "level", "holds")
 
 
 @dataclass(frozen=True)
@@ -41,157 +37,203 @@ class Judgement:
 
     Attributes:
         claim: the claim.
-        verdict: `holds`, `does not hold`, `undecided` or `not tested`.
-        reasons: the numbers of each comparison, in words.
-        seeds: the fewest seeds of any side of a comparison that could be made; 0 if none could.
-        spread_known: whether a spread over seeds took part in every decision.
+        verdict: `does not hold` if one comparison fails, else `not tested` if one has no runs,
+            `undecided` or `level` if one is, and `holds` if all hold.
+        differences: one per comparison; effects of perplexities are logarithms.
+        reasons: the same in words, with the means.
     """
 
     claim: Claim
     verdict: Verdict
+    differences: tuple[Difference, ...]
     reasons: tuple[str, ...]
-    seeds: int
-    spread_known: bool
 
 
-def judge(
-    claim: Claim,
-    values: Mapping[str, Mapping[str, Sequence[float]]],
-    *,
-    ratios: Iterable[str] = ("perplexity", "bits_per_byte"),
-) -> Judgement:
-    """Returns the verdict on a claim.
+def judge_claims(
+    target: Target, rows: Rows, beside: Iterable[tuple[Target, Rows]] = ()
+) -> list[Judgement]:
+    """Returns the verdicts on all claims of a target.
 
     Args:
-        claim: what is said.
-        values: statistic -> row -> a value per seed; infinite for diverged perplexities.
-        ratios: statistics whose spread is relative.
-
-    Returns:
-        `not tested` if a side has no value (and nothing else fails), `does not hold` if one
-        comparison fails, `undecided` if none fails and one is within the spread, else `holds`.
+        target: what is claimed.
+        rows: the `rows` of its outcome.
+        beside: other targets with theirs, whose networks tell of the spread over seeds too.
 
     Example:
         >>> from aero.reproduction.targets import load_target
-        >>> claim = load_target("table2").claims[1]
-        >>> judge(claim, {"perplexity": {"SM+R": [40.0, 40.2], "SM+G": [44.0, 44.3]}}).verdict
-        'holds'
-        >>> judge(claim, {"perplexity": {"SM+R": [44.1], "SM+G": [44.0, 44.3]}}).verdict
-        'undecided'
+        >>> target = load_target("table2")
+        >>> def row(name, *perplexities):
+        ...     found = {"perplexity": {"values": perplexities, "seeds": [1, 2, 3]}}
+        ...     cell = {"key": f"{name}-seed1", "seed": 1, "status": "finished"}
+        ...     return {"name": name, "statistics": found, "cells": [cell]}
+        >>> rows = [row("SM+R", 40.0, 40.2, 40.1), row("SM+G", 44.0, 44.3, 44.4)]
+        >>> judgement = judge_claims(target, rows)[1]
+        >>> judgement.verdict, judgement.reasons
+        ('holds', ('SM+R (40.1) < SM+G (44.23): +10.3 % (+8.0 to +12.7)',))
     """
-    judged = [_compare(comparison, values, set(ratios)) for comparison in claim.comparisons]
-    verdicts = [verdict for verdict, _, _, _ in judged]
-    verdict: Verdict = "holds"
-    for candidate in ("does not hold", "not tested", "undecided"):
-        if candidate in verdicts:
-            verdict = candidate
-            break
-    return Judgement(
-        claim,
-        verdict,
-        tuple(reason for _, reason, _, _ in judged),
-        min((seeds for _, _, seeds, _ in judged if seeds), default=0),
-        all(known for _, _, _, known in judged),
-    )
-
-
-def pooled_spread(rows: Iterable[Sequence[float]]) -> float | None:
-    """Returns the standard deviation over seeds, pooled over rows; None if no row has two values.
-
-    Example:
-        >>> pooled_spread([[1.0, 3.0], [5.0, 5.0], [9.0]])
-        1.0
-    """
-    several = [
-        [value for value in row if math.isfinite(value)] for row in rows if _finite_count(row) > 1
-    ]
-    if not several:
-        return None
-    squares = sum(statistics.variance(row) * (len(row) - 1) for row in several)
-    return math.sqrt(squares / sum(len(row) - 1 for row in several))
-
-
-def _finite_count(row: Sequence[float]) -> int:
-    return sum(map(math.isfinite, row))
-
-
-def _compare(
-    comparison: Comparison,
-    values: Mapping[str, Mapping[str, Sequence[float]]],
-    ratios: set[str],
-) -> tuple[Verdict, str, int, bool]:
-    """Verdict, reason, seeds and whether a spread took part."""
-    rows = values.get(comparison.statistic, {})
-    lower, higher = (
-        _values(side, values.get(statistic, {}))
-        for side, statistic in zip(
-            (comparison.lower, comparison.higher), comparison.statistics, strict=True
+    everything = [(target, rows), *beside]
+    varying = {c for c in _comparisons(target) if STATISTICS[c.statistic].form != "exact"}
+    pools = {
+        statistic: Pool(_used(statistic, everything), comparisons=len(varying))
+        for statistic in {comparison.statistic for comparison in varying}
+    }
+    named = {row["name"]: row for row in rows}
+    judgements = []
+    for claim in target.claims:
+        found = [_judge(c, target, named, pools, len(varying)) for c in claim.comparisons]
+        verdicts = {difference.verdict for difference, _ in found}
+        judgements.append(
+            Judgement(
+                claim,
+                next(verdict for verdict in _WORST_FIRST if verdict in verdicts),
+                tuple(difference for difference, _ in found),
+                tuple(reason for _, reason in found),
+            )
         )
+    return judgements
+
+
+def _comparisons(target: Target) -> list[Comparison]:
+    return [comparison for claim in target.claims for comparison in claim.comparisons]
+
+
+def _used(statistic: str, targets: Iterable[tuple[Target, Rows]]) -> list[Series]:
+    """The networks that a claim compares in a statistic."""
+    found = []
+    for target, rows in targets:
+        names = {
+            side.row
+            for comparison in _comparisons(target)
+            if comparison.statistic == statistic
+            for side in (comparison.lower, comparison.higher)
+        }
+        found += [_series(target, row, statistic) for row in rows if row["name"] in names]
+    return found
+
+
+def _series(target: Target, row: Mapping[str, Any], statistic: str) -> Series:
+    (declared,) = (entry for entry in target.rows if entry.name == row["name"])
+    is_ratio = STATISTICS[statistic].is_ratio
+    values = _values(row, statistic)
+    spec = ArchitectureSpec.from_label(declared.label, model=declared.model)
+    return Series(
+        row["cells"][0]["key"].rpartition("-seed")[0],
+        {seed: _logarithm(value) for seed, value in values.items()} if is_ratio else values,
+        family_of(spec.norm, spec.shaped_attention),
+        declared.setting,
     )
-    seeds = min(
-        len(values)
-        for values, side in ((lower, comparison.lower), (higher, comparison.higher))
-        if side.row is not None
-    )
-    reason = (
-        f"{comparison.lower} {_shown(lower)} < {comparison.higher} {_shown(higher)}"
-        if comparison.higher.row is not None and comparison.lower.row is not None
-        else f"{comparison.lower} {_shown(lower)} < {comparison.higher}"
-        if comparison.higher.row is None
-        else f"{comparison.higher} {_shown(higher)} > {comparison.lower}"
-    )
-    if not lower or not higher:
-        return "not tested", reason, 0, True
-    broken = [not all(map(math.isfinite, values)) for values in (lower, higher)]
-    if any(broken):
-        verdict: Verdict = "undecided" if all(broken) else "holds"
-        return ("does not hold" if broken == [True, False] else verdict), reason, seeds, True
-    relative = comparison.statistic in ratios and min(*lower, *higher) > 0
-    moved = _logarithm if relative else _identity
-    spread = pooled_spread([[moved(v) for v in row] for row in rows.values()])
-    gap = statistics.fmean(map(moved, higher)) - statistics.fmean(map(moved, lower))
-    weight = sum(
-        1 / len(values)
-        for values, side in ((lower, comparison.lower), (higher, comparison.higher))
-        if side.row is not None
-    )
-    margin = _STANDARD_ERRORS * (spread or 0.0) * math.sqrt(weight)
-    sampled = [
-        [moved(value) for value in values]
-        for values, side in ((lower, comparison.lower), (higher, comparison.higher))
-        if side.row is not None
+
+
+def _values(row: Mapping[str, Any], statistic: str) -> dict[int, float]:
+    """Seed -> value; infinite for the perplexity of a diverged run."""
+    found = row["statistics"].get(statistic)
+    values = {} if found is None else dict(zip(found["seeds"], found["values"], strict=False))
+    if STATISTICS[statistic].is_ratio:
+        broken = [cell["seed"] for cell in row["cells"] if cell["status"] == "diverged"]
+        values.update(dict.fromkeys(broken, math.inf))
+    return values
+
+
+def _judge(
+    comparison: Comparison,
+    target: Target,
+    rows: Mapping[str, Mapping[str, Any]],
+    pools: Mapping[str, Pool],
+    comparisons: int,
+) -> tuple[Difference, str]:
+    sides = (comparison.lower, comparison.higher)
+    values = [
+        _values(rows[side.row], statistic) if side.row is not None else {}
+        for side, statistic in zip(sides, comparison.statistics, strict=True)
     ]
-    # Shares take few values and are often equal by chance: their own spread says little.
-    if relative and all(len(values) > 1 for values in sampled):
-        margin = min(margin, _own_bound(sampled) * math.sqrt(weight))
-    if gap > margin:
-        return "holds", reason, seeds, spread is not None
-    return ("does not hold" if gap < -margin else "undecided"), reason, seeds, spread is not None
+    means = [
+        side.factor if side.row is None else side.factor * _mean(found.values())
+        for side, found in zip(sides, values, strict=True)
+    ]
+    statistic = STATISTICS[comparison.statistic]
+    if any(math.isnan(mean) for mean in means):
+        difference = Difference("not tested")
+    elif statistic.form == "exact":
+        gap = means[1] - means[0]
+        difference = Difference("holds" if gap > 0 else "does not hold", gap, gap, gap)
+    elif statistic.form == "yes":
+        difference = _every_run(comparison, values, comparisons)
+    else:
+        lower, higher = (
+            _series(target, rows[side.row], comparison.statistic) if side.row else None
+            for side in sides
+        )
+        difference = pools[comparison.statistic].judge(
+            lower,
+            higher,
+            offset=_offset(comparison, statistic),
+            margin=statistic.margin if _may_be_level(comparison) else 0.0,
+        )
+    return difference, _reason(comparison, means, statistic, difference)
 
 
-def _own_bound(sampled: Sequence[Sequence[float]]) -> float:
-    """Student's bound times the spread of these values alone."""
-    freedom = sum(len(values) - 1 for values in sampled)
-    own = pooled_spread(sampled)
-    assert own is not None
-    return _STUDENT[min(freedom, len(_STUDENT)) - 1] * own
+def _every_run(
+    comparison: Comparison, values: Sequence[Mapping[int, float]], comparisons: int
+) -> Difference:
+    """One side is the number 0.5: what the runs of the other do, all of them."""
+    (found,) = filter(None, values)
+    sign = 1.0 if comparison.lower.row is None else -1.0
+    signs = [sign * (value - 0.5) for value in found.values()]
+    verdict = judge_signs(signs, comparisons)
+    return Difference("does not hold" if min(signs) < 0 else verdict, seeds=len(signs))
 
 
-def _values(side: Side, rows: Mapping[str, Sequence[float]]) -> list[float]:
-    if side.row is None:
-        return [side.factor]
-    return [side.factor * value for value in rows.get(side.row, ())]
+def _offset(comparison: Comparison, statistic: Statistic) -> float:
+    """What is added to higher - lower: bounds, and factors of ratios, whose values are logs."""
+    total = 0.0
+    for sign, side in ((-1.0, comparison.lower), (1.0, comparison.higher)):
+        if statistic.is_ratio:
+            total += sign * math.log(side.factor)
+        elif side.row is None:
+            total += sign * side.factor
+    return total
 
 
-def _shown(values: Sequence[float]) -> str:
-    if not values:
-        return "(no run)"
-    return f"({statistics.fmean(values):.4g})"
+def _may_be_level(comparison: Comparison) -> bool:
+    return all(
+        side.factor == (0.0 if side.row is None else 1.0)
+        for side in (comparison.lower, comparison.higher)
+    )
 
 
-def _identity(value: float) -> float:
-    return value
+def _mean(values: Iterable[float]) -> float:
+    numbers = list(values)
+    return sum(numbers) / len(numbers) if numbers else math.nan
 
 
 def _logarithm(value: float) -> float:
     return math.log(value) if math.isfinite(value) else value
+
+
+def _reason(
+    comparison: Comparison, means: Sequence[float], statistic: Statistic, found: Difference
+) -> str:
+    """The means, and how far the higher side is above the lower one."""
+    lower, higher = (
+        _shown(side, mean)
+        for side, mean in zip((comparison.lower, comparison.higher), means, strict=True)
+    )
+    text = f"{higher} > {lower}" if comparison.lower.row is None else f"{lower} < {higher}"
+    if not math.isfinite(found.effect) or statistic.form == "exact":
+        return text
+    ends = [_effect(statistic, end) for end in (found.low, found.high)]
+    unit = " %" if statistic.is_ratio else " points" if statistic.form == "percent" else ""
+    interval = f" ({ends[0]} to {ends[1]})" if math.isfinite(found.low) else ""
+    return f"{text}: {_effect(statistic, found.effect)}{unit}{interval}"
+
+
+def _shown(side: Side, mean: float) -> str:
+    if side.row is None:
+        return str(side)
+    return f"{side} ({'no run' if math.isnan(mean) else f'{mean:.4g}'})"
+
+
+def _effect(statistic: Statistic, value: float) -> str:
+    if statistic.is_ratio:
+        return f"{100 * math.expm1(value):+.1f}"
+    return f"{100 * value:+.1f}" if statistic.form == "percent" else f"{value:+.3f}"

@@ -142,8 +142,10 @@ def test_counts_are_those_of_the_architecture(demo):
 
 def test_findings_cover_ordering_overload_folding_and_stacks(demo):
     findings = {finding["name"]: finding for finding in content_of(demo)["findings"]}
-    assert findings["ereg_beats_plain"]["verdict"] == "holds"
-    assert findings["folded_norm_is_free"]["verdict"] == "holds"
+    # One seed each.
+    assert findings["ereg_beats_plain"]["verdict"] == "undecided"
+    assert findings["ereg_relieves_overload"]["verdict"] == "undecided"
+    assert findings["folded_norm_is_free"]["verdict"] == "undecided"
     factors = findings["byte_factor_by_stack"]["values"]
     assert factors["spu-2024"] == pytest.approx(25.32 / 6.43, rel=0.02)
     assert factors["openbumblebee"] == pytest.approx(2.0, abs=0.05)
@@ -253,7 +255,7 @@ def test_an_interrupted_run_is_left_out_of_the_comparison(make_run, tmp_path, no
     run = make_run("SM+ScFuFFN", info={"status": "interrupted", "steps_done": 20})
     paths = write_report([run, make_run("EReg(SM(t)+ScFuFFN)")], tmp_path / "report")
     (ordering,) = [f for f in content_of(paths)["findings"] if f["name"] == "ereg_beats_plain"]
-    assert ordering["verdict"] == "undecided"
+    assert ordering["verdict"] == "not tested"
     assert any("was interrupted at step 20 of 60" in note for note in content_of(paths)["notes"])
 
 

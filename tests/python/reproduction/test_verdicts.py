@@ -1,152 +1,209 @@
-import math
+"""Claims judged from rows of outcomes: what a comparison is, and a claim of several."""
+
+import copy
+import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aero.reproduction.document import results_document
+from aero.reproduction.outcome import judge_again
 from aero.reproduction.targets import read_target
-from aero.reproduction.verdicts import judge, pooled_spread
+from aero.reproduction.verdicts import judge_claims
+from aero.train.errors import TrainingError
+
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 
 
-def claim(*conditions):
+def target(*claims):
     description = {
         "title": "t",
         "paper": "p",
-        "rows": ["SM+G", "SM+R", "SM"],
+        "rows": ["SM+G", "SM+R", "SM", {"name": "long", "label": "SM+R", "context_length": 256}],
         "show": ["perplexity"],
-        "claims": [{"claim": "c", "where": "w", "holds_if": list(conditions)}],
+        "claims": [
+            {"claim": "c", "where": "w", "holds_if": claim if isinstance(claim, list) else [claim]}
+            for claim in claims
+        ],
     }
-    return read_target("probe", description).claims[0]
+    return read_target("probe", description)
 
 
-def verdict(condition, **rows):
-    statistic = condition.partition(":")[0]
-    named = {"SM+G": rows.get("g", []), "SM+R": rows.get("r", []), "SM": rows.get("s", [])}
-    return judge(claim(condition), {statistic: named})
+def rows(statistic, **values):
+    """One row per network; None is a diverged run."""
+    found = []
+    for name, key in (("SM+G", "g"), ("SM+R", "r"), ("SM", "s"), ("long", "l")):
+        seeds = dict(enumerate(values.get(key, ()), start=1))
+        finite = {seed: value for seed, value in seeds.items() if value is not None}
+        entry = {"values": list(finite.values()), "seeds": list(finite)} if finite else None
+        cells = [
+            {
+                "key": f"{name}-seed{seed}",
+                "seed": seed,
+                "status": "diverged" if value is None else "finished",
+            }
+            for seed, value in seeds.items()
+        ] or [{"key": f"{name}-seed1", "seed": 1, "status": "missing"}]
+        found.append({"name": name, "statistics": {statistic: entry}, "cells": cells})
+    return found
 
 
-def test_a_side_may_have_another_statistic_than_the_comparison():
-    tenth = claim("perplexity: SM+R < 0.1 x seconds of SM+G")
-    assert str(tenth.comparisons[0].higher) == "0.1 x seconds of SM+G"
-    for seconds, expected in ((400.0, "holds"), (200.0, "does not hold")):
-        values = {
-            "perplexity": {"SM+R": [30.0, 30.0], "SM+G": [1e9, 1e9]},
-            "seconds": {"SM+R": [1e9, 1e9], "SM+G": [seconds, seconds]},
-        }
-        assert judge(tenth, values).verdict == expected
-    assert judge(tenth, {"perplexity": {"SM+R": [30.0]}}).verdict == "not tested"
+def judged(claim, **values):
+    first = claim[0] if isinstance(claim, list) else claim
+    return judge_claims(target(claim), rows(first.partition(":")[0], **values))[0]
 
 
-def test_a_gap_beyond_two_standard_errors_decides():
-    # Logarithms: sd of each row is 0.01 / sqrt(2) here, the standard error of the gap
-    # 0.00707 * sqrt(1/2 + 1/2) = 0.00707; 2 of them are 0.01414.
-    low = [math.exp(3.0), math.exp(3.01)]
-
-    def high(gap):
-        return [value * math.exp(gap) for value in low]
-
-    assert verdict("perplexity: SM+R < SM+G", r=low, g=high(0.0142)).verdict == "holds"
-    assert verdict("perplexity: SM+R < SM+G", r=low, g=high(0.0141)).verdict == "undecided"
-    assert verdict("perplexity: SM+R < SM+G", r=high(0.0141), g=low).verdict == "undecided"
-    assert verdict("perplexity: SM+R < SM+G", r=high(0.0142), g=low).verdict == "does not hold"
+def verdict(claim, **values):
+    return judged(claim, **values).verdict
 
 
-def test_a_quiet_pair_is_decided_by_its_own_spread_beside_a_noisy_network():
-    # sd of each 0.00707, error of the gap 0.00707; Student's bound of two degrees of freedom 4.30.
-    low, noisy = [math.exp(3.0), math.exp(3.01)], [100.0, 200.0]
-
-    def judged(gap):
-        high = [value * math.exp(gap) for value in low]
-        return verdict("perplexity: SM+R < SM+G", r=low, g=high, s=noisy).verdict
-
-    assert judged(0.0305) == "holds"
-    assert judged(0.0303) == "undecided"
-    # Shares are decided by the spread of all.
-    shares = {"r": [0.2, 0.2], "g": [0.25, 0.25], "s": [0.0, 0.5]}
-    assert verdict("share_highest: SM+R < SM+G", **shares).verdict == "undecided"
+# Three networks of one family; differences of their logarithms deviate by 0.01 or less.
+LOW, HIGH, HIGHER = [40.0, 40.2, 40.1], [44.0, 44.3, 44.4], [50.0, 50.1, 50.3]
 
 
-def test_other_statistics_are_not_taken_as_ratios():
-    judged = verdict("share_highest: SM+R < SM+G", r=[0.0, 0.0], g=[0.1, 0.1])
-    assert judged.verdict == "holds"
+def test_perplexities_are_compared_by_their_ratio_and_the_reason_gives_it_with_its_interval():
+    found = judged("perplexity: SM+R < SM+G", r=LOW, g=HIGH)
+    assert found.verdict == "holds"
+    assert found.reasons == ("SM+R (40.1) < SM+G (44.23): +10.3 % (+9.4 to +11.2)",)
+    assert verdict("perplexity: SM+G < SM+R", r=LOW, g=HIGH) == "does not hold"
 
 
-def test_rows_with_one_seed_use_the_spread_of_the_others():
-    judged = verdict("perplexity: SM+R < SM+G", r=[40.0], g=[41.0], s=[50.0, 60.0])
-    assert (judged.verdict, judged.seeds, judged.spread_known) == ("undecided", 1, True)
+def test_factors_move_the_bound():
+    assert verdict("perplexity: SM+R < 0.95 x SM+G", r=LOW, g=HIGH) == "holds"
+    assert verdict("perplexity: SM+R < 0.9 x SM+G", r=LOW, g=HIGH) == "undecided"
+    assert verdict("perplexity: SM+R < 0.85 x SM+G", r=LOW, g=HIGH) == "does not hold"
 
 
-def test_without_any_spread_the_sign_decides_and_the_verdict_says_so():
-    judged = verdict("perplexity: SM+R < SM+G", r=[40.0], g=[40.1])
-    assert (judged.verdict, judged.seeds, judged.spread_known) == ("holds", 1, False)
+def test_two_networks_within_two_percent_are_level_and_a_claimed_bound_is_taken_at_its_word():
+    near = [value * 1.004 for value in (40.0, 40.25, 40.05)]
+    assert verdict("perplexity: SM+R < SM+G", r=LOW, g=near) == "level"
+    assert verdict("perplexity: SM+G < SM+R", r=LOW, g=near) == "level"
+    # Within 2 % of each other is what these two conditions say.
+    both = ["perplexity: SM+R < 1.02 x SM+G", "perplexity: SM+G < 1.02 x SM+R"]
+    assert verdict(both, r=LOW, g=near) == "holds"
 
 
-def test_a_side_without_a_run_is_not_tested():
-    judged = verdict("perplexity: SM+R < SM+G", r=[40.0])
-    assert (judged.verdict, judged.seeds) == ("not tested", 0)
-    assert "(no run)" in judged.reasons[0]
+def test_a_drift_too_small_to_be_of_interest_is_level_with_zero():
+    drift = [0.012, 0.014, 0.013]
+    assert verdict("alpha_rise: SM+R > 0.0", r=drift) == "level"
+    assert verdict("alpha_rise: SM+R > 0.0", r=[value + 0.1 for value in drift]) == "holds"
+    assert verdict("alpha_rise: SM+R > 0.005", r=drift) == "holds"
 
 
-def test_a_diverged_run_loses_against_one_that_is_finite():
-    infinite = [30.0, math.inf]
-    assert verdict("perplexity: SM+R < SM+G", r=[99.0], g=infinite).verdict == "holds"
-    assert verdict("perplexity: SM+R < SM+G", r=infinite, g=[99.0]).verdict == "does not hold"
-    assert verdict("perplexity: SM+R < SM+G", r=infinite, g=[math.inf]).verdict == "undecided"
+def test_costs_are_decided_by_their_sign_alone():
+    claim = "gigabytes_approximate: SM+R < 0.1 x gigabytes of SM+G"
+    for size, expected in ((0.25, "holds"), (0.26, "does not hold")):
+        given_rows = rows("gigabytes_approximate", r=[size])
+        given_rows[0]["statistics"]["gigabytes"] = {"values": [2.55], "seeds": [1]}
+        given_rows[0]["cells"][0]["status"] = "finished"
+        assert judge_claims(target(claim), given_rows)[0].verdict == expected
 
 
-def test_factors_and_numbers_are_sides():
-    assert verdict("perplexity: SM+R < 1.02 x SM+G", r=[41.0], g=[40.5]).verdict == "holds"
-    assert verdict("perplexity: SM+R < 1.02 x SM+G", r=[41.0], g=[40.0]).verdict == "does not hold"
-    assert verdict("diverged: SM > 0.5", s=[1.0, 1.0]).verdict == "holds"
-    assert verdict("diverged: SM > 0.5", s=[0.0, 0.0]).verdict == "does not hold"
-    # One of two seeds: the mean lies on the bound.
-    assert verdict("diverged: SM > 0.5", s=[0.0, 1.0]).verdict == "undecided"
+def test_a_run_to_the_contrary_refutes_what_every_run_does():
+    assert verdict("diverged: SM > 0.5", s=[1.0, 0.0, 1.0]) == "does not hold"
+    assert verdict("diverged: SM > 0.5", s=[1.0, 1.0, 1.0]) == "undecided"
+    assert verdict("diverged: SM > 0.5", s=[1.0] * 6) == "holds"
+    assert verdict("diverged: SM < 0.5", s=[0.0] * 6) == "holds"
+    assert verdict("diverged: SM < 0.5", s=[1.0, 1.0]) == "does not hold"
 
 
-def test_all_parts_of_a_chain_must_hold_and_one_failure_decides():
+def test_a_diverged_run_has_infinite_perplexity():
+    assert verdict("perplexity: SM+R < SM+G", r=[30.0] * 6, g=[None] * 6) == "holds"
+    assert verdict("perplexity: SM+G < SM+R", r=[30.0] * 6, g=[None] * 6) == "does not hold"
+    assert verdict("perplexity: SM+R < SM+G", r=LOW, g=[44.0, None, 44.2]) == "undecided"
+
+
+def test_one_seed_is_undecided_and_no_seed_is_not_tested():
+    assert verdict("perplexity: SM+R < SM+G", r=LOW[:1], g=HIGHER, s=HIGH) == "undecided"
+    missing = judged("perplexity: SM+R < SM+G", r=LOW)
+    assert missing.verdict == "not tested" and "SM+G (no run)" in missing.reasons[0]
+
+
+def test_all_parts_of_a_claim_must_hold_and_one_failure_decides():
     chain = "perplexity: SM+R < SM+G < SM"
-    rows = {"r": [1.0], "g": [2.0], "s": [3.0]}
-    assert verdict(chain, **rows).verdict == "holds"
-    assert verdict(chain, **{**rows, "s": [1.5]}).verdict == "does not hold"
-    assert verdict(chain, **{**rows, "s": []}).verdict == "not tested"
-    failed = verdict(chain, **{**rows, "r": [5.0], "s": []})
-    assert (failed.verdict, failed.seeds) == ("does not hold", 1)
+    assert verdict(chain, r=LOW, g=HIGH, s=HIGHER) == "holds"
+    assert verdict(chain, r=LOW, g=HIGH, s=[v * 1.003 for v in HIGH]) == "level"
+    assert verdict(chain, r=LOW, g=HIGH, s=[44.0, 46.0, 45.0]) == "undecided"
+    assert verdict(chain, r=LOW, g=HIGH) == "not tested"
+    assert verdict(chain, r=HIGH, g=LOW) == "does not hold"
+    assert verdict(chain, r=LOW, g=HIGHER, s=HIGH) == "does not hold"
+
+
+def test_the_comparisons_of_a_target_share_its_five_percent():
+    claim = "perplexity: SM+R < SM+G"
+    beside = [f"perplexity: SM+R < {factor} x SM+G" for factor in (2, 3, 4)]
+    found = rows("perplexity", r=LOW, g=HIGH)
+    reach = {}
+    for claims in ([claim], [claim, claim], [claim, *beside], [claim, "gigabytes: SM+R < SM+G"]):
+        difference = judge_claims(target(*claims), found)[0].differences[0]
+        reach[len(claims), claims[-1]] = difference.high - difference.effect
+    once, twice, four, with_cost = reach.values()
+    # Of two degrees of freedom, t of 2.5 % is 4.303 and t of 0.625 % is 8.860.
+    assert four / once == pytest.approx(8.860 / 4.303, rel=1e-3)
+    assert twice == with_cost == once
+
+
+def test_rows_that_no_claim_uses_do_not_widen_the_spread():
+    claim = "perplexity: SM+R < SM+G"
+    quiet = judged(claim, r=LOW, g=HIGH)
+    assert judged(claim, r=LOW, g=HIGH, s=[80.0, 119.0, 79.0]) == quiet
+
+
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        ("perplexty: SM < SM+G", "no statistic 'perplexty'"),
+        ("perplexity: SM < 0.1 x gigabytes of SM+G", "mixes statistics"),
+        ("share_highest: SM < 2 x SM+G", "has a factor"),
+        ("perplexity: SM > 0", "above 0"),
+        ("diverged: SM > 0.7", "must compare with 0.5"),
+        ("diverged: SM > SM+G", "must compare with 0.5"),
+        ("perplexity: 2 < 3", "two numbers"),
+    ],
+)
+def test_conditions_that_cannot_be_judged_are_refused(condition, message):
+    with pytest.raises(TrainingError, match=message):
+        target(condition)
 
 
 def test_greater_reads_as_less_with_sides_exchanged():
-    less = claim("perplexity: SM+R < SM+G").comparisons
-    assert claim("perplexity: SM+G > SM+R").comparisons == less
+    (less,), (greater,) = (
+        target(text).claims[0].comparisons
+        for text in ("perplexity: SM+R < SM+G", "perplexity: SM+G > SM+R")
+    )
+    assert less == greater
 
 
-def test_the_pooled_spread_weighs_rows_by_their_degrees_of_freedom():
-    # Variances 2 (one degree of freedom) and 1 (two): (2 + 2) / 3.
-    assert pooled_spread([[0.0, 2.0], [4.0, 5.0, 6.0], [9.0]]) == pytest.approx(math.sqrt(4 / 3))
-    assert pooled_spread([[1.0], []]) is None
-    assert pooled_spread([[1.0, math.inf]]) is None
-
-
-numbers = st.lists(st.floats(1.0, 1e3), min_size=1, max_size=4)
+numbers = st.lists(st.floats(1.0, 1e3), min_size=2, max_size=4)
 
 
 @given(numbers, numbers, numbers)
 def test_a_claim_and_its_opposite_never_both_hold(left, right, other):
-    rows = {"r": left, "g": right, "s": other}
-    forward = verdict("perplexity: SM+R < SM+G", **rows).verdict
-    backward = verdict("perplexity: SM+G < SM+R", **rows).verdict
-    opposite = {"holds": "does not hold", "does not hold": "holds", "undecided": "undecided"}
-    assert backward == opposite[forward]
+    values = {"r": left, "g": right, "s": other}
+    forward = verdict("perplexity: SM+R < SM+G", **values)
+    opposite = {"holds": "does not hold", "does not hold": "holds"}
+    backward = verdict("perplexity: SM+G < SM+R", **values)
+    assert backward == opposite.get(forward, forward)
 
 
-@given(numbers, numbers, st.floats(0.1, 10.0))
-def test_verdicts_on_perplexities_do_not_depend_on_their_unit(left, right, unit):
-    scaled = [[unit * value for value in side] for side in (left, right)]
-    one = judge(claim("perplexity: SM+R < SM+G"), {"perplexity": {"SM+R": left, "SM+G": right}})
-    two = judge(
-        claim("perplexity: SM+R < SM+G"), {"perplexity": {"SM+R": scaled[0], "SM+G": scaled[1]}}
+@pytest.mark.parametrize("stem", ["reproduction_mini_*", "pareto_mini_*_tables"])
+def test_committed_verdicts_and_pages_follow_from_the_committed_values(stem):
+    # Where this fails, `aero reproduce judge --results STEM` writes both anew.
+    (file,) = RESULTS.glob(f"{stem}.json")
+    content = json.loads(file.read_text())
+    outcomes = copy.deepcopy(content["targets"])
+    judge_again(outcomes)
+    for ours, theirs in zip(outcomes, content["targets"], strict=True):
+        assert [(c["claim"], c["verdict"], c["reasons"]) for c in ours["claims"]] == [
+            (c["claim"], c["verdict"], c["reasons"]) for c in theirs["claims"]
+        ]
+    assert file.with_suffix(".md").read_text() == results_document(
+        outcomes, command=content["command"]
     )
-    gap = abs(sum(map(math.log, left)) / len(left) - sum(map(math.log, right)) / len(right))
-    margin = 2 * (pooled_spread([list(map(math.log, side)) for side in (left, right)]) or 0.0)
-    margin *= math.sqrt(1 / len(left) + 1 / len(right))
-    # Rounding may decide what lies on the bound itself.
-    if abs(gap - margin) > 1e-9:
-        assert one.verdict == two.verdict
+
+
+def test_outcomes_of_another_format_are_not_judged_again():
+    with pytest.raises(TrainingError, match="table2 has format 1, not 2"):
+        judge_again([{"target": "table2", "format": 1, "rows": []}])
