@@ -184,8 +184,14 @@ def evaluate(
                 typer.echo(f"{run.name}: {compared.to_text()}")
                 continue
             measured = evaluate_run(run, max_tokens=max_tokens, stride=stride)
+            interval = ""
+            if measured.perplexity_interval is not None:
+                low, high = measured.perplexity_interval
+                interval = (
+                    f" (95 % interval over {measured.documents} documents {low:.3f} to {high:.3f})"
+                )
             typer.echo(
-                f"{run.name}: perplexity {measured.perplexity:.3f}, "
+                f"{run.name}: perplexity {measured.perplexity:.3f}{interval}, "
                 f"{measured.bits_per_byte:.4f} bits per byte on {measured.tokens:,} tokens"
             )
 

@@ -18,7 +18,9 @@ over seeds is {"mean", "standard_deviation" (None for one seed), "minimum", "max
     - `nonlinear_operations`, as the paper's tables print them
     - `runs`: `folder`, `seed`, `status`, `ending` (None if finished), `diverged`, `divergence`,
       `skipped_steps`, `steps_done`, `steps_total`, `tokens`, `seconds`, `evaluated`, `windows`,
-      `loss`, `perplexity`, `bits_per_byte` (None where not finite), `evaluated_tokens`, `analyzed`
+      `loss`, `perplexity`, `bits_per_byte` (None where not finite), `documents` and
+      `perplexity_interval` over them (None where their ends are unknown), `evaluated_tokens`,
+      `analyzed`
     - `loss`, `perplexity`, `bits_per_byte`: over the finished, evaluated runs with finite numbers;
       None without one
     - `entropy`: `mean`, `mean_normalized_context` (by log T), `mean_normalized_visible` (by

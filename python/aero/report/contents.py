@@ -115,6 +115,7 @@ def _training_notes(networks: Sequence[Network], runs: Sequence[RunRecord]) -> l
         notes.append("The vocabularies differ in size: compare bits per byte, not perplexities.")
     if len({run.tokens for run in runs if run.finished}) > 1:
         notes.append("The networks saw different numbers of training tokens.")
+    notes.extend(_document_notes(runs))
     for run in runs:
         if run.info["status"] not in ("finished", "diverged"):
             notes.append(f"{run.folder.name} was {run.ending}: it is left out of every comparison.")
@@ -134,6 +135,25 @@ def _evaluation_of(run: RunRecord) -> tuple[str, int] | None:
     if run.evaluation is None:
         return None
     return str(run.evaluation.get("windows")), int(run.evaluation.get("tokens") or 0)
+
+
+def _document_notes(runs: Sequence[RunRecord]) -> list[str]:
+    """What ± over seeds leaves out: another validation text."""
+    found = [
+        (run.folder.name, run.evaluation)
+        for run in runs
+        if run.finished and run.evaluation and run.evaluation.get("perplexity_interval")
+    ]
+    if not found:
+        return []
+    intervals = ", ".join(
+        "{} {:.2f} to {:.2f}".format(name, *evaluation["perplexity_interval"])
+        for name, evaluation in found
+    )
+    return [
+        "± is over seeds, on one and the same text. On another text: 95 % intervals of perplexity "
+        f"over {found[0][1]['documents']} documents {intervals}."
+    ]
 
 
 def _cost_notes(networks: Sequence[Network], entries: Sequence[Mapping[str, Any]]) -> list[str]:

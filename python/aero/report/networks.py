@@ -163,7 +163,14 @@ def _describe_run(run: RunRecord) -> dict[str, Any]:
         "evaluated": run.evaluation is not None,
         **{
             name: evaluation.get(name)
-            for name in ("windows", "loss", "perplexity", "bits_per_byte")
+            for name in (
+                "windows",
+                "loss",
+                "perplexity",
+                "bits_per_byte",
+                "documents",
+                "perplexity_interval",
+            )
         },
         "evaluated_tokens": evaluation.get("tokens"),
         "analyzed": run.analysis is not None,

@@ -39,7 +39,15 @@ from typing import Literal
 
 import numpy as np
 
-__all__ = ["Difference", "Pool", "Series", "Verdict", "family_of", "judge_signs"]
+__all__ = [
+    "Difference",
+    "Pool",
+    "Series",
+    "Verdict",
+    "family_of",
+    "judge_signs",
+    "student_quantile",
+]
 
 Verdict = Literal["holds", "does not hold", "level", "undecided", "not tested"]
 
@@ -177,7 +185,7 @@ class Pool:
         if seeds < 2 or variance == 0.0:
             return Difference("undecided", effect, seeds=seeds)
         variance = max(variance, float(gaps.var(ddof=1)))
-        reach = _student(freedom, _FALSE_SETS / 2 / self._comparisons)
+        reach = student_quantile(freedom, _FALSE_SETS / 2 / self._comparisons)
         reach *= math.sqrt(variance / seeds)
         low, high = effect - reach, effect + reach
         verdict: Verdict = "undecided"
@@ -240,8 +248,17 @@ def _value(side: Series | None, seed: int) -> float:
 
 
 @cache
-def _student(freedom: float, tail: float) -> float:
-    """Quantile of Student's t that leaves `tail` above it."""
+def student_quantile(freedom: float, tail: float) -> float:
+    """Returns the quantile of Student's t that leaves `tail` above it.
+
+    Args:
+        freedom: degrees of freedom, above 0.
+        tail: between 0 and 1.
+
+    Example:
+        >>> round(student_quantile(4, 0.025), 3)
+        2.776
+    """
     from scipy.special import stdtrit
 
     return float(-stdtrit(freedom, tail))

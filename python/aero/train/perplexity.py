@@ -3,7 +3,12 @@
 perplexity = exp(sum NLL / tokens); bits per byte = sum NLL / (ln 2 * bytes), which compares across
 tokenizers. A window of T tokens predicts T - 1 of them.
 
-Letters: B windows, T tokens per window, V vocabulary.
+Another text would give another loss. Documents (files) are what is drawn, not tokens: with n_d
+tokens of loss s_d in document d of D, the mean r = sum s_d / sum n_d has the standard error
+sqrt(D / (D - 1) sum (s_d - r n_d)^2) / sum n_d (a ratio of sums over clusters), and Student's t of
+D - 1 degrees of freedom makes the interval.
+
+Letters: B windows, T tokens per window, V vocabulary, D documents.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from aero.report.seeds import student_quantile
 from aero.train.progress import progress_bar
 
 __all__ = ["HeldOutLoss", "measure_loss"]
@@ -31,6 +37,8 @@ class HeldOutLoss:
         nll: sum of -log p, nats.
         tokens: predicted tokens.
         bytes: UTF-8 bytes they stand for.
+        documents: D, how many the tokens come from; 0 where nothing marks their ends.
+        standard_error: of the loss over documents, nats per token; NaN for fewer than two.
 
     Example:
         >>> round(HeldOutLoss(nll=100 * math.log(8), tokens=100, bytes=300).perplexity, 6)
@@ -40,6 +48,8 @@ class HeldOutLoss:
     nll: float
     tokens: int
     bytes: int
+    documents: int = 0
+    standard_error: float = math.nan
 
     @property
     def loss(self) -> float:
@@ -49,12 +59,24 @@ class HeldOutLoss:
     @property
     def perplexity(self) -> float:
         """exp(loss); infinite beyond what a float holds."""
-        return math.exp(self.loss) if self.loss < 709.0 else self.loss * math.inf
+        return _exp(self.loss)
+
+    @property
+    def perplexity_interval(self) -> tuple[float, float] | None:
+        """95 % interval of the perplexity over documents; None for fewer than two."""
+        if math.isnan(self.standard_error):
+            return None
+        reach = student_quantile(self.documents - 1, 0.025) * self.standard_error
+        return _exp(self.loss - reach), _exp(self.loss + reach)
 
     @property
     def bits_per_byte(self) -> float:
         """Bits per UTF-8 byte of the predicted text."""
         return self.nll / (math.log(2.0) * self.bytes) if self.bytes else math.nan
+
+
+def _exp(loss: float) -> float:
+    return math.exp(loss) if loss < 709.0 else loss * math.inf
 
 
 def measure_loss(
@@ -66,6 +88,7 @@ def measure_loss(
     context_length: int,
     batch_tokens: int,
     stride: int | None = None,
+    end_mark: int | None = None,
     show_progress: bool = False,
 ) -> HeldOutLoss:
     """Measures the loss of a causal language model; under `torchrun` the processes share the work.
@@ -79,6 +102,7 @@ def measure_loss(
         batch_tokens: tokens in one forward pass.
         stride: for overlapping windows, the distance between them: all but the first count only
             their last `stride` tokens, which have at least T - stride tokens of context.
+        end_mark: the token that ends a document, for the interval over them; None goes without.
         show_progress: whether to draw a bar.
 
     Returns:
@@ -88,7 +112,10 @@ def measure_loss(
     rank, world = _rank_and_world()
     batch = max(1, batch_tokens // context_length)
     chunks = [starts[first : first + batch] for first in range(0, len(starts), batch)]
-    sums = torch.zeros(3, dtype=torch.float64)
+    # Of position p: how many documents end before it. Then loss and tokens of each.
+    documents = None if end_mark is None else np.cumsum(tokens == end_mark) - (tokens == end_mark)
+    count = 0 if documents is None else int(documents[-1]) + 1
+    sums = torch.zeros(3 + 2 * count, dtype=torch.float64)
     was_training = model.training
     model.eval()
     bar = progress_bar("evaluating", len(chunks), "batch") if show_progress else None
@@ -100,10 +127,15 @@ def measure_loss(
                 nll = _token_losses(model, torch.from_numpy(windows).to(device))
                 counts = torch.from_numpy(counted).to(device)
                 targets = windows[:, 1:][counted]
-                sums += torch.tensor(
+                sums[:3] += torch.tensor(
                     [nll[counts].sum().item(), targets.size, token_bytes[targets].sum()],
                     dtype=torch.float64,
                 )
+                if documents is not None:
+                    document = documents[(chunk[:, None] + np.arange(1, context_length))[counted]]
+                    for start, weights in ((3, nll[counts].cpu().numpy()), (3 + count, None)):
+                        each = np.bincount(document, weights, minlength=count)
+                        sums[start : start + count] += torch.from_numpy(each)
                 if bar is not None:
                     bar.update(world)
     finally:
@@ -114,7 +146,23 @@ def measure_loss(
         on_device = sums.to(device)
         torch.distributed.all_reduce(on_device)
         sums = on_device.cpu()
-    return HeldOutLoss(float(sums[0]), int(sums[1]), int(sums[2]))
+    nll_of_each, tokens_of_each = sums[3:].numpy().reshape(2, count)
+    return HeldOutLoss(
+        float(sums[0]),
+        int(sums[1]),
+        int(sums[2]),
+        int(np.count_nonzero(tokens_of_each)),
+        _standard_error(nll_of_each, tokens_of_each),
+    )
+
+
+def _standard_error(nll: NDArray[np.float64], tokens: NDArray[np.float64]) -> float:
+    """Of sum nll / sum tokens over the documents that have tokens, [D] each."""
+    documents = np.count_nonzero(tokens)
+    if documents < 2:
+        return math.nan
+    residuals = nll - nll.sum() / tokens.sum() * tokens
+    return float(np.sqrt(documents / (documents - 1) * np.sum(residuals**2)) / tokens.sum())
 
 
 def _token_losses(model: nn.Module, windows: Tensor) -> Tensor:

@@ -165,6 +165,7 @@ class RunCallback(TrainerCallback):
             token_bytes=self._data.token_bytes,
             context_length=context,
             batch_tokens=recipe.evaluation.batch_tokens,
+            end_mark=self._data.tokenizer.eos_token_id,
         )
         self._recorder.write_validation(step, measured, self._model().norm_discrepancy())
         return measured

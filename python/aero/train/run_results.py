@@ -74,6 +74,7 @@ def evaluate_run(
         context_length=context,
         batch_tokens=batch_tokens,
         stride=stride,
+        end_mark=data.tokenizer.eos_token_id,
         show_progress=True,
     )
     gap = norm_gap(
@@ -163,6 +164,8 @@ def write_evaluation(
         "bits_per_byte": measured.bits_per_byte,
         "tokens": measured.tokens,
         "bytes": measured.bytes,
+        "documents": measured.documents,
+        "perplexity_interval": measured.perplexity_interval,
     }
     if gap is not None:
         values["norm_gap"] = gap

@@ -340,6 +340,19 @@ def test_a_perplexity_that_is_not_finite_is_said_and_not_averaged(make_run, tmp_
     assert "not finite" in paths.summary
 
 
+def test_the_interval_over_documents_stands_beside_the_spread_over_seeds(
+    make_run, tmp_path, no_figures
+):
+    runs = [make_run("SM+G"), make_run("SM+R")]
+    values = json.loads((runs[0] / "evaluation.json").read_text())
+    interval = {"documents": 58, "perplexity_interval": [9.871, 10.649]}
+    (runs[0] / "evaluation.json").write_text(json.dumps({**values, **interval}))
+    paths = write_report(runs, tmp_path / "report")
+    (note,) = [note for note in content_of(paths)["notes"] if note.startswith("±")]
+    assert "over seeds" in note and "over 58 documents sm-g-seed1 9.87 to 10.65." in note
+    assert network(paths, "SM+G")["runs"][0]["perplexity_interval"] == [9.871, 10.649]
+
+
 def test_evaluations_over_different_windows_are_noted(make_run, tmp_path, no_figures):
     runs = [make_run("SM+G", 1), make_run("SM+R", 1)]
     values = json.loads((runs[0] / "evaluation.json").read_text())

@@ -130,3 +130,40 @@ def test_a_diverged_network_has_no_finite_perplexity(tokens):
     assert math.isnan(measured.loss) and math.isnan(measured.perplexity)
     assert HeldOutLoss(1e6, 1, 1).perplexity == math.inf
     assert math.isnan(HeldOutLoss(1.0, 1, 0).bits_per_byte)
+
+
+def test_the_interval_over_documents_is_that_of_a_ratio_of_sums():
+    logits = torch.randn(VOCABULARY, generator=torch.Generator().manual_seed(0))
+    generator, mark = np.random.default_rng(1), VOCABULARY - 1
+    # The last document has no mark; windows of 10 end within documents.
+    parts = [
+        np.append(generator.integers(mark, size=size), [mark] * (size != 60))
+        for size in (30, 7, 90, 1, 60)
+    ]
+    tokens = np.concatenate(parts).astype(np.uint16)
+    document = np.repeat(np.arange(5), [len(part) for part in parts])
+    measured = measure(ConstantModel(logits), tokens, 10, end_mark=mark)
+    nll = -torch.log_softmax(logits.double(), 0).numpy()
+    windows = len(tokens) // 10
+    counted = np.arange(windows * 10) % 10 > 0
+    kept, of = tokens[: windows * 10][counted].astype(int), document[: windows * 10][counted]
+    # Each document left out once: its influence on the mean, to first order.
+    mean = nll[kept].mean()
+    influence = [(nll[kept][of == d] - mean).sum() / len(kept) for d in range(5)]
+    error = math.sqrt(5 / 4 * np.square(influence).sum())
+    assert measured.documents == 5
+    assert measured.standard_error == pytest.approx(error, rel=1e-5)
+    # Student's t of four degrees of freedom at 2.5 %.
+    low, high = measured.perplexity_interval
+    assert (low, high) == pytest.approx(
+        (math.exp(mean - 2.7764 * error), math.exp(mean + 2.7764 * error)), rel=1e-4
+    )
+    same = measure(ConstantModel(logits), tokens, 10, end_mark=mark, batch_tokens=10)
+    assert same.perplexity_interval == pytest.approx((low, high))
+
+
+def test_one_document_or_no_marks_have_no_interval(tokens):
+    model = ConstantModel(torch.zeros(VOCABULARY))
+    assert measure(model, tokens, 10).perplexity_interval is None
+    alone = measure(model, np.zeros(50, dtype=np.uint16), 10, end_mark=3)
+    assert alone.documents == 1 and alone.perplexity_interval is None

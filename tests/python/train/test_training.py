@@ -94,6 +94,9 @@ def test_the_evaluation_is_the_last_validation_record(whole_runs):
     for name in ("loss", "perplexity", "bits_per_byte", "tokens"):
         assert evaluation[name] == last[name]
     assert evaluation["windows"] == "disjoint" and evaluation["tokens"] == 32 * 31
+    assert evaluation["documents"] >= 2
+    low, high = evaluation["perplexity_interval"]
+    assert low < evaluation["perplexity"] < high
 
 
 def test_the_loss_is_language_model_loss_plus_weighted_penalty(whole_runs, tiny_recipe):
