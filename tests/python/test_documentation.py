@@ -88,5 +88,5 @@ def test_every_command_named_in_the_pages_exists() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = {*re.findall(r"^([a-z]+):", makefile, re.MULTILINE)}
     assert {*re.findall(r"`make ([a-z]+)", text)} <= targets
-    known = {*aero.reproduction.target_names(), "list", "all"}
+    known = {*aero.reproduction.target_names(), "list", "all", "judge"}
     assert {*re.findall(r"`aero reproduce ([a-z]\w*)", text)} <= known

@@ -143,7 +143,7 @@ def _judge(
 ) -> tuple[Difference, str]:
     sides = (comparison.lower, comparison.higher)
     values = [
-        _values(rows[side.row], statistic) if side.row is not None else {}
+        _values(rows[side.row], statistic) if side.row is not None and side.row in rows else {}
         for side, statistic in zip(sides, comparison.statistics, strict=True)
     ]
     means = [
