@@ -7,9 +7,10 @@
 //
 // When the maximum rises from m to m', with delta = m - m' and a = 2^delta,
 //
-//   U <- a (U + delta l),   l <- a l,   (output <- a output),
+//   l <- a l,   U <- a U + delta l,   (output <- a output),
 //
-// because every x falls by -delta. At the end P = e / l and, in nats,
+// because every x falls by -delta. With the new l the product is 0 where a is, however large delta.
+// At the end P = e / l and, in nats,
 //
 //   entropy = -sum P ln P = ln l - ln2 U / l,      logsumexp = ln2 m + ln l.
 //
@@ -38,8 +39,11 @@ inline constexpr double kLog2E = 1.44269504088896340735992468100;
 
 /// Score of a key that is not seen, and the maximum of a row that has seen nothing yet. Finite, as
 /// 0 * inf and inf - inf are the two ways to NaN, and apart, so that 2^(masked - empty) is 0.
-inline constexpr double kMaskedScore = -1e30;
-inline constexpr double kEmptyMaximum = -1e29;
+/// Scores between -kEmptyMaximum and kEmptyMaximum are told from both, and no difference overflows.
+template <class Real>
+inline constexpr Real kEmptyMaximum = sizeof(Real) == 4 ? Real(-0x1p126) : Real(-0x1p1022);
+template <class Real>
+inline constexpr Real kMaskedScore = 2 * kEmptyMaximum<Real>;
 
 /// Running state of one row, or of a vector of rows. Value: float, double or a vector of them.
 template <class Value>
@@ -60,8 +64,8 @@ struct OnlineSoftmax {
   template <class Exp2>
   constexpr Value rescale(Value delta, Exp2 exp2) {
     const Value factor = exp2(delta);
-    score_sum = factor * (score_sum + delta * sum);
     sum = factor * sum;
+    score_sum = factor * score_sum + delta * sum;
     return factor;
   }
 
@@ -82,14 +86,22 @@ struct RowResult {
   Value saved_offset;   ///< w = entropy - ln l, 0 for a row that saw no key
 };
 
-/// `log_sum` is ln(state.sum); ignored for a row that saw no key.
+/// `top` is the maximum in nats, `log_sum` ln(sum); both are ignored for a row that saw no key.
 template <class Real, class Value>
-constexpr RowResult<Value> finish_row(Value maximum, Value sum, Value score_sum, Value log_sum) {
+constexpr RowResult<Value> finish_row(Value maximum, Value sum, Value score_sum, Value log_sum,
+                                      Value top) {
   constexpr Real ln2 = static_cast<Real>(kLn2), infinity = static_cast<Real>(__builtin_inf());
   const Value zero{}, offset = -ln2 * (score_sum / sum);
   const auto is_empty = sum == 0;
-  return {is_empty ? zero : log_sum + offset, is_empty ? zero - infinity : ln2 * maximum + log_sum,
+  return {is_empty ? zero : log_sum + offset, is_empty ? zero - infinity : top + log_sum,
           is_empty ? zero : maximum, sum, is_empty ? zero : offset};
+}
+
+/// The same where the maximum is in units of log 2.
+template <class Real, class Value>
+constexpr RowResult<Value> finish_row(const OnlineSoftmax<Value>& state, Value log_sum) {
+  return finish_row<Real>(state.maximum, state.sum, state.score_sum, log_sum,
+                          static_cast<Real>(kLn2) * state.maximum);
 }
 
 }  // namespace

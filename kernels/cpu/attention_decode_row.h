@@ -94,10 +94,9 @@ struct DecodeRow {
       const MaskStrides& s = p.mask_strides;
       const bool* mask = p.mask + batch * s.batch + head * s.head + index * s.query + key * s.key;
       for (int64_t j = 0; j < count; ++j)
-        if (!mask[j * s.key]) scores[j] = static_cast<Real>(kMaskedScore);
+        if (!mask[j * s.key]) scores[j] = kMaskedScore<Real>;
     }
-    for (int64_t j = count; j < round_up(count, lanes); ++j)
-      scores[j] = static_cast<Real>(kMaskedScore);
+    for (int64_t j = count; j < round_up(count, lanes); ++j) scores[j] = kMaskedScore<Real>;
   }
 };
 

@@ -31,7 +31,7 @@ class DecodePass {
     const auto exp2_of = [](Real x) { return exp2(splat(x))[0]; };
     const auto* part = static_cast<const Real*>(p.partials);
     for (int64_t row = 0; row < p.batch * p.heads * p.queries; ++row) {
-      OnlineSoftmax<Real> sums{static_cast<Real>(kEmptyMaximum), 0, 0};
+      OnlineSoftmax<Real> sums{kEmptyMaximum<Real>, 0, 0};
       Real out[kMaxHeadDim] = {};
       for (int64_t n = 0; n < p.key_parts; ++n, part += 3 + p.head_dim) {
         OnlineSoftmax<Real> added{part[0], part[1], part[2]};
@@ -58,8 +58,7 @@ class DecodePass {
     const int64_t end = smaller(row.seen, (part + 1) * tiles / p.key_parts * kKeyTile);
     copy_row(row.query, p.head_dim, query);
     for (int64_t d = 0; d < p.head_dim; d += kL) store(out + d, Vec<Real>{});
-    OnlineSoftmax<Vec<Real>> state{splat(static_cast<Real>(kEmptyMaximum)), Vec<Real>{},
-                                   Vec<Real>{}};
+    OnlineSoftmax<Vec<Real>> state{splat(kEmptyMaximum<Real>), Vec<Real>{}, Vec<Real>{}};
     for (int64_t key = begin; key < end; key += kKeyTile) {
       const int64_t count = smaller(kKeyTile, end - key);
       alignas(64) Real weights[kKeyTile];
@@ -98,9 +97,8 @@ class DecodePass {
   static void finish(const Params& p, const DecodeRow<Element, Real>& row,
                      const OnlineSoftmax<Real>& sums, const Real* out) {
     const int64_t n = (row.batch * p.heads + row.head) * p.queries + row.index;
-    store_row_result<Real>(
-        p, n, finish_row<Real>(sums.maximum, sums.sum, sums.score_sum, natural_log(sums.sum)),
-        [](Real* to, Real value) { *to = value; });
+    store_row_result<Real>(p, n, finish_row<Real>(sums, natural_log(sums.sum)),
+                           [](Real* to, Real value) { *to = value; });
     Element* to =
         row_of(static_cast<Element*>(p.out), p.out_strides, row.batch, row.head, row.index);
     const Real inverse = sums.sum == 0 ? 0 : 1 / sums.sum;

@@ -108,7 +108,7 @@ class ForwardPass {
   void run_tile(const QueryTile<Real>& q, Prefetch& prefetch) const {
     OnlineSoftmax<Vec<Real>> state[kColumns];
     for (int v = 0; v < kColumns; ++v)
-      state[v] = {splat(static_cast<Real>(kEmptyMaximum)), Vec<Real>{}, Vec<Real>{}};
+      state[v] = {splat(kEmptyMaximum<Real>), Vec<Real>{}, Vec<Real>{}};
     const auto* queries = static_cast<const Element*>(p_.q);
     Operands::transposed(row_of(queries, p_.q_strides, q.batch, q.head, q.first), p_.q_strides.row,
                          q.count, p_.head_dim, operands(at_.queries));
@@ -178,8 +178,7 @@ class ForwardPass {
       const Vec<Real> sum = state[v].sum;
       store(inverse_sums + v * kL, sum == 0 ? Vec<Real>{} : 1 / sum);
       store_row_result<Real>(
-          p_, q.row(p_, v * kL),
-          finish_row<Real>(state[v].maximum, sum, state[v].score_sum, natural_log(sum)),
+          p_, q.row(p_, v * kL), finish_row<Real>(state[v], natural_log(sum)),
           [&](Real* to, Vec<Real> value) { store_part<Real>(to, value, q.count - v * kL); });
     }
   }

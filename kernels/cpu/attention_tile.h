@@ -229,7 +229,7 @@ void compute_scores(const QueryTile<Real>& q, const Visibility<Real>& visible,
             const auto first_bit = static_cast<unsigned>(lane + v * lanes);
             const auto word = static_cast<Word>(visible.bits[row + r] >> first_bit);
             const auto bit = (typename Simd<Real>::Int{} + Word{1}) << lane_index<Real>();
-            score = (bit & word) != 0 ? score : splat(static_cast<Real>(kMaskedScore));
+            score = (bit & word) != 0 ? score : splat(kMaskedScore<Real>);
           }
           top = maximum(top, score);
           store(scores + (row + r) * tile + lane + v * lanes, score);

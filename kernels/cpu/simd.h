@@ -194,6 +194,7 @@ AERO_INLINE double natural_log(double x) { return __builtin_log(x); }
 
 /// ln x for normal x > 0, as FDLIBM computes it (e_logf.c: below one unit in the last place): with
 /// x = 2^k (1 + f) and s = f / (2 + f), ln(1 + f) = f - f^2/2 + s (f^2/2 + R(s^2)); exactly 0 at 1.
+/// NaN stays.
 AERO_INLINE Vec<float> natural_log(Vec<float> x) {
   using Int = Simd<float>::Int;
   const Int bits = (Int)x;
@@ -205,7 +206,7 @@ AERO_INLINE Vec<float> natural_log(Vec<float> x) {
   const Vec<float> even = z * (w * 0.28498786688f + 0.66666662693f);
   const Vec<float> half_square = f * f * 0.5f;
   return s * (half_square + (odd + even)) + k * 9.0580006145e-06f - half_square + f +
-         k * 6.9313812256e-01f;
+         k * 6.9313812256e-01f + (x - x);
 }
 AERO_INLINE Vec<double> natural_log(Vec<double> x) {
   for (int i = 0; i < kLanes<double>; ++i) x[i] = natural_log(x[i]);

@@ -5,9 +5,10 @@
 // probabilities once, backward reads scores and gradients once and writes gradients once. A row
 // goes through the vectors three times (forward) or twice, but from the first cache level.
 //
-// With r the row's highest score (lowest where t < 0), x = log2(e) / t * (score - r): the
+// With r the row's highest score times the sign of t, x = log2(e) / |t| (sign(t) score - r): the
 // difference comes first, so that x keeps its digits however large the scores are, and is exactly 0
-// at r. The statistics saved for the backward pass hold r in place of the maximum m.
+// at r; only scores over a huge t are divided first. The statistics saved for the backward pass
+// hold r in place of the maximum m.
 #pragma once
 
 #include "kernels/cpu/temperature_softmax_rows.h"
@@ -32,9 +33,9 @@ struct TemperatureSoftmaxForward {
         weights[r] = static_cast<Real*>(scratch) + r * Row::padded(p.keys);
       OnlineSoftmax<Real> states[kMostRows];
       for (int r = 0; r < count; ++r) {
-        rows[r].apply_mask(weights[r]);
+        rows[r].prepare(weights[r]);
         rows[r].visit_scores(weights[r], [&](const auto* scores) AERO_LAMBDA_INLINE {
-          states[r].maximum = rows[r].favourite(scores);
+          states[r].maximum = rows[r].highest(scores);
         });
       }
       for (int r = 0; r < count; ++r)
@@ -59,7 +60,7 @@ struct TemperatureSoftmaxForward {
                                 OnlineSoftmax<Real>& state) {
     Vec<Real> sums[kSums] = {}, score_sums[kSums] = {};
     for_each_vector<Real>(0, row.visible, [&](int64_t j, auto lanes, int sum) AERO_LAMBDA_INLINE {
-      const Vec<Real> x = row.exponents(load_lanes(scores + j, row.hidden, lanes), state.maximum);
+      const Vec<Real> x = row.exponents(load_lanes(scores + j, Row::kHidden, lanes), state.maximum);
       const Vec<Real> weight = exp2(x);
       sums[sum] += weight;
       score_sums[sum] += weight * x;
@@ -86,13 +87,13 @@ struct TemperatureSoftmaxForward {
       store(log_sums + r, natural_log(load(log_sums + r)));
     for (int r = 0; r < count; ++r) {
       const OnlineSoftmax<Real>& state = states[r];
-      const RowResult<Real> result =
-          finish_row<Real>(state.maximum * rows[r].factor, state.sum, state.score_sum, log_sums[r]);
+      const RowResult<Real> result = finish_row<Real>(state.maximum, state.sum, state.score_sum,
+                                                      log_sums[r], state.maximum / rows[r].unit);
       static_cast<Real*>(p.entropy)[index + r] = result.entropy;
       static_cast<Real*>(p.logsumexp)[index + r] = result.logsumexp;
       if (!p.statistics) continue;
       Real* saved = static_cast<Real*>(p.statistics) + rows[r].saved();
-      saved[0] = state.sum == 0 ? 0 : state.maximum;
+      saved[0] = result.saved_maximum;
       saved[p.queries] = result.saved_sum;
       saved[2 * p.queries] = result.saved_offset;
     }
@@ -135,7 +136,7 @@ struct TemperatureSoftmaxBackward {
         state.top = saved[0];
         state.inverse = saved[p.queries] == 0 ? 0 : 1 / saved[p.queries];
         state.offset = saved[2 * p.queries];
-        rows[r].apply_mask(state.exponents);
+        rows[r].prepare(state.exponents);
         rows[r].visit_scores(state.exponents, [&](const auto* scores) AERO_LAMBDA_INLINE {
           state.center =
               weigh<kHasGradient>(p, rows[r], scores, state) - value(p.dlogsumexp, index + r);
@@ -171,7 +172,7 @@ struct TemperatureSoftmaxBackward {
         row.template at<const Element>(p.dprobabilities, p.dprobabilities_strides);
     Vec<Real> products[kSums] = {};
     for_each_vector<Real>(0, row.visible, [&](int64_t j, auto lanes, int sum) AERO_LAMBDA_INLINE {
-      const Vec<Real> x = row.exponents(load_lanes(scores + j, row.hidden, lanes), state.top);
+      const Vec<Real> x = row.exponents(load_lanes(scores + j, Row::kHidden, lanes), state.top);
       const Vec<Real> weight = exp2(x) * state.inverse;
       products[sum] += weight * gradient<kHasGradient>(dprobabilities, j, lanes);
       store(state.exponents + j, x);
@@ -198,7 +199,7 @@ struct TemperatureSoftmaxBackward {
     if (p.dscores) row.template clear<kStreams>(dscores, row.visible);
     if (p.dtemperature) {
       // logsumexp - entropy; the saved numbers are 0 for a row that saw no key.
-      const Real mean_score = static_cast<Real>(kLn2) * (state.top * row.factor) - state.offset;
+      const Real mean_score = state.top / row.unit - state.offset;
       static_cast<Real*>(p.dtemperature)[index] =
           -(total<Real>(dtemperature) + mean_score * value(p.dlogsumexp, index)) * inverse;
     }

@@ -1,6 +1,8 @@
 // Rows of temperature_softmax: where they lie and what they see; keys in the vector lanes.
 #pragma once
 
+#include <limits>
+
 #include "kernels/cpu/vector_loop.h"
 #include "kernels/online_softmax.h"
 #include "kernels/temperature_softmax.h"
@@ -8,8 +10,7 @@
 namespace aero::kernels::cpu {
 namespace {
 
-// Below 2^-2000 a weight is 0 whatever x is; the bound keeps 0 * x from becoming 0 * inf, and so
-// scores of -inf are keys that are not seen.
+// Below 2^-2000 a weight is 0 whatever x is; the bound keeps 0 * x from becoming 0 * inf.
 constexpr int kLowestExponent = -2000;
 
 // Results of this size leave no trace in a last-level cache: streamed past it, 50 MB take two
@@ -42,9 +43,15 @@ class SoftmaxRow {
     visible = !p.is_causal || limit > p.keys ? p.keys : limit < 0 ? 0 : limit;
     written = padded(visible) < p.keys ? padded(visible) : p.keys;
     if (p.temperature) temperature = *at<const Real>(p.temperature, p.temperature_strides);
-    factor = static_cast<Real>(kLog2E / static_cast<double>(temperature));
-    hidden = static_cast<Real>(temperature < 0 ? -kMaskedScore : kMaskedScore);
-    nothing = static_cast<Real>(temperature < 0 ? -kEmptyMaximum : kEmptyMaximum);
+    const Real size = temperature < 0 ? -temperature : temperature;
+    if (size > kHuge) {
+      direction = static_cast<Real>(kLog2E / static_cast<double>(temperature));
+      unit = static_cast<Real>(kLog2E);
+    } else {
+      direction = temperature < 0 ? -1 : 1;
+      factor = static_cast<Real>(kLog2E / static_cast<double>(size));
+      unit = size;
+    }
   }
 
   template <class T, class Void>
@@ -57,34 +64,41 @@ class SoftmaxRow {
     return (batch_ * p_->heads + head_) * kSavedStatistics * p_->queries + query_;
   }
 
-  /// Puts the visible scores into `scratch`, those that the mask hides as `hidden`. Without a mask
-  /// the scores are used where they lie.
-  void apply_mask(Real* scratch) const {
-    if (!p_->mask) return;
+  /// Puts the visible scores times `direction` into `scratch`, those that are hidden as kHidden.
+  /// Rows without a mask whose direction is 1 are used where they lie.
+  void prepare(Real* scratch) const {
+    if (lies_well()) return;
     const auto* scores = at<const Element>(p_->scores, p_->scores_strides);
     for_each_vector<Real>(0, visible, [&](int64_t j, auto lanes, int) AERO_LAMBDA_INLINE {
-      store(scratch + j, load_lanes(scores + j, hidden, lanes));
+      const Vec<Real> score = load_lanes(scores + j, kHidden, lanes);
+      // NaN where the score is +inf, which a negative direction would hide.
+      store(scratch + j, score == kHidden ? score : score * direction + (score - score));
     });
+    if (!p_->mask) return;
     const MaskStrides& s = p_->mask_strides;
     const bool* mask = p_->mask + batch_ * s.batch + head_ * s.head + query_ * s.query;
     if (s.key == 1)  // a loop of its own: the compiler vectorises it
-      for (int64_t j = 0; j < visible; ++j) scratch[j] = mask[j] ? scratch[j] : hidden;
+      for (int64_t j = 0; j < visible; ++j) scratch[j] = mask[j] ? scratch[j] : kHidden;
     else
-      for (int64_t j = 0; j < visible; ++j) scratch[j] = mask[j * s.key] ? scratch[j] : hidden;
+      for (int64_t j = 0; j < visible; ++j) scratch[j] = mask[j * s.key] ? scratch[j] : kHidden;
   }
 
-  /// visit(scores) on what apply_mask made of them.
+  /// visit(scores) on what prepare made of them.
   template <class Visit>
   AERO_INLINE void visit_scores(const Real* scratch, const Visit& visit) const {
-    p_->mask ? visit(scratch) : visit(at<const Element>(p_->scores, p_->scores_strides));
+    lies_well() ? visit(at<const Element>(p_->scores, p_->scores_strides)) : visit(scratch);
   }
 
-  /// r; `nothing` where no score is seen.
+  /// r, the highest of the prepared scores; the lowest number where no score is seen.
   template <class Source>
-  AERO_INLINE Real favourite(const Source* scores) const {
+  AERO_INLINE Real highest(const Source* scores) const {
     const auto higher = [](Vec<Real> a, Vec<Real> b) AERO_LAMBDA_INLINE { return maximum(a, b); };
-    const auto lower = [](Vec<Real> a, Vec<Real> b) AERO_LAMBDA_INLINE { return minimum(a, b); };
-    return temperature < 0 ? favourite(scores, lower) : favourite(scores, higher);
+    const Vec<Real> lowest = splat(std::numeric_limits<Real>::lowest());
+    Vec<Real> best[kSums] = {lowest, lowest, lowest, lowest};
+    for_each_vector<Real>(0, visible, [&](int64_t j, auto lanes, int sum) AERO_LAMBDA_INLINE {
+      best[sum] = maximum(best[sum], load_lanes(scores + j, kHidden, lanes));
+    });
+    return over_lanes<Real>(higher(higher(best[0], best[1]), higher(best[2], best[3])), higher);
   }
 
   /// x of one vector of scores.
@@ -112,19 +126,19 @@ class SoftmaxRow {
   int64_t visible = 0;   ///< keys that the causal rule shows
   int64_t written = 0;   ///< keys in vectors that hold a visible one
   Real temperature = 1;  ///< t
-  Real factor = 1;       ///< log2(e) / t
-  Real hidden = 0;       ///< what stands for a key that is not seen, far behind every score
-  Real nothing = 0;      ///< r of a row that sees none
+  Real direction = 1;    ///< what scores are prepared with: the sign of t, or log2(e) / t
+  Real factor = 1;       ///< what prepared scores are multiplied by; with direction log2(e) / t
+  Real unit = 1;         ///< prepared scores are nats times this
+
+  /// What stands for a key that is not seen: a score of -inf, as people mask them.
+  static constexpr Real kHidden = -std::numeric_limits<Real>::infinity();
 
  private:
-  template <class Source, class Better>
-  AERO_INLINE Real favourite(const Source* scores, const Better& better) const {
-    Vec<Real> best[kSums] = {splat(nothing), splat(nothing), splat(nothing), splat(nothing)};
-    for_each_vector<Real>(0, visible, [&](int64_t j, auto lanes, int sum) AERO_LAMBDA_INLINE {
-      best[sum] = better(best[sum], load_lanes(scores + j, hidden, lanes));
-    });
-    return over_lanes<Real>(better(better(best[0], best[1]), better(best[2], best[3])), better);
-  }
+  /// Beyond this factor times -inf might not be -inf, and the difference of two scores of opposite
+  /// sign might overflow that is none after the division.
+  static constexpr Real kHuge = sizeof(Real) == 4 ? Real(0x1p120) : Real(0x1p1016);
+
+  bool lies_well() const { return !p_->mask && direction == 1; }
 
   const TemperatureSoftmaxParams* p_ = nullptr;
   int64_t batch_ = 0, head_ = 0, query_ = 0;

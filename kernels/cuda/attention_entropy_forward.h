@@ -117,7 +117,7 @@ struct ForwardPass : Shape {
         const int query = row(r, half);
         scale[r][half] =
             query < p.queries ? row_scale(score_scale(p), temperature_of(p, h, query)) : 0.0f;
-        state[r][half] = {static_cast<float>(kEmptyMaximum), 0.0f, 0.0f};
+        state[r][half] = {kEmptyMaximum<float>, 0.0f, 0.0f};
       }
       clear(sums);
     }
@@ -136,7 +136,7 @@ struct ForwardPass : Shape {
       for (int n = 0; n < 4; ++n) weights[r][block][n] *= scale[r][n / 2];
       if constexpr (kRowTiles == 2) lane.thread = lane.fresh(lane.thread);
       if (!visible.sees_all(first, key + kKeys - 1))
-        hide_keys(lane, visible, first, key, weights, static_cast<float>(kMaskedScore));
+        hide_keys(lane, visible, first, key, weights, kMaskedScore<float>);
       AERO_UNROLL
       for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
       for (int half = 0; half < 2; ++half) add_row(lane, key, r, half, weights);
@@ -190,7 +190,8 @@ struct ForwardPass : Shape {
         }
         if (member != 0 || row(r, half) >= p.queries) continue;
         store_row(p, row_index(p, h, row(r, half)),
-                  finish_row<float>(state[r][half].maximum, sum, score_sum, Lane::log(sum)));
+                  finish_row<float>(OnlineSoftmax<float>{state[r][half].maximum, sum, score_sum},
+                                    Lane::log(sum)));
       }
     }
 

@@ -75,7 +75,7 @@ struct SoftmaxForwardPass : SoftmaxShape<Element_, kWarps_, 3> {
     if (index >= p.batch * p.heads * p.queries) return;
     const SoftmaxRow<Element, Lane> row(p, index);
     const char* scores = row.of(p.scores, p.scores_strides);
-    OnlineSoftmax<float> state{static_cast<float>(kEmptyMaximum), 0.0f, 0.0f};
+    OnlineSoftmax<float> state{-__FLT_MAX__, 0.0f, 0.0f};
     Words words;
     const auto load = [&](int segment) {
       Shape::for_own_chunks(lane, segment, row.visible, [&](int chunk, int key) {
@@ -98,8 +98,8 @@ struct SoftmaxForwardPass : SoftmaxShape<Element_, kWarps_, 3> {
                        return Lane::exp2(row.exponent(row.score(words[chunk], n), top)) * inverse;
                      });
     if (lane.thread % Team::kLanes == 0)
-      store_row(p, row, index, top,
-                finish_row<float>(top * row.factor, sum, score_sum, Lane::log(sum)));
+      store_row(p, row, index,
+                finish_row<float>(top, sum, score_sum, Lane::log(sum), top / row.unit));
   }
 
  private:
@@ -125,13 +125,13 @@ struct SoftmaxForwardPass : SoftmaxShape<Element_, kWarps_, 3> {
   }
 
   template <class Row>
-  AERO_DEVICE static void store_row(const Params& p, const Row& row, int64_t index, float top,
+  AERO_DEVICE static void store_row(const Params& p, const Row& row, int64_t index,
                                     const RowResult<float>& result) {
     static_cast<float*>(p.entropy)[index] = result.entropy;
     static_cast<float*>(p.logsumexp)[index] = result.logsumexp;
     if (!p.statistics) return;
     float* saved = static_cast<float*>(p.statistics) + row.saved();
-    saved[0] = result.saved_sum == 0 ? 0.0f : top;
+    saved[0] = result.saved_maximum;
     saved[p.queries] = result.saved_sum;
     saved[2 * p.queries] = result.saved_offset;
   }
@@ -173,7 +173,7 @@ struct SoftmaxBackwardPass : SoftmaxShape<Element_, kWarps_, 2> {
     dtemperature = Team::sum(lane, 1, dtemperature);
     if (!p.dtemperature || lane.thread % Team::kLanes != 0) return;
     // logsumexp - entropy; the saved numbers are 0 for a row that saw no key.
-    const float mean_score = static_cast<float>(kLn2) * (saved.top * row.factor) - saved.offset;
+    const float mean_score = saved.top / row.unit - saved.offset;
     static_cast<float*>(p.dtemperature)[index] =
         -(dtemperature + mean_score * saved.dlogsumexp) * saved.inverse_temperature;
   }
@@ -181,7 +181,7 @@ struct SoftmaxBackwardPass : SoftmaxShape<Element_, kWarps_, 2> {
  private:
   /// What is known of a row before its scores.
   struct Saved {
-    float top, inverse, offset;  ///< r times the sign of t, 1 / l, w
+    float top, inverse, offset;  ///< r, 1 / l, w
     float dentropy, dlogsumexp;
     float inverse_temperature;
 

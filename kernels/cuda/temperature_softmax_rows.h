@@ -8,12 +8,14 @@
 namespace aero::kernels::cuda {
 namespace {  // as in online_softmax.h
 
-/// Scores are taken times the sign of the temperature, so that the highest has the most weight.
+/// Scores are taken times the sign of the temperature, so that the highest has the most weight, and
+/// over a huge temperature times log2(e) / t, so that those of -inf stay what they are.
 template <class Element, class Lane>
 struct SoftmaxRow {
-  // Below 2^-2000 a weight is 0 whatever x is; the bound keeps 0 * x from becoming 0 * inf, and so
-  // scores of -inf are keys that are not seen.
+  // Below 2^-2000 a weight is 0 whatever x is; the bound keeps 0 * x from becoming 0 * inf.
   static constexpr float kLowestExponent = -2000;
+  // Beyond this log2(e) / t is no normal number.
+  static constexpr float kHuge = 0x1p126f;
 
   const TemperatureSoftmaxParams& params;
   int64_t batch, head, query;
@@ -21,8 +23,9 @@ struct SoftmaxRow {
   int visible;        ///< those that the causal rule shows
   const bool* mask;   ///< of key 0, or null
   float temperature;  ///< t
-  float sign;         ///< of t
-  float factor;       ///< log2(e) / |t|
+  float direction;    ///< what scores are taken times
+  float factor;       ///< what they are multiplied by then; with direction log2(e) / t
+  float unit;         ///< scores taken so are nats times this
 
   AERO_DEVICE SoftmaxRow(const TemperatureSoftmaxParams& p, int64_t index)
       : params(p),
@@ -39,8 +42,11 @@ struct SoftmaxRow {
     if (p.mask) mask = p.mask + batch * m.batch + head * m.head + query * m.query;
     if (p.temperature)
       temperature = static_cast<const float*>(p.temperature)[offset(p.temperature_strides)];
-    sign = temperature < 0 ? -1.0f : 1.0f;
-    factor = row_scale(static_cast<float>(kLog2E), temperature * sign);
+    const float size = __builtin_fabsf(temperature);
+    const bool is_huge = size > kHuge;
+    unit = is_huge ? static_cast<float>(kLog2E) : size;
+    direction = is_huge ? unit / temperature : temperature < 0 ? -1.0f : 1.0f;
+    factor = is_huge ? 1.0f : row_scale(static_cast<float>(kLog2E), size);
   }
 
   AERO_DEVICE int64_t offset(const Strides& s) const {
@@ -60,9 +66,16 @@ struct SoftmaxRow {
 
   /// Scores of the keys from `first` on; those that are not seen are infinitely low.
   AERO_DEVICE void load_scores(uint32_t (&words)[4], const char* row, int first) const {
-    const uint32_t hidden = bits_of<Element, Lane>(-sign * __builtin_inff());
+    const uint32_t hidden = bits_of<Element, Lane>(-__builtin_inff());
     load_chunk<Element>(words, row, first, keys, hidden);
     hide(words, first, hidden);
+    if (direction == 1) return;
+    AERO_UNROLL
+    for (int n = 0; n < kChunkElements<Element>; ++n) {
+      const float score = element_of<Element, Lane>(words, n);
+      if (score != -__builtin_inff())  // + NaN where it is +inf
+        set_element<Element>(words, n, bits_of<Element, Lane>(score * direction + (score - score)));
+    }
   }
   /// What flows to the keys from `first` on; nothing to those that are not seen.
   AERO_DEVICE void load_gradients(uint32_t (&words)[4], const char* row, int first) const {
@@ -71,7 +84,7 @@ struct SoftmaxRow {
   }
 
   AERO_DEVICE float score(const uint32_t (&words)[4], int n) const {
-    return sign * element_of<Element, Lane>(words, n);
+    return element_of<Element, Lane>(words, n);
   }
   /// x = log2(e) / t (score - r): the difference comes first, so that x keeps its digits however
   /// large the scores are, and is exactly 0 at r. NaN stays.

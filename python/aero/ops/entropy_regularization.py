@@ -33,6 +33,9 @@ def entropy_regularization(
     the penalty is `deviation^2` where `|deviation| > margin * E_max`, else 0 (Sec. 4.3 of the AERO
     paper). Gradients reach entropies and thresholds; sums run in a fixed order.
 
+    A deviation of exactly the margin costs nothing. NaN in a row that counts is NaN in the loss;
+    rows that `row_mask` leaves out are not read.
+
     Two published reductions differ in size by far, so the regularization weight belongs to one of
     them and, with "position_sum", to the size of the micro-batch: B rows of T tokens weigh B * T
     times what one token weighs. A loop that averages over micro-batches or processes shrinks a sum.

@@ -32,11 +32,13 @@ def temperature_softmax(
     is_causal: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """See `aero.ops.temperature_softmax`."""
-    scaled = scores.to(statistics_dtype(scores.dtype))
-    if temperature is not None:
-        scaled = scaled / _temperature_of_rows(temperature.to(scaled.dtype))
+    computed = scores.to(statistics_dtype(scores.dtype))
+    if temperature is None:
+        temperature = computed.new_ones(())
     probabilities, entropy, logsumexp = _softmax_and_entropy(
-        scaled, _visible(scores.shape, scores.device, mask, is_causal)
+        computed,
+        _temperature_of_rows(temperature.to(computed.dtype)),
+        _visible(scores.shape, scores.device, mask, is_causal),
     )
     return probabilities.to(scores.dtype), entropy, logsumexp
 
@@ -84,7 +86,9 @@ def entropy_regularization(
     if layers * batch * heads * queries == 0:
         return (entropies.sum() + thresholds.sum()) * 0
     counted = torch.ones(batch, queries, dtype=torch.bool, device=entropies.device)
-    counted = counted if row_mask is None else row_mask.expand(batch, queries)
+    if row_mask is not None:
+        counted = row_mask.expand(batch, queries)
+        entropies = torch.where(counted[:, None], entropies, 0)
     largest = max_entropy_of_rows(
         entropies, max_entropy=max_entropy, visible_keys=visible_keys, context_length=context_length
     ).expand(batch, queries)
@@ -95,7 +99,7 @@ def entropy_regularization(
         return torch.where(counted[:, None], penalty, 0).sum((1, 3)).mean()
 
     rows = counted.sum(-1)
-    mean = torch.where(counted[:, None], entropies, 0).sum(-1) / rows.clamp(min=1)[:, None]
+    mean = entropies.sum(-1) / rows.clamp(min=1)[:, None]
     mean_largest = torch.where(counted, largest, 0).sum(-1) / rows.clamp(min=1)
     penalty = _penalty(mean, threshold.squeeze(-1), mean_largest[:, None], margin)
     used = rows > 0  # a batch entry of padding alone is in no mean
@@ -136,25 +140,32 @@ def max_entropy_of_rows(
     return visible_keys.clamp(min=1).to(entropies.dtype).log()
 
 
-def _softmax_and_entropy(scaled: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    # Entropy as ln l - U / l with x = s - max: no difference of two large numbers. The maximum is a
-    # constant to autograd: all three results do not depend on it.
-    if visible is None:
-        visible = torch.ones((), dtype=torch.bool, device=scaled.device)
-    empty = ~visible.expand(scaled.shape).any(-1)
-    hidden_score = torch.finfo(scaled.dtype).min
-    shown = scaled.masked_fill(~visible, hidden_score)
-    if scaled.shape[-1] == 0:
-        maximum = scaled.new_zeros(scaled.shape[:-1])
+def _softmax_and_entropy(
+    scores: Tensor, temperature: Tensor, visible: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    # Entropy as ln l - U / l with x = (s - max) / t: no difference of two large numbers. The
+    # maximum is a constant to autograd: no result depends on it.
+    seen = scores != -math.inf
+    visible = seen if visible is None else seen & visible
+    empty = ~visible.any(-1)
+    size = temperature.abs()
+    shown = torch.where(visible, scores, 0)
+    signed = shown * torch.where(temperature < 0, -1, 1) + (shown - shown)  # NaN where infinite
+    if scores.shape[-1] == 0:
+        highest = scores.new_zeros(*scores.shape[:-1], 1)
     else:
-        maximum = shown.detach().amax(-1)
-    x = (scaled - maximum[..., None]).masked_fill(~visible, 0)
-    e = x.exp().masked_fill(~visible, 0)
+        lowest = torch.finfo(scores.dtype).min
+        highest = signed.detach().masked_fill(~visible, lowest).amax(-1, keepdim=True)
+        highest = highest.masked_fill(empty[..., None], 0)
+    # Of halves, whose difference does not overflow. Below x = -2000 weights are 0 anyway.
+    half = torch.maximum(signed / 2 - highest / 2, -1000 * size.detach())
+    x = torch.where(visible, half, 0) / size * 2
+    e = torch.where(visible, x.exp(), 0)
     total = e.sum(-1).masked_fill(empty, 1)
     probabilities = e / total[..., None]
     entropy = total.log() - (e * x).sum(-1) / total
-    logsumexp = (maximum + total.log()).masked_fill(empty, -math.inf)
-    return probabilities, entropy, logsumexp
+    logsumexp = (highest / size).squeeze(-1) + total.log()
+    return probabilities, entropy, logsumexp.masked_fill(empty, -math.inf)
 
 
 def _without_autocast(device: torch.device) -> AbstractContextManager[None]:

@@ -29,7 +29,12 @@ def temperature_softmax(
     not.
 
     Reads every visible score once and writes every probability once; the backward pass reads scores
-    and gradients once and writes gradients once. Scores of -inf are keys that are not seen.
+    and gradients once and writes gradients once.
+
+    A score of -inf is a key that is not seen, whatever the sign of the temperature; every finite
+    score counts, the lowest of its dtype too. A row that sees a score of NaN or +inf is NaN:
+    entropy, logsumexp, probabilities and gradients of the keys it sees.
+
     Autocast leaves the scores' dtype alone; arithmetic and statistics are float32 in any case.
     Results are bitwise the same run to run.
 

@@ -31,16 +31,18 @@ def temperature_softmax(
     t = of_rows(temperature, scores)
     senseless = (visible & ~(scores < math.inf)).any(-1, keepdim=True) | t.isnan() | (t == 0)
     empty = ~visible.any(-1, keepdim=True)
-    scaled = torch.where(visible, scores, 0) / torch.where(empty | senseless, 1, t)
+    scaled = torch.where(visible, scores, 0) / torch.where(empty, 1, t)
     scaled = scaled + torch.where(senseless & ~empty, math.nan, 0)
     shown = torch.where(visible, scaled, torch.where(empty, 0, -math.inf))
     if not shown.numel():  # torch's own functions refuse rows of no keys
         nothing = scores.sum(-1)
         return scores * 1, nothing, nothing.detach().masked_fill(empty[..., 0], -math.inf)
+    # Relative to the largest, whose size would cost the sum its digits.
+    shown, largest = shown - shown.detach().amax(-1, True), shown.detach().amax(-1)
     logs = torch.where(visible, torch.log_softmax(shown, -1), 0)
     probabilities = torch.where(visible, logs.exp(), 0)
     entropy = -(probabilities * logs).sum(-1)
-    logsumexp = torch.where(empty[..., 0], -math.inf, torch.logsumexp(shown, -1))
+    logsumexp = torch.where(empty[..., 0], -math.inf, largest + torch.logsumexp(shown, -1))
     return probabilities, entropy, logsumexp
 
 

@@ -60,6 +60,41 @@ def test_entropies_inside_the_band_cost_nothing_and_outside_their_square(reducti
     torch.testing.assert_close(loss.item(), rows * (0.101 * largest) ** 2, rtol=1e-4, atol=0)
 
 
+@pytest.mark.parametrize("backend", ["native", "reference"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("reduction", ["position_sum", "query_mean"])
+def test_entropies_exactly_on_the_margin_cost_nothing(
+    reduction: str, dtype: torch.dtype, backend: str
+) -> None:
+    """Halves of E_max are exact, and so are sums of 64 equal numbers."""
+    margin = torch.tensor(64, dtype=dtype).log() / 2
+    options = {"margin": 0.5, "reduction": reduction, "backend": backend}
+    for threshold, entropy in ((0.0, margin), (1.0, margin)):  # above it, and below
+        entropies = entropy.expand(1, 2, 1, 64).clone().requires_grad_()
+        thresholds = torch.full((1, 1), threshold, dtype=dtype, requires_grad=True)
+        loss = entropy_regularization(entropies, thresholds, **options)  # type: ignore[arg-type]
+        assert loss == 0
+        for gradient in torch.autograd.grad(loss, [entropies, thresholds]):
+            assert not gradient.any()
+    beyond = (margin * (1 + 1e-5)).expand(1, 2, 1, 64)
+    assert entropy_regularization(beyond, torch.zeros(1, 1, dtype=dtype), **options) > 0  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+@pytest.mark.parametrize("reduction", ["position_sum", "query_mean"])
+def test_rows_that_do_not_count_are_not_read(reduction: str, backend: str) -> None:
+    entropies, thresholds = draw(2, 3, 2, 10), draw(2, 2) / 5
+    row_mask = torch.rand(3, 10, generator=torch.Generator().manual_seed(1)) < 0.5
+    options = {"row_mask": row_mask, "reduction": reduction, "backend": backend}
+    results = []
+    for hidden in (0.0, math.nan):
+        leaf = entropies.masked_fill(~row_mask[:, None], hidden).requires_grad_()
+        loss = entropy_regularization(leaf, thresholds, **options)  # type: ignore[arg-type]
+        results.append((loss, *torch.autograd.grad(loss, leaf)))
+    for with_zeros, with_nan in zip(*results, strict=True):
+        assert torch.equal(with_zeros, with_nan)
+
+
 def test_a_list_of_layers_is_the_stacked_tensor() -> None:
     layers = [draw(2, 3, 8).requires_grad_() for _ in range(4)]
     thresholds = draw(4, 3).requires_grad_()

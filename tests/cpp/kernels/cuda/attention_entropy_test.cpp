@@ -197,8 +197,31 @@ TEST(CudaAttentionEntropy, PassesNotANumberOn) {
     for (int64_t i = 66; i < 70; ++i) {
       EXPECT_TRUE(std::isnan(p.out.get(0, 0, i, 0)));
       EXPECT_TRUE(std::isnan(p.entropy.get(0, 0, i)));
+      EXPECT_TRUE(std::isnan(p.logsumexp.get(0, 0, i)));
     }
   }
+}
+
+// Scores far below all others are no hidden keys, and far above them they leave no infinity.
+TEST(CudaAttentionEntropy, TakesHugeScoresForWhatTheyAre) {
+  for (const DataType type : {DataType::kBFloat16, DataType::kFloat32})
+    for (const double size : {-0x1p100, 0x1p100, 0x1p122}) {
+      AttentionCase c = one_head({type}, 80, 80, 8);
+      c.temperature = TemperatureKind::kNone;
+      AttentionProblem p(c);
+      p.q.fill(0), p.k.fill(0);
+      for (int64_t i = 0; i < 80; ++i) p.q.set(0, 0, i, 0, 0x1p61);
+      // Alike up to key 69, where the one that wins begins a tile of its own.
+      const double key = size / 0x1p61;
+      for (int64_t j = 0; j < 80; ++j) p.k.set(0, 0, j, 0, j < 70 ? key / 2 : key);
+      run_emulated(p.forward_params());
+      for (const int64_t i : {1, 69, 70, 79}) {
+        const int64_t winners = i < 70 ? i + 1 : size < 0 ? 70 : i - 69;
+        EXPECT_NEAR(p.entropy.get(0, 0, i), std::log(winners), 1e-5) << size << " " << i;
+        const double top = (i < 70 || size < 0 ? size / 2 : size) / std::sqrt(8);
+        EXPECT_NEAR(p.logsumexp.get(0, 0, i) / top, 1, 1e-5) << size << " " << i;
+      }
+    }
 }
 
 /// Everything that a call of both directions computes.

@@ -134,6 +134,21 @@ TEST_P(CudaEntropyRegularization, ReadsNoRowThatDoesNotCount) {
   EXPECT_LE(relative_error(gradients.dentropies, expected.dentropies), kTolerance);
 }
 
+TEST_P(CudaEntropyRegularization, IsZeroForEntropiesExactlyOnTheMargin) {
+  const auto& [reduction, masked] = GetParam();
+  for (const float threshold : {0.0f, 1.0f}) {  // above it, and below
+    Problem problem(1, 2, 1, 64, reduction, masked);
+    for (float& x : problem.entropies) x = 1;
+    for (float& x : problem.max_entropy) x = 2;
+    problem.thresholds[0] = threshold;
+    problem.params.margin = 0.5;
+    EXPECT_EQ(loss_of(problem), 0);
+    for (const double gradient : Gradients(problem, 1.0f).dentropies) EXPECT_EQ(gradient, 0);
+    problem.params.margin = 0.499;
+    EXPECT_GT(loss_of(problem), 0);
+  }
+}
+
 TEST_P(CudaEntropyRegularization, PassesNotANumberOn) {
   const auto& [reduction, masked] = GetParam();
   Problem problem(2, 2, 2, 5, reduction, false);

@@ -195,26 +195,63 @@ TEST(CudaTemperatureSoftmax, HasEntropyExactlyZeroForAOneHotRow) {
 
 TEST(CudaTemperatureSoftmax, TakesInfinitelyLowScoresForKeysThatAreNotSeen) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  for (const DataType type : kTypes) {
-    SoftmaxProblem p({.type = type, .queries = 4, .keys = 20, .is_causal = false});
-    for (int64_t j = 0; j < 20; ++j) {
-      // Head 1 has a negative temperature, which turns the scores around.
-      p.scores.set(0, 0, 1, j, -kInfinity);
-      p.scores.set(0, 1, 1, j, kInfinity);
-      if (j % 3 == 0) p.scores.set(0, 0, 2, j, -kInfinity);
+  for (const DataType type : kTypes)
+    // Head 1 has the negative temperature, which turns the other scores around.
+    for (const double temperature : {0.7, 1e30, kInfinity}) {
+      SoftmaxProblem p(
+          {.type = type, .queries = 4, .keys = 20, .is_causal = false, .temperature = temperature});
+      for (int64_t h = 0; h < 2; ++h)
+        for (int64_t j = 0; j < 20; ++j) {
+          p.scores.set(0, h, 1, j, -kInfinity);
+          if (j % 3 == 0) p.scores.set(0, h, 2, j, -kInfinity);
+        }
+      run_emulated(p.forward_params());
+      run_emulated(p.backward_params());
+      for (int64_t h = 0; h < 2; ++h) {
+        EXPECT_EQ(p.entropy.get(0, h, 1), 0);
+        EXPECT_EQ(p.logsumexp.get(0, h, 1), -kInfinity);
+        EXPECT_EQ(p.dtemperature.get(0, h, 1), 0);
+        if (temperature > 1) EXPECT_NEAR(p.entropy.get(0, h, 2), std::log(13), 1e-6);
+        for (int64_t j = 0; j < 20; ++j) {
+          EXPECT_EQ(p.probabilities.get(0, h, 1, j), 0);
+          EXPECT_EQ(p.dscores.get(0, h, 1, j), 0);
+          EXPECT_EQ(p.probabilities.get(0, h, 2, j) == 0, j % 3 == 0);
+          EXPECT_TRUE(std::isfinite(p.dscores.get(0, h, 2, j)));
+        }
+      }
     }
+}
+
+TEST(CudaTemperatureSoftmax, TakesTheLowestScoresForWhatTheyAre) {
+  constexpr double kLowest = std::numeric_limits<float>::lowest();
+  for (const int64_t keys : {5, 40, 1100}) {
+    SoftmaxProblem p({.queries = 3, .keys = keys, .is_causal = false});
+    for (int64_t h = 0; h < 2; ++h)
+      for (int64_t j = 0; j < keys; ++j) {
+        p.scores.set(0, h, 0, j, kLowest);  // as additive masks hide a whole row
+        p.scores.set(0, h, 1, j, -1e30);
+        if (j > 0) p.scores.set(1, h, 2, j, h == 0 ? kLowest : -kLowest);
+      }
     run_emulated(p.forward_params());
-    run_emulated(p.backward_params());
     for (int64_t h = 0; h < 2; ++h) {
-      EXPECT_EQ(p.entropy.get(0, h, 1), 0);
-      EXPECT_EQ(p.logsumexp.get(0, h, 1), -kInfinity);
-      EXPECT_EQ(p.dtemperature.get(0, h, 1), 0);
+      for (int64_t i = 0; i < 2; ++i) {
+        EXPECT_NEAR(p.entropy.get(0, h, i), std::log(keys), 2e-6);
+        EXPECT_NEAR(p.probabilities.get(0, h, i, keys - 1), 1.0 / static_cast<double>(keys), 1e-7);
+      }
+      EXPECT_EQ(p.entropy.get(1, h, 2), 0);
+      EXPECT_EQ(p.probabilities.get(1, h, 2, 0), 1);
     }
-    for (int64_t j = 0; j < 20; ++j) {
-      EXPECT_EQ(p.probabilities.get(0, 0, 1, j), 0);
-      EXPECT_EQ(p.dscores.get(0, 1, 1, j), 0);
-      EXPECT_EQ(p.probabilities.get(0, 0, 2, j) == 0, j % 3 == 0);
-      EXPECT_TRUE(std::isfinite(p.dscores.get(0, 0, 2, j)));
+  }
+}
+
+TEST(CudaTemperatureSoftmax, HasALogsumexpForTheLargestScores) {
+  for (const double temperature : {1.0, 1e38}) {
+    SoftmaxProblem p({.queries = 1, .keys = 20, .is_causal = false, .temperature = temperature});
+    p.scores.fill(3e38);
+    run_emulated(p.forward_params());
+    for (int64_t h = 0; h < 2; ++h) {
+      const double score = (h == 0 ? 3e38 : -3e38) / temperature;
+      EXPECT_NEAR(p.logsumexp.get(0, h, 0), score + std::log(20), 1e-6 * std::abs(score));
     }
   }
 }

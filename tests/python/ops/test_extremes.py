@@ -1,0 +1,121 @@
+"""Scores and temperatures at the ends of their range, hidden keys and NaN, against the oracle."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from aero import ops
+
+from . import oracle
+
+INF = math.inf
+LOWEST = torch.finfo(torch.float32).min
+
+
+def row(*values: float, keys: int) -> Tensor:
+    """These scores first, then normal ones; finite in float32."""
+    scores = torch.randn(keys, generator=torch.Generator().manual_seed(keys))
+    scores[: len(values)] = torch.tensor(values)[:keys]
+    return scores
+
+
+#: What a row of S scores holds; the last entries of the first row are hidden by a mask if there
+#: is one.
+SCORES: dict[str, Any] = {
+    "normal": lambda keys: row(keys=keys),
+    "one -inf": lambda keys: row(-INF, keys=keys),
+    "all -inf": lambda keys: torch.full((keys,), -INF),
+    "one NaN": lambda keys: row(math.nan, keys=keys),
+    "NaN first and last": lambda keys: row(math.nan, keys=keys) + row(math.nan, keys=keys).flip(0),
+    "one +inf": lambda keys: row(INF, -INF, keys=keys),
+    "all -1e30": lambda keys: torch.full((keys,), -1e30),
+    "two of -1e30": lambda keys: row(-1e30, -1e30, keys=keys),
+    "all the lowest": lambda keys: torch.full((keys,), LOWEST),
+    "masked additively": lambda keys: row(LOWEST, LOWEST, keys=keys),
+    "all 3e38": lambda keys: torch.full((keys,), 3e38),
+    "3e38 and -3e38": lambda keys: row(3e38, -3e38, keys=keys),
+    "1e37 apart": lambda keys: torch.linspace(0, 1e37, keys),
+}  # fmt: skip
+TEMPERATURES = [None, 1.0, -1.0, 0.01, 1e30, -1e30, 1e38, -3e38, INF, -INF]
+#: Of these a row of attention holds only what q k^T can be without leaving the range.
+OF_ATTENTION = [
+    "normal", "one NaN", "NaN first and last", "all -1e30", "two of -1e30", "1e37 apart",
+]  # fmt: skip
+
+
+def check(operator: str, tensors: dict[str, Tensor], options: dict[str, Any], backend: str) -> None:
+    leaves = {n: x.requires_grad_() for n, x in tensors.items()}
+    results = getattr(ops, operator)(**leaves, **options, backend=backend)
+    cotangents = [torch.linspace(1, 2, r.numel()).view(r.shape) for r in results]
+    gradients = torch.autograd.grad(results, list(leaves.values()), cotangents)
+    exact, wanted = oracle.run(operator, tensors, options, cotangents)
+    for name, got, want in zip(
+        ("result", "entropy", "logsumexp", *leaves),
+        (*results, *gradients),
+        (*exact, *wanted.values()),
+        strict=True,
+    ):
+        want = want.float()
+        senseless = want.isnan()
+        if senseless.any():
+            if name in ("k", "v", "temperature"):
+                continue  # sums over rows, NaN where any is
+            assert got[senseless].isnan().all(), name
+            if want.dim() == 4:  # keys that such a row does not see may be NaN
+                senseless = senseless.any(-1)
+        torch.testing.assert_close(
+            got[~senseless],
+            want[~senseless],
+            rtol=2e-5,
+            atol=2e-5,
+            msg=lambda m, name=name: f"{name}: {m}",
+        )
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+@pytest.mark.parametrize("name", SCORES)
+def test_softmax_of_extremes_is_the_oracles(
+    name: str, temperature: float | None, backend: str
+) -> None:
+    for keys in (1, 2, 5, 16, 33, 70):
+        scores = torch.stack([SCORES[name](keys), row(keys=keys)]).view(1, 1, 2, keys)
+        tensors = {"scores": scores}
+        if temperature is not None:
+            tensors["temperature"] = torch.tensor(temperature)
+        mask = torch.ones(2, keys, dtype=torch.bool)
+        mask[0, keys // 2 + 1 :] = False
+        for options in ({}, {"mask": mask}, {"is_causal": True}):
+            check("temperature_softmax", tensors, options, backend)
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+@pytest.mark.parametrize("queries", [1, 20])
+@pytest.mark.parametrize("name", OF_ATTENTION)
+def test_attention_over_extremes_is_the_oracles(name: str, queries: int, backend: str) -> None:
+    """The passes of few queries and those of tiles."""
+    for temperature in TEMPERATURES:
+        for keys in (1, 5, 33, 70):
+            q = torch.ones(1, 1, queries, 1)
+            tensors = {"q": q, "k": SCORES[name](keys).view(1, 1, keys, 1)}
+            tensors["v"] = torch.linspace(-1, 1, keys).view(1, 1, keys, 1)
+            if temperature is not None:
+                tensors["temperature"] = torch.tensor(temperature)
+            if name == "1e37 apart" and temperature == 0.01:
+                continue  # beyond the range of float32
+            check("attention_entropy", tensors, {"is_causal": keys > 5}, backend)
+
+
+@pytest.mark.parametrize("queries", [1, 20])
+def test_attention_beyond_the_range_of_float32_is_nan(queries: int) -> None:
+    q, v = torch.full((1, 1, queries, 1), 1e20), torch.ones(1, 1, 5, 1)
+    for key in (1e20, math.nan, INF):
+        for result in ops.attention_entropy(q, torch.full((1, 1, 5, 1), key), v):
+            assert result.isnan().all()
+    one_low = torch.tensor([0, 0, -1e20, 0, 0]).view(1, 1, 5, 1)
+    assert ops.attention_entropy(q, one_low, v)[1].isnan().all()
