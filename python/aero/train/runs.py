@@ -260,10 +260,14 @@ def _finish(
 
     def end(status: str) -> None:
         folder.seal({"metrics.jsonl": recorder.metrics_sha256})
-        seconds = round(recorder.seconds, 3)
-        skipped = callback.skipped_steps
         folder.update(
-            {"steps_done": steps, "seconds": seconds, "skipped_steps": skipped, "status": status}
+            {
+                "steps_done": steps,
+                "seconds": round(recorder.seconds, 3),
+                "skipped_steps": callback.skipped_steps,
+                "diverged": callback.divergence,
+                "status": status,
+            }
         )
 
     broken = callback.divergence

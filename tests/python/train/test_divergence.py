@@ -121,7 +121,7 @@ def test_buffers_come_back_even_after_an_error():
 def run_with_nan(tiny_recipe, cache_dir, tmp_path, monkeypatch):
     """Trains a network whose layer 1, head 0 gives NaN in some steps."""
 
-    def run(label: str, policy: str, steps: set[int], **changes):
+    def run(label: str, policy: str, steps: set[int], *, resume: str = "auto", **changes):
         now = [0]
         original = RunCallback.on_step_begin
 
@@ -136,7 +136,7 @@ def run_with_nan(tiny_recipe, cache_dir, tmp_path, monkeypatch):
             tiny_recipe, training=replace(tiny_recipe.training, nan_policy=policy, **changes)
         )
         said = []
-        planned = plan_one(recipe, label, tmp_path)
+        planned = plan_one(recipe, label, tmp_path, resume=resume)
         train_runs([planned], cache_dir=cache_dir, say=said.append)
         return planned.folder, said
 
@@ -183,6 +183,12 @@ def test_a_skipped_step_leaves_weights_and_running_statistics_finite(run_with_na
     assert line.startswith("SM+FN+R seed 0: perplexity ") and ", skipped 2 non-finite steps" in line
     assert finite_weights(folder)
     assert math.isfinite([r for r in folder.metrics() if r["kind"] == "validation"][-1]["loss"])
+    # What was left out before a checkpoint is still told by the run that goes on from it.
+    resume = str(folder.checkpoints / "step-10")
+    folder, said = run_with_nan("SM+FN+R", "skip", {17}, resume=resume)
+    again = folder.info()
+    assert (again["skipped_steps"], again["diverged"]) == (3, info["diverged"])
+    assert ", skipped 3 non-finite steps" in said[-1]
 
 
 def test_skipping_a_step_is_leaving_it_out(run_with_nan, tiny_recipe):
