@@ -8,10 +8,12 @@ from typing import Any
 
 from aero.analysis import StoredAnalysis, read_analysis
 from aero.architecture import ArchitectureSpec
+from aero.checksums import damage, read_checksums
 
 __all__ = ["RunRecord", "find_runs", "read_run"]
 
 _RUN_FORMAT = 1
+_READ = ("run.json", "metrics.jsonl", "evaluation.json", "analysis.json", "analysis.npz")
 _REQUIRED_FIELDS = ("status", "label", "slug", "seed", "spec", "steps_done", "steps_total")
 
 
@@ -155,6 +157,7 @@ def read_run(folder: str | Path) -> RunRecord:
         spec = ArchitectureSpec.from_dict(info["spec"])
     except (TypeError, ValueError, KeyError) as error:
         raise ValueError(f"report: {folder / 'run.json'} holds a bad spec: {error}") from error
+    _require_whole(folder, info)
     metrics, warnings = _read_metrics(folder / "metrics.jsonl")
     evaluation = folder / "evaluation.json"
     return RunRecord(
@@ -166,6 +169,18 @@ def read_run(folder: str | Path) -> RunRecord:
         analysis=read_analysis(folder),
         warnings=warnings,
     )
+
+
+def _require_whole(folder: Path, info: dict[str, Any]) -> None:
+    """Compares what is at rest in a run folder with its checksums, if it has any."""
+    names = {"config.yaml", *(() if info["status"] == "running" else _READ)}
+    try:
+        listed = read_checksums(folder).keys() & names
+        problems = damage(folder, listed) if listed else []
+    except ValueError as error:
+        problems = [str(error)]
+    if problems:
+        raise ValueError(f"report: {problems[0]}; `aero verify {folder}` lists all that is damaged")
 
 
 def _read_object(path: Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from aero import cli
+from aero.report.runs import read_run
 from aero.train.run_folder import RunFolder
 from aero.train.run_lock import locked
 from aero.train.verifying import run_problems
@@ -91,3 +92,16 @@ def test_measuring_again_vouches_for_what_it_wrote_and_for_nothing_else(finished
     folder.write_result("evaluation.json", {"loss": 2.0})
     (line, *_) = run_problems(finished)
     assert line == f"{finished / 'metrics.jsonl'} does not match its SHA-256"
+
+
+def test_a_report_takes_no_damaged_file(finished):
+    read_run(finished)
+    names = ("config.yaml", "run.json", "metrics.jsonl", "evaluation.json", "analysis.json")
+    for name in (*names, "SHA256SUMS"):
+        whole = (finished / name).read_bytes()
+        # Still as readable as before.
+        digit = b"7" if b"7" in whole else b"8"
+        (finished / name).write_bytes(whole.replace(digit, b"6", 1))
+        with pytest.raises(ValueError, match=r"^report: .* does not match its SHA-256; `aero ver"):
+            read_run(finished)
+        (finished / name).write_bytes(whole)
