@@ -252,7 +252,7 @@ for name, run in variants.items():
 #
 # - The penalty moves heads, fast and in both directions: it undoes overload and the collapse that low temperatures cause.
 # - Whether it helps is a question of dose. So strong that all heads stand in a row, it gains nothing; with an eighth of that weight, or with a wide margin, the network gets a few per cent better than the plain one.
-# - The dose is this network's. With six layers and a vocabulary of 1,024 an eighth of the weight lets the last layers collapse and gains nothing, while a wide margin helps there too ([measured](../benchmarks/results/entropy_penalty_amd_epyc_202611.md)). And the penalty pays late: in the demo it is level until half of the training, and 6 % better at the end, over three seeds.
+# - The dose is this network's. With six layers and a vocabulary of 1,024 an eighth of the weight lets the last layers collapse and gains nothing, while a wide margin helps there too ([measured](../benchmarks/results/entropy_penalty_amd_epyc_202611.md)). And the penalty pays late: in the demo it is no better until half of the training, and 6 % better at the end, which three seeds do not decide.
 # - Temperatures that start low are part of the recipe: they pull the early heads off uniform attention, and the penalty catches the late ones.
 # - `position_sum` with $E_{\max} = \log T$, the published penalty, pulls the first rows of a sequence where they cannot go. `query_mean` does not, and lets rows differ; here both are equally good, and neither comes near LayerNorm (perplexity 10 in [notebook 1](1_attention_entropy.ipynb)).
 #

@@ -14,9 +14,10 @@ import pytest
 from typer.testing import CliRunner
 
 from aero.cli import app
+from aero.report.networks import spread_of
 from aero.reproduction.ahead import what_it_takes
 from aero.reproduction.cells import plan_target
-from aero.reproduction.document import results_document
+from aero.reproduction.document import results_document, write_results
 from aero.reproduction.outcome import collect_target, write_target
 from aero.reproduction.running import cell_table, run_cells
 from aero.train.errors import StopRequestedError, TrainingError
@@ -230,6 +231,24 @@ def test_the_command_writes_what_is_there(tmp_path):
         "table9",
     ]
     assert "Not run: SM seeds 1, 2 (missing)" in stem.with_suffix(".md").read_text()
+
+
+def test_a_results_file_is_judged_again_from_its_own_values(tmp_path):
+    figure = plan_target("figure6", "mini")
+    outcome = collect_target(figure, tmp_path)
+    for cell in outcome["rows"][0]["cells"]:
+        cell["status"] = "finished"
+    outcome["rows"][0]["statistics"]["diverged"] = {**spread_of([0.0, 0.0]), "seeds": [1, 2]}
+    outcome["claims"][0]["verdict"] = "holds"
+    stem = tmp_path / "results"
+    write_results([{**outcome, "figures": []}], stem, command="c")
+    done = aero("judge", "--results", stem)
+    assert done.exit_code == 0, done.output
+    (again,) = json.loads(stem.with_suffix(".json").read_text())["targets"]
+    assert [claim["verdict"] for claim in again["claims"]][:2] == ["does not hold", "not tested"]
+    assert "| Figure 6 | 0 | 1 |" in stem.with_suffix(".md").read_text()
+    refused = aero("judge")
+    assert refused.exit_code == 2 and "judge needs --results STEM" in refused.stderr
 
 
 def test_results_that_cannot_be_written_are_one_line_with_the_way_on(tmp_path):
