@@ -190,8 +190,8 @@ class TrainingSection:
         precision: `float32`, or `bfloat16` for autocast.
         nan_policy: what a non-finite loss or gradient does: `stop`, `skip` the step, or `continue`.
         checkpoint_every_steps: 0 saves none but the one at an interrupt.
-        keep_checkpoints: older ones are deleted, except the last finite one. With 1, a damaged
-            checkpoint has none before it to go on from.
+        keep_checkpoints: older ones are deleted, except the last finite one; of a run under way two
+            are kept at least, so that a damaged one has one before it.
         threads: CPU threads per process; None takes the available cores.
     """
 

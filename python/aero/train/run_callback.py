@@ -145,7 +145,11 @@ class RunCallback(TrainerCallback):
             return
         progress = {"steps_done": state.global_step, "seconds": self._recorder.seconds}
         self._folder.update({**progress, "skipped_steps": self.skipped_steps})
-        kept = self._recipe.training.keep_checkpoints
+        # One before the last is there to go on from where the last is damaged.
+        self.delete_old_checkpoints(kept=max(2, self._recipe.training.keep_checkpoints))
+
+    def delete_old_checkpoints(self, kept: int) -> None:
+        """Deletes all checkpoints but the last ones and the last finite one."""
         finite = (self.divergence or {}).get("last_finite_checkpoint")
         for checkpoint in self._folder.complete_checkpoints()[:-kept]:
             if checkpoint.relative_to(self._folder.path).as_posix() != finite:

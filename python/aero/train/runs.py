@@ -259,6 +259,8 @@ def _finish(
     folder, steps = run.folder, trainer.state.global_step
 
     def end(status: str) -> None:
+        if status != "interrupted":
+            callback.delete_old_checkpoints(run.recipe.training.keep_checkpoints)
         folder.seal({"metrics.jsonl": recorder.metrics_sha256})
         folder.update(
             {

@@ -362,6 +362,21 @@ def test_old_checkpoints_are_deleted(train, tiny_recipe, tmp_path):
     assert [path.name for path in folder.complete_checkpoints()] == ["step-15", "step-18"]
 
 
+def test_a_run_under_way_always_has_a_checkpoint_before_the_last(
+    train, tiny_recipe, tmp_path, signal_at, monkeypatch
+):
+    training = replace(tiny_recipe.training, keep_checkpoints=1)
+    recipe = replace(tiny_recipe, training=training)
+    signal_at(17, signal.SIGTERM)
+    with pytest.raises(StopRequestedError):
+        train("SM+R", tmp_path, recipe=recipe)
+    monkeypatch.undo()
+    folder = plan_folder(tmp_path)
+    assert [path.name for path in folder.complete_checkpoints()] == ["step-15", "step-17"]
+    train("SM+R", tmp_path, recipe=recipe)
+    assert [path.name for path in folder.complete_checkpoints()] == ["step-20"]
+
+
 def test_accumulated_micro_batches_train_like_one(train, whole_runs, tiny_recipe, tmp_path):
     training = replace(tiny_recipe.training, micro_batch_tokens=64)
     folder = train(EREG, tmp_path, recipe=replace(tiny_recipe, training=training))
