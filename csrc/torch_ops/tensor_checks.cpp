@@ -124,24 +124,30 @@ StoredMatrix::StoredMatrix(const Operand& matrix)
 }
 
 Gate::Gate(const char* op, const char* name, const Tensor& first, int64_t dim, const char* letters)
-    : op_(op), name_(name), first_(first) {
+    : op_(op),
+      name_(name),
+      type_(first.scalar_type()),
+      is_cpu_(first.is_cpu()),
+      device_(first.get_device_index()) {
   if (dim == kAnyDim ? first.dim() < 1 : first.dim() != dim)
     refuse(op, name, letters, shape_text(shape_of(first)));
 }
 
 kernels::DataType Gate::data_type() const {
-  const std::optional<kernels::DataType> type = kernel_type(first_.scalar_type());
-  if (!type)
-    refuse(op_, name_, "float32, bfloat16, float16 or float64", type_name(first_.scalar_type()));
+  const std::optional<kernels::DataType> type = kernel_type(type_);
+  if (!type) refuse(op_, name_, "float32, bfloat16, float16 or float64", type_name(type_));
   return *type;
 }
 
 void Gate::require_place(const Tensor& tensor, const Wanted& wanted) const {
-  const auto place_of = [](const Tensor& t) {
-    return t.is_cpu() ? std::string("the CPU") : "device " + std::to_string(t.get_device_index());
+  const auto place = [](bool is_cpu, int32_t device) {
+    return is_cpu ? std::string("the CPU") : "device " + std::to_string(device);
   };
-  if (tensor.is_cpu() != first_.is_cpu() || tensor.get_device_index() != first_.get_device_index())
-    refuse(op_, wanted.name, "on " + place_of(first_) + " like " + name_, place_of(tensor));
+  const bool is_cpu = tensor.is_cpu();
+  const int32_t device = tensor.get_device_index();
+  if (is_cpu != is_cpu_ || device != device_)
+    refuse(op_, wanted.name, "on " + place(is_cpu_, device_) + " like " + name_,
+           place(is_cpu, device));
   if (tensor.scalar_type() != wanted.dtype)
     refuse(op_, wanted.name, std::string(type_name(wanted.dtype)) + wanted.like,
            type_name(tensor.scalar_type()));
@@ -160,7 +166,7 @@ Operand Gate::take(const Tensor& tensor, const Wanted& wanted) const {
         wanted.shape.empty() ? wanted.letters : wanted.letters + (" = " + shape_text(wanted.shape)),
         shape_text(shape_of(tensor)));
   require_place(tensor, wanted);
-  return Operand(is_laid_out(tensor, wanted.layout) ? tensor : torch::stable::contiguous(tensor));
+  return is_laid_out(tensor, wanted.layout) ? Operand(tensor) : Operand::contiguous(tensor);
 }
 
 Operand Gate::take(const OptionalTensor& tensor, const Wanted& wanted) const {

@@ -118,7 +118,9 @@ class Gate {
 
   const char* op_;
   const char* name_;
-  const Tensor& first_;
+  ScalarType type_;
+  bool is_cpu_;
+  int32_t device_;
 };
 
 /// A new tensor for a kernel to fill, on the device of `like`; one that is not wanted has no
