@@ -198,7 +198,10 @@ def test_a_network_goes_from_text_to_report(train_arguments, tmp_path):
     for options, words in (
         (["--fixed-point", "spu-2025"], 'fixed point: stack must be "spu-2024"'),
         (["--fixed-point", "spu-2024", "--set", "exp_squarings"], "must be FIELD=VALUE"),
-        (["--fixed-point", "spu-2024", "--set", "exp_squarings=[5"], "must be FIELD=VALUE"),
+        (
+            ["--fixed-point", "spu-2024", "--set", "exp_squarings=[5"],
+            "exp_squarings=[5: expected valid YAML",
+        ),
         (["--fixed-point", "spu-2024", "--set", "exp_squarings=[5]"], "exp_squarings must be"),
         (["--set", "exp_squarings=5"], "the stack that --fixed-point names"),
     ):
@@ -293,7 +296,7 @@ def test_data_means_the_same_from_another_folder(train_arguments, source, monkey
         (["--label", "SM", "--set", "model.preset=huge"], ["model must be"]),
         (["--label", "SM", "--set", "model.num_heads=0"], ["model.num_heads must be >= 1"]),
         (["--label", "SM", "--recipe", "dmeo"], ["did you mean 'demo'"]),
-        (["--label", "SM", "--config", "none.yaml"], ["cannot read --config none.yaml"]),
+        (["--label", "SM", "--config", "none.yaml"], ["none.yaml: cannot be read"]),
         (["--label", "SM", "--data", "/no/such/folder"], ["'stdlib', a folder or a file"]),
         (["--label", "SM", "--seed", "-1"], ["seed must be >= 0"]),
         (["--label", "SM", "--resume", "nowhere"], ["auto, never or a checkpoint folder"]),

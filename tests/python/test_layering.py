@@ -171,6 +171,37 @@ def test_only_the_private_environment_imports_jax_and_spu() -> None:
     assert "jax" in named(own["forward"])
 
 
+# Pipes between processes that this package started itself; everything else goes through the reader.
+OWN_PIPES = {"delay_line.py", "shaped_link.py", "supervision.py", "worker_pipe.py"}
+PARSERS = {
+    "json": {"load", "loads", "JSONDecoder"},
+    "yaml": {"load", "load_all", "safe_load", "safe_load_all", "full_load", "unsafe_load"},
+    "pickle": {"load", "loads", "Unpickler"},
+    "torch": {"load"},
+}  # fmt: skip
+
+
+def test_strangers_files_go_through_the_one_reader() -> None:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if room_of(path) == "reading" or path.name in OWN_PIPES:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            named = set()
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                named = {node.attr} & PARSERS.get(node.value.id, set())
+            elif isinstance(node, ast.ImportFrom):
+                named = {alias.name for alias in node.names} & PARSERS.get(node.module or "", set())
+            assert not named, f"{path.relative_to(ROOT)} may not use {named}; aero.reading reads"
+
+
+def test_only_the_boundary_of_the_command_line_prints() -> None:
+    # It shows what a terminal would act on as escapes.
+    for path in (p for p in PACKAGE.rglob("*.py") if p.name not in {"errors.py", *OWN_PIPES}):
+        if room_of(path) == "cli":
+            text = path.read_text(encoding="utf-8")
+            assert not re.search(r"typer\.(echo|secho)|\bprint\(", text), path.relative_to(ROOT)
+
+
 def test_analysis_needs_only_numpy_and_matplotlib() -> None:
     for path in (p for p in PACKAGE.rglob("*.py") if room_of(p) == "analysis"):
         for name, _ in imports_of(path):

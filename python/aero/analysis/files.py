@@ -1,6 +1,5 @@
 """`analysis.json` and `analysis.npz` of a run folder: written and read here, nowhere else."""
 
-import json
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +10,34 @@ from numpy.typing import NDArray
 
 from aero.analysis.summary import EntropySummary
 from aero.atomic_files import atomic_binary_file, write_json_atomically
+from aero.reading import UnreadableFileError, library_errors, printable, read_json
 
 __all__ = ["StoredAnalysis", "read_analysis", "write_analysis"]
+
+
+_MOST_BYTES = 1 << 28  # of all arrays; a network of 24 layers, 16 heads and T = 2048 has 6 MB
+_HEADS = [[float | None]]
+_PAIRS = ([[int]], None)
+_ANALYSIS = {
+    "head_entropy": _HEADS,
+    "head_entropy_normalized_context?": _HEADS,
+    "head_entropy_normalized_visible?": _HEADS,
+    "quarters?": {"observed_max": [float], "log_context": [float]},
+    **{
+        f"{name}?": _PAIRS
+        for name in (
+            "collapsed", "overloaded", "collapsed_log_context", "overloaded_log_context",
+            "nan_heads",
+        )
+    },
+    "observed_max?": float | None,
+    "max_entropy?": float | None,
+    "temperature?": (
+        {"minimum": float | None, "maximum": float | None, "mean_by_head": list},
+        None,
+    ),
+    "thresholds?": (_HEADS, None),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,19 +95,24 @@ def read_analysis(run_dir: str | Path) -> StoredAnalysis | None:
     if not path.exists():
         return None
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        arrays: dict[str, NDArray[np.float32]] = {}
-        path = folder / "analysis.npz"
-        if path.exists():
-            with np.load(path, allow_pickle=False) as stored:
-                arrays = dict(stored)
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(
-            f"{path} cannot be read ({error}); run `aero analyze {folder}` to write it again"
-        ) from error
-    if not isinstance(values, dict) or "head_entropy" not in values:
-        raise ValueError(
-            f"{folder / 'analysis.json'} holds no head_entropy; "
-            f"run `aero analyze {folder}` to write it again"
-        )
+        values = read_json(path, _ANALYSIS)
+        arrays = _read_arrays(folder / "analysis.npz")
+    except UnreadableFileError as error:
+        way_out = f"run `aero analyze {printable(str(folder))}` to write it again"
+        raise UnreadableFileError(f"{error}; {way_out}") from error
     return StoredAnalysis(values, arrays)
+
+
+def _read_arrays(path: Path) -> dict[str, NDArray[np.float32]]:
+    if not path.exists():
+        return {}
+    with library_errors(path, "NumPy arrays"):
+        with zipfile.ZipFile(path) as packed:
+            size = sum(entry.file_size for entry in packed.infolist())
+        if size > _MOST_BYTES:
+            raise UnreadableFileError(
+                f"{printable(str(path))}: expected at most {_MOST_BYTES:,} bytes of arrays, got "
+                f"{size:,}"
+            )
+        with np.load(path, allow_pickle=False) as stored:
+            return dict(stored)

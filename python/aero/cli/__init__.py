@@ -17,7 +17,7 @@ import typer
 
 from aero.cli.conversion import convert
 from aero.cli.cost import cost
-from aero.cli.errors import note, one_line_errors
+from aero.cli.errors import note, one_line_errors, say
 from aero.cli.exporting import export
 from aero.cli.measuring import measure
 from aero.cli.numbers import SEED, whole
@@ -28,6 +28,7 @@ from aero.cli.pruning import prune
 from aero.cli.reproduction import reproduce
 from aero.cli.settings import data_settings
 from aero.cli.verification import verify
+from aero.reading import read_json
 from aero.train.errors import TrainingError, disk_errors
 
 app = typer.Typer(
@@ -59,7 +60,7 @@ def _say_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
-        typer.echo(f"aero-torch {version('aero-torch')}")
+        say(f"aero-torch {version('aero-torch')}")
         raise typer.Exit
 
 
@@ -140,7 +141,7 @@ def train(
         if dry_run:
             from aero.train.forecast import forecast
 
-            typer.echo(forecast(plan, cache_dir=cache_dir))
+            say(forecast(plan, cache_dir=cache_dir))
             return
         from aero.train.runs import train_runs
 
@@ -181,7 +182,7 @@ def evaluate(
                 compared = evaluate_run_in_fixed_point(
                     run, fixed_point, set_, max_tokens=max_tokens, stride=stride
                 )
-                typer.echo(f"{run.name}: {compared.to_text()}")
+                say(f"{run.name}: {compared.to_text()}")
                 continue
             measured = evaluate_run(run, max_tokens=max_tokens, stride=stride)
             interval = ""
@@ -190,7 +191,7 @@ def evaluate(
                 interval = (
                     f" (95 % interval over {measured.documents} documents {low:.3f} to {high:.3f})"
                 )
-            typer.echo(
+            say(
                 f"{run.name}: perplexity {measured.perplexity:.3f}{interval}, "
                 f"{measured.bits_per_byte:.4f} bits per byte on {measured.tokens:,} tokens"
             )
@@ -210,7 +211,7 @@ def analyze(
         for run in _trained(runs):
             found = analyze_run(run, windows=windows).to_dict()
             shares = ", ".join(f"{share:.0%}" for share in found["quarters"]["observed_max"])
-            typer.echo(f"{run.name}: heads per quarter of the largest entropy: {shares}")
+            say(f"{run.name}: heads per quarter of the largest entropy: {shares}")
 
 
 @app.command(short_help="Compares trained networks on a page.")
@@ -242,9 +243,9 @@ def report(
                 runs, folder, title=title, command=command, seed_spread=seed_spread
             )
         if results is not None:
-            write_results(json.loads(paths.json.read_text(encoding="utf-8")), results)
-        typer.echo(paths.summary)
-        typer.echo(f"\nreport: {paths.html}")
+            write_results(read_json(paths.json), results)
+        say(paths.summary)
+        say(f"\nreport: {paths.html}")
 
 
 @app.command()
@@ -255,11 +256,11 @@ def info(as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = Fal
 
         facts = machine_facts()
         if as_json:
-            typer.echo(json.dumps(facts, indent=2))
+            say(json.dumps(facts, indent=2))
             return
         width = max(map(len, facts))
         for name, value in facts.items():
-            typer.echo(f"{name:<{width}}  {value}")
+            say(f"{name:<{width}}  {value}")
 
 
 def _trained(folders: list[Path]) -> Iterator[Path]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from aero.cli.errors import note, one_line_errors
+from aero.cli.errors import note, one_line_errors, say
 from aero.cli.numbers import decimal, whole
 
 
@@ -41,9 +41,8 @@ def convert(
         if output is None and not dry_run:
             raise ValueError("convert: give --output FOLDER, or --dry-run to see what would change")
         import aero.conversion
-        from aero.models import AeroForCausalLM
         from aero.train.errors import disk_errors
-        from aero.train.loading import loading_from
+        from aero.train.loading import load_saved_network
         from aero.train.run_folder import RunFolder
 
         run = RunFolder(source)
@@ -51,16 +50,15 @@ def convert(
         options: dict[str, Any] = {"context_length": context_length}
         if untie:
             options["tied_embeddings"] = False
-        with loading_from(path):
-            model = AeroForCausalLM.from_pretrained(path)
-        typer.echo(str(aero.conversion.convert(model, label, dry_run=True, **options)))
+        model = load_saved_network(path)
+        say(str(aero.conversion.convert(model, label, dry_run=True, **options)))
         if dry_run and not absorb_ffn:
             return
         converted = aero.conversion.convert(model, label, **options)
         if absorb_ffn:
             absorption = aero.conversion.absorb_ffn(converted, max_condition=max_condition)
             converted = absorption.model
-            typer.echo(f"\n{absorption}")
+            say(f"\n{absorption}")
         if output is not None and not dry_run:
             with disk_errors("the network", output, "convert again", command="convert"):
                 _save(converted, path, output)
@@ -68,8 +66,9 @@ def convert(
 
 def _save(model: Any, path: str, output: Path) -> None:
     """Writes the network and, where the source has one, its tokenizer."""
-    from transformers import AutoTokenizer
     from transformers.utils import logging
+
+    from aero.train.tokenizer import load_tokenizer
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     model.save_pretrained(output)
@@ -78,5 +77,4 @@ def _save(model: Any, path: str, output: Path) -> None:
     if Path(path).is_dir() and not list(Path(path).glob("tokenizer*")):
         note(f"{path} has no tokenizer to copy")
         return
-    tokenizer = AutoTokenizer.from_pretrained(path)
-    tokenizer.save_pretrained(output)
+    load_tokenizer(path).save_pretrained(output)

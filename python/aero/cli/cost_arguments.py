@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from aero.atomic_files import write_bytes_atomically
-from aero.cli.errors import note
+from aero.cli.errors import note, say
 from aero.cli.numbers import whole
 
 # Help must not wait for the native library, which knows the other names too.
@@ -89,9 +89,9 @@ def put(
     if as_json and as_csv:
         raise ValueError("--json and --csv must not both be given")
     if as_json:
-        typer.echo(json.dumps(as_dict(), indent=2))
+        say(json.dumps(as_dict(), indent=2))
     else:
-        typer.echo(csv().rstrip("\n") if as_csv else text())
+        say(csv().rstrip("\n") if as_csv else text())
 
 
 def write(option: str, path: Path, content: str) -> None:

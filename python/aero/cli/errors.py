@@ -10,12 +10,22 @@ from typing import NoReturn
 
 import typer
 
+from aero.reading import UnreadableFileError, printable
 from aero.train.errors import StopRequestedError, TrainingError
 
 
 def note(text: str) -> None:
     """Writes a line to standard error; standard output is for results."""
-    typer.echo(text, err=True)
+    typer.echo(_printable_lines(text), err=True)
+
+
+def say(text: str) -> None:
+    """Writes results to standard output; nothing in them acts on the terminal but line ends."""
+    typer.echo(_printable_lines(text))
+
+
+def _printable_lines(text: str) -> str:
+    return "\n".join(map(printable, text.split("\n")))
 
 
 @contextmanager
@@ -28,9 +38,11 @@ def one_line_errors(*expected: type[Exception]) -> Iterator[None]:
     except KeyboardInterrupt:
         _end("interrupted; run the same command again to continue", code=130)
     except Exception as error:
-        if not isinstance(error, (TrainingError, *expected)) or _nobody_reads(error):
+        if not isinstance(error, (TrainingError, UnreadableFileError, *expected)) or _nobody_reads(
+            error
+        ):
             raise
-        _end(" ".join(str(error).split()), code=2)
+        _end(str(error), code=2)
 
 
 def end_on_termination() -> None:
@@ -48,5 +60,5 @@ def _nobody_reads(error: Exception) -> bool:
 
 
 def _end(message: str, *, code: int) -> NoReturn:
-    note(f"aero: {message}")
+    note(f"aero: {printable(message)[:4000]}")
     raise typer.Exit(code)

@@ -27,12 +27,9 @@ def export(
 ) -> None:
     """Writes plain weights and a description from which any program can compute the logits."""
     with one_line_errors(ValueError, OSError):
-        from transformers import AutoConfig, AutoModelForCausalLM
-
-        import aero.models  # noqa: F401  (registers our networks)
         from aero.export import export_remote_code, export_weights
         from aero.train.errors import disk_errors
-        from aero.train.loading import loading_from
+        from aero.train.loading import load_saved_network
         from aero.train.run_folder import RunFolder
 
         folder = RunFolder(source)
@@ -42,14 +39,7 @@ def export(
                 f"export: {saved} holds no network (no config.json); give a finished run or a "
                 "folder that save_pretrained wrote"
             )
-        with loading_from(saved):
-            config = AutoConfig.from_pretrained(saved, local_files_only=True)
-            for dropout in ("attn_pdrop", "attention_dropout"):
-                if hasattr(config, dropout):  # no part of the network that is exported
-                    setattr(config, dropout, 0.0)
-            model = AutoModelForCausalLM.from_pretrained(
-                saved, config=config, local_files_only=True
-            )
+        model = load_saved_network(saved, as_it_is=True)
         write = export_remote_code if remote_code else export_weights
         with disk_errors("the network", output, "export again", command="export"):
             note(f"wrote {write(model, output)}")

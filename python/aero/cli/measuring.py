@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from aero.cli.errors import note, one_line_errors
+from aero.cli.errors import note, one_line_errors, say
 
 if TYPE_CHECKING:
     from aero.private.measured_grid import NetworkCell
@@ -72,7 +72,7 @@ def measure(
             tables = write_tables(cells, whole, output)
         if results is not None:
             write_between_marks(results, "options" if options else "tables", tables)
-        typer.echo(tables)
+        say(tables)
 
 
 def _export_random(cell: NetworkCell, folder: Path) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from aero.cli.cost_arguments import AsJson, settings
-from aero.cli.errors import end_on_termination, note, one_line_errors
+from aero.cli.errors import end_on_termination, note, one_line_errors, say
 from aero.cli.numbers import whole
 
 if TYPE_CHECKING:
@@ -96,9 +96,9 @@ def run(
         found = generate_over(link, folder, numbers, tokens, chosen, progress, python)
         report = run_report(network, numbers, chosen, found, link)
         if as_json:
-            typer.echo(json.dumps(report.to_dict(), indent=2))
+            say(json.dumps(report.to_dict(), indent=2))
         else:
-            typer.echo(report.to_text(None if known is None else known.decode))
+            say(report.to_text(None if known is None else known.decode))
 
 
 @contextmanager
@@ -116,12 +116,10 @@ def exported(source: Path) -> Iterator[Path]:
             "finished run or a folder that `aero export` wrote"
         )
     from aero.export import export_weights
-    from aero.models import AeroForCausalLM
-    from aero.train.loading import loading_from
+    from aero.train.loading import load_saved_network
 
     with tempfile.TemporaryDirectory(prefix="aero-private-") as folder:
-        with loading_from(saved):
-            model = AeroForCausalLM.from_pretrained(saved, local_files_only=True)
+        model = load_saved_network(saved, local_files_only=True)
         yield export_weights(model, folder)
 
 
@@ -135,12 +133,12 @@ def private_settings(given: list[str] | None) -> Any:
 
 def find_tokenizer(given: Path | None, source: Path) -> Tokenizer | None:
     """The tokenizer of a network, if there is one beside it."""
-    from tokenizers import Tokenizer
+    from aero.train.tokenizer import read_tokenizer
 
     folders = [given] if given is not None else [source, source / "model"]
     for folder in folders:
         if (folder / "tokenizer.json").is_file():
-            return Tokenizer.from_file(str(folder / "tokenizer.json"))
+            return read_tokenizer(folder)
     if given is not None:
         raise ValueError(f"private: --tokenizer must be a folder with tokenizer.json, got {given}")
     return None

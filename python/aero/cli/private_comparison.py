@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from aero.cli.cost_arguments import settings
-from aero.cli.errors import end_on_termination, note, one_line_errors
+from aero.cli.errors import end_on_termination, note, one_line_errors, say
 from aero.cli.numbers import decimal, whole
 from aero.cli.private import exported
 
@@ -90,4 +90,4 @@ def compare(
         tables = comparison_tables(measured)
         if results is not None:
             write_between_marks(results, "tables", tables)
-        typer.echo(tables)
+        say(tables)

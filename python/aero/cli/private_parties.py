@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from aero.cli.cost_arguments import AsJson, settings
-from aero.cli.errors import end_on_termination, note, one_line_errors
+from aero.cli.errors import end_on_termination, note, one_line_errors, say
 from aero.cli.numbers import decimal, whole
 from aero.cli.private import (
     PrivateOptions,
@@ -55,14 +55,16 @@ def publish(
     """
     with one_line_errors(ValueError, OSError), exported(source) as folder:
         from aero.atomic_files import write_bytes_atomically
+        from aero.export.description_file import read_description
 
         output.mkdir(parents=True, exist_ok=True)
         known = find_tokenizer(None, source)
         if known is not None:
             write_bytes_atomically(output / "tokenizer.json", known.to_str().encode())
+        read_description(folder)
         description = (folder / "network.json").read_bytes()
         write_bytes_atomically(output / "network.json", description)
-        typer.echo(output)
+        say(str(output))
 
 
 def serve(
@@ -145,6 +147,7 @@ def ask(
     from aero.private.party_errors import PartyError
 
     with one_line_errors(ValueError, OSError, PartyError):
+        from aero.export.description_file import read_description
         from aero.private import party
         from aero.private.environment import find_private_python
         from aero.private.job import Generated, check_runnable, check_tokens, collect
@@ -156,7 +159,7 @@ def ask(
             raise ValueError(
                 f"private: {network} holds no network.json; give what `aero private publish` wrote"
             )
-        description = json.loads((network / "network.json").read_text(encoding="utf-8"))
+        description = read_description(network)
         check_runnable(description)
         known = find_tokenizer(None, network)
         numbers = prompt_numbers(prompt, prompt_tokens, known)
@@ -175,12 +178,12 @@ def ask(
         progress = shown_progress(len(description["layers"]))
         party.ask(job, lambda event: collect(found, event, progress), find_private_python())
         if as_json:
-            typer.echo(json.dumps({"tokens": found.tokens}))
+            say(json.dumps({"tokens": found.tokens}))
         else:
             shown = (
                 " ".join(map(str, found.tokens)) if known is None else known.decode(found.tokens)
             )
-            typer.echo(shown)
+            say(shown)
 
 
 def _waiting(address: str) -> None:

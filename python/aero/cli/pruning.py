@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from aero.cli.errors import note, one_line_errors
+from aero.cli.errors import note, one_line_errors, say
 from aero.cli.numbers import SEED, decimal, whole
 from aero.cli.settings import data_settings
 
@@ -40,7 +40,7 @@ def score(
         model, data = open_run(RunFolder(run))
         measure = validation_measure(data, max_tokens=max_tokens)
         scores = select_prunable_ffns(model, measure, max_loss_increase=max_loss_increase)
-        typer.echo(scores.to_text())
+        say(scores.to_text())
 
 
 @prune.command(short_help="Prunes FFN by FFN until it goes wrong.")
@@ -96,5 +96,5 @@ def search(
             max_collapsed_heads=max_collapsed_heads,
             say=note,
         )
-        typer.echo(found.to_text())
-        typer.echo(f"table: {found.table}")
+        say(found.to_text())
+        say(f"table: {found.table}")

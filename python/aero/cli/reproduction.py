@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from aero.cli.errors import note, one_line_errors
+from aero.cli.errors import note, one_line_errors, say
 from aero.cli.numbers import whole
 from aero.cli.settings import data_settings
 
@@ -61,7 +61,7 @@ def reproduce(
         if target == ["list"]:
             for name in target_names():
                 found = load_target(name)
-                typer.echo(f"{name:<9} {found.title} ({len(found.rows)} networks)")
+                say(f"{name:<9} {found.title} ({len(found.rows)} networks)")
             return
         if target == ["judge"]:
             _judge_again(results)
@@ -76,13 +76,13 @@ def reproduce(
         from aero.reproduction.running import cell_table, run_cells
 
         if dry_run:
-            typer.echo(cell_table(cells, output))
+            say(cell_table(cells, output))
         if not collect:
             from aero.reproduction.ahead import rehearse_cells, what_it_takes
 
-            typer.echo(what_it_takes(cells, output, jobs=jobs))
+            say(what_it_takes(cells, output, jobs=jobs))
             if dry_run:
-                typer.echo(rehearse_cells(cells, output, cache_dir=cache_dir))
+                say(rehearse_cells(cells, output, cache_dir=cache_dir))
         if dry_run:
             return
         if not collect:
@@ -96,11 +96,11 @@ def reproduce(
         with disk_errors("the results", output / "results", again, command="reproduce"):
             outcomes = [write_target(plan, output, beside=plans) for plan in plans]
         command = shlex.join(["aero", *sys.argv[1:]])
-        typer.echo(results_document(outcomes, command=command))
+        say(results_document(outcomes, command=command))
         if results is not None:
             with disk_errors("--results", results.parent, again, command="reproduce"):
                 write_results(outcomes, results, command=command)
-        typer.echo(f"files: {output / 'results' / scale}")
+        say(f"files: {output / 'results' / scale}")
 
 
 def _judge_again(stem: Path | None) -> None:
@@ -116,4 +116,4 @@ def _judge_again(stem: Path | None) -> None:
     judge_again(content["targets"])
     with disk_errors("--results", stem.parent, "run the same command again", command="reproduce"):
         write_results(content["targets"], stem, command=content["command"])
-    typer.echo(results_document(content["targets"], command=content["command"]))
+    say(results_document(content["targets"], command=content["command"]))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from aero.cli.errors import one_line_errors
+from aero.cli.errors import one_line_errors, say
 
 
 def verify(
@@ -28,6 +28,6 @@ def verify(
             problems = run_problems(run)
             damaged = damaged or bool(problems)
             for line in problems or [f"{printable(str(run))}: whole"]:
-                typer.echo(line)
+                say(line)
         if damaged:
             raise typer.Exit(1)

@@ -17,7 +17,6 @@ Example:
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,9 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 from numpy.typing import ArrayLike, NDArray
+
+from aero.export.description_file import read_description
+from aero.reading import UnreadableFileError, checked, library_errors, shown
 
 __all__ = ["Network", "forward", "read_network"]
 
@@ -57,22 +59,29 @@ def read_network(folder: str | Path) -> Network:
         folder: with `network.json` and `weights.safetensors`.
 
     Raises:
-        ValueError: another format or version, or weights of another export.
-        OSError: a file is missing.
+        ValueError: a damaged file, another format or version, or weights of another export.
+        OSError: the weights are missing.
     """
     folder = Path(folder)
-    description = json.loads((folder / "network.json").read_text(encoding="utf-8"))
-    found = (description.get("format"), description.get("version"))
-    if found != ("aero-network", 1):
-        raise ValueError(f"read_network: {folder} must hold an aero-network 1, got {found}")
-    file = description["weights"]
+    description = read_description(folder)
+    name = str(folder / "network.json")
+    file = checked(description, {"weights": dict}, name)["weights"]
     content = (folder / file["file"]).read_bytes()
     if hashlib.sha256(content).hexdigest() != file["sha256"]:
         raise ValueError(
             f"read_network: {folder / file['file']} is not the file that network.json describes; "
             "export the network again"
         )
-    tensors = safetensors.numpy.load(content)
+    with library_errors(folder / file["file"], "safetensors"):
+        tensors = safetensors.numpy.load(content)
+    described = {name: tensor["shape"] for name, tensor in description["tensors"].items()}
+    found = {name: list(tensor.shape) for name, tensor in tensors.items()}
+    if found != described:
+        differing = sorted(k for k in {*found, *described} if found.get(k) != described.get(k))[0]
+        raise UnreadableFileError(
+            f"{name}: tensor {shown(differing)}: expected the shape of the weights' file, "
+            f"{found.get(differing)}, got {described.get(differing)}"
+        )
     return Network(description, {k: v.astype(np.float64) for k, v in tensors.items()})
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import json
 from pathlib import Path
 
 from torch import nn
@@ -18,6 +17,7 @@ from torch import nn
 import aero
 from aero.atomic_files import write_bytes_atomically, write_json_atomically
 from aero.models.foreign_networks import carry_over
+from aero.reading import read_json
 
 _ENTRY = "aero.export.remote.modeling_aero"
 _REPLACED = {
@@ -66,7 +66,7 @@ def export_remote_code(model: nn.Module, folder: str | Path) -> Path:
     for name, source in _sources().items():
         write_bytes_atomically(folder / f"{name}.py", source.encode())
     network.save_pretrained(folder)
-    settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    settings = read_json(folder / "config.json", finite=False)
     settings["auto_map"] = {auto: f"{_ENTRY_FILE}.{own}" for auto, own in _AUTO_CLASSES.items()}
     write_json_atomically(folder / "config.json", settings)
     return folder

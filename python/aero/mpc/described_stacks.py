@@ -27,7 +27,6 @@ element, row and level.
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -36,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from aero import _core
+from aero.reading import parse_yaml, read_json, read_yaml, shown
 
 _KEYS = ("format", "name", "base", "source", "fields", "prices")
 _FORMAT = 1
@@ -115,7 +115,8 @@ def stack_description(stack: str | Path | StackDescription) -> StackDescription:
 
 @cache
 def _shipped_description(name: str) -> StackDescription:
-    return _parse((_shipped() / f"{name}.yaml").read_text(encoding="utf-8"), f"{name}.yaml")
+    content = (_shipped() / f"{name}.yaml").read_bytes()
+    return _described(parse_yaml(content, f"{name}.yaml"), f"{name}.yaml")
 
 
 def load_stack(path: str | Path) -> StackDescription:
@@ -138,28 +139,16 @@ def load_stack(path: str | Path) -> StackDescription:
         6
     """
     path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"stack description {path}: cannot be read: {error}") from error
-    return _parse(text, path.name)
+    read = read_json if path.suffix == ".json" else read_yaml
+    return _described(read(path), path.name)
 
 
 def _shipped() -> Any:
     return resources.files("aero").joinpath("data/stacks")
 
 
-def _parse(text: str, name: str) -> StackDescription:
-    # Imported here: a named stack needs no parser.
-    import yaml
-
+def _described(data: dict[str, Any], name: str) -> StackDescription:
     where = f"stack description {name}"
-    try:
-        data = json.loads(text) if name.endswith(".json") else yaml.safe_load(text)
-    except (ValueError, yaml.YAMLError) as error:
-        raise ValueError(f"{where}: is not valid: {error}") from error
-    if not isinstance(data, dict):
-        raise ValueError(f"{where}: must be a mapping, got {type(data).__name__}")
     for key in data:
         if key not in _KEYS:
             nearest = difflib.get_close_matches(str(key), _KEYS, n=1, cutoff=0.0)[0]
@@ -182,7 +171,7 @@ def _parse(text: str, name: str) -> StackDescription:
 def _text(data: dict[str, Any], key: str, where: str) -> str:
     value = data.get(key)
     if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{where}: {key} must be a text, got {value!r}")
+        raise ValueError(f"{where}: {key} must be a text, got {shown(value)}")
     return value
 
 
@@ -201,10 +190,10 @@ def _mapping(data: dict[str, Any], key: str, where: str) -> dict[str, Any]:
 
 def _price(price: object, where: str) -> dict[str, float]:
     if not isinstance(price, dict) or not price:
-        raise ValueError(f"{where} must be a mapping of prices, got {price!r}")
+        raise ValueError(f"{where} must be a mapping of prices, got {shown(price)}")
     for name, value in price.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"{where}.{name} must be a number, got {value!r}")
+            raise ValueError(f"{where}.{name} must be a number, got {shown(value)}")
     return {str(name): float(value) for name, value in price.items()}
 
 

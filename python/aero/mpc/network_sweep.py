@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import itertools
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from aero.mpc.described_stacks import StackDescription, stack_description
 from aero.mpc.profiles import NetworkProfile, compute_profile, network_profile
 from aero.mpc.simulation import plain_value
 from aero.mpc.tables import table_csv, table_lines
+from aero.reading import one_line, read_json
 
 Stack = str | Path | StackDescription
 
@@ -282,11 +282,13 @@ def _of_runs(folders: Iterable[str | Path]) -> list[_Network]:
             if not evaluation.is_file():
                 continue
             try:
-                spec = ArchitectureSpec.from_dict(json.loads(file.read_text("utf-8"))["spec"])
-                perplexity = float(json.loads(evaluation.read_text("utf-8"))["perplexity"])
+                spec = ArchitectureSpec.from_dict(read_json(file, {"spec": dict})["spec"])
+                perplexity = read_json(evaluation, {"perplexity": float})["perplexity"]
             except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(f"sweep: {file.parent} is no run folder: {error!r}") from error
-            found.append(_Network(spec, spec.label, perplexity, file.parent.name))
+                raise ValueError(
+                    f"sweep: {file.parent} is no run folder: {one_line(error)}"
+                ) from error
+            found.append(_Network(spec, spec.label, float(perplexity), file.parent.name))
     return found
 
 

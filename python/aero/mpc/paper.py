@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
 from aero.mpc.simulation import operation_cost, simulate
+from aero.reading import parse_json
 
 
 def paper_tables() -> list[dict[str, Any]]:
@@ -25,8 +25,8 @@ def paper_tables() -> list[dict[str, Any]]:
         >>> next(row["comm_gb"] for row in mpc.paper_tables() if row["table"] == 4)
         25.32
     """
-    text = resources.files("aero").joinpath("data/paper_tables.json").read_text(encoding="utf-8")
-    rows: list[dict[str, Any]] = json.loads(text)
+    content = resources.files("aero").joinpath("data/paper_tables.json").read_bytes()
+    rows: list[dict[str, Any]] = parse_json(content, "paper_tables.json", [dict])
     return rows
 
 

@@ -6,7 +6,6 @@ a file of JSON, so that an interrupted comparison continues where it stopped.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import time
@@ -24,6 +23,7 @@ from aero.private.parties import Party, Traffic
 from aero.private.prediction import network_fields
 from aero.private.settings import STACK, PrivateSettings
 from aero.private.two_processes import generate_over
+from aero.reading import read_json
 
 __all__ = ["Cell", "compare_networks", "network_name", "part_of", "predicted"]
 
@@ -86,7 +86,7 @@ def compare_networks(
     described = [_described(cell) for cell in cells]
     kept: list[dict[str, Any]] = []
     if output.exists():
-        kept = json.loads(output.read_text(encoding="utf-8"))["cells"]
+        kept = read_json(output, {"cells": [{"cell": dict, "spec": dict}]})["cells"]
     for number, (cell, (identity, spec)) in enumerate(zip(cells, described, strict=True), 1):
         places = [place for place, found in enumerate(kept) if found["cell"] == identity]
         if any(_load(kept[place]) <= max_load for place in places):

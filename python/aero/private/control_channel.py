@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from aero.private.party_errors import PartyError
+from aero.reading import UnreadableFileError, parse_json
 
 Message = dict[str, Any]
 
@@ -88,11 +89,9 @@ class ControlChannel:
                 raise PartyError(f"the {self.peer} closed the connection") from error
         line, self._received = self._received.split(b"\n", 1)
         try:
-            message = json.loads(line)
-        except ValueError:
-            message = None
-        if not isinstance(message, dict):
-            raise PartyError(f"the {self.peer} does not speak this protocol")
+            message: Message = parse_json(line, "message")
+        except UnreadableFileError as error:
+            raise PartyError(f"the {self.peer} does not speak this protocol") from error
         return message
 
     def close(self) -> None:

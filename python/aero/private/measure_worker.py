@@ -7,7 +7,6 @@ file for each cell as soon as it is measured; cells that have one are passed ove
 from __future__ import annotations
 
 import itertools
-import json
 import platform
 import sys
 import time
@@ -27,13 +26,14 @@ from aero.private.inference import PrivateNetwork, set_up
 from aero.private.measured_functions import Measured, measured_operation
 from aero.private.parties import Call, Party, Value
 from aero.private.settings import PrivateSettings
+from aero.reading import read_json
 
 __all__ = ["main", "measure_network", "measure_operation"]
 
 
 def main(job_file: str) -> None:
     """Does what the job says; the first thing is the set-up, once for all cells."""
-    job = json.loads(Path(job_file).read_text())
+    job = read_json(job_file)
     folder = Path(job["folder"])
     cells = [cell for cell in job["cells"] if not (folder / f"{cell['key']}.json").exists()]
     if not cells:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 from aero.private.measured_grid import Cell
 from aero.private.measured_rows import MeasuredRow, operation_rows
 from aero.private.measurement import SET_UP, set_up_key
+from aero.reading import read_json
 
 __all__ = ["OPTIONS", "MeasuredOption", "option_cells", "options_markdown"]
 
@@ -122,7 +122,7 @@ def _set_ups(option: MeasuredOption, folder: Path) -> tuple[float, float] | None
         path = folder / f"{set_up_key(settings)}.json"
         if not path.exists():
             return None
-        counts = json.loads(path.read_text())["parts"][SET_UP]
+        counts = read_json(path)["parts"][SET_UP]
         found.append(counts["client_bytes"][0] + counts["server_bytes"][0])
     return found[0], found[1]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from aero.private.measurement import SET_UP
 from aero.private.prediction import predicted_costs, set_up_cost, total_cost
 from aero.private.refills import remainder, resolution
 from aero.private.settings import PrivateSettings
+from aero.reading import read_json
 
 __all__ = ["MeasuredRow", "network_rows", "operation_rows", "set_up_row"]
 
@@ -101,7 +101,7 @@ def set_up_row(folder: Path) -> MeasuredRow | None:
 
 def _found(key: str, folder: Path) -> dict[str, Any] | None:
     path = folder / f"{key}.json"
-    return json.loads(path.read_text()) if path.exists() else None
+    return dict(read_json(path)) if path.exists() else None
 
 
 def _row(

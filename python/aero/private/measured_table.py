@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from aero.atomic_files import write_bytes_atomically, write_json_atomically
 from aero.private.measured_grid import Cell, NetworkCell
 from aero.private.measured_rows import MeasuredRow, network_rows, operation_rows, set_up_row
 from aero.private.settings import STACK
+from aero.reading import read_json
 
 __all__ = ["table_markdown", "write_tables"]
 
@@ -39,7 +39,7 @@ def write_tables(cells: Sequence[Cell], networks: Sequence[NetworkCell], folder:
         folder / "measured.json",
         {
             "stack": STACK,
-            "environment": json.loads(environment.read_text()) if environment.exists() else {},
+            "environment": read_json(environment) if environment.exists() else {},
             "rows": [{**dataclasses.asdict(row), "ratio": row.ratio} for row in [*rows, *pieces]],
         },
     )

@@ -8,7 +8,6 @@ asks; "piece" and "pass" are those of `aero.private.job`.
 from __future__ import annotations
 
 import functools
-import json
 import sys
 import time
 import traceback
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from aero.export.description_file import read_description
 from aero.export.numpy_forward import Network, read_network
 from aero.private.inference import PrivateNetwork, set_up
 from aero.private.parties import AbstractArray, Call, Party, Traffic
@@ -96,7 +96,7 @@ def _network(party: Party, folder: Path) -> Network:
     """The server's with its weights; of the client's folder only the description is read."""
     if party is Party.SERVER:
         return read_network(folder)
-    return with_blank_weights(json.loads((folder / "network.json").read_text(encoding="utf-8")))
+    return with_blank_weights(read_description(folder))
 
 
 if __name__ == "__main__":

@@ -52,19 +52,20 @@ def read_bytes(path: str | Path, most: int) -> bytes:
         # A pipe in a stranger's folder has nobody who writes; opened like this it is empty.
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(file, "rb") as opened:
-            size, got, content = os.fstat(file).st_size, "more", b""
+            size, got, pieces = os.fstat(file).st_size, "more", bytearray()
             if size > most:
                 got = f"{size:,}"
             else:
                 os.set_blocking(file, True)
-                content = opened.read(most + 1)
-                size = len(content)
+                while len(pieces) <= most and (piece := opened.read(1 << 20)):
+                    pieces += piece
+                size = len(pieces)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UnreadableFileError(f"{_name(path)}: cannot be read: {one_line(reason)}") from error
     if size > most:
         raise UnreadableFileError(f"{_name(path)}: expected at most {most:,} bytes, got {got}")
-    return content
+    return bytes(pieces)
 
 
 def read_json(path: str | Path, shape: Any = dict, *, finite: bool = True) -> Any:

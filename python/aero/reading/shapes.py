@@ -1,9 +1,9 @@
 """What a parsed file must hold.
 
-A shape is a type (`dict`, `list`, `str`, `int`, `float`, `bool`, `None`, or several joined by `|`;
-an int is a float as well), a list with the shape of its entries, a dict with the shapes of its
-entries, or a tuple of shapes of which one must fit. Of a dict's entries those are optional whose
-name ends with `?`; others may be there too.
+A shape is a type (`object` for anything, `dict`, `list`, `str`, `int`, `float`, `bool`, `None`, or
+several joined by `|`; an int is a float as well), a list with the shape of its entries, a dict with
+the shapes of its entries, or a tuple of shapes of which one must fit. Of a dict's entries those are
+optional whose name ends with `?`; others may be there too.
 """
 
 from __future__ import annotations
@@ -94,6 +94,7 @@ def _word_of(value: Any) -> str:
 
 
 _IS: dict[Any, Callable[[Any], bool]] = {
+    object: lambda value: True,
     dict: lambda value: isinstance(value, dict),
     list: lambda value: isinstance(value, list),
     str: lambda value: isinstance(value, str),

@@ -1,13 +1,14 @@
 """The content of report.json, put together from run folders; everything else is made from it."""
 
 import datetime
-import json
 import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from aero import __version__
+from aero.reading import checked, read_json
+from aero.reading.run_files import REPORT
 from aero.report.costs import (
     describe_costs,
     gpt2_spec,
@@ -203,18 +204,16 @@ def read_seed_spread(path: str | Path) -> dict[str, Any]:
     path = Path(path)
     if not path.exists():
         raise ValueError(f"report: seed_spread {path} is missing")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"report: seed_spread {path} cannot be read: {error}") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
+    content: dict[str, Any] = read_json(path)
+    if content.get("format") != FORMAT:
         raise ValueError(f"report: seed_spread {path} must be a report.json of format {FORMAT}")
-    if len(content.get("seeds", [])) < 2:
+    checked(content, {"seeds": [int]}, f"report: seed_spread {path}")
+    if len(content["seeds"]) < 2:
         raise ValueError(
             f"report: seed_spread {path} must be the report of several seeds, got "
-            f"{content.get('seeds')}"
+            f"{content['seeds']}"
         )
-    return content
+    return dict(checked(content, REPORT, f"report: seed_spread {path}"))
 
 
 def _quote(

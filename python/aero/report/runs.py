@@ -1,6 +1,5 @@
 """Run folders as the report reads them: one record per trained network and seed."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,12 +8,13 @@ from typing import Any
 from aero.analysis import StoredAnalysis, read_analysis
 from aero.architecture import ArchitectureSpec
 from aero.checksums import damage, read_checksums
+from aero.reading import UnreadableFileError, checked, one_line, read_json, read_json_lines
+from aero.reading.run_files import EVALUATION, METRIC, RUN
 
 __all__ = ["RunRecord", "find_runs", "read_run"]
 
 _RUN_FORMAT = 1
 _READ = ("run.json", "metrics.jsonl", "evaluation.json", "analysis.json", "analysis.npz")
-_REQUIRED_FIELDS = ("status", "label", "slug", "seed", "spec", "steps_done", "steps_total")
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,28 +144,28 @@ def read_run(folder: str | Path) -> RunRecord:
     folder = Path(folder)
     if not (folder / "run.json").exists():
         raise ValueError(f"report: {folder} holds no run.json; it is not a run folder")
-    info = _read_object(folder / "run.json")
-    if info.get("format") != _RUN_FORMAT:
+    info = read_json(folder / "run.json", {"format": int})
+    if info["format"] != _RUN_FORMAT:
         raise ValueError(
-            f"report: {folder / 'run.json'} has format {info.get('format')!r}, this version reads "
+            f"report: {folder / 'run.json'} has format {info['format']}, this version reads "
             f"format {_RUN_FORMAT}"
         )
-    missing = [name for name in _REQUIRED_FIELDS if name not in info]
-    if missing:
-        raise ValueError(f"report: {folder / 'run.json'} lacks {', '.join(missing)}")
+    checked(info, RUN, str(folder / "run.json"))
     try:
         spec = ArchitectureSpec.from_dict(info["spec"])
     except (TypeError, ValueError, KeyError) as error:
-        raise ValueError(f"report: {folder / 'run.json'} holds a bad spec: {error}") from error
+        raise ValueError(
+            f"report: {folder / 'run.json'} holds a bad spec: {one_line(error)}"
+        ) from error
     _require_whole(folder, info)
-    metrics, warnings = _read_metrics(folder / "metrics.jsonl")
+    metrics, warnings = _read_metrics(folder / "metrics.jsonl", spec)
     evaluation = folder / "evaluation.json"
     return RunRecord(
         folder=folder,
         info=info,
         spec=spec,
         metrics=metrics,
-        evaluation=_read_object(evaluation) if evaluation.exists() else None,
+        evaluation=read_json(evaluation, EVALUATION) if evaluation.exists() else None,
         analysis=read_analysis(folder),
         warnings=warnings,
     )
@@ -183,28 +183,27 @@ def _require_whole(folder: Path, info: dict[str, Any]) -> None:
         raise ValueError(f"report: {problems[0]}; `aero verify {folder}` lists all that is damaged")
 
 
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"report: {path} cannot be read: {error}") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"report: {path} must hold a JSON object, got {type(value).__name__}")
-    return value
-
-
-def _read_metrics(path: Path) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
+def _read_metrics(
+    path: Path, spec: ArchitectureSpec
+) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
     """Lines by kind. A last line cut off by a crash is left out; any other damage is an error."""
     metrics: dict[str, list[dict[str, Any]]] = {"train": [], "validation": [], "entropy": []}
     if not path.exists():
         return metrics, [f"{path.parent.name} holds no metrics.jsonl: it is missing in the curves"]
-    lines = path.read_text(encoding="utf-8").splitlines()
-    for number, line in enumerate(lines, start=1):
-        try:
-            entry = json.loads(line)
-            metrics.setdefault(entry["kind"], []).append(entry)
-        except (ValueError, KeyError, TypeError) as error:
-            if number == len(lines):
-                return metrics, [f"the last line of {path.parent.name}/metrics.jsonl is cut off"]
-            raise ValueError(f"report: {path}, line {number} cannot be read: {error}") from error
-    return metrics, []
+    lines, cut_off = read_json_lines(path, METRIC)
+    for number, entry in enumerate(lines, start=1):
+        metrics.setdefault(entry["kind"], []).append(entry)
+        if entry["kind"] == "entropy":
+            _check_heads(entry, spec, f"{path}, line {number}")
+    warnings = [f"the last line of {path.parent.name}/metrics.jsonl is cut off"] if cut_off else []
+    return metrics, warnings
+
+
+def _check_heads(entry: dict[str, Any], spec: ArchitectureSpec, name: str) -> None:
+    heads = checked(entry, {"head_entropy": list}, name)["head_entropy"]
+    sizes = {len(layer) for layer in heads}
+    if len(heads) != spec.num_layers or sizes != {spec.num_heads}:
+        raise UnreadableFileError(
+            f"{name}: head_entropy: expected {spec.num_layers} lists of {spec.num_heads} numbers, "
+            f"got {len(heads)} of {sorted(sizes)[:4]}"
+        )

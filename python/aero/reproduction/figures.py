@@ -21,6 +21,7 @@ from aero.analysis import (
     plot_thresholds_by_layer,
 )
 from aero.architecture import ArchitectureSpec
+from aero.reading import read_yaml
 from aero.report.networks import Network
 from aero.report.panels import (
     Picture,
@@ -196,13 +197,11 @@ def _family(spec: ArchitectureSpec) -> str:
 
 def _swept(target: Target, record: RunRecord) -> float:
     """The number of the swept setting in the run's configuration."""
-    import yaml
-
     from aero.train.recipe import TOLERANCE_MARGINS
 
     assert target.sweep is not None
     section, _, key = target.sweep["setting"].partition(".")
-    config = yaml.safe_load((record.folder / "config.yaml").read_text(encoding="utf-8"))
+    config = read_yaml(record.folder / "config.yaml", {section: {key: float | str}})
     value = config[section][key]
     return float(TOLERANCE_MARGINS.get(value, value) if isinstance(value, str) else value)
 

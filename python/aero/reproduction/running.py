@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from aero.reading import UnreadableFileError, read_json
 from aero.reproduction.cells import Cell
 from aero.train.errors import StopRequestedError, TrainingError
 from aero.train.run_lock import RunLockedError
@@ -140,7 +141,7 @@ def _worker(cells: list[Cell], output: str, cache_dir: str) -> None:
         _work(cells, output, cache_dir, lambda text: None)
     except StopRequestedError:
         pass
-    except TrainingError as error:
+    except (TrainingError, UnreadableFileError) as error:
         raise SystemExit(f"aero: {error}") from error
 
 
@@ -154,13 +155,12 @@ def _tell(
 
 
 def _ended(cell: Cell, output: str | Path) -> str:
-    import json
-
     folder = cell.folder(output)
     file = folder.path / "evaluation.json"
     seconds = folder.info().get("seconds", math.nan)
     name = f"{cell.label} seed {cell.seed}"
     if not file.exists():
         return f"{name}: {cell.status(output)} after {seconds:.0f} s"
-    loss = json.loads(file.read_text(encoding="utf-8"))
-    return f"{name}: perplexity {loss['perplexity']:.2f}, {seconds:.0f} s"
+    perplexity = read_json(file, {"perplexity": float | None})["perplexity"]
+    shown = "not finite" if perplexity is None else f"{perplexity:.2f}"
+    return f"{name}: perplexity {shown}, {seconds:.0f} s"

@@ -9,9 +9,8 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-import yaml
-
 from aero.architecture import ArchitectureSpec
+from aero.reading import parse_yaml
 from aero.train.errors import TrainingError
 
 __all__ = ["Scale", "load_scale", "scale_names"]
@@ -93,5 +92,5 @@ def load_scale(name: str) -> Scale:
 @cache
 def _scales() -> dict[str, Any]:
     file = resources.files("aero") / "data" / "reproduction" / "scales.yaml"
-    found: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    found: dict[str, Any] = parse_yaml(file.read_bytes(), "scales.yaml")
     return found

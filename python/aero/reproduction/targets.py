@@ -33,9 +33,8 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-import yaml
-
 from aero.mpc import paper_tables
+from aero.reading import parse_yaml
 from aero.reproduction.claims import Claim, known_row, read_claim, refuse_unknown
 from aero.train.errors import TrainingError
 
@@ -209,7 +208,7 @@ def _descriptions() -> dict[str, Any]:
     folder = resources.files("aero") / "data" / "reproduction"
     for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
         if entry.name.endswith(".yaml") and entry.name != "scales.yaml":
-            found.update(yaml.safe_load(entry.read_text(encoding="utf-8")))
+            found.update(parse_yaml(entry.read_bytes(), entry.name))
     return found
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import codecs
 import hashlib
-import json
 import os
 import platform
 import sysconfig
@@ -22,6 +21,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from aero.reading import UnreadableFileError, parse_json
 from aero.train.errors import TrainingError
 from aero.train.progress import progress_bar
 
@@ -305,16 +305,14 @@ def _blocks(path: Path) -> Iterator[_Unit]:
 def _text_of_json_line(line: bytes) -> str:
     """The text of one line of a .jsonl file; anything else is not decodable."""
     try:
-        value = json.loads(line.decode("utf-8"))
-    except ValueError as error:
+        value = parse_json(line, "line", object, finite=False)
+    except UnreadableFileError as error:
         raise UnicodeError("not a JSON line") from error
     if isinstance(value, str):
         return value
     for name in _TEXT_FIELDS:
         if isinstance(value, dict) and isinstance(value.get(name), str):
             text: str = value[name]
-            # json accepts lone surrogates, UTF-8 does not.
-            text.encode()
             return text
     raise UnicodeError(f"no field {' or '.join(_TEXT_FIELDS)}")
 

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from torch import Tensor, nn
 
 from aero.fixed_point import Approximations
 from aero.models import AeroCausalLMOutput, AeroForCausalLM, FixedPointForCausalLM
+from aero.reading import parse_yaml
 from aero.train.errors import TrainingError
 from aero.train.perplexity import HeldOutLoss, measure_loss
 from aero.train.run_folder import RunFolder
@@ -142,12 +142,9 @@ def _fields_from(settings: Sequence[str]) -> dict[str, Any]:
     fields = {}
     for text in settings:
         name, equals, value = text.partition("=")
-        try:
-            fields[name.strip()] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            equals = ""
         if not equals:
             raise TrainingError(f"fixed point: a setting must be FIELD=VALUE, got {text!r}")
+        fields[name.strip()] = parse_yaml(value, f"fixed point: {text}", object)
     return fields
 
 

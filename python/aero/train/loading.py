@@ -5,43 +5,128 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from safetensors import SafetensorError
+from safetensors import safe_open
+from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from aero.checksums import CHECKSUM_FILE, damage
+from aero.models import AeroForCausalLM
+from aero.reading import UnreadableFileError, library_errors, printable, read_json, shown
 from aero.train.errors import TrainingError
 
-__all__ = ["loading_from", "require_whole_network"]
+__all__ = ["load_saved_network", "require_whole_network"]
+
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+# What a configuration says of sizes, in the words of GPT-2, Pythia and ours.
+_LAYERS = ("num_layers", "num_hidden_layers", "n_layer")
+_WIDTHS = (
+    "width", "hidden_width", "head_dim", "num_heads", "vocab_size", "hidden_size", "n_embd",
+    "intermediate_size", "n_inner", "num_attention_heads", "n_head",
+)  # fmt: skip
+_CONFIG = {
+    "model_type?": str | None,
+    "architectures?": ([str], None),
+    **{f"{name}?": int | None for name in (*_LAYERS, *_WIDTHS)},
+}
 
 
-@contextmanager
-def loading_from(path: str | Path) -> Iterator[None]:
-    """Turns what goes wrong while a network is loaded into one error that names its folder.
+def load_saved_network(
+    path: str | Path, *, as_it_is: bool = False, **options: Any
+) -> PreTrainedModel:
+    """Loads a network with all of its weights, after a look at its files.
 
     Args:
-        path: the folder; for a name on the hub `transformers` still shows how far downloads are.
+        path: a folder, or a name on the hub; of those `transformers` shows how far downloads are.
+        as_it_is: whether to load any causal language model as its own class, without its dropout,
+            which is a matter of training; else an AERO, GPT-2 or Pythia as an `AeroForCausalLM`.
+        **options: of `from_pretrained`.
 
     Raises:
-        TrainingError: the files are missing, damaged or of another network.
+        TrainingError: files are missing, damaged, pickles or of another network, or weights are
+            missing, which `transformers` would replace by random ones.
 
     Example:
-        >>> from aero.models import AeroForCausalLM
         >>> try:
-        ...     with loading_from("/nowhere"):
-        ...         AeroForCausalLM.from_pretrained("/nowhere", local_files_only=True)
+        ...     load_saved_network("/nowhere", local_files_only=True)
         ... except TrainingError as error:
         ...     print(str(error).partition(":")[0])
         /nowhere cannot be loaded
     """
     require_whole_network(path)
+    try:
+        _check_files(Path(path))
+        with _without_bars(path), library_errors(path, "a network"):
+            options |= {"output_loading_info": True, "use_safetensors": True}
+            load = _load_as_it_is if as_it_is else AeroForCausalLM.from_pretrained
+            loaded: Any = load(path, **options)
+    except UnreadableFileError as error:
+        raise TrainingError(f"{printable(str(path))} cannot be loaded: {error}") from error
+    model, found = loaded
+    missing = sorted({*found["missing_keys"], *(entry[0] for entry in found["mismatched_keys"])})
+    if missing:
+        raise TrainingError(
+            f"{printable(str(path))} cannot be loaded: expected all weights of the network, got "
+            f"none for {len(missing)} of them, such as {shown(missing[0])}"
+        )
+    network: PreTrainedModel = model
+    return network
+
+
+def _load_as_it_is(path: str | Path, **options: Any) -> Any:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    # Else transformers asks on the terminal whether to run code that the folder holds.
+    options |= {"trust_remote_code": False, "local_files_only": True}
+    config = AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
+    for name in ("attn_pdrop", "attention_dropout"):
+        if hasattr(config, name):
+            setattr(config, name, 0.0)
+    return AutoModelForCausalLM.from_pretrained(path, config=config, **options)
+
+
+def _check_files(folder: Path) -> None:
+    """Refuses what cannot be a network, before `transformers` makes room for it."""
+    if not folder.is_dir():
+        return
+    config = read_json(folder / "config.json", _CONFIG, finite=False)
+    for name in ("generation_config.json", "model.safetensors.index.json"):
+        if (folder / name).exists():
+            read_json(folder / name, finite=False)
+    files = sorted(folder.glob("*.safetensors"))
+    pickles = [file for pattern in _PICKLES for file in sorted(folder.glob(pattern))]
+    if not files and pickles:
+        raise UnreadableFileError(
+            f"{printable(str(pickles[0]))}: expected weights as safetensors, got a pickle, which "
+            "can run code when it is read; where you trust it, load it with transformers and call "
+            "save_pretrained(folder), which writes model.safetensors"
+        )
+    tensors, widest = 0, 0
+    for file in files:
+        with library_errors(file, "safetensors"), safe_open(file, framework="np") as stored:
+            shapes = [stored.get_slice(name).get_shape() for name in stored.keys()]  # noqa: SIM118
+        tensors += len(shapes)
+        widest = max([widest, *(size for shape in shapes for size in shape)])
+    for names, most, what in (
+        (_LAYERS, tensors, "the weights' number of tensors"),
+        (_WIDTHS, widest, "the weights' largest size"),
+    ):
+        for name in names:
+            if files and (config.get(name) or 0) > most:
+                raise UnreadableFileError(
+                    f"{printable(str(folder / 'config.json'))}: {name}: expected at most {most}, "
+                    f"{what}, got {config[name]}"
+                )
+
+
+@contextmanager
+def _without_bars(path: str | Path) -> Iterator[None]:
     hides = Path(path).is_dir() and transformers_logging.is_progress_bar_enabled()
     if hides:
         transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         yield
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise TrainingError(f"{path} cannot be loaded: {error}") from error
     finally:
         if hides:
             transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]

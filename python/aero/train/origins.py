@@ -6,11 +6,11 @@ Torch is not imported, so a wrong folder is reported at once.
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from aero.reading import checked, read_json
 from aero.train.errors import TrainingError
 from aero.train.run_folder import RunFolder, checkpoint_step
 
@@ -57,6 +57,7 @@ def find_origin(path: str | Path, option: str) -> Origin:
 
     Raises:
         TrainingError: there is no trained network.
+        UnreadableFileError: a file is damaged.
 
     Example:
         >>> try:
@@ -93,8 +94,10 @@ def _run(folder: Path, option: str) -> Origin:
             f"train: {option} {folder} holds no trained network (its status is "
             f"{info.get('status')!r}); {way_out}"
         )
-    steps = int(info["steps_done"])
-    tokens = steps * int(info["tokens_per_step"])
+    shape = {"steps_done": int, "tokens_per_step": int, "label": str}
+    checked(info, shape, str(folder / "run.json"))
+    steps = info["steps_done"]
+    tokens = steps * info["tokens_per_step"]
     return Origin(folder, run.model, run.model, info["label"], steps, tokens)
 
 
@@ -104,8 +107,10 @@ def _checkpoint(folder: Path) -> Origin:
     if folder.parent != run.checkpoints or not run.exists():
         return Origin(folder, folder, folder, _label_of(folder))
     info, steps = run.info(), checkpoint_step(folder)
+    shape = {"corpus": {"folder": str}, "tokens_per_step": int, "label": str}
+    checked(info, shape, str(run.path / "run.json"))
     tokenizer = Path(info["corpus"]["folder"]) / "tokenizer"
-    tokens = steps * int(info["tokens_per_step"])
+    tokens = steps * info["tokens_per_step"]
     return Origin(folder, folder, tokenizer, info["label"], steps, tokens)
 
 
@@ -120,22 +125,19 @@ def _label_of(folder: Path) -> str | None:
     fields["temperature"] = config.get("attention_temperature", "none")
     try:
         return ArchitectureSpec.from_dict({**names, **fields}).label
-    except ValueError:
+    except (ValueError, TypeError, KeyError):
         return None
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise TrainingError(f"train: {folder / 'config.json'} cannot be read: {error}") from error
-    return dict(config)
+    config: dict[str, Any] = read_json(folder / "config.json", finite=False)
+    return config
 
 
 def _digest(folder: Path) -> str:
     """SHA-256 over the weight files, in order of name."""
     digest = hashlib.sha256()
-    for file in sorted([*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]):
+    for file in sorted(folder.glob("*.safetensors")):
         with file.open("rb") as content:
             while block := content.read(1 << 20):
                 digest.update(block)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aero.atomic_files import write_json_atomically
+from aero.reading import UnreadableFileError, one_line, read_json
 from aero.train.corpora import (
     DUPLICATE,
     TRAIN,
@@ -47,6 +48,14 @@ __all__ = ["PreparedData", "open_prepared_data", "prepare_data"]
 
 _FORMAT = 1
 _BATCH_BYTES = 1 << 20
+_TOKEN_FILE = {"file": str, "dtype": str, "tokens": int, "text_bytes": int, "sha256": str}
+_MANIFEST = {
+    "name": str,
+    "version": str,
+    "root": str,
+    "sha256": str,
+    "files": dict.fromkeys(SPLITS, _TOKEN_FILE),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,12 +291,12 @@ def open_prepared_data(folder: str | Path, *, context_length: int) -> PreparedDa
     """
     folder = Path(folder)
     try:
-        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        manifest = read_json(folder / "manifest.json", _MANIFEST)
         entries = {split: TokenFile(**manifest["files"][split]) for split in SPLITS}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (UnreadableFileError, TypeError) as error:
         raise TrainingError(
-            f"train: {folder / 'manifest.json'} cannot be read; delete the folder {folder} and run "
-            "the command again to tokenize anew"
+            f"train: {folder / 'manifest.json'} cannot be read ({one_line(error)}); delete the "
+            f"folder {folder} and run the command again to tokenize anew"
         ) from error
     tokens = {split: open_tokens(folder, entry) for split, entry in entries.items()}
     for split, array in tokens.items():

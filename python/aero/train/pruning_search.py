@@ -7,13 +7,13 @@ was killed goes on where it stopped: finished stages are reused, an interrupted 
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from aero.atomic_files import write_json_atomically
+from aero.reading import read_json
 from aero.train.bounds import Bounds
 from aero.train.errors import TrainingError, disk_errors
 from aero.train.planning import PlannedRun, plan_runs, spec_for
@@ -21,6 +21,12 @@ from aero.train.recipe import AnnealingSection, Recipe
 from aero.train.run_folder import RunFolder, run_slug
 
 __all__ = ["PruningSearch", "PruningStage", "search_prunable_ffns"]
+
+
+_RESULTS = {
+    "evaluation.json": {"loss": float | None},
+    "analysis.json": {"quarters": {"log_context": [float]}},
+}
 
 
 @dataclass(frozen=True)
@@ -186,7 +192,7 @@ def _best(spec: Any, stages: Sequence[PruningStage]) -> str:
 
 def _read(folder: RunFolder, name: str) -> dict[str, Any]:
     folder.require_whole(name)
-    values: dict[str, Any] = json.loads((folder.path / name).read_text(encoding="utf-8"))
+    values: dict[str, Any] = read_json(folder.path / name, _RESULTS[name])
     return values
 
 

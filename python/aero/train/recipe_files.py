@@ -15,8 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from aero.reading import UnreadableFileError, parse_yaml, read_yaml, shown
 from aero.train.errors import TrainingError
 from aero.train.recipe import Recipe, RegularizationSection
 
@@ -65,14 +64,13 @@ def load_recipe(
             f"{_suggestion(name, recipe_names())}"
         )
     shipped = resources.files("aero.train") / "recipes" / f"{name}.yaml"
-    layers = [_parsed(shipped.read_text(encoding="utf-8"), f"{name}.yaml")]
-    if config is not None:
-        try:
-            text = Path(config).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise TrainingError(f"train: cannot read --config {config}: {error}") from error
-        layers.append(_parsed(text, str(config)))
-    layers += [_setting_as_tree(setting) for setting in settings]
+    try:
+        layers = [parse_yaml(shipped.read_bytes(), f"{name}.yaml")]
+        if config is not None:
+            layers.append(read_yaml(config, dict | None) or {})
+        layers += [_setting_as_tree(setting) for setting in settings]
+    except UnreadableFileError as error:
+        raise TrainingError(f"train: {error}") from error
     sections: dict[str, Any] = {}
     for layer in layers:
         # per_label last, so that within one file it beats `regularization` wherever it stands.
@@ -95,30 +93,12 @@ def recipe_to_dict(recipe: Recipe) -> dict[str, Any]:
     return values
 
 
-def _parsed(text: str, origin: str) -> dict[str, Any]:
-    try:
-        tree = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        reason = " ".join(str(error).split())
-        raise TrainingError(f"train: {origin} is not valid YAML: {reason}") from error
-    if tree is None:
-        return {}
-    if not isinstance(tree, dict):
-        raise TrainingError(
-            f"train: {origin} must hold sections such as `training:`, got {type(tree).__name__}"
-        )
-    return tree
-
-
 def _setting_as_tree(setting: str) -> dict[str, Any]:
     key, equals, text = setting.partition("=")
     section, dot, name = key.strip().partition(".")
     if not equals or not dot:
         raise TrainingError(f"train: --set must be section.key=value, got {setting!r}")
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise TrainingError(f"train: --set {setting!r}: the value is not valid YAML") from error
+    value = parse_yaml(text, f"--set {setting}", object)
     return {section: {name: value}}
 
 
@@ -131,13 +111,15 @@ def _merge_section(sections: dict[str, Any], key: str, value: Any) -> None:
         sections[key] = str(value)
         return
     if not isinstance(value, Mapping):
-        raise TrainingError(f"train: {key} must be a section of `key: value` lines, got {value!r}")
+        raise TrainingError(
+            f"train: {key} must be a section of `key: value` lines, got {shown(value)}"
+        )
     target = sections.setdefault(key, {})
     if key == "per_label":
         for label, changes in value.items():
             if not isinstance(changes, Mapping):
                 raise TrainingError(
-                    f"train: per_label.{label} must hold `key: value` lines, got {changes!r}"
+                    f"train: per_label.{label} must hold `key: value` lines, got {shown(changes)}"
                 )
             checked = _coerced(RegularizationSection, f"per_label.{label}", changes)
             target.setdefault(str(label), {}).update(checked)

@@ -18,7 +18,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,15 @@ import yaml
 
 from aero.atomic_files import json_bytes, write_bytes_atomically, write_json_atomically
 from aero.checksums import checksums_of, damage, read_checksums, write_checksums
-from aero.reading import UnreadableFileError
+from aero.reading import UnreadableFileError, read_json, read_json_lines, read_yaml
+from aero.reading.run_files import METRIC, RUN
 from aero.train.errors import TrainingError
 
 __all__ = ["RunFolder", "run_slug"]
 
 _WAY_OUT = "restore it, or delete the folder to train anew"
+# While it is begun, and for tools that want one entry, none is required.
+_INFO = {f"{name.removesuffix('?')}?": shape for name, shape in RUN.items()}
 _STEP_FOLDER = re.compile(r"step-(\d+)$")
 
 
@@ -91,19 +94,11 @@ class RunFolder:
         Raises:
             TrainingError: there is none, or it cannot be read.
         """
-        file = self.path / "run.json"
-        try:
-            info = json.loads(file.read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
+        if not self.exists():
             raise TrainingError(
                 f"train: {self.path} is no run folder (it has no run.json); `aero train` makes one"
-            ) from error
-        except (OSError, ValueError) as error:
-            raise TrainingError(
-                f"train: {file} cannot be read ({error}); delete the folder to train anew"
-            ) from error
-        if not isinstance(info, dict):
-            raise TrainingError(f"train: {file} must hold a JSON object; delete the folder")
+            )
+        info: dict[str, Any] = _damage_told(read_json, self.path / "run.json", _INFO)
         if info.get("status") != "running":
             self.require_whole("run.json")
         return info
@@ -156,15 +151,9 @@ class RunFolder:
         Raises:
             TrainingError: it cannot be read.
         """
-        file = self.path / "config.yaml"
         self.require_whole("config.yaml")
-        try:
-            config = yaml.safe_load(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError, yaml.YAMLError) as error:
-            raise TrainingError(
-                f"train: {file} cannot be read ({error}); delete the folder to train anew"
-            ) from error
-        return dict(config)
+        config: dict[str, Any] = _damage_told(read_yaml, self.path / "config.yaml", dict)
+        return config
 
     def write_config(self, config: dict[str, Any]) -> None:
         """Writes `config.yaml`."""
@@ -211,21 +200,28 @@ class RunFolder:
         except FileNotFoundError:
             return b""
 
-    def metrics(self) -> Iterator[dict[str, Any]]:
-        """Yields the records of `metrics.jsonl`; a line cut off by a crash ends them."""
-        try:
-            text = (self.path / "metrics.jsonl").read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return
-        for line in text.splitlines():
-            try:
-                yield json.loads(line)
-            except ValueError:
-                return
+    def metrics(self) -> list[dict[str, Any]]:
+        """Returns the records of `metrics.jsonl`; a line cut off by a crash is left out.
+
+        Raises:
+            TrainingError: another line is damaged.
+        """
+        file = self.path / "metrics.jsonl"
+        if not file.exists():
+            return []
+        records: list[dict[str, Any]] = _damage_told(read_json_lines, file, METRIC)[0]
+        return records
 
     def truncate_metrics(self, size: int) -> None:
         """Drops what comes after some bytes: a resumed run writes it again."""
         write_bytes_atomically(self.path / "metrics.jsonl", self.metrics_head(size))
+
+
+def _damage_told(read: Callable[..., Any], file: Path, shape: Any) -> Any:
+    try:
+        return read(file, shape)
+    except UnreadableFileError as error:
+        raise TrainingError(f"train: {error}; {_WAY_OUT}") from error
 
 
 def checkpoint_step(path: Path) -> int:

@@ -12,8 +12,9 @@ import torch
 from aero.analysis import EntropyAccumulator, EntropySummary, write_analysis
 from aero.checksums import checksums_of
 from aero.models import AeroForCausalLM
+from aero.reading import checked
 from aero.train.errors import TrainingError, disk_errors
-from aero.train.loading import loading_from
+from aero.train.loading import load_saved_network
 from aero.train.machine import settle_in
 from aero.train.norm_gap import norm_gap
 from aero.train.perplexity import HeldOutLoss, measure_loss
@@ -234,8 +235,7 @@ def open_run(folder: RunFolder) -> tuple[AeroForCausalLM, PreparedData]:
             f"{folder.path} holds no trained network ({reason}); train it to the end first"
         )
     settle_in(None)
-    with loading_from(folder.model):
-        model: Any = AeroForCausalLM.from_pretrained(folder.model)
+    model: Any = load_saved_network(folder.model)
     if torch.cuda.is_available():
         model = model.cuda()
     return model, _corpus_of(folder, info, model.config.spec.context_length)
@@ -243,6 +243,7 @@ def open_run(folder: RunFolder) -> tuple[AeroForCausalLM, PreparedData]:
 
 def _corpus_of(folder: RunFolder, info: dict[str, Any], context_length: int) -> PreparedData:
     """Opens the corpus of a run, or tokenizes it again if its files are gone."""
+    checked(info, {"corpus": {"folder": str, "sha256": str}}, str(folder.path / "run.json"))
     tokens = Path(info["corpus"]["folder"])
     if (tokens / "manifest.json").exists():
         return open_prepared_data(tokens, context_length=context_length)

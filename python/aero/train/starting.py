@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
 from torch import nn
 
 from aero.architecture import ArchitectureSpec
 from aero.conversion import convert
 from aero.conversion.annealing import begin_annealing
 from aero.models import AeroForCausalLM
+from aero.reading import parse_json
 from aero.train.distillation import Distillation
 from aero.train.errors import TrainingError
-from aero.train.loading import require_whole_network
+from aero.train.loading import load_saved_network
 from aero.train.origins import Origin
 from aero.train.planning import PlannedRun
 from aero.train.recipe import Recipe
@@ -128,22 +127,12 @@ def load_network(origin: Origin, option: str) -> nn.Module:
     Raises:
         TrainingError: it is no causal language model that can be loaded.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    require_whole_network(origin.weights)
     try:
-        config = AutoConfig.from_pretrained(origin.weights, local_files_only=True)
-        for name in ("attn_pdrop", "attention_dropout"):
-            if hasattr(config, name):  # a matter of training, which AERO networks have none of
-                setattr(config, name, 0.0)
-        model: nn.Module = AutoModelForCausalLM.from_pretrained(
-            origin.weights, config=config, dtype=torch.float32, local_files_only=True
-        )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        return load_saved_network(origin.weights, as_it_is=True, dtype=torch.float32)
+    except TrainingError as error:
         raise TrainingError(
-            f"train: {option} {origin.path} cannot be loaded as a causal language model: {error}"
+            f"train: {option} {origin.path} is no causal language model: {error}"
         ) from error
-    return model
 
 
 def require_tokenizer(origin: Origin, tokenizer: PreTrainedTokenizerFast, option: str) -> None:
@@ -174,5 +163,5 @@ def require_tokenizer(origin: Origin, tokenizer: PreTrainedTokenizerFast, option
 
 def _rules(tokenizer: PreTrainedTokenizerFast) -> Any:
     """What decides which tokens a text becomes."""
-    whole = json.loads(tokenizer.backend_tokenizer.to_str())
+    whole = parse_json(tokenizer.backend_tokenizer.to_str(), "tokenizer")
     return [whole[name] for name in ("added_tokens", "normalizer", "pre_tokenizer", "model")]

@@ -9,7 +9,6 @@ complete. Reading maps the file into memory after its SHA-256 was compared with 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -21,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aero.atomic_files import write_json_atomically
+from aero.reading import UnreadableFileError, read_json, shown
 from aero.train.errors import TrainingError
 from aero.train.progress import progress_bar
 
@@ -28,6 +28,8 @@ __all__ = ["SPLITS", "TokenFile", "TokenWriter", "open_tokens", "sha256_of_file"
 
 SPLITS = ("train", "validation")
 
+_COUNTS = dict.fromkeys(SPLITS, int)
+_NOTE = {"identity": str, "next_unit": int, "text_bytes": _COUNTS, "file_bytes": _COUNTS}
 _SECONDS_BETWEEN_NOTES = 5.0
 
 
@@ -176,11 +178,11 @@ class TokenWriter:
             "file_bytes": dict.fromkeys(SPLITS, 0),
         }
         try:
-            note: dict[str, Any] = json.loads(self._notes.read_text(encoding="utf-8"))
+            note: dict[str, Any] = read_json(self._notes, _NOTE)
             good = note["identity"] == self._identity and all(
                 self._partial(split).stat().st_size >= note["file_bytes"][split] for split in SPLITS
             )
-        except (OSError, ValueError, KeyError, TypeError):
+        except (UnreadableFileError, OSError):
             return empty
         return note if good else empty
 
@@ -207,9 +209,12 @@ def open_tokens(folder: str | Path, entry: TokenFile) -> NDArray[Any]:
         >>> open_tokens(folder.name, writer.finish()["train"]).tolist()
         [1, 2]
     """
-    path, dtype = Path(folder) / entry.file, np.dtype(entry.dtype).newbyteorder("<")
-    expected = entry.tokens * dtype.itemsize
+    path = Path(folder) / entry.file
     way_out = f"delete the folder {Path(folder)} and run the command again to tokenize anew"
+    if path.name != entry.file or entry.dtype not in ("uint16", "uint32") or entry.tokens < 0:
+        raise TrainingError(f"train: the manifest's token file is none: {shown(entry)}; {way_out}")
+    dtype = np.dtype(entry.dtype).newbyteorder("<")
+    expected = entry.tokens * dtype.itemsize
     if not path.is_file():
         raise TrainingError(f"train: token file {path} is missing; {way_out}")
     if path.stat().st_size != expected:

@@ -14,13 +14,30 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from aero.reading import UnreadableFileError, library_errors, read_json
 from aero.train.errors import TrainingError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-__all__ = ["END_OF_TEXT", "bytes_per_token", "load_tokenizer", "save_tokenizer", "train_tokenizer"]
+__all__ = [
+    "END_OF_TEXT",
+    "bytes_per_token",
+    "load_tokenizer",
+    "read_tokenizer",
+    "save_tokenizer",
+    "train_tokenizer",
+]
 
+_FILES = {
+    "tokenizer.json": {
+        "added_tokens": [{"id": int, "content": str}],
+        "model": {"vocab": (dict, list), "type?": str | None},
+    },
+    "tokenizer_config.json": dict,
+    "special_tokens_map.json": dict,
+    "added_tokens.json": dict,
+}
 END_OF_TEXT = "<|endoftext|>"
 
 
@@ -80,12 +97,18 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerFast:
 
     Raises:
         TrainingError: it is in neither place, or is not a fast tokenizer.
+        UnreadableFileError: its files are damaged.
     """
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+    if Path(name).is_dir():
+        _check_files(Path(name))
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(name))
-    except (OSError, ValueError) as error:
+        with library_errors(name, "a tokenizer"):
+            tokenizer = AutoTokenizer.from_pretrained(str(name), trust_remote_code=False)
+    except UnreadableFileError as error:
+        if Path(name).is_dir():
+            raise
         raise TrainingError(
             f"train: tokenizer {str(name)!r} is neither a folder with a tokenizer nor reachable on "
             "the hub; pass a folder or set data.tokenizer=train to train one on the corpus"
@@ -93,6 +116,24 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerFast:
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise TrainingError(f"train: tokenizer {str(name)!r} has no fast implementation")
     return tokenizer
+
+
+def read_tokenizer(folder: Path) -> Tokenizer:
+    """Reads the `tokenizer.json` of a folder.
+
+    Raises:
+        UnreadableFileError: it is damaged.
+    """
+    _check_files(folder)
+    with library_errors(folder / "tokenizer.json", "a tokenizer"):
+        return Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+
+def _check_files(folder: Path) -> None:
+    """Refuses what is no tokenizer before libraries read it."""
+    for name, shape in _FILES.items():
+        if (folder / name).exists():
+            read_json(folder / name, shape)
 
 
 def bytes_per_token(tokenizer: PreTrainedTokenizerFast) -> NDArray[np.int64]:
@@ -117,6 +158,11 @@ def bytes_per_token(tokenizer: PreTrainedTokenizerFast) -> NDArray[np.int64]:
         if not alphabet.issuperset(token):
             raise TrainingError(
                 f"train: the tokenizer must be byte-level, got the token {token!r}, which is not"
+            )
+        if number >= len(sizes):
+            raise TrainingError(
+                f"train: the tokenizer's {len(sizes):,} tokens must be numbered from 0, got the "
+                f"number {number} for {token!r}"
             )
         sizes[number] = len(token)
     return sizes

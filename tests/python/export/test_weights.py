@@ -139,7 +139,7 @@ def test_files_of_two_exports_are_never_joined(tmp_path):
         numpy_forward.read_network(one)
     described = json.loads((two / "network.json").read_text())
     (two / "network.json").write_text(json.dumps({**described, "version": 2}))
-    with pytest.raises(ValueError, match=r"must hold an aero-network 1, got \('aero-network', 2\)"):
+    with pytest.raises(ValueError, match=r"expected an aero-network 1, got \('aero-network', 2\)"):
         numpy_forward.read_network(two)
     assert not [path for path in one.iterdir() if path.name.startswith(".")]
 

@@ -232,8 +232,8 @@ def test_files_that_are_no_descriptions_say_so(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"mine.yaml: cannot be read"):
         mpc.load_stack(path)
     path.write_text("- a list")
-    with pytest.raises(ValueError, match=r"mine.yaml: must be a mapping, got list"):
+    with pytest.raises(ValueError, match=r"mine.yaml: expected a mapping, got a list"):
         mpc.load_stack(path)
     path.write_text("{")
-    with pytest.raises(ValueError, match=r"mine.yaml: is not valid"):
+    with pytest.raises(ValueError, match=r"mine.yaml: expected valid YAML"):
         mpc.load_stack(path)

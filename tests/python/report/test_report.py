@@ -195,7 +195,7 @@ def test_a_spread_over_other_networks_is_marked(make_run, tmp_path, three_seeds,
     ("content", "message"),
     [
         (None, "is missing"),
-        ("{", "cannot be read"),
+        ("{", "expected valid JSON"),
         ('{"format": 7}', "must be a report.json of format 1"),
         ('{"format": 1, "seeds": [1]}', r"must be the report of several seeds, got \[1\]"),
     ],

@@ -48,7 +48,7 @@ def test_a_damaged_line_inside_the_metrics_is_an_error_with_its_number(make_run)
     lines = path.read_text().splitlines()
     lines[4] = "gibberish"
     path.write_text("\n".join(lines))
-    with pytest.raises(ValueError, match=r"metrics\.jsonl, line 5 cannot be read"):
+    with pytest.raises(ValueError, match=r"metrics\.jsonl, line 5: expected valid JSON"):
         read_run(path.parent)
 
 
@@ -61,12 +61,12 @@ def test_a_run_without_metrics_warns(make_run):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("run.json", "{", r"run\.json cannot be read"),
-        ("run.json", "[]", "must hold a JSON object, got list"),
+        ("run.json", "{", r"run\.json: expected valid JSON"),
+        ("run.json", "[]", "expected a mapping, got a list"),
         ("run.json", '{"format": 2}', "has format 2, this version reads format 1"),
-        ("run.json", '{"format": 1, "status": "finished"}', "lacks label, slug, seed, spec"),
-        ("evaluation.json", "nan?", r"evaluation\.json cannot be read"),
-        ("analysis.json", "", r"analysis\.json cannot be read"),
+        ("run.json", '{"format": 1, "status": "finished"}', "expected an entry 'label', got none"),
+        ("evaluation.json", "nan?", r"evaluation\.json: expected valid JSON"),
+        ("analysis.json", "", r"analysis\.json: expected valid JSON"),
     ],
 )
 def test_damaged_files_are_named(make_run, name, content, message):

@@ -147,7 +147,7 @@ def test_a_damaged_run_file_is_named(damage, tiny_recipe, tmp_path):
     run = plan_one(tiny_recipe, "SM+G", tmp_path)
     start(run, "running")
     (run.folder.path / "run.json").write_text(damage)
-    with pytest.raises(TrainingError, match=r"run\.json .* delete the folder"):
+    with pytest.raises(TrainingError, match=r"run\.json: expected .* delete the folder"):
         plan_one(tiny_recipe, "SM+G", tmp_path)
 
 

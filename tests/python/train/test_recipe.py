@@ -73,9 +73,9 @@ def test_a_margin_may_be_given_by_the_name_of_its_publication():
         ("optimiser.learning_rate=1", "unknown section 'optimiser'; did you mean 'optimizer'"),
         ("training.tokens", "--set must be section.key=value, got 'training.tokens'"),
         ("tokens=3", "--set must be section.key=value"),
-        ("training.tokens=[", "not valid YAML"),
+        ("training.tokens=[", "--set training.tokens=[: expected valid YAML"),
         ("optimizer.learning_rate=fast", "optimizer.learning_rate must be a number, got 'fast'"),
-        ("optimizer.learning_rate=.nan", "optimizer.learning_rate must be > 0, got nan"),
+        ("optimizer.learning_rate=.nan", "expected finite numbers, got .nan"),
         ("optimizer.learning_rate=-1", "optimizer.learning_rate must be > 0, got -1"),
         ("training.tokens=1.5", "training.tokens must be a whole number, got 1.5"),
         ("training.tokens=true", "training.tokens must be a whole number, got True"),
@@ -84,10 +84,10 @@ def test_a_margin_may_be_given_by_the_name_of_its_publication():
         ("training.tokens_per_step=100", "must be a multiple of model.context_length = 128"),
         ("per_label.x.y=1", "per_label"),
         ("training.tokens=1e30", "training.tokens must be <= 1e+15"),
-        ("optimizer.learning_rate=.inf", "optimizer.learning_rate must be <= 1e+06, got inf"),
+        ("optimizer.learning_rate=.inf", "expected finite numbers, got .inf"),
         ("optimizer.beta1=1.0", "optimizer.beta1 must be < 1, got 1.0"),
-        ("regularization.threshold_init=.inf", "regularization.threshold_init must be <= 1"),
-        ("regularization.tolerance_margin=.nan", "regularization.tolerance_margin must be >= 0"),
+        ("regularization.threshold_init=.inf", "expected finite numbers, got .inf"),
+        ("regularization.tolerance_margin=.nan", "expected finite numbers, got .nan"),
         ("evaluation.tokens=127", "evaluation.tokens must be at least one window of model.context"),
     ],
 )
@@ -132,9 +132,9 @@ def test_an_unknown_recipe_is_named():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("- 1", "must hold sections"),
+        ("- 1", "bad.yaml: expected a mapping or null, got a list"),
         ("training: 3", "training must be a section"),
-        ("training: {tokens: [", "not valid YAML"),
+        ("training: {tokens: [", "expected valid YAML, got an error in line 1"),
         ("trainig: {}", "did you mean 'training'"),
         ("per_label: {SM: 3}", "per_label.SM must hold"),
         ("per_label: {SM: {learning_rate: 1}}", "unknown setting 'per_label.SM.learning_rate'"),
@@ -149,7 +149,7 @@ def test_a_bad_config_file_is_named(content, message, tmp_path):
 
 
 def test_a_missing_config_file_is_named(tmp_path):
-    with pytest.raises(TrainingError, match=r"cannot read --config .*none\.yaml"):
+    with pytest.raises(TrainingError, match=r"none\.yaml: cannot be read: No such file"):
         load_recipe("demo", config=tmp_path / "none.yaml")
 
 

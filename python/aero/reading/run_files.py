@@ -1,0 +1,89 @@
+"""What the files of a run folder hold, as shapes of `aero.reading`."""
+
+from typing import Any
+
+__all__ = ["EVALUATION", "METRIC", "REPORT", "RUN"]
+
+_ORIGIN = {"path": str, "label?": str | None}
+
+# run.json. Of a run that has just begun some entries are missing.
+RUN: dict[str, Any] = {
+    "format": int,
+    "status": str,
+    "label": str,
+    "slug": str,
+    "seed": int,
+    "spec": dict,
+    "steps_done": int,
+    "steps_total": int,
+    "tokens_per_step?": int | None,
+    "seconds?": float | None,
+    "skipped_steps?": int | None,
+    "versions?": dict | None,
+    "hardware?": str | None,
+    "git_commit?": str | None,
+    "command?": str | None,
+    "corpus?": (
+        {
+            "name?": str,
+            "version?": str,
+            "sha256?": str,
+            "folder?": str,
+            "train_tokens?": int,
+            "validation_tokens?": int,
+            "validation_bytes?": int,
+        },
+        None,
+    ),
+    "diverged?": (
+        {"step": int, "layer?": int | None, "head?": int | None, "what?": str | None},
+        None,
+    ),
+    "from?": ({**_ORIGIN, "annealing": {"schedule": str}}, None),
+    "distilled_from?": (_ORIGIN, None),
+}
+
+# A line of metrics.jsonl; numbers that were not finite are null.
+METRIC: dict[str, Any] = {
+    "kind": str,
+    "step": int,
+    **{
+        f"{name}?": float | None
+        for name in (
+            "tokens", "loss", "lm_loss", "entropy_loss", "lr", "grad_norm", "seconds",
+            "perplexity", "bits_per_byte", "norm_discrepancy",
+        )
+    },
+    "head_entropy?": [[float | None]],
+    "nan_counts?": [int],
+    "learned?": dict,
+}  # fmt: skip
+
+# evaluation.json
+EVALUATION: dict[str, Any] = {
+    "windows?": str | None,
+    "tokens?": int | None,
+    **{f"{name}?": float | None for name in ("loss", "perplexity", "bits_per_byte")},
+}
+
+_SPREAD = (
+    {"mean": float, "standard_deviation": float | None, "values": [float]},
+    None,
+)
+# What is quoted of the report.json of several seeds.
+REPORT: dict[str, Any] = {
+    "format": int,
+    "seeds": [int],
+    "made": {"at": str},
+    "training": {"hardware": [str]},
+    "networks": [
+        {
+            "name": str,
+            "spec": dict,
+            "perplexity": _SPREAD,
+            "bits_per_byte": _SPREAD,
+            "runs": [{"status": str, "ending": str | None, "tokens": int}],
+        }
+    ],
+    "findings": [{"name": str, "verdict": str, "text": str}],
+}
