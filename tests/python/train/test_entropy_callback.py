@@ -107,7 +107,7 @@ def test_trainers_logs_show_the_parts_of_the_loss(kind, reduction, tmp_path):
     )
     trainer.train()
     model.train()(ROWS, labels=ROWS)  # other calls are in no log
-    trainer.predict(data)
+    trainer.predict(data[:1])
     model.eval()(ROWS[:1], labels=ROWS[:1])
     metrics = trainer.evaluate()
 
