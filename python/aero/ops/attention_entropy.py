@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from aero.ops import reference
-from aero.ops._batching import fold_batch, fold_mask, fold_temperature, unfold_batch
-from aero.ops._boundary import (
-    Backend,
-    cast_for_autocast,
-    native_gradients,
-    register,
-    require_tensors,
-    use_native,
-)
+from aero.ops import _gradients, reference
+from aero.ops._autograd import native_gradients, register
+from aero.ops._batching import folded
+from aero.ops._boundary import Backend, call_native, cast_for_autocast, require_tensors, use_native
 from aero.ops.reference import statistics_dtype
 
 
@@ -55,6 +48,9 @@ def attention_entropy(
     `torch.backends.cuda.matmul` say so when a direction is called; torch's default is the former.
     The CPU does not look at it.
 
+    Values and gradients are native under every transform of docs/transforms.md. Tangents and second
+    derivatives are those of the plain form, which forms the scores.
+
     Args:
         q: [B, H, T, D] in float32, bfloat16, float16 or float64; D from 1 to 256.
         k: [B, G, S, D], dtype of q; H must be a multiple of G (grouped heads).
@@ -65,8 +61,8 @@ def attention_entropy(
         is_causal: query i sees keys j <= i + S - T (the newest query sees all); combined with
             `mask` by and.
         scale: multiplies the scores; default 1 / sqrt(D).
-        backend: "native", or "reference" for plain PyTorch, which takes any device, forms the
-            scores and can be differentiated twice.
+        backend: "native", or "reference" for plain PyTorch, which takes any device and forms the
+            scores.
 
     Returns:
         out: [B, H, T, D], dtype of q.
@@ -77,7 +73,6 @@ def attention_entropy(
     Raises:
         ValueError: an argument does not fit, or a temperature on the CPU has no finite inverse, as
             0 and NaN have none (names head and position).
-        NotImplementedError: differentiating the native gradients again.
 
     Example:
         >>> import torch
@@ -96,8 +91,8 @@ def attention_entropy(
         return reference.attention_entropy(
             q, k, v, temperature=temperature, mask=mask, is_causal=is_causal, scale=scale
         )
-    out, entropy, logsumexp, _ = torch.ops.aero.attention_entropy.default(
-        q, k, v, temperature, mask, is_causal, scale
+    out, entropy, logsumexp, _ = call_native(
+        "attention_entropy", q, k, v, temperature, mask, is_causal, scale
     )
     return out, entropy, logsumexp
 
@@ -180,9 +175,7 @@ def _backward(
     )
 
 
-def _vmap(
-    info: Any,
-    in_dims: tuple[int | None, ...],
+def _plain(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -190,14 +183,10 @@ def _vmap(
     mask: Tensor | None,
     is_causal: bool,
     scale: float | None,
-) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    size = info.batch_size
-    q, k, v = (fold_batch(x, dim, size) for x, dim in zip((q, k, v), in_dims[:3], strict=True))
-    batch = q.shape[0] // size
-    temperature = fold_temperature(temperature, in_dims[3], size, (batch, *q.shape[1:3]))
-    mask = fold_mask(mask, in_dims[4], size, batch)
-    results = torch.ops.aero.attention_entropy(q, k, v, temperature, mask, is_causal, scale)
-    return tuple(unfold_batch(x, size) for x in results), (0,) * 4
+) -> tuple[Tensor | None, ...]:
+    return *reference.attention_entropy(
+        q, k, v, temperature=temperature, mask=mask, is_causal=is_causal, scale=scale
+    ), None
 
 
 register(
@@ -206,5 +195,7 @@ register(
     fake_backward=_fake_backward,
     setup_context=_setup_context,
     backward=_backward,
-    vmap=_vmap,
+    plain=_plain,
+    plain_backward=_gradients.attention_entropy,
+    batching=folded,
 )

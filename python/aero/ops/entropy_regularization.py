@@ -8,8 +8,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from aero.ops import reference
-from aero.ops._boundary import Backend, native_gradients, register, require_tensors, use_native
+from aero.ops import _gradients, reference
+from aero.ops._autograd import native_gradients, register
+from aero.ops._batching import looped
+from aero.ops._boundary import Backend, call_native, require_tensors, use_native
 
 Reduction = Literal["position_sum", "query_mean"]
 MaxEntropy = Literal["log_context", "log_visible"]
@@ -42,6 +44,9 @@ def entropy_regularization(
     There, divide it by the number of tokens that the loss beside it is divided by, as the models
     of `aero.models` and `aero.with_entropy_penalty` do.
 
+    Values and gradients are native under every transform of docs/transforms.md. Tangents and second
+    derivatives are those of the plain form.
+
     Args:
         entropies: [L, B, H, T] or L tensors [B, H, T], in nats, float32 or, on the CPU, float64.
         thresholds: [L, H], as a share of E_max; any real number.
@@ -55,15 +60,13 @@ def entropy_regularization(
         reduction: "position_sum" penalises every row, sums over batch and rows, and averages over
             heads and layers (the paper's listing). "query_mean" averages entropies over rows
             first, penalises that, and averages over batch, heads and layers (Algorithm 1).
-        backend: "native", or "reference" for plain PyTorch, which takes any device and can be
-            differentiated twice.
+        backend: "native", or "reference" for plain PyTorch, which takes any device.
 
     Returns:
         The loss, 0-D, dtype of entropies.
 
     Raises:
         ValueError: an argument does not fit.
-        NotImplementedError: differentiating the native gradients again.
 
     Example:
         >>> import torch
@@ -97,8 +100,14 @@ def entropy_regularization(
     largest = reference.max_entropy_of_rows(
         entropies, max_entropy=max_entropy, visible_keys=visible_keys, context_length=context_length
     )
-    loss: Tensor = torch.ops.aero.entropy_regularization(
-        entropies, thresholds, largest, row_mask, margin, reduction == "query_mean"
+    loss: Tensor = call_native(
+        "entropy_regularization",
+        entropies,
+        thresholds,
+        largest,
+        row_mask,
+        margin,
+        reduction == "query_mean",
     )
     return loss
 
@@ -185,4 +194,7 @@ register(
     fake_backward=_fake_backward,
     setup_context=_setup_context,
     backward=_backward,
+    plain=reference.penalty,
+    plain_backward=_gradients.entropy_regularization,
+    batching=looped,
 )

@@ -37,8 +37,8 @@ def temperature_softmax(
         temperature = computed.new_ones(())
     probabilities, entropy, logsumexp = _softmax_and_entropy(
         computed,
-        _temperature_of_rows(temperature.to(computed.dtype)),
-        _visible(scores.shape, scores.device, mask, is_causal),
+        temperature_of_rows(temperature.to(computed.dtype)),
+        seen_keys(scores.shape, scores.device, mask, is_causal),
     )
     return probabilities.to(scores.dtype), entropy, logsumexp
 
@@ -58,7 +58,7 @@ def attention_entropy(
     heads_per_key_head = q.shape[1] // max(k.shape[1], 1)
     keys, values = (x.to(computed).repeat_interleave(heads_per_key_head, dim=1) for x in (k, v))
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    with _without_autocast(q.device):
+    with without_autocast(q.device):
         probabilities, entropy, logsumexp = temperature_softmax(
             scale * q.to(computed) @ keys.transpose(-2, -1),
             temperature=temperature,
@@ -82,6 +82,22 @@ def entropy_regularization(
     """See `aero.ops.entropy_regularization`."""
     if not isinstance(entropies, Tensor):
         entropies = torch.stack(tuple(entropies))
+    largest = max_entropy_of_rows(
+        entropies, max_entropy=max_entropy, visible_keys=visible_keys, context_length=context_length
+    )
+    query_mean = reduction == "query_mean"
+    return penalty(entropies, thresholds, largest, row_mask, margin, query_mean)
+
+
+def penalty(
+    entropies: Tensor,
+    thresholds: Tensor,
+    largest: Tensor,
+    row_mask: Tensor | None,
+    margin: float,
+    query_mean: bool,
+) -> Tensor:
+    """What `entropy_regularization` is when the largest entropies are known: 0-D to [B, T]."""
     layers, batch, heads, queries = entropies.shape
     if layers * batch * heads * queries == 0:
         return (entropies.sum() + thresholds.sum()) * 0
@@ -89,27 +105,25 @@ def entropy_regularization(
     if row_mask is not None:
         counted = row_mask.expand(batch, queries)
         entropies = torch.where(counted[:, None], entropies, 0)
-    largest = max_entropy_of_rows(
-        entropies, max_entropy=max_entropy, visible_keys=visible_keys, context_length=context_length
-    ).expand(batch, queries)
+    largest = largest.expand(batch, queries)
     threshold = thresholds.to(entropies.dtype)[:, None, :, None]
 
-    if reduction == "position_sum":
-        penalty = _penalty(entropies, threshold, largest[:, None], margin)
-        return torch.where(counted[:, None], penalty, 0).sum((1, 3)).mean()
+    if not query_mean:
+        penalties = _penalty(entropies, threshold, largest[:, None], margin)
+        return torch.where(counted[:, None], penalties, 0).sum((1, 3)).mean()
 
     rows = counted.sum(-1)
     mean = entropies.sum(-1) / rows.clamp(min=1)[:, None]
     mean_largest = torch.where(counted, largest, 0).sum(-1) / rows.clamp(min=1)
-    penalty = _penalty(mean, threshold.squeeze(-1), mean_largest[:, None], margin)
+    penalties = _penalty(mean, threshold.squeeze(-1), mean_largest[:, None], margin)
     used = rows > 0  # a batch entry of padding alone is in no mean
-    return torch.where(used[:, None], penalty, 0).mean((0, 2)).sum() / used.sum().clamp(min=1)
+    return torch.where(used[:, None], penalties, 0).mean((0, 2)).sum() / used.sum().clamp(min=1)
 
 
 def scaled_ffn(x: Tensor, weight: Tensor, bias: Tensor, *, alpha: Tensor, beta: Tensor) -> Tensor:
     """See `aero.ops.scaled_ffn`."""
     computed = statistics_dtype(x.dtype)
-    with _without_autocast(x.device):
+    with without_autocast(x.device):
         # Where the weight is narrower than the stream, its type is that of the product's operands.
         linear = x.to(weight.dtype).to(computed) @ weight.to(computed) + bias.to(computed)
     return (beta.to(computed) * x.to(computed) + linear / alpha.to(computed)).to(x.dtype)
@@ -168,17 +182,20 @@ def _softmax_and_entropy(
     return probabilities, entropy, logsumexp.masked_fill(empty, -math.inf)
 
 
-def _without_autocast(device: torch.device) -> AbstractContextManager[None]:
+def without_autocast(device: torch.device) -> AbstractContextManager[None]:
+    """Autocast off, where the device has it."""
     if device.type not in AUTOCAST_DEVICES:
         return nullcontext()
     return torch.autocast(device.type, enabled=False)
 
 
-def _visible(
+def seen_keys(
     shape: torch.Size, device: torch.device, mask: Tensor | None, is_causal: bool
 ) -> Tensor | None:
-    # The causal diagonal ends in the last row and column: with a key cache the newest query sees
-    # all keys.
+    """True where the query sees the key; None means everywhere.
+
+    The causal diagonal ends in the last row and column: with a key cache the newest query sees all.
+    """
     if not is_causal:
         return mask
     queries, keys = shape[-2:]
@@ -187,8 +204,8 @@ def _visible(
     return causal if mask is None else causal & mask
 
 
-def _temperature_of_rows(temperature: Tensor) -> Tensor:
-    # A shape that broadcasts against [B, H, T, S].
+def temperature_of_rows(temperature: Tensor) -> Tensor:
+    """In a shape that broadcasts against [B, H, T, S]."""
     if temperature.dim() == 1 and temperature.shape[0] != 1:
         temperature = temperature[:, None]
     return temperature[..., None] if temperature.dim() > 1 else temperature

@@ -7,15 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aero.ops import reference
-from aero.ops._boundary import (
-    Backend,
-    cast_for_autocast,
-    native_gradients,
-    register,
-    require_tensors,
-    use_native,
-)
+from aero.ops import _gradients, reference
+from aero.ops._autograd import native_gradients, register
+from aero.ops._batching import Rule, looped
+from aero.ops._boundary import Backend, call_native, cast_for_autocast, require_tensors, use_native
 from aero.ops.reference import statistics_dtype
 
 
@@ -42,14 +37,16 @@ def scaled_ffn(
     raise an error, the host would have to wait for the device. Products of float32 are those of
     TF32 if torch says so when a direction is called, as for `attention_entropy`.
 
+    Values and gradients are native under every transform of docs/transforms.md. Tangents and second
+    derivatives are those of the plain form.
+
     Args:
         x: [..., C] in float32, bfloat16, float16 or float64.
         weight: [C, C] = [in, out], dtype of x, or bfloat16 or float16 beside a float32 x.
         bias: [C], dtype of weight.
         alpha: 0-D or [1], not zero.
         beta: 0-D or [1].
-        backend: "native", or "reference" for plain PyTorch, which takes any device and can be
-            differentiated twice.
+        backend: "native", or "reference" for plain PyTorch, which takes any device.
 
     Returns:
         y: [..., C] contiguous, dtype of x.
@@ -57,7 +54,6 @@ def scaled_ffn(
     Raises:
         ValueError: an argument does not fit, or an alpha on the CPU has no finite inverse, as 0 and
             NaN have none.
-        NotImplementedError: differentiating the native gradients again.
 
     Example:
         >>> import torch
@@ -70,7 +66,7 @@ def scaled_ffn(
     alpha, beta = (scale.to(statistics_dtype(x.dtype)) for scale in (alpha, beta))
     if not use_native("scaled_ffn", backend, x=x, weight=weight, bias=bias, alpha=alpha, beta=beta):
         return reference.scaled_ffn(x, weight, bias, alpha=alpha, beta=beta)
-    y: Tensor = torch.ops.aero.scaled_ffn(x, weight, bias, alpha, beta)
+    y: Tensor = call_native("scaled_ffn", x, weight, bias, alpha, beta)
     return y
 
 
@@ -104,17 +100,22 @@ def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     return tuple(g if need else None for g, need in zip(gradients, needs, strict=True))
 
 
-def _vmap(
-    info: Any, in_dims: tuple[int | None, ...], x: Tensor, *parameters: Tensor
-) -> tuple[Tensor, int]:
-    if all(dim is None for dim in in_dims[1:]):
-        return torch.ops.aero.scaled_ffn(x.movedim(in_dims[0] or 0, 0), *parameters), 0
-    # A layer per mapped value: one matrix product each.
-    operands = [
-        x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
-        for x, dim in zip((x, *parameters), in_dims, strict=True)
-    ]
-    return torch.stack([torch.ops.aero.scaled_ffn(*one) for one in zip(*operands, strict=True)]), 0
+def _plain(x: Tensor, weight: Tensor, bias: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
+    return reference.scaled_ffn(x, weight, bias, alpha=alpha, beta=beta)
+
+
+def _batching(operator: str) -> Rule:
+    loop = looped(operator)
+
+    def rule(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
+        x_dim, *others = in_dims
+        if operator == "scaled_ffn" and x_dim is not None and all(dim is None for dim in others):
+            x, *layer = arguments  # one layer for all: one matrix product
+            return torch.ops.aero.scaled_ffn.default(x.movedim(x_dim, 0), *layer), 0
+        looped_results: tuple[Any, Any] = loop(info, in_dims, *arguments)
+        return looped_results
+
+    return rule
 
 
 register(
@@ -123,5 +124,7 @@ register(
     fake_backward=_fake_backward,
     setup_context=_setup_context,
     backward=_backward,
-    vmap=_vmap,
+    plain=_plain,
+    plain_backward=_gradients.scaled_ffn,
+    batching=_batching,
 )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from aero.ops import reference
-from aero.ops._batching import fold_batch, fold_mask, fold_temperature, unfold_batch
-from aero.ops._boundary import Backend, native_gradients, register, require_tensors, use_native
+from aero.ops import _gradients, reference
+from aero.ops._autograd import native_gradients, register
+from aero.ops._batching import folded
+from aero.ops._boundary import Backend, call_native, require_tensors, use_native
 from aero.ops.reference import statistics_dtype
 
 
@@ -41,14 +41,16 @@ def temperature_softmax(
     On CUDA scores are float32, bfloat16 or float16, and a temperature of zero makes its rows NaN:
     to raise an error, the host would have to wait for the device.
 
+    Values and gradients are native under every transform of docs/transforms.md. Tangents and second
+    derivatives are those of the plain form.
+
     Args:
         scores: [B, H, T, S] in float32, bfloat16, float16 or float64.
         temperature: 0-D, [1], [H], [H, T] or [B, H, T]; any sign, not zero; infinite
             ones make all scores 0. None means 1.
         mask: boolean, broadcastable to [B, H, T, S], true where the query sees the key.
         is_causal: query i sees keys j <= i + S - T; combined with `mask` by and.
-        backend: "native", or "reference" for plain PyTorch, which takes any device and can be
-            differentiated twice.
+        backend: "native", or "reference" for plain PyTorch, which takes any device.
 
     Returns:
         probabilities: [B, H, T, S], dtype of scores.
@@ -59,7 +61,6 @@ def temperature_softmax(
     Raises:
         ValueError: an argument does not fit, or a temperature on the CPU has no finite inverse, as
             0 and NaN have none (names head and position).
-        NotImplementedError: differentiating the native gradients again.
 
     Example:
         >>> import torch
@@ -76,8 +77,8 @@ def temperature_softmax(
         return reference.temperature_softmax(
             scores, temperature=temperature, mask=mask, is_causal=is_causal
         )
-    probabilities, entropy, logsumexp, _ = torch.ops.aero.temperature_softmax(
-        scores, temperature, mask, is_causal
+    probabilities, entropy, logsumexp, _ = call_native(
+        "temperature_softmax", scores, temperature, mask, is_causal
     )
     return probabilities, entropy, logsumexp
 
@@ -142,21 +143,12 @@ def _backward(
     return *(g if need else None for g, need in zip(gradients, needs, strict=True)), None, None
 
 
-def _vmap(
-    info: Any,
-    in_dims: tuple[int | None, ...],
-    scores: Tensor,
-    temperature: Tensor | None,
-    mask: Tensor | None,
-    is_causal: bool,
-) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    size = info.batch_size
-    scores = fold_batch(scores, in_dims[0], size)
-    batch, heads, queries = scores.shape[0] // size, *scores.shape[1:3]
-    temperature = fold_temperature(temperature, in_dims[1], size, (batch, heads, queries))
-    mask = fold_mask(mask, in_dims[2], size, batch)
-    results = torch.ops.aero.temperature_softmax(scores, temperature, mask, is_causal)
-    return tuple(unfold_batch(x, size) for x in results), (0,) * 4
+def _plain(
+    scores: Tensor, temperature: Tensor | None, mask: Tensor | None, is_causal: bool
+) -> tuple[Tensor | None, ...]:
+    return *reference.temperature_softmax(
+        scores, temperature=temperature, mask=mask, is_causal=is_causal
+    ), None
 
 
 register(
@@ -165,5 +157,7 @@ register(
     fake_backward=_fake_backward,
     setup_context=_setup_context,
     backward=_backward,
-    vmap=_vmap,
+    plain=_plain,
+    plain_backward=_gradients.temperature_softmax,
+    batching=folded,
 )

@@ -183,13 +183,3 @@ def test_results_and_gradients_are_bitwise_repeatable(sample: Any, dtype: torch.
     first = once()
     for _ in range(3):
         assert all(torch.equal(a, b) for a, b in zip(first, once(), strict=True))
-
-
-def test_second_derivatives_raise_a_clear_error(small_sample: Any) -> None:
-    inputs = small_sample.inputs(torch.float64)
-    results = inputs.run()
-    tensors = list(inputs.tensors.values())
-    gradients = torch.autograd.grad(results, tensors, results, create_graph=True)
-    message = f"{inputs.operator}: second derivatives are not implemented; pass backend='reference'"
-    with pytest.raises(NotImplementedError, match=message):
-        torch.autograd.grad(gradients, tensors, gradients)

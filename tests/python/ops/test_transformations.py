@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import pytest
@@ -98,26 +97,6 @@ def test_compiled_call_reports_a_zero_temperature() -> None:
     temperature[1, 2] = 0
     with pytest.raises(ValueError, match="got 0 at head 1, position 2"):
         compiled(torch.zeros(1, 2, 3, 4), temperature=temperature)
-
-
-def test_export_keeps_the_operators_as_they_are(parameters: dict[str, Tensor]) -> None:
-    class Block(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.values = torch.nn.ParameterDict(parameters)
-
-        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-            return block(x, dict(self.values))
-
-    x = stream(2, 9).detach()
-    batch = torch.export.Dim("batch", min=2, max=16)
-    with torch.no_grad():
-        program = torch.export.export(Block(), (x,), dynamic_shapes=({0: batch},))
-        called = {str(node.target) for node in program.graph.nodes if "aero" in str(node.target)}
-        assert called == {f"aero.{operator}.default" for operator in ops.__all__}
-        longer = stream(5, 9).detach()
-        for got, want in zip(program.module()(longer), block(longer, parameters), strict=True):
-            torch.testing.assert_close(got, want)
 
 
 @pytest.mark.parametrize("use_reentrant", [False, True])
@@ -244,15 +223,6 @@ def test_vmap_of_the_feed_forward_layer_shares_or_maps_its_parameters() -> None:
             for i in range(mapped.shape[0])
         ]
         torch.testing.assert_close(mapped, torch.stack(looped))
-
-
-def test_vmap_of_the_penalty_is_a_loop() -> None:
-    entropies, thresholds = torch.rand(4, 2, 1, 3, 5), torch.rand(2, 3)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch says that it loops
-        mapped = torch.vmap(lambda e: ops.entropy_regularization(e, thresholds))(entropies)
-    looped = [ops.entropy_regularization(e, thresholds) for e in entropies]
-    assert torch.equal(mapped, torch.stack(looped))
 
 
 @pytest.mark.parametrize("backend", ["native", "reference"])

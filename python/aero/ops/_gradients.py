@@ -1,0 +1,178 @@
+"""The gradients of the native operators in plain PyTorch: what *their* derivatives come from.
+
+The native backward pass computes the gradients. Where these are differentiated again, backward or
+forward, torch differentiates the functions of this file, which form the [T, S] scores. Each takes
+the arguments of `aero::<operator>_backward` and gives what that gives: an empty tensor where a
+gradient is not wanted.
+
+`out` and `statistics` follow from the other arguments and are formed anew, so that every path to an
+input counts once.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from aero.ops import reference
+from aero.ops.reference import statistics_dtype
+
+Gradients = tuple[Tensor, ...]
+
+
+def temperature_softmax(
+    dprobabilities: Tensor | None,
+    dentropy: Tensor | None,
+    dlogsumexp: Tensor | None,
+    scores: Tensor,
+    temperature: Tensor | None,
+    mask: Tensor | None,
+    statistics: Tensor,
+    is_causal: bool,
+    needs_scores: bool,
+    needs_temperature: bool,
+) -> Gradients:
+    """Of scores [B, H, T, S] and temperature.
+
+    `dscores_j = P_j (d_j - sum_i P_i d_i + dlogsumexp - dentropy (ln P_j + entropy)) / t` with
+    `d = dprobabilities`, and `dt = -sum_j dscores_j scores_j / t`.
+    """
+    computed = statistics_dtype(scores.dtype)
+    visible = reference.seen_keys(scores.shape, scores.device, mask, is_causal)
+    visible = scores > -math.inf if visible is None else visible & (scores > -math.inf)
+    shown = torch.where(visible, scores, 0).to(computed)
+    t = None if temperature is None else reference.temperature_of_rows(temperature)
+    empty = ~visible.any(-1, keepdim=True)
+    hidden = torch.where(empty, 0.0, -math.inf).to(computed)
+    scaled = shown if t is None else shown / t
+    log_p = torch.where(visible, torch.where(visible, scaled, hidden).log_softmax(-1), 0)
+    p = torch.where(visible, log_p.exp(), 0)
+
+    slope = torch.zeros_like(p)
+    if dprobabilities is not None:
+        d = dprobabilities.to(computed)
+        slope = slope + d - (p * d).sum(-1, keepdim=True)
+    if dlogsumexp is not None:
+        slope = slope + dlogsumexp[..., None]
+    if dentropy is not None:
+        slope = slope - dentropy[..., None] * (log_p - (p * log_p).sum(-1, keepdim=True))
+    dshown = p * slope if t is None else p * slope / t
+    dtemperature = shown.new_zeros(0)
+    if needs_temperature and t is not None and temperature is not None:
+        of_rows = (-(dshown * shown).sum(-1, keepdim=True) / t).sum_to_size(_padded(t))
+        dtemperature = of_rows.reshape(temperature.shape)
+    return dshown.to(scores) if needs_scores else scores.new_zeros(0), dtemperature
+
+
+def attention_entropy(
+    dout: Tensor | None,
+    dentropy: Tensor | None,
+    dlogsumexp: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    temperature: Tensor | None,
+    mask: Tensor | None,
+    out: Tensor,
+    statistics: Tensor,
+    is_causal: bool,
+    scale: float | None,
+    needs_q: bool,
+    needs_k: bool,
+    needs_v: bool,
+    needs_temperature: bool,
+) -> Gradients:
+    """Of q, k, v and temperature: those of the scores, passed on by the two products."""
+    computed = statistics_dtype(q.dtype)
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    heads_per_key_head = q.shape[1] // max(k.shape[1], 1)
+    with reference.without_autocast(q.device):
+        queries = scale * q.to(computed)
+        keys, values = (x.to(computed).repeat_interleave(heads_per_key_head, 1) for x in (k, v))
+        scores = queries @ keys.mT
+        dp = None if dout is None else dout.to(computed) @ values.mT
+        dscores, dtemperature = temperature_softmax(
+            *(dp, dentropy, dlogsumexp, scores, temperature, mask, statistics, is_causal),
+            True,
+            needs_temperature,
+        )
+
+        def of_key_heads(x: Tensor, like: Tensor) -> Tensor:
+            return x.reshape(*like.shape[:2], heads_per_key_head, *like.shape[2:]).sum(2).to(like)
+
+        dq = (scale * dscores @ keys).to(q) if needs_q else q.new_zeros(0)
+        dk = of_key_heads(dscores.mT @ queries, k) if needs_k else q.new_zeros(0)
+        dv = torch.zeros_like(v) if needs_v else q.new_zeros(0)
+        if needs_v and dout is not None:
+            p, _, _ = reference.temperature_softmax(
+                scores, temperature=temperature, mask=mask, is_causal=is_causal
+            )
+            dv = of_key_heads(p.mT @ dout.to(computed), v)
+    return dq, dk, dv, dtemperature
+
+
+def entropy_regularization(
+    dloss: Tensor,
+    entropies: Tensor,
+    thresholds: Tensor,
+    max_entropy: Tensor,
+    row_mask: Tensor | None,
+    margin: float,
+    query_mean: bool,
+) -> Gradients:
+    """Of entropies [L, B, H, T] and thresholds [L, H]: `2 deviation` outside the band."""
+    layers, batch, heads, queries = entropies.shape
+    counted = torch.ones((batch, queries), dtype=torch.bool, device=entropies.device)
+    counted = counted if row_mask is None else row_mask
+    entropies = torch.where(counted[:, None], entropies, 0)
+    largest = max_entropy.expand(batch, queries)
+    rows = counted.sum(-1).clamp(min=1)
+    of_means = counted.any(-1).sum().clamp(min=1) if query_mean else 1
+    if query_mean:
+        entropies = entropies.sum(-1, keepdim=True) / rows[:, None, None]
+        largest = torch.where(counted, largest, 0).sum(-1, keepdim=True) / rows[:, None]
+    deviation = entropies - thresholds[:, None, :, None] * largest[:, None]
+    outside = deviation.abs() > margin * largest[:, None]
+    slope = dloss / max(layers * heads, 1) / of_means * torch.where(outside, 2 * deviation, 0)
+    used = counted.any(-1, keepdim=True) if query_mean else counted
+    slope = torch.where(used[:, None], slope, 0)
+    dthresholds = -(slope * largest[:, None]).sum((1, 3))
+    if query_mean:
+        slope = torch.where(counted[:, None], slope / rows[:, None, None], 0)
+    return slope, dthresholds
+
+
+def scaled_ffn(
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    alpha: Tensor,
+    beta: Tensor,
+    needs_x: bool,
+    needs_parameters: bool,
+) -> Gradients:
+    """Of x, weight, bias, alpha and beta."""
+    computed = statistics_dtype(x.dtype)
+    with reference.without_autocast(x.device):
+        rows, drows = (y.to(computed).flatten(0, -2) for y in (x[None], dy[None]))
+        w, scaled = weight.to(computed), drows / alpha
+        dx = (beta * drows + scaled @ w.mT).view_as(x).to(x) if needs_x else x.new_zeros(0)
+        if not needs_parameters:
+            return dx, *(p.new_zeros(0) for p in (weight, bias, alpha, beta))
+        seen = x[None].to(weight.dtype).to(computed).flatten(0, -2)
+        linear = seen @ w + bias.to(computed)
+        return (
+            dx,
+            (seen.mT @ scaled).to(weight),
+            scaled.sum(0).to(bias),
+            (-(scaled * linear).sum() / alpha).view_as(alpha),
+            (drows * rows).sum().view_as(beta),
+        )
+
+
+def _padded(x: Tensor) -> tuple[int, ...]:
+    # The shape with as many dimensions as [B, H, T, 1].
+    return (*(1,) * (4 - x.dim()), *x.shape)
