@@ -158,7 +158,10 @@ struct ForwardPass : Shape {
       if (kStages == 1 && key == 0) {
         sum.maximum = maximum;
       } else {
-        const float factor = sum.raise_maximum(maximum, [](float x) { return Lane::exp2(x); });
+        // Not raise_maximum: its order of factors spills 192 bytes at D = 64. In this one the
+        // product is finite for scores up to 1e32.
+        const float delta = sum.maximum - maximum, factor = Lane::exp2(delta);
+        sum = {maximum, factor * sum.sum, factor * (sum.score_sum + delta * sum.sum)};
         AERO_UNROLL
         for (int block = 0; block < Shape::kWidth / 8; ++block) {
           sums[r][block][2 * half] *= factor;

@@ -36,8 +36,9 @@ def attention_entropy(
     back, copy nothing. The gradient of a contiguous tensor is contiguous.
 
     A row that sees a NaN score is NaN in all results. Scores are float32 (float64 for float64 q)
-    and may reach 5e37 in size (1e307). A row that sees a larger one has a NaN entropy, or takes
-    those below for keys that are not seen. Keys and values that the mask hides must be finite.
+    and may reach 5e37 in size (1e307; on CUDA 1e32). A row that sees a larger one has a NaN
+    entropy, or takes those below for keys that are not seen. Keys and values that the mask hides
+    must be finite.
 
     Under autocast q, k and v are cast to its dtype; temperature, entropy and logsumexp stay
     float32. Results are bitwise the same run to run for a fixed number of threads.
