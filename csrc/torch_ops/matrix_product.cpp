@@ -28,6 +28,14 @@ bool has_fast_path(ScalarType type) {
          (type == ScalarType::Float || (type == ScalarType::BFloat16 && has_bfloat16));
 }
 
+/// A matrix as oneDNN takes it: rows or columns that lie one behind the other.
+Tensor apart(const Tensor& matrix) {
+  const int64_t rows = matrix.size(0), columns = matrix.size(1);
+  const bool fits = (matrix.stride(1) == 1 && matrix.stride(0) >= columns) ||
+                    (matrix.stride(0) == 1 && matrix.stride(1) >= rows);
+  return fits ? matrix : torch::stable::contiguous(matrix);
+}
+
 Tensor onednn_linear(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias) {
   AtenTensorHandle bias_handle = bias ? bias->get() : nullptr;
   const char* algorithm = "";
@@ -53,7 +61,7 @@ Tensor matrix_product(const Tensor& a, const Tensor& b_transposed,
   // oneDNN takes no empty matrices.
   const bool empty = a.numel() == 0 || b_transposed.numel() == 0;
   return torch::stable::contiguous(!empty && a.is_cpu() && has_fast_path(a.scalar_type())
-                                       ? onednn_linear(a, b_transposed, bias)
+                                       ? onednn_linear(a, apart(b_transposed), bias)
                                        : torch_linear(a, b_transposed, bias));
 }
 

@@ -55,6 +55,25 @@ def test_scalar_gradients_err_by_at_most_the_rounding_of_their_terms(dtype: torc
     assert (dalpha - exact_alpha).abs() <= allowed
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("strides", [(1, 1), (1, 2), (2, 1), (0, 1), (1, 0), (3, 2)], ids=str)
+def test_rows_of_the_weight_may_overlap_in_memory(
+    dtype: torch.dtype, strides: tuple[int, int]
+) -> None:
+    """oneDNN refuses matrices whose rows lie nearer than their length."""
+    x, bias, one = draw(3, 7, dtype=dtype), draw(7, dtype=dtype), torch.ones(1)
+    weight = draw(40, dtype=dtype).as_strided((7, 7), strides).requires_grad_()
+    y = scaled_ffn(x, weight, bias, alpha=one, beta=one)
+    (dweight,) = torch.autograd.grad(y, weight, torch.ones_like(y))
+    copied = weight.detach().clone(memory_format=torch.contiguous_format).requires_grad_()
+    same = scaled_ffn(x, copied, bias, alpha=one, beta=one)
+    (wanted,) = torch.autograd.grad(same, copied, torch.ones_like(same))
+    # The order of sums may differ.
+    allowed = {"rtol": 0.0, "atol": 16 * torch.finfo(dtype).eps}
+    torch.testing.assert_close(y, same, **allowed)
+    torch.testing.assert_close(dweight, wanted, **allowed)
+
+
 @settings(max_examples=40)
 @given(
     st.lists(st.integers(0, 9), max_size=3),
