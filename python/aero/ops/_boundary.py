@@ -23,14 +23,20 @@ KERNELS: dict[str, frozenset[str]] = {}
 
 
 def require_tensors(operator: str, **arguments: Any) -> None:
-    """Names an argument that is neither a tensor nor None, before anything is done with it.
+    """Names an argument that is no dense tensor of real numbers, before anything is done with it.
 
     Raises:
-        ValueError: there is one.
+        ValueError: there is one; None is fine.
     """
     for name, value in arguments.items():
-        if value is not None and not isinstance(value, Tensor):
+        if value is None:
+            continue
+        if not isinstance(value, Tensor):
             raise ValueError(f"{operator}: {name} must be a tensor, got {type(value).__name__}")
+        if value.layout != torch.strided:
+            raise ValueError(f"{operator}: {name} must be a dense tensor, got {value.layout}")
+        if value.is_complex():  # a cast would drop the imaginary parts
+            raise ValueError(f"{operator}: {name} must be real, got {value.dtype}")
 
 
 def use_native(operator: str, backend: str, **tensors: Tensor | None) -> bool:

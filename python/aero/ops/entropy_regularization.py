@@ -76,7 +76,13 @@ def entropy_regularization(
         2.6509
     """
     entropies = _stacked(entropies)
-    require_tensors("entropy_regularization", thresholds=thresholds)
+    require_tensors(
+        "entropy_regularization",
+        entropies=entropies,
+        thresholds=thresholds,
+        visible_keys=visible_keys,
+        row_mask=row_mask,
+    )
     thresholds = thresholds.to(entropies.dtype)
     _check_rule(entropies, max_entropy, visible_keys, context_length, reduction)
     if not use_native(
@@ -119,6 +125,8 @@ def _refuse(argument: str, expected: str, got: object) -> None:
 def _stacked(entropies: Tensor | Sequence[Tensor]) -> Tensor:
     if isinstance(entropies, Tensor):
         return entropies
+    if not all(isinstance(layer, Tensor) for layer in entropies):
+        _refuse("entropies", "[L, B, H, T] or L tensors of one shape", type(entropies).__name__)
     shapes = [list(layer.shape) for layer in entropies]
     if not shapes or any(shape != shapes[0] for shape in shapes):
         _refuse("entropies", "[L, B, H, T] or L tensors of one shape", shapes)

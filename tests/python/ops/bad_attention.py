@@ -187,6 +187,11 @@ BAD_ATTENTION: list[Bad] = [
     ),
     (
         attend,
+        {"mask": torch.ones(6, 6, dtype=torch.bool).to_sparse()},
+        "attention_entropy: mask must be a dense tensor, got torch.sparse_coo",
+    ),
+    (
+        attend,
         {"backend": "cuda"},
         "attention_entropy: backend must be 'native' or 'reference', got 'cuda'",
     ),
@@ -198,8 +203,7 @@ BAD_ATTENTION: list[Bad] = [
     (
         softmax,
         {"scores": torch.zeros(2, 4, 6, 7, dtype=torch.complex64)},
-        "temperature_softmax: scores must be float32, bfloat16, float16 or float64,"
-        " got ComplexFloat",
+        "temperature_softmax: scores must be real, got torch.complex64",
     ),
     (
         softmax,

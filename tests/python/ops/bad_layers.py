@@ -36,6 +36,31 @@ BAD_LAYERS: list[Bad] = [
     ),
     (
         penalty,
+        {"entropies": "0"},
+        "entropy_regularization: entropies must be [L, B, H, T] or L tensors of one shape, got str",
+    ),
+    (
+        penalty,
+        {"entropies": torch.zeros(3, 2, 4, 6).to_sparse()},
+        "entropy_regularization: entropies must be a dense tensor, got torch.sparse_coo",
+    ),
+    (
+        penalty,
+        {"thresholds": torch.zeros(3, 4, dtype=torch.complex64)},
+        "entropy_regularization: thresholds must be real, got torch.complex64",
+    ),
+    (
+        penalty,
+        {"row_mask": [True]},
+        "entropy_regularization: row_mask must be a tensor, got list",
+    ),
+    (
+        feed,
+        {"alpha": torch.ones(1, dtype=torch.complex64)},
+        "scaled_ffn: alpha must be real, got torch.complex64",
+    ),
+    (
+        penalty,
         {"entropies": [torch.zeros(2, 4, 6), torch.zeros(2, 4, 5)]},
         "entropy_regularization: entropies must be [L, B, H, T] or L tensors of one shape,"
         " got [[2, 4, 6], [2, 4, 5]]",
