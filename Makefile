@@ -5,6 +5,7 @@ PYTHON    ?= python3
 TORCH     ?= torch==2.13.0
 AERO_CUDA ?= AUTO
 SEEDS     ?= 1
+MINUTES   ?= 30
 CUDA_RESULTS ?= build/cuda-results
 SHELL     := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
@@ -33,13 +34,13 @@ DEMO_LABELS := SM+LN+G SM+ScFuFFN "EReg(SM(t)+ScFuFFN)" SM+FN+ScFuFFN SM+FN+R
 PYTHON_FILES := $(sort $(shell find python/aero -name '*.py'))
 $(shell mkdir -p build && echo '$(PYTHON_FILES)' | cmp -s - build/python_files || echo '$(PYTHON_FILES)' > build/python_files)
 
-.PHONY: help demo private private-test private-bench test threads mutants build lint bench test-cuda bench-cuda notebooks docs clean
+.PHONY: help demo private private-test private-bench test threads mutants fuzz fuzz-sanitized build lint bench test-cuda bench-cuda notebooks docs clean
 .DEFAULT_GOAL := help
 # ninja shares out its own work, and fails where `make --jobs` tells it of jobs that it cannot reach.
 unexport MAKEFLAGS
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 21
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 23
 
 demo: AERO_CUDA := OFF # its networks train on the CPU
 demo: $(VENV)/.built ## train five small networks, compare them in runs/demo/report.html (15 minutes)
@@ -78,6 +79,17 @@ threads: build/threads/.built ## run the kernels from several threads under the 
 # SEED=1 draws 60 places of each folder. It goes on where it ended: tests/mutants/README.md.
 mutants: $(VENV)/.mutants ## change the sources in small ways; list what no test catches (hours)
 	$(BIN)/python -m tests.mutants.run $(addprefix --room ,$(ROOM)) $(addprefix --sample ,$(SAMPLE)) $(addprefix --seed ,$(SEED))
+
+# Both go on where they ended. `tests/fuzz/run.py --replay ATTACK:SEED` repeats a failure.
+fuzz: $(VENV)/.tests ## attack operators, files, command lines and trainings for MINUTES=30
+	$(BIN)/python tests/fuzz/run.py --minutes $(MINUTES)
+
+# Without site, so that the package is the sanitized one and not the editable one.
+fuzz-sanitized: build/fuzz/sanitized/.built ## attack the operators under two sanitizers for MINUTES=30
+	PYTHONPATH="$(CURDIR)/build/fuzz/sanitized:$$($(BIN)/python -c 'import sys; print(*filter(None, sys.path), sep=":")')" \
+	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" \
+	ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1 \
+	$(BIN)/python -S tests/fuzz/run.py --attack sanitized_operators --minutes $(MINUTES)
 
 build: $(VENV)/.built ## build and install into .venv (editable)
 
@@ -164,4 +176,12 @@ build/threads/.built: $(VENV)/.tools $(NATIVE) $(CPP_TESTS)
 	$(NEEDS_GTEST)
 	$(CMAKE_TESTS) -B build/threads -DAERO_SANITIZE=thread
 	cmake --build build/threads --target aero_kernel_tests
+	@touch $@
+
+build/fuzz/sanitized/.built: $(VENV)/.tests $(NATIVE) build/python_files
+	cmake -S . -B build/fuzz/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	  -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -DAERO_SANITIZE=ON -DAERO_WERROR=ON -DAERO_CUDA=OFF
+	cmake --build build/fuzz/cmake
+	@mkdir -p build/fuzz/sanitized/aero
+	ln -sfn $(CURDIR)/python/aero/* $(CURDIR)/build/fuzz/cmake/*.so build/fuzz/sanitized/aero/
 	@touch $@

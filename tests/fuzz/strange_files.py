@@ -1,0 +1,170 @@
+"""Files that strangers send or that disks damage, read by the commands that read such files.
+
+Every case puts one hostile file (tests/python/hostile_files.py) in the place of a good one. The
+command must end in one line, or do what it does with good files; it may not hang, show a traceback,
+execute anything or write outside its folder. A run that resumes from damaged checkpoints must end
+with the weights of the run that nothing disturbed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import yaml
+from commands import LABEL, SCRATCH, WATCH, end_of, prepare, run, runs, train_command
+from drawing import Draw
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "python"))
+
+import hostile_files
+
+train_runs = runs.train_runs
+prepare()
+no_training = runs.train_runs
+
+RUN = SCRATCH / "runs" / "ereg-sm-t-scfuffn-seed0"
+PACKAGE = Path(runs.__file__).parents[1]
+NETWORK = ("model.safetensors", "config.json")
+LAST = RUN / "checkpoints" / "step-12"
+
+
+def _more_files() -> None:
+    """A GPT-2, a report, a comparison, a corpus's manifest: what other commands read."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    tiny = GPT2Config(vocab_size=320, n_positions=32, n_embd=32, n_layer=2, n_head=2)
+    GPT2LMHeadModel(tiny).save_pretrained(SCRATCH / "gpt2")
+    shutil.copy(RUN / "model" / "tokenizer.json", SCRATCH / "gpt2")
+    run(["report", str(RUN), "--output", str(SCRATCH / "report")])
+
+
+_more_files()
+
+REPORT = (("report", "case", "--output", "out"),)  # draws figures, which takes a second
+READ_RUN = (("evaluate", "case"), ("analyze", "case"), ("export", "case", "--output", "out"),
+            ("cost", "sweep", "--run", "case", "--stack", "spu-2024"))  # fmt: skip
+START = ("--set", "model.preset=tiny", "--set", "model.context_length=32", "--dry-run")
+READ_NETWORK = (("evaluate", "case"), ("export", "case/model", "--output", "out"),
+                ("convert", "case/model", "--label", "EReg(SM(t)+ScFuFFN_i1)", "--output", "out"),
+                ("train", "--label", LABEL, "--from", "case", *START),
+                ("private", "publish", "case", "--output", "out"))  # fmt: skip
+READ_GPT2 = (("convert", "case", "--label", "SM+ScFuFFN", "--output", "out"),
+             ("export", "case", "--output", "out"))  # fmt: skip
+READ_EXPORT = (("private", "publish", "case", "--output", "out"),
+               ("private", "run", "case", "--prompt-tokens", "1,2"))  # fmt: skip
+SHOW = (("cost", "show", "SM+LN+G", "--model", "tiny", "--stack", "case.yaml"),)
+RECORDS = ("run.json", "config.yaml", "metrics.jsonl", "evaluation.json", "manifest.json",
+           "analysis.json", "analysis.npz")  # fmt: skip
+SAVED = (*NETWORK, "tokenizer.json", "tokenizer_config.json", "generation_config.json")
+# Where good files lie, what commands read such a folder, which of its files, and how often.
+TARGETS: list[tuple[Path, tuple[tuple[str, ...], ...], tuple[str, ...], float]] = [
+    (PACKAGE / "train" / "recipes" / "demo.yaml",
+     (("train", "--label", "SM+R", "--config", "case.yaml", "--dry-run"),), ("",), 3),
+    (PACKAGE / "data" / "stacks" / "sigma.yaml", SHOW, ("",), 2),
+    (PACKAGE / "data" / "stacks" / "blb.yaml", SHOW, ("",), 2),
+    (RUN, READ_RUN, RECORDS, 6),
+    (RUN, REPORT, RECORDS, 0.5),
+    (RUN, READ_NETWORK, tuple(f"model/{name}" for name in SAVED), 6),
+    (SCRATCH / "gpt2", READ_GPT2, (*NETWORK, "tokenizer.json"), 2),
+    (SCRATCH / "export", READ_EXPORT, ("network.json", "weights.safetensors"), 2),
+    (SCRATCH / "report" / "report.json",
+     (("report", str(RUN), "--output", "out", "--seed-spread", "case.json"),), ("",), 0.5),
+]  # fmt: skip
+WEIGHTS = [target[3] for target in TARGETS]
+
+
+def content(draw: Draw, good: bytes, name: str) -> tuple[str, bytes]:
+    """One hostile file in the place of a good one."""
+    kind = Path(name).suffix[1:]
+    choices: list[dict[str, bytes]] = [hostile_files.BYTES]
+    if kind in ("json", "yaml", "jsonl"):
+        choices += [
+            hostile_files.TOPS,
+            hostile_files.YAML if kind == "yaml" else hostile_files.JSON,
+        ]
+    if draw.chance(0.15):
+        return draw.choice(sorted(draw.choice(choices).items()))
+    if kind in ("json", "yaml") and draw.chance(0.6):
+        value = json.loads(good) if kind == "json" else yaml.safe_load(good)
+        ((what, changed),) = hostile_files.reshaped(value, draw, 1)
+        return what, json.dumps(changed).encode()
+    if kind == "safetensors" and draw.chance(0.6):
+        return header_of(draw, good)
+    number = draw.randrange(6)
+    *_, (what, damage) = hostile_files.damaged(good, draw, number + 1)
+    return what, damage
+
+
+def header_of(draw: Draw, good: bytes) -> tuple[str, bytes]:
+    """Weights whose header was rewritten: other shapes, places, dtypes, lengths."""
+    size = int.from_bytes(good[:8], "little")
+    header = json.loads(good[8 : 8 + size])
+    ((what, changed),) = hostile_files.reshaped(header, draw, 1)
+    text = json.dumps(changed).encode()
+    length = draw.choice((len(text), len(text), len(text), 0, 2**63, 2**40, len(text) + 1))
+    return f"header {what}, length {length}", length.to_bytes(8, "little") + text + good[8 + size :]
+
+
+def attack(seed: int) -> int:
+    draw = Draw(seed)
+    folder = SCRATCH / "case"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    if draw.chance(0.03):
+        return _resume(draw, folder)
+    source, commands, names, _ = draw.choices(TARGETS, WEIGHTS)[0]
+    name, place = draw.choice(names), folder / f"case{source.suffix}"
+    if source.is_dir():
+        shutil.copytree(source, place, ignore=shutil.ignore_patterns("checkpoints", "tensorboard"))
+    target = place / name if name else place
+    what, changed = content(
+        draw, (source / name if name else source).read_bytes(), name or source.name
+    )
+    target.write_bytes(changed)
+    command = list(draw.choice(commands))
+    try:
+        end_of(command, folder)
+    except Exception as error:
+        raise AssertionError(
+            f"aero {' '.join(command)}: {name or source.name}: {what}: {error}"
+        ) from error
+    return 1
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _resume(draw: Draw, folder: Path) -> int:
+    """Trains on from checkpoints of which one or two are damaged."""
+    place = folder / "runs" / RUN.name
+    shutil.copytree(RUN, place)
+    for name in ("model", "evaluation.json", "checkpoints/step-12"):
+        path = place / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    info = json.loads((place / "run.json").read_text())
+    (place / "run.json").write_text(json.dumps({**info, "status": "running"}))
+    files = sorted((place / "checkpoints" / "step-9").iterdir())
+    told: list[str] = []
+    for path in draw.sample(files, draw.choice((1, 1, 2))):
+        what, changed = content(draw, path.read_bytes(), path.name)
+        told.append(f"{path.name}: {what}")
+        if draw.chance(0.1):
+            path.unlink()
+        else:
+            path.write_bytes(changed)
+    command = train_command(LABEL, folder / "runs")
+    runs.train_runs, WATCH.allows_work = train_runs, True
+    try:
+        status, _ = end_of(command, folder)
+        same = status or digest(place / "model" / NETWORK[0]) == digest(RUN / "model" / NETWORK[0])
+        assert same, "resumed to other weights"
+    except Exception as error:
+        raise AssertionError(f"resume: {'; '.join(told)}: {error}") from error
+    finally:
+        runs.train_runs, WATCH.allows_work = no_training, False
+    return 1

@@ -1,0 +1,95 @@
+"""The long attack itself: that it watches its processes, goes on, and notices what is wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from aero import ops
+
+FUZZ = Path(__file__).parents[1] / "fuzz"
+
+ATTACK = """
+import os, time
+def attack(seed):
+    if seed == 3:
+        raise ValueError("three is wrong")
+    if seed == 5:
+        os.abort()
+    if seed == 7:
+        time.sleep(3600)
+    return 2
+"""
+
+
+def test_crashes_and_hangs_are_failures_with_their_seed_and_a_run_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "numbers_attack.py").write_text(ATTACK)
+
+    def run(*arguments: str) -> str:
+        command = [sys.executable, str(FUZZ / "run.py"), "--state", str(tmp_path), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env={
+            "PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin"})  # fmt: skip
+        assert done.returncode == (0 if "11" in arguments else 1), done.stderr
+        return done.stdout
+
+    attack = ("--attack", "numbers_attack", "--limit", "3")
+    first = run(*attack, "--cases", "9")
+    assert [line.split(": ")[1] for line in first.splitlines() if line.startswith("failed")] == [
+        "numbers_attack:3", "numbers_attack:5", "numbers_attack:7",
+    ]  # fmt: skip
+    assert "three is wrong" in first and "status -6" in first and "no end after 3 s" in first
+    assert "seeds 9 to 19, 22 cases tried, 0 failed" in run(*attack, "--cases", "11")
+    lines = [json.loads(x) for x in (tmp_path / "numbers_attack.jsonl").read_text().splitlines()]
+    assert sum(line.get("cases", 0) for line in lines) == 20
+
+
+@pytest.fixture
+def operator_calls(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(FUZZ)
+    monkeypatch.setenv("AERO_CPU_ISA", "scalar")
+    import operator_calls  # type: ignore[import-not-found]
+
+    threads = torch.get_num_threads()
+    yield operator_calls
+    torch.set_num_threads(threads)
+
+
+def test_a_few_hundred_operator_calls_pass(operator_calls: Any) -> None:
+    assert sum(operator_calls.attack(seed) for seed in range(60)) > 300
+
+
+def damaged(operator: str, damage: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any]:
+    """The operator with its first result wrong by a little."""
+    good = getattr(ops, operator)
+
+    def bad(*arguments: Any, **options: Any) -> Any:
+        results = good(*arguments, **options)
+        if not isinstance(results, tuple):
+            return damage(results)
+        return damage(results[0]), *results[1:]
+
+    return bad
+
+
+@pytest.mark.parametrize(
+    "operator", ["attention_entropy", "temperature_softmax", "scaled_ffn", "entropy_regularization"]
+)
+@pytest.mark.parametrize(
+    "damage",
+    [lambda x: x * 1.05, lambda x: x.detach() + 0.05 * (x - x.detach()), lambda x: x + 1e-3],
+    ids=["result", "gradient", "offset"],
+)
+def test_a_wrong_operator_is_noticed(
+    operator: str, damage: Any, operator_calls: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ops, operator, damaged(operator, damage))
+    with pytest.raises(AssertionError, match=operator):
+        for seed in range(60):
+            operator_calls.attack(seed)
