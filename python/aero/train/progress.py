@@ -7,6 +7,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from aero.reading import printable
+
 __all__ = ["is_main_process", "progress_bar"]
 
 
@@ -39,7 +41,7 @@ def progress_bar(description: str, total: float, unit: str, *, initial: float = 
     # this function answers 80 x 24 there.
     size = shutil.get_terminal_size()
     return tqdm(
-        desc=description,
+        desc=printable(description),
         total=total,
         initial=initial,
         unit=unit,
