@@ -74,6 +74,8 @@ TEST(Fields, ErrorsNameTheFieldTheRangeAndTheNearestName) {
   EXPECT_NE(error_of(spec, "rotary_fraction", std::numeric_limits<double>::quiet_NaN()),
             "no error");
   EXPECT_NE(error_of(spec, "rotary_fraction", 3.0 / 64.0).find("which gives 3"), std::string::npos);
+  EXPECT_NE(error_of(spec, "rotary_fraction", 0.5 / 64.0).find("which gives 0"), std::string::npos);
+  EXPECT_EQ(error_of(spec, "rotary_fraction", 1.0), "no error");
   EXPECT_NE(error_of(spec, "normalized_layers", std::string("qk")).find("weight_norm"),
             std::string::npos);
   EXPECT_NE(error_of(gpt2("SOTA:SM"), "parallel_residual", false).find("shaped attention"),

@@ -107,6 +107,7 @@ def test_points_lie_inside_the_picture_in_their_order(values: list[float]) -> No
     assert len(dots) == len(values)
     assert all(62 <= x <= 942 and 14 <= y <= 376 for x, y in dots)
     assert dots == sorted(dots, key=lambda dot: (dot[0], -dot[1]))
+    assert values[0] == values[-1] or dots[-1][0] - dots[0][0] > 0.8 * (942 - 62)
     labels = [text.text for text in root.iter(f"{SVG}text")]
     ticks = [t for t in labels if re.fullmatch(r"[\d.,e+-]+", t or "")]
     assert len(ticks) >= 4
