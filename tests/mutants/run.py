@@ -65,7 +65,7 @@ def _run_tests(mutant: Mutant | None, file: Path, names: list[str]) -> list[Any]
 
 
 def _verdict(mutant: Mutant, chosen: dict[str, float]) -> tuple[str, str]:
-    """caught, survived or not run, and the test that caught it."""
+    """caught, survived or undecided, and the test that caught it or why."""
     order = sorted(chosen, key=lambda name: chosen[name])
     if not order:
         return "survived", "no test runs it"
@@ -83,16 +83,14 @@ def _verdict(mutant: Mutant, chosen: dict[str, float]) -> tuple[str, str]:
         names = order[done:last]
         limit = 90 + 10 * batch
         answer = warm.run_in_fork(lambda names=names: _run_tests(mutant, file, names), log, limit)
-        if answer is None:
-            return "caught", "does not end, or ends the process"
-        status, failed = answer
+        status, failed = answer or (-1, "does not end, or ends the process")
         if status == 1:
             return "caught", failed
-        if status != 0:  # no test ran: because of the mutant?
+        if status != 0:  # because of the mutant, or of a busy machine?
             sound = warm.run_in_fork(lambda names=names: _run_tests(None, file, names), log, limit)
             if sound is None or sound[0] != 0:
-                raise RuntimeError(f"without a mutant these do not pass: {names}")
-            return "caught", "cannot be imported"
+                return "undecided", "without the mutant these do not pass in time either"
+            return "caught", failed or "cannot be imported"
         done, spent, first = last, spent + batch, False
     return "survived", f"{done} of {len(order)} tests that run it"
 
@@ -143,7 +141,7 @@ def run_room(room: str, size: int | None, seed: int) -> str:
     if RESULTS.exists():
         records = map(json.loads, RESULTS.read_text().splitlines())
         caught_before = {r["key"] for r in records if r["verdict"] == "caught"}
-    caught = equivalent = 0
+    caught = equivalent = undecided = 0
     for number, mutant in enumerate(drawn, 1):
         key = _key(mutant)
         if key in caught_before:
@@ -156,6 +154,7 @@ def run_room(room: str, size: int | None, seed: int) -> str:
             continue
         verdict, by = _verdict(mutant, tests_of(mutant.path, mutant.position[0], files))
         caught += verdict == "caught"
+        undecided += verdict == "undecided"
         record = {"key": key, "room": room, "path": mutant.path, "line": mutant.position[0]}
         record |= {"operator": mutant.operator, "before": before, "after": after}
         with RESULTS.open("a") as out:
@@ -163,7 +162,7 @@ def run_room(room: str, size: int | None, seed: int) -> str:
         print(f"[{number}/{len(drawn)}] {verdict} {mutant.path}:{mutant.position[0]}  ({by})")
         if verdict == "survived":
             print(f"    - {before}\n    + {after}", flush=True)
-    return row(f"{room}, seed {seed}", len(drawn), caught, equivalent)
+    return row(f"{room}, seed {seed}", len(drawn) - undecided, caught, equivalent)
 
 
 def main() -> None:
