@@ -153,9 +153,9 @@ TEST(Label, ForeignBytesAreShownEscapedAndHugeTextIsCut) {
   EXPECT_NE(error_of("SM\xc3\xbc").find("got \"\\xc3\\xbc\""), std::string::npos);
   EXPECT_NE(error_of(std::string("SM\0G", 4)).find("\\x00"), std::string::npos);
   EXPECT_LT(error_of(std::string(1 << 20, 'x')).size(), 500u);
-  EXPECT_EQ(quoted("~\x7f"), "\"~\\x7f\"");
-  EXPECT_EQ(quoted(std::string(60, 'x')), '"' + std::string(60, 'x') + '"');
-  EXPECT_EQ(quoted(std::string(61, 'x')), '"' + std::string(60, 'x') + "...\"");
+  EXPECT_EQ(spec::quoted("~\x7f"), "\"~\\x7f\"");
+  EXPECT_EQ(spec::quoted(std::string(60, 'x')), '"' + std::string(60, 'x') + '"');
+  EXPECT_EQ(spec::quoted(std::string(61, 'x')), '"' + std::string(60, 'x') + "...\"");
 }
 
 TEST(Label, OneWrongLetterIsAnErrorOrAnotherLabelAndNothingElse) {
