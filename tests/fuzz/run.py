@@ -43,7 +43,7 @@ class Attack:
 
 ATTACKS = {
     "operators": Attack("operator_calls", 0.4, unit="calls"),
-    "files": Attack("hostile_files", 0.25, unit="files"),
+    "files": Attack("strange_files", 0.25, unit="files"),
     "command_lines": Attack("command_lines", 0.1, unit="command lines"),
     "kills": Attack("kills", 0.25, limit=120, unit="kills"),
     # `make fuzz-sanitized`: the same attack from other seeds, on a library built for it.

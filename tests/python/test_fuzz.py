@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -93,3 +94,9 @@ def test_a_wrong_operator_is_noticed(
     with pytest.raises(AssertionError, match=operator):
         for seed in range(60):
             operator_calls.attack(seed)
+
+
+def test_every_attack_has_its_module() -> None:
+    table = runpy.run_path(str(FUZZ / "run.py"))["ATTACKS"]
+    assert {attack.module for attack in table.values()} <= {path.stem for path in FUZZ.iterdir()}
+    assert sum(attack.share for attack in table.values()) == 1
