@@ -141,8 +141,8 @@ std::int64_t parameter_count(const ArchitectureSpec& spec, bool training) {
 }
 
 // The paper's count per layer (with F = 4d and H d_k = d): FFN 16 T d^2, fused 2 T d^2, pruned 0;
-// attention 8 T d^2 + 3 T^2 d, SOTA 4 T d^2 + 2 T^2 d. Appendix E's total is T (24 d^2 + 3 T d + d);
-// its last term, T d, is left out here: below 0.01 % of GPT-2's, and no printed digit shows it.
+// attention 8 T d^2 + 3 T^2 d, SOTA 4 T d^2 + 2 T^2 d. Appendix E has one term more, T d, which is
+// left out here: it is below 0.01 % of GPT-2's, and no printed digit shows it.
 Flops flops(const ArchitectureSpec& spec, FlopsConvention convention) {
   const Sizes sizes(spec);
   const auto& [L, H, d, F, T, V, inner, ffns, fused] = sizes;

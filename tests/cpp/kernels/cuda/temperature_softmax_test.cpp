@@ -211,7 +211,9 @@ TEST(CudaTemperatureSoftmax, TakesInfinitelyLowScoresForKeysThatAreNotSeen) {
         EXPECT_EQ(p.entropy.get(0, h, 1), 0);
         EXPECT_EQ(p.logsumexp.get(0, h, 1), -kInfinity);
         EXPECT_EQ(p.dtemperature.get(0, h, 1), 0);
-        if (temperature > 1) EXPECT_NEAR(p.entropy.get(0, h, 2), std::log(13), 1e-6);
+        if (temperature > 1) {
+          EXPECT_NEAR(p.entropy.get(0, h, 2), std::log(13), 1e-6);
+        }
         for (int64_t j = 0; j < 20; ++j) {
           EXPECT_EQ(p.probabilities.get(0, h, 1, j), 0);
           EXPECT_EQ(p.dscores.get(0, h, 1, j), 0);
