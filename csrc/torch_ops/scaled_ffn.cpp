@@ -63,8 +63,8 @@ Tensor add_residual(const Inputs& inputs, const StreamRows& rows, const Tensor& 
   const Result y = inputs.type == inputs.weight_type ? Result(product.tensor())
                                                      : Result(linear, rows.shape(), inputs.type);
   kernels::ScaledFfnEpilogueParams params;
-  params.data_type = *kernel_type(inputs.weight_type);
-  params.stream_type = *kernel_type(inputs.type);
+  params.data_type = kernel_type(kOp, "weight", inputs.weight_type);
+  params.stream_type = inputs.gate.data_type();
   params.elements = linear.numel();
   params.x = rows.stream.data();
   params.linear = product.data();
@@ -90,8 +90,8 @@ Tensor product_on_device(const Inputs& inputs, const StreamRows& rows, bool is_b
   const Tensor& x = rows.stream.tensor();
   const Result y(x, rows.shape(), inputs.type);
   kernels::ScaledFfnProductParams params;
-  params.data_type = *kernel_type(inputs.weight_type);
-  params.stream_type = *kernel_type(inputs.type);
+  params.data_type = kernel_type(kOp, "weight", inputs.weight_type);
+  params.stream_type = inputs.gate.data_type();
   params.rows = x.size(0);
   params.width = x.size(1);
   params.x = rows.stream.data();
@@ -164,7 +164,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> scaled_ffn_backward(
       weight, {"weight", shape_of(weight), "[C, C]", inputs.weight_type, "", Layout::kRows});
 
   kernels::ScaledFfnGradientParams params;
-  params.data_type = *kernel_type(inputs.weight_type);
+  params.data_type = kernel_type(kOp, "weight", inputs.weight_type);
   params.rows = dy_rows.shape()[0];
   params.width = inputs.shape.back();
   params.dy = dy_rows.operand.data();

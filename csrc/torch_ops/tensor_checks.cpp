@@ -86,7 +86,7 @@ Shape shape_of(const Tensor& tensor) {
   return {sizes.begin(), sizes.end()};
 }
 
-std::optional<kernels::DataType> kernel_type(ScalarType type) {
+kernels::DataType kernel_type(const char* op, const char* argument, ScalarType type) {
   switch (type) {
     case ScalarType::Float:
       return kernels::DataType::kFloat32;
@@ -97,7 +97,7 @@ std::optional<kernels::DataType> kernel_type(ScalarType type) {
     case ScalarType::Double:
       return kernels::DataType::kFloat64;
     default:
-      return std::nullopt;
+      refuse(op, argument, "float32, bfloat16, float16 or float64", type_name(type));
   }
 }
 
@@ -112,6 +112,11 @@ Operand::Operand(const Tensor& tensor) : tensor_(tensor) {
 
 Operand Operand::contiguous(const Tensor& tensor) {
   return Operand(torch::stable::contiguous(tensor));
+}
+
+const Tensor& Operand::tensor() const {
+  if (!tensor_) throw std::logic_error("no tensor was given");
+  return *tensor_;
 }
 
 StoredMatrix::StoredMatrix(const Operand& matrix)
@@ -131,12 +136,6 @@ Gate::Gate(const char* op, const char* name, const Tensor& first, int64_t dim, c
       device_(first.get_device_index()) {
   if (dim == kAnyDim ? first.dim() < 1 : first.dim() != dim)
     refuse(op, name, letters, shape_text(shape_of(first)));
-}
-
-kernels::DataType Gate::data_type() const {
-  const std::optional<kernels::DataType> type = kernel_type(type_);
-  if (!type) refuse(op_, name_, "float32, bfloat16, float16 or float64", type_name(type_));
-  return *type;
 }
 
 void Gate::require_place(const Tensor& tensor, const Wanted& wanted) const {

@@ -32,8 +32,8 @@ void require_possible(const char* op, const char* letter, int64_t size);
 std::string shape_text(const Shape& shape);
 Shape shape_of(const Tensor& tensor);
 
-/// The kernels' name of a floating type; none for a type that they do not know.
-std::optional<kernels::DataType> kernel_type(ScalarType type);
+/// The kernels' name of an argument's type; refuses types that no kernel takes.
+kernels::DataType kernel_type(const char* op, const char* argument, ScalarType type);
 /// The type of temperature, entropy and logsumexp that goes with `data_type`.
 ScalarType statistics_type(kernels::DataType data_type);
 
@@ -66,7 +66,8 @@ class Operand {
   static Operand contiguous(const Tensor& tensor);
 
   explicit operator bool() const { return tensor_.has_value(); }
-  const Tensor& tensor() const { return *tensor_; }
+  /// Throws std::logic_error where there is none.
+  const Tensor& tensor() const;
   const void* data() const { return tensor_ ? tensor_->const_data_ptr() : nullptr; }
   /// Of dimension d of the shape that was asked for; 0 where the tensor broadcasts.
   int64_t stride(size_t d) const { return strides_[d]; }
@@ -97,7 +98,7 @@ class Gate {
   Gate(const char* op, const char* name, const Tensor& first, int64_t dim, const char* letters);
 
   /// Of the first tensor; refuses types that no kernel takes.
-  kernels::DataType data_type() const;
+  kernels::DataType data_type() const { return kernel_type(op_, name_, type_); }
 
   Operand take(const Tensor& tensor, const Wanted& wanted) const;
   /// An absent tensor stays absent.
