@@ -125,7 +125,8 @@ def _refuse(argument: str, expected: str, got: object) -> None:
 def _stacked(entropies: Tensor | Sequence[Tensor]) -> Tensor:
     if isinstance(entropies, Tensor):
         return entropies
-    if not all(isinstance(layer, Tensor) for layer in entropies):
+    is_sequence = isinstance(entropies, Sequence)
+    if not is_sequence or not all(isinstance(layer, Tensor) for layer in entropies):
         _refuse("entropies", "[L, B, H, T] or L tensors of one shape", type(entropies).__name__)
     shapes = [list(layer.shape) for layer in entropies]
     if not shapes or any(shape != shapes[0] for shape in shapes):
@@ -141,6 +142,8 @@ def _check_rule(
     reduction: str,
 ) -> None:
     # The arguments that end here: the operator library gets one tensor of largest entropies.
+    if entropies.is_floating_point() and entropies.element_size() < 2:  # no logarithms in float8
+        _refuse("entropies", "float32 or float64", str(entropies.dtype).removeprefix("torch."))
     if reduction not in ("position_sum", "query_mean"):
         _refuse("reduction", "'position_sum' or 'query_mean'", repr(reduction))
     if max_entropy not in ("log_context", "log_visible"):

@@ -41,6 +41,19 @@ BAD_LAYERS: list[Bad] = [
     ),
     (
         penalty,
+        {"entropies": 0},
+        "entropy_regularization: entropies must be [L, B, H, T] or L tensors of one shape, got int",
+    ),
+    (
+        penalty,
+        {
+            "entropies": torch.zeros(3, 2, 4, 6).to(torch.float8_e4m3fn),
+            "max_entropy": "log_visible",
+        },
+        "entropy_regularization: entropies must be float32 or float64, got float8_e4m3fn",
+    ),
+    (
+        penalty,
         {"entropies": torch.zeros(3, 2, 4, 6).to_sparse()},
         "entropy_regularization: entropies must be a dense tensor, got torch.sparse_coo",
     ),
