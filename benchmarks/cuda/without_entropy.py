@@ -27,9 +27,9 @@ SOURCE = Path(__file__).with_suffix(".cu")
 FLAGS = ("-std=c++20", "-O3", "-fmad=false", "--expt-relaxed-constexpr")
 #: File -> expression -> what stands there without entropy and temperature.
 REPLACED = {
-    "online_softmax.h": {"score_sum = factor * (score_sum + delta * sum);": ""},
     "cuda/attention_entropy_forward.h": {
-        "sum.score_sum = __builtin_fmaf(weight, x, sum.score_sum);": ""
+        "factor * (sum.score_sum + delta * sum.sum)": "0.0f",
+        "sum.score_sum = __builtin_fmaf(weight, x, sum.score_sum);": "",
     },
     "cuda/attention_backward_tiles.h": {
         "(__builtin_fmaf(-gradient.dentropy, z, dweight) - gradient.center)": (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,17 +19,12 @@ ELEMENTS = ("float32", "tf32", "bfloat16", "float16")
 OPERANDS = ("q", "k", "v", "x", "weight")
 
 
-def loaded(name: str, file: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, PYTHON_TESTS / file)
-    assert spec is not None and spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 # The list of samples that the operators are tested with on the CPU, and plain torch beside them.
-_samples = loaded("operator_samples", "conftest.py")
-_every = loaded("tests_of_every_operator", "test_every_operator.py")
+# The files import one another, so they need a package.
+_package = sys.modules["operator_tests"] = ModuleType("operator_tests")
+_package.__path__ = [str(PYTHON_TESTS)]
+_samples = importlib.import_module("operator_tests.conftest")
+_every = importlib.import_module("operator_tests.test_every_operator")
 SAMPLES, Draw, relative_error = _samples.SAMPLES, _samples.Draw, _samples.relative_error
 
 

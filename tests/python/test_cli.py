@@ -237,7 +237,15 @@ def test_a_dry_run_says_what_would_happen_and_writes_nothing(train_arguments, tm
         (["--set", "data.tokenizer={tmp}/words"], "must be byte-level, got the token"),
         (["--set", "data.tokenizer={tmp}/large"], "has 400 tokens, more than data.vocabulary"),
         (["--set", "model.num_layers=4096", "--set", "model.width=65536"], "GB with gradients"),
-        (["--set", "regularization.temperature_init=1e-45"], "0 begins with a loss of nan; look"),
+        (
+            [
+                "--set",
+                "regularization.temperature_init=1e-30",
+                "--set",
+                "model.initializer_range=100",
+            ],
+            "0 begins with a loss of nan; look",
+        ),
         (["--from", "{tmp}/half"], "{tmp}/half/model.safetensors does not match its SHA-256"),
         (["--distill-from", "{tmp}/half"], "/half/model.safetensors does not match its SHA-256"),
     ],
@@ -267,7 +275,7 @@ def strange_files(tmp_path, monkeypatch):
         (tmp_path / name).mkdir()
         (tmp_path / name / "text.txt").write_text(text)
     # Nothing is closed to root.
-    monkeypatch.setattr(os, "access", lambda path, mode: path.parent.name != "closed")
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).parent.name != "closed")
     words = Tokenizer(models.WordLevel({"日本": 0, "<|endoftext|>": 1}))
     large = train_tokenizer((f"{n} or {n * n}" for n in range(400)), 400)
     for name, tokenizer in (("words", words), ("large", large)):

@@ -261,8 +261,6 @@ def _generation_csv(found: GenerationReport, seconds: tuple[float, ...] | None) 
 def _equal_time(found: SweepResult, within: float) -> dict[str, tuple[EqualTime, ...]]:
     from aero import mpc
 
-    if not 0 <= within <= 1:
-        raise ValueError(f"--equal-time must be from 0 to 100 per cent, got {100 * within:g}")
     networks = list(found.rows[0].seconds) if found.rows else []
     if not networks:
         raise ValueError("--equal-time needs a --network to take the time on, got none")

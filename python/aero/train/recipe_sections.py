@@ -165,7 +165,7 @@ class RegularizationSection:
     entropy_weight: float = _number(1e-5, 0.0, 1e6)
     penalty_schedule: str = _word("constant", "constant", "falling", "rising")
     tolerance_margin: float | str = _number(0.10, 0.0, 1.0)
-    temperature_init: float = _number(1e-2, 0.0, 1e6, above=True)
+    temperature_init: float = _number(1e-2, 1e-30, 1e6)
     temperature_parametrization: str = _word("identity", "identity", "log")
     threshold_init: float = _number(0.5, 0.0, 1.0)
     max_entropy: str = _word("log_context", "log_context", "log_visible")

@@ -39,6 +39,9 @@ class Inputs:
         results = getattr(ops, self.operator)(**self.tensors, **self.options, backend=backend)
         return results if isinstance(results, tuple) else (results,)
 
+    def double(self) -> Inputs:
+        return self.mapped(lambda x: x.detach().double().requires_grad_())
+
     def exact(
         self, cotangents: tuple[Tensor | None, ...] | None = None
     ) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:

@@ -208,7 +208,7 @@ def test_evaluating_again_gives_the_same_numbers(whole_runs):
     strided = evaluate_run(folder.path, max_tokens=1024, stride=16)
     assert json.loads(path.read_text())["windows"] == "stride 16"
     assert strided.tokens > 0
-    path.write_text(json.dumps(before))
+    folder.write_result("evaluation.json", before)
     with pytest.raises(TrainingError, match="stride must be between 1 and 32, got 33"):
         evaluate_run(folder.path, stride=33)
 
