@@ -145,7 +145,12 @@ def softmax(
         dp, np.abs(dp), 0.0, 0.0, dentropy[..., None], dlogsumexp[..., None]
     )
     errors = {
-        "result 0": rows.p_error + precision.w * rows.p + precision.tiny,
+        # A row that sees NaN or infinity is NaN, with or without its hidden keys.
+        "result 0": np.where(
+            ~visible & ~np.isfinite(scaled).all(-1, keepdims=True),
+            np.inf,
+            rows.p_error + precision.w * rows.p + precision.tiny,
+        ),
         "result 1": rows.entropy_error[..., 0],
         "result 2": rows.logsumexp_error[..., 0],
         "scores": (ds_error + precision.w * np.abs(ds)) / np.abs(t) + precision.tiny,
@@ -212,8 +217,9 @@ def attention(
             p_error.swapaxes(2, 3) @ abs_dout + (rounds + 2 * w) * (p_flat @ abs_dout)
         ) + precision.tiny,
     }  # fmt: skip
-    # The docstring leaves rows with larger scores open.
-    beyond = (np.where(visible, size, 0) > (1e307 if u < 1e-9 else 5e37)).any(-1)
+    # The docstring leaves rows with larger scores or products open.
+    largest = (abs_q @ abs_k.swapaxes(2, 3)) * np.maximum(1, np.abs(factor)) * max(1, abs(scale))
+    beyond = (np.where(visible, largest, 0) > (1e307 if u < 1e-9 else 5e37)).any(-1)
     for name in ("result 0", "result 1", "result 2"):
         errors[name][beyond] = np.inf
     if keys and (ds_size + np.abs(ds)).max(initial=0) > precision.largest / 4:
@@ -221,6 +227,9 @@ def attention(
     if "temperature" in tensors:
         shape = tuple(tensors["temperature"].shape)
         errors["temperature"] = temperature_gradient(rows, ds, ds_error, t, shape)
+    if beyond.any():  # and so are the gradients, in which rows are summed
+        for name in tensors:
+            errors[name] = np.full_like(errors[name], np.inf)
     return rows, errors
 
 
