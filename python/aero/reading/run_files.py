@@ -32,6 +32,7 @@ RUN: dict[str, Any] = {
             "train_tokens?": int,
             "validation_tokens?": int,
             "validation_bytes?": int,
+            "copied_share?": float,
         },
         None,
     ),

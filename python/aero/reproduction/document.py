@@ -259,7 +259,7 @@ def _how_made(outcomes: Sequence[Mapping[str, Any]], command: str) -> str:
     )
     corpora = _distinct(
         f"{c['name']} ({c['version']}), {c['train_tokens']:,} training and "
-        f"{c['validation_tokens']:,} validation tokens, SHA-256 {c['sha256'][:16]}"
+        f"{c['validation_tokens']:,} validation tokens, SHA-256 {c['sha256'][:16]}, {_copied(c)}"
         for t in trainings
         for c in t["corpora"]
     )
@@ -277,6 +277,16 @@ def _how_made(outcomes: Sequence[Mapping[str, Any]], command: str) -> str:
             f"{duration(seconds)}.",
         ]
     )
+
+
+def _copied(corpus: Mapping[str, Any]) -> str:
+    """How much of the validation text was seen in training."""
+    if "copied_share" not in corpus:
+        return (
+            "validation text with near copies of training text, which the split now keeps out, so "
+            "perplexities do not compare with later ones"
+        )
+    return f"{corpus['copied_share']:.1%} of the long validation lines in other documents too"
 
 
 def _distinct(texts: Any) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from aero.reading import UnreadableFileError, read_json
 from aero.reproduction.cells import Cell
 from aero.train.errors import StopRequestedError, TrainingError
+from aero.train.planning import require_current_split
 from aero.train.run_lock import RunLockedError
 from aero.train.stopping import StopRequest
 
@@ -50,7 +51,12 @@ def run_cells(
     """
     if jobs < 1:
         raise TrainingError(f"reproduce: --jobs must be >= 1, got {jobs}")
-    missing = [cell for cell in cells if not cell.is_done(output)]
+    missing = []
+    for cell in cells:
+        if not cell.is_done(output):
+            missing.append(cell)
+        else:
+            require_current_split(cell.folder(output))
     if not missing:
         return
     if jobs == 1:

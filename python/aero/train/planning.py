@@ -20,7 +20,7 @@ from aero.train.recipe import Recipe
 from aero.train.recipe_files import recipe_to_dict
 from aero.train.run_folder import RunFolder, run_slug
 
-__all__ = ["PlannedRun", "plan_runs", "spec_for", "with_action"]
+__all__ = ["PlannedRun", "plan_runs", "require_current_split", "spec_for", "with_action"]
 
 
 # What NumPy's generators are seeded with.
@@ -204,6 +204,7 @@ def with_action(run: PlannedRun) -> PlannedRun:
             "use --resume auto"
         )
     _require_same_config(run)
+    require_current_split(run.folder)
     if run.folder.info().get("status") in ("finished", "diverged"):
         return dataclasses.replace(run, action="reuse")
     checkpoints = run.folder.complete_checkpoints()
@@ -225,7 +226,26 @@ def _own_checkpoint(run: PlannedRun, path: str) -> Path:
             "run's --label, --seed and --output"
         )
     _require_same_config(run)
+    require_current_split(run.folder)
     return checkpoint
+
+
+def require_current_split(folder: RunFolder) -> None:
+    """Refuses a run whose corpus was split before near copies were kept out of validation.
+
+    Args:
+        folder: of an existing run.
+
+    Raises:
+        TrainingError: its numbers do not compare with those of new runs.
+    """
+    corpus = folder.info().get("corpus")
+    if corpus is not None and "copied_share" not in corpus:
+        raise TrainingError(
+            f"train: {folder.path} was trained when near copies of training text could be held "
+            "out, so its perplexity does not compare with that of new runs; choose another "
+            "--output, or delete the folder to train it on the corpus as it is split now"
+        )
 
 
 def _require_same_config(run: PlannedRun) -> None:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PreparedData", "open_prepared_data", "prepare_data"]
 
-_FORMAT = 1
+_FORMAT = 2
 _BATCH_BYTES = 1 << 20
 _TOKEN_FILE = {"file": str, "dtype": str, "tokens": int, "text_bytes": int, "sha256": str}
 _MANIFEST = {
@@ -88,6 +88,7 @@ class PreparedData:
             "train_tokens": files["train"]["tokens"],
             "validation_tokens": files["validation"]["tokens"],
             "validation_bytes": files["validation"]["text_bytes"],
+            "copied_share": self.manifest["copied_share"],
         }
 
 
@@ -190,6 +191,7 @@ def _build(source: CorpusSource, data: DataSection, folder: Path, context_length
             "duplicates_dropped": scan.count(DUPLICATE),
             "undecodable_dropped": scan.count(UNDECODABLE),
         },
+        "copied_share": scan.copied_share,
         "vocabulary": data.vocabulary,
         "tokenizer": data.tokenizer,
         "files": {split: asdict(entry) for split, entry in files.items()},

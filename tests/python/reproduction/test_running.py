@@ -93,6 +93,16 @@ def test_finished_cells_are_not_trained_again(trained, cache_dir):
     assert what_it_takes(plan.cells, output) == "all 6 cells are done"
 
 
+def test_cells_of_a_corpus_with_near_copies_in_validation_are_refused(trained, cache_dir, tmp_path):
+    plan, output = trained
+    shutil.copytree(output / "cells", tmp_path / "cells")
+    folder = plan.cells[-1].folder(tmp_path)
+    corpus = folder.info()["corpus"]
+    folder.update({"corpus": {k: v for k, v in corpus.items() if k != "copied_share"}})
+    with pytest.raises(TrainingError, match=rf"{folder.path} was trained when near copies"):
+        run_cells(plan.cells, output=tmp_path, cache_dir=cache_dir, say=pytest.fail)
+
+
 def test_what_a_killed_process_held_another_takes_up_from_its_checkpoint(
     trained, corpus, cache_dir, tmp_path
 ):

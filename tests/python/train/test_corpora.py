@@ -89,6 +89,29 @@ def test_a_single_text_file_keeps_its_end_for_validation(tmp_path):
     assert validation.startswith("line ")
 
 
+def test_near_copies_are_held_out_last(tmp_path):
+    rows = [f"row {row} of a table whose rows are long enough to count" for row in range(20)]
+    for number in range(12):  # one word differs
+        (tmp_path / f"table{number}.py").write_text("\n".join([f"name = {number}", *rows]))
+    for number in range(12):
+        own = [f"line {row} of text {number}, which stands in no other file" for row in range(20)]
+        (tmp_path / f"text{number}.py").write_text("\n".join(own))
+    scan = scan_corpus(find_corpus(tmp_path), 0.3)
+    held_out = text_of(scan, validation=True)
+    assert "of text" in held_out and "of a table" not in held_out
+    assert scan.copied_share == 0
+    assert "of a table" in text_of(scan, validation=False)
+    assert scan.sha256 != scan_corpus(find_corpus(tmp_path), 0.1).sha256  # the split counts
+
+
+def test_the_share_that_stands_elsewhere_too_is_told(tmp_path):
+    shared = "a licence in every file".ljust(48, ".")
+    for number in range(10):
+        own = f"a line of file {number} alone".ljust(48, ".")
+        (tmp_path / f"{number}.py").write_text(f"{shared}\n    {own}\nshort\n")
+    assert scan_corpus(find_corpus(tmp_path), 0.2).copied_share == 0.5
+
+
 def test_lines_of_json_are_units_of_their_own(tmp_path):
     lines = [json.dumps({"text": f"t{i} é"}) for i in range(9)]
     lines += [json.dumps({"content": "c"}), json.dumps("plain"), lines[0], "{", '{"n": 1}', ""]

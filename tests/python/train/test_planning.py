@@ -75,6 +75,18 @@ def test_a_bad_preset_is_refused(tiny_recipe):
         spec_for(replace(tiny_recipe, model=ModelSection(preset="tinny")), "SM")
 
 
+@pytest.mark.parametrize("status", ["finished", "diverged", "interrupted"])
+def test_a_run_on_a_corpus_with_near_copies_in_validation_is_refused(status, tiny_recipe, tmp_path):
+    run = plan_one(tiny_recipe, "SM+G", tmp_path)
+    start(run, status, 20)
+    run.folder.update({"corpus": {"sha256": "ab"}})
+    for resume in ("auto", run.folder.checkpoints / "step-20"):
+        with pytest.raises(TrainingError, match="could be held out, so its perplexity"):
+            plan_one(tiny_recipe, "SM+G", tmp_path, resume=resume)
+    run.folder.update({"corpus": {"sha256": "ab", "copied_share": 0.0}})
+    assert plan_one(tiny_recipe, "SM+G", tmp_path).action != "train"
+
+
 @pytest.mark.parametrize("status", ["finished", "diverged"])
 def test_a_run_that_has_ended_is_reused(status, tiny_recipe, tmp_path):
     start(plan_one(tiny_recipe, "SM+G", tmp_path), status)
