@@ -26,6 +26,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from aero import analysis, mpc
+from aero.reproduction import reproduce_costs
 
 plt.rcParams.update(analysis.FIGURE_STYLE)
 
@@ -63,7 +64,7 @@ plt.show()
 # The simulator is not fitted to these totals: every formula is that of the protocol's source. It is right where we can check it, the communication columns of the paper's tables:
 
 # %%
-cells = [row.gigabytes for row in mpc.reproduce().rows]
+cells = [row.gigabytes for row in reproduce_costs().rows]
 largest = max(cell.paper_gb for cell in cells)
 fig, axes = plt.subplots(figsize=(5.2, 3.2))
 axes.plot([0, largest], [0, largest], color="0.6", linewidth=1)
@@ -75,7 +76,7 @@ print(f"{len(cells)} cells, simulated / paper: median {np.median(ratios):.4f}")
 print(f"{sum(abs(ratio - 1) < 0.0015 for ratio in ratios)} of them within 0.15 %")
 
 # %% [markdown]
-# (The paper's totals hold one LayerNorm more than its list of operators; with exactly what it lists ours are 0.8 % lower. `aero cost reproduce` prints every cell.) Two real parties send what it says too: 509.2 MB where it predicts 509.3, 171.6 where it predicts 172.0 ([measured](../benchmarks/results/private_effect_amd_epyc_202611.md), `aero private compare`).
+# (The paper's totals hold one LayerNorm more than its list of operators; with exactly what it lists ours are 0.8 % lower. `aero reproduce costs` prints every cell.) Two real parties send what it says too: 509.2 MB where it predicts 509.3, 171.6 where it predicts 172.0 ([measured](../benchmarks/results/private_effect_amd_epyc_202611.md), `aero private compare`).
 #
 # ## Minutes are not gigabytes
 #

@@ -1,7 +1,7 @@
 """AERO: softmax-only language models with entropy-regularized attention.
 
 Importing `aero` imports neither torch nor the native libraries; each part loads on first use, and
-what `transformers` has to know is registered once both are imported.
+what `transformers` and a notebook have to know is registered with them.
 
 Example:
     >>> import aero, torch
@@ -17,10 +17,11 @@ Example:
 from __future__ import annotations
 
 from aero._lazy_exports import lazy_exports
-from aero._registration import register_with_transformers
+from aero._registration import register_with_notebooks, register_with_transformers
 
 __version__ = "0.1.0"
 __getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)
 __all__.append("__version__")
 
 register_with_transformers()
+register_with_notebooks()

@@ -1,8 +1,10 @@
-"""Makes `import aero` enough for `transformers`, in either order and at no cost without it.
+"""Makes `import aero` enough for `transformers` and for notebooks, at no cost without them.
 
 ``AutoModelForCausalLM.from_pretrained(..., attn_implementation="aero")`` needs the names that
 importing `aero.models` registers, but `import aero` on its own must stay free of torch. So
 `aero.models` is imported as soon as both packages are.
+
+A notebook shows what `aero.mpc` returns as `aero.report` draws it, which loads at the first one.
 """
 
 from __future__ import annotations
@@ -15,7 +17,30 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-__all__ = ["register_with_transformers"]
+__all__ = ["register_with_notebooks", "register_with_transformers"]
+
+# Where the results of `aero.mpc` are defined that `aero.report.cost_pages` draws.
+_DRAWN = {
+    "aero.mpc.cost_report": ("CostReport", "CostComparison"),
+    "aero.mpc.generation": ("GenerationReport",),
+    "aero.mpc.network_sweep": ("SweepResult",),
+}
+
+
+def register_with_notebooks() -> None:
+    """Tells the running IPython, if there is one, how to show results of `aero.mpc`."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if shell is not None:
+        html = shell.display_formatter.formatters["text/html"]
+        for module, names in _DRAWN.items():
+            for name in names:
+                html.for_type_by_name(module, name, _fragment)
+
+
+def _fragment(found: object) -> str:
+    fragment: str = importlib.import_module("aero.report.cost_pages").to_fragment(found)
+    return fragment
 
 
 def register_with_transformers() -> None:

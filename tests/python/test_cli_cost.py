@@ -9,6 +9,8 @@ from typer.testing import CliRunner
 
 from aero import cli, mpc
 from aero.fixed_point import Approximations, function_errors
+from aero.report import to_csv, to_html, to_text
+from aero.reproduction import reproduce_costs
 
 
 def run(*arguments: str):
@@ -19,7 +21,7 @@ def test_show_tells_minutes_on_a_network():
     network = "wan-100mbps,uplink_mbps=20"
     done = run("show", "SM+ScFuFFN", "--network", network)
     assert done.exit_code == 0
-    assert done.stdout == mpc.simulate("SM+ScFuFFN").to_text(network) + "\n"
+    assert done.stdout == to_text(mpc.simulate("SM+ScFuFFN"), network) + "\n"
     data = json.loads(run("show", "SM+ScFuFFN", "--network", network, "--json").stdout)
     assert data["latency"]["network"]["uplink_mbps"] == 20.0
     assert "latency" not in json.loads(run("show", "SM+ScFuFFN", "--json").stdout)
@@ -50,15 +52,15 @@ def test_every_command_takes_measures_as_settings():
     fields = {"exp_squarings": 5, "mul_share": True, "num_layers": 2}
     given = [text for name, value in fields.items() for text in ("--set", f"{name}={value}")]
     report = mpc.simulate("SM", **fields)
-    assert run("show", "SM", *given).stdout == report.to_text() + "\n"
+    assert run("show", "SM", *given).stdout == to_text(report) + "\n"
     scheduled = json.loads(run("schedule", "SM", *given, "--json").stdout)
     assert scheduled["seconds"] == report.latency().schedule().seconds
     assert scheduled["stack_fields"]["exp_squarings"] == 5
     compared = run("compare", "SM", "SM", *given, "--second-set", "exp_squarings=8")
     second = mpc.simulate("SM", **{**fields, "exp_squarings": 8})
-    assert compared.stdout == report.compare(second).to_text() + "\n"
+    assert compared.stdout == to_text(report.compare(second)) + "\n"
     table = mpc.option_table("SM", sizes=[(16, None)], **fields)
-    assert run("options", "SM", "--size", "16", *given).stdout == table.to_text() + "\n"
+    assert run("options", "SM", "--size", "16", *given).stdout == to_text(table) + "\n"
 
 
 def test_results_come_as_text_json_csv_and_page(tmp_path):
@@ -66,15 +68,15 @@ def test_results_come_as_text_json_csv_and_page(tmp_path):
     on = ("--network", network, "--compute", compute)
     page = tmp_path / "page.html"
     report = mpc.simulate("SM+R")
-    assert run("show", "SM+R", *on, "--csv").stdout == report.to_csv(network, compute)
+    assert run("show", "SM+R", *on, "--csv").stdout == to_csv(report, network, compute)
     done = run("show", "SM+R", *on, "--json", "--html", str(page))
     assert json.loads(done.stdout)["latency"]["compute"]["threads"] == 8
-    assert page.read_text() == report.to_html(network, compute)
+    assert page.read_text() == to_html(report, network, compute)
     assert done.stderr == f"wrote {page}\n"
     both = report.compare(mpc.simulate("SM"))
     done = run("compare", "SM+R", "SM", *on, "--csv", "--html", str(page))
-    assert done.stdout == both.to_csv(network, compute)
-    assert page.read_text() == both.to_html(network, compute)
+    assert done.stdout == to_csv(both, network, compute)
+    assert page.read_text() == to_html(both, network, compute)
 
 
 def test_accuracy_is_a_table_of_errors():
@@ -102,7 +104,7 @@ def test_generation_tells_time_and_a_line_per_token(tmp_path):
     assert sum(float(line["comm_bytes"]) for line in lines) == found.comm_bytes
     run(*arguments, "--html", str(tmp_path / "page.html"))
     page = (tmp_path / "page.html").read_text()
-    assert page == mpc.generation_page(found, "lan-1gbps")
+    assert page == to_html(found, "lan-1gbps")
     assert all(f"<td>{one:,.1f}</td>" in page for one in seconds)
 
 
@@ -113,7 +115,6 @@ def test_generation_tells_time_and_a_line_per_token(tmp_path):
         (["show", "SM", "--html", "/none/x.html"], "--html must be a file that can be written, "
             "got /none/x.html: No such file or directory"),
         (["schedule", "SM", "--trace", "/none/t.json"], "--trace must be a file that can be"),
-        (["reproduce", "--output", "/dev/null/x"], "--output must be a folder that can be"),
         (["show", "SM", "--set", "mul_shar=true"], "did you mean 'mul_share'"),
         (["show", "SM", "--set", "exp_squarings=99"], "exp_squarings must be an integer from 1"),
         (["show", "SM", "--set", "context_length=long"], "context_length must be an integer"),
@@ -161,13 +162,19 @@ def test_schedule_tells_what_faster_parts_would_change():
 
 
 def test_reproduce_prints_the_tables_and_writes_the_figures(tmp_path):
-    done = run("reproduce", "--output", str(tmp_path))
+    output = ("costs", "--output", str(tmp_path))
+    done = CliRunner().invoke(cli.app, ["reproduce", *output])
     assert done.exit_code == 0
-    assert done.stdout == mpc.reproduce().to_text() + "\n"
-    assert {path.name for path in tmp_path.iterdir()} == {
-        *(f"reproduction.{ending}" for ending in ("html", "txt", "json")),
+    assert done.stdout == reproduce_costs().to_text() + "\n"
+    assert {path.name for path in (tmp_path / "costs").iterdir()} == {
+        *(f"costs.{ending}" for ending in ("html", "txt", "json")),
         "figure-1.png",
         "figure-15.png",
     }
-    assert len(json.loads(run("reproduce", "--json").stdout)["rows"]) == 27
-    assert run("reproduce", "--stack", "spu").exit_code == 2
+    as_json = CliRunner().invoke(cli.app, ["reproduce", *output, "--json"])
+    assert len(json.loads(as_json.stdout)["rows"]) == 27
+    assert CliRunner().invoke(cli.app, ["reproduce", *output, "--stack", "spu"]).exit_code == 2
+    nowhere = CliRunner().invoke(cli.app, ["reproduce", "costs", "--output", "/dev/null/x"])
+    assert nowhere.exit_code == 2
+    assert nowhere.stderr.count("\n") == 1
+    assert "/dev/null/x/costs" in nowhere.stderr

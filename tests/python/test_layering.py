@@ -42,8 +42,10 @@ MAY_IMPORT = {
     "checksums": {"atomic_files"},
     "palette": set(),
     "reading": set(),
+    "tables": set(),
     "architecture": {"_core"},
-    "mpc": {"_core", "architecture", "palette"},
+    "mpc": {"_core", "architecture"},
+    "paper": {"mpc"},
     "fixed_point": {"_core", "mpc"},
     "analysis": {"atomic_files", "palette"},
     "ops": {"_core", "_library"},
@@ -52,20 +54,23 @@ MAY_IMPORT = {
     "conversion": {"models", "nn", "mpc", "architecture"},
     "export": {"models", "nn", "ops", "architecture", "atomic_files"},
     "private": {"export", "mpc", "architecture", "atomic_files"},
-    "report": {"architecture", "mpc", "analysis", "atomic_files", "checksums"},
+    "report": {
+        "architecture", "mpc", "paper", "analysis", "atomic_files", "checksums", "palette",
+    },
     "train": {
         "models", "nn", "conversion", "analysis", "report", "architecture", "atomic_files",
         "fixed_point", "checksums",
     },
-    "reproduction": {"train", "mpc", "analysis", "report", "architecture", "atomic_files"},
+    "reproduction": {
+        "train", "mpc", "paper", "analysis", "report", "architecture", "atomic_files",
+    },
     "cli": {
         "_core", "_library", "architecture", "mpc", "analysis", "ops", "nn", "models", "conversion",
-        "report", "train", "atomic_files", "fixed_point", "export", "reproduction",
-        "private",
+        "report", "train", "atomic_files", "fixed_point", "export", "reproduction", "private",
     },
 }  # fmt: skip
 # What any room may import besides.
-EVERYWHERE = {"__version__", "_lazy_exports", "reading"}
+EVERYWHERE = {"__version__", "_lazy_exports", "reading", "tables"}
 # Third-party packages that analysis may use.
 ANALYSIS_PACKAGES = {"numpy", "matplotlib", "mpl_toolkits"}
 
@@ -78,10 +83,10 @@ def room_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imports_of(path: Path) -> Iterator[tuple[str, bool]]:
+def imports_of(path: Path, folder: Path = PACKAGE) -> Iterator[tuple[str, bool]]:
     """Yield every absolute module name a file imports and whether at import time of the file."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    package = ".".join(("aero", *path.relative_to(PACKAGE).parts[:-1]))
+    package = ".".join(("aero", *path.relative_to(folder).parts[:-1]))
     outermost = {id(node) for node in tree.body}
     for node in ast.walk(tree):
         top = id(node) in outermost
@@ -141,8 +146,72 @@ def test_python_rooms_import_only_what_they_may() -> None:
                 assert parts[1] in MAY_IMPORT[room], f"{where} may not import aero.{parts[1]}"
 
 
+def import_circles(folder: Path) -> list[list[str]]:
+    """Modules that import each other in a loop; lazily, or for types alone, counts too."""
+    files = {
+        ".".join(("aero", *path.relative_to(folder).with_suffix("").parts)).removesuffix(
+            ".__init__"
+        ): path
+        for path in folder.rglob("*.py")
+    }
+    # What `aero` itself hands on is every room.
+    files = {module: path for module, path in files.items() if module != "aero"}
+    arrows = {module: imported(path, folder, files) - {module} for module, path in files.items()}
+
+    def reached(start: str) -> set[str]:
+        found, left = set(), [start]
+        while left:
+            new = arrows[left.pop()] - found
+            found |= new
+            left += new
+        return found
+
+    reach = {module: reached(module) for module in files}
+    return sorted(
+        sorted(circle)
+        for circle in {
+            frozenset(m for m in reach[module] if module in reach[m])
+            for module in files
+            if module in reach[module]
+        }
+    )
+
+
+def imported(path: Path, folder: Path, files: dict[str, Path]) -> set[str]:
+    """The modules of `files` that a file imports; a package counts where its own name is taken."""
+    stub = path.with_suffix(".pyi")  # what a package loads on first use
+    path = stub if stub.is_file() else path
+    found = {name for name, _ in imports_of(path, folder)}
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module in files and not node.level:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            if names <= files.keys():
+                found.discard(node.module)
+            found |= names
+    return found & files.keys()
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert import_circles(PACKAGE) == []
+
+
+def test_a_circle_is_found_though_types_alone_close_it(tmp_path: Path) -> None:
+    room = tmp_path / "room"
+    room.mkdir()
+    (room / "__init__.py").write_text("from aero.room.f import f\n")
+    (room / "f.py").write_text("from aero import e\n")
+    (tmp_path / "a.py").write_text("from aero import b\n")
+    (tmp_path / "b.py").write_text("def f():\n    from aero.c import x\n")
+    (tmp_path / "c.py").write_text("if TYPE_CHECKING:\n    from aero.a import y\n")
+    (tmp_path / "d.py").write_text("import aero.a\n")
+    (tmp_path / "e.py").write_text("from aero.room import f\n")
+    assert import_circles(tmp_path) == [["aero.a", "aero.b", "aero.c"], ["aero.e", "aero.room.f"]]
+    (tmp_path / "e.py").write_text("from aero.room import something\n")
+    assert import_circles(tmp_path)[1:] == [["aero.e", "aero.room", "aero.room.f"]]
+
+
 @pytest.mark.parametrize(
-    "room", ["architecture", "mpc", "fixed_point", "analysis", "report", "private"]
+    "room", ["architecture", "mpc", "fixed_point", "paper", "analysis", "report", "private"]
 )
 def test_torch_free_rooms_never_name_torch(room: str) -> None:
     paths = [p for p in PACKAGE.rglob("*.py") if room_of(p) == room]
@@ -214,7 +283,7 @@ def test_package_and_torch_free_rooms_import_without_torch() -> None:
     program = (
         "import sys; sys.modules['torch'] = None; sys.modules['transformers'] = None\n"
         "import aero, aero.architecture, aero.mpc, aero.fixed_point, aero.analysis\n"
-        "import aero.report, aero.cli\n"
+        "import aero.report, aero.paper, aero.cli, aero.reproduction.cost_tables\n"
         "print(aero.mpc.simulate('SM', model='tiny', context_length=8).comm_bytes > 0)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

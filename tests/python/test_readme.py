@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aero import mpc
+from aero import mpc, paper
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -32,7 +32,7 @@ def test_examples_run_and_print_what_their_comments_say(
 
 def test_the_tables_are_the_simulators() -> None:
     page = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
-    assert mpc.comparison_markdown(mpc.compare_with_paper((4, 5))) in page
+    assert paper.comparison_markdown(paper.compare_with_paper((4, 5))) in page
 
 
 def test_the_factors_by_stack_are_the_simulators() -> None:

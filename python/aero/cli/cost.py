@@ -28,7 +28,7 @@ from aero.cli.cost_arguments import (
     settings,
     write,
 )
-from aero.cli.errors import note, one_line_errors
+from aero.cli.errors import one_line_errors
 
 if TYPE_CHECKING:
     from aero.mpc import CostReport
@@ -56,17 +56,19 @@ def show(
     transfers; with --network also seconds. CSV has a line per operation.
     """
     with one_line_errors(ValueError, OSError):
+        from aero.report import to_csv, to_html, to_text
+
         check_machines(network, compute)
         found = _report(label, model, context_length, vocab_size, stack, settings(set_))
         put(
-            lambda: found.to_text(network, compute),
+            lambda: to_text(found, network, compute),
             lambda: found.to_dict(network, compute),
-            lambda: found.to_csv(network, compute),
+            lambda: to_csv(found, network, compute),
             as_json=as_json,
             as_csv=as_csv,
         )
         if html is not None:
-            write("--html", html, found.to_html(network, compute))
+            write("--html", html, to_html(found, network, compute))
 
 
 @cost.command()
@@ -93,6 +95,8 @@ def compare(
 ) -> None:
     """Two networks, stacks or sizes side by side."""
     with one_line_errors(ValueError, OSError):
+        from aero.report import to_csv, to_html, to_text
+
         check_machines(network, compute)
         both = settings(set_)
         sizes = (model, context_length, vocab_size)
@@ -100,14 +104,14 @@ def compare(
             _report(second, *sizes, second_stack or stack, both | settings(second_set))
         )
         put(
-            lambda: found.to_text(network, compute),
+            lambda: to_text(found, network, compute),
             lambda: found.to_dict(network, compute),
-            lambda: found.to_csv(network, compute),
+            lambda: to_csv(found, network, compute),
             as_json=as_json,
             as_csv=as_csv,
         )
         if html is not None:
-            write("--html", html, found.to_html(network, compute))
+            write("--html", html, to_html(found, network, compute))
 
 
 @cost.command()
@@ -142,7 +146,9 @@ def schedule(
     would be left without each part.
     """
     with one_line_errors(ValueError, OSError):
-        from aero.mpc.report_tables import title_lines
+        from aero.report import to_text
+        from aero.report.cost_texts import title_lines
+        from aero.report.trace import trace_json
 
         report = _report(label, model, context_length, vocab_size, stack, settings(set_))
         latency = report.latency(network, compute)
@@ -152,7 +158,7 @@ def schedule(
             for name, times in _speedups(what_if)
         }
         if trace is not None:
-            write("--trace", trace, found.trace_json())
+            write("--trace", trace, trace_json(found))
         machines = f"network {latency.network.name}, compute {latency.compute.name}"
         about = {
             "label": report.spec.label,
@@ -168,7 +174,7 @@ def schedule(
                     *title_lines(report),
                     machines,
                     "",
-                    found.to_text(),
+                    to_text(found),
                     *(
                         f"{seconds / 60:.2f} minutes if {name} were {times:g} times faster"
                         for name, (times, seconds) in faster.items()
@@ -188,36 +194,6 @@ def schedule(
 
 for command in (planning.options, planning.accuracy, planning.generate, planning.sweep):
     cost.command()(command)
-
-
-@cost.command()
-def reproduce(
-    stack: Annotated[str, typer.Option(help="Protocol stack of our numbers.")] = "spu-2024",
-    output: Annotated[
-        Path | None, typer.Option(help="Folder for a page, Figures 1 and 15, text and JSON.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """The paper's tables and figures beside ours.
-
-    Tables 4-7 cell by cell, Figures 1 and 15, and what follows from them.
-    """
-    with one_line_errors(ValueError, OSError):
-        from aero import mpc
-
-        found = mpc.reproduce(stack=stack)
-        if output is not None:
-            from aero.report.reproduction import write_reproduction
-
-            try:
-                paths = write_reproduction(found, output)
-            except OSError as error:
-                raise ValueError(
-                    f"--output must be a folder that can be written, got {output}: {error.strerror}"
-                ) from error
-            for path in paths:
-                note(f"wrote {path}")
-        put(found.to_text, found.to_dict, str, as_json=as_json, as_csv=False)
 
 
 def _speedups(given: list[str] | None) -> Iterator[tuple[str, float]]:

@@ -52,11 +52,18 @@ def options(
     """
     with one_line_errors(ValueError, OSError):
         from aero import mpc
+        from aero.report import to_csv, to_text
 
         sizes = [_size(text) for text in size or ("128", "256", "512:16384")]
         keywords: dict[str, Any] = {"model": model, "stack": stack, **settings(set_)}
         table = mpc.option_table(label, sizes=sizes, **keywords)
-        put(table.to_text, table.to_dict, table.to_csv, as_json=as_json, as_csv=as_csv)
+        put(
+            lambda: to_text(table),
+            table.to_dict,
+            lambda: to_csv(table),
+            as_json=as_json,
+            as_csv=as_csv,
+        )
 
 
 def generate(
@@ -87,6 +94,7 @@ def generate(
     """
     with one_line_errors(ValueError, OSError):
         from aero import mpc
+        from aero.report import to_csv, to_html, to_text
 
         check_machines(network, compute)
         sizes: dict[str, Any] = {"context_length": context_length, "vocab_size": vocab_size}
@@ -98,17 +106,15 @@ def generate(
             sampling=sampling,  # type: ignore[arg-type]
             **keywords,
         )
-        seconds = None if network is None else found.seconds_per_token(network, compute)
-        timed = {} if seconds is None else {"network": network, "seconds_per_token": list(seconds)}
         put(
-            lambda: "\n".join([found.to_text(), *_generation_time(found, network, seconds)]),
-            lambda: found.to_dict() | timed,
-            lambda: _generation_csv(found, seconds),
+            lambda: to_text(found, network, compute),
+            lambda: found.to_dict() | _timed(found, network, compute),
+            lambda: to_csv(found, network, compute),
             as_json=as_json,
             as_csv=as_csv,
         )
         if html is not None:
-            write("--html", html, mpc.generation_page(found, network, compute))
+            write("--html", html, to_html(found, network, compute))
 
 
 def sweep(
@@ -164,6 +170,7 @@ def sweep(
     """
     with one_line_errors(ValueError, OSError):
         from aero import mpc
+        from aero.report import to_csv, to_html, to_text
 
         check_machines(network, compute)
         found = mpc.sweep(
@@ -179,15 +186,15 @@ def sweep(
         pairs = {} if equal_time is None else _equal_time(found, equal_time / 100)
         shown = found.pareto(*pareto) if pareto else found
         put(
-            lambda: "\n".join([shown.to_text(), *_equal_time_lines(pairs)]),
+            lambda: "\n".join([to_text(shown), *_equal_time_lines(pairs)]),
             lambda: shown.to_dict() | _equal_time_dict(pairs),
-            shown.to_csv,
+            lambda: to_csv(shown),
             as_json=as_json,
             as_csv=as_csv,
         )
         if html is not None:
             within = 0.1 if equal_time is None else equal_time / 100
-            write("--html", html, mpc.sweep_page(found, within=within))
+            write("--html", html, to_html(found, within=within))
 
 
 def accuracy(
@@ -204,7 +211,7 @@ def accuracy(
     """
     with one_line_errors(ValueError, OSError):
         from aero.fixed_point import Approximations, function_errors
-        from aero.mpc.tables import table_csv, table_lines
+        from aero.tables import table_csv, table_lines
 
         found = function_errors(Approximations.of_stack(stack, **settings(set_)))
         rows = [error.to_dict() for error in found]
@@ -234,28 +241,11 @@ def _size(text: str) -> tuple[int, int | None]:
         raise ValueError(f"--size must be T or T:V in tokens, got {text!r}") from None
 
 
-def _generation_time(
-    found: GenerationReport, network: str | None, seconds: tuple[float, ...] | None
-) -> list[str]:
-    if seconds is None:
-        return []
-    later = seconds[1:]
-    mean = f", then {sum(later) / len(later):,.1f} s per token" if later else ""
-    return [
-        "",
-        f"{sum(seconds) / 60:,.2f} minutes on network {network}, one operation after the other: "
-        f"prompts {seconds[0]:,.1f} s{mean}",
-    ]
-
-
-def _generation_csv(found: GenerationReport, seconds: tuple[float, ...] | None) -> str:
-    from aero.mpc.tables import table_csv
-
-    rows: list[dict[str, Any]] = []
-    for token, cost in enumerate(found.per_token):
-        row = {"token": token + 1, "keys": found.spec.context_length + token, **cost.to_dict()}
-        rows.append(row if seconds is None else row | {"seconds": seconds[token]})
-    return table_csv(rows)
+def _timed(found: GenerationReport, network: str | None, compute: str) -> dict[str, Any]:
+    if network is None:
+        return {}
+    seconds = found.seconds_per_token(network, compute)
+    return {"network": network, "seconds_per_token": list(seconds)}
 
 
 def _equal_time(found: SweepResult, within: float) -> dict[str, tuple[EqualTime, ...]]:
@@ -271,7 +261,7 @@ def _equal_time(found: SweepResult, within: float) -> dict[str, tuple[EqualTime,
 
 
 def _equal_time_lines(pairs: dict[str, tuple[EqualTime, ...]]) -> list[str]:
-    from aero.mpc.tables import table_lines
+    from aero.tables import table_lines
 
     lines = []
     for name, compared in pairs.items():

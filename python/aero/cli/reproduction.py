@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from aero.cli.settings import data_settings
 def reproduce(
     target: Annotated[
         list[str],
-        typer.Argument(metavar="TARGET...", help="list, all, judge, or table2, table4, ..."),
+        typer.Argument(metavar="TARGET...", help="list, all, judge, costs, or table2, table4, ..."),
     ],
     scale: Annotated[
         str, typer.Option(help="mini (a minute per run), small (an hour) or paper.")
@@ -39,6 +40,10 @@ def reproduce(
         Path | None,
         typer.Option(metavar="STEM", help="Also write all targets to STEM.md and STEM.json."),
     ] = None,
+    stack: Annotated[str, typer.Option(help="Protocol stack that costs are priced on.")] = (
+        "spu-2024"
+    ),
+    as_json: Annotated[bool, typer.Option("--json", help="Print costs as JSON.")] = False,
     collect: Annotated[
         bool, typer.Option("--collect", help="Train nothing; write what finished runs give.")
     ] = False,
@@ -52,7 +57,9 @@ def reproduce(
 ) -> None:
     """Retrains a table or figure of the paper; interrupted, the same command goes on.
 
-    `judge --results STEM` needs no runs: it judges the values of STEM.json anew.
+    `judge --results STEM` needs no runs: it judges the values of STEM.json anew. `costs` trains
+    nothing: it prices Tables 4-7 and Figures 1 and 15, and writes a page, figures, text and JSON to
+    OUTPUT/costs.
     """
     with one_line_errors(ValueError, OSError):
         from aero.reproduction.cells import plan_target, unique_cells
@@ -62,6 +69,9 @@ def reproduce(
             for name in target_names():
                 found = load_target(name)
                 say(f"{name:<9} {found.title} ({len(found.rows)} networks)")
+            return
+        if target == ["costs"]:
+            _price(stack, output / "costs", as_json=as_json)
             return
         if target == ["judge"]:
             _judge_again(results)
@@ -101,6 +111,20 @@ def reproduce(
             with disk_errors("--results", results.parent, again, command="reproduce"):
                 write_results(outcomes, results, command=command)
         say(f"files: {output / 'results' / scale}")
+
+
+def _price(stack: str, output: Path, *, as_json: bool) -> None:
+    """The tables of costs beside the paper's, printed and written."""
+    from aero.reproduction.cost_pages import write_cost_tables
+    from aero.reproduction.cost_tables import reproduce_costs
+    from aero.train.errors import disk_errors
+
+    found = reproduce_costs(stack=stack)
+    with disk_errors("the costs", output, "run the same command again", command="reproduce"):
+        paths = write_cost_tables(found, output)
+    say(json.dumps(found.to_dict(), indent=2) if as_json else found.to_text())
+    for path in paths:
+        note(f"wrote {path}")
 
 
 def _judge_again(stem: Path | None) -> None:

@@ -14,8 +14,8 @@ Example:
 
 from __future__ import annotations
 
-from aero.mpc.comparison import CostComparison
-from aero.mpc.cost_report import Cost, CostReport, Operation
+from aero.mpc.cost import Cost, Operation
+from aero.mpc.cost_report import CostComparison, CostReport
 from aero.mpc.described_stacks import (
     StackDescription,
     described_stack_names,
@@ -27,16 +27,12 @@ from aero.mpc.equal_time import (
     TimedNetwork,
     compare_at_equal_time,
     timed_rows,
-    timed_steps,
 )
 from aero.mpc.generation import GenerationReport, simulate_generation
-from aero.mpc.generation_pages import generation_page
 from aero.mpc.latency import Duration, Latency
 from aero.mpc.measure_tables import OptionRow, OptionSet, OptionTable, option_table
 from aero.mpc.measures import Option, options
 from aero.mpc.network_sweep import SweepResult, SweepRow, sweep
-from aero.mpc.paper import PaperComparison, compare_with_paper, comparison_markdown, paper_tables
-from aero.mpc.paper_findings import Finding
 from aero.mpc.profiles import (
     ComputeProfile,
     NetworkProfile,
@@ -45,7 +41,6 @@ from aero.mpc.profiles import (
     network_names,
     network_profile,
 )
-from aero.mpc.reproduction import ReproducedRow, Reproduction, SavingStep, reproduce
 from aero.mpc.schedule import Schedule, ScheduledOperation
 from aero.mpc.simulation import (
     operation_cost,
@@ -54,7 +49,6 @@ from aero.mpc.simulation import (
     stack_fields,
     stack_names,
 )
-from aero.mpc.sweep_pages import sweep_page
 
 __all__ = [
     "ComputeProfile",
@@ -63,7 +57,6 @@ __all__ = [
     "CostReport",
     "Duration",
     "EqualTime",
-    "Finding",
     "GenerationReport",
     "Latency",
     "NetworkProfile",
@@ -72,10 +65,6 @@ __all__ = [
     "OptionRow",
     "OptionSet",
     "OptionTable",
-    "PaperComparison",
-    "ReproducedRow",
-    "Reproduction",
-    "SavingStep",
     "Schedule",
     "ScheduledOperation",
     "StackDescription",
@@ -83,12 +72,9 @@ __all__ = [
     "SweepRow",
     "TimedNetwork",
     "compare_at_equal_time",
-    "compare_with_paper",
-    "comparison_markdown",
     "compute_names",
     "compute_profile",
     "described_stack_names",
-    "generation_page",
     "load_stack",
     "network_names",
     "network_profile",
@@ -96,15 +82,11 @@ __all__ = [
     "option_set_names",
     "option_table",
     "options",
-    "paper_tables",
-    "reproduce",
     "simulate",
     "simulate_generation",
     "stack_description",
     "stack_fields",
     "stack_names",
     "sweep",
-    "sweep_page",
     "timed_rows",
-    "timed_steps",
 ]

@@ -1,87 +1,25 @@
-"""The bill of one private forward pass: per operation, part, layer and party."""
+"""The cost of one private forward pass per operation, part, layer and party; two side by side."""
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, fields
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 from aero.architecture import ArchitectureSpec
-from aero.mpc.comparison import CostComparison
+from aero.mpc.cost import Cost, FieldValue, Operation
 from aero.mpc.described_stacks import StackDescription
-from aero.mpc.latency import Latency, time_report
-from aero.mpc.profiles import ComputeProfile, NetworkProfile
-from aero.mpc.report_pages import report_fragment, report_page
-from aero.mpc.report_tables import report_lines
-from aero.mpc.tables import table_csv
+from aero.mpc.latency import Duration, Latency
+from aero.mpc.profiles import ComputeProfile, NetworkProfile, compute_profile, network_profile
 
-FieldValue = bool | int | float | str
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What a piece of work spends; sums over operations, layers and parts are exact.
-
-    Attributes:
-        client_bytes: Sent by the client, the owner of the input (SPU's rank 0).
-        server_bytes: Sent by the server, the owner of the weights (rank 1).
-        flights: One-way messages that must be waited for; a round trip is two.
-        elementwise_ciphertexts: Homomorphic evaluations in elementwise products. Cached Beaver
-            triples count by their share of a ciphertext.
-        ct_pt_products: Ciphertext x plaintext products in matrix products.
-        plaintext_encodings: Plaintexts encoded for them.
-        automorphisms: Spent on packing their responses.
-        ots: Oblivious transfers.
-    """
-
-    client_bytes: float
-    server_bytes: float
-    flights: int
-    elementwise_ciphertexts: float
-    ct_pt_products: int
-    plaintext_encodings: int
-    automorphisms: int
-    ots: int
-
-    @property
-    def comm_bytes(self) -> float:
-        """Bytes sent by both parties; each byte counts once."""
-        return self.client_bytes + self.server_bytes
-
-    def counts(self) -> tuple[float, float, int, float, int, int, int, int]:
-        """All counts in the order of the attributes."""
-        return astuple(self)
-
-    def to_dict(self) -> dict[str, float | int]:
-        """All counts by name, `comm_bytes` first."""
-        return {"comm_bytes": self.comm_bytes} | {name: getattr(self, name) for name in _COUNTS}
-
-
-_COUNTS = tuple(field.name for field in fields(Cost))
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One operation on secret values.
-
-    Attributes:
-        name: What it computes, such as "queries, keys, values".
-        layer: Layer from 0, or None for set-up, embedding, final norm, head and argmax.
-        kind: The part of the bill it belongs to, a key of `CostReport.by_kind`.
-        shape: Sizes as text: "128x768x2304"; "12 x 128x64x128" for twelve heads.
-        inputs: Indices of the operations that must be finished first.
-        cost: What it spends; bytes are whole.
-        evaluator: Who evaluates its ciphertexts: "client", "server", or "both", half each.
-        token_by_token: Whether its matrix products take one row after the other.
-    """
-
-    name: str
-    layer: int | None
-    kind: str
-    shape: str
-    inputs: tuple[int, ...]
-    cost: Cost
-    evaluator: Literal["both", "client", "server"] = "both"
-    token_by_token: bool = False
+Network = str | NetworkProfile | None
+Compute = str | ComputeProfile
+_SIZES = {
+    "L": "num_layers",
+    "H": "num_heads",
+    "d": "width",
+    "T": "context_length",
+    "V": "vocab_size",
+}
 
 
 @dataclass(frozen=True)
@@ -133,6 +71,12 @@ class CostReport:
         """One-way messages in sequence."""
         return self.total.flights
 
+    @property
+    def stack_text(self) -> str:
+        """Name of the stack, and the fields that were changed."""
+        changed = ", ".join(f"{name}={value}" for name, value in self.changed_fields().items())
+        return self.stack + (f" with {changed}" if changed else "")
+
     def changed_fields(self) -> dict[str, FieldValue]:
         """The stack's fields that differ from the named stack."""
         named = self.description.all_fields()
@@ -162,7 +106,12 @@ class CostReport:
             >>> round(report.latency().minutes, 1)
             8.2
         """
-        return time_report(self, network, compute)
+        return Latency.of(
+            self.spec.label,
+            self.operations,
+            network_profile(network),
+            compute_profile(compute),
+        )
 
     def to_dict(
         self,
@@ -170,11 +119,8 @@ class CostReport:
         compute: str | ComputeProfile = "paper-testbed",
     ) -> dict[str, Any]:
         """Everything as JSON-ready values; with a network also its `latency`."""
-        timed = self._timed(network, compute)
-        return self._to_dict() | ({} if timed is None else {"latency": timed.to_dict()})
-
-    def _to_dict(self) -> dict[str, Any]:
-        return {
+        timed = {} if network is None else self.latency(network, compute).to_dict()
+        found = {
             "label": self.spec.label,
             "spec": self.spec.to_dict(),
             "stack": self.stack,
@@ -198,20 +144,7 @@ class CostReport:
             ],
             "unchecked": list(self.unchecked),
         }
-
-    def to_text(
-        self,
-        network: str | NetworkProfile | None = None,
-        compute: str | ComputeProfile = "paper-testbed",
-    ) -> str:
-        """Tables for the terminal: parts and layers, bytes, flights, ciphertexts, OTs.
-
-        With a network also seconds, and the minutes of the whole.
-        """
-        return "\n".join(report_lines(self, self._timed(network, compute)))
-
-    def __str__(self) -> str:
-        return self.to_text()
+        return found | ({"latency": timed} if timed else {})
 
     def __repr__(self) -> str:
         return (
@@ -230,40 +163,101 @@ class CostReport:
         """
         return CostComparison(self, other)
 
-    def to_csv(
-        self,
-        network: str | NetworkProfile | None = None,
-        compute: str | ComputeProfile = "paper-testbed",
-    ) -> str:
-        """A line per operation under one header; with a network also its seconds alone."""
-        timed = self._timed(network, compute)
-        rows: list[dict[str, Any]] = [
-            {
-                "name": operation.name,
-                "layer": operation.layer,
-                "kind": operation.kind,
-                "shape": operation.shape,
-                **operation.cost.to_dict(),
-            }
-            for operation in self.operations
+
+@dataclass(frozen=True)
+class CostComparison:
+    """What another report spends against a first one, part by part.
+
+    Attributes:
+        first: The report that is compared with.
+        second: The other one.
+
+    Example:
+        >>> from aero import mpc
+        >>> compared = mpc.simulate("SM+LN+G").compare(mpc.simulate("SM+ScFuFFN"))
+        >>> round(compared.ratio, 2)
+        3.99
+    """
+
+    first: CostReport
+    second: CostReport
+
+    @property
+    def ratio(self) -> float:
+        """Bytes of the first over bytes of the second: how many times less the second sends."""
+        return self.first.comm_bytes / self.second.comm_bytes
+
+    def rows(
+        self, network: Network = None, compute: Compute = "paper-testbed"
+    ) -> list[dict[str, Any]]:
+        """One mapping per part that occurs in either, and the total; absent parts count 0.
+
+        Args:
+            network: Adds seconds on this network; as of `CostReport.latency`.
+            compute: The machines behind them.
+        """
+        times = self.times(network, compute)
+        kinds = dict.fromkeys([*self.first.by_kind, *self.second.by_kind])
+        rows = []
+        for kind in (*kinds, "total"):
+            row = _row(kind, _part(self.first, kind), _part(self.second, kind))
+            if times is not None:
+                row["first_seconds"], row["second_seconds"] = (_seconds(t, kind) for t in times)
+            rows.append(row)
+        return rows
+
+    def names(self) -> tuple[str, str]:
+        """Network, stack and T of both, and what other sizes they differ in."""
+        specs = self.first.spec.to_dict(), self.second.spec.to_dict()
+        shown = [
+            (letter, size)
+            for letter, size in _SIZES.items()
+            if letter == "T" or specs[0][size] != specs[1][size]
         ]
-        if timed is not None:
-            for row, duration in zip(rows, timed.operations, strict=True):
-                row |= duration.to_dict()
-        return table_csv(rows)
+        first, second = (
+            f"{report.spec.label}, "
+            + ", ".join(f"{letter} {spec[size]}" for letter, size in shown)
+            + f", on {report.stack_text}"
+            for report, spec in zip((self.first, self.second), specs, strict=True)
+        )
+        return first, second
 
-    def to_html(
-        self,
-        network: str | NetworkProfile | None = None,
-        compute: str | ComputeProfile = "paper-testbed",
-    ) -> str:
-        """A page of its own: bars, layers, tables; nothing is loaded. With a network also time."""
-        return report_page(self, self._timed(network, compute))
+    def to_dict(
+        self, network: Network = None, compute: Compute = "paper-testbed"
+    ) -> dict[str, Any]:
+        """Everything as JSON-ready values."""
+        first, second = self.names()
+        found = {"first": first, "second": second, "ratio": self.ratio}
+        return found | {"rows": self.rows(network, compute)}
 
-    def _repr_html_(self) -> str:
-        return report_fragment(self, None)
+    def __repr__(self) -> str:
+        first, second = self.names()
+        return f"<CostComparison of {first} with {second}: {self.ratio:.2f} times the bytes>"
 
-    def _timed(
-        self, network: str | NetworkProfile | None, compute: str | ComputeProfile
-    ) -> Latency | None:
-        return None if network is None else self.latency(network, compute)
+    def times(self, network: Network, compute: Compute) -> tuple[Latency, Latency] | None:
+        """Both timed on a network; None without one."""
+        if network is None:
+            return None
+        return self.first.latency(network, compute), self.second.latency(network, compute)
+
+
+def _part(report: CostReport, kind: str) -> Cost | None:
+    return report.total if kind == "total" else report.by_kind.get(kind)
+
+
+def _seconds(timed: Latency, kind: str) -> float:
+    duration: Duration | None = timed.total if kind == "total" else timed.by_kind.get(kind)
+    return duration.seconds if duration else 0.0
+
+
+def _row(kind: str, first: Cost | None, second: Cost | None) -> dict[str, Any]:
+    bytes_first = first.comm_bytes if first else 0.0
+    bytes_second = second.comm_bytes if second else 0.0
+    return {
+        "part": kind,
+        "first_bytes": bytes_first,
+        "second_bytes": bytes_second,
+        "ratio": bytes_first / bytes_second if bytes_second else None,
+        "first_flights": first.flights if first else 0,
+        "second_flights": second.flights if second else 0,
+    }

@@ -5,11 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from aero.mpc.network_sweep import SweepResult
-    from aero.mpc.reproduction import SavingStep
+from aero.mpc.network_sweep import SweepResult
 
 
 @dataclass(frozen=True)
@@ -92,7 +89,7 @@ def compare_at_equal_time(
     """Every network beside the best of the others that take about as long.
 
     Args:
-        networks: From `timed_rows` or `timed_steps`.
+        networks: Such as from `timed_rows`.
         within: How much more or less time counts as equal, as a fraction.
 
     Raises:
@@ -100,12 +97,10 @@ def compare_at_equal_time(
 
     Example:
         >>> from aero import mpc
-        >>> steps = mpc.reproduce().figures["Figure 1: GPT-2, T = 128"]
-        >>> found = mpc.compare_at_equal_time(mpc.timed_steps(steps))
-        >>> [(e.network.label, e.best.label) for e in found if e.network.label.startswith("SOTA")]
-        ... # doctest: +NORMALIZE_WHITESPACE
-        [('SOTA:SM+ScFFN', 'SM+ScFFN'), ('SOTA:SM+ScFuFFN', 'SM+ScFuFFN'),
-         ('SOTA:SM+ScFuFFN_i1', 'SM+ScFuFFN')]
+        >>> slow, near = mpc.TimedNetwork("A", "", 100, 5.0), mpc.TimedNetwork("B", "", 105, 4.0)
+        >>> found = mpc.compare_at_equal_time([slow, near])
+        >>> found[0].best.label, round(found[0].perplexity_change, 3)
+        ('B', -0.2)
     """
     if not 0 <= within <= 1:
         raise ValueError(f"equal time: within must be a number from 0 to 1, got {within}")
@@ -138,15 +133,6 @@ def timed_rows(found: SweepResult, network: str) -> list[TimedNetwork]:
     return [
         TimedNetwork(label, where, seconds, math.fsum(values) / len(values), len(values))
         for (label, where, seconds), values in members.items()
-    ]
-
-
-def timed_steps(steps: Iterable[SavingStep]) -> list[TimedNetwork]:
-    """The steps of a figure of the paper that have a printed perplexity; minutes are ours."""
-    return [
-        TimedNetwork(step.label, "", 60 * step.minutes, step.perplexity)
-        for step in steps
-        if step.perplexity is not None
     ]
 
 

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from aero import _core
 from aero.architecture import ArchitectureSpec
-from aero.mpc.cost_report import Cost, CostReport, FieldValue
+from aero.mpc.cost import Cost, FieldValue
+from aero.mpc.cost_report import CostReport
 from aero.mpc.described_stacks import StackDescription, stack_description
-from aero.mpc.generation_pages import generation_fragment
 from aero.mpc.profiles import ComputeProfile, NetworkProfile
 from aero.mpc.simulation import make_report, network_and_fields
 
@@ -90,49 +90,14 @@ class GenerationReport:
             "unchecked": list(self.prefill.unchecked),
         }
 
-    def to_text(self) -> str:
-        """A summary for the terminal."""
-        spec = self.spec
-        lines = [
-            f"{self.new_tokens} new tokens for each of {self.batch} prompts of "
-            f"{spec.context_length} tokens: {spec.label} on {self.stack}, {self.sampling}",
-            "",
-            f"{'pass':<24}{'keys':>8}{'MB':>14}{'flights':>10}",
-        ]
-        shown = sorted({0, 1, self.new_tokens // 2, self.new_tokens - 1} & {*range(len(self))})
-        for token in shown:
-            name = "prompts, first token" if token == 0 else f"token {token + 1}"
-            lines.append(_line(name, spec.context_length + token, self.per_token[token]))
-        later = len(self) - 1
-        if later > 0:
-            rest = self.comm_bytes - self.per_token[0].comm_bytes
-            lines.append(f"{'mean of the later ones':<24}{'':>8}{rest / later / 1e6:>14,.2f}")
-        lines.append(_line("total", None, self.total))
-        lines.append("")
-        for kind, cost in self.by_kind.items():
-            share = 100 * cost.comm_bytes / self.comm_bytes
-            lines.append(f"{kind:<24}{'':>8}{cost.comm_bytes / 1e6:>14,.2f}{share:>9.1f}%")
-        return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        return generation_fragment(self)
-
     def __len__(self) -> int:
         return self.new_tokens
-
-    def __str__(self) -> str:
-        return self.to_text()
 
     def __repr__(self) -> str:
         return (
             f"<GenerationReport {self.spec.label} on {self.stack}: {self.new_tokens} tokens, "
             f"{self.comm_bytes / 1e9:,.3f} GB>"
         )
-
-
-def _line(name: str, keys: int | None, cost: Cost) -> str:
-    shown = "" if keys is None else f"{keys:,}"
-    return f"{name:<24}{shown:>8}{cost.comm_bytes / 1e6:>14,.2f}{cost.flights:>10,}"
 
 
 def _token_report(

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aero import _core
-from aero.mpc.profiles import ComputeProfile, NetworkProfile, compute_profile, network_profile
+from aero.mpc.cost import Operation
+from aero.mpc.profiles import ComputeProfile, NetworkProfile
 from aero.mpc.schedule import Schedule
-
-if TYPE_CHECKING:
-    from aero.mpc.cost_report import CostReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +66,8 @@ class Latency:
     `schedule(overlap=True)` lets operations overlap.
 
     Attributes:
-        report: The bill that is timed.
+        label: The network.
+        priced: Its operations.
         network: The link.
         compute: The machines.
         operation_times: Per operation the nanoseconds of client and server computing, client and
@@ -76,11 +75,35 @@ class Latency:
         operations: Per operation its time alone.
     """
 
-    report: CostReport
+    label: str
+    priced: tuple[Operation, ...]
     network: NetworkProfile
     compute: ComputeProfile
     operation_times: tuple[tuple[int, int, int, int, int], ...]
     operations: tuple[Duration, ...]
+
+    @staticmethod
+    def of(
+        label: str,
+        operations: tuple[Operation, ...],
+        network: NetworkProfile,
+        compute: ComputeProfile,
+    ) -> Latency:
+        """Times priced operations; see `CostReport.latency`."""
+        work = [(one.cost.counts(), one.evaluator, one.token_by_token) for one in operations]
+        times = tuple(_core.operation_times(work, network.values(), compute.values()))
+        sending = max if network.full_duplex else int.__add__
+        return Latency(
+            label=label,
+            priced=operations,
+            network=network,
+            compute=compute,
+            operation_times=times,
+            operations=tuple(
+                Duration(max(client, server), sending(up, down), flights)
+                for client, server, up, down, flights in times
+            ),
+        )
 
     @cached_property
     def total(self) -> Duration:
@@ -100,12 +123,15 @@ class Latency:
     @cached_property
     def by_kind(self) -> dict[str, Duration]:
         """The sum per part of the bill, in the order of `CostReport.by_kind`."""
-        return {kind: self._where("kind", kind) for kind in self.report.by_kind}
+        return {
+            kind: self._where("kind", kind) for kind in dict.fromkeys(o.kind for o in self.priced)
+        }
 
     @cached_property
     def by_layer(self) -> tuple[Duration, ...]:
         """The sum per layer; with `outside_layers` they make the total."""
-        return tuple(self._where("layer", layer) for layer in range(len(self.report.by_layer)))
+        layers = 1 + max((o.layer for o in self.priced if o.layer is not None), default=-1)
+        return tuple(self._where("layer", layer) for layer in range(layers))
 
     @cached_property
     def outside_layers(self) -> Duration:
@@ -143,9 +169,7 @@ class Latency:
             >>> latency.schedule().seconds < latency.seconds
             True
         """
-        return Schedule.of(
-            self.report.operations, self.operation_times, overlap, self.network.full_duplex
-        )
+        return Schedule.of(self.priced, self.operation_times, overlap, self.network.full_duplex)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready values, in seconds."""
@@ -161,54 +185,12 @@ class Latency:
             "operations": [duration.to_dict() for duration in self.operations],
         }
 
-    def to_text(self) -> str:
-        """One line: which network, how long, and what the time goes into."""
-        total = self.total
-        shares = ", ".join(
-            f"{name} {100 * part / max(1, total.total_ns):.0f} %"
-            for name, part in (
-                ("computing", total.compute_ns),
-                ("sending", total.transfer_ns),
-                ("flights", total.flights_ns),
-            )
-        )
-        return (
-            f"{self.minutes:.2f} minutes on network {self.network.name}, compute "
-            f"{self.compute.name}, one operation after the other: {shares}"
-        )
-
-    def __str__(self) -> str:
-        return self.to_text()
-
     def __repr__(self) -> str:
-        return f"<Latency {self.report.spec.label} on {self.network.name}: {self.minutes:.2f} min>"
+        return f"<Latency {self.label} on {self.network.name}: {self.minutes:.2f} min>"
 
     def _where(self, attribute: str, value: object) -> Duration:
-        pairs = zip(self.report.operations, self.operations, strict=True)
+        pairs = zip(self.priced, self.operations, strict=True)
         return _sum(time for operation, time in pairs if getattr(operation, attribute) == value)
-
-
-def time_report(
-    report: CostReport, network: str | NetworkProfile, compute: str | ComputeProfile
-) -> Latency:
-    """See `CostReport.latency`."""
-    link, machines = network_profile(network), compute_profile(compute)
-    work = [
-        (operation.cost.counts(), operation.evaluator, operation.token_by_token)
-        for operation in report.operations
-    ]
-    times = tuple(_core.operation_times(work, link.values(), machines.values()))
-    sending = max if link.full_duplex else int.__add__
-    return Latency(
-        report=report,
-        network=link,
-        compute=machines,
-        operation_times=times,
-        operations=tuple(
-            Duration(max(client, server), sending(up, down), flights)
-            for client, server, up, down, flights in times
-        ),
-    )
 
 
 def _sum(durations: Iterable[Duration]) -> Duration:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from aero.mpc.cost_report import FieldValue
+from aero.mpc.cost import FieldValue
 from aero.mpc.measures import Option, options
 from aero.mpc.simulation import option_set_names, simulate, stack_fields
-from aero.mpc.tables import table_csv
 
 
 @dataclass(frozen=True)
@@ -104,88 +103,8 @@ class OptionTable:
             ],
         }
 
-    def to_csv(self) -> str:
-        """A line per table, measure and size under one header; savings as fractions."""
-        rows = []
-        for name, table in (("cumulative", self.cumulative), ("alone", self.alone)):
-            for row in table:
-                savings = self.savings(row)
-                for index, (length, vocab) in enumerate(self.sizes):
-                    rows.append(
-                        {
-                            "table": name,
-                            "option": row.option.name if row.option else None,
-                            "context_length": length,
-                            "vocab_size": vocab,
-                            "comm_bytes": row.comm_bytes[index],
-                            "flights": row.flights[index],
-                            "saving": savings[index],
-                        }
-                    )
-        return table_csv(rows)
-
-    def to_text(self) -> str:
-        """The tables for the terminal, then what each measure assumes."""
-        return "\n".join([*self._table_lines(), *self._option_lines(), *self._set_lines()])
-
-    def __str__(self) -> str:
-        return self.to_text()
-
     def __repr__(self) -> str:
         return f"<OptionTable of {self.label} on {self.stack}: {len(self.alone)} measures>"
-
-    def _table_lines(self) -> Iterator[str]:
-        columns = [f"T={length}" + (f" V={vocab}" if vocab else "") for length, vocab in self.sizes]
-        yield f"{self.label} on {self.stack}: GB; flights, one measure on top of the other"
-        yield _line("", columns)
-        for row in self.cumulative:
-            yield _line(row.option.name if row.option else self.stack, _cells(row))
-        yield ""
-        yield "each alone: per cent of the bytes; flights"
-        yield _line("", columns)
-        base = self.cumulative[0].flights
-        for row in self.alone:
-            cells = [
-                "-"
-                if saving is None or flights is None or before is None
-                # Adding 0.0 makes -0.0 positive.
-                else f"{round(100 * saving, 1) + 0.0:+.1f}; {flights - before:+,}"
-                for saving, flights, before in zip(
-                    self.savings(row), row.flights, base, strict=True
-                )
-            ]
-            yield _line(row.option.name if row.option else "", cells)
-
-    def _option_lines(self) -> Iterator[str]:
-        yield ""
-        for option in options():
-            yield f"{option.name}: {option.title}"
-            yield f"    assumes: {option.assumption}"
-            yield f"    changes the function: {option.changes}"
-            yield f"    implemented: {option.implemented}"
-
-    def _set_lines(self) -> Iterator[str]:
-        columns = [f"T={length}" + (f" V={vocab}" if vocab else "") for length, vocab in self.sizes]
-        yield ""
-        yield _line("option sets (--stack)", columns)
-        for one in self.sets:
-            yield _line(one.name, _cells(one))
-        for one in self.sets:
-            changed = ", ".join(
-                name if value is True else f"{name}={value}" for name, value in one.fields.items()
-            )
-            yield f"{one.name}: spu-2024 with {changed}"
-
-
-def _line(name: str, cells: Sequence[str]) -> str:
-    return f"{name:<26}" + "".join(f"{cell:>18}" for cell in cells).rstrip()
-
-
-def _cells(row: OptionRow | OptionSet) -> list[str]:
-    return [
-        "-" if comm is None else f"{comm / 1e9:.2f}; {flights:,}"
-        for comm, flights in zip(row.comm_bytes, row.flights, strict=True)
-    ]
 
 
 @dataclass

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from aero.mpc.cost_report import FieldValue
+from aero.mpc.cost import FieldValue
 
 GIBIBYTE = 2**30
 

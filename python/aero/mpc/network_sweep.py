@@ -11,11 +11,10 @@ from typing import Any
 
 from aero import _core
 from aero.architecture import ArchitectureSpec
-from aero.mpc.cost_report import Cost, FieldValue
+from aero.mpc.cost import Cost, FieldValue
 from aero.mpc.described_stacks import StackDescription, stack_description
 from aero.mpc.profiles import NetworkProfile, compute_profile, network_profile
 from aero.mpc.simulation import plain_value
-from aero.mpc.tables import table_csv, table_lines
 from aero.reading import one_line, read_json
 
 Stack = str | Path | StackDescription
@@ -116,42 +115,11 @@ class SweepResult:
             "skipped": [{"values": values, "reason": reason} for values, reason in self.skipped],
         }
 
-    def to_csv(self) -> str:
-        """A line per row under one header."""
-        return table_csv([row.to_dict() for row in self.rows])
-
-    def to_text(self) -> str:
-        """A table for the terminal."""
-        rows = [{k: _shown(v) for k, v in row.to_dict().items()} for row in self.rows]
-        lines = table_lines(rows)
-        if self.skipped:
-            lines.append(f"{len(self.skipped)} combinations do not exist; the first:")
-            lines.append(f"  {self.skipped[0][0]}: {self.skipped[0][1]}")
-        return "\n".join(lines)
-
-    def to_html(self, *, within: float = 0.1) -> str:
-        """A page of its own: pictures, fronts, equal time; see `sweep_page`."""
-        from aero.mpc.sweep_pages import sweep_page
-
-        return sweep_page(self, within=within)
-
-    def _repr_html_(self) -> str:
-        from aero.mpc.sweep_pages import sweep_fragment
-
-        return sweep_fragment(self)
-
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __str__(self) -> str:
-        return self.to_text()
-
     def __repr__(self) -> str:
         return f"<SweepResult of {len(self.rows)} combinations>"
-
-
-def _shown(value: object) -> str:
-    return f"{value:,.4g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
 def sweep(

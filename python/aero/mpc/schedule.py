@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aero import _core
-from aero.mpc.trace import FLIGHTS, trace_events
+from aero.mpc.cost import Operation
 
-if TYPE_CHECKING:
-    from aero.mpc.cost_report import Operation
+FLIGHTS = "flights"
 
 _Times = tuple[tuple[int, int, int, int, int], ...]
 
@@ -56,6 +54,7 @@ class Schedule:
             times add up to the makespan.
         busy_seconds: Per resource: client compute, server compute, client to server, server to
             client.
+        segments: Operation, resource, start and finish in nanoseconds of every piece of work.
     """
 
     overlap: bool
@@ -65,7 +64,7 @@ class Schedule:
     critical_path: tuple[int, ...]
     busy_seconds: dict[str, float]
     _times: _Times
-    _segments: tuple[tuple[int, str, int, int], ...]
+    segments: tuple[tuple[int, str, int, int], ...]
 
     @staticmethod
     def of(
@@ -98,7 +97,7 @@ class Schedule:
                 name: busy / 1e9 for name, busy in found["busy"].items() if name != FLIGHTS
             },
             _times=times,
-            _segments=tuple(found["segments"]),
+            segments=tuple(found["segments"]),
         )
 
     @property
@@ -219,41 +218,8 @@ class Schedule:
             ],
         }
 
-    def to_text(self) -> str:
-        """What bounds the schedule, how busy the resources are, and what each kind costs in it."""
-        bounds = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.bounds().items())
-        busy = ", ".join(f"{name} {100 * share:.0f} %" for name, share in self.utilization.items())
-        without = sorted(self.what_if_each("kind").items(), key=lambda item: item[1])
-        return "\n".join(
-            [
-                f"{self.minutes:.2f} minutes {'with' if self.overlap else 'without'} overlap",
-                f"critical path, {len(self.critical_path)} operations: {bounds}",
-                f"busy: {busy}",
-                "minutes without: "
-                + ", ".join(f"{kind} {seconds / 60:.2f}" for kind, seconds in without),
-            ]
-        )
-
-    def __str__(self) -> str:
-        return self.to_text()
-
     def __repr__(self) -> str:
         return f"<Schedule of {len(self.operations)} operations: {self.minutes:.2f} min>"
-
-    def trace_json(self) -> str:
-        """The schedule in the Trace Event Format, for ui.perfetto.dev and chrome://tracing.
-
-        One thread per resource, threads for flights, arrows for dependencies; microseconds.
-
-        Example:
-            >>> import json
-            >>> from aero import mpc
-            >>> trace = json.loads(mpc.simulate("SM").latency().schedule().trace_json())
-            >>> trace["displayTimeUnit"]
-            'ms'
-        """
-        events = trace_events(self, self._segments)
-        return json.dumps({"displayTimeUnit": "ms", "traceEvents": events})
 
     def _keys(self, by: str) -> list[Any]:
         readers: dict[str, Callable[[int], Any]] = {

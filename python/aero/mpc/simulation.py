@@ -9,7 +9,8 @@ from typing import Any
 
 from aero import _core
 from aero.architecture import ArchitectureSpec
-from aero.mpc.cost_report import Cost, CostReport, FieldValue, Operation
+from aero.mpc.cost import Cost, FieldValue, Operation
+from aero.mpc.cost_report import CostReport
 from aero.mpc.described_stacks import StackDescription, stack_description
 
 

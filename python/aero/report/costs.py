@@ -4,6 +4,7 @@ from typing import Any
 
 from aero import mpc
 from aero.architecture import ArchitectureSpec
+from aero.paper import paper_tables
 
 __all__ = [
     "GPT2_CONTEXT",
@@ -116,7 +117,7 @@ def _published(label: str) -> dict[str, Any] | None:
     """The paper's row for a label: perplexity, GB and minutes of GPT-2 (small) at T = 128."""
     rows = [
         row
-        for row in mpc.paper_tables()
+        for row in paper_tables()
         if (row["label"], row["model"], row["num_layers"], row["context_length"])
         == (label, "gpt2", 12, GPT2_CONTEXT)
     ]

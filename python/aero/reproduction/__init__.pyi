@@ -2,6 +2,7 @@ from aero.reproduction.cells import Cell as Cell
 from aero.reproduction.cells import TargetPlan as TargetPlan
 from aero.reproduction.cells import plan_target as plan_target
 from aero.reproduction.claims import Claim as Claim
+from aero.reproduction.cost_tables import reproduce_costs as reproduce_costs
 from aero.reproduction.outcome import collect_target as collect_target
 from aero.reproduction.outcome import write_target as write_target
 from aero.reproduction.running import run_cells as run_cells

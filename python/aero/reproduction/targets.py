@@ -33,7 +33,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from aero.mpc import paper_tables
+from aero.paper import paper_tables
 from aero.reading import parse_yaml
 from aero.reproduction.claims import Claim, known_row, read_claim, refuse_unknown
 from aero.train.errors import TrainingError

@@ -11,8 +11,12 @@ import pytest
 
 from aero import mpc
 from aero.architecture import ArchitectureSpec
-from aero.mpc.equal_time import TimedNetwork, compare_at_equal_time, timed_rows, timed_steps
-from aero.mpc.scatter import Point, scatter
+from aero.mpc.equal_time import TimedNetwork, compare_at_equal_time, timed_rows
+from aero.report import to_html
+from aero.report.cost_pages import to_fragment
+from aero.report.scatter import Point, scatter
+from aero.reproduction import reproduce_costs
+from aero.reproduction.savings import timed_steps
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -49,7 +53,7 @@ def test_the_best_other_label_within_the_bounds_is_chosen() -> None:
 
 def test_figure_1_compares_at_equal_time_as_the_paper_does() -> None:
     """Table 4: at the time of each of He and Hofmann's networks AERO's is 12 to 13 % better."""
-    steps = mpc.reproduce().figures["Figure 1: GPT-2, T = 128"]
+    steps = reproduce_costs().figures["Figure 1: GPT-2, T = 128"]
     found = compare_at_equal_time(timed_steps(steps))
     changes = [e.perplexity_change for e in found if e.network.label.startswith("SOTA:")]
     assert changes == pytest.approx([3.50 / 4.00 - 1, 3.48 / 3.97 - 1, 3.48 / 4.00 - 1])
@@ -76,7 +80,7 @@ def test_runs_of_one_network_count_once_with_their_mean(tmp_path: Path) -> None:
 def test_pages_of_runs_show_perplexity_fronts_and_equal_time(tmp_path: Path) -> None:
     folder = make_runs(tmp_path, {"SM+R": [30.0], "SM": [50.0], "SM+G": [60.0]})
     found = mpc.sweep(runs=[folder], networks=["lan-1gbps", "wan-100mbps"])
-    page = mpc.sweep_page(found)
+    page = to_html(found)
     for x in ("GB of both parties", "seconds on lan-1gbps", "seconds on wan-100mbps"):
         # GELU costs more than ReLU and is worse here.
         assert f"perplexity against {x}: 2 on the front" in page
@@ -84,19 +88,19 @@ def test_pages_of_runs_show_perplexity_fronts_and_equal_time(tmp_path: Path) -> 
     assert page.count('r="6"') == 3 * 2  # those on the front are larger
     assert page.count("Equal time on") == 2
     assert "<script" not in page
-    assert found.to_html() == page
-    assert found._repr_html_() in page
-    assert "no combination" in mpc.SweepResult(())._repr_html_()
+    assert to_html(found) == page
+    assert to_fragment(found) in page
+    assert "no combination" in to_fragment(mpc.SweepResult(()))
 
 
 def test_pages_of_labels_show_costs_alone(tmp_path: Path) -> None:
-    plain = mpc.sweep_page(mpc.sweep(["SM", "SM+R"], model="tiny"))
+    plain = to_html(mpc.sweep(["SM", "SM+R"], model="tiny"))
     assert "flights against GB of both parties" in plain
     assert "perplexity" not in plain
     many = mpc.sweep(["SM"], model="tiny", context_length=list(range(1, 503)))
-    assert "and 2 more" in mpc.sweep_page(many)
+    assert "and 2 more" in to_html(many)
     with pytest.raises(ValueError, match="at least one combination"):
-        mpc.sweep_page(mpc.SweepResult(()))
+        to_html(mpc.SweepResult(()))
 
 
 @pytest.mark.parametrize("values", [[1.0], [3.0, 3.0], [0.0, 0.0], [0.0, 7.0], [1e-3, 2e5], [5, 6]])

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aero import mpc
+from aero.report import to_text
 
 
 @settings(max_examples=25, deadline=None)
@@ -114,7 +115,7 @@ def test_a_token_halves_where_heads_share_ciphertexts_and_again_where_they_are_f
 
 def test_the_summary_shows_prompt_tokens_and_parts() -> None:
     report = mpc.simulate_generation("SM+R", new_tokens=5, model="tiny", context_length=7)
-    text = report.to_text()
+    text = to_text(report)
     assert "prompts of 7 tokens" in text
     assert all(kind in text for kind in report.by_kind)
     assert f"{report.flights:,}" in text

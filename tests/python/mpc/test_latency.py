@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aero import mpc
+from aero import mpc, paper
+from aero.report import to_text
+from aero.report.trace import trace_json
 
 NETWORKS = mpc.network_names()
 LABELS = ["SM", "SM+LN+G", "SM+R", "EReg(SM(t)+ScFuFFN)", "SOTA:SM+ScFFN", "SM+LN+R_i1"]
@@ -60,7 +62,7 @@ def latencies(draw: st.DrawFn) -> mpc.Latency:
 
 def test_the_papers_minutes_come_out_of_five_fitted_numbers() -> None:
     errors = []
-    for row in mpc.paper_tables():
+    for row in paper.paper_tables():
         if "latency_minutes" not in row or row["label"].startswith("EReg"):
             continue
         report = mpc.simulate(
@@ -80,7 +82,7 @@ def test_the_papers_minutes_come_out_of_five_fitted_numbers() -> None:
 
 def test_rates_fitted_to_tables_4_to_6_predict_table_7() -> None:
     tables, work, seconds = [], [], []
-    for row in mpc.paper_tables():
+    for row in paper.paper_tables():
         if "latency_minutes" not in row or row["label"].startswith("EReg"):
             continue
         sizes = {key: row[key] for key in ("model", "context_length", "vocab_size", "final_norm")}
@@ -246,7 +248,7 @@ def test_the_trace_holds_every_second_of_every_resource(overlap: bool) -> None:
     schedule = (
         mpc.simulate("SM+R", parallel_residual=True).latency("lan-1gbps").schedule(overlap=overlap)
     )
-    events = json.loads(schedule.trace_json())["traceEvents"]
+    events = json.loads(trace_json(schedule))["traceEvents"]
     names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
     for tid, name in names.items():
         slices = sorted((e["ts"], e["dur"]) for e in events if e.get("tid") == tid and "dur" in e)
@@ -265,14 +267,14 @@ def test_flights_side_by_side_have_threads_of_their_own() -> None:
     """Attention and FFN of a parallel residual wait for their messages at the same time."""
     latency = mpc.simulate("SM+R", parallel_residual=True).latency("wan-100mbps", "none")
     for overlap, several in ((True, True), (False, False)):
-        text = latency.schedule(overlap=overlap).trace_json()
+        text = trace_json(latency.schedule(overlap=overlap))
         assert ('"flights 2"' in text) == several
 
 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_the_trace_keeps_to_the_trace_event_format(overlap: bool) -> None:
     schedule = mpc.simulate("SM+R").latency("wan-100mbps").schedule(overlap=overlap)
-    trace = json.loads(schedule.trace_json())
+    trace = json.loads(trace_json(schedule))
     assert trace["displayTimeUnit"] == "ms"
     events = trace["traceEvents"]
     assert {e["ph"] for e in events} == {"M", "X", "s", "f"}
@@ -312,14 +314,14 @@ def test_the_trace_keeps_to_the_trace_event_format(overlap: bool) -> None:
 
 def test_reports_show_minutes_where_a_network_is_asked_for() -> None:
     report = mpc.simulate("SM+ScFuFFN")
-    assert "minutes" not in report.to_text()
+    assert "minutes" not in to_text(report)
     assert "latency" not in report.to_dict()
-    text = report.to_text(network="wan-100mbps")
+    text = to_text(report, network="wan-100mbps")
     latency = report.latency("wan-100mbps")
     assert f"{latency.minutes:.2f} minutes on network wan-100mbps" in text
     assert f"{latency.by_kind['softmax'].seconds:,.1f}" in text
     data = json.loads(json.dumps(report.to_dict(network="wan-100mbps")))
     assert data["latency"]["minutes"] == latency.minutes
-    assert str(latency) == latency.to_text()
-    assert "critical path" in str(latency.schedule())
+    assert to_text(latency) in text
+    assert "critical path" in to_text(latency.schedule())
     assert json.loads(json.dumps(latency.schedule().to_dict()))["overlap"] is True

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aero import mpc
+from aero import mpc, paper
 
 # SPU 0.9.5, Cheetah, f = 18, in-memory link, second run: MB sent and received at one party. Softmax
 # is over 12 x 128 rows, activations over 128 x 3072 elements.
@@ -76,7 +76,7 @@ PAPER_OUTLIERS = {(4, "SM+ScFuFFN_i6"), (7, "SOTA:SM+ScFFN")}
 
 
 def test_the_papers_bytes_show_one_more_layernorm_than_listed() -> None:
-    rows = mpc.compare_with_paper((4, 5, 6, 7))
+    rows = paper.compare_with_paper((4, 5, 6, 7))
     assert len(rows) == 27
     off = {
         (row.table, row.label)
@@ -90,7 +90,7 @@ def test_the_papers_bytes_show_one_more_layernorm_than_listed() -> None:
 
 
 def test_penalty_and_public_temperature_cost_nothing() -> None:
-    for row in mpc.paper_tables():
+    for row in paper.paper_tables():
         if "comm_gb" in row and row["label"].startswith("EReg"):
             plain = row["label"].removeprefix("EReg(").removesuffix(")").replace("(t)", "")
             sizes = {"model": row["model"], "context_length": row["context_length"]}
@@ -169,7 +169,7 @@ def test_a_secret_temperature_is_a_third_of_a_gigabyte() -> None:
 
 
 def test_the_comparison_has_a_line_per_network_and_three_columns_per_table() -> None:
-    lines = mpc.comparison_markdown(mpc.compare_with_paper((4, 5))).splitlines()
+    lines = paper.comparison_markdown(paper.compare_with_paper((4, 5))).splitlines()
     assert {line.count("|") for line in lines} == {8}
     assert len(lines) == 2 + 8
     # Table 5 has no pruned SOTA network.

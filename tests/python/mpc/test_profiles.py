@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from aero import mpc
+from aero.report import to_text
 
 # CPU seconds of both parties on one core of an AMD EPYC (Zen 5, 2.6 GHz), SPU 0.9.5:
 # benchmarks/results/spu_rates_amd_epyc_202611.md. Matrix products of shares with the truncation.
@@ -125,5 +126,5 @@ def test_minutes_that_nothing_confirms_are_named() -> None:
         "flights",
     ]
     assert all(
-        note in report.to_text("lan-1gbps") for note in report.latency("lan-1gbps").unchecked
+        note in to_text(report, "lan-1gbps") for note in report.latency("lan-1gbps").unchecked
     )

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aero import mpc
+from aero import mpc, paper
 from aero.architecture import ArchitectureSpec
+from aero.report import to_text
+from aero.report.cost_pages import to_fragment
 
 LABELS = [
     "SM", "SM+LN+G", "SM+LN+R", "SM+G", "SM+LR(layer)", "SM+LR(global)", "SM+WNFFN", "SM+SNFFN(qk)",
@@ -93,7 +95,7 @@ def test_reports_are_json_and_show_themselves(report: mpc.CostReport) -> None:
     assert ArchitectureSpec.from_dict(data["spec"]) == report.spec
     again = mpc.simulate(report.spec, stack=data["stack"], **data["stack_fields"])
     assert again == report
-    text = report.to_text()
+    text = to_text(report)
     assert report.spec.label in text
     assert f"{report.flights:,}" in text
     assert all(kind in text for kind in report.by_kind)
@@ -119,7 +121,7 @@ def test_keywords_change_the_stack_and_the_network() -> None:
     assert report.changed_fields() == {"exp_squarings": 5, "threads": 1}
     assert (report.spec.num_heads, report.spec.head_dim) == (6, 128)
     assert report.spec.final_norm == "layer"
-    assert "exp_squarings=5" in report.to_text()
+    assert "exp_squarings=5" in to_text(report)
 
 
 def test_every_field_of_a_stack_can_be_overridden() -> None:
@@ -217,12 +219,12 @@ def test_bad_operations_are_named(name: str, sizes: tuple[int, ...], message: st
 
 def test_tables_other_than_4_to_7_have_no_bytes() -> None:
     with pytest.raises(ValueError, match="tables must be among 4, 5, 6, 7"):
-        mpc.compare_with_paper([3])
+        paper.compare_with_paper([3])
 
 
 def test_html_has_every_part_and_escapes_labels() -> None:
     report = mpc.simulate("SM+ScFuFFN")
-    page = report._repr_html_()
+    page = to_fragment(report)
     assert all(page.count(f"<td>{kind}</td>") == 1 for kind in report.by_kind)
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from aero import mpc
 from aero.architecture import ArchitectureSpec
+from aero.report import to_csv, to_text
 
 
 def test_rows_are_reports_in_the_order_of_the_loops() -> None:
@@ -56,7 +57,7 @@ def test_combinations_that_do_not_exist_are_skipped_or_errors() -> None:
     found = mpc.sweep("SM", num_heads=[4, 5], skip=True)
     assert [row.values["num_heads"] for row in found.rows] == [4]
     assert found.skipped[0][0]["num_heads"] == 5
-    assert "1 combinations do not exist" in found.to_text()
+    assert "1 combinations do not exist" in to_text(found)
 
 
 @settings(max_examples=20, deadline=None)
@@ -109,7 +110,7 @@ def test_runs_bring_their_sizes_and_perplexities(tmp_path: Path) -> None:
     assert [row.run for row in front.rows] == ["dear", "cheap"]
     cheap = mpc.simulate("SM+ScFuFFN", model="mini", context_length=32)
     assert front.rows[1].comm_gb == cheap.comm_bytes / 1e9
-    assert "perplexity" in found.to_text()
+    assert "perplexity" in to_text(found)
     mixed = mpc.sweep(["SM"], runs=[tmp_path]).pareto("perplexity", "comm_gb")
     assert [row.run for row in mixed.rows] == ["dear", "cheap"]
 
@@ -130,10 +131,10 @@ def test_a_run_at_other_sizes_has_no_perplexity(tmp_path: Path) -> None:
 def test_rows_are_json_and_csv() -> None:
     found = mpc.sweep("SM", context_length=[8, 16], networks=["lan-1gbps"])
     assert len(json.loads(json.dumps(found.to_dict()))["rows"]) == 2
-    lines = list(csv.DictReader(io.StringIO(found.to_csv())))
+    lines = list(csv.DictReader(io.StringIO(to_csv(found))))
     assert [line["context_length"] for line in lines] == ["8", "16"]
     assert float(lines[0]["comm_gb"]) == found.rows[0].comm_gb
-    assert "context_length" in found.to_text().splitlines()[0]
+    assert "context_length" in to_text(found).splitlines()[0]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from aero import mpc, report
 from aero.architecture import ArchitectureSpec
-from aero.report import summary_table, write_report, write_results
+from aero.report import summary_table, write_report, write_results, writing
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -33,7 +33,7 @@ def demo(demo_runs, three_seeds):
 @pytest.fixture
 def no_figures(monkeypatch):
     """For tests of words and numbers: drawing takes most of a report's time."""
-    monkeypatch.setattr(report, "draw_all", lambda networks, content: [])
+    monkeypatch.setattr(writing, "draw_all", lambda networks, content: [])
 
 
 def content_of(paths):

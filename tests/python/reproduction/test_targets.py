@@ -1,7 +1,7 @@
 import pytest
 
 from aero.architecture import ArchitectureSpec
-from aero.mpc import paper_tables
+from aero.paper import paper_tables
 from aero.reproduction import (
     load_scale,
     load_target,

@@ -8,12 +8,10 @@ from __future__ import annotations
 import html
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from aero.mpc import Cost, CostReport, Operation
 from aero.palette import PART_COLORS
-
-if TYPE_CHECKING:
-    from aero.mpc.cost_report import Cost, CostReport, Operation
+from aero.report.cost_texts import layer_groups
 
 _GREY = "#e0e0e0"
 _WIDTH = 960.0
@@ -162,16 +160,6 @@ def layer_details(report: CostReport) -> str:
             scale = _WIDTH / cost.comm_bytes
             drawn.append(_svg([*shapes, *_inside(operations, _ROW, 0.0, scale, cost)], 3 * _ROW))
     return "".join(drawn)
-
-
-def layer_groups(report: CostReport) -> list[tuple[str, int, Cost]]:
-    """Neighbouring layers that cost the same: name, the first of them, the cost of each."""
-    groups = []
-    for cost, members in itertools.groupby(enumerate(report.by_layer), key=lambda pair: pair[1]):
-        indices = [index for index, _ in members]
-        several = f"layers {indices[0]}-{indices[-1]}, each"
-        groups.append((several if len(indices) > 1 else f"layer {indices[0]}", indices[0], cost))
-    return groups
 
 
 def _operations(report: CostReport, layer: int | None) -> list[Operation]:

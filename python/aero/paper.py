@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from aero.mpc.simulation import operation_cost, simulate
+from aero.mpc import operation_cost, simulate
 from aero.reading import parse_json
 
 
@@ -21,8 +21,8 @@ def paper_tables() -> list[dict[str, Any]]:
         `flops_attention`, `comm_gb` (both parties), `latency_minutes`.
 
     Example:
-        >>> from aero import mpc
-        >>> next(row["comm_gb"] for row in mpc.paper_tables() if row["table"] == 4)
+        >>> from aero import paper
+        >>> next(row["comm_gb"] for row in paper.paper_tables() if row["table"] == 4)
         25.32
     """
     content = resources.files("aero").joinpath("data/paper_tables.json").read_bytes()
@@ -80,8 +80,8 @@ def compare_with_paper(
         ValueError: For another table or stack.
 
     Example:
-        >>> from aero import mpc
-        >>> row = mpc.compare_with_paper([4])[0]
+        >>> from aero import paper
+        >>> row = paper.compare_with_paper([4])[0]
         >>> row.label, row.paper_gb, round(row.listed_gb, 2), round(row.one_more_layernorm_gb, 2)
         ('SM+LN+G', 25.32, 25.23, 25.32)
     """
@@ -123,8 +123,8 @@ def comparison_markdown(rows: Sequence[PaperComparison]) -> str:
     GB of both parties, and in parentheses ours over the paper's.
 
     Example:
-        >>> from aero import mpc
-        >>> print(mpc.comparison_markdown(mpc.compare_with_paper([4])[:1]))
+        >>> from aero import paper
+        >>> print(paper.comparison_markdown(paper.compare_with_paper([4])[:1]))
         | network | T=128: paper | ours as listed | ours, one LayerNorm more |
         | --- | --- | --- | --- |
         | `SM+LN+G` | 25.32 | 25.23 (0.9966) | 25.32 (0.9999) |

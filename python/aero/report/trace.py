@@ -7,27 +7,38 @@ threads as that takes.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from aero.mpc.schedule import Schedule
+from aero.mpc.schedule import FLIGHTS, Schedule
 
-FLIGHTS = "flights"
 _PROCESS = {"pid": 1}
 
 # Operation, resource, start and finish in nanoseconds.
 Segment = tuple[int, str, int, int]
 
 
-def trace_events(schedule: Schedule, segments: Sequence[Segment]) -> list[dict[str, Any]]:
-    """All events: names of process and threads, slices, dependencies."""
-    resources = [*schedule.busy_seconds]
+def trace_json(schedule: Schedule) -> str:
+    """A schedule in the Trace Event Format.
+
+    One thread per resource, threads for flights, arrows for dependencies; microseconds.
+
+    Example:
+        >>> import json
+        >>> from aero import mpc
+        >>> trace = json.loads(trace_json(mpc.simulate("SM").latency().schedule()))
+        >>> trace["displayTimeUnit"]
+        'ms'
+    """
+    segments, resources = schedule.segments, [*schedule.busy_seconds]
     threads = _threads(segments, resources)
     slices = [
         _slice(schedule, segment, thread) for segment, thread in zip(segments, threads, strict=True)
     ]
-    return [*_names(resources, max(threads, default=0)), *slices, *_arrows(schedule, slices)]
+    names = _names(resources, max(threads, default=0))
+    events = [*names, *slices, *_arrows(schedule, slices)]
+    return json.dumps({"displayTimeUnit": "ms", "traceEvents": events})
 
 
 def _threads(segments: Sequence[Segment], resources: list[str]) -> list[int]:

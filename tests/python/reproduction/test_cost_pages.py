@@ -4,16 +4,15 @@ import doctest
 import html
 import json
 
-from aero import mpc
-from aero.report import reproduction
+from aero.reproduction import cost_pages, reproduce_costs
 
 
 def test_the_files_hold_what_was_found(tmp_path):
-    found = mpc.reproduce()
-    paths = {p.name: p for p in reproduction.write_reproduction(found, tmp_path / "new" / "folder")}
-    assert paths["reproduction.txt"].read_text() == f"{found.to_text()}\n"
-    assert json.loads(paths["reproduction.json"].read_text()) == found.to_dict()
-    page = paths["reproduction.html"].read_text()
+    found = reproduce_costs()
+    paths = {p.name: p for p in cost_pages.write_cost_tables(found, tmp_path / "new" / "folder")}
+    assert paths["costs.txt"].read_text() == f"{found.to_text()}\n"
+    assert json.loads(paths["costs.json"].read_text()) == found.to_dict()
+    page = paths["costs.html"].read_text()
     assert all(html.escape(finding.text) in page for finding in found.findings)
     assert page.count("<td>SM+ScFuFFN_i6</td>") == 2 * 2 + 1  # twice in Tables 4 and 5, Figure 1
     assert page.count("data:image/png;base64,") == 2
@@ -27,4 +26,4 @@ def test_the_files_hold_what_was_found(tmp_path):
 
 
 def test_examples_in_docstrings_run():
-    assert doctest.testmod(reproduction).failed == 0
+    assert doctest.testmod(cost_pages).failed == 0

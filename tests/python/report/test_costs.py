@@ -13,9 +13,11 @@ from xml.etree import ElementTree
 import pytest
 
 from aero import mpc
-from aero.mpc import report_tables
-from aero.mpc.drawing import layer_details, layer_groups, layers, stacked_bars
-from aero.mpc.report_pages import gigabytes
+from aero.report import to_csv, to_html, to_text
+from aero.report.cost_pages import gigabytes, to_fragment
+from aero.report.cost_texts import layer_groups, layer_rows
+from aero.report.drawing import layer_details, layers, stacked_bars
+from aero.reproduction import reproduce_costs
 
 REPORT = mpc.simulate("SM+LN+G", model="mini")
 
@@ -60,7 +62,7 @@ def test_layers_that_cost_the_same_are_drawn_and_listed_once() -> None:
         ("layers 0-3, each", 0),
         ("layers 4-5, each", 4),
     ]
-    text = pruned.to_text()
+    text = to_text(pruned)
     assert "layers 0-3, each" in text
     details = layer_details(pruned)
     assert details.count("<svg") == 3
@@ -69,7 +71,7 @@ def test_layers_that_cost_the_same_are_drawn_and_listed_once() -> None:
     outside, wide, narrow = (float(row[3]) for row in rows)
     assert outside + 4 * wide + 2 * narrow == pytest.approx(pruned.comm_bytes / 1e9, abs=5e-3)
     timed = pruned.latency("wan-100mbps")
-    rows = report_tables.layer_rows(pruned, timed)
+    rows = layer_rows(pruned, timed)
     assert [row["seconds"] for row in rows] == [
         f"{one.seconds:,.1f}"
         for one in (timed.outside_layers, timed.by_layer[0], timed.by_layer[5])
@@ -78,20 +80,20 @@ def test_layers_that_cost_the_same_are_drawn_and_listed_once() -> None:
 
 
 def test_pages_load_nothing_and_have_table_and_pictures() -> None:
-    page = REPORT.to_html()
+    page = to_html(REPORT)
     assert page.startswith("<!DOCTYPE html>")
     assert "<script" not in page
     assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
     assert all(f"<td>{kind}</td>" in page for kind in REPORT.by_kind)
     assert "seconds" not in page
     # The bytes, all layers, what is outside them, and the one kind of layer.
-    assert page.count("<svg") == REPORT._repr_html_().count("<svg") == 4
+    assert page.count("<svg") == to_fragment(REPORT).count("<svg") == 4
 
 
 def test_pages_on_a_network_show_its_time() -> None:
-    timed = REPORT.to_html("lan-1gbps", "paper-testbed,threads=8")
+    timed = to_html(REPORT, "lan-1gbps", "paper-testbed,threads=8")
     assert timed.count("<svg") == 5
-    assert REPORT.latency("lan-1gbps", "paper-testbed,threads=8").to_text() in timed
+    assert to_text(REPORT.latency("lan-1gbps", "paper-testbed,threads=8")) in timed
     assert "no run confirms minutes on this network" in timed
 
 
@@ -100,19 +102,19 @@ def test_tags_of_names_are_escaped(tmp_path: Path) -> None:
     path.write_text("{format: 1, name: '<b>&', base: spu-2024}")
     report = mpc.simulate("SM", model="tiny", stack=path)
     swept = mpc.sweep("SM", model="tiny", stacks=[path])
-    pages = report.to_html(), report._repr_html_(), report.compare(REPORT).to_html()
-    for text in (*pages, swept.to_html()):
+    pages = to_html(report), to_fragment(report), to_html(report.compare(REPORT))
+    for text in (*pages, to_html(swept)):
         assert "<b>" not in text
         assert "&lt;b&gt;&amp;" in text
 
 
 def test_csv_has_a_line_per_operation() -> None:
-    lines = list(csv.DictReader(io.StringIO(REPORT.to_csv("paper-testbed"))))
+    lines = list(csv.DictReader(io.StringIO(to_csv(REPORT, "paper-testbed"))))
     assert len(lines) == len(REPORT.operations)
     assert sum(float(line["comm_bytes"]) for line in lines) == REPORT.comm_bytes
     seconds = sum(float(line["seconds"]) for line in lines)
     assert seconds == pytest.approx(REPORT.latency().seconds, rel=1e-12)
-    assert "seconds" not in REPORT.to_csv()
+    assert "seconds" not in to_csv(REPORT)
 
 
 def test_comparisons_have_every_part_of_either_and_add_up() -> None:
@@ -126,11 +128,9 @@ def test_comparisons_have_every_part_of_either_and_add_up() -> None:
         assert sum(row[f"{side}_flights"] for row in parts) == report.flights
     assert rows["act"]["ratio"] is None
     assert comparison.ratio == REPORT.comm_bytes / other.comm_bytes
-    assert f"{comparison.ratio:.2f}" in comparison.to_text()
-    assert (
-        comparison._repr_html_().count("<tr") == comparison.to_html().count("<tr") == len(rows) + 1
-    )
-    assert len(comparison.to_csv().splitlines()) == len(rows) + 1
+    assert f"{comparison.ratio:.2f}" in to_text(comparison)
+    assert to_fragment(comparison).count("<tr") == to_html(comparison).count("<tr") == len(rows) + 1
+    assert len(to_csv(comparison).splitlines()) == len(rows) + 1
     json.dumps(comparison.to_dict())
 
 
@@ -142,7 +142,7 @@ def test_comparisons_on_a_network_have_seconds() -> None:
         assert parts == pytest.approx(report.latency("lan-1gbps").seconds, rel=1e-12)
         assert rows["total"][f"{side}_seconds"] == report.latency("lan-1gbps").seconds
     assert rows["act"]["second_seconds"] == 0
-    assert REPORT.compare(other).to_html("lan-1gbps").count("<svg") == 2
+    assert to_html(REPORT.compare(other), "lan-1gbps").count("<svg") == 2
 
 
 def test_comparisons_name_what_differs() -> None:
@@ -157,18 +157,16 @@ def test_comparisons_name_what_differs() -> None:
 
 def test_pages_of_generation_show_prompts_and_the_rest() -> None:
     found = mpc.simulate_generation("SM+R", model="tiny", new_tokens=3)
-    page = mpc.generation_page(found)
+    page = to_html(found)
     first = found.per_token[0].comm_bytes / 1e9
     assert f"prompts, first token of each: {first:,.3f} GB" in page
     assert f"the other 2 tokens of each: {found.comm_bytes / 1e9 - first:,.3f} GB" in page
     assert sum(widths(page[page.index("<svg") : page.index("</svg>") + 6])) > 960
     assert "seconds" not in page
-    assert found._repr_html_() in page
-    one = mpc.generation_page(mpc.simulate_generation("SM", model="tiny", new_tokens=1))
+    assert to_fragment(found) in page
+    one = to_html(mpc.simulate_generation("SM", model="tiny", new_tokens=1))
     assert "the other" not in one
-    assert "and 1 more" in mpc.generation_page(
-        mpc.simulate_generation("SM", model="tiny", new_tokens=201)
-    )
+    assert "and 1 more" in to_html(mpc.simulate_generation("SM", model="tiny", new_tokens=201))
 
 
 def test_results_are_one_line_where_they_are_shown_by_python() -> None:
@@ -178,7 +176,7 @@ def test_results_are_one_line_where_they_are_shown_by_python() -> None:
         repr(mpc.sweep(["SM", "SM+R"], model="tiny")): "<SweepResult of 2 combinations>",
         repr(mpc.option_table("SM", model="tiny", sizes=[(8, 9)])): "<OptionTable of SM on spu",
         repr(mpc.simulate_generation("SM", model="tiny", new_tokens=2)): "2 tokens, 0.",
-        repr(mpc.reproduce()): "<Reproduction of 27 rows on spu-2024>",
+        repr(reproduce_costs()): "<CostTables of 27 rows on spu-2024>",
     }
     for text, part in shown.items():
         assert part in text
@@ -196,21 +194,21 @@ def test_the_commands_print_what_the_functions_return(tmp_path: Path) -> None:
     assert json.loads(options.stdout) == json.loads(json.dumps(table.to_dict()))
     generated = aero("generate", "SM", "--model", "tiny", "--new-tokens", "3", "--set", "gelu=tanh")
     expected = mpc.simulate_generation("SM", model="tiny", context_length=128, new_tokens=3)
-    assert generated.stdout.rstrip("\n") == expected.to_text()
+    assert generated.stdout.rstrip("\n") == to_text(expected)
     swept = aero(
         *("sweep", "--label", "SM", "--label", "SM+R", "--model", "tiny", "--csv"),
         *("--set", "context_length=8,16", "--set", "mul_share=true", "--pareto", "comm_gb"),
     )
     found = mpc.sweep(["SM", "SM+R"], model="tiny", context_length=[8, 16], mul_share=True)
-    assert swept.stdout == found.pareto("comm_gb").to_csv()
+    assert swept.stdout == to_csv(found.pareto("comm_gb"))
     compared = aero("compare", "SM", "SM", "--model", "tiny", "--second-stack", "blb")
     sizes = {"model": "tiny", "context_length": 128}
     both = mpc.simulate("SM", **sizes).compare(mpc.simulate("SM", stack="blb", **sizes))
-    assert compared.stdout.rstrip("\n") == both.to_text()
+    assert compared.stdout.rstrip("\n") == to_text(both)
     page = tmp_path / "page.html"
     shown = aero("show", "SM", "--model", "tiny", "--csv", "--html", str(page))
-    assert shown.stdout == mpc.simulate("SM", **sizes).to_csv()
-    assert page.read_text() == mpc.simulate("SM", **sizes).to_html()
+    assert shown.stdout == to_csv(mpc.simulate("SM", **sizes))
+    assert page.read_text() == to_html(mpc.simulate("SM", **sizes))
 
 
 @pytest.mark.parametrize(
@@ -234,5 +232,22 @@ def test_a_bill_without_doubts_has_no_heading_for_them():
     certain, doubted = mpc.simulate("SM+LN+G"), mpc.simulate("SM+LN+G", stack="blb")
     assert not certain.unchecked and doubted.unchecked
     for report, is_doubted in ((certain, False), (doubted, True)):
-        assert ("not confirmed op by op:" in report.to_text()) == is_doubted
-        assert ("Not confirmed op by op" in report.to_html()) == is_doubted
+        assert ("not confirmed op by op:" in to_text(report)) == is_doubted
+        assert ("Not confirmed op by op" in to_html(report)) == is_doubted
+
+
+def test_a_notebook_shows_results_as_their_pages_draw_them() -> None:
+    program = """
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+import aero, sys
+found = aero.mpc.simulate("SM", model="tiny")
+assert "aero.report.cost_pages" not in sys.modules
+for each in (found, found.compare(found), aero.mpc.sweep("SM", model="tiny"),
+             aero.mpc.simulate_generation("SM", model="tiny", new_tokens=2)):
+    data, _ = shell.display_formatter.format(each)
+    assert data["text/html"] == aero.report.cost_pages.to_fragment(each)
+    assert data["text/plain"] == repr(each)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -12,18 +12,19 @@ from matplotlib.figure import Figure
 
 from aero.analysis import plot_stepwise_savings
 from aero.atomic_files import write_bytes_atomically, write_json_atomically
-from aero.mpc import ReproducedRow, Reproduction, SavingStep, drawing
-from aero.mpc.reproduction import TABLES
-from aero.mpc.savings import equal_time_rows, step_rows
+from aero.report import drawing
+from aero.reproduction.cost_rows import TABLES
+from aero.reproduction.cost_tables import ABOUT_TABLES, CostTables, bytes_and_minutes, flops_cells
+from aero.reproduction.savings import SavingStep, equal_time_rows, step_rows
 
-__all__ = ["reproduction_page", "savings_picture", "write_reproduction"]
+__all__ = ["cost_tables_page", "savings_picture", "write_cost_tables"]
 
 
-def write_reproduction(found: Reproduction, output_dir: str | Path) -> list[Path]:
-    """Writes `reproduction.html`, `.txt` and `.json`, and one PNG per figure.
+def write_cost_tables(found: CostTables, output_dir: str | Path) -> list[Path]:
+    """Writes `costs.html`, `.txt` and `.json`, and one PNG per figure.
 
     Args:
-        found: What `aero.mpc.reproduce` returned.
+        found: What `reproduce_costs` returned.
         output_dir: A folder; made if it is missing.
 
     Returns:
@@ -34,18 +35,16 @@ def write_reproduction(found: Reproduction, output_dir: str | Path) -> list[Path
 
     Example:
         >>> import tempfile
-        >>> from aero import mpc
+        >>> from aero.reproduction import reproduce_costs
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     sorted(path.name for path in write_reproduction(mpc.reproduce(), folder))
-        ... # doctest: +NORMALIZE_WHITESPACE
-        ['figure-1.png', 'figure-15.png', 'reproduction.html', 'reproduction.json',
-         'reproduction.txt']
+        ...     sorted(path.name for path in write_cost_tables(reproduce_costs(), folder))
+        ['costs.html', 'costs.json', 'costs.txt', 'figure-1.png', 'figure-15.png']
     """
     folder = Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)
     pictures = {title: savings_picture(title, steps) for title, steps in found.figures.items()}
-    written = [folder / f"reproduction.{ending}" for ending in ("html", "txt", "json")]
-    write_bytes_atomically(written[0], reproduction_page(found, pictures).encode())
+    written = [folder / f"costs.{ending}" for ending in ("html", "txt", "json")]
+    write_bytes_atomically(written[0], cost_tables_page(found, pictures).encode())
     write_bytes_atomically(written[1], f"{found.to_text()}\n".encode())
     write_json_atomically(written[2], found.to_dict())
     for title, picture in pictures.items():
@@ -55,11 +54,11 @@ def write_reproduction(found: Reproduction, output_dir: str | Path) -> list[Path
     return written
 
 
-def reproduction_page(found: Reproduction, pictures: Mapping[str, bytes]) -> str:
+def cost_tables_page(found: CostTables, pictures: Mapping[str, bytes]) -> str:
     """Returns everything as one page that loads nothing: findings, figures, tables.
 
     Args:
-        found: What `aero.mpc.reproduce` returned.
+        found: What `reproduce_costs` returned.
         pictures: Title of a figure -> PNG.
     """
     parts = [drawing.heading("Findings"), drawing.bullets(f.text for f in found.findings)]
@@ -80,43 +79,11 @@ def reproduction_page(found: Reproduction, pictures: Mapping[str, bytes]) -> str
         sizes = f"{cell.model}, T = {cell.context_length}, V = {cell.vocab_size}"
         parts += [
             drawing.heading(f"Table {table}: {sizes}"),
-            drawing.table([_bytes_and_minutes(row) for row in rows]),
-            drawing.table([_flops(row) for row in rows]),
+            drawing.table([bytes_and_minutes(row) for row in rows]),
+            drawing.table([flops_cells(row) for row in rows]),
         ]
-    about = (
-        "'listed': exactly the operators that the table lists; '+LN': one LayerNorm more, which "
-        "the paper's bytes hold in every row. Ratios: ours / paper."
-    )
     title = f"The paper (arXiv 2410.13060) and ours on {found.stack}"
-    return drawing.page(title, drawing.paragraphs([about]), *parts)
-
-
-def _bytes_and_minutes(row: ReproducedRow) -> dict[str, str]:
-    cell = row.gigabytes
-    sending, flights = row.network_only_minutes
-    return {
-        "network": cell.label,
-        "paper, GB": f"{cell.paper_gb:.2f}",
-        "listed": f"{cell.listed_gb:.2f}",
-        "+LN": f"{cell.one_more_layernorm_gb:.2f}",
-        "ratio": f"{cell.one_more_layernorm_ratio:.4f}",
-        "paper, minutes": f"{row.paper_minutes:.2f}",
-        "ours": f"{row.minutes:.2f}",
-        "ratio of minutes": f"{row.minutes_ratio:.3f}",
-        "stated network, sending": f"{sending:.2f}",
-        "and flights": f"{sending + flights:.2f}",
-    }
-
-
-def _flops(row: ReproducedRow) -> dict[str, str]:
-    found = {"network": row.gigabytes.label}
-    for name, flops in (("FFN", row.flops_ffn), ("attention", row.flops_attention)):
-        found |= {
-            f"paper, {name} FLOPs": flops.printed,
-            f"ours, {name}": f"{flops.ours / 1e9:.2f}B",
-            f"ratio, {name}": f"{flops.ratio:.3f}",
-        }
-    return found
+    return drawing.page(title, drawing.paragraphs([ABOUT_TABLES]), *parts)
 
 
 def savings_picture(title: str, steps: tuple[SavingStep, ...]) -> bytes:

@@ -8,14 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from aero.mpc.paper import PaperComparison, compare_with_paper, paper_tables
-from aero.mpc.profiles import compute_profile, network_profile
-from aero.mpc.simulation import operation_cost, simulate, stack_names
-
-if TYPE_CHECKING:
-    from aero.mpc.reproduction import ReproducedRow
+from aero.mpc import compute_profile, network_profile, operation_cost, simulate, stack_names
+from aero.paper import PaperComparison, compare_with_paper, paper_tables
+from aero.reproduction.cost_rows import ReproducedRow
 
 # Half a unit of the printed second decimal is 0.08 % of the smallest cell; 0.12 % is the largest
 # deviation but for the two cells named as outliers.
@@ -32,8 +29,8 @@ class Finding:
         values: The numbers behind it.
 
     Example:
-        >>> from aero import mpc
-        >>> [finding.name for finding in mpc.reproduce().findings][:3]
+        >>> from aero.reproduction import reproduce_costs
+        >>> [finding.name for finding in reproduce_costs().findings][:3]
         ['stack', 'byte outliers', 'network']
     """
 

@@ -1,0 +1,281 @@
+"""Costs as pages: `to_html` of every result of `aero.mpc` that has pictures."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from functools import singledispatch
+from typing import Any
+
+from aero.mpc import (
+    CostComparison,
+    CostReport,
+    EqualTime,
+    GenerationReport,
+    Latency,
+    SweepResult,
+    compare_at_equal_time,
+    timed_rows,
+)
+from aero.report import drawing
+from aero.report.cost_texts import (
+    Compute,
+    Network,
+    comparison_rows,
+    layer_rows,
+    part_rows,
+    summary_lines,
+    timed_on,
+    title_lines,
+    to_text,
+    unchecked,
+)
+from aero.report.plan_texts import shown_cells
+from aero.report.scatter import Point, scatter
+
+# A table beyond this is for the CSV file.
+_MOST_ROWS = 500
+_TITLES = {"comm_gb": "GB of both parties", "flights": "flights", "perplexity": "perplexity"}
+_MOST_TOKENS = 200
+
+
+@singledispatch
+def to_html(
+    found: Any,
+    network: Network = None,
+    compute: Compute = "paper-testbed",
+    *,
+    within: float = 0.1,
+) -> str:
+    """Returns a result of `aero.mpc` as a page of its own that loads nothing.
+
+    A `CostReport` or two in a `CostComparison`: bars, layers, tables. A `GenerationReport`: bars of
+    prompts and later tokens, a row per token. A `SweepResult`: a picture per quantity, the fronts,
+    networks at equal time, all rows; perplexity stands against bytes and every network's seconds
+    where run folders gave it, else seconds, or flights, against bytes.
+
+    Args:
+        found: One of these.
+        network: Adds the time on it; as of `CostReport.latency`. A sweep has its own.
+        compute: The machines behind that time.
+        within: What counts as equal time in a sweep, see `aero.mpc.compare_at_equal_time`.
+
+    Raises:
+        TypeError: For anything else.
+        ValueError: For a sweep without rows.
+
+    Example:
+        >>> from aero import mpc, report
+        >>> report.to_html(mpc.simulate_generation("SM", model="tiny", new_tokens=3)).count("<tr")
+        4
+    """
+    raise TypeError(f"to_html: found must be a result of aero.mpc, got {type(found).__name__}")
+
+
+def to_fragment(found: Any) -> str:
+    """The same for a notebook, as a piece of a page."""
+    if isinstance(found, SweepResult):
+        return drawing.fragment(_sweep(found, 0.1)) if found.rows else "<p>no combination</p>"
+    if isinstance(found, GenerationReport):
+        return drawing.fragment(_generation(found, None, "paper-testbed"))
+    if isinstance(found, CostComparison):
+        return drawing.fragment(_comparison(found, None, "paper-testbed"))
+    return drawing.fragment(_report(found, None))
+
+
+@to_html.register
+def _report_page(
+    found: CostReport, network: Network = None, compute: Compute = "paper-testbed", **_: float
+) -> str:
+    timed = timed_on(found, network, compute)
+    return drawing.page(
+        f"{found.spec.label} on {found.stack_text}",
+        _report(found, timed),
+        *_doubts(unchecked(found, timed)),
+        _fields(found),
+    )
+
+
+@to_html.register
+def _comparison_page(
+    found: CostComparison, network: Network = None, compute: Compute = "paper-testbed", **_: float
+) -> str:
+    labels = found.first.spec.label, found.second.spec.label
+    return drawing.page(" and ".join(dict.fromkeys(labels)), _comparison(found, network, compute))
+
+
+@to_html.register
+def _generation_page(
+    found: GenerationReport, network: Network = None, compute: Compute = "paper-testbed", **_: float
+) -> str:
+    return drawing.page(f"Generation with {found.spec.label}", _generation(found, network, compute))
+
+
+@to_html.register
+def _sweep_page(
+    found: SweepResult, network: None = None, compute: Any = None, *, within: float = 0.1
+) -> str:
+    return drawing.page("Sweep", _sweep(found, within))
+
+
+def _doubts(texts: Sequence[str]) -> list[str]:
+    if not texts:
+        return []
+    return [drawing.heading("Not confirmed op by op"), drawing.bullets(texts)]
+
+
+def gigabytes(report: CostReport) -> dict[str, float]:
+    """Part -> GB of both parties."""
+    return {kind: cost.comm_bytes / 1e9 for kind, cost in report.by_kind.items()}
+
+
+def seconds(timed: Latency) -> dict[str, float]:
+    """Part -> seconds."""
+    return {kind: duration.seconds for kind, duration in timed.by_kind.items()}
+
+
+def _comparison(compared: CostComparison, network: Network, compute: Compute) -> str:
+    """Bars on one scale, what the colours mean, the table."""
+    times = compared.times(network, compute)
+    names = compared.names()
+    bars = [gigabytes(compared.first), gigabytes(compared.second)]
+    parts = [
+        drawing.stacked_bars(dict(zip(_apart(names), bars, strict=True)), "GB"),
+        drawing.legend(*bars),
+    ]
+    if times is not None:
+        timed = [seconds(time) for time in times]
+        parts.insert(1, drawing.stacked_bars(dict(zip(_apart(names), timed, strict=True)), "s"))
+        parts.append(
+            drawing.paragraphs(
+                f"{name}: {to_text(time)}" for name, time in zip(names, times, strict=True)
+            )
+        )
+    return "".join([*parts, drawing.table(comparison_rows(compared, network, compute))])
+
+
+def _apart(names: tuple[str, str]) -> tuple[str, str]:
+    return f"first, {names[0]}", f"second, {names[1]}"
+
+
+def _report(report: CostReport, timed: Latency | None) -> str:
+    bars = {"bytes of both parties": gigabytes(report)}
+    parts = [
+        drawing.paragraphs(title_lines(report)),
+        drawing.stacked_bars(bars, "GB"),
+        drawing.legend(gigabytes(report)),
+    ]
+    if timed is not None:
+        times = {f"time on {timed.network.name}, one operation after the other": seconds(timed)}
+        parts += [drawing.stacked_bars(times, "s"), drawing.legend(seconds(timed))]
+    return "".join(
+        [
+            *parts,
+            drawing.table(part_rows(report, timed)),
+            drawing.paragraphs(summary_lines(report, timed)),
+            drawing.heading("Layers: widths are bytes"),
+            drawing.layers(report),
+            drawing.layer_details(report),
+            drawing.table(layer_rows(report, timed)),
+        ]
+    )
+
+
+def _fields(report: CostReport) -> str:
+    """All fields of the stack, folded away; changed ones say so."""
+    changed = report.changed_fields()
+    rows = [
+        {"field": name, "value": str(value), "": "changed" if name in changed else ""}
+        for name, value in report.stack_fields.items()
+    ]
+    source = report.description.source
+    quoted = f"<p>Prices quoted, not measured: {html.escape(source)}</p>" if source else ""
+    return f"<details><summary>Stack</summary>{quoted}{drawing.table(rows)}</details>"
+
+
+def equal_time_table(pairs: Sequence[EqualTime], network: str, within: float) -> str:
+    """Heading and table of a comparison at equal time."""
+    heading = f"Equal time on {network}: the best of the others within {100 * within:g} %"
+    return drawing.heading(heading) + drawing.table([pair.cells() for pair in pairs])
+
+
+def _sweep(found: SweepResult, within: float) -> str:
+    if not found.rows:
+        raise ValueError("sweep: the page needs at least one combination, got none")
+    networks = list(found.rows[0].seconds)
+    measured = any(row.perplexity is not None for row in found.rows)
+    if measured:
+        pictures = [(x, "perplexity") for x in ("comm_gb", *networks)]
+    else:
+        pictures = [("comm_gb", y) for y in networks or ["flights"]]
+    parts = [_picture(found, x, y) for x, y in pictures]
+    if measured:
+        parts += [
+            equal_time_table(
+                compare_at_equal_time(timed_rows(found, network), within=within), network, within
+            )
+            for network in networks
+        ]
+    shown = SweepResult(found.rows[:_MOST_ROWS])
+    parts.append(drawing.heading("All combinations"))
+    parts.append(drawing.table([shown_cells(row.to_dict()) for row in shown.rows]))
+    if len(found) > _MOST_ROWS:
+        parts.append(drawing.paragraphs([f"and {len(found) - _MOST_ROWS:,} more"]))
+    return "".join(parts)
+
+
+def _picture(found: SweepResult, x: str, y: str) -> str:
+    front = {id(row) for row in found.pareto(x, y).rows}
+    points = []
+    for row in found.rows:
+        here, there = row.objective(x), row.objective(y)
+        if here is not None and there is not None:
+            about = ", ".join(
+                f"{name} {text}" for name, text in shown_cells(row.to_dict()).items() if text
+            )
+            points.append(Point(here, there, row.label, about, id(row) in front))
+    heading = f"{_title(y)} against {_title(x)}: {len(front)} on the front"
+    return drawing.heading(heading) + scatter(points, _title(x), _title(y))
+
+
+def _title(objective: str) -> str:
+    return _TITLES.get(objective, f"seconds on {objective}")
+
+
+def _generation(found: GenerationReport, network: Network, compute: Compute) -> str:
+    prompts = {kind: cost.comm_bytes / 1e9 for kind, cost in found.prefill.by_kind.items()}
+    later = {
+        kind: cost.comm_bytes / 1e9 - prompts.get(kind, 0.0) for kind, cost in found.by_kind.items()
+    }
+    bars = {"prompts, first token of each": prompts}
+    if found.new_tokens > 1:
+        bars[f"the other {found.new_tokens - 1:,} tokens of each"] = later
+    about = (
+        f"{found.new_tokens:,} new tokens for each of {found.batch:,} prompts of "
+        f"{found.spec.context_length:,} tokens, stack {found.prefill.stack_text}, "
+        f"{found.sampling}: {found.comm_bytes / 1e9:,.3f} GB, {found.flights:,} flights"
+    )
+    parts = [
+        drawing.paragraphs([about]),
+        drawing.stacked_bars(bars, "GB"),
+        drawing.legend(prompts, later),
+    ]
+    seconds = None if network is None else found.seconds_per_token(network, compute)
+    if seconds is not None:
+        timed = found.prefill.latency(network or "", compute)
+        machines = f"network {timed.network.name}, compute {timed.compute.name}"
+        minutes = f"{sum(seconds) / 60:,.2f} minutes on {machines}, one operation after the other"
+        parts.append(drawing.paragraphs([minutes]))
+    rows = []
+    for token, cost in enumerate(found.per_token[:_MOST_TOKENS]):
+        row = {
+            "token": str(token + 1),
+            "keys": f"{found.spec.context_length + token:,}",
+            "MB": f"{cost.comm_bytes / 1e6:,.2f}",
+            "flights": f"{cost.flights:,}",
+        }
+        rows.append(row if seconds is None else row | {"seconds": f"{seconds[token]:,.1f}"})
+    parts.append(drawing.table(rows))
+    if found.new_tokens > _MOST_TOKENS:
+        parts.append(drawing.paragraphs([f"and {found.new_tokens - _MOST_TOKENS:,} more"]))
+    return "".join(parts)

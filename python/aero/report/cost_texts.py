@@ -1,0 +1,279 @@
+"""Costs as text for the terminal and as CSV: `to_text` and `to_csv` of every result of `aero.mpc`.
+
+A bill has a row per part and a row per kind of layer; with a network also seconds.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from functools import singledispatch
+from typing import Any
+
+from aero.mpc import (
+    ComputeProfile,
+    Cost,
+    CostComparison,
+    CostReport,
+    Duration,
+    Latency,
+    NetworkProfile,
+    Schedule,
+)
+from aero.tables import table_csv, table_lines
+
+Network = str | NetworkProfile | None
+Compute = str | ComputeProfile
+Rows = Sequence[dict[str, str]]
+
+
+@singledispatch
+def to_text(found: Any, network: Network = None, compute: Compute = "paper-testbed") -> str:
+    """Returns a result of `aero.mpc` as tables for the terminal.
+
+    Args:
+        found: A `CostReport`, `CostComparison`, `GenerationReport`, `SweepResult`, `OptionTable`,
+            `Latency` or `Schedule`.
+        network: Adds the time on it to the first three; a profile, a name, or a name with changes,
+            as of `CostReport.latency`.
+        compute: The machines behind that time.
+
+    Raises:
+        TypeError: For anything else.
+
+    Example:
+        >>> from aero import mpc, report
+        >>> report.to_text(mpc.simulate("SM", model="tiny").latency()).partition(" on ")[0]
+        '0.34 minutes'
+    """
+    raise TypeError(f"to_text: found must be a result of aero.mpc, got {type(found).__name__}")
+
+
+@singledispatch
+def to_csv(found: Any, network: Network = None, compute: Compute = "paper-testbed") -> str:
+    """Returns a result of `aero.mpc` as CSV with one header.
+
+    A line per operation of a `CostReport`, per part of a `CostComparison`, per token of a
+    `GenerationReport`, per row of a `SweepResult`, and per table, measure and size of an
+    `OptionTable`, whose savings are fractions.
+
+    Args:
+        found: One of these.
+        network: Adds seconds on it to the first three, as of `CostReport.latency`.
+        compute: The machines behind that time.
+
+    Raises:
+        TypeError: For anything else.
+
+    Example:
+        >>> from aero import mpc, report
+        >>> report.to_csv(mpc.simulate("SM", model="tiny")).splitlines()[0].split(",")[:3]
+        ['name', 'layer', 'kind']
+    """
+    raise TypeError(f"to_csv: found must be a result of aero.mpc, got {type(found).__name__}")
+
+
+# --- one forward pass -----------------------------------------------------------------------------
+
+
+@to_text.register
+def _report_text(
+    report: CostReport, network: Network = None, compute: Compute = "paper-testbed"
+) -> str:
+    return "\n".join(report_lines(report, timed_on(report, network, compute)))
+
+
+@to_csv.register
+def _report_csv(
+    report: CostReport, network: Network = None, compute: Compute = "paper-testbed"
+) -> str:
+    timed = timed_on(report, network, compute)
+    rows: list[dict[str, Any]] = [
+        {
+            "name": operation.name,
+            "layer": operation.layer,
+            "kind": operation.kind,
+            "shape": operation.shape,
+            **operation.cost.to_dict(),
+        }
+        for operation in report.operations
+    ]
+    if timed is not None:
+        for row, duration in zip(rows, timed.operations, strict=True):
+            row |= duration.to_dict()
+    return table_csv(rows)
+
+
+def timed_on(report: CostReport, network: Network, compute: Compute) -> Latency | None:
+    """The time on a network; None without one."""
+    return None if network is None else report.latency(network, compute)
+
+
+def part_rows(report: CostReport, timed: Latency | None) -> Rows:
+    """Every part of the bill, and the total."""
+    durations = {} if timed is None else {**timed.by_kind, "total": timed.total}
+    costs = {**report.by_kind, "total": report.total}
+    return [
+        {"part": name, **_cells(report, cost, durations.get(name))} for name, cost in costs.items()
+    ]
+
+
+def layer_rows(report: CostReport, timed: Latency | None) -> Rows:
+    """What lies outside the layers, and each layer; neighbours that cost the same in one row."""
+    outside = None if timed is None else timed.outside_layers
+    rows = [{"where": "outside the layers", **_cells(report, report.outside_layers, outside)}]
+    for name, first, cost in layer_groups(report):
+        duration = None if timed is None else timed.by_layer[first]
+        rows.append({"where": name, **_cells(report, cost, duration)})
+    return rows
+
+
+def layer_groups(report: CostReport) -> list[tuple[str, int, Cost]]:
+    """Neighbouring layers that cost the same: name, the first of them, the cost of each."""
+    groups = []
+    for cost, members in itertools.groupby(enumerate(report.by_layer), key=lambda pair: pair[1]):
+        indices = [index for index, _ in members]
+        several = f"layers {indices[0]}-{indices[-1]}, each"
+        groups.append((several if len(indices) > 1 else f"layer {indices[0]}", indices[0], cost))
+    return groups
+
+
+def report_lines(report: CostReport, timed: Latency | None) -> list[str]:
+    """Both tables for the terminal, and what no publication or measurement confirms."""
+    doubts = unchecked(report, timed)
+    parts = table_lines(part_rows(report, timed))
+    rule = "-" * max(map(len, parts))
+    return [
+        *title_lines(report),
+        "",
+        parts[0],
+        rule,
+        *parts[1:-1],
+        rule,
+        parts[-1],
+        "",
+        *table_lines(layer_rows(report, timed)),
+        "",
+        *summary_lines(report, timed),
+        *(["not confirmed op by op:"] if doubts else []),
+        *(f"  {text}" for text in doubts),
+    ]
+
+
+def title_lines(report: CostReport) -> list[str]:
+    """The network, its sizes and its stack, with the fields that differ from the named one."""
+    spec = report.spec
+    return [
+        f"One private forward pass of {spec.label}",
+        f"L {spec.num_layers}, H {spec.num_heads}, d {spec.width}, T {spec.context_length}, "
+        f"V {spec.vocab_size}, final norm {spec.final_norm}; stack {report.stack_text}",
+    ]
+
+
+def summary_lines(report: CostReport, timed: Latency | None) -> list[str]:
+    """Who sends what, and how long it takes on which network."""
+    sent = (
+        f"client sends {report.client_bytes / 1e9:,.3f} GB, "
+        f"server {report.server_bytes / 1e9:,.3f} GB"
+    )
+    return [sent] if timed is None else [sent, to_text(timed)]
+
+
+def unchecked(report: CostReport, timed: Latency | None) -> tuple[str, ...]:
+    """What no publication or measurement confirms, of the bytes and of the minutes."""
+    return report.unchecked if timed is None else (*report.unchecked, *timed.unchecked)
+
+
+def _cells(report: CostReport, cost: Cost, duration: Duration | None) -> dict[str, str]:
+    share = 100 * cost.comm_bytes / (report.comm_bytes or 1.0)
+    cells = {
+        "GB": f"{cost.comm_bytes / 1e9:,.3f}",
+        "%": f"{share:.1f}",
+        "flights": f"{cost.flights:,}",
+        "ct-pt products": f"{cost.ct_pt_products:,}",
+        "elementwise cts": f"{cost.elementwise_ciphertexts:,.0f}",
+        "OTs (1e6)": f"{cost.ots / 1e6:,.1f}",
+    }
+    return cells if duration is None else cells | {"seconds": f"{duration.seconds:,.1f}"}
+
+
+# --- two side by side -----------------------------------------------------------------------------
+
+
+@to_text.register
+def _comparison_text(
+    compared: CostComparison, network: Network = None, compute: Compute = "paper-testbed"
+) -> str:
+    first, second = compared.names()
+    lines = [f"first:  {first}", f"second: {second}", ""]
+    lines += table_lines(comparison_rows(compared, network, compute))
+    times = compared.times(network, compute) or ()
+    lines += [
+        f"{name}: {to_text(time)}" for name, time in zip(("first", "second"), times, strict=False)
+    ]
+    return "\n".join(lines)
+
+
+@to_csv.register
+def _comparison_csv(
+    compared: CostComparison, network: Network = None, compute: Compute = "paper-testbed"
+) -> str:
+    return table_csv(compared.rows(network, compute))
+
+
+def comparison_rows(compared: CostComparison, network: Network, compute: Compute) -> Rows:
+    """A row per part of either, and the total."""
+    return [_comparison_cells(row) for row in compared.rows(network, compute)]
+
+
+def _comparison_cells(row: dict[str, Any]) -> dict[str, str]:
+    difference = (row["second_bytes"] - row["first_bytes"]) / 1e9
+    cells = {
+        "part": row["part"],
+        "first, GB": f"{row['first_bytes'] / 1e9:,.3f}",
+        "second, GB": f"{row['second_bytes'] / 1e9:,.3f}",
+        "difference": f"{difference:+,.3f}" if difference else "0",
+        "first / second": "" if row["ratio"] is None else f"{row['ratio']:.2f}",
+        "first, flights": f"{row['first_flights']:,}",
+        "second, flights": f"{row['second_flights']:,}",
+    }
+    if "first_seconds" in row:
+        cells["first, s"] = f"{row['first_seconds']:,.1f}"
+        cells["second, s"] = f"{row['second_seconds']:,.1f}"
+    return cells
+
+
+# --- time -----------------------------------------------------------------------------------------
+
+
+@to_text.register
+def _latency_text(found: Latency, network: None = None, compute: Any = None) -> str:
+    total = found.total
+    shares = ", ".join(
+        f"{name} {100 * part / max(1, total.total_ns):.0f} %"
+        for name, part in (
+            ("computing", total.compute_ns),
+            ("sending", total.transfer_ns),
+            ("flights", total.flights_ns),
+        )
+    )
+    return (
+        f"{found.minutes:.2f} minutes on network {found.network.name}, compute "
+        f"{found.compute.name}, one operation after the other: {shares}"
+    )
+
+
+@to_text.register
+def _schedule_text(found: Schedule, network: None = None, compute: Any = None) -> str:
+    bounds = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in found.bounds().items())
+    busy = ", ".join(f"{name} {100 * share:.0f} %" for name, share in found.utilization.items())
+    without = sorted(found.what_if_each("kind").items(), key=lambda item: item[1])
+    return "\n".join(
+        [
+            f"{found.minutes:.2f} minutes {'with' if found.overlap else 'without'} overlap",
+            f"critical path, {len(found.critical_path)} operations: {bounds}",
+            f"busy: {busy}",
+            "minutes without: "
+            + ", ".join(f"{kind} {seconds / 60:.2f}" for kind, seconds in without),
+        ]
+    )

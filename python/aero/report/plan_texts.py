@@ -1,0 +1,179 @@
+"""Plans as text and CSV: generation token by token, sweeps, and tables of measures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from aero.mpc import (
+    Cost,
+    GenerationReport,
+    OptionRow,
+    OptionSet,
+    OptionTable,
+    SweepResult,
+    options,
+)
+from aero.report.cost_texts import Compute, Network, to_csv, to_text
+from aero.tables import table_csv, table_lines
+
+__all__ = ["shown_cells", "to_csv", "to_text"]
+
+
+@to_text.register
+def _generation_text(
+    found: GenerationReport, network: Network = None, compute: Compute = "paper-testbed"
+) -> str:
+    spec = found.spec
+    lines = [
+        f"{found.new_tokens} new tokens for each of {found.batch} prompts of "
+        f"{spec.context_length} tokens: {spec.label} on {found.stack}, {found.sampling}",
+        "",
+        f"{'pass':<24}{'keys':>8}{'MB':>14}{'flights':>10}",
+    ]
+    shown = sorted({0, 1, found.new_tokens // 2, found.new_tokens - 1} & {*range(found.new_tokens)})
+    for token in shown:
+        name = "prompts, first token" if token == 0 else f"token {token + 1}"
+        lines.append(_token_line(name, spec.context_length + token, found.per_token[token]))
+    later = found.new_tokens - 1
+    if later > 0:
+        rest = found.comm_bytes - found.per_token[0].comm_bytes
+        lines.append(f"{'mean of the later ones':<24}{'':>8}{rest / later / 1e6:>14,.2f}")
+    lines.append(_token_line("total", None, found.total))
+    lines.append("")
+    for kind, cost in found.by_kind.items():
+        share = 100 * cost.comm_bytes / found.comm_bytes
+        lines.append(f"{kind:<24}{'':>8}{cost.comm_bytes / 1e6:>14,.2f}{share:>9.1f}%")
+    return "\n".join([*lines, *_generation_time(found, network, compute)])
+
+
+def _generation_time(found: GenerationReport, network: Network, compute: Compute) -> list[str]:
+    if network is None:
+        return []
+    seconds = found.seconds_per_token(network, compute)
+    later = seconds[1:]
+    mean = f", then {sum(later) / len(later):,.1f} s per token" if later else ""
+    name = network if isinstance(network, str) else network.name
+    return [
+        "",
+        f"{sum(seconds) / 60:,.2f} minutes on network {name}, one operation after the other: "
+        f"prompts {seconds[0]:,.1f} s{mean}",
+    ]
+
+
+@to_csv.register
+def _generation_csv(
+    found: GenerationReport, network: Network = None, compute: Compute = "paper-testbed"
+) -> str:
+    seconds = None if network is None else found.seconds_per_token(network, compute)
+    rows: list[dict[str, Any]] = []
+    for token, cost in enumerate(found.per_token):
+        row = {"token": token + 1, "keys": found.spec.context_length + token, **cost.to_dict()}
+        rows.append(row if seconds is None else row | {"seconds": seconds[token]})
+    return table_csv(rows)
+
+
+def _token_line(name: str, keys: int | None, cost: Cost) -> str:
+    shown = "" if keys is None else f"{keys:,}"
+    return f"{name:<24}{shown:>8}{cost.comm_bytes / 1e6:>14,.2f}{cost.flights:>10,}"
+
+
+@to_text.register
+def _sweep_text(found: SweepResult, network: None = None, compute: Any = None) -> str:
+    lines = table_lines([shown_cells(row.to_dict()) for row in found.rows])
+    if found.skipped:
+        lines.append(f"{len(found.skipped)} combinations do not exist; the first:")
+        lines.append(f"  {found.skipped[0][0]}: {found.skipped[0][1]}")
+    return "\n".join(lines)
+
+
+@to_csv.register
+def _sweep_csv(found: SweepResult, network: None = None, compute: Any = None) -> str:
+    return table_csv([row.to_dict() for row in found.rows])
+
+
+def shown_cells(row: Mapping[str, Any]) -> dict[str, str]:
+    """The values of a row, decimals with four digits and nothing for None."""
+    return {
+        name: f"{value:,.4g}" if isinstance(value, float) else "" if value is None else str(value)
+        for name, value in row.items()
+    }
+
+
+@to_text.register
+def _options_text(table: OptionTable, network: None = None, compute: Any = None) -> str:
+    return "\n".join([*_saving_lines(table), *_option_lines(table), *_set_lines(table)])
+
+
+@to_csv.register
+def _options_csv(table: OptionTable, network: None = None, compute: Any = None) -> str:
+    return table_csv(
+        [
+            {
+                "table": name,
+                "option": row.option.name if row.option else None,
+                "context_length": length,
+                "vocab_size": vocab,
+                "comm_bytes": row.comm_bytes[index],
+                "flights": row.flights[index],
+                "saving": table.savings(row)[index],
+            }
+            for name, rows in (("cumulative", table.cumulative), ("alone", table.alone))
+            for row in rows
+            for index, (length, vocab) in enumerate(table.sizes)
+        ]
+    )
+
+
+def _saving_lines(table: OptionTable) -> Iterator[str]:
+    columns = [f"T={length}" + (f" V={vocab}" if vocab else "") for length, vocab in table.sizes]
+    yield f"{table.label} on {table.stack}: GB; flights, one measure on top of the other"
+    yield _option_line("", columns)
+    for row in table.cumulative:
+        yield _option_line(row.option.name if row.option else table.stack, _option_cells(row))
+    yield ""
+    yield "each alone: per cent of the bytes; flights"
+    yield _option_line("", columns)
+    base = table.cumulative[0].flights
+    for row in table.alone:
+        cells = [
+            "-"
+            if saving is None or flights is None or before is None
+            # Adding 0.0 makes -0.0 positive.
+            else f"{round(100 * saving, 1) + 0.0:+.1f}; {flights - before:+,}"
+            for saving, flights, before in zip(table.savings(row), row.flights, base, strict=True)
+        ]
+        yield _option_line(row.option.name if row.option else "", cells)
+
+
+def _option_lines(table: OptionTable) -> Iterator[str]:
+    yield ""
+    for option in options():
+        yield f"{option.name}: {option.title}"
+        yield f"    assumes: {option.assumption}"
+        yield f"    changes the function: {option.changes}"
+        yield f"    implemented: {option.implemented}"
+
+
+def _set_lines(table: OptionTable) -> Iterator[str]:
+    columns = [f"T={length}" + (f" V={vocab}" if vocab else "") for length, vocab in table.sizes]
+    yield ""
+    yield _option_line("option sets (--stack)", columns)
+    for one in table.sets:
+        yield _option_line(one.name, _option_cells(one))
+    for one in table.sets:
+        changed = ", ".join(
+            name if value is True else f"{name}={value}" for name, value in one.fields.items()
+        )
+        yield f"{one.name}: spu-2024 with {changed}"
+
+
+def _option_line(name: str, cells: Sequence[str]) -> str:
+    return f"{name:<26}" + "".join(f"{cell:>18}" for cell in cells).rstrip()
+
+
+def _option_cells(row: OptionRow | OptionSet) -> list[str]:
+    return [
+        "-" if comm is None else f"{comm / 1e9:.2f}; {flights:,}"
+        for comm, flights in zip(row.comm_bytes, row.flights, strict=True)
+    ]
