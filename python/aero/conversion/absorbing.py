@@ -34,7 +34,7 @@ from aero.conversion.folding import folding_step
 from aero.conversion.steps import Step, take_steps
 from aero.conversion.weights import Weights, take_apart, with_spec
 from aero.models import AeroConfig, AeroForCausalLM
-from aero.models.foreign_networks import carry_over
+from aero.models.carrying_over import carry_over
 
 
 @dataclass(frozen=True)

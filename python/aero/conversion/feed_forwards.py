@@ -9,7 +9,7 @@ from torch import nn
 from aero.conversion.steps import Step, take_steps
 from aero.conversion.weights import Weights, with_spec
 from aero.models import AeroConfig, AeroForCausalLM
-from aero.models.foreign_networks import carry_over
+from aero.models.carrying_over import carry_over
 
 _SCALED = {
     "linear": "scaled",

@@ -9,7 +9,7 @@ from aero.architecture import ArchitectureSpec
 from aero.conversion.steps import Step, take_steps
 from aero.conversion.weights import Weights, feed_forward_output, readers, with_spec
 from aero.models import AeroConfig, AeroForCausalLM
-from aero.models.foreign_networks import carry_over
+from aero.models.carrying_over import carry_over
 from aero.nn import FoldableNorm
 
 _EPS = FoldableNorm(1).eps

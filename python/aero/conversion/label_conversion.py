@@ -28,7 +28,8 @@ from aero.conversion.plan import ConversionPlan
 from aero.conversion.replacement import replace_in_place
 from aero.conversion.steps import Step, take_steps
 from aero.models import AeroConfig, AeroForCausalLM
-from aero.models.foreign_networks import carry_over, read_network
+from aero.models.carrying_over import carry_over
+from aero.models.foreign_networks import read_network
 
 # Fields of AeroConfig that say how a network is trained, not what it computes.
 _TRAINING_FIELDS = (

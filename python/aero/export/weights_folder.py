@@ -10,7 +10,7 @@ from torch import nn
 
 from aero.atomic_files import write_bytes_atomically, write_json_atomically
 from aero.export.network_description import NetworkDescription
-from aero.models.foreign_networks import carry_over
+from aero.models.carrying_over import carry_over
 
 WEIGHTS_FILE = "weights.safetensors"
 DESCRIPTION_FILE = "network.json"
@@ -28,7 +28,7 @@ def export_weights(model: nn.Module, folder: str | Path) -> Path:
 
     Args:
         model: an `AeroForCausalLM`, or a GPT-2, Pythia or nanoGPT network, see
-            `aero.models.foreign_networks.carry_over`.
+            `aero.models.carrying_over.carry_over`.
         folder: made if missing. Files in it are replaced, the description last; it holds the
             weights' SHA-256, so that a reader never joins files of two exports.
 

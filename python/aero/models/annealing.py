@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from torch import nn
 
 from aero.architecture import ArchitectureSpec
 from aero.models.building import build_norm
 from aero.models.configuration import AeroConfig
-from aero.nn import AnnealedFeedForward, AnnealedNorm, FoldableNorm
-
-if TYPE_CHECKING:
-    from aero.models.decoder import AeroModel
+from aero.nn import AnnealedFeedForward, AnnealedNorm, Block, FoldableNorm
 
 # FFN of a target -> what its activation becomes on the way; a fused FFN is fused at the end.
 _TARGET_ACTIVATIONS = {
@@ -83,21 +81,24 @@ def spec_at_the_end(target: ArchitectureSpec, parts: AnnealedParts) -> Architect
     )
 
 
-def put_in_annealed_parts(model: AeroModel) -> None:
-    """Replaces norms and FFNs of a decoder by annealed ones, as `annealed_from` asks.
+def put_in_annealed_parts(config: AeroConfig, blocks: Iterable[Block]) -> Any:
+    """Replaces norms and FFNs of a decoder's blocks by annealed ones, as `annealed_from` asks.
 
     Args:
-        model: built for its target.
+        config: of the decoder.
+        blocks: built for its target.
+
+    Returns:
+        The final norm.
     """
-    config = model.config
     parts = AnnealedParts(**cast("dict[str, str]", config.annealed_from))
     spec = spec_at_the_end(config.spec, parts)
     pruned = config.layers_without_ffn
-    for index, block in enumerate(model.blocks()):
+    for index, block in enumerate(blocks):
         block.ln_1 = _norm(config, parts.norm, spec.norm)
         block.ln_2 = _norm(config, parts.norm, spec.norm)
         block.mlp = _feed_forward(config, parts, spec, is_pruned=index in pruned)
-    model.ln_f = _norm(config, parts.final_norm, spec.final_norm)
+    return _norm(config, parts.final_norm, spec.final_norm)
 
 
 def _norm(config: AeroConfig, source: str, target: str) -> Any:

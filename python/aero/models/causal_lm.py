@@ -18,6 +18,7 @@ from transformers.utils.generic import can_return_tuple
 from aero import ops
 from aero.models.configuration import AeroConfig
 from aero.models.decoder import AeroModel, AeroPreTrainedModel
+from aero.models.foreign_networks import foreign_model_type, load_foreign_network
 from aero.models.loss import next_token_loss, penalty_beside_loss
 from aero.models.outputs import AeroCausalLMOutput, AeroModelOutput
 from aero.models.tied_embedding import embed_tied
@@ -65,13 +66,13 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
             *model_args: as of `transformers`.
             **kwargs: as of `transformers`.
         """
-        from aero.models.foreign_networks import foreign_model_type, load_foreign_network
-
         path = pretrained_model_name_or_path
         if path is not None and kwargs.get("config") is None:
             model_type = foreign_model_type(path, **kwargs)
             if model_type is not None:
-                return load_foreign_network(model_type, path, *model_args, **kwargs)
+                return load_foreign_network(
+                    AeroForCausalLM, model_type, path, *model_args, **kwargs
+                )
         network: AeroForCausalLM = super().from_pretrained(path, *model_args, **kwargs)
         return network
 

@@ -82,7 +82,7 @@ class AeroModel(AeroPreTrainedModel):  # type: ignore[no-untyped-call]
         self.h = nn.ModuleList(build_block(config, index) for index in range(spec.num_layers))
         self.ln_f = build_norm(config, spec.final_norm)
         if config.annealed_from is not None:
-            put_in_annealed_parts(self)
+            self.ln_f = put_in_annealed_parts(config, self.blocks())
         has_slope = spec.ffn == "leaky_relu_global" and spec.num_pruned_ffns < spec.num_layers
         self.negative_slope = (
             nn.Parameter(torch.full((1,), float(config.leaky_slope_init))) if has_slope else None

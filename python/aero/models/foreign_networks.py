@@ -12,18 +12,20 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel, GPTNeoXForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
-from aero.models.causal_lm import AeroForCausalLM
 from aero.models.configuration import AeroConfig
 from aero.models.foreign_modules import check_weights, runs_like, unsupported
 from aero.models.foreign_reader import NetworkReader
 from aero.nn import TransposedLinear
+
+# `AeroForCausalLM`, which reads checkpoints with this module.
+NetworkT = TypeVar("NetworkT", bound=PreTrainedModel)
 
 # Type in config.json -> class, and its dropout rates.
 _CHECKPOINTS: dict[str, tuple[Any, tuple[str, ...]]] = {
@@ -37,29 +39,9 @@ _SUPPORTED = (
 )
 
 
-def carry_over(model: nn.Module) -> AeroForCausalLM:
-    """The same network as an `AeroForCausalLM`; one that is an `AeroForCausalLM` is itself.
-
-    The carried network is compared with the model on a few tokens, so that a tree with GPT-2's
-    names but another forward is refused, not misread.
-
-    Args:
-        model: a supported network; it is left unchanged. Dropout outside attention is left out.
-
-    Returns:
-        A new network with its own copy of the weights, in the device, dtype and mode of `model`.
-
-    Raises:
-        ValueError: a network of another kind, or with parts that AERO networks do not have; the
-            message says which and what to do instead.
-
-    Example:
-        >>> from transformers import GPT2Config, GPT2LMHeadModel
-        >>> config = GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=9, attn_pdrop=0.0)
-        >>> carry_over(GPT2LMHeadModel(config)).config.spec.label
-        'SM+LN+G'
-    """
-    if isinstance(model, AeroForCausalLM):
+def carried_over(model: nn.Module, network_class: type[NetworkT]) -> NetworkT:
+    """See `aero.models.carrying_over.carry_over`; `network_class` is `AeroForCausalLM`."""
+    if isinstance(model, network_class):
         if model.config.annealed_from is not None:
             raise ValueError(
                 f"the network is being annealed into {model.config.spec.label}; train it to the "
@@ -68,7 +50,7 @@ def carry_over(model: nn.Module) -> AeroForCausalLM:
         return model
     config, weights = read_network(model)
     with torch.random.fork_rng(devices=[]):  # the weights of the start are of no use
-        network = AeroForCausalLM(config)
+        network = network_class(config)
     first = next(model.parameters())
     nn.Module.to(network, first.device, first.dtype)
     network.load_state_dict(weights)
@@ -84,7 +66,9 @@ def carry_over(model: nn.Module) -> AeroForCausalLM:
     return network
 
 
-def load_foreign_network(model_type: str, path: Any, *args: Any, **kwargs: Any) -> AeroForCausalLM:
+def load_foreign_network(
+    network_class: type[NetworkT], model_type: str, path: Any, *args: Any, **kwargs: Any
+) -> NetworkT:
     """Loads a checkpoint of GPT-2 or Pythia; arguments as of `from_pretrained`.
 
     Its dropout rates, which belong to its training, are not taken over.
@@ -96,7 +80,7 @@ def load_foreign_network(model_type: str, path: Any, *args: Any, **kwargs: Any) 
     model, information = model_class.from_pretrained(
         path, *args, output_loading_info=True, **kwargs
     )
-    network = carry_over(model)
+    network = carried_over(model, network_class)
     network.config._name_or_path = str(path)
     if attention is not None:
         network.set_attn_implementation(attention)
@@ -113,7 +97,7 @@ def read_network(model: nn.Module) -> tuple[AeroConfig, dict[str, Tensor]]:
     """Configuration and weights of a foreign network, in `AeroForCausalLM`'s names and layout.
 
     Raises:
-        ValueError: as `carry_over`.
+        ValueError: as `carried_over`.
     """
     check_weights(model)
     if isinstance(getattr(model, "aero_config", None), AeroConfig):
