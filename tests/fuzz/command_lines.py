@@ -1,7 +1,7 @@
 """Command lines that nobody would type, from the commands' own tables of options.
 
 Every command and option of `aero` is reached, new ones too: the tree of commands is walked, and
-values are drawn by the name of what takes them. A wrong line ends in one line of error or in usage.
+values are drawn by the name of what takes them. A wrong line ends in one line of error.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ BAD_NUMBERS = ("-1", "0", "nan", "inf", "-inf", "1e30", "1e999", "9" * 400, "0x1
                "-0", "2**3",
                "18446744073709551616", "-9223372036854775809", "1e-300", "")  # fmt: skip
 HOSTILE = (
-    "", " ", "-", "--", ".", "..", "/", "/dev/null", "/dev/full", "/proc/self/mem", "missing/x",
-    "%s%n", "\x1b[31mred",
+    # Not the root of all files: some commands look for runs in everything below.
+    "", " ", "-", "--", ".", "..", "/proc/self", "/dev/null", "/dev/full",
+    "/proc/self/mem", "missing/x", "%s%n", "\x1b[31mred",
     "two\nlines", "tab\there", "💥", "\u202etxt.exe", "a" * 5000, "(" * 300, "SM+" * 200, "=",
     "x=", "=x", "a=b=c",
     "null", "[1, 2", "{a: *b}", "!!python/object:os.system x", "..\\..", "~", "*", "EReg(SM(t)",
@@ -141,7 +142,8 @@ ANY_NUMBER = (
 
 def _refuse_nonsense(arguments: list[str]) -> None:
     """No command says nothing to a number that has no meaning."""
-    for option, value in itertools.pairwise(arguments):
+    # Of an option that is given twice the last value counts.
+    for option, value in dict(itertools.pairwise(arguments)).items():
         number = value if option.startswith("--") else "0"
         try:
             fits = math.isfinite(float(number)) and float(number) >= 0

@@ -179,7 +179,7 @@ def run_with(reads: Reads, folder: Path, content: bytes | None = None) -> tuple[
     if done.exit_code:
         told = [line for line in done.stderr.splitlines() if line.startswith("aero: ")]
         assert len(told) == 1 and done.stderr.splitlines()[-1] == told[0], (reads.name, done.stderr)
-        assert len(told[0]) < 4100, reads.name
+        assert len(told[0]) < 1300, reads.name
     return done.exit_code, done.stderr
 
 

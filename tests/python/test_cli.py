@@ -393,11 +393,45 @@ def test_a_defect_shows_its_traceback(monkeypatch):
     assert isinstance(result.exception, RuntimeError)
 
 
-def test_wrong_options_are_exit_code_two():
-    assert invoke("train").exit_code == 2
-    assert invoke("train", "--labels", "SM").exit_code == 2
-    assert invoke("nothing").exit_code == 2
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        ("train", ["Missing option '--label'", "`aero train --help`"]),
+        ("train --labels SM", ["No such option: --labels"]),
+        ("analyze run --windows two", ["Invalid value for '--windows'", "integer"]),
+        ("cost shwo SM", ["No such command 'shwo'", "`aero cost --help`"]),
+        ("--nothing", ["No such option: --nothing"]),
+        ("nothing", ["No such command 'nothing'", "`aero --help`"]),
+    ],
+)
+def test_wrong_options_are_one_line(arguments, parts):
+    result = CliRunner().invoke(cli.app, arguments.split(), prog_name="aero")
+    assert_one_line(result, *parts)
     assert isinstance(cli.app, typer.Typer)
+
+
+LONG = "9" * 5000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["train", "--label", "SM", "--set", LONG], ["must be section.key=value"]),
+        (["train", "--label", "SM", "--set", f"data.vocabulary='{LONG}'"], ["a whole number"]),
+        (["train", "--label", LONG], ["nearest valid label"]),
+        (["train", "--label", "SM", "--from", LONG], ["File name too long"]),
+        (["cost", "show", "SM", "--set", LONG], ["FIELD=VALUE"]),
+        (["cost", "show", "SM", "--context-length", f"{LONG}x"], ["integer"]),
+        (["verify", LONG], ["File name too long"]),
+        (["report", LONG], ["File name too long"]),
+        (["verify", f"{LONG}/{'x ' * 5000}"], ["File name too long"]),
+    ],
+    ids=lambda value: " ".join(value)[:40],
+)
+def test_long_values_are_quoted_in_part_and_the_reason_is_still_seen(arguments, parts):
+    result = invoke(*arguments)
+    assert_one_line(result, *parts)
+    assert len(result.stderr) < 1300
 
 
 def test_ctrl_c_saves_a_checkpoint_and_says_how_to_resume(train_arguments, tmp_path):

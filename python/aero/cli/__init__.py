@@ -17,7 +17,7 @@ import typer
 
 from aero.cli.conversion import convert
 from aero.cli.cost import cost
-from aero.cli.errors import note, one_line_errors, say
+from aero.cli.errors import OneLineGroup, note, one_line_errors, say
 from aero.cli.exporting import export
 from aero.cli.measuring import measure
 from aero.cli.numbers import SEED, whole
@@ -33,6 +33,7 @@ from aero.train.errors import TrainingError, disk_errors
 
 app = typer.Typer(
     name="aero",
+    cls=OneLineGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -6,12 +6,16 @@ import select
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
-from aero.reading import UnreadableFileError, printable
+from aero.reading import UnreadableFileError, one_line, printable
 from aero.train.errors import StopRequestedError, TrainingError
+
+# Typer brings Click under names of its own, which change.
+_UsageError: Any = typer.BadParameter.__base__
 
 
 def note(text: str) -> None:
@@ -30,19 +34,42 @@ def _printable_lines(text: str) -> str:
 
 @contextmanager
 def one_line_errors(*expected: type[Exception]) -> Iterator[None]:
-    """Shows what the user can mend as one line; `expected` are further kinds that mean that."""
+    """Shows what the user can mend as one line; `expected` are further kinds that mean that.
+
+    So is shown what the system says of a file that it names: that its name is too long, that it
+    may not be read.
+    """
     try:
         yield
+    except _UsageError as error:
+        if type(error).show is not _UsageError.show:  # help, as nothing was asked for
+            raise
+        path = error.ctx.command_path if error.ctx else "aero"
+        _end(f"{error.format_message().rstrip('.')} (see `{path} --help`)", code=2)
     except StopRequestedError as error:
         _end(str(error), code=130)
     except KeyboardInterrupt:
         _end("interrupted; run the same command again to continue", code=130)
     except Exception as error:
-        if not isinstance(error, (TrainingError, UnreadableFileError, *expected)) or _nobody_reads(
-            error
-        ):
+        names_file = isinstance(error, OSError) and error.filename is not None
+        shown = names_file or isinstance(error, (TrainingError, UnreadableFileError, *expected))
+        if not shown or _nobody_reads(error):
             raise
         _end(str(error), code=2)
+
+
+class OneLineGroup(TyperGroup):
+    """Commands of which a line that does not fit ends in one line, not in their usage."""
+
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        """Reads the options before the command."""
+        with one_line_errors():
+            return super().make_context(*arguments, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Reads the rest and runs the command."""
+        with one_line_errors():
+            return super().invoke(ctx)
 
 
 def end_on_termination() -> None:
@@ -60,5 +87,6 @@ def _nobody_reads(error: Exception) -> bool:
 
 
 def _end(message: str, *, code: int) -> NoReturn:
-    note(f"aero: {printable(message)[:4000]}")
+    # Line ends and tabs are written out first, not joined.
+    note(f"aero: {one_line(printable(message), 1200)}")
     raise typer.Exit(code)

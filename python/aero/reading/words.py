@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import reprlib
 
 __all__ = ["one_line", "printable", "shown"]
@@ -9,6 +10,8 @@ __all__ = ["one_line", "printable", "shown"]
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
 _SHORT.maxlevel = _SHORT.maxlist = _SHORT.maxdict = 4
+# Paths in words are rarely longer.
+_LONG_WORD = re.compile(r"(\S{160})\S{160,}(\S{80})")
 
 
 def printable(text: str) -> str:
@@ -29,11 +32,14 @@ def printable(text: str) -> str:
 def one_line(text: object, most: int = 400) -> str:
     r"""Returns a message as one printable line of bounded length.
 
+    Of a word of 400 characters or more the middle is left out, so that the others are still seen.
+
     Example:
         >>> one_line("what a library\n  says \x1b[0m", 24)
         'what a library says \\x1b...'
     """
-    line = printable(" ".join(str(text)[: 4 * most].split()))
+    words = _LONG_WORD.sub(r"\1...\2", str(text)).split()
+    line = printable(" ".join(words)[: 4 * most])
     return line if len(line) <= most else f"{line[:most]}..."
 
 
