@@ -250,12 +250,22 @@ def report(
 
 
 @app.command()
-def info(as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False) -> None:
-    """Shows how aero was built and on what it runs."""
-    with one_line_errors(ImportError):
-        from aero.cli.machine_facts import machine_facts
+def info(
+    run: Annotated[
+        Path | None, typer.Argument(metavar="RUN", help="A run folder; default: this machine.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Shows what a run is and how it started, or how aero was built and on what it runs."""
+    with one_line_errors(ImportError, ValueError):
+        if run is not None:
+            from aero.cli.run_facts import run_facts
 
-        facts = machine_facts()
+            facts = run_facts(run)
+        else:
+            from aero.cli.machine_facts import machine_facts
+
+            facts = machine_facts()
         if as_json:
             say(json.dumps(facts, indent=2))
             return

@@ -84,7 +84,8 @@ class ModelSection:
         final_norm: `none`, `layer` or `foldable`.
         initializer_range: standard deviation of the weights; residual projections use
             initializer_range / sqrt(2 L).
-        embedding_scale: `none`, or `sqrt_width` to multiply token embeddings by sqrt(d).
+        embedding_scale: factor of the token embeddings: `none` for 1, `sqrt_width` for sqrt(d), or
+            `unit` for 1 / initializer_range, which gives them the variance 1 that LayerNorm would.
         trainable_scales: which scalars of a scaled FFN learn.
     """
 
@@ -98,7 +99,7 @@ class ModelSection:
     tied_embeddings: bool | None = None
     final_norm: str | None = _word(None, "none", "layer", "foldable")
     initializer_range: float = _number(0.02, 0.0, 100.0, above=True)
-    embedding_scale: str = _word("none", "none", "sqrt_width")
+    embedding_scale: str = _word("none", "none", "sqrt_width", "unit")
     trainable_scales: str = _word("alpha+beta", "alpha+beta", "alpha", "beta", "none")
 
 

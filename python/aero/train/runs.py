@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch.distributed import broadcast_object_list
 from transformers import PrinterCallback, set_seed
 from transformers.utils import logging as transformers_logging
@@ -19,6 +20,7 @@ from aero.models import AeroConfig, AeroForCausalLM
 from aero.train.annealing_callback import AnnealingCallback
 from aero.train.checkpoints import from_whole_checkpoint, read_checkpoint_state
 from aero.train.errors import StopRequestedError, disk_errors
+from aero.train.first_scores import first_scores_warning, score_deviations
 from aero.train.machine import settle_in
 from aero.train.norm_gap import norm_gap
 from aero.train.penalty_schedule import PenaltyScheduleCallback
@@ -95,7 +97,7 @@ def train_runs(plan: Sequence[PlannedRun], *, cache_dir: str | Path, say: Any = 
                     ending = (
                         _reused(run)
                         if run.action == "reuse"
-                        else f"{run.name}: {_train_one(run, data, stop, advance)}"
+                        else f"{run.name}: {_train_one(run, data, stop, advance, say)}"
                     )
             # A run that diverged leaves less to do.
             bar.total = total = round(total - (expected - bar.n))
@@ -137,13 +139,17 @@ def model_config(run: PlannedRun, **token_ids: int | None) -> AeroConfig:
         'SM+R'
     """
     model, regularization = run.recipe.model, run.recipe.regularization
-    scale = math.sqrt(run.spec.width) if model.embedding_scale == "sqrt_width" else 1.0
+    scales = {
+        "none": 1.0,
+        "sqrt_width": math.sqrt(run.spec.width),
+        "unit": 1.0 / model.initializer_range,
+    }
     return AeroConfig.from_spec(
         run.spec,
         **training_fields(run.recipe),
         temperature_init=regularization.temperature_init,
         temperature_parametrization=regularization.temperature_parametrization,
-        embedding_scale=scale,
+        embedding_scale=scales[model.embedding_scale],
         initializer_range=model.initializer_range,
         **token_ids,
     )
@@ -199,7 +205,9 @@ def _steps_done(run: PlannedRun) -> int:
     return 0 if run.checkpoint is None else checkpoint_step(run.checkpoint)
 
 
-def _train_one(run: PlannedRun, data: PreparedData, stop: StopRequest, advance: Any) -> str:
+def _train_one(
+    run: PlannedRun, data: PreparedData, stop: StopRequest, advance: Any, say: Any
+) -> str:
     """Trains one network; returns how it ended."""
     transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -210,10 +218,13 @@ def _train_one(run: PlannedRun, data: PreparedData, stop: StopRequest, advance: 
             require_tokenizer(origin, data.tokenizer, option)
     model = build_model(run, bos_token_id=mark, eos_token_id=mark)
     arguments = training_arguments(run)
+    deviations = _first_scores(run, model, data, say) if run.checkpoint is None else None
     distillation = teacher_of(run, arguments.device)
     first_step = _steps_done(run)
     if arguments.should_save:
         open_folder(run, data)
+        if deviations is not None:
+            folder.update({"first_score_deviations": deviations})
     recorder = RunRecorder(
         folder,
         device=arguments.device,
@@ -246,6 +257,18 @@ def _train_one(run: PlannedRun, data: PreparedData, stop: StopRequest, advance: 
         return _finish(run, data, trainer, callback, recorder)
     finally:
         recorder.close()
+
+
+def _first_scores(
+    run: PlannedRun, model: AeroForCausalLM, data: PreparedData, say: Any
+) -> list[float]:
+    """Measures them on one window and warns where random weights give none to learn from."""
+    ids = torch.from_numpy(data.train[: run.recipe.model.context_length].astype("int64"))
+    deviations = score_deviations(model, ids[None])
+    warning = None if run.source is not None else first_scores_warning(model, deviations)
+    if warning is not None and is_main_process():
+        say(f"{run.name}: {warning}")
+    return deviations
 
 
 def _finish(

@@ -57,7 +57,7 @@ TARGET = read_target(
         ],
         "claims": [
             {"claim": "Finite.", "where": "here", "holds_if": "perplexity: SM+R < 1e9"},
-            {"claim": "Alike.", "where": "here", "holds_if": "perplexity: SM+R < 2 x gamma = 0.1"},
+            {"claim": "Alike.", "where": "here", "holds_if": "perplexity: SM+R < 99 x gamma = 0.1"},
         ],
     },
 )  # fmt: skip

@@ -4,6 +4,7 @@ import math
 import pytest
 import yaml
 
+from aero.reproduction.cells import plan_target
 from aero.train.errors import TrainingError
 from aero.train.recipe import OptimizerSection, Recipe, RegularizationSection, TrainingSection
 from aero.train.recipe_files import load_recipe, recipe_names, recipe_to_dict
@@ -41,6 +42,18 @@ def test_the_demo_trains_on_the_standard_library():
     recipe = load_recipe("demo")
     assert recipe.data.source == "stdlib"
     assert (recipe.model.context_length, recipe.data.vocabulary) == (128, 1024)
+
+
+def test_embeddings_start_at_variance_one_where_no_publication_is_reproduced():
+    assert load_recipe("demo").model.embedding_scale == "unit"
+    assert load_recipe("codeparrot").model.embedding_scale == "none"
+    for scale in ("mini", "small"):
+        recipe = plan_target("table8", scale).cells[0].recipe
+        assert recipe.model.embedding_scale == "none"
+        assert recipe.optimizer == load_recipe("codeparrot").optimizer
+        assert recipe.regularization.temperature_init == 1e-2
+    front = plan_target("pareto", "mini").cells_by_row["SM+LN+G"][0].recipe
+    assert front.model.embedding_scale == "unit"
 
 
 def test_the_demo_balances_penalty_and_loss_as_the_paper_does():
