@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from peaks import Peaks
-from timer import Quartiles, Timing, machine, markdown_table
+from timer import Quartiles, Timing, machine
 
 import aero
 from aero._library import cpu_isa
+from aero.tables import markdown_table
 
 MUST = {  # ratio to SDPA without entropy at T = 128, 512, 1024
     ("float32", False): (4.0, 4.2, 3.2),

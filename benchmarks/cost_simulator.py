@@ -13,9 +13,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from timer import interleaved, machine, markdown_table, parser, publish
+from timer import interleaved, machine, parser, publish
 
 from aero import mpc
+from aero.tables import markdown_table
 
 NETWORKS = [
     ("SM+LN+G", "gpt2", 128),

@@ -17,9 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from peaks import PROGRAMS, ROOT, compiled
-from timer import Quartiles, interleaved, markdown_table, parser
+from timer import Quartiles, interleaved, parser
 
 from aero._library import cpu_isa
+from aero.tables import markdown_table
 
 MUST, AIM = 0.05, 0.02
 # As CMakeLists.txt compiles the kernels: tuned for the very processor, gcc 12 makes others of them.

@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from timer import machine, markdown_table, publish
+from timer import machine, publish
 
 from aero.fixed_point import Approximations, function_errors
+from aero.tables import markdown_table
 from aero.train.fixed_point_evaluation import FixedPointEvaluation, evaluate_run_in_fixed_point
 
 SQUARINGS = (8, 5, 3)

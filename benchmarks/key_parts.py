@@ -13,7 +13,9 @@ import subprocess
 from pathlib import Path
 
 from peaks import compiled
-from timer import Timing, machine, markdown_table, parser, publish
+from timer import Timing, machine, parser, publish
+
+from aero.tables import markdown_table
 
 THREADS, HEADS, KEYS = 2, (1, 3, 5), (1024, 4096)
 

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 
 import torch
 from attention_report import hardware, ratio_text
-from timer import KEEP_FREED_MEMORY, Timing, in_child, interleaved, markdown_table, parser, publish
+from timer import KEEP_FREED_MEMORY, Timing, in_child, interleaved, parser, publish
+
+from aero.tables import markdown_table
 
 OURS = "ours"
 Contenders = Mapping[str, Callable[[], object]]

@@ -142,12 +142,6 @@ def machine() -> str:
     )
 
 
-def markdown_table(header: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
 def parser(description: str) -> argparse.ArgumentParser:
     """Arguments that all benchmarks share: --threads, --rounds, --cpu-time, --quick, --output."""
     arguments = argparse.ArgumentParser(description=description)

@@ -20,7 +20,6 @@ from timer import (
     Timing,
     in_child,
     interleaved,
-    markdown_table,
     parser,
     publish,
 )
@@ -30,6 +29,7 @@ from transformers.utils import logging
 
 from aero.models import AeroConfig, AeroForCausalLM, decay_parameter_names
 from aero.ops import attention_entropy
+from aero.tables import markdown_table
 
 LABEL = "EReg(SM(t)+ScFuFFN)"
 WEIGHT, MARGIN, TEMPERATURE = 1e-5, 0.1, 1e-2

@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from aero.tables import markdown_table
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from timer import markdown_table
 
 Results = dict[str, Any]
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)

@@ -5,7 +5,7 @@ Example:
     ('#0072b2', '#0072b2')
 """
 
-__all__ = ["NETWORK_COLORS", "PART_COLORS"]
+__all__ = ["GREY", "NETWORK_COLORS", "PART_COLORS"]
 
 # Okabe and Ito's palette (Color Universal Design, 2008): distinguishable with every common colour
 # blindness; a brown of similar weight replaces its yellow, which cannot be seen on white.
@@ -36,3 +36,6 @@ PART_COLORS = {
     "setup": "#e2e2e2",
     "reveal": "#5f5f5f",
 }
+
+# Of what is no part of a network: a whole layer, or a part that no colour is named for.
+GREY = "#e0e0e0"

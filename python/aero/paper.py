@@ -9,6 +9,7 @@ from typing import Any
 
 from aero.mpc import operation_cost, simulate
 from aero.reading import parse_json
+from aero.tables import markdown_table
 
 
 def paper_tables() -> list[dict[str, Any]]:
@@ -135,12 +136,11 @@ def comparison_markdown(rows: Sequence[PaperComparison]) -> str:
     for table in tables:
         length = next(row.context_length for row in rows if row.table == table)
         header += [f"T={length}: paper", "ours as listed", "ours, one LayerNorm more"]
-    lines = [header, ["---"] * len(header)]
+    lines = []
     for label in dict.fromkeys(row.label for row in rows):
-        lines.append([f"`{label}`"])
-        for table in tables:
-            lines[-1] += _cells(cells.get((label, table)))
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        found = [_cells(cells.get((label, table))) for table in tables]
+        lines.append([f"`{label}`", *(cell for three in found for cell in three)])
+    return markdown_table(header, lines)
 
 
 def _cells(row: PaperComparison | None) -> list[str]:

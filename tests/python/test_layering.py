@@ -41,6 +41,7 @@ MAY_IMPORT = {
     "atomic_files": set(),
     "checksums": {"atomic_files"},
     "palette": set(),
+    "pareto": set(),
     "reading": set(),
     "tables": set(),
     "architecture": {"_core"},
@@ -70,7 +71,7 @@ MAY_IMPORT = {
     },
 }  # fmt: skip
 # What any room may import besides.
-EVERYWHERE = {"__version__", "_lazy_exports", "reading", "tables"}
+EVERYWHERE = {"__version__", "_lazy_exports", "pareto", "reading", "tables"}
 # Third-party packages that analysis may use.
 ANALYSIS_PACKAGES = {"numpy", "matplotlib", "mpl_toolkits"}
 

@@ -1,4 +1,3 @@
-from aero.analysis.figures.comparison import pareto_front as pareto_front
 from aero.analysis.figures.comparison import plot_pareto as plot_pareto
 from aero.analysis.figures.comparison import plot_sweep as plot_sweep
 from aero.analysis.figures.costs import ordered_kinds as ordered_kinds

@@ -10,6 +10,7 @@ from aero.mpc.cost import Cost, FieldValue, Operation
 from aero.mpc.described_stacks import StackDescription
 from aero.mpc.latency import Duration, Latency
 from aero.mpc.profiles import ComputeProfile, NetworkProfile, compute_profile, network_profile
+from aero.tables import in_units
 
 Network = str | NetworkProfile | None
 Compute = str | ComputeProfile
@@ -149,7 +150,7 @@ class CostReport:
     def __repr__(self) -> str:
         return (
             f"<CostReport {self.spec.label} on {self.stack}: "
-            f"{self.comm_bytes / 1e9:,.3f} GB, {self.flights} flights>"
+            f"{in_units(self.comm_bytes)} GB, {self.flights} flights>"
         )
 
     def compare(self, other: CostReport) -> CostComparison:

@@ -13,6 +13,7 @@ from aero.mpc.cost_report import CostReport
 from aero.mpc.described_stacks import StackDescription, stack_description
 from aero.mpc.profiles import ComputeProfile, NetworkProfile
 from aero.mpc.simulation import make_report, network_and_fields
+from aero.tables import in_units
 
 Sampling = Literal["argmax", "client"]
 
@@ -96,7 +97,7 @@ class GenerationReport:
     def __repr__(self) -> str:
         return (
             f"<GenerationReport {self.spec.label} on {self.stack}: {self.new_tokens} tokens, "
-            f"{self.comm_bytes / 1e9:,.3f} GB>"
+            f"{in_units(self.comm_bytes)} GB>"
         )
 
 

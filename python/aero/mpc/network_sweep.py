@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from aero.mpc.cost import Cost, FieldValue
 from aero.mpc.described_stacks import StackDescription, stack_description
 from aero.mpc.profiles import NetworkProfile, compute_profile, network_profile
 from aero.mpc.simulation import plain_value
+from aero.pareto import pareto_front
 from aero.reading import one_line, read_json
 
 Stack = str | Path | StackDescription
@@ -90,23 +92,9 @@ class SweepResult:
         known = ["comm_gb", "flights", "perplexity", *(self.rows[0].seconds if self.rows else ())]
         if not objectives or not set(objectives) <= {*known}:
             raise ValueError(f"pareto: objectives must be among {known}, got {list(objectives)}")
-        scored = []
-        for row in self.rows:
-            values = [row.objective(name) for name in objectives]
-            if None not in values:
-                scored.append((values, row))
-        # In lexicographic order a row can be beaten by earlier ones only.
-        scored.sort(key=lambda pair: pair[0])
-        front: list[tuple[list[float | None], SweepRow]] = []
-        for values, row in scored:
-            beaten = any(
-                all(a <= b for a, b in zip(other, values, strict=True))  # type: ignore[operator]
-                for other, _ in front
-                if other != values
-            )
-            if not beaten:
-                front.append((values, row))
-        return SweepResult(tuple(row for _, row in front), self.skipped)
+        values = [[row.objective(name) for name in objectives] for row in self.rows]
+        points = [[math.nan if one is None else one for one in row] for row in values]
+        return SweepResult(tuple(self.rows[i] for i in pareto_front(points)), self.skipped)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready values."""

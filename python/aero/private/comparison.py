@@ -24,6 +24,7 @@ from aero.private.prediction import network_fields
 from aero.private.settings import STACK, PrivateSettings
 from aero.private.two_processes import generate_over
 from aero.reading import read_json
+from aero.tables import in_units
 
 __all__ = ["Cell", "compare_networks", "network_name", "part_of", "predicted"]
 
@@ -94,7 +95,7 @@ def compare_networks(
         say(f"{number} of {len(cells)}: {_name(identity)}")
         _wait_for_quiet(max_load, say)
         found = {"cell": identity, "spec": spec, **_measured(cell, python)}
-        say(f"{_sent(found) / 1e6:.1f} MB, {found['seconds']:.1f} s")
+        say(f"{in_units(_sent(found), 'MB', 1)} MB, {found['seconds']:.1f} s")
         if places:
             kept[places[0]] = found
         else:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from aero.private.comparison import network_name, part_of
+from aero.tables import in_units, markdown_table
 
 __all__ = ["comparison_tables"]
 
@@ -55,17 +56,17 @@ def _bytes_table(cells: Sequence[Measured]) -> str:
         rows.append(
             [
                 label,
-                _megabytes(first["client_bytes"]),
-                _megabytes(first["server_bytes"]),
-                _megabytes(_sent(first)),
-                _megabytes(_expected(first)),
+                in_units(first["client_bytes"], "MB", 2),
+                in_units(first["server_bytes"], "MB", 2),
+                in_units(_sent(first), "MB", 2),
+                in_units(_expected(first), "MB", 2),
                 f"{_sent(first) / _expected(first):.4f}",
                 f"{baseline / _sent(first):.2f}x",
                 f"{first['predicted_flights']:,.0f}",
             ]
         )
     header = ["network", "client sent, MB", "server sent, MB", "measured, MB", "predicted, MB"]
-    return _table([*header, "ratio", "less than the first", "flights (predicted)"], rows)
+    return markdown_table([*header, "ratio", "less than the first", "flights (predicted)"], rows)
 
 
 def _seconds_table(cells: Sequence[Measured]) -> str:
@@ -89,7 +90,7 @@ def _seconds_table(cells: Sequence[Measured]) -> str:
             )
     header = ["link", "network", "measured, s", "predicted, s", "faster than the first"]
     header += ["predicted", "CPU of both, s", "predicted computing, s", "load of the machine"]
-    return _table(header, rows)
+    return markdown_table(header, rows)
 
 
 def _conditions(cells: Sequence[Measured]) -> str:
@@ -126,7 +127,7 @@ def _added_by_links(cells: Sequence[Measured]) -> list[str]:
             assert base is not None
             for row, numbers in zip(rows, _added(base, cell), strict=True):
                 row += numbers
-        tables.append(f"What `{link}` adds to loopback:\n\n{_table(header, rows)}")
+        tables.append(f"What `{link}` adds to loopback:\n\n{markdown_table(header, rows)}")
     return tables
 
 
@@ -158,15 +159,15 @@ def _options_table(cells: Sequence[Measured]) -> str:
                 [
                     label,
                     f"`{named}`",
-                    _megabytes(_sent(cell)),
-                    _megabytes(_expected(cell)),
+                    in_units(_sent(cell), "MB", 2),
+                    in_units(_expected(cell), "MB", 2),
                     f"{_sent(cell) / _expected(cell):.4f}",
                     _saving(_sent(plain), _sent(cell)),
                     _saving(_expected(plain), _expected(cell)),
                 ]
             )
     header = ["network", "option", "measured, MB", "predicted, MB", "ratio"]
-    return _table([*header, "measured change", "predicted change"], rows)
+    return markdown_table([*header, "measured change", "predicted change"], rows)
 
 
 def _size(cell: Measured) -> str:
@@ -194,12 +195,3 @@ def _expected(cell: Measured) -> float:
 
 def _saving(before: float, after: float) -> str:
     return f"{100 * (after / before - 1):+.1f} %"
-
-
-def _megabytes(count: float) -> str:
-    return f"{count / 1e6:,.2f}"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -14,6 +14,7 @@ from aero.private.measured_grid import Cell
 from aero.private.measured_rows import MeasuredRow, operation_rows
 from aero.private.measurement import SET_UP, set_up_key
 from aero.reading import read_json
+from aero.tables import in_units, markdown_table
 
 __all__ = ["OPTIONS", "MeasuredOption", "option_cells", "options_markdown"]
 
@@ -95,7 +96,7 @@ def options_markdown(folder: Path, options: Iterable[MeasuredOption] = OPTIONS) 
         options: default: all.
     """
     header = ("option", "operation", "default MB", "with it, MB", "change", "error", "with it")
-    lines = [header, ("---",) * len(header)]
+    lines = []
     for option in options:
         named = ", ".join(f"{key}={value}".lower() for key, value in option.changes.items())
         for pair in option.pairs:
@@ -105,7 +106,7 @@ def options_markdown(folder: Path, options: Iterable[MeasuredOption] = OPTIONS) 
         keys = _set_ups(option, folder)
         if keys is not None:
             lines.append((f"`{named}`", SET_UP, *_sizes(*keys), "", ""))
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown_table(header, lines)
 
 
 def _line(option: str, plain: MeasuredRow, changed: MeasuredRow) -> tuple[str, ...]:
@@ -129,4 +130,4 @@ def _set_ups(option: MeasuredOption, folder: Path) -> tuple[float, float] | None
 
 def _sizes(plain: float, changed: float) -> tuple[str, str, str]:
     change = f"{100 * (changed / plain - 1):+.1f} %"
-    return f"{plain / 1e6:.3f}", f"{changed / 1e6:.3f}", change
+    return in_units(plain, "MB"), in_units(changed, "MB"), change

@@ -11,6 +11,7 @@ from aero.private.measured_grid import Cell, NetworkCell
 from aero.private.measured_rows import MeasuredRow, network_rows, operation_rows, set_up_row
 from aero.private.settings import STACK
 from aero.reading import read_json
+from aero.tables import in_units, markdown_table
 
 __all__ = ["table_markdown", "write_tables"]
 
@@ -62,33 +63,28 @@ def table_markdown(title: str, rows: Sequence[MeasuredRow]) -> str:
         | --- | --- | --- | --- | --- | --- | --- | --- | --- |
         | relu | 2 | 4.000 | 4.000 | 1.0000 | 1.00 | 0.000 | 1.000 | 1.000 |
     """
-    lines = [_line((title, *_HEADER)), _line(["---"] * (1 + len(_HEADER)))]
-    for row in rows:
-        lines.append(
-            _line(
-                (
-                    f"{row.network}: {row.name}" if row.network else row.name,
-                    str(row.count),
-                    _megabytes(row.comm_bytes),
-                    _megabytes(row.predicted_bytes),
-                    f"{row.ratio:.4f}",
-                    f"{100 * row.resolution:.2f}",
-                    f"{100 * row.remainder / row.comm_bytes:.3f}",
-                    _ratio(row.client_bytes, row.predicted_client_bytes),
-                    _ratio(row.server_bytes, row.predicted_server_bytes),
-                )
+    return markdown_table(
+        (title, *_HEADER),
+        (
+            (
+                f"{row.network}: {row.name}" if row.network else row.name,
+                str(row.count),
+                _megabytes(row.comm_bytes),
+                _megabytes(row.predicted_bytes),
+                f"{row.ratio:.4f}",
+                f"{100 * row.resolution:.2f}",
+                f"{100 * row.remainder / row.comm_bytes:.3f}",
+                _ratio(row.client_bytes, row.predicted_client_bytes),
+                _ratio(row.server_bytes, row.predicted_server_bytes),
             )
-        )
-    return "\n".join(lines)
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+            for row in rows
+        ),
+    )
 
 
 def _megabytes(size: float) -> str:
     """Four digits at least."""
-    return f"{size / 1e6:.3f}" if size < 1e8 else f"{size / 1e6:,.2f}"
+    return in_units(size, "MB", 3 if size < 1e8 else 2)
 
 
 def _ratio(measured: float, predicted: float) -> str:

@@ -14,6 +14,7 @@ from aero.private.job import Generated
 from aero.private.parties import Call, Traffic
 from aero.private.prediction import predicted_pieces
 from aero.private.settings import STACK, PrivateSettings
+from aero.tables import in_units
 
 __all__ = ["PassReport", "RunReport", "run_report"]
 
@@ -229,7 +230,7 @@ def _line(
 
 
 def _megabytes(count: float) -> str:
-    return f"{count / 1e6:11.3f} MB"
+    return f"{in_units(count, 'MB'):>11} MB"
 
 
 def _pass_dict(each: PassReport) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from aero.mpc import (
     compare_at_equal_time,
     timed_rows,
 )
-from aero.report import drawing
+from aero.report import page
+from aero.report.cost_figures import layer_details, layers, stacked_bars, sweep_picture
 from aero.report.cost_texts import (
     Compute,
     Network,
@@ -31,7 +32,7 @@ from aero.report.cost_texts import (
     unchecked,
 )
 from aero.report.plan_texts import shown_cells
-from aero.report.scatter import Point, scatter
+from aero.tables import in_units
 
 # A table beyond this is for the CSV file.
 _MOST_ROWS = 500
@@ -75,12 +76,12 @@ def to_html(
 def to_fragment(found: Any) -> str:
     """The same for a notebook, as a piece of a page."""
     if isinstance(found, SweepResult):
-        return drawing.fragment(_sweep(found, 0.1)) if found.rows else "<p>no combination</p>"
+        return page.fragment(_sweep(found, 0.1)) if found.rows else "<p>no combination</p>"
     if isinstance(found, GenerationReport):
-        return drawing.fragment(_generation(found, None, "paper-testbed"))
+        return page.fragment(_generation(found, None, "paper-testbed"))
     if isinstance(found, CostComparison):
-        return drawing.fragment(_comparison(found, None, "paper-testbed"))
-    return drawing.fragment(_report(found, None))
+        return page.fragment(_comparison(found, None, "paper-testbed"))
+    return page.fragment(_report(found, None))
 
 
 @to_html.register
@@ -88,7 +89,7 @@ def _report_page(
     found: CostReport, network: Network = None, compute: Compute = "paper-testbed", **_: float
 ) -> str:
     timed = timed_on(found, network, compute)
-    return drawing.page(
+    return page.page(
         f"{found.spec.label} on {found.stack_text}",
         _report(found, timed),
         *_doubts(unchecked(found, timed)),
@@ -101,27 +102,27 @@ def _comparison_page(
     found: CostComparison, network: Network = None, compute: Compute = "paper-testbed", **_: float
 ) -> str:
     labels = found.first.spec.label, found.second.spec.label
-    return drawing.page(" and ".join(dict.fromkeys(labels)), _comparison(found, network, compute))
+    return page.page(" and ".join(dict.fromkeys(labels)), _comparison(found, network, compute))
 
 
 @to_html.register
 def _generation_page(
     found: GenerationReport, network: Network = None, compute: Compute = "paper-testbed", **_: float
 ) -> str:
-    return drawing.page(f"Generation with {found.spec.label}", _generation(found, network, compute))
+    return page.page(f"Generation with {found.spec.label}", _generation(found, network, compute))
 
 
 @to_html.register
 def _sweep_page(
     found: SweepResult, network: None = None, compute: Any = None, *, within: float = 0.1
 ) -> str:
-    return drawing.page("Sweep", _sweep(found, within))
+    return page.page("Sweep", _sweep(found, within))
 
 
 def _doubts(texts: Sequence[str]) -> list[str]:
     if not texts:
         return []
-    return [drawing.heading("Not confirmed op by op"), drawing.bullets(texts)]
+    return [page.heading("Not confirmed op by op"), page.bullets(texts)]
 
 
 def gigabytes(report: CostReport) -> dict[str, float]:
@@ -140,18 +141,18 @@ def _comparison(compared: CostComparison, network: Network, compute: Compute) ->
     names = compared.names()
     bars = [gigabytes(compared.first), gigabytes(compared.second)]
     parts = [
-        drawing.stacked_bars(dict(zip(_apart(names), bars, strict=True)), "GB"),
-        drawing.legend(*bars),
+        stacked_bars(dict(zip(_apart(names), bars, strict=True)), "GB"),
+        page.legend(*bars),
     ]
     if times is not None:
         timed = [seconds(time) for time in times]
-        parts.insert(1, drawing.stacked_bars(dict(zip(_apart(names), timed, strict=True)), "s"))
+        parts.insert(1, stacked_bars(dict(zip(_apart(names), timed, strict=True)), "s"))
         parts.append(
-            drawing.paragraphs(
+            page.paragraphs(
                 f"{name}: {to_text(time)}" for name, time in zip(names, times, strict=True)
             )
         )
-    return "".join([*parts, drawing.table(comparison_rows(compared, network, compute))])
+    return "".join([*parts, page.table(comparison_rows(compared, network, compute))])
 
 
 def _apart(names: tuple[str, str]) -> tuple[str, str]:
@@ -161,22 +162,22 @@ def _apart(names: tuple[str, str]) -> tuple[str, str]:
 def _report(report: CostReport, timed: Latency | None) -> str:
     bars = {"bytes of both parties": gigabytes(report)}
     parts = [
-        drawing.paragraphs(title_lines(report)),
-        drawing.stacked_bars(bars, "GB"),
-        drawing.legend(gigabytes(report)),
+        page.paragraphs(title_lines(report)),
+        stacked_bars(bars, "GB"),
+        page.legend(gigabytes(report)),
     ]
     if timed is not None:
         times = {f"time on {timed.network.name}, one operation after the other": seconds(timed)}
-        parts += [drawing.stacked_bars(times, "s"), drawing.legend(seconds(timed))]
+        parts += [stacked_bars(times, "s"), page.legend(seconds(timed))]
     return "".join(
         [
             *parts,
-            drawing.table(part_rows(report, timed)),
-            drawing.paragraphs(summary_lines(report, timed)),
-            drawing.heading("Layers: widths are bytes"),
-            drawing.layers(report),
-            drawing.layer_details(report),
-            drawing.table(layer_rows(report, timed)),
+            page.table(part_rows(report, timed)),
+            page.paragraphs(summary_lines(report, timed)),
+            page.heading("Layers: widths are bytes"),
+            layers(report),
+            layer_details(report),
+            page.table(layer_rows(report, timed)),
         ]
     )
 
@@ -190,13 +191,13 @@ def _fields(report: CostReport) -> str:
     ]
     source = report.description.source
     quoted = f"<p>Prices quoted, not measured: {html.escape(source)}</p>" if source else ""
-    return f"<details><summary>Stack</summary>{quoted}{drawing.table(rows)}</details>"
+    return f"<details><summary>Stack</summary>{quoted}{page.table(rows)}</details>"
 
 
 def equal_time_table(pairs: Sequence[EqualTime], network: str, within: float) -> str:
     """Heading and table of a comparison at equal time."""
     heading = f"Equal time on {network}: the best of the others within {100 * within:g} %"
-    return drawing.heading(heading) + drawing.table([pair.cells() for pair in pairs])
+    return page.heading(heading) + page.table([pair.cells() for pair in pairs])
 
 
 def _sweep(found: SweepResult, within: float) -> str:
@@ -217,25 +218,16 @@ def _sweep(found: SweepResult, within: float) -> str:
             for network in networks
         ]
     shown = SweepResult(found.rows[:_MOST_ROWS])
-    parts.append(drawing.heading("All combinations"))
-    parts.append(drawing.table([shown_cells(row.to_dict()) for row in shown.rows]))
+    parts.append(page.heading("All combinations"))
+    parts.append(page.table([shown_cells(row.to_dict()) for row in shown.rows]))
     if len(found) > _MOST_ROWS:
-        parts.append(drawing.paragraphs([f"and {len(found) - _MOST_ROWS:,} more"]))
+        parts.append(page.paragraphs([f"and {len(found) - _MOST_ROWS:,} more"]))
     return "".join(parts)
 
 
 def _picture(found: SweepResult, x: str, y: str) -> str:
-    front = {id(row) for row in found.pareto(x, y).rows}
-    points = []
-    for row in found.rows:
-        here, there = row.objective(x), row.objective(y)
-        if here is not None and there is not None:
-            about = ", ".join(
-                f"{name} {text}" for name, text in shown_cells(row.to_dict()).items() if text
-            )
-            points.append(Point(here, there, row.label, about, id(row) in front))
-    heading = f"{_title(y)} against {_title(x)}: {len(front)} on the front"
-    return drawing.heading(heading) + scatter(points, _title(x), _title(y))
+    heading = f"{_title(y)} against {_title(x)}: {len(found.pareto(x, y))} on the front"
+    return page.heading(heading) + sweep_picture(found, x, y, _title(x), _title(y))
 
 
 def _title(objective: str) -> str:
@@ -253,29 +245,29 @@ def _generation(found: GenerationReport, network: Network, compute: Compute) -> 
     about = (
         f"{found.new_tokens:,} new tokens for each of {found.batch:,} prompts of "
         f"{found.spec.context_length:,} tokens, stack {found.prefill.stack_text}, "
-        f"{found.sampling}: {found.comm_bytes / 1e9:,.3f} GB, {found.flights:,} flights"
+        f"{found.sampling}: {in_units(found.comm_bytes)} GB, {found.flights:,} flights"
     )
     parts = [
-        drawing.paragraphs([about]),
-        drawing.stacked_bars(bars, "GB"),
-        drawing.legend(prompts, later),
+        page.paragraphs([about]),
+        stacked_bars(bars, "GB"),
+        page.legend(prompts, later),
     ]
     seconds = None if network is None else found.seconds_per_token(network, compute)
     if seconds is not None:
         timed = found.prefill.latency(network or "", compute)
         machines = f"network {timed.network.name}, compute {timed.compute.name}"
         minutes = f"{sum(seconds) / 60:,.2f} minutes on {machines}, one operation after the other"
-        parts.append(drawing.paragraphs([minutes]))
+        parts.append(page.paragraphs([minutes]))
     rows = []
     for token, cost in enumerate(found.per_token[:_MOST_TOKENS]):
         row = {
             "token": str(token + 1),
             "keys": f"{found.spec.context_length + token:,}",
-            "MB": f"{cost.comm_bytes / 1e6:,.2f}",
+            "MB": in_units(cost.comm_bytes, "MB", 2),
             "flights": f"{cost.flights:,}",
         }
         rows.append(row if seconds is None else row | {"seconds": f"{seconds[token]:,.1f}"})
-    parts.append(drawing.table(rows))
+    parts.append(page.table(rows))
     if found.new_tokens > _MOST_TOKENS:
-        parts.append(drawing.paragraphs([f"and {found.new_tokens - _MOST_TOKENS:,} more"]))
+        parts.append(page.paragraphs([f"and {found.new_tokens - _MOST_TOKENS:,} more"]))
     return "".join(parts)

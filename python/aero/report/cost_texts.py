@@ -20,7 +20,7 @@ from aero.mpc import (
     NetworkProfile,
     Schedule,
 )
-from aero.tables import table_csv, table_lines
+from aero.tables import in_units, table_csv, table_lines
 
 Network = str | NetworkProfile | None
 Compute = str | ComputeProfile
@@ -173,8 +173,8 @@ def title_lines(report: CostReport) -> list[str]:
 def summary_lines(report: CostReport, timed: Latency | None) -> list[str]:
     """Who sends what, and how long it takes on which network."""
     sent = (
-        f"client sends {report.client_bytes / 1e9:,.3f} GB, "
-        f"server {report.server_bytes / 1e9:,.3f} GB"
+        f"client sends {in_units(report.client_bytes)} GB, "
+        f"server {in_units(report.server_bytes)} GB"
     )
     return [sent] if timed is None else [sent, to_text(timed)]
 
@@ -187,7 +187,7 @@ def unchecked(report: CostReport, timed: Latency | None) -> tuple[str, ...]:
 def _cells(report: CostReport, cost: Cost, duration: Duration | None) -> dict[str, str]:
     share = 100 * cost.comm_bytes / (report.comm_bytes or 1.0)
     cells = {
-        "GB": f"{cost.comm_bytes / 1e9:,.3f}",
+        "GB": in_units(cost.comm_bytes),
         "%": f"{share:.1f}",
         "flights": f"{cost.flights:,}",
         "ct-pt products": f"{cost.ct_pt_products:,}",
@@ -230,8 +230,8 @@ def _comparison_cells(row: dict[str, Any]) -> dict[str, str]:
     difference = (row["second_bytes"] - row["first_bytes"]) / 1e9
     cells = {
         "part": row["part"],
-        "first, GB": f"{row['first_bytes'] / 1e9:,.3f}",
-        "second, GB": f"{row['second_bytes'] / 1e9:,.3f}",
+        "first, GB": in_units(row["first_bytes"]),
+        "second, GB": in_units(row["second_bytes"]),
         "difference": f"{difference:+,.3f}" if difference else "0",
         "first / second": "" if row["ratio"] is None else f"{row['ratio']:.2f}",
         "first, flights": f"{row['first_flights']:,}",

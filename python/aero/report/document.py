@@ -7,7 +7,10 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from aero.report import text
+from aero.report.cells import perplexity_cell, quarters_cell
+from aero.report.markdown_tables import markdown_tables
 from aero.report.panels import Picture
+from aero.tables import table_lines
 
 __all__ = ["render_html", "render_markdown", "summary_table"]
 
@@ -60,67 +63,31 @@ def summary_table(report: Report) -> str:
         >>> summary_table({"networks": [], "stacks": ["spu-2024"]}).partition("-")[0].split()[:2]
         ['network', 'perplexity']
     """
-    header = (
-        "network",
-        "perplexity",
-        "bits/byte",
-        "heads by log T/4 %",
-        "params",
-        "GB",
-        "at GPT-2",
-    )
-    rows = [header]
+    stack = report["stacks"][0]
+    columns = (
+        "network", "perplexity", "bits/byte", "heads by log T/4 %", "params", "GB", "at GPT-2",
+    )  # fmt: skip
+    rows = []
     for entry in report["networks"]:
-        costs, stack = entry["private_inference"], report["stacks"][0]
+        costs = entry["private_inference"]
         rows.append(
-            (
-                entry["name"],
-                perplexity_cell(entry, places=False),
-                text.with_spread(entry["bits_per_byte"], 3),
-                quarters_cell(entry),
-                text.large_count(entry["parameters"]),
-                text.gigabytes(costs["trained"][stack]["comm_bytes"]),
-                text.gigabytes(costs["gpt2"] and costs["gpt2"][stack]["comm_bytes"]),
-            )
+            {
+                "network": entry["name"],
+                "perplexity": perplexity_cell(entry, places=False),
+                "bits/byte": text.with_spread(entry["bits_per_byte"], 3),
+                "heads by log T/4 %": quarters_cell(entry),
+                "params": text.large_count(entry["parameters"]),
+                "GB": text.gigabytes(costs["trained"][stack]["comm_bytes"]),
+                "at GPT-2": text.gigabytes(costs["gpt2"] and costs["gpt2"][stack]["comm_bytes"]),
+            }
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
-    lines = []
-    for row in rows:
-        cells = [row[0].ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        lines.append("  ".join(cells))
+    lines = table_lines(rows, columns)
     lines.insert(1, "-" * len(lines[0]))
     lines.append(
-        f"GB of one private forward pass on {report['stacks'][0]}: as trained, and the same label "
+        f"GB of one private forward pass on {stack}: as trained, and the same label "
         "at GPT-2 size, T = 128."
     )
     return "\n".join(lines)
-
-
-def perplexity_cell(entry: Mapping[str, Any], *, places: bool = True) -> str:
-    """Returns perplexity with its spread, or how the runs ended, or that nothing was evaluated.
-
-    Without `places`, layer and head of a NaN are left out.
-    """
-    endings = list(dict.fromkeys(run["ending"] for run in entry["runs"] if run["ending"]))
-    if not places:
-        endings = [ending.split(" (")[0] for ending in endings]
-    if entry["perplexity"] is None:
-        evaluated = any(run["evaluated"] for run in entry["runs"])
-        return "; ".join(endings) or ("not finite" if evaluated else "not evaluated")
-    cell = text.with_spread(entry["perplexity"])
-    finished = len(entry["perplexity"]["values"])
-    return cell + (
-        f" ({finished} of {len(entry['runs'])}; {'; '.join(endings)})" if endings else ""
-    )
-
-
-def quarters_cell(entry: Mapping[str, Any], reference: str = "log_context") -> str:
-    """Returns the shares of heads per entropy quarter in per cent, lowest first."""
-    if not entry["entropy"]:
-        return "-"
-    shares = entry["entropy"]["quarters"][reference]
-    return " / ".join(f"{100 * share:.0f}" for share in shares)
 
 
 def _render(
@@ -151,5 +118,8 @@ def _render(
         spread=text.with_spread,
     )
     return environment.get_template(template).render(
-        report=report, pictures={p.name: p for p in pictures}, sources=sources
+        report=report,
+        tables=markdown_tables(report),
+        pictures={picture.name: picture for picture in pictures},
+        sources=sources,
     )

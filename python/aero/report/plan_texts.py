@@ -15,7 +15,7 @@ from aero.mpc import (
     options,
 )
 from aero.report.cost_texts import Compute, Network, to_csv, to_text
-from aero.tables import table_csv, table_lines
+from aero.tables import in_units, table_csv, table_lines
 
 __all__ = ["shown_cells", "to_csv", "to_text"]
 
@@ -38,12 +38,12 @@ def _generation_text(
     later = found.new_tokens - 1
     if later > 0:
         rest = found.comm_bytes - found.per_token[0].comm_bytes
-        lines.append(f"{'mean of the later ones':<24}{'':>8}{rest / later / 1e6:>14,.2f}")
+        lines.append(f"{'mean of the later ones':<24}{'':>8}{in_units(rest / later, 'MB', 2):>14}")
     lines.append(_token_line("total", None, found.total))
     lines.append("")
     for kind, cost in found.by_kind.items():
         share = 100 * cost.comm_bytes / found.comm_bytes
-        lines.append(f"{kind:<24}{'':>8}{cost.comm_bytes / 1e6:>14,.2f}{share:>9.1f}%")
+        lines.append(f"{kind:<24}{'':>8}{in_units(cost.comm_bytes, 'MB', 2):>14}{share:>9.1f}%")
     return "\n".join([*lines, *_generation_time(found, network, compute)])
 
 
@@ -75,7 +75,7 @@ def _generation_csv(
 
 def _token_line(name: str, keys: int | None, cost: Cost) -> str:
     shown = "" if keys is None else f"{keys:,}"
-    return f"{name:<24}{shown:>8}{cost.comm_bytes / 1e6:>14,.2f}{cost.flights:>10,}"
+    return f"{name:<24}{shown:>8}{in_units(cost.comm_bytes, 'MB', 2):>14}{cost.flights:>10,}"
 
 
 @to_text.register
@@ -174,6 +174,6 @@ def _option_line(name: str, cells: Sequence[str]) -> str:
 
 def _option_cells(row: OptionRow | OptionSet) -> list[str]:
     return [
-        "-" if comm is None else f"{comm / 1e9:.2f}; {flights:,}"
+        "-" if comm is None else f"{in_units(comm, decimals=2)}; {flights:,}"
         for comm, flights in zip(row.comm_bytes, row.flights, strict=True)
     ]

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from aero.analysis import plot_stepwise_savings
 from aero.atomic_files import write_bytes_atomically, write_json_atomically
-from aero.report import drawing
+from aero.report import page
 from aero.reproduction.cost_rows import TABLES
 from aero.reproduction.cost_tables import ABOUT_TABLES, CostTables, bytes_and_minutes, flops_cells
 from aero.reproduction.savings import SavingStep, equal_time_rows, step_rows
@@ -61,29 +61,29 @@ def cost_tables_page(found: CostTables, pictures: Mapping[str, bytes]) -> str:
         found: What `reproduce_costs` returned.
         pictures: Title of a figure -> PNG.
     """
-    parts = [drawing.heading("Findings"), drawing.bullets(f.text for f in found.findings)]
+    parts = [page.heading("Findings"), page.bullets(f.text for f in found.findings)]
     for title, steps in found.figures.items():
         source = base64.b64encode(pictures[title]).decode("ascii")
         parts += [
-            drawing.heading(title),
+            page.heading(title),
             f'<img src="data:image/png;base64,{source}" alt="{html.escape(title)}" width="100%">',
-            drawing.table(step_rows(steps)),
+            page.table(step_rows(steps)),
         ]
         compared = equal_time_rows(steps)
         if compared:
             about = "He and Hofmann's networks beside the best that takes as long, within 10 %:"
-            parts += [drawing.paragraphs([about]), drawing.table(compared)]
+            parts += [page.paragraphs([about]), page.table(compared)]
     for table in TABLES:
         rows = [row for row in found.rows if row.gigabytes.table == table]
         cell = rows[0].gigabytes
         sizes = f"{cell.model}, T = {cell.context_length}, V = {cell.vocab_size}"
         parts += [
-            drawing.heading(f"Table {table}: {sizes}"),
-            drawing.table([bytes_and_minutes(row) for row in rows]),
-            drawing.table([flops_cells(row) for row in rows]),
+            page.heading(f"Table {table}: {sizes}"),
+            page.table([bytes_and_minutes(row) for row in rows]),
+            page.table([flops_cells(row) for row in rows]),
         ]
     title = f"The paper (arXiv 2410.13060) and ours on {found.stack}"
-    return drawing.page(title, drawing.paragraphs([ABOUT_TABLES]), *parts)
+    return page.page(title, page.paragraphs([ABOUT_TABLES]), *parts)
 
 
 def savings_picture(title: str, steps: tuple[SavingStep, ...]) -> bytes:

@@ -9,6 +9,7 @@ from typing import Any
 from aero.atomic_files import write_bytes_atomically, write_json_atomically
 from aero.report.text import duration, with_spread
 from aero.reproduction.statistics import STATISTICS
+from aero.tables import markdown_table
 
 __all__ = ["results_document", "target_section", "write_results"]
 
@@ -118,7 +119,7 @@ def _numbers(outcome: Mapping[str, Any]) -> str:
                 line.append(_paper_cell(row, name))
             line.append(_cell(row, name))
         lines.append([*line, _seeds(row)])
-    return "\n".join(_table([*header, "seeds"], lines))
+    return markdown_table([*header, "seeds"], lines)
 
 
 def _heading(name: str) -> str:
@@ -192,9 +193,8 @@ def _claims(outcome: Mapping[str, Any]) -> str:
         reasons = "; ".join(entry["reasons"])
         lines.append([entry["claim"], entry["where"], f"**{verdict}**", reasons])
     speaker = "the paper says" if outcome["paper"].startswith(("Table", "Figure")) else "claim"
-    return "\n".join(
-        _table([speaker, "where", "here", "means compared, difference and interval"], lines)
-    )
+    header = [speaker, "where", "here", "means compared, difference and interval"]
+    return markdown_table(header, lines)
 
 
 def _private(private: Mapping[str, Any]) -> list[str]:
@@ -213,7 +213,7 @@ def _private(private: Mapping[str, Any]) -> list[str]:
         setup = f"{costs[ways[0]]['setup_gigabytes']:.3f}"
         # A network of several budgets costs the same in all of them.
         lines.setdefault((*cells, setup), []).append(point["name"])
-    table = _table(header, [["; ".join(names), *cells] for cells, names in lines.items()])
+    table = markdown_table(header, [["; ".join(names), *cells] for cells, names in lines.items()])
     alike: dict[tuple[str, str], list[str]] = {}
     for front in fronts:
         near = f"; not decidedly worse: {', '.join(map(_quoted, front['near']))}"
@@ -226,7 +226,7 @@ def _private(private: Mapping[str, Any]) -> list[str]:
         for (budget, members), named in alike.items()
     ]
     opening = "Fronts (nothing is both cheaper and lower in mean perplexity), cheapest first:"
-    return ["\n".join(table), "\n".join([opening, "", *found])] if found else ["\n".join(table)]
+    return [table, "\n".join([opening, "", *found])] if found else [table]
 
 
 def _ways(named: Sequence[str], count: int) -> str:
@@ -245,7 +245,7 @@ def _overview(outcomes: Sequence[Mapping[str, Any]]) -> str:
         done = sum(cell["status"] in ("finished", "diverged") for cell in cells)
         counts = [str(verdicts.count(verdict)) for verdict in _VERDICTS]
         lines.append([outcome["paper"], *counts, f"{done} of {len(cells)}"])
-    return "\n".join(_table(["", *(f"claims: {v}" for v in _VERDICTS.values()), "runs"], lines))
+    return markdown_table(["", *(f"claims: {v}" for v in _VERDICTS.values()), "runs"], lines)
 
 
 def _how_made(outcomes: Sequence[Mapping[str, Any]], command: str) -> str:
@@ -291,10 +291,3 @@ def _copied(corpus: Mapping[str, Any]) -> str:
 
 def _distinct(texts: Any) -> str:
     return "; ".join(dict.fromkeys(texts))
-
-
-def _table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> Iterator[str]:
-    yield "| " + " | ".join(header) + " |"
-    yield "| " + " | ".join("---" for _ in header) + " |"
-    for line in lines:
-        yield "| " + " | ".join(line) + " |"

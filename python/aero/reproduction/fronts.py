@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from aero.analysis import pareto_front
 from aero.architecture import ArchitectureSpec
+from aero.pareto import pareto_front
 from aero.report.runs import RunRecord
 from aero.report.seeds import Pool, Series, family_of
 from aero.reproduction.private_costs import PrivateCost, private_costs, ways_to_price
@@ -116,7 +116,7 @@ def front_of(
     )
     costs = [point.cost(way, quantity) for point in chosen]
     means = [point.mean for point in chosen]
-    on_front = pareto_front(costs, means)
+    on_front = pareto_front([*zip(costs, means, strict=True)])
     beside = [index for index in range(len(chosen)) if index not in on_front]
     pool = Pool((point.series for point in chosen), comparisons=max(1, len(beside)))
     near = []

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from matplotlib.figure import Figure
 
 from aero import mpc
 from aero.architecture import ArchitectureSpec
 from aero.mpc.equal_time import TimedNetwork, compare_at_equal_time, timed_rows
 from aero.report import to_html
 from aero.report.cost_pages import to_fragment
-from aero.report.scatter import Point, scatter
+from aero.report.svg import svg_of
 from aero.reproduction import reproduce_costs
 from aero.reproduction.savings import timed_steps
 
@@ -84,8 +84,7 @@ def test_pages_of_runs_show_perplexity_fronts_and_equal_time(tmp_path: Path) -> 
     for x in ("GB of both parties", "seconds on lan-1gbps", "seconds on wan-100mbps"):
         # GELU costs more than ReLU and is worse here.
         assert f"perplexity against {x}: 2 on the front" in page
-    assert page.count("<circle") == 9
-    assert page.count('r="6"') == 3 * 2  # those on the front are larger
+    assert page.count("<title>") == 1 + 9
     assert page.count("Equal time on") == 2
     assert "<script" not in page
     assert to_html(found) == page
@@ -103,28 +102,36 @@ def test_pages_of_labels_show_costs_alone(tmp_path: Path) -> None:
         to_html(mpc.SweepResult(()))
 
 
-@pytest.mark.parametrize("values", [[1.0], [3.0, 3.0], [0.0, 0.0], [0.0, 7.0], [1e-3, 2e5], [5, 6]])
-def test_points_lie_inside_the_picture_in_their_order(values: list[float]) -> None:
-    points = [Point(v, v, "a", f"<{v}>", on_front=True) for v in values]
-    root = ElementTree.fromstring(f"<all>{scatter(points, 'x', 'y & z')}</all>")
-    dots = [(float(c.attrib["cx"]), float(c.attrib["cy"])) for c in root.iter(f"{SVG}circle")]
-    assert len(dots) == len(values)
-    assert all(62 <= x <= 942 and 14 <= y <= 376 for x, y in dots)
-    assert dots == sorted(dots, key=lambda dot: (dot[0], -dot[1]))
-    assert values[0] == values[-1] or dots[-1][0] - dots[0][0] > 0.8 * (942 - 62)
-    labels = [text.text for text in root.iter(f"{SVG}text")]
-    ticks = [t for t in labels if re.fullmatch(r"[\d.,e+-]+", t or "")]
-    assert len(ticks) >= 4
+def test_pictures_name_the_front_and_every_point_on_hovering() -> None:
+    found = mpc.sweep(["SM+LN+G", "SM+R"], model="tiny", context_length=[8, 16])
+    page = to_html(found)
+    root = ElementTree.fromstring(page[page.index("<svg") : page.index("</svg>") + 6])
+    titles = [title.text or "" for title in root.iter(f"{SVG}title")]
+    assert len(titles) == 4
+    for row in found.rows:
+        size = f"context_length {row.values['context_length']}"
+        (title,) = [x for x in titles if x.startswith(f"label {row.label}, {size},")]
+        assert f"comm_gb {row.comm_gb:,.4g}" in title
+    # Every use of a marker that has a title lies inside the picture, cheaper ones further left.
+    places = {
+        use.find(f"{SVG}title").text: (float(use.attrib["x"]), float(use.attrib["y"]))
+        for use in root.iter(f"{SVG}use")
+        if use.find(f"{SVG}title") is not None
+    }
+    width, height = (float(x) for x in root.attrib["viewBox"].split()[2:])
+    assert all(0 < x < width and 0 < y < height for x, y in places.values())
+    across = [
+        places[t][0]
+        for t in sorted(places, key=lambda t: float(t.split("comm_gb ")[1].split(",")[0]))
+    ]
+    assert across == sorted(across)
+    words = [text.text for text in root.iter(f"{SVG}text")]
+    assert {"GB of both parties", "flights", "SM+LN+G", "SM+R"} <= {*words}
 
 
-@pytest.mark.parametrize("values", [[1.0, 10.0, 100.0], [1.0, 2.0, 3.0]])
-def test_wide_ranges_are_logarithmic(values: list[float]) -> None:
-    points = [Point(v, 1.0, "a", "", on_front=False) for v in values]
-    root = ElementTree.fromstring(f"<all>{scatter(points, 'x', 'y')}</all>")
-    first, second, third = (float(c.attrib["cx"]) for c in root.iter(f"{SVG}circle"))
-    assert second - first == pytest.approx(third - second, abs=0.11)
-
-
-def test_scatter_needs_points() -> None:
-    with pytest.raises(ValueError, match="points must not be empty"):
-        scatter([], "x", "y")
+def test_shapes_without_a_title_each_are_an_error() -> None:
+    figure = Figure()
+    figure.subplots().plot([1, 2], [1, 2], "o", gid="dots")
+    assert svg_of(figure, "two dots", {"dots": ["a", "<b>"]}).count("<title>") == 2
+    with pytest.raises(ValueError, match="zip"):
+        svg_of(figure, "two dots", {"dots": ["a"]})

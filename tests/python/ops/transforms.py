@@ -16,6 +16,8 @@ from torch.autograd import forward_ad
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 from torch.utils.checkpoint import checkpoint
 
+from aero.tables import markdown_table
+
 PAGE = Path(__file__).parents[3] / "docs" / "transforms.md"
 OPERATORS = ("attention_entropy", "temperature_softmax", "entropy_regularization", "scaled_ffn")
 WORKS = "yes"
@@ -186,10 +188,10 @@ def page() -> str:
         "form the [T, S] scores. "
         '`backend="reference"` bears the same transforms; it is compared in the same cells.\n\n'
     )
-    rows = [("transform", *(f"`{name}`" for name in OPERATORS)), ("---",) * 5]
-    rows += [(name, *(WORKS,) * 4) for name in EAGER]
+    rows = [(name, *(WORKS,) * 4) for name in EAGER]
     rows += [(name, *(what,) * 4) for name, what in TRACED.items()]
-    return head + "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    header = ("transform", *(f"`{name}`" for name in OPERATORS))
+    return f"{head}{markdown_table(header, rows)}\n"
 
 
 if __name__ == "__main__":

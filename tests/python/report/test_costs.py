@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,46 +16,61 @@ import pytest
 
 from aero import mpc
 from aero.report import to_csv, to_html, to_text
+from aero.report.cost_figures import layer_details, layer_pieces, layers, stacked_bars
 from aero.report.cost_pages import gigabytes, to_fragment
 from aero.report.cost_texts import layer_groups, layer_rows
-from aero.report.drawing import layer_details, layers, stacked_bars
 from aero.reproduction import reproduce_costs
 
 REPORT = mpc.simulate("SM+LN+G", model="mini")
 
 
-def widths(svg: str, colourless: bool = False) -> list[float]:
-    """Widths of the rectangles in the order of drawing, picture by picture."""
-    root = ElementTree.fromstring(f"<all>{svg}</all>")
-    rectangles = root.iter("{http://www.w3.org/2000/svg}rect")
-    return [
-        float(r.attrib["width"])
-        for r in rectangles
-        if (r.attrib["fill"] == "#e0e0e0") == colourless
-    ]
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def titled(svg: str) -> dict[str, tuple[float, float]]:
+    """Title of every shape -> where it begins and ends across the picture, as shares of it."""
+    found = {}
+    for picture in ElementTree.fromstring(f"<all>{svg}</all>").iter(f"{SVG}svg"):
+        width = float(picture.attrib["viewBox"].split()[2])
+        for shape in picture.iter():
+            title = shape.find(f"{SVG}title")
+            if title is not None and shape.tag == f"{SVG}path":
+                numbers = [float(n) for n in re.findall(r"-?[0-9.]+", shape.attrib["d"])]
+                found[title.text or ""] = (min(numbers[::2]) / width, max(numbers[::2]) / width)
+    return found
 
 
 def test_bars_show_every_part_at_its_share() -> None:
-    shown = widths(stacked_bars({"": gigabytes(REPORT)}, "GB"))
-    expected = [960 * c.comm_bytes / REPORT.comm_bytes for c in REPORT.by_kind.values()]
-    assert shown == pytest.approx(expected, abs=0.01)
+    shown = titled(stacked_bars({"all": gigabytes(REPORT)}, "GB"))
+    shares = [end - start for start, end in shown.values()]
+    expected = [c.comm_bytes / REPORT.comm_bytes for c in REPORT.by_kind.values()]
+    assert shares == pytest.approx(expected, abs=1e-4)
+    assert [title.partition(":")[0] for title in shown] == list(REPORT.by_kind)
+    assert all(title.endswith(f"{100 * x:.1f} %") for title, x in zip(shown, expected, strict=True))
 
 
 def test_bars_side_by_side_share_one_scale() -> None:
-    shown = widths(stacked_bars({"long": {"QK": 3.0, "PV": 1.0}, "short": {"PV": 1.0}}, "GB"))
-    assert shown == pytest.approx([720, 240, 240])
-    assert stacked_bars({"nothing": {"QK": 0.0}}, "GB").count("<rect") == 1
+    bars = {"long": {"QK": 3.0, "PV": 1.0}, "short": {"PV": 1.0}}
+    shown = titled(stacked_bars(bars, "GB"))
+    assert [*shown.values()] == [
+        pytest.approx(ends, abs=1e-4) for ends in ((0, 0.75), (0.75, 1), (0, 0.25))
+    ]
+    nothing = titled(stacked_bars({"nothing": {"QK": 0.0}}, "GB"))
+    assert nothing == {"QK: 0.000 GB, 0.0 %": (0.0, 0.0)}
 
 
 def test_layers_are_as_wide_as_their_parts_and_operations() -> None:
-    operations = len(REPORT.operations)
-    shown = widths(layers(REPORT))
-    # A row of parts and a row of operations.
-    assert sum(shown) == pytest.approx(2 * 960, abs=0.01 * 2 * operations)
-    assert operations < len(shown) <= 2 * operations
-    grey = widths(layers(REPORT), colourless=True)
-    assert len(grey) == 2 + len(REPORT.by_layer)
-    assert sum(grey) == pytest.approx(2 * 960, abs=0.1)
+    pieces = layer_pieces(REPORT)
+    for row in range(4):
+        drawn = [piece for piece in pieces if piece.row == row]
+        assert sum(piece.width for piece in drawn) == pytest.approx(REPORT.comm_bytes)
+        for before, after in pairwise(drawn):
+            assert after.left == pytest.approx(before.left + before.width)
+    assert sum(piece.row == 1 for piece in pieces) == 1 + len(REPORT.by_layer)
+    assert sum(piece.row == 3 for piece in pieces) == len(REPORT.operations)
+    picture = layers(REPORT)
+    assert picture.count("<title>") == len(pieces)
+    assert all(f">{name}</text>" in picture for name in ("total", "layer 0", "act"))
 
 
 def test_layers_that_cost_the_same_are_drawn_and_listed_once() -> None:
@@ -66,7 +83,7 @@ def test_layers_that_cost_the_same_are_drawn_and_listed_once() -> None:
     assert "layers 0-3, each" in text
     details = layer_details(pruned)
     assert details.count("<svg") == 3
-    assert sum(widths(details)) == pytest.approx(3 * 2 * 960, abs=1)
+    assert "layers 0-3, each: " in details
     rows = [line.split() for line in text.splitlines() if line.startswith(("outside", "layers"))]
     outside, wide, narrow = (float(row[3]) for row in rows)
     assert outside + 4 * wide + 2 * narrow == pytest.approx(pruned.comm_bytes / 1e9, abs=5e-3)
@@ -161,7 +178,9 @@ def test_pages_of_generation_show_prompts_and_the_rest() -> None:
     first = found.per_token[0].comm_bytes / 1e9
     assert f"prompts, first token of each: {first:,.3f} GB" in page
     assert f"the other 2 tokens of each: {found.comm_bytes / 1e9 - first:,.3f} GB" in page
-    assert sum(widths(page[page.index("<svg") : page.index("</svg>") + 6])) > 960
+    bars = titled(page[page.index("<svg") : page.index("</svg>") + 6])
+    assert max(end for _, end in bars.values()) == pytest.approx(1)
+    assert len([title for title in bars if title.startswith("softmax: ")]) == 2
     assert "seconds" not in page
     assert to_fragment(found) in page
     one = to_html(mpc.simulate_generation("SM", model="tiny", new_tokens=1))

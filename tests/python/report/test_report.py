@@ -292,6 +292,18 @@ def test_titles_and_names_are_escaped(make_run, tmp_path, no_figures):
     assert "<title>a &lt; b &amp; c</title>" in text
 
 
+def test_a_name_that_would_end_a_cell_or_a_line_breaks_no_table(make_run, tmp_path, no_figures):
+    source = {"label": None, "path": "runs/a|b\nc", "annealing": {"schedule": "none"}}
+    runs = [make_run("SM+ScFuFFN", info={"from": source}), make_run("SM+LN+G")]
+    lines = write_report(runs, tmp_path / "report").markdown.read_text("utf-8").splitlines()
+    rules = [index for index, line in enumerate(lines) if line.startswith("| ---")]
+    assert len(rules) == 3
+    for index in rules:
+        table = lines[index - 1 : index + 3]
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table}) == 1
+        assert any(line.startswith("| SM+ScFuFFN, continued from a\\|b c | ") for line in table)
+
+
 def test_a_full_disk_keeps_the_earlier_report(make_run, tmp_path, no_figures, monkeypatch):
     run, folder = make_run("SM+ScFuFFN"), tmp_path / "report"
     before = {

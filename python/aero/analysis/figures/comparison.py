@@ -9,42 +9,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from aero.analysis.figures.drawing import network_colors, own_or_new_axes
 from aero.analysis.figures.naming import name_points
+from aero.pareto import pareto_front
 
-__all__ = ["pareto_front", "plot_pareto", "plot_sweep"]
+__all__ = ["plot_pareto", "plot_sweep"]
 
 # Beyond this ratio of the largest to the smallest cost the cheap networks would lie on each other.
 _LOGARITHMIC_FROM = 10.0
-
-
-def pareto_front(costs: ArrayLike, losses: ArrayLike) -> list[int]:
-    """Returns the points that no other one beats in both quantities, cheapest first.
-
-    Args:
-        costs: [N]; smaller is better.
-        losses: [N]; smaller is better. Points that are not finite are never on the front.
-
-    Returns:
-        Indices into both.
-
-    Raises:
-        ValueError: the arrays are not both [N].
-
-    Example:
-        >>> pareto_front([1.0, 2.0, 3.0], [30.0, 35.0, 20.0])
-        [0, 2]
-    """
-    x, y = np.asarray(costs, dtype=np.float64), np.asarray(losses, dtype=np.float64)
-    if x.ndim != 1 or x.shape != y.shape:
-        raise ValueError(
-            "pareto_front: costs and losses must both be [N], "
-            f"got {list(x.shape)} and {list(y.shape)}"
-        )
-    front, best = [], np.inf
-    for index in np.lexsort((y, x)).tolist():
-        if np.isfinite(x[index]) and y[index] < best:
-            front.append(index)
-            best = y[index]
-    return front
 
 
 def plot_pareto(
@@ -99,12 +69,13 @@ def plot_pareto(
         raise ValueError("plot_pareto: costs must be positive")
     axes = own_or_new_axes(axes)
     mean, below, above = _spreads(losses)
-    front = pareto_front(x, mean)
+    front = pareto_front(np.column_stack([x, mean]).tolist())
     distinct = list(dict.fromkeys([*(series_order or ()), *groups]))
     for name, color in zip(distinct, network_colors(len(distinct)), strict=True):
         chosen = np.array([i for i, group in enumerate(groups) if group == name], dtype=np.intp)
+        spread = np.stack([below[chosen], above[chosen]])
         axes.errorbar(
-            x[chosen], mean[chosen], [below[chosen], above[chosen]], fmt="o", color=color,
+            x[chosen], mean[chosen], spread if spread.any() else None, fmt="o", color=color,
             markersize=5, elinewidth=1, capsize=2, label=name or None,
         )  # fmt: skip
     # Steps, not slopes: between two networks of the front only the worse of both is reached.
