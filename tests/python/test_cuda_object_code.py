@@ -113,7 +113,13 @@ def disassembler() -> tuple[str, dict[str, str]]:
 
 def build_folder() -> Path:
     """Where the newest build that compiled the kernels left its objects and reports."""
-    folders = [path for path in ROOT.glob("build/*/cuda") if list(path.glob("*.ptxas"))]
+    folders = [
+        path
+        for path in ROOT.glob("build/*/cuda")
+        if list(path.glob("*.ptxas"))
+        # A later build without them leaves those of an earlier source there.
+        and "AERO_CUDA:STRING=OFF" not in (path.parent / "CMakeCache.txt").read_text()
+    ]
     if not folders:
         pytest.skip(
             "the installed library was built without CUDA kernels: no nvcc, or AERO_CUDA=OFF"
