@@ -23,7 +23,7 @@ from aero.private.parties import Party, Traffic
 from aero.private.prediction import network_fields
 from aero.private.settings import STACK, PrivateSettings
 from aero.private.two_processes import generate_over
-from aero.reading import read_json
+from aero.reading import UnreadableFileError, printable, read_json, shown
 from aero.tables import in_units
 
 __all__ = ["Cell", "compare_networks", "network_name", "part_of", "predicted"]
@@ -32,6 +32,20 @@ __all__ = ["Cell", "compare_networks", "network_name", "part_of", "predicted"]
 COMPUTE = "spu-epyc"
 # An average over a minute needs three to forget twenty busy processes.
 _QUIET_SECONDS = 600.0
+
+# A measured cell in the file; what is predicted is written anew.
+_KEPT: dict[str, Any] = {
+    "cell": {
+        **dict.fromkeys(("num_layers", "width", "num_heads", "vocab_size", "length"), int),
+        **{"label": str, "link": str, "changes": dict, "threads": int, "gelu?": str},
+    },
+    "spec": dict,
+    **dict.fromkeys(("client_bytes", "server_bytes", "processors"), int),
+    **dict.fromkeys(("seconds", "load_before", "load_after"), float),
+    "cpu_seconds": {"client?": float, "server?": float},
+    "pieces": [{"name": str, "seconds": float}],
+    "measured_at": str,
+}
 
 
 @dataclass(frozen=True)
@@ -85,9 +99,7 @@ def compare_networks(
         ValueError: a network that cannot be run, or tokens that do not fit.
     """
     described = [_described(cell) for cell in cells]
-    kept: list[dict[str, Any]] = []
-    if output.exists():
-        kept = read_json(output, {"cells": [{"cell": dict, "spec": dict}]})["cells"]
+    kept = _kept(output) if output.exists() else []
     for number, (cell, (identity, spec)) in enumerate(zip(cells, described, strict=True), 1):
         places = [place for place, found in enumerate(kept) if found["cell"] == identity]
         if any(_load(kept[place]) <= max_load for place in places):
@@ -167,6 +179,19 @@ def _load(found: dict[str, Any]) -> float:
 
 def _sent(found: dict[str, Any]) -> int:
     return int(found["client_bytes"] + found["server_bytes"])
+
+
+def _kept(output: Path) -> list[dict[str, Any]]:
+    """The cells of the file."""
+    cells: list[dict[str, Any]] = read_json(output, {"cells": [_KEPT]})["cells"]
+    for place, found in enumerate(cells):
+        least = min(_sent(found), found["seconds"])
+        if least <= 0:
+            raise UnreadableFileError(
+                f"{printable(str(output))}: cells[{place}]: expected bytes and seconds above 0, "
+                f"got {shown(least)}"
+            )
+    return cells
 
 
 def _write(output: Path, cells: list[dict[str, Any]]) -> None:

@@ -74,7 +74,7 @@ def _seconds_table(cells: Sequence[Measured]) -> str:
     for link, group in _grouped(cells, lambda cell: cell["cell"]["link"]).items():
         baseline = group[0]
         for cell in group:
-            used = sum(cell["cpu_seconds"].values())
+            used = sum(cell["cpu_seconds"].get(party, 0.0) for party in ("client", "server"))
             rows.append(
                 [
                     link,

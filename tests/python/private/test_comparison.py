@@ -215,6 +215,40 @@ def test_without_networks_all_is_predicted_and_written_anew(
     assert comparison_tables(expected).strip() in text and "old" not in text
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "says"),
+    [
+        (("seconds",), "1", "cells[1].seconds: expected a number, got '1'"),
+        (("seconds",), 0, "cells[1]: expected bytes and seconds above 0"),
+        (("client_bytes",), -70, "cells[1]: expected bytes and seconds above 0"),
+        (("cpu_seconds", "client"), None, "cells[1].cpu_seconds.client: expected a number"),
+        (("pieces", 0, "seconds"), [], "cells[1].pieces[0].seconds: expected a number"),
+        (("cell", "length"), "8", "cells[1].cell.length: expected a whole number"),
+        (("cell", "changes"), {"nothing": 1}, "unknown field 'nothing'"),
+        (("cell", "link"), "nowhere", "nowhere"),
+        (("spec", "width"), -1, "width"),
+        (("measured_at",), 1, "cells[1].measured_at: expected a text"),
+    ],
+    ids=str,
+)
+def test_a_cell_of_the_file_that_is_none_is_one_line(
+    place: tuple[Any, ...], value: Any, says: str, folders: list[Path], runs: Runs, tmp_path: Path
+) -> None:
+    output = tmp_path / "a.json"
+    compare_networks(cells(folders), output, print)
+    kept = json.loads(output.read_text())
+    inner = kept["cells"][1]
+    for name in place[:-1]:
+        inner = inner[name]
+    inner[place[-1]] = value
+    output.write_text(json.dumps(kept))
+    done = CliRunner().invoke(app, ["private", "compare", "--output", str(output)])
+    assert done.exit_code == 2 and done.stdout == "", done.exception
+    (line,) = done.stderr.splitlines()
+    assert says in line
+    assert json.loads(output.read_text()) == kept
+
+
 def test_an_option_that_is_none_is_named(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["private", "compare", "--option", "nothing"])
     assert done.exit_code == 2
