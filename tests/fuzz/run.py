@@ -42,7 +42,8 @@ class Attack:
 
 
 ATTACKS = {
-    "operators": Attack("operator_calls", 0.4, unit="calls"),
+    "operators": Attack("operator_calls", 0.3, unit="calls"),
+    "transforms": Attack("transformed_calls", 0.1, unit="calls"),
     "files": Attack("strange_files", 0.25, unit="files"),
     "command_lines": Attack("command_lines", 0.1, unit="command lines"),
     "kills": Attack("kills", 0.25, limit=120, unit="kills"),

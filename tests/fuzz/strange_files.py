@@ -40,6 +40,10 @@ def _more_files() -> None:
     GPT2LMHeadModel(tiny).save_pretrained(SCRATCH / "gpt2")
     shutil.copy(RUN / "model" / "tokenizer.json", SCRATCH / "gpt2")
     run(["report", str(RUN), "--output", str(SCRATCH / "report")])
+    compared = sorted(Path(__file__).parents[2].glob("benchmarks/results/private_effect_*"))
+    (SCRATCH / "compared").mkdir()
+    for path in compared[-2:]:
+        shutil.copy(path, SCRATCH / "compared" / f"effect{path.suffix}")
 
 
 _more_files()
@@ -57,9 +61,22 @@ READ_GPT2 = (("convert", "case", "--label", "SM+ScFuFFN", "--output", "out"),
 READ_EXPORT = (("private", "publish", "case", "--output", "out"),
                ("private", "run", "case", "--prompt-tokens", "1,2"))  # fmt: skip
 SHOW = (("cost", "show", "SM+LN+G", "--model", "tiny", "--stack", "case.yaml"),)
+COMPARED = (("private", "compare", "--output", "case/effect.json", "--results", "case/effect.md"),)
+READ_CORPUS = ((*train_command(LABEL, Path("out"), cache=Path("case")), "--dry-run"),)
+VERIFY = (("verify", "case"),)
 RECORDS = ("run.json", "config.yaml", "metrics.jsonl", "evaluation.json", "manifest.json",
            "analysis.json", "analysis.npz")  # fmt: skip
 SAVED = (*NETWORK, "tokenizer.json", "tokenizer_config.json", "generation_config.json")
+
+
+def files_of(folder: Path) -> tuple[str, ...]:
+    """All files below that somebody writes and reads again."""
+    names = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return tuple(
+        sorted(str(n) for n in names if n.name != ".lock" and "tensorboard" not in n.parts)
+    )
+
+
 # Where good files lie, what commands read such a folder, which of its files, and how often.
 TARGETS: list[tuple[Path, tuple[tuple[str, ...], ...], tuple[str, ...], float]] = [
     (PACKAGE / "train" / "recipes" / "demo.yaml",
@@ -73,6 +90,9 @@ TARGETS: list[tuple[Path, tuple[tuple[str, ...], ...], tuple[str, ...], float]] 
     (SCRATCH / "export", READ_EXPORT, ("network.json", "weights.safetensors"), 2),
     (SCRATCH / "report" / "report.json",
      (("report", str(RUN), "--output", "out", "--seed-spread", "case.json"),), ("",), 0.5),
+    (SCRATCH / "compared", COMPARED, ("effect.json", "effect.md"), 1),
+    (SCRATCH / "cache", READ_CORPUS, files_of(SCRATCH / "cache"), 1),
+    (RUN, VERIFY, files_of(RUN), 1),
 ]  # fmt: skip
 WEIGHTS = [target[3] for target in TARGETS]
 
@@ -118,16 +138,18 @@ def attack(seed: int) -> int:
         return _resume(draw, folder)
     source, commands, names, _ = draw.choices(TARGETS, WEIGHTS)[0]
     name, place = draw.choice(names), folder / f"case{source.suffix}"
+    unread = ("tensorboard",) if commands is VERIFY else ("tensorboard", "checkpoints")
     if source.is_dir():
-        shutil.copytree(source, place, ignore=shutil.ignore_patterns("checkpoints", "tensorboard"))
+        shutil.copytree(source, place, ignore=shutil.ignore_patterns(*unread))
     target = place / name if name else place
-    what, changed = content(
-        draw, (source / name if name else source).read_bytes(), name or source.name
-    )
+    good = target.read_bytes() if name else source.read_bytes()
+    what, changed = content(draw, good, name or source.name)
     target.write_bytes(changed)
     command = list(draw.choice(commands))
     try:
-        end_of(command, folder)
+        status, _ = end_of(command, folder)
+        if commands is VERIFY and target.name != "SHA256SUMS":
+            assert (changed == good) == (status == 0), f"verify ends with {status}"
     except Exception as error:
         raise AssertionError(
             f"aero {' '.join(command)}: {name or source.name}: {what}: {error}"

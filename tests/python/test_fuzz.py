@@ -56,6 +56,7 @@ def operator_calls(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(FUZZ)
     monkeypatch.setenv("AERO_CPU_ISA", "scalar")
     import operator_calls  # type: ignore[import-not-found]
+    import transformed_calls  # type: ignore[import-not-found]  # noqa: F401  # before paths change
 
     threads = torch.get_num_threads()
     yield operator_calls
@@ -64,6 +65,15 @@ def operator_calls(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_a_few_hundred_operator_calls_pass(operator_calls: Any) -> None:
     assert sum(operator_calls.attack(seed) for seed in range(60)) > 300
+
+
+@pytest.fixture
+def transformed_calls(operator_calls: Any) -> Any:
+    return sys.modules["transformed_calls"]
+
+
+def test_a_few_transformed_calls_pass(transformed_calls: Any) -> None:
+    assert sum(transformed_calls.attack(seed) for seed in range(8)) == 24
 
 
 def damaged(operator: str, damage: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any]:
@@ -94,6 +104,18 @@ def test_a_wrong_operator_is_noticed(
     with pytest.raises(AssertionError, match=operator):
         for seed in range(60):
             operator_calls.attack(seed)
+
+
+@pytest.mark.parametrize(
+    "operator", ["attention_entropy", "temperature_softmax", "scaled_ffn", "entropy_regularization"]
+)
+def test_a_derivative_that_is_lost_is_noticed(
+    operator: str, transformed_calls: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ops, operator, damaged(operator, torch.Tensor.detach))
+    with pytest.raises(AssertionError, match=operator):
+        for seed in range(40):
+            transformed_calls.attack(seed)
 
 
 def test_every_attack_has_its_module() -> None:
