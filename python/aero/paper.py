@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from aero.mpc import operation_cost, simulate
+from aero.mpc import CostReport, operation_cost, simulate
 from aero.reading import parse_json
 from aero.tables import markdown_table
 
@@ -105,7 +105,6 @@ def _compare(row: dict[str, Any], stack: str) -> PaperComparison:
         final_norm=row["final_norm"],
         stack=stack,
     )
-    layernorm = operation_cost("layernorm", row["context_length"], report.spec.width, stack=stack)
     return PaperComparison(
         table=row["table"],
         label=row["label"],
@@ -114,8 +113,22 @@ def _compare(row: dict[str, Any], stack: str) -> PaperComparison:
         vocab_size=row["vocab_size"],
         paper_gb=row["comm_gb"],
         listed_gb=report.comm_bytes / 1e9,
-        one_more_layernorm_gb=(report.comm_bytes + layernorm.comm_bytes) / 1e9,
+        one_more_layernorm_gb=with_one_more_layernorm(report) / 1e9,
     )
+
+
+def with_one_more_layernorm(report: CostReport) -> float:
+    """Bytes of both parties with one LayerNorm more than the network has.
+
+    Example:
+        >>> from aero import mpc, paper
+        >>> listed = mpc.simulate("SM+LN+G", final_norm="none")
+        >>> round(paper.with_one_more_layernorm(listed) / 1e9, 2)
+        25.32
+    """
+    size = report.spec.context_length, report.spec.width
+    layernorm = operation_cost("layernorm", *size, stack=report.description)
+    return report.comm_bytes + layernorm.comm_bytes
 
 
 def comparison_markdown(rows: Sequence[PaperComparison]) -> str:

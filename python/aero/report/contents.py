@@ -57,7 +57,7 @@ def assemble(
         "seeds": sorted({run.info["seed"] for run in runs}),
         "stacks": stacks(),
         "networks": entries,
-        "findings": find(entries, stacks()),
+        "findings": [found.to_dict() for found in find(entries, stacks())],
         "notes": [*_training_notes(networks, runs), *_cost_notes(networks, entries)],
         "seed_spread": None,
     }

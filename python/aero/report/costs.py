@@ -4,7 +4,7 @@ from typing import Any
 
 from aero import mpc
 from aero.architecture import ArchitectureSpec
-from aero.paper import paper_tables
+from aero.paper import paper_tables, with_one_more_layernorm
 
 __all__ = [
     "GPT2_CONTEXT",
@@ -109,8 +109,7 @@ def _one_more_layernorm(gpt2: ArchitectureSpec) -> float | None:
     """Bytes with one LayerNorm more than the paper lists, which is what the paper's bytes show."""
     if gpt2.final_norm == "layer":
         return None
-    report = mpc.simulate(gpt2.replace(final_norm="layer"), stack=stacks()[0])
-    return float(report.comm_bytes)
+    return with_one_more_layernorm(mpc.simulate(gpt2, stack=stacks()[0]))
 
 
 def _published(label: str) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from aero.report import text
 from aero.report.cells import perplexity_cell, quarters_cell
+from aero.report.finding import finding_lines
 from aero.report.markdown_tables import markdown_tables
 from aero.report.panels import Picture
 from aero.tables import table_lines
@@ -111,6 +112,7 @@ def _render(
         duration=text.duration,
         gb=text.gigabytes,
         heads=text.heads,
+        lines=finding_lines,
         number=text.significant,
         operations=text.operations,
         perplexity=perplexity_cell,

@@ -1,14 +1,14 @@
 """What the numbers say, in plain words; every sentence is computed from the report's own values.
 
-A finding is {"name", "verdict", "text", "values"}; the verdict is one of `aero.report.seeds`, whose
-test judges all networks of a report together, or "noted" for a fact that claims nothing.
+The test of `aero.report.seeds` judges all networks of a report together.
 """
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Literal
 
-from aero.report.seeds import Difference
+from aero.report.finding import VERDICTS, Finding
+from aero.report.seeds import Difference, Verdict
 from aero.report.text import gigabytes, heads, percent, with_spread
 from aero.report.twins import Entry, Judged, twins_of
 
@@ -23,7 +23,7 @@ _LARGE_SHARE = 1 / 3
 _SOFTMAX_ONLY_FFNS = frozenset({"linear", "fused", "scaled", "scaled_fused"})
 
 
-def find(networks: Sequence[Entry], stacks: Sequence[str]) -> list[dict[str, Any]]:
+def find(networks: Sequence[Entry], stacks: Sequence[str]) -> list[Finding]:
     """Returns the findings of a report.
 
     Args:
@@ -49,10 +49,6 @@ def find(networks: Sequence[Entry], stacks: Sequence[str]) -> list[dict[str, Any
         *_temperatures_below_zero(networks),
         *_divergences(networks),
     ]
-
-
-def _finding(name: str, verdict: str, text: str, **values: Any) -> dict[str, Any]:
-    return {"name": name, "verdict": verdict, "text": text, "values": values}
 
 
 def _baseline(networks: Sequence[Entry]) -> Entry | None:
@@ -91,16 +87,6 @@ def _seeds_text(*entries: Entry) -> str:
     return f" ({numbers} seeds, mean ± standard deviation)" if counts else ""
 
 
-def _verdict_text(verdict: str) -> str:
-    return {
-        "holds": "holds at this scale",
-        "does not hold": "does not hold at this scale",
-        "level": "does not show at this scale: the two are level",
-        "undecided": "is not decided by these runs",
-        "not tested": "is not tested by these runs",
-    }[verdict]
-
-
 def _gain(found: Difference) -> float | None:
     return -math.expm1(-found.effect) if math.isfinite(found.effect) else None
 
@@ -118,7 +104,7 @@ def _gain_text(found: Difference) -> str:
 
 def _regularization_against_plain(
     twins: Sequence[tuple[Entry, Entry]], judged: Judged
-) -> list[dict[str, Any]]:
+) -> list[Finding]:
     findings = []
     for entry, plain in twins:
         found = judged.perplexity(entry, plain)
@@ -130,7 +116,7 @@ def _regularization_against_plain(
             f"plain {plain['name']}: {_perplexity_text(plain)}"
         )
         text += f"{_seeds_text(entry, plain)}. The paper's ordering, EReg better than plain "
-        text += f"softmax-only, {_verdict_text(found.verdict)}."
+        text += f"softmax-only, {VERDICTS[found.verdict][1]}."
         published = [_published(other, "perplexity") for other in (entry, plain)]
         if all(published):
             text += (
@@ -138,52 +124,48 @@ def _regularization_against_plain(
                 "GPT-2 size."
             )
         findings.append(
-            _finding("ereg_beats_plain", found.verdict, text, relative_gain=_gain(found))
+            Finding("ereg_beats_plain", text, found.verdict, {"relative_gain": _gain(found)})
         )
         findings.extend(_overload_finding(entry, plain, judged.overload(entry, plain)))
     return findings
 
 
-def _overload_finding(entry: Entry, plain: Entry, found: Difference) -> list[dict[str, Any]]:
+def _overload_finding(entry: Entry, plain: Entry, found: Difference) -> list[Finding]:
     if found.verdict == "not tested":
         return []
     shares = [other["entropy"]["quarters"]["log_context"][3] for other in (entry, plain)]
     text = (
         f"Entropic overload: {percent(shares[0])} of the heads of {entry['name']} lie in the last "
         f"quarter of log T, {percent(shares[1])} of those of {plain['name']}. The "
-        f"paper's observation that the penalty relieves overload {_verdict_text(found.verdict)}."
+        f"paper's observation that the penalty relieves overload {VERDICTS[found.verdict][1]}."
     )
     values = {"overloaded_share": shares[0], "overloaded_share_plain": shares[1]}
-    return [_finding("ereg_relieves_overload", found.verdict, text, **values)]
+    return [Finding("ereg_relieves_overload", text, found.verdict, values)]
 
 
 def _free_normalization(
     twins: Sequence[tuple[Entry, Entry]], judged: Judged, stacks: Sequence[str]
-) -> list[dict[str, Any]]:
+) -> list[Finding]:
     findings = []
     for entry, plain in twins:
         found = judged.perplexity(entry, plain)
         sizes = [_trained_bytes(other, stacks[0]) for other in (entry, plain)]
         same = sizes[0] == sizes[1]
-        verdict = found.verdict if same else "does not hold"
+        verdict: Verdict = found.verdict if same else "does not hold"
         text = (
             f"Foldable normalization: {entry['name']} has {_perplexity_text(entry)}, "
             f"{plain['name']} {_perplexity_text(plain)}{_seeds_text(entry, plain)}"
             f"{_gain_text(found)}, with {'the same bytes' if same else 'other bytes'} "
             f"of private inference ({gigabytes(sizes[0])} and {gigabytes(sizes[1])} GB on "
             f"{stacks[0]}). The claim that normalization can help and cost nothing at inference "
-            f"{_verdict_text(verdict)}."
+            f"{VERDICTS[verdict][1]}."
         )
-        gain = _gain(found)
-        findings.append(
-            _finding("folded_norm_is_free", verdict, text, relative_gain=gain, same_bytes=same)
-        )
+        values = {"relative_gain": _gain(found), "same_bytes": same}
+        findings.append(Finding("folded_norm_is_free", text, verdict, values))
     return findings
 
 
-def _ways_against_scratch(
-    twins: Sequence[tuple[Entry, Entry]], judged: Judged
-) -> list[dict[str, Any]]:
+def _ways_against_scratch(twins: Sequence[tuple[Entry, Entry]], judged: Judged) -> list[Finding]:
     """Networks that came from a trained one, or had a teacher, against the same from nothing."""
     findings = []
     for entry, scratch in twins:
@@ -193,15 +175,15 @@ def _ways_against_scratch(
             f"{entry['name']}: {_perplexity_text(entry)} after {tokens[0]:,} tokens, against "
             f"{_perplexity_text(scratch)} of the same network from scratch after {tokens[1]:,}"
             f"{_seeds_text(entry, scratch)}{_gain_text(found)}; tokens that its source and teacher "
-            f"saw are not counted. That this way is better {_verdict_text(found.verdict)}."
+            f"saw are not counted. That this way is better {VERDICTS[found.verdict][1]}."
         )
         findings.append(
-            _finding("way_beats_scratch", found.verdict, text, relative_gain=_gain(found))
+            Finding("way_beats_scratch", text, found.verdict, {"relative_gain": _gain(found)})
         )
     return findings
 
 
-def _distance_to_baseline(networks: Sequence[Entry], stacks: Sequence[str]) -> list[dict[str, Any]]:
+def _distance_to_baseline(networks: Sequence[Entry], stacks: Sequence[str]) -> list[Finding]:
     baseline = _baseline(networks)
     if baseline is None or baseline["perplexity"] is None:
         return []
@@ -226,10 +208,10 @@ def _distance_to_baseline(networks: Sequence[Entry], stacks: Sequence[str]) -> l
         f"{gigabytes(size)} GB on {stacks[0]}), as trained: {'; '.join(parts)}."
     )
     values = {name: {"perplexity_change": change, "byte_factor": f} for name, change, f in rows}
-    return [_finding("distance_to_baseline", "noted", text, **values)]
+    return [Finding("distance_to_baseline", text, values=values)]
 
 
-def _byte_ratios(networks: Sequence[Entry], stacks: Sequence[str]) -> list[dict[str, Any]]:
+def _byte_ratios(networks: Sequence[Entry], stacks: Sequence[str]) -> list[Finding]:
     """The paper's factor on each stack, for the softmax-only network it recommends."""
     baseline = _baseline(networks)
     candidates = [entry for entry in networks if _is_softmax_only(entry)]
@@ -252,7 +234,7 @@ def _byte_ratios(networks: Sequence[Entry], stacks: Sequence[str]) -> list[dict[
         f"Bytes at GPT-2 size, T = 128, of {baseline['name']} and {lean['name']}: "
         f"{'; '.join(parts)}."
     )
-    verdict = "noted"
+    verdict: Verdict | Literal["noted"] = "noted"
     if published[0] and published[1]:
         paper = published[0] / published[1]
         factors["paper"] = paper
@@ -264,10 +246,10 @@ def _byte_ratios(networks: Sequence[Entry], stacks: Sequence[str]) -> list[dict[
         if agreeing and others:
             text += ", not on " + " and ".join(others)
         text += ": the saving belongs to the protocol stack as much as to the network."
-    return [_finding("byte_factor_by_stack", verdict, text, **factors)]
+    return [Finding("byte_factor_by_stack", text, verdict, factors)]
 
 
-def _entropy_extremes(networks: Sequence[Entry]) -> list[dict[str, Any]]:
+def _entropy_extremes(networks: Sequence[Entry]) -> list[Finding]:
     findings = []
     for entry in networks:
         entropy = entry["entropy"]
@@ -289,36 +271,34 @@ def _entropy_extremes(networks: Sequence[Entry]) -> list[dict[str, Any]]:
             f"{' and '.join(what)}, by quarters of log T."
         )
         values = {"network": entry["name"], "collapsed_share": low, "overloaded_share": high}
-        findings.append(_finding("entropy_extremes", "noted", text, **values))
+        findings.append(Finding("entropy_extremes", text, values=values))
     return findings
 
 
-def _temperatures_below_zero(networks: Sequence[Entry]) -> list[dict[str, Any]]:
+def _temperatures_below_zero(networks: Sequence[Entry]) -> list[Finding]:
     """A temperature may cross zero on its way; attention then prefers what matches least."""
     return [
-        _finding(
+        Finding(
             "temperatures_below_zero",
-            "noted",
             f"{entry['name']}: {entry['temperature']['not_positive']} learned temperatures are "
             f"zero or negative, down to {entry['temperature']['minimum']:.2g}: there attention "
             "prefers the keys that match least.",
-            network=entry["name"],
-            not_positive=entry["temperature"]["not_positive"],
+            values={
+                "network": entry["name"],
+                "not_positive": entry["temperature"]["not_positive"],
+            },
         )
         for entry in networks
         if entry["temperature"] and entry["temperature"]["not_positive"]
     ]
 
 
-def _divergences(networks: Sequence[Entry]) -> list[dict[str, Any]]:
+def _divergences(networks: Sequence[Entry]) -> list[Finding]:
     return [
-        _finding(
+        Finding(
             "diverged",
-            "noted",
             f"{entry['name']}, seed {run['seed']}: {run['divergence']}.",
-            network=entry["name"],
-            seed=run["seed"],
-            **run["diverged"],
+            values={"network": entry["name"], "seed": run["seed"], **run["diverged"]},
         )
         for entry in networks
         for run in entry["runs"]

@@ -6,12 +6,12 @@ Every sentence is computed from the rows; where the numbers change, so does the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
 from aero.mpc import compute_profile, network_profile, operation_cost, simulate, stack_names
 from aero.paper import PaperComparison, compare_with_paper, paper_tables
+from aero.report.finding import Finding
 from aero.reproduction.cost_rows import ReproducedRow
 
 # Half a unit of the printed second decimal is 0.08 % of the smallest cell; 0.12 % is the largest
@@ -19,28 +19,14 @@ from aero.reproduction.cost_rows import ReproducedRow
 TOLERANCE = 0.0015
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One finding.
-
-    Attributes:
-        name: A word to refer to it by.
-        text: In plain words.
-        values: The numbers behind it.
+def find_all(rows: Sequence[ReproducedRow], stack: str) -> tuple[Finding, ...]:
+    """All findings about the reproduced rows, ours being priced on `stack`.
 
     Example:
         >>> from aero.reproduction import reproduce_costs
         >>> [finding.name for finding in reproduce_costs().findings][:3]
         ['stack', 'byte outliers', 'network']
     """
-
-    name: str
-    text: str
-    values: dict[str, Any]
-
-
-def find_all(rows: Sequence[ReproducedRow], stack: str) -> tuple[Finding, ...]:
-    """All findings about the reproduced rows, ours being priced on `stack`."""
     return (
         find_stack(),
         find_byte_outliers(rows, stack),
@@ -90,7 +76,7 @@ def find_stack() -> Finding:
         f"the operators listed ours are {1 - found['median_ratio_as_listed']:.1%} low in the "
         f"median. {others}."
     )
-    return Finding("stack", text, values)
+    return Finding("stack", text, values=values)
 
 
 def find_byte_outliers(rows: Sequence[ReproducedRow], stack: str) -> Finding:
@@ -101,7 +87,7 @@ def find_byte_outliers(rows: Sequence[ReproducedRow], stack: str) -> Finding:
     }
     if len(off) > len(rows) // 2:
         text = f"{len(off)} of {len(rows)} communication cells are not those of {stack}."
-        return Finding("byte outliers", text, values)
+        return Finding("byte outliers", text, values=values)
     cells = {(row.gigabytes.table, row.gigabytes.label): row.gigabytes for row in rows}
     told = [
         f"{_where(cell)}: {cell.paper_gb:.2f} GB printed, {cell.one_more_layernorm_gb:.2f} ours"
@@ -109,7 +95,7 @@ def find_byte_outliers(rows: Sequence[ReproducedRow], stack: str) -> Finding:
         for cell in off
     ]
     text = f"{len(off)} communication cells are outliers. " + ". ".join(told) + "."
-    return Finding("byte outliers", text, values)
+    return Finding("byte outliers", text, values=values)
 
 
 _Cells = dict[tuple[int, str], PaperComparison]
@@ -177,7 +163,7 @@ def find_network(rows: Sequence[ReproducedRow]) -> Finding:
         f"{len(both)}."
     )
     values = {"cells": len(rows), "sending_alone": len(sending), "sending_and_flights": len(both)}
-    return Finding("network", text, values)
+    return Finding("network", text, values=values)
 
 
 def find_test_bed(rows: Sequence[ReproducedRow]) -> Finding:
@@ -208,7 +194,7 @@ def find_test_bed(rows: Sequence[ReproducedRow]) -> Finding:
         "Furthest off: " + ", ".join(f"{name} {errors[name]:+.1%}" for name in worst) + "."
     )
     values = {"mean": fmean(sizes), "worst": max(sizes), "errors": errors, **rates}
-    return Finding("test bed", text, values)
+    return Finding("test bed", text, values=values)
 
 
 def find_flops(rows: Sequence[ReproducedRow]) -> Finding:
@@ -223,7 +209,7 @@ def find_flops(rows: Sequence[ReproducedRow]) -> Finding:
     if off:
         told = [f"{name}: {f.printed} printed, {f.ours / 1e9:.2f}B ours" for name, f in off]
         text += " The others: " + "; ".join(told) + "."
-    return Finding("flops", text, {name: f.ours for name, f in off})
+    return Finding("flops", text, values={name: f.ours for name, f in off})
 
 
 def find_secrets(stack: str) -> Finding:
@@ -256,7 +242,7 @@ def find_secrets(stack: str) -> Finding:
         f"to SM+ScFuFFN: {told}. {_whether_printed()} Public, or folded into the weights, they are "
         "free."
     )
-    return Finding("secrets", text, {str(length): value for length, value in values.items()})
+    return Finding("secrets", text, values={str(length): value for length, value in values.items()})
 
 
 def _whether_printed() -> str:
@@ -304,4 +290,4 @@ def find_savings() -> Finding:
         "What the networks save depends on the stack. From SM+LN+G to SM+ScFuFFN_i6 at T = 128: "
         f"{told} (the paper: {times_less:.1f} and {times_faster:.2f}; time on paper-testbed)."
     )
-    return Finding("savings", text, values)
+    return Finding("savings", text, values=values)

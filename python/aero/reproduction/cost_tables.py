@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from aero.reproduction.cost_findings import Finding, find_all
+from aero.report.finding import Finding, finding_lines
+from aero.reproduction.cost_findings import find_all
 from aero.reproduction.cost_rows import TABLES, ReproducedRow, cost_rows
 from aero.reproduction.savings import SavingStep, figure_lines, saving_figures
 from aero.tables import table_lines
@@ -42,7 +43,7 @@ class CostTables:
             "figures": {
                 title: [vars(step) for step in steps] for title, steps in self.figures.items()
             },
-            "findings": [vars(finding) for finding in self.findings],
+            "findings": [finding.to_dict() for finding in self.findings],
         }
 
     def to_text(self) -> str:
@@ -69,8 +70,7 @@ class CostTables:
     def _findings(self) -> Iterator[str]:
         yield ""
         yield "Findings"
-        for finding in self.findings:
-            yield f"- {finding.text}"
+        yield from finding_lines(finding.to_dict() for finding in self.findings)
 
 
 def reproduce_costs(*, stack: str = "spu-2024") -> CostTables:

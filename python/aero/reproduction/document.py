@@ -7,19 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from aero.atomic_files import write_bytes_atomically, write_json_atomically
+from aero.report.finding import VERDICTS
 from aero.report.text import duration, with_spread
 from aero.reproduction.statistics import STATISTICS
 from aero.tables import markdown_table
 
 __all__ = ["results_document", "target_section", "write_results"]
 
-_VERDICTS = {
-    "holds": "holds",
-    "does not hold": "does not hold",
-    "level": "level",
-    "undecided": "not decided",
-    "not tested": "not tested at this scale",
-}
 _HOW_JUDGED = (
     "How a claim is judged: networks are compared seed by seed, as logarithms of perplexity or as "
     "they are. After the means stands how far the higher side lies above the lower one, with its "
@@ -187,7 +181,7 @@ def _seeds(row: Mapping[str, Any]) -> str:
 def _claims(outcome: Mapping[str, Any]) -> str:
     lines = []
     for entry in outcome["claims"]:
-        verdict = _VERDICTS[entry["verdict"]]
+        verdict = VERDICTS[entry["verdict"]][0]
         if entry["seeds"] == 1:
             verdict += " (one seed)"
         reasons = "; ".join(entry["reasons"])
@@ -243,9 +237,9 @@ def _overview(outcomes: Sequence[Mapping[str, Any]]) -> str:
         verdicts = [entry["verdict"] for entry in outcome["claims"]]
         cells = [cell for row in outcome["rows"] for cell in row["cells"]]
         done = sum(cell["status"] in ("finished", "diverged") for cell in cells)
-        counts = [str(verdicts.count(verdict)) for verdict in _VERDICTS]
+        counts = [str(verdicts.count(verdict)) for verdict in VERDICTS]
         lines.append([outcome["paper"], *counts, f"{done} of {len(cells)}"])
-    return markdown_table(["", *(f"claims: {v}" for v in _VERDICTS.values()), "runs"], lines)
+    return markdown_table(["", *(f"claims: {v}" for v, _ in VERDICTS.values()), "runs"], lines)
 
 
 def _how_made(outcomes: Sequence[Mapping[str, Any]], command: str) -> str:

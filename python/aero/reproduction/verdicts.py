@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from aero.architecture import ArchitectureSpec
+from aero.report.finding import Finding
 from aero.report.seeds import Difference, Pool, Series, Verdict, family_of, judge_signs
-from aero.reproduction.claims import Claim, Comparison, Side
+from aero.reproduction.claims import Comparison, Side
 from aero.reproduction.statistics import STATISTICS, Statistic
 from aero.reproduction.targets import Target
 
-__all__ = ["Judgement", "Rows", "judge_claims"]
+__all__ = ["Rows", "judge_claims"]
 
 # The `rows` of an outcome.
 Rows = Sequence[Mapping[str, Any]]
@@ -31,28 +31,13 @@ Rows = Sequence[Mapping[str, Any]]
 _WORST_FIRST: tuple[Verdict, ...] = ("does not hold", "not tested", "undecided", "level", "holds")
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """The verdict on a claim.
-
-    Attributes:
-        claim: the claim.
-        verdict: `does not hold` if one comparison fails, else `not tested` if one has no runs,
-            `undecided` or `level` if one is, and `holds` if all hold.
-        differences: one per comparison; effects of perplexities are logarithms.
-        reasons: the same in words, with the means.
-    """
-
-    claim: Claim
-    verdict: Verdict
-    differences: tuple[Difference, ...]
-    reasons: tuple[str, ...]
-
-
 def judge_claims(
     target: Target, rows: Rows, beside: Iterable[tuple[Target, Rows]] = ()
-) -> list[Judgement]:
-    """Returns the verdicts on all claims of a target.
+) -> list[Finding]:
+    """Returns the verdicts on all claims of a target, a finding each.
+
+    A claim does not hold if one comparison fails; else it is not tested if one has no runs,
+    undecided or level if one is, and holds if all hold.
 
     Args:
         target: what is claimed.
@@ -67,8 +52,8 @@ def judge_claims(
         ...     cell = {"key": f"{name}-seed1", "seed": 1, "status": "finished"}
         ...     return {"name": name, "statistics": found, "cells": [cell]}
         >>> rows = [row("SM+R", 40.0, 40.2, 40.1), row("SM+G", 44.0, 44.3, 44.4)]
-        >>> judgement = judge_claims(target, rows)[1]
-        >>> judgement.verdict, judgement.reasons
+        >>> finding = judge_claims(target, rows)[1]
+        >>> finding.verdict, finding.reasons
         ('holds', ('SM+R (40.1) < SM+G (44.23): +10.3 % (+8.0 to +12.7)',))
     """
     everything = [(target, rows), *beside]
@@ -78,19 +63,21 @@ def judge_claims(
         for statistic in {comparison.statistic for comparison in varying}
     }
     named = {row["name"]: row for row in rows}
-    judgements = []
-    for claim in target.claims:
+    findings = []
+    for number, claim in enumerate(target.claims, start=1):
         found = [_judge(c, target, named, pools, len(varying)) for c in claim.comparisons]
         verdicts = {difference.verdict for difference, _ in found}
-        judgements.append(
-            Judgement(
-                claim,
+        findings.append(
+            Finding(
+                f"{target.name} {number}",
+                claim.text,
                 next(verdict for verdict in _WORST_FIRST if verdict in verdicts),
-                tuple(difference for difference, _ in found),
-                tuple(reason for _, reason in found),
+                where=claim.where,
+                differences=tuple(difference for difference, _ in found),
+                reasons=tuple(reason for _, reason in found),
             )
         )
-    return judgements
+    return findings
 
 
 def _comparisons(target: Target) -> list[Comparison]:

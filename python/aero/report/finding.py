@@ -1,0 +1,79 @@
+"""What the numbers say: a sentence, the verdict on it and the numbers behind it.
+
+Reports of runs, tables of costs and retrained targets all speak in findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from aero.report.seeds import Difference, Verdict
+
+__all__ = ["VERDICTS", "Finding", "finding_lines"]
+
+#: Verdict -> how a table says it, and what follows "the paper's ordering" in a sentence.
+VERDICTS: Mapping[str, tuple[str, str]] = {
+    "holds": ("holds", "holds at this scale"),
+    "does not hold": ("does not hold", "does not hold at this scale"),
+    "level": ("level", "does not show at this scale: the two are level"),
+    "undecided": ("not decided", "is not decided by these runs"),
+    "not tested": ("not tested at this scale", "is not tested by these runs"),
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One finding.
+
+    Attributes:
+        name: a word to refer to it by.
+        text: a sentence in plain words, computed from the numbers or claimed by the paper.
+        verdict: of `aero.report.seeds`, or "noted" for a fact that claims nothing.
+        values: the numbers behind it.
+        where: its place in the paper, if the paper claims it.
+        differences: what seeds say, one per comparison; effects of perplexities are logarithms.
+        reasons: the same in words, with the means.
+
+    Example:
+        >>> Finding("bytes", "The network sends 6.3 GB.", values={"gigabytes": 6.3}).verdict
+        'noted'
+    """
+
+    name: str
+    text: str
+    verdict: Verdict | Literal["noted"] = "noted"
+    values: Mapping[str, Any] = field(default_factory=dict)
+    where: str = ""
+    differences: tuple[Difference, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Name, verdict, text and values; what a paper's claim has besides, if it is one."""
+        found: dict[str, Any] = {
+            "name": self.name,
+            "verdict": self.verdict,
+            "text": self.text,
+            "values": dict(self.values),
+        }
+        if self.where:
+            found["where"] = self.where
+            found["reasons"] = list(self.reasons)
+            found["differences"] = [asdict(difference) for difference in self.differences]
+        return found
+
+
+def finding_lines(findings: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Returns findings, as `Finding.to_dict` gives them, as a Markdown list.
+
+    Example:
+        >>> finding_lines([Finding("order", "A beats B.", "holds").to_dict()])
+        ['- **Holds.** A beats B.']
+    """
+    return [
+        "- "
+        + ("" if finding["verdict"] == "noted" else f"**{finding['verdict'].capitalize()}.** ")
+        + finding["text"]
+        for finding in findings
+    ]
