@@ -1,5 +1,3 @@
-from aero.analysis.figures.comparison import plot_pareto as plot_pareto
-from aero.analysis.figures.comparison import plot_sweep as plot_sweep
 from aero.analysis.figures.costs import ordered_kinds as ordered_kinds
 from aero.analysis.figures.costs import plot_bytes_by_kind as plot_bytes_by_kind
 from aero.analysis.figures.costs import plot_stepwise_savings as plot_stepwise_savings
@@ -17,6 +15,8 @@ from aero.analysis.figures.learned import plot_learned_thresholds as plot_learne
 from aero.analysis.figures.learned import plot_thresholds_by_layer as plot_thresholds_by_layer
 from aero.analysis.figures.style import FIGURE_STYLE as FIGURE_STYLE
 from aero.analysis.figures.style import save_figure as save_figure
+from aero.analysis.figures.tradeoffs import plot_pareto as plot_pareto
+from aero.analysis.figures.tradeoffs import plot_sweep as plot_sweep
 from aero.analysis.figures.training import plot_loss_curves as plot_loss_curves
 from aero.analysis.figures.training import plot_nan_counts as plot_nan_counts
 from aero.analysis.files import StoredAnalysis as StoredAnalysis

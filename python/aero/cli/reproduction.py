@@ -115,7 +115,7 @@ def reproduce(
 
 def _price(stack: str, output: Path, *, as_json: bool) -> None:
     """The tables of costs beside the paper's, printed and written."""
-    from aero.reproduction.cost_pages import write_cost_tables
+    from aero.reproduction.cost_files import write_cost_tables
     from aero.reproduction.cost_tables import reproduce_costs
     from aero.train.errors import disk_errors
 

@@ -22,7 +22,7 @@ from aero.architecture import ArchitectureSpec
 from aero.conversion.feed_forwards import fuse_ffn
 from aero.conversion.folding import fold_norm
 from aero.models import AeroForCausalLM
-from aero.models.annealing import AnnealedParts, check_annealing, spec_at_the_end
+from aero.models.annealed_parts import AnnealedParts, check_annealing, spec_at_the_end
 from aero.models.carrying_over import carry_over
 from aero.nn import AnnealedNorm, FoldableNorm, annealing_progress
 

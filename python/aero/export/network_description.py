@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from aero.models import AeroForCausalLM
 from aero.nn import Block, CausalSelfAttention, FeedForward, FoldableNorm, ShapedSelfAttention
-from aero.nn.annealing import annealing_progress
+from aero.nn.annealed_modules import annealing_progress
 from aero.nn.block import Norm
 
 FORMAT = "aero-network"

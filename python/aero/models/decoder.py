@@ -14,7 +14,7 @@ from transformers import initialization as init
 from transformers.masking_utils import create_causal_mask
 from transformers.utils.generic import can_return_tuple
 
-from aero.models.annealing import put_in_annealed_parts
+from aero.models.annealed_parts import put_in_annealed_parts
 from aero.models.building import build_block, build_norm
 from aero.models.configuration import AeroConfig
 from aero.models.hugging_face_attention import ATTENTION_NAMES, check_computable

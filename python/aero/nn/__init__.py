@@ -8,7 +8,7 @@ Example:
     (torch.Size([2, 10, 32]), torch.Size([2, 4, 10]))
 """
 
-from aero.nn.annealing import (
+from aero.nn.annealed_modules import (
     AnnealedFeedForward,
     AnnealedNorm,
     annealing_progress,

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from aero.nn.annealing import AnnealedNorm
+from aero.nn.annealed_modules import AnnealedNorm
 from aero.nn.attention import CausalSelfAttention, SequenceContext, ShapedSelfAttention
 from aero.nn.feed_forward import (
     FeedForward,

@@ -9,15 +9,15 @@ from typing import Any
 from aero import __version__
 from aero.reading import checked, read_json
 from aero.reading.run_files import REPORT
-from aero.report.costs import (
+from aero.report.networks import Network, describe_network
+from aero.report.run_costs import (
     describe_costs,
     gpt2_spec,
     secret_temperature_bytes,
     stacks,
     unchecked_parts,
 )
-from aero.report.findings import find
-from aero.report.networks import Network, describe_network
+from aero.report.run_findings import find
 from aero.report.runs import RunRecord
 from aero.report.text import gigabytes
 

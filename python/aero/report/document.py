@@ -7,7 +7,6 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from aero.report import text
-from aero.report.cells import perplexity_cell, quarters_cell
 from aero.report.finding import finding_lines
 from aero.report.markdown_tables import markdown_tables
 from aero.report.panels import Picture
@@ -74,9 +73,9 @@ def summary_table(report: Report) -> str:
         rows.append(
             {
                 "network": entry["name"],
-                "perplexity": perplexity_cell(entry, places=False),
+                "perplexity": text.perplexity_cell(entry, places=False),
                 "bits/byte": text.with_spread(entry["bits_per_byte"], 3),
-                "heads by log T/4 %": quarters_cell(entry),
+                "heads by log T/4 %": text.quarters_cell(entry),
                 "params": text.large_count(entry["parameters"]),
                 "GB": text.gigabytes(costs["trained"][stack]["comm_bytes"]),
                 "at GPT-2": text.gigabytes(costs["gpt2"] and costs["gpt2"][stack]["comm_bytes"]),
@@ -115,8 +114,8 @@ def _render(
         lines=finding_lines,
         number=text.significant,
         operations=text.operations,
-        perplexity=perplexity_cell,
-        quarters=quarters_cell,
+        perplexity=text.perplexity_cell,
+        quarters=text.quarters_cell,
         spread=text.with_spread,
     )
     return environment.get_template(template).render(

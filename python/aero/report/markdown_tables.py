@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from aero.report import text
-from aero.report.cells import perplexity_cell, quarters_cell
 from aero.tables import markdown_table
 
 __all__ = ["markdown_tables"]
@@ -38,7 +37,7 @@ def _networks(report: Report) -> str:
     rows = [
         [
             entry["name"],
-            perplexity_cell(entry),
+            text.perplexity_cell(entry),
             text.with_spread(entry["bits_per_byte"], 3),
             text.large_count(entry["parameters"]),
             text.large_count(entry["flops"]["paper"]["total"]),
@@ -66,8 +65,8 @@ def _entropies(report: Report) -> str:
         rows.append(
             [
                 entry["name"],
-                quarters_cell(entry, "observed_max"),
-                quarters_cell(entry, "log_context"),
+                text.quarters_cell(entry, "observed_max"),
+                text.quarters_cell(entry, "log_context"),
                 text.significant(entropy["mean"], 3),
                 text.significant(entropy["mean_normalized_context"], 3),
                 text.significant(entropy["mean_normalized_visible"], 3),
@@ -106,7 +105,7 @@ def _seeds(report: Report) -> str:
             [
                 entry["name"],
                 ", ".join(str(run["seed"]) for run in entry["runs"]),
-                perplexity_cell(entry),
+                text.perplexity_cell(entry),
                 text.significant(perplexity["minimum"]),
                 text.significant(perplexity["maximum"]),
                 text.with_spread(entry["bits_per_byte"], 3),

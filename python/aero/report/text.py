@@ -12,6 +12,8 @@ __all__ = [
     "large_count",
     "operations",
     "percent",
+    "perplexity_cell",
+    "quarters_cell",
     "significant",
     "with_spread",
 ]
@@ -130,3 +132,29 @@ def heads(pairs: list[list[int]] | None, most: int = 12) -> str:
         by_layer.setdefault(layer, []).append(f"H{head}")
     text = "; ".join(f"L{layer} {', '.join(names)}" for layer, names in by_layer.items())
     return text + (f" and {len(pairs) - most} more" if len(pairs) > most else "")
+
+
+def perplexity_cell(entry: Mapping[str, Any], *, places: bool = True) -> str:
+    """Returns perplexity with its spread, or how the runs ended, or that nothing was evaluated.
+
+    Without `places`, layer and head of a NaN are left out.
+    """
+    endings = list(dict.fromkeys(run["ending"] for run in entry["runs"] if run["ending"]))
+    if not places:
+        endings = [ending.split(" (")[0] for ending in endings]
+    if entry["perplexity"] is None:
+        evaluated = any(run["evaluated"] for run in entry["runs"])
+        return "; ".join(endings) or ("not finite" if evaluated else "not evaluated")
+    cell = with_spread(entry["perplexity"])
+    finished = len(entry["perplexity"]["values"])
+    return cell + (
+        f" ({finished} of {len(entry['runs'])}; {'; '.join(endings)})" if endings else ""
+    )
+
+
+def quarters_cell(entry: Mapping[str, Any], reference: str = "log_context") -> str:
+    """Returns the shares of heads per entropy quarter in per cent, lowest first."""
+    if not entry["entropy"]:
+        return "-"
+    shares = entry["entropy"]["quarters"][reference]
+    return " / ".join(f"{100 * share:.0f}" for share in shares)

@@ -5,11 +5,11 @@ from aero.reproduction.claims import Claim as Claim
 from aero.reproduction.cost_tables import reproduce_costs as reproduce_costs
 from aero.reproduction.outcome import collect_target as collect_target
 from aero.reproduction.outcome import write_target as write_target
+from aero.reproduction.run_statistics import statistic_names as statistic_names
 from aero.reproduction.running import run_cells as run_cells
 from aero.reproduction.scales import Scale as Scale
 from aero.reproduction.scales import load_scale as load_scale
 from aero.reproduction.scales import scale_names as scale_names
-from aero.reproduction.statistics import statistic_names as statistic_names
 from aero.reproduction.targets import Row as Row
 from aero.reproduction.targets import Target as Target
 from aero.reproduction.targets import load_target as load_target

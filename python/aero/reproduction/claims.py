@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from aero.reproduction.statistics import STATISTICS
+from aero.reproduction.run_statistics import STATISTICS
 from aero.train.errors import TrainingError
 
 __all__ = ["Claim", "Comparison", "Side", "known_row", "read_claim", "refuse_unknown"]

@@ -9,7 +9,7 @@ from typing import Any
 from aero.atomic_files import write_bytes_atomically, write_json_atomically
 from aero.report.finding import VERDICTS
 from aero.report.text import duration, with_spread
-from aero.reproduction.statistics import STATISTICS
+from aero.reproduction.run_statistics import STATISTICS
 from aero.tables import markdown_table
 
 __all__ = ["results_document", "target_section", "write_results"]

@@ -36,7 +36,7 @@ from aero.report.panels import (
 )
 from aero.report.runs import RunRecord
 from aero.reproduction.fronts import front_of, front_points
-from aero.reproduction.statistics import learned_over_training, measure
+from aero.reproduction.run_statistics import learned_over_training, measure
 from aero.reproduction.targets import Target
 
 __all__ = ["FIGURE_KINDS", "draw_figures"]

@@ -31,7 +31,7 @@ from aero.reproduction.cells import TargetPlan
 from aero.reproduction.document import target_section
 from aero.reproduction.figures import draw_figures
 from aero.reproduction.fronts import describe_fronts
-from aero.reproduction.statistics import measure
+from aero.reproduction.run_statistics import measure
 from aero.reproduction.targets import Row, Target, load_target
 from aero.reproduction.verdicts import Rows, judge_claims
 from aero.train.errors import TrainingError

@@ -19,7 +19,7 @@ from aero.architecture import ArchitectureSpec
 from aero.report.finding import Finding
 from aero.report.seeds import Difference, Pool, Series, Verdict, family_of, judge_signs
 from aero.reproduction.claims import Comparison, Side
-from aero.reproduction.statistics import STATISTICS, Statistic
+from aero.reproduction.run_statistics import STATISTICS, Statistic
 from aero.reproduction.targets import Target
 
 __all__ = ["Rows", "judge_claims"]

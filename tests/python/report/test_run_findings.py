@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from aero.report.findings import find
 from aero.report.networks import spread_of
+from aero.report.run_findings import find
 
 STACKS = ["spu-2024", "openbumblebee"]
 PLAIN_SPEC = {

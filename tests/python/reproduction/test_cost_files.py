@@ -4,12 +4,12 @@ import doctest
 import html
 import json
 
-from aero.reproduction import cost_pages, reproduce_costs
+from aero.reproduction import cost_files, reproduce_costs
 
 
 def test_the_files_hold_what_was_found(tmp_path):
     found = reproduce_costs()
-    paths = {p.name: p for p in cost_pages.write_cost_tables(found, tmp_path / "new" / "folder")}
+    paths = {p.name: p for p in cost_files.write_cost_tables(found, tmp_path / "new" / "folder")}
     assert paths["costs.txt"].read_text() == f"{found.to_text()}\n"
     assert json.loads(paths["costs.json"].read_text()) == found.to_dict()
     page = paths["costs.html"].read_text()
@@ -26,4 +26,4 @@ def test_the_files_hold_what_was_found(tmp_path):
 
 
 def test_examples_in_docstrings_run():
-    assert doctest.testmod(cost_pages).failed == 0
+    assert doctest.testmod(cost_files).failed == 0
