@@ -3,8 +3,8 @@
     make mutants ROOM=edits
 
 Every edit must be caught. The copy is build/mutants/edits: without sanitizers, and of the kernels
-only the plain and the AVX2 set, which share their source with the other ones. An edit of a Python
-file needs no copy: the hook puts it in its module's place.
+only the plain set, which shares its source with the wider ones. An edit of a Python file needs no
+copy: the hook puts it in its module's place.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OPTIONS = {
     "CMAKE_INTERPROCEDURAL_OPTIMIZATION": "OFF", "Python_EXECUTABLE": sys.executable,
     "CMAKE_MAKE_PROGRAM": str(Path(sys.executable).parent / "ninja"),
 }  # fmt: skip
-OTHER_SETS = re.compile(r"kernels/cpu/\w+_(avx512|avx512bf16|amx)\.cpp")
+OTHER_SETS = re.compile(r"kernels/cpu/\w+_(avx2|avx512|avx512bf16|amx)\.cpp")
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def copied_text(file: str, text: str) -> str:
         table = re.findall(r"const \w+Table k\w+", text)[0]
         return f"{includes}\nnamespace aero::kernels::cpu {{\n{table}{{}};\n}}\n"
     if file == "kernels/cpu/dispatch.cpp":
-        return re.sub(r"(kIsas = \{Isa::kScalar, Isa::kAvx2)[^}]*\}", r"\1}", text)
+        return re.sub(r"(kIsas = \{Isa::kScalar)[^}]*\}", r"\1}", text)
     return text
 
 

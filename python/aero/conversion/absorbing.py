@@ -307,8 +307,8 @@ def _change_block(
 def _keep(config: AeroConfig, weights: Weights, mlp: str, matrix: Tensor, bias: Tensor) -> None:
     """Makes `matrix` the map of an FFN and its residual connection."""
     if config.spec.ffn == "scaled_fused":
-        weights.set(f"{mlp}.alpha", torch.ones(1, dtype=torch.float64, device=matrix.device))
-        weights.set(f"{mlp}.beta", torch.zeros(1, dtype=torch.float64, device=matrix.device))
+        weights.set(f"{mlp}.alpha", matrix.new_ones(1))
+        weights.set(f"{mlp}.beta", matrix.new_zeros(1))
     else:
         matrix = matrix - torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
     weights.set_matrix(mlp, matrix)

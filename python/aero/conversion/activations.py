@@ -66,7 +66,7 @@ def activation_step(config: AeroConfig, ffn: str) -> Step:
         "replace_activation",
         before == ffn,
         f"{_named(before)} becomes {_named(ffn)}",
-        with_spec(config, spec.replace(ffn=ffn, normalized_layers="ffn")),
+        with_spec(config, spec.replace(ffn=ffn)),
         change,
     )
 

@@ -76,7 +76,7 @@ def fusing_step(config: AeroConfig) -> Step:
         "fuse_ffn",
         True,
         "W = W_in W_out, b = b_in W_out + b_out",
-        with_spec(config, spec.replace(ffn=_FUSED[spec.ffn], normalized_layers="ffn")),
+        with_spec(config, spec.replace(ffn=_FUSED[spec.ffn])),
         change,
     )
 
@@ -84,7 +84,7 @@ def fusing_step(config: AeroConfig) -> Step:
 def scaling_step(config: AeroConfig) -> Step:
     """The step that gives linear FFNs alpha and beta, both 1."""
     spec = config.spec
-    changed = spec.replace(ffn=_SCALED[spec.ffn], normalized_layers="ffn")
+    changed = spec.replace(ffn=_SCALED[spec.ffn])
     return Step(
         "scale_ffn",
         True,

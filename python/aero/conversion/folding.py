@@ -82,7 +82,6 @@ def folding_step(config: AeroConfig) -> Step:
         tied_embeddings=spec.tied_embeddings
         and not (folds_head or (folds_blocks and spec.shaped_attention)),
         ffn="linear" if spec.ffn in ("weight_norm", "spectral_norm") else spec.ffn,
-        normalized_layers="ffn",
     )
     return Step(
         "fold_norm", True, "W = diag(g / sqrt(v + eps)) W", with_spec(config, folded), change

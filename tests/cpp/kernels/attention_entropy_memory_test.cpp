@@ -2,6 +2,8 @@
 // before, and does the same whoever runs its items, and when.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -87,6 +89,29 @@ TEST_P(AttentionEntropyMemory, IsBitwiseTheSameHoweverItsItemsAreSharedOut) {
     run_kernel(shared.forward_params(), 5);
     run_kernel(shared.backward_params(), 3);
     EXPECT_EQ(results_of(alone), results_of(shared)) << c.describe();
+  }
+}
+
+TEST_P(AttentionEntropyMemory, EveryGradientIsWrittenByOneItemAlone) {
+  for (const DataType type : data_types()) {
+    // More threads than key heads, and more keys than an item takes.
+    AttentionProblem p(
+        {.type = type, .heads = 2, .key_heads = 1, .queries = 70, .keys = 150, .threads = 8});
+    p.run_forward();
+    const auto params = p.backward_params();
+    std::vector<int> writers;
+    for (int64_t item = 0; item < item_count(params); ++item) {
+      size_t n = 0;
+      for (Tensor* gradient : {&p.dq, &p.dk, &p.dv, &p.dtemperature})
+        gradient->fill(std::numeric_limits<double>::quiet_NaN());
+      run_range(params, workspace_of(params, 1).data(), item, item + 1, 0);
+      for (const Tensor* gradient : {&p.dq, &p.dk, &p.dv, &p.dtemperature})
+        for (const double value : gradient->values()) {
+          if (item == 0) writers.push_back(0);
+          writers[n++] += !std::isnan(value);
+        }
+    }
+    EXPECT_EQ(writers, std::vector<int>(writers.size(), 1)) << name_of(type);
   }
 }
 

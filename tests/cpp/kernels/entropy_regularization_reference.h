@@ -64,7 +64,8 @@ struct EntropyProblem {
     return entropies[static_cast<size_t>(((l * batch + b) * heads + h) * queries + i)];
   }
   double largest_at(int64_t b, int64_t i) const {
-    return max_entropy[static_cast<size_t>(b * queries + i)];
+    return max_entropy[static_cast<size_t>(b * params.max_entropy_batch_stride +
+                                           i * params.max_entropy_row_stride)];
   }
   /// Deviation from the threshold where it leaves the free band.
   double excess(int64_t l, int64_t h, double entropy, double largest) const {

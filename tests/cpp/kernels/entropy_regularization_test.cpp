@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -49,6 +50,34 @@ TEST_P(EntropyRegularization, LossIsItsDefinitionForEverySize) {
     const double expected = EntropyReference(problem).loss;
     EXPECT_NEAR(loss_of(problem), expected, 1e-12 * (1 + expected))
         << l << " " << b << " " << h << " " << t;
+  }
+}
+
+TEST_P(EntropyRegularization, TheLargestEntropiesMayLieAtAnyStride) {
+  const auto& [reduction, masked, isa] = GetParam();
+  for (const auto& [batch_stride, row_stride] :
+       std::vector<std::array<int64_t, 2>>{{1, 0}, {0, 0}, {0, 1}, {1, 2}}) {
+    Problem problem(2, 3, 2, 37, reduction, masked);
+    problem.params.max_entropy_batch_stride = batch_stride;
+    problem.params.max_entropy_row_stride = row_stride;
+    const double expected = EntropyReference(problem).loss;
+    EXPECT_NEAR(loss_of(problem), expected, 1e-12 * (1 + expected))
+        << batch_stride << " " << row_stride;
+  }
+}
+
+TEST_P(EntropyRegularization, ARowOnTheEdgeOfTheBandCostsNothing) {
+  const auto& [reduction, masked, isa] = GetParam();
+  // Exact in binary: the band around 0.5 * 2 is 0.25 * 2 wide on either side.
+  for (const auto& [entropy, penalty] :
+       std::vector<std::array<double, 2>>{{1.5, 0}, {0.5, 0}, {1.75, 0.5625}, {0.25, 0.5625}}) {
+    Problem problem(1, 1, 1, 16, reduction, false);
+    std::fill(problem.entropies.begin(), problem.entropies.end(), entropy);
+    std::fill(problem.max_entropy.begin(), problem.max_entropy.end(), 2.0);
+    problem.thresholds[0] = 0.5;
+    problem.params.margin = 0.25;
+    const double rows = reduction == EntropyReduction::kPositionSum ? 16 : 1;
+    EXPECT_EQ(loss_of(problem), rows * penalty) << entropy;
   }
 }
 

@@ -19,6 +19,7 @@ struct SoftmaxCase {
   Order order = Order::kHeadMajor;
   bool has_dprobabilities = true, has_dentropy = true, has_dlogsumexp = true;
   double temperature = 0.7;  ///< of head 0; head 1 has its negative
+  bool has_key_major_mask = false;  ///< [B, S, T] in memory
 };
 
 /// Inputs, outputs and gradients of one case; B = H = 2.
@@ -48,9 +49,17 @@ struct SoftmaxProblem {
     for (size_t n = 0; c.has_mask && n < mask.size(); ++n)
       mask[n] = n / static_cast<size_t>(c.keys) % 3 != 1 && generator() % 3 != 0;
   }
-  bool visible(int64_t b, int64_t i, int64_t j) const {
+  MaskStrides mask_strides() const {
+    const int64_t rows = test.queries, keys = test.keys;
+    return test.has_key_major_mask ? MaskStrides{rows * keys, 0, 1, rows}
+                                   : MaskStrides{rows * keys, 0, keys, 1};
+  }
+  /// A score of -inf is a key that is not seen.
+  bool visible(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    const MaskStrides s = mask_strides();
     return (!test.is_causal || j <= i + test.keys - test.queries) &&
-           mask[static_cast<size_t>((b * test.queries + i) * test.keys + j)];
+           mask[static_cast<size_t>(b * s.batch + i * s.query + j * s.key)] &&
+           scores.get(b, h, i, j) != -std::numeric_limits<double>::infinity();
   }
   double temperature_at(int64_t b, int64_t h, int64_t i) const {
     return test.has_temperature ? temperature.get(b, h, i) : 1;
@@ -65,7 +74,7 @@ struct SoftmaxProblem {
       p.temperature = temperature.data(), p.temperature_strides = temperature.strides();
     if (test.has_mask) {
       p.mask = reinterpret_cast<const bool*>(mask.data());
-      p.mask_strides = {test.queries * test.keys, 0, test.keys, 1};
+      p.mask_strides = mask_strides();
     }
   }
   TemperatureSoftmaxForwardParams forward_params() {
@@ -92,7 +101,7 @@ struct SoftmaxProblem {
   SoftmaxCase test;
   Tensor scores, temperature, probabilities, entropy, logsumexp, statistics;
   Tensor dprobabilities, dentropy, dlogsumexp, dscores, dtemperature;
-  Buffer<uint8_t> mask;  ///< [B, T, S]
+  Buffer<uint8_t> mask;  ///< [B, T, S], as mask_strides() has it
 };
 
 /// The definitions in double.
@@ -110,14 +119,14 @@ struct SoftmaxReference {
     const double t = p.temperature_at(b, h, i);
     double maximum = -std::numeric_limits<double>::infinity(), sum = 0;
     for (int64_t j = 0; j < p.test.keys; ++j)
-      if (p.visible(b, i, j)) maximum = std::max(maximum, p.scores.get(b, h, i, j) / t);
+      if (p.visible(b, h, i, j)) maximum = std::max(maximum, p.scores.get(b, h, i, j) / t);
     for (int64_t j = 0; j < p.test.keys; ++j)
-      if (p.visible(b, i, j)) sum += std::exp(p.scores.get(b, h, i, j) / t - maximum);
+      if (p.visible(b, h, i, j)) sum += std::exp(p.scores.get(b, h, i, j) / t - maximum);
     const double lse = maximum + (sum > 0 ? std::log(sum) : 0);
     std::vector<double> probability(static_cast<size_t>(p.test.keys));
     double row_entropy = 0, expected = 0, dt = 0;
     for (int64_t j = 0; j < p.test.keys; ++j) {
-      if (!p.visible(b, i, j)) continue;
+      if (!p.visible(b, h, i, j)) continue;
       const double log_p = p.scores.get(b, h, i, j) / t - lse;
       probability[static_cast<size_t>(j)] = std::exp(log_p);
       row_entropy -= std::exp(log_p) * log_p;
@@ -127,7 +136,7 @@ struct SoftmaxReference {
     const double gl = p.test.has_dlogsumexp ? p.dlogsumexp.get(b, h, i) : 0;
     for (int64_t j = 0; j < p.test.keys; ++j) {
       double ds = 0;
-      if (p.visible(b, i, j)) {
+      if (p.visible(b, h, i, j)) {
         const double s = p.scores.get(b, h, i, j) / t;
         const double dp = p.test.has_dprobabilities ? p.dprobabilities.get(b, h, i, j) : 0;
         ds = probability[static_cast<size_t>(j)] *

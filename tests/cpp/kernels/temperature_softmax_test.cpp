@@ -16,11 +16,11 @@ namespace {
 const std::vector<DataType> kDataTypes = {DataType::kFloat32, DataType::kBFloat16,
                                           DataType::kFloat16, DataType::kFloat64};
 
-void expect_matches_reference(const SoftmaxCase& c) {
+void expect_solved(SoftmaxProblem& p) {
+  const SoftmaxCase& c = p.test;
   SCOPED_TRACE(std::string(name_of(c.type)) + " T=" + std::to_string(c.queries) +
                " S=" + std::to_string(c.keys) + " causal=" + std::to_string(c.is_causal) +
                " mask=" + std::to_string(c.has_mask) + " isa=" + cpu::isa_name());
-  SoftmaxProblem p(c);
   run_kernel(p.forward_params(), 3);
   run_kernel(p.backward_params(), 3);
   const SoftmaxReference r(p);
@@ -33,6 +33,11 @@ void expect_matches_reference(const SoftmaxCase& c) {
   expect_each_close("logsumexp", p.logsumexp.values(), r.logsumexp, fine);
   expect_close("dscores", p.dscores.values(), r.dscores, coarse);
   expect_close("dtemperature", p.dtemperature.values(), r.dtemperature, 10 * fine);
+}
+
+void expect_matches_reference(const SoftmaxCase& c) {
+  SoftmaxProblem p(c);
+  expect_solved(p);
 }
 
 /// Every test runs once for each instruction set this machine has.
@@ -65,6 +70,58 @@ TEST_P(TemperatureSoftmax, AgreesWithTheDefinitionsForEveryMaskAndLayout) {
                                       .has_mask = has_mask,
                                       .has_temperature = has_temperature,
                                       .order = order});
+}
+
+TEST_P(TemperatureSoftmax, TakesAMaskWhoseKeysLieApart) {
+  for (const DataType type : kDataTypes)
+    expect_matches_reference(
+        {.type = type, .queries = 21, .keys = 37, .has_mask = true, .has_key_major_mask = true});
+}
+
+TEST_P(TemperatureSoftmax, HidesAScoreOfMinusInfinityWhateverTheSignOfTheTemperature) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const DataType type : kDataTypes)
+    for (const bool has_temperature : {false, true}) {
+      SoftmaxProblem p(
+          {.type = type, .queries = 21, .keys = 37, .has_temperature = has_temperature});
+      p.scores.for_each([&](int64_t b, int64_t h, int64_t i, int64_t j) {
+        if ((i + j) % 3 == 0 || i == 4) p.scores.set(b, h, i, j, -kInfinity);
+      });
+      expect_solved(p);
+    }
+}
+
+TEST_P(TemperatureSoftmax, IsNanInARowThatSeesPlusInfinity) {
+  for (const DataType type : kDataTypes) {
+    SoftmaxProblem p({.type = type, .queries = 3, .keys = 37, .is_causal = false});
+    for (const int64_t head : {0, 1})  // of a positive temperature and a negative one
+      p.scores.set(0, head, 1, 20, std::numeric_limits<double>::infinity());
+    run_kernel(p.forward_params(), 3);
+    p.entropy.for_each([&](int64_t b, int64_t h, int64_t i, int64_t) {
+      const bool expected = b == 0 && i == 1;
+      EXPECT_EQ(std::isnan(p.entropy.get(b, h, i, 0)), expected) << b << h << i;
+      EXPECT_EQ(std::isnan(p.logsumexp.get(b, h, i, 0)), expected) << b << h << i;
+      for (const int64_t key : {0, 20, 36})
+        EXPECT_EQ(std::isnan(p.probabilities.get(b, h, i, key)), expected) << b << h << i;
+    });
+  }
+}
+
+TEST_P(TemperatureSoftmax, DividesScoresAsLargeAsTheirTypeBeforeTheyAreSubtracted) {
+  for (const DataType type : {DataType::kFloat32, DataType::kBFloat16, DataType::kFloat64}) {
+    const double largest = type == DataType::kFloat64 ? 0x1p1023 : 0x1p127;
+    SoftmaxProblem p({.type = type, .queries = 21, .keys = 37, .temperature = largest / 2});
+    p.scores.for_each([&](int64_t b, int64_t h, int64_t i, int64_t j) {
+      p.scores.set(b, h, i, j, (i + j) % 3 == 0 ? largest : -largest);
+    });
+    run_kernel(p.forward_params(), 3);
+    const SoftmaxReference r(p);
+    const double fine = type == DataType::kFloat64 ? 1e-13 : 1e-6;
+    const double coarse = type == DataType::kBFloat16 ? 0x1p-8 : fine;
+    expect_close("probabilities", p.probabilities.values(), r.probabilities, coarse);
+    expect_close("entropy", p.entropy.values(), r.entropy, fine);
+    expect_each_close("logsumexp", p.logsumexp.values(), r.logsumexp, fine);
+  }
 }
 
 TEST_P(TemperatureSoftmax, NeverTouchesWhatLiesBesideItsTensors) {

@@ -115,6 +115,22 @@ def test_the_condition_numbers_are_those_of_the_maps_and_of_their_products():
     assert f"{report.relative_error:.1e}" in text
 
 
+def test_the_identity_stands_where_the_worst_condition_number_is_smallest():
+    # Of the frames of two maps, 2 and 3 times a direction: at either end the worst is 6, between
+    # them 3. There the embeddings take in the first map and the head the second.
+    model = aero_network("SM+ScFuFFN", num_layers=2)
+    first, second = (torch.eye(32, dtype=torch.float64) for _ in range(2))
+    first[0, 0], second[0, 0] = 2, 3
+    for block, wanted in zip(model.transformer.h, (first, second), strict=True):
+        _set_map(block.mlp, wanted)
+    report = absorb_ffn(model)
+    assert [layer.new_condition for layer in report.layers] == pytest.approx([1, 3])
+    embeddings = model.transformer.wte.weight
+    absorbed = report.model
+    torch.testing.assert_close(absorbed.lm_head.weight, embeddings @ second.float())
+    torch.testing.assert_close(absorbed.transformer.wte.weight, embeddings @ first.float())
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("label", ["SM+ScFuFFN", "SM+FuFFN"])
 def test_ffns_beyond_the_bound_stay_and_the_result_is_still_exact(label, family):
