@@ -15,6 +15,8 @@ from typing import Any
 
 from tests.mutants.warm import BUILD, ROOT, run_in_fork
 
+# Under coverage torch.compile takes many times as long.
+CHOSEN = ["-k", "not compil"]
 SETTINGS = """[run]
 source = {package}
 data_file = {data}
@@ -61,7 +63,7 @@ def _record(file: str, data: Path, settings: Path) -> dict[str, Any]:
     measured.set_option("run:context", "")
     recorder = _Recorder(measured)
     with measured.collect():
-        pytest.main(["-q", "-p", "no:cacheprovider", file], plugins=[recorder])
+        pytest.main(["-q", "-p", "no:cacheprovider", *CHOSEN, file], plugins=[recorder])
     measured.save()
     all_of_it = coverage.Coverage(data_file=str(data), config_file=False)
     all_of_it.combine(data_paths=[str(data.parent)])
@@ -138,9 +140,9 @@ def statements(path: str) -> list[tuple[int, int]]:
 
 
 def tests_of(path: str, line: int, files: list[str]) -> dict[str, float]:
-    """The tests that run a line of a file, with their seconds.
+    """The tests that run a line of a file, with their seconds, the quickest first.
 
-    A line that runs when its module is imported belongs to every test that runs any of the module.
+    A line that runs when its module is imported may show in any test of a file that imports it.
     """
     around = [(first, last) for first, last in statements(path) if first <= line <= last]
     first, last = max(around, default=(line, line))
@@ -150,6 +152,6 @@ def tests_of(path: str, line: int, files: list[str]) -> dict[str, float]:
         of_module = found.lines.get(str(ROOT / path), {})
         names = set().union(*(of_module.get(n, set()) for n in range(first, last + 1)))
         if "" in names:
-            names = set().union(*of_module.values())
+            names = set(found.seconds)
         chosen |= {name: found.seconds[name] for name in names if name in found.seconds}
-    return chosen
+    return {name: chosen[name] for name in sorted(chosen, key=chosen.__getitem__)}

@@ -73,6 +73,14 @@ TEST(Exponential, IsZeroBelowTheClipAndMeaninglessWithout) {
   EXPECT_EQ(exponential(arithmetic, 0, {}), arithmetic.encode(1.0));
 }
 
+TEST(Exponential, IsClippedAtMinusFourteen) {
+  // With 26 fraction bits exp(-13.9) is 62 ulp; with 18 it is a quarter of one.
+  Arithmetic arithmetic({.fraction_bits = 26});
+  EXPECT_NEAR(arithmetic.decode(exponential(arithmetic, arithmetic.encode(-13.9), {})),
+              std::pow(1 - 13.9 / 256, 256), 0x1p-24);
+  EXPECT_EQ(exponential(arithmetic, arithmetic.encode(-14.1), {}), 0U);
+}
+
 TEST(Exponential, ClipOnFewerBitsMovesByLessThanItsResolution) {
   Arithmetic arithmetic({});
   const Exponential exact{};

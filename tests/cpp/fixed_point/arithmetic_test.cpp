@@ -72,15 +72,15 @@ TEST(FixedPoint, TheSameSeedGivesTheSameBits) {
 TEST(FixedPoint, OneBitProductErrorIsRareAndSmall) {
   Arithmetic arithmetic({.one_bit_product_error = true, .seed = 1});
   int errors = 0;
-  constexpr int kProducts = 1 << 18;
+  constexpr int kProducts = 1 << 22;
   for (int i = 0; i < kProducts; ++i) {
     const std::int64_t error = integer(arithmetic.raw_product(1000, 1000)) - 1000000;
     ASSERT_LE(std::abs(error), 2);
     errors += error != 0;
   }
-  // Expected 2 * 2^18 * 2^-15 = 16, standard deviation 4.
-  EXPECT_GT(errors, 0);
-  EXPECT_LT(errors, 16 + 5 * 4);
+  // Expected 2 * 2^22 * 2^-15 = 256, standard deviation 16; twice as often for one of the two
+  // products would be 384.
+  EXPECT_NEAR(errors, 256, 4 * 16);
 }
 
 TEST(FixedPoint, ComparisonOnFewerBitsIsTheComparisonOfTheUpperBits) {
@@ -109,6 +109,14 @@ TEST(FixedPoint, TheSmallRingWrapsAt32Bits) {
   EXPECT_EQ(integer(narrow.product(ring(1 << 12), ring(-5))), -5);
   EXPECT_EQ(integer(narrow.raw_product(ring(1 << 20), ring(1 << 20))), 0);
   EXPECT_EQ(integer(narrow.encode(1e9)), (1 << 30) - 1);
+}
+
+TEST(FixedPoint, TheLeadingBitIsMirroredInTheLowBits) {
+  EXPECT_EQ(mirrored_leading_bit(0, 8), 0U);
+  EXPECT_EQ(mirrored_leading_bit(1, 8), 128U);
+  EXPECT_EQ(mirrored_leading_bit(5, 8), 32U);
+  EXPECT_EQ(mirrored_leading_bit(255, 8), 1U);
+  EXPECT_EQ(mirrored_leading_bit(256, 8), 0U);
 }
 
 TEST(FixedPoint, LargestProductsWrapWithoutUndefinedBehaviour) {
