@@ -172,6 +172,20 @@ def test_opcheck_passes_forward_and_backward(small_sample: Any) -> None:
         torch.library.opcheck(operator, fresh)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+def test_what_the_compiler_expects_of_an_operator_is_what_it_returns(
+    small_sample: Any, dtype: torch.dtype
+) -> None:
+    """The saved statistics, too, of which the public functions show nothing."""
+    inputs = small_sample.inputs(dtype)
+    with RecordOperators() as record:
+        results = inputs.run()
+        inputs.gradients(results, small_sample.cotangents(results))
+    for operator, args in record.calls:
+        fresh = tuple(x.detach() if isinstance(x, Tensor) else x for x in args)
+        torch.library.opcheck(operator, fresh, test_utils=("test_faketensor",))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_results_and_gradients_are_bitwise_repeatable(sample: Any, dtype: torch.dtype) -> None:
     inputs = sample.inputs(dtype)

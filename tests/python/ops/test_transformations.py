@@ -225,6 +225,26 @@ def test_vmap_of_the_feed_forward_layer_shares_or_maps_its_parameters() -> None:
         torch.testing.assert_close(mapped, torch.stack(looped))
 
 
+def test_vmap_over_no_values_gives_no_results() -> None:
+    x, one = torch.randn(4, 5), torch.ones(1)
+
+    def layer(weight: Tensor, bias: Tensor) -> Tensor:
+        return ops.scaled_ffn(x, weight, bias, alpha=one, beta=one).sum()
+
+    def penalty(entropies: Tensor, thresholds: Tensor) -> Tensor:
+        return ops.entropy_regularization(entropies, thresholds, context_length=4)
+
+    for function, *arguments in (
+        (layer, torch.randn(0, 5, 5), torch.randn(0, 5)),
+        (penalty, torch.randn(0, 2, 1, 3, 4), torch.randn(0, 2, 3)),
+    ):
+        assert torch.vmap(function)(*arguments).shape == (0,)
+        for got, of in zip(
+            torch.vmap(torch.func.grad(function, (0, 1)))(*arguments), arguments, strict=True
+        ):
+            assert got.shape == of.shape
+
+
 @pytest.mark.parametrize("backend", ["native", "reference"])
 def test_meta_tensors_give_shapes_without_numbers(backend: str, named_sample: Any) -> None:
     for operator, name in EVERYTHING:
