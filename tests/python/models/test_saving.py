@@ -1,5 +1,6 @@
 import pytest
 import torch
+from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
 from aero.models import AeroForCausalLM
@@ -65,3 +66,20 @@ def test_resizing_token_embeddings_keeps_the_spec_true():
     model.resize_token_embeddings(300)
     assert model.config.spec.vocab_size == 300
     assert model(torch.tensor([[299]])).logits.shape[-1] == 300
+
+
+@pytest.mark.parametrize(
+    "label", ["SOTA:EReg(SM(t)+FN+R)", "EReg(SM(t)+LN+ScFuFFN)", "SM+LR(global)"]
+)
+def test_what_a_file_lacks_starts_as_in_a_new_network(label, tmp_path):
+    new = tiny(label, temperature_init=0.25, threshold_init=0.2)
+    new.config.save_pretrained(tmp_path)
+    embeddings = {"transformer.wte.weight": torch.zeros_like(new.transformer.wte.weight)}
+    save_file(embeddings, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    loaded = AeroForCausalLM.from_pretrained(tmp_path).state_dict()
+    compared = 0
+    for name, value in new.state_dict().items():
+        if value.dim() < 2:  # matrices are drawn
+            assert torch.equal(loaded[name], value), name
+            compared += 1
+    assert compared > 8

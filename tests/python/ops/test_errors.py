@@ -74,6 +74,11 @@ def test_a_device_without_kernels_is_named(
         call(**{argument: elsewhere})
 
 
+def test_the_largest_size_is_taken() -> None:
+    keys = torch.zeros(1, 1, 1, 1).expand(1, 1, 2**40, 1)
+    assert ops.attention_entropy(torch.zeros(1, 1, 0, 1), keys, keys)[0].shape == (1, 1, 0, 1)
+
+
 def test_the_operators_themselves_check_what_the_backward_pass_gets() -> None:
     """Direct calls of torch.ops.aero cannot read beyond a tensor."""
     scores = torch.zeros(2, 3, 4, 5)
