@@ -23,7 +23,7 @@ from aero.cli.measuring import measure
 from aero.cli.numbers import SEED, whole
 from aero.cli.private import private
 from aero.cli.private_comparison import compare
-from aero.cli.private_parties import ask, publish, serve
+from aero.cli.private_parties import ask, keys, publish, serve
 from aero.cli.pruning import prune
 from aero.cli.reproduction import reproduce
 from aero.cli.settings import data_settings
@@ -43,6 +43,7 @@ app.add_typer(cost, name="cost", rich_help_panel=None)
 # Long first sentences would be cut off in the lists of commands.
 for command, short in (
     (measure, "Holds the simulator's bytes against SPU's."),
+    (keys, "Makes the key and the certificate of one party."),
     (publish, "Writes what a client has to know."),
     (serve, "Computes a network for clients."),
     (ask, "Continues a prompt with a server's network."),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +26,8 @@ private = typer.Typer(
     help="Runs trained networks privately, between two parties. `make private` sets it up.",
 )
 
+_MOST_PROMPT_BYTES = 1 << 24
+
 Source = Annotated[
     Path,
     typer.Argument(metavar="RUN_OR_EXPORT", help="Run folder, or what `aero export` wrote."),
@@ -43,6 +44,14 @@ PrivateOptions = Annotated[
         "repeated.",
     ),
 ]
+Prompt = Annotated[str | None, typer.Option(help="Text to continue; other users can see it.")]
+PromptFile = Annotated[
+    Path | None,
+    typer.Option(help="File with the text, to its last character; -: standard input."),
+]
+PromptTokens = Annotated[
+    str | None, typer.Option(metavar="N,N,...", help="The text as token numbers.")
+]
 
 
 @private.callback()
@@ -53,10 +62,9 @@ def _group() -> None:
 @private.command(short_help="Continues a prompt privately.")
 def run(
     source: Source,
-    prompt: Annotated[str | None, typer.Option(help="Text to continue.")] = None,
-    prompt_tokens: Annotated[
-        str | None, typer.Option(metavar="N,N,...", help="The same as token numbers.")
-    ] = None,
+    prompt: Prompt = None,
+    prompt_file: PromptFile = None,
+    prompt_tokens: PromptTokens = None,
     tokens: Annotated[
         int, typer.Option(help="How many tokens to compute.", callback=whole(1, 10**6))
     ] = 1,
@@ -88,7 +96,7 @@ def run(
         network = read_network(folder)
         check_runnable(network.description)
         known = find_tokenizer(tokenizer, source)
-        numbers = prompt_numbers(prompt, prompt_tokens, known)
+        numbers = prompt_numbers(prompt, prompt_file, prompt_tokens, known)
         check_tokens(numbers, tokens, network.description)
         chosen = private_settings(set_)
         python = find_private_python()
@@ -116,9 +124,10 @@ def exported(source: Path) -> Iterator[Path]:
             "finished run or a folder that `aero export` wrote"
         )
     from aero.export import export_weights
+    from aero.private.temporary import temporary_folder
     from aero.train.loading import load_saved_network
 
-    with tempfile.TemporaryDirectory(prefix="aero-private-") as folder:
+    with temporary_folder() as folder:
         model = load_saved_network(saved, local_files_only=True)
         yield export_weights(model, folder)
 
@@ -145,15 +154,20 @@ def find_tokenizer(given: Path | None, source: Path) -> Tokenizer | None:
 
 
 def prompt_numbers(
-    prompt: str | None, prompt_tokens: str | None, known: Tokenizer | None
+    prompt: str | None,
+    prompt_file: Path | None,
+    prompt_tokens: str | None,
+    known: Tokenizer | None,
 ) -> list[int]:
     """The tokens of a prompt.
 
     Raises:
         ValueError: not exactly one prompt, no tokenizer, or characters that it does not know.
     """
-    if (prompt is None) == (prompt_tokens is None):
-        raise ValueError("private: exactly one of --prompt and --prompt-tokens must be given")
+    if [prompt, prompt_file, prompt_tokens].count(None) != 2:
+        raise ValueError(
+            "private: exactly one of --prompt, --prompt-file and --prompt-tokens must be given"
+        )
     if prompt_tokens is not None:
         try:
             return [int(number) for number in prompt_tokens.split(",")]
@@ -161,15 +175,29 @@ def prompt_numbers(
             raise ValueError(
                 f"private: --prompt-tokens must be integers with commas, got {prompt_tokens!r}"
             ) from None
+    if prompt_file is not None:
+        prompt = _text(prompt_file)
     assert prompt is not None
     if known is None:
         raise ValueError(
-            "private: --prompt needs the network's tokenizer, and none is beside it; give "
+            "private: a text needs the network's tokenizer, and none is beside it; give "
             "--tokenizer FOLDER or --prompt-tokens"
         )
     numbers: list[int] = known.encode(prompt).ids
     _check_characters(prompt, numbers, known)
     return numbers
+
+
+def _text(path: Path) -> str:
+    """Of a file, or of standard input; no line end is taken away."""
+    from aero.reading import read_bytes
+
+    standard_input = str(path) == "-"
+    content = read_bytes("/dev/stdin" if standard_input else path, _MOST_PROMPT_BYTES)
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"private: --prompt-file must be UTF-8, got {error}") from None
 
 
 def _check_characters(prompt: str, numbers: Sequence[int], known: Tokenizer) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +13,9 @@ from aero.cli.errors import end_on_termination, note, one_line_errors, say
 from aero.cli.numbers import decimal, whole
 from aero.cli.private import (
     PrivateOptions,
+    Prompt,
+    PromptFile,
+    PromptTokens,
     Source,
     exported,
     find_tokenizer,
@@ -21,13 +23,17 @@ from aero.cli.private import (
     shown_progress,
 )
 
+if TYPE_CHECKING:
+    from aero.private.links.keys import Security
+
 SECONDS = decimal(0, 1e9, above=True)
-LinkPort = Annotated[
-    int,
-    typer.Option(
-        help="Where this party's SPU listens; 0: any free port. TCP both ways.",
-        callback=whole(0, 65535),
-    ),
+Keys = Annotated[
+    Path | None,
+    typer.Option(help="Folder of `aero private keys`; needed off this machine's loopback."),
+]
+Plaintext = Annotated[
+    bool,
+    typer.Option("--plaintext", help="Neither encrypt nor authenticate, whoever is in between."),
 ]
 Wait = Annotated[float, typer.Option(help="Seconds to wait for the other party.", callback=SECONDS)]
 Silence = Annotated[
@@ -45,13 +51,31 @@ Log = Annotated[
 ]
 
 
+def keys(
+    output: Annotated[Path, typer.Option(help="Folder for the key and its certificate.")],
+) -> None:
+    """Makes the key and the certificate of one party; prints the certificate's fingerprint.
+
+    A client sends certificate.pem to the server's owner, who appends it to clients.pem in the
+    server's folder. The server's goes to clients by `aero private publish --keys`.
+    """
+    with one_line_errors(ValueError, OSError):
+        from aero.private.links.keys import make_keys
+
+        say(make_keys(output))
+
+
 def publish(
     source: Source,
     output: Annotated[Path, typer.Option(help="Folder for the client; made if missing.")],
+    keys: Annotated[
+        Path | None, typer.Option(help="The server's folder of `aero private keys`.")
+    ] = None,
 ) -> None:
-    """Writes what a client has to know of a network: its description and tokenizer, no weights.
+    """Writes what a client has to know: description, tokenizer, the server's certificate.
 
-    The description holds shapes and single factors such as that of the residual stream.
+    The description holds shapes and single factors such as that of the residual stream, and the
+    weights' SHA-256; no weights. Printed are the folder and the certificate's fingerprint.
     """
     with one_line_errors(ValueError, OSError), exported(source) as folder:
         from aero.atomic_files import write_bytes_atomically
@@ -65,62 +89,66 @@ def publish(
         description = (folder / "network.json").read_bytes()
         write_bytes_atomically(output / "network.json", description)
         say(str(output))
+        if keys is not None:
+            from aero.private.links.keys import CERTIFICATE, fingerprints
+
+            [fingerprint] = fingerprints(keys / CERTIFICATE)
+            write_bytes_atomically(output / _SERVER, (keys / CERTIFICATE).read_bytes())
+            say(fingerprint)
 
 
 def serve(
     source: Source,
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where clients come.")],
     once: Annotated[bool, typer.Option("--once", help="End after one client.")] = False,
+    keys: Keys = None,
+    clients: Annotated[
+        Path | None,
+        typer.Option(help="PEM file with the clients' certificates; default: clients.pem in KEYS."),
+    ] = None,
+    plaintext: Plaintext = False,
+    queries: Annotated[
+        int | None,
+        typer.Option(help="Tokens that each client may have.", callback=whole(1, 10**12)),
+    ] = None,
     set_: PrivateOptions = None,
-    link_port: LinkPort = 0,
-    wait: Wait = 86400.0,
+    wait: Annotated[
+        float, typer.Option(help="With --once: seconds to wait for a client.", callback=SECONDS)
+    ] = 86400.0,
     silence: Silence = 15.0,
     stage: Stage = 600.0,
+    longest: Annotated[
+        float, typer.Option(help="Seconds that one client may take.", callback=SECONDS)
+    ] = 86400.0,
     log: Log = None,
 ) -> None:
-    """Computes a network for clients, one after the other, without learning their prompts.
-
-    What travels between the parties is not encrypted once more: use a tunnel between machines.
-    """
+    """Computes a network for clients, one after the other, without learning their prompts."""
     from aero.private.party_errors import PartyError
 
     with one_line_errors(ValueError, OSError, PartyError), exported(source) as folder:
         from aero.export.numpy_forward import read_network
         from aero.private import party
         from aero.private.environment import find_private_python
-        from aero.private.job import Generated, check_runnable, collect
+        from aero.private.job import check_runnable
+        from aero.private.serving import serve
         from aero.private.settings import PrivateSettings
         from aero.private.supervision import TimeLimits
 
         end_on_termination()
         description = read_network(folder).description
         check_runnable(description)
-        progress = shown_progress(len(description["layers"]))
         job = party.PartyJob(
             folder,
             PrivateSettings.from_dict(settings(set_)),
             listen,
-            link_port=link_port,
+            security=_security(keys, clients or (keys or Path()) / "clients.pem"),
+            plaintext=plaintext,
+            queries=queries,
             log=log,
-            limits=TimeLimits(connect=wait, silence=silence, stage=stage),
+            limits=TimeLimits(connect=wait, silence=silence, stage=stage, run=longest),
         )
-        python = find_private_python()
-        while True:
-            try:
-                found = Generated()
-                party.serve(
-                    job,
-                    functools.partial(collect, found, after_piece=progress),
-                    _waiting,
-                    python,
-                )
-                note(f"served {len(found.calls)} tokens")
-            except PartyError as error:
-                if once:
-                    raise
-                note(f"aero: {error}")
-            if once:
-                return
+        shown = _Shown(len(description["layers"]))
+        serve(job, shown.event, find_private_python(), once=once)
 
 
 def ask(
@@ -128,15 +156,15 @@ def ask(
         Path, typer.Argument(metavar="FOLDER", help="What `aero private publish` wrote.")
     ],
     connect: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the server waits.")],
-    prompt: Annotated[str | None, typer.Option(help="Text to continue.")] = None,
-    prompt_tokens: Annotated[
-        str | None, typer.Option(metavar="N,N,...", help="The same as token numbers.")
-    ] = None,
+    prompt: Prompt = None,
+    prompt_file: PromptFile = None,
+    prompt_tokens: PromptTokens = None,
+    keys: Keys = None,
+    plaintext: Plaintext = False,
     tokens: Annotated[
         int, typer.Option(help="How many tokens to compute.", callback=whole(1, 10**6))
     ] = 1,
     set_: PrivateOptions = None,
-    link_port: LinkPort = 0,
     wait: Wait = 60.0,
     silence: Silence = 15.0,
     stage: Stage = 600.0,
@@ -162,7 +190,7 @@ def ask(
         description = read_description(network)
         check_runnable(description)
         known = find_tokenizer(None, network)
-        numbers = prompt_numbers(prompt, prompt_tokens, known)
+        numbers = prompt_numbers(prompt, prompt_file, prompt_tokens, known)
         check_tokens(numbers, tokens, description)
         job = party.PartyJob(
             network,
@@ -170,13 +198,20 @@ def ask(
             connect,
             tokens=tuple(numbers),
             new_tokens=tokens,
-            link_port=link_port,
+            security=_security(keys, network / _SERVER),
+            plaintext=plaintext,
             log=log,
             limits=TimeLimits(connect=wait, silence=silence, stage=stage),
         )
         found = Generated()
         progress = shown_progress(len(description["layers"]))
-        party.ask(job, lambda event: collect(found, event, progress), find_private_python())
+
+        def on_event(event: dict[str, Any]) -> None:
+            if event["event"] == "place":
+                note(f"the server is busy: place {event['place']}")
+            collect(found, event, progress)
+
+        party.ask(job, on_event, find_private_python())
         if as_json:
             say(json.dumps({"tokens": found.tokens}))
         else:
@@ -186,5 +221,39 @@ def ask(
             say(shown)
 
 
-def _waiting(address: str) -> None:
-    note(f"waiting for a client on {address}")
+_SERVER = "server.pem"  # the server's certificate, in what is published
+
+
+def _security(keys: Path | None, known: Path) -> Security | None:
+    from aero.private.links.keys import Security
+
+    return None if keys is None else Security(keys, known)
+
+
+class _Shown:
+    """What a server says of its clients, a line for each event."""
+
+    def __init__(self, layers: int) -> None:
+        self._progress = shown_progress(layers)
+
+    def event(self, event: dict[str, Any]) -> None:
+        from aero.private.job import Generated, collect
+
+        match event["event"]:
+            case "listening":
+                note(f"waiting for clients on {event['address']}")
+            case "client":
+                self._found = Generated()
+                note(
+                    f"client {event['who']}: {event['prompt_length']} tokens of prompt, "
+                    f"{event['new_tokens']} new"
+                )
+            case "served":
+                note(f"served {len(self._found.calls)} tokens")
+            case "lost":
+                note(f"aero: {event['reason']}")
+            case "refused":
+                others = f" (and {event['count'] - 1} more)" if event["count"] > 1 else ""
+                note(f"refused: {event['reason']}{others}")
+            case _:
+                collect(self._found, event, self._progress)

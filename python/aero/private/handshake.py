@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from aero.private.party_errors import PartyError
+from aero.reading import one_line, shown
 
 __all__ = ["check_hello", "flat_terms", "hello"]
 
-PROTOCOL = "aero-private 1"
+PROTOCOL = "aero-private 2"
 
 
 def flat_terms(**groups: Any) -> dict[str, Any]:
@@ -29,7 +30,7 @@ def flat_terms(**groups: Any) -> dict[str, Any]:
 
 
 def hello(
-    role: str, terms: Mapping[str, Any], link: str, request: Mapping[str, Any] | None = None
+    role: str, terms: Mapping[str, Any], request: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """What a party says of itself.
 
@@ -37,10 +38,9 @@ def hello(
         role: "client" or "server".
         terms: names and JSON values that must be equal at both parties. None stands for what this
             party does not know, such as the client the weights' hash; it agrees with everything.
-        link: HOST:PORT where this party's SPU will listen.
         request: of the client: what is to be computed.
     """
-    said = {"protocol": PROTOCOL, "role": role, "terms": dict(terms), "link": link}
+    said = {"protocol": PROTOCOL, "role": role, "terms": dict(terms)}
     return said | ({} if request is None else {"request": dict(request)})
 
 
@@ -49,26 +49,23 @@ def check_hello(own: Mapping[str, Any], other: Mapping[str, Any], peer: str) -> 
 
     Args:
         own: of this party.
-        other: of the other; nothing about it is trusted.
+        other: of the other, which has the shape of a hello; else nothing about it is trusted.
         peer: the other's role.
 
     Raises:
         PartyError: naming the first field that differs, what it is here and what came.
 
     Example:
-        >>> server = hello("server", {"threads": 1, "weights": "5f3a"}, "localhost:1")
-        >>> check_hello(server, hello("client", {"threads": 1, "weights": None}, ""), "client")
-        >>> check_hello(server, hello("client", {"threads": 2, "weights": None}, ""), "client")
+        >>> server = hello("server", {"threads": 1, "weights": "5f3a"})
+        >>> check_hello(server, hello("client", {"threads": 1, "weights": None}), "client")
+        >>> check_hello(server, hello("client", {"threads": 2, "weights": None}), "client")
         Traceback (most recent call last):
         aero.private.party_errors.PartyError: threads must be 1 as here, got 2 from the client
     """
     for name, expected in (("protocol", PROTOCOL), ("role", peer)):
         if other.get(name) != expected:
             raise _difference(peer, name, expected, other.get(name))
-    theirs = other.get("terms")
-    if not isinstance(theirs, dict) or not isinstance(other.get("link"), str):
-        raise PartyError(f"the {peer} does not speak this protocol")
-    mine = own["terms"]
+    mine, theirs = own["terms"], other["terms"]
     for name in (*mine, *sorted(theirs.keys() - mine.keys())):
         expected, got = mine.get(name), theirs.get(name)
         known_to_both = expected is not None and got is not None
@@ -78,10 +75,5 @@ def check_hello(own: Mapping[str, Any], other: Mapping[str, Any], peer: str) -> 
 
 def _difference(peer: str, name: str, expected: Any, got: Any) -> PartyError:
     return PartyError(
-        f"{name} must be {_shown(expected)} as here, got {_shown(got)} from the {peer}"
+        f"{one_line(name, 80)} must be {shown(expected)} as here, got {shown(got)} from the {peer}"
     )
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

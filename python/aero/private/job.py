@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import select
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +23,7 @@ from aero.private.parties import Call, Party, Traffic
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 from aero.private.supervision import Worker
+from aero.private.temporary import temporary_folder
 
 __all__ = ["Generated", "check_runnable", "check_tokens", "collect", "generate_privately"]
 
@@ -165,8 +165,8 @@ def collect(
 
 def _events(command: list[str], job: Part) -> Iterator[Part]:
     """What a worker reports up to its end; its process ends with this generator."""
-    with tempfile.TemporaryDirectory(prefix="aero-private-") as folder:
-        log = Path(folder) / "worker.log"
+    with temporary_folder() as folder:
+        log = folder / "worker.log"
         worker = Worker(command, job, log)
         try:
             while True:

@@ -1,15 +1,16 @@
 """A party as a program: takes its job as a line of JSON, reports events, ends with its caller.
 
-`{"party": "server", ...}` with the fields of `PartyJob`. Events are those of the worker, before
-them {"event": "listening", "address": ...} of a server, last "done" or "failed".
+`{"party": "server", ...}` with the fields of `PartyJob`; a server serves one client. Events are
+those of `serve` and `ask`, last "done" or "failed".
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from aero.private.party import PartyJob, ask, serve
+from aero.private.party import PartyJob, ask
 from aero.private.party_errors import PartyError
+from aero.private.serving import serve
 from aero.private.worker_pipe import WorkerPipe
 
 
@@ -25,7 +26,7 @@ def main() -> None:
 
     try:
         if party == "server":
-            serve(job, on_event, lambda address: pipe.say("listening", address=address))
+            serve(job, on_event, once=True)
         else:
             ask(job, on_event)
     except (PartyError, ValueError, OSError) as error:

@@ -11,6 +11,7 @@ from aero import __version__
 from aero.private.handshake import flat_terms
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
+from aero.reading import shown
 
 __all__ = ["checked_request", "party_terms"]
 
@@ -33,15 +34,19 @@ def party_terms(description: Part, settings: PrivateSettings) -> dict[str, Any]:
         Versions, settings, the network in words and as a hash, the stages, the weights' hash.
 
     Raises:
-        importlib.metadata.PackageNotFoundError: outside the private environment.
+        PartyError: outside the private environment.
     """
     public = {key: description[key] for key in description if key not in _NOT_COMPARED}
     text = json.dumps(public, sort_keys=True)
     layers = len(description["layers"])
     stages = ["embedding", f"layer 0 to {layers - 1}", "head"] + ["argmax"] * settings.argmax
+    try:
+        versions = {name: importlib.metadata.version(name) for name in ("spu", "jax", "numpy")}
+    except importlib.metadata.PackageNotFoundError as error:
+        raise PartyError(f"the private environment has no {error.name}") from error
     return flat_terms(
         aero=__version__,
-        **{name: importlib.metadata.version(name) for name in ("spu", "jax", "numpy")},
+        **versions,
         settings={k: v for k, v in settings.to_dict().items() if k not in _OWN_SETTINGS},
         network={
             "label": description["label"],
@@ -67,8 +72,8 @@ def checked_request(request: Any, description: Part) -> tuple[int, int]:
     asked: list[int] = []
     for name in ("prompt_length", "new_tokens"):
         value = request.get(name) if isinstance(request, dict) else None
-        if not isinstance(value, int) or not 1 <= value <= context:
-            raise PartyError(f"{name} must be an integer from 1 to {context}, got {value!r}")
+        if type(value) is not int or not 1 <= value <= context:
+            raise PartyError(f"{name} must be an integer from 1 to {context}, got {shown(value)}")
         asked.append(value)
     length, new_tokens = asked
     if length + new_tokens - 1 > context:

@@ -1,4 +1,4 @@
-"""What the private environment runs for one party of two: SPU over TCP.
+"""What the private environment runs for one party of two.
 
 Takes a line of JSON, `{"party": "client", "folder": ..., "settings": {...}, "tokens": [...],
 "new_tokens": N}`, of the server without the last two, and reports as `aero.private.supervision`
@@ -17,15 +17,10 @@ from typing import Any
 import numpy as np
 
 from aero.export.description_file import read_description
-from aero.export.numpy_forward import Network, read_network
-from aero.private.inference import PrivateNetwork, set_up
 from aero.private.parties import AbstractArray, Call, Party, Traffic
 from aero.private.party_errors import PartyError
 from aero.private.party_terms import checked_request, party_terms
-from aero.private.preparation import with_blank_weights
 from aero.private.settings import PrivateSettings
-from aero.private.tcp_parties import TcpParties
-from aero.private.worker import reported_call, reported_pass
 from aero.private.worker_pipe import WorkerPipe
 
 Part = dict[str, Any]
@@ -50,27 +45,37 @@ def main() -> None:
 
 def _take_part(party: Party, job: Part, pipe: WorkerPipe) -> None:
     settings = PrivateSettings.from_dict(job["settings"])
-    network = _network(party, Path(job["folder"]))
-    request = None
-    if party is Party.CLIENT:
-        request = {"prompt_length": len(job["tokens"]), "new_tokens": job["new_tokens"]}
-    pipe.say("ready", terms=party_terms(network.description, settings), request=request)
-    go = pipe.next_message()
-    length, new_tokens = checked_request(go["request"], network.description)
-    client_link, server_link = go["go"]
+    folder = Path(job["folder"])
+    description = read_description(folder)
+    pipe.say("terms", terms=party_terms(description, settings))
+    # What is said above comes at once; these take seconds.
+    from aero.export.numpy_forward import read_network
+    from aero.private.inference import PrivateNetwork, set_up
+    from aero.private.preparation import with_blank_weights
+    from aero.private.tcp_parties import TcpParties
+    from aero.private.worker import reported_call, reported_pass
+
+    def say_piece(index: int, call: Call) -> None:
+        pipe.say("piece", **reported_call(call, index))
+
+    knows_weights = party is Party.SERVER
+    network = read_network(folder) if knows_weights else with_blank_weights(description)
+    told = pipe.next_message()
+    length, new_tokens = checked_request(told["request"], description)
+    addresses = told["go"]["own"], told["go"]["peer"]
     parties = TcpParties(
         party,
-        (client_link, server_link),
+        addresses if party is Party.CLIENT else addresses[::-1],
         settings,
         on_stage=lambda name: pipe.say("stage", stage=name),
     )
     set_up(parties)
-    pipe.say("piece", **reported_call(parties.calls[-1], 0))
+    say_piece(0, parties.calls[-1])
     before = len(parties.calls)
-    computed = PrivateNetwork(parties, network, knows_weights=party is Party.SERVER)
+    computed = PrivateNetwork(parties, network, knows_weights=knows_weights)
     weights = parties.calls[before:]
     sent = sum((call.traffic for call in weights), Traffic())
-    pipe.say("piece", **reported_call(Call("weights", sum(c.seconds for c in weights), sent), 0))
+    say_piece(0, Call("weights", sum(call.seconds for call in weights), sent))
     tokens = job.get("tokens")
     for index in range(new_tokens):
         used = time.process_time()
@@ -78,7 +83,7 @@ def _take_part(party: Party, job: Part, pipe: WorkerPipe) -> None:
             AbstractArray((length + index,), np.int32)
             if tokens is None
             else np.asarray(tokens, np.int32),
-            functools.partial(_say_piece, pipe, index),
+            functools.partial(say_piece, index),
         )
         if tokens is not None:
             reported = reported_pass(found, index)
@@ -86,17 +91,6 @@ def _take_part(party: Party, job: Part, pipe: WorkerPipe) -> None:
             tokens.append(reported["token"])
         pipe.say("computed", cpu_seconds=time.process_time() - used)
     parties.close()
-
-
-def _say_piece(pipe: WorkerPipe, index: int, call: Call) -> None:
-    pipe.say("piece", **reported_call(call, index))
-
-
-def _network(party: Party, folder: Path) -> Network:
-    """The server's with its weights; of the client's folder only the description is read."""
-    if party is Party.SERVER:
-        return read_network(folder)
-    return with_blank_weights(read_description(folder))
 
 
 if __name__ == "__main__":

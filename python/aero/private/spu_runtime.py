@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,6 +16,7 @@ from spu import libspu
 
 from aero.private.parties import Call, OperationTraffic, Party, Traffic, Value
 from aero.private.settings import PrivateSettings
+from aero.private.temporary import temporary_folder
 
 __all__ = ["ProfileLog", "Program", "SpuParty", "compile_function", "runtime_config"]
 
@@ -151,8 +151,8 @@ class ProfileLog:
     """
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="aero-private-")
-        self._path = Path(self._folder.name) / "spu.log"
+        self._folder = contextlib.ExitStack()
+        self._path = self._folder.enter_context(temporary_folder()) / "spu.log"
         options = libspu.logging.LogOptions()
         options.enable_console_logger = False
         options.system_log_path = str(self._path)
@@ -182,7 +182,7 @@ class ProfileLog:
 
     def close(self) -> None:
         """Removes the log."""
-        self._folder.cleanup()
+        self._folder.close()
 
 
 def _traffic(counts: Any, party: Party) -> Traffic:

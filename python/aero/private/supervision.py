@@ -3,15 +3,16 @@
 SPU's calls cannot be interrupted, and SPU ends the process when a message cannot be sent. So the
 computing is a child process, the worker: it is told what to do on its standard input, reports on
 its standard output and ends when that input closes. The supervisor watches it, the other party and
-the clock, and whatever ends the run, it ends the worker and tells the other party.
+the clock, carries SPU's traffic between them, and whatever ends the run, it ends the worker and
+tells the other party.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
-import select
 import signal
 import subprocess
 import time
@@ -20,14 +21,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aero.private.control_channel import ControlChannel
-from aero.private.handshake import check_hello, hello
+from aero.private.links.channel import Channel, PeerFailedError
+from aero.private.links.tunnel import Tunnel
 from aero.private.party_errors import PartyError
+from aero.private.temporary import temporary_folder
 
 Event = dict[str, Any]
 
 TICK_SECONDS = 0.25
-_HEARTBEAT_SECONDS = 1.0
+_POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
@@ -36,9 +38,11 @@ class TimeLimits:
 
     Attributes:
         connect: for the other party to appear.
-        ready: for both workers to load and compile.
+        hello: for TLS and the other party's first message.
+        ready: for this party's worker to start.
         silence: without a sign of life of the other party's supervisor.
         stage: without any progress of the run.
+        run: from the first stage to the last.
 
     Raises:
         ValueError: one is not positive.
@@ -50,9 +54,11 @@ class TimeLimits:
     """
 
     connect: float = 60.0
+    hello: float = 30.0
     ready: float = 180.0
     silence: float = 15.0
     stage: float = 600.0
+    run: float = 86400.0
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
@@ -128,26 +134,41 @@ def _ending(code: int) -> str:
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
-def supervise(
+async def first_report(worker: Worker, seconds: float) -> Event:
+    """What a worker reports first, {"event": "terms", ...}: what must be equal at both parties.
+
+    Raises:
+        PartyError: it ended, failed or took longer.
+    """
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for event in worker.events():
+            if event["event"] == "terms":
+                return event
+            raise PartyError(str(event["reason"]))
+        await asyncio.sleep(_POLL_SECONDS)
+    raise PartyError(f"the worker was not ready within {seconds:g} s")
+
+
+async def supervise(
     worker: Worker,
-    channel: ControlChannel,
-    link_address: str,
+    channel: Channel,
     limits: TimeLimits,
     on_event: Callable[[Event], None],
+    request: Event,
 ) -> Event:
-    """Takes a worker through a run together with the other party's.
+    """Takes a worker through a run together with the other party's, both told to go.
 
-    The worker reports {"event": "ready", "terms": ..., "request": ...}, the request at the client;
-    when both parties' terms agree it is told {"go": [client's link, server's link], "request":
-    ...}, reports any events, of which "stage" names where it stands, and last {"event": "done",
-    ...}. {"event": "failed", "reason": ...} ends the run.
+    The worker is told {"go": {"own": ..., "peer": ...}, "request": ...} with addresses for SPU,
+    reports any events, of which "stage" names where it stands, and last {"event": "done", ...}.
+    {"event": "failed", "reason": ...} ends the run.
 
     Args:
-        worker: started; ended in every case.
+        worker: after its `first_report`; ended in every case.
         channel: to the other party's supervisor; closed in every case.
-        link_address: HOST:PORT for this party's SPU.
         limits: of time.
-        on_event: called with every event but the first and the last.
+        on_event: called with every event but the last.
+        request: what is computed.
 
     Returns:
         The last event.
@@ -155,20 +176,28 @@ def supervise(
     Raises:
         PartyError: the worker or the other party ended or stands still; both sides name the stage.
     """
-    run = _Run(worker, channel, link_address, limits, on_event)
+    run = _Run(worker, channel, limits, on_event)
+    told: PartyError | None = None
     try:
-        while True:
-            result = run.step()
-            if result is not None:
-                return result
+        with temporary_folder() as folder:
+            async with Tunnel(channel, folder) as tunnel:
+                worker.tell({"go": {"own": tunnel.own, "peer": tunnel.peer}, "request": request})
+                return await run.result(tunnel)
     except BaseException as error:
-        run.tell_failure(error)
+        told = error if isinstance(error, PartyError) else PartyError("stopped")
         if isinstance(error, PartyError):
-            raise PartyError(f"private: {error}{run.own_place}") from error
+            raise PartyError(f"{error}{_own_place(error, run.where)}") from error
         raise
     finally:
         worker.end()
-        channel.close()
+        await channel.close(failure=told, where=run.where)
+
+
+def _own_place(error: PartyError, where: str) -> str:
+    """Where this party stands, unless what ends it has said so."""
+    if not isinstance(error, PeerFailedError):
+        return f" ({where})"
+    return "" if error.where == where else f" (here {where})"
 
 
 class _Run:
@@ -177,104 +206,90 @@ class _Run:
     def __init__(
         self,
         worker: Worker,
-        channel: ControlChannel,
-        link_address: str,
+        channel: Channel,
         limits: TimeLimits,
         on_event: Callable[[Event], None],
     ) -> None:
         self._worker, self._channel, self._limits = worker, channel, limits
-        self._link_address = link_address
         self._on_event = on_event
-        self._own_hello: Event | None = None
-        self._peer_hello: Event | None = None
+        self._result: Event | None = None
         self._peer_done = False
-        self._started = False
-        self.result: Event | None = None
-        self.where = "before the run"
-        self._peer_where: str | None = None  # where the other party gave up
-        self._heard = self._progress = time.monotonic()
-        self._beaten = 0.0
+        self._delivering = False
+        self.where = "at the start of the run"
+        self._start = self._progress = time.monotonic()
+        self._end: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
 
-    def step(self) -> Event | None:
-        """Waits a moment for either side, then looks at the clock; the last event at the end."""
-        computing = self.result is None
-        watched = [self._channel.fileno(), *([self._worker.fileno()] if computing else [])]
-        select.select(watched, [], [], TICK_SECONDS)
-        if computing:
+    async def result(self, tunnel: Tunnel) -> Event:
+        """The worker's last event, when the other party is done too."""
+        loop, reports = asyncio.get_running_loop(), self._worker.fileno()
+        loop.add_reader(reports, self._read_worker)
+        tasks = [
+            asyncio.create_task(each)
+            for each in (self._follow_peer(tunnel), self._watch_the_clock())
+        ]
+        try:
+            for task in tasks:
+                task.add_done_callback(self._fail_with)
+            return await self._end
+        finally:
+            loop.remove_reader(reports)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _fail_with(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._end.done():
+            self._end.set_exception(error)
+
+    def _end_if_both_are_done(self) -> None:
+        if self._result is not None and self._peer_done and not self._end.done():
+            self._end.set_result(self._result)
+
+    def _read_worker(self) -> None:
+        try:
             for event in self._worker.events():
                 self._take_event(event)
-        while not (self._peer_done and self.result):
-            message = self._channel.poll()
-            if message is None:
-                self._watch_the_clock()
-                return None
-            self._take_message(message)
-        return self.result
-
-    @property
-    def own_place(self) -> str:
-        """Where this party stands, unless what ends it has said so."""
-        if self._peer_where is None:
-            return f" ({self.where})"
-        return "" if self._peer_where == self.where else f" (here {self.where})"
-
-    def tell_failure(self, error: BaseException) -> None:
-        """Tells the other party why this one ends, in words of this package, without secrets."""
-        told = str(error) if isinstance(error, PartyError) else "stopped"
-        with contextlib.suppress(PartyError):
-            self._channel.send({"failed": told, "where": self.where}, seconds=1.0)
+        except Exception as error:
+            if self._result is None and not self._end.done():
+                self._end.set_exception(error)
+            asyncio.get_running_loop().remove_reader(self._worker.fileno())
 
     def _take_event(self, event: Event) -> None:
         self._progress = time.monotonic()
         match event.get("event"):
-            case "ready":
-                role = "server" if self._channel.peer == "client" else "client"
-                self._own_hello = hello(
-                    role, event["terms"], self._link_address, event.get("request")
-                )
-                self._channel.send({"hello": self._own_hello})
-                self._start_if_agreed()
             case "done":
-                self.result = event
+                self._result = event
                 self.where = "after the last stage"
-                self._channel.send({"done": True})
+                self._channel.post(done=True)
+                self._end_if_both_are_done()
             case "failed":
                 raise PartyError(str(event["reason"]))
             case _:
                 self.where = f"in stage {event['stage']}" if "stage" in event else self.where
                 self._on_event(event)
 
-    def _take_message(self, message: Event) -> None:
-        self._heard = time.monotonic()
-        if "failed" in message:
-            self._peer_where = str(message.get("where", "without saying where"))[:100]
-            told = f"the {self._channel.peer} gave up {self._peer_where}: {message['failed']}"
-            raise PartyError(told[:400])
-        self._peer_done = self._peer_done or bool(message.get("done"))
-        if isinstance(message.get("hello"), dict):
-            self._peer_hello = message["hello"]
-            self._start_if_agreed()
+    async def _follow_peer(self, tunnel: Tunnel) -> None:
+        while True:
+            stream, content = await self._channel.receive()
+            if stream:
+                # While this party's SPU takes nothing, nothing more is read, and nobody is silent.
+                self._delivering = True
+                await tunnel.take(stream, content)
+                self._delivering = False
+                self._channel.heard = time.monotonic()
+            elif self._channel.message(content, ("done", "alive"))[0] == "done":
+                self._peer_done = True
+                self._end_if_both_are_done()
 
-    def _start_if_agreed(self) -> None:
-        if self._started or self._own_hello is None or self._peer_hello is None:
-            return
-        self.where = "in the handshake"
-        check_hello(self._own_hello, self._peer_hello, self._channel.peer)
-        self._started = True
-        self.where = "at the start of the run"
-        self._progress = time.monotonic()
-        links = {each["role"]: each["link"] for each in (self._own_hello, self._peer_hello)}
-        request = self._own_hello.get("request") or self._peer_hello.get("request")
-        self._worker.tell({"go": [links["client"], links["server"]], "request": request})
-
-    def _watch_the_clock(self) -> None:
-        now, limits, peer = time.monotonic(), self._limits, self._channel.peer
-        if now - self._beaten > _HEARTBEAT_SECONDS:
-            self._beaten = now
-            with contextlib.suppress(PartyError):  # reading tells better why it has gone
-                self._channel.send({"alive": True})
-        if now - self._heard > limits.silence:
-            raise PartyError(f"no sign of life of the {peer} for {limits.silence:g} s")
-        limit = limits.stage if self._started else limits.ready
-        if now - self._progress > limit:
-            raise PartyError(f"no progress for {limit:g} s")
+    async def _watch_the_clock(self) -> None:
+        limits, peer = self._limits, self._channel.peer
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            now = time.monotonic()
+            if now - self._channel.heard > limits.silence and not self._delivering:
+                raise PartyError(f"no sign of life of the {peer} for {limits.silence:g} s")
+            if now - self._progress > limits.stage:
+                raise PartyError(f"no progress for {limits.stage:g} s")
+            if now - self._start > limits.run:
+                raise PartyError(f"the run took longer than {limits.run:g} s")

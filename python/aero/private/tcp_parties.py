@@ -1,4 +1,4 @@
-"""One party of two processes, connected by SPU's link over TCP."""
+"""One party of two processes, connected by SPU's link."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TcpParties:
 
     Args:
         party: which one this is.
-        addresses: HOST:PORT of the client's and the server's SPU; each listens at its own.
+        addresses: of the client's and the server's SPU; each listens at its own.
         settings: of both.
         on_stage: called with the name of what begins, before it does.
 
@@ -35,7 +35,7 @@ class TcpParties:
         calls: what they did so far, in order; bytes as this party counts them.
 
     Raises:
-        PartyError: a port is taken, or the other party's cannot be reached.
+        PartyError: SPU cannot listen, or the other party's cannot be reached.
     """
 
     def __init__(
@@ -53,20 +53,17 @@ class TcpParties:
         self._log = ProfileLog()
         description = libspu.link.Desc()
         # A stage may compute for minutes before it sends; that the other party lives is watched
-        # elsewhere. Both parties are about to listen, so the second attempt comes soon.
+        # elsewhere, and so is that it loads. It is about to listen: the next attempt comes soon.
         description.recv_timeout_ms = int(1000 * settings.timeout_seconds)
         description.http_timeout_ms = int(1000 * settings.timeout_seconds)
         description.connect_retry_interval_ms = 100
-        description.connect_retry_times = 100
+        description.connect_retry_times = int(10 * settings.timeout_seconds)
         for each, address in zip(Party, addresses, strict=True):
             description.add_party(each.name, address)
         try:
             self._link = libspu.link.create_brpc(description, party.value)
         except RuntimeError as error:
-            raise PartyError(
-                f"SPU cannot connect {addresses[Party.CLIENT]} and {addresses[Party.SERVER]}; both "
-                "ports must be free and let the other party in"
-            ) from error
+            raise PartyError("SPU cannot connect with the other party's") from error
         self._side = SpuParty(party, self._link, settings, profiled=True)
         self._io = spu.Io(len(Party), runtime_config(settings, profiled=False))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import select
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,15 +11,19 @@ from pathlib import Path
 from aero.mpc import NetworkProfile, network_names, network_profile
 from aero.private.environment import find_private_python, private_command
 from aero.private.job import Generated, collect, generate_privately
+from aero.private.links.keys import CERTIFICATE, Security, make_keys
+from aero.private.links.shaped_link import ShapedLink, shaped_link
 from aero.private.parties import Call, Party
 from aero.private.party import PartyJob
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
-from aero.private.shaped_link import ShapedLink, shaped_link
 from aero.private.supervision import Event, TimeLimits, Worker
+from aero.private.temporary import temporary_folder
 
 __all__ = ["generate_over", "generate_over_tcp"]
 
+# What one party may still take to end by itself when the other has failed.
+_GRACE_SECONDS = 5.0
 LOOPBACK = ShapedLink(([], []), ("127.0.0.1", "127.0.0.1"))
 
 
@@ -32,6 +35,7 @@ def generate_over_tcp(
     after_piece: Callable[[int, Call], None] = lambda index, call: None,
     *,
     network: NetworkProfile | None = None,
+    encrypted: bool = False,
     limits: TimeLimits | None = None,
     python: Path | None = None,
 ) -> Generated:
@@ -44,6 +48,7 @@ def generate_over_tcp(
         settings: of both parties.
         after_piece: is told of each piece at the client, with the number of its pass from 0.
         network: rates and delays of the link between them; default: loopback as it is.
+        encrypted: by mutual TLS, with keys for this run.
         limits: of time.
         python: of the private environment; default: `find_private_python()`.
 
@@ -54,8 +59,12 @@ def generate_over_tcp(
     python = find_private_python() if python is None else python
     limits = TimeLimits() if limits is None else limits
     found = Generated()
-    with _link(network) as link, tempfile.TemporaryDirectory(prefix="aero-private-") as logs:
-        server_job = PartyJob(folder, settings, f"{link.addresses[Party.SERVER]}:0", limits=limits)
+    with _link(network) as link, temporary_folder() as logs:
+        address = f"{link.addresses[Party.SERVER]}:0"
+        server, client = _keys(logs) if encrypted else (None, None)
+        server_job = PartyJob(
+            folder, settings, address, security=server, plaintext=True, limits=limits
+        )
         parties = {}
         try:
             parties[Party.SERVER] = _start(Party.SERVER, server_job, link, logs, python)
@@ -66,6 +75,7 @@ def generate_over_tcp(
                         address=event["address"],
                         tokens=tuple(tokens),
                         new_tokens=new_tokens,
+                        security=client,
                     )
                     parties[Party.CLIENT] = _start(Party.CLIENT, client_job, link, logs, python)
                 elif event["event"] == "computed":
@@ -119,6 +129,14 @@ def generate_over(
     )
 
 
+def _keys(folder: Path) -> tuple[Security, Security]:
+    """The server's and the client's, who know each other."""
+    one, other = folder / "one", folder / "other"
+    for each in (one, other):
+        make_keys(each)
+    return Security(one, other / CERTIFICATE), Security(other, one / CERTIFICATE)
+
+
 @contextmanager
 def _link(network: NetworkProfile | None) -> Iterator[ShapedLink]:
     if network is None:
@@ -128,10 +146,10 @@ def _link(network: NetworkProfile | None) -> Iterator[ShapedLink]:
             yield link
 
 
-def _start(party: Party, job: PartyJob, link: ShapedLink, logs: str, python: Path) -> Worker:
+def _start(party: Party, job: PartyJob, link: ShapedLink, logs: Path, python: Path) -> Worker:
     command = [*link.enter[party], *private_command("aero.private.party_process", python)]
     said = {"party": party.name.lower(), **job.to_dict()}
-    return Worker(command, said, Path(logs) / party.name)
+    return Worker(command, said, logs / party.name)
 
 
 def _events(parties: dict[Party, Worker]) -> Iterator[tuple[Party, Event]]:
@@ -144,7 +162,10 @@ def _events(parties: dict[Party, Worker]) -> Iterator[tuple[Party, Event]]:
         }
         if not waiting:
             break  # the server failed before there was a client
-        select.select([process.fileno() for process in waiting.values()], [], [])
+        # A server does not end with a client that it has not met.
+        reports = [process.fileno() for process in waiting.values()]
+        if not select.select(reports, [], [], _GRACE_SECONDS if failures else None)[0]:
+            break
         for party, process in waiting.items():
             try:
                 events = process.events()

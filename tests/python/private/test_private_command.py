@@ -177,8 +177,9 @@ def test_the_prompt_is_never_on_a_command_line(export, pretender):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([], "exactly one of --prompt and --prompt-tokens"),
-        (["--prompt", "to", "--prompt-tokens", "1"], "exactly one of --prompt and --prompt-tokens"),
+        ([], "exactly one of --prompt, --prompt-file and --prompt-tokens"),
+        (["--prompt", "to", "--prompt-tokens", "1"], "exactly one of --prompt, --prompt-file and"),
+        (["--prompt-file", "nowhere"], "nowhere: cannot be read: No such file"),
         (["--prompt-tokens", "1,x"], "--prompt-tokens must be integers with commas, got '1,x'"),
         (["--prompt-tokens", "1,256"], "tokens must be from 0 to 255, got 256"),
         (["--prompt-tokens", "1", "--tokens", "0"], "tokens must be >= 1, got 0"),

@@ -7,10 +7,11 @@ import pytest
 
 # Those that import jax or spu have none.
 NAMES = [
-    "comparison", "control_channel", "delay_line", "environment", "handshake", "job",
+    "comparison", "environment", "handshake", "job", "links.channel", "links.delay_line",
+    "links.keys", "serving",
     "marked_document", "measured_grid", "measured_table", "measurement", "parties", "party",
     "party_errors", "preparation", "prediction", "refills", "run_reports", "settings",
-    "supervision", "two_processes",
+    "supervision", "temporary", "two_processes",
 ]  # fmt: skip
 
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aero import mpc
-from aero.private.delay_line import Direction, wire_bytes
-from aero.private.shaped_link import CLIENT, SERVER, shaped_link
+from aero.private.links.delay_line import Direction, wire_bytes
+from aero.private.links.shaped_link import CLIENT, SERVER, shaped_link
 
 NEEDS_ROOT = pytest.mark.skipif(
     os.geteuid() != 0 or not os.access("/dev/net/tun", os.R_OK | os.W_OK),
@@ -118,7 +118,8 @@ def test_a_shaped_link_vanishes_with_its_block() -> None:
 @NEEDS_ROOT
 def test_a_shaped_link_vanishes_with_a_killed_program() -> None:
     program = (
-        "from aero import mpc; from aero.private.shaped_link import shaped_link; import time\n"
+        "import time; from aero import mpc\n"
+        "from aero.private.links.shaped_link import shaped_link\n"
         "with shaped_link(mpc.network_profile('wan-400mbps')) as link:\n"
         "    print(link.enter[0][1].split('/')[2], flush=True); time.sleep(60)\n"
     )

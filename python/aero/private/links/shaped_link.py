@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from aero.mpc import NetworkProfile
-from aero.private import delay_line
+from aero.private.links import delay_line
 
 CLIENT, SERVER = 0, 1
 
@@ -47,7 +47,7 @@ def shaped_link(network: NetworkProfile) -> Iterator[ShapedLink]:
 
     Example:
         >>> from aero import mpc
-        >>> from aero.private.shaped_link import CLIENT, shaped_link
+        >>> from aero.private.links.shaped_link import CLIENT, shaped_link
         >>> with shaped_link(mpc.network_profile("wan-400mbps")) as link:  # doctest: +SKIP
         ...     subprocess.run([*link.enter[CLIENT], "ping", "-c1", link.addresses[1]])
     """

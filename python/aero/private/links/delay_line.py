@@ -1,6 +1,6 @@
 """A wire between two network namespaces: packets leave late and at a limited rate.
 
-Run as a program by `aero.private.shaped_link`. Both ends are TUN devices, each in an unnamed
+Run as a program by `aero.private.links.shaped_link`. Both ends are TUN devices, each in an unnamed
 network namespace that exists as long as this process or a program inside it, so nothing is ever
 left behind. Packets pass with their segmentation header (`struct virtio_net_hdr`): the kernel hands
 over up to 64 KiB at once, while TCP's segments and windows stay those of a 1,500-byte wire. The

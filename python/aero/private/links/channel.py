@@ -1,0 +1,368 @@
+"""The one connection between two parties: what their supervisors say, and SPU's own traffic.
+
+Frames over TCP, inside TLS where the parties have keys. A frame is the number of its stream and its
+length, 4 bytes each, big-endian, then at most 256 KiB. Stream 0 carries messages, JSON; any other
+carries one connection of SPU, see `aero.private.links.tunnel`. The server alone listens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import os
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from aero.private.links.keys import Security
+from aero.private.party_errors import PartyError
+from aero.reading import UnreadableFileError, one_line, parse_json
+
+__all__ = ["Channel", "Message", "accept", "connect", "listen", "parse_address", "shown_address"]
+
+Message = dict[str, Any]
+
+FRAME_BYTES = 1 << 18
+_HEADER = struct.Struct("!II")
+_MESSAGE_BYTES = 1 << 16  # a hello has 3 kB
+# Signs of life are one a second.
+_MESSAGES_AT_ONCE, _MESSAGES_PER_SECOND = 30, 5
+_HEARTBEAT_SECONDS = 1.0
+_RETRY_SECONDS = 0.2
+_LINGER_SECONDS = 1.0
+
+# What a message may be; anything else ends the connection.
+_MESSAGES: dict[str, Any] = {
+    "hello": {
+        "protocol": str,
+        "role": str,
+        "terms": dict,
+        "request?": {"prompt_length": int, "new_tokens": int},
+    },
+    "place": int,  # in the server's queue
+    "go": bool,
+    "alive": bool,
+    "done": bool,
+    "failed": {"reason": str, "where": str},
+}
+
+
+class Channel:
+    """Frames to and from the other party; nothing it sends is trusted.
+
+    Args:
+        reader: of the connection.
+        writer: of the connection; owned by the channel from now on.
+        peer: what errors call the other party: "client" or "server".
+        who: the other party's fingerprint, or its host where there is no TLS.
+
+    Attributes:
+        peer: see above.
+        who: see above.
+        heard: when the last whole frame came, by `time.monotonic`.
+    """
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: str, who: str
+    ) -> None:
+        self.peer, self.who = peer, who
+        self.heard = self._start = time.monotonic()
+        self._reader, self._writer = reader, writer
+        self._header: tuple[int, int] | None = None
+        self._sending = asyncio.Lock()
+        self._messages = 0
+        self._beating: asyncio.Task[None] | None = None
+
+    def post(self, **message: Any) -> None:
+        """Sends a message without waiting; that it does not arrive is found by receiving."""
+        content = json.dumps(message).encode()
+        if not self._writer.is_closing():
+            self._writer.write(_HEADER.pack(0, len(content)) + content)
+
+    def beat(self) -> None:
+        """Gives a sign of life every second from now on."""
+        self._beating = asyncio.create_task(self._beat())
+
+    async def send(self, stream: int, data: bytes) -> None:
+        """Sends a frame of a stream; waits while the other party takes none.
+
+        Raises:
+            PartyError: the other party has gone.
+        """
+        if self._writer.is_closing():
+            raise self._gone()
+        try:
+            self._writer.write(_HEADER.pack(stream, len(data)) + data)
+            async with self._sending:  # Python 3.10 lets only one wait
+                await self._writer.drain()
+        except OSError as error:
+            raise self._gone() from error
+
+    async def receive(self) -> tuple[int, bytes]:
+        """The next frame: stream and content. Nothing is lost where this is cancelled.
+
+        Raises:
+            PartyError: no further frame can come, or what came is none.
+        """
+        try:
+            if self._header is None:
+                self._header = _HEADER.unpack(await self._reader.readexactly(_HEADER.size))
+            stream, length = self._header
+            if length > (FRAME_BYTES if stream else _MESSAGE_BYTES):
+                raise self.foreign(f"a frame of {length:,} bytes")
+            content = await self._reader.readexactly(length)
+        except (OSError, EOFError) as error:  # of TLS too
+            raise self._gone() from error
+        self._header = None
+        self.heard = time.monotonic()
+        return stream, content
+
+    def message(self, content: bytes, allowed: Iterable[str]) -> tuple[str, Any]:
+        """Name and value of a message.
+
+        Args:
+            content: of a frame of stream 0.
+            allowed: the names that may come now; "failed" always may.
+
+        Raises:
+            PartyError: it is none of them, there are too many, or the other party gave up.
+        """
+        self._messages += 1
+        elapsed = time.monotonic() - self._start
+        if self._messages > _MESSAGES_AT_ONCE + _MESSAGES_PER_SECOND * elapsed:
+            raise self.foreign(f"{self._messages} messages in {elapsed:.1f} s")
+        try:
+            parsed = parse_json(content, "message", {f"{k}?": s for k, s in _MESSAGES.items()})
+        except UnreadableFileError as error:
+            raise self.foreign(error) from error
+        name = next(iter(parsed), "nothing")
+        if len(parsed) != 1 or name not in {*allowed, "failed"}:
+            raise self.foreign(f"{name!r}")
+        if name == "failed":
+            raise PeerFailedError(
+                self.peer, **{k: one_line(parsed[name][k]) for k in _MESSAGES[name]}
+            )
+        return name, parsed[name]
+
+    async def next_message(self, seconds: float, *allowed: str) -> tuple[str, Any]:
+        """The next message; nothing else may come before it.
+
+        Raises:
+            PartyError: none came in `seconds`, or as of `message`.
+        """
+        try:
+            stream, content = await asyncio.wait_for(self.receive(), seconds)
+        except asyncio.TimeoutError as error:
+            raise PartyError(f"no sign of life of the {self.peer} for {seconds:g} s") from error
+        if stream:
+            raise self.foreign("traffic of SPU before the run")
+        return self.message(content, allowed)
+
+    async def close(self, *, failure: PartyError | None = None, where: str = "") -> None:
+        """Ends the connection.
+
+        Args:
+            failure: what the other party is told of; it gets a second to read it.
+            where: this party stands.
+        """
+        if self._beating is not None:
+            self._beating.cancel()
+        if failure is not None and not isinstance(failure, PeerFailedError):
+            with contextlib.suppress(OSError, EOFError, asyncio.TimeoutError):
+                self.post(failed={"reason": str(failure)[:1000], "where": where})
+                # To close with unread bytes would reset the connection and lose what was said.
+                await asyncio.wait_for(self._until_closed(), _LINGER_SECONDS)
+        else:
+            with contextlib.suppress(OSError, asyncio.TimeoutError):
+                await asyncio.wait_for(self._writer.drain(), _LINGER_SECONDS)
+                self._writer.close()
+                await asyncio.wait_for(self._writer.wait_closed(), _LINGER_SECONDS)
+        self._writer.transport.abort()
+
+    def foreign(self, got: object) -> PartyError:
+        """The error that the other party said what nobody of this protocol would."""
+        return PartyError(f"the {self.peer} does not speak this protocol: got {one_line(got, 200)}")
+
+    def _gone(self) -> PartyError:
+        unheard = self.peer == "server" and self.heard == self._start
+        encrypted = self._writer.get_extra_info("sslcontext") is not None
+        # With TLS 1.3 a client only learns like this that its certificate was refused.
+        hint = "; it may not know this party's certificate" if unheard and encrypted else ""
+        return PartyError(f"the {self.peer} closed the connection{hint}")
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(_HEARTBEAT_SECONDS)
+            self.post(alive=True)
+
+    async def _until_closed(self) -> None:
+        while await self._reader.read(FRAME_BYTES):
+            pass
+
+
+class PeerFailedError(PartyError):
+    """The other party told why it gave up.
+
+    Args:
+        peer: "client" or "server".
+        reason: in its words, as one printable line.
+        where: it stood.
+    """
+
+    def __init__(self, peer: str, reason: str, where: str) -> None:
+        self.where = where[:100]
+        super().__init__(f"the {peer} gave up {self.where}: {reason}"[:400])
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port of "HOST:PORT"; port 0 is any free one.
+
+    Raises:
+        ValueError: it is not of that form.
+
+    Example:
+        >>> parse_address("127.0.0.1:7700"), parse_address("[::1]:0")
+        (('127.0.0.1', 7700), ('::1', 0))
+    """
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdecimal()) or int(port[:6]) > 65535:
+        raise ValueError(f"private: address must be HOST:PORT, got {text!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def shown_address(host: str, port: int) -> str:
+    """The inverse of `parse_address`.
+
+    Example:
+        >>> shown_address("::1", 7700)
+        '[::1]:7700'
+    """
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def listen(address: str) -> socket.socket:
+    """Listens for clients; `getsockname()` tells a port that the system chose.
+
+    Raises:
+        ValueError: the port is taken, or the address is not this machine's.
+    """
+    host, port = parse_address(address)
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, port), family=family, backlog=128)
+    except OSError as error:
+        raise ValueError(f"private: cannot listen on {address}: {error.strerror}") from error
+    listener.setblocking(False)
+    return listener
+
+
+async def accept(connection: socket.socket, security: Security | None, seconds: float) -> Channel:
+    """The channel to a client that has connected.
+
+    Args:
+        connection: of it.
+        security: of the server; None: neither encrypted nor authenticated.
+        seconds: that TLS may take.
+
+    Raises:
+        PartyError: it does not speak TLS, or its certificate is not one of the known ones.
+    """
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(FRAME_BYTES)
+    protocol = asyncio.StreamReaderProtocol(reader)
+    context = None if security is None else security.context(server=True)
+    try:
+        host = str(connection.getpeername()[0])
+        _quicken(connection)
+        transport, _ = await loop.connect_accepted_socket(
+            lambda: protocol,
+            connection,
+            ssl=context,
+            ssl_handshake_timeout=None if context is None else seconds,
+        )
+    except (OSError, asyncio.TimeoutError) as error:  # of TLS too
+        connection.close()
+        raise PartyError(f"a client without a known certificate: {_words(error)}") from error
+    writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+    return _known_channel(reader, writer, "client", host, security)
+
+
+async def connect(
+    address: str,
+    security: Security | None,
+    seconds: float,
+    while_waiting: Callable[[], None],
+) -> Channel:
+    """Connects to the server, which may start later than the client.
+
+    Args:
+        address: HOST:PORT.
+        security: of the client; None: neither encrypted nor authenticated.
+        seconds: until it must be there.
+        while_waiting: called several times a second; what it raises ends the wait.
+
+    Raises:
+        PartyError: nobody listened there, or its certificate is not the known one.
+    """
+    host, port = parse_address(address)
+    end = time.monotonic() + seconds
+    tls: dict[str, Any] = {}
+    if security is not None:  # names are not checked: the certificate itself is
+        tls = {"ssl": security.context(server=False), "server_hostname": ""}
+    while True:
+        while_waiting()
+        try:
+            opened = asyncio.open_connection(host, port, limit=FRAME_BYTES, **tls)
+            reader, writer = await asyncio.wait_for(opened, min(seconds, 10.0))
+            connection = writer.get_extra_info("socket")
+            if security is None and connection.getsockname() == connection.getpeername():
+                # Where nobody listens the system may give that very port to this end.
+                writer.transport.abort()
+                raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+            if connection is not None:  # else the server has closed already
+                _quicken(connection)
+            return _known_channel(reader, writer, "server", host, security)
+        except ssl.SSLError as error:
+            raise PartyError(
+                f"private: the server at {address} has another certificate than the known one: "
+                f"{_words(error)}"
+            ) from error
+        except (OSError, asyncio.TimeoutError) as error:
+            if time.monotonic() > end:
+                raise PartyError(
+                    f"private: no server at {address} within {seconds:g} s: {_words(error)}"
+                ) from error
+            await asyncio.sleep(_RETRY_SECONDS)
+
+
+def _known_channel(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    peer: str,
+    host: str,
+    security: Security | None,
+) -> Channel:
+    who = host
+    if security is not None:
+        certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        try:
+            who = security.checked(certificate)
+        except PartyError:
+            writer.transport.abort()
+            raise
+    return Channel(reader, writer, peer, who)
+
+
+def _quicken(connection: Any) -> None:
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _words(error: BaseException) -> str:
+    code = getattr(error, "errno", None)  # asyncio's own words are "Connect call failed"
+    reason = os.strerror(code) if isinstance(error, ConnectionError) and code else str(error)
+    return one_line(reason or type(error).__name__, 200)

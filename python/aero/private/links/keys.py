@@ -1,0 +1,146 @@
+"""Who a party is: a key of its own, and the certificates of those that it knows.
+
+TLS 1.3 with a self-signed certificate at each side. A certificate is known as a whole, by its
+SHA-256 fingerprint: no authority can vouch for another one, and no name is checked.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import os
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from aero.private.party_errors import PartyError
+from aero.reading import read_bytes
+
+__all__ = ["Security", "fingerprints", "make_keys"]
+
+KEY, CERTIFICATE = "key.pem", "certificate.pem"
+_YEARS = 10  # trust ends where a certificate is no longer listed, not with time
+_MOST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Security:
+    """Mutual TLS of one party.
+
+    Attributes:
+        keys: folder of `make_keys`.
+        known: PEM file with the certificates of the parties that it talks to.
+
+    Raises:
+        ValueError: a file is missing or holds no certificate.
+    """
+
+    keys: Path
+    known: Path
+
+    def __post_init__(self) -> None:
+        fingerprints(self.keys / CERTIFICATE)
+        fingerprints(self.known)
+
+    def context(self, *, server: bool) -> ssl.SSLContext:
+        """Python's context of this side; the other's certificate is still to be `checked`."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_REQUIRED
+        if server:
+            context.num_tickets = 0  # every connection shows its certificate
+        try:
+            context.load_cert_chain(self.keys / CERTIFICATE, self.keys / KEY)
+            context.load_verify_locations(self.known)
+        except (OSError, ssl.SSLError) as error:
+            raise ValueError(f"private: {self.keys} and {self.known}: {error}") from error
+        return context
+
+    def checked(self, certificate: bytes | None) -> str:
+        """The fingerprint of the other's certificate (DER).
+
+        Raises:
+            PartyError: it is none of the known ones. A known certificate that may sign others
+                would bring them through TLS's own check.
+        """
+        found = hashlib.sha256(certificate or b"").hexdigest()
+        if found not in fingerprints(self.known):
+            raise PartyError(f"the other party's certificate {found} is not a known one")
+        return found
+
+
+def fingerprints(path: Path) -> list[str]:
+    """SHA-256 of each certificate in a PEM file, as `openssl x509 -fingerprint` counts it.
+
+    Raises:
+        ValueError: there is no such file, or no certificate in it.
+    """
+    text = read_bytes(path, _MOST_BYTES).decode("ascii", errors="replace")
+    start, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+    parts = [start + part.partition(end)[0] + end for part in text.split(start)[1:]]
+    try:
+        certificates = [ssl.PEM_cert_to_DER_cert(part) for part in parts]
+        for each in certificates:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=each)
+    except (ValueError, ssl.SSLError) as error:
+        raise ValueError(f"private: {path} holds a damaged certificate: {error}") from error
+    if not certificates:
+        raise ValueError(f"private: {path} holds no certificate")
+    return [hashlib.sha256(each).hexdigest() for each in certificates]
+
+
+def make_keys(folder: Path) -> str:
+    """Makes a key on the curve P-256 and its self-signed certificate.
+
+    Args:
+        folder: where `key.pem`, for its owner's eyes alone, and `certificate.pem` go; made if
+            missing.
+
+    Returns:
+        The certificate's fingerprint.
+
+    Raises:
+        ValueError: the folder has a key already.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     made = make_keys(Path(folder, "server"))
+        ...     [made] == fingerprints(Path(folder, "server", "certificate.pem"))
+        True
+    """
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    key = ec.generate_private_key(ec.SECP256R1())
+    serial = x509.random_serial_number()
+    # OpenSSL looks for issuers by name: equal names would be taken for each other's.
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"aero private {serial:x}")])
+    now = datetime.datetime.now(datetime.timezone.utc)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(serial)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=365 * _YEARS))
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    secret = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    try:
+        file = os.open(folder / KEY, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise ValueError(f"private: {folder} has a key already; give another folder") from None
+    with os.fdopen(file, "wb") as opened:
+        opened.write(secret)
+    (folder / CERTIFICATE).write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    return fingerprints(folder / CERTIFICATE)[0]

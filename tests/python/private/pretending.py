@@ -1,0 +1,176 @@
+"""Workers that pretend to compute, a server of its own process, and clients in our hands."""
+
+from __future__ import annotations
+
+import json
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from aero.private.party import PartyJob, ask
+from aero.private.settings import PrivateSettings
+from aero.private.supervision import TimeLimits
+
+# In the place of the private environment's Python. SPU is one connection that is echoed: the
+# client's connects to the other party's, and what comes back is its result.
+PYTHON = """#!{python} -S
+import json, os, socket, sys, time
+def say(event, **values): print(json.dumps({{"event": event, **values}}), flush=True)
+job = json.loads(sys.stdin.readline())
+settings = job["settings"]
+say("terms", terms={{"exp_squarings": settings["exp_squarings"], "weights": None}})
+told = json.loads(sys.stdin.readline())
+own, peer = (told["go"][name][5:] for name in ("own", "peer"))
+say("stage", stage="layer 0")
+size = told["request"]["prompt_length"] * 100_000
+if job["party"] == "server":
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(own)
+    listener.listen()
+    connection, _ = listener.accept()
+    while chunk := connection.recv(1 << 20):
+        connection.sendall(chunk)
+else:
+    sent = os.urandom(size)
+    while True:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(peer)
+        try:
+            connection.sendall(sent[:1])
+            if connection.recv(1):
+                break
+        except OSError:
+            pass
+        time.sleep(0.02)
+    got = b""
+    while len(got) < size:
+        connection.sendall(sent[len(got) : len(got) + 65536])
+        while len(got) < size and len(got) % 65536 == 0 or not got:
+            got += connection.recv(65536 - len(got) % 65536)
+            if len(got) % 65536 == 0: break
+    connection.close()
+    assert got == sent
+    say("stage", stage="revealed")
+say("done")
+sys.stdin.read()
+"""
+SERVER = """
+import json, sys
+from pathlib import Path
+from aero.private.party import PartyJob
+from aero.private.serving import serve
+job = PartyJob.from_dict(json.loads(sys.stdin.readline()))
+serve(job, lambda event: print(json.dumps(event), flush=True), Path(sys.argv[1]))
+"""
+LIMITS = TimeLimits(connect=30, hello=20, ready=30, silence=20, stage=30)
+
+
+def pretending_python(folder: Path) -> Path:
+    """Makes a program that takes the private Python's place."""
+    python = folder / "python"
+    python.write_text(PYTHON.format(python=sys.executable))
+    python.chmod(python.stat().st_mode | stat.S_IXUSR)
+    return python
+
+
+class Served:
+    """A server with its events, which runs until it is ended."""
+
+    def __init__(self, export: Path, python: Path, **job: Any) -> None:
+        given = {"address": "127.0.0.1:0", "limits": LIMITS, "settings": PrivateSettings(), **job}
+        self.job = PartyJob(export, **given)
+        self.python = python
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SERVER, str(python)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(self.job.to_dict()) + "\n")
+        self.process.stdin.flush()
+        self.events: list[dict[str, Any]] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self.address = self.wait_for("listening")["address"]
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.events.append(json.loads(line))
+
+    def wait_for(self, kind: str, count: int = 1) -> dict[str, Any]:
+        """The `count`-th event of a kind."""
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            found = [event for event in list(self.events) if event["event"] == kind]
+            if len(found) >= count:
+                return found[count - 1]
+            assert self.process.poll() is None, f"the server has ended: {self.events}"
+            time.sleep(0.01)
+        raise AssertionError(f"no {kind} number {count} in {self.events[-20:]}")
+
+    def ask(self, on_event: Any = lambda event: None, **job: Any) -> list[dict[str, Any]]:
+        """An honest client."""
+        events: list[dict[str, Any]] = []
+        given = {"tokens": (1, 2, 3), "new_tokens": 1, "settings": PrivateSettings(), **job}
+        mine = PartyJob(self.job.folder, address=self.address, limits=LIMITS, **given)
+
+        def take(event: dict[str, Any]) -> None:
+            events.append(event)
+            on_event(event)
+
+        ask(mine, take, self.python)
+        return events
+
+    def connect(self) -> socket.socket:
+        """A stranger."""
+        host, port = self.address.rsplit(":", 1)
+        return socket.create_connection((host, int(port)), timeout=30)
+
+    def memory(self, field: str = "VmHWM") -> int:
+        """Bytes: the most that were resident, or now with "VmRSS"."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        [line] = [line for line in status.splitlines() if line.startswith(field + ":")]
+        return int(line.split()[1]) * 1024
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            self._reader.join(5)
+            pipe.close()
+
+
+def frame(stream: int, content: bytes) -> bytes:
+    return struct.pack("!II", stream, len(content)) + content
+
+
+def said(**message: Any) -> bytes:
+    return frame(0, json.dumps(message).encode())
+
+
+def client_hello(**changes: Any) -> bytes:
+    """What an honest client says first."""
+    terms = {"exp_squarings": 8, "weights": None}
+    request = {"prompt_length": 3, "new_tokens": 1}
+    whole = {"protocol": "aero-private 2", "role": "client", "terms": terms, "request": request}
+    return said(hello={**whole, **changes})
+
+
+def received(connection: socket.socket) -> bytes:
+    """All that comes until the other side ends the connection."""
+    found = b""
+    try:
+        while chunk := connection.recv(1 << 16):
+            found += chunk
+    except ConnectionResetError:
+        pass
+    return found
