@@ -60,6 +60,8 @@ READ_GPT2 = (("convert", "case", "--label", "SM+ScFuFFN", "--output", "out"),
              ("export", "case", "--output", "out"))  # fmt: skip
 READ_EXPORT = (("private", "publish", "case", "--output", "out"),
                ("private", "run", "case", "--prompt-tokens", "1,2"))  # fmt: skip
+READ_RECIPE = (("train", "--label", "SM+R", "--config", "case.yaml",
+                "--cache-dir", str(SCRATCH / "cache"), "--dry-run"),)  # fmt: skip
 SHOW = (("cost", "show", "SM+LN+G", "--model", "tiny", "--stack", "case.yaml"),)
 COMPARED = (("private", "compare", "--output", "case/effect.json", "--results", "case/effect.md"),)
 READ_CORPUS = ((*train_command(LABEL, Path("out"), cache=Path("case")), "--dry-run"),)
@@ -79,8 +81,7 @@ def files_of(folder: Path) -> tuple[str, ...]:
 
 # Where good files lie, what commands read such a folder, which of its files, and how often.
 TARGETS: list[tuple[Path, tuple[tuple[str, ...], ...], tuple[str, ...], float]] = [
-    (PACKAGE / "train" / "recipes" / "demo.yaml",
-     (("train", "--label", "SM+R", "--config", "case.yaml", "--dry-run"),), ("",), 3),
+    (RUN / "config.yaml", READ_RECIPE, ("",), 3),
     (PACKAGE / "data" / "stacks" / "sigma.yaml", SHOW, ("",), 2),
     (PACKAGE / "data" / "stacks" / "blb.yaml", SHOW, ("",), 2),
     (RUN, READ_RUN, RECORDS, 6),
