@@ -36,6 +36,10 @@ def reproduce(
     data: Annotated[
         str | None, typer.Option(help="Another corpus: stdlib, a folder, a file or a hub dataset.")
     ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="One setting, for every network."),
+    ] = None,
     results: Annotated[
         Path | None,
         typer.Option(metavar="STEM", help="Also write all targets to STEM.md and STEM.json."),
@@ -79,7 +83,7 @@ def reproduce(
         names = list(dict.fromkeys(target))
         if names == ["all"]:
             names = [name for name in target_names() if load_target(name).exists_at(scale)]
-        settings = data_settings(data)
+        settings = [*(set_ or ()), *data_settings(data)]
         plans = [plan_target(name, scale, seeds=seeds, settings=settings) for name in names]
         cells = unique_cells(plans)
 

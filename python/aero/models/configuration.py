@@ -57,6 +57,7 @@ _NUMBERS = {  # smallest value and how an error names the range
     "rotary_base": (_POSITIVE, "a number above 0"),
     "embedding_scale": (_ANY, "a number"),
     "initializer_range": (0, "a number from 0"),
+    "embedding_dropout": (0, "a number from 0"),
 }
 
 
@@ -100,6 +101,7 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
         layer_norm_epsilon: of LayerNorms.
         rotary_base: of rotary positions.
         embedding_scale: factor of the token embeddings (sqrt(width) in Languini).
+        embedding_dropout: share of the embedded stream that training drops.
         initializer_range: standard deviation of initial weights. Residual projections (`c_proj` of
             attention and FFN, and the fused FFN) start at initializer_range / sqrt(2 L), in both
             model families.
@@ -155,6 +157,7 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     layer_norm_epsilon: float = 1e-5
     rotary_base: float | int = 10000.0
     embedding_scale: float | int = 1.0
+    embedding_dropout: float | int = 0.0
     initializer_range: float = 0.02
     use_cache: bool = True
     bos_token_id: int | None = None

@@ -79,6 +79,7 @@ class AeroModel(AeroPreTrainedModel):  # type: ignore[no-untyped-call]
         self.wte = nn.Embedding(spec.vocab_size, spec.width)
         has_learned_positions = spec.rotary_fraction == 0
         self.wpe = nn.Embedding(spec.context_length, spec.width) if has_learned_positions else None
+        self.drop = nn.Dropout(config.embedding_dropout)
         self.h = nn.ModuleList(build_block(config, index) for index in range(spec.num_layers))
         self.ln_f = build_norm(config, spec.final_norm)
         if config.annealed_from is not None:
@@ -151,6 +152,7 @@ class AeroModel(AeroPreTrainedModel):  # type: ignore[no-untyped-call]
             stream = stream * self.config.embedding_scale
         if self.wpe is not None:
             stream = stream + self._position_embeddings(context, stream.shape[1])
+        stream = self.drop(stream)
 
         hidden_states, entropies = [], []
         for block in self.blocks():

@@ -86,6 +86,7 @@ class ModelSection:
             initializer_range / sqrt(2 L).
         embedding_scale: factor of the token embeddings: `none` for 1, `sqrt_width` for sqrt(d), or
             `unit` for 1 / initializer_range, which gives them the variance 1 that LayerNorm would.
+        embedding_dropout: share of the embedded stream that training drops.
         trainable_scales: which scalars of a scaled FFN learn.
     """
 
@@ -100,6 +101,7 @@ class ModelSection:
     final_norm: str | None = _word(None, "none", "layer", "foldable")
     initializer_range: float = _number(0.02, 0.0, 100.0, above=True)
     embedding_scale: str = _word("none", "none", "sqrt_width", "unit")
+    embedding_dropout: float = _number(0.0, 0.0, 1.0, below=True)
     trainable_scales: str = _word("alpha+beta", "alpha+beta", "alpha", "beta", "none")
 
 

@@ -45,6 +45,7 @@ def training_fields(recipe: Recipe) -> dict[str, Any]:
         "entropy_reduction": regularization.reduction,
         "threshold_init": regularization.threshold_init,
         "trainable_scales": recipe.model.trainable_scales,
+        "embedding_dropout": recipe.model.embedding_dropout,
     }
 
 

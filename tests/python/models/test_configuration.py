@@ -2,6 +2,7 @@ import json
 import pickle
 
 import pytest
+import torch
 from transformers import AutoConfig
 
 from aero.architecture import ArchitectureSpec
@@ -101,3 +102,15 @@ def test_architecture_named_twice_is_an_error():
 def test_generation_does_not_take_the_attention_temperature_for_its_own():
     model = AeroForCausalLM(AeroConfig.from_label("SM(t)+G", model="tiny"))
     assert model.generation_config.temperature in (None, 1.0)
+
+
+def test_embedding_dropout_drops_in_training_alone():
+    torch.manual_seed(0)
+    config = AeroConfig.from_label("SM+LN+G", model="tiny", embedding_dropout=0.5)
+    model, ids = AeroForCausalLM(config), torch.arange(16)[None]
+    stream = model.transformer(ids, output_hidden_states=True).hidden_states[0]
+    dropped = stream == 0
+    assert 0.3 < dropped.float().mean() < 0.7
+    whole = model.eval().transformer(ids, output_hidden_states=True).hidden_states[0]
+    torch.testing.assert_close(stream[~dropped], 2 * whole[~dropped])
+    assert not (whole == 0).any()

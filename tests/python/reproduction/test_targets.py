@@ -1,6 +1,10 @@
+import re
+
 import pytest
+from typer.testing import CliRunner
 
 from aero.architecture import ArchitectureSpec
+from aero.cli import app
 from aero.paper import paper_tables
 from aero.reproduction import (
     load_scale,
@@ -14,6 +18,7 @@ from aero.reproduction.cells import unique_cells
 from aero.reproduction.figures import FIGURE_KINDS
 from aero.reproduction.targets import read_target
 from aero.train.errors import TrainingError
+from aero.train.runs import model_config
 
 # What the paper reports about training; its other tables and figures are about cost or drawings.
 PUBLISHED = {
@@ -203,3 +208,25 @@ def test_unknown_targets_and_scales_are_errors_with_a_hint():
         load_target("tabel2")
     with pytest.raises(TrainingError, match="--scale must be one of mini, small, paper"):
         load_scale("large")
+
+
+def test_the_network_of_the_authors_code_is_told_apart_from_the_printed_one():
+    code = ["model.final_norm=layer", "model.embedding_dropout=0.1"]
+    cells = [
+        plan_target("table2", "paper", settings=settings).cells_by_row["SM+G"][0]
+        for settings in ([], code)
+    ]
+    assert cells[0].group != cells[1].group
+    runs = [cell.planned("nowhere") for cell in cells]
+    assert [run.spec.final_norm for run in runs] == ["none", "layer"]
+    assert [model_config(run).embedding_dropout for run in runs] == [0.0, 0.1]
+
+
+def test_settings_of_the_command_line_reach_every_network(tmp_path):
+    arguments = ["reproduce", "table2", "--dry-run", "--output", str(tmp_path), "--set"]
+    groups = []
+    for setting in ("model.final_norm=none", "model.final_norm=layer", "model.final_nrm=layer"):
+        result = CliRunner().invoke(app, [*arguments, setting, "--data", str(tmp_path)])
+        groups.append(set(re.findall(r"cells/(\S+)/", result.stdout)))
+    assert groups[0] and groups[1] and not groups[0] & groups[1]
+    assert result.exit_code == 2 and "unknown setting 'model.final_nrm'" in result.stderr
