@@ -34,7 +34,7 @@ DEMO_LABELS := SM+LN+G SM+ScFuFFN "EReg(SM(t)+ScFuFFN)" SM+FN+ScFuFFN SM+FN+R
 PYTHON_FILES := $(sort $(shell find python/aero -name '*.py'))
 $(shell mkdir -p build && echo '$(PYTHON_FILES)' | cmp -s - build/python_files || echo '$(PYTHON_FILES)' > build/python_files)
 
-.PHONY: help demo private private-test private-bench test threads mutants fuzz fuzz-sanitized build lint bench test-cuda bench-cuda notebooks docs clean
+.PHONY: help demo private private-test private-bench test threads mutants fuzz fuzz-sanitized build lint bench test-cuda bench-cuda house notebooks docs clean
 .DEFAULT_GOAL := help
 # ninja shares out its own work, and fails where `make --jobs` tells it of jobs that it cannot reach.
 unexport MAKEFLAGS
@@ -105,6 +105,10 @@ test-cuda: ## prove the operators on this machine's GPU; needs no network and no
 
 bench-cuda: ## time the operators on this machine's GPU against their opponents (8 minutes)
 	$(PYTHON) benchmarks/cuda/run.py --results $(CUDA_RESULTS)/benchmark.json
+
+# What counts as a public name, tests/python/house.py says; at most 120, and no circle, as test_layering.py holds.
+house: $(VENV)/.built ## count Python files and lines, public names, README lines, import circles
+	$(BIN)/python -m tests.python.house
 
 notebooks: $(VENV)/.tests ## execute the notebooks, renew their outputs and the gallery (15 minutes)
 	$(BIN)/python notebooks/execute.py

@@ -30,9 +30,12 @@ import torch
 
 import aero
 from aero import analysis
+from aero.analysis.figures.drawing import entropy_colors, layer_colors
+from aero.analysis.statistics import layerwise_mean, quarter_shares
 from aero.ops import attention_entropy
 from aero.report import read_run
-from aero.train import load_recipe, plan_runs, prepare_data, train_runs, validation_measure
+from aero.train import load_recipe, plan_runs, prepare_data, train_runs
+from aero.train.run_results import validation_measure
 
 FAST = "AERO_FAST" in os.environ  # the tests run every cell, on less text and with fewer steps
 plt.rcParams.update(analysis.FIGURE_STYLE)
@@ -154,7 +157,7 @@ fig, axes = plt.subplots(1, 5, figsize=(11, 2.7), sharey=True)
 for panel, (label, entropy) in zip(axes, heads.items()):
     analysis.plot_entropy_heat_map(entropy, context, title=label, axes=panel)
     panel.label_outer()
-fig.colorbar(analysis.entropy_colors(context), ax=axes, label="entropy (nats)")
+fig.colorbar(entropy_colors(context), ax=axes, label="entropy (nats)")
 plt.show()
 
 # %% [markdown]
@@ -164,8 +167,7 @@ plt.show()
 
 # %%
 shares = {
-    label: analysis.quarter_shares(entropy, maximum=math.log(context))
-    for label, entropy in heads.items()
+    label: quarter_shares(entropy, maximum=math.log(context)) for label, entropy in heads.items()
 }
 fig, axes = plt.subplots(figsize=(8.5, 2.6))
 analysis.plot_quarter_shares(shares, axes=axes)
@@ -181,11 +183,11 @@ plt.show()
 fig, axes = plt.subplots(1, 5, figsize=(11, 2.5), sharey=True)
 for panel, (label, run) in zip(axes, runs.items()):
     lines = run.metrics["entropy"]
-    history = analysis.layerwise_mean([line["head_entropy"] for line in lines])
+    history = layerwise_mean([line["head_entropy"] for line in lines])
     steps = [line["step"] for line in lines]
     analysis.plot_layerwise_entropy(steps, history, context, title=label, axes=panel)
     panel.label_outer()
-fig.colorbar(analysis.layer_colors(4), ax=axes, label="layer", ticks=range(4))
+fig.colorbar(layer_colors(4), ax=axes, label="layer", ticks=range(4))
 plt.show()
 
 # %% [markdown]
@@ -199,12 +201,12 @@ position = np.arange(1, context)
 for panel, label in zip(axes, ["SM+LN+G", "SM+ScFuFFN"]):
     by_position = runs[label].analysis.arrays["entropy_by_position"]  # [L, H, T]
     share = by_position[:, :, 1:] / np.log(position + 1)
-    colors = analysis.layer_colors(4).to_rgba(range(4))
+    colors = layer_colors(4).to_rgba(range(4))
     for layer, color in enumerate(colors):
         panel.plot(position, share[layer].T, color=color, linewidth=0.8, alpha=0.8)
     panel.set(title=label, xlabel="query position i", ylim=(0, 1.02))
 axes[0].set_ylabel("entropy / log(i + 1)")
-fig.colorbar(analysis.layer_colors(4), ax=axes, label="layer", ticks=range(4))
+fig.colorbar(layer_colors(4), ax=axes, label="layer", ticks=range(4))
 plt.show()
 
 # %% [markdown]

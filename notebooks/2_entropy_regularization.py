@@ -29,6 +29,10 @@ import numpy as np
 import torch
 
 from aero import analysis
+from aero.analysis.figures.drawing import entropy_colors, layer_colors
+from aero.analysis.figures.learned import plot_learned_thresholds, plot_thresholds_by_layer
+from aero.analysis.figures.tradeoffs import plot_sweep
+from aero.analysis.statistics import layerwise_mean
 from aero.ops import entropy_regularization
 from aero.report import read_run
 from aero.train import load_recipe, plan_runs, train_runs
@@ -104,18 +108,18 @@ for panel, (label, run) in zip(axes, runs.items()):
     head_entropy = np.array(run.analysis.values["head_entropy"])
     analysis.plot_entropy_heat_map(head_entropy, context, title=label, axes=panel)
     panel.label_outer()
-fig.colorbar(analysis.entropy_colors(context), ax=axes, label="entropy (nats)")
+fig.colorbar(entropy_colors(context), ax=axes, label="entropy (nats)")
 plt.show()
 
 # %%
 fig, axes = plt.subplots(1, 3, figsize=(9.5, 2.6), sharey=True)
 for panel, (label, run) in zip(axes, runs.items()):
     lines = run.metrics["entropy"]
-    history = analysis.layerwise_mean([line["head_entropy"] for line in lines])
+    history = layerwise_mean([line["head_entropy"] for line in lines])
     steps = [line["step"] for line in lines]
     analysis.plot_layerwise_entropy(steps, history, context, title=label, axes=panel)
     panel.label_outer()
-fig.colorbar(analysis.layer_colors(4), ax=axes, label="layer", ticks=range(4))
+fig.colorbar(layer_colors(4), ax=axes, label="layer", ticks=range(4))
 plt.show()
 
 # %% [markdown]
@@ -137,9 +141,7 @@ sweep = {
 }
 fig, axes = plt.subplots(1, 2, figsize=(9.5, 3), width_ratios=[2, 3])
 perplexities = [[run.evaluation["perplexity"]] for run in sweep.values()]
-analysis.plot_sweep(
-    margins, perplexities, xlabel="margin", ylabel="perplexity per byte", axes=axes[0]
-)
+plot_sweep(margins, perplexities, xlabel="margin", ylabel="perplexity per byte", axes=axes[0])
 shares = {
     f"margin {gamma:g}": run.analysis.values["quarters"]["log_context"]
     for gamma, run in sweep.items()
@@ -187,8 +189,8 @@ learned = {
 }
 fig, axes = plt.subplots(1, 3, figsize=(9.5, 2.8))
 for panel, title, thresholds_of in zip(axes, ("lambda 8e-5", "lambda 1e-5"), learned.values()):
-    analysis.plot_learned_thresholds(thresholds_of, title=title, axes=panel)
-analysis.plot_thresholds_by_layer(thresholds_of, title="lambda 1e-5", axes=axes[2])
+    plot_learned_thresholds(thresholds_of, title=title, axes=panel)
+plot_thresholds_by_layer(thresholds_of, title="lambda 1e-5", axes=axes[2])
 axes[2].axhline(0.5, color="0.5", linestyle=":")
 axes[2].set_ylim(0.4, 0.65)
 plt.show()

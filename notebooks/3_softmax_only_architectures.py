@@ -30,8 +30,10 @@ import torch
 
 import aero
 from aero import analysis, mpc
+from aero.analysis.figures.drawing import network_colors
 from aero.report import read_run
-from aero.train import load_recipe, plan_runs, prepare_data, train_runs, validation_measure
+from aero.train import load_recipe, plan_runs, prepare_data, train_runs
+from aero.train.run_results import validation_measure
 
 FAST = "AERO_FAST" in os.environ  # the tests run every cell, on less text and with fewer steps
 plt.rcParams.update(analysis.FIGURE_STYLE)
@@ -110,7 +112,7 @@ for panel, values, unit in (
     (axes[0], gigabytes, "GB in private, at GPT-2's size"),
     (axes[1], perplexities, "perplexity per byte, cut and not retrained"),
 ):
-    bars = panel.barh(labels, values, color=analysis.network_colors(1))
+    bars = panel.barh(labels, values, color=network_colors(1))
     panel.bar_label(bars, [f" {value:.3g}" for value in values], fontsize="small")
     panel.set_xlabel(unit)
 axes[0].invert_yaxis()

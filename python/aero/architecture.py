@@ -21,6 +21,9 @@ Example:
 
 from __future__ import annotations
 
-from aero._core import ArchitectureSpec, Flops, NonlinearOperations, OperationCount
+from aero._core import ArchitectureSpec
+from aero._core import Flops as Flops
+from aero._core import NonlinearOperations as NonlinearOperations
+from aero._core import OperationCount as OperationCount
 
-__all__ = ["ArchitectureSpec", "Flops", "NonlinearOperations", "OperationCount"]
+__all__ = ["ArchitectureSpec"]

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from aero import cli, mpc
 from aero.fixed_point import Approximations, function_errors
+from aero.mpc.described_stacks import described_stack_names
 from aero.report import to_csv, to_html, to_text
 from aero.reproduction import reproduce_costs
 
@@ -43,7 +44,7 @@ def test_help_fits_a_line_and_names_every_stack_and_network():
     assert summaries.split()[0] == "show"
     assert "..." not in summaries
     text = " ".join(run("show", "--help").stdout.replace("-\n", "-").split()).replace("- ", "-")
-    names = [*mpc.stack_names(), *mpc.option_set_names(), *mpc.described_stack_names()]
+    names = [*mpc.stack_names(), *mpc.option_set_names(), *described_stack_names()]
     for name in (*names, *mpc.network_names(), *mpc.compute_names()):
         assert name in text
 

@@ -7,10 +7,11 @@ import importlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from .house import MOST_PUBLIC_NAMES, import_circles, imports_of, public_names
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "python" / "aero"
@@ -84,25 +85,6 @@ def room_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imports_of(path: Path, folder: Path = PACKAGE) -> Iterator[tuple[str, bool]]:
-    """Yield every absolute module name a file imports and whether at import time of the file."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    package = ".".join(("aero", *path.relative_to(folder).parts[:-1]))
-    outermost = {id(node) for node in tree.body}
-    for node in ast.walk(tree):
-        top = id(node) in outermost
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, top) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                parent = package.split(".")[: len(package.split(".")) - node.level + 1]
-                base = ".".join([*parent, base] if base else parent)
-            yield base, top
-            if base == "aero":
-                yield from ((f"aero.{alias.name}", top) for alias in node.names)
-
-
 @pytest.mark.parametrize("room", MAY_INCLUDE)
 def test_cpp_rooms_include_only_what_they_may(room: str) -> None:
     files = cpp_files(room)
@@ -145,51 +127,6 @@ def test_python_rooms_import_only_what_they_may() -> None:
             if parts[0] == "aero" and len(parts) > 1 and parts[1] not in {room, *EVERYWHERE}:
                 where = path.relative_to(ROOT)
                 assert parts[1] in MAY_IMPORT[room], f"{where} may not import aero.{parts[1]}"
-
-
-def import_circles(folder: Path) -> list[list[str]]:
-    """Modules that import each other in a loop; lazily, or for types alone, counts too."""
-    files = {
-        ".".join(("aero", *path.relative_to(folder).with_suffix("").parts)).removesuffix(
-            ".__init__"
-        ): path
-        for path in folder.rglob("*.py")
-    }
-    # What `aero` itself hands on is every room.
-    files = {module: path for module, path in files.items() if module != "aero"}
-    arrows = {module: imported(path, folder, files) - {module} for module, path in files.items()}
-
-    def reached(start: str) -> set[str]:
-        found, left = set(), [start]
-        while left:
-            new = arrows[left.pop()] - found
-            found |= new
-            left += new
-        return found
-
-    reach = {module: reached(module) for module in files}
-    return sorted(
-        sorted(circle)
-        for circle in {
-            frozenset(m for m in reach[module] if module in reach[m])
-            for module in files
-            if module in reach[module]
-        }
-    )
-
-
-def imported(path: Path, folder: Path, files: dict[str, Path]) -> set[str]:
-    """The modules of `files` that a file imports; a package counts where its own name is taken."""
-    stub = path.with_suffix(".pyi")  # what a package loads on first use
-    path = stub if stub.is_file() else path
-    found = {name for name, _ in imports_of(path, folder)}
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module in files and not node.level:
-            names = {f"{node.module}.{alias.name}" for alias in node.names}
-            if names <= files.keys():
-                found.discard(node.module)
-            found |= names
-    return found & files.keys()
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
@@ -304,3 +241,9 @@ def test_no_module_bears_the_name_of_something_that_its_package_exports() -> Non
             exported = getattr(importlib.import_module(f"aero.{package}"), "__all__", ())
             clashes = {path.stem for path in file.parent.glob("*.py")} & {*exported}
             assert not clashes, f"{package}: {sorted(clashes)}"
+
+
+def test_at_most_120_names_are_public() -> None:
+    names = public_names()
+    assert {"simulate", "AeroForCausalLM", "train", "entropies", "with_entropy_penalty"} <= names
+    assert len(names) <= MOST_PUBLIC_NAMES, sorted(names)

@@ -5,8 +5,9 @@ arrays, draws into the Axes it is given (or into a new pyplot figure) and return
 
 Example:
     >>> from aero import analysis
+    >>> from aero.analysis.statistics import quarter_shares
     >>> head_entropy = [[4.1, 3.9], [1.2, 0.3]]  # [L, H], nats
-    >>> analysis.quarter_shares(head_entropy, maximum=4.1).tolist()
+    >>> quarter_shares(head_entropy, maximum=4.1).tolist()
     [0.25, 0.25, 0.0, 0.5]
     >>> analysis.plot_entropy_heat_map(head_entropy, context_length=128).get_ylabel()
     'layer'

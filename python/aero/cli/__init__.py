@@ -277,7 +277,7 @@ def info(
 
 def _trained(folders: list[Path]) -> Iterator[Path]:
     """Yields the run folders among and below `folders`; of several, diverged ones are named."""
-    from aero.report import find_runs
+    from aero.report.runs import find_runs
     from aero.train.run_folder import RunFolder
 
     try:

@@ -30,7 +30,9 @@ from aero.cli.errors import one_line_errors
 from aero.cli.numbers import decimal, whole
 
 if TYPE_CHECKING:
-    from aero.mpc import EqualTime, GenerationReport, SweepResult
+    from aero.mpc.equal_time import EqualTime
+    from aero.mpc.generation import GenerationReport
+    from aero.mpc.network_sweep import SweepResult
 
 
 def options(
@@ -249,14 +251,13 @@ def _timed(found: GenerationReport, network: str | None, compute: str) -> dict[s
 
 
 def _equal_time(found: SweepResult, within: float) -> dict[str, tuple[EqualTime, ...]]:
-    from aero import mpc
+    from aero.mpc.equal_time import compare_at_equal_time, timed_rows
 
     networks = list(found.rows[0].seconds) if found.rows else []
     if not networks:
         raise ValueError("--equal-time needs a --network to take the time on, got none")
     return {
-        name: mpc.compare_at_equal_time(mpc.timed_rows(found, name), within=within)
-        for name in networks
+        name: compare_at_equal_time(timed_rows(found, name), within=within) for name in networks
     }
 
 

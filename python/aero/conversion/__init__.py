@@ -10,24 +10,16 @@ Example:
     [('replace_activation', False), ('fold_layernorm', True)]
 """
 
-from aero.conversion.absorbing import Absorption, LayerAbsorption, absorb_ffn
+from aero.conversion.absorbing import absorb_ffn
 from aero.conversion.activations import replace_activation
 from aero.conversion.annealing import begin_annealing, finish_annealing
 from aero.conversion.feed_forwards import fuse_ffn, prune_ffn
 from aero.conversion.folding import fold_norm
 from aero.conversion.label_conversion import convert
 from aero.conversion.layer_norms import fold_layernorm, remove_layernorm
-from aero.conversion.plan import ConversionPlan, Size
-from aero.conversion.prunable import PrunableFfns, select_prunable_ffns
-from aero.conversion.steps import Step
+from aero.conversion.prunable import select_prunable_ffns
 
 __all__ = [
-    "Absorption",
-    "ConversionPlan",
-    "LayerAbsorption",
-    "PrunableFfns",
-    "Size",
-    "Step",
     "absorb_ffn",
     "begin_annealing",
     "convert",

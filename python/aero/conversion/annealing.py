@@ -24,7 +24,8 @@ from aero.conversion.folding import fold_norm
 from aero.models import AeroForCausalLM
 from aero.models.annealed_parts import AnnealedParts, check_annealing, spec_at_the_end
 from aero.models.carrying_over import carry_over
-from aero.nn import AnnealedNorm, FoldableNorm, annealing_progress
+from aero.nn import FoldableNorm
+from aero.nn.annealed_modules import AnnealedNorm, annealing_progress
 
 __all__ = ["begin_annealing", "finish_annealing"]
 
@@ -40,7 +41,8 @@ def begin_annealing(
     """Returns a network that computes what `model` computes and can be annealed into another.
 
     Its `config.spec` is what it becomes. How far it has come is set by
-    `aero.nn.set_annealing_progress`, in training by `aero.train.AnnealingCallback`.
+    `aero.nn.annealed_modules.set_annealing_progress`, in training by
+    `aero.train.AnnealingCallback`.
 
     Args:
         model: a trained network with LayerNorm or the target's norm and with a GELU, ReLU or linear
@@ -108,7 +110,7 @@ def finish_annealing(model: AeroForCausalLM) -> AeroForCausalLM:
     Example:
         >>> import torch
         >>> from aero.models import AeroConfig
-        >>> from aero.nn import set_annealing_progress
+        >>> from aero.nn.annealed_modules import set_annealing_progress
         >>> model = AeroForCausalLM(AeroConfig.from_label("SM+LN+G", model="tiny"))
         >>> network = begin_annealing(model.eval(), "SM+ScFuFFN")
         >>> set_annealing_progress(network, 1.0)

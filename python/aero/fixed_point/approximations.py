@@ -8,7 +8,7 @@ from typing import Literal
 
 from aero import _core
 from aero._core import Arithmetic
-from aero.mpc import StackDescription, stack_description
+from aero.mpc.described_stacks import StackDescription, stack_description
 from aero.mpc.simulation import plain_value
 
 _FieldValue = bool | int | float | str

@@ -16,18 +16,13 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 from aero.models.causal_lm import AeroForCausalLM
 from aero.models.configuration import AeroConfig
-from aero.models.decoder import AeroModel, AeroPreTrainedModel
+from aero.models.decoder import AeroModel
 from aero.models.entropy_penalty import EntropyPenalty
 from aero.models.fixed_point_network import FixedPointForCausalLM
-from aero.models.hugging_face_attention import (
-    aero_attention_forward,
-    aero_entropy_attention_forward,
-    register_attention,
-)
-from aero.models.outputs import AeroCausalLMOutput, AeroModelOutput
-from aero.models.parameter_groups import decay_parameter_names
+from aero.models.hugging_face_attention import register_attention
+from aero.models.outputs import AeroCausalLMOutput
 from aero.models.penalized_models import with_entropy_penalty, without_entropy_penalty
-from aero.models.row_entropies import RowEntropies, entropies
+from aero.models.row_entropies import entropies
 
 register_attention()
 AutoConfig.register("aero", AeroConfig, exist_ok=True)
@@ -38,17 +33,9 @@ __all__ = [
     "AeroCausalLMOutput",
     "AeroConfig",
     "AeroForCausalLM",
-    "AeroModel",
-    "AeroModelOutput",
-    "AeroPreTrainedModel",
     "EntropyPenalty",
     "FixedPointForCausalLM",
-    "RowEntropies",
-    "aero_attention_forward",
-    "aero_entropy_attention_forward",
-    "decay_parameter_names",
     "entropies",
-    "register_attention",
     "with_entropy_penalty",
     "without_entropy_penalty",
 ]

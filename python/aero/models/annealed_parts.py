@@ -11,7 +11,8 @@ from torch import nn
 from aero.architecture import ArchitectureSpec
 from aero.models.building import build_norm
 from aero.models.configuration import AeroConfig
-from aero.nn import AnnealedFeedForward, AnnealedNorm, Block, FoldableNorm
+from aero.nn import Block, FoldableNorm
+from aero.nn.annealed_modules import AnnealedFeedForward, AnnealedNorm
 
 # FFN of a target -> what its activation becomes on the way; a fused FFN is fused at the end.
 _TARGET_ACTIVATIONS = {

@@ -17,8 +17,8 @@ from aero.nn import (
     ScaledFusedFeedForward,
     ShapedSelfAttention,
     Temperature,
-    normalize_weight,
 )
+from aero.nn.weight_normalization import normalize_weight
 
 _ACTIVATIONS = {
     "gelu": "gelu",

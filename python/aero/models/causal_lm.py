@@ -24,8 +24,8 @@ from aero.models.outputs import AeroCausalLMOutput, AeroModelOutput
 from aero.models.tied_embedding import embed_tied
 from aero.models.token_ids import check_token_ids
 from aero.models.visible_keys import visible_keys
-from aero.nn import FoldableNorm, Linear
-from aero.nn.linear import linear
+from aero.nn import FoldableNorm
+from aero.nn.linear import Linear, linear
 
 
 class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-call]

@@ -22,8 +22,9 @@ from aero.models.initialization import initialize_module
 from aero.models.outputs import AeroModelOutput
 from aero.models.token_ids import check_token_ids
 from aero.models.visible_keys import is_packed, refuse_crossing
-from aero.nn import Block, KeyValueCache, SequenceContext, rotary_tables
+from aero.nn import Block, KeyValueCache, SequenceContext
 from aero.nn.block import normalize
+from aero.nn.rotary import rotary_tables
 
 
 class AeroPreTrainedModel(PreTrainedModel):  # type: ignore[no-untyped-call]

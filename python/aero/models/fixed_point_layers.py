@@ -16,8 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from aero import fixed_point
-from aero.fixed_point import Approximations
+from aero.fixed_point import Approximations, functions
+from aero.fixed_point.functions import gelu, layer_norm, leaky_relu
 from aero.nn import (
     CausalSelfAttention,
     FeedForward,
@@ -46,22 +46,22 @@ class FixedPointOperations:
 
     def encode(self, values: Real | float) -> Ring:
         """Ring elements of real numbers."""
-        return fixed_point.encode(values, arithmetic=self.arithmetic)
+        return functions.encode(values, arithmetic=self.arithmetic)
 
     def matmul(self, a: Ring, b: Ring) -> Ring:
         """Truncated matrix product."""
-        return fixed_point.matmul(a, b, arithmetic=self.arithmetic)
+        return functions.matmul(a, b, arithmetic=self.arithmetic)
 
     def times(self, x: Ring, factor: Real | float, *, secret: bool = False) -> Ring:
         """``x * factor``, truncated; the factor is public or, if `secret`, shared."""
-        return fixed_point.product(
+        return functions.product(
             x, self.encode(factor), arithmetic=self.arithmetic, public=not secret
         )
 
     def softmax(self, scores: Ring, live: npt.NDArray[np.int64]) -> Ring:
         """Softmax of each row over its first `live` entries."""
         chosen = self.approximations
-        return fixed_point.softmax(
+        return functions.softmax(
             scores,
             live=live,
             squarings=chosen.exp_squarings,
@@ -124,7 +124,7 @@ class Normalization:
         """LayerNorm of [..., C]; other norms leave x to the weights, see `scale`."""
         if self.layer_norm is None:
             return x
-        return fixed_point.layer_norm(
+        return layer_norm(
             x,
             self.gain,
             self.bias,
@@ -312,13 +312,13 @@ def _activation(
     arithmetic = operations.arithmetic
     if name == "gelu":
         kind = operations.approximations.gelu
-        return lambda x: fixed_point.gelu(x, kind=kind, arithmetic=arithmetic)
+        return lambda x: gelu(x, kind=kind, arithmetic=arithmetic)
     if name == "relu":
         return lambda x: np.maximum(x, 0)
     if name == "leaky_relu":
         assert slope is not None
         value = slope.item()
-        return lambda x: fixed_point.leaky_relu(x, value, arithmetic=arithmetic)
+        return lambda x: leaky_relu(x, value, arithmetic=arithmetic)
     return None
 
 

@@ -20,13 +20,8 @@ from aero.models.fixed_point_layers import (
 )
 from aero.models.outputs import AeroCausalLMOutput
 from aero.models.token_ids import check_token_ids
-from aero.nn import (
-    Block,
-    ScaledFeedForward,
-    ScaledFusedFeedForward,
-    rotary_tables,
-)
-from aero.nn.rotary import RotaryTables
+from aero.nn import Block, ScaledFeedForward, ScaledFusedFeedForward
+from aero.nn.rotary import RotaryTables, rotary_tables
 
 
 class FixedPointForCausalLM(nn.Module):

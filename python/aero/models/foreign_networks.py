@@ -22,7 +22,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_N
 from aero.models.configuration import AeroConfig
 from aero.models.foreign_modules import check_weights, runs_like, unsupported
 from aero.models.foreign_reader import NetworkReader
-from aero.nn import TransposedLinear
+from aero.nn.layout import TransposedLinear
 
 # `AeroForCausalLM`, which reads checkpoints with this module.
 NetworkT = TypeVar("NetworkT", bound=PreTrainedModel)

@@ -21,7 +21,7 @@ from transformers.masking_utils import sdpa_mask
 from transformers.utils import output_capturing
 
 from aero.models.visible_keys import refuse_crossing
-from aero.nn import causal_attention
+from aero.nn.attention import causal_attention
 
 ATTENTION_NAMES = ("aero", "aero_entropy")
 

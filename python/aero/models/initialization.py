@@ -16,18 +16,17 @@ from transformers import initialization as init
 
 from aero.models.configuration import AeroConfig
 from aero.nn import (
-    AnnealedFeedForward,
-    AnnealedNorm,
     Block,
     CausalSelfAttention,
     FeedForward,
     FoldableNorm,
     FusedFeedForward,
-    Linear,
     ShapedSelfAttention,
     Temperature,
 )
+from aero.nn.annealed_modules import AnnealedFeedForward, AnnealedNorm
 from aero.nn.block import INITIAL_GAIN
+from aero.nn.linear import Linear
 
 # As many as torch makes when it attaches spectral norm.
 _SPECTRAL_ITERATIONS = 15

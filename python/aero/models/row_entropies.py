@@ -16,7 +16,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from aero.analysis import EntropySummary, layerwise_mean, summarize_entropies
+from aero.analysis import summarize_entropies
+from aero.analysis.statistics import layerwise_mean
+from aero.analysis.summary import EntropySummary
 from aero.models.causal_lm import AeroForCausalLM, whole
 from aero.models.hugging_face_attention import (
     check_computable,

@@ -14,25 +14,12 @@ Example:
 
 from __future__ import annotations
 
-from aero.mpc.cost import Cost, Operation
-from aero.mpc.cost_report import CostComparison, CostReport
-from aero.mpc.described_stacks import (
-    StackDescription,
-    described_stack_names,
-    load_stack,
-    stack_description,
-)
-from aero.mpc.equal_time import (
-    EqualTime,
-    TimedNetwork,
-    compare_at_equal_time,
-    timed_rows,
-)
-from aero.mpc.generation import GenerationReport, simulate_generation
-from aero.mpc.latency import Duration, Latency
-from aero.mpc.measure_tables import OptionRow, OptionSet, OptionTable, option_table
-from aero.mpc.measures import Option, options
-from aero.mpc.network_sweep import SweepResult, SweepRow, sweep
+from aero.mpc.cost_report import CostReport
+from aero.mpc.described_stacks import load_stack
+from aero.mpc.generation import simulate_generation
+from aero.mpc.measure_tables import option_table
+from aero.mpc.measures import options
+from aero.mpc.network_sweep import sweep
 from aero.mpc.profiles import (
     ComputeProfile,
     NetworkProfile,
@@ -41,7 +28,6 @@ from aero.mpc.profiles import (
     network_names,
     network_profile,
 )
-from aero.mpc.schedule import Schedule, ScheduledOperation
 from aero.mpc.simulation import (
     operation_cost,
     option_set_names,
@@ -52,29 +38,10 @@ from aero.mpc.simulation import (
 
 __all__ = [
     "ComputeProfile",
-    "Cost",
-    "CostComparison",
     "CostReport",
-    "Duration",
-    "EqualTime",
-    "GenerationReport",
-    "Latency",
     "NetworkProfile",
-    "Operation",
-    "Option",
-    "OptionRow",
-    "OptionSet",
-    "OptionTable",
-    "Schedule",
-    "ScheduledOperation",
-    "StackDescription",
-    "SweepResult",
-    "SweepRow",
-    "TimedNetwork",
-    "compare_at_equal_time",
     "compute_names",
     "compute_profile",
-    "described_stack_names",
     "load_stack",
     "network_names",
     "network_profile",
@@ -84,9 +51,7 @@ __all__ = [
     "options",
     "simulate",
     "simulate_generation",
-    "stack_description",
     "stack_fields",
     "stack_names",
     "sweep",
-    "timed_rows",
 ]

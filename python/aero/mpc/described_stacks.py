@@ -76,7 +76,8 @@ def described_stack_names() -> list[str]:
 
     Example:
         >>> from aero import mpc
-        >>> mpc.described_stack_names()
+        >>> from aero.mpc.described_stacks import described_stack_names
+        >>> described_stack_names()
         ['blb', 'sigma']
     """
     return sorted(path.name.removesuffix(".yaml") for path in _shipped().iterdir())
@@ -94,7 +95,8 @@ def stack_description(stack: str | Path | StackDescription) -> StackDescription:
 
     Example:
         >>> from aero import mpc
-        >>> mpc.stack_description("sigma").name
+        >>> from aero.mpc.described_stacks import stack_description
+        >>> stack_description("sigma").name
         'sigma'
     """
     if isinstance(stack, StackDescription):

@@ -97,8 +97,10 @@ def compare_at_equal_time(
 
     Example:
         >>> from aero import mpc
-        >>> slow, near = mpc.TimedNetwork("A", "", 100, 5.0), mpc.TimedNetwork("B", "", 105, 4.0)
-        >>> found = mpc.compare_at_equal_time([slow, near])
+        >>> from aero.mpc.equal_time import TimedNetwork
+        >>> slow, near = TimedNetwork("A", "", 100, 5.0), TimedNetwork("B", "", 105, 4.0)
+        >>> from aero.mpc.equal_time import compare_at_equal_time
+        >>> found = compare_at_equal_time([slow, near])
         >>> found[0].best.label, round(found[0].perplexity_change, 3)
         ('B', -0.2)
     """

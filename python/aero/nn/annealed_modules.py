@@ -142,7 +142,8 @@ def set_annealing_progress(model: nn.Module, progress: float) -> None:
     Example:
         >>> from aero import AeroConfig, AeroForCausalLM
         >>> from aero.conversion import begin_annealing
-        >>> from aero.nn import annealing_progress, set_annealing_progress
+        >>> from aero.nn.annealed_modules import annealing_progress
+        >>> from aero.nn.annealed_modules import set_annealing_progress
         >>> network = AeroForCausalLM(AeroConfig.from_label("SM+LN+G", model="tiny"))
         >>> begun = begin_annealing(network, "SM+ScFuFFN")
         >>> set_annealing_progress(begun, 0.25)
@@ -161,7 +162,7 @@ def annealing_progress(model: nn.Module) -> float | None:
 
     Example:
         >>> import torch
-        >>> from aero.nn import annealing_progress
+        >>> from aero.nn.annealed_modules import annealing_progress
         >>> print(annealing_progress(torch.nn.Linear(2, 2)))
         None
     """

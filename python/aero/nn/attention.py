@@ -74,7 +74,7 @@ def causal_attention(
 
     Example:
         >>> import torch
-        >>> from aero.nn import causal_attention
+        >>> from aero.nn.attention import causal_attention
         >>> q, k, v = torch.zeros(3, 1, 2, 4, 8)
         >>> output, entropy = causal_attention(q, k, v)
         >>> output.shape, entropy[0, 0].exp().round().tolist()  # equal scores: as many keys as seen
@@ -106,7 +106,7 @@ def uniform_attention(value: Tensor, num_queries: int, mask: Tensor | None = Non
 
     Example:
         >>> import torch
-        >>> from aero.nn import uniform_attention
+        >>> from aero.nn.attention import uniform_attention
         >>> value = torch.tensor([[[[1.0], [3.0], [8.0]]]])
         >>> uniform_attention(value, num_queries=3).flatten().tolist()
         [1.0, 2.0, 4.0]

@@ -22,7 +22,7 @@ def rotary_tables(position_ids: Tensor, rotary_dim: int, *, base: float = 10000.
 
     Example:
         >>> import torch
-        >>> from aero.nn import rotary_tables
+        >>> from aero.nn.rotary import rotary_tables
         >>> cos, sin = rotary_tables(torch.arange(5)[None], rotary_dim=8)
         >>> cos.shape, sin[0, 0, 1, 0].item() == torch.tensor(1.0).sin().item()
         (torch.Size([1, 1, 5, 4]), True)

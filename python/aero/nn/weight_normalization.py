@@ -51,7 +51,8 @@ def plain_linear(linear: nn.Linear) -> nn.Linear:
 
     Example:
         >>> import torch
-        >>> from aero.nn import normalize_weight, plain_linear
+        >>> from aero.nn.weight_normalization import normalize_weight
+        >>> from aero.nn.weight_normalization import plain_linear
         >>> linear = normalize_weight(torch.nn.Linear(4, 3), "weight_norm")
         >>> torch.equal(plain_linear(linear).weight, linear.weight)
         True

@@ -6,10 +6,11 @@ NumPy. `aero private` is their command.
 
 Example:
     >>> from aero import private
+    >>> from aero.private.prediction import predicted_pieces
     >>> from aero.architecture import ArchitectureSpec
     >>> described = {"spec": ArchitectureSpec.from_label("SM+ScFuFFN", model="tiny").to_dict()}
     >>> both = private.PrivateSettings(), private.PrivateSettings(private_weights=True)
-    >>> shared, known = (private.predicted_pieces(described, 16, each) for each in both)
+    >>> shared, known = (predicted_pieces(described, 16, each) for each in both)
     >>> sum(known["layer 0"]) < sum(shared["layer 0"])
     True
 """

@@ -12,6 +12,7 @@ from typing import Any
 
 from aero import mpc
 from aero.architecture import ArchitectureSpec
+from aero.mpc.cost import Cost
 from aero.private.prediction import total_cost
 from aero.private.settings import STACK, PrivateSettings
 
@@ -113,7 +114,7 @@ class NetworkCell:
         return "network_" + plain.replace(",", "").replace(":", "_")
 
 
-def predicted_cost(cell: Cell) -> mpc.Cost:
+def predicted_cost(cell: Cell) -> Cost:
     """What the simulator counts for a cell, averaged over many runs.
 
     Example:

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from aero import mpc
+from aero.mpc.cost import Cost
 from aero.private.measured_grid import Cell, NetworkCell, predicted_cost
 from aero.private.measurement import SET_UP
 from aero.private.prediction import predicted_costs, set_up_cost, total_cost
@@ -108,7 +108,7 @@ def _row(
     name: str,
     network: str,
     counts: dict[str, list[float]],
-    cost: mpc.Cost,
+    cost: Cost,
     found: dict[str, Any],
     settings: PrivateSettings,
 ) -> MeasuredRow:

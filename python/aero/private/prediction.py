@@ -7,6 +7,7 @@ from typing import Any
 
 from aero import mpc
 from aero.architecture import ArchitectureSpec
+from aero.mpc.cost import Cost
 from aero.private.settings import STACK, PrivateSettings
 
 __all__ = ["network_fields", "predicted_costs", "predicted_pieces", "set_up_cost", "total_cost"]
@@ -48,7 +49,7 @@ def predicted_pieces(
 
 def predicted_costs(
     description: dict[str, Any], length: int, settings: PrivateSettings
-) -> dict[str, mpc.Cost]:
+) -> dict[str, Cost]:
     """All that the simulator counts, by the names of `Call`s; arguments as of `predicted_pieces`.
 
     Flights add up, as pieces run one after the other.
@@ -56,7 +57,7 @@ def predicted_costs(
     spec = ArchitectureSpec.from_dict(description["spec"])
     fields = settings.stack_fields() | network_fields(description)
     report = mpc.simulate(spec, context_length=length, stack=STACK, **fields)
-    found: dict[str, list[mpc.Cost]] = {}
+    found: dict[str, list[Cost]] = {}
     for operation in report.operations:
         in_layer = operation.layer is not None
         piece = f"layer {operation.layer}" if in_layer else _PIECES[operation.kind]
@@ -65,7 +66,7 @@ def predicted_costs(
     return costs | {"set-up": set_up_cost(settings)}
 
 
-def set_up_cost(settings: PrivateSettings) -> mpc.Cost:
+def set_up_cost(settings: PrivateSettings) -> Cost:
     """What `aero.private.inference.set_up` is to cost: keys, and the operations that make them.
 
     Those are a small matrix product, products that fill SPU's first cache of triples, and a
@@ -99,7 +100,7 @@ def network_fields(description: dict[str, Any]) -> dict[str, Any]:
     return {"gelu": "erf"} if exact else {}
 
 
-def total_cost(costs: Iterable[mpc.Cost]) -> mpc.Cost:
+def total_cost(costs: Iterable[Cost]) -> Cost:
     """Of operations that run one after the other.
 
     Example:
@@ -107,4 +108,4 @@ def total_cost(costs: Iterable[mpc.Cost]) -> mpc.Cost:
         >>> total_cost([relu, relu]).flights == 2 * relu.flights
         True
     """
-    return mpc.Cost(*(sum(column) for column in zip(*(c.counts() for c in costs), strict=True)))
+    return Cost(*(sum(column) for column in zip(*(c.counts() for c in costs), strict=True)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from aero import mpc
+from aero.mpc.cost import Cost
 
 __all__ = ["remainder", "resolution", "runs_for"]
 
@@ -25,7 +25,7 @@ _ONE_BIT_REFILL_BYTES, _ONE_BIT_REFILL_CIPHERTEXTS = 3 * (162_094 + 126_314), 3
 _MOST_RUNS = 32
 
 
-def resolution(cost: mpc.Cost, count: int) -> float:
+def resolution(cost: Cost, count: int) -> float:
     """Standard deviation of the average bytes of `count` runs, as a part of them.
 
     A series that needs x of them sees the whole number below or above, at a phase that is as likely
@@ -49,7 +49,7 @@ def resolution(cost: mpc.Cost, count: int) -> float:
     return math.sqrt(variance) / (count * cost.comm_bytes)
 
 
-def runs_for(cost: mpc.Cost, wanted: float) -> int:
+def runs_for(cost: Cost, wanted: float) -> int:
     """How many runs bring the resolution to `wanted`, 32 at most.
 
     Powers of two, and four at least below 10 MB: then triples for 1,024 products and multiples of
@@ -68,7 +68,7 @@ def runs_for(cost: mpc.Cost, wanted: float) -> int:
 
 
 def remainder(
-    cost: mpc.Cost, count: int, measured_bytes: float, *, one_bit_product_error: bool = False
+    cost: Cost, count: int, measured_bytes: float, *, one_bit_product_error: bool = False
 ) -> float:
     """What is left of measured - predicted when extensions and refills are counted whole.
 

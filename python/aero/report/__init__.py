@@ -41,7 +41,7 @@ over seeds is {"mean", "standard_deviation" (None for one seed), "minimum", "max
 
 Example:
     >>> from aero import report
-    >>> report.find_runs(["runs/of/nobody"])
+    >>> report.write_report(["runs/of/nobody"], "report")
     Traceback (most recent call last):
     ...
     ValueError: report: runs/of/nobody is not a folder

@@ -1,11 +1,6 @@
-from aero.report.contents import read_seed_spread as read_seed_spread
 from aero.report.cost_pages import to_html as to_html
-from aero.report.document import summary_table as summary_table
 from aero.report.plan_texts import to_csv as to_csv
 from aero.report.plan_texts import to_text as to_text
-from aero.report.runs import RunRecord as RunRecord
-from aero.report.runs import find_runs as find_runs
 from aero.report.runs import read_run as read_run
-from aero.report.writing import ReportPaths as ReportPaths
 from aero.report.writing import write_report as write_report
 from aero.report.writing import write_results as write_results

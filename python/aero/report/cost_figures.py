@@ -15,7 +15,9 @@ from matplotlib.patches import Rectangle
 
 from aero.analysis import FIGURE_STYLE, plot_pareto
 from aero.analysis.figures.drawing import ink_on
-from aero.mpc import Cost, CostReport, Operation, SweepResult, SweepRow
+from aero.mpc import CostReport
+from aero.mpc.cost import Cost, Operation
+from aero.mpc.network_sweep import SweepResult, SweepRow
 from aero.palette import GREY, PART_COLORS
 from aero.report.cost_texts import layer_groups
 from aero.report.plan_texts import shown_cells

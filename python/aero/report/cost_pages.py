@@ -7,16 +7,12 @@ from collections.abc import Sequence
 from functools import singledispatch
 from typing import Any
 
-from aero.mpc import (
-    CostComparison,
-    CostReport,
-    EqualTime,
-    GenerationReport,
-    Latency,
-    SweepResult,
-    compare_at_equal_time,
-    timed_rows,
-)
+from aero.mpc import CostReport
+from aero.mpc.cost_report import CostComparison
+from aero.mpc.equal_time import EqualTime, compare_at_equal_time, timed_rows
+from aero.mpc.generation import GenerationReport
+from aero.mpc.latency import Latency
+from aero.mpc.network_sweep import SweepResult
 from aero.report import page
 from aero.report.cost_figures import layer_details, layers, stacked_bars, sweep_picture
 from aero.report.cost_texts import (
@@ -59,7 +55,7 @@ def to_html(
         found: One of these.
         network: Adds the time on it; as of `CostReport.latency`. A sweep has its own.
         compute: The machines behind that time.
-        within: What counts as equal time in a sweep, see `aero.mpc.compare_at_equal_time`.
+        within: What counts as equal time in a sweep, as a fraction.
 
     Raises:
         TypeError: For anything else.

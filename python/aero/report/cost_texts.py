@@ -10,16 +10,11 @@ from collections.abc import Sequence
 from functools import singledispatch
 from typing import Any
 
-from aero.mpc import (
-    ComputeProfile,
-    Cost,
-    CostComparison,
-    CostReport,
-    Duration,
-    Latency,
-    NetworkProfile,
-    Schedule,
-)
+from aero.mpc import ComputeProfile, CostReport, NetworkProfile
+from aero.mpc.cost import Cost
+from aero.mpc.cost_report import CostComparison
+from aero.mpc.latency import Duration, Latency
+from aero.mpc.schedule import Schedule
 from aero.tables import in_units, table_csv, table_lines
 
 Network = str | NetworkProfile | None

@@ -15,19 +15,16 @@ from matplotlib.image import imsave
 
 from aero.analysis import (
     FIGURE_STYLE,
-    StoredAnalysis,
-    entropy_colors,
-    layer_colors,
-    layerwise_mean,
     plot_bytes_by_kind,
     plot_entropy_heat_map,
     plot_layerwise_entropy,
-    plot_learned_temperatures,
-    plot_learned_thresholds,
     plot_loss_curves,
     plot_quarter_shares,
-    threshold_colors,
 )
+from aero.analysis.figures.drawing import entropy_colors, layer_colors, threshold_colors
+from aero.analysis.figures.learned import plot_learned_temperatures, plot_learned_thresholds
+from aero.analysis.files import StoredAnalysis
+from aero.analysis.statistics import layerwise_mean
 from aero.report.networks import Network
 
 __all__ = [

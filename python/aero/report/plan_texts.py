@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from aero.mpc import (
-    Cost,
-    GenerationReport,
-    OptionRow,
-    OptionSet,
-    OptionTable,
-    SweepResult,
-    options,
-)
+from aero.mpc import options
+from aero.mpc.cost import Cost
+from aero.mpc.generation import GenerationReport
+from aero.mpc.measure_tables import OptionRow, OptionSet, OptionTable
+from aero.mpc.network_sweep import SweepResult
 from aero.report.cost_texts import Compute, Network, to_csv, to_text
 from aero.tables import in_units, table_csv, table_lines
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aero.analysis import StoredAnalysis, read_analysis
+from aero.analysis import read_analysis
+from aero.analysis.files import StoredAnalysis
 from aero.architecture import ArchitectureSpec
 from aero.checksums import damage, read_checksums
 from aero.reading import UnreadableFileError, checked, one_line, read_json, read_json_lines

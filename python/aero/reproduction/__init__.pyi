@@ -1,17 +1,6 @@
-from aero.reproduction.cells import Cell as Cell
-from aero.reproduction.cells import TargetPlan as TargetPlan
 from aero.reproduction.cells import plan_target as plan_target
-from aero.reproduction.claims import Claim as Claim
 from aero.reproduction.cost_tables import reproduce_costs as reproduce_costs
-from aero.reproduction.outcome import collect_target as collect_target
 from aero.reproduction.outcome import write_target as write_target
-from aero.reproduction.run_statistics import statistic_names as statistic_names
 from aero.reproduction.running import run_cells as run_cells
-from aero.reproduction.scales import Scale as Scale
-from aero.reproduction.scales import load_scale as load_scale
-from aero.reproduction.scales import scale_names as scale_names
-from aero.reproduction.targets import Row as Row
-from aero.reproduction.targets import Target as Target
 from aero.reproduction.targets import load_target as load_target
 from aero.reproduction.targets import target_names as target_names
-from aero.reproduction.verdicts import judge_claims as judge_claims

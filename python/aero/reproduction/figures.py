@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 from matplotlib import rc_context
 
-from aero.analysis import (
-    FIGURE_STYLE,
+from aero.analysis import FIGURE_STYLE, plot_pareto
+from aero.analysis.figures.learned import (
     plot_learned_scales,
     plot_learned_slopes,
-    plot_nan_counts,
-    plot_pareto,
-    plot_sweep,
     plot_thresholds_by_layer,
 )
+from aero.analysis.figures.tradeoffs import plot_sweep
+from aero.analysis.figures.training import plot_nan_counts
 from aero.architecture import ArchitectureSpec
 from aero.reading import read_yaml
 from aero.report.networks import Network

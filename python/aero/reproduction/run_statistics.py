@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aero.analysis import quarter_shares
+from aero.analysis.statistics import quarter_shares
 from aero.report.runs import RunRecord
 from aero.reproduction.private_costs import PrivateCost, private_costs
 

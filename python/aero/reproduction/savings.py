@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from aero.architecture import ArchitectureSpec
-from aero.mpc import TimedNetwork, compare_at_equal_time, simulate
+from aero.mpc import simulate
+from aero.mpc.equal_time import TimedNetwork, compare_at_equal_time
 from aero.paper import paper_tables
 from aero.tables import table_lines
 

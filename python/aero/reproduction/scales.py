@@ -78,7 +78,7 @@ def load_scale(name: str) -> Scale:
         TrainingError: no such scale.
 
     Example:
-        >>> from aero.reproduction import load_scale
+        >>> from aero.reproduction.scales import load_scale
         >>> load_scale("mini").name
         'mini'
     """

@@ -1,9 +1,7 @@
 from aero.train.annealing_callback import AnnealingCallback as AnnealingCallback
 from aero.train.distillation import Distillation as Distillation
-from aero.train.distillation import distillation_loss as distillation_loss
 from aero.train.entropy_callback import EntropyCallback as EntropyCallback
 from aero.train.errors import TrainingError as TrainingError
-from aero.train.perplexity import measure_loss as measure_loss
 from aero.train.planning import plan_runs as plan_runs
 from aero.train.prepared_data import prepare_data as prepare_data
 from aero.train.pruning_search import search_prunable_ffns as search_prunable_ffns
@@ -12,6 +10,5 @@ from aero.train.recipe_files import load_recipe as load_recipe
 from aero.train.recipe_files import recipe_names as recipe_names
 from aero.train.run_results import analyze_run as analyze_run
 from aero.train.run_results import evaluate_run as evaluate_run
-from aero.train.run_results import validation_measure as validation_measure
 from aero.train.runs import train_runs as train_runs
 from aero.train.trainer import AeroTrainer as AeroTrainer

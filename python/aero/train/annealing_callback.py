@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from aero.nn import set_annealing_progress
+from aero.nn.annealed_modules import set_annealing_progress
 
 __all__ = ["AnnealingCallback", "annealing_at"]
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aero.analysis import quarter_shares
+from aero.analysis.statistics import quarter_shares
 
 __all__ = ["entropy_scalars"]
 

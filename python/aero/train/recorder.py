@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from aero.analysis import nan_counts
+from aero.analysis.statistics import nan_counts
 from aero.train.entropy_scalars import entropy_scalars
 from aero.train.perplexity import HeldOutLoss
 from aero.train.run_folder import RunFolder, finite_or_null

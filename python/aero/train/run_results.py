@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from aero.analysis import EntropyAccumulator, EntropySummary, write_analysis
+from aero.analysis import EntropyAccumulator
+from aero.analysis.files import write_analysis
+from aero.analysis.summary import EntropySummary
 from aero.checksums import checksums_of
 from aero.models import AeroForCausalLM
 from aero.reading import checked

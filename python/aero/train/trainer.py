@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from torch.utils.data import Dataset, Sampler, SequentialSampler
 from transformers import Trainer
 
-from aero.models import decay_parameter_names
+from aero.models.parameter_groups import decay_parameter_names
 from aero.train.checkpoints import finish_checkpoint, require_whole
 from aero.train.distillation import Distillation
 from aero.train.errors import TrainingError, disk_errors

@@ -9,6 +9,8 @@ from matplotlib.colors import to_hex, to_rgba
 from matplotlib.figure import Figure
 
 from aero import analysis
+from aero.analysis.figures.drawing import entropy_colors, layer_colors, network_colors
+from aero.analysis.figures.learned import plot_learned_temperatures, plot_learned_thresholds
 
 
 @pytest.fixture
@@ -32,7 +34,7 @@ def test_equal_entropies_have_equal_colours_whatever_else_a_panel_holds(axes):
 
 def test_heat_map_ends_are_zero_and_log_context(axes):
     analysis.plot_entropy_heat_map([[0.0, math.log(128)]], 128, axes=axes)
-    scale = analysis.entropy_colors(128)
+    scale = entropy_colors(128)
     assert (scale.norm.vmin, scale.norm.vmax) == (0.0, math.log(128))
     expected = scale.to_rgba(np.array([0.0, math.log(128)]))
     np.testing.assert_array_equal(panel_colors(axes)[0], expected)
@@ -100,21 +102,21 @@ def test_byte_bars_end_at_the_total_in_gigabytes_and_leave_out_free_kinds(axes):
 @pytest.mark.parametrize(("shape", "lines"), [((4, 16), 4), ((4,), 1), ((1,), 1)])
 def test_temperatures_of_every_shape_are_drawn(axes, shape, lines):
     values = np.linspace(0.5, 1.5, math.prod(shape)).reshape(shape)
-    analysis.plot_learned_temperatures(values, axes=axes)
+    plot_learned_temperatures(values, axes=axes)
     assert len(axes.get_lines()) == lines
     np.testing.assert_array_equal(axes.get_lines()[0].get_ydata(), values.reshape(lines, -1)[0])
 
 
 def test_thresholds_use_the_whole_range_of_fractions(axes):
     other = Figure().subplots()
-    analysis.plot_learned_thresholds([[0.25, 0.5]], axes=axes)
-    analysis.plot_learned_thresholds([[0.25, 0.9]], axes=other)
+    plot_learned_thresholds([[0.25, 0.5]], axes=axes)
+    plot_learned_thresholds([[0.25, 0.9]], axes=other)
     np.testing.assert_array_equal(panel_colors(axes)[0, 0], panel_colors(other)[0, 0])
 
 
 def test_network_colours_are_distinct_and_repeat():
-    assert len(set(analysis.network_colors(8))) == 8
-    assert analysis.network_colors(9)[8] == analysis.network_colors(1)[0]
+    assert len(set(network_colors(8))) == 8
+    assert network_colors(9)[8] == network_colors(1)[0]
 
 
 def test_text_on_dark_cells_is_white_and_on_light_cells_black(axes):
@@ -123,7 +125,7 @@ def test_text_on_dark_cells_is_white_and_on_light_cells_black(axes):
 
 
 def test_layer_colours_stay_readable_on_white():
-    colors = analysis.layer_colors(12).to_rgba(np.arange(12))
+    colors = layer_colors(12).to_rgba(np.arange(12))
     luminance = colors[:, :3] @ [0.2126, 0.7152, 0.0722]
     assert luminance.max() < 0.8
     assert len({to_hex(color) for color in colors}) == 12
@@ -134,7 +136,7 @@ def test_without_axes_a_new_figure_is_made(monkeypatch):
     import matplotlib.pyplot as plt
 
     monkeypatch.setattr(plt, "subplots", lambda: (None, Figure().subplots()))
-    assert analysis.plot_learned_thresholds([[0.5]], title="x").get_title() == "x"
+    assert plot_learned_thresholds([[0.5]], title="x").get_title() == "x"
 
 
 @pytest.mark.parametrize(
@@ -144,7 +146,7 @@ def test_without_axes_a_new_figure_is_made(monkeypatch):
             lambda: analysis.plot_entropy_heat_map([1.0], 128, axes=Figure().subplots()),
             "must be 2-D",
         ),
-        (lambda: analysis.entropy_colors(1), "context_length must be >= 2, got 1"),
+        (lambda: entropy_colors(1), "context_length must be >= 2, got 1"),
         (
             lambda: analysis.plot_layerwise_entropy(
                 [1], [[1.0], [2.0]], 8, axes=Figure().subplots()
@@ -156,9 +158,7 @@ def test_without_axes_a_new_figure_is_made(monkeypatch):
             "4 fractions per network",
         ),
         (
-            lambda: analysis.plot_learned_temperatures(
-                np.ones((1, 2, 3)), axes=Figure().subplots()
-            ),
+            lambda: plot_learned_temperatures(np.ones((1, 2, 3)), axes=Figure().subplots()),
             r"temperature must be \[H, T\]",
         ),
     ],

@@ -6,14 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from aero.analysis import (
-    EntropyAccumulator,
-    heads_in_quarter,
-    layerwise_mean,
-    nan_counts,
-    quarter_shares,
-    summarize_entropies,
-)
+from aero.analysis import EntropyAccumulator, summarize_entropies
+from aero.analysis.statistics import heads_in_quarter, layerwise_mean, nan_counts, quarter_shares
 
 
 def uniform_rows(layers: int, batch: int, heads: int, length: int) -> np.ndarray:

@@ -12,7 +12,7 @@ from aero.conversion import (
     replace_activation,
 )
 from aero.models import AeroConfig, AeroForCausalLM
-from aero.nn import annealing_progress, set_annealing_progress
+from aero.nn.annealed_modules import annealing_progress, set_annealing_progress
 from aero.train import AnnealingCallback
 
 PYTHIA = {

@@ -5,7 +5,8 @@ import torch
 
 import aero
 from aero import mpc
-from aero.conversion import ConversionPlan, convert
+from aero.conversion import convert
+from aero.conversion.plan import ConversionPlan
 from aero.models import AeroForCausalLM
 
 from .networks import (

@@ -13,6 +13,7 @@ from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaFo
 
 import aero
 from aero.export import numpy_forward
+from aero.nn.annealed_modules import AnnealedNorm
 
 from ..models.labels import FAMILIES, LABELS
 from .conftest import tokens, trained
@@ -105,7 +106,7 @@ def test_foreign_networks_are_exported_too(tmp_path):
 
 def test_networks_that_are_still_annealed_are_refused(tmp_path):
     model = trained("SM+LN+G")
-    model.transformer.ln_f = aero.nn.AnnealedNorm(model.transformer.ln_f, None)
+    model.transformer.ln_f = AnnealedNorm(model.transformer.ln_f, None)
     with pytest.raises(ValueError, match="in the middle of an annealing; train it to the end"):
         aero.export_weights(model, tmp_path)
 

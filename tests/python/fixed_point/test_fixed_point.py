@@ -8,6 +8,21 @@ import numpy as np
 import pytest
 
 from aero import fixed_point as fp
+from aero.fixed_point.functions import (
+    decode,
+    encode,
+    exponential,
+    gelu,
+    hyperbolic_tangent,
+    layer_norm,
+    matmul,
+    maximum,
+    product,
+    reciprocal,
+    reciprocal_square_root,
+    softmax,
+    truncate,
+)
 
 ULP = 2.0**-18
 MODULES = ["aero.fixed_point"] + [
@@ -40,7 +55,7 @@ def test_softmax_error_on_normal_scores_is_the_published_one(squarings, publishe
     formula = abs(powers / powers.sum(-1, keepdims=True) - exact).max()
     assert formula == pytest.approx(published, rel=0.01)  # printed with two digits
 
-    found = fp.decode(fp.softmax(fp.encode(scores), squarings=squarings))
+    found = decode(softmax(encode(scores), squarings=squarings))
     assert abs(found - exact).max() == pytest.approx(formula, abs=5e-4)
 
 
@@ -52,8 +67,8 @@ def test_more_fraction_bits_bring_softmax_to_the_formula():
     errors = []
     for bits in (14, 18, 24):
         arithmetic = fp.Arithmetic(fraction_bits=bits)
-        found = fp.softmax(fp.encode(scores, arithmetic=arithmetic), arithmetic=arithmetic)
-        errors.append(abs(fp.decode(found, arithmetic=arithmetic) - formula).max())
+        found = softmax(encode(scores, arithmetic=arithmetic), arithmetic=arithmetic)
+        errors.append(abs(decode(found, arithmetic=arithmetic) - formula).max())
     assert errors[0] > 4 * errors[1] > 16 * errors[2]
     # Of the reciprocal: two iterations from an error of 0.0858 leave 0.0858^4 = 5.4e-5.
     assert errors[2] < 1e-4
@@ -61,68 +76,68 @@ def test_more_fraction_bits_bring_softmax_to_the_formula():
 
 def test_a_softmax_row_sums_to_one():
     scores = np.random.default_rng(2).standard_normal((50, 128)) * 3
-    sums = fp.decode(fp.softmax(fp.encode(scores))).sum(-1)
+    sums = decode(softmax(encode(scores))).sum(-1)
     # 128 truncated products, an ulp each; the reciprocal is off by up to an ulp of a sum below 128
     # and by 6e-5.
     assert abs(sums - 1).max() <= 128 * ULP + 128 * ULP + 1e-4
 
 
 def test_shares_are_off_by_little_and_reproducible():
-    scores = fp.encode(np.random.default_rng(3).standard_normal((20, 50)))
-    plain = fp.decode(fp.softmax(scores))
+    scores = encode(np.random.default_rng(3).standard_normal((20, 50)))
+    plain = decode(softmax(scores))
     runs = [
-        fp.softmax(scores, arithmetic=fp.Arithmetic(truncation="shares", seed=seed))
+        softmax(scores, arithmetic=fp.Arithmetic(truncation="shares", seed=seed))
         for seed in (1, 1, 2)
     ]
     assert np.array_equal(runs[0], runs[1])
     assert not np.array_equal(runs[0], runs[2])
     # One ulp at the base becomes 256 after eight squarings, relative to a probability.
-    assert abs(fp.decode(runs[0]) - plain).max() < 3 * 256 * ULP
+    assert abs(decode(runs[0]) - plain).max() < 3 * 256 * ULP
 
 
 @pytest.mark.parametrize("shape", [(0,), (1,), (7,), (3, 0), (2, 3, 5), ()])
 def test_elementwise_functions_keep_shapes(shape):
-    x = fp.encode(np.full(shape, 0.5))
-    for function in (fp.reciprocal, fp.reciprocal_square_root, fp.hyperbolic_tangent, fp.gelu):
+    x = encode(np.full(shape, 0.5))
+    for function in (reciprocal, reciprocal_square_root, hyperbolic_tangent, gelu):
         assert function(x).shape == shape
-    assert fp.exponential(-x).shape == fp.product(x, x).shape == shape
+    assert exponential(-x).shape == product(x, x).shape == shape
 
 
 def test_non_contiguous_arrays_are_read_in_order():
-    x = fp.encode(np.random.default_rng(4).standard_normal((6, 8)))
-    assert np.array_equal(fp.gelu(x.T), fp.gelu(np.ascontiguousarray(x.T)))
-    assert np.array_equal(fp.matmul(x.T, x), fp.matmul(np.ascontiguousarray(x.T), x))
+    x = encode(np.random.default_rng(4).standard_normal((6, 8)))
+    assert np.array_equal(gelu(x.T), gelu(np.ascontiguousarray(x.T)))
+    assert np.array_equal(matmul(x.T, x), matmul(np.ascontiguousarray(x.T), x))
 
 
 def test_matmul_is_the_exact_product_rounded_down():
     generator = np.random.default_rng(5)
     a = generator.integers(-(2**24), 2**24, (2, 3, 5, 7))
     b = generator.integers(-(2**24), 2**24, (2, 3, 7, 11))
-    assert np.array_equal(fp.matmul(a, b), (a @ b) >> 18)
-    assert np.array_equal(fp.matmul(a, b[0, 0]), (a @ b[0, 0]) >> 18)
+    assert np.array_equal(matmul(a, b), (a @ b) >> 18)
+    assert np.array_equal(matmul(a, b[0, 0]), (a @ b[0, 0]) >> 18)
 
 
 def test_layer_norm_is_close_to_the_exact_one():
     x = np.random.default_rng(6).standard_normal((10, 128)) * 2 + 0.5
     gain, bias = np.linspace(0.5, 1.5, 128), np.linspace(-1, 1, 128)
     exact = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * gain + bias
-    found = fp.layer_norm(fp.encode(x), fp.encode(gain), fp.encode(bias), epsilon=1e-5)
+    found = layer_norm(encode(x), encode(gain), encode(bias), epsilon=1e-5)
     # 1 / sqrt is right to 1e-3.
-    assert abs(fp.decode(found) - exact).max() < 1e-3 * abs(exact - bias).max() + 1e-3
+    assert abs(decode(found) - exact).max() < 1e-3 * abs(exact - bias).max() + 1e-3
 
 
 def test_softmax_sees_only_live_scores():
     scores = np.random.default_rng(7).standard_normal((2, 4, 4))
     live = np.broadcast_to(np.arange(1, 5), (2, 4))
-    found = fp.softmax(fp.encode(scores), live=live)
+    found = softmax(encode(scores), live=live)
     for row in range(4):
-        alone = fp.softmax(fp.encode(scores[:, row, : row + 1]))
+        alone = softmax(encode(scores[:, row, : row + 1]))
         assert np.array_equal(found[:, row, : row + 1], alone)
         assert not found[:, row, row + 1 :].any()
 
 
 def test_maximum_keeps_its_axis():
-    assert fp.maximum(fp.encode([[1.0, 3.0], [2.0, -1.0]])).tolist() == [[3 << 18], [2 << 18]]
+    assert maximum(encode([[1.0, 3.0], [2.0, -1.0]])).tolist() == [[3 << 18], [2 << 18]]
 
 
 def test_stack_fields_become_approximations():
@@ -150,19 +165,19 @@ def test_described_stacks_compute_with_their_fields(tmp_path):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: fp.exponential(np.ones(3)), "exponential: x must be an int64 array"),
-        (lambda: fp.exponential(fp.encode([0.0]), squarings=18), "from 1 to 17, got 18"),
-        (lambda: fp.softmax(fp.encode([[0.0]]), clip_bits=4), "from 5 to 64, got 4"),
-        (lambda: fp.softmax(fp.encode([[0.0]]), live=[2]), "live must be integers from 0 to 1"),
-        (lambda: fp.softmax(fp.encode([[0.0]]), live=[0.5]), "live must be integers"),
-        (lambda: fp.softmax(fp.encode(1.0)), "got a scalar"),
-        (lambda: fp.matmul(fp.encode([[1.0]]), fp.encode([[1.0]] * 2)), "inner sizes"),
-        (lambda: fp.matmul(fp.encode([1.0]), fp.encode([[1.0]])), r"got \(1,\) and \(1, 1\)"),
-        (lambda: fp.product(fp.encode([1.0]), fp.encode([1.0] * 2)), "broadcastable"),
-        (lambda: fp.gelu(fp.encode([1.0]), kind="erf"), '"piecewise", got "erf"'),
-        (lambda: fp.truncate(fp.encode([1.0]), 64), "bits must be from 0 to 63"),
+        (lambda: exponential(np.ones(3)), "exponential: x must be an int64 array"),
+        (lambda: exponential(encode([0.0]), squarings=18), "from 1 to 17, got 18"),
+        (lambda: softmax(encode([[0.0]]), clip_bits=4), "from 5 to 64, got 4"),
+        (lambda: softmax(encode([[0.0]]), live=[2]), "live must be integers from 0 to 1"),
+        (lambda: softmax(encode([[0.0]]), live=[0.5]), "live must be integers"),
+        (lambda: softmax(encode(1.0)), "got a scalar"),
+        (lambda: matmul(encode([[1.0]]), encode([[1.0]] * 2)), "inner sizes"),
+        (lambda: matmul(encode([1.0]), encode([[1.0]])), r"got \(1,\) and \(1, 1\)"),
+        (lambda: product(encode([1.0]), encode([1.0] * 2)), "broadcastable"),
+        (lambda: gelu(encode([1.0]), kind="erf"), '"piecewise", got "erf"'),
+        (lambda: truncate(encode([1.0]), 64), "bits must be from 0 to 63"),
         (
-            lambda: fp.layer_norm(*[fp.encode([1.0])] * 2, fp.encode([1.0] * 2), epsilon=0),
+            lambda: layer_norm(*[encode([1.0])] * 2, encode([1.0] * 2), epsilon=0),
             "width > 0",
         ),
         (lambda: fp.Arithmetic(fraction_bits=31), "from 12 to 30, got 31"),

@@ -16,7 +16,8 @@ from transformers import (
     pipeline,
 )
 
-from aero.models import AeroForCausalLM, AeroModel
+from aero.models import AeroForCausalLM
+from aero.models.decoder import AeroModel
 
 from .labels import tiny
 

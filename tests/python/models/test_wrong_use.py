@@ -22,7 +22,10 @@ from transformers import (
 )
 
 import aero
-from aero.models import aero_attention_forward, aero_entropy_attention_forward
+from aero.models.hugging_face_attention import (
+    aero_attention_forward,
+    aero_entropy_attention_forward,
+)
 
 from .labels import tiny
 from .stock_models import stock_model

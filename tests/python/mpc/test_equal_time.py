@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from aero import mpc
 from aero.architecture import ArchitectureSpec
 from aero.mpc.equal_time import TimedNetwork, compare_at_equal_time, timed_rows
+from aero.mpc.network_sweep import SweepResult
 from aero.report import to_html
 from aero.report.cost_pages import to_fragment
 from aero.report.svg import svg_of
@@ -89,7 +90,7 @@ def test_pages_of_runs_show_perplexity_fronts_and_equal_time(tmp_path: Path) -> 
     assert "<script" not in page
     assert to_html(found) == page
     assert to_fragment(found) in page
-    assert "no combination" in to_fragment(mpc.SweepResult(()))
+    assert "no combination" in to_fragment(SweepResult(()))
 
 
 def test_pages_of_labels_show_costs_alone(tmp_path: Path) -> None:
@@ -99,7 +100,7 @@ def test_pages_of_labels_show_costs_alone(tmp_path: Path) -> None:
     many = mpc.sweep(["SM"], model="tiny", context_length=list(range(1, 503)))
     assert "and 2 more" in to_html(many)
     with pytest.raises(ValueError, match="at least one combination"):
-        to_html(mpc.SweepResult(()))
+        to_html(SweepResult(()))
 
 
 def test_pictures_name_the_front_and_every_point_on_hovering() -> None:

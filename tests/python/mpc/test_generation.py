@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aero import mpc
+from aero.mpc.cost import Cost
+from aero.mpc.described_stacks import described_stack_names
 from aero.report import to_text
 
 
@@ -19,7 +21,7 @@ from aero.report import to_text
     st.integers(1, 5),
     st.integers(1, 70),
     st.sampled_from(["argmax", "client"]),
-    st.sampled_from([*mpc.stack_names(), *mpc.option_set_names(), *mpc.described_stack_names()]),
+    st.sampled_from([*mpc.stack_names(), *mpc.option_set_names(), *described_stack_names()]),
     st.sampled_from(["SM", "SM+LN+G", "SOTA:SM+ScFuFFN", "EReg(SM(t)+R)"]),
 )
 def test_tokens_parts_and_reports_add_up_exactly(
@@ -92,11 +94,11 @@ def test_seconds_per_token_are_those_of_the_reports() -> None:
 
 
 def test_a_token_halves_where_heads_share_ciphertexts_and_again_where_they_are_filled() -> None:
-    def token(**fields: Any) -> dict[str, mpc.Cost]:
+    def token(**fields: Any) -> dict[str, Cost]:
         report = mpc.simulate_generation("SM+ScFuFFN", new_tokens=2, **fields)
         return report.token_report(1).by_kind
 
-    def megabytes(kinds: dict[str, mpc.Cost]) -> float:
+    def megabytes(kinds: dict[str, Cost]) -> float:
         return sum(cost.comm_bytes for cost in kinds.values()) / 1e6
 
     alone, shared = token(), token(share_ciphertexts=True)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aero import mpc, paper
+from aero.mpc.latency import Duration, Latency
 from aero.report import to_text
 from aero.report.trace import trace_json
 
@@ -44,7 +45,7 @@ def sizes(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @st.composite
-def latencies(draw: st.DrawFn) -> mpc.Latency:
+def latencies(draw: st.DrawFn) -> Latency:
     report = mpc.simulate(
         **draw(sizes()),
         num_layers=draw(st.integers(1, 4)),
@@ -119,9 +120,9 @@ def test_what_takes_years_is_an_error() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(latencies())
-def test_times_add_up_exactly_over_operations_layers_and_kinds(latency: mpc.Latency) -> None:
+def test_times_add_up_exactly_over_operations_layers_and_kinds(latency: Latency) -> None:
     total = latency.total
-    zero = mpc.Duration(0, 0, 0)
+    zero = Duration(0, 0, 0)
     assert sum(latency.operations, zero) == total
     assert sum(latency.by_kind.values(), zero) == total
     assert sum(latency.by_layer, latency.outside_layers) == total
@@ -174,7 +175,7 @@ def test_a_slow_client_and_few_threads_cost_time() -> None:
 @settings(max_examples=40, deadline=None)
 @given(latencies())
 def test_overlap_is_never_slower_and_without_it_the_closed_form_holds(
-    latency: mpc.Latency,
+    latency: Latency,
 ) -> None:
     alone = latency.schedule(overlap=False)
     assert alone.makespan_ns == latency.total.total_ns

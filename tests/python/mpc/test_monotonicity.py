@@ -11,9 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from aero import mpc
+from aero.mpc.described_stacks import described_stack_names
 
 LABELS = ["SM", "SM+LN+G", "SM+LN+R", "SM+ScFuFFN", "SOTA:SM+LN+R", "EReg(SM(t)+FuFFN)"]
-STACKS = [*mpc.stack_names(), *mpc.option_set_names(), *mpc.described_stack_names()]
+STACKS = [*mpc.stack_names(), *mpc.option_set_names(), *described_stack_names()]
 BITS = {
     "exp_squarings": (1, 17),
     "clip_bits": (5, 64),

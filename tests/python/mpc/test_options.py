@@ -10,6 +10,7 @@ import json
 import pytest
 
 from aero import mpc
+from aero.mpc.measure_tables import OptionRow
 from aero.report import to_csv, to_text
 
 TABLE = mpc.option_table()
@@ -58,7 +59,7 @@ ALONE = {
 }
 
 
-def names(rows: tuple[mpc.OptionRow, ...]) -> list[str]:
+def names(rows: tuple[OptionRow, ...]) -> list[str]:
     return [row.option.name if row.option else TABLE.stack for row in rows]
 
 

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from aero import mpc, paper
 from aero.architecture import ArchitectureSpec
+from aero.mpc.cost import Cost
+from aero.mpc.described_stacks import described_stack_names
 from aero.report import to_text
 from aero.report.cost_pages import to_fragment
 
@@ -22,7 +24,7 @@ LABELS = [
     "SOTA:SM+ScFFN", "SOTA:SM+LN+R", "SOTA:SM+ScFuFFN_i1", "SM(t:head)+LN+ScFuFFN",
     "SOTA:SM+FN+R",
 ]  # fmt: skip
-STACKS = [*mpc.stack_names(), *mpc.option_set_names(), *mpc.described_stack_names()]
+STACKS = [*mpc.stack_names(), *mpc.option_set_names(), *described_stack_names()]
 FLAGS = [
     "mul_share", "one_bit_product_error", "private_weights", "exp_clip", "batch_heads",
     "extra_score_truncation", "broadcast_reciprocal", "client_one_hot", "last_token_head",
@@ -62,9 +64,9 @@ def reports(draw: st.DrawFn) -> mpc.CostReport:
     )
 
 
-def add(costs: list[mpc.Cost]) -> dict[str, float]:
+def add(costs: list[Cost]) -> dict[str, float]:
     """Sums by name, in the given order of addition."""
-    names = mpc.Cost(0, 0, 0, 0, 0, 0, 0, 0).to_dict()
+    names = Cost(0, 0, 0, 0, 0, 0, 0, 0).to_dict()
     return {name: sum(cost.to_dict()[name] for cost in costs) for name in names}
 
 

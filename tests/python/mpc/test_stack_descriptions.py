@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from aero import _core, mpc
+from aero.mpc.described_stacks import described_stack_names, stack_description
 
 GOOD: dict[str, Any] = {"format": 1, "name": "mine", "base": "spu-2024"}
 
@@ -140,8 +141,8 @@ def test_every_priced_operation_can_be_asked_for_alone(tmp_path: Path) -> None:
 
 
 def test_every_shipped_description_is_valid_and_says_where_it_is_from() -> None:
-    for name in mpc.described_stack_names():
-        description = mpc.stack_description(name)
+    for name in described_stack_names():
+        description = stack_description(name)
         assert description.name == name
         assert description.source
         assert mpc.simulate("SM+LN+G", stack=name).stack == name

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from aero import mpc
 from aero.architecture import ArchitectureSpec
+from aero.mpc.network_sweep import SweepRow
 from aero.report import to_csv, to_text
 
 
@@ -79,11 +80,11 @@ def test_the_front_is_what_nothing_beats(
     )
     front = found.pareto(*objectives).rows
 
-    def scores(row: mpc.SweepRow) -> list[float]:
+    def scores(row: SweepRow) -> list[float]:
         values = [row.objective(name) for name in objectives]
         return [value for value in values if value is not None]
 
-    def beats(a: mpc.SweepRow, b: mpc.SweepRow) -> bool:
+    def beats(a: SweepRow, b: SweepRow) -> bool:
         first, second = scores(a), scores(b)
         return first != second and all(x <= y for x, y in zip(first, second, strict=True))
 

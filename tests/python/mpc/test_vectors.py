@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from aero import _core, mpc
+from aero.mpc.cost import Cost
 
 VECTORS = json.loads(
     (Path(__file__).parents[2] / "data" / "mpc_test_vectors.json").read_text(encoding="utf-8")
@@ -39,7 +40,7 @@ MEASURES: dict[str, dict[str, Any]] = {
 SIZES = {128: 50257, 512: 16384}  # T -> V of the option vectors
 
 
-def assert_equal(cost: mpc.Cost, expected: dict[str, float]) -> None:
+def assert_equal(cost: Cost, expected: dict[str, float]) -> None:
     """Every field; the printed numbers have three decimals (six for ciphertexts), hence `abs`."""
     actual = cost.to_dict()
     assert set(expected) == {*actual, "bytes"} - {"comm_bytes", "client_bytes", "server_bytes"}
@@ -115,7 +116,7 @@ def test_further_operations_equal_their_vectors(stack: str) -> None:
                 for field, value in exp.to_dict().items()
                 if field != "comm_bytes"
             }
-            cost = mpc.Cost(**total)  # type: ignore[arg-type]
+            cost = Cost(**total)  # type: ignore[arg-type]
         assert_equal(cost, vector)
 
 

@@ -4,11 +4,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from aero.nn import (
+from aero.nn import FeedForward, FoldableNorm
+from aero.nn.annealed_modules import (
     AnnealedFeedForward,
     AnnealedNorm,
-    FeedForward,
-    FoldableNorm,
     annealing_progress,
     set_annealing_progress,
 )

@@ -3,16 +3,9 @@ import math
 import pytest
 import torch
 
-from aero.nn import (
-    CausalSelfAttention,
-    SequenceContext,
-    ShapedSelfAttention,
-    Temperature,
-    apply_rotary,
-    causal_attention,
-    rotary_tables,
-    uniform_attention,
-)
+from aero.nn import CausalSelfAttention, SequenceContext, ShapedSelfAttention, Temperature
+from aero.nn.attention import causal_attention, uniform_attention
+from aero.nn.rotary import apply_rotary, rotary_tables
 
 B, T, C, H = 2, 7, 12, 3
 

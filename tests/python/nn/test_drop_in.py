@@ -16,14 +16,13 @@ from aero.nn import (
     DropInBlock,
     FeedForward,
     FusedFeedForward,
-    Linear,
     ScaledFeedForward,
     ScaledFusedFeedForward,
     SequenceContext,
     Temperature,
-    TransposedLinear,
-    set_weight_layout,
 )
+from aero.nn.layout import TransposedLinear, set_weight_layout
+from aero.nn.linear import Linear
 
 
 def gpt2(**fields):

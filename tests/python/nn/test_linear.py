@@ -2,8 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from aero.nn import Linear
-from aero.nn.linear import linear
+from aero.nn.linear import Linear, linear
 
 SIZES = [((64, 64), 64), ((3, 50, 64), 128), ((2, 200, 96), 48), ((1, 1, 8), 4), ((0, 64), 64)]
 

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from aero import mpc
 from aero.cli import app
+from aero.mpc.cost import Cost
 from aero.private.environment import VARIABLE
 from aero.private.measured_grid import (
     OPERATIONS,
@@ -114,7 +115,7 @@ def test_networks_are_exported_once(tmp_path: Path, pretender: Path) -> None:
     assert (tmp_path / f"{private.key}.json").exists()
 
 
-def written(cell: NetworkCell, folder: Path, factor: float) -> dict[str, mpc.Cost]:
+def written(cell: NetworkCell, folder: Path, factor: float) -> dict[str, Cost]:
     """Results of a network that sends `factor` times what is predicted."""
     costs = predicted_costs(
         {"spec": cell.spec.to_dict()}, cell.tokens, PrivateSettings(**cell.settings)
@@ -212,7 +213,7 @@ def test_the_resolution_bounds_the_spread_over_all_phases(
 ) -> None:
     # Per run so many OTs in either direction, and triples: 8 / 8192 ciphertexts each, four of which
     # are a refill of 4,096.
-    cost = mpc.Cost(5e5, 5e5, 1, 8 * triples / 8192, 0, 0, 0, client + server)
+    cost = Cost(5e5, 5e5, 1, 8 * triples / 8192, 0, 0, 0, client + server)
 
     def variance(per_run: float, size: float) -> float:
         phases = [(phase + 0.5) / 200 for phase in range(200)]
@@ -247,7 +248,7 @@ def test_of_whole_extensions_and_refills_nothing_remains(
 ) -> None:
     # Long vectors take whole or half as many ciphertexts as a refill.
     ciphertexts = 8 * triples / 8192 + 2 * whole
-    cost = mpc.Cost(5e5, 5e5, 1, ciphertexts, 0, 0, 0, client + server)
+    cost = Cost(5e5, 5e5, 1, ciphertexts, 0, 0, 0, client + server)
     sizes = (266_259, 266_259, 1_143_924)
     per_run = (client / 10_017_120, server / 10_017_120, triples / 4096)
     chance = sum(

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aero.analysis import summarize_entropies, write_analysis
+from aero.analysis import summarize_entropies
+from aero.analysis.files import write_analysis
 from aero.architecture import ArchitectureSpec
 
 STEPS = 60

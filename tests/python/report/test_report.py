@@ -9,9 +9,11 @@ import statistics
 import matplotlib
 import pytest
 
-from aero import mpc, report
+from aero import mpc
 from aero.architecture import ArchitectureSpec
-from aero.report import summary_table, write_report, write_results, writing
+from aero.report import write_report, write_results, writing
+from aero.report.contents import read_seed_spread
+from aero.report.document import summary_table
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -336,7 +338,7 @@ def test_drawing_leaves_matplotlibs_settings_alone(demo):
 def test_a_results_file_stands_alone_and_can_be_quoted(three_seeds, tmp_path):
     json_path, markdown_path = write_results(content_of(three_seeds), tmp_path / "demo_box_202601")
     assert json_path.name == "demo_box_202601.json"
-    assert report.read_seed_spread(json_path) == content_of(three_seeds)
+    assert read_seed_spread(json_path) == content_of(three_seeds)
     markdown = markdown_path.read_text(encoding="utf-8")
     assert "12.30 ± 0.10" in markdown
     assert "![" not in markdown

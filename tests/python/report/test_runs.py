@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from aero.report import find_runs
 from aero.report.networks import group_runs
-from aero.report.runs import divergence_text, read_run
+from aero.report.runs import divergence_text, find_runs, read_run
 
 
 def test_a_run_folder_reads_back_as_written(make_run):

@@ -6,7 +6,8 @@ import torch
 from transformers import Trainer, TrainingArguments
 
 from aero.models import AeroConfig, AeroForCausalLM
-from aero.train import AeroTrainer, Distillation, distillation_loss
+from aero.train import AeroTrainer, Distillation
+from aero.train.distillation import distillation_loss
 
 EREG = "EReg(SM(t)+ScFuFFN)"
 

@@ -70,7 +70,7 @@ def plot_nan_counts(
 
     Args:
         steps: [N], optimizer steps.
-        counts: [N, L], heads (`aero.analysis.nan_counts`), or any other count per layer.
+        counts: [N, L], heads (`aero.analysis.statistics.nan_counts`), or any other count per layer.
         title: above the panel.
         axes: where to draw; None makes a figure.
 
