@@ -33,13 +33,16 @@ LAST = RUN / "checkpoints" / "step-12"
 
 
 def _more_files() -> None:
-    """A GPT-2, a report, a comparison, a corpus's manifest: what other commands read."""
+    """A recipe, a GPT-2, a report, a comparison: what other commands read."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     tiny = GPT2Config(vocab_size=320, n_positions=32, n_embd=32, n_layer=2, n_head=2)
     GPT2LMHeadModel(tiny).save_pretrained(SCRATCH / "gpt2")
     shutil.copy(RUN / "model" / "tokenizer.json", SCRATCH / "gpt2")
     run(["report", str(RUN), "--output", str(SCRATCH / "report")])
+    recipe = yaml.safe_load((RUN / "config.yaml").read_text())
+    del recipe["label"], recipe["seed"]
+    (SCRATCH / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     compared = sorted(Path(__file__).parents[2].glob("benchmarks/results/private_effect_*"))
     (SCRATCH / "compared").mkdir()
     for path in compared[-2:]:
@@ -51,10 +54,9 @@ _more_files()
 REPORT = (("report", "case", "--output", "out"),)  # draws figures, which takes a second
 READ_RUN = (("evaluate", "case"), ("analyze", "case"), ("export", "case", "--output", "out"),
             ("cost", "sweep", "--run", "case", "--stack", "spu-2024"))  # fmt: skip
-START = ("--set", "model.preset=tiny", "--set", "model.context_length=32", "--dry-run")
 READ_NETWORK = (("evaluate", "case"), ("export", "case/model", "--output", "out"),
                 ("convert", "case/model", "--label", "EReg(SM(t)+ScFuFFN_i1)", "--output", "out"),
-                ("train", "--label", LABEL, "--from", "case", *START),
+                (*train_command(LABEL, Path("out")), "--from", "case", "--dry-run"),
                 ("private", "publish", "case", "--output", "out"))  # fmt: skip
 READ_GPT2 = (("convert", "case", "--label", "SM+ScFuFFN", "--output", "out"),
              ("export", "case", "--output", "out"))  # fmt: skip
@@ -81,7 +83,7 @@ def files_of(folder: Path) -> tuple[str, ...]:
 
 # Where good files lie, what commands read such a folder, which of its files, and how often.
 TARGETS: list[tuple[Path, tuple[tuple[str, ...], ...], tuple[str, ...], float]] = [
-    (RUN / "config.yaml", READ_RECIPE, ("",), 3),
+    (SCRATCH / "recipe.yaml", READ_RECIPE, ("",), 3),
     (PACKAGE / "data" / "stacks" / "sigma.yaml", SHOW, ("",), 2),
     (PACKAGE / "data" / "stacks" / "blb.yaml", SHOW, ("",), 2),
     (RUN, READ_RUN, RECORDS, 6),
