@@ -39,9 +39,9 @@ PrivateOptions = Annotated[
         metavar="FIELD=VALUE",
         help="private_weights=true, one_bit_product_error=true, exp_squarings=5, exp_clip=false, "
         "broadcast_reciprocal=false, client_one_hot=true, last_token_head=true, "
-        "fold_score_scale=true, argmax=false, fraction_bits=20, threads=4, or a field of SPU such "
-        "as fxp_div_goldschmidt_iters=1 (aero.private.PrivateSettings says what they do); may be "
-        "repeated.",
+        "fold_score_scale=true, reveal=top-k, top_k=5, argmax=false, fraction_bits=20, threads=4, "
+        "or a field of SPU such as fxp_div_goldschmidt_iters=1 (aero.private.PrivateSettings says "
+        "what they do); may be repeated.",
     ),
 ]
 Prompt = Annotated[str | None, typer.Option(help="Text to continue; other users can see it.")]
@@ -133,11 +133,21 @@ def exported(source: Path) -> Iterator[Path]:
 
 
 def private_settings(given: list[str] | None) -> Any:
-    """Settings from FIELD=VALUE; half of the processors for each party by default."""
+    """Settings from FIELD=VALUE; by default half of the processors for each party, all logits.
+
+    Raises:
+        ValueError: nothing that could be compared with the plaintext's is revealed.
+    """
     from aero.private.settings import PrivateSettings
 
     threads = max(1, len(os.sched_getaffinity(0)) // 2)
-    return PrivateSettings.from_dict({"threads": threads, **settings(given)})
+    found = PrivateSettings.from_dict({"threads": threads, "reveal": "all", **settings(given)})
+    if found.reveal not in {"all", "last-logits"}:
+        raise ValueError(
+            "private: run compares logits, so reveal must be all or last-logits, got "
+            f"{found.reveal}"
+        )
+    return found
 
 
 def find_tokenizer(given: Path | None, source: Path) -> Tokenizer | None:

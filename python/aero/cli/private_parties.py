@@ -213,7 +213,9 @@ def ask(
 
         party.ask(job, on_event, find_private_python())
         if as_json:
-            say(json.dumps({"tokens": found.tokens}))
+            logits = [each[-1].tolist() for each in found.logits]
+            revealed = {"likeliest": found.likeliest, "logits": logits}
+            say(json.dumps({"tokens": found.tokens} | {k: v for k, v in revealed.items() if v}))
         else:
             shown = (
                 " ".join(map(str, found.tokens)) if known is None else known.decode(found.tokens)

@@ -21,8 +21,8 @@ from aero.export.numpy_forward import Network
 from aero.private.settings import EXP_CLIP, PrivateSettings
 
 __all__ = [
-    "Piece", "clipped_exp", "embedding", "forward", "network_pieces", "next_token", "norm",
-    "softmax",
+    "Piece", "clipped_exp", "embedding", "forward", "last_row", "likeliest", "network_pieces",
+    "next_token", "norm", "softmax",
 ]  # fmt: skip
 
 Array = Any  # of JAX, or what SPU's compiler sees in its place
@@ -38,9 +38,9 @@ class Piece:
     """A part of the forward pass.
 
     Attributes:
-        name: "embedding", "layer 0", ..., "head", "argmax".
+        name: "embedding", "layer 0", ..., "head", then "argmax", "top-k" or neither.
         function: of the weights and the previous piece's result; of the embedding: the tokens [T],
-            of the argmax: the logits.
+            after the head: the logits.
         weights: by name, float32; the server's.
     """
 
@@ -58,7 +58,8 @@ def network_pieces(network: Network, settings: PrivateSettings) -> list[Piece]:
 
     Returns:
         Embedding [T] -> [T, C], layers [T, C] -> [T, C], head [T, C] -> [T, V] or, with
-        `last_token_head`, [1, V], and with `argmax` the last position's token [].
+        `last_token_head`, [1, V], and with `argmax` the last position's token [], with
+        `reveal="top-k"` its k likeliest tokens [k] and their logits [k].
     """
     described = network.description
     embeddings = {"token": described["token_embedding"]}
@@ -76,7 +77,9 @@ def network_pieces(network: Network, settings: PrivateSettings) -> list[Piece]:
         last_only=settings.last_token_head,
     )
     pieces.append(Piece("head", function, _tensors(network, head)))
-    if settings.argmax:
+    if settings.reveal == "top-k":
+        pieces.append(Piece("top-k", functools.partial(likeliest, count=settings.top_k), {}))
+    elif settings.argmax:
         pieces.append(Piece("argmax", next_token, {}))
     return pieces
 
@@ -186,6 +189,25 @@ def _head(weights: Weights, stream: Array, *, epsilon: float | None, last_only: 
 def next_token(_: Weights, logits: Array) -> Array:
     """The first largest of the last row of [T, V] logits."""
     return jnp.argmax(logits[-1]).astype(jnp.int32)
+
+
+def likeliest(_: Weights, logits: Array, *, count: int) -> tuple[Array, Array]:
+    """The largest of the last row of [T, V] logits, best first: tokens [k] and their logits [k]."""
+    row = logits[-1]
+    places = jnp.arange(row.shape[0])
+    tokens, values = [], []
+    for _number in range(min(count, row.shape[0])):
+        token = jnp.argmax(row)
+        chosen = places == token
+        tokens.append(token.astype(jnp.int32))
+        values.append(jnp.sum(jnp.where(chosen, row, 0.0)))
+        row = jnp.where(chosen, _LOWEST_SCORE, row)
+    return jnp.stack(tokens), jnp.stack(values)
+
+
+def last_row(logits: Array) -> Array:
+    """[T, V] -> [1, V]."""
+    return logits[-1:]
 
 
 def _layer(

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aero.export.numpy_forward import Network
-from aero.private.forward import network_pieces
+from aero.private.forward import last_row, network_pieces
 from aero.private.parties import AbstractArray, Call, Parties, Party, Value
 from aero.private.preparation import fold_constants
 
@@ -31,13 +31,16 @@ class Pass:
     """What the client gets from one forward pass.
 
     Attributes:
-        logits: [T, V] float32, or [1, V] of the last position only; None at the server.
+        logits: [T, V] float32, or [1, V] of the last position only; None at the server, and where
+            `PrivateSettings.reveal` keeps them secret.
         token: the next one, where the parties compute it and this one is the client.
+        likeliest: with `reveal="top-k"` at the client, tokens [k] and their logits [k], best first.
         calls: the pieces that ran, with what they cost.
     """
 
     logits: NDArray[np.float32] | None
     token: int | None
+    likeliest: tuple[NDArray[np.int32], NDArray[np.float32]] | None
     calls: tuple[Call, ...]
 
 
@@ -108,15 +111,31 @@ class PrivateNetwork:
             )
         parties, calls = self._parties, []
         value = parties.put("tokens", tokens, Party.CLIENT, private=parties.settings.client_one_hot)
-        revealed: dict[str, NDArray[Any] | None] = {}
+        opened: dict[str, Any] = {}
         for piece in self._pieces:
             result = parties.run(piece.name, piece.function, self._weights[piece.name], value)
             calls.append(parties.calls[-1])
             parties.discard(value)
             value = result
-            if piece.name in {"head", "argmax"}:
-                revealed[piece.name] = parties.reveal(value)
+            opened[piece.name] = self._opened(piece.name, value)
             after_piece(calls[-1])
         parties.discard(value)
-        logits, token = revealed["head"], revealed.get("argmax")
-        return Pass(logits, None if token is None else int(token), tuple(calls))
+        token, likeliest = opened.get("argmax"), opened.get("top-k")
+        if likeliest is not None:
+            token = likeliest[0][0]
+        return Pass(opened["head"], None if token is None else int(token), likeliest, tuple(calls))
+
+    def _opened(self, piece: str, value: Any) -> Any:
+        """What the client gets of a piece's result; only here anything is revealed to it."""
+        parties, reveal = self._parties, self._parties.settings.reveal
+        if piece == "head" and reveal == "last-logits":
+            row = parties.run("last row", last_row, value)
+            opened = parties.reveal(row)
+            parties.discard(row)
+            return opened
+        if piece == "argmax" or (piece == "head" and reveal == "all"):
+            return parties.reveal(value)
+        if piece == "top-k":
+            both = [parties.reveal(each) for each in value]
+            return None if both[0] is None else tuple(both)
+        return None

@@ -3,7 +3,8 @@
 The job goes as a line of JSON to `aero.private.worker`, which runs in the private environment:
 `{"folder": ..., "settings": {...}, "tokens": [...], "new_tokens": N}`. Back come lines with an
 "event": "piece" for each part that ran (pass, name, seconds, bytes and messages of each party),
-"pass" for each token (its logits, float32 in base64), and last "done" or "failed" with a reason.
+"pass" for each token (logits that are revealed are float32 in base64), and last "done" or "failed"
+with a reason.
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ class Generated:
 
     Attributes:
         tokens: the new ones.
-        logits: of each pass, [T, V] or [1, V] float32.
+        logits: of each pass, [T, V] or [1, V] float32, where `PrivateSettings.reveal` opens them.
         calls: of each pass, one per piece.
         preparation: set-up and the weights' shares, before the first pass.
         cpu_seconds: of each pass by party, where each is a process of its own.
+        likeliest: of each pass with `reveal="top-k"`, tokens and their logits, best first.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -51,6 +53,7 @@ class Generated:
     calls: list[list[Call]] = field(default_factory=list)
     preparation: list[Call] = field(default_factory=list)
     cpu_seconds: dict[Party, list[float]] = field(default_factory=dict)
+    likeliest: list[list[tuple[int, float]]] = field(default_factory=list)
 
 
 def check_runnable(description: Part) -> None:
@@ -158,9 +161,12 @@ def collect(
             found.calls[index].append(call)
         after_piece(index, call)
     elif event["event"] == "pass":
-        logits = np.frombuffer(base64.b64decode(event["logits"]), "<f4")
-        found.logits.append(logits.reshape(event["shape"]))
         found.tokens.append(event["token"])
+        if "likeliest" in event:
+            found.likeliest.append([(token, logit) for token, logit in event["likeliest"]])
+        if "logits" in event:
+            logits = np.frombuffer(base64.b64decode(event["logits"]), "<f4")
+            found.logits.append(logits.reshape(event["shape"]))
 
 
 def _events(command: list[str], job: Part) -> Iterator[Part]:

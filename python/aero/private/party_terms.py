@@ -39,7 +39,9 @@ def party_terms(description: Part, settings: PrivateSettings) -> dict[str, Any]:
     public = {key: description[key] for key in description if key not in _NOT_COMPARED}
     text = json.dumps(public, sort_keys=True)
     layers = len(description["layers"])
-    stages = ["embedding", f"layer 0 to {layers - 1}", "head"] + ["argmax"] * settings.argmax
+    stages = ["embedding", f"layer 0 to {layers - 1}", "head"]
+    if settings.argmax or settings.reveal == "top-k":
+        stages.append("top-k" if settings.reveal == "top-k" else "argmax")
     try:
         versions = {name: importlib.metadata.version(name) for name in ("spu", "jax", "numpy")}
     except importlib.metadata.PackageNotFoundError as error:

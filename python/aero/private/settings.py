@@ -12,7 +12,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["EXP_CLIP", "RING_BITS", "SPU_FIELDS", "STACK", "PrivateSettings"]
+__all__ = ["EXP_CLIP", "REVEALS", "RING_BITS", "SPU_FIELDS", "STACK", "PrivateSettings"]
 
 # The simulator's stack that prices what runs here.
 STACK = "spu-0.9.5"
@@ -27,7 +27,10 @@ _RANGES = {
     "fraction_bits": (8, 26),
     "exp_squarings": (1, 17),
     "threads": (1, 64),
+    "top_k": (1, 64),
 }
+# What the client gets of each pass, from least to most.
+REVEALS = ("token", "top-k", "last-logits", "all")
 # What else of SPU's configuration changes a Cheetah run of these networks, by SPU's names, with
 # the values that are not its default: of its runtime, of Cheetah in it, of its compiler.
 SPU_FIELDS: dict[str, tuple[bool | int | str, ...]] = {
@@ -67,6 +70,10 @@ class PrivateSettings:
         fold_score_scale: the factor 1/sqrt(D) is multiplied into the query weights beforehand;
             else the queries are multiplied by it.
         argmax: the parties compute the next token; else the client finds it in the logits.
+        reveal: what the client gets of a pass, and nothing else: "token", the next one; "top-k",
+            the likeliest tokens with their logits; "last-logits", those of the last position;
+            "all", those of every position that the head computes.
+        top_k: how many tokens "top-k" reveals, 1 to 64.
         threads: of each party.
         timeout_seconds: how long a party waits for a message.
         spu_fields: further fields of SPU's configuration, see `SPU_FIELDS`. The simulator does not
@@ -86,6 +93,8 @@ class PrivateSettings:
     last_token_head: bool = False
     fold_score_scale: bool = False
     argmax: bool = True
+    reveal: str = "token"
+    top_k: int = 5
     threads: int = 1
     timeout_seconds: float = 600.0
     spu_fields: dict[str, bool | int | str] = field(default_factory=dict)
@@ -103,6 +112,10 @@ class PrivateSettings:
                     or not low <= value <= high
                 ):
                     raise _wrong(each.name, f"an integer from {low} to {high}", value)
+        if self.reveal not in REVEALS:
+            raise _wrong("reveal", f"{', '.join(REVEALS[:-1])} or {REVEALS[-1]}", self.reveal)
+        if self.reveal == "token" and not self.argmax:
+            raise _wrong("argmax", "True with reveal=token", self.argmax)
         number = isinstance(self.timeout_seconds, int | float)
         if not number or isinstance(self.timeout_seconds, bool) or not self.timeout_seconds > 0:
             raise _wrong("timeout_seconds", "a number > 0", self.timeout_seconds)

@@ -78,14 +78,15 @@ def reported_call(call: Call, index: int) -> dict[str, Any]:
 
 def reported_pass(found: Pass, index: int) -> dict[str, Any]:
     """The result of a pass as an event, for the client."""
-    assert found.logits is not None
-    logits = np.ascontiguousarray(found.logits, dtype="<f4")
-    return {
-        "pass": index,
-        "token": _next_token(found),
-        "shape": list(logits.shape),
-        "logits": base64.b64encode(logits.tobytes()).decode(),
-    }
+    event: dict[str, Any] = {"pass": index, "token": _next_token(found)}
+    if found.likeliest is not None:
+        tokens, logits = found.likeliest
+        event["likeliest"] = [[int(t), float(x)] for t, x in zip(tokens, logits, strict=True)]
+    if found.logits is not None:
+        logits = np.ascontiguousarray(found.logits, dtype="<f4")
+        event["shape"] = list(logits.shape)
+        event["logits"] = base64.b64encode(logits.tobytes()).decode()
+    return event
 
 
 def _next_token(found: Pass) -> int:

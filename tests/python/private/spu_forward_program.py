@@ -29,7 +29,7 @@ def exact(network, settings, tokens):
 
 
 def computed(job):
-    settings = PrivateSettings(**job["settings"])
+    settings = PrivateSettings(reveal="all", **job["settings"])
     network = read_network(job["folder"])
     parties = InProcessParties(settings)
     set_up(parties)

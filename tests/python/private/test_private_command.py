@@ -184,6 +184,7 @@ def test_the_prompt_is_never_on_a_command_line(export, pretender):
         (["--prompt-tokens", "1,256"], "tokens must be from 0 to 255, got 256"),
         (["--prompt-tokens", "1", "--tokens", "0"], "tokens must be >= 1, got 0"),
         (["--prompt", ""], "at least one token"),
+        (["--prompt-tokens", "1", "--set", "reveal=token"], "must be all or last-logits, got tok"),
         (["--prompt-tokens", ",".join(["1"] * 33)], "must fit in the network's context of 32"),
         (["--prompt-tokens", "1,2", "--tokens", "32"], "31 before the last new one"),
         (["--prompt-tokens", "1", "--set", "exp_squarings=18"], "from 1 to 17, got 18"),

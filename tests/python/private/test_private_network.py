@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import aero
+from aero.export.numpy_forward import forward, read_network
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.private.environment import private_command
 
@@ -120,3 +121,44 @@ def test_a_party_that_fails_in_one_process_ends_the_run_with_words_on_both(run_p
     client, server = run_private("failing_party_program.py", seconds=240).split("; ")
     assert client == "client: waited for the other until it was given up"
     assert server.startswith("server: RuntimeError: ") and server.endswith("not found")
+
+
+def test_the_client_gets_what_the_policy_reveals_and_nothing_else(tmp_path):
+    aero.export_weights(trained("SM+ScFuFFN"), tmp_path)
+    policies = [
+        {},
+        {"reveal": "top-k", "top_k": 3},
+        {"reveal": "last-logits"},
+        {"reveal": "all"},
+        {"reveal": "all", "argmax": False},
+    ]
+    program = Path(__file__).parent / "spu_reveal_program.py"
+    job = {"folder": str(tmp_path), "tokens": PROMPT, "policies": policies}
+    done = subprocess.run(
+        private_command(str(program)), input=json.dumps(job), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    token, best, last, everything, alone = json.loads(done.stdout.splitlines()[-1])
+    network = read_network(tmp_path)
+    plain = forward(network, [PROMPT])[0]
+    length, vocabulary = plain.shape
+    likeliest = plain[-1].argsort()[::-1][:3]
+    for each in (token, best, last, everything, alone):
+        assert each["pass"]["token"] == likeliest[0]
+        # The client's share of the logits is uniformly random: 5 / sqrt(n) is five deviations.
+        size, correlation = each["share"]
+        assert size == length * vocabulary and abs(correlation) < 5 / size**0.5
+    # The token is one number of 8 bytes, not T * V of them.
+    assert token["revealed"] == [[[], 8]]
+    assert token["pass"].keys() == {"pass", "token"}
+    assert best["revealed"] == [[[3], 24], [[3], 24]]
+    assert best["pass"].keys() == {"pass", "token", "likeliest"}
+    assert [number for number, _ in best["pass"]["likeliest"]] == likeliest.tolist()
+    for number, logit in best["pass"]["likeliest"]:
+        assert abs(logit - plain[-1, number]) < 0.02  # as all logits of this network
+    assert last["revealed"] == [[[1, vocabulary], 8 * vocabulary], [[], 8]]
+    assert everything["revealed"] == [[[length, vocabulary], 8 * length * vocabulary], [[], 8]]
+    assert alone["revealed"] == [[[length, vocabulary], 8 * length * vocabulary]]
+    assert [each["pieces"][-1] for each in (token, best, last, alone)] == [
+        "argmax", "top-k", "argmax", "head"
+    ]  # fmt: skip

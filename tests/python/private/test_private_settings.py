@@ -26,7 +26,8 @@ def test_every_option_changes_what_the_simulator_prices():
     for changes in (
         {"private_weights": True}, {"one_bit_product_error": True}, {"exp_squarings": 5},
         {"exp_clip": False}, {"broadcast_reciprocal": False}, {"client_one_hot": True},
-        {"last_token_head": True}, {"fold_score_scale": True}, {"argmax": False}, {"threads": 8},
+        {"last_token_head": True}, {"fold_score_scale": True}, {"argmax": False, "reveal": "all"},
+        {"threads": 8},
     ):  # fmt: skip
         assert price(PrivateSettings(**changes)) != standard, changes
 
@@ -42,6 +43,9 @@ def test_settings_survive_the_way_through_json():
         ({"fraction_bits": 7}, "fraction_bits must be an integer from 8 to 26, got 7"),
         ({"fraction_bits": 18.0}, "fraction_bits must be an integer from 8 to 26, got 18.0"),
         ({"exp_squarings": True}, "exp_squarings must be an integer from 1 to 17, got True"),
+        ({"reveal": "logits"}, "reveal must be token, top-k, last-logits or all, got 'logits'"),
+        ({"argmax": False}, "argmax must be True with reveal=token, got False"),
+        ({"top_k": 65}, "top_k must be an integer from 1 to 64, got 65"),
         ({"threads": 0}, "threads must be an integer from 1 to 64, got 0"),
         ({"private_weights": 1}, "private_weights must be True or False, got 1"),
         ({"timeout_seconds": 0}, "timeout_seconds must be a number > 0, got 0"),

@@ -123,7 +123,7 @@ def quotes_prompt(text: str) -> bool:
 
 
 def test_two_processes_compute_what_the_plain_network_computes(folder: Path) -> None:
-    settings = PrivateSettings()
+    settings = PrivateSettings(reveal="all")
     found = generate_over_tcp(folder, PROMPT, 1, settings)
     network = read_network(folder)
     plain = forward(network, [PROMPT])[0]
@@ -142,6 +142,19 @@ NEEDS_ROOT = pytest.mark.skipif(
     os.geteuid() != 0 or not os.access("/dev/net/tun", os.R_OK | os.W_OK),
     reason="shaping links needs root and /dev/net/tun",
 )
+
+
+def test_the_clients_transcript_has_the_token_and_nothing_else(pairs: Any) -> None:
+    pair = pairs()
+    assert pair.ending("client") == "done"
+    events = pair.events["client"]
+    [passed] = [event for event in events if event["event"] == "pass"]
+    assert passed.keys() == {"event", "pass", "token"}
+    stages = [event["stage"] for event in events if event["event"] == "stage"]
+    assert stages.count("reveal") == 1
+    assert stages.index("reveal") == stages.index("argmax") + 1 == len(stages) - 1
+    network = read_network(pair.jobs["server"].folder)
+    assert passed["token"] == int(forward(network, [PROMPT])[0][-1].argmax())
 
 
 @NEEDS_ROOT

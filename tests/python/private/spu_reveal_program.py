@@ -1,0 +1,59 @@
+"""Runs in the private environment: all that the client receives, for each output policy.
+
+Standard input: {"folder", "tokens", "policies": [settings, ...]}. Prints for each policy the pass
+as the client reports it, the shapes that were revealed with the bytes of each, and how the client's
+own share of the logits correlates with them.
+"""
+
+import json
+import sys
+
+import numpy as np
+
+from aero.export.numpy_forward import forward, read_network
+from aero.private.in_process import InProcessParties
+from aero.private.inference import PrivateNetwork, set_up
+from aero.private.parties import Party
+from aero.private.settings import PrivateSettings
+from aero.private.worker import reported_pass
+
+
+class Watched(InProcessParties):
+    """Keeps what is revealed, and the client's share of the head's result."""
+
+    def __init__(self, settings):
+        super().__init__(settings)
+        self.revealed, self.share = [], np.zeros(0)
+
+    def run(self, name, function, *arguments):
+        results = super().run(name, function, *arguments)
+        if name == "head":
+            share = self._sides[Party.CLIENT].runtime.get_var(results.name)
+            [chunk] = share.share_chunks  # a few bytes of header, then the ring's elements
+            self.share = np.frombuffer(chunk[-8 * int(np.prod(results.shape)) :], "<i8")
+        return results
+
+    def reveal(self, value):
+        opened = super().reveal(value)
+        self.revealed.append([list(opened.shape), self.calls[-1].traffic.server_bytes])
+        return opened
+
+
+job = json.load(sys.stdin)
+network = read_network(job["folder"])
+plain = forward(network, [job["tokens"]])[0]
+found = []
+for policy in job["policies"]:
+    parties = Watched(PrivateSettings(**policy))
+    set_up(parties)
+    passed = PrivateNetwork(parties, network).run(np.asarray(job["tokens"], np.int32))
+    found.append(
+        {
+            "pass": reported_pass(passed, 0),
+            "pieces": [call.name for call in passed.calls],
+            "revealed": parties.revealed,
+            "share": [parties.share.size, float(np.corrcoef(parties.share, plain.ravel())[0, 1])],
+        }
+    )
+    parties.close()
+print(json.dumps(found))
