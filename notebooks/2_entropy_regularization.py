@@ -78,6 +78,10 @@ settings = [
     "data.vocabulary=257",  # bytes and an end mark: attention matters from the first steps on
     f"data.source={Path(asyncio.__file__).parent if FAST else 'stdlib'}",
     "model.num_layers=4",
+    # Start, rate and temperatures as published.
+    "model.embedding_scale=none",
+    "optimizer.learning_rate=1e-3",
+    "regularization.temperature_init=1e-2",
     f"training.tokens={2048 * (8 if FAST else 400)}",
     "training.threads=1",
     "evaluation.every_steps=0",
