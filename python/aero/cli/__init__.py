@@ -250,7 +250,7 @@ def report(
         say(f"\nreport: {paths.html}")
 
 
-@app.command()
+@app.command(short_help="Shows a run, or how aero was built.")
 def info(
     run: Annotated[
         Path | None, typer.Argument(metavar="RUN", help="A run folder; default: this machine.")

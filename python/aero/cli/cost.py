@@ -56,7 +56,7 @@ def show(
     transfers; with --network also seconds. CSV has a line per operation.
     """
     with one_line_errors(ValueError, OSError):
-        from aero.report import to_csv, to_html, to_text
+        from aero.report import to_csv, to_text
 
         check_machines(network, compute)
         found = _report(label, model, context_length, vocab_size, stack, settings(set_))
@@ -68,6 +68,8 @@ def show(
             as_csv=as_csv,
         )
         if html is not None:
+            from aero.report import to_html
+
             write("--html", html, to_html(found, network, compute))
 
 
@@ -95,7 +97,7 @@ def compare(
 ) -> None:
     """Two networks, stacks or sizes side by side."""
     with one_line_errors(ValueError, OSError):
-        from aero.report import to_csv, to_html, to_text
+        from aero.report import to_csv, to_text
 
         check_machines(network, compute)
         both = settings(set_)
@@ -111,6 +113,8 @@ def compare(
             as_csv=as_csv,
         )
         if html is not None:
+            from aero.report import to_html
+
             write("--html", html, to_html(found, network, compute))
 
 

@@ -96,7 +96,7 @@ def generate(
     """
     with one_line_errors(ValueError, OSError):
         from aero import mpc
-        from aero.report import to_csv, to_html, to_text
+        from aero.report import to_csv, to_text
 
         check_machines(network, compute)
         sizes: dict[str, Any] = {"context_length": context_length, "vocab_size": vocab_size}
@@ -116,6 +116,8 @@ def generate(
             as_csv=as_csv,
         )
         if html is not None:
+            from aero.report import to_html
+
             write("--html", html, to_html(found, network, compute))
 
 
@@ -172,7 +174,7 @@ def sweep(
     """
     with one_line_errors(ValueError, OSError):
         from aero import mpc
-        from aero.report import to_csv, to_html, to_text
+        from aero.report import to_csv, to_text
 
         check_machines(network, compute)
         found = mpc.sweep(
@@ -195,6 +197,8 @@ def sweep(
             as_csv=as_csv,
         )
         if html is not None:
+            from aero.report import to_html
+
             within = 0.1 if equal_time is None else equal_time / 100
             write("--html", html, to_html(found, within=within))
 
