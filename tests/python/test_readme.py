@@ -1,4 +1,4 @@
-"""What the README says is what the code does."""
+"""What the README and the pages that it leads to say is what the code does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+PAGES = [ROOT / "README.md", ROOT / "docs" / "existing_code.md"]
+EXAMPLES = [
+    example
+    for page in PAGES
+    for example in re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+]
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
@@ -47,6 +52,13 @@ def test_the_factors_by_stack_are_the_simulators() -> None:
         baseline = mpc.simulate("SM+LN+G", stack=stack, final_norm="none")
         ours = mpc.simulate("EReg(SM(t)+ScFuFFN)", stack=stack)
         assert f"{baseline.comm_bytes / ours.comm_bytes:.1f}" == number
+
+
+def test_the_readme_is_short_and_names_the_best_network_first() -> None:
+    assert len(README.splitlines()) <= 90
+    perplexities = re.findall(r"^\| `[^|]+\| ([\d.]+) ±", README, re.MULTILINE)
+    assert len(perplexities) > 1
+    assert perplexities == sorted(perplexities, key=float)
 
 
 def test_every_link_and_make_target_exists() -> None:
