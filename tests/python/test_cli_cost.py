@@ -175,6 +175,8 @@ def test_reproduce_prints_the_tables_and_writes_the_figures(tmp_path):
     as_json = CliRunner().invoke(cli.app, ["reproduce", *output, "--json"])
     assert len(json.loads(as_json.stdout)["rows"]) == 27
     assert CliRunner().invoke(cli.app, ["reproduce", *output, "--stack", "spu"]).exit_code == 2
+    other = CliRunner().invoke(cli.app, ["reproduce", "table2", "--json", "--collect"])
+    assert other.exit_code == 2 and "--json is for `costs`" in other.stderr
     nowhere = CliRunner().invoke(cli.app, ["reproduce", "costs", "--output", "/dev/null/x"])
     assert nowhere.exit_code == 2
     assert nowhere.stderr.count("\n") == 1

@@ -77,6 +77,8 @@ def reproduce(
         if target == ["costs"]:
             _price(stack, output / "costs", as_json=as_json)
             return
+        if as_json:
+            raise ValueError("reproduce: --json is for `costs` alone")
         if target == ["judge"]:
             _judge_again(results)
             return
