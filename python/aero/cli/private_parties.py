@@ -120,6 +120,13 @@ def serve(
     longest: Annotated[
         float, typer.Option(help="Seconds that one client may take.", callback=SECONDS)
     ] = 86400.0,
+    memory: Annotated[
+        float | None,
+        typer.Option(
+            help="GB that the computing process may take; default: four fifths of the machine's.",
+            callback=decimal(0, 1e6, above=True),
+        ),
+    ] = None,
     log: Log = None,
 ) -> None:
     """Computes a network for clients, one after the other, without learning their prompts."""
@@ -144,10 +151,11 @@ def serve(
             security=_security(keys, clients or (keys or Path()) / "clients.pem"),
             plaintext=plaintext,
             queries=queries,
+            memory_bytes=None if memory is None else int(memory * 1e9),
             log=log,
             limits=TimeLimits(connect=wait, silence=silence, stage=stage, run=longest),
         )
-        shown = _Shown(len(description["layers"]))
+        shown = _Shown(len(description["layers"]), job.security is not None, job.settings.reveal)
         serve(job, shown.event, find_private_python(), once=once)
 
 
@@ -232,17 +240,31 @@ def _security(keys: Path | None, known: Path) -> Security | None:
     return None if keys is None else Security(keys, known)
 
 
+# docs/threat_model.md says all of it, sentence by sentence with its test.
+_GUARANTEES = (
+    "a client that follows the protocol learns of each pass the {reveal}, this network's "
+    "description, a hash of its weights, and how long everything takes; this server learns the "
+    "prompt's length, the number of tokens and who asks.\n"
+    "a client that departs from the protocol is not held to this: serve those you know."
+)
+_ENCRYPTED = "who listens in between sees sizes and times; all else is under TLS 1.3."
+_PLAINTEXT = "nothing is encrypted, and nobody is asked who they are: this machine's users get in."
+
+
 class _Shown:
     """What a server says of its clients, a line for each event."""
 
-    def __init__(self, layers: int) -> None:
+    def __init__(self, layers: int, encrypted: bool, reveal: str) -> None:
         self._progress = shown_progress(layers)
+        self._encrypted, self._reveal = encrypted, reveal
 
     def event(self, event: dict[str, Any]) -> None:
         from aero.private.job import Generated, collect
 
         match event["event"]:
             case "listening":
+                note(_GUARANTEES.format(reveal=self._reveal))
+                note(_ENCRYPTED if self._encrypted else _PLAINTEXT)
                 note(f"waiting for clients on {event['address']}")
             case "client":
                 self._found = Generated()

@@ -36,6 +36,7 @@ class PartyJob:
         security: keys and known certificates; None: neither encrypted nor authenticated.
         plaintext: do without `security` also where the address is not this machine's loopback.
         queries: tokens that the server computes for each client; None: any number.
+        memory_bytes: that the worker may take; None: four fifths of the machine's.
         log: file for what the worker and its libraries say of faults; default: not kept.
         limits: of time.
 
@@ -53,6 +54,7 @@ class PartyJob:
     security: Security | None = None
     plaintext: bool = False
     queries: int | None = None
+    memory_bytes: int | None = None
     log: Path | None = None
     limits: TimeLimits = field(default_factory=TimeLimits)
 

@@ -8,6 +8,8 @@ asks; "piece" and "pass" are those of `aero.private.job`.
 from __future__ import annotations
 
 import functools
+import os
+import resource
 import sys
 import time
 import traceback
@@ -44,6 +46,7 @@ def main() -> None:
 
 
 def _take_part(party: Party, job: Part, pipe: WorkerPipe) -> None:
+    _bound_memory(job["memory_bytes"])
     settings = PrivateSettings.from_dict(job["settings"])
     folder = Path(job["folder"])
     description = read_description(folder)
@@ -91,6 +94,14 @@ def _take_part(party: Party, job: Part, pipe: WorkerPipe) -> None:
             tokens.append(reported["token"])
         pipe.say("computed", cpu_seconds=time.process_time() - used)
     parties.close()
+
+
+def _bound_memory(most: int | None) -> None:
+    """The other party's traffic may make SPU ask for any size: this process ends, not others."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = machine * 4 // 5 if most is None else most
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    Path("/proc/self/oom_score_adj").write_text("1000")  # the first that the system ends
 
 
 if __name__ == "__main__":

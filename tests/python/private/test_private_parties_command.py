@@ -193,9 +193,13 @@ def test_a_prompt_may_come_where_nobody_sees_it(
 def test_a_signal_ends_a_server_and_its_worker(export: Path, worker_pid: Path, name: str) -> None:
     with started("serve", str(export), "--listen", "127.0.0.1:0") as server:
         assert server.stderr is not None
-        for line in server.stderr:
-            if "waiting for clients on" in line:
-                break
+        lines = [next(server.stderr) for _ in range(4)]
+        assert lines[0].startswith(
+            "a client that follows the protocol learns of each pass the token"
+        )
+        assert lines[1].startswith("a client that departs from the protocol is not held to this")
+        assert lines[2].startswith("nothing is encrypted")
+        assert lines[3].startswith("waiting for clients on 127.0.0.1:")
         while not (worker_pid.exists() and worker_pid.read_text()):
             time.sleep(0.02)
         os.kill(server.pid, signal.Signals[name])

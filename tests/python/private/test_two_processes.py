@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import re
 import signal
+import socket
+import struct
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,13 +55,16 @@ def public(folder: Path, tmp_path: Path) -> Path:
 class Pair:
     """A server's and a client's process, with what they report."""
 
-    def __init__(self, server: PartyJob, client: PartyJob, logs: Path) -> None:
+    def __init__(self, server: PartyJob, client: PartyJob, logs: Path, through: Any = None) -> None:
         self.jobs = {"server": server, "client": client}
         self.logs = {party: logs / f"{party}.log" for party in self.jobs}
         self.processes: dict[str, Worker] = {}
         self.events: dict[str, list[Event]] = {"server": [], "client": []}
         self._start("server")
         address = self.wait_for("server", "listening")["address"]
+        if through is not None:
+            self.middle = through(address)
+            address = self.middle.address
         self.jobs["client"] = dataclasses.replace(client, address=address)
         self._start("client")
 
@@ -102,12 +109,12 @@ class Pair:
 def pairs(folder: Path, public: Path, tmp_path: Path) -> Iterator[Any]:
     made: list[Pair] = []
 
-    def make(server: dict[str, Any] | None = None, **client: Any) -> Pair:
+    def make(server: dict[str, Any] | None = None, through: Any = None, **client: Any) -> Pair:
         limits = TimeLimits(connect=60, ready=120, silence=60, stage=120)
         base = PartyJob(folder, PrivateSettings(), "127.0.0.1:0", limits=limits)
         asking = dataclasses.replace(base, folder=public, tokens=PROMPT, new_tokens=1)
         jobs = dataclasses.replace(base, **server or {}), dataclasses.replace(asking, **client)
-        made.append(Pair(*jobs, tmp_path))
+        made.append(Pair(*jobs, tmp_path, through))
         return made[-1]
 
     yield make
@@ -170,6 +177,63 @@ def test_encrypted_over_a_shaped_link_the_tokens_and_bytes_are_those_of_loopback
         assert one.traffic.server_messages == other.traffic.server_messages
         # SPU sends ciphertexts compressed: their sizes are random, whatever they hold.
         assert one.traffic.comm_bytes == pytest.approx(other.traffic.comm_bytes, rel=2e-3)
+
+
+class Capture:
+    """Between the client and the server: counts what passes of SPU's streams, by direction."""
+
+    def __init__(self, server: str) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self.bytes = {"client": 0, "server": 0}
+        self._server = server
+        threading.Thread(target=self._carry, daemon=True).start()
+
+    def _carry(self) -> None:
+        client, _ = self._listener.accept()
+        host, port = self._server.rsplit(":", 1)
+        server = socket.create_connection((host, int(port)))
+        for sender, ends in (("client", (client, server)), ("server", (server, client))):
+            threading.Thread(target=self._copy, args=(sender, *ends), daemon=True).start()
+
+    def _copy(self, sender: str, source: socket.socket, destination: socket.socket) -> None:
+        reader = source.makefile("rb")
+        with contextlib.suppress(OSError):
+            while header := reader.read(8):
+                stream, length = struct.unpack("!II", header)
+                destination.sendall(header + reader.read(length))
+                if stream:
+                    self.bytes[sender] += length
+            destination.shutdown(socket.SHUT_WR)
+
+
+def test_the_traffic_of_two_prompts_of_a_length_is_the_same(pairs: Any) -> None:
+    captured = []
+    for prompt in ((0, 0, 0, 0, 0), PROMPT):
+        pair = pairs(tokens=prompt, through=Capture)
+        assert pair.ending("client") == "done"
+        pieces = [event for event in pair.events["client"] if event["event"] == "piece"]
+        captured.append((pair.middle.bytes, pieces))
+    (one_bytes, one_pieces), (other_bytes, other_pieces) = captured
+    assert len(one_pieces) > 4
+    for one, other in zip(one_pieces, other_pieces, strict=True):
+        for party in ("client", "server"):
+            assert one[f"{party}_messages"] == other[f"{party}_messages"], one["name"]
+            # Ciphertexts are compressed: their sizes are random, also for equal prompts.
+            assert one[f"{party}_bytes"] == pytest.approx(other[f"{party}_bytes"], rel=1e-3)
+    for party, count in one_bytes.items():
+        assert count > 10e6
+        assert count == pytest.approx(other_bytes[party], rel=1e-3)
+
+
+def test_the_workers_memory_is_limited(pairs: Any) -> None:
+    pair = pairs(server={"memory_bytes": 5_000_000_000})
+    pair.wait_for("server", "stage", stage="layer 0")
+    folder = Path(f"/proc/{pair.worker_of('server')}")
+    limits = (folder / "limits").read_text().splitlines()
+    [line] = [line for line in limits if line.startswith("Max data size")]
+    assert line.split()[3:5] == ["5000000000", "5000000000"]
+    assert (folder / "oom_score_adj").read_text() == "1000\n"
 
 
 def test_no_port_is_open_but_the_servers(pairs: Any) -> None:

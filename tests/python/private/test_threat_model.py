@@ -1,0 +1,42 @@
+"""The threat model's statements are held by tests and code that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "threat_model.md").read_text()
+TESTS = Path(__file__).parent
+CODE = ROOT / "python" / "aero" / "private"
+
+NAMED = sorted(set(re.findall(r"\btest_\w+(?!\.py)\b", PAGE)) - {"test_"})
+FILES = sorted(set(re.findall(r"`((?:\w+/)?\w+\.py)(?:: (\w+))?", PAGE)))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMED if not (TESTS / f"{name}.py").exists()])
+def test_every_test_that_the_page_names_exists(name: str) -> None:
+    assert any(f"def {name}(" in path.read_text() for path in TESTS.glob("test_*.py"))
+
+
+@pytest.mark.parametrize(("file", "name"), FILES)
+def test_every_place_that_the_page_names_exists(file: str, name: str) -> None:
+    path = next(path for path in (TESTS / file, CODE / file) if path.exists())
+    assert re.search(rf"(def|class) {name}\b", path.read_text()) or not name
+
+
+def test_the_page_names_the_numbers_of_the_code() -> None:
+    from aero.private import serving
+    from aero.private.links import channel, tunnel
+    from aero.private.supervision import TimeLimits
+
+    assert f"has {TimeLimits().hello:.0f} seconds for TLS" in PAGE
+    assert f"{serving._MOST_STRANGERS} of them may be there at once" in PAGE
+    assert serving._MOST_WAITING == 8 and "Eight clients may wait" in PAGE
+    sizes = channel._MESSAGE_BYTES >> 10, channel.FRAME_BYTES >> 10, tunnel._MOST_STREAMS
+    assert "at most {} KiB, a frame {} KiB, a session {} streams".format(*sizes) in PAGE
+    assert channel._MESSAGES_PER_SECOND == 5 and channel._MESSAGES_AT_ONCE == 30
+    assert "five a second after the first 30" in PAGE
+    assert TimeLimits().run == 86400 and "a day by default" in PAGE
