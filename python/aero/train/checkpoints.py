@@ -35,6 +35,7 @@ _STATE_SHAPE = {
     },
     "divergence": (dict, None),
     "skipped_steps": int,
+    "norm_discrepancies": [(float, None)],
 }
 
 

@@ -17,12 +17,13 @@ from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from aero.models import AeroForCausalLM
+from aero.nn import FoldableNorm
 from aero.train.divergence import NonFinite, find_first_non_finite
 from aero.train.perplexity import HeldOutLoss, measure_loss
 from aero.train.prepared_data import PreparedData
 from aero.train.recipe import Recipe
 from aero.train.recorder import RunRecorder
-from aero.train.run_folder import RunFolder, checkpoint_step
+from aero.train.run_folder import RunFolder, checkpoint_step, finite_or_null
 from aero.train.stopping import StopRequest
 from aero.train.trainer import AeroTrainer
 from aero.train.windows import validation_windows
@@ -176,10 +177,12 @@ class RunCallback(TrainerCallback):
 
     def checkpoint_state(self) -> dict[str, Any]:
         """Returns what a checkpoint must hold for an exact resume."""
+        discrepancies = [norm.discrepancy.item() for norm in self._norms()]
         return {
             "recorder": self._recorder.state(),
             "divergence": self.divergence,
             "skipped_steps": self.skipped_steps,
+            "norm_discrepancies": finite_or_null(discrepancies),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -187,6 +190,9 @@ class RunCallback(TrainerCallback):
         self._recorder.restore(state["recorder"])
         self.divergence = state["divergence"]
         self.skipped_steps = state["skipped_steps"]
+        # They are not among the weights, and the last validation may come without another step.
+        for norm, value in zip(self._norms(), state["norm_discrepancies"], strict=True):
+            norm.discrepancy.fill_(float("nan") if value is None else value)
 
     def _record_entropies(self, step: int) -> None:
         tokens, context = self._data.validation, self._recipe.model.context_length
@@ -224,6 +230,9 @@ class RunCallback(TrainerCallback):
     def _update_info(self, changes: dict[str, Any]) -> None:
         if self.trainer.args.should_save:
             self._folder.update(changes)
+
+    def _norms(self) -> list[FoldableNorm]:
+        return [module for module in self._model().modules() if isinstance(module, FoldableNorm)]
 
     def _model(self) -> AeroForCausalLM:
         model = self.trainer.model

@@ -97,6 +97,16 @@ def test_a_flipped_bit_costs_the_steps_since_the_checkpoint_before(stopped, cach
     assert_same_ending(folder, whole_runs(EREG))
 
 
+def test_a_run_stopped_after_its_last_step_records_what_a_whole_one_does(
+    whole_runs, tiny_recipe, cache_dir, tmp_path
+):
+    whole = whole_runs("SM+FN+R")
+    folder = stopped_at(whole, 20, tmp_path / whole.path.name)
+    train_runs([plan_one(tiny_recipe, "SM+FN+R", tmp_path)], cache_dir=cache_dir, say=print)
+    assert folder.metrics()[-1]["norm_discrepancy"] > 0
+    assert_same_ending(folder, whole)
+
+
 def test_without_a_whole_checkpoint_nothing_is_changed(stopped, cache_dir):
     folder, run = stopped
     for checkpoint in folder.complete_checkpoints():
