@@ -43,7 +43,7 @@ help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 23
 
 demo: AERO_CUDA := OFF # its networks train on the CPU
-demo: $(VENV)/.built ## train five small networks, compare them in runs/demo/report.html (15 minutes)
+demo: $(VENV)/.built ## train five small networks, compare them in runs/demo/report.html (10 minutes)
 	$(BIN)/aero train --recipe demo --data stdlib --output runs/demo \
 	  $(foreach label,$(DEMO_LABELS),--label $(label)) $(foreach seed,$(shell seq $(SEEDS)),--seed $(seed))
 	$(BIN)/aero report runs/demo $(if $(filter 1,$(SEEDS)),$(addprefix --seed-spread ,$(SPREAD)),--results $(RESULTS))

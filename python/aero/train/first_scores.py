@@ -80,7 +80,7 @@ def first_scores_warning(model: AeroForCausalLM, deviations: list[float]) -> str
     weights, stream = config.initializer_range, config.embedding_scale * config.initializer_range
     temperature = config.temperature_init if spec.temperature != "none" else 1.0
     expected = spec.width * weights**2 / temperature  # with inputs of deviation 1
-    if spec.norm == "none" and stream < 1 and expected >= DEGENERATE:
+    if spec.norm == "none" and expected >= DEGENERATE:
         cause = f"no norm enlarges embeddings of deviation {stream:.2g}"
         setting = "model.embedding_scale=unit"
     elif expected * temperature >= DEGENERATE:
