@@ -28,7 +28,7 @@ RESULTS = warm.BUILD / "results.jsonl"
 TESTS_OF_ROOM = {
     "ops": ["ops"],
     "nn": ["nn", "conversion"],
-    "models": ["models"],
+    "models": ["models", "conversion"],
     "mpc": ["mpc"],
     "train": ["train"],
     "conversion": ["conversion"],

@@ -94,3 +94,16 @@ def test_every_gelu_serves(gelu):
     model = trained_like("SM+G")
     found = difference(model, Approximations(gelu=gelu))
     assert 1e-4 < found < 0.3  # the fits are off by up to 0.02 per activation
+
+
+def test_a_rectified_number_below_zero_is_zero_to_the_last_bit():
+    model = trained_like("SM+R")
+    tokens = torch.randint(256, (1, 32))
+    found = []
+    for factor in (1000.0, 0.0):  # by which the unit would be multiplied
+        for block in model.transformer.blocks():
+            torch.nn.init.zeros_(block.mlp.c_fc.weight)
+            torch.nn.init.constant_(block.mlp.c_fc.bias, -3.0)
+            torch.nn.init.constant_(block.mlp.c_proj.weight, factor)
+        found.append(FixedPointForCausalLM(model)(tokens).logits)
+    assert torch.equal(*found)

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -43,6 +45,14 @@ def test_loss_predicts_the_next_token():
     logits[0, 0, 1] = logits[0, 1, 3] = 30.0
     assert next_token_loss(logits, tokens).item() == pytest.approx(0.0, abs=1e-6)
     assert next_token_loss(logits, torch.tensor([[2, -100, 3]])).item() < 1e-6
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_loss_warns_of_nothing():
+    logits = torch.zeros(1, 3, 4, requires_grad=True)
+    loss = next_token_loss(logits, torch.tensor([[0, 1, 2]]))
+    loss.backward()
+    assert loss.item() == pytest.approx(math.log(4))
 
 
 def test_loss_is_the_mean_over_counted_tokens_or_the_given_number():
