@@ -47,6 +47,21 @@ def test_tokens_parts_and_reports_add_up_exactly(
     assert json.loads(json.dumps(report.to_dict()))["comm_bytes"] == report.comm_bytes
 
 
+def test_a_report_tells_what_was_asked() -> None:
+    report = mpc.simulate_generation(
+        "SM", new_tokens=2, batch=3, sampling="client", model="tiny", context_length=9,
+        stack="spu-2024", exp_squarings=6,
+    )  # fmt: skip
+    told = report.to_dict()
+    assert told["stack_fields"] == {**mpc.stack_fields("spu-2024"), "exp_squarings": 6}
+    asked = {"label": "SM", "stack": "spu-2024", "batch": 3, "new_tokens": 2, "sampling": "client"}
+    assert {name: told[name] for name in asked} == asked
+    assert told["spec"]["context_length"] == 9
+    assert [cost["comm_bytes"] for cost in told["per_token"]] == [
+        cost.comm_bytes for cost in report.per_token
+    ]
+
+
 def test_the_cache_grows_by_one_key_per_token() -> None:
     report = mpc.simulate_generation("SM", new_tokens=4, model="tiny", context_length=9)
     shapes = [
