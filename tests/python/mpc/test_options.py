@@ -183,3 +183,19 @@ def test_csv_has_a_line_per_table_measure_and_size() -> None:
     assert last["option"] == mpc.options()[-1].name
     assert (last["context_length"], last["vocab_size"]) == ("512", "16384")
     assert float(last["saving"]) == TABLE.savings(TABLE.alone[-1])[-1]
+
+
+def test_everything_in_the_table_is_in_its_dictionary() -> None:
+    told = json.loads(json.dumps(TABLE.to_dict()))
+    assert (told["label"], told["stack"]) == (TABLE.label, TABLE.stack)
+    assert told["sizes"] == [[128, None], [256, None], [512, 16384]]
+    for rows, those in (("cumulative", TABLE.cumulative), ("alone", TABLE.alone)):
+        for row, one in zip(told[rows], those, strict=True):
+            assert row["option"] == (one.option.name if one.option else None)
+            assert row["comm_bytes"] == list(one.comm_bytes)
+            assert row["flights"] == list(one.flights)
+            assert row["saving"] == list(TABLE.savings(one))
+    for row, set_ in zip(told["sets"], TABLE.sets, strict=True):
+        assert (row["name"], row["fields"]) == (set_.name, set_.fields)
+        assert row["comm_bytes"] == list(set_.comm_bytes) != []
+        assert row["flights"] == list(set_.flights)
