@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,10 @@ context = ${{PYTEST_CURRENT_TEST-}}
 
 @dataclass
 class Covering:
-    """Of one file of tests: seconds of each that passes, and the lines of aero that it runs."""
+    """Of one file of tests: seconds of each that passes, and who runs which line of a source."""
 
     seconds: dict[str, float]
-    lines: dict[str, dict[int, set[str]]] = field(default_factory=dict)
+    lines: dict[int, set[str]]
 
 
 class _Recorder:
@@ -92,16 +92,21 @@ def digest(path: str) -> str:
 
 
 @cache
-def covering(file: str) -> Covering:
-    """What a file of tests covers; records it where it or what it covers has changed."""
+def covering(file: str, path: str) -> Covering:
+    """Which tests of a file run which lines of the source at `path`.
+
+    What was recorded holds while tests and source are what they were. A change elsewhere may send a
+    test another way, which can hide a test from a mutant and never passes off a survivor as caught.
+    """
     folder = BUILD / "covering" / re.sub(r"\W", "_", file)
     folder.mkdir(parents=True, exist_ok=True)
     data, known, settings = folder / "data", folder / "known.json", folder / "settings"
+    source = str(ROOT / path)
+    fresh = False
     if known.exists():
         record = json.loads(known.read_text())
-        fresh = all(digest(name) == old for name, old in record["digests"].items())
-    else:
-        fresh = False
+        wanted = [file, *map(str, _above(file)), source]
+        fresh = all(record["digests"].get(name, digest(name)) == digest(name) for name in wanted)
     if not fresh:
         for old in folder.iterdir():
             old.unlink()
@@ -115,16 +120,14 @@ def covering(file: str) -> Covering:
         known.write_text(json.dumps(record))
     import coverage
 
-    found = Covering(record["seconds"])
     recorded = coverage.CoverageData(str(data))
     recorded.read()
-    for path in recorded.measured_files():
-        by_line = recorded.contexts_by_lineno(path)
-        found.lines[path] = {
-            line: {re.sub(r" \((setup|call|teardown)\)$", "", name) for name in names}
-            for line, names in by_line.items()
-        }
-    return found
+    by_line = recorded.contexts_by_lineno(source)
+    lines = {
+        line: {re.sub(r" \((setup|call|teardown)\)$", "", name) for name in names}
+        for line, names in by_line.items()
+    }
+    return Covering(record["seconds"], lines)
 
 
 @cache
@@ -148,9 +151,8 @@ def tests_of(path: str, line: int, files: list[str]) -> dict[str, float]:
     first, last = max(around, default=(line, line))
     chosen: dict[str, float] = {}
     for file in files:
-        found = covering(file)
-        of_module = found.lines.get(str(ROOT / path), {})
-        names = set().union(*(of_module.get(n, set()) for n in range(first, last + 1)))
+        found = covering(file, path)
+        names = set().union(*(found.lines.get(n, set()) for n in range(first, last + 1)))
         if "" in names:
             names = set(found.seconds)
         chosen |= {name: found.seconds[name] for name in names if name in found.seconds}

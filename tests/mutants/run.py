@@ -24,13 +24,13 @@ from tests.mutants.sites import ROOT, Mutant, sample
 
 KNOWN = Path(__file__).parent / "survivors.yaml"
 RESULTS = warm.BUILD / "results.jsonl"
-# Whose tests may catch a folder's mutants.
+# The folders and files of tests that may catch a folder's mutants.
 TESTS_OF_ROOM = {
     "ops": ["ops"],
     "nn": ["nn", "conversion"],
     "models": ["models", "conversion"],
     "mpc": ["mpc"],
-    "train": ["train"],
+    "train": ["train", "test_cli.py"],
     "conversion": ["conversion"],
 }
 # Nothing but torch.compile, which covering.py leaves out.
@@ -116,8 +116,9 @@ def row(what: str, drawn: int, caught: int, equivalent: int) -> str:
 def _test_files(room: str) -> list[str]:
     found: list[Path] = []
     for place in TESTS_OF_ROOM[room]:
-        files = (ROOT / "tests" / "python" / place).glob("test_*.py")
-        found += [file for file in sorted(files) if file.name not in WITHOUT_TESTS]
+        path = ROOT / "tests" / "python" / place
+        files = [path] if path.is_file() else sorted(path.glob("test_*.py"))
+        found += [file for file in files if file.name not in WITHOUT_TESTS]
     return [str(path.relative_to(ROOT)) for path in found]
 
 

@@ -222,6 +222,7 @@ def test_a_dry_run_says_what_would_happen_and_writes_nothing(train_arguments, tm
     assert result.exit_code == 0, result.output
     for part in ("label: SM+R", "tokens: 2560", "steps       10 of 10", "parameters ", "time  "):
         assert part in result.stdout
+    assert result.stdout.count("(estimated without validation)") == 2  # no teacher to be timed
     assert "all together" in result.stdout
     assert not (tmp_path / "runs").exists() and sorted(cache.iterdir()) == before
 

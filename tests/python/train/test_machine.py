@@ -1,0 +1,32 @@
+"""What a run says of the machine that it runs on, and of the time that it will take."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from aero.train.forecast import _duration
+from aero.train.machine import hardware
+
+
+@pytest.mark.parametrize(("threads", "words"), [(1, ", 1 thread"), (8, ", 8 threads")])
+def test_the_threads_of_a_machine_are_counted(
+    threads: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert hardware().endswith(words)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0:00:00"),
+        (59.4, "0:00:59"),
+        (59.6, "0:01:00"),
+        (3600, "1:00:00"),
+        (360061, "100:01:01"),
+    ],
+)
+def test_a_duration_is_hours_minutes_and_seconds(seconds: float, text: str) -> None:
+    assert _duration(seconds) == text
