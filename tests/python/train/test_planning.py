@@ -1,12 +1,14 @@
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from aero.train.errors import TrainingError
 from aero.train.planning import plan_runs, spec_for
 from aero.train.recipe import ModelSection, Recipe
-from aero.train.run_folder import RunFolder, finite_or_null, run_slug
+from aero.train.run_folder import RunFolder, checkpoint_step, finite_or_null, run_slug
+from aero.train.runs import model_config
 
 from .conftest import plan_one
 
@@ -145,6 +147,19 @@ def test_a_checkpoint_can_be_named(tiny_recipe, tmp_path):
         plan_one(tiny_recipe, "SM+G", tmp_path, resume=str(tmp_path))
     with pytest.raises(TrainingError, match="give a single --label"):
         plan_runs(tiny_recipe, ["SM+G"], [0, 1], output=tmp_path, resume=str(path))
+
+
+def test_a_folder_that_is_no_checkpoint_is_named():
+    assert checkpoint_step(Path("checkpoints/step-40")) == 40
+    with pytest.raises(TrainingError, match=r"a checkpoint folder is called step-N, got x/last"):
+        checkpoint_step(Path("x/last"))
+
+
+@pytest.mark.parametrize(("scale", "factor"), [("none", 1), ("sqrt_width", 8), ("unit", 4)])
+def test_embeddings_are_scaled_as_the_recipe_says(scale, factor, tiny_recipe, tmp_path):
+    model = replace(tiny_recipe.model, width=64, embedding_scale=scale, initializer_range=0.25)
+    run = plan_one(replace(tiny_recipe, model=model), "SM+R", tmp_path)
+    assert model_config(run).embedding_scale == factor
 
 
 def test_settings_for_a_label_are_found_however_it_is_written(tiny_recipe, tmp_path):
