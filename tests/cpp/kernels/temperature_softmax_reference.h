@@ -18,7 +18,7 @@ struct SoftmaxCase {
   bool is_causal = true, has_mask = false, has_temperature = true;
   Order order = Order::kHeadMajor;
   bool has_dprobabilities = true, has_dentropy = true, has_dlogsumexp = true;
-  double temperature = 0.7;  ///< of head 0; head 1 has its negative
+  double temperature = 0.7;         ///< of head 0; head 1 has its negative
   bool has_key_major_mask = false;  ///< [B, S, T] in memory
 };
 
