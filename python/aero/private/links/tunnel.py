@@ -2,8 +2,9 @@
 
 SPU wants to listen at each party. Here it does so at a socket in a folder of its own that no other
 user can enter, and so does this tunnel, in the other party's place. Whatever SPU connects goes as a
-stream through the channel and comes out at the other party's socket. So SPU has no port, and
-nobody reaches it but the party of this session.
+stream through the channel and comes out at the other party's socket; who ends a connection ends
+both its directions, as SPU does. So SPU has no port, and nobody reaches it but the party of this
+session.
 """
 
 from __future__ import annotations
