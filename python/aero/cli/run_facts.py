@@ -30,7 +30,10 @@ def run_facts(path: Path) -> dict[str, str]:
         "corpus": f"{corpus.get('name')} ({corpus.get('version')})",
         "commit": run.info.get("git_commit") or "not a git checkout",
         "hardware": run.info.get("hardware") or "unknown",
-        "first scores": "not measured"
-        if deviations is None
-        else f"deviation by layer {' '.join(f'{deviation:.3f}' for deviation in deviations)}",
+        "first scores": "not measured" if deviations is None else _by_layer(deviations),
     }
+
+
+def _by_layer(deviations: list[float | None]) -> str:
+    shown = ("NaN" if value is None else f"{value:.3f}" for value in deviations)
+    return f"deviation by layer {' '.join(shown)}"

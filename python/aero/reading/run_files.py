@@ -19,7 +19,7 @@ RUN: dict[str, Any] = {
     "tokens_per_step?": int | None,
     "seconds?": float | None,
     "skipped_steps?": int | None,
-    "first_score_deviations?": [float],
+    "first_score_deviations?": [float | None],
     "versions?": dict | None,
     "hardware?": str | None,
     "git_commit?": str | None,

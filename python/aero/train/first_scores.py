@@ -37,7 +37,7 @@ def score_deviations(model: AeroForCausalLM, ids: Tensor) -> list[float]:
 
     Returns:
         L values, root mean squares over windows, heads and rows. An estimate below 1, a lower bound
-        above; float32 entropies tell nothing below 0.001.
+        above; float32 entropies tell nothing below 0.001. NaN where a network gives NaN.
 
     Example:
         >>> from aero import AeroConfig
@@ -62,7 +62,7 @@ def score_deviations(model: AeroForCausalLM, ids: Tensor) -> list[float]:
                 buffer.copy_(value)
     largest = torch.arange(2, ids.shape[1] + 1, device=ids.device, dtype=torch.float64).log()
     gaps = [float((largest - layer[..., 1:].double()).mean()) for layer in layers]
-    return [math.sqrt(max(0.0, 2 * gap)) for gap in gaps]
+    return [math.sqrt(max(2 * gap, 0.0)) for gap in gaps]
 
 
 def first_scores_warning(model: AeroForCausalLM, deviations: list[float]) -> str | None:
@@ -72,10 +72,10 @@ def first_scores_warning(model: AeroForCausalLM, deviations: list[float]) -> str
         model: the network before its first step.
         deviations: what `score_deviations` returned.
     """
-    config, least = model.config, min(deviations)
-    spec = config.spec
+    config, spec = model.config, model.config.spec
+    close = [deviation for deviation in deviations if deviation < DEGENERATE]
     # Shaped attention starts uniform on purpose: its heads start as the identity.
-    if not least < DEGENERATE or spec.shaped_attention:
+    if not close or spec.shaped_attention:
         return None
     weights, stream = config.initializer_range, config.embedding_scale * config.initializer_range
     temperature = config.temperature_init if spec.temperature != "none" else 1.0
@@ -90,8 +90,8 @@ def first_scores_warning(model: AeroForCausalLM, deviations: list[float]) -> str
         cause = f"weights start at a deviation of {weights:g}"
         setting = f"model.initializer_range={1 / math.sqrt(spec.width):.2g}"
     return (
-        f"attention starts uniform and learns late: scores of deviation {_shown(least)}, below "
-        f"{DEGENERATE}, because {cause}; --set {setting} mends it"
+        f"attention starts uniform and learns late: scores of deviation {_shown(min(close))}, "
+        f"below {DEGENERATE}, because {cause}; --set {setting} mends it"
     )
 
 

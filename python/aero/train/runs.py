@@ -29,7 +29,7 @@ from aero.train.prepared_data import PreparedData, prepare_data
 from aero.train.progress import is_main_process, progress_bar
 from aero.train.recorder import RunRecorder
 from aero.train.run_callback import RunCallback
-from aero.train.run_folder import checkpoint_step
+from aero.train.run_folder import checkpoint_step, finite_or_null
 from aero.train.run_lock import locked, require_unlocked
 from aero.train.run_opening import open_folder, save_model
 from aero.train.run_results import analyze_model, write_evaluation
@@ -224,7 +224,7 @@ def _train_one(
     if arguments.should_save:
         open_folder(run, data)
         if deviations is not None:
-            folder.update({"first_score_deviations": deviations})
+            folder.update({"first_score_deviations": finite_or_null(deviations)})
     recorder = RunRecorder(
         folder,
         device=arguments.device,

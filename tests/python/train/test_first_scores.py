@@ -88,6 +88,13 @@ def test_norms_and_shaped_attention_do_not_warn(label):
     assert warning(network(label)) is None
 
 
+def test_a_network_of_nan_has_no_deviation_and_no_cause():
+    model = network("SM+G")
+    torch.nn.init.constant_(model.transformer.h[0].attn.c_attn.weight, math.nan)
+    found = score_deviations(model, tokens())
+    assert all(map(math.isnan, found)) and first_scores_warning(model, found) is None
+
+
 def test_the_bound_is_a_tenfold_growth_of_weights():
     assert 1 / math.sqrt(DEGENERATE) == pytest.approx(10)
 

@@ -126,7 +126,7 @@ def test_a_stage_with_nan_is_backed_off_from(tiny_recipe, cache_dir, tmp_path, m
 
     def poisoned(*arguments, **options):
         output, entropy = original(*arguments, **options)
-        return output * (math.nan if "-i1-" in trained[-1] else 1.0), entropy
+        return output * (math.nan if "-i1-" in "".join(trained[-1:]) else 1.0), entropy
 
     monkeypatch.setattr(RunCallback, "on_train_begin", on_train_begin)
     monkeypatch.setattr(attention_module, "causal_attention", poisoned)
