@@ -10,3 +10,17 @@ class PartyError(Exception):
         >>> str(PartyError("private: the server closed the connection"))
         'private: the server closed the connection'
     """
+
+
+class PeerFailedError(PartyError):
+    """The other party told why it gave up.
+
+    Args:
+        peer: "client" or "server".
+        reason: in its words, as one printable line.
+        where: it stood.
+    """
+
+    def __init__(self, peer: str, reason: str, where: str) -> None:
+        self.where = where[:100]
+        super().__init__(f"the {peer} gave up {self.where}: {reason}"[:400])

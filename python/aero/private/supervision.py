@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aero.private.links.channel import Channel, PeerFailedError
+from aero.private.links.channel import Channel
 from aero.private.links.tunnel import Tunnel
-from aero.private.party_errors import PartyError
+from aero.private.party_errors import PartyError, PeerFailedError
 from aero.private.temporary import temporary_folder
 
 Event = dict[str, Any]

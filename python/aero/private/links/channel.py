@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from aero.private.links.keys import Security
-from aero.private.party_errors import PartyError
+from aero.private.party_errors import PartyError, PeerFailedError
 from aero.reading import UnreadableFileError, one_line, parse_json
 
 __all__ = ["Channel", "Message", "accept", "connect", "listen", "parse_address", "shown_address"]
@@ -35,6 +35,7 @@ _MESSAGES_AT_ONCE, _MESSAGES_PER_SECOND = 30, 5
 _HEARTBEAT_SECONDS = 1.0
 _RETRY_SECONDS = 0.2
 _LINGER_SECONDS = 1.0
+_AT_ONCE = (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 # What a message may be; anything else ends the connection.
 _MESSAGES: dict[str, Any] = {
@@ -56,14 +57,12 @@ class Channel:
     """Frames to and from the other party; nothing it sends is trusted.
 
     Args:
-        reader: of the connection.
-        writer: of the connection; owned by the channel from now on.
+        reader, writer: of the connection; owned by the channel from now on.
         peer: what errors call the other party: "client" or "server".
         who: the other party's fingerprint, or its host where there is no TLS.
 
     Attributes:
-        peer: see above.
-        who: see above.
+        peer, who: see above.
         heard: when the last whole frame came, by `time.monotonic`.
     """
 
@@ -189,10 +188,10 @@ class Channel:
         return PartyError(f"the {self.peer} does not speak this protocol: got {one_line(got, 200)}")
 
     def _gone(self) -> PartyError:
-        unheard = self.peer == "server" and self.heard == self._start
-        encrypted = self._writer.get_extra_info("sslcontext") is not None
         # With TLS 1.3 a client only learns like this that its certificate was refused.
-        hint = "; it may not know this party's certificate" if unheard and encrypted else ""
+        unheard = self.peer == "server" and self.heard == self._start
+        refused = unheard and self._writer.get_extra_info("sslcontext") is not None
+        hint = "; it may not know this party's certificate" if refused else ""
         return PartyError(f"the {self.peer} closed the connection{hint}")
 
     async def _beat(self) -> None:
@@ -203,20 +202,6 @@ class Channel:
     async def _until_closed(self) -> None:
         while await self._reader.read(FRAME_BYTES):
             pass
-
-
-class PeerFailedError(PartyError):
-    """The other party told why it gave up.
-
-    Args:
-        peer: "client" or "server".
-        reason: in its words, as one printable line.
-        where: it stood.
-    """
-
-    def __init__(self, peer: str, reason: str, where: str) -> None:
-        self.where = where[:100]
-        super().__init__(f"the {peer} gave up {self.where}: {reason}"[:400])
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -278,7 +263,7 @@ async def accept(connection: socket.socket, security: Security | None, seconds: 
     context = None if security is None else security.context(server=True)
     try:
         host = str(connection.getpeername()[0])
-        _quicken(connection)
+        connection.setsockopt(*_AT_ONCE)
         transport, _ = await loop.connect_accepted_socket(
             lambda: protocol,
             connection,
@@ -325,7 +310,7 @@ async def connect(
                 writer.transport.abort()
                 raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
             if connection is not None:  # else the server has closed already
-                _quicken(connection)
+                connection.setsockopt(*_AT_ONCE)
             return _known_channel(reader, writer, "server", host, security)
         except ssl.SSLError as error:
             raise PartyError(
@@ -356,10 +341,6 @@ def _known_channel(
             writer.transport.abort()
             raise
     return Channel(reader, writer, peer, who)
-
-
-def _quicken(connection: Any) -> None:
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def _words(error: BaseException) -> str:
