@@ -200,7 +200,7 @@ axes[2].set_ylim(0.4, 0.65)
 plt.show()
 
 # %% [markdown]
-# Early layers, which attend broadly, raise their thresholds; heads of one layer end apart. That is why thresholds belong to heads and not to the network. In the demo's networks, trained four times as long, they reach from 0.36 to 0.49, lower the deeper the layer.
+# Early layers, which attend broadly, raise their thresholds; heads of one layer end apart. That is why thresholds belong to heads and not to the network. In the demo's networks they reach from 0.40 to 0.46.
 #
 # ## `position_sum` against `query_mean`
 #
@@ -258,7 +258,7 @@ for name, run in variants.items():
 #
 # - The penalty moves heads, fast and in both directions: it undoes overload and the collapse that low temperatures cause.
 # - Whether it helps is a question of dose. So strong that all heads stand in a row, it gains nothing; with an eighth of that weight, or with a wide margin, the network gets a few per cent better than the plain one.
-# - The dose is this network's. With six layers and a vocabulary of 1,024 an eighth of the weight lets the last layers collapse and gains nothing, while a wide margin helps there too ([measured](../benchmarks/results/entropy_penalty_amd_epyc_202611.md)). And the penalty pays late: in the demo it is no better until half of the training, and 6 % better at the end, which three seeds do not decide.
+# - The dose is this network's. With six layers and a vocabulary of 1,024 an eighth of the weight lets the last layers collapse and gains nothing, while a wide margin helps there too ([measured](../benchmarks/results/entropy_penalty_amd_epyc_202611.md)). In the demo, whose embeddings start at variance 1, three seeds do not decide whether the penalty changes anything.
 # - Temperatures that start low are part of the recipe: they pull the early heads off uniform attention, and the penalty catches the late ones.
 # - `position_sum` with $E_{\max} = \log T$, the published penalty, pulls the first rows of a sequence where they cannot go. `query_mean` does not, and lets rows differ; here both are equally good, and neither comes near LayerNorm (perplexity 10 in [notebook 1](1_attention_entropy.ipynb)).
 #

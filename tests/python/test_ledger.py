@@ -1,0 +1,240 @@
+"""Every number of a page has a source, or a name that says it is no result: docs/ledger.yaml."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import re
+import statistics
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from aero import mpc, paper
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+LEDGER: dict[str, Any] = yaml.safe_load((ROOT / "docs" / "ledger.yaml").read_text("utf-8"))
+PAGES = [name for name in LEDGER if name != "everywhere"]
+NUMBER = re.compile(r"(?<![\w.,])\d(?:[\d,]*\d)?(?:\.\d+)?(?:e[-+]?\d+)?(?![\d]|\.\d)")
+#: Code, addresses, formulas and what was generated and has a test of its own say no results.
+CODE = re.compile(
+    r"```.*?```|(?<!`)`[^`\n]+`|\]\([^)]*\)|\$\$.*?\$\$|\$[^$\n]+\$|<!--.*?-->|https?://\S+",
+    re.DOTALL,
+)
+
+
+def text_of(page: str) -> str:
+    """A page, or the prose of a notebook."""
+    text = (ROOT / page).read_text("utf-8")
+    if page.endswith(".ipynb"):
+        cells = json.loads(text)["cells"]
+        text = "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+    return text
+
+
+def blanked(text: str, *patterns: str | re.Pattern[str]) -> str:
+    """A text with all that matches blank, at the same length."""
+    for pattern in patterns:
+        text = re.sub(pattern, lambda match: "\0" * len(match[0]), text)
+    return text
+
+
+def numbers(text: str) -> list[str]:
+    """The numbers of a text outside code and formulas, as they are printed."""
+    return NUMBER.findall(blanked(text, CODE))
+
+
+def newest(stem: str, suffix: str) -> Path:
+    found = sorted(RESULTS.glob(f"{stem}_[a-z]*_20[0-9][0-9][0-9][0-9]{suffix}"))
+    assert found, f"benchmarks/results has no {stem}_*{suffix}"
+    return found[-1]
+
+
+@functools.cache
+def data(stem: str, suffix: str = ".json") -> Any:
+    """The newest committed results of this name, as JSON."""
+    return json.loads(newest(stem, suffix).read_text("utf-8"))
+
+
+def number_at(quote: str, text: str) -> float:
+    """The number at the place of `{}`; spaces are any, `…` is anything."""
+    pattern = r"\s+".join(re.escape(word) for word in quote.split())
+    pattern = pattern.replace(r"\{\}", r"([-+]?[\d,]*\.?\d+)").replace("…", ".*?")
+    found = set(re.findall(pattern, text))
+    assert len(found) == 1, f"{quote!r} stands there with the numbers {found}, not with one"
+    return float(found.pop().replace(",", ""))
+
+
+def said(stem: str, quote: str) -> float:
+    """A number of a sentence or table row of the newest committed page of this name."""
+    return number_at(quote, newest(stem, ".md").read_text("utf-8"))
+
+
+def output(notebook: int, quote: str) -> float:
+    """A number of a line that a notebook's cells printed."""
+    (path,) = (ROOT / "notebooks").glob(f"{notebook}_*.ipynb")
+    outputs = (
+        part
+        for cell in json.loads(path.read_text("utf-8"))["cells"]
+        for part in cell.get("outputs", ())
+    )
+    return number_at(quote, "\n".join("".join(part.get("text", "")) for part in outputs))
+
+
+def demo(name: str) -> Any:
+    """A network of the demo's results."""
+    (network,) = (n for n in data("demo")["networks"] if n["name"] == name)
+    return network
+
+
+def network(name: str) -> list[float]:
+    """Perplexity, ±, bits per byte, parameters in M or k, GB and GB at GPT-2's size of the demo."""
+    found, private = demo(name), demo(name)["private_inference"]
+    parameters, perplexity = found["parameters"], found["perplexity"]
+    return [
+        perplexity["mean"],
+        perplexity["standard_deviation"],
+        found["bits_per_byte"]["mean"],
+        parameters / (1e6 if parameters >= 1e6 else 1e3),
+        *(private[size]["spu-2024"]["comm_bytes"] / 1e9 for size in ("trained", "gpt2")),
+    ]
+
+
+def start(label: str, rule: str) -> list[float]:
+    """First layer's stream, scores, gradient and entropy, and the loss, of a start of training."""
+    page = newest("start_of_training", ".md").read_text("utf-8")
+    (row,) = (line for line in page.splitlines() if line.startswith(f"| `{label}` | {rule} |"))
+    cells = [float(cell.split("/")[0]) for cell in row.split("|")[3:-1]]
+    return [*cells[:3], cells[6], cells[-1]]
+
+
+def front(name: str, stack: str | None = None) -> list[float]:
+    """Perplexity and ± of a row of the Pareto front, or its GB on a stack."""
+    (target,) = data("pareto_mini", "_tables.json")["targets"]
+    if stack is not None:
+        (point,) = (p for p in target["private"]["points"] if p["name"] == name)
+        return [point["costs"][stack]["gigabytes"]]
+    (found,) = (row["statistics"]["perplexity"] for row in target["rows"] if row["name"] == name)
+    return [found["mean"], found["standard_deviation"]]
+
+
+def verdicts(verdict: str, own: bool = False) -> int:
+    """How many of the paper's claims, or of ours on the penalty, got this verdict, or any."""
+    return sum(
+        verdict in ("", claim["verdict"])
+        for target in data("reproduction_mini")["targets"]
+        for claim in target["claims"]
+        if own == (target["target"] == "penalty")
+    )
+
+
+def front_verdicts(verdict: str) -> int:
+    """The same for the claims on the Pareto front."""
+    (front,) = data("pareto_mini", "_tables.json")["targets"]
+    return sum(verdict in ("", claim["verdict"]) for claim in front["claims"])
+
+
+def finding(name: str) -> Any:
+    """The values of a finding of the demo."""
+    (found,) = (f["values"] for f in data("demo")["findings"] if f["name"] == name)
+    return found
+
+
+def measured(label: str) -> dict[str, float]:
+    """MB between two processes for a network of the demo and 32 tokens, and as predicted."""
+    (cell,) = (
+        cell
+        for cell in data("private_effect")["cells"]
+        if (cell["cell"]["label"], cell["cell"]["num_layers"]) == (label, 6)
+        and (cell["cell"]["length"], cell["cell"]["link"]) == (32, "tcp")
+    )
+    sent = cell["client_bytes"] + cell["server_bytes"]
+    predicted = cell["predicted_client_bytes"] + cell["predicted_server_bytes"]
+    return {"bytes": sent / 1e6, "predicted": predicted / 1e6}
+
+
+def largest_miss(chosen: Callable[[dict[str, Any]], bool]) -> float:
+    """Largest share by which bytes measured between two parties miss their prediction."""
+    rows = [
+        {**row, "measured": row["client_bytes"] + row["server_bytes"]}
+        for row in data("private_bytes")["rows"]
+    ]
+    return max(abs(float(row["ratio"]) - 1) for row in rows if chosen(row))
+
+
+def gigabytes(label: str, stack: str = "spu-2024", **settings: Any) -> float:
+    """What the simulator counts for one pass; GPT-2's size where no other is said."""
+    return mpc.simulate(label, stack=stack, **settings).comm_bytes / 1e9
+
+
+def factor(stack: str, **settings: Any) -> float:
+    """How many times fewer bytes AERO takes than the baseline, both as the paper lists them."""
+    baseline = gigabytes("SM+LN+G", stack, final_norm="none", **settings)
+    return baseline / gigabytes("EReg(SM(t)+ScFuFFN)", stack, **settings)
+
+
+FUNCTIONS = (
+    data, said, output, demo, network, start, finding, front, verdicts, front_verdicts, measured,
+    gigabytes, factor, largest_miss, paper.compare_with_paper,
+)  # fmt: skip
+SOURCES = {f.__name__: f for f in FUNCTIONS} | {"math": math, "statistics": statistics}
+
+
+def agrees(printed: str, value: float) -> bool:
+    """Whether a value rounds to the digits that are printed."""
+    shown = Decimal(printed.replace(",", ""))
+    last_digit = Decimal(1).scaleb(int(shown.as_tuple().exponent))
+    return abs(shown - abs(Decimal(value))) <= last_digit * Decimal("0.5000001")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_number_is_accounted_for(page: str) -> None:
+    names = [*LEDGER["everywhere"], *LEDGER[page].get("names", ())]
+    claims = [re.escape(claim) for claim in LEDGER[page].get("claims", {})]
+    text = blanked(text_of(page), *claims, CODE, *names)
+    left = [text[max(0, m.start() - 60) : m.end() + 40] for m in NUMBER.finditer(text)]
+    shown = "\n".join(re.sub(r"[\0\n]+", " … ", context) for context in left)
+    assert not left, f"{page} says numbers that docs/ledger.yaml does not name:\n{shown}"
+
+
+CLAIMS = [(page, claim) for page in PAGES for claim in LEDGER[page].get("claims", {})]
+
+
+@pytest.mark.parametrize(("page", "claim"), CLAIMS)
+def test_a_claim_is_what_its_source_says(page: str, claim: str) -> None:
+    assert text_of(page).count(claim) == 1, f"{page} should say this once: {claim!r}"
+    printed = numbers(claim)
+    sources = LEDGER[page]["claims"][claim]
+    values: list[float | None] = []
+    for source in sources if isinstance(sources, list) else [sources]:
+        value = None if source is None else eval(source, dict(SOURCES))
+        values += value if isinstance(value, list) else [value]
+    assert len(values) == len(printed), f"{claim!r} says {printed}, its sources are {values}"
+    for digits, value in zip(printed, values, strict=True):
+        if value is not None:
+            assert agrees(digits, value), f"{page}: {claim!r} says {digits}, its source {value}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_name_stands_on_its_page(page: str) -> None:
+    text = blanked(text_of(page), CODE)
+    for name in LEDGER[page].get("names", ()):
+        assert re.search(name, text), f"{page} has no {name!r}: take it off docs/ledger.yaml"
+
+
+def test_every_page_is_in_the_ledger() -> None:
+    found = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("notebooks/*.ipynb")]
+    assert {path.relative_to(ROOT).as_posix() for path in found} == {*PAGES}
+
+
+def test_a_wrong_number_is_seen() -> None:
+    assert agrees("34.07", 34.066) and agrees("2,048", 2048) and agrees("5.1", -5.13)
+    assert agrees("2.6e-5", 2.63e-5) and not agrees("2.6e-5", 2.66e-5)
+    assert not agrees("34.07", 34.08) and not agrees("4", 4.6)
+    assert numbers("1,500 of 2.5 (1e-3), 3.07M, x2, `5`") == ["1,500", "2.5", "1e-3", "3.07"]
