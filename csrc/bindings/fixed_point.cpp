@@ -1,5 +1,5 @@
 // Fixed-point arithmetic for Python: functions from int64 arrays of ring elements to int64 arrays.
-// aero/fixed_point.py checks types and gives the functions their names and documentation.
+// aero/fixed_point/functions.py checks types and gives the functions their names and documentation.
 
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>

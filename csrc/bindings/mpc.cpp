@@ -1,4 +1,4 @@
-// The cost model for Python as plain values; aero/mpc.py gives them names.
+// The cost model for Python as plain values; the modules of aero.mpc give them names.
 
 #include <pybind11/stl.h>
 
