@@ -175,8 +175,13 @@ def test_reproduce_prints_the_tables_and_writes_the_figures(tmp_path):
     as_json = CliRunner().invoke(cli.app, ["reproduce", *output, "--json"])
     assert len(json.loads(as_json.stdout)["rows"]) == 27
     assert CliRunner().invoke(cli.app, ["reproduce", *output, "--stack", "spu"]).exit_code == 2
-    other = CliRunner().invoke(cli.app, ["reproduce", "table2", "--json", "--collect"])
-    assert other.exit_code == 2 and "--json is for `costs`" in other.stderr
+    for ignored in (
+        ["table2", "--json", "--collect"], ["table2", "--stack", "spu-0.9.5", "--collect"],
+        ["list", "--jobs", "2"], ["judge", "--dry-run"], ["costs", "--seeds", "2"],
+    ):  # fmt: skip
+        other = CliRunner().invoke(cli.app, ["reproduce", *ignored])
+        assert other.exit_code == 2
+        assert f"reproduce: {ignored[1]} means nothing for" in other.stderr
     nowhere = CliRunner().invoke(cli.app, ["reproduce", "costs", "--output", "/dev/null/x"])
     assert nowhere.exit_code == 2
     assert nowhere.stderr.count("\n") == 1

@@ -14,8 +14,16 @@ from aero.cli.errors import note, one_line_errors, say
 from aero.cli.numbers import whole
 from aero.cli.settings import data_settings
 
+#: The options that each mode looks at which trains nothing.
+TAKEN = {
+    "list": (),
+    "costs": ("--output", "--stack", "--json"),
+    "judge": ("--results",),
+}
+
 
 def reproduce(
+    context: typer.Context,
     target: Annotated[
         list[str],
         typer.Argument(metavar="TARGET...", help="list, all, judge, costs, or table2, table4, ..."),
@@ -69,6 +77,7 @@ def reproduce(
         from aero.reproduction.cells import plan_target, unique_cells
         from aero.reproduction.targets import load_target, target_names
 
+        _refuse_ignored(context, target)
         if target == ["list"]:
             for name in target_names():
                 found = load_target(name)
@@ -77,8 +86,6 @@ def reproduce(
         if target == ["costs"]:
             _price(stack, output / "costs", as_json=as_json)
             return
-        if as_json:
-            raise ValueError("reproduce: --json is for `costs` alone")
         if target == ["judge"]:
             _judge_again(results)
             return
@@ -117,6 +124,18 @@ def reproduce(
             with disk_errors("--results", results.parent, again, command="reproduce"):
                 write_results(outcomes, results, command=command)
         say(f"files: {output / 'results' / scale}")
+
+
+def _refuse_ignored(context: typer.Context, target: list[str]) -> None:
+    """An option that was given and that these targets would not look at is an error."""
+    mode = target[0] if len(target) == 1 and target[0] in TAKEN else "a target that trains"
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        name = max(option.opts, key=len)
+        ignored = name not in TAKEN[mode] if mode in TAKEN else name in ("--stack", "--json")
+        given = source is not None and source.name == "COMMANDLINE"
+        if given and ignored and option.name != "target":
+            raise ValueError(f"reproduce: {name} means nothing for {mode}")
 
 
 def _price(stack: str, output: Path, *, as_json: bool) -> None:
