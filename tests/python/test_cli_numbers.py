@@ -23,6 +23,8 @@ def numbers():
     for path, function in commands(cli.app):
         hints = typing.get_type_hints(function, include_extras=True)
         for name, parameter in inspect.signature(function).parameters.items():
+            if hints[name] is typer.Context:
+                continue
             kind, option = typing.get_args(hints[name])
             kinds = {int, float} & {kind, *typing.get_args(kind)}
             kinds |= {int for part in typing.get_args(kind) if part == list[int]}
