@@ -71,9 +71,9 @@ def number_at(quote: str, text: str) -> float:
     return float(found.pop().replace(",", ""))
 
 
-def said(stem: str, quote: str) -> float:
+def said(stem: str, quote: str, suffix: str = ".md") -> float:
     """A number of a sentence or table row of the newest committed page of this name."""
-    return number_at(quote, newest(stem, ".md").read_text("utf-8"))
+    return number_at(quote, newest(stem, suffix).read_text("utf-8"))
 
 
 def output(notebook: int, quote: str) -> float:
