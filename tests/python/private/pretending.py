@@ -74,8 +74,9 @@ LIMITS = TimeLimits(connect=30, hello=20, ready=30, silence=20, stage=30)
 def pretending_python(folder: Path) -> Path:
     """Makes a program that takes the private Python's place."""
     python = folder / "python"
-    python.write_text(PYTHON.format(python=sys.executable))
-    python.chmod(python.stat().st_mode | stat.S_IXUSR)
+    if not python.exists():  # a worker of an earlier server may be starting it: not to be written
+        python.write_text(PYTHON.format(python=sys.executable))
+        python.chmod(python.stat().st_mode | stat.S_IXUSR)
     return python
 
 
