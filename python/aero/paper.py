@@ -96,15 +96,21 @@ def compare_with_paper(
     ]
 
 
-def _compare(row: dict[str, Any], stack: str) -> PaperComparison:
-    report = simulate(
+def price_row(row: dict[str, Any], stack: str, *, setup: bool = True) -> CostReport:
+    """Returns the cost report of one row of the paper's tables."""
+    return simulate(
         row["label"],
         model=row["model"],
         context_length=row["context_length"],
         vocab_size=row["vocab_size"],
         final_norm=row["final_norm"],
         stack=stack,
+        setup=setup,
     )
+
+
+def _compare(row: dict[str, Any], stack: str) -> PaperComparison:
+    report = price_row(row, stack)
     return PaperComparison(
         table=row["table"],
         label=row["label"],

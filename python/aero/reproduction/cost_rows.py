@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from aero.mpc import simulate
-from aero.paper import PaperComparison, compare_with_paper, paper_tables
+from aero.paper import PaperComparison, compare_with_paper, paper_tables, price_row
 
 TABLES = (4, 5, 6, 7)
 
@@ -99,15 +98,7 @@ def cost_rows(stack: str) -> tuple[ReproducedRow, ...]:
 
 
 def _reproduced(cell: PaperComparison, row: dict[str, Any], stack: str) -> ReproducedRow:
-    report = simulate(
-        row["label"],
-        model=row["model"],
-        context_length=row["context_length"],
-        vocab_size=row["vocab_size"],
-        final_norm=row["final_norm"],
-        stack=stack,
-        setup=False,
-    )
+    report = price_row(row, stack, setup=False)
     flops = report.spec.flops("paper")
     flights = report.latency("wan-100mbps", "none").total.flights_ns
     return ReproducedRow(

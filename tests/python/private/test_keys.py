@@ -151,6 +151,10 @@ def signed_by(issuer: Path, folder: Path) -> None:
         .not_valid_after(now + datetime.timedelta(days=1))
         .sign(issuing, hashes.SHA256())
     )
+    write(folder, certificate, key)
+
+
+def write(folder: Path, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
     folder.mkdir()
     (folder / CERTIFICATE).write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     (folder / KEY).write_bytes(
@@ -178,15 +182,7 @@ def authority(folder: Path) -> None:
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
-    folder.mkdir()
-    (folder / CERTIFICATE).write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    (folder / KEY).write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
+    write(folder, certificate, key)
 
 
 def test_who_a_known_client_vouches_for_is_not_known(
