@@ -52,6 +52,7 @@ def cpu_isa() -> str:
     """Which instruction set the CPU kernels run with, or why there is none to run with.
 
     Example:
+        >>> from aero._library import cpu_isa
         >>> cpu_isa() in ("scalar", "avx2", "avx512", "avx512bf16", "amx")
         True
     """
@@ -64,6 +65,7 @@ def cuda_obstacle() -> str:
     """What keeps the CUDA kernels from running here, "" where nothing does.
 
     Example:
+        >>> from aero._library import cuda_obstacle
         >>> isinstance(cuda_obstacle(), str)
         True
     """
@@ -76,6 +78,8 @@ def allows_tf32() -> bool:
     """Whether the CUDA kernels may round operands of float32 products to TF32, as torch says now.
 
     Example:
+        >>> import torch
+        >>> from aero._library import allows_tf32
         >>> allows_tf32() == (torch.backends.cuda.matmul.fp32_precision == "tf32")
         True
     """

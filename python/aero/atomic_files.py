@@ -33,6 +33,8 @@ def atomic_binary_file(path: str | Path) -> Iterator[IO[bytes]]:
 
     Example:
         >>> import tempfile
+        >>> from pathlib import Path
+        >>> from aero.atomic_files import atomic_binary_file
         >>> folder = tempfile.TemporaryDirectory()
         >>> with atomic_binary_file(Path(folder.name, "a")) as file:
         ...     _ = file.write(b"whole")
@@ -70,6 +72,8 @@ def write_bytes_atomically(path: str | Path, content: bytes) -> None:
         OSError: as for `atomic_binary_file`.
 
     Example:
+        >>> from pathlib import Path
+        >>> from aero.atomic_files import write_bytes_atomically
         >>> import tempfile
         >>> folder = tempfile.TemporaryDirectory()
         >>> write_bytes_atomically(Path(folder.name, "a"), b"whole")
@@ -93,6 +97,8 @@ def write_json_atomically(path: str | Path, value: object) -> None:
         OSError: as for `atomic_binary_file`.
 
     Example:
+        >>> from pathlib import Path
+        >>> from aero.atomic_files import write_json_atomically
         >>> import tempfile
         >>> folder = tempfile.TemporaryDirectory()
         >>> write_json_atomically(Path(folder.name, "a.json"), {"step": 3})

@@ -29,6 +29,8 @@ def checksums_of(folder: str | Path, names: Iterable[str] | None = None) -> dict
         OSError: a file cannot be read.
 
     Example:
+        >>> from pathlib import Path
+        >>> from aero.checksums import checksums_of
         >>> import tempfile
         >>> folder = tempfile.TemporaryDirectory()
         >>> _ = Path(folder.name, "a").write_bytes(b"")
@@ -88,6 +90,8 @@ def damage(folder: str | Path, names: Iterable[str] | None = None) -> list[str]:
             without a checksum.
 
     Example:
+        >>> from pathlib import Path
+        >>> from aero.checksums import checksums_of, damage, write_checksums
         >>> import tempfile
         >>> folder = tempfile.TemporaryDirectory()
         >>> _ = Path(folder.name, "a").write_bytes(b"1")

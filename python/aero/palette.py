@@ -1,6 +1,7 @@
 """The colours of every figure and page, defined once.
 
 Example:
+    >>> from aero.palette import NETWORK_COLORS, PART_COLORS
     >>> NETWORK_COLORS[0], PART_COLORS["softmax"]
     ('#0072b2', '#0072b2')
 """

@@ -19,6 +19,7 @@ def pareto_front(points: Sequence[Sequence[float]]) -> list[int]:
         Indices into `points`.
 
     Example:
+        >>> from aero.pareto import pareto_front
         >>> pareto_front([(1.0, 30.0), (2.0, 35.0), (3.0, 20.0), (3.0, 20.0)])
         [0, 2, 3]
     """

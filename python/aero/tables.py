@@ -57,6 +57,7 @@ def markdown_table(
         ValueError: A row has more or fewer cells than the header.
 
     Example:
+        >>> from aero.tables import markdown_table
         >>> print(markdown_table(["run", "GB"], [["a|b", "25.3"]], right=[1]))
         | run | GB |
         | --- | ---: |
@@ -79,6 +80,7 @@ def in_units(comm_bytes: float, unit: str = "GB", decimals: int = 3) -> str:
     """Bytes in GB (1e9 bytes) or MB (1e6 bytes), without the unit.
 
     Example:
+        >>> from aero.tables import in_units
         >>> in_units(25_317_200_000), in_units(3_125_000, "MB", 1)
         ('25.317', '3.1')
     """

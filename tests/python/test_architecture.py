@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import doctest
 import importlib.resources
-import inspect
 import json
 import pickle
 import subprocess
@@ -16,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import aero.architecture
 from aero.architecture import ArchitectureSpec
 
 # --- random labels and specs ------------------------------------------------------------
@@ -276,18 +273,3 @@ def test_thresholds_are_the_only_parameters_of_training_alone(spec: Architecture
 def test_importing_it_imports_no_torch() -> None:
     program = "import sys, aero.architecture; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
-
-
-def test_the_examples_in_docstrings_run() -> None:
-    methods = [
-        (f"{type_.__name__}.{name}", inspect.getdoc(method))
-        for type_ in (ArchitectureSpec,)
-        for name, method in inspect.getmembers(type_, inspect.isroutine)
-    ]
-    texts = [("aero.architecture", aero.architecture.__doc__), *methods]
-    examples = 0
-    for name, text in texts:
-        test = doctest.DocTestParser().get_doctest(text or "", {}, name, None, None)
-        examples += len(test.examples)
-        assert doctest.DocTestRunner().run(test).failed == 0, name
-    assert examples > 10

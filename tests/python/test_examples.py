@@ -1,20 +1,31 @@
-"""The examples in docstrings: every public package and every file behind it has one; all run."""
+"""Every public package and file behind it has an example; each pastes into an empty Python."""
 
 from __future__ import annotations
 
+import contextlib
 import doctest
 import importlib
 import inspect
+import io
 import pkgutil
 import sys
+import types
+from pathlib import Path
 
 import pytest
 
 import aero
+from aero import _core as core
 
 PACKAGES = ["aero", *(f"aero.{n}" for n in aero.__all__ if inspect.ismodule(getattr(aero, n)))]
-# What runs in environments of its own, what runs the command when it is imported, native code.
-ELSEWHERE = ("aero.private.", "aero.export.remote.", "aero.cli.__main__", "aero.libaero_ops")
+# Modules that import jax or spu, code that export copies, the command itself, native code.
+JAX = ["forward", "in_process", "inference", "measure_worker", "measured_functions", "spu_runtime"]
+ELSEWHERE = (
+    *(f"aero.private.{name}" for name in [*JAX, "tcp_parties", "worker"]),
+    "aero.export.remote.",
+    "aero.cli.__main__",
+    "aero.libaero_ops",
+)
 MODULES = ["aero"] + [
     module.name
     for module in pkgutil.walk_packages(aero.__path__, "aero.")
@@ -43,6 +54,29 @@ def test_every_file_that_defines_something_public_has_an_example(name: str) -> N
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_examples_in_docstrings_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_in_docstrings_run_in_an_empty_interpreter(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("MPLBACKEND", "agg")
-    assert doctest.testmod(importlib.import_module(name)).failed == 0
+    monkeypatch.chdir(tmp_path)
+    assert doctest.testmod(importlib.import_module(name), globs={}).failed == 0
+
+
+def test_the_native_examples_run_in_an_empty_interpreter() -> None:
+    owners = [core, *(held for held in vars(core).values() if inspect.isclass(held))]
+    examples = 0
+    for owner in owners:
+        for name, held in [("", owner), *inspect.getmembers(owner, inspect.isroutine)]:
+            text = inspect.getdoc(held) or ""
+            test = doctest.DocTestParser().get_doctest(text, {}, name, None, None)
+            examples += len(test.examples)
+            assert doctest.DocTestRunner().run(test).failed == 0, name
+    assert examples > 10
+
+
+def test_an_example_that_leans_on_its_module_fails() -> None:
+    leaning = types.ModuleType("leaning", ">>> helper()\n1\n")
+    leaning.helper = lambda: 1  # type: ignore[attr-defined]
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert doctest.testmod(leaning).failed == 0
+        assert doctest.testmod(leaning, globs={}).failed == 1

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import csv
-import doctest
 import io
 
 import pytest
 
-from aero import pareto, tables
+from aero import tables
 
 HOSTILE = ["a|b", "two\nlines", "a\\|b", "", "ends in \\", "\r\n"]
 
@@ -34,10 +33,3 @@ def test_csv_and_lines_have_every_column_of_any_row() -> None:
         {"a": "1", "b": ""}, {"a": "22", "b": "x,y"}
     ]  # fmt: skip
     assert tables.table_lines(rows) == ["a     b", "1", "22  x,y"]
-
-
-@pytest.mark.parametrize("module", [tables, pareto], ids=lambda module: module.__name__)
-def test_examples_in_docstrings_run(module) -> None:
-    found = doctest.testmod(module)
-    assert found.attempted > 0
-    assert found.failed == 0

@@ -59,6 +59,9 @@ def write_analysis(run_dir: str | Path, summary: EntropySummary) -> None:
         OSError: the folder is missing or the disk is full; earlier files stay as they were.
 
     Example:
+        >>> import numpy as np
+        >>> from aero.analysis import read_analysis
+        >>> from aero.analysis.files import write_analysis
         >>> import tempfile
         >>> from aero.analysis import summarize_entropies
         >>> folder = tempfile.TemporaryDirectory()
@@ -85,6 +88,7 @@ def read_analysis(run_dir: str | Path) -> StoredAnalysis | None:
         ValueError: the files are there but cannot be read.
 
     Example:
+        >>> from aero.analysis import read_analysis
         >>> import tempfile
         >>> folder = tempfile.TemporaryDirectory()
         >>> read_analysis(folder.name) is None

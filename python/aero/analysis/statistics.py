@@ -24,6 +24,7 @@ def layerwise_mean(head_entropy: ArrayLike) -> FloatArray:
         [..., L], nats.
 
     Example:
+        >>> from aero.analysis.statistics import layerwise_mean
         >>> layerwise_mean([[1.0, 3.0], [2.0, float("nan")]])
         array([2., 2.])
     """
@@ -45,6 +46,7 @@ def nan_counts(head_entropy: ArrayLike) -> NDArray[np.int64]:
         [..., L], counts.
 
     Example:
+        >>> from aero.analysis.statistics import nan_counts
         >>> nan_counts([[1.0, 3.0], [2.0, float("nan")]])
         array([0, 1])
     """
@@ -79,6 +81,7 @@ def quarter_shares(head_entropy: ArrayLike, maximum: float) -> FloatArray:
         ValueError: `maximum` is negative or not finite.
 
     Example:
+        >>> from aero.analysis.statistics import quarter_shares
         >>> quarter_shares([0.1, 0.9, 1.5, 2.5, 3.9], maximum=4.0)
         array([0.4, 0.2, 0.2, 0.2])
     """
@@ -103,6 +106,7 @@ def heads_in_quarter(head_entropy: ArrayLike, maximum: float, quarter: int) -> l
         ValueError: `maximum` is negative or not finite, or `quarter` is not 0..3.
 
     Example:
+        >>> from aero.analysis.statistics import heads_in_quarter
         >>> heads_in_quarter([[0.1, 3.9], [2.0, 0.0]], maximum=4.0, quarter=0)
         [[0, 0], [1, 1]]
     """

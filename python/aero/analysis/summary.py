@@ -112,6 +112,8 @@ class EntropyAccumulator:
         context_length: T of the reference log T; None takes the T of the first batch.
 
     Example:
+        >>> import numpy as np
+        >>> from aero.analysis import EntropyAccumulator
         >>> accumulator = EntropyAccumulator()
         >>> for batch in (np.zeros((1, 2, 1, 4)), np.ones((1, 2, 1, 4))):
         ...     accumulator.update(batch)
@@ -248,6 +250,8 @@ def summarize_entropies(
         ValueError: a shape does not fit, or no row is counted.
 
     Example:
+        >>> import numpy as np
+        >>> from aero.analysis import summarize_entropies
         >>> uniform = np.log(np.arange(1, 9)) * np.ones((2, 3, 4, 1))
         >>> summary = summarize_entropies(uniform)
         >>> summary.head_entropy_normalized_visible.round(6).tolist()

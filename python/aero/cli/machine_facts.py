@@ -15,6 +15,7 @@ def machine_facts() -> dict[str, str]:
     """Returns how aero was built and what it runs on, by name.
 
     Example:
+        >>> from aero.cli.machine_facts import machine_facts
         >>> machine_facts()["cuda"] == "no" or "CUDA" in machine_facts()["cuda"]
         True
     """

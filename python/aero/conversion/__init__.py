@@ -3,6 +3,7 @@
 `convert` goes from a network to a label; the other functions are its steps, each usable alone.
 
 Example:
+    >>> from aero import convert
     >>> from transformers import GPT2Config, GPT2LMHeadModel
     >>> config = GPT2Config(n_layer=2, n_embd=32, n_head=2, n_positions=64, attn_pdrop=0.0)
     >>> plan = convert(GPT2LMHeadModel(config), "SM+ScFuFFN", dry_run=True)

@@ -115,6 +115,7 @@ def absorb_ffn(model: nn.Module, *, max_condition: float = 100.0) -> Absorption:
             are not finite, or a bound below 1.
 
     Example:
+        >>> from aero import absorb_ffn, AeroForCausalLM
         >>> from aero.models import AeroConfig
         >>> model = AeroForCausalLM(AeroConfig.from_label("SM+ScFuFFN", model="tiny"))
         >>> absorbed = absorb_ffn(model)

@@ -32,6 +32,7 @@ def replace_activation(model: nn.Module, activation: ActivationName) -> AeroForC
             linear by definition.
 
     Example:
+        >>> from aero import AeroForCausalLM, replace_activation
         >>> from aero.models import AeroConfig
         >>> model = AeroForCausalLM(AeroConfig.from_label("SM+LN+G", model="tiny"))
         >>> changed = replace_activation(model, "relu")

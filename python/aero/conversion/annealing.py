@@ -61,6 +61,8 @@ def begin_annealing(
         ValueError: there is no way from the one to the other.
 
     Example:
+        >>> from aero import AeroForCausalLM
+        >>> from aero.conversion import begin_annealing
         >>> import torch
         >>> from aero.models import AeroConfig
         >>> model = AeroForCausalLM(AeroConfig.from_label("SM+LN+G", model="tiny")).eval()
@@ -108,6 +110,8 @@ def finish_annealing(model: AeroForCausalLM) -> AeroForCausalLM:
         ValueError: the network is not being annealed, or not at its end yet.
 
     Example:
+        >>> from aero import AeroForCausalLM
+        >>> from aero.conversion import begin_annealing, finish_annealing
         >>> import torch
         >>> from aero.models import AeroConfig
         >>> from aero.nn.annealed_modules import set_annealing_progress

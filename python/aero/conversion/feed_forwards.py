@@ -41,6 +41,7 @@ def fuse_ffn(model: nn.Module) -> AeroForCausalLM:
         ValueError: the FFNs have an activation, or are fused already.
 
     Example:
+        >>> from aero import AeroForCausalLM, fuse_ffn
         >>> from aero.models import AeroConfig
         >>> model = AeroForCausalLM(AeroConfig.from_label("SM+ScFFN", model="tiny"))
         >>> fuse_ffn(model).config.spec.label
@@ -124,6 +125,7 @@ def prune_ffn(
         ValueError: neither or both arguments, or layers that do not exist or have no FFN.
 
     Example:
+        >>> from aero import AeroForCausalLM, prune_ffn
         >>> from aero.models import AeroConfig
         >>> model = AeroForCausalLM(AeroConfig.from_label("SM+ScFuFFN", model="tiny"))
         >>> prune_ffn(model, deepest=1).config.spec.label

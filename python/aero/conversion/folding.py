@@ -40,6 +40,7 @@ def fold_norm(model: AeroForCausalLM) -> AeroForCausalLM:
             by which its stream cannot be divided.
 
     Example:
+        >>> from aero import AeroForCausalLM, fold_norm
         >>> import torch
         >>> from aero.models import AeroConfig
         >>> model = AeroForCausalLM(AeroConfig.from_label("SM+FN+ScFuFFN", model="tiny"))

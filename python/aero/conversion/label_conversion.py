@@ -102,6 +102,7 @@ def convert(
             unknown option; the message says what to do instead.
 
     Example:
+        >>> from aero import convert
         >>> from transformers import GPT2Config, GPT2LMHeadModel
         >>> config = GPT2Config(n_layer=2, n_embd=32, n_head=2, n_positions=64, attn_pdrop=0.0)
         >>> model = GPT2LMHeadModel(config)

@@ -28,6 +28,7 @@ def fold_layernorm(model: nn.Module) -> AeroForCausalLM:
         ValueError: no LayerNorm in the blocks, or shaped attention, which has no value weights.
 
     Example:
+        >>> from aero import AeroForCausalLM, fold_layernorm
         >>> from aero.models import AeroConfig
         >>> model = AeroForCausalLM(AeroConfig.from_label("SM+LN+G", model="tiny"))
         >>> fold_layernorm(model).config.conversion_steps
@@ -54,6 +55,7 @@ def remove_layernorm(model: nn.Module) -> AeroForCausalLM:
         ValueError: no LayerNorm, or shaped attention, which has no value weights.
 
     Example:
+        >>> from aero import AeroForCausalLM, remove_layernorm
         >>> from aero.models import AeroConfig
         >>> model = AeroForCausalLM(AeroConfig.from_label("SM+LN+G", model="tiny"))
         >>> remove_layernorm(model).config.spec.label

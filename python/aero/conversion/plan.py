@@ -50,6 +50,7 @@ class ConversionPlan:
         steps: what is done, in order.
 
     Example:
+        >>> from aero import AeroConfig
         >>> from aero.conversion import convert
         >>> from aero.models import AeroForCausalLM
         >>> model = AeroForCausalLM(AeroConfig.from_label("SM+LN+G", model="tiny"))

@@ -91,6 +91,9 @@ def select_prunable_ffns(
         ValueError: a negative bound, no batch, or a network without FFNs.
 
     Example:
+        >>> import torch
+        >>> from aero import AeroForCausalLM
+        >>> from aero.conversion import select_prunable_ffns
         >>> from aero.models import AeroConfig
         >>> model = AeroForCausalLM(AeroConfig.from_label("SM+ScFuFFN", model="tiny"))
         >>> for block in model.transformer.blocks():  # FFNs that write nothing

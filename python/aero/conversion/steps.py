@@ -26,6 +26,7 @@ class Step:
         config: the network after the step.
 
     Example:
+        >>> from aero import AeroConfig, AeroForCausalLM
         >>> from aero.conversion import convert
         >>> model = AeroForCausalLM(AeroConfig.from_label("SM+LN+G", model="tiny"))
         >>> (step,) = convert(model, "SM+LN+R", dry_run=True).steps

@@ -69,6 +69,8 @@ def read_description(folder: str | Path) -> dict[str, Any]:
         UnreadableFileError: it is missing, damaged, or of another format or version.
 
     Example:
+        >>> from aero.export.description_file import read_description
+        >>> from aero.reading.shapes import UnreadableFileError
         >>> try:
         ...     read_description("/nowhere")
         ... except UnreadableFileError as error:

@@ -4,6 +4,7 @@ Needs NumPy and safetensors, no torch. Letters: B batch, T tokens, C width, H he
 V vocabulary.
 
 Example:
+    >>> from aero.export.numpy_forward import forward, read_network
     >>> import tempfile
     >>> from aero.models import AeroConfig, AeroForCausalLM
     >>> from aero.export import export_weights

@@ -52,6 +52,7 @@ def export_remote_code(model: nn.Module, folder: str | Path) -> Path:
         OSError: the folder cannot be written.
 
     Example:
+        >>> from aero import export_remote_code
         >>> import tempfile
         >>> from aero.models import AeroConfig, AeroForCausalLM
         >>> model = AeroForCausalLM(AeroConfig.from_label("SM+ScFuFFN", model="tiny"))

@@ -40,6 +40,7 @@ def export_weights(model: nn.Module, folder: str | Path) -> Path:
         OSError: the folder cannot be written.
 
     Example:
+        >>> from aero import export_weights
         >>> import tempfile
         >>> from aero.models import AeroConfig, AeroForCausalLM
         >>> model = AeroForCausalLM(AeroConfig.from_label("SM(t)+ScFuFFN", model="tiny"))

@@ -47,6 +47,7 @@ class Approximations:
         secret_temperature: ``1 / t`` is a separate product, else part of the queries' constant.
 
     Example:
+        >>> from aero.fixed_point import Approximations
         >>> Approximations.of_stack("spu-2024", exp_squarings=5).exp_squarings
         5
     """

@@ -61,6 +61,7 @@ def function_errors(approximations: Approximations | None = None) -> tuple[Funct
         approximations: The arithmetic; by default that of `spu-2024`.
 
     Example:
+        >>> from aero.fixed_point import Approximations, function_errors
         >>> five = function_errors(Approximations.of_stack("spu-2024", exp_squarings=5))
         >>> [f"{error.largest:.3f}" for error in five if error.name == "softmax"]
         ['0.057']

@@ -27,6 +27,7 @@ def encode(values: npt.ArrayLike, *, arithmetic: Arithmetic | None = None) -> Ri
         arithmetic: gives f.
 
     Example:
+        >>> from aero.fixed_point.functions import encode
         >>> encode([0.5, -1.0])
         array([ 131072, -262144])
     """
@@ -37,6 +38,7 @@ def decode(elements: Ring, *, arithmetic: Arithmetic | None = None) -> npt.NDArr
     """Real numbers ``elements * 2**-f``.
 
     Example:
+        >>> from aero.fixed_point.functions import decode, encode
         >>> decode(encode([0.25]))
         array([0.25])
     """
@@ -56,6 +58,8 @@ def truncate(elements: Ring, bits: int, *, arithmetic: Arithmetic | None = None)
         arithmetic: how to truncate.
 
     Example:
+        >>> import numpy as np
+        >>> from aero.fixed_point.functions import truncate
         >>> truncate(np.array([-1, 7]), 2)
         array([-1,  1])
     """
@@ -76,6 +80,7 @@ def product(
         public: both parties know b, so the product itself is local and has no one-bit error.
 
     Example:
+        >>> from aero.fixed_point.functions import decode, encode, product
         >>> decode(product(encode([1.5]), encode([-3.0])))
         array([-4.5])
     """
@@ -102,6 +107,7 @@ def matmul(a: Ring, b: Ring, *, arithmetic: Arithmetic | None = None) -> Ring:
         [..., rows, columns].
 
     Example:
+        >>> from aero.fixed_point.functions import decode, encode, matmul
         >>> decode(matmul(encode([[1.0, 2.0]]), encode([[3.0], [0.5]])))
         array([[4.]])
     """
@@ -146,6 +152,7 @@ def exponential(
         arithmetic: how to truncate.
 
     Example:
+        >>> from aero.fixed_point.functions import decode, encode, exponential
         >>> decode(exponential(encode([0.0, -1.0, -20.0]))).round(4)
         array([1.   , 0.367, 0.   ])
     """
@@ -165,6 +172,7 @@ def reciprocal(x: Ring, *, arithmetic: Arithmetic | None = None) -> Ring:
         arithmetic: how to truncate.
 
     Example:
+        >>> from aero.fixed_point.functions import decode, encode, reciprocal
         >>> decode(reciprocal(encode([4.0, -0.5]))).round(3)
         array([ 0.25, -2.  ])
     """
@@ -182,6 +190,7 @@ def reciprocal_square_root(x: Ring, *, arithmetic: Arithmetic | None = None) -> 
         arithmetic: how to truncate.
 
     Example:
+        >>> from aero.fixed_point.functions import decode, encode, reciprocal_square_root
         >>> decode(reciprocal_square_root(encode([4.0, 1.0]))).round(2)
         array([0.5, 1. ])
     """
@@ -198,6 +207,7 @@ def hyperbolic_tangent(x: Ring, *, arithmetic: Arithmetic | None = None) -> Ring
         arithmetic: how to truncate.
 
     Example:
+        >>> from aero.fixed_point.functions import decode, encode, hyperbolic_tangent
         >>> decode(hyperbolic_tangent(encode([0.0, 1.0, 30.0]))).round(2)
         array([0.  , 0.77, 1.  ])
     """
@@ -217,6 +227,7 @@ def gelu(x: Ring, *, kind: GeluKind = "tanh", arithmetic: Arithmetic | None = No
         arithmetic: how to truncate.
 
     Example:
+        >>> from aero.fixed_point.functions import decode, encode, gelu
         >>> decode(gelu(encode([1.0]), kind="piecewise")).round(2)
         array([0.83])
     """
@@ -232,6 +243,7 @@ def leaky_relu(x: Ring, slope: float, *, arithmetic: Arithmetic | None = None) -
         arithmetic: how to truncate.
 
     Example:
+        >>> from aero.fixed_point.functions import decode, encode, leaky_relu
         >>> decode(leaky_relu(encode([2.0, -2.0]), 0.25))
         array([ 2. , -0.5])
     """
@@ -243,6 +255,7 @@ def maximum(x: Ring) -> Ring:
     """Largest element of each row, [..., 1] of [..., columns]: comparisons are exact.
 
     Example:
+        >>> from aero.fixed_point.functions import decode, encode, maximum
         >>> decode(maximum(encode([[1.0, -2.0, 1.5]]))).tolist()
         [[1.5]]
     """
@@ -281,6 +294,7 @@ def softmax(
         [..., columns] probabilities.
 
     Example:
+        >>> from aero.fixed_point.functions import decode, encode, softmax
         >>> decode(softmax(encode([[0.0, 0.0, 5.0]]), live=[2])).round(3)
         array([[0.5, 0.5, 0. ]])
     """
@@ -328,6 +342,7 @@ def layer_norm(
         arithmetic: how to truncate.
 
     Example:
+        >>> from aero.fixed_point.functions import decode, encode, layer_norm
         >>> one, zero = encode([1.0, 1.0]), encode([0.0, 0.0])
         >>> decode(layer_norm(encode([[3.0, 1.0]]), one, zero, epsilon=1e-5)).round(2)
         array([[ 1., -1.]])

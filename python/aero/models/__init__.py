@@ -1,6 +1,7 @@
 """AERO networks for `transformers`; importing this registers them and the attention names.
 
 Example:
+    >>> from aero import AeroConfig, AeroForCausalLM, entropies
     >>> import torch
     >>> config = AeroConfig.from_label("EReg(SM(t)+ScFuFFN)", model="tiny", entropy_weight=1e-4)
     >>> model = AeroForCausalLM(config).train()

@@ -25,6 +25,7 @@ def carry_over(model: nn.Module) -> AeroForCausalLM:
             message says which and what to do instead.
 
     Example:
+        >>> from aero.models.carrying_over import carry_over
         >>> from transformers import GPT2Config, GPT2LMHeadModel
         >>> config = GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=9, attn_pdrop=0.0)
         >>> carry_over(GPT2LMHeadModel(config)).config.spec.label

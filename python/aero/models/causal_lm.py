@@ -35,6 +35,7 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
         config: the network and the training of its own parts.
 
     Example:
+        >>> from aero import AeroConfig, AeroForCausalLM
         >>> import torch
         >>> model = AeroForCausalLM(AeroConfig.from_label("EReg(SM(t)+ScFuFFN)", model="tiny"))
         >>> tokens = torch.randint(256, (2, 32))

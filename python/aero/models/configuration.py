@@ -116,6 +116,7 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
         ValueError: unknown key (with the nearest known one), or a value that is not allowed.
 
     Example:
+        >>> from aero import AeroConfig
         >>> config = AeroConfig.from_label("EReg(SM(t)+ScFuFFN)", model="tiny", num_heads=4)
         >>> config.spec.label, config.head_dim, config.hidden_size
         ('EReg(SM(t)+ScFuFFN)', 8, 32)

@@ -67,6 +67,8 @@ class AeroModel(AeroPreTrainedModel):  # type: ignore[no-untyped-call]
         config: the network.
 
     Example:
+        >>> from aero import AeroConfig
+        >>> from aero.models.decoder import AeroModel
         >>> import torch
         >>> model = AeroModel(AeroConfig.from_label("SM+ScFuFFN", model="tiny"))
         >>> output = model(torch.tensor([[1, 2, 3]]))

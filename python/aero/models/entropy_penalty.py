@@ -44,6 +44,7 @@ class EntropyPenalty(nn.Module):
         ValueError: a setting that is not allowed.
 
     Example:
+        >>> from aero.models import EntropyPenalty
         >>> import torch
         >>> penalty = EntropyPenalty(torch.full((1, 1), 0.5), context_length=10)
         >>> round(penalty((torch.zeros(1, 1, 2),)).item(), 4)  # twice (0.5 ln 10)^2

@@ -36,6 +36,8 @@ class FixedPointForCausalLM(nn.Module):
         approximations: the arithmetic; the default is that of `spu-2024`.
 
     Example:
+        >>> from aero import AeroForCausalLM
+        >>> from aero.models import FixedPointForCausalLM
         >>> import torch
         >>> from aero.models import AeroConfig
         >>> model = AeroForCausalLM(AeroConfig.from_label("SM+ScFuFFN", model="tiny")).eval()

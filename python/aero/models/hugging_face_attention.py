@@ -101,6 +101,7 @@ def register_attention() -> None:
     Importing `aero` and `transformers` has done so already.
 
     Example:
+        >>> import torch
         >>> from transformers import GPT2Config, GPT2LMHeadModel
         >>> config = GPT2Config(n_layer=1, n_head=2, n_embd=8, attn_pdrop=0.0)
         >>> model = GPT2LMHeadModel._from_config(config, attn_implementation="aero_entropy")

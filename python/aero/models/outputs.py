@@ -48,6 +48,7 @@ class AeroCausalLMOutput(ModelOutput):
         entropies: as in `AeroModelOutput`.
 
     Example:
+        >>> from aero.models import AeroCausalLMOutput
         >>> import torch
         >>> output = AeroCausalLMOutput(logits=torch.zeros(1, 3, 9))
         >>> output.to_tuple()[0].shape, output.entropy_loss is None

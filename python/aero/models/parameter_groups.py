@@ -23,6 +23,7 @@ def decay_parameter_names(model: nn.Module) -> list[str]:
         Names as in ``model.named_parameters()``, in that order.
 
     Example:
+        >>> from aero.models.parameter_groups import decay_parameter_names
         >>> import torch
         >>> from aero.models import AeroConfig, AeroForCausalLM
         >>> model = AeroForCausalLM(AeroConfig.from_label("SM(t)+ScFuFFN", model="tiny"))

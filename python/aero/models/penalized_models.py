@@ -57,6 +57,8 @@ def with_entropy_penalty(
         TypeError: an unknown setting.
 
     Example:
+        >>> import torch
+        >>> from aero import with_entropy_penalty
         >>> from transformers import GPT2Config, GPT2LMHeadModel
         >>> config = GPT2Config(n_layer=2, n_head=2, n_embd=8, vocab_size=9, attn_pdrop=0.0)
         >>> model = with_entropy_penalty(GPT2LMHeadModel(config), weight=1e-4).train()

@@ -92,6 +92,8 @@ def entropies(model: nn.Module, batch: Tensor | Mapping[str, Any]) -> RowEntropi
             attention of their own, ...), with what to do instead.
 
     Example:
+        >>> import torch
+        >>> from aero import entropies
         >>> from transformers import GPT2Config, GPT2LMHeadModel
         >>> model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_head=2, n_embd=8, vocab_size=9))
         >>> found = entropies(model, torch.tensor([[1, 2, 3, 4]]))

@@ -28,6 +28,8 @@ def embed_tied(tokens: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         gradient is written to.
 
     Example:
+        >>> import torch
+        >>> from aero.models.tied_embedding import embed_tied
         >>> weight = torch.eye(3, requires_grad=True)
         >>> embedded, head = embed_tied(torch.tensor([[2, 2]]), weight)
         >>> (embedded.sum() + 5 * (head * 1).sum()).backward()

@@ -19,6 +19,7 @@ def check_token_ids(model: str, token_ids: Tensor, vocabulary: int) -> None:
         ValueError: an id below 0 or not below `vocabulary`.
 
     Example:
+        >>> from aero.models.token_ids import check_token_ids
         >>> import torch
         >>> check_token_ids("AeroModel", torch.tensor([[7, 300]]), 256)
         Traceback (most recent call last):

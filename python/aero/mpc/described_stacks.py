@@ -131,6 +131,7 @@ def load_stack(path: str | Path) -> StackDescription:
         ValueError: If it cannot be read, or naming the entry, what it may be and what it is.
 
     Example:
+        >>> from pathlib import Path
         >>> import tempfile
         >>> from aero import mpc
         >>> with tempfile.TemporaryDirectory() as folder:

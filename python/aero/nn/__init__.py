@@ -1,6 +1,7 @@
 """Modules to compose AERO networks from: attention with entropies, feed-forwards, norms, blocks.
 
 Example:
+    >>> from aero.nn import DropInAttention
     >>> import torch
     >>> attention = DropInAttention(32, 4)
     >>> output, entropy = attention(torch.randn(2, 10, 32))  # [B, T, C]

@@ -31,6 +31,8 @@ class AnnealedNorm(nn.Module):
         progress: a, [1], starts at 0.
 
     Example:
+        >>> import torch.nn as nn
+        >>> from aero.nn.annealed_modules import AnnealedNorm
         >>> import torch
         >>> norm = AnnealedNorm(nn.LayerNorm(4), None)
         >>> x = torch.randn(2, 3, 4)
@@ -79,6 +81,7 @@ class AnnealedFeedForward(ScaledFeedForward):
         progress: a, [1], starts at 0.
 
     Example:
+        >>> from aero.nn.annealed_modules import AnnealedFeedForward
         >>> import torch
         >>> AnnealedFeedForward(8, 32, source="gelu", target="linear")(torch.zeros(2, 3, 8)).shape
         torch.Size([2, 3, 8])

@@ -135,6 +135,7 @@ class CausalSelfAttention(nn.Module):
         layer_index: this layer's place in the cache.
 
     Example:
+        >>> from aero.nn import CausalSelfAttention, SequenceContext
         >>> import torch
         >>> output, entropy = CausalSelfAttention(16, 4)(torch.randn(2, 5, 16), SequenceContext())
         >>> output.shape, entropy.shape
@@ -229,6 +230,7 @@ class ShapedSelfAttention(nn.Module):
         gamma: [H], starts at 1.
 
     Example:
+        >>> from aero.nn import SequenceContext, ShapedSelfAttention
         >>> import torch
         >>> x = torch.randn(2, 5, 16)
         >>> output, _ = ShapedSelfAttention(16, 4)(x, SequenceContext())

@@ -51,6 +51,7 @@ class Block(nn.Module):
         residual: the scheme.
 
     Example:
+        >>> from aero.nn import Block, SequenceContext
         >>> import torch
         >>> from aero.nn import CausalSelfAttention, FeedForward
         >>> block = Block(CausalSelfAttention(16, 4), FeedForward(16, 64))

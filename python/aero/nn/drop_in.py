@@ -43,6 +43,8 @@ class DropInAttention(CausalSelfAttention):
             before the first.
 
     Example:
+        >>> import torch
+        >>> from aero.nn import DropInAttention
         >>> from transformers import GPT2Config, GPT2LMHeadModel
         >>> config = GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=9, attn_pdrop=0.0)
         >>> model = GPT2LMHeadModel(config)
@@ -109,6 +111,8 @@ class DropInBlock(Block):
         entropy: as in `DropInAttention`.
 
     Example:
+        >>> import torch
+        >>> from aero.nn import CausalSelfAttention, DropInBlock
         >>> from aero.nn import ScaledFeedForward
         >>> block = DropInBlock(CausalSelfAttention(8, 2), ScaledFeedForward(8, 32), host="nanogpt")
         >>> block(torch.zeros(1, 3, 8)).shape, block.entropy.shape

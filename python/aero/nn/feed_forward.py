@@ -29,6 +29,7 @@ class FeedForward(nn.Module):
         gelu_approximation: ``"tanh"`` (GPT-2) or ``"none"``, the exact GELU (Pythia, nanoGPT).
 
     Example:
+        >>> from aero.nn import FeedForward
         >>> import torch
         >>> FeedForward(8, 32, "relu")(torch.zeros(2, 3, 8)).shape
         torch.Size([2, 3, 8])
@@ -153,6 +154,7 @@ class ScaledFusedFeedForward(FusedFeedForward):
         beta: [1], starts at 1.
 
     Example:
+        >>> from aero.nn import ScaledFusedFeedForward
         >>> import torch
         >>> feed_forward = ScaledFusedFeedForward(4)
         >>> _ = torch.nn.init.zeros_(feed_forward.weight)

@@ -27,6 +27,8 @@ class TransposedLinear(nn.Module):
         bias: [out] or None.
 
     Example:
+        >>> import torch
+        >>> from aero.nn.layout import TransposedLinear
         >>> layer = TransposedLinear(4, 8)
         >>> layer(torch.zeros(2, 3, 4)).shape, layer.weight.shape
         (torch.Size([2, 3, 8]), torch.Size([4, 8]))
@@ -68,6 +70,7 @@ def set_weight_layout(module: Module, layout: WeightLayout) -> Module:
         ValueError: another layout.
 
     Example:
+        >>> from aero.nn.layout import set_weight_layout
         >>> from aero.nn import FeedForward
         >>> set_weight_layout(FeedForward(8, 32), "in_out").c_fc.weight.shape
         torch.Size([8, 32])

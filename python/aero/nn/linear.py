@@ -29,6 +29,8 @@ class Linear(nn.Linear):
             layer starts as `torch.nn.Linear` does.
 
     Example:
+        >>> import torch
+        >>> from aero.nn.linear import Linear
         >>> Linear(4, 8)(torch.zeros(2, 3, 4)).shape
         torch.Size([2, 3, 8])
     """

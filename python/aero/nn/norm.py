@@ -40,6 +40,7 @@ class FoldableNorm(nn.Module):
             forward, before its update, [1]; 0 before the second update.
 
     Example:
+        >>> from aero.nn import FoldableNorm
         >>> import torch
         >>> norm = FoldableNorm(3)
         >>> norm(torch.full((2, 4, 3), 5.0)).allclose(torch.ones(2, 4, 3))

@@ -37,6 +37,8 @@ def apply_rotary(heads: Tensor, tables: RotaryTables) -> Tensor:
     """Rotates channel pairs (i, i + rotary_dim / 2) of `heads`, [B, H, T, D], by the angles.
 
     Example:
+        >>> import torch
+        >>> from aero.nn.rotary import apply_rotary, rotary_tables
         >>> tables = rotary_tables(torch.arange(3).view(1, 3), rotary_dim=2)
         >>> heads = torch.tensor([1.0, 0.0]).expand(1, 1, 3, 2)
         >>> torch.allclose(apply_rotary(heads, tables)[0, 0, :, 0], torch.arange(3).cos())

@@ -27,6 +27,7 @@ class Temperature(nn.Module):
         value: t or log t, [H, T], [H] or [1].
 
     Example:
+        >>> from aero.nn import Temperature
         >>> Temperature("head", num_heads=2, context_length=8, init=0.5)().tolist()
         [0.5, 0.5]
     """

@@ -26,6 +26,7 @@ def normalize_weight(linear: nn.Linear, kind: WeightNormalization) -> nn.Linear:
         The same layer.
 
     Example:
+        >>> from aero.nn.weight_normalization import normalize_weight
         >>> import torch
         >>> layer = normalize_weight(torch.nn.Linear(8, 8), "spectral_norm").eval()
         >>> round(torch.linalg.matrix_norm(layer.weight, 2).item(), 1)

@@ -4,6 +4,7 @@ Importing this package loads the operator library (`torch.ops.aero`). The functi
 eagerly, so that they win over the files of the same name.
 
 Example:
+    >>> from aero.ops import attention_entropy
     >>> import torch
     >>> q, k, v = torch.zeros(3, 1, 2, 8, 16)  # [B, H, T, D] each
     >>> out, entropy, logsumexp = attention_entropy(q, k, v, is_causal=True)

@@ -76,6 +76,7 @@ def attention_entropy(
             0 and NaN have none (names head and position).
 
     Example:
+        >>> from aero.ops import attention_entropy
         >>> import torch
         >>> q, k, v = torch.zeros(3, 1, 2, 5, 8)
         >>> out, entropy, logsumexp = attention_entropy(q, k, v)

@@ -69,6 +69,7 @@ def entropy_regularization(
         ValueError: an argument does not fit.
 
     Example:
+        >>> from aero.ops import entropy_regularization
         >>> import torch
         >>> entropies, thresholds = torch.zeros(1, 1, 1, 2), torch.full((1, 1), 0.5)
         >>> loss = entropy_regularization(entropies, thresholds, context_length=10)

@@ -56,6 +56,7 @@ def scaled_ffn(
             NaN have none.
 
     Example:
+        >>> from aero.ops import scaled_ffn
         >>> import torch
         >>> one = torch.ones(1)
         >>> scaled_ffn(torch.ones(1, 2), torch.eye(2), torch.zeros(2), alpha=2 * one, beta=one)

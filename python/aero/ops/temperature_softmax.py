@@ -63,6 +63,7 @@ def temperature_softmax(
             0 and NaN have none (names head and position).
 
     Example:
+        >>> from aero.ops import temperature_softmax
         >>> import torch
         >>> probabilities, entropy, logsumexp = temperature_softmax(torch.zeros(1, 1, 1, 4))
         >>> probabilities[0, 0, 0].tolist()

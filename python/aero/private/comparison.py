@@ -157,6 +157,7 @@ def part_of(kind: str, layer: int | None = None) -> str:
     """The part of a network that an operation of the simulator, or a piece of a run, belongs to.
 
     Example:
+        >>> from aero.private.comparison import part_of
         >>> part_of("softmax", 3), part_of("layer 3"), part_of("lm head"), part_of("head")
         ('layers', 'layers', 'head', 'head')
     """
@@ -229,6 +230,7 @@ def network_name(described: dict[str, Any]) -> str:
     """What tells a network of one size from the others.
 
     Example:
+        >>> from aero.private.comparison import network_name
         >>> network_name({"label": "SM+LN+G", "gelu": "erf"})
         'SM+LN+G, exact GELU'
     """

@@ -71,6 +71,8 @@ def private_command(program: str, python: Path | None = None) -> list[str]:
         python: of the environment; default: `find_private_python()`.
 
     Example:
+        >>> from pathlib import Path
+        >>> from aero.private.environment import private_command
         >>> private_command("aero.private.worker", Path("python3"))[0]
         'python3'
     """

@@ -17,6 +17,7 @@ def flat_terms(**groups: Any) -> dict[str, Any]:
     """Terms by dotted name, so that a difference has the name of one field.
 
     Example:
+        >>> from aero.private.handshake import flat_terms
         >>> flat_terms(spu="0.9.5", settings={"threads": 1, "argmax": True})
         {'spu': '0.9.5', 'settings.threads': 1, 'settings.argmax': True}
     """
@@ -56,6 +57,7 @@ def check_hello(own: Mapping[str, Any], other: Mapping[str, Any], peer: str) -> 
         PartyError: naming the first field that differs, what it is here and what came.
 
     Example:
+        >>> from aero.private.handshake import check_hello, hello
         >>> server = hello("server", {"threads": 1, "weights": "5f3a"})
         >>> check_hello(server, hello("client", {"threads": 1, "weights": None}), "client")
         >>> check_hello(server, hello("client", {"threads": 2, "weights": None}), "client")

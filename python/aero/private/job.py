@@ -87,6 +87,7 @@ def check_tokens(tokens: Sequence[int], new_tokens: int, description: Part) -> N
             outside the vocabulary.
 
     Example:
+        >>> from aero.private.job import check_tokens
         >>> check_tokens([], 1, {"spec": {"context_length": 32, "vocab_size": 256}})
         Traceback (most recent call last):
         ValueError: private: the prompt must have at least one token, got none

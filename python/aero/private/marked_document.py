@@ -21,6 +21,8 @@ def write_between_marks(document: Path, name: str, text: str) -> None:
         ValueError: the document has no such place, or more than one.
 
     Example:
+        >>> from pathlib import Path
+        >>> from aero.private.marked_document import write_between_marks
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     page = Path(folder) / "page.md"

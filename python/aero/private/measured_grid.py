@@ -118,6 +118,7 @@ def predicted_cost(cell: Cell) -> Cost:
     """What the simulator counts for a cell, averaged over many runs.
 
     Example:
+        >>> from aero.private.measured_grid import Cell, predicted_cost
         >>> round(predicted_cost(Cell("relu", (65536,))).comm_bytes / 1e6, 2)
         6.62
     """

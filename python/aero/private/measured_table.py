@@ -57,6 +57,8 @@ def table_markdown(title: str, rows: Sequence[MeasuredRow]) -> str:
         rows: operations, or networks piece by piece.
 
     Example:
+        >>> from aero.private.measured_rows import MeasuredRow
+        >>> from aero.private.measured_table import table_markdown
         >>> row = MeasuredRow("relu", "", 2, 3e6, 1e6, 3e6, 1e6, 0.01)
         >>> print(table_markdown("operation", [row]))
         | operation | runs | measured MB | predicted MB | ratio | ± % | left % | client | server |

@@ -85,6 +85,7 @@ def set_up_key(settings: dict[str, Any]) -> str:
     """The name of the file with the set-up under these settings.
 
     Example:
+        >>> from aero.private.measurement import set_up_key
         >>> set_up_key({"exp_squarings": 5})
         'set-up-exp_squarings5'
     """

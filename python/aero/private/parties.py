@@ -67,6 +67,7 @@ class Traffic:
         server_messages: sent by the server.
 
     Example:
+        >>> from aero.private.parties import Traffic
         >>> (Traffic(3, 4) + Traffic(client_bytes=1)).comm_bytes
         8
     """

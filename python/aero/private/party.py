@@ -41,6 +41,9 @@ class PartyJob:
         limits: of time.
 
     Example:
+        >>> from pathlib import Path
+        >>> from aero.private import PrivateSettings
+        >>> from aero.private.party import PartyJob
         >>> job = PartyJob(Path("public"), PrivateSettings(), "localhost:7700", tokens=(1, 2))
         >>> PartyJob.from_dict(job.to_dict()).tokens
         (1, 2)
@@ -92,6 +95,9 @@ def check_security(job: PartyJob) -> None:
         ValueError: anybody between two machines could read and change what they say.
 
     Example:
+        >>> from pathlib import Path
+        >>> from aero.private import PrivateSettings
+        >>> from aero.private.party import check_security, PartyJob
         >>> check_security(PartyJob(Path(), PrivateSettings(), "127.0.0.1:7700"))
     """
     host, _ = parse_address(job.address)

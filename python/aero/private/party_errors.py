@@ -7,6 +7,7 @@ class PartyError(Exception):
     The text never holds a weight, a token, a share or a part of the prompt.
 
     Example:
+        >>> from aero.private.party_errors import PartyError
         >>> str(PartyError("private: the server closed the connection"))
         'private: the server closed the connection'
     """

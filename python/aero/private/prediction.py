@@ -38,6 +38,8 @@ def predicted_pieces(
         settings: of both parties.
 
     Example:
+        >>> from aero.private import PrivateSettings
+        >>> from aero.private.prediction import predicted_pieces
         >>> from aero.architecture import ArchitectureSpec
         >>> spec = ArchitectureSpec.from_label("SM+ScFuFFN", model="tiny").to_dict()
         >>> sorted(predicted_pieces({"spec": spec}, 8, PrivateSettings()))
@@ -73,6 +75,8 @@ def set_up_cost(settings: PrivateSettings) -> Cost:
     truncation of so many elements that every thread has some.
 
     Example:
+        >>> from aero.private import PrivateSettings
+        >>> from aero.private.prediction import set_up_cost
         >>> round(set_up_cost(PrivateSettings()).comm_bytes / 1e6, 2)
         22.73
     """
@@ -92,6 +96,7 @@ def network_fields(description: dict[str, Any]) -> dict[str, Any]:
     """Fields of a stack that a network's description tells, besides the settings.
 
     Example:
+        >>> from aero.private.prediction import network_fields
         >>> network_fields({"layers": [{"feed_forward": {"activation": "gelu_erf"}}]})
         {'gelu': 'erf'}
     """
@@ -104,6 +109,8 @@ def total_cost(costs: Iterable[Cost]) -> Cost:
     """Of operations that run one after the other.
 
     Example:
+        >>> from aero import mpc
+        >>> from aero.private.prediction import total_cost
         >>> relu = mpc.operation_cost("relu", 10)
         >>> total_cost([relu, relu]).flights == 2 * relu.flights
         True

@@ -5,6 +5,7 @@ embedding scale, diagonal norms, the factors of scaled feed-forwards, temperatur
 network computes the same function and is described in the same words.
 
 Example:
+    >>> from aero.private.preparation import fold_constants
     >>> import tempfile
     >>> from aero.models import AeroConfig, AeroForCausalLM
     >>> from aero.export import export_weights

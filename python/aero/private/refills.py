@@ -37,6 +37,7 @@ def resolution(cost: Cost, count: int) -> float:
         count: how many runs.
 
     Example:
+        >>> from aero.private.refills import resolution
         >>> from aero import mpc
         >>> relu = mpc.operation_cost("relu", 65536, stack="spu-0.9.5")
         >>> resolution(relu, 16) < 0.002 < resolution(relu, 2)
@@ -57,6 +58,7 @@ def runs_for(cost: Cost, wanted: float) -> int:
     them are whole refills.
 
     Example:
+        >>> from aero.private.refills import runs_for
         >>> from aero import mpc
         >>> runs_for(mpc.operation_cost("relu", 65536, stack="spu-0.9.5"), 0.0025)
         16
@@ -89,6 +91,7 @@ def remainder(
         Bytes of one run.
 
     Example:
+        >>> from aero.private.refills import remainder
         >>> from aero import mpc
         >>> softmax = mpc.operation_cost("softmax", 512, 128, stack="spu-0.9.5")
         >>> measured = (114122071 + 95590278) / 2  # two runs, 0.52 % less than predicted

@@ -163,6 +163,11 @@ def run_report(
         link: between the parties.
 
     Example:
+        >>> import numpy as np
+        >>> from aero.export.numpy_forward import forward
+        >>> from aero.private import PrivateSettings
+        >>> from aero.private.job import Generated
+        >>> from aero.private.run_reports import run_report
         >>> import tempfile
         >>> from pathlib import Path
         >>> from aero.export import export_weights

@@ -60,6 +60,9 @@ def serve(
         ValueError: the address is taken or needs keys.
 
     Example:
+        >>> from pathlib import Path
+        >>> from aero.private import serve
+        >>> from aero.private.party import PartyJob
         >>> from aero.private.settings import PrivateSettings
         >>> serve(PartyJob(Path("exported"), PrivateSettings(), "0.0.0.0:7700"), print)
         ... # doctest: +ELLIPSIS

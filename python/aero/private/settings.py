@@ -1,6 +1,7 @@
 """What two parties agree on before they compute: arithmetic, protocol options, threads.
 
 Example:
+    >>> from aero.private import PrivateSettings
     >>> settings = PrivateSettings(private_weights=True, exp_squarings=5)
     >>> settings.stack_fields()["exp_squarings"]
     5

@@ -48,6 +48,7 @@ class TimeLimits:
         ValueError: one is not positive.
 
     Example:
+        >>> from aero.private.supervision import TimeLimits
         >>> TimeLimits(stage=0.0)
         Traceback (most recent call last):
         ValueError: private: stage must be > 0 seconds, got 0.0

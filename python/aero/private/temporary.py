@@ -26,6 +26,7 @@ def temporary_folder() -> Iterator[Path]:
     First removes those that killed programs of this user have left.
 
     Example:
+        >>> from aero.private.temporary import temporary_folder
         >>> with temporary_folder() as folder:
         ...     _ = (folder / "weights").write_bytes(b"secret")
         >>> folder.exists()

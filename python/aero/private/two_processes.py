@@ -113,6 +113,9 @@ def generate_over(
         PartyError: the run failed.
 
     Example:
+        >>> from pathlib import Path
+        >>> from aero.private import PrivateSettings
+        >>> from aero.private.two_processes import generate_over
         >>> generate_over("string", Path(), [1], 1, PrivateSettings(), print)
         ... # doctest: +ELLIPSIS
         Traceback (most recent call last):

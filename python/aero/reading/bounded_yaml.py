@@ -26,6 +26,7 @@ def load_bounded(text: str, nodes: int, levels: int, digits: int) -> Any:
         ValueError: PyYAML's own failures on odd tags and numbers.
 
     Example:
+        >>> from aero.reading.bounded_yaml import load_bounded
         >>> load_bounded("{a: &one [1], b: *one}", 9, 4, 20)
         {'a': [1], 'b': [1]}
     """

@@ -83,6 +83,8 @@ def read_json(path: str | Path, shape: Any = dict, *, finite: bool = True) -> An
         UnreadableFileError: there is no such file, or it holds something else.
 
     Example:
+        >>> from pathlib import Path
+        >>> from aero.reading.files import read_json
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = Path(folder, "run.json")
@@ -115,6 +117,7 @@ def parse_json(
         UnreadableFileError: it is no JSON of this shape.
 
     Example:
+        >>> from aero.reading.files import parse_json
         >>> parse_json('{"a": [1, NaN]}', "my file")
         Traceback (most recent call last):
         aero.reading.shapes.UnreadableFileError: my file: expected finite numbers, got NaN
@@ -169,6 +172,7 @@ def parse_yaml(content: str | bytes, name: str | Path, shape: Any = dict) -> Any
         UnreadableFileError: it is no YAML of this shape.
 
     Example:
+        >>> from aero.reading.files import parse_yaml
         >>> parse_yaml("seeds: [1, 2]", "my file", {"seeds": [int]})
         {'seeds': [1, 2]}
     """
@@ -231,6 +235,7 @@ def library_errors(path: str | Path, expected: str) -> Iterator[None]:
         expected: what it should be, in words.
 
     Example:
+        >>> from aero.reading.files import library_errors
         >>> with library_errors("a.npz", "NumPy arrays"):
         ...     raise KeyError("b")
         Traceback (most recent call last):

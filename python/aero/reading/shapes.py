@@ -34,6 +34,7 @@ def checked(value: Any, shape: Any, name: str) -> Any:
         UnreadableFileError: it has another shape; the text names the entry.
 
     Example:
+        >>> from aero.reading.shapes import checked
         >>> checked({"sizes": [1, "2"]}, {"sizes": [int]}, "my file")
         Traceback (most recent call last):
         aero.reading.shapes.UnreadableFileError: my file: sizes[1]: expected a whole number, got '2'

@@ -21,6 +21,7 @@ def printable(text: str) -> str:
     invisible characters, and halves of surrogate pairs.
 
     Example:
+        >>> from aero.reading.words import printable
         >>> print(printable("run\x1b[2J\n\u202e"))
         run\x1b[2J\n\u202e
     """
@@ -35,6 +36,7 @@ def one_line(text: object, most: int = 400) -> str:
     Of a word of 400 characters or more the middle is left out, so that the others are still seen.
 
     Example:
+        >>> from aero.reading.words import one_line
         >>> one_line("what a library\n  says \x1b[0m", 24)
         'what a library says \\x1b...'
     """
@@ -47,6 +49,7 @@ def shown(value: object) -> str:
     r"""Returns a value's `repr` for an error: printable, and short however large the value is.
 
     Example:
+        >>> from aero.reading.words import shown
         >>> print(shown("\x1b[2J"), shown([1, [2, [3, [4, [5]]]]] * 100))
         '\x1b[2J' [1, [2, [3, [4, [...]]]], 1, [2, [3, [4, [...]]]], ...]
     """

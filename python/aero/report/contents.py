@@ -196,6 +196,7 @@ def read_seed_spread(path: str | Path) -> dict[str, Any]:
         ValueError: it is missing, damaged, of another format, or of a single seed.
 
     Example:
+        >>> from aero.report.contents import read_seed_spread
         >>> read_seed_spread("missing.json")
         Traceback (most recent call last):
         ...

@@ -60,6 +60,7 @@ def summary_table(report: Report) -> str:
         pass on the paper's stack, as trained and at GPT-2 size.
 
     Example:
+        >>> from aero.report.document import summary_table
         >>> summary_table({"networks": [], "stacks": ["spu-2024"]}).partition("-")[0].split()[:2]
         ['network', 'perplexity']
     """

@@ -37,6 +37,7 @@ class Finding:
         reasons: the same in words, with the means.
 
     Example:
+        >>> from aero.report.finding import Finding
         >>> Finding("bytes", "The network sends 6.3 GB.", values={"gigabytes": 6.3}).verdict
         'noted'
     """
@@ -68,6 +69,7 @@ def finding_lines(findings: Iterable[Mapping[str, Any]]) -> list[str]:
     """Returns findings, as `Finding.to_dict` gives them, as a Markdown list.
 
     Example:
+        >>> from aero.report.finding import Finding, finding_lines
         >>> finding_lines([Finding("order", "A beats B.", "holds").to_dict()])
         ['- **Holds.** A beats B.']
     """

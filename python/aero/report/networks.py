@@ -95,6 +95,7 @@ def spread_of(values: Iterable[float]) -> dict[str, Any] | None:
     """Returns mean and spread of one number per seed; None without a number.
 
     Example:
+        >>> from aero.report.networks import spread_of
         >>> spread_of([9.0, 11.0])["standard_deviation"]
         1.4142135623730951
     """

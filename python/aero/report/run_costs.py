@@ -22,6 +22,7 @@ def stacks() -> list[str]:
     """Returns the protocol stacks of the report, the one the paper's bytes show first.
 
     Example:
+        >>> from aero.report.run_costs import stacks
         >>> stacks()[0]
         'spu-2024'
     """
@@ -40,6 +41,8 @@ def describe_costs(trained: ArchitectureSpec) -> dict[str, Any]:
         three are None for a label that GPT-2 or the paper does not have.
 
     Example:
+        >>> from aero import ArchitectureSpec
+        >>> from aero.report.run_costs import describe_costs
         >>> costs = describe_costs(ArchitectureSpec.from_label("SM+LN+G", model="mini"))
         >>> costs["paper"]["comm_gigabytes"]
         25.32
@@ -59,6 +62,8 @@ def gpt2_spec(trained: ArchitectureSpec) -> ArchitectureSpec | None:
     Those list no final norm for networks with LayerNorm. None if GPT-2 has too few layers for it.
 
     Example:
+        >>> from aero import ArchitectureSpec
+        >>> from aero.report.run_costs import gpt2_spec
         >>> gpt2_spec(ArchitectureSpec.from_label("SM+LN+G", model="mini")).final_norm
         'none'
     """
@@ -76,6 +81,8 @@ def secret_temperature_bytes(spec: ArchitectureSpec) -> float | None:
     None for a network without that temperature.
 
     Example:
+        >>> from aero import ArchitectureSpec
+        >>> from aero.report.run_costs import secret_temperature_bytes
         >>> secret_temperature_bytes(ArchitectureSpec.from_label("SM")) is None
         True
     """

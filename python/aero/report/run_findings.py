@@ -34,6 +34,7 @@ def find(networks: Sequence[Entry], stacks: Sequence[str]) -> list[Finding]:
         Findings in reading order.
 
     Example:
+        >>> from aero.report.run_findings import find
         >>> find([], ["spu-2024"])
         []
     """

@@ -79,6 +79,7 @@ def divergence_text(diverged: dict[str, Any]) -> str:
     """Returns "NaN at step N (layer l, head h)" from a run's divergence record.
 
     Example:
+        >>> from aero.report.runs import divergence_text
         >>> divergence_text({"step": 120, "layer": 5, "head": 1})
         'NaN at step 120 (layer 5, head 1)'
         >>> divergence_text({"step": 7, "layer": None, "head": None, "what": "loss"})
@@ -104,6 +105,8 @@ def find_runs(paths: Iterable[str | Path]) -> list[Path]:
         ValueError: a path is no folder, or there is no run in it.
 
     Example:
+        >>> from pathlib import Path
+        >>> from aero.report.runs import find_runs
         >>> import tempfile
         >>> folder = tempfile.TemporaryDirectory()
         >>> (Path(folder.name) / "sm-seed1").mkdir()
@@ -137,6 +140,7 @@ def read_run(folder: str | Path) -> RunRecord:
         ValueError: `run.json` is missing, damaged, of another format, or another file is damaged.
 
     Example:
+        >>> from aero.report import read_run
         >>> read_run("no/such/folder")
         Traceback (most recent call last):
         ...

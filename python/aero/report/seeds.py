@@ -106,6 +106,7 @@ def family_of(norm: str, shaped_attention: bool) -> str:
         shaped_attention: likewise.
 
     Example:
+        >>> from aero.report.seeds import family_of
         >>> family_of("foldable_channel", False), family_of("none", True)
         ('foldable', 'shaped')
     """
@@ -120,6 +121,7 @@ def judge_signs(signs: Sequence[float], comparisons: int) -> Verdict:
         comparisons: m, how many are judged together.
 
     Example:
+        >>> from aero.report.seeds import judge_signs
         >>> judge_signs([1, 1], 1), judge_signs([1] * 6, 1), judge_signs([-1] * 6, 1)
         ('undecided', 'holds', 'does not hold')
     """
@@ -138,6 +140,7 @@ class Pool:
         comparisons: m, how many are judged together.
 
     Example:
+        >>> from aero.report.seeds import Pool, Series
         >>> quiet = Series("a", {1: 4.00, 2: 4.02}), Series("b", {1: 4.50, 2: 4.51})
         >>> found = Pool(quiet, comparisons=1).judge(*quiet)
         >>> found.verdict, round(found.effect, 3), round(found.low, 2), round(found.high, 2)
@@ -256,6 +259,7 @@ def student_quantile(freedom: float, tail: float) -> float:
         tail: between 0 and 1.
 
     Example:
+        >>> from aero.report.seeds import student_quantile
         >>> round(student_quantile(4, 0.025), 3)
         2.776
     """

@@ -25,6 +25,7 @@ def trace_json(schedule: Schedule) -> str:
     One thread per resource, threads for flights, arrows for dependencies; microseconds.
 
     Example:
+        >>> from aero.report.trace import trace_json
         >>> import json
         >>> from aero import mpc
         >>> trace = json.loads(trace_json(mpc.simulate("SM").latency().schedule()))

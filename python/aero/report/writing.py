@@ -59,6 +59,7 @@ def write_report(
         OSError: the output cannot be written; an earlier report stays as it was.
 
     Example:
+        >>> from aero.report import write_report
         >>> write_report(["missing"], "report")
         Traceback (most recent call last):
         ...

@@ -135,6 +135,7 @@ def plan_target(
         TrainingError: no such target or scale, or settings that do not fit.
 
     Example:
+        >>> from aero.reproduction import plan_target
         >>> plan = plan_target("table2", "mini")
         >>> len(plan.cells), plan.cells[0].label
         (12, 'SM+LN+G')

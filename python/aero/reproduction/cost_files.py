@@ -34,6 +34,7 @@ def write_cost_tables(found: CostTables, output_dir: str | Path) -> list[Path]:
         OSError: The folder cannot be written.
 
     Example:
+        >>> from aero.reproduction.cost_files import write_cost_tables
         >>> import tempfile
         >>> from aero.reproduction import reproduce_costs
         >>> with tempfile.TemporaryDirectory() as folder:

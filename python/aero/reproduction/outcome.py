@@ -57,6 +57,7 @@ def collect_target(
         beside: other targets at the same scale, whose networks tell of the spread over seeds too.
 
     Example:
+        >>> from aero.reproduction.outcome import collect_target
         >>> from aero.reproduction import plan_target
         >>> outcome = collect_target(plan_target("figure6", "mini"), "no/runs/yet")
         >>> [claim["verdict"] for claim in outcome["claims"]]

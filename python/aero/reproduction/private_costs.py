@@ -29,6 +29,7 @@ def ways_to_price() -> list[str]:
     """Returns the three stacks as published, then `spu-2024` with each set of measures.
 
     Example:
+        >>> from aero.reproduction.private_costs import ways_to_price
         >>> ways_to_price()[0], ways_to_price()[-1]
         ('spu-2024', 'aero-approximate')
     """
@@ -46,6 +47,8 @@ def private_costs(spec: ArchitectureSpec) -> dict[str, PrivateCost]:
         the last token's logits only.
 
     Example:
+        >>> from aero import ArchitectureSpec
+        >>> from aero.reproduction.private_costs import private_costs
         >>> baseline = private_costs(ArchitectureSpec.from_label("SM+LN+G", model="mini"))
         >>> round(baseline["spu-2024"].gigabytes, 2)
         2.64

@@ -55,6 +55,7 @@ def statistic_names() -> list[str]:
     """Returns the names of all statistics.
 
     Example:
+        >>> from aero.reproduction.run_statistics import statistic_names
         >>> "perplexity" in statistic_names()
         True
     """

@@ -47,6 +47,7 @@ def run_cells(
         StopRequestedError: Ctrl-C or SIGTERM; checkpoints were written.
 
     Example:
+        >>> from aero.reproduction import run_cells
         >>> run_cells([], output="runs/reproduction", cache_dir="runs/corpora")  # nothing to do
     """
     if jobs < 1:

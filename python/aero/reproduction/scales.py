@@ -42,6 +42,7 @@ class Scale:
             model: as targets name it; it is the paper's preset.
 
         Example:
+            >>> from aero.reproduction.scales import load_scale
             >>> load_scale("mini").label("EReg(SM(t)+ScFuFFN_i6)", "gpt2")
             'EReg(SM(t)+ScFuFFN_i3)'
         """
@@ -62,6 +63,7 @@ def scale_names() -> list[str]:
     """Returns the scales, smallest first.
 
     Example:
+        >>> from aero.reproduction.scales import scale_names
         >>> scale_names()
         ['mini', 'small', 'paper']
     """

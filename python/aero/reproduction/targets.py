@@ -135,6 +135,7 @@ def target_names() -> list[str]:
     """Returns the names of all targets, tables first, in the paper's order.
 
     Example:
+        >>> from aero.reproduction import target_names
         >>> target_names()[:3]
         ['table2', 'table3', 'table4']
     """
@@ -151,6 +152,7 @@ def load_target(name: str) -> Target:
         TrainingError: no such target, or its description is wrong.
 
     Example:
+        >>> from aero.reproduction import load_target
         >>> [row.label for row in load_target("figure6").rows]
         ['SM']
     """

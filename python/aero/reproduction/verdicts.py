@@ -45,6 +45,7 @@ def judge_claims(
         beside: other targets with theirs, whose networks tell of the spread over seeds too.
 
     Example:
+        >>> from aero.reproduction.verdicts import judge_claims
         >>> from aero.reproduction.targets import load_target
         >>> target = load_target("table2")
         >>> def row(name, *perplexities):

@@ -36,6 +36,7 @@ def annealing_at(
         end_fraction: share of the steps after which a is 1.
 
     Example:
+        >>> from aero.train.annealing_callback import annealing_at
         >>> [annealing_at(step, 10, schedule="linear", end_fraction=0.5) for step in (1, 3, 5, 10)]
         [0.2, 0.6, 1.0, 1.0]
     """
@@ -57,6 +58,7 @@ class AnnealingCallback(TrainerCallback):
         ValueError: an unknown schedule, or fractions that are not 0 <= start < end <= 1.
 
     Example:
+        >>> from aero.train import AnnealingCallback
         >>> callback = AnnealingCallback("cosine", end_fraction=0.8)
     """
 

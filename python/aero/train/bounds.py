@@ -21,6 +21,7 @@ class Bounds:
         below: whether `most` itself lies outside.
 
     Example:
+        >>> from aero.train.bounds import Bounds
         >>> Bounds(0, 1, below=True).complaint(1.0)
         'must be < 1, got 1.0'
         >>> Bounds(0, 1).complaint(1.0) is None

@@ -148,6 +148,7 @@ def find_corpus(source: str | Path) -> CorpusSource:
         TrainingError: nothing is there, or nothing that can be read as text.
 
     Example:
+        >>> from aero.train.corpora import find_corpus
         >>> find_corpus("stdlib").name
         'stdlib'
     """
@@ -191,6 +192,8 @@ def scan_corpus(source: CorpusSource, validation_fraction: float) -> CorpusScan:
         TrainingError: a file cannot be read, or fewer than two units are left.
 
     Example:
+        >>> from pathlib import Path
+        >>> from aero.train.corpora import find_corpus, scan_corpus, TRAIN, VALIDATION
         >>> import tempfile
         >>> folder = tempfile.TemporaryDirectory()
         >>> for name in ("a", "b", "c"):

@@ -38,6 +38,8 @@ def distillation_loss(
         The loss in nats, 0-D, float32 (float64 for float64 logits).
 
     Example:
+        >>> import torch
+        >>> from aero.train.distillation import distillation_loss
         >>> logits = torch.randn(1, 3, 5)
         >>> labels = torch.tensor([[1, 2, 3]])
         >>> float(distillation_loss(logits, logits, labels, temperature=2.0))

@@ -37,6 +37,8 @@ class EntropyCallback(LossLogCallback):
         scalars: of the last measurement, by name.
 
     Example:
+        >>> from transformers.training_args import TrainingArguments
+        >>> from aero import EntropyCallback
         >>> import tempfile, torch
         >>> from transformers import GPT2Config, GPT2LMHeadModel, Trainer
         >>> model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_head=2, n_embd=8, vocab_size=9))

@@ -35,6 +35,8 @@ def entropy_scalars(
         ``.../min`` and ``.../max``, ``aero/threshold/layer_i/mean``.
 
     Example:
+        >>> import numpy as np
+        >>> from aero.train.entropy_scalars import entropy_scalars
         >>> scalars = entropy_scalars(np.array([[0.0, 4.0], [2.0, 4.0]]))
         >>> scalars["entropy/layer_1/mean"], scalars["entropy/frac_overload"]
         (3.0, 0.5)

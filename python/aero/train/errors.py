@@ -41,6 +41,9 @@ def disk_errors(
         TrainingError: the block could not write.
 
     Example:
+        >>> import errno
+        >>> from aero.train import TrainingError
+        >>> from aero.train.errors import disk_errors
         >>> try:
         ...     with disk_errors("a note", "/here", "run it again"):
         ...         raise OSError(errno.ENOSPC, "No space left on device")

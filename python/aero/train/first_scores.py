@@ -40,6 +40,9 @@ def score_deviations(model: AeroForCausalLM, ids: Tensor) -> list[float]:
         above; float32 entropies tell nothing below 0.001. NaN where a network gives NaN.
 
     Example:
+        >>> import torch
+        >>> from aero import AeroForCausalLM
+        >>> from aero.train.first_scores import score_deviations
         >>> from aero import AeroConfig
         >>> _ = torch.manual_seed(0)
         >>> ids = torch.randint(256, (4, 32))

@@ -48,6 +48,8 @@ def load_saved_network(
             missing, which `transformers` would replace by random ones.
 
     Example:
+        >>> from aero.train import TrainingError
+        >>> from aero.train.loading import load_saved_network
         >>> try:
         ...     load_saved_network("/nowhere", local_files_only=True)
         ... except TrainingError as error:

@@ -44,6 +44,8 @@ def package_versions() -> dict[str, str]:
     """Returns the versions that a result depends on, by name.
 
     Example:
+        >>> import aero
+        >>> from aero.train.machine import package_versions
         >>> package_versions()["aero"] == aero.__version__
         True
     """

@@ -60,6 +60,8 @@ def find_origin(path: str | Path, option: str) -> Origin:
         UnreadableFileError: a file is damaged.
 
     Example:
+        >>> from aero.train import TrainingError
+        >>> from aero.train.origins import find_origin
         >>> try:
         ...     find_origin("no/such/folder", "--from")
         ... except TrainingError as error:

@@ -26,6 +26,7 @@ def penalty_share(step: int, steps: int, schedule: str) -> float:
             ``"rising"`` from 0 to 1.
 
     Example:
+        >>> from aero.train.penalty_schedule import penalty_share
         >>> [penalty_share(step, 5, "falling") for step in (1, 3, 5)]
         [1.0, 0.5, 0.0]
     """
@@ -43,6 +44,7 @@ class PenaltyScheduleCallback(TrainerCallback):
         ValueError: an unknown schedule.
 
     Example:
+        >>> from aero.train.penalty_schedule import PenaltyScheduleCallback
         >>> callback = PenaltyScheduleCallback(1e-5, "falling")
     """
 

@@ -41,6 +41,8 @@ class HeldOutLoss:
         standard_error: of the loss over documents, nats per token; NaN for fewer than two.
 
     Example:
+        >>> import math
+        >>> from aero.train.perplexity import HeldOutLoss
         >>> round(HeldOutLoss(nll=100 * math.log(8), tokens=100, bytes=300).perplexity, 6)
         8.0
     """

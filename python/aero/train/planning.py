@@ -157,6 +157,8 @@ def spec_for(recipe: Recipe, label: str) -> ArchitectureSpec:
         TrainingError: no such label or preset, or sizes that do not fit together.
 
     Example:
+        >>> from aero.train import Recipe
+        >>> from aero.train.planning import spec_for
         >>> spec_for(Recipe(), "sm+g").label
         'SM+G'
     """

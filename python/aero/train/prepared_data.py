@@ -110,6 +110,9 @@ def prepare_data(data: DataSection, *, cache_dir: str | Path, context_length: in
         TrainingError: no such corpus, damaged files, a full disk, or too little text.
 
     Example:
+        >>> from pathlib import Path
+        >>> from aero.train import prepare_data
+        >>> from aero.train.recipe_sections import DataSection
         >>> import tempfile
         >>> folder = tempfile.TemporaryDirectory()
         >>> corpus = Path(folder.name) / "corpus"

@@ -16,6 +16,7 @@ def is_main_process() -> bool:
     """Whether this process is alone or the first of those `torchrun` started.
 
     Example:
+        >>> from aero.train.progress import is_main_process
         >>> is_main_process()
         True
     """
@@ -32,6 +33,7 @@ def progress_bar(description: str, total: float, unit: str, *, initial: float = 
         initial: work already done by an earlier, interrupted call.
 
     Example:
+        >>> from aero.train.progress import progress_bar
         >>> with progress_bar("counting", 3, "number") as bar:
         ...     for _ in range(3):
         ...         _ = bar.update(1)

@@ -116,6 +116,7 @@ def search_prunable_ffns(
         StopRequestedError: Ctrl-C or SIGTERM; the same call goes on.
 
     Example:
+        >>> from aero.train import search_prunable_ffns
         >>> from aero.train import load_recipe
         >>> recipe = load_recipe("demo", settings=["data.source=./x"])
         >>> search_prunable_ffns(recipe, "SM+ScFuFFN", seed=0, output="no", cache_dir="no")

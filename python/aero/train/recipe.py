@@ -67,6 +67,8 @@ class Recipe:
         TrainingError: a value has the wrong type or lies outside its range.
 
     Example:
+        >>> from aero.train import Recipe
+        >>> from aero.train.recipe_sections import TrainingSection
         >>> recipe = Recipe(training=TrainingSection(tokens=100_000, tokens_per_step=4096))
         >>> recipe.steps, recipe.warmup_steps
         (24, 2)

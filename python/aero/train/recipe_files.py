@@ -26,6 +26,7 @@ def recipe_names() -> list[str]:
     """Returns the names of the shipped recipes.
 
     Example:
+        >>> from aero.train import recipe_names
         >>> recipe_names()
         ['codeparrot', 'demo', 'languini']
     """
@@ -54,6 +55,7 @@ def load_recipe(
         TrainingError: unknown name or key, unreadable file, or a value that does not fit.
 
     Example:
+        >>> from aero.train import load_recipe
         >>> recipe = load_recipe("demo", settings=["optimizer.learning_rate=2e-3"])
         >>> recipe.optimizer.learning_rate
         0.002
@@ -83,6 +85,8 @@ def recipe_to_dict(recipe: Recipe) -> dict[str, Any]:
     """Returns the recipe as nested plain values, ready for YAML; `per_label` only if it is used.
 
     Example:
+        >>> from aero.train import Recipe
+        >>> from aero.train.recipe_files import recipe_to_dict
         >>> recipe_to_dict(Recipe())["training"]["tokens_per_step"]
         4096
     """

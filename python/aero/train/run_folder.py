@@ -42,6 +42,7 @@ def run_slug(label: str) -> str:
     """Returns a label as it appears in folder names.
 
     Example:
+        >>> from aero.train.run_folder import run_slug
         >>> run_slug("EReg(SM(t)+ScFuFFN)")
         'ereg-sm-t-scfuffn'
     """
@@ -58,6 +59,7 @@ class RunFolder:
         path: the same.
 
     Example:
+        >>> from aero.train.run_folder import RunFolder
         >>> import tempfile
         >>> folder = tempfile.TemporaryDirectory()
         >>> run = RunFolder(folder.name)
@@ -231,6 +233,8 @@ def checkpoint_step(path: Path) -> int:
         TrainingError: the folder has another name.
 
     Example:
+        >>> from pathlib import Path
+        >>> from aero.train.run_folder import checkpoint_step
         >>> checkpoint_step(Path("checkpoints/step-40"))
         40
     """
@@ -244,6 +248,7 @@ def finite_or_null(value: Any) -> Any:
     """Returns nested values with NaN and infinity replaced by None, which strict JSON can say.
 
     Example:
+        >>> from aero.train.run_folder import finite_or_null
         >>> finite_or_null({"loss": float("nan"), "heads": [1.0, float("inf")]})
         {'loss': None, 'heads': [1.0, None]}
     """

@@ -35,6 +35,8 @@ def locked(folder: str | Path) -> Iterator[None]:
         TrainingError: the file cannot be written or locked.
 
     Example:
+        >>> import os, socket
+        >>> from aero.train.run_lock import lock_holder, locked
         >>> import tempfile
         >>> folder = tempfile.TemporaryDirectory()
         >>> with locked(folder.name):

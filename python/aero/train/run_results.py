@@ -125,6 +125,9 @@ def validation_measure(
         batch_tokens: tokens in one forward pass.
 
     Example:
+        >>> import numpy as np
+        >>> from aero import AeroForCausalLM
+        >>> from aero.train.run_results import validation_measure
         >>> from types import SimpleNamespace
         >>> from aero.models import AeroConfig
         >>> config = AeroConfig.from_label("SM", model="tiny", context_length=16)

@@ -22,6 +22,7 @@ class RunningClock:
         seconds: of the parts before this one.
 
     Example:
+        >>> from aero.train.running_clock import RunningClock
         >>> clock = RunningClock(60.0)
         >>> clock.seconds >= 60.0
         True

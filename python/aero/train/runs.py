@@ -133,6 +133,7 @@ def model_config(run: PlannedRun, **token_ids: int | None) -> AeroConfig:
         **token_ids: `bos_token_id` and the like.
 
     Example:
+        >>> from aero.train.runs import model_config
         >>> from aero.train import load_recipe, plan_runs
         >>> (run,) = plan_runs(load_recipe("demo"), ["SM+R"], [0], output="runs")
         >>> model_config(run).spec.label

@@ -18,6 +18,7 @@ class StopRequest:
     """While open, turns the first SIGINT or SIGTERM into a flag; a second SIGINT stops at once.
 
     Example:
+        >>> from aero.train.stopping import StopRequest
         >>> with StopRequest() as stop:
         ...     stop.requested
         False

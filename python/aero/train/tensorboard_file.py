@@ -29,6 +29,7 @@ class TensorBoardFile:
         OSError: the folder cannot be written.
 
     Example:
+        >>> from aero.train.tensorboard_file import TensorBoardFile
         >>> import tempfile
         >>> folder = tempfile.TemporaryDirectory()
         >>> board = TensorBoardFile(folder.name)

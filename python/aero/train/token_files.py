@@ -56,6 +56,7 @@ def token_dtype(vocabulary: int) -> np.dtype[Any]:
     """Returns the narrower of uint16 and uint32 that holds every token of a vocabulary.
 
     Example:
+        >>> from aero.train.token_files import token_dtype
         >>> token_dtype(65536).name, token_dtype(65537).name
         ('uint16', 'uint32')
     """
@@ -74,6 +75,7 @@ class TokenWriter:
         next_unit: first unit of the corpus that is not yet written.
 
     Example:
+        >>> from aero.train.token_files import TokenWriter
         >>> import tempfile
         >>> folder = tempfile.TemporaryDirectory()
         >>> writer = TokenWriter(folder.name, vocabulary=300, corpus_sha256="0")
@@ -202,6 +204,7 @@ def open_tokens(folder: str | Path, entry: TokenFile) -> NDArray[Any]:
             says; the text names the folder to delete.
 
     Example:
+        >>> from aero.train.token_files import open_tokens, TokenWriter
         >>> import tempfile
         >>> folder = tempfile.TemporaryDirectory()
         >>> writer = TokenWriter(folder.name, vocabulary=300, corpus_sha256="0")
@@ -235,6 +238,7 @@ def sha256_of_file(path: str | Path) -> str:
     """Returns the SHA-256 of a file as 64 hexadecimal digits, with a progress bar if it is large.
 
     Example:
+        >>> from aero.train.token_files import sha256_of_file
         >>> import tempfile
         >>> with tempfile.NamedTemporaryFile() as file:
         ...     sha256_of_file(file.name)[:8]

@@ -52,6 +52,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
         The tokenizer; it has fewer tokens if the text offers no more pairs.
 
     Example:
+        >>> from aero.train.tokenizer import train_tokenizer
         >>> tokenizer = train_tokenizer(["to be or not to be"] * 4, 262)
         >>> tokenizer.get_vocab_size()
         262

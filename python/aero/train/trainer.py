@@ -54,6 +54,7 @@ class AeroTrainer(Trainer):
         micro_batches: inputs of the optimizer step under way.
 
     Example:
+        >>> from aero.train import AeroTrainer
         >>> import tempfile
         >>> import numpy as np
         >>> from transformers import PrinterCallback, TrainingArguments

@@ -24,6 +24,7 @@ def training_arguments(run: PlannedRun) -> TrainingArguments:
         TrainingError: the windows of a step cannot be shared evenly among the processes.
 
     Example:
+        >>> from aero.train.trainer_settings import training_arguments
         >>> from aero.train import load_recipe, plan_runs
         >>> (run,) = plan_runs(load_recipe("demo"), ["SM+R"], [3], output="runs")
         >>> training_arguments(run).seed
@@ -77,6 +78,8 @@ def batch_split(recipe: Recipe, processes: int) -> tuple[int, int]:
         TrainingError: the windows of a step cannot be shared evenly.
 
     Example:
+        >>> from aero.train import Recipe
+        >>> from aero.train.trainer_settings import batch_split
         >>> batch_split(Recipe(), 2)
         (16, 1)
     """

@@ -46,6 +46,7 @@ def run_problems(path: str | Path) -> list[str]:
         path: of the run; nothing is written there.
 
     Example:
+        >>> from aero.train.verifying import run_problems
         >>> run_problems("no/such/run")
         ['train: no/such/run is no run folder (it has no run.json); `aero train` makes one']
     """

@@ -30,6 +30,8 @@ class TrainingWindows(Dataset[Any]):
         seed: of the order.
 
     Example:
+        >>> import numpy as np
+        >>> from aero.train.windows import TrainingWindows
         >>> windows = TrainingWindows(np.arange(100, dtype=np.uint16), 8, count=30, seed=0)
         >>> len(windows), windows.__getitems__([0, 29]).shape
         (30, (2, 8))
@@ -98,6 +100,8 @@ def validation_windows(
         ValueError: the stride does not fit between 1 and T, or the tokens hold no window.
 
     Example:
+        >>> import numpy as np
+        >>> from aero.train.windows import validation_windows
         >>> validation_windows(np.zeros(100), 10, max_tokens=30)
         array([ 0, 30, 60])
     """

@@ -1,9 +1,5 @@
 """Fixed-point functions on arrays: published errors, closed forms, bounds and error messages."""
 
-import doctest
-import importlib
-import pkgutil
-
 import numpy as np
 import pytest
 
@@ -25,19 +21,11 @@ from aero.fixed_point.functions import (
 )
 
 ULP = 2.0**-18
-MODULES = ["aero.fixed_point"] + [
-    module.name for module in pkgutil.iter_modules(fp.__path__, "aero.fixed_point.")
-]
 
 
 def exact_softmax(scores):
     powers = np.exp(scores - scores.max(-1, keepdims=True))
     return powers / powers.sum(-1, keepdims=True)
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_examples_run(name):
-    assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
 @pytest.mark.parametrize(("squarings", "published"), [(5, 0.057), (8, 0.0065)])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import doctest
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from aero.models import AeroConfig, AeroForCausalLM, tied_embedding
+from aero.models import AeroConfig, AeroForCausalLM
 from aero.models.tied_embedding import embed_tied
 
 EREG = "EReg(SM(t)+ScFuFFN)"
@@ -35,10 +34,6 @@ def node_names(loss: Tensor) -> set[str]:
 def _model() -> AeroForCausalLM:
     torch.manual_seed(0)
     return AeroForCausalLM(AeroConfig.from_label(EREG, model="tiny")).train()
-
-
-def test_the_example_runs() -> None:
-    assert doctest.testmod(tied_embedding).failed == 0
 
 
 def test_gradients_are_those_of_embedding_and_head_apart(model: AeroForCausalLM) -> None:

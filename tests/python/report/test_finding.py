@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 from typing import get_args
 
-from aero.report import finding
 from aero.report.finding import VERDICTS, Finding, finding_lines
 from aero.report.seeds import Difference, Verdict
 
@@ -26,7 +24,3 @@ def test_a_list_names_the_verdict_unless_nothing_is_claimed() -> None:
     found = [Finding("a", "One.", "does not hold"), Finding("b", "Two.")]
     lines = finding_lines(one.to_dict() for one in found)
     assert lines == ["- **Does not hold.** One.", "- Two."]
-
-
-def test_examples_in_docstrings_run() -> None:
-    assert doctest.testmod(finding).failed == 0

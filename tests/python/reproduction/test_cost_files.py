@@ -1,6 +1,5 @@
 """The reproduced tables and figures as files."""
 
-import doctest
 import html
 import json
 
@@ -23,7 +22,3 @@ def test_the_files_hold_what_was_found(tmp_path):
     for name in ("figure-1.png", "figure-15.png"):
         assert paths[name].read_bytes().startswith(b"\x89PNG")
         assert paths[name].stat().st_size > 10_000
-
-
-def test_examples_in_docstrings_run():
-    assert doctest.testmod(cost_files).failed == 0

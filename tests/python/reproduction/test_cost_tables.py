@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 from itertools import pairwise
 
 import pytest
 
 from aero.report.finding import Finding
-from aero.reproduction import cost_findings, cost_tables, reproduce_costs, savings
+from aero.reproduction import reproduce_costs, savings
 from aero.reproduction.cost_tables import CostTables
 
 # Printed 6.29 GB where the row above it and the operators left out give 6.36; and 72.10 where
@@ -148,8 +147,3 @@ def test_figures_go_step_by_step_down_from_the_baseline(found: CostTables) -> No
     assert (without_norm.paper_gigabytes, without_norm.paper_minutes) == (7.43, 5.78)
     assert without_norm.gigabytes == pytest.approx(7.43, rel=0.02)
     assert without_norm.minutes == pytest.approx(5.78, rel=0.04)
-
-
-@pytest.mark.parametrize("module", [cost_findings, cost_tables], ids=lambda m: m.__name__)
-def test_examples_in_docstrings_run(module) -> None:
-    assert doctest.testmod(module).failed == 0

@@ -28,6 +28,7 @@ def plot_bytes_by_kind(
         The Axes, in GB of 1e9 bytes, with one legend handle per kind.
 
     Example:
+        >>> from aero.analysis import plot_bytes_by_kind
         >>> plot_bytes_by_kind({"SM": {"softmax": 4e9, "ffn": 1e9}}).get_xlabel()
         'GB, both parties'
     """
@@ -54,6 +55,7 @@ def ordered_kinds(comm_bytes: Mapping[str, Mapping[str, float]]) -> list[str]:
     """Returns the kinds of part that cost anything, in the order of the bars, unknown ones last.
 
     Example:
+        >>> from aero.analysis.figures.costs import ordered_kinds
         >>> ordered_kinds({"SM": {"ffn": 1.0, "softmax": 2.0, "argmax": 0.0}})
         ['softmax', 'ffn']
     """
@@ -88,6 +90,7 @@ def plot_stepwise_savings(
         ValueError: the arrays are not all [N], or N is 0.
 
     Example:
+        >>> from aero.analysis import plot_stepwise_savings
         >>> plot_stepwise_savings(["SM+LN+G", "SM+ScFuFFN"], [25.2, 6.3], unit="GB").get_xlabel()
         'GB'
     """

@@ -20,6 +20,7 @@ def network_colors(count: int) -> list[str]:
     """Returns `count` colours, the same network the same colour in every figure; repeats after 8.
 
     Example:
+        >>> from aero.analysis.figures.drawing import network_colors
         >>> network_colors(2)
         ['#0072b2', '#d55e00']
     """
@@ -36,6 +37,7 @@ def entropy_colors(context_length: int) -> ScalarMappable:
         ValueError: `context_length` is below 2, where log T leaves no scale.
 
     Example:
+        >>> from aero.analysis.figures.drawing import entropy_colors
         >>> round(entropy_colors(128).norm.vmax, 3)
         4.852
     """
@@ -48,6 +50,7 @@ def threshold_colors() -> ScalarMappable:
     """Returns the colour scale of thresholds, [0, 1] of the maximum entropy.
 
     Example:
+        >>> from aero.analysis.figures.drawing import threshold_colors
         >>> threshold_colors().norm.vmax
         1.0
     """
@@ -58,6 +61,7 @@ def layer_colors(layers: int) -> ScalarMappable:
     """Returns the colour scale of depth, the first layer dark and the last one light.
 
     Example:
+        >>> from aero.analysis.figures.drawing import layer_colors
         >>> layer_colors(6).norm.vmax
         5.0
     """

@@ -45,6 +45,7 @@ def plot_entropy_heat_map(
         ValueError: `head_entropy` is not [L, H].
 
     Example:
+        >>> from aero.analysis import plot_entropy_heat_map
         >>> plot_entropy_heat_map([[1.0, 2.0]], 128, title="SM").get_title()
         'SM'
     """
@@ -72,6 +73,7 @@ def plot_quarter_shares(
         ValueError: a value is not [4].
 
     Example:
+        >>> from aero.analysis import plot_quarter_shares
         >>> len(plot_quarter_shares({"SM": [0.1, 0.2, 0.3, 0.4]}).containers)
         4
     """
@@ -119,6 +121,7 @@ def plot_layerwise_entropy(
         ValueError: shapes do not fit.
 
     Example:
+        >>> from aero.analysis import plot_layerwise_entropy
         >>> len(plot_layerwise_entropy([0, 10], [[3.0, 3.1], [2.0, 1.0]], 128).get_lines())
         3
     """

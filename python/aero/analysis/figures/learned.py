@@ -41,6 +41,7 @@ def plot_learned_thresholds(
         ValueError: `thresholds` is not [L, H].
 
     Example:
+        >>> from aero.analysis.figures.learned import plot_learned_thresholds
         >>> plot_learned_thresholds([[0.5, 0.4]]).get_xlabel()
         'head'
     """
@@ -68,6 +69,7 @@ def plot_learned_temperatures(
         ValueError: `temperature` has another number of dimensions.
 
     Example:
+        >>> from aero.analysis.figures.learned import plot_learned_temperatures
         >>> len(plot_learned_temperatures([[1.0, 0.9], [1.0, 1.2]]).get_lines())
         2
     """
@@ -108,6 +110,7 @@ def plot_thresholds_by_layer(
         ValueError: `thresholds` is not [L, H].
 
     Example:
+        >>> from aero.analysis.figures.learned import plot_thresholds_by_layer
         >>> plot_thresholds_by_layer([[0.5, 0.4], [0.6, 0.6]]).get_xlabel()
         'layer'
     """
@@ -145,6 +148,7 @@ def plot_learned_slopes(
         ValueError: shapes do not fit.
 
     Example:
+        >>> from aero.analysis.figures.learned import plot_learned_slopes
         >>> len(plot_learned_slopes([0, 10], [[0.1, 0.1], [0.0, -0.1]]).get_lines())
         3
     """
@@ -176,6 +180,7 @@ def plot_learned_scales(
         ValueError: alpha and beta are not both [L].
 
     Example:
+        >>> from aero.analysis.figures.learned import plot_learned_scales
         >>> plot_learned_scales([1.0, 2.0], [1.0, 0.9]).get_xlabel()
         'layer'
     """

@@ -54,6 +54,7 @@ def plot_pareto(
         ValueError: the lengths differ, there is no point, or a cost is not positive.
 
     Example:
+        >>> from aero.analysis import plot_pareto
         >>> drawn = plot_pareto([25.3, 6.3], [[30.0, 31.0], [35.0]], ["baseline", "softmax-only"])
         >>> [text.get_text() for text in drawn.texts]
         ['softmax-only', 'baseline']
@@ -128,6 +129,7 @@ def plot_sweep(
         ValueError: there is not one array of results per value.
 
     Example:
+        >>> from aero.analysis.figures.tradeoffs import plot_sweep
         >>> drawn = plot_sweep([0.0, 0.1], [[30.0, 32.0], [29.0]], xlabel="tolerance margin")
         >>> [float(mean) for mean in drawn.get_lines()[0].get_ydata()]
         [31.0, 29.0]

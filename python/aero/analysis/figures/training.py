@@ -39,6 +39,7 @@ def plot_loss_curves(
         The Axes, with one legend handle per network.
 
     Example:
+        >>> from aero.analysis import plot_loss_curves
         >>> plot_loss_curves({"SM": [([1, 2], [5.0, 4.0])]}).get_ylabel()
         'loss (nats per token)'
     """
@@ -81,6 +82,7 @@ def plot_nan_counts(
         ValueError: shapes do not fit.
 
     Example:
+        >>> from aero.analysis.figures.training import plot_nan_counts
         >>> len(plot_nan_counts([0, 10, 20], [[0, 0], [0, 2], [1, 4]]).get_lines())
         2
     """

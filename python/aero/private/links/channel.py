@@ -211,6 +211,7 @@ def parse_address(text: str) -> tuple[str, int]:
         ValueError: it is not of that form.
 
     Example:
+        >>> from aero.private.links.channel import parse_address
         >>> parse_address("127.0.0.1:7700"), parse_address("[::1]:0")
         (('127.0.0.1', 7700), ('::1', 0))
     """
@@ -224,6 +225,7 @@ def shown_address(host: str, port: int) -> str:
     """The inverse of `parse_address`.
 
     Example:
+        >>> from aero.private.links.channel import shown_address
         >>> shown_address("::1", 7700)
         '[::1]:7700'
     """

@@ -45,6 +45,7 @@ class Direction:
         delay_seconds: from the end of sending to arrival.
 
     Example:
+        >>> from aero.private.links.delay_line import Direction
         >>> wire = Direction(bytes_per_second=1000, delay_seconds=0.5)
         >>> wire.send(now=0.0, wire_bytes=100, packet=b"a")
         >>> wire.send(now=0.0, wire_bytes=100, packet=b"b")
@@ -81,6 +82,8 @@ def wire_bytes(packet: bytes) -> int:
     One frame per segment, each with its own copy of the packet's headers.
 
     Example:
+        >>> import struct
+        >>> from aero.private.links.delay_line import wire_bytes
         >>> wire_bytes(bytes(10) + bytes(100)) # one frame
         138
         >>> four_segments = struct.pack("<BBHHHH", 1, 1, 52, 1448, 20, 16) + bytes(52 + 4 * 1448)

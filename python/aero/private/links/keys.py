@@ -104,6 +104,9 @@ def make_keys(folder: Path) -> str:
         ValueError: the folder has a key already.
 
     Example:
+        >>> from pathlib import Path
+        >>> from aero.private import make_keys
+        >>> from aero.private.links.keys import fingerprints
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     made = make_keys(Path(folder, "server"))

@@ -46,6 +46,7 @@ def shaped_link(network: NetworkProfile) -> Iterator[ShapedLink]:
         PermissionError: without the rights of root, or without TUN or namespaces in the kernel.
 
     Example:
+        >>> import subprocess
         >>> from aero import mpc
         >>> from aero.private.links.shaped_link import CLIENT, shaped_link
         >>> with shaped_link(mpc.network_profile("wan-400mbps")) as link:  # doctest: +SKIP
