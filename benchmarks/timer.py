@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from aero.atomic_files import write_bytes_atomically
+from aero.processor import processor
 
 SAMPLE_SECONDS = 0.02
 
@@ -122,16 +123,6 @@ def in_child(arguments: Sequence[str], environment: Mapping[str, str]) -> Any:
         check=True,
     )
     return json.loads(done.stdout.splitlines()[-1])
-
-
-def processor() -> str:
-    """The processor's name."""
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        names = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
-        if names:
-            return names[0].partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def machine() -> str:

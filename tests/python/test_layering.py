@@ -43,6 +43,7 @@ MAY_IMPORT = {
     "checksums": {"atomic_files"},
     "palette": set(),
     "pareto": set(),
+    "processor": set(),
     "reading": set(),
     "tables": set(),
     "architecture": {"_core"},
@@ -72,7 +73,7 @@ MAY_IMPORT = {
     },
 }  # fmt: skip
 # What any room may import besides.
-EVERYWHERE = {"__version__", "_lazy_exports", "pareto", "reading", "tables"}
+EVERYWHERE = {"__version__", "_lazy_exports", "pareto", "processor", "reading", "tables"}
 # Third-party packages that analysis may use.
 ANALYSIS_PACKAGES = {"numpy", "matplotlib", "mpl_toolkits"}
 

@@ -26,6 +26,7 @@ from aero.private.inference import PrivateNetwork, set_up
 from aero.private.measured_functions import Measured, measured_operation
 from aero.private.parties import Call, Party, Value
 from aero.private.settings import PrivateSettings
+from aero.processor import processor
 from aero.reading import read_json
 
 __all__ = ["main", "measure_network", "measure_operation"]
@@ -115,14 +116,7 @@ def _warm_up(parties: InProcessParties) -> None:
 def _environment() -> dict[str, str]:
     """What all of this ran on."""
     packages = {name: version(name) for name in ("spu", "jax", "numpy")}
-    return {"python": platform.python_version(), **packages, "processor": _processor()}
-
-
-def _processor() -> str:
-    information = Path("/proc/cpuinfo")
-    lines = information.read_text().splitlines() if information.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+    return {"python": platform.python_version(), **packages, "processor": processor()}
 
 
 def _repeated(function: Callable[..., Any]) -> Callable[[Any], list[Any]]:

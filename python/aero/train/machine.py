@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 import aero
+from aero.processor import processor
 
 __all__ = ["git_commit", "hardware", "package_versions", "settle_in"]
 
@@ -55,16 +56,8 @@ def package_versions() -> dict[str, str]:
 
 def hardware() -> str:
     """Returns processor, threads and accelerator in one line."""
-    model = platform.processor() or platform.machine()
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                model = line.partition(":")[2].strip()
-                break
-    except OSError:
-        pass
     threads = torch.get_num_threads()
-    text = f"{model}, {threads} {'thread' if threads == 1 else 'threads'}"
+    text = f"{processor()}, {threads} {'thread' if threads == 1 else 'threads'}"
     if torch.cuda.is_available():
         text += f", {torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
     return text

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
+import aero.processor
+from aero.processor import processor
 from aero.train.forecast import _duration
 from aero.train.machine import hardware
 
@@ -30,3 +34,26 @@ def test_the_threads_of_a_machine_are_counted(
 )
 def test_a_duration_is_hours_minutes_and_seconds(seconds: float, text: str) -> None:
     assert _duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "text"),
+    [
+        (
+            "cpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC\n\nmodel\t: 3\n",
+            "AMD EPYC, family 26 model 2",
+        ),
+        ("model name\t: Someone's\n", "Someone's"),
+        ("processor\t: 0\nBogoMIPS\t: 50.00\n", "aarch64"),
+        (None, "aarch64"),
+    ],
+)
+def test_a_processor_is_named_with_its_family(
+    cpuinfo: str | None, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aero.processor, "_FILE", tmp_path / "cpuinfo")
+    monkeypatch.setattr(aero.processor.platform, "processor", lambda: "")
+    monkeypatch.setattr(aero.processor.platform, "machine", lambda: "aarch64")
+    if cpuinfo is not None:
+        (tmp_path / "cpuinfo").write_text(cpuinfo)
+    assert processor() == text
