@@ -3,6 +3,7 @@
 #include <pybind11/operators.h>
 #include <pybind11/stl.h>
 
+#include <cctype>
 #include <stdexcept>
 #include <string>
 
@@ -197,6 +198,42 @@ Example:
     'SM:144xR^{128x128} LN:24xR^{128x768} G:12xR^{128x3072}'
 )doc";
 
+// The grammar is printed as csrc/spec/label.h has it, the words as the parser's tables say them.
+std::string class_document() {
+  std::string text = R"doc(One network of the AERO family: the choices of its label and its sizes.
+
+Immutable; equal fields are equal specs.
+
+Labels say which nonlinearities a network keeps, in upper or lower case:
+
+    label := ["SOTA:"] (net | "EReg(" net ")")
+    net   := "SM" ["(t" [":head" | ":scalar"] ")"] ["+" norm] ["+" ffn] ["_i" K]
+    norm  := "LN" | "FN" ["(channel)" | "(scalar)"]
+    ffn   := "G" | "R" | "LR(" ("layer" | "global") ")" | ("WN" | "SN") "FFN" ["(" set ")"]
+           | "FuFFN" | "ScFFN" | "ScFuFFN"
+    set   := "ffn" | "qk" | "qk+ffn" | "qkv+ffn" | "qkvo+ffn"
+
+Without ffn the FFN is two linear layers. The words:
+
+)doc";
+  for (const auto& [word, meaning] : spec::label_words())
+    text.append("- `").append(word).append("`: ").append(meaning).append(".\n");
+  text += R"doc(
+Example:
+    >>> import aero
+    >>> spec = aero.ArchitectureSpec.from_label("EReg(SM(t)+ScFuFFN)", model="gpt2")
+    >>> spec.temperature, spec.ffn, spec.entropy_regularized, spec.num_layers
+    ('head_position', 'scaled_fused', True, 12)
+)doc";
+  return text;
+}
+
+std::string field_document(const spec::FieldDocument& field) {
+  std::string text(field.meaning);
+  text.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(text.front())));
+  return text + (field.unit.empty() ? "." : " (" + std::string(field.unit) + ").");
+}
+
 }  // namespace
 
 void bind_architecture(py::module_& module) {
@@ -204,14 +241,29 @@ void bind_architecture(py::module_& module) {
   options.disable_function_signatures();
   bind_counts(module);
 
-  py::class_<ArchitectureSpec> type(
-      module, "ArchitectureSpec",
-      "One network of the AERO family: the choices of its label and its sizes. Immutable; equal "
-      "fields are equal specs.");
-  for (const std::string_view name : spec::field_names())
-    type.def_property_readonly(std::string(name).c_str(), [name](const ArchitectureSpec& self) {
-      return spec::field_value(self, name);
-    });
+  module.def(
+      "label_words",
+      [] {
+        py::dict words;
+        for (const auto& [word, meaning] : spec::label_words()) words[py::str(word)] = meaning;
+        return words;
+      },
+      "Every word of the label grammar with its meaning.");
+  module.def(
+      "spec_field_documents",
+      [] {
+        py::dict documents;
+        for (const auto& [name, unit, meaning] : spec::field_documents())
+          documents[py::str(name)] = py::make_tuple(unit, meaning);
+        return documents;
+      },
+      "Unit and meaning of every field of an ArchitectureSpec.");
+  py::class_<ArchitectureSpec> type(module, "ArchitectureSpec", class_document().c_str());
+  for (const spec::FieldDocument& field : spec::field_documents())
+    type.def_property_readonly(
+        std::string(field.name).c_str(),
+        [name = field.name](const ArchitectureSpec& self) { return spec::field_value(self, name); },
+        field_document(field).c_str());
   type.def_property_readonly("label", &label, "The canonical label.")
       .def_static(
           "from_label",

@@ -195,6 +195,15 @@ void bind_mpc(py::module_& module) {
   module.def(
       "stack_fields", [](const std::string& name) { return fields_dict(mpc::stack(name)); },
       py::arg("name"), "The fields of a named stack.");
+  module.def(
+      "stack_field_documents",
+      [] {
+        py::dict documents;
+        for (const auto& [name, unit, meaning] : mpc::field_documents())
+          documents[py::str(name)] = py::make_tuple(unit, meaning);
+        return documents;
+      },
+      "Unit and meaning of every field of a stack.");
   module.def("simulate_cost", &simulate_cost, py::arg("spec"), py::arg("stack"), py::arg("fields"),
              py::arg("prices") = PriceMap{}, py::arg("token") = py::none(),
              "One private forward pass; see aero.mpc.simulate.");

@@ -20,6 +20,8 @@ using Member = std::variant<bool Stack::*, std::int64_t Stack::*, Gelu Stack::*,
 struct Field {
   std::string_view name;
   Member member;
+  std::string_view unit;  // of numbers
+  std::string_view meaning;
   std::int64_t smallest = 0;  // of integers
   std::int64_t largest = 0;
 };
@@ -30,38 +32,65 @@ constexpr std::int64_t kMaxTileBytes = 1024 * 1024 * 1024 * kMebibyte;  // 2^50
 // One table drives reading, setting, checking and listing. exp_squarings shifts an 18-bit fraction;
 // clip_bits must hold -14, comparison_bits the sign and the 18 fraction bits.
 constexpr std::array kFields{
-    Field{"mul_share", &Stack::mul_share},
-    Field{"one_bit_product_error", &Stack::one_bit_product_error},
-    Field{"private_weights", &Stack::private_weights},
-    Field{"exp_squarings", &Stack::exp_squarings, 1, 17},
-    Field{"gelu", &Stack::gelu},
-    Field{"exp_clip", &Stack::exp_clip},
-    Field{"clip_bits", &Stack::clip_bits, 5, 64},
-    Field{"one_hot_bits", &Stack::one_hot_bits, 1, 64},
-    Field{"program_steps", &Stack::program_steps},
-    Field{"matmul_tile_bytes", &Stack::matmul_tile_bytes, kMebibyte, kMaxTileBytes},
-    Field{"batch_heads", &Stack::batch_heads},
-    Field{"extra_score_truncation", &Stack::extra_score_truncation},
-    Field{"broadcast_reciprocal", &Stack::broadcast_reciprocal},
-    Field{"client_one_hot", &Stack::client_one_hot},
-    Field{"last_token_head", &Stack::last_token_head},
-    Field{"last_layer_one_row", &Stack::last_layer_one_row},
-    Field{"causal_skip", &Stack::causal_skip},
-    Field{"absorb_ffn", &Stack::absorb_ffn},
-    Field{"exp_ring_bits", &Stack::exp_ring_bits},
-    Field{"static_max", &Stack::static_max},
-    Field{"secret_temperature", &Stack::secret_temperature},
-    Field{"secret_shape_factors", &Stack::secret_shape_factors},
-    Field{"cheapest_layouts", &Stack::cheapest_layouts},
-    Field{"share_ciphertexts", &Stack::share_ciphertexts},
-    Field{"fill_ciphertexts", &Stack::fill_ciphertexts},
-    Field{"pack_triangle", &Stack::pack_triangle},
-    Field{"fold_score_scale", &Stack::fold_score_scale},
-    Field{"comparison_bits", &Stack::comparison_bits, 20, 64},
-    Field{"argmax_ties", &Stack::argmax_ties},
-    Field{"argmax", &Stack::argmax},
-    Field{"setup", &Stack::setup},
-    Field{"threads", &Stack::threads, 1, 4096},
+    Field{"mul_share", &Stack::mul_share, "",
+          "products of shares by SPU's MulShare of September 2024 instead of two OLE"},
+    Field{"one_bit_product_error", &Stack::one_bit_product_error, "",
+          "a product may be off by one in its last bit"},
+    Field{"private_weights", &Stack::private_weights, "",
+          "the server knows the weights in the clear; else they are secret-shared"},
+    Field{"exp_squarings", &Stack::exp_squarings, "squarings", "t of exp(x) = (1 + x / 2^t)^(2^t)",
+          1, 17},
+    Field{"gelu", &Stack::gelu, "",
+          "how GELU is computed: SPU's tanh form, OpenBumbleBee's segment in Z_2^32 or piecewise "
+          "polynomials in Z_2^64, or the exact erf"},
+    Field{"exp_clip", &Stack::exp_clip, "", "one comparison per score sets exp to 0 below -14"},
+    Field{"clip_bits", &Stack::clip_bits, "bits", "the width of that comparison", 5, 64},
+    Field{"one_hot_bits", &Stack::one_hot_bits, "bits",
+          "the width of the embedding's equality test", 1, 64},
+    Field{"program_steps", &Stack::program_steps, "",
+          "the steps that JAX adds are counted: clamped indices and first values"},
+    Field{"matmul_tile_bytes", &Stack::matmul_tile_bytes, "bytes",
+          "matrix products are cut into tiles of at most this size", kMebibyte, kMaxTileBytes},
+    Field{"batch_heads", &Stack::batch_heads, "",
+          "the products of all heads at once instead of one head after the other"},
+    Field{"extra_score_truncation", &Stack::extra_score_truncation, "",
+          "one more truncation per score, which the paper's bytes show"},
+    Field{"broadcast_reciprocal", &Stack::broadcast_reciprocal, "",
+          "one reciprocal per softmax row; else one per element"},
+    Field{"client_one_hot", &Stack::client_one_hot, "", "the client makes its one-hot rows itself"},
+    Field{"last_token_head", &Stack::last_token_head, "",
+          "the head computes the last position only"},
+    Field{"last_layer_one_row", &Stack::last_layer_one_row, "",
+          "the last layer computes the last position only"},
+    Field{"causal_skip", &Stack::causal_skip, "", "no work for scores above the diagonal"},
+    Field{"absorb_ffn", &Stack::absorb_ffn, "",
+          "linear FFNs are multiplied into the neighbouring weights before inference"},
+    Field{"exp_ring_bits", &Stack::exp_ring_bits, "bits",
+          "the ring of exp's squarings; Z_2^32 leaves 12 fraction bits"},
+    Field{"static_max", &Stack::static_max, "",
+          "a static bound replaces the maximum of each row of scores"},
+    Field{"secret_temperature", &Stack::secret_temperature, "",
+          "temperatures [H, T] are secret; else public"},
+    Field{"secret_shape_factors", &Stack::secret_shape_factors, "",
+          "the factors of shaped attention are secret; else public"},
+    Field{"cheapest_layouts", &Stack::cheapest_layouts, "",
+          "blocks and padding are chosen by bytes instead of by SPU's rules"},
+    Field{"share_ciphertexts", &Stack::share_ciphertexts, "",
+          "with one query row per head, heads share ciphertexts; needs batch_heads"},
+    Field{"fill_ciphertexts", &Stack::fill_ciphertexts, "",
+          "vectors are cut at whole ciphertexts, and cached triples take the rest"},
+    Field{"pack_triangle", &Stack::pack_triangle, "",
+          "responses of Q K^T hold live scores only; needs causal_skip"},
+    Field{"fold_score_scale", &Stack::fold_score_scale, "",
+          "1/sqrt(d_k) is multiplied into the query weights before inference"},
+    Field{"comparison_bits", &Stack::comparison_bits, "bits",
+          "the width of comparisons in ReLU, clamps and maxima", 20, 64},
+    Field{"argmax_ties", &Stack::argmax_ties, "",
+          "the first of equally large logits wins; else any of them"},
+    Field{"argmax", &Stack::argmax, "", "the argmax of one row of logits is counted"},
+    Field{"setup", &Stack::setup, "", "the OT set-up and Galois keys of a session are counted"},
+    Field{"threads", &Stack::threads, "threads",
+          "how many each party has; OT instances are made per thread", 1, 4096},
 };
 
 constexpr std::array<std::string_view, 4> kGeluWords{"tanh", "segment", "piecewise", "erf"};
@@ -225,6 +254,12 @@ Stack stack(std::string_view name) {
   throw std::invalid_argument("simulate: stack must be " + spec::quoted_list(stack_names()) +
                               ", or an option set " + spec::quoted_list(option_set_names()) +
                               ", got " + spec::quoted(name));
+}
+
+std::vector<spec::FieldDocument> field_documents() {
+  std::vector<spec::FieldDocument> documents;
+  for (const Field& field : kFields) documents.push_back({field.name, field.unit, field.meaning});
+  return documents;
 }
 
 spec::FieldValues field_values(const Stack& stack) {

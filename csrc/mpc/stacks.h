@@ -79,6 +79,9 @@ Stack stack(std::string_view name);
 // Every field with its value, in the order of the struct; enums are their words.
 spec::FieldValues field_values(const Stack& stack);
 
+// Every field with its unit and meaning, in the same order.
+std::vector<spec::FieldDocument> field_documents();
+
 // A checked copy with some fields changed. Throws std::invalid_argument naming the field, what it
 // may be and what was given.
 Stack with_fields(Stack stack, const spec::FieldValues& values);

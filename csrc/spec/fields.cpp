@@ -22,30 +22,46 @@ using Member = std::variant<std::int64_t Spec::*, bool Spec::*, double Spec::*, 
 struct Field {
   std::string_view name;
   Member member;
+  std::string_view unit;  // of numbers
+  std::string_view meaning;
   std::int64_t smallest = 0;  // of integers
   std::int64_t largest = 0;
 };
 
 const std::array kFields{
-    Field{"family", &Spec::family},
-    Field{"num_layers", &Spec::num_layers, 1, kMaxLayers},
-    Field{"num_heads", &Spec::num_heads, 1, kMaxHeads},
-    Field{"head_dim", &Spec::head_dim, 1, kMaxWidth},
-    Field{"width", &Spec::width, 1, kMaxWidth},
-    Field{"hidden_width", &Spec::hidden_width, 1, kMaxWidth},
-    Field{"context_length", &Spec::context_length, 1, kMaxContext},
-    Field{"vocab_size", &Spec::vocab_size, 1, kMaxVocabulary},
-    Field{"tied_embeddings", &Spec::tied_embeddings},
-    Field{"rotary_fraction", &Spec::rotary_fraction},
-    Field{"parallel_residual", &Spec::parallel_residual},
-    Field{"norm", &Spec::norm},
-    Field{"final_norm", &Spec::final_norm},
-    Field{"ffn", &Spec::ffn},
-    Field{"normalized_layers", &Spec::normalized_layers},
-    Field{"num_pruned_ffns", &Spec::num_pruned_ffns, 0, kMaxLayers},
-    Field{"temperature", &Spec::temperature},
-    Field{"entropy_regularized", &Spec::entropy_regularized},
-    Field{"shaped_attention", &Spec::shaped_attention},
+    Field{"family", &Spec::family, "",
+          "whose blocks and positions the network has"},
+    Field{"num_layers", &Spec::num_layers, "layers", "L, the blocks of the network", 1, kMaxLayers},
+    Field{"num_heads", &Spec::num_heads, "heads", "H, the attention heads of a layer", 1,
+          kMaxHeads},
+    Field{"head_dim", &Spec::head_dim, "channels", "d_k, the width of a head; need not be d / H", 1,
+          kMaxWidth},
+    Field{"width", &Spec::width, "channels", "d, the width of the stream between layers", 1,
+          kMaxWidth},
+    Field{"hidden_width", &Spec::hidden_width, "channels",
+          "F, the inner width of an FFN of two layers", 1, kMaxWidth},
+    Field{"context_length", &Spec::context_length, "tokens", "T, the longest sequence", 1,
+          kMaxContext},
+    Field{"vocab_size", &Spec::vocab_size, "tokens", "V, the rows of the embedding table", 1,
+          kMaxVocabulary},
+    Field{"tied_embeddings", &Spec::tied_embeddings, "",
+          "whether the head is the transposed token embedding"},
+    Field{"rotary_fraction", &Spec::rotary_fraction, "share of d_k",
+          "the channels that rotate with the position; 0 learns absolute positions instead"},
+    Field{"parallel_residual", &Spec::parallel_residual, "",
+          "whether attention and FFN read the same stream"},
+    Field{"norm", &Spec::norm, "", "the normalization before attention and before the FFN"},
+    Field{"final_norm", &Spec::final_norm, "", "the normalization before the head"},
+    Field{"ffn", &Spec::ffn, "", "the kind of feed-forward network"},
+    Field{"normalized_layers", &Spec::normalized_layers, "",
+          "the layers under weight or spectral normalization"},
+    Field{"num_pruned_ffns", &Spec::num_pruned_ffns, "layers",
+          "K, how many of the deepest FFNs are absent", 0, kMaxLayers},
+    Field{"temperature", &Spec::temperature, "", "the learned temperatures of the softmax"},
+    Field{"entropy_regularized", &Spec::entropy_regularized, "",
+          "whether the network trains with the entropy penalty"},
+    Field{"shaped_attention", &Spec::shaped_attention, "",
+          "whether attention is shaped as in He and Hofmann (2024), the SOTA labels"},
 };
 
 // The shortest decimal that reads back as the same number.
@@ -182,6 +198,12 @@ std::vector<std::string_view> field_names() {
   std::vector<std::string_view> names(kFields.size());
   std::transform(kFields.begin(), kFields.end(), names.begin(), [](auto& f) { return f.name; });
   return names;
+}
+
+std::vector<FieldDocument> field_documents() {
+  std::vector<FieldDocument> documents;
+  for (const Field& field : kFields) documents.push_back({field.name, field.unit, field.meaning});
+  return documents;
 }
 
 FieldValue field_value(const Spec& spec, std::string_view name) {

@@ -27,8 +27,17 @@ std::string shown(const FieldValue& value);
 
 using FieldValues = std::vector<std::pair<std::string, FieldValue>>;
 
+// A field as help and manual describe it; only numbers have a unit.
+struct FieldDocument {
+  std::string_view name;
+  std::string_view unit;
+  std::string_view meaning;
+};
+
 // In the order of declaration.
 std::vector<std::string_view> field_names();
+
+std::vector<FieldDocument> field_documents();
 
 // Throws std::invalid_argument with the nearest name if there is no such field.
 FieldValue field_value(const ArchitectureSpec& spec, std::string_view name);

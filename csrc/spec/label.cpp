@@ -21,6 +21,7 @@ template <class Enum>
 struct Word {
   std::string_view text;
   Enum value;
+  std::string_view meaning;
 };
 
 constexpr std::string_view kShaped = "SOTA:";
@@ -28,31 +29,42 @@ constexpr std::string_view kEntropyRegularized = "EReg(";
 constexpr std::string_view kSoftmax = "SM";
 constexpr std::string_view kPruned = "_i";
 
-constexpr std::array kTemperatures{Word{"(t)", Temperature::kHeadPosition},
-                                   Word{"(t:head)", Temperature::kHead},
-                                   Word{"(t:scalar)", Temperature::kScalar}};
+constexpr std::array kTemperatures{
+    Word{"(t)", Temperature::kHeadPosition, "a learned temperature for every head and position"},
+    Word{"(t:head)", Temperature::kHead, "a learned temperature for every head"},
+    Word{"(t:scalar)", Temperature::kScalar, "one learned temperature per layer"}};
 
-constexpr std::array kNorms{Word{"LN", Norm::kLayer}, Word{"FN", Norm::kFoldableChannel}};
+constexpr std::array kNorms{
+    Word{"LN", Norm::kLayer, "LayerNorm before attention and before the FFN"},
+    Word{"FN", Norm::kFoldableChannel,
+         "a normalization by running statistics, which folds into the weights after training"}};
 
-constexpr std::array kFoldableKinds{Word{"(channel)", Norm::kFoldableChannel},
-                                    Word{"(scalar)", Norm::kFoldableScalar}};
+constexpr std::array kFoldableKinds{
+    Word{"(channel)", Norm::kFoldableChannel, "FN with one statistic per channel; the default"},
+    Word{"(scalar)", Norm::kFoldableScalar, "FN with one statistic for all channels"}};
 
-constexpr std::array kFeedForwards{Word{"G", FeedForward::kGelu},
-                                   Word{"R", FeedForward::kRelu},
-                                   Word{"LR", FeedForward::kLeakyReluLayer},
-                                   Word{"WNFFN", FeedForward::kWeightNorm},
-                                   Word{"SNFFN", FeedForward::kSpectralNorm},
-                                   Word{"FuFFN", FeedForward::kFused},
-                                   Word{"ScFFN", FeedForward::kScaled},
-                                   Word{"ScFuFFN", FeedForward::kScaledFused}};
+constexpr std::array kFeedForwards{
+    Word{"G", FeedForward::kGelu, "an FFN with GELU"},
+    Word{"R", FeedForward::kRelu, "an FFN with ReLU"},
+    Word{"LR", FeedForward::kLeakyReluLayer, "an FFN with a leaky ReLU of learned slope"},
+    Word{"WNFFN", FeedForward::kWeightNorm, "two linear layers under weight normalization"},
+    Word{"SNFFN", FeedForward::kSpectralNorm, "two linear layers under spectral normalization"},
+    Word{"FuFFN", FeedForward::kFused, "one linear layer in place of the FFN"},
+    Word{"ScFFN", FeedForward::kScaled, "two linear layers, with learned scales alpha and beta"},
+    Word{"ScFuFFN", FeedForward::kScaledFused,
+         "one linear layer in place of the FFN, with learned scales alpha and beta"}};
 
-constexpr std::array kLeakySlopes{Word{"(layer)", FeedForward::kLeakyReluLayer},
-                                  Word{"(global)", FeedForward::kLeakyReluGlobal}};
+constexpr std::array kLeakySlopes{
+    Word{"(layer)", FeedForward::kLeakyReluLayer, "LR with one slope per layer"},
+    Word{"(global)", FeedForward::kLeakyReluGlobal, "LR with one slope for the network"}};
 
 constexpr std::array kNormalizedLayers{
-    Word{"(ffn)", NormalizedLayers::kFfn}, Word{"(qk)", NormalizedLayers::kQk},
-    Word{"(qk+ffn)", NormalizedLayers::kQkFfn}, Word{"(qkv+ffn)", NormalizedLayers::kQkvFfn},
-    Word{"(qkvo+ffn)", NormalizedLayers::kQkvoFfn}};
+    Word{"(ffn)", NormalizedLayers::kFfn, "WN or SN of the FFN alone; the default"},
+    Word{"(qk)", NormalizedLayers::kQk, "WN or SN of the query and key projections instead"},
+    Word{"(qk+ffn)", NormalizedLayers::kQkFfn, "WN or SN of queries, keys and the FFN"},
+    Word{"(qkv+ffn)", NormalizedLayers::kQkvFfn, "WN or SN of queries, keys, values and the FFN"},
+    Word{"(qkvo+ffn)", NormalizedLayers::kQkvoFfn,
+         "WN or SN of all projections of attention and the FFN"}};
 
 bool is_leaky(FeedForward ffn) {
   return ffn == FeedForward::kLeakyReluLayer || ffn == FeedForward::kLeakyReluGlobal;
@@ -274,6 +286,24 @@ std::string print_label(const Label& label) {
   if (label.num_pruned_ffns > 0) text.append(kPruned).append(std::to_string(label.num_pruned_ffns));
   if (label.entropy_regularized) text += ')';
   return text;
+}
+
+std::vector<LabelWord> label_words() {
+  std::vector<LabelWord> words{
+      {kShaped, "shaped attention without value projections, after He and Hofmann (2024)"},
+      {"EReg(...)", "trained with the entropy penalty"},
+      {kSoftmax, "softmax attention; the only nonlinearity that every network keeps"}};
+  const auto append = [&](const auto& table) {
+    for (const auto& word : table) words.push_back({word.text, word.meaning});
+  };
+  append(kTemperatures);
+  append(kNorms);
+  append(kFoldableKinds);
+  append(kFeedForwards);
+  append(kLeakySlopes);
+  append(kNormalizedLayers);
+  words.push_back({"_iK", "the K deepest FFNs are absent"});
+  return words;
 }
 
 Label label_of(const ArchitectureSpec& spec) {

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "csrc/spec/architecture_spec.h"
 
@@ -37,6 +38,15 @@ struct Label {
 Label parse_label(std::string_view text);
 
 std::string print_label(const Label& label);
+
+// A word of the grammar and its meaning, as help and manual print them.
+struct LabelWord {
+  std::string_view text;
+  std::string_view meaning;
+};
+
+// Every word, in the order of the grammar.
+std::vector<LabelWord> label_words();
 
 Label label_of(const ArchitectureSpec& spec);
 

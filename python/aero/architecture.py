@@ -1,14 +1,7 @@
 """Labels, sizes and counts of networks; importable without torch.
 
 An `ArchitectureSpec` says everything about a network that its cost and its modules need: the
-choices of its label and its sizes. The grammar of labels is
-
-    label := ["SOTA:"] (net | "EReg(" net ")")
-    net   := "SM" ["(t" [":head" | ":scalar"] ")"] ["+" norm] ["+" ffn] ["_i" K]
-    norm  := "LN" | "FN" ["(channel)" | "(scalar)"]
-    ffn   := "G" | "R" | "LR(" ("layer" | "global") ")" | ("WN" | "SN") "FFN" ["(" set ")"]
-           | "FuFFN" | "ScFFN" | "ScFuFFN"
-    set   := "ffn" | "qk" | "qk+ffn" | "qkv+ffn" | "qkvo+ffn"
+choices of its label and its sizes. `help(aero.ArchitectureSpec)` lists the words of labels.
 
 Example:
     >>> from aero.architecture import ArchitectureSpec

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = ["EXP_CLIP", "REVEALS", "RING_BITS", "SPU_FIELDS", "STACK", "PrivateSettings"]
 
@@ -24,26 +24,60 @@ EXP_CLIP = -14.0
 
 # (smallest, largest) of the integers. A product has twice the fraction bits and needs some for the
 # integer part; squarings shift the fraction out; OT instances are made per thread.
-_RANGES = {
+RANGES = {
     "fraction_bits": (8, 26),
     "exp_squarings": (1, 17),
     "threads": (1, 64),
     "top_k": (1, 64),
 }
+UNITS = {
+    "fraction_bits": "bits",
+    "exp_squarings": "squarings",
+    "threads": "threads",
+    "top_k": "tokens",
+    "timeout_seconds": "seconds",
+}
 # What the client gets of each pass, from least to most.
 REVEALS = ("token", "top-k", "last-logits", "all")
-# What else of SPU's configuration changes a Cheetah run of these networks, by SPU's names, with
-# the values that are not its default: of its runtime, of Cheetah in it, of its compiler.
-SPU_FIELDS: dict[str, tuple[bool | int | str, ...]] = {
-    "fxp_div_goldschmidt_iters": (1, 3, 4),
-    "enable_lower_accuracy_rsqrt": (True,),
-    "fxp_exp_mode": ("EXP_PADE",),
-    "experimental_disable_mmul_split": (True,),
-    "disable_matmul_pack": (True,),
-    "ot_kind": ("YACL_Softspoken", "EMP_Ferret"),
-    "disable_reduce_truncation_optimization": (True,),
-    "disable_select_optimization": (True,),
-    "disallow_mix_types_opts": (True,),
+
+
+class SpuField(NamedTuple):
+    """A field of SPU's configuration: the values that are not its default, and what it does."""
+
+    values: tuple[bool | int | str, ...]
+    default: bool | int | str
+    unit: str
+    meaning: str
+
+
+# What else of SPU's configuration changes a Cheetah run of these networks, by SPU's names: of its
+# runtime, of Cheetah in it, of its compiler.
+SPU_FIELDS = {
+    "fxp_div_goldschmidt_iters": SpuField(
+        (1, 3, 4), 2, "iterations", "how many Goldschmidt iterations 1/x takes"
+    ),
+    "enable_lower_accuracy_rsqrt": SpuField((True,), False, "", "a cheaper, less exact 1/sqrt"),
+    "fxp_exp_mode": SpuField(
+        ("EXP_PADE",), "EXP_TAYLOR", "", "exp by a Padé approximation instead of squarings"
+    ),
+    "experimental_disable_mmul_split": SpuField(
+        (True,), False, "", "matrix products stay in one piece"
+    ),
+    "disable_matmul_pack": SpuField(
+        (True,), False, "", "the results of a matrix product are not packed into fewer ciphertexts"
+    ),
+    "ot_kind": SpuField(
+        ("YACL_Softspoken", "EMP_Ferret"), "YACL_Ferret", "", "the oblivious transfer extension"
+    ),
+    "disable_reduce_truncation_optimization": SpuField(
+        (True,), False, "", "the compiler does not move truncations behind sums"
+    ),
+    "disable_select_optimization": SpuField(
+        (True,), False, "", "the compiler does not rewrite selections"
+    ),
+    "disallow_mix_types_opts": SpuField(
+        (True,), False, "", "the compiler does not multiply integers and fixed-point numbers"
+    ),
 }
 # Of the fields, those that the simulator knows under the same name.
 _STACK_FIELDS = (
@@ -57,7 +91,7 @@ class PrivateSettings:
     """Options of a private run; the defaults are the stack `spu-0.9.5`.
 
     Attributes:
-        fraction_bits: of fixed-point numbers in Z_2^64, 8 to 26.
+        fraction_bits: fraction bits of the fixed-point numbers in Z_2^64, 8 to 26.
         private_weights: the server knows its weights and multiplies by them in the clear; else
             they are shared between the parties.
         one_bit_product_error: elementwise products may be off by one in the last bit.
@@ -67,7 +101,7 @@ class PrivateSettings:
         broadcast_reciprocal: one reciprocal per softmax row, else one per element.
         client_one_hot: the client makes the one-hot rows of its tokens itself; else the parties
             compare shared tokens with every index of the vocabulary.
-        last_token_head: logits of the last position only.
+        last_token_head: the head computes the last position only.
         fold_score_scale: the factor 1/sqrt(D) is multiplied into the query weights beforehand;
             else the queries are multiplied by it.
         argmax: the parties compute the next token; else the client finds it in the logits.
@@ -75,7 +109,7 @@ class PrivateSettings:
             the likeliest tokens with their logits; "last-logits", those of the last position;
             "all", those of every position that the head computes.
         top_k: how many tokens "top-k" reveals, 1 to 64.
-        threads: of each party.
+        threads: how many each party has.
         timeout_seconds: how long a party waits for a message.
         spu_fields: further fields of SPU's configuration, see `SPU_FIELDS`. The simulator does not
             price them.
@@ -106,7 +140,7 @@ class PrivateSettings:
             if each.type == "bool" and not isinstance(value, bool):
                 raise _wrong(each.name, "True or False", value)
             if each.type == "int":
-                low, high = _RANGES[each.name]
+                low, high = RANGES[each.name]
                 if (
                     isinstance(value, bool)
                     or not isinstance(value, int)
@@ -121,9 +155,9 @@ class PrivateSettings:
         if not number or isinstance(self.timeout_seconds, bool) or not self.timeout_seconds > 0:
             raise _wrong("timeout_seconds", "a number > 0", self.timeout_seconds)
         for name, value in self.spu_fields.items():
-            known = SPU_FIELDS.get(name)
-            if known is None:
+            if name not in SPU_FIELDS:
                 raise _wrong("spu_fields", f"of {', '.join(SPU_FIELDS)}", name)
+            known = SPU_FIELDS[name].values
             if type(value) is not type(known[0]) or value not in known:
                 raise _wrong(name, " or ".join(map(str, known)), value)
 

@@ -30,9 +30,10 @@ TOLERANCE_MARGINS = {"listing": 0.10, "authors_code": 0.20}
 
 
 def _number(
-    default: Any, least: float, most: float, *, above: bool = False, below: bool = False
+    default: Any, unit: str, least: float, most: float, *, above: bool = False, below: bool = False
 ) -> Any:
-    return field(default=default, metadata={"bounds": Bounds(least, most, above, below)})
+    bounds = Bounds(least, most, above, below)
+    return field(default=default, metadata={"unit": unit, "bounds": bounds})
 
 
 def _word(default: Any, *choices: str) -> Any:
@@ -62,46 +63,47 @@ class DataSection:
     """
 
     source: str = "stdlib"
-    vocabulary: int = _number(4096, 257, _MOST_VOCABULARY)
+    vocabulary: int = _number(4096, "tokens", 257, _MOST_VOCABULARY)
     tokenizer: str = "train"
-    tokenizer_bytes: int = _number(32_000_000, 1, 10**12)
-    validation_fraction: float = _number(0.05, 0.0, 0.5, above=True)
+    tokenizer_bytes: int = _number(32_000_000, "bytes", 1, 10**12)
+    validation_fraction: float = _number(0.05, "share", 0.0, 0.5, above=True)
 
 
 @dataclass(frozen=True)
 class ModelSection:
-    """The size of the network and how its weights start; None keeps what preset and label say.
+    """The size of the network and how its weights start; null keeps the values of preset and label.
 
     Attributes:
-        preset: `gpt2`, `gpt2-18l`, `pythia-70m`, `mini` or `tiny`.
-        context_length: T, tokens a window holds.
-        num_layers: L.
-        num_heads: H.
-        head_dim: d_k.
-        width: d.
-        hidden_width: F.
+        preset: the sizes by name: `gpt2`, `gpt2-18l`, `pythia-70m`, `mini` or `tiny`.
+        context_length: T, the tokens of a window.
+        num_layers: L, the layers of the network.
+        num_heads: H, the heads of a layer.
+        head_dim: d_k, the width of a head.
+        width: d, the width of the stream.
+        hidden_width: F, the inner width of an FFN of two layers.
         tied_embeddings: whether the head shares the embedding matrix.
-        final_norm: `none`, `layer` or `foldable`.
+        final_norm: the normalization before the head.
         initializer_range: standard deviation of the weights; residual projections use
             initializer_range / sqrt(2 L).
-        embedding_scale: factor of the token embeddings: `none` for 1, `sqrt_width` for sqrt(d), or
-            `unit` for 1 / initializer_range, which gives them the variance 1 that LayerNorm would.
+        embedding_scale: the factor of the token embeddings: `none` for 1, `sqrt_width` for sqrt(d),
+            or `unit` for 1 / initializer_range, which gives them the variance 1 that LayerNorm
+            would.
         embedding_dropout: share of the embedded stream that training drops.
         trainable_scales: which scalars of a scaled FFN learn.
     """
 
     preset: str = "mini"
-    context_length: int = _number(128, 2, 1 << 24)
-    num_layers: int | None = _number(None, 1, _MOST_LAYERS)
-    num_heads: int | None = _number(None, 1, _MOST_HEADS)
-    head_dim: int | None = _number(None, 1, _MOST_WIDTH)
-    width: int | None = _number(None, 1, _MOST_WIDTH)
-    hidden_width: int | None = _number(None, 1, _MOST_WIDTH)
+    context_length: int = _number(128, "tokens", 2, 1 << 24)
+    num_layers: int | None = _number(None, "layers", 1, _MOST_LAYERS)
+    num_heads: int | None = _number(None, "heads", 1, _MOST_HEADS)
+    head_dim: int | None = _number(None, "channels", 1, _MOST_WIDTH)
+    width: int | None = _number(None, "channels", 1, _MOST_WIDTH)
+    hidden_width: int | None = _number(None, "channels", 1, _MOST_WIDTH)
     tied_embeddings: bool | None = None
     final_norm: str | None = _word(None, "none", "layer", "foldable")
-    initializer_range: float = _number(0.02, 0.0, 100.0, above=True)
+    initializer_range: float = _number(0.02, "standard deviation", 0.0, 100.0, above=True)
     embedding_scale: str = _word("none", "none", "sqrt_width", "unit")
-    embedding_dropout: float = _number(0.0, 0.0, 1.0, below=True)
+    embedding_dropout: float = _number(0.0, "share", 0.0, 1.0, below=True)
     trainable_scales: str = _word("alpha+beta", "alpha+beta", "alpha", "beta", "none")
 
 
@@ -110,25 +112,25 @@ class OptimizerSection:
     """AdamW; Adam is AdamW with `weight_decay: 0`.
 
     Attributes:
-        learning_rate: at the end of the warm-up.
+        learning_rate: the rate at the end of the warm-up.
         beta1: decay of the first moment.
         beta2: decay of the second moment.
-        epsilon: added to the denominator.
-        weight_decay: decoupled; never on biases, norms, gains, temperatures, thresholds, alpha or
-            beta.
-        clip_norm: gradients are scaled down to this norm; None does not clip.
+        epsilon: the number added to the denominator.
+        weight_decay: decoupled weight decay; never on biases, norms, gains, temperatures,
+            thresholds, alpha or beta.
+        clip_norm: gradients are scaled down to this norm; null does not clip.
         temperature_rate: the learning rate of temperatures over `learning_rate`.
         threshold_rate: the learning rate of the penalty's thresholds over `learning_rate`.
     """
 
-    learning_rate: float = _number(1e-3, 0.0, 1e6, above=True)
-    beta1: float = _number(0.9, 0.0, 1.0, below=True)
-    beta2: float = _number(0.999, 0.0, 1.0, below=True)
-    epsilon: float = _number(1e-8, 0.0, 1.0, above=True)
-    weight_decay: float = _number(0.1, 0.0, 100.0)
-    clip_norm: float | None = _number(1.0, 0.0, 1e6, above=True)
-    temperature_rate: float = _number(1.0, 0.0, 1e6)
-    threshold_rate: float = _number(1.0, 0.0, 1e6)
+    learning_rate: float = _number(1e-3, "per step", 0.0, 1e6, above=True)
+    beta1: float = _number(0.9, "factor per step", 0.0, 1.0, below=True)
+    beta2: float = _number(0.999, "factor per step", 0.0, 1.0, below=True)
+    epsilon: float = _number(1e-8, "gradient", 0.0, 1.0, above=True)
+    weight_decay: float = _number(0.1, "factor of the learning rate", 0.0, 100.0)
+    clip_norm: float | None = _number(1.0, "gradient norm", 0.0, 1e6, above=True)
+    temperature_rate: float = _number(1.0, "factor", 0.0, 1e6)
+    threshold_rate: float = _number(1.0, "factor", 0.0, 1e6)
 
 
 @dataclass(frozen=True)
@@ -136,16 +138,16 @@ class ScheduleSection:
     """The learning rate over the steps.
 
     Attributes:
-        shape: `linear` falls to 0, `cosine` to `final_learning_rate`.
+        shape: how the rate falls: `linear` falls to 0, `cosine` to `final_learning_rate`.
         warmup_fraction: share of the steps over which the rate rises from 0.
-        warmup_steps: the same as a number of steps; wins over the fraction.
-        final_learning_rate: where `cosine` ends.
+        warmup_steps: the warm-up as a number of steps; wins over the fraction.
+        final_learning_rate: the rate at which `cosine` ends.
     """
 
     shape: str = _word("linear", "linear", "cosine")
-    warmup_fraction: float = _number(0.05, 0.0, 1.0)
-    warmup_steps: int | None = _number(None, 0, _MOST_STEPS)
-    final_learning_rate: float = _number(0.0, 0.0, 1e6)
+    warmup_fraction: float = _number(0.05, "share of the steps", 0.0, 1.0)
+    warmup_steps: int | None = _number(None, "steps", 0, _MOST_STEPS)
+    final_learning_rate: float = _number(0.0, "per step", 0.0, 1e6)
 
 
 @dataclass(frozen=True)
@@ -162,15 +164,15 @@ class RegularizationSection:
         temperature_parametrization: `identity`, or `log` (cannot cross zero).
         threshold_init: where every head threshold starts, as a share of the maximum entropy.
         max_entropy: `log_context` (log T) or `log_visible` (log of the keys a row can see).
-        reduction: `position_sum` or `query_mean`.
+        reduction: `position_sum`, as the paper's listing, or `query_mean`, as its Algorithm 1.
     """
 
-    entropy_weight: float = _number(1e-5, 0.0, 1e6)
+    entropy_weight: float = _number(1e-5, "loss per squared nat", 0.0, 1e6)
     penalty_schedule: str = _word("constant", "constant", "falling", "rising")
-    tolerance_margin: float | str = _number(0.10, 0.0, 1.0)
-    temperature_init: float = _number(1e-2, 1e-30, 1e6)
+    tolerance_margin: float | str = _number(0.10, "share of the maximum entropy", 0.0, 1.0)
+    temperature_init: float = _number(1e-2, "factor", 1e-30, 1e6)
     temperature_parametrization: str = _word("identity", "identity", "log")
-    threshold_init: float = _number(0.5, 0.0, 1.0)
+    threshold_init: float = _number(0.5, "share of the maximum entropy", 0.0, 1.0)
     max_entropy: str = _word("log_context", "log_context", "log_visible")
     reduction: str = _word("position_sum", "position_sum", "query_mean")
 
@@ -186,26 +188,28 @@ class TrainingSection:
     """How long, in what portions, and what happens when something goes wrong.
 
     Attributes:
-        tokens: the whole budget; the number of steps is tokens / tokens_per_step.
-        tokens_per_step: over all processes and micro-batches; a multiple of the context length.
-        micro_batch_tokens: the most that one process takes through the network at once; None is
+        tokens: the budget of the whole run; the number of steps is tokens / tokens_per_step.
+        tokens_per_step: tokens of a step over all processes and micro-batches; a multiple of the
+            context length.
+        micro_batch_tokens: the most that one process takes through the network at once; null is
             no limit.
         precision: `float32`, or `bfloat16` for autocast.
         nan_policy: what a non-finite loss or gradient does: `stop`, `skip` the step, or `continue`.
-        checkpoint_every_steps: 0 saves none but the one at an interrupt.
-        keep_checkpoints: older ones are deleted, except the last finite one; of a run under way two
-            are kept at least, so that a damaged one has one before it.
-        threads: CPU threads per process; None takes the available cores.
+        checkpoint_every_steps: steps between two checkpoints; 0 saves none but the one at an
+            interrupt.
+        keep_checkpoints: how many stay; older ones are deleted, except the last finite one; of a
+            run under way two are kept at least, so that a damaged one has one before it.
+        threads: CPU threads per process; null takes the available cores.
     """
 
-    tokens: int = _number(1_000_000, 1, _MOST_TOKENS)
-    tokens_per_step: int = _number(4096, 1, _MOST_TOKENS_AT_ONCE)
-    micro_batch_tokens: int | None = _number(None, 1, _MOST_TOKENS_AT_ONCE)
+    tokens: int = _number(1_000_000, "tokens", 1, _MOST_TOKENS)
+    tokens_per_step: int = _number(4096, "tokens", 1, _MOST_TOKENS_AT_ONCE)
+    micro_batch_tokens: int | None = _number(None, "tokens", 1, _MOST_TOKENS_AT_ONCE)
     precision: str = _word("float32", "float32", "bfloat16")
     nan_policy: str = _word("stop", "stop", "skip", "continue")
-    checkpoint_every_steps: int = _number(100, 0, _MOST_STEPS)
-    keep_checkpoints: int = _number(2, 1, 10**6)
-    threads: int | None = _number(None, 1, 4096)
+    checkpoint_every_steps: int = _number(100, "steps", 0, _MOST_STEPS)
+    keep_checkpoints: int = _number(2, "checkpoints", 1, 10**6)
+    threads: int | None = _number(None, "threads", 1, 4096)
 
 
 @dataclass(frozen=True)
@@ -216,16 +220,16 @@ class AnnealingSection:
     (1 - a) LN(x) + a FN(x) and a GELU (1 - a) gelu(x) + a x; see `aero.conversion.begin_annealing`.
 
     Attributes:
-        schedule: how a rises: `linear` or `cosine` (slow at both ends); `none` cuts the parts out
-            before the first step.
+        schedule: the way a rises: `linear` or `cosine` (slow at both ends); `none` cuts the parts
+            out before the first step.
         start_fraction: share of the steps before a rises.
         end_fraction: share of the steps after which a is 1; the rest trains the network as it is
             at the end.
     """
 
     schedule: str = _word("linear", "none", "linear", "cosine")
-    start_fraction: float = _number(0.0, 0.0, 1.0)
-    end_fraction: float = _number(0.3, 0.0, 1.0, above=True)
+    start_fraction: float = _number(0.0, "share of the steps", 0.0, 1.0)
+    end_fraction: float = _number(0.3, "share of the steps", 0.0, 1.0, above=True)
 
 
 @dataclass(frozen=True)
@@ -236,12 +240,12 @@ class DistillationSection:
     both distributions softened by the temperature (Hinton et al., arXiv 1503.02531).
 
     Attributes:
-        temperature: what logits of both are divided by.
+        temperature: the logits of both are divided by it.
         weight: share of the teacher; at 1 the text itself no longer counts.
     """
 
-    temperature: float = _number(2.0, 0.0, 1e6, above=True)
-    weight: float = _number(0.5, 0.0, 1.0)
+    temperature: float = _number(2.0, "factor", 0.0, 1e6, above=True)
+    weight: float = _number(0.5, "share of the loss", 0.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -249,16 +253,16 @@ class EvaluationSection:
     """The validation loss during training, always in evaluation mode, on disjoint windows of T.
 
     Attributes:
-        every_steps: 0 evaluates at the end only.
-        tokens: validation tokens looked at each time, the same ones always.
-        final_tokens: the same for the evaluation after the last step; None takes all.
+        every_steps: steps between two evaluations; 0 evaluates at the end only.
+        tokens: validation tokens of each evaluation, always the same ones.
+        final_tokens: validation tokens of the evaluation after the last step; null takes all.
         batch_tokens: tokens in one forward pass.
     """
 
-    every_steps: int = _number(50, 0, _MOST_STEPS)
-    tokens: int = _number(32_768, 1, _MOST_TOKENS)
-    final_tokens: int | None = _number(None, 1, _MOST_TOKENS)
-    batch_tokens: int = _number(8192, 1, _MOST_TOKENS_AT_ONCE)
+    every_steps: int = _number(50, "steps", 0, _MOST_STEPS)
+    tokens: int = _number(32_768, "tokens", 1, _MOST_TOKENS)
+    final_tokens: int | None = _number(None, "tokens", 1, _MOST_TOKENS)
+    batch_tokens: int = _number(8192, "tokens", 1, _MOST_TOKENS_AT_ONCE)
 
 
 @dataclass(frozen=True)
@@ -272,7 +276,7 @@ class LoggingSection:
         tensorboard: whether TensorBoard files are written too.
     """
 
-    every_steps: int = _number(10, 1, _MOST_STEPS)
-    entropy_every_steps: int = _number(25, 0, _MOST_STEPS)
-    entropy_windows: int = _number(8, 1, 10**9)
+    every_steps: int = _number(10, "steps", 1, _MOST_STEPS)
+    entropy_every_steps: int = _number(25, "steps", 0, _MOST_STEPS)
+    entropy_windows: int = _number(8, "windows", 1, 10**9)
     tensorboard: bool = True

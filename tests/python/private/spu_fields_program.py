@@ -17,8 +17,8 @@ def configuration(settings):
 standard = configuration(PrivateSettings())
 found = [
     f"{name}={value}"
-    for name, values in SPU_FIELDS.items()
-    for value in values
+    for name, spu_field in SPU_FIELDS.items()
+    for value in spu_field.values
     if configuration(PrivateSettings(spu_fields={name: value})) == standard
 ]
 one_bit = configuration(
