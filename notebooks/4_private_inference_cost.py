@@ -88,7 +88,7 @@ fig, axes = plt.subplots(1, 3, figsize=(9.5, 2.6), sharey=True)
 for panel, network in zip(axes, networks):
     link = mpc.network_profile(network)
     left = np.zeros(len(LABELS))
-    for part in ("compute", "transfer", "flights"):
+    for part in ("compute", "transfer", "rounds"):
         times = [bills[label].latency(network).total.to_dict() for label in LABELS]
         width = np.array([time[f"{part}_seconds"] / 60 for time in times])
         panel.barh(LABELS, width, left=left, label=part)

@@ -19,7 +19,7 @@ namespace aero::bindings {
 inline pybind11::tuple cost_tuple(const mpc::Cost& cost) {
   const auto whole = [](double count) { return static_cast<std::int64_t>(count); };
   return pybind11::make_tuple(cost.sent_bytes[mpc::kClient], cost.sent_bytes[mpc::kServer],
-                              whole(cost.flights), cost.elementwise_ciphertexts,
+                              whole(cost.rounds), cost.elementwise_ciphertexts,
                               whole(cost.ct_pt_products), whole(cost.plaintext_encodings),
                               whole(cost.automorphisms), whole(cost.ots));
 }

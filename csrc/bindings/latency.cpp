@@ -20,7 +20,7 @@ namespace aero::bindings {
 namespace {
 
 using mpc::Nanoseconds;
-// Client compute, server compute, client to server, server to client, flights.
+// Client compute, server compute, client to server, server to client, rounds.
 using TimeTuple = std::tuple<Nanoseconds, Nanoseconds, Nanoseconds, Nanoseconds, Nanoseconds>;
 // As `cost_tuple` gives it.
 using CostTuple = std::tuple<double, double, double, double, double, double, double, double>;
@@ -28,7 +28,7 @@ using CostTuple = std::tuple<double, double, double, double, double, double, dou
 using Work = std::tuple<CostTuple, std::string, bool>;
 
 constexpr std::array<std::string_view, mpc::kNumResources> kResourceNames{
-    "client compute", "server compute", "client to server", "server to client", "flights"};
+    "client compute", "server compute", "client to server", "server to client", "rounds"};
 
 py::dict fields_dict(const spec::FieldValues& values) {
   py::dict fields;
@@ -46,7 +46,7 @@ py::dict compute_fields(const std::string& name, const spec::FieldValues& fields
 
 mpc::Cost cost_of(const CostTuple& tuple) {
   mpc::Cost cost;
-  std::tie(cost.sent_bytes[mpc::kClient], cost.sent_bytes[mpc::kServer], cost.flights,
+  std::tie(cost.sent_bytes[mpc::kClient], cost.sent_bytes[mpc::kServer], cost.rounds,
            cost.elementwise_ciphertexts, cost.ct_pt_products, cost.plaintext_encodings,
            cost.automorphisms, cost.ots) = tuple;
   return cost;
@@ -68,7 +68,7 @@ std::vector<TimeTuple> operation_times(const std::vector<Work>& operations,
     const mpc::OperationTime time = mpc::operation_time(
         cost_of(cost), {evaluator_of(evaluator), token_by_token}, network, compute);
     times.emplace_back(time.compute[0], time.compute[1], time.transfer[0], time.transfer[1],
-                       time.flights);
+                       time.rounds);
   }
   return times;
 }
@@ -78,7 +78,7 @@ std::vector<mpc::Step> steps_of(const std::vector<TimeTuple>& times,
   std::vector<mpc::Step> steps(times.size());
   for (std::size_t i = 0; i < times.size(); ++i) {
     mpc::OperationTime& time = steps[i].time;
-    std::tie(time.compute[0], time.compute[1], time.transfer[0], time.transfer[1], time.flights) =
+    std::tie(time.compute[0], time.compute[1], time.transfer[0], time.transfer[1], time.rounds) =
         times[i];
     steps[i].inputs = inputs.at(i);
   }
@@ -95,7 +95,7 @@ py::dict schedule(const std::vector<TimeTuple>& times,
   const mpc::Schedule result = mpc::schedule(steps_of(times, inputs), {overlap, full_duplex});
   py::list operations;
   for (const mpc::ScheduledOperation& one : result.operations)
-    operations.append(py::make_tuple(one.start, one.finish, one.compute, one.transfer, one.flights,
+    operations.append(py::make_tuple(one.start, one.finish, one.compute, one.transfer, one.rounds,
                                      one.waiting, name_of(one.bound)));
   py::list segments;
   for (const mpc::Segment& segment : result.segments)

@@ -9,7 +9,7 @@ namespace aero::mpc {
 Cost& Cost::operator+=(const Cost& other) {
   sent_bytes[kClient] += other.sent_bytes[kClient];
   sent_bytes[kServer] += other.sent_bytes[kServer];
-  flights += other.flights;
+  rounds += other.rounds;
   elementwise_ciphertexts += other.elementwise_ciphertexts;
   ct_pt_products += other.ct_pt_products;
   plaintext_encodings += other.plaintext_encodings;
@@ -22,7 +22,7 @@ Cost operator+(Cost left, const Cost& right) { return left += right; }
 
 Cost sequential(const Cost& one, double copies) {
   return {{one.sent_bytes[kClient] * copies, one.sent_bytes[kServer] * copies},
-          one.flights * copies,
+          one.rounds * copies,
           one.elementwise_ciphertexts * copies,
           one.ct_pt_products * copies,
           one.plaintext_encodings * copies,
@@ -30,13 +30,13 @@ Cost sequential(const Cost& one, double copies) {
           one.ots * copies};
 }
 
-Cost with_flights(Cost cost, double flights) {
-  cost.flights = flights;
+Cost with_rounds(Cost cost, double rounds) {
+  cost.rounds = rounds;
   return cost;
 }
 
 Cost parallel(const Cost& one, double copies) {
-  return with_flights(sequential(one, copies), one.flights);
+  return with_rounds(sequential(one, copies), one.rounds);
 }
 
 Cost checked(const Cost& cost, std::string_view what) {
@@ -45,7 +45,7 @@ Cost checked(const Cost& cost, std::string_view what) {
   rounded.sent_bytes[kServer] = std::nearbyint(cost.sent_bytes[kServer]);
   rounded.sent_bytes[kClient] = std::nearbyint(cost.comm_bytes()) - rounded.sent_bytes[kServer];
   for (const double count :
-       {rounded.comm_bytes(), cost.flights, cost.elementwise_ciphertexts, cost.ct_pt_products,
+       {rounded.comm_bytes(), cost.rounds, cost.elementwise_ciphertexts, cost.ct_pt_products,
         cost.plaintext_encodings, cost.automorphisms, cost.ots}) {
     if (!(count >= 0 && count <= kMaxExactCount)) {
       throw std::invalid_argument("simulate: " + std::string(what) +

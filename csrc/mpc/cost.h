@@ -20,7 +20,7 @@ inline constexpr double kMaxExactCount = 9007199254740992.0;  // 2^53
 
 struct Cost {
   std::array<double, 2> sent_bytes{};  // by client and server; no byte is counted twice
-  double flights = 0;                  // one-way messages that must be waited for
+  double rounds = 0;                   // one-way messages that must be waited for
   double elementwise_ciphertexts = 0;  // homomorphic evaluations in elementwise products
   double ct_pt_products = 0;           // ciphertext x plaintext products in matrix products
   double plaintext_encodings = 0;
@@ -35,14 +35,14 @@ struct Cost {
 
 Cost operator+(Cost left, const Cost& right);
 
-// Copies that run at once: everything but the flights multiplies.
+// Copies that run at once: everything but the rounds multiplies.
 Cost parallel(const Cost& one, double copies);
 
 // Copies one after the other: everything multiplies.
 Cost sequential(const Cost& one, double copies);
 
-// The same work with another number of flights (work spread over the rounds of a tree, say).
-Cost with_flights(Cost cost, double flights);
+// The same work with another number of rounds (work spread over the levels of a tree, say).
+Cost with_rounds(Cost cost, double rounds);
 
 // An operation's cost as it enters a sum: bytes rounded to whole ones, so that sums in any order
 // are equal, every count below 2^53. Throws std::invalid_argument naming `what` when one is not.

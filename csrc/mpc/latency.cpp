@@ -69,8 +69,8 @@ OperationTime operation_time(const Cost& cost, const Placement& placement,
                                             static_cast<double>(compute.threads));
     time.transfer[party] = whole_nanoseconds(cost.sent_bytes[party] * 8 / (mbps[party] * 1e6));
   }
-  time.flights =
-      whole_nanoseconds(cost.flights * (network.round_trip_seconds / 2 + network.software_seconds));
+  time.rounds =
+      whole_nanoseconds(cost.rounds * (network.round_trip_seconds / 2 + network.software_seconds));
   return time;
 }
 

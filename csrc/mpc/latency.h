@@ -35,7 +35,7 @@ Placement placement(const Stack& stack, const OperationShape& shape);
 struct OperationTime {
   std::array<Nanoseconds, 2> compute{};   // of client and server
   std::array<Nanoseconds, 2> transfer{};  // client to server, server to client
-  Nanoseconds flights = 0;                // waiting for messages to arrive
+  Nanoseconds rounds = 0;                 // waiting for messages to arrive
 
   // Alone: the parties compute at once, a full-duplex link sends both ways at once.
   Nanoseconds compute_alone() const { return std::max(compute[0], compute[1]); }
@@ -43,7 +43,7 @@ struct OperationTime {
     return full_duplex ? std::max(transfer[0], transfer[1]) : transfer[0] + transfer[1];
   }
   Nanoseconds alone(bool full_duplex) const {
-    return compute_alone() + transfer_alone(full_duplex) + flights;
+    return compute_alone() + transfer_alone(full_duplex) + rounds;
   }
 
   bool operator==(const OperationTime&) const = default;
@@ -56,7 +56,7 @@ OperationTime operation_time(const Cost& cost, const Placement& placement,
 // A sum that throws std::invalid_argument where 64 bits do not hold it.
 Nanoseconds added(Nanoseconds total, Nanoseconds more);
 
-// A report's operations one after the other: bytes / bandwidth + flights (RTT / 2 +
+// A report's operations one after the other: bytes / bandwidth + rounds (RTT / 2 +
 // software) + compute. `stack` is the one that the report was made with.
 Nanoseconds closed_form(const CostReport& report, const Stack& stack, const NetworkProfile& network,
                         const ComputeProfile& compute);

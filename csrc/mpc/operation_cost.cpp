@@ -30,7 +30,7 @@ Cost heads_truncation(const Stack& stack, std::int64_t elements, std::int64_t he
 }
 
 Cost at_once(const Cost& first, const Cost& second) {
-  return with_flights(first + second, std::max(first.flights, second.flights));
+  return with_rounds(first + second, std::max(first.rounds, second.rounds));
 }
 
 // The products of all heads, without their truncation. A head's ciphertexts are whole ones; one
@@ -142,7 +142,7 @@ struct Pricing {
     constexpr double kShareBytes = kRingBits / 8.0;
     Cost cost;
     cost.sent_bytes[kServer] = static_cast<double>(shape.elements) * kShareBytes;
-    cost.flights = 1;
+    cost.rounds = 1;
     return cost;
   }
 };

@@ -18,17 +18,17 @@ constexpr std::array<std::string_view, kNumPricedOperations> kNames{
 // larger sums are errors of their own.
 constexpr double kMaxFactor = 1000;
 constexpr double kMaxBytes = 1e12;
-constexpr double kMaxFlights = 1e6;
+constexpr double kMaxRounds = 1e6;
 
 constexpr std::array<PriceField, 9> kFields{
     PriceField{"bytes_factor", &Price::bytes_factor, kMaxFactor},
-    PriceField{"flights_factor", &Price::flights_factor, kMaxFactor},
+    PriceField{"rounds_factor", &Price::rounds_factor, kMaxFactor},
     PriceField{"bytes_per_call", &Price::bytes_per_call, kMaxBytes},
     PriceField{"bytes_per_row", &Price::bytes_per_row, kMaxBytes},
     PriceField{"bytes_per_input", &Price::bytes_per_input, kMaxBytes},
     PriceField{"bytes_per_output", &Price::bytes_per_output, kMaxBytes},
-    PriceField{"flights", &Price::flights, kMaxFlights},
-    PriceField{"flights_per_level", &Price::flights_per_level, kMaxFlights},
+    PriceField{"rounds", &Price::rounds, kMaxRounds},
+    PriceField{"rounds_per_level", &Price::rounds_per_level, kMaxRounds},
     PriceField{"client_share", &Price::client_share, 1},
 };
 constexpr std::size_t kNumFactors = 2;  // the first ones of kFields
@@ -77,7 +77,7 @@ Prices with_prices(Prices prices, const std::vector<PriceEntry>& entries) {
     (index < kNumFactors ? has_factor[operation] : prices[operation].linear) = true;
     if (has_factor[operation] && prices[operation].linear)
       fail(entry,
-           " must have either bytes_factor and flights_factor, which change the derived cost, or "
+           " must have either bytes_factor and rounds_factor, which change the derived cost, or "
            "prices of its own, got both");
     prices[operation].*field.member = entry.value;
   }

@@ -29,7 +29,7 @@ inline constexpr std::size_t kNumPricedOperations = 10;
 // "setup", "embedding", "weight_product", ...
 const std::array<std::string_view, kNumPricedOperations>& priced_operation_names();
 
-// Either a part of what the model derives (`bytes_factor`, `flights_factor`) or, where `linear`, a
+// Either a part of what the model derives (`bytes_factor`, `rounds_factor`) or, where `linear`, a
 // price per call, row, input and output; then no ciphertext and no OT is counted. Rows, inputs and
 // outputs of an m x k x n product: m, m k and m n, of which a causal mask that the stack makes use
 // of leaves some; of softmax and LayerNorm: rows and elements; of anything else: elements. Softmax
@@ -37,13 +37,13 @@ const std::array<std::string_view, kNumPricedOperations>& priced_operation_names
 struct Price {
   bool linear = false;
   double bytes_factor = 1;
-  double flights_factor = 1;
+  double rounds_factor = 1;
   double bytes_per_call = 0;
   double bytes_per_row = 0;
   double bytes_per_input = 0;
   double bytes_per_output = 0;
-  double flights = 0;
-  double flights_per_level = 0;
+  double rounds = 0;
+  double rounds_per_level = 0;
   double client_share = 0.5;  // of the bytes, sent by the client
 
   bool operator==(const Price&) const = default;

@@ -11,13 +11,13 @@
 namespace aero::mpc {
 
 // The default values are the link of the paper's test bed as its minutes show it: 4.8 s per GB of
-// both parties' bytes and 6.0 ms per flight. How much of a flight is wire and how much software
+// both parties' bytes and 6.0 ms per round. How much of a round is wire and how much software
 // cannot be told from the tables, so all of it stands as software.
 struct NetworkProfile {
   double uplink_mbps = 5000.0 / 3.0;    // client to server, 1e6 bit/s
   double downlink_mbps = 5000.0 / 3.0;  // server to client
   double round_trip_seconds = 0;        // on the wire
-  double software_seconds = 0.006;      // per flight: serialization, scheduling, system calls
+  double software_seconds = 0.006;      // per round: serialization, scheduling, system calls
   bool full_duplex = false;             // both directions at once, else they share one channel
 
   bool operator==(const NetworkProfile&) const = default;

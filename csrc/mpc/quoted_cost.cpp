@@ -105,12 +105,12 @@ Cost quoted(const Prices& prices, const OperationShape& shape, const Cost& deriv
                          price.bytes_per_input * quantity->inputs +
                          price.bytes_per_output * quantity->outputs;
     cost.sent_bytes = {bytes * price.client_share, bytes * (1 - price.client_share)};
-    cost.flights = price.flights + std::nearbyint(price.flights_per_level * quantity->levels);
+    cost.rounds = price.rounds + std::nearbyint(price.rounds_per_level * quantity->levels);
     return cost;
   }
   cost = derived;
   for (double& bytes : cost.sent_bytes) bytes *= price.bytes_factor;
-  cost.flights = std::nearbyint(cost.flights * price.flights_factor);
+  cost.rounds = std::nearbyint(cost.rounds * price.rounds_factor);
   return cost;
 }
 

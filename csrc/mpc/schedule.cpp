@@ -27,10 +27,10 @@ Nanoseconds duration(const OperationTime& time, Resource resource) {
       return time.transfer[kClient];
     case Resource::kServerToClient:
       return time.transfer[kServer];
-    case Resource::kFlights:
+    case Resource::kRounds:
       break;
   }
-  return time.flights;
+  return time.rounds;
 }
 
 // A task is one operation's use of one resource. Operations pass through stages; the tasks of a
@@ -39,10 +39,10 @@ const std::vector<Tasks>& stages(bool overlap) {
   static const std::vector<Tasks> one_by_one = {
       {Resource::kClientCompute, Resource::kServerCompute},
       {Resource::kClientToServer, Resource::kServerToClient},
-      {Resource::kFlights}};
+      {Resource::kRounds}};
   static const std::vector<Tasks> at_once = {{Resource::kClientCompute, Resource::kServerCompute,
                                               Resource::kClientToServer, Resource::kServerToClient},
-                                             {Resource::kFlights}};
+                                             {Resource::kRounds}};
   return overlap ? at_once : one_by_one;
 }
 
@@ -139,7 +139,7 @@ class Simulation {
     const Nanoseconds length = duration(steps_[operation].time, resource);
     if (length == 0) return;
     ++states_[operation].open_tasks;
-    if (resource == Resource::kFlights) {
+    if (resource == Resource::kRounds) {
       arrivals_.emplace(now_ + length, operation);
       return;
     }
@@ -190,8 +190,8 @@ class Simulation {
     while (!arrivals_.empty() && arrivals_.top().first == now_) {
       const std::size_t operation = arrivals_.top().second;
       arrivals_.pop();
-      record({operation, Resource::kFlights, now_ - steps_[operation].time.flights});
-      close_task(operation, Resource::kFlights);
+      record({operation, Resource::kRounds, now_ - steps_[operation].time.rounds});
+      close_task(operation, Resource::kRounds);
     }
   }
 
@@ -207,8 +207,8 @@ class Simulation {
   void explain(std::size_t operation, Resource last) {
     ScheduledOperation& entry = result_.operations[operation];
     const OperationTime& time = steps_[operation].time;
-    if (last == Resource::kFlights) {
-      entry.flights = time.flights;
+    if (last == Resource::kRounds) {
+      entry.rounds = time.rounds;
       return;
     }
     const bool computed = last == Resource::kClientCompute || last == Resource::kServerCompute;
@@ -271,8 +271,8 @@ Schedule schedule(const std::vector<Step>& steps, const ScheduleOptions& options
   for (const Step& step : steps) longest = added(longest, step.time.alone(false));
   Schedule result = Simulation(steps, options).run();
   for (ScheduledOperation& operation : result.operations)
-    if (operation.flights > std::max(operation.compute, operation.transfer))
-      operation.bound = Resource::kFlights;
+    if (operation.rounds > std::max(operation.compute, operation.transfer))
+      operation.bound = Resource::kRounds;
   result.critical_path = critical_path(steps, result, options.overlap);
   return result;
 }
@@ -295,7 +295,7 @@ std::vector<Step> sped_up(std::vector<Step> steps, const std::vector<double>& ti
     OperationTime& time = steps[i].time;
     std::for_each(time.compute.begin(), time.compute.end(), faster);
     std::for_each(time.transfer.begin(), time.transfer.end(), faster);
-    faster(time.flights);
+    faster(time.rounds);
   }
   return steps;
 }

@@ -11,13 +11,13 @@
 
 namespace aero::mpc {
 
-// Waiting for messages (flights) occupies nothing, so any number of operations wait at once.
+// Waiting for messages (rounds) occupies nothing, so any number of operations wait at once.
 enum class Resource : std::uint8_t {
   kClientCompute,
   kServerCompute,
   kClientToServer,
   kServerToClient,
-  kFlights,
+  kRounds,
 };
 inline constexpr std::size_t kNumResources = 5;
 
@@ -29,7 +29,7 @@ struct Step {
 struct ScheduleOptions {
   // Off: one operation after the other, and in it computing, then sending, then waiting: the closed
   // form. On: an operation starts when its inputs are finished, and its computing and sending run
-  // at once, as where ciphertexts are streamed; its messages have arrived when its flights are
+  // at once, as where ciphertexts are streamed; its messages have arrived when its rounds are
   // over.
   bool overlap = false;
   bool full_duplex = true;  // else both directions share one channel
@@ -42,15 +42,15 @@ struct ScheduledOperation {
   Nanoseconds finish = 0;
   Nanoseconds compute = 0;
   Nanoseconds transfer = 0;
-  Nanoseconds flights = 0;
+  Nanoseconds rounds = 0;
   Nanoseconds waiting = 0;
-  Resource bound = Resource::kFlights;  // which of the five took longest in that span
+  Resource bound = Resource::kRounds;  // which of the five took longest in that span
 };
 
 // A time without interruption in which an operation uses a resource.
 struct Segment {
   std::size_t operation = 0;
-  Resource resource = Resource::kFlights;
+  Resource resource = Resource::kRounds;
   Nanoseconds start = 0;
   Nanoseconds finish = 0;
 };

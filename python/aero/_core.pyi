@@ -113,7 +113,7 @@ class NonlinearOperations:
 
 # --- cost model (csrc/bindings/mpc.cpp) -----------------------------------------------------------
 
-# Client bytes, server bytes, flights, elementwise ciphertexts, ct-pt products, plaintext encodings,
+# Client bytes, server bytes, rounds, elementwise ciphertexts, ct-pt products, plaintext encodings,
 # automorphisms, OTs.
 _CostTuple = tuple[float, float, int, float, int, int, int, int]
 
@@ -157,7 +157,7 @@ def price_fields() -> dict[str, float]: ...
 
 # --- latency (csrc/bindings/latency.cpp) ----------------------------------------------------------
 
-# Nanoseconds: client compute, server compute, client to server, server to client, flights.
+# Nanoseconds: client compute, server compute, client to server, server to client, rounds.
 _TimeTuple = tuple[int, int, int, int, int]
 
 def network_names() -> list[str]: ...

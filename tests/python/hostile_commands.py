@@ -18,7 +18,7 @@ from aero import cli
 _LABEL = "EReg(SM(t)+LN+G)"
 _WORDS = ["def", "return", "self", "value", "index", "for", "in", "if", "else", "not", "None"]
 _STACK = """{format: 1, name: mine, base: spu-2024, fields: {exp_squarings: 6}, source: my paper,
-prices: {gelu: {bytes_per_output: 100, flights: 3}}}"""
+prices: {gelu: {bytes_per_output: 100, rounds: 3}}}"""
 _CONFIG = "training: {tokens: 2e4}\noptimizer:\n  learning_rate: 1e-3\nmodel: {preset: tiny}"
 
 

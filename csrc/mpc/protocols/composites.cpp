@@ -46,9 +46,8 @@ Cost prefix_or(std::int64_t elements) {
 // its own messages is not counted (61 rows of 61 sent 0.9 kB more of 12.5 MB): where a length is
 // odd there are more steps, so that longer rows could seem cheaper.
 Cost row_maximum(const Stack& stack, const SoftmaxShape& shape) {
-  return with_flights(
-      relu(stack, shape.live - shape.rows),
-      relu(stack, 1).flights * static_cast<double>(tree_pairs(shape.columns).size()));
+  return with_rounds(relu(stack, shape.live - shape.rows),
+                     relu(stack, 1).rounds * static_cast<double>(tree_pairs(shape.columns).size()));
 }
 
 // OpenBumbleBee's segment kernel: x cut at three points, polynomials of degree 3 and 6 in Z_2^32
@@ -64,11 +63,11 @@ Cost segment_gelu(const Stack& stack, std::int64_t elements) {
          sequential(multiplexer(elements, kRing), 2) + correlated_message(elements, kRing, kRing);
 }
 
-// The same polynomials in Z_2^64: the flights of the selection count for three in sequence.
+// The same polynomials in Z_2^64: the rounds of the selection count for three in sequence.
 Cost piecewise_gelu(const Stack& stack, std::int64_t elements) {
   return sequential(comparison(elements), 3) + sequential(scaled_product(stack, elements), 4) +
          sequential(truncation(elements), 6) +
-         with_flights(multiplexer(elements), 3 * multiplexer(1).flights);
+         with_rounds(multiplexer(elements), 3 * multiplexer(1).rounds);
 }
 
 // 0.5 x (1 + tanh(c (x + 0.044715 x^3))): the cubic, two clamps and the Chebyshev series of
@@ -229,7 +228,7 @@ Cost argmax(const Stack& stack, std::int64_t elements, std::int64_t rows) {
     cost += nodes(element_count({rows, pairs}, "argmax"));
   // Along its first dimension a reduction ends with its initial value (pphlo_executor.cc).
   const Cost last = nodes(rows);
-  return cost + (stack.program_steps ? last : with_flights(last, 0));
+  return cost + (stack.program_steps ? last : with_rounds(last, 0));
 }
 
 }  // namespace aero::mpc

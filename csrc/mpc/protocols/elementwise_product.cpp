@@ -51,7 +51,7 @@ Cost exchanged(const Blocks& blocks, double up, double down, double ciphertexts)
   Cost cost;
   cost.sent_bytes[kClient] = blocks.client * up + blocks.server * down;
   cost.sent_bytes[kServer] = blocks.server * up + blocks.client * down;
-  cost.flights = 2;
+  cost.rounds = 2;
   cost.elementwise_ciphertexts = (blocks.client + blocks.server) * ciphertexts;
   return cost;
 }
@@ -65,7 +65,7 @@ Cost cached_triples(const Stack& stack, std::int64_t elements, Ring ring) {
   cost.elementwise_ciphertexts = 2 * num_primes(stack, ring) * count / static_cast<double>(kSlots);
   cost.sent_bytes[kClient] = cost.elementwise_ciphertexts * down + 16 * count;
   cost.sent_bytes[kServer] = cost.elementwise_ciphertexts * up + 16 * count;
-  cost.flights = 1;
+  cost.rounds = 1;
   return cost;
 }
 
@@ -82,7 +82,7 @@ Cost filled(const Stack& stack, std::int64_t elements, Ring ring, WholeCiphertex
   if (rest == 0) return padded;
   const Cost triples = cached_triples(stack, rest, ring);
   if (elements < kSlots) return triples.comm_bytes() < padded.comm_bytes() ? triples : padded;
-  const Cost cut = with_flights(whole(blocks(elements - rest)) + triples, 2);
+  const Cost cut = with_rounds(whole(blocks(elements - rest)) + triples, 2);
   return cut.comm_bytes() < padded.comm_bytes() ? cut : padded;
 }
 
@@ -95,7 +95,7 @@ Cost private_product(const Stack& stack, std::int64_t elements, Ring ring) {
   // arithmetic.cc, MulAV: the owner of the private vector encrypts it, the other one evaluates.
   cost.sent_bytes[kServer] = cost.elementwise_ciphertexts * up;
   cost.sent_bytes[kClient] = cost.elementwise_ciphertexts * down;
-  cost.flights = 2;
+  cost.rounds = 2;
   return cost;
 }
 

@@ -68,7 +68,7 @@ Cost plaintext_product(const Stack& stack, const MatmulShape& shape) {
   Cost cost;
   cost.sent_bytes[sender] = static_cast<double>(plan.encryptions()) * kUpBytes;
   cost.sent_bytes[1 - sender] = plan.response_bytes;
-  cost.flights = 2;
+  cost.rounds = 2;
   cost.ct_pt_products = static_cast<double>(b0) * static_cast<double>(b1) * static_cast<double>(b2);
   cost.plaintext_encodings = static_cast<double>(std::max(b0, b2) * b1);
   cost.automorphisms = static_cast<double>(plan.automorphisms);

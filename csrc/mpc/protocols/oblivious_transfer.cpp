@@ -45,18 +45,18 @@ struct Messages {
   double sender_bytes = 0;
   double chooser_bytes = 0;
   double ots = 0;
-  double flights = 0;
+  double rounds = 0;
   double reversed_ots = 0;  // those of `ots` in which the parties have exchanged roles
 };
 
 Messages operator+(const Messages& a, const Messages& b) {
   return {a.sender_bytes + b.sender_bytes, a.chooser_bytes + b.chooser_bytes, a.ots + b.ots,
-          a.flights + b.flights, a.reversed_ots + b.reversed_ots};
+          a.rounds + b.rounds, a.reversed_ots + b.reversed_ots};
 }
 
 // Both parties send as much, and are senders of as many OTs.
-Messages symmetric(double bytes_each, double ots, double flights) {
-  return {bytes_each, bytes_each, ots, flights, ots / 2};
+Messages symmetric(double bytes_each, double ots, double rounds) {
+  return {bytes_each, bytes_each, ots, rounds, ots / 2};
 }
 
 // SPU's rank 0 is the sender of every one-sided OT (`Rank() == 0` in compare_prot.cc,
@@ -68,7 +68,7 @@ Cost priced(const Messages& messages) {
   cost.sent_bytes[kClient] =
       messages.sender_bytes + (messages.ots - messages.reversed_ots) * kFerretBytesPerOt;
   cost.sent_bytes[kServer] = messages.chooser_bytes + messages.reversed_ots * kFerretBytesPerOt;
-  cost.flights = messages.flights;
+  cost.rounds = messages.rounds;
   return cost;
 }
 

@@ -90,7 +90,7 @@ Cost packed_triangles(const MatmulShape& shape, std::int64_t heads) {
                        static_cast<double>(responses) * kDownBytes;
   Cost cost;
   cost.sent_bytes = {bytes, bytes};
-  cost.flights = 2;
+  cost.rounds = 2;
   cost.ct_pt_products = 2 * count * inner * static_cast<double>(fill.products);
   cost.plaintext_encodings = 2 * count * inner * static_cast<double>(key_blocks);
   // A step joins two ciphertexts; a product that stays alone takes its steps with zeros.

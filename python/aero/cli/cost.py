@@ -52,7 +52,7 @@ def show(
 ) -> None:
     """One private forward pass by part and layer.
 
-    Bytes of both parties, flights (messages in sequence), homomorphic products and oblivious
+    Bytes of both parties, rounds (messages in sequence), homomorphic products and oblivious
     transfers; with --network also seconds. CSV has a line per operation.
     """
     with one_line_errors(ValueError, OSError):

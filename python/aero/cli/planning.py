@@ -147,7 +147,7 @@ def sweep(
         list[str] | None,
         typer.Option(
             metavar="OBJECTIVE",
-            help="Only rows that no other beats: comm_gb, flights, perplexity or a --network; "
+            help="Only rows that no other beats: comm_gb, rounds, perplexity or a --network; "
             "may be repeated.",
         ),
     ] = None,
@@ -169,7 +169,7 @@ def sweep(
 ) -> None:
     """Every combination, or the Pareto front.
 
-    Bytes, flights and seconds over networks, sizes, stacks and measures; with --run against
+    Bytes, rounds and seconds over networks, sizes, stacks and measures; with --run against
     measured perplexity.
     """
     with one_line_errors(ValueError, OSError):

@@ -8,7 +8,7 @@ five rates behind the minutes of `paper-testbed` are.
 Example:
     >>> from aero import mpc
     >>> report = mpc.simulate("SM+ScFuFFN")
-    >>> round(report.comm_bytes / 1e9, 2), report.flights
+    >>> round(report.comm_bytes / 1e9, 2), report.rounds
     (6.34, 8502)
 """
 

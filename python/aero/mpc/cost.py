@@ -15,7 +15,7 @@ class Cost:
     Attributes:
         client_bytes: Sent by the client, the owner of the input (SPU's rank 0).
         server_bytes: Sent by the server, the owner of the weights (rank 1).
-        flights: One-way messages that must be waited for; a round trip is two.
+        rounds: One-way messages that must be waited for; a round trip is two.
         elementwise_ciphertexts: Homomorphic evaluations in elementwise products. Cached Beaver
             triples count by their share of a ciphertext.
         ct_pt_products: Ciphertext x plaintext products in matrix products.
@@ -25,13 +25,13 @@ class Cost:
 
     Example:
         >>> from aero import mpc
-        >>> mpc.operation_cost("relu", 1000).flights
+        >>> mpc.operation_cost("relu", 1000).rounds
         23
     """
 
     client_bytes: float
     server_bytes: float
-    flights: int
+    rounds: int
     elementwise_ciphertexts: float
     ct_pt_products: int
     plaintext_encodings: int

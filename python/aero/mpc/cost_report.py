@@ -68,9 +68,9 @@ class CostReport:
         return self.total.server_bytes
 
     @property
-    def flights(self) -> int:
+    def rounds(self) -> int:
         """One-way messages in sequence."""
-        return self.total.flights
+        return self.total.rounds
 
     @property
     def stack_text(self) -> str:
@@ -150,7 +150,7 @@ class CostReport:
     def __repr__(self) -> str:
         return (
             f"<CostReport {self.spec.label} on {self.stack}: "
-            f"{in_units(self.comm_bytes)} GB, {self.flights} flights>"
+            f"{in_units(self.comm_bytes)} GB, {self.rounds} rounds>"
         )
 
     def compare(self, other: CostReport) -> CostComparison:
@@ -259,6 +259,6 @@ def _row(kind: str, first: Cost | None, second: Cost | None) -> dict[str, Any]:
         "first_bytes": bytes_first,
         "second_bytes": bytes_second,
         "ratio": bytes_first / bytes_second if bytes_second else None,
-        "first_flights": first.flights if first else 0,
-        "second_flights": second.flights if second else 0,
+        "first_rounds": first.rounds if first else 0,
+        "second_rounds": second.rounds if second else 0,
     }

@@ -50,9 +50,9 @@ class GenerationReport:
         return self.total.comm_bytes
 
     @property
-    def flights(self) -> int:
+    def rounds(self) -> int:
         """One-way messages in sequence for all tokens."""
-        return self.total.flights
+        return self.total.rounds
 
     def seconds_per_token(
         self,
@@ -150,7 +150,7 @@ def simulate_generation(
     Example:
         >>> from aero import mpc
         >>> report = mpc.simulate_generation("SM+ScFuFFN", new_tokens=16)
-        >>> [round(cost.comm_bytes / 1e6) for cost in report.per_token[:2]], report.flights
+        >>> [round(cost.comm_bytes / 1e6) for cost in report.per_token[:2]], report.rounds
         ([2777, 417], 94203)
     """
     description = stack_description(stack)

@@ -20,17 +20,17 @@ class Duration:
     Attributes:
         compute_ns: The slower party's computing; both parties compute at once.
         transfer_ns: Sending; a full-duplex link sends both ways at once.
-        flights_ns: Waiting for messages: flights (RTT / 2 + software).
+        rounds_ns: Waiting for messages: rounds (RTT / 2 + software).
     """
 
     compute_ns: int
     transfer_ns: int
-    flights_ns: int
+    rounds_ns: int
 
     @property
     def total_ns(self) -> int:
         """The three parts together."""
-        return self.compute_ns + self.transfer_ns + self.flights_ns
+        return self.compute_ns + self.transfer_ns + self.rounds_ns
 
     @property
     def seconds(self) -> float:
@@ -46,7 +46,7 @@ class Duration:
         return Duration(
             self.compute_ns + other.compute_ns,
             self.transfer_ns + other.transfer_ns,
-            self.flights_ns + other.flights_ns,
+            self.rounds_ns + other.rounds_ns,
         )
 
     def to_dict(self) -> dict[str, float]:
@@ -55,7 +55,7 @@ class Duration:
             "seconds": self.seconds,
             "compute_seconds": self.compute_ns / 1e9,
             "transfer_seconds": self.transfer_ns / 1e9,
-            "flights_seconds": self.flights_ns / 1e9,
+            "rounds_seconds": self.rounds_ns / 1e9,
         }
 
 
@@ -71,7 +71,7 @@ class Latency:
         network: The link.
         compute: The machines.
         operation_times: Per operation the nanoseconds of client and server computing, client and
-            server sending, and flights.
+            server sending, and rounds.
         operations: Per operation its time alone.
     """
 
@@ -100,8 +100,8 @@ class Latency:
             compute=compute,
             operation_times=times,
             operations=tuple(
-                Duration(max(client, server), sending(up, down), flights)
-                for client, server, up, down, flights in times
+                Duration(max(client, server), sending(up, down), rounds)
+                for client, server, up, down, rounds in times
             ),
         )
 
@@ -150,7 +150,7 @@ class Latency:
             "no run confirms minutes on this network with these machines",
         ]
         if self.network.software_seconds == 0:
-            notes.append("flights: software between messages counts as nothing")
+            notes.append("rounds: software between messages counts as nothing")
         return tuple(notes)
 
     def schedule(self, *, overlap: bool = True) -> Schedule:

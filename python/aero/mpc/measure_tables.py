@@ -18,12 +18,12 @@ class OptionRow:
     Attributes:
         option: The measure, or None for the stack as it is.
         comm_bytes: Of both parties, per size; None where the measure is not legal.
-        flights: Per size.
+        rounds: Per size.
     """
 
     option: Option | None
     comm_bytes: tuple[float | None, ...]
-    flights: tuple[int | None, ...]
+    rounds: tuple[int | None, ...]
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class OptionSet:
         name: What `simulate` takes as `stack`.
         fields: What it changes in `spu-2024`.
         comm_bytes: Of both parties, per size.
-        flights: Per size.
+        rounds: Per size.
     """
 
     name: str
     fields: Mapping[str, FieldValue]
     comm_bytes: tuple[float | None, ...]
-    flights: tuple[int | None, ...]
+    rounds: tuple[int | None, ...]
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class OptionTable:
                 {
                     "option": row.option.name if row.option else None,
                     "comm_bytes": list(row.comm_bytes),
-                    "flights": list(row.flights),
+                    "rounds": list(row.rounds),
                     "saving": list(self.savings(row)),
                 }
                 for row in table
@@ -97,7 +97,7 @@ class OptionTable:
                     "name": one.name,
                     "fields": dict(one.fields),
                     "comm_bytes": list(one.comm_bytes),
-                    "flights": list(one.flights),
+                    "rounds": list(one.rounds),
                 }
                 for one in self.sets
             ],
@@ -129,7 +129,7 @@ class _Network:
         self, stack: str, fields: Mapping[str, FieldValue]
     ) -> tuple[tuple[float | None, ...], tuple[int | None, ...]]:
         comm: list[float | None] = []
-        flights: list[int | None] = []
+        rounds: list[int | None] = []
         for length, vocab in self.sizes:
             try:
                 report = simulate(
@@ -145,11 +145,11 @@ class _Network:
                 if "absorb_ffn" not in fields or "absorb_ffn" not in str(error):
                     raise
                 comm.append(None)
-                flights.append(None)
+                rounds.append(None)
             else:
                 comm.append(report.comm_bytes)
-                flights.append(report.flights)
-        return tuple(comm), tuple(flights)
+                rounds.append(report.rounds)
+        return tuple(comm), tuple(rounds)
 
 
 def option_table(
@@ -176,7 +176,7 @@ def option_table(
     Example:
         >>> from aero import mpc
         >>> table = mpc.option_table(sizes=[(128, None)])
-        >>> round(table.cumulative[13].comm_bytes[0] / 1e9, 2), table.cumulative[13].flights[0]
+        >>> round(table.cumulative[13].comm_bytes[0] / 1e9, 2), table.cumulative[13].rounds[0]
         (1.59, 3365)
     """
     network = _Network(label, model, stack, tuple(sizes), dict(overrides))

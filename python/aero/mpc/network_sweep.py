@@ -51,8 +51,8 @@ class SweepRow:
         """A quantity to be made small: see `SweepResult.pareto`."""
         if name == "comm_gb":
             return self.comm_gb
-        if name == "flights":
-            return self.cost.flights
+        if name == "rounds":
+            return self.cost.rounds
         if name == "perplexity":
             return self.perplexity
         return self.seconds[name]
@@ -60,7 +60,7 @@ class SweepRow:
     def to_dict(self) -> dict[str, Any]:
         """One flat mapping."""
         row: dict[str, Any] = {"label": self.label, **self.values}
-        row |= {"comm_gb": self.comm_gb, "flights": self.cost.flights}
+        row |= {"comm_gb": self.comm_gb, "rounds": self.cost.rounds}
         row |= {f"seconds {name}": value for name, value in self.seconds.items()}
         if self.run is not None:
             row |= {"perplexity": self.perplexity, "run": self.run}
@@ -83,13 +83,13 @@ class SweepResult:
         """The rows that no other row beats in all objectives at once.
 
         Args:
-            *objectives: "comm_gb", "flights", "perplexity" or the name of a network profile (its
+            *objectives: "comm_gb", "rounds", "perplexity" or the name of a network profile (its
                 seconds); smaller is better. Rows without a perplexity are left out where it is one.
 
         Raises:
             ValueError: For no objective or an unknown one.
         """
-        known = ["comm_gb", "flights", "perplexity", *(self.rows[0].seconds if self.rows else ())]
+        known = ["comm_gb", "rounds", "perplexity", *(self.rows[0].seconds if self.rows else ())]
         if not objectives or not set(objectives) <= {*known}:
             raise ValueError(f"pareto: objectives must be among {known}, got {list(objectives)}")
         values = [[row.objective(name) for name in objectives] for row in self.rows]

@@ -16,8 +16,8 @@ class NetworkProfile:
     Attributes:
         uplink_mbps: From client to server, in 1e6 bit/s; 0.001 to 1e6.
         downlink_mbps: From server to client.
-        round_trip_seconds: On the wire; 0 to 3600. A flight takes half of it.
-        software_seconds: Per flight besides: serialization, scheduling, system calls.
+        round_trip_seconds: On the wire; 0 to 3600. A round takes half of it.
+        software_seconds: Per round besides: serialization, scheduling, system calls.
         full_duplex: Whether both directions carry bytes at once, else they share one channel.
         name: What reports call it.
         source: Where the numbers come from.
@@ -106,7 +106,7 @@ def network_names() -> list[str]:
     """The named networks.
 
     `paper-testbed` is the link that the paper's minutes show (4.8 s per GB of both parties' bytes,
-    6.0 ms per flight); `lan-1gbps` (0.5 ms), `wan-400mbps` (4 ms) and `wan-100mbps` (80 ms, the
+    6.0 ms per round); `lan-1gbps` (0.5 ms), `wan-400mbps` (4 ms) and `wan-100mbps` (80 ms, the
     network that the paper states) are wires alone, without software.
 
     Example:

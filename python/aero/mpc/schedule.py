@@ -10,7 +10,7 @@ from typing import Any
 from aero import _core
 from aero.mpc.cost import Operation
 
-FLIGHTS = "flights"
+ROUNDS = "rounds"
 
 _Times = tuple[tuple[int, int, int, int, int], ...]
 
@@ -26,9 +26,9 @@ class ScheduledOperation:
         compute_seconds: Spent computing. With overlap computing and sending run at once, and only
             the one that ended last counts.
         transfer_seconds: Spent sending, likewise.
-        flights_seconds: Spent waiting for messages to arrive.
+        rounds_seconds: Spent waiting for messages to arrive.
         waiting_seconds: Spent behind other operations, with overlap.
-        bound: What took longest: a resource of `Schedule.utilization`, or "flights".
+        bound: What took longest: a resource of `Schedule.utilization`, or "rounds".
     """
 
     operation: Operation
@@ -36,7 +36,7 @@ class ScheduledOperation:
     finish_seconds: float
     compute_seconds: float
     transfer_seconds: float
-    flights_seconds: float
+    rounds_seconds: float
     waiting_seconds: float
     bound: str
 
@@ -84,17 +84,17 @@ class Schedule:
                     finish_seconds=finish / 1e9,
                     compute_seconds=compute / 1e9,
                     transfer_seconds=transfer / 1e9,
-                    flights_seconds=flights / 1e9,
+                    rounds_seconds=rounds / 1e9,
                     waiting_seconds=waiting / 1e9,
                     bound=bound,
                 )
-                for operation, (start, finish, compute, transfer, flights, waiting, bound) in zip(
+                for operation, (start, finish, compute, transfer, rounds, waiting, bound) in zip(
                     operations, found["operations"], strict=True
                 )
             ),
             critical_path=tuple(found["critical_path"]),
             busy_seconds={
-                name: busy / 1e9 for name, busy in found["busy"].items() if name != FLIGHTS
+                name: busy / 1e9 for name, busy in found["busy"].items() if name != ROUNDS
             },
             _times=times,
             segments=tuple(found["segments"]),
@@ -116,19 +116,19 @@ class Schedule:
         return {name: busy / max(self.seconds, 1e-9) for name, busy in self.busy_seconds.items()}
 
     def bounds(self) -> dict[str, float]:
-        """Seconds of the critical path spent computing, sending, in flights and waiting.
+        """Seconds of the critical path spent computing, sending, in rounds and waiting.
 
         Example:
             >>> from aero import mpc
             >>> bounds = mpc.simulate("SM+ScFuFFN").latency("wan-100mbps").schedule().bounds()
             >>> max(bounds, key=bounds.get)
-            'flights'
+            'rounds'
         """
         path = [self.operations[index] for index in self.critical_path]
         return {
             "compute": math.fsum(operation.compute_seconds for operation in path),
             "transfer": math.fsum(operation.transfer_seconds for operation in path),
-            "flights": math.fsum(operation.flights_seconds for operation in path),
+            "rounds": math.fsum(operation.rounds_seconds for operation in path),
             "waiting": math.fsum(operation.waiting_seconds for operation in path),
         }
 

@@ -139,14 +139,14 @@ def predicted(spec: dict[str, Any], cell: dict[str, Any]) -> dict[str, Any]:
     parts: dict[str, dict[str, float]] = {}
     for operation, duration in zip(report.operations, latency.operations, strict=True):
         part = parts.setdefault(
-            part_of(operation.kind, operation.layer), {"flights": 0.0, "wire_seconds": 0.0}
+            part_of(operation.kind, operation.layer), {"rounds": 0.0, "wire_seconds": 0.0}
         )
-        part["flights"] += operation.cost.flights
+        part["rounds"] += operation.cost.rounds
         part["wire_seconds"] += (duration.total_ns - duration.compute_ns) / 1e9 * on_a_wire
     return {
         "predicted_client_bytes": report.client_bytes,
         "predicted_server_bytes": report.server_bytes,
-        "predicted_flights": report.flights,
+        "predicted_rounds": report.rounds,
         "predicted_compute_seconds": computing,
         "predicted_seconds": latency.seconds if on_a_wire else computing,
         "predicted_parts": parts,

@@ -62,11 +62,11 @@ def _bytes_table(cells: Sequence[Measured]) -> str:
                 in_units(_expected(first), "MB", 2),
                 f"{_sent(first) / _expected(first):.4f}",
                 f"{baseline / _sent(first):.2f}x",
-                f"{first['predicted_flights']:,.0f}",
+                f"{first['predicted_rounds']:,.0f}",
             ]
         )
     header = ["network", "client sent, MB", "server sent, MB", "measured, MB", "predicted, MB"]
-    return markdown_table([*header, "ratio", "less than the first", "flights (predicted)"], rows)
+    return markdown_table([*header, "ratio", "less than the first", "rounds (predicted)"], rows)
 
 
 def _seconds_table(cells: Sequence[Measured]) -> str:
@@ -123,7 +123,7 @@ def _added_by_links(cells: Sequence[Measured]) -> list[str]:
         header, rows = ["part"], [[name] for name in [*_PARTS.values(), "all"]]
         for base, cell in pairs:
             label = network_name(cell["cell"])
-            header += [f"{label}: flights (predicted)", "measured, s", "predicted, s"]
+            header += [f"{label}: rounds (predicted)", "measured, s", "predicted, s"]
             assert base is not None
             for row, numbers in zip(rows, _added(base, cell), strict=True):
                 row += numbers
@@ -132,18 +132,18 @@ def _added_by_links(cells: Sequence[Measured]) -> list[str]:
 
 
 def _added(base: Measured, cell: Measured) -> list[list[str]]:
-    """Flights and seconds of each part and of all."""
+    """Rounds and seconds of each part and of all."""
     seconds = dict.fromkeys(_PARTS, 0.0)
     for sign, measured in ((1, cell), (-1, base)):
         for piece in measured["pieces"]:
             seconds[part_of(piece["name"])] += sign * piece["seconds"]
     parts = [cell["predicted_parts"][name] for name in _PARTS]
     rows = [
-        (part["flights"], measured, part["wire_seconds"])
+        (part["rounds"], measured, part["wire_seconds"])
         for part, measured in zip(parts, seconds.values(), strict=True)
     ]
     rows.append(tuple(sum(column) for column in zip(*rows, strict=True)))
-    return [[f"{flights:,.0f}", f"{s:.1f}", f"{wire:.1f}"] for flights, s, wire in rows]
+    return [[f"{rounds:,.0f}", f"{s:.1f}", f"{wire:.1f}"] for rounds, s, wire in rows]
 
 
 def _options_table(cells: Sequence[Measured]) -> str:

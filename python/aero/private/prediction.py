@@ -54,7 +54,7 @@ def predicted_costs(
 ) -> dict[str, Cost]:
     """All that the simulator counts, by the names of `Call`s; arguments as of `predicted_pieces`.
 
-    Flights add up, as pieces run one after the other.
+    Rounds add up, as pieces run one after the other.
     """
     spec = ArchitectureSpec.from_dict(description["spec"])
     fields = settings.stack_fields() | network_fields(description)
@@ -112,7 +112,7 @@ def total_cost(costs: Iterable[Cost]) -> Cost:
         >>> from aero import mpc
         >>> from aero.private.prediction import total_cost
         >>> relu = mpc.operation_cost("relu", 10)
-        >>> total_cost([relu, relu]).flights == 2 * relu.flights
+        >>> total_cost([relu, relu]).rounds == 2 * relu.rounds
         True
     """
     return Cost(*(sum(column) for column in zip(*(c.counts() for c in costs), strict=True)))

@@ -30,7 +30,7 @@ over seeds is {"mean", "standard_deviation" (None for one seed), "minimum", "max
       `max_entropy`, `seeds`, `seed_of_named_heads`; None without an analysis
     - `thresholds`, `temperature`: their ranges, and how many temperatures are `not_positive`; None
       for networks without
-    - `private_inference`: `trained` and `gpt2` by stack {comm_bytes, flights, by_kind},
+    - `private_inference`: `trained` and `gpt2` by stack {comm_bytes, rounds, by_kind},
       `gpt2_one_more_layernorm`, `paper` {table, perplexity, diverged, comm_gigabytes,
       latency_minutes}
 - `findings`: `name`, `verdict`, `text`, `values`

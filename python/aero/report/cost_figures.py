@@ -178,9 +178,7 @@ def _inside(
 
 def _title(name: str, cost: Cost, total: Cost) -> str:
     share = 100 * cost.comm_bytes / (total.comm_bytes or 1.0)
-    return (
-        f"{name}: {in_units(cost.comm_bytes, 'MB', 1)} MB, {share:.1f} %, {cost.flights:,} flights"
-    )
+    return f"{name}: {in_units(cost.comm_bytes, 'MB', 1)} MB, {share:.1f} %, {cost.rounds:,} rounds"
 
 
 def sweep_picture(found: SweepResult, x: str, y: str, xlabel: str, ylabel: str) -> str:

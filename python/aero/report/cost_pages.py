@@ -32,7 +32,7 @@ from aero.tables import in_units
 
 # A table beyond this is for the CSV file.
 _MOST_ROWS = 500
-_TITLES = {"comm_gb": "GB of both parties", "flights": "flights", "perplexity": "perplexity"}
+_TITLES = {"comm_gb": "GB of both parties", "rounds": "rounds", "perplexity": "perplexity"}
 _MOST_TOKENS = 200
 
 
@@ -49,7 +49,7 @@ def to_html(
     A `CostReport` or two in a `CostComparison`: bars, layers, tables. A `GenerationReport`: bars of
     prompts and later tokens, a row per token. A `SweepResult`: a picture per quantity, the fronts,
     networks at equal time, all rows; perplexity stands against bytes and every network's seconds
-    where run folders gave it, else seconds, or flights, against bytes.
+    where run folders gave it, else seconds, or rounds, against bytes.
 
     Args:
         found: One of these.
@@ -204,7 +204,7 @@ def _sweep(found: SweepResult, within: float) -> str:
     if measured:
         pictures = [(x, "perplexity") for x in ("comm_gb", *networks)]
     else:
-        pictures = [("comm_gb", y) for y in networks or ["flights"]]
+        pictures = [("comm_gb", y) for y in networks or ["rounds"]]
     parts = [_picture(found, x, y) for x, y in pictures]
     if measured:
         parts += [
@@ -241,7 +241,7 @@ def _generation(found: GenerationReport, network: Network, compute: Compute) -> 
     about = (
         f"{found.new_tokens:,} new tokens for each of {found.batch:,} prompts of "
         f"{found.spec.context_length:,} tokens, stack {found.prefill.stack_text}, "
-        f"{found.sampling}: {in_units(found.comm_bytes)} GB, {found.flights:,} flights"
+        f"{found.sampling}: {in_units(found.comm_bytes)} GB, {found.rounds:,} rounds"
     )
     parts = [
         page.paragraphs([about]),
@@ -260,7 +260,7 @@ def _generation(found: GenerationReport, network: Network, compute: Compute) -> 
             "token": str(token + 1),
             "keys": f"{found.spec.context_length + token:,}",
             "MB": in_units(cost.comm_bytes, "MB", 2),
-            "flights": f"{cost.flights:,}",
+            "rounds": f"{cost.rounds:,}",
         }
         rows.append(row if seconds is None else row | {"seconds": f"{seconds[token]:,.1f}"})
     parts.append(page.table(rows))

@@ -184,7 +184,7 @@ def _cells(report: CostReport, cost: Cost, duration: Duration | None) -> dict[st
     cells = {
         "GB": in_units(cost.comm_bytes),
         "%": f"{share:.1f}",
-        "flights": f"{cost.flights:,}",
+        "rounds": f"{cost.rounds:,}",
         "ct-pt products": f"{cost.ct_pt_products:,}",
         "elementwise cts": f"{cost.elementwise_ciphertexts:,.0f}",
         "OTs (1e6)": f"{cost.ots / 1e6:,.1f}",
@@ -229,8 +229,8 @@ def _comparison_cells(row: dict[str, Any]) -> dict[str, str]:
         "second, GB": in_units(row["second_bytes"]),
         "difference": f"{difference:+,.3f}" if difference else "0",
         "first / second": "" if row["ratio"] is None else f"{row['ratio']:.2f}",
-        "first, flights": f"{row['first_flights']:,}",
-        "second, flights": f"{row['second_flights']:,}",
+        "first, rounds": f"{row['first_rounds']:,}",
+        "second, rounds": f"{row['second_rounds']:,}",
     }
     if "first_seconds" in row:
         cells["first, s"] = f"{row['first_seconds']:,.1f}"
@@ -249,7 +249,7 @@ def _latency_text(found: Latency, network: None = None, compute: Any = None) -> 
         for name, part in (
             ("computing", total.compute_ns),
             ("sending", total.transfer_ns),
-            ("flights", total.flights_ns),
+            ("rounds", total.rounds_ns),
         )
     )
     return (

@@ -25,7 +25,7 @@ def _generation_text(
         f"{found.new_tokens} new tokens for each of {found.batch} prompts of "
         f"{spec.context_length} tokens: {spec.label} on {found.stack}, {found.sampling}",
         "",
-        f"{'pass':<24}{'keys':>8}{'MB':>14}{'flights':>10}",
+        f"{'pass':<24}{'keys':>8}{'MB':>14}{'rounds':>10}",
     ]
     shown = sorted({0, 1, found.new_tokens // 2, found.new_tokens - 1} & {*range(found.new_tokens)})
     for token in shown:
@@ -71,7 +71,7 @@ def _generation_csv(
 
 def _token_line(name: str, keys: int | None, cost: Cost) -> str:
     shown = "" if keys is None else f"{keys:,}"
-    return f"{name:<24}{shown:>8}{in_units(cost.comm_bytes, 'MB', 2):>14}{cost.flights:>10,}"
+    return f"{name:<24}{shown:>8}{in_units(cost.comm_bytes, 'MB', 2):>14}{cost.rounds:>10,}"
 
 
 @to_text.register
@@ -111,7 +111,7 @@ def _options_csv(table: OptionTable, network: None = None, compute: Any = None) 
                 "context_length": length,
                 "vocab_size": vocab,
                 "comm_bytes": row.comm_bytes[index],
-                "flights": row.flights[index],
+                "rounds": row.rounds[index],
                 "saving": table.savings(row)[index],
             }
             for name, rows in (("cumulative", table.cumulative), ("alone", table.alone))
@@ -123,21 +123,21 @@ def _options_csv(table: OptionTable, network: None = None, compute: Any = None) 
 
 def _saving_lines(table: OptionTable) -> Iterator[str]:
     columns = [f"T={length}" + (f" V={vocab}" if vocab else "") for length, vocab in table.sizes]
-    yield f"{table.label} on {table.stack}: GB; flights, one measure on top of the other"
+    yield f"{table.label} on {table.stack}: GB; rounds, one measure on top of the other"
     yield _option_line("", columns)
     for row in table.cumulative:
         yield _option_line(row.option.name if row.option else table.stack, _option_cells(row))
     yield ""
-    yield "each alone: per cent of the bytes; flights"
+    yield "each alone: per cent of the bytes; rounds"
     yield _option_line("", columns)
-    base = table.cumulative[0].flights
+    base = table.cumulative[0].rounds
     for row in table.alone:
         cells = [
             "-"
-            if saving is None or flights is None or before is None
+            if saving is None or rounds is None or before is None
             # Adding 0.0 makes -0.0 positive.
-            else f"{round(100 * saving, 1) + 0.0:+.1f}; {flights - before:+,}"
-            for saving, flights, before in zip(table.savings(row), row.flights, base, strict=True)
+            else f"{round(100 * saving, 1) + 0.0:+.1f}; {rounds - before:+,}"
+            for saving, rounds, before in zip(table.savings(row), row.rounds, base, strict=True)
         ]
         yield _option_line(row.option.name if row.option else "", cells)
 
@@ -170,6 +170,6 @@ def _option_line(name: str, cells: Sequence[str]) -> str:
 
 def _option_cells(row: OptionRow | OptionSet) -> list[str]:
     return [
-        "-" if comm is None else f"{in_units(comm, decimals=2)}; {flights:,}"
-        for comm, flights in zip(row.comm_bytes, row.flights, strict=True)
+        "-" if comm is None else f"{in_units(comm, decimals=2)}; {rounds:,}"
+        for comm, rounds in zip(row.comm_bytes, row.rounds, strict=True)
     ]

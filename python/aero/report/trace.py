@@ -1,7 +1,7 @@
 """A schedule in the Trace Event Format, for ui.perfetto.dev and chrome://tracing.
 
 One process, a thread per resource, a slice per piece of work, an arrow per dependency; times are
-microseconds. Flights occupy nothing, so any number of them are under way at once: they fill as many
+microseconds. Rounds occupy nothing, so any number of them are under way at once: they fill as many
 threads as that takes.
 """
 
@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from aero.mpc.schedule import FLIGHTS, Schedule
+from aero.mpc.schedule import ROUNDS, Schedule
 
 _PROCESS = {"pid": 1}
 
@@ -22,7 +22,7 @@ Segment = tuple[int, str, int, int]
 def trace_json(schedule: Schedule) -> str:
     """A schedule in the Trace Event Format.
 
-    One thread per resource, threads for flights, arrows for dependencies; microseconds.
+    One thread per resource, threads for rounds, arrows for dependencies; microseconds.
 
     Example:
         >>> from aero.report.trace import trace_json
@@ -43,12 +43,12 @@ def trace_json(schedule: Schedule) -> str:
 
 
 def _threads(segments: Sequence[Segment], resources: list[str]) -> list[int]:
-    """The thread of every segment: its resource's, or the first one free of flights."""
+    """The thread of every segment: its resource's, or the first one free of rounds."""
     free_from: list[int] = []
     threads = [0] * len(segments)
     for index in sorted(range(len(segments)), key=lambda index: segments[index][2]):
         _, resource, start, finish = segments[index]
-        if resource != FLIGHTS:
+        if resource != ROUNDS:
             threads[index] = 1 + resources.index(resource)
             continue
         lane = next((i for i, free in enumerate(free_from) if free <= start), len(free_from))
@@ -61,7 +61,7 @@ def _names(resources: list[str], threads: int) -> Iterator[dict[str, Any]]:
     yield {"ph": "M", **_PROCESS, "name": "process_name", "args": {"name": "forward pass"}}
     for thread in range(1, max(threads, len(resources)) + 1):
         lane = thread - len(resources)
-        name = resources[thread - 1] if lane < 1 else FLIGHTS + (f" {lane}" if lane > 1 else "")
+        name = resources[thread - 1] if lane < 1 else ROUNDS + (f" {lane}" if lane > 1 else "")
         about = {"ph": "M", **_PROCESS, "tid": thread}
         yield about | {"name": "thread_name", "args": {"name": name}}
         yield about | {"name": "thread_sort_index", "args": {"sort_index": thread}}
@@ -83,7 +83,7 @@ def _slice(schedule: Schedule, segment: Segment, thread: int) -> dict[str, Any]:
             "operation": index,
             "shape": operation.shape,
             "bytes": operation.cost.comm_bytes,
-            "flights": operation.cost.flights,
+            "rounds": operation.cost.rounds,
             "on critical path": index in schedule.critical_path,
         },
     }

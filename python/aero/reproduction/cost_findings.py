@@ -159,10 +159,10 @@ def find_network(rows: Sequence[ReproducedRow]) -> Finding:
         f"{'cannot give' if both else 'can give'} its minutes: sending the printed bytes, half "
         f"each way, takes longer than the printed time in {len(sending)} of {len(rows)} cells "
         f"({_where(first.gigabytes)}: {first.network_only_minutes[0]:.1f} minutes of sending, "
-        f"{first.paper_minutes:.2f} printed), with the half round trips of the flights in "
+        f"{first.paper_minutes:.2f} printed), with the half round trips of the rounds in "
         f"{len(both)}."
     )
-    values = {"cells": len(rows), "sending_alone": len(sending), "sending_and_flights": len(both)}
+    values = {"cells": len(rows), "sending_alone": len(sending), "sending_and_rounds": len(both)}
     return Finding("network", text, values=values)
 
 
@@ -175,7 +175,7 @@ def find_test_bed(rows: Sequence[ReproducedRow]) -> Finding:
     # Bytes of both parties go one way at a time; products of shares are half each party's.
     rates = {
         "seconds_per_gigabyte": 8e3 / link.uplink_mbps,
-        "milliseconds_per_flight": 1e3 * link.software_seconds,
+        "milliseconds_per_round": 1e3 * link.software_seconds,
         "seconds_per_million_embedding_products": 5e5 * machine.embedding_product_seconds,
         "seconds_per_million_products": 5e5 * machine.ct_pt_product_seconds,
         "seconds_per_billion_ots": 1e9 * machine.ot_seconds,
@@ -185,8 +185,8 @@ def find_test_bed(rows: Sequence[ReproducedRow]) -> Finding:
     text = (
         "Fitted to the printed minutes, the test bed takes "
         f"{rates['seconds_per_gigabyte']:.1f} s per GB of both parties (an effective "
-        f"{link.uplink_mbps / 1e3:.2f} Gbit/s), {rates['milliseconds_per_flight']:.1f} ms per "
-        f"flight, {rates['seconds_per_million_embedding_products']:.0f} s per million "
+        f"{link.uplink_mbps / 1e3:.2f} Gbit/s), {rates['milliseconds_per_round']:.1f} ms per "
+        f"round, {rates['seconds_per_million_embedding_products']:.0f} s per million "
         "ciphertext-plaintext products in the embedding and "
         f"{rates['seconds_per_million_products']:.0f} s elsewhere, and "
         f"{rates['seconds_per_billion_ots']:.1f} s per 1e9 OTs: "

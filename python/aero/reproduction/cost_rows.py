@@ -38,7 +38,7 @@ class ReproducedRow:
         paper_minutes: As printed.
         minutes: Ours on the paper's test bed (`paper-testbed`), operators as listed, without the
             set-up of the session.
-        network_only_minutes: Sending and flights on the network that the paper states, 100 Mbps
+        network_only_minutes: Sending and rounds on the network that the paper states, 100 Mbps
             and 80 ms, everything else free; half of the bytes each way.
         flops_ffn: Of the feed-forward networks.
         flops_attention: Of the attention.
@@ -59,7 +59,7 @@ class ReproducedRow:
     def to_dict(self) -> dict[str, Any]:
         """As JSON-ready values."""
         cell = self.gigabytes
-        sending, flights = self.network_only_minutes
+        sending, rounds = self.network_only_minutes
         return {
             "table": cell.table,
             "label": cell.label,
@@ -77,7 +77,7 @@ class ReproducedRow:
                 "ours": self.minutes,
                 "ratio": self.minutes_ratio,
                 "stated_network_sending": sending,
-                "stated_network_flights": flights,
+                "stated_network_rounds": rounds,
             },
             "flops": {
                 part: {"paper": flops.printed, "ours": flops.ours, "ratio": flops.ratio}
@@ -100,13 +100,13 @@ def cost_rows(stack: str) -> tuple[ReproducedRow, ...]:
 def _reproduced(cell: PaperComparison, row: dict[str, Any], stack: str) -> ReproducedRow:
     report = price_row(row, stack, setup=False)
     flops = report.spec.flops("paper")
-    flights = report.latency("wan-100mbps", "none").total.flights_ns
+    rounds = report.latency("wan-100mbps", "none").total.rounds_ns
     return ReproducedRow(
         gigabytes=cell,
         paper_minutes=row["latency_minutes"],
         minutes=report.latency().minutes,
         # The paper's own bytes: no model is needed to see that they do not fit through.
-        network_only_minutes=(cell.paper_gb * 1e9 / 2 * 8 / 100e6 / 60, flights / 60e9),
+        network_only_minutes=(cell.paper_gb * 1e9 / 2 * 8 / 100e6 / 60, rounds / 60e9),
         flops_ffn=Flops(row["flops_ffn"], flops.ffn),
         flops_attention=Flops(row["flops_attention"], flops.attention),
     )

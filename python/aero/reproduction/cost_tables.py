@@ -95,7 +95,7 @@ def reproduce_costs(*, stack: str = "spu-2024") -> CostTables:
 def bytes_and_minutes(row: ReproducedRow) -> dict[str, str]:
     """A row of one table of the paper: GB and minutes."""
     cell = row.gigabytes
-    sending, flights = row.network_only_minutes
+    sending, rounds = row.network_only_minutes
     return {
         "network": cell.label,
         "paper, GB": f"{cell.paper_gb:.2f}",
@@ -106,7 +106,7 @@ def bytes_and_minutes(row: ReproducedRow) -> dict[str, str]:
         "ours": f"{row.minutes:.2f}",
         "ratio of minutes": f"{row.minutes_ratio:.3f}",
         "stated network, sending": f"{sending:.2f}",
-        "and flights": f"{sending + flights:.2f}",
+        "and rounds": f"{sending + rounds:.2f}",
     }
 
 

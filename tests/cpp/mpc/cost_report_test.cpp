@@ -46,12 +46,12 @@ TEST(CostReport, OverflowIsAnErrorNotAWrongNumber) {
   EXPECT_THROW(simulate(spec, Stack{}), std::invalid_argument);
 }
 
-TEST(CostReport, BatchedHeadsSaveFlightsOnly) {
+TEST(CostReport, BatchedHeadsSaveRoundsOnly) {
   const spec::ArchitectureSpec spec = labelled("SM");
   Cost looped = simulate(spec, Stack{}).total;
   const Cost batched = simulate(spec, {.batch_heads = true}).total;
-  EXPECT_LT(batched.flights, looped.flights);
-  looped.flights = batched.flights;
+  EXPECT_LT(batched.rounds, looped.rounds);
+  looped.rounds = batched.rounds;
   EXPECT_EQ(batched, looped);
 }
 
@@ -95,7 +95,7 @@ TEST(CausalSkip, CutsTrianglesIntoTheCheapestStrips) {
           is_result ? MatmulShape{rows, 64, rows} : MatmulShape{rows, rows, 64};
       const Cost cost = operation_cost(stack, HeadProduct{1, shape, triangle});
       EXPECT_NEAR(cost.comm_bytes(), best, 1e-6);
-      EXPECT_EQ(cost.flights, 4);  // all strips at once, then all truncations
+      EXPECT_EQ(cost.rounds, 4);  // all strips at once, then all truncations
     }
 }
 
@@ -111,7 +111,7 @@ TEST(SharedCiphertexts, HoldTheQueriesOfAllHeads) {
   EXPECT_NEAR(products(alone), 12 * 2 * (kUpBytes + kDownBytes / 2 + 128 * kResultBytes), 1e-6);
   EXPECT_NEAR(products(shared), 2 * (kUpBytes + kDownBytes), 1e-6);
   EXPECT_EQ(operation_cost(shared, scores).ct_pt_products, 2 * 192);
-  EXPECT_EQ(operation_cost(shared, scores).flights, operation_cost(alone, scores).flights);
+  EXPECT_EQ(operation_cost(shared, scores).rounds, operation_cost(alone, scores).rounds);
   const HeadProduct two_rows{12, {2, 64, 128}, Triangle::kNone};
   EXPECT_EQ(operation_cost(shared, two_rows), operation_cost(alone, two_rows));
 }
@@ -144,7 +144,7 @@ TEST(SharedCiphertexts, NeverFallWithMoreHeads) {
       const HeadProduct product{heads, {1, 64, keys}, Triangle::kNone};
       const double bytes = operation_cost(shared, product).comm_bytes();
       EXPECT_GE(bytes, fewer) << heads << " heads, " << keys << " keys";
-      EXPECT_EQ(operation_cost(shared, product).flights, 4);  // whatever is left over goes along
+      EXPECT_EQ(operation_cost(shared, product).rounds, 4);  // whatever is left over goes along
       fewer = bytes;
     }
   }

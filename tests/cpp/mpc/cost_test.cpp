@@ -16,8 +16,8 @@ TEST(Cost, AddsFieldByField) {
 
 TEST(Cost, SequentialCopiesMultiplyEverything) { EXPECT_EQ(sequential(kOne, 2), kOne + kOne); }
 
-TEST(Cost, ParallelCopiesKeepTheFlights) {
-  EXPECT_EQ(parallel(kOne, 2), with_flights(kOne + kOne, kOne.flights));
+TEST(Cost, ParallelCopiesKeepTheRounds) {
+  EXPECT_EQ(parallel(kOne, 2), with_rounds(kOne + kOne, kOne.rounds));
 }
 
 TEST(Cost, CheckedRoundsBytesAndLeavesCounts) {

@@ -22,7 +22,7 @@ TEST(Latency, PaperTestbedIsItsFiveFittedNumbers) {
       if (part == Part::kEmbed) embedding_products = cost.ct_pt_products;
     const Cost& total = report.total;
     const double seconds =
-        4.8 * total.comm_bytes() / 1e9 + 6e-3 * total.flights + 54e-6 * embedding_products +
+        4.8 * total.comm_bytes() / 1e9 + 6e-3 * total.rounds + 54e-6 * embedding_products +
         30e-6 * (total.ct_pt_products - embedding_products) + 46.7e-9 * total.ots;
     // Every operation is rounded to nanoseconds in five parts.
     const double rounding = 5e-9 * static_cast<double>(report.operations.size());
@@ -33,7 +33,7 @@ TEST(Latency, PaperTestbedIsItsFiveFittedNumbers) {
 TEST(Latency, DirectionsAndPartiesCountForThemselves) {
   Cost cost;
   cost.sent_bytes = {1e6, 3e6};
-  cost.flights = 10;
+  cost.rounds = 10;
   cost.ct_pt_products = 100;
   cost.ots = 1000;
   const NetworkProfile network{8, 16, 0.2, 0.05, true};
@@ -44,7 +44,7 @@ TEST(Latency, DirectionsAndPartiesCountForThemselves) {
   EXPECT_EQ(time.compute[kClient], 12'000'000'000);
   EXPECT_EQ(time.transfer[kClient], 1'000'000'000);
   EXPECT_EQ(time.transfer[kServer], 1'500'000'000);
-  EXPECT_EQ(time.flights, 1'500'000'000);
+  EXPECT_EQ(time.rounds, 1'500'000'000);
   EXPECT_EQ(time.alone(true), 15'000'000'000);
   EXPECT_EQ(time.alone(false), 16'000'000'000);
   time = operation_time(cost, {Evaluator::kServer, false}, network, compute);
@@ -82,18 +82,18 @@ TEST(Latency, TheStatedNetworkNeedsHalfTheBytesAtLeast) {
   const double bits = report.total.comm_bytes() / 2 * 8;
   const Nanoseconds time =
       closed_form(report, Stack{}, network_profile("wan-100mbps"), compute_profile("none"));
-  EXPECT_GT(static_cast<double>(time) / 1e9, bits / 100e6 + report.total.flights * 0.04);
+  EXPECT_GT(static_cast<double>(time) / 1e9, bits / 100e6 + report.total.rounds * 0.04);
 }
 
 TEST(Latency, TimesThatNobodyWaitsForAreErrors) {
   Cost cost;
-  cost.flights = 1e7;
+  cost.rounds = 1e7;
   const NetworkProfile slow{.round_trip_seconds = 3600};
   EXPECT_THROW(operation_time(cost, {}, slow, {}), std::invalid_argument);
   // Up to a year of 365 days, and that one included.
   constexpr double kYear = 365 * 86400;
   const NetworkProfile yearly{.round_trip_seconds = 2 * kYear, .software_seconds = 0};
-  EXPECT_EQ(operation_time({.flights = 1}, {}, yearly, {}).flights, 31'536'000'000'000'000);
+  EXPECT_EQ(operation_time({.rounds = 1}, {}, yearly, {}).rounds, 31'536'000'000'000'000);
   EXPECT_THROW(added(Nanoseconds{1} << 62, Nanoseconds{1} << 62), std::invalid_argument);
 }
 

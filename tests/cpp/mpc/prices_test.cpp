@@ -27,13 +27,13 @@ Stack priced(const std::vector<PriceEntry>& entries) {
   return stack;
 }
 
-TEST(Prices, FactorsChangeBytesAndFlightsOnly) {
+TEST(Prices, FactorsChangeBytesAndRoundsOnly) {
   const SoftmaxShape shape{12, 8, 96};
   const Cost derived = operation_cost({}, shape);
   const Cost half = operation_cost(
-      priced({{"softmax", "bytes_factor", 0.5}, {"softmax", "flights_factor", 0.5}}), shape);
+      priced({{"softmax", "bytes_factor", 0.5}, {"softmax", "rounds_factor", 0.5}}), shape);
   EXPECT_EQ(2 * half.comm_bytes(), derived.comm_bytes());
-  EXPECT_EQ(half.flights, std::nearbyint(derived.flights / 2));
+  EXPECT_EQ(half.rounds, std::nearbyint(derived.rounds / 2));
   EXPECT_EQ(half.ots, derived.ots);
   EXPECT_EQ(operation_cost(priced({{"gelu", "bytes_factor", 0.5}}), shape), derived);
 }
@@ -44,7 +44,7 @@ TEST(Prices, UnitsAreThoseOfTheOperation) {
                                   {operation, "bytes_per_row", 10000},
                                   {operation, "bytes_per_input", 100},
                                   {operation, "bytes_per_output", 1},
-                                  {operation, "flights", 3},
+                                  {operation, "rounds", 3},
                                   {operation, "client_share", 0.25}}),
                           shape);
   };
@@ -58,7 +58,7 @@ TEST(Prices, UnitsAreThoseOfTheOperation) {
   EXPECT_EQ(bytes("embedding", EmbeddingShape{2, 5, 3}).comm_bytes(), 1021006);
   EXPECT_EQ(bytes("argmax", Argmax{4, 2}).comm_bytes(), 1020808);
   const Cost one = bytes("setup", SessionSetup{});
-  EXPECT_EQ(one.flights, 3);
+  EXPECT_EQ(one.rounds, 3);
   EXPECT_EQ(one.sent_bytes[kClient] * 4, one.comm_bytes());
   EXPECT_EQ(one.ots, 0);
 }
@@ -76,28 +76,28 @@ TEST(Prices, OfProductsCountWhatACausalMaskLeaves) {
 }
 
 TEST(Prices, CountTheLevelsOfARowsTree) {
-  const auto flights = [](std::string_view operation, const OperationShape& shape) {
-    return operation_cost(priced({{operation, "flights", 8}, {operation, "flights_per_level", 2}}),
+  const auto rounds = [](std::string_view operation, const OperationShape& shape) {
+    return operation_cost(priced({{operation, "rounds", 8}, {operation, "rounds_per_level", 2}}),
                           shape)
-        .flights;
+        .rounds;
   };
-  EXPECT_EQ(flights("softmax", SoftmaxShape{5, 1, 5}), 8);
-  EXPECT_EQ(flights("softmax", SoftmaxShape{5, 128, 640}), 22);
-  EXPECT_EQ(flights("softmax", SoftmaxShape{5, 129, 645}), 24);
-  EXPECT_EQ(flights("argmax", Argmax{3, 7}), 12);
-  EXPECT_EQ(flights("gelu", Activation{ActivationKind::kGelu, 128}), 8);
+  EXPECT_EQ(rounds("softmax", SoftmaxShape{5, 1, 5}), 8);
+  EXPECT_EQ(rounds("softmax", SoftmaxShape{5, 128, 640}), 22);
+  EXPECT_EQ(rounds("softmax", SoftmaxShape{5, 129, 645}), 24);
+  EXPECT_EQ(rounds("argmax", Argmax{3, 7}), 12);
+  EXPECT_EQ(rounds("gelu", Activation{ActivationKind::kGelu, 128}), 8);
 }
 
 TEST(Prices, ErrorsNameTheOperationAndTheField) {
-  EXPECT_EQ(error_of({{"softmx", "flights", 1}}),
+  EXPECT_EQ(error_of({{"softmx", "rounds", 1}}),
             "stack description: prices has no operation \"softmx\"; did you mean \"softmax\"?");
-  EXPECT_EQ(error_of({{"softmax", "flight", 1}}),
-            "stack description: prices.softmax has no field \"flight\"; did you mean \"flights\"?");
+  EXPECT_EQ(error_of({{"softmax", "round", 1}}),
+            "stack description: prices.softmax has no field \"round\"; did you mean \"rounds\"?");
   EXPECT_NE(error_of({{"softmax", "bytes_factor", -1}})
                 .find("prices.softmax.bytes_factor must be a number from 0 to 1000"),
             std::string::npos);
   EXPECT_NE(error_of({{"gelu", "client_share", 1.5}}).find("from 0 to 1"), std::string::npos);
-  EXPECT_NE(error_of({{"gelu", "bytes_factor", 1}, {"gelu", "flights", 1}}).find("got both"),
+  EXPECT_NE(error_of({{"gelu", "bytes_factor", 1}, {"gelu", "rounds", 1}}).find("got both"),
             std::string::npos);
 }
 

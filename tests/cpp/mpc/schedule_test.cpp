@@ -37,7 +37,7 @@ std::vector<Step> random_steps(std::mt19937& random) {
   for (std::size_t i = 0; i < steps.size(); ++i) {
     for (Nanoseconds* time :
          {&steps[i].time.compute[0], &steps[i].time.compute[1], &steps[i].time.transfer[0],
-          &steps[i].time.transfer[1], &steps[i].time.flights})
+          &steps[i].time.transfer[1], &steps[i].time.rounds})
       *time = below(3) == 0 ? 0 : below(10);
     for (std::size_t j = 0; j < i; ++j)
       if (below(4) == 0) steps[i].inputs.push_back(j);
@@ -61,7 +61,7 @@ void expect_valid(const std::vector<Step>& steps, const Schedule& result, bool f
     work[segment.operation][resource] += segment.finish - segment.start;
     EXPECT_GE(segment.start, result.operations[segment.operation].start);
     EXPECT_LE(segment.finish, result.operations[segment.operation].finish);
-    if (segment.resource == Resource::kFlights) continue;
+    if (segment.resource == Resource::kRounds) continue;
     const bool shared = !full_duplex && segment.resource == Resource::kServerToClient;
     Nanoseconds& end = lane_end[shared ? 2 : resource];
     EXPECT_GE(segment.start, end) << "two operations on one resource";
@@ -72,11 +72,11 @@ void expect_valid(const std::vector<Step>& steps, const Schedule& result, bool f
     const OperationTime& time = steps[i].time;
     const ScheduledOperation& operation = result.operations[i];
     EXPECT_EQ(work[i], (std::array{time.compute[0], time.compute[1], time.transfer[0],
-                                   time.transfer[1], time.flights}));
+                                   time.transfer[1], time.rounds}));
     for (const std::size_t input : steps[i].inputs)
       EXPECT_GE(operation.start, result.operations[input].finish);
     EXPECT_EQ(operation.finish - operation.start,
-              operation.compute + operation.transfer + operation.flights + operation.waiting);
+              operation.compute + operation.transfer + operation.rounds + operation.waiting);
     EXPECT_GE(operation.waiting, 0);
     last = std::max(last, operation.finish);
   }

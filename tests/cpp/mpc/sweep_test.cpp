@@ -84,7 +84,7 @@ TEST(Generation, OneUnopenedTokenOfOnePromptIsAForwardPass) {
   const Cost first = simulate_generation(spec, Stack{}, {}).total;
   Cost pass = simulate(spec, Stack{}).total;
   pass.sent_bytes[kServer] += 8;  // the share of the index
-  pass.flights += 1;
+  pass.rounds += 1;
   EXPECT_EQ(first, pass);
 }
 
@@ -97,7 +97,7 @@ TEST(Generation, TheClientSamplesFromOpenedLogits) {
     EXPECT_NE(part, Part::kArgmax);
     if (part != Part::kReveal) continue;
     found = true;
-    EXPECT_EQ(one, (Cost{.sent_bytes = {0, 8.0 * 2 * 256}, .flights = 1}));
+    EXPECT_EQ(one, (Cost{.sent_bytes = {0, 8.0 * 2 * 256}, .rounds = 1}));
   }
   EXPECT_TRUE(found);
 }

@@ -95,7 +95,7 @@ def test_pages_of_runs_show_perplexity_fronts_and_equal_time(tmp_path: Path) -> 
 
 def test_pages_of_labels_show_costs_alone(tmp_path: Path) -> None:
     plain = to_html(mpc.sweep(["SM", "SM+R"], model="tiny"))
-    assert "flights against GB of both parties" in plain
+    assert "rounds against GB of both parties" in plain
     assert "perplexity" not in plain
     many = mpc.sweep(["SM"], model="tiny", context_length=list(range(1, 503)))
     assert "and 2 more" in to_html(many)
@@ -127,7 +127,7 @@ def test_pictures_name_the_front_and_every_point_on_hovering() -> None:
     ]
     assert across == sorted(across)
     words = [text.text for text in root.iter(f"{SVG}text")]
-    assert {"GB of both parties", "flights", "SM+LN+G", "SM+R"} <= {*words}
+    assert {"GB of both parties", "rounds", "SM+LN+G", "SM+R"} <= {*words}
 
 
 def test_shapes_without_a_title_each_are_an_error() -> None:

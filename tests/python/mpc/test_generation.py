@@ -82,7 +82,7 @@ def test_opening_logits_is_eight_bytes_each_from_the_server() -> None:
     report = mpc.simulate_generation("SM", new_tokens=1, batch=3, sampling="client", model="tiny")
     assert report.by_kind["reveal"].to_dict()["server_bytes"] == 8 * 3 * 256
     assert report.by_kind["reveal"].client_bytes == 0
-    assert report.by_kind["reveal"].flights == 1
+    assert report.by_kind["reveal"].rounds == 1
 
 
 def test_more_tokens_and_larger_batches_are_never_cheaper() -> None:
@@ -97,7 +97,7 @@ def test_more_tokens_and_larger_batches_are_never_cheaper() -> None:
         assert totals == sorted(totals)
     totals = [comm_bytes(3, batch) for batch in (1, 2, 4, 8)]
     assert totals == sorted(totals)
-    # Prompts side by side share ciphertexts and flights.
+    # Prompts side by side share ciphertexts and rounds.
     assert totals[-1] < 8 * totals[0]
 
 
@@ -135,7 +135,7 @@ def test_the_summary_shows_prompt_tokens_and_parts() -> None:
     text = to_text(report)
     assert "prompts of 7 tokens" in text
     assert all(kind in text for kind in report.by_kind)
-    assert f"{report.flights:,}" in text
+    assert f"{report.rounds:,}" in text
 
 
 @pytest.mark.parametrize(

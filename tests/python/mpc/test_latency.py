@@ -90,7 +90,7 @@ def test_rates_fitted_to_tables_4_to_6_predict_table_7() -> None:
         report = mpc.simulate(row["label"], **sizes, setup=False)
         embedding = report.by_kind["embed"].ct_pt_products
         products = report.total.ct_pt_products - embedding
-        work.append([report.comm_bytes, report.flights, embedding, products, report.total.ots])
+        work.append([report.comm_bytes, report.rounds, embedding, products, report.total.ots])
         tables.append(row["table"])
         seconds.append(60 * row["latency_minutes"])
     relative = np.array(work) / np.array(seconds)[:, None]
@@ -106,7 +106,7 @@ def test_the_stated_network_cannot_give_the_stated_minutes() -> None:
     latency = report.latency("wan-100mbps", "none")
     # 25.3 GB, half of them each way, at 12.5 MB/s: 16.9 minutes of sending against 8.21 stated.
     assert latency.total.transfer_ns / 60e9 > report.comm_bytes / 2 / 12.5e6 / 60 > 16.8
-    assert latency.total.flights_ns == round(report.flights * 0.04 * 1e9)
+    assert latency.total.rounds_ns == round(report.rounds * 0.04 * 1e9)
 
 
 def test_what_takes_years_is_an_error() -> None:
@@ -126,7 +126,7 @@ def test_times_add_up_exactly_over_operations_layers_and_kinds(latency: Latency)
     assert sum(latency.operations, zero) == total
     assert sum(latency.by_kind.values(), zero) == total
     assert sum(latency.by_layer, latency.outside_layers) == total
-    assert total.total_ns == total.compute_ns + total.transfer_ns + total.flights_ns
+    assert total.total_ns == total.compute_ns + total.transfer_ns + total.rounds_ns
     assert latency.seconds == total.seconds
     data = json.loads(json.dumps(latency.to_dict()))
     assert data["seconds"] == latency.seconds
@@ -255,21 +255,21 @@ def test_the_trace_holds_every_second_of_every_resource(overlap: bool) -> None:
         slices = sorted((e["ts"], e["dur"]) for e in events if e.get("tid") == tid and "dur" in e)
         for (start, duration), (after, _) in pairwise(slices):
             assert start + duration <= after + 1e-3
-        if not name.startswith("flights"):
+        if not name.startswith("rounds"):
             busy = sum(duration for _, duration in slices) / 1e6
             assert busy == pytest.approx(schedule.busy_seconds[name], rel=1e-6)
-    flights = [e["dur"] for e in events if e["ph"] == "X" and names[e["tid"]][:7] == "flights"]
-    # Of the closed form; overlap moves flights but takes none away.
+    rounds = [e["dur"] for e in events if e["ph"] == "X" and names[e["tid"]].startswith("rounds")]
+    # Of the closed form; overlap moves rounds but takes none away.
     total = mpc.simulate("SM+R", parallel_residual=True).latency("lan-1gbps").total
-    assert sum(flights) / 1e6 == pytest.approx(total.flights_ns / 1e9, rel=1e-6)
+    assert sum(rounds) / 1e6 == pytest.approx(total.rounds_ns / 1e9, rel=1e-6)
 
 
-def test_flights_side_by_side_have_threads_of_their_own() -> None:
+def test_rounds_side_by_side_have_threads_of_their_own() -> None:
     """Attention and FFN of a parallel residual wait for their messages at the same time."""
     latency = mpc.simulate("SM+R", parallel_residual=True).latency("wan-100mbps", "none")
     for overlap, several in ((True, True), (False, False)):
         text = trace_json(latency.schedule(overlap=overlap))
-        assert ('"flights 2"' in text) == several
+        assert ('"rounds 2"' in text) == several
 
 
 @pytest.mark.parametrize("overlap", [False, True])

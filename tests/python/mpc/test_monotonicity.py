@@ -57,7 +57,7 @@ def test_more_bits_are_never_cheaper(
     network: dict[str, Any], length: int, field: str, data: st.DataObject
 ) -> None:
     few, many = sorted(data.draw(st.tuples(*[st.integers(*BITS[field])] * 2)))
-    # Flights may fall: a tree over a power of two of digits is the shallowest.
+    # Rounds may fall: a tree over a power of two of digits is the shallowest.
     less = mpc.simulate(**network, context_length=length, **{field: few})
     assert mpc.simulate(**network, context_length=length, **{field: many}).comm_bytes >= (
         less.comm_bytes
@@ -82,7 +82,7 @@ def test_more_tokens_are_never_cheaper(
     assert many.comm_bytes > fewer.comm_bytes
     # The tree of a maximum is shallowest over a power of two of columns.
     waits = [
-        report.flights - report.by_kind["softmax"].flights * (not report.stack_fields["static_max"])
+        report.rounds - report.by_kind["softmax"].rounds * (not report.stack_fields["static_max"])
         for report in (fewer, many)
     ]
     assert waits[1] >= waits[0]

@@ -16,7 +16,7 @@ from aero.report import to_csv, to_text
 TABLE = mpc.option_table()
 
 # SM+ScFuFFN in GB, one measure on top of the other, at T = 128 and 256, and at T = 512 with
-# V = 16384; flights at T = 128. Products of one row take one response, whose unused coefficients
+# V = 16384; rounds at T = 128. Products of one row take one response, whose unused coefficients
 # are not sent (measured): 1.92 GB and -5.5 % where whole ciphertexts gave 1.93 and -5.4. One-hot
 # rows for a private table are converted twice (measured): 5.60 GB and -11.8 % where one conversion
 # gave 5.54 and -12.6. The client's rows times a shared table are two products (measured): -10.6 %
@@ -37,7 +37,7 @@ CUMULATIVE = {
     "exp_ring_bits=32": (1.70, 4.89, 15.99),
     "static_max": (1.59, 4.46, 14.25),
 }
-FLIGHTS = {
+ROUNDS = {
     "spu-2024": (8502, 10826, 13736),
     "client_one_hot": (6378, None, None),
     "batch_heads": (5273, 5549, 5393),
@@ -72,10 +72,10 @@ def test_measures_on_top_of_each_other_save_what_is_published() -> None:
             assert comm_bytes / 1e9 == pytest.approx(expected, rel=3e-3, abs=5e-3)
 
 
-def test_measures_on_top_of_each_other_take_the_published_flights() -> None:
+def test_measures_on_top_of_each_other_take_the_published_rounds() -> None:
     rows = dict(zip(names(TABLE.cumulative), TABLE.cumulative, strict=True))
-    for name, flights in FLIGHTS.items():
-        for actual, expected in zip(rows[name].flights, flights, strict=True):
+    for name, rounds in ROUNDS.items():
+        for actual, expected in zip(rows[name].rounds, rounds, strict=True):
             assert expected is None or actual == expected
 
 
@@ -158,7 +158,7 @@ def test_the_named_sets_are_what_simulate_takes_as_stack() -> None:
     assert [one.name for one in TABLE.sets] == mpc.option_set_names()
     for one in TABLE.sets:
         report = mpc.simulate("SM+ScFuFFN", stack=one.name)
-        assert (one.comm_bytes[0], one.flights[0]) == (report.comm_bytes, report.flights)
+        assert (one.comm_bytes[0], one.rounds[0]) == (report.comm_bytes, report.rounds)
         rebuilt = mpc.simulate("SM+ScFuFFN", **one.fields)
         assert rebuilt.comm_bytes == report.comm_bytes
         assert f"{one.name}: spu-2024 with mul_share, " in to_text(TABLE)
@@ -166,10 +166,10 @@ def test_the_named_sets_are_what_simulate_takes_as_stack() -> None:
     assert sets[0]["fields"]["private_weights"] is True
 
 
-def test_the_text_tells_flights_of_each_measure_alone() -> None:
+def test_the_text_tells_rounds_of_each_measure_alone() -> None:
     alone = to_text(TABLE).partition("each alone")[2].partition("private_weights:")[0]
     line = next(line for line in alone.splitlines() if line.startswith("batch_heads"))
-    # 12 layers loop over 12 heads, two products of 4 flights each: 11 times 96 flights too many.
+    # 12 layers loop over 12 heads, two products of 4 rounds each: 11 times 96 rounds too many.
     assert line.split() == ["batch_heads", *["+0.0;", "-1,056"] * 3]
     assert "-0.0;" not in alone
 
@@ -193,9 +193,9 @@ def test_everything_in_the_table_is_in_its_dictionary() -> None:
         for row, one in zip(told[rows], those, strict=True):
             assert row["option"] == (one.option.name if one.option else None)
             assert row["comm_bytes"] == list(one.comm_bytes)
-            assert row["flights"] == list(one.flights)
+            assert row["rounds"] == list(one.rounds)
             assert row["saving"] == list(TABLE.savings(one))
     for row, set_ in zip(told["sets"], TABLE.sets, strict=True):
         assert (row["name"], row["fields"]) == (set_.name, set_.fields)
         assert row["comm_bytes"] == list(set_.comm_bytes) != []
-        assert row["flights"] == list(set_.flights)
+        assert row["rounds"] == list(set_.rounds)

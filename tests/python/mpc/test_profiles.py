@@ -123,7 +123,7 @@ def test_minutes_that_nothing_confirms_are_named() -> None:
         "network lan-1gbps",
         "compute none",
         "no run confirms minutes on this network with these machines",
-        "flights",
+        "rounds",
     ]
     assert all(
         note in to_text(report, "lan-1gbps") for note in report.latency("lan-1gbps").unchecked

@@ -99,7 +99,7 @@ def test_reports_are_json_and_show_themselves(report: mpc.CostReport) -> None:
     assert again == report
     text = to_text(report)
     assert report.spec.label in text
-    assert f"{report.flights:,}" in text
+    assert f"{report.rounds:,}" in text
     assert all(kind in text for kind in report.by_kind)
     assert all(note in text for note in report.unchecked)
 
@@ -145,7 +145,7 @@ def test_a_leaky_relu_costs_one_truncation_more_than_relu() -> None:
     relu = mpc.simulate("SM+R").by_kind["act"]
     leaky = mpc.simulate("SM+LR(global)").by_kind["act"]
     assert leaky.ots - relu.ots == 12 * 128 * 3072
-    assert leaky.flights - relu.flights == 12 * 2
+    assert leaky.rounds - relu.rounds == 12 * 2
     assert mpc.simulate("SM+LR(layer)").by_kind["act"] == leaky
 
 
@@ -163,7 +163,7 @@ def test_pythia_is_priced_with_its_vocabulary() -> None:
     rotated = mpc.operation_cost("truncation", 8 * 128 * 16).comm_bytes
     more = report.comm_bytes - learned.comm_bytes
     assert more == pytest.approx(6 * 4 * rotated, abs=6 * 4)
-    assert report.flights - learned.flights == 6 * 4 * 2
+    assert report.rounds - learned.rounds == 6 * 4 * 2
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_the_shipped_description_halves_what_bumblebee_sends_in_layers() -> None
     bumblebee = mpc.simulate("SM+LN+G", stack="openbumblebee")
     for layer, base in zip(ours.by_layer, bumblebee.by_layer, strict=True):
         assert layer.comm_bytes == pytest.approx(base.comm_bytes / 2, abs=len(ours.operations))
-        assert layer.flights == base.flights
+        assert layer.rounds == base.rounds
     assert ours.by_kind["embed"] == bumblebee.by_kind["embed"]
     assert any("quotes" in note for note in ours.unchecked)
     assert "2508.19525" in ours.description.source
@@ -80,7 +80,7 @@ def test_sigmas_quoted_prices_give_what_its_code_counted(
 def test_sigmas_quoted_rounds_are_those_of_its_code() -> None:
     for length, rounds in SIGMA_ROUNDS.items():
         report = mpc.simulate("SM+LN+G", context_length=length, stack="sigma")
-        assert sum(layer.flights for layer in report.by_layer) == rounds
+        assert sum(layer.rounds for layer in report.by_layer) == rounds
 
 
 def test_the_report_names_what_a_description_has_no_price_for() -> None:
@@ -152,7 +152,7 @@ def test_fields_and_prices_are_those_of_the_file(tmp_path: Path) -> None:
     path = written(
         tmp_path,
         fields={"exp_squarings": 6},
-        prices={"softmax": {"bytes_per_row": 7, "bytes_per_output": 1000, "flights": 9}},
+        prices={"softmax": {"bytes_per_row": 7, "bytes_per_output": 1000, "rounds": 9}},
         source="a paper",
     )
     report = mpc.simulate("SM", model="tiny", context_length=4, stack=path)
@@ -161,7 +161,7 @@ def test_fields_and_prices_are_those_of_the_file(tmp_path: Path) -> None:
     assert report.changed_fields() == {}
     softmax = report.by_kind["softmax"]
     assert softmax.comm_bytes == 2 * (8 * 7 + 8 * 4 * 1000)  # two layers of 2 heads x 4 rows
-    assert (softmax.flights, softmax.ots) == (18, 0)
+    assert (softmax.rounds, softmax.ots) == (18, 0)
     changed = mpc.simulate("SM", model="tiny", stack=str(path), exp_squarings=7)
     assert changed.changed_fields() == {"exp_squarings": 7}
     again = mpc.simulate(report.spec, stack=mpc.load_stack(path))
@@ -193,30 +193,30 @@ def test_everything_that_can_be_priced_is_in_the_documentation() -> None:
         ({"fields": {"exp_squaring": 5}}, 'no field "exp_squaring"; did you mean "exp_squarings"'),
         ({"fields": {"exp_squarings": 18}}, "must be an integer from 1 to 17, got 18"),
         ({"fields": {"exp_squarings": None}}, "fields.exp_squarings must be a bool, a number or"),
-        ({"prices": {"gelu": {"flights": 1}}}, "source must be a text, got None"),
+        ({"prices": {"gelu": {"rounds": 1}}}, "source must be a text, got None"),
         (
-            {"prices": {"gel": {"flights": 1}}, "source": "x"},
+            {"prices": {"gel": {"rounds": 1}}, "source": "x"},
             'prices has no operation "gel"; did you mean "gelu"',
         ),
         (
-            {"prices": {"gelu": {"flight": 1}}, "source": "x"},
-            'prices.gelu has no field "flight"; did you mean "flights"',
+            {"prices": {"gelu": {"round": 1}}, "source": "x"},
+            'prices.gelu has no field "round"; did you mean "rounds"',
         ),
         (
             {"prices": {"gelu": {"bytes_factor": -1}}, "source": "x"},
             "prices.gelu.bytes_factor must be a number from 0 to 1000.*, got -1",
         ),
         (
-            {"prices": {"softmax": {"flights_per_level": -2}}, "source": "x"},
-            "prices.softmax.flights_per_level must be a number from 0 to 1e.06, got -2",
+            {"prices": {"softmax": {"rounds_per_level": -2}}, "source": "x"},
+            "prices.softmax.rounds_per_level must be a number from 0 to 1e.06, got -2",
         ),
         (
             {"prices": {"gelu": {"bytes_factor": "half"}}, "source": "x"},
             "prices.gelu.bytes_factor must be a number, got 'half'",
         ),
         (
-            {"prices": {"gelu": {"bytes_factor": 1, "flights": 1}}, "source": "x"},
-            "either bytes_factor and flights_factor",
+            {"prices": {"gelu": {"bytes_factor": 1, "rounds": 1}}, "source": "x"},
+            "either bytes_factor and rounds_factor",
         ),
         ({"prices": {"gelu": 3}, "source": "x"}, "prices.gelu must be a mapping of prices, got 3"),
     ],

@@ -134,7 +134,7 @@ def test_the_prediction_is_the_simulators_without_set_up() -> None:
     assert found["predicted_seconds"] == latency.seconds
     parts = found["predicted_parts"]
     assert set(parts) == {"embedding", "layers", "head", "argmax"}
-    assert sum(part["flights"] for part in parts.values()) == report.flights
+    assert sum(part["rounds"] for part in parts.values()) == report.rounds
     wire = latency.seconds - latency.total.compute_ns / 1e9
     assert sum(part["wire_seconds"] for part in parts.values()) == pytest.approx(wire)
     over_memory = predicted(spec.to_dict(), {**cell, "link": "memory"})
@@ -315,7 +315,7 @@ def test_what_a_link_adds_stands_part_by_part_beside_the_prediction(
     ]  # fmt: skip
     assert [row[2] for row in rows] == ["0.5", "0.0", "0.2", "0.0", "0.8"]
     for column, each in ((1, found[2]), (4, found[3])):
-        assert rows[-1][column] == f"{each['predicted_flights']:,.0f}"
+        assert rows[-1][column] == f"{each['predicted_rounds']:,.0f}"
     assert "What `tcp`" not in text
     for each in found:
         each["cell"] |= {"link": "memory"}

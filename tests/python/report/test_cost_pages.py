@@ -142,7 +142,7 @@ def test_comparisons_have_every_part_of_either_and_add_up() -> None:
     for side, report in (("first", REPORT), ("second", other)):
         parts = [row for part, row in rows.items() if part != "total"]
         assert sum(row[f"{side}_bytes"] for row in parts) == report.comm_bytes
-        assert sum(row[f"{side}_flights"] for row in parts) == report.flights
+        assert sum(row[f"{side}_rounds"] for row in parts) == report.rounds
     assert rows["act"]["ratio"] is None
     assert comparison.ratio == REPORT.comm_bytes / other.comm_bytes
     assert f"{comparison.ratio:.2f}" in to_text(comparison)

@@ -122,7 +122,7 @@ def test_bytes_are_those_of_the_simulator_at_both_sizes(demo, demo_perplexity):
             options = {"final_norm": "none"} if "LN" in label else {}
             at_gpt2 = mpc.simulate(label, context_length=128, stack=stack, **options)
             assert costs["gpt2"][stack]["comm_bytes"] == at_gpt2.comm_bytes
-            assert costs["gpt2"][stack]["flights"] == at_gpt2.flights
+            assert costs["gpt2"][stack]["rounds"] == at_gpt2.rounds
 
 
 def test_the_papers_bytes_stand_beside_ours_and_one_more_layernorm_meets_them(demo):

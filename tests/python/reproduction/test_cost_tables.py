@@ -102,7 +102,7 @@ def test_findings_name_stack_network_outliers_and_secrets(found: CostTables) -> 
     network = finding(found, "network")
     assert "cannot give" in network.text
     assert "16.9 minutes of sending, 8.21 printed" in network.text
-    assert network.values == {"cells": 27, "sending_alone": 18, "sending_and_flights": 27}
+    assert network.values == {"cells": 27, "sending_alone": 18, "sending_and_rounds": 27}
 
     bed = finding(found, "test bed").values
     assert bed["mean"] == pytest.approx(0.0264, abs=1e-4)
@@ -110,7 +110,7 @@ def test_findings_name_stack_network_outliers_and_secrets(found: CostTables) -> 
 
     # From the profiles that the minutes are made with.
     assert (
-        "4.8 s per GB of both parties (an effective 1.67 Gbit/s), 6.0 ms per flight, 54 s per "
+        "4.8 s per GB of both parties (an effective 1.67 Gbit/s), 6.0 ms per round, 54 s per "
         "million ciphertext-plaintext products in the embedding and 30 s elsewhere, and 46.7 s per "
         "1e9 OTs"
     ) in finding(found, "test bed").text

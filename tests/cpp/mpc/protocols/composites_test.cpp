@@ -20,7 +20,7 @@ TEST(Relu, SendsWhatWasMeasuredFromEachParty) {
   const Cost cost = relu(Stack{}, 128 * 3072);
   EXPECT_NEAR(cost.sent_bytes[kClient] / 1e6, 30.376 + 0.836, 0.002);
   EXPECT_NEAR(cost.sent_bytes[kServer] / 1e6, 8.356 + 0.167, 0.002);
-  EXPECT_EQ(cost.flights, 23);
+  EXPECT_EQ(cost.rounds, 23);
 }
 
 TEST(Relu, NarrowerComparisonsSendFewerBits) {
@@ -54,10 +54,10 @@ TEST(Softmax, WithoutBroadcastTakesOneReciprocalPerElement) {
 
 // The largest of 61 columns: 5 halvings, and the 4 columns that were left over; of 64: 6 halvings.
 TEST(Softmax, OfOddLengthsWaitsForWhatIsLeftOver) {
-  const double step = relu(Stack{}, 1).flights;
+  const double step = relu(Stack{}, 1).rounds;
   const auto maximum = [](std::int64_t columns) {
     const SoftmaxShape shape{3, columns, 3 * columns};
-    return softmax(Stack{}, shape).flights - softmax({.static_max = true}, shape).flights;
+    return softmax(Stack{}, shape).rounds - softmax({.static_max = true}, shape).rounds;
   };
   EXPECT_EQ(maximum(61), (5 + 4) * step);
   EXPECT_EQ(maximum(64), 6 * step);
@@ -101,12 +101,12 @@ TEST(Gelu, OfSegmentsComparesWithThreeThresholdsAtOnce) {
   EXPECT_EQ(gelu({.gelu = Gelu::kSegment}, 8192).ots, (6 + 3 * 2 + 24 + 3 * 5 * 2) * 8192);
 }
 
-// Of 64 bits a comparison takes 94 OTs and 19 flights, one after the other here; 10 truncations;
-// and one choice's OTs with the flights of three.
+// Of 64 bits a comparison takes 94 OTs and 19 rounds, one after the other here; 10 truncations;
+// and one choice's OTs with the rounds of three.
 TEST(Gelu, PiecewiseComparesThreeTimesInSequence) {
   const Cost cost = gelu({.gelu = Gelu::kPiecewise}, 8192);
   EXPECT_EQ(cost.ots, (3 * 94 + 10 + 2) * 8192);
-  EXPECT_EQ(cost.flights, 3 * 19 + 4 * (2 + 2) + 6 * 2 + 3 * 4);
+  EXPECT_EQ(cost.rounds, 3 * 19 + 4 * (2 + 2) + 6 * 2 + 3 * 4);
 }
 
 TEST(LayerNorm, WithPrivateGainTakesOneOleInsteadOfAProduct) {
@@ -135,7 +135,7 @@ TEST(Embedding, OfClientRowsIsTwoProductsWithASharedTable) {
 TEST(Embedding, InStockSpuRunsTokenByToken) {
   const Cost one = embedding(Stack{}, {1, 1000, 64});
   EXPECT_EQ(embedding(Stack{}, {7, 1000, 64}), sequential(one, 7));
-  EXPECT_EQ(one.flights, 10 + 2 + 2);  // equality, bit to arithmetic, product
+  EXPECT_EQ(one.rounds, 10 + 2 + 2);  // equality, bit to arithmetic, product
 }
 
 // Messages of two parties say so, a client's 52 per token and 20 once: comparisons wait for 19
@@ -143,7 +143,7 @@ TEST(Embedding, InStockSpuRunsTokenByToken) {
 TEST(Embedding, ThatClampsItsIndicesWaitsForThem) {
   const Stack clamped{.program_steps = true};
   const EmbeddingShape tokens{32, 1000, 64};
-  EXPECT_EQ(embedding(clamped, tokens).flights, 23 + 32 * (14 + 2 * 23));
+  EXPECT_EQ(embedding(clamped, tokens).rounds, 23 + 32 * (14 + 2 * 23));
   const double more = payload(embedding(clamped, tokens)) - payload(embedding(Stack{}, tokens));
   // Two clamps of two numbers per token, 296 and 184 bytes each between two parties.
   EXPECT_NEAR(more, 32 * 2 * (296 + 184) + payload(relu(Stack{}, 32)), 1e-6);
@@ -165,17 +165,17 @@ TEST(Embedding, ConvertsRowsTwiceBeforeAPrivateTable) {
 
 TEST(Argmax, TakesFloorLog2PlusPopcountMinusOneSteps) {
   constexpr double kStep = 2 * 19 + 2 * 10 + 2 * 4 + 3 * 2;
-  EXPECT_EQ(argmax(Stack{}, 16384).flights, 14 * kStep);
-  EXPECT_EQ(argmax(Stack{}, 50257).flights, 20 * kStep);
-  EXPECT_EQ(argmax(Stack{}, 1).flights, 0);
+  EXPECT_EQ(argmax(Stack{}, 16384).rounds, 14 * kStep);
+  EXPECT_EQ(argmax(Stack{}, 50257).rounds, 20 * kStep);
+  EXPECT_EQ(argmax(Stack{}, 1).rounds, 0);
 }
 
 // Of 2, 4, 7 and 8 values a client sent 128, 192, 320 and 256 messages, 64 per step.
 TEST(Argmax, OfAProgramEndsWithItsFirstValue) {
-  const double step = argmax(Stack{}, 2).flights;
+  const double step = argmax(Stack{}, 2).rounds;
   const Stack program{.program_steps = true};
   for (const auto& [elements, messages] : {std::pair{2, 128}, {4, 192}, {7, 320}, {8, 256}})
-    EXPECT_EQ(argmax(program, elements).flights, step * messages / 64) << elements;
+    EXPECT_EQ(argmax(program, elements).rounds, step * messages / 64) << elements;
 }
 
 // Sent by two parties; of 50,257 values without the two to four Ferret extensions among them.
@@ -194,7 +194,7 @@ TEST(Argmax, SendsWhatTwoPartiesSentOfAnyLength) {
 // Of 4,096 values 350,664 and 121,304 bytes were sent.
 TEST(Argmax, WithoutTiesIsOneComparisonAndTwoSelectionsPerNode) {
   const Stack any{.argmax_ties = false};
-  EXPECT_EQ(argmax(any, 16384).flights, 14 * (19 + 2 * 4));
+  EXPECT_EQ(argmax(any, 16384).rounds, 14 * (19 + 2 * 4));
   EXPECT_NEAR(payload(argmax(any, 4096)), 350664 + 121304, 1e-3);
 }
 
@@ -202,7 +202,7 @@ TEST(Argmax, WithoutTiesIsOneComparisonAndTwoSelectionsPerNode) {
 TEST(Argmax, OfManyRowsWaitsAsLongAsOfOne) {
   const Cost one = argmax(Stack{}, 1000);
   const Cost many = argmax(Stack{}, 1000, 128);
-  EXPECT_EQ(many.flights, one.flights);
+  EXPECT_EQ(many.rounds, one.rounds);
   EXPECT_NEAR(many.ots, 128 * one.ots, 1e-6);
   EXPECT_LT(many.comm_bytes(), 128 * one.comm_bytes());
 }

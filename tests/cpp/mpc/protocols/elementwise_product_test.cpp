@@ -15,20 +15,20 @@ TEST(PrivateProduct, SendsWholeCiphertextsFromTheServer) {
   EXPECT_EQ(one, private_product(Stack{}, 8192));
   EXPECT_EQ(one.sent_bytes[kServer], 4 * kUp);
   EXPECT_EQ(one.sent_bytes[kClient], 4 * kDown);
-  EXPECT_EQ(private_product(Stack{}, 8193), sequential(one, 2) + Cost{.flights = -2});
+  EXPECT_EQ(private_product(Stack{}, 8193), sequential(one, 2) + Cost{.rounds = -2});
 }
 
 TEST(Product, OfLongVectorsIsTwoOles) {
   const Cost cost = product(Stack{}, 8192);
   EXPECT_EQ(cost.comm_bytes(), 2 * 4 * (kUp + kDown));
   EXPECT_EQ(cost.sent_bytes[kClient], cost.sent_bytes[kServer]);
-  EXPECT_EQ(cost.flights, 2);
+  EXPECT_EQ(cost.rounds, 2);
 }
 
 TEST(Product, OfShortVectorsTakesCachedTriples) {
-  EXPECT_EQ(product(Stack{}, 8191).flights, 1);
-  EXPECT_EQ(product(kMulShare, 16383).flights, 1);
-  EXPECT_EQ(product(kMulShare, 16384).flights, 2);
+  EXPECT_EQ(product(Stack{}, 8191).rounds, 1);
+  EXPECT_EQ(product(kMulShare, 16383).rounds, 1);
+  EXPECT_EQ(product(kMulShare, 16384).rounds, 2);
   EXPECT_DOUBLE_EQ(product(Stack{}, 2).comm_bytes(), 2 * (8 * (kUp + kDown) / 8192 + 32));
   EXPECT_EQ(product(Stack{}, 0).comm_bytes(), 0);
 }
@@ -65,7 +65,7 @@ TEST(Square, IsHalvedAboveOneCiphertext) {
   const Cost cost = square(Stack{}, 8194);
   EXPECT_EQ(cost.comm_bytes(), 2 * 4 * (kUp + kDown));
   EXPECT_EQ(cost.sent_bytes[kClient], cost.sent_bytes[kServer]);
-  EXPECT_EQ(cost.flights, 2);
+  EXPECT_EQ(cost.rounds, 2);
 }
 
 TEST(Square, IsEncryptedByTheClientInItsLongerHalf) {
@@ -82,7 +82,7 @@ TEST(FilledCiphertexts, CutVectorsAtWholeOnes) {
   EXPECT_EQ(square(Stack{}, kLive).elementwise_ciphertexts, 4 * 14);
   const Cost triples = product(Stack{}, kLive - 12 * 8192);
   EXPECT_EQ(square(fill, kLive).comm_bytes(), 4 * 12 * (kUp + kDown) + triples.comm_bytes());
-  EXPECT_EQ(square(fill, kLive).flights, 2);
+  EXPECT_EQ(square(fill, kLive).rounds, 2);
   EXPECT_EQ(product(fill, kLive).comm_bytes(), 2 * 4 * 12 * (kUp + kDown) + triples.comm_bytes());
 }
 

@@ -16,7 +16,7 @@ TEST(PlaintextProduct, ClientEncryptsTheSmallerLeftFactor) {
   EXPECT_EQ(cost.sent_bytes[kClient], 12 * kUp);
   EXPECT_EQ(cost.sent_bytes[kServer], 12 * kDown);
   EXPECT_EQ(cost.ct_pt_products, 12 * 768);
-  EXPECT_EQ(cost.flights, 2);
+  EXPECT_EQ(cost.rounds, 2);
   // Each block of the other factor is encoded once.
   const MatmulPlan plan = plan_matmul({128, 768, 768});
   ASSERT_LT(plan.num_blocks[0], plan.num_blocks[2]);
@@ -42,7 +42,7 @@ TEST(Matmul, OfSharesIsTwoProductsAtOnceHalfByEachParty) {
   EXPECT_EQ(both.sent_bytes[kClient], one.comm_bytes());
   EXPECT_EQ(both.sent_bytes[kServer], one.comm_bytes());
   EXPECT_EQ(both.ct_pt_products, 2 * one.ct_pt_products);
-  EXPECT_EQ(both.flights, one.flights);
+  EXPECT_EQ(both.rounds, one.rounds);
 }
 
 // 50257 x 768 words exceed 256 MiB: two tiles along the inner dimension, 43,635 and 6,622.

@@ -29,10 +29,10 @@ TEST(Comparison, EqualsThePublishedPayloads) {
   EXPECT_NEAR(bits_of_one(comparison(kMany, 64)), 658, 1e-9);
 }
 
-TEST(Comparison, Of64BitsTakes94OtsAnd19Flights) {
+TEST(Comparison, Of64BitsTakes94OtsAnd19Rounds) {
   const Cost cost = comparison(kMany);
   EXPECT_EQ(cost.ots, 94.0 * kMany);
-  EXPECT_EQ(cost.flights, 19);
+  EXPECT_EQ(cost.rounds, 19);
   EXPECT_NEAR(cost.comm_bytes() / kMany, 84.7, 0.05);
 }
 
@@ -92,13 +92,13 @@ TEST(Comparison, TreeOfPowersOfTwoHasItsClosedForm) {
     const Cost cost = comparison(kMany, 4 * digits);
     EXPECT_EQ(cost.ots, (4 * digits + 2 * plain + 2 * correlated) * kMany) << digits;
     EXPECT_NEAR(bits_of_one(cost), 36 * digits + 4 * plain + 6 * correlated, 1e-9) << digits;
-    EXPECT_EQ(cost.flights, 2 + 5 * (levels - 1) + 2) << digits;
+    EXPECT_EQ(cost.rounds, 2 + 5 * (levels - 1) + 2) << digits;
   }
 }
 
 TEST(Comparison, OfOneDigitNeedsNoAnd) {
   const Cost cost = comparison(kMany, 3);
-  EXPECT_EQ(cost.flights, 2);
+  EXPECT_EQ(cost.rounds, 2);
   EXPECT_NEAR(bits_of_one(cost), 36, 1e-9);
 }
 
@@ -113,8 +113,8 @@ TEST(Equality, EqualsItsClosedForm) {
   EXPECT_NEAR(equality(kMany, 64).comm_bytes() / kMany, 50.0, 0.05);
   EXPECT_NEAR(equality(kMany, 16).comm_bytes() / kMany, 12.1, 0.05);
   EXPECT_NEAR(bits_of_one(equality(kMany, 64)), 20 * 16 + 4 * 15, 1e-9);
-  EXPECT_EQ(equality(1, 64).flights, 10);
-  EXPECT_EQ(equality(1, 4).flights, 2);  // one digit, no tree
+  EXPECT_EQ(equality(1, 64).rounds, 10);
+  EXPECT_EQ(equality(1, 4).rounds, 2);  // one digit, no tree
 }
 
 // 12 bits of unknown sign: 13 payload bits in a 32-bit ring and 17 in a 64-bit ring (same README).
@@ -137,7 +137,7 @@ TEST(Multiplexer, IsSymmetric) {
   EXPECT_NEAR(8 * cost.sent_bytes[kServer] / kMany, 65 + kFerretBits, 1e-9);
   EXPECT_EQ(cost.sent_bytes[kClient], cost.sent_bytes[kServer]);
   EXPECT_NEAR(bits_of_one(cost), 130, 1e-9);
-  EXPECT_EQ(cost.flights, 4);
+  EXPECT_EQ(cost.rounds, 4);
 }
 
 TEST(PackedBits, EqualTheirPublishedPayloads) {
@@ -149,7 +149,7 @@ TEST(PackedBits, EqualTheirPublishedPayloads) {
 TEST(SessionSetup, HasAtMost48Instances) {
   EXPECT_EQ(session_setup(32).comm_bytes(), 32 * 1206600 + 19.75e6);
   EXPECT_EQ(session_setup(4096), session_setup(48));
-  EXPECT_EQ(session_setup(1).flights, 0);
+  EXPECT_EQ(session_setup(1).rounds, 0);
 }
 
 // Measured: the first OT of an instance costs either party 470,163 bytes, the first 1,377 rank 0

@@ -52,7 +52,7 @@ TEST(PackedTriangle, TwelveHeadsOfThePapersSizeFillSeventeenResponses) {
   const Cost cost = packed_triangles({128, 64, 128}, 12);
   EXPECT_EQ(cost.comm_bytes(), 2 * (12 * kUpBytes + 17 * kDownBytes));
   EXPECT_EQ(cost.sent_bytes[kClient], cost.sent_bytes[kServer]);
-  EXPECT_EQ(cost.flights, 2);
+  EXPECT_EQ(cost.rounds, 2);
   // Two cross terms, and a plaintext holds one of the 128 keys: a product and a step for each.
   EXPECT_EQ(cost.ct_pt_products, 2 * 12 * 128);
   EXPECT_EQ(cost.automorphisms, 2 * 12 * 128);
