@@ -45,12 +45,12 @@ def gigabytes(label, **sizes):
 
 # %% tags=["gallery=gigabytes_by_part"]
 LABELS = ["SM+LN+G", "SM+LN+R", "SM+R", "SM+ScFuFFN"]
-bills = {label: mpc.simulate(label) for label in LABELS}
+reports = {label: mpc.simulate(label) for label in LABELS}
 fig, axes = plt.subplots(figsize=(8.5, 2.8))
 analysis.plot_bytes_by_kind(
     {
-        label: {kind: cost.comm_bytes for kind, cost in bill.by_kind.items()}
-        for label, bill in bills.items()
+        label: {kind: cost.comm_bytes for kind, cost in report.by_kind.items()}
+        for label, report in reports.items()
     },
     title="GPT-2, 128 tokens, on SPU as the paper used it (spu-2024)",
     axes=axes,
@@ -59,7 +59,7 @@ fig.legend(loc="outside lower center", ncols=6)
 plt.show()
 
 # %% [markdown]
-# GELU alone is two thirds of the baseline's bill: $128 \cdot 3072$ elements in each of 12 layers, each a polynomial and several comparisons. LayerNorm is another 2 GB. What the softmax-only network has left is, above all, softmax.
+# GELU alone is two thirds of the baseline's bytes: $128 \cdot 3072$ elements in each of 12 layers, each a polynomial and several comparisons. LayerNorm is another 2 GB. What the softmax-only network has left is, above all, softmax.
 #
 # The simulator is not fitted to these totals: every formula is that of the protocol's source. It is right where we can check it, the communication columns of the paper's tables:
 
@@ -89,7 +89,7 @@ for panel, network in zip(axes, networks):
     link = mpc.network_profile(network)
     left = np.zeros(len(LABELS))
     for part in ("compute", "transfer", "rounds"):
-        times = [bills[label].latency(network).total.to_dict() for label in LABELS]
+        times = [reports[label].latency(network).total.to_dict() for label in LABELS]
         width = np.array([time[f"{part}_seconds"] / 60 for time in times])
         panel.barh(LABELS, width, left=left, label=part)
         left += width
@@ -124,15 +124,15 @@ print(f"{'saved':12s}" + "".join(f"{factor:14.1f}x" for factor in saved))
 # %%
 def what_if(label="SM+ScFuFFN", *, heads=12, tokens=128, width=768, layers=12, **changes):
     """One line: gigabytes, and minutes on a 400 Mbit/s line."""
-    bill = mpc.simulate(
+    report = mpc.simulate(
         label, num_heads=heads, head_dim=width // heads, context_length=tokens, width=width,
         hidden_width=4 * width, num_layers=layers, **changes,
     )  # fmt: skip
-    minutes = bill.latency("wan-400mbps").minutes
+    minutes = report.latency("wan-400mbps").minutes
     note = ", ".join(f"{name}={value}" for name, value in changes.items())
     print(
         f"{label:12s} {heads:2d} heads {tokens:4d} tokens d {width:4d} {layers:2d} layers"
-        f"{bill.comm_bytes / 1e9:8.2f} GB {minutes:6.1f} min  {note}"
+        f"{report.comm_bytes / 1e9:8.2f} GB {minutes:6.1f} min  {note}"
     )
 
 
@@ -251,4 +251,4 @@ plt.show()
 # - What the bytes buy has to be measured. In the demo, after a million tokens, the softmax-only network has 11 % less perplexity than the LayerNorm baseline at 2.7 times fewer bytes, because its embeddings start at the right size ([how networks start](../docs/start.md)). Short trainings favour networks that start fast; what a longer one leaves of that lead, these runs do not say.
 # - Shape is the cheapest measure of all: with few wide heads, networks with a foldable normalization beat the demo's LayerNorm baseline for a fifth of the bytes, and still do after ten times the tokens ([findings, and what did not hold](../benchmarks/results/pareto_mini_amd_epyc_202611.md)).
 #
-# `aero cost show 'SM+ScFuFFN' --html bill.html` draws one bill operation by operation; `aero cost sweep` goes through grids of networks and stacks.
+# `aero cost show 'SM+ScFuFFN' --html report.html` draws one cost report operation by operation; `aero cost sweep` goes through grids of networks and stacks.

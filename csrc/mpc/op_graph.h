@@ -20,7 +20,7 @@
 
 namespace aero::mpc {
 
-// The parts of the bill, in the order it is printed.
+// The parts of the cost report, in the order it is printed.
 enum class Part : std::uint8_t {
   kQkvProj,
   kQk,

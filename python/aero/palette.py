@@ -21,8 +21,8 @@ NETWORK_COLORS = (
     "#8c6d31",
 )
 
-# The same part of a network the same colour in every bill, in the order of the bars. The dear parts
-# have the palette's colours, the cheap ones greys.
+# The same part of a network the same colour in every cost report, in the order of the bars. The
+# dear parts have the palette's colours, the cheap ones greys.
 PART_COLORS = {
     "softmax": "#0072b2",
     "layernorm": "#d55e00",

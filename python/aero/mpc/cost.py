@@ -62,7 +62,7 @@ class Operation:
     Attributes:
         name: What it computes, such as "queries, keys, values".
         layer: Layer from 0, or None for set-up, embedding, final norm, head and argmax.
-        kind: The part of the bill it belongs to, a key of `CostReport.by_kind`.
+        kind: The part of the cost report it belongs to, a key of `CostReport.by_kind`.
         shape: Sizes as text: "128x768x2304"; "12 x 128x64x128" for twelve heads.
         inputs: Indices of the operations that must be finished first.
         cost: What it spends; bytes are whole.

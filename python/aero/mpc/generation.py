@@ -20,7 +20,7 @@ Sampling = Literal["argmax", "client"]
 
 @dataclass(frozen=True)
 class GenerationReport:
-    """The bill of `new_tokens` tokens for each of `batch` prompts of `spec.context_length` tokens.
+    """The cost of `new_tokens` tokens for each of `batch` prompts of `spec.context_length` tokens.
 
     Attributes:
         spec: The network; its context length is the prompts'.
@@ -66,7 +66,7 @@ class GenerationReport:
         )
 
     def token_report(self, token: int) -> CostReport:
-        """The full bill of one token's pass, from 0: the prefill."""
+        """The full cost report of one token's pass, from 0: the prefill."""
         if not 0 <= token < self.new_tokens:
             raise ValueError(
                 f"token_report: token must be from 0 to {self.new_tokens - 1}, got {token}"

@@ -122,7 +122,7 @@ class Latency:
 
     @cached_property
     def by_kind(self) -> dict[str, Duration]:
-        """The sum per part of the bill, in the order of `CostReport.by_kind`."""
+        """The sum per part of the cost report, in the order of `CostReport.by_kind`."""
         return {
             kind: self._where("kind", kind) for kind in dict.fromkeys(o.kind for o in self.priced)
         }

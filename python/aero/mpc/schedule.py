@@ -144,7 +144,7 @@ class Schedule:
         """The makespan in seconds if the named operations were faster, or not there at all.
 
         Args:
-            kind: Operations of this part of the bill, such as "softmax".
+            kind: Operations of this part of the cost report, such as "softmax".
             layer: Operations of this layer.
             name: Operations of this name, such as "FFN, in".
             operation: The operation with this index. Of several conditions all must hold.

@@ -17,7 +17,7 @@ _ELEMENTS_PER_THREAD = 2048
 # Slots of ciphertexts that one refill of SPU's cached triples takes: two for each of 4,096.
 _CACHED_TRIPLES_SLOTS = 8192
 
-# Operations outside the layers by the part of the bill they belong to.
+# Operations outside the layers by the part of the cost report they belong to.
 _PIECES = {
     "setup": "set-up",
     "embed": "embedding",

@@ -1,6 +1,6 @@
 """Costs as text for the terminal and as CSV: `to_text` and `to_csv` of every result of `aero.mpc`.
 
-A bill has a row per part and a row per kind of layer; with a network also seconds.
+A cost report has a row per part and a row per kind of layer; with a network also seconds.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def timed_on(report: CostReport, network: Network, compute: Compute) -> Latency 
 
 
 def part_rows(report: CostReport, timed: Latency | None) -> Rows:
-    """Every part of the bill, and the total."""
+    """Every part of the cost report, and the total."""
     durations = {} if timed is None else {**timed.by_kind, "total": timed.total}
     costs = {**report.by_kind, "total": report.total}
     return [
