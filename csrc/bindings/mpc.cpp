@@ -191,7 +191,8 @@ py::tuple matmul_block(std::int64_t rows, std::int64_t inner, std::int64_t colum
 
 void bind_mpc(py::module_& module) {
   module.def("stack_names", &mpc::stack_names, "Named protocol stacks.");
-  module.def("option_set_names", &mpc::option_set_names, "Named sets of measures on `spu-2024`.");
+  module.def("optimized_stack_names", &mpc::optimized_stack_names,
+             "`spu-2024` with optimizations.");
   module.def(
       "stack_fields", [](const std::string& name) { return fields_dict(mpc::stack(name)); },
       py::arg("name"), "The fields of a named stack.");

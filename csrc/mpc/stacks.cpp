@@ -149,7 +149,7 @@ constexpr Stack approximate() {
   return stack;
 }
 
-constexpr std::array kOptionSets{
+constexpr std::array kOptimizedStacks{
     NamedStack{"aero-optimized", kOptimized},
     NamedStack{"aero-optimized-generation", optimized_generation()},
     NamedStack{"aero-approximate", approximate()},
@@ -244,16 +244,16 @@ FieldValue get_field(const Stack& stack, const Field& field) {
 
 std::vector<std::string_view> stack_names() { return names_of(kStacks); }
 
-std::vector<std::string_view> option_set_names() { return names_of(kOptionSets); }
+std::vector<std::string_view> optimized_stack_names() { return names_of(kOptimizedStacks); }
 
 Stack stack(std::string_view name) {
   for (const NamedStack& entry : kStacks)
     if (entry.name == name) return entry.stack;
-  for (const NamedStack& entry : kOptionSets)
+  for (const NamedStack& entry : kOptimizedStacks)
     if (entry.name == name) return entry.stack;
-  throw std::invalid_argument("simulate: stack must be " + spec::quoted_list(stack_names()) +
-                              ", or an option set " + spec::quoted_list(option_set_names()) +
-                              ", got " + spec::quoted(name));
+  throw std::invalid_argument(
+      "simulate: stack must be " + spec::quoted_list(stack_names()) + ", or an optimized stack " +
+      spec::quoted_list(optimized_stack_names()) + ", got " + spec::quoted(name));
 }
 
 std::vector<spec::FieldDocument> field_documents() {

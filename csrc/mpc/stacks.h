@@ -1,6 +1,6 @@
-// Protocol stacks: which variant of each protocol a private inference runs, and which measures are
-// switched on. Three named stacks and three option sets; every field can be set by name, and the
-// prices of operations can be quoted instead of derived (prices.h).
+// Protocol stacks: which variant of each protocol a private inference runs, and which optimizations
+// are switched on. Three published and three optimized stacks; every field can be set by name, and
+// the prices of operations can be quoted instead of derived (prices.h).
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ struct Stack {
   bool extra_score_truncation = true;          // the paper's bytes show one more per score
   bool broadcast_reciprocal = true;  // one reciprocal per softmax row, else one per element
 
-  // Measures of the network's owner.
+  // Optimizations by the network's owner.
   bool client_one_hot = false;      // the client makes its one-hot rows itself
   bool last_token_head = false;     // LM head on the last position only
   bool last_layer_one_row = false;  // last layer for the last position only
@@ -70,10 +70,10 @@ struct Stack {
 // `spu-2024`, `spu-0.9.5`, `openbumblebee`.
 std::vector<std::string_view> stack_names();
 
-// `aero-optimized`, `aero-optimized-generation`, `aero-approximate`: measures on top of `spu-2024`.
-std::vector<std::string_view> option_set_names();
+// `aero-optimized`, `aero-optimized-generation`, `aero-approximate`: `spu-2024` with optimizations.
+std::vector<std::string_view> optimized_stack_names();
 
-// A named stack or option set. Throws std::invalid_argument listing the names.
+// A published or optimized stack. Throws std::invalid_argument listing the names.
 Stack stack(std::string_view name);
 
 // Every field with its value, in the order of the struct; enums are their words.

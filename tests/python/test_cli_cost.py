@@ -44,7 +44,7 @@ def test_help_fits_a_line_and_names_every_stack_and_network():
     assert summaries.split()[0] == "show"
     assert "..." not in summaries
     text = " ".join(run("show", "--help").stdout.replace("-\n", "-").split()).replace("- ", "-")
-    names = [*mpc.stack_names(), *mpc.option_set_names(), *described_stack_names()]
+    names = [*mpc.stack_names(), *mpc.optimized_stack_names(), *described_stack_names()]
     for name in (*names, *mpc.network_names(), *mpc.compute_names()):
         assert name in text
 
@@ -60,8 +60,8 @@ def test_every_command_takes_measures_as_settings():
     compared = run("compare", "SM", "SM", *given, "--second-set", "exp_squarings=8")
     second = mpc.simulate("SM", **{**fields, "exp_squarings": 8})
     assert compared.stdout == to_text(report.compare(second)) + "\n"
-    table = mpc.option_table("SM", sizes=[(16, None)], **fields)
-    assert run("options", "SM", "--size", "16", *given).stdout == to_text(table) + "\n"
+    table = mpc.optimization_table("SM", sizes=[(16, None)], **fields)
+    assert run("optimizations", "SM", "--size", "16", *given).stdout == to_text(table) + "\n"
 
 
 def test_results_come_as_text_json_csv_and_page(tmp_path):

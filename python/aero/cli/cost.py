@@ -196,7 +196,7 @@ def schedule(
         )
 
 
-for command in (planning.options, planning.accuracy, planning.generate, planning.sweep):
+for command in (planning.optimizations, planning.accuracy, planning.generate, planning.sweep):
     cost.command()(command)
 
 

@@ -37,8 +37,8 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="FIELD=VALUE",
-        help="A measure or another field of stack or network, such as mul_share=true or "
-        "num_layers=6; may be repeated. `aero cost options` lists the measures.",
+        help="An optimization or another field of stack or network, such as mul_share=true or "
+        "num_layers=6; may be repeated. `aero cost optimizations` lists the optimizations.",
     ),
 ]
 Network = Annotated[str | None, typer.Option(help=f"Also the time on: {NETWORKS}")]

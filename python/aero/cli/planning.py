@@ -1,4 +1,4 @@
-"""`aero cost options | generate | sweep`: planning with the cost model."""
+"""`aero cost optimizations | generate | sweep`: planning with the cost model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from aero.mpc.network_sweep import SweepResult
 
 
-def options(
+def optimizations(
     label: Annotated[str, typer.Argument(help="Network.")] = "SM+ScFuFFN",
     model: Model = "gpt2",
     size: Annotated[
@@ -47,7 +47,7 @@ def options(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
-    """What each measure beyond the paper saves.
+    """What each optimization beyond the paper saves.
 
     One on top of the other and each alone; what each assumes, whether it changes the function, and
     where it is implemented.
@@ -58,7 +58,7 @@ def options(
 
         sizes = [_size(text) for text in size or ("128", "256", "512:16384")]
         keywords: dict[str, Any] = {"model": model, "stack": stack, **settings(set_)}
-        table = mpc.option_table(label, sizes=sizes, **keywords)
+        table = mpc.optimization_table(label, sizes=sizes, **keywords)
         put(
             lambda: to_text(table),
             table.to_dict,
@@ -134,7 +134,7 @@ def sweep(
         typer.Option(
             "--set",
             metavar="FIELD=V1,V2",
-            help="Values of a measure or of another field of stack or network; may be repeated.",
+            help="Values of an optimization or another field of stack or network; may be repeated.",
         ),
     ] = None,
     stack: Annotated[list[str] | None, typer.Option(help=f"{STACKS} May be repeated.")] = None,
@@ -169,7 +169,7 @@ def sweep(
 ) -> None:
     """Every combination, or the Pareto front.
 
-    Bytes, rounds and seconds over networks, sizes, stacks and measures; with --run against
+    Bytes, rounds and seconds over networks, sizes, stacks and optimizations; with --run against
     measured perplexity.
     """
     with one_line_errors(ValueError, OSError):

@@ -17,9 +17,9 @@ from __future__ import annotations
 from aero.mpc.cost_report import CostReport
 from aero.mpc.described_stacks import load_stack
 from aero.mpc.generation import simulate_generation
-from aero.mpc.measure_tables import option_table
-from aero.mpc.measures import options
 from aero.mpc.network_sweep import sweep
+from aero.mpc.optimization import optimizations
+from aero.mpc.optimization_tables import optimization_table
 from aero.mpc.profiles import (
     ComputeProfile,
     NetworkProfile,
@@ -30,7 +30,7 @@ from aero.mpc.profiles import (
 )
 from aero.mpc.simulation import (
     operation_cost,
-    option_set_names,
+    optimized_stack_names,
     simulate,
     stack_fields,
     stack_names,
@@ -46,9 +46,9 @@ __all__ = [
     "network_names",
     "network_profile",
     "operation_cost",
-    "option_set_names",
-    "option_table",
-    "options",
+    "optimization_table",
+    "optimizations",
+    "optimized_stack_names",
     "simulate",
     "simulate_generation",
     "stack_fields",

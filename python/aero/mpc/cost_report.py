@@ -29,7 +29,7 @@ class CostReport:
 
     Attributes:
         spec: The network.
-        stack: Name of the stack or option set.
+        stack: Name of the stack or optimized stack.
         stack_fields: All its fields, overrides included.
         operations: The operation graph, in an order in which it can run.
         total: The sum over the operations.

@@ -4,7 +4,7 @@ A description is YAML or JSON:
 
     format: 1
     name: my-stack              # as reports show it
-    base: openbumblebee         # the stack or option set that it starts from
+    base: openbumblebee         # the stack or optimized stack that it starts from
     source: "where the prices come from"     # required with prices
     fields: {exp_squarings: 6}  # any of `aero.mpc.stack_fields(base)`
     prices:
@@ -47,7 +47,7 @@ class StackDescription:
 
     Attributes:
         name: As reports show it.
-        base: The stack or option set that it starts from.
+        base: The stack or optimized stack that it starts from.
         fields: Fields of the base that differ.
         prices: Operation -> field of the price -> value.
         source: Where the prices come from; they are quoted, not measured.
@@ -87,8 +87,8 @@ def stack_description(stack: str | Path | StackDescription) -> StackDescription:
     """The stack that a name, a path or a description stands for.
 
     Args:
-        stack: A name of `stack_names()`, `option_set_names()` or `described_stack_names()`; a path
-            that ends with .yaml, .yml or .json; or a description.
+        stack: A name of `stack_names()`, `optimized_stack_names()` or `described_stack_names()`; a
+            path that ends with .yaml, .yml or .json; or a description.
 
     Raises:
         ValueError: For an unknown name, or a file that is no description.
@@ -105,7 +105,7 @@ def stack_description(stack: str | Path | StackDescription) -> StackDescription:
         return load_stack(stack)
     if stack in described_stack_names():
         return _shipped_description(stack)
-    named = [*_core.stack_names(), *_core.option_set_names()]
+    named = [*_core.stack_names(), *_core.optimized_stack_names()]
     if stack not in named:
         *others, last = (f'"{name}"' for name in [*named, *described_stack_names()])
         raise ValueError(
@@ -202,7 +202,7 @@ def _price(price: object, where: str) -> dict[str, float]:
 
 def _check(description: StackDescription, where: str) -> None:
     """Ranges and names are the C++ side's to check; its messages get the file's name."""
-    if description.name in (*_core.stack_names(), *_core.option_set_names()):
+    if description.name in (*_core.stack_names(), *_core.optimized_stack_names()):
         raise ValueError(f"{where}: name must not be that of a stack, got {description.name!r}")
     try:
         _core.checked_stack(description.core())

@@ -15,7 +15,7 @@ class TimedNetwork:
 
     Attributes:
         label: The network.
-        where: What distinguishes it from others of that label: sizes, stack, measures.
+        where: What distinguishes it from others of that label: sizes, stack, optimizations.
         seconds: Of one private forward pass.
         perplexity: Measured; of several runs their mean.
         runs: How many.

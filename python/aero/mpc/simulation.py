@@ -25,18 +25,18 @@ def stack_names() -> list[str]:
     return _core.stack_names()
 
 
-def option_set_names() -> list[str]:
-    """Named sets of measures on top of `spu-2024`; `simulate` takes them as `stack`.
+def optimized_stack_names() -> list[str]:
+    """`spu-2024` with several optimizations each; `simulate` takes them as `stack`.
 
     `aero-optimized` changes nothing in the function that is computed, `aero-optimized-generation`
     computes the next token's logits only, `aero-approximate` is off in the last bits besides.
 
     Example:
         >>> from aero import mpc
-        >>> mpc.option_set_names()
+        >>> mpc.optimized_stack_names()
         ['aero-optimized', 'aero-optimized-generation', 'aero-approximate']
     """
-    return _core.option_set_names()
+    return _core.optimized_stack_names()
 
 
 def stack_fields(stack: str | Path | StackDescription) -> dict[str, FieldValue]:
@@ -66,7 +66,7 @@ def simulate(
         model: For a label, the preset that gives the sizes.
         context_length: T. Defaults to 128 for a label, to the spec's own for a spec.
         vocab_size: V. Defaults to the preset's or the spec's own.
-        stack: A name of `stack_names()`, `option_set_names()` or `described_stack_names()`, or
+        stack: A name of `stack_names()`, `optimized_stack_names()` or `described_stack_names()`, or
             the path of a description (`load_stack`).
         **overrides: Fields of the stack (`exp_squarings=5`, see `stack_fields`) and of the network
             (`num_heads=6`, `final_norm="layer"`, see `ArchitectureSpec`).

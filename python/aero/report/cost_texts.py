@@ -27,8 +27,8 @@ def to_text(found: Any, network: Network = None, compute: Compute = "paper-testb
     """Returns a result of `aero.mpc` as tables for the terminal.
 
     Args:
-        found: A `CostReport`, `CostComparison`, `GenerationReport`, `SweepResult`, `OptionTable`,
-            `Latency` or `Schedule`.
+        found: A `CostReport`, `CostComparison`, `GenerationReport`, `SweepResult`,
+            `OptimizationTable`, `Latency` or `Schedule`.
         network: Adds the time on it to the first three; a profile, a name, or a name with changes,
             as of `CostReport.latency`.
         compute: The machines behind that time.
@@ -50,7 +50,7 @@ def to_csv(found: Any, network: Network = None, compute: Compute = "paper-testbe
 
     A line per operation of a `CostReport`, per part of a `CostComparison`, per token of a
     `GenerationReport`, per row of a `SweepResult`, and per table, measure and size of an
-    `OptionTable`, whose savings are fractions.
+    `OptimizationTable`, whose savings are fractions.
 
     Args:
         found: One of these.

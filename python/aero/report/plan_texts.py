@@ -1,15 +1,15 @@
-"""Plans as text and CSV: generation token by token, sweeps, and tables of measures."""
+"""Plans as text and CSV: generation token by token, sweeps, and tables of optimizations."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from aero.mpc import options
+from aero.mpc import optimizations
 from aero.mpc.cost import Cost
 from aero.mpc.generation import GenerationReport
-from aero.mpc.measure_tables import OptionRow, OptionSet, OptionTable
 from aero.mpc.network_sweep import SweepResult
+from aero.mpc.optimization_tables import OptimizationRow, OptimizationTable, OptimizedStack
 from aero.report.cost_texts import Compute, Network, to_csv, to_text
 from aero.tables import in_units, table_csv, table_lines
 
@@ -97,17 +97,17 @@ def shown_cells(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 @to_text.register
-def _options_text(table: OptionTable, network: None = None, compute: Any = None) -> str:
-    return "\n".join([*_saving_lines(table), *_option_lines(table), *_set_lines(table)])
+def _optimizations_text(table: OptimizationTable, network: None = None, compute: Any = None) -> str:
+    return "\n".join([*_saving_lines(table), *_optimization_lines(table), *_optimized_lines(table)])
 
 
 @to_csv.register
-def _options_csv(table: OptionTable, network: None = None, compute: Any = None) -> str:
+def _optimizations_csv(table: OptimizationTable, network: None = None, compute: Any = None) -> str:
     return table_csv(
         [
             {
                 "table": name,
-                "option": row.option.name if row.option else None,
+                "optimization": row.optimization.name if row.optimization else None,
                 "context_length": length,
                 "vocab_size": vocab,
                 "comm_bytes": row.comm_bytes[index],
@@ -121,15 +121,16 @@ def _options_csv(table: OptionTable, network: None = None, compute: Any = None) 
     )
 
 
-def _saving_lines(table: OptionTable) -> Iterator[str]:
+def _saving_lines(table: OptimizationTable) -> Iterator[str]:
     columns = [f"T={length}" + (f" V={vocab}" if vocab else "") for length, vocab in table.sizes]
-    yield f"{table.label} on {table.stack}: GB; rounds, one measure on top of the other"
-    yield _option_line("", columns)
+    yield f"{table.label} on {table.stack}: GB; rounds, one optimization on top of the other"
+    yield _optimization_line("", columns)
     for row in table.cumulative:
-        yield _option_line(row.option.name if row.option else table.stack, _option_cells(row))
+        name = row.optimization.name if row.optimization else table.stack
+        yield _optimization_line(name, _optimization_cells(row))
     yield ""
     yield "each alone: per cent of the bytes; rounds"
-    yield _option_line("", columns)
+    yield _optimization_line("", columns)
     base = table.cumulative[0].rounds
     for row in table.alone:
         cells = [
@@ -139,36 +140,36 @@ def _saving_lines(table: OptionTable) -> Iterator[str]:
             else f"{round(100 * saving, 1) + 0.0:+.1f}; {rounds - before:+,}"
             for saving, rounds, before in zip(table.savings(row), row.rounds, base, strict=True)
         ]
-        yield _option_line(row.option.name if row.option else "", cells)
+        yield _optimization_line(row.optimization.name if row.optimization else "", cells)
 
 
-def _option_lines(table: OptionTable) -> Iterator[str]:
+def _optimization_lines(table: OptimizationTable) -> Iterator[str]:
     yield ""
-    for option in options():
-        yield f"{option.name}: {option.title}"
-        yield f"    assumes: {option.assumption}"
-        yield f"    changes the function: {option.changes}"
-        yield f"    implemented: {option.implemented}"
+    for optimization in optimizations():
+        yield f"{optimization.name}: {optimization.title}"
+        yield f"    assumes: {optimization.assumption}"
+        yield f"    changes the function: {optimization.changes}"
+        yield f"    implemented: {optimization.implemented}"
 
 
-def _set_lines(table: OptionTable) -> Iterator[str]:
+def _optimized_lines(table: OptimizationTable) -> Iterator[str]:
     columns = [f"T={length}" + (f" V={vocab}" if vocab else "") for length, vocab in table.sizes]
     yield ""
-    yield _option_line("option sets (--stack)", columns)
-    for one in table.sets:
-        yield _option_line(one.name, _option_cells(one))
-    for one in table.sets:
+    yield _optimization_line("optimized stacks (--stack)", columns)
+    for one in table.optimized_stacks:
+        yield _optimization_line(one.name, _optimization_cells(one))
+    for one in table.optimized_stacks:
         changed = ", ".join(
             name if value is True else f"{name}={value}" for name, value in one.fields.items()
         )
         yield f"{one.name}: spu-2024 with {changed}"
 
 
-def _option_line(name: str, cells: Sequence[str]) -> str:
+def _optimization_line(name: str, cells: Sequence[str]) -> str:
     return f"{name:<26}" + "".join(f"{cell:>18}" for cell in cells).rstrip()
 
 
-def _option_cells(row: OptionRow | OptionSet) -> list[str]:
+def _optimization_cells(row: OptimizationRow | OptimizedStack) -> list[str]:
     return [
         "-" if comm is None else f"{in_units(comm, decimals=2)}; {rounds:,}"
         for comm, rounds in zip(row.comm_bytes, row.rounds, strict=True)

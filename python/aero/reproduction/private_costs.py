@@ -26,14 +26,14 @@ class PrivateCost:
 
 
 def ways_to_price() -> list[str]:
-    """Returns the three stacks as published, then `spu-2024` with each set of measures.
+    """Returns the three stacks as published, then the optimized stacks.
 
     Example:
         >>> from aero.reproduction.private_costs import ways_to_price
         >>> ways_to_price()[0], ways_to_price()[-1]
         ('spu-2024', 'aero-approximate')
     """
-    return [*mpc.stack_names(), *mpc.option_set_names()]
+    return [*mpc.stack_names(), *mpc.optimized_stack_names()]
 
 
 def private_costs(spec: ArchitectureSpec) -> dict[str, PrivateCost]:
@@ -43,8 +43,8 @@ def private_costs(spec: ArchitectureSpec) -> dict[str, PrivateCost]:
         spec: the network at its own sizes.
 
     Returns:
-        `ways_to_price()` -> cost of one pass over T tokens. The generation sets of measures compute
-        the last token's logits only.
+        `ways_to_price()` -> cost of one pass over T tokens. Those for generation compute the last
+        token's logits only.
 
     Example:
         >>> from aero import ArchitectureSpec

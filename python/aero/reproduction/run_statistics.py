@@ -278,7 +278,7 @@ STATISTICS: dict[str, Statistic] = {
         _cost("spu-2024", lambda cost: cost.gigabytes), form="exact",
     ),
     "gigabytes_optimized": Statistic(
-        "GB, aero-optimized", "the same with measures that leave the function as it is",
+        "GB, aero-optimized", "the same with optimizations that leave the function as it is",
         _cost("aero-optimized", lambda cost: cost.gigabytes), form="exact",
     ),
     "gigabytes_approximate": Statistic(
@@ -291,7 +291,7 @@ STATISTICS: dict[str, Statistic] = {
         _cost("spu-2024", lambda cost: cost.minutes), form="exact",
     ),
     "minutes_approximate": Statistic(
-        "minutes, aero-approximate", "the same with the measures of aero-approximate",
+        "minutes, aero-approximate", "the same with the optimizations of aero-approximate",
         _cost("aero-approximate", lambda cost: cost.minutes), form="exact",
     ),
     "norm_gap": Statistic(

@@ -21,7 +21,7 @@ from aero.report import to_text
     st.integers(1, 5),
     st.integers(1, 70),
     st.sampled_from(["argmax", "client"]),
-    st.sampled_from([*mpc.stack_names(), *mpc.option_set_names(), *described_stack_names()]),
+    st.sampled_from([*mpc.stack_names(), *mpc.optimized_stack_names(), *described_stack_names()]),
     st.sampled_from(["SM", "SM+LN+G", "SOTA:SM+ScFuFFN", "EReg(SM(t)+R)"]),
 )
 def test_tokens_parts_and_reports_add_up_exactly(

@@ -37,7 +37,7 @@ def sizes(draw: st.DrawFn) -> dict[str, Any]:
     heads = draw(st.integers(1, 4))
     return {
         "label_or_spec": draw(st.sampled_from(LABELS)),
-        "stack": draw(st.sampled_from([*mpc.stack_names(), *mpc.option_set_names()])),
+        "stack": draw(st.sampled_from([*mpc.stack_names(), *mpc.optimized_stack_names()])),
         "num_heads": heads,
         "width": heads * 2 * draw(st.integers(1, 40)),
         "vocab_size": draw(st.integers(1, 3000)),

@@ -130,8 +130,8 @@ def test_fewer_heads_cost_fewer_bytes(
     assert round(report.comm_bytes / 1e9, 2) == gigabytes
 
 
-# Each measure alone on the paper's stack, SM+ScFuFFN: per cent at T = 128 and 256, and at T = 512
-# with V = 16384.
+# Each optimization alone on the paper's stack, SM+ScFuFFN: per cent at T = 128 and 256, and at
+# T = 512 with V = 16384.
 ALONE: list[tuple[dict[str, Any], tuple[float, float, float]]] = [
     ({"private_weights": True}, (-11.8, -7.1, -2.5)),
     ({"mul_share": True, "matmul_tile_bytes": 2**30}, (-6.5, -5.1, -3.3)),

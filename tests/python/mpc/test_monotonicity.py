@@ -14,7 +14,7 @@ from aero import mpc
 from aero.mpc.described_stacks import described_stack_names
 
 LABELS = ["SM", "SM+LN+G", "SM+LN+R", "SM+ScFuFFN", "SOTA:SM+LN+R", "EReg(SM(t)+FuFFN)"]
-STACKS = [*mpc.stack_names(), *mpc.option_set_names(), *described_stack_names()]
+STACKS = [*mpc.stack_names(), *mpc.optimized_stack_names(), *described_stack_names()]
 BITS = {
     "exp_squarings": (1, 17),
     "clip_bits": (5, 64),
@@ -73,7 +73,7 @@ EXACT = {"set-up", "1/sqrt(d_k)", "next token"}
 def test_more_tokens_are_never_cheaper(
     network: dict[str, Any], causal_skip: bool, length: int, more: int
 ) -> None:
-    # The option sets choose layouts by bytes; any stack can.
+    # The optimized stacks choose layouts by bytes; any stack can.
     network |= {"cheapest_layouts": True, "causal_skip": causal_skip}
     fewer = mpc.simulate(**network, context_length=length)
     many = mpc.simulate(**network, context_length=length + more)
@@ -134,7 +134,7 @@ ELEMENTWISE = ["truncation", "multiplexer", "relu", "leaky_relu", "private_produ
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.sampled_from([*mpc.stack_names(), *mpc.option_set_names()]),
+    st.sampled_from([*mpc.stack_names(), *mpc.optimized_stack_names()]),
     st.sampled_from([*ELEMENTWISE, "comparison", "equality"]),
     st.integers(1, 100_000),
     st.integers(1, 100_000),
@@ -154,7 +154,7 @@ def test_on_every_stack_more_elements_are_never_cheaper(
 # sent 47,680 bytes for 127 values and 42,784 for 128, Ferret extensions left out.
 @settings(max_examples=60, deadline=None)
 @given(
-    st.sampled_from([*mpc.stack_names(), *mpc.option_set_names()]),
+    st.sampled_from([*mpc.stack_names(), *mpc.optimized_stack_names()]),
     st.integers(1, 100_000),
     st.integers(1, 100_000),
 )

@@ -114,7 +114,7 @@ def test_a_description_works_wherever_a_stack_does(tmp_path: Path) -> None:
     assert row.values["stack"] == "mine"
     generated = mpc.simulate_generation("SM+LN+G", model="tiny", stack=path, new_tokens=2)
     assert generated.by_kind["act"].comm_bytes == gelu.comm_bytes * 129 / 128
-    table = mpc.option_table("SM+LN+G", model="tiny", sizes=[(128, None)], stack=str(path))
+    table = mpc.optimization_table("SM+LN+G", model="tiny", sizes=[(128, None)], stack=str(path))
     assert table.cumulative[0].comm_bytes == (report.comm_bytes,)
 
 

@@ -19,10 +19,10 @@ VECTORS = json.loads(
 )
 STACKS = mpc.stack_names()
 NETWORKS = VECTORS["networks"]
-OPTIONS = VECTORS["options_SM+ScFuFFN_spu-2024"]
-# The measures of the option vectors, each on top of those before it, as fields of a stack. MulShare
+OPTIMIZATIONS = VECTORS["optimizations_SM+ScFuFFN_spu-2024"]
+# The optimizations of those vectors, each on top of those before it, as fields of a stack. MulShare
 # goes with tiles of 1 GiB.
-MEASURES: dict[str, dict[str, Any]] = {
+CHANGES: dict[str, dict[str, Any]] = {
     "private_weights": {"private_weights": True},
     "mul_share": {"mul_share": True, "matmul_tile_bytes": 2**30},
     "one_bit_product_error": {"one_bit_product_error": True},
@@ -37,7 +37,7 @@ MEASURES: dict[str, dict[str, Any]] = {
     "exp_ring_32": {"exp_ring_bits": 32},
     "no_max": {"static_max": True},
 }
-SIZES = {128: 50257, 512: 16384}  # T -> V of the option vectors
+SIZES = {128: 50257, 512: 16384}  # T -> V of the same
 
 
 def assert_equal(cost: Cost, expected: dict[str, float]) -> None:
@@ -144,24 +144,24 @@ def test_networks_equal_their_vectors_part_by_part(vector: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("length", SIZES)
-def test_measures_equal_their_vectors_one_on_top_of_the_other(length: int) -> None:
+def test_optimizations_equal_their_vectors_one_on_top_of_the_other(length: int) -> None:
     fields: dict[str, Any] = {}
-    for measure, change in MEASURES.items():
+    for name, change in CHANGES.items():
         fields |= change
-        vector = OPTIONS[f"T={length} cumulative to {measure}"]
+        vector = OPTIMIZATIONS[f"T={length} cumulative to {name}"]
         report = mpc.simulate(
             "SM+ScFuFFN", context_length=length, vocab_size=SIZES[length], **fields
         )
         assert_equal(report.total, vector["total"])
-        assert set(report.by_kind) == set(vector["parts"]), measure
+        assert set(report.by_kind) == set(vector["parts"]), name
         for kind, cost in report.by_kind.items():
             assert_equal(cost, vector["parts"][kind])
 
 
 def test_every_vector_of_the_file_is_used() -> None:
     assert set(VECTORS) == {
-        "units", "elementwise", "matmul", "networks", "further", "options_SM+ScFuFFN_spu-2024",
-        "corrections",
+        "units", "elementwise", "matmul", "networks", "further",
+        "optimizations_SM+ScFuFFN_spu-2024", "corrections",
     }  # fmt: skip
     assert len(NETWORKS) == 48
-    assert len(OPTIONS) == len(SIZES) * len(MEASURES)
+    assert len(OPTIMIZATIONS) == len(SIZES) * len(CHANGES)

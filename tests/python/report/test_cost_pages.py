@@ -193,7 +193,7 @@ def test_results_are_one_line_where_they_are_shown_by_python() -> None:
         repr(REPORT): "<CostReport SM+LN+G on spu-2024: ",
         repr(REPORT.compare(REPORT)): "1.00 times the bytes>",
         repr(mpc.sweep(["SM", "SM+R"], model="tiny")): "<SweepResult of 2 combinations>",
-        repr(mpc.option_table("SM", model="tiny", sizes=[(8, 9)])): "<OptionTable of SM on spu",
+        repr(mpc.optimization_table("SM", model="tiny", sizes=[(8, 9)])): "Table of SM on spu-2024",
         repr(mpc.simulate_generation("SM", model="tiny", new_tokens=2)): "2 tokens, 0.",
         repr(reproduce_costs()): "<CostTables of 27 rows on spu-2024>",
     }
@@ -208,8 +208,8 @@ def aero(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_commands_print_what_the_functions_return(tmp_path: Path) -> None:
-    options = aero("options", "SM", "--model", "tiny", "--size", "16", "--json")
-    table = mpc.option_table("SM", model="tiny", sizes=[(16, None)])
+    options = aero("optimizations", "SM", "--model", "tiny", "--size", "16", "--json")
+    table = mpc.optimization_table("SM", model="tiny", sizes=[(16, None)])
     assert json.loads(options.stdout) == json.loads(json.dumps(table.to_dict()))
     generated = aero("generate", "SM", "--model", "tiny", "--new-tokens", "3", "--set", "gelu=tanh")
     expected = mpc.simulate_generation("SM", model="tiny", context_length=128, new_tokens=3)
@@ -236,7 +236,7 @@ def test_the_commands_print_what_the_functions_return(tmp_path: Path) -> None:
         (["sweep"], "labels or runs must name at least one network"),
         (["sweep", "--label", "SM", "--set", "width"], "--set must be FIELD=VALUE, got 'width'"),
         (["generate", "SM", "--set", "gelu=tanh,segment"], "--set gelu must have one value, got 2"),
-        (["options", "SM", "--size", "x"], "size must be T or T:V in tokens, got 'x'"),
+        (["optimizations", "SM", "--size", "x"], "size must be T or T:V in tokens, got 'x'"),
         (["show", "SM", "--stack", "none.yaml"], "none.yaml: cannot be read"),
     ],
 )

@@ -85,7 +85,7 @@ def test_near_is_what_seeds_do_not_decide_to_be_worse(gap, is_near) -> None:
 def test_costs_are_the_simulators_with_its_set_up_told_apart() -> None:
     spec = ArchitectureSpec.from_label("SM+FN+R", model="mini", num_heads=1, vocab_size=1024)
     costs = private_costs(spec)
-    assert list(costs) == [*mpc.stack_names(), *mpc.option_set_names()]
+    assert list(costs) == [*mpc.stack_names(), *mpc.optimized_stack_names()]
     for way, cost in costs.items():
         without = mpc.simulate(spec, stack=way, setup=False)
         assert cost.gigabytes - cost.setup_gigabytes == pytest.approx(without.comm_bytes / 1e9)

@@ -1,4 +1,4 @@
-"""The measures beyond the paper: their records, and what they save."""
+"""The optimizations beyond the paper: their records, and what they save."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import json
 import pytest
 
 from aero import mpc
-from aero.mpc.measure_tables import OptionRow
+from aero.mpc.optimization_tables import OptimizationRow
 from aero.report import to_csv, to_text
 
-TABLE = mpc.option_table()
+TABLE = mpc.optimization_table()
 
-# SM+ScFuFFN in GB, one measure on top of the other, at T = 128 and 256, and at T = 512 with
+# SM+ScFuFFN in GB, one optimization on top of the other, at T = 128 and 256, and at T = 512 with
 # V = 16384; rounds at T = 128. Products of one row take one response, whose unused coefficients
 # are not sent (measured): 1.92 GB and -5.5 % where whole ciphertexts gave 1.93 and -5.4. One-hot
 # rows for a private table are converted twice (measured): 5.60 GB and -11.8 % where one conversion
@@ -59,11 +59,11 @@ ALONE = {
 }
 
 
-def names(rows: tuple[OptionRow, ...]) -> list[str]:
-    return [row.option.name if row.option else TABLE.stack for row in rows]
+def names(rows: tuple[OptimizationRow, ...]) -> list[str]:
+    return [row.optimization.name if row.optimization else TABLE.stack for row in rows]
 
 
-def test_measures_on_top_of_each_other_save_what_is_published() -> None:
+def test_optimizations_on_top_of_each_other_save_what_is_published() -> None:
     assert names(TABLE.cumulative)[: len(CUMULATIVE)] == list(CUMULATIVE)
     for row, gigabytes in zip(TABLE.cumulative, CUMULATIVE.values(), strict=False):
         for comm_bytes, expected in zip(row.comm_bytes, gigabytes, strict=True):
@@ -72,14 +72,14 @@ def test_measures_on_top_of_each_other_save_what_is_published() -> None:
             assert comm_bytes / 1e9 == pytest.approx(expected, rel=3e-3, abs=5e-3)
 
 
-def test_measures_on_top_of_each_other_take_the_published_rounds() -> None:
+def test_optimizations_on_top_of_each_other_take_the_published_rounds() -> None:
     rows = dict(zip(names(TABLE.cumulative), TABLE.cumulative, strict=True))
     for name, rounds in ROUNDS.items():
         for actual, expected in zip(rows[name].rounds, rounds, strict=True):
             assert expected is None or actual == expected
 
 
-def test_each_measure_alone_saves_what_is_published() -> None:
+def test_each_optimization_alone_saves_what_is_published() -> None:
     rows = dict(zip(names(TABLE.alone), TABLE.alone, strict=True))
     for name, percents in ALONE.items():
         for saving, expected in zip(TABLE.savings(rows[name]), percents, strict=True):
@@ -87,31 +87,31 @@ def test_each_measure_alone_saves_what_is_published() -> None:
             assert round(100 * saving, 1) == expected
 
 
-def test_every_option_says_what_it_assumes_and_where_it_is() -> None:
-    assert len({option.name for option in mpc.options()}) == len(mpc.options())
-    assert sum(option.listed for option in mpc.options()) == 13
+def test_every_optimization_says_what_it_assumes_and_where_it_is() -> None:
+    assert len({one.name for one in mpc.optimizations()}) == len(mpc.optimizations())
+    assert sum(one.listed for one in mpc.optimizations()) == 13
     fields = mpc.stack_fields("spu-2024")
-    for option in mpc.options():
-        assert option.assumption
-        assert option.changes
-        assert option.implemented
-        assert option.title
-        changed = {name for name, value in option.fields.items() if value != fields[name]}
-        assert changed == set(option.fields), "an option changes what it names"
-        assert option.name.partition("=")[0] in option.fields
-    unchanged = {option.name for option in mpc.options() if not option.changes_function}
+    for optimization in mpc.optimizations():
+        assert optimization.assumption
+        assert optimization.changes
+        assert optimization.implemented
+        assert optimization.title
+        changed = {name for name, value in optimization.fields.items() if value != fields[name]}
+        assert changed == set(optimization.fields), "an optimization changes what it names"
+        assert optimization.name.partition("=")[0] in optimization.fields
+    unchanged = {one.name for one in mpc.optimizations() if not one.changes_function}
     exact = set(mpc.stack_fields("aero-optimized").items()) - set(fields.items())
-    # The option set that changes nothing is made of options that change nothing.
+    # The optimized stack that changes nothing is made of optimizations that change nothing.
     assert {name for name, _ in exact} - {"matmul_tile_bytes"} <= unchanged
 
 
-def test_every_measure_beyond_the_list_saves_bytes_once_the_others_are_on() -> None:
+def test_every_optimization_beyond_the_list_saves_bytes_once_the_others_are_on() -> None:
     rows = TABLE.cumulative[len(CUMULATIVE) - 1 :]
-    assert len(rows) == 1 + sum(not option.listed for option in mpc.options())
+    assert len(rows) == 1 + sum(not one.listed for one in mpc.optimizations())
     for before, after in itertools.pairwise(rows):
-        assert after.option is not None
+        assert after.optimization is not None
         # Without ReLU and maximum there is no wide comparison left to narrow.
-        compares = after.option.name != "comparison_bits=40"
+        compares = after.optimization.name != "comparison_bits=40"
         for first, second in zip(before.comm_bytes, after.comm_bytes, strict=True):
             assert first is not None
             assert second is not None
@@ -139,7 +139,7 @@ def test_the_better_causal_layout_loses_less_of_the_half() -> None:
 
 
 def test_a_network_without_fused_ffns_goes_on_without_absorption() -> None:
-    table = mpc.option_table("SM+LN+R", model="tiny", sizes=[(16, None)])
+    table = mpc.optimization_table("SM+LN+R", model="tiny", sizes=[(16, None)])
     rows = dict(zip(names(table.cumulative), table.cumulative, strict=True))
     assert rows["absorb_ffn"].comm_bytes == (None,)
     assert rows["batch_heads"].comm_bytes[0] is not None
@@ -149,24 +149,24 @@ def test_a_network_without_fused_ffns_goes_on_without_absorption() -> None:
 
 def test_the_table_shows_every_record() -> None:
     text = to_text(TABLE)
-    for option in mpc.options():
-        assert option.assumption in text
-        assert option.implemented in text
+    for optimization in mpc.optimizations():
+        assert optimization.assumption in text
+        assert optimization.implemented in text
 
 
 def test_the_named_sets_are_what_simulate_takes_as_stack() -> None:
-    assert [one.name for one in TABLE.sets] == mpc.option_set_names()
-    for one in TABLE.sets:
+    assert [one.name for one in TABLE.optimized_stacks] == mpc.optimized_stack_names()
+    for one in TABLE.optimized_stacks:
         report = mpc.simulate("SM+ScFuFFN", stack=one.name)
         assert (one.comm_bytes[0], one.rounds[0]) == (report.comm_bytes, report.rounds)
         rebuilt = mpc.simulate("SM+ScFuFFN", **one.fields)
         assert rebuilt.comm_bytes == report.comm_bytes
         assert f"{one.name}: spu-2024 with mul_share, " in to_text(TABLE)
-    sets = TABLE.to_dict()["sets"]
+    sets = TABLE.to_dict()["optimized_stacks"]
     assert sets[0]["fields"]["private_weights"] is True
 
 
-def test_the_text_tells_rounds_of_each_measure_alone() -> None:
+def test_the_text_tells_rounds_of_each_optimization_alone() -> None:
     alone = to_text(TABLE).partition("each alone")[2].partition("private_weights:")[0]
     line = next(line for line in alone.splitlines() if line.startswith("batch_heads"))
     # 12 layers loop over 12 heads, two products of 4 rounds each: 11 times 96 rounds too many.
@@ -174,13 +174,13 @@ def test_the_text_tells_rounds_of_each_measure_alone() -> None:
     assert "-0.0;" not in alone
 
 
-def test_csv_has_a_line_per_table_measure_and_size() -> None:
+def test_csv_has_a_line_per_table_optimization_and_size() -> None:
     lines = list(csv.DictReader(io.StringIO(to_csv(TABLE))))
-    measures = len(mpc.options())
-    assert len(lines) == 3 * (1 + 2 * measures)
+    optimizations = len(mpc.optimizations())
+    assert len(lines) == 3 * (1 + 2 * optimizations)
     assert float(lines[0]["comm_bytes"]) == TABLE.cumulative[0].comm_bytes[0]
     last = [line for line in lines if line["table"] == "alone"][-1]
-    assert last["option"] == mpc.options()[-1].name
+    assert last["optimization"] == mpc.optimizations()[-1].name
     assert (last["context_length"], last["vocab_size"]) == ("512", "16384")
     assert float(last["saving"]) == TABLE.savings(TABLE.alone[-1])[-1]
 
@@ -191,11 +191,11 @@ def test_everything_in_the_table_is_in_its_dictionary() -> None:
     assert told["sizes"] == [[128, None], [256, None], [512, 16384]]
     for rows, those in (("cumulative", TABLE.cumulative), ("alone", TABLE.alone)):
         for row, one in zip(told[rows], those, strict=True):
-            assert row["option"] == (one.option.name if one.option else None)
+            assert row["optimization"] == (one.optimization.name if one.optimization else None)
             assert row["comm_bytes"] == list(one.comm_bytes)
             assert row["rounds"] == list(one.rounds)
             assert row["saving"] == list(TABLE.savings(one))
-    for row, set_ in zip(told["sets"], TABLE.sets, strict=True):
+    for row, set_ in zip(told["optimized_stacks"], TABLE.optimized_stacks, strict=True):
         assert (row["name"], row["fields"]) == (set_.name, set_.fields)
         assert row["comm_bytes"] == list(set_.comm_bytes) != []
         assert row["rounds"] == list(set_.rounds)

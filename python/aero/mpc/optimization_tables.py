@@ -1,4 +1,4 @@
-"""What measures save on a network: one on top of the other, each alone, and in named sets."""
+"""What optimizations save on a network: one on top of the other, each alone, and together."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aero.mpc.cost import FieldValue
-from aero.mpc.measures import Option, options
-from aero.mpc.simulation import option_set_names, simulate, stack_fields
+from aero.mpc.optimization import Optimization, optimizations
+from aero.mpc.simulation import optimized_stack_names, simulate, stack_fields
 
 
 @dataclass(frozen=True)
-class OptionRow:
-    """A network with some measures.
+class OptimizationRow:
+    """A network with some optimizations.
 
     Attributes:
-        option: The measure, or None for the stack as it is.
-        comm_bytes: Of both parties, per size; None where the measure is not legal.
+        optimization: The optimization, or None for the stack as it is.
+        comm_bytes: Of both parties, per size; None where the optimization is not legal.
         rounds: Per size.
     """
 
-    option: Option | None
+    optimization: Optimization | None
     comm_bytes: tuple[float | None, ...]
     rounds: tuple[int | None, ...]
 
 
 @dataclass(frozen=True)
-class OptionSet:
-    """A network on a named set of measures.
+class OptimizedStack:
+    """A network on an optimized stack.
 
     Attributes:
         name: What `simulate` takes as `stack`.
@@ -44,26 +44,26 @@ class OptionSet:
 
 
 @dataclass(frozen=True)
-class OptionTable:
-    """What measures save, one on top of the other, each alone, and in sets.
+class OptimizationTable:
+    """What optimizations save, one on top of the other, each alone, and together.
 
     Attributes:
         label: The network.
         stack: What they are taken on top of.
         sizes: T and V per column.
-        cumulative: The stack, then each measure on top of those before it, listed ones first.
-        alone: Each measure alone, listed or not.
-        sets: The named option sets, which start from `spu-2024` whatever `stack` is.
+        cumulative: The stack, then each optimization on top of those before it, listed ones first.
+        alone: Each optimization alone, listed or not.
+        optimized_stacks: The optimized stacks, which start from `spu-2024` whatever `stack` is.
     """
 
     label: str
     stack: str
     sizes: tuple[tuple[int, int | None], ...]
-    cumulative: tuple[OptionRow, ...]
-    alone: tuple[OptionRow, ...]
-    sets: tuple[OptionSet, ...]
+    cumulative: tuple[OptimizationRow, ...]
+    alone: tuple[OptimizationRow, ...]
+    optimized_stacks: tuple[OptimizedStack, ...]
 
-    def savings(self, row: OptionRow) -> tuple[float | None, ...]:
+    def savings(self, row: OptimizationRow) -> tuple[float | None, ...]:
         """A row's bytes over the stack's own, minus one; per size."""
         base = self.cumulative[0].comm_bytes
         return tuple(
@@ -74,10 +74,10 @@ class OptionTable:
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready values; savings as fractions."""
 
-        def rows(table: Sequence[OptionRow]) -> list[dict[str, Any]]:
+        def rows(table: Sequence[OptimizationRow]) -> list[dict[str, Any]]:
             return [
                 {
-                    "option": row.option.name if row.option else None,
+                    "optimization": row.optimization.name if row.optimization else None,
                     "comm_bytes": list(row.comm_bytes),
                     "rounds": list(row.rounds),
                     "saving": list(self.savings(row)),
@@ -89,22 +89,22 @@ class OptionTable:
             "label": self.label,
             "stack": self.stack,
             "sizes": [list(size) for size in self.sizes],
-            "options": [option.to_dict() for option in options()],
+            "optimizations": [one.to_dict() for one in optimizations()],
             "cumulative": rows(self.cumulative),
             "alone": rows(self.alone),
-            "sets": [
+            "optimized_stacks": [
                 {
                     "name": one.name,
                     "fields": dict(one.fields),
                     "comm_bytes": list(one.comm_bytes),
                     "rounds": list(one.rounds),
                 }
-                for one in self.sets
+                for one in self.optimized_stacks
             ],
         }
 
     def __repr__(self) -> str:
-        return f"<OptionTable of {self.label} on {self.stack}: {len(self.alone)} measures>"
+        return f"<OptimizationTable of {self.label} on {self.stack}, {len(self.alone)} rows>"
 
 
 @dataclass
@@ -115,15 +115,17 @@ class _Network:
     sizes: Sequence[tuple[int, int | None]]
     overrides: dict[str, FieldValue] = field(default_factory=dict)
 
-    def row(self, option: Option | None, fields: Mapping[str, FieldValue]) -> OptionRow:
-        return OptionRow(option, *self._priced(self.stack, fields))
+    def row(
+        self, optimization: Optimization | None, fields: Mapping[str, FieldValue]
+    ) -> OptimizationRow:
+        return OptimizationRow(optimization, *self._priced(self.stack, fields))
 
-    def set(self, name: str) -> OptionSet:
+    def on_optimized(self, name: str) -> OptimizedStack:
         base = stack_fields("spu-2024")
         fields = {
             field: value for field, value in stack_fields(name).items() if value != base[field]
         }
-        return OptionSet(name, fields, *self._priced(name, {}))
+        return OptimizedStack(name, fields, *self._priced(name, {}))
 
     def _priced(
         self, stack: str, fields: Mapping[str, FieldValue]
@@ -141,7 +143,7 @@ class _Network:
                     **{**self.overrides, **fields},
                 )
             except ValueError as error:
-                # The one measure that not every network allows.
+                # The one optimization that not every network allows.
                 if "absorb_ffn" not in fields or "absorb_ffn" not in str(error):
                     raise
                 comm.append(None)
@@ -152,22 +154,22 @@ class _Network:
         return tuple(comm), tuple(rounds)
 
 
-def option_table(
+def optimization_table(
     label: str = "SM+ScFuFFN",
     *,
     model: str = "gpt2",
     sizes: Sequence[tuple[int, int | None]] = ((128, None), (256, None), (512, 16384)),
     stack: str = "spu-2024",
     **overrides: FieldValue,
-) -> OptionTable:
-    """What the measures of `options()` save on a network.
+) -> OptimizationTable:
+    """What the optimizations of `optimizations()` save on a network.
 
     Args:
         label: The network. Where its FFNs cannot be absorbed, the cumulative table goes on without
-            that measure.
+            that optimization.
         model: The preset that gives the sizes.
         sizes: T and V of each column; V of None is the preset's.
-        stack: What the measures are taken on top of.
+        stack: What the optimizations are taken on top of.
         **overrides: Fields of network and stack, as of `simulate`.
 
     Raises:
@@ -175,18 +177,18 @@ def option_table(
 
     Example:
         >>> from aero import mpc
-        >>> table = mpc.option_table(sizes=[(128, None)])
+        >>> table = mpc.optimization_table(sizes=[(128, None)])
         >>> round(table.cumulative[13].comm_bytes[0] / 1e9, 2), table.cumulative[13].rounds[0]
         (1.59, 3365)
     """
     network = _Network(label, model, stack, tuple(sizes), dict(overrides))
     fields: dict[str, FieldValue] = {}
     cumulative = [network.row(None, {})]
-    for option in options():
-        row = network.row(option, {**fields, **option.fields})
+    for optimization in optimizations():
+        row = network.row(optimization, {**fields, **optimization.fields})
         cumulative.append(row)
         if None not in row.comm_bytes:
-            fields.update(option.fields)
-    alone = [network.row(option, option.fields) for option in options()]
-    sets = tuple(network.set(name) for name in option_set_names())
-    return OptionTable(label, stack, tuple(sizes), tuple(cumulative), tuple(alone), sets)
+            fields.update(optimization.fields)
+    alone = [network.row(one, one.fields) for one in optimizations()]
+    optimized = tuple(network.on_optimized(name) for name in optimized_stack_names())
+    return OptimizationTable(label, stack, tuple(sizes), tuple(cumulative), tuple(alone), optimized)

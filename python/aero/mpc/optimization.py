@@ -1,4 +1,4 @@
-"""Measures that make a private forward pass cheaper: what each assumes and what it saves."""
+"""Optimizations that make a private forward pass cheaper: what each assumes and what it saves."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ GIBIBYTE = 2**30
 
 
 @dataclass(frozen=True)
-class Option:
-    """One measure.
+class Optimization:
+    """One optimization.
 
     Attributes:
         name: Its word, the field of the stack that it sets first.
@@ -21,7 +21,7 @@ class Option:
         title: What is done, in words.
         assumption: What must hold for it to be possible.
         changes: "no" where the same function is computed; otherwise how it differs.
-        implemented: Where it can be had today: an option of SPU, a fork, or nobody.
+        implemented: Where it can be had today: a setting of SPU, a fork, or nobody.
         listed: Whether it belongs to the cumulative table; the others are this project's own.
     """
 
@@ -54,8 +54,8 @@ class Option:
 _NEXT_TOKEN_ONLY = "no other output than the next token's logits is wanted"
 
 # In the order of the cumulative table; what follows it is derived in csrc/mpc.
-_OPTIONS = (
-    Option(
+_OPTIMIZATIONS = (
+    Optimization(
         "private_weights",
         {"private_weights": True},
         "weights known to the server in the clear, one HE product instead of two",
@@ -63,7 +63,7 @@ _OPTIONS = (
         "no",
         "SPU: experimental_enable_colocated_optimization; OpenBumbleBee",
     ),
-    Option(
+    Optimization(
         "mul_share",
         {"mul_share": True, "matmul_tile_bytes": GIBIBYTE},
         "products of shares by MulShare, matrix products uncut up to 1 GiB",
@@ -71,7 +71,7 @@ _OPTIONS = (
         "no",
         "SPU since September 2024, with experimental_disable_mmul_split",
     ),
-    Option(
+    Optimization(
         "one_bit_product_error",
         {"one_bit_product_error": True},
         "a product may be off by one in its last bit, 2^-36, before it is truncated",
@@ -79,7 +79,7 @@ _OPTIONS = (
         "last bit",
         "SPU: CheetahConfig.enable_mul_lsb_error; OpenBumbleBee",
     ),
-    Option(
+    Optimization(
         "exp_squarings=5",
         {"exp_squarings": 5},
         "exp(x) = (1 + x/32)^32 instead of (1 + x/256)^256",
@@ -87,7 +87,7 @@ _OPTIONS = (
         "softmax error up to 0.057 on N(0,1) scores, 0.0065 with 8 squarings",
         "SPU: RuntimeConfig.fxp_exp_iters; OpenBumbleBee",
     ),
-    Option(
+    Optimization(
         "clip_bits=50",
         {"clip_bits": 50},
         "the comparison that puts exp to 0 below -14 looks at 50 bits",
@@ -95,7 +95,7 @@ _OPTIONS = (
         "resolution of the clip point",
         "OpenBumbleBee (neg_exp)",
     ),
-    Option(
+    Optimization(
         "client_one_hot",
         {"client_one_hot": True},
         "the client makes its one-hot rows itself: one matrix product with the table",
@@ -103,7 +103,7 @@ _OPTIONS = (
         "no",
         "any stack: a change of the model's program (`aero private` has it)",
     ),
-    Option(
+    Optimization(
         "last_token_head",
         {"last_token_head": True},
         "LM head on the last position only",
@@ -111,7 +111,7 @@ _OPTIONS = (
         "no, in generation; there are no logits of earlier positions",
         "any stack: a change of the model's program",
     ),
-    Option(
+    Optimization(
         "last_layer_one_row",
         {"last_layer_one_row": True},
         "the last layer computes one query row, its FFN one position",
@@ -119,7 +119,7 @@ _OPTIONS = (
         "no, in generation; there are no logits of earlier positions",
         "any stack: a change of the model's program",
     ),
-    Option(
+    Optimization(
         "causal_skip",
         {"causal_skip": True},
         "no work for scores above the diagonal; products in strips where that is cheaper",
@@ -127,7 +127,7 @@ _OPTIONS = (
         "no",
         "nobody; a program for SPU can gather the live scores",
     ),
-    Option(
+    Optimization(
         "absorb_ffn",
         {"absorb_ffn": True},
         "linear FFNs multiplied into the neighbouring weights before inference",
@@ -135,7 +135,7 @@ _OPTIONS = (
         "no",
         "any stack: a change of the weights",
     ),
-    Option(
+    Optimization(
         "batch_heads",
         {"batch_heads": True},
         "the products of all heads at once instead of one head after the other",
@@ -143,7 +143,7 @@ _OPTIONS = (
         "no",
         "OpenBumbleBee",
     ),
-    Option(
+    Optimization(
         "exp_ring_bits=32",
         {"exp_ring_bits": 32},
         "exp's squarings in Z_2^32 with 12 fraction bits",
@@ -151,7 +151,7 @@ _OPTIONS = (
         "accuracy: 12 instead of 18 fraction bits in exp",
         "nobody; OpenBumbleBee does so for GELU",
     ),
-    Option(
+    Optimization(
         "static_max",
         {"static_max": True},
         "a static bound instead of the maximum of each row of scores",
@@ -159,7 +159,7 @@ _OPTIONS = (
         "wrong where a score exceeds the bound; underflow far below it",
         "nobody",
     ),
-    Option(
+    Optimization(
         "cheapest_layouts",
         {"cheapest_layouts": True},
         "blocks of matrix products and padding of short vectors chosen by the bytes they send",
@@ -168,7 +168,7 @@ _OPTIONS = (
         "nobody; a change of SPU's planner",
         listed=False,
     ),
-    Option(
+    Optimization(
         "share_ciphertexts",
         {"batch_heads": True, "share_ciphertexts": True},
         "one query row per head: the products of all heads as one, with a block-diagonal factor",
@@ -177,7 +177,7 @@ _OPTIONS = (
         "nobody",
         listed=False,
     ),
-    Option(
+    Optimization(
         "fill_ciphertexts",
         {"fill_ciphertexts": True},
         "vectors cut at whole ciphertexts, what is left over as cached triples",
@@ -186,7 +186,7 @@ _OPTIONS = (
         "nobody",
         listed=False,
     ),
-    Option(
+    Optimization(
         "pack_triangle",
         {"causal_skip": True, "pack_triangle": True, "batch_heads": True},
         "responses of Q K^T filled with live scores, heads sharing them",
@@ -195,7 +195,7 @@ _OPTIONS = (
         "nobody",
         listed=False,
     ),
-    Option(
+    Optimization(
         "fold_score_scale",
         {"fold_score_scale": True},
         "1/sqrt(d_k) multiplied into W_Q before inference",
@@ -204,7 +204,7 @@ _OPTIONS = (
         "any stack: a change of the weights",
         listed=False,
     ),
-    Option(
+    Optimization(
         "argmax_ties=False",
         {"argmax_ties": False},
         "the next token by one comparison per node, without tests for NaN, ties and indices",
@@ -213,7 +213,7 @@ _OPTIONS = (
         "OpenBumbleBee: its README's change of jax's reducer",
         listed=False,
     ),
-    Option(
+    Optimization(
         "comparison_bits=40",
         {"comparison_bits": 40},
         "comparisons in ReLU, clamps and maxima on 40 instead of 64 bits",
@@ -225,12 +225,12 @@ _OPTIONS = (
 )
 
 
-def options() -> tuple[Option, ...]:
-    """Every measure, those of the cumulative table first and in its order.
+def optimizations() -> tuple[Optimization, ...]:
+    """Every optimization, those of the cumulative table first and in its order.
 
     Example:
         >>> from aero import mpc
-        >>> [option.name for option in mpc.options() if option.implemented == "nobody"]
+        >>> [one.name for one in mpc.optimizations() if one.implemented == "nobody"]
         ['static_max', 'share_ciphertexts', 'fill_ciphertexts', 'pack_triangle']
     """
-    return _OPTIONS
+    return _OPTIMIZATIONS
