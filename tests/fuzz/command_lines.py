@@ -39,7 +39,7 @@ FITTING: dict[str, tuple[object, ...]] = {
     "compute": ("none", "spu-epyc", "paper-testbed,threads=8"), "link": ("memory", "tcp",
     "lan-1gbps"),
     "set_": (*SETTINGS, "mul_share=true", "num_layers=2", "exp_squarings=5", "threads=2"),
-    "option": ("exp_squarings=5", "one_bit_product_error=true"),
+    "also_set": ("exp_squarings=5", "one_bit_product_error=true"),
     "source": (RUN, RUN / "model", SCRATCH / "export"), "runs": (RUN, SCRATCH / "runs"),
     "run": (RUN,),
     "sources": (RUN, SCRATCH / "export"), "network_folder": (SCRATCH / "export",),

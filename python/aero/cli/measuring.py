@@ -24,10 +24,10 @@ def measure(
     networks: Annotated[
         bool, typer.Option("--networks/--no-networks", help="Whole networks too.")
     ] = True,
-    options: Annotated[
+    settings: Annotated[
         bool,
         typer.Option(
-            "--options", help="Instead: what SPU's configuration offers, option by option."
+            "--settings", help="Instead: what SPU's configuration offers, one setting at a time."
         ),
     ] = False,
     results: Annotated[
@@ -35,7 +35,7 @@ def measure(
         typer.Option(
             metavar="FILE",
             help="Also write the tables to this file, between its <!-- tables --> and <!-- end of "
-            "tables -->; with --options between <!-- options --> and its end.",
+            "tables -->; with --settings between <!-- settings --> and its end.",
         ),
     ] = None,
     quick: Annotated[bool, typer.Option(help="A few small ones: two minutes of one core.")] = False,
@@ -47,7 +47,7 @@ def measure(
     """
     from aero.private.marked_document import write_between_marks
     from aero.private.measured_grid import OPERATIONS, grid, network_grid
-    from aero.private.measured_options import option_cells, options_markdown
+    from aero.private.measured_settings import setting_cells, settings_markdown
     from aero.private.measured_table import write_tables
     from aero.private.measurement import QUICK_RESOLUTION, RESOLUTION
     from aero.private.measurement import measure as measure_cells
@@ -58,12 +58,12 @@ def measure(
                 raise ValueError(
                     f"private: --operations must be of {', '.join(OPERATIONS)}, got {name!r}"
                 )
-        if options and (operations or quick):
-            raise ValueError("private: --options must stand without --operations and --quick")
-        wanted = QUICK_RESOLUTION if quick or options else RESOLUTION
-        if options:
-            measure_cells(option_cells(), [], output, _export_random, wanted=wanted, progress=note)
-            tables = options_markdown(output)
+        if settings and (operations or quick):
+            raise ValueError("private: --settings must stand without --operations and --quick")
+        wanted = QUICK_RESOLUTION if quick or settings else RESOLUTION
+        if settings:
+            measure_cells(setting_cells(), [], output, _export_random, wanted=wanted, progress=note)
+            tables = settings_markdown(output)
         else:
             chosen = operations or OPERATIONS
             cells = [cell for cell in grid(quick=quick) if cell.operation in chosen]
@@ -71,7 +71,7 @@ def measure(
             measure_cells(cells, whole, output, _export_random, wanted=wanted, progress=note)
             tables = write_tables(cells, whole, output)
         if results is not None:
-            write_between_marks(results, "options" if options else "tables", tables)
+            write_between_marks(results, "settings" if settings else "tables", tables)
         say(tables)
 
 

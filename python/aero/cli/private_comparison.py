@@ -34,7 +34,7 @@ def compare(
         list[str] | None,
         typer.Option(help="memory, tcp or a network, see `aero private run`; may be repeated."),
     ] = None,
-    option: Annotated[
+    also_set: Annotated[
         list[str] | None,
         typer.Option(
             metavar="FIELD=VALUE[,...]",
@@ -58,7 +58,7 @@ def compare(
         ),
     ] = None,
 ) -> None:
-    """Measures bytes and seconds of one forward pass per network, link and option.
+    """Measures bytes and seconds of one forward pass per network, link and settings.
 
     Interrupted, the same command continues. The tables have every cell of the file.
     """
@@ -75,7 +75,10 @@ def compare(
         cells = [
             Cell(folder, tokens, each, changes, threads)
             for each in link or ["tcp"]
-            for changes in [{}, *(settings(given.split(","), "--option") for given in option or [])]
+            for changes in [
+                {},
+                *(settings(given.split(","), "--also-set") for given in also_set or []),
+            ]
             for folder in folders
         ]
         if not cells and not output.exists():

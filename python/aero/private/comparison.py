@@ -1,7 +1,7 @@
 """Networks run privately over several links: what they send and take, beside the prediction.
 
-One cell is one forward pass of one network over one link with one set of options. Cells are kept in
-a file of JSON, so that an interrupted comparison continues where it stopped.
+One cell is one forward pass of one network over one link with one set of settings. Cells are kept
+in a file of JSON, so that an interrupted comparison continues where it stopped.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ _PARTS = {
 
 
 def comparison_tables(cells: Sequence[Measured]) -> str:
-    """Tables by size: bytes, seconds per link, what a slow link adds, and what options save.
+    """Tables by size: bytes, seconds per link, what a slow link adds, and what settings save.
 
     Args:
         cells: from `aero.private.comparison.compare_networks`; the first network is the baseline.
@@ -43,7 +43,7 @@ def comparison_tables(cells: Sequence[Measured]) -> str:
         if timed:
             parts += [_conditions(timed), _seconds_table(timed), *_added_by_links(timed)]
         if len(plain) < len(group):
-            parts.append(_options_table(group))
+            parts.append(_settings_table(group))
     return "\n\n".join(parts) + "\n"
 
 
@@ -146,7 +146,7 @@ def _added(base: Measured, cell: Measured) -> list[list[str]]:
     return [[f"{rounds:,.0f}", f"{s:.1f}", f"{wire:.1f}"] for rounds, s, wire in rows]
 
 
-def _options_table(cells: Sequence[Measured]) -> str:
+def _settings_table(cells: Sequence[Measured]) -> str:
     rows = []
     for label, group in _grouped(cells, lambda cell: network_name(cell["cell"])).items():
         plain = next((cell for cell in group if not cell["cell"]["changes"]), None)
@@ -166,7 +166,7 @@ def _options_table(cells: Sequence[Measured]) -> str:
                     _saving(_expected(plain), _expected(cell)),
                 ]
             )
-    header = ["network", "option", "measured, MB", "predicted, MB", "ratio"]
+    header = ["network", "setting", "measured, MB", "predicted, MB", "ratio"]
     return markdown_table([*header, "measured change", "predicted change"], rows)
 
 

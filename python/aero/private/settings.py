@@ -1,4 +1,4 @@
-"""What two parties agree on before they compute: arithmetic, protocol options, threads.
+"""What two parties agree on before they compute: arithmetic, protocols, threads.
 
 Example:
     >>> from aero.private import PrivateSettings
@@ -88,7 +88,7 @@ _STACK_FIELDS = (
 
 @dataclass(frozen=True)
 class PrivateSettings:
-    """Options of a private run; the defaults are the stack `spu-0.9.5`.
+    """Settings of a private run; the defaults are the stack `spu-0.9.5`.
 
     Attributes:
         fraction_bits: fraction bits of the fixed-point numbers in Z_2^64, 8 to 26.

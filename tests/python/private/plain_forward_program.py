@@ -18,7 +18,7 @@ from aero.private.settings import PrivateSettings
 
 SETTINGS = {
     "standard": PrivateSettings(),
-    "options": PrivateSettings(
+    "changed": PrivateSettings(
         fold_score_scale=True, client_one_hot=True, last_token_head=True, exp_clip=False
     ),
 }

@@ -109,7 +109,7 @@ def test_a_kept_cell_gets_the_prediction_of_today(
     assert json.loads(output.read_text())["cells"] == [found]
 
 
-def test_an_option_makes_another_cell_and_reaches_both_sides(
+def test_a_setting_makes_another_cell_and_reaches_both_sides(
     folders: list[Path], runs: Runs, tmp_path: Path
 ) -> None:
     output = tmp_path / "a.json"
@@ -249,10 +249,10 @@ def test_a_cell_of_the_file_that_is_none_is_one_line(
     assert json.loads(output.read_text()) == kept
 
 
-def test_an_option_that_is_none_is_named(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["private", "compare", "--option", "nothing"])
+def test_a_setting_that_is_none_is_named(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["private", "compare", "--also-set", "nothing"])
     assert done.exit_code == 2
-    assert "aero: --option must be FIELD=VALUE, got 'nothing'" in done.output
+    assert "aero: --also-set must be FIELD=VALUE, got 'nothing'" in done.output
     nowhere = tmp_path / "nowhere.json"
     done = CliRunner().invoke(app, ["private", "compare", "--output", str(nowhere)])
     assert done.exit_code == 2

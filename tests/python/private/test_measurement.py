@@ -171,7 +171,10 @@ def test_tables_hold_what_is_measured_and_nothing_else(tmp_path: Path, pretender
 
 @pytest.mark.parametrize(
     ("arguments", "name", "line"),
-    [(["--operations", "relu"], "tables", "| relu 65537 | "), (["--options"], "options", "| `pri")],
+    [
+        (["--operations", "relu"], "tables", "| relu 65537 | "),
+        (["--settings"], "settings", "| `pri"),
+    ],
 )
 def test_tables_go_into_their_place_in_a_document(
     arguments: list[str], name: str, line: str, tmp_path: Path, pretender: Path,
@@ -185,7 +188,7 @@ def test_tables_go_into_their_place_in_a_document(
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     text = page.read_text()
-    assert text.startswith(f"Words.\n<!-- {name} -->\n| op")
+    assert text.startswith(f"Words.\n<!-- {name} -->\n| ")
     assert text.endswith(f"|\n<!-- end of {name} -->\nMore.\n")
     assert line in text and "stale" not in text and line in done.stdout
 

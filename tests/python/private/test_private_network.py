@@ -1,4 +1,4 @@
-"""Networks under SPU, both parties in one process: tokens, logits, options."""
+"""Networks under SPU, both parties in one process: tokens, logits, settings."""
 
 import json
 import subprocess
@@ -89,7 +89,7 @@ def test_every_kind_of_network_computes_its_logits(tmp_path):
         assert each["difference"] < 2e-2
 
 
-def test_options_change_bytes_and_no_more_of_the_result_than_they_say(tmp_path):
+def test_settings_change_bytes_and_no_more_of_the_result_than_they_say(tmp_path):
     jobs = [
         job(trained("SM+ScFuFFN_i1"), tmp_path / name, **settings)
         for name, settings in {

@@ -16,7 +16,7 @@ def test_the_defaults_are_those_of_the_stack():
     assert differing == {"secret_temperature", "secret_shape_factors", "threads"}
 
 
-def test_every_option_changes_what_the_simulator_prices():
+def test_every_setting_changes_what_the_simulator_prices():
     def price(settings):
         return mpc.simulate(
             "EReg(SM(t)+ScFuFFN)", model="mini", stack=STACK, **settings.stack_fields()

@@ -1,6 +1,7 @@
-"""What SPU's configuration offers beyond the defaults, each option on the operations it touches.
+"""What SPU's configuration offers beyond the defaults, each setting on the operations it touches.
 
-`aero private measure --options`: bytes and the distance from plain arithmetic, without and with it.
+`aero private measure --settings`: bytes and the distance from plain arithmetic, without it and
+with it.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from aero.private.measurement import SET_UP, set_up_key
 from aero.reading import read_json
 from aero.tables import in_units, markdown_table
 
-__all__ = ["OPTIONS", "MeasuredOption", "option_cells", "options_markdown"]
+__all__ = ["SETTINGS", "MeasuredSetting", "setting_cells", "settings_markdown"]
 
 
 @dataclass(frozen=True)
-class MeasuredOption:
-    """An option with operations that it may change.
+class MeasuredSetting:
+    """A setting with operations that it may change.
 
     Attributes:
         changes: fields of `PrivateSettings`, or of SPU's configuration by name.
@@ -35,7 +36,7 @@ class MeasuredOption:
 
     @property
     def pairs(self) -> list[tuple[Cell, Cell]]:
-        """Each operation without and with the option."""
+        """Each operation without and with the setting."""
         return [
             (Cell(name, sizes, self.base), Cell(name, sizes, {**self.base, **self.changes}))
             for name, sizes in self.operations
@@ -48,26 +49,26 @@ _EXPONENTIALS = (("exp", (8192,)), ("softmax", (1, 61)))
 _TRANSFERS = (("comparison", (65536,)), ("softmax", (1, 61)))
 _SUMS = (("layernorm", (61, 127)), ("softmax", (1, 61)))
 
-OPTIONS = (
-    MeasuredOption({"private_weights": True}, (*_SMALL_PRODUCTS[1:], ("layernorm", (61, 127)))),
-    MeasuredOption({"one_bit_product_error": True}, (("product", (16384,)), *_SUMS)),
-    MeasuredOption({"exp_squarings": 5}, _EXPONENTIALS),
-    MeasuredOption({"fxp_exp_mode": "EXP_PADE"}, _EXPONENTIALS),
-    MeasuredOption({"fxp_div_goldschmidt_iters": 1}, _RECIPROCALS),
-    MeasuredOption({"fxp_div_goldschmidt_iters": 3}, _RECIPROCALS),
-    MeasuredOption(
+SETTINGS = (
+    MeasuredSetting({"private_weights": True}, (*_SMALL_PRODUCTS[1:], ("layernorm", (61, 127)))),
+    MeasuredSetting({"one_bit_product_error": True}, (("product", (16384,)), *_SUMS)),
+    MeasuredSetting({"exp_squarings": 5}, _EXPONENTIALS),
+    MeasuredSetting({"fxp_exp_mode": "EXP_PADE"}, _EXPONENTIALS),
+    MeasuredSetting({"fxp_div_goldschmidt_iters": 1}, _RECIPROCALS),
+    MeasuredSetting({"fxp_div_goldschmidt_iters": 3}, _RECIPROCALS),
+    MeasuredSetting(
         {"enable_lower_accuracy_rsqrt": True}, (("rsqrt", (1024,)), ("layernorm", (61, 127)))
     ),
-    MeasuredOption({"disable_matmul_pack": True}, _SMALL_PRODUCTS),
-    MeasuredOption({"ot_kind": "YACL_Softspoken"}, _TRANSFERS),
-    MeasuredOption({"ot_kind": "EMP_Ferret"}, _TRANSFERS),
-    MeasuredOption({"disable_reduce_truncation_optimization": True}, _SUMS),
-    MeasuredOption({"disable_select_optimization": True}, _SUMS),
-    MeasuredOption(
+    MeasuredSetting({"disable_matmul_pack": True}, _SMALL_PRODUCTS),
+    MeasuredSetting({"ot_kind": "YACL_Softspoken"}, _TRANSFERS),
+    MeasuredSetting({"ot_kind": "EMP_Ferret"}, _TRANSFERS),
+    MeasuredSetting({"disable_reduce_truncation_optimization": True}, _SUMS),
+    MeasuredSetting({"disable_select_optimization": True}, _SUMS),
+    MeasuredSetting(
         {"disallow_mix_types_opts": True}, (("embedding", (8, 1024, 128)), ("softmax", (1, 61)))
     ),
     # Above 256 MiB: the LM head of GPT-2, turned round.
-    MeasuredOption(
+    MeasuredSetting(
         {"experimental_disable_mmul_split": True},
         (("matmul", (1, 50257, 768)),),
         {"private_weights": True},
@@ -75,51 +76,51 @@ OPTIONS = (
 )
 
 
-def option_cells(options: Iterable[MeasuredOption] = OPTIONS) -> list[Cell]:
-    """Every operation without and with the options, once each, those without any first.
+def setting_cells(settings: Iterable[MeasuredSetting] = SETTINGS) -> list[Cell]:
+    """Every operation without and with the settings, once each, those without any first.
 
     Args:
-        options: default: all.
+        settings: default: all.
     """
     cells: dict[str, Cell] = {}
-    for option in options:
-        for plain, changed in option.pairs:
+    for setting in settings:
+        for plain, changed in setting.pairs:
             cells |= {plain.key: plain, changed.key: changed}
     return sorted(cells.values(), key=lambda cell: len(cell.settings))
 
 
-def options_markdown(folder: Path, options: Iterable[MeasuredOption] = OPTIONS) -> str:
-    """A line per option and operation that have been measured.
+def settings_markdown(folder: Path, settings: Iterable[MeasuredSetting] = SETTINGS) -> str:
+    """A line per setting and operation that have been measured.
 
     Args:
         folder: of the results.
-        options: default: all.
+        settings: default: all.
     """
-    header = ("option", "operation", "default MB", "with it, MB", "change", "error", "with it")
+    header = ("setting", "operation", "default MB", "with it, MB", "change", "error", "with it")
     lines = []
-    for option in options:
-        named = ", ".join(f"{key}={value}".lower() for key, value in option.changes.items())
-        for pair in option.pairs:
+    for setting in settings:
+        named = ", ".join(f"{key}={value}".lower() for key, value in setting.changes.items())
+        for pair in setting.pairs:
             rows = operation_rows(pair, folder)
             if len(rows) == len(pair):
                 lines.append(_line(f"`{named}`", *rows))
-        keys = _set_ups(option, folder)
+        keys = _set_ups(setting, folder)
         if keys is not None:
             lines.append((f"`{named}`", SET_UP, *_sizes(*keys), "", ""))
     return markdown_table(header, lines)
 
 
-def _line(option: str, plain: MeasuredRow, changed: MeasuredRow) -> tuple[str, ...]:
+def _line(setting: str, plain: MeasuredRow, changed: MeasuredRow) -> tuple[str, ...]:
     errors = (f"{row.largest_difference or 0.0:.1e}" for row in (plain, changed))
-    return (option, plain.name, *_sizes(plain.comm_bytes, changed.comm_bytes), *errors)
+    return (setting, plain.name, *_sizes(plain.comm_bytes, changed.comm_bytes), *errors)
 
 
-def _set_ups(option: MeasuredOption, folder: Path) -> tuple[float, float] | None:
-    """Of the session, where the option changes how oblivious transfers begin."""
-    if "ot_kind" not in option.changes:
+def _set_ups(setting: MeasuredSetting, folder: Path) -> tuple[float, float] | None:
+    """Of the session, where the setting changes how oblivious transfers begin."""
+    if "ot_kind" not in setting.changes:
         return None
     found = []
-    for settings in ({}, option.changes):
+    for settings in ({}, setting.changes):
         path = folder / f"{set_up_key(settings)}.json"
         if not path.exists():
             return None

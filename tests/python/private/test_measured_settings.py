@@ -1,4 +1,4 @@
-"""`aero private measure --options`: its cells, its table, and that SPU hears of every field."""
+"""`aero private measure --settings`: its cells, its table, and that SPU hears of every field."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typer.testing import CliRunner
 
 from aero.cli import app
 from aero.private.measured_grid import OPERATIONS, Cell
-from aero.private.measured_options import (
-    OPTIONS,
-    MeasuredOption,
-    option_cells,
-    options_markdown,
+from aero.private.measured_settings import (
+    SETTINGS,
+    MeasuredSetting,
+    setting_cells,
+    settings_markdown,
 )
 from aero.private.measurement import set_up_key
 from aero.private.settings import SPU_FIELDS, PrivateSettings
 
-OPTION = MeasuredOption({"ot_kind": "EMP_Ferret"}, (("relu", (8,)), ("matmul", (2, 3, 4))))
+SETTING = MeasuredSetting({"ot_kind": "EMP_Ferret"}, (("relu", (8,)), ("matmul", (2, 3, 4))))
 
 
 def written(cell: Cell, folder: Path, sent: float, error: float) -> None:
@@ -30,41 +30,41 @@ def written(cell: Cell, folder: Path, sent: float, error: float) -> None:
 
 
 def test_the_table_has_bytes_and_errors_without_and_with_the_option(tmp_path: Path) -> None:
-    (plain, changed), (alone, _) = OPTION.pairs
+    (plain, changed), (alone, _) = SETTING.pairs
     written(plain, tmp_path, 1e6, 0.001)
     written(changed, tmp_path, 1.5e6, 0.02)
     written(alone, tmp_path, 1e6, 0.0)  # its other half has not been measured
-    for settings, sent in (({}, 4e6), (OPTION.changes, 1e6)):
+    for settings, sent in (({}, 4e6), (SETTING.changes, 1e6)):
         counts = {"client_bytes": [sent], "server_bytes": [sent]}
         found = {"parts": {"set-up": counts}}
         (tmp_path / f"{set_up_key(settings)}.json").write_text(json.dumps(found))
-    assert options_markdown(tmp_path, [OPTION]).splitlines()[2:] == [
+    assert settings_markdown(tmp_path, [SETTING]).splitlines()[2:] == [
         "| `ot_kind=emp_ferret` | relu 8 | 2.000 | 3.000 | +50.0 % | 1.0e-03 | 2.0e-02 |",
         "| `ot_kind=emp_ferret` | set-up | 8.000 | 2.000 | -75.0 % |  |  |",
     ]
 
 
-def test_every_option_stands_beside_what_it_changes() -> None:
-    cells = option_cells()
+def test_every_setting_stands_beside_what_it_changes() -> None:
+    cells = setting_cells()
     assert len({cell.key for cell in cells}) == len(cells)
     assert not any(set(cell.key) & set(" /,") for cell in cells)
-    for option in OPTIONS:
-        for plain, changed in option.pairs:
+    for setting in SETTINGS:
+        for plain, changed in setting.pairs:
             assert plain in cells and changed in cells and plain.operation in OPERATIONS
             assert PrivateSettings.from_dict(changed.settings) != PrivateSettings.from_dict(
                 plain.settings
             )
-    measured = {name for option in OPTIONS for name in option.changes}
+    measured = {name for setting in SETTINGS for name in setting.changes}
     assert set(SPU_FIELDS) <= measured
     assert {"private_weights", "one_bit_product_error", "exp_squarings"} <= measured
 
 
 @pytest.mark.parametrize("other", [["--quick"], ["--operations", "relu"]])
-def test_options_are_measured_alone(other: list[str], tmp_path: Path) -> None:
-    arguments = ["private", "measure", "--output", str(tmp_path), "--options", *other]
+def test_settings_are_measured_alone(other: list[str], tmp_path: Path) -> None:
+    arguments = ["private", "measure", "--output", str(tmp_path), "--settings", *other]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 2
-    assert "--options must stand without --operations and --quick" in done.output
+    assert "--settings must stand without --operations and --quick" in done.output
 
 
 @pytest.mark.private
