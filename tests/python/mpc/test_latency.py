@@ -179,6 +179,14 @@ def test_overlap_is_never_slower_and_without_it_the_closed_form_holds(
 ) -> None:
     alone = latency.schedule(overlap=False)
     assert alone.makespan_ns == latency.total.total_ns
+    start = 0
+    for entry, duration in zip(alone.operations, latency.operations, strict=True):
+        assert entry.compute_seconds == duration.compute_ns / 1e9
+        assert entry.transfer_seconds == duration.transfer_ns / 1e9
+        assert entry.rounds_seconds == duration.rounds_ns / 1e9
+        assert entry.start_seconds == start / 1e9
+        start += duration.total_ns
+        assert entry.finish_seconds == start / 1e9
     at_once = latency.schedule()
     assert at_once.makespan_ns <= alone.makespan_ns
     for schedule in (alone, at_once):

@@ -6,6 +6,7 @@ import csv
 import io
 import itertools
 import json
+from typing import Any
 
 import pytest
 
@@ -164,6 +165,21 @@ def test_the_named_sets_are_what_simulate_takes_as_stack() -> None:
         assert f"{one.name}: spu-2024 with mul_share, " in to_text(TABLE)
     sets = TABLE.to_dict()["optimized_stacks"]
     assert sets[0]["fields"]["private_weights"] is True
+
+
+def test_overrides_hold_in_every_row_and_stack() -> None:
+    sizes: dict[str, Any] = {"model": "tiny", "num_layers": 3, "exp_squarings": 6}
+    table = mpc.optimization_table("SM+ScFuFFN", sizes=[(16, 97)], **sizes)
+    sizes |= {"context_length": 16, "vocab_size": 97}
+    start = mpc.simulate("SM+ScFuFFN", stack="spu-2024", **sizes)
+    assert table.cumulative[0].comm_bytes == (start.comm_bytes,)
+    assert table.cumulative[0].rounds == (start.rounds,)
+    for row in table.alone:
+        assert row.optimization is not None
+        fields = {**sizes, **row.optimization.fields}
+        assert row.comm_bytes == (mpc.simulate("SM+ScFuFFN", **fields).comm_bytes,)
+    for one in table.optimized_stacks:
+        assert one.comm_bytes == (mpc.simulate("SM+ScFuFFN", stack=one.name, **sizes).comm_bytes,)
 
 
 def test_the_text_tells_rounds_of_each_optimization_alone() -> None:

@@ -233,3 +233,25 @@ def test_html_has_every_part_and_escapes_labels() -> None:
 def test_pricing_needs_no_torch() -> None:
     code = "import sys; from aero import mpc; mpc.simulate('SM'); sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_part_that_one_network_lacks_counts_as_nothing() -> None:
+    first, second = (mpc.simulate(label, model="tiny") for label in ("SM+LN+G", "SM"))
+    for a, b in ((first, second), (second, first)):
+        rows = {row.pop("part"): row for row in a.compare(b).rows("lan-1gbps")}
+        times = a.latency("lan-1gbps"), b.latency("lan-1gbps")
+        assert rows.keys() == {*a.by_kind, *b.by_kind, "total"}
+        for kind, row in rows.items():
+            expected: dict[str, float | None] = {}
+            for name, report, timed in zip(("first", "second"), (a, b), times, strict=True):
+                cost, duration = report.by_kind.get(kind), timed.by_kind.get(kind)
+                if kind == "total":
+                    cost, duration = report.total, timed.total
+                expected[f"{name}_bytes"] = cost.comm_bytes if cost else 0
+                expected[f"{name}_rounds"] = cost.rounds if cost else 0
+                expected[f"{name}_seconds"] = duration.seconds if duration else 0
+            divisor = expected["second_bytes"]
+            expected["ratio"] = expected["first_bytes"] / divisor if divisor else None
+            assert row == expected
+    lacking = [row for row in rows.values() if row["first_bytes"] == 0]
+    assert lacking and all(row["first_rounds"] == row["first_seconds"] == 0 for row in lacking)

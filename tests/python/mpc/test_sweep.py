@@ -55,10 +55,12 @@ def test_rows_are_reports_in_the_order_of_the_loops() -> None:
 def test_combinations_that_do_not_exist_are_skipped_or_errors() -> None:
     with pytest.raises(ValueError, match=r"sweep: 1 combinations do not exist.*num_heads.*5"):
         mpc.sweep("SM", num_heads=[4, 5])
-    found = mpc.sweep("SM", num_heads=[4, 5], skip=True)
-    assert [row.values["num_heads"] for row in found.rows] == [4]
-    assert found.skipped[0][0]["num_heads"] == 5
-    assert "1 combinations do not exist" in to_text(found)
+    found = mpc.sweep("SM", num_heads=[4, 5, 2, 7], skip=True)
+    assert [row.values["num_heads"] for row in found.rows] == [4, 2]
+    assert [values["num_heads"] for values, _ in found.skipped] == [5, 7]
+    for row in found.rows:
+        assert row.cost == mpc.simulate("SM", num_heads=row.values["num_heads"]).total
+    assert "2 combinations do not exist" in to_text(found)
 
 
 @settings(max_examples=20, deadline=None)
