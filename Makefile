@@ -70,7 +70,7 @@ private-bench: ## time private networks on an idle machine, after make demo and 
 
 test: $(VENV)/.tests build/tests/.built ## run the C++ and the Python tests
 	ctest --test-dir build/tests --output-on-failure --parallel 2
-	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 threads: build/threads/.built ## run the kernels from several threads under the thread sanitizer
 	build/threads/aero_kernel_tests --gtest_brief=1 --gtest_filter='*AtOnce*'

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from gpu_run import ROOT
@@ -21,16 +21,20 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 sys.path.insert(0, str(Path(ROOT, "tests", "cuda")))
 
 from device_timer import is_gpu, one_sample, wait
-from training_step import WEIGHT, Case, Listing, model_of
+
+if TYPE_CHECKING:
+    from training_step import Case
 
 STEPS = ("ours", "listing", "sdpa")
-GPT2 = Case("gpt2", 32, 512, "bfloat16 autocast", 1)
-MINI = Case("mini", 1, 16, "bfloat16 autocast", 1)
+GPT2 = ("gpt2", 32, 512, "bfloat16 autocast", 1)
+MINI = ("mini", 1, 16, "bfloat16 autocast", 1)
 WARM_UP, TIMED = 3, 7
 
 
 def step_of(case: Case, name: str, device: torch.device) -> Callable[[], None]:
     """One optimizer step of a network on the device."""
+    from training_step import WEIGHT, Listing, model_of  # imports transformers: seconds
+
     model = model_of(case, name).to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=is_gpu(device))
     vocabulary = case.config.spec.vocab_size
@@ -54,7 +58,9 @@ def step_of(case: Case, name: str, device: torch.device) -> Callable[[], None]:
 
 def training_step(device: torch.device, name: str, is_tiny: bool) -> dict[str, Any]:
     """Median milliseconds of a step, its peak memory and what of that stays between steps."""
-    case = MINI if is_tiny else GPT2
+    from training_step import Case
+
+    case = Case(*(MINI if is_tiny else GPT2))
     torch.manual_seed(0)
     step = step_of(case, name, device)
     for _ in range(1 if is_tiny else WARM_UP):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -12,8 +12,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from aero.models import AeroConfig, AeroForCausalLM
 from aero.ops import attention_entropy
+
+if TYPE_CHECKING:
+    from aero.models import AeroForCausalLM
 
 SMALL = [s for s in SAMPLES if s.small][::5]
 LABEL = "EReg(SM(t)+ScFuFFN)"
@@ -85,6 +87,8 @@ def test_activation_checkpointing_changes_nothing(device: torch.device) -> None:
 
 
 def network(device: torch.device) -> AeroForCausalLM:
+    from aero.models import AeroConfig, AeroForCausalLM  # imports transformers: seconds
+
     torch.manual_seed(0)
     config = AeroConfig.from_label(LABEL, model="tiny", entropy_weight=1e-3, entropy_tokens=93)
     return AeroForCausalLM(config).to(device)

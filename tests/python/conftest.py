@@ -1,12 +1,18 @@
 """Settings every Python test runs under."""
 
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 # Inductor's cache on disk is not invalidated by a changed fake kernel, so a corrected operator
 # would keep failing.
 os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
+# In every process Inductor compiles a program for each vector instruction set to see if g++ can;
+# one that compiles C++20 can. Its pool of compilers is another process that imports torch.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # Waiting threads sleep: spinning ones cost a busy machine three quarters of its time.
@@ -17,3 +23,36 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("explore", derandomize=False, deadline=None, print_blob=True)
 settings.load_profile("repeatable")
+
+FOLDER = Path(__file__).parent
+# Each takes half a minute or more. What takes long begins first, so that no core waits at the end.
+LONG = [
+    "test_cuda_readiness.py",
+    "test_notebooks.py",
+    "models/test_compile.py",
+    "test_cuda_object_code.py",
+    "reproduction/test_running.py",
+    "train/test_distributed.py",
+    "test_cuda_mutations.py",
+    "train/test_retraining.py",
+    "ops/test_attention_accuracy.py",
+    "train/test_training.py",
+    "train/test_token_files.py",
+    "test_documentation.py",
+    "models/test_stock_attention.py",
+    "ops/test_transforms.py",
+    "ops/test_transformations.py",
+    "models/test_entropy_penalty_processes.py",
+    "test_registration.py",
+    "train/test_pruning_search.py",
+    "export/test_remote_code.py",
+    "test_cli.py",
+]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the files that take long first; `make test` tells xdist to keep this order."""
+    place = {FOLDER / name: number for number, name in enumerate(LONG)}
+    assert all(path.exists() for path in place), "a file of LONG is gone"
+    items.sort(key=lambda item: place.get(item.path, len(place)))
