@@ -109,8 +109,11 @@ def test_shaped_attention_equals_its_matrix_form(head_dim, is_masked):
 
 
 def test_shaped_attention_needs_heads_that_divide_the_width():
-    with pytest.raises(ValueError, match="width must be a multiple of num_heads"):
-        ShapedSelfAttention(10, 3)
+    for width, num_heads in ((10, 3), (8, 3), (3, 4), (7, 5)):
+        with pytest.raises(ValueError, match="width must be a multiple of num_heads"):
+            ShapedSelfAttention(width, num_heads)
+    for width, num_heads in ((6, 3), (15, 5), (7, 7), (9, 1)):
+        assert ShapedSelfAttention(width, num_heads).head_dim == width // num_heads
     with pytest.raises(ValueError, match="num_heads 3, or head_dim be given, got 10"):
         CausalSelfAttention(10, 3)
 

@@ -40,6 +40,15 @@ def test_large_float32_products_run_on_onednn_and_can_be_told_not_to():
         assert "OneDnn" not in str(layer(inputs).grad_fn.next_functions)
 
 
+def test_a_second_derivative_through_onednn_is_an_error():
+    inputs = torch.randn(64, 128, requires_grad=True)
+    (gradient,) = torch.autograd.grad(
+        Linear(128, 128)(inputs).square().sum(), inputs, create_graph=True
+    )
+    with pytest.raises(RuntimeError, match=r"differentiate twice.*once_differentiable"):
+        gradient.sum().backward()
+
+
 def test_autocast_gives_bfloat16():
     with torch.autocast("cpu", torch.bfloat16):
         assert Linear(128, 128)(torch.randn(64, 128)).dtype == torch.bfloat16
