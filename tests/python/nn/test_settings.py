@@ -1,7 +1,8 @@
-"""What is left out of a module's arguments is what its documentation says."""
+"""What is left out of a module's arguments is as documented; words may come from files."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -114,3 +115,48 @@ def test_a_layer_alone_is_the_first_of_a_cache(kind: type[nn.Module]) -> None:
 def test_there_are_no_entropies_before_the_first_forward() -> None:
     assert DropInAttention(8, 2).entropy is None
     assert DropInBlock(CausalSelfAttention(8, 2), None).entropy is None
+
+
+def _attention(**fields: Any) -> CausalSelfAttention:
+    return CausalSelfAttention(
+        8, 2, temperature=Temperature(num_heads=2, context_length=5, **fields)
+    )
+
+
+WORDS: dict[str, tuple[Callable[[str], nn.Module], tuple[str, ...]]] = {
+    "norm": (lambda kind: FoldableNorm(8, kind=kind), ("channel", "scalar")),
+    "activation": (
+        lambda word: FeedForward(8, 16, word, negative_slope=0.3),
+        ("gelu", "relu", "leaky_relu", "linear"),
+    ),
+    "gelu": (lambda word: FeedForward(8, 16, gelu_approximation=word), ("tanh", "none")),
+    "annealed": (
+        lambda word: AnnealedFeedForward(8, 16, source=word, target=None),
+        ("gelu", "relu", "linear"),
+    ),
+    "temperature": (lambda word: _attention(shape=word), ("head_position", "head", "scalar")),
+    "parametrization": (
+        lambda word: _attention(shape="head", parametrization=word, init=0.5),
+        ("identity", "log"),
+    ),
+    "residual": (
+        lambda word: Block(CausalSelfAttention(8, 2), FeedForward(8, 16), residual=word),
+        ("sequential", "parallel", "skipless"),
+    ),
+    "host": (lambda word: DropInAttention(8, 2, host=word), ("gpt2", "nanogpt")),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "word"), [(name, word) for name, (_, words) in WORDS.items() for word in words]
+)
+def test_a_word_that_a_file_holds_is_the_word(name: str, word: str) -> None:
+    of_a_file = json.loads(json.dumps(word))
+    assert of_a_file == word and of_a_file is not word
+    x, results = 3 * torch.randn(2, 5, 8), []
+    needs_context = name in ("temperature", "parametrization", "residual")
+    for each in (word, of_a_file):
+        torch.manual_seed(0)
+        module = WORDS[name][0](each)
+        results.append(module(x, *([SequenceContext()] if needs_context else [])))
+    torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
