@@ -22,6 +22,7 @@ from aero.cli.exporting import export
 from aero.cli.measuring import measure
 from aero.cli.numbers import SEED, whole
 from aero.cli.private import private
+from aero.cli.private_calibration import calibrate
 from aero.cli.private_comparison import compare
 from aero.cli.private_parties import ask, keys, publish, serve
 from aero.cli.pruning import prune
@@ -47,6 +48,7 @@ for command, short in (
     (publish, "Writes what a client has to know."),
     (serve, "Computes a network for clients."),
     (ask, "Continues a prompt with a server's network."),
+    (calibrate, "Measures what this machine takes."),
     (compare, "Measures bytes and seconds per network."),
 ):
     private.command(short_help=short)(command)

@@ -62,20 +62,20 @@ def measure(
             raise ValueError("private: --settings must stand without --operations and --quick")
         wanted = QUICK_RESOLUTION if quick or settings else RESOLUTION
         if settings:
-            measure_cells(setting_cells(), [], output, _export_random, wanted=wanted, progress=note)
+            measure_cells(setting_cells(), [], output, export_random, wanted=wanted, progress=note)
             tables = settings_markdown(output)
         else:
             chosen = operations or OPERATIONS
             cells = [cell for cell in grid(quick=quick) if cell.operation in chosen]
             whole = network_grid(quick=quick) if networks and not operations else []
-            measure_cells(cells, whole, output, _export_random, wanted=wanted, progress=note)
+            measure_cells(cells, whole, output, export_random, wanted=wanted, progress=note)
             tables = write_tables(cells, whole, output)
         if results is not None:
             write_between_marks(results, "settings" if settings else "tables", tables)
         say(tables)
 
 
-def _export_random(cell: NetworkCell, folder: Path) -> None:
+def export_random(cell: NetworkCell, folder: Path) -> None:
     """A network with random weights, as `aero export` writes it."""
     import torch
 

@@ -54,6 +54,15 @@ PromptTokens = Annotated[
 ]
 
 
+Machine = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE.json",
+        help="Predict seconds too, with what `aero private calibrate` wrote on this machine.",
+    ),
+]
+
+
 @private.callback()
 def _group() -> None:
     """Keeps `run` a command of its own."""
@@ -80,6 +89,7 @@ def run(
             "network such as wan-400mbps: over a link of its rate and delay, which needs root."
         ),
     ] = "memory",
+    machine: Machine = None,
     as_json: AsJson = False,
 ) -> None:
     """Continues a prompt privately; shows logits, tokens and bytes beside what they should be."""
@@ -93,6 +103,7 @@ def run(
         from aero.private.two_processes import generate_over
 
         end_on_termination()
+        check_machine(machine, link)
         network = read_network(folder)
         check_runnable(network.description)
         known = find_tokenizer(tokenizer, source)
@@ -102,11 +113,35 @@ def run(
         python = find_private_python()
         progress = shown_progress(len(network.description["layers"]))
         found = generate_over(link, folder, numbers, tokens, chosen, progress, python)
-        report = run_report(network, numbers, chosen, found, link)
+        report = run_report(
+            network, numbers, chosen, found, link, str(machine) if machine else None
+        )
         if as_json:
             say(json.dumps(report.to_dict(), indent=2))
         else:
             say(report.to_text(None if known is None else known.decode))
+
+
+def check_machine(machine: Path | None, link: str) -> None:
+    """Before anything runs.
+
+    Raises:
+        ValueError: the file holds no machine, or both parties are one process, of which it says
+            nothing.
+    """
+    if machine is None:
+        return
+    from aero import mpc
+
+    if machine.suffix != ".json":
+        raise ValueError(f"private: --machine must end with .json, got {machine}")
+    mpc.network_profile(str(machine))
+    mpc.compute_profile(str(machine))
+    if link == "memory":
+        raise ValueError(
+            "private: --machine was calibrated between two processes, so --link must be tcp or a "
+            "network, got memory"
+        )
 
 
 @contextmanager

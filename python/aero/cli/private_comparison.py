@@ -12,7 +12,7 @@ import typer
 from aero.cli.cost_arguments import settings
 from aero.cli.errors import end_on_termination, note, one_line_errors, say
 from aero.cli.numbers import decimal, whole
-from aero.cli.private import exported
+from aero.cli.private import Machine, check_machine, exported
 
 
 def compare(
@@ -49,6 +49,7 @@ def compare(
             callback=decimal(0, 1e6),
         ),
     ] = None,
+    machine: Machine = None,
     results: Annotated[
         Path | None,
         typer.Option(
@@ -71,6 +72,8 @@ def compare(
         from aero.private.marked_document import write_between_marks
 
         end_on_termination()
+        for each in link or ["tcp"]:
+            check_machine(machine, each)
         folders = [stack.enter_context(exported(source)) for source in sources or ()]
         cells = [
             Cell(folder, tokens, each, changes, threads)
@@ -88,7 +91,12 @@ def compare(
             )
         python = find_private_python() if cells else None
         measured = compare_networks(
-            cells, output, note, python, max_load=math.inf if max_load is None else max_load
+            cells,
+            output,
+            note,
+            python,
+            max_load=math.inf if max_load is None else max_load,
+            machine=str(machine) if machine else None,
         )
         tables = comparison_tables(measured)
         if results is not None:

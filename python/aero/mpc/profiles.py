@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from aero import _core
+from aero.reading import UnreadableFileError, printable, read_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +136,9 @@ def network_profile(network: str | NetworkProfile, **changes: float | bool) -> N
     """A network by name or description, some fields changed.
 
     Args:
-        network: A profile (returned as it is), a name of `network_names()`, or a name with
-            changes: "wan-100mbps,uplink_mbps=20,software_seconds=0.006".
+        network: A profile (returned as it is), a name of `network_names()` or the path of a .json
+            file of `aero private calibrate`, or one with changes:
+            "wan-100mbps,uplink_mbps=20,software_seconds=0.006".
         **changes: Fields of a named network.
 
     Raises:
@@ -189,11 +191,20 @@ def _named(
         )
     name, *settings = (piece.strip() for piece in text.split(","))
     written: list[tuple[str, Any]] = [_setting(what, setting) for setting in settings]
-    values = checked(name, [*written, *changes.items()])
     changed = "; changed by the user" if written or changes else ""
-    return kind(
-        **values, name=text if not changes else f"{text}, changed", source=source(name) + changed
-    )
+    shown = text if not changes else f"{text}, changed"
+    if not name.endswith(".json"):
+        values = checked(name, [*written, *changes.items()])
+        return kind(**values, name=shown, source=source(name) + changed)
+    machine = read_json(name, {"network": dict, "compute": dict, "source": str})
+    try:
+        told: list[tuple[str, Any]] = kind(**machine[what]).values()
+    except (TypeError, ValueError) as error:
+        raise UnreadableFileError(
+            f"{printable(name)}: expected the {what} of `aero private calibrate`, got {error}"
+        ) from None
+    values = checked("paper-testbed", [*told, *written, *changes.items()])
+    return kind(**values, name=shown, source=f"{machine['source']}{changed}")
 
 
 def _setting(what: str, text: str) -> tuple[str, float | int | bool]:

@@ -6,12 +6,12 @@ NumPy. `aero private` is their command.
 
 Example:
     >>> from aero import private
-    >>> from aero.private.prediction import predicted_pieces
+    >>> from aero.private.prediction import predicted_costs
     >>> from aero.architecture import ArchitectureSpec
     >>> described = {"spec": ArchitectureSpec.from_label("SM+ScFuFFN", model="tiny").to_dict()}
     >>> both = private.PrivateSettings(), private.PrivateSettings(private_weights=True)
-    >>> shared, known = (predicted_pieces(described, 16, each) for each in both)
-    >>> sum(known["layer 0"]) < sum(shared["layer 0"])
+    >>> shared, known = (predicted_costs(described, 16, each) for each in both)
+    >>> known["layer 0"].comm_bytes < shared["layer 0"].comm_bytes
     True
 """
 

@@ -20,8 +20,15 @@ from aero.atomic_files import write_json_atomically
 from aero.export.numpy_forward import read_network
 from aero.private.job import Generated, check_runnable, check_tokens
 from aero.private.parties import Party, Traffic
-from aero.private.prediction import network_fields
-from aero.private.settings import STACK, PrivateSettings
+from aero.private.prediction import (
+    machine_profiles,
+    network_fields,
+    piece_of,
+    predicted_durations,
+    predicted_operations,
+    total_cost,
+)
+from aero.private.settings import PrivateSettings
 from aero.private.two_processes import generate_over
 from aero.reading import UnreadableFileError, printable, read_json, shown
 from aero.tables import in_units
@@ -79,6 +86,7 @@ def compare_networks(
     python: Path | None = None,
     *,
     max_load: float = math.inf,
+    machine: str | None = None,
 ) -> list[dict[str, Any]]:
     """Measures the cells that the file does not hold yet.
 
@@ -90,6 +98,7 @@ def compare_networks(
         python: of the private environment.
         max_load: cells that were measured while the machine had more to do are measured again,
             after up to ten minutes of waiting until it has less.
+        machine: file of `aero private calibrate` that the seconds are predicted with.
 
     Returns:
         Every cell of the file, as JSON values.
@@ -114,56 +123,65 @@ def compare_networks(
             kept.append(found)
         _write(output, kept)
     for found in kept:
-        found |= predicted(found["spec"], found["cell"])
+        found |= predicted(found["spec"], found["cell"], machine)
     _write(output, kept)
     return kept
 
 
-def predicted(spec: dict[str, Any], cell: dict[str, Any]) -> dict[str, Any]:
+def predicted(
+    spec: dict[str, Any], cell: dict[str, Any], machine: str | None = None
+) -> dict[str, Any]:
     """What the simulator says of a cell, set-up and weights left out as in the measurement.
 
     Args:
         spec: of the network, fields of `ArchitectureSpec`.
         cell: as `compare_networks` describes one: length, link, changes, threads, and "gelu" where
             the network's is the exact one.
+        machine: file of `aero private calibrate`; default: `COMPUTE`, and nothing of the loopback.
     """
     settings = PrivateSettings.from_dict({"threads": cell["threads"], **cell["changes"]})
     exact = {"gelu": cell["gelu"]} if "gelu" in cell else {}
-    fields = {**settings.stack_fields(), **exact, "setup": False}
-    architecture = ArchitectureSpec.from_dict(spec)
-    report = mpc.simulate(architecture, context_length=cell["length"], stack=STACK, **fields)
-    compute = mpc.compute_profile(COMPUTE, threads=cell["threads"])
-    on_a_wire = cell["link"] not in {"memory", "tcp"}
-    latency = report.latency(network=cell["link"] if on_a_wire else "lan-1gbps", compute=compute)
-    computing = latency.total.compute_ns / 1e9
+    operations = predicted_operations(
+        ArchitectureSpec.from_dict(spec), cell["length"], settings, **exact
+    )
+    link = cell["link"]
+    if machine is None or link == "memory":
+        on_a_wire = link not in {"memory", "tcp"}
+        network = mpc.network_profile(link if on_a_wire else "lan-1gbps")
+        compute = mpc.compute_profile(machine or COMPUTE, threads=cell["threads"])
+    else:
+        on_a_wire = True
+        network, compute = machine_profiles(machine, link, cell["threads"])
+    durations = predicted_durations(operations, network, compute)
+    rounds = {piece_of(each): 0 for each in operations}
+    for each in operations:
+        rounds[piece_of(each)] += each.cost.rounds
     parts: dict[str, dict[str, float]] = {}
-    for operation, duration in zip(report.operations, latency.operations, strict=True):
-        part = parts.setdefault(
-            part_of(operation.kind, operation.layer), {"rounds": 0.0, "wire_seconds": 0.0}
-        )
-        part["rounds"] += operation.cost.rounds
+    for piece, duration in durations.items():
+        part = parts.setdefault(part_of(piece), {"rounds": 0.0, "wire_seconds": 0.0})
+        part["rounds"] += rounds[piece]
         part["wire_seconds"] += (duration.total_ns - duration.compute_ns) / 1e9 * on_a_wire
+    whole = total_cost(each.cost for each in operations)
+    computing = sum(each.compute_ns for each in durations.values()) / 1e9
+    waiting = sum(each.total_ns - each.compute_ns for each in durations.values()) / 1e9
     return {
-        "predicted_client_bytes": report.client_bytes,
-        "predicted_server_bytes": report.server_bytes,
-        "predicted_rounds": report.rounds,
+        "predicted_client_bytes": whole.client_bytes,
+        "predicted_server_bytes": whole.server_bytes,
+        "predicted_rounds": whole.rounds,
         "predicted_compute_seconds": computing,
-        "predicted_seconds": latency.seconds if on_a_wire else computing,
+        "predicted_seconds": computing + waiting * on_a_wire,
         "predicted_parts": parts,
     }
 
 
-def part_of(kind: str, layer: int | None = None) -> str:
-    """The part of a network that an operation of the simulator, or a piece of a run, belongs to.
+def part_of(piece: str) -> str:
+    """The part of a network that a piece of a run belongs to; the likeliest count as the argmax.
 
     Example:
-        >>> from aero.private.comparison import part_of
-        >>> part_of("softmax", 3), part_of("layer 3"), part_of("lm head"), part_of("head")
-        ('layers', 'layers', 'head', 'head')
+        >>> part_of("layer 3"), part_of("head"), part_of("top-k")
+        ('layers', 'head', 'argmax')
     """
-    if layer is not None or kind.startswith("layer "):
-        return "layers"
-    return {"embed": "embedding"}.get(kind, kind if kind in {"embedding", "argmax"} else "head")
+    return "layers" if piece.startswith("layer ") else {"top-k": "argmax"}.get(piece, piece)
 
 
 def _wait_for_quiet(max_load: float, say: Callable[[str], None]) -> None:

@@ -199,4 +199,5 @@ def _received(worker: Worker, log: Path) -> list[Part]:
 
 def _call(event: Part) -> Call:
     counts = ("client_bytes", "server_bytes", "client_messages", "server_messages")
-    return Call(event["name"], event["seconds"], Traffic(**{name: event[name] for name in counts}))
+    traffic = Traffic(**{name: event[name] for name in counts})
+    return Call(event["name"], event["seconds"], traffic, cpu_seconds=event["cpu_seconds"])

@@ -115,6 +115,8 @@ class Call:
     Attributes:
         name: of the function that ran, or of what was put in or revealed.
         seconds: wall time.
+        cpu_seconds: of the processors of this party's process; of a function, and not counted where
+            both parties are one process.
         traffic: over the link. Shares of inputs and outputs count with 8 bytes per element, as
             their owner or the other party sends them.
         operations: of a function, by operation of the compiler, the slowest first.
@@ -124,6 +126,7 @@ class Call:
     seconds: float
     traffic: Traffic
     operations: tuple[OperationTraffic, ...] = ()
+    cpu_seconds: float = 0.0
 
 
 class Parties(Protocol):

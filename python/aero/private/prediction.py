@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
 from aero import mpc
 from aero.architecture import ArchitectureSpec
-from aero.mpc.cost import Cost
-from aero.private.settings import STACK, PrivateSettings
+from aero.mpc import ComputeProfile, NetworkProfile
+from aero.mpc.cost import Cost, Operation
+from aero.mpc.latency import Duration, Latency
+from aero.private.settings import RING_BITS, STACK, PrivateSettings
 
-__all__ = ["network_fields", "predicted_costs", "predicted_pieces", "set_up_cost", "total_cost"]
+__all__ = [
+    "likeliest_cost",
+    "machine_profiles",
+    "network_fields",
+    "piece_of",
+    "predicted_costs",
+    "predicted_durations",
+    "predicted_operations",
+    "set_up_cost",
+    "total_cost",
+]
 
 # Of `aero.private.inference.set_up`, which this environment cannot import.
 _ELEMENTS_PER_THREAD = 2048
@@ -19,53 +32,128 @@ _CACHED_TRIPLES_SLOTS = 8192
 
 # Operations outside the layers by the part of the cost report they belong to.
 _PIECES = {
-    "setup": "set-up",
     "embed": "embedding",
     "layernorm": "head",
     "lm head": "head",
-    "argmax": "argmax",
 }
 
 
-def predicted_pieces(
+def predicted_operations(
+    spec: ArchitectureSpec, length: int, settings: PrivateSettings, **fields: Any
+) -> tuple[Operation, ...]:
+    """All that one pass runs, priced, without the set-up.
+
+    Args:
+        spec: the network.
+        length: T, tokens of the pass.
+        settings: of both parties.
+        **fields: of the stack, besides the settings': see `network_fields`.
+    """
+    stack = {**settings.stack_fields(), **fields, "setup": False}
+    found = mpc.simulate(spec, context_length=length, stack=STACK, **stack).operations
+    if settings.reveal != "top-k":
+        return found
+    *others, last = (one for one in found if one.kind != "argmax")
+    count = min(settings.top_k, spec.vocab_size)
+    cost = likeliest_cost(spec.vocab_size, count, settings)
+    shape = f"{count} of {spec.vocab_size}"
+    ready = (len(others),)
+    return *others, last, Operation("likeliest tokens", None, "top-k", shape, ready, cost)
+
+
+def likeliest_cost(vocabulary: int, count: int, settings: PrivateSettings) -> Cost:
+    """The k best of V logits, one after the other, see `aero.private.forward.likeliest`.
+
+    Each takes an argmax, a comparison of its token with all V places, and the choice of its logit;
+    but for the last, another choice takes it out.
+
+    Example:
+        >>> one, two = (likeliest_cost(1024, k, PrivateSettings()).rounds for k in (1, 2))
+        >>> 2 * one < two
+        True
+    """
+    row = [
+        ("argmax", (vocabulary,)),
+        ("equality", (vocabulary, RING_BITS)),
+        ("multiplexer", (vocabulary,)),
+    ]
+    operations = count * row + (count - 1) * row[-1:]
+    fields = settings.stack_fields()
+    return total_cost(
+        mpc.operation_cost(name, *sizes, stack=STACK, **fields) for name, sizes in operations
+    )
+
+
+def predicted_costs(
     description: dict[str, Any], length: int, settings: PrivateSettings
-) -> dict[str, tuple[float, float]]:
-    """Bytes that client and server are to send, by the names of `Call`s.
+) -> dict[str, Cost]:
+    """All that the simulator counts, by the names of `Call`s.
 
     Args:
         description: content of `network.json`.
         length: T, tokens of the pass.
         settings: of both parties.
 
+    Rounds add up, as pieces run one after the other.
+
     Example:
         >>> from aero.private import PrivateSettings
         >>> from aero.private.prediction import predicted_pieces
         >>> from aero.architecture import ArchitectureSpec
         >>> spec = ArchitectureSpec.from_label("SM+ScFuFFN", model="tiny").to_dict()
-        >>> sorted(predicted_pieces({"spec": spec}, 8, PrivateSettings()))
+        >>> sorted(predicted_costs({"spec": spec}, 8, PrivateSettings()))
         ['argmax', 'embedding', 'head', 'layer 0', 'layer 1', 'set-up']
     """
-    costs = predicted_costs(description, length, settings)
-    return {piece: (cost.client_bytes, cost.server_bytes) for piece, cost in costs.items()}
-
-
-def predicted_costs(
-    description: dict[str, Any], length: int, settings: PrivateSettings
-) -> dict[str, Cost]:
-    """All that the simulator counts, by the names of `Call`s; arguments as of `predicted_pieces`.
-
-    Rounds add up, as pieces run one after the other.
-    """
-    spec = ArchitectureSpec.from_dict(description["spec"])
-    fields = settings.stack_fields() | network_fields(description)
-    report = mpc.simulate(spec, context_length=length, stack=STACK, **fields)
     found: dict[str, list[Cost]] = {}
-    for operation in report.operations:
-        in_layer = operation.layer is not None
-        piece = f"layer {operation.layer}" if in_layer else _PIECES[operation.kind]
-        found.setdefault(piece, []).append(operation.cost)
+    spec = ArchitectureSpec.from_dict(description["spec"])
+    fields = network_fields(description)
+    for operation in predicted_operations(spec, length, settings, **fields):
+        found.setdefault(piece_of(operation), []).append(operation.cost)
     costs = {piece: total_cost(operations) for piece, operations in found.items()}
     return costs | {"set-up": set_up_cost(settings)}
+
+
+def predicted_durations(
+    operations: tuple[Operation, ...], network: NetworkProfile, compute: ComputeProfile
+) -> dict[str, Duration]:
+    """What the pieces of a pass take, by the names of `Call`s.
+
+    Args:
+        operations: of `predicted_operations`.
+        network: the link between the parties.
+        compute: their machines.
+    """
+    found: dict[str, Duration] = {}
+    durations = Latency.of("", operations, network, compute).operations
+    for operation, duration in zip(operations, durations, strict=True):
+        piece = piece_of(operation)
+        found[piece] = found.get(piece, Duration(0, 0, 0)) + duration
+    return found
+
+
+def machine_profiles(
+    machine: str, link: str, threads: int
+) -> tuple[NetworkProfile, ComputeProfile]:
+    """Link and machines of a file of `aero private calibrate`.
+
+    Args:
+        machine: the file.
+        link: "tcp", or a network: its wire, with the machine's software between messages.
+        threads: of each party.
+    """
+    network, compute = mpc.network_profile(machine), mpc.compute_profile(machine, threads=threads)
+    if link != "tcp":
+        wire = mpc.network_profile(link)
+        software = wire.software_seconds + network.software_seconds
+        network = dataclasses.replace(wire, software_seconds=software)
+    return network, compute
+
+
+def piece_of(operation: Operation) -> str:
+    """The `Call` that an operation runs in."""
+    if operation.layer is not None:
+        return f"layer {operation.layer}"
+    return _PIECES.get(operation.kind, operation.kind)
 
 
 def set_up_cost(settings: PrivateSettings) -> Cost:

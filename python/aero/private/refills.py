@@ -11,10 +11,10 @@ import math
 
 from aero.mpc.cost import Cost
 
-__all__ = ["remainder", "resolution", "runs_for"]
+__all__ = ["EXTENSION_OTS", "extensions", "remainder", "resolution", "runs_for"]
 
 # Of Ferret as SPU uses it: bytes that the sender sends, and OTs that they make; each party has one.
-_EXTENSION_BYTES, _EXTENSION_OTS = 266_259, 10_017_120
+_EXTENSION_BYTES, EXTENSION_OTS = 266_259, 10_017_120
 # The elementwise ciphertexts of 4,096 triples, and how many those are; with one-bit errors one
 # plaintext prime less, and other ciphertexts.
 _REFILL_BYTES, _REFILL_CIPHERTEXTS = 4 * (160_951 + 125_030), 4
@@ -43,7 +43,7 @@ def resolution(cost: Cost, count: int) -> float:
         >>> resolution(relu, 16) < 0.002 < resolution(relu, 2)
         True
     """
-    variance = min(count * cost.ots / _EXTENSION_OTS, 0.5) * _EXTENSION_BYTES**2
+    variance = min(count * cost.ots / EXTENSION_OTS, 0.5) * _EXTENSION_BYTES**2
     # Operations on long vectors take whole ciphertexts, an even number, and no triples.
     if cost.elementwise_ciphertexts % 1:
         refills = count * cost.elementwise_ciphertexts / _REFILL_CIPHERTEXTS
@@ -98,6 +98,26 @@ def remainder(
         >>> abs(remainder(softmax, 2, measured) / measured) < 2e-5
         True
     """
+    return _explained(cost, count, measured_bytes, one_bit_product_error)[0] / count
+
+
+def extensions(cost: Cost, measured_bytes: float) -> int:
+    """How many Ferret extensions a run made, by what it sent; see `remainder`.
+
+    Example:
+        >>> from aero import mpc
+        >>> relu = mpc.operation_cost("relu", 65536, stack="spu-0.9.5")
+        >>> none = relu.comm_bytes - 266_259 * relu.ots / 10_017_120
+        >>> extensions(relu, none), extensions(relu, none + 266_259)
+        (0, 1)
+    """
+    return _explained(cost, 1, measured_bytes, one_bit_product_error=False)[1]
+
+
+def _explained(
+    cost: Cost, count: int, measured_bytes: float, one_bit_product_error: bool
+) -> tuple[float, int]:
+    """Bytes that are left of a series, and the extensions that leave so few."""
     refill_bytes, ciphertexts = (
         (_ONE_BIT_REFILL_BYTES, _ONE_BIT_REFILL_CIPHERTEXTS)
         if one_bit_product_error
@@ -109,12 +129,12 @@ def remainder(
     refills = [-begun - 0.5, -begun, 0.5 - begun, 1 - begun]
     if not cost.elementwise_ciphertexts % 1:
         refills = [0.0]
-    average = count * cost.ots / _EXTENSION_OTS
-    extensions = range(max(0, math.ceil(average - 2)), math.floor(average + 2) + 1)
+    average = count * cost.ots / EXTENSION_OTS
+    wholes = range(max(0, math.ceil(average - 2)), math.floor(average + 2) + 1)
     deviation = count * (measured_bytes - cost.comm_bytes)
     left = (
-        deviation - (whole - average) * _EXTENSION_BYTES - refill * refill_bytes
-        for whole in extensions
+        (deviation - (whole - average) * _EXTENSION_BYTES - refill * refill_bytes, whole)
+        for whole in wholes
         for refill in refills
     )
-    return min(left, key=abs) / count
+    return min(left, key=lambda each: abs(each[0]))

@@ -9,16 +9,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from aero.architecture import ArchitectureSpec
 from aero.export.numpy_forward import Network, forward
+from aero.mpc import ComputeProfile, NetworkProfile
+from aero.mpc.cost import Cost
 from aero.private.job import Generated
 from aero.private.parties import Call, Traffic
-from aero.private.prediction import predicted_pieces
+from aero.private.prediction import (
+    machine_profiles,
+    network_fields,
+    predicted_costs,
+    predicted_durations,
+    predicted_operations,
+    total_cost,
+)
+from aero.private.refills import remainder, resolution
 from aero.private.settings import STACK, PrivateSettings
 from aero.tables import in_units
 
 __all__ = ["PassReport", "RunReport", "run_report"]
 
 Decode = Callable[[Sequence[int]], str]
+
+_CHANCE = (
+    "±: standard deviation of one run, as SPU sends whole what it makes in advance; left: what "
+    "whole refills leave of the difference"
+)
 
 
 @dataclass(frozen=True)
@@ -32,7 +48,8 @@ class PassReport:
         largest_difference: of the logits.
         largest_logit: of the plaintext logits, absolute.
         calls: one per piece.
-        predicted: bytes that client and server were to send, by piece.
+        predicted: what the simulator counts, by piece.
+        predicted_seconds: by piece, where the machine is known.
     """
 
     length: int
@@ -41,7 +58,8 @@ class PassReport:
     largest_difference: float
     largest_logit: float
     calls: tuple[Call, ...]
-    predicted: dict[str, tuple[float, float]]
+    predicted: dict[str, Cost]
+    predicted_seconds: dict[str, float]
 
     @property
     def traffic(self) -> Traffic:
@@ -54,10 +72,9 @@ class PassReport:
         return sum(call.seconds for call in self.calls)
 
     @property
-    def predicted_bytes(self) -> tuple[float, float]:
-        """Of all pieces, by client and server."""
-        sent = [self.predicted[call.name] for call in self.calls]
-        return sum(client for client, _ in sent), sum(server for _, server in sent)
+    def predicted_cost(self) -> Cost:
+        """Of all pieces."""
+        return total_cost(self.predicted[call.name] for call in self.calls)
 
 
 @dataclass(frozen=True)
@@ -71,7 +88,7 @@ class RunReport:
         plaintext_tokens: the plaintext network's greedy continuation of the prompt.
         passes: one per new token.
         preparation: set-up and weights, paid once.
-        predicted_set_up: bytes that client and server were to send.
+        predicted_set_up: what the simulator counts.
         link: between the parties, as `aero private run --link` names it.
     """
 
@@ -81,7 +98,7 @@ class RunReport:
     plaintext_tokens: tuple[int, ...]
     passes: tuple[PassReport, ...]
     preparation: tuple[Call, ...]
-    predicted_set_up: tuple[float, float]
+    predicted_set_up: Cost
     link: str = "memory"
 
     @property
@@ -106,10 +123,12 @@ class RunReport:
             "plaintext_tokens": list(self.plaintext_tokens),
             "same_tokens": self.same_tokens,
             "preparation": [
-                _call_dict(call, self.predicted_set_up if call.name == "set-up" else None)
+                _call_dict(
+                    call, self.predicted_set_up if call.name == "set-up" else None, self.settings
+                )
                 for call in self.preparation
             ],
-            "passes": [_pass_dict(each) for each in self.passes],
+            "passes": [_pass_dict(each, self.settings) for each in self.passes],
         }
 
     def to_text(self, decode: Decode | None = None) -> str:
@@ -118,7 +137,7 @@ class RunReport:
         Args:
             decode: text of tokens; default: their numbers.
         """
-        shown = decode or (lambda tokens: " ".join(map(str, tokens)))
+        shown, last = decode or (lambda tokens: " ".join(map(str, tokens))), self.passes[-1]
         lines = [
             f"{self.label}, {len(self.prompt)} tokens of prompt, two parties over {self.link}, "
             f"weights {'private to the server' if self.settings.private_weights else 'shared'}",
@@ -126,20 +145,30 @@ class RunReport:
             f"plaintext: {shown(self.plaintext_tokens)!r}"
             + ("" if self.same_tokens else "  (differs)"),
             "",
-            f"{'':12}{'client sent':>14}{'server sent':>14}{'predicted':>14}{'ratio':>8}{'s':>9}",
+            f"{'':12}{'client sent':>14}{'server sent':>14}{'predicted':>14}{'ratio':>8}{'± %':>8}"
+            f"{'left %':>8}{'s':>9}{'predicted' if last.predicted_seconds else '':>12}".rstrip(),
         ]
-        for call in self.preparation:
-            predicted = self.predicted_set_up if call.name == "set-up" else None
-            lines.append(_line(call.name, call.traffic, call.seconds, predicted))
-        last = self.passes[-1]
-        lines += [
-            _line(call.name, call.traffic, call.seconds, last.predicted[call.name])
-            for call in last.calls
+        rows = [
+            (call.name, call.traffic, call.seconds, cost, seconds.get(call.name))
+            for calls, costs, seconds in (
+                (self.preparation, {"set-up": self.predicted_set_up}, {}),
+                (last.calls, last.predicted, last.predicted_seconds),
+            )
+            for call in calls
+            for cost in [costs.get(call.name)]
         ]
-        lines += [
-            _line(f"{each.length} tokens", each.traffic, each.seconds, each.predicted_bytes)
+        rows += [
+            (
+                f"{each.length} tokens",
+                each.traffic,
+                each.seconds,
+                each.predicted_cost,
+                sum(each.predicted_seconds.values()) or None,
+            )
             for each in self.passes
         ]
+        lines += [_line(*row, self.settings) for row in rows]
+        lines.append(_CHANCE)
         off = max(each.largest_difference for each in self.passes)
         size = max(each.largest_logit for each in self.passes)
         lines.append(f"largest difference of the logits: {off:.2g}; they go up to {size:.3g}")
@@ -152,6 +181,7 @@ def run_report(
     settings: PrivateSettings,
     found: Generated,
     link: str = "memory",
+    machine: str | None = None,
 ) -> RunReport:
     """Computes the plaintext side of a private run and joins it with the prediction.
 
@@ -161,6 +191,7 @@ def run_report(
         settings: of both parties.
         found: of `generate_privately` or `generate_over_tcp`.
         link: between the parties.
+        machine: file of `aero private calibrate`; seconds are predicted with it.
 
     Example:
         >>> import numpy as np
@@ -182,6 +213,7 @@ def run_report(
         True
     """
     described = network.description
+    profiles = None if machine is None else machine_profiles(machine, link, settings.threads)
     passes = []
     for index, token in enumerate(found.tokens):
         read = [*prompt, *found.tokens[:index]]
@@ -195,7 +227,8 @@ def run_report(
                 largest_difference=float(np.abs(private - plain).max()),
                 largest_logit=float(np.abs(plain).max()),
                 calls=tuple(found.calls[index]),
-                predicted=predicted_pieces(described, len(read), settings),
+                predicted=predicted_costs(described, len(read), settings),
+                predicted_seconds=_seconds(described, len(read), settings, profiles),
             )
         )
     return RunReport(
@@ -208,6 +241,22 @@ def run_report(
         predicted_set_up=passes[0].predicted["set-up"],
         link=link,
     )
+
+
+def _seconds(
+    described: dict[str, Any],
+    length: int,
+    settings: PrivateSettings,
+    profiles: tuple[NetworkProfile, ComputeProfile] | None,
+) -> dict[str, float]:
+    if profiles is None:
+        return {}
+    spec = ArchitectureSpec.from_dict(described["spec"])
+    operations = predicted_operations(spec, length, settings, **network_fields(described))
+    return {
+        piece: duration.seconds
+        for piece, duration in predicted_durations(operations, *profiles).items()
+    }
 
 
 def _continuation(
@@ -225,20 +274,41 @@ def _continuation(
 
 
 def _line(
-    name: str, traffic: Traffic, seconds: float, predicted: tuple[float, float] | None
+    name: str,
+    traffic: Traffic,
+    seconds: float,
+    cost: Cost | None,
+    predicted_seconds: float | None,
+    settings: PrivateSettings,
 ) -> str:
-    sent = f"{_megabytes(traffic.client_bytes)}{_megabytes(traffic.server_bytes)}"
-    if predicted is None:
-        return f"{name:12}{sent}{'':22}{seconds:9.2f}"
-    ratio = traffic.comm_bytes / sum(predicted)
-    return f"{name:12}{sent}{_megabytes(sum(predicted))}{ratio:8.3f}{seconds:9.2f}"
+    sent = f"{name:12}{_megabytes(traffic.client_bytes)}{_megabytes(traffic.server_bytes)}"
+    if cost is None:
+        return f"{sent}{'':38}{seconds:9.2f}"
+    beside = _beside(traffic, cost, settings)
+    columns = f"{_megabytes(cost.comm_bytes)}{beside['ratio']:8.3f}"
+    for part in ("resolution", "remainder"):
+        columns += f"{100 * beside[part]:8.2f}"
+    predicted = "" if predicted_seconds is None else f"{predicted_seconds:12.2f}"
+    return f"{sent}{columns}{seconds:9.2f}{predicted}"
+
+
+def _beside(traffic: Traffic, cost: Cost, settings: PrivateSettings) -> dict[str, float]:
+    """What one run sent as parts of the prediction: all, chance's deviation, what chance leaves."""
+    left = remainder(
+        cost, 1, traffic.comm_bytes, one_bit_product_error=settings.one_bit_product_error
+    )
+    return {
+        "ratio": traffic.comm_bytes / cost.comm_bytes,
+        "resolution": resolution(cost, 1),
+        "remainder": left / cost.comm_bytes,
+    }
 
 
 def _megabytes(count: float) -> str:
     return f"{in_units(count, 'MB'):>11} MB"
 
 
-def _pass_dict(each: PassReport) -> dict[str, Any]:
+def _pass_dict(each: PassReport, settings: PrivateSettings) -> dict[str, Any]:
     return {
         "length": each.length,
         "token": each.token,
@@ -246,15 +316,17 @@ def _pass_dict(each: PassReport) -> dict[str, Any]:
         "largest_difference": each.largest_difference,
         "largest_logit": each.largest_logit,
         "seconds": each.seconds,
+        "predicted_seconds": each.predicted_seconds,
         "client_bytes": each.traffic.client_bytes,
         "server_bytes": each.traffic.server_bytes,
-        "predicted_client_bytes": each.predicted_bytes[0],
-        "predicted_server_bytes": each.predicted_bytes[1],
-        "pieces": [_call_dict(call, each.predicted[call.name]) for call in each.calls],
+        "predicted_client_bytes": each.predicted_cost.client_bytes,
+        "predicted_server_bytes": each.predicted_cost.server_bytes,
+        **_beside(each.traffic, each.predicted_cost, settings),
+        "pieces": [_call_dict(call, each.predicted[call.name], settings) for call in each.calls],
     }
 
 
-def _call_dict(call: Call, predicted: tuple[float, float] | None) -> dict[str, Any]:
+def _call_dict(call: Call, cost: Cost | None, settings: PrivateSettings) -> dict[str, Any]:
     found: dict[str, Any] = {
         "name": call.name,
         "seconds": call.seconds,
@@ -263,6 +335,8 @@ def _call_dict(call: Call, predicted: tuple[float, float] | None) -> dict[str, A
         "client_messages": call.traffic.client_messages,
         "server_messages": call.traffic.server_messages,
     }
-    if predicted is not None:
-        found["predicted_client_bytes"], found["predicted_server_bytes"] = predicted
+    if cost is not None:
+        found["predicted_client_bytes"] = cost.client_bytes
+        found["predicted_server_bytes"] = cost.server_bytes
+        found |= _beside(call.traffic, cost, settings)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import time
 from collections.abc import Callable
@@ -111,10 +112,11 @@ class TcpParties:
         program = compile_function(
             name, function, arguments, lambda: next(self._names), self.settings
         )
-        start = time.perf_counter()
+        start, used = time.perf_counter(), time.process_time()
         self._side.runtime.run(program.executable)
-        seconds = time.perf_counter() - start
-        self.calls.append(self._log.call(name, seconds, self.party))
+        seconds, used = time.perf_counter() - start, time.process_time() - used
+        call = self._log.call(name, seconds, self.party)
+        self.calls.append(dataclasses.replace(call, cpu_seconds=used))
         return program.results
 
     def reveal(self, value: Value) -> NDArray[Any] | None:

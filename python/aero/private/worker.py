@@ -72,6 +72,7 @@ def reported_call(call: Call, index: int) -> dict[str, Any]:
         "pass": index,
         "name": call.name,
         "seconds": call.seconds,
+        "cpu_seconds": call.cpu_seconds,
         **dataclasses.asdict(call.traffic),
     }
 

@@ -11,7 +11,13 @@ import pytest
 from aero import mpc
 from aero.architecture import ArchitectureSpec
 from aero.private.measured_rows import set_up_row
-from aero.private.prediction import predicted_costs, predicted_pieces, set_up_cost, total_cost
+from aero.private.prediction import (
+    likeliest_cost,
+    predicted_costs,
+    predicted_operations,
+    set_up_cost,
+    total_cost,
+)
 from aero.private.settings import STACK, PrivateSettings
 
 
@@ -26,8 +32,9 @@ def test_a_run_and_a_measurement_expect_the_same_set_up(tmp_path: Path) -> None:
     (tmp_path / "set-up.json").write_text(json.dumps({"parts": {"set-up": counts}}))
     row = set_up_row(tmp_path)
     assert row is not None
-    pieces = predicted_pieces(described("SM+ScFuFFN"), 8, PrivateSettings())
-    assert pieces["set-up"] == (row.predicted_client_bytes, row.predicted_server_bytes)
+    cost = predicted_costs(described("SM+ScFuFFN"), 8, PrivateSettings())["set-up"]
+    predicted = row.predicted_client_bytes, row.predicted_server_bytes
+    assert (cost.client_bytes, cost.server_bytes) == predicted
     # Measured between two parties of one thread each: 22.733 MB.
     assert row.predicted_bytes / 1e6 == pytest.approx(22.733, rel=2e-4)
 
@@ -65,3 +72,34 @@ def test_the_factor_of_shaped_attention_is_a_weight() -> None:
     )
     more = costs["layer 0"].comm_bytes - public.by_layer[0].comm_bytes
     assert more == pytest.approx(factor.comm_bytes, abs=2)
+
+
+def test_the_likeliest_tokens_are_priced_instead_of_the_argmax() -> None:
+    network = described("SM+ScFuFFN")
+    vocabulary = network["spec"]["vocab_size"]
+    token, three = (
+        predicted_costs(network, 8, PrivateSettings(**policy))
+        for policy in ({}, {"reveal": "top-k", "top_k": 3})
+    )
+    assert token.keys() - three.keys() == {"argmax"} and three.keys() - token.keys() == {"top-k"}
+    assert {k: v for k, v in token.items() if k != "argmax"} == {
+        k: v for k, v in three.items() if k != "top-k"
+    }
+    # Three argmaxes, three one-hot rows, three choices, and the first two are taken out.
+    row, choice = (
+        mpc.operation_cost(name, *sizes, stack=STACK)
+        for name, sizes in (("equality", (vocabulary, 64)), ("multiplexer", (vocabulary,)))
+    )
+    expected = 3 * token["argmax"].comm_bytes + 3 * row.comm_bytes + 5 * choice.comm_bytes
+    assert three["top-k"].comm_bytes == pytest.approx(expected, abs=9)  # those of passes are whole
+    assert three["top-k"] == likeliest_cost(vocabulary, 3, PrivateSettings())
+
+
+def test_operations_stand_in_an_order_in_which_they_can_run() -> None:
+    settings = PrivateSettings(reveal="top-k", top_k=64)
+    spec = ArchitectureSpec.from_label("SM+ScFuFFN", model="tiny", vocab_size=16)
+    operations = predicted_operations(spec, 8, settings)
+    for index, operation in enumerate(operations):
+        assert all(before < index for before in operation.inputs)
+    assert operations[-1].shape == "16 of 16"  # no more than there are
+    assert operations[-1].inputs == (len(operations) - 2,)

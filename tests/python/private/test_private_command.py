@@ -17,6 +17,8 @@ import aero
 from aero.cli import app
 from aero.export.numpy_forward import forward, read_network
 from aero.private import environment
+from aero.private.prediction import predicted_costs
+from aero.private.settings import PrivateSettings
 from aero.train.tokenizer import save_tokenizer, train_tokenizer
 
 from ..export.conftest import trained
@@ -80,7 +82,7 @@ def run(*arguments):
 
 def piece(index, name, client_bytes=1000, server_bytes=3000):
     return {
-        "event": "piece", "pass": index, "name": name, "seconds": 0.5,
+        "event": "piece", "pass": index, "name": name, "seconds": 0.5, "cpu_seconds": 0.25,
         "client_bytes": client_bytes, "server_bytes": server_bytes,
         "client_messages": 1, "server_messages": 2,
     }  # fmt: skip
@@ -136,6 +138,33 @@ def test_tokens_logits_and_bytes_stand_beside_the_plaintext_and_the_prediction(e
     job = pretender.started["job"]
     assert job["tokens"] == [5, 6, 7] and job["new_tokens"] == 2
     assert job["settings"]["threads"] == 3
+
+
+def test_bytes_that_chance_explains_are_shown_as_chance(export, pretender):
+    """One Ferret extension more than the average run makes is no error of the prediction."""
+    network = read_network(export)
+    settings = PrivateSettings(reveal="all")
+    costs = predicted_costs(network.description, 3, settings)
+    extension = 266_259
+    events = [piece(0, "set-up"), piece(0, "weights", 0, 10)]
+    for name in PIECES:
+        whole = costs[name].comm_bytes - extension * costs[name].ots / 10_017_120
+        if costs[name].elementwise_ciphertexts % 1:
+            whole -= 1_143_924 * (costs[name].elementwise_ciphertexts / 4 % 0.5)
+        events.append(piece(0, name, 0, round(whole + (extension if name == "layer 0" else 0))))
+    logits = forward(network, [[5, 6, 7]])[0]
+    events += [passed(0, logits, int(logits[-1].argmax())), {"event": "done"}]
+    pretender.script(*events)
+    given = export, "--prompt-tokens", "5,6,7", "--set", "threads=1"
+    found = json.loads(run(*given, "--json").stdout)["passes"][0]["pieces"][1]
+    assert found["name"] == "layer 0"
+    assert found["ratio"] > 1.015 and found["resolution"] > 0.005
+    assert abs(found["remainder"]) < 1e-6  # but for whole bytes
+    text = run(*given).stdout.splitlines()
+    [row] = (line for line in text if line.startswith("layer 0"))
+    shown = [f"{100 * found[name]:.2f}" for name in ("resolution", "remainder")]
+    assert row.split()[-3:-1] == shown
+    assert any("± %" in line and "left %" in line for line in text)
 
 
 def test_another_continuation_is_shown_as_such(export, pretender):

@@ -25,7 +25,7 @@ from aero.export.numpy_forward import forward, read_network
 from aero.private.environment import private_command
 from aero.private.party import PartyJob
 from aero.private.party_errors import PartyError
-from aero.private.prediction import predicted_pieces
+from aero.private.prediction import predicted_costs
 from aero.private.settings import PrivateSettings
 from aero.private.supervision import Event, TimeLimits, Worker
 from aero.private.two_processes import generate_over_tcp
@@ -139,10 +139,10 @@ def test_two_processes_compute_what_the_plain_network_computes(folder: Path) -> 
     assert found.tokens == [int(plain[-1].argmax())]
     assert all(each[0] > 0 for each in found.cpu_seconds.values())
     layers = [call for call in found.calls[0] if call.name.startswith("layer")]
-    expected = predicted_pieces(network.description, len(PROMPT), settings)
+    expected = predicted_costs(network.description, len(PROMPT), settings)
     for call in layers:
         # Small layers are within cached triples' refills of the prediction.
-        assert call.traffic.comm_bytes == pytest.approx(sum(expected[call.name]), rel=0.15)
+        assert call.traffic.comm_bytes == pytest.approx(expected[call.name].comm_bytes, rel=0.15)
 
 
 NEEDS_ROOT = pytest.mark.skipif(

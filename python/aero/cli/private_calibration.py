@@ -1,0 +1,65 @@
+"""`aero private calibrate`: what this machine takes, for the seconds that are predicted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from aero.cli.errors import end_on_termination, note, one_line_errors, say
+
+
+def calibrate(
+    output: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE.json",
+            help="For `aero private run` and `compare --machine`, and `aero cost --network` and "
+            "`--compute`.",
+        ),
+    ],
+    link: Annotated[
+        str, typer.Option(help="tcp or a network, see `aero private run --link`.")
+    ] = "tcp",
+    busy: Annotated[
+        bool,
+        typer.Option(
+            "--busy",
+            help="Write the file even if other work keeps the processors busy: from processor "
+            "seconds alone, without waiting.",
+        ),
+    ] = False,
+) -> None:
+    """Measures six small networks between two processes, a minute and a half on an idle machine.
+
+    What they take, laid on what the simulator counts for them, makes the rates of this machine. The
+    file notes the machine, its load, and how close the rates come.
+    """
+    from aero.private.party_errors import PartyError
+
+    with one_line_errors(ValueError, OSError, PartyError):
+        from aero.atomic_files import write_json_atomically
+        from aero.cli.measuring import export_random
+        from aero.private.calibration import QUIET_PROCESSORS, calibrate
+        from aero.private.environment import find_private_python
+
+        if output.suffix != ".json":
+            raise ValueError(f"private: --output must end with .json, got {output}")
+        end_on_termination()
+        found = calibrate(link, export_random, note, find_private_python())
+        others, processors = found["processors_taken_by_others"], found["processors"]
+        load = f"others kept {others:.2f} of {processors} processors busy"
+        if not (found["quiet"] or busy):
+            raise ValueError(
+                f"private: calibrate needs a quiet machine, at most {QUIET_PROCESSORS:g} "
+                f"processors busy with other work, but {load}; wait, or give --busy to use "
+                "processor seconds alone"
+            )
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_json_atomically(output, found)
+        say(
+            f"{found['source']}; {load}\n"
+            f"rates explain {len(found['pieces'])} pieces of networks within "
+            f"{100 * found['mean_miss']:.0f} % on average"
+        )
