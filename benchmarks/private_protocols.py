@@ -1,0 +1,140 @@
+"""Bytes of one layer of GPT-2's width under other protocols than Cheetah: whose is the saving?
+
+    python benchmarks/private_protocols.py --output build/private_protocols.json
+
+Runs the layers of `aero.private.forward`, baseline and softmax-only, with random weights in SPU's
+SEMI2K (two parties, the first of whom deals Beaver triples) and ABY3 (three parties, one of whom
+may be corrupt), all parties in one process of the private environment. Every byte counts once, as
+its sender counts it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+LABELS = "SM+LN+G", "SM+ScFuFFN"
+SIZES = {"num_layers": 1, "vocab_size": 256}  # the rest is GPT-2's: 768 channels, 12 heads
+PROTOCOLS = {"SEMI2K": 2, "ABY3": 3}
+SENT = re.compile(r"total send bytes (\d+)")
+
+
+def main() -> None:
+    """Exports both networks, measures them in the private environment, prints a table."""
+    import torch
+
+    from aero import mpc
+    from aero.atomic_files import write_json_atomically
+    from aero.export import export_weights
+    from aero.models import AeroConfig, AeroForCausalLM
+    from aero.private.environment import private_command
+    from aero.private.settings import STACK, PrivateSettings
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--tokens", type=int, default=128)
+    chosen = parser.parse_args()
+    found: dict[str, dict[str, Any]] = {f"Cheetah, {STACK}, predicted": {}}
+    for label in LABELS:
+        torch.manual_seed(0)
+        config = AeroConfig.from_label(label, model="gpt2", **SIZES)
+        with tempfile.TemporaryDirectory() as folder:
+            export_weights(AeroForCausalLM(config).eval(), Path(folder))
+            for protocol in PROTOCOLS:
+                command = [*private_command(__file__), folder, str(chosen.tokens), protocol]
+                done = subprocess.run(command, check=True, capture_output=True, text=True)
+                found.setdefault(protocol, {})[label] = json.loads(done.stdout.splitlines()[-1])
+                print(protocol, label, found[protocol][label], file=sys.stderr, flush=True)
+        fields = {**PrivateSettings().stack_fields(), "setup": False}
+        report = mpc.simulate(config.spec, context_length=chosen.tokens, stack=STACK, **fields)
+        found[f"Cheetah, {STACK}, predicted"][label] = {"bytes": report.by_layer[0].comm_bytes}
+    for protocol, layers in found.items():
+        baseline, softmax_only = (layers[label]["bytes"] for label in LABELS)
+        layers["factor"] = baseline / softmax_only
+        row = f"{baseline / 1e6:,.1f} | {softmax_only / 1e6:,.1f} | {layers['factor']:.2f} |"
+        print(f"| {protocol} | {row}")
+    write_json_atomically(chosen.output, {"tokens": chosen.tokens, "protocols": found})
+
+
+def measure(folder: str, tokens: int, protocol: str) -> dict[str, Any]:
+    """Bytes that all parties send for the layer, and its distance from plain JAX."""
+    import jax.numpy as jnp
+    import numpy as np
+    import spu
+    from spu import libspu
+
+    from aero.export.numpy_forward import read_network
+    from aero.private.forward import network_pieces
+    from aero.private.parties import Value
+    from aero.private.preparation import fold_constants
+    from aero.private.settings import PrivateSettings
+    from aero.private.spu_runtime import compile_function, runtime_config
+
+    settings, count = PrivateSettings(reveal="all"), PROTOCOLS[protocol]
+    network = fold_constants(read_network(folder), fold_score_scale=settings.fold_score_scale)
+    [layer] = [piece for piece in network_pieces(network, settings) if piece.name == "layer 0"]
+    config = runtime_config(settings, profiled=True)
+    config.protocol = getattr(libspu.ProtocolKind, protocol)
+    log = Path(tempfile.mkdtemp()) / "spu.log"
+    options = libspu.logging.LogOptions()
+    options.enable_console_logger, options.system_log_path = False, str(log)
+    options.log_level = libspu.logging.LogLevel.INFO
+    libspu.logging.setup_logging(options)
+    link = libspu.link.Desc()
+    for party in range(count):
+        link.add_party(f"party {party}", f"thread-{party}")
+    runtimes: list[Any] = [None] * count
+
+    def at_once(work: Any) -> None:
+        threads = [threading.Thread(target=work, args=(party,)) for party in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def connect(party: int) -> None:
+        runtimes[party] = spu.Runtime(libspu.link.create_mem(link, party), config)
+
+    at_once(connect)
+    inputs = spu.Io(count, config)
+    stream = np.random.default_rng(0).standard_normal((tokens, 768)).astype(np.float32)
+    arguments: list[Any] = []
+    names = iter(f"v{number}" for number in range(1000))
+    for array in ({k: np.asarray(v) for k, v in layer.weights.items()}, stream):
+        arrays = array if isinstance(array, dict) else {"": array}
+        values = {}
+        for name, one in arrays.items():
+            values[name] = Value(next(names), one.shape, one.dtype)
+            shares = inputs.make_shares(one, libspu.Visibility.VIS_SECRET, -1)
+            for runtime, share in zip(runtimes, shares, strict=True):
+                runtime.set_var(values[name].name, share)
+        arguments.append(values if isinstance(array, dict) else values[""])
+    program = compile_function(
+        "layer", layer.function, tuple(arguments), lambda: next(names), settings
+    )
+    before = log.stat().st_size
+    at_once(lambda party: runtimes[party].run(program.executable))
+    with log.open("rb") as lines:
+        lines.seek(before)
+        sent = [int(size) for size in SENT.findall(lines.read().decode())]
+    if len(sent) != count:
+        raise RuntimeError(f"expected the counts of {count} links, got {len(sent)}")
+    result = program.results
+    opened = inputs.reconstruct([runtime.get_var(result.name) for runtime in runtimes])
+    plain = layer.function({k: jnp.asarray(v) for k, v in layer.weights.items()}, stream)
+    off = float(np.abs(np.asarray(opened) - np.asarray(plain)).max())
+    return {"bytes": sum(sent), "by_party": sent, "largest_difference": off}
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 4 and sys.argv[3] in PROTOCOLS:
+        print(json.dumps(measure(sys.argv[1], int(sys.argv[2]), sys.argv[3])))
+    else:
+        main()
