@@ -164,6 +164,20 @@ def test_another_activation_takes_the_place_of_the_old_one(source, activation, f
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("norm", ["", "+LN"])
+@pytest.mark.parametrize("slopes", ["layer", "global"])
+def test_learned_slopes_go_with_their_activation(family, norm, slopes):
+    model = aero_network(f"SM{norm}+LR({slopes})", family)
+    changed = replace_activation(model, "relu")
+    assert changed.config.spec.label == f"SM{norm}+R"
+    learned = [p for n, p in model.named_parameters() if n.endswith("negative_slope")]
+    assert len(learned) == (1 if slopes == "global" else model.config.spec.num_layers)
+    for slope in learned:
+        torch.nn.init.zeros_(slope)  # which makes a ReLU of it
+    assert _agree(changed, model)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("label", ["SM+LN+G", "SM+ScFuFFN", "SM+LR(global)", "SOTA:SM+FN+R"])
 @settings(max_examples=4)
 @given(pruned=st.sets(st.integers(0, 3), min_size=1))
