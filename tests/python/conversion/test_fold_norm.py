@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from aero.conversion import fold_norm
+from aero.conversion import convert, fold_norm
 from aero.models import AeroConfig, AeroForCausalLM
 
 PYTHIA = {
@@ -55,6 +55,29 @@ def test_folding_is_exact(label, folded_label, family):
     assert not folded.training
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]), name
+
+
+@pytest.mark.parametrize(
+    ("label", "final_norm", "folded_label", "folded_final_norm"),
+    [
+        ("SM+FN+R", "foldable", "SM+R", "none"),
+        ("SM+FN(scalar)+ScFuFFN", "foldable", "SM+ScFuFFN", "none"),
+        ("SM+FN+R", "layer", "SM+R", "layer"),
+        ("SM+LN+G", "foldable", "SM+LN+G", "none"),
+    ],
+)
+def test_convert_folds_the_norms_that_the_target_lacks(
+    label, final_norm, folded_label, folded_final_norm
+):
+    model, tokens = _trained(label, final_norm=final_norm)
+    folded = convert(model, folded_label, final_norm=folded_final_norm)
+    assert folded.config.spec.label == folded_label
+    assert folded.config.spec.final_norm == folded_final_norm
+    with torch.no_grad():
+        assert torch.equal(folded(tokens).logits, fold_norm(model)(tokens).logits)
+    (other,) = {"layer", "foldable"} - {final_norm}
+    with pytest.raises(ValueError, match="but none can be added"):
+        convert(model, folded_label, final_norm=other)
 
 
 def test_a_folded_network_is_saved_and_loaded(tmp_path):

@@ -5,6 +5,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from aero.conversion import prune_ffn, select_prunable_ffns
+from aero.conversion.prunable import PrunableFfns
 from aero.models import AeroConfig, AeroForCausalLM
 
 BATCHES = torch.randint(0, 256, (3, 2, 32), generator=torch.Generator().manual_seed(3))
@@ -52,6 +53,17 @@ def test_the_search_stops_at_the_first_step_beyond_the_bound():
     assert scores.deepest_increases == pytest.approx((0.0, 0.015, 0.3))
     assert "the 2 deepest can go" in scores.to_text()
     assert next(losses, None) is None
+
+
+def test_the_text_has_a_line_for_every_layer_that_has_an_ffn():
+    scores = PrunableFfns(2.5, {2: -0.125, 0: 1.5, 1: 0.25}, (0.0625, 0.75), 0.1)
+    assert scores.to_text().splitlines() == [
+        "layer  loss without its FFN  without all from here on",
+        "    0               +1.5000              not measured",
+        "    1               +0.2500                   +0.7500",
+        "    2               -0.1250                   +0.0625",
+        "loss 2.5000 with all FFNs; within 0.1 nats the 1 deepest can go",
+    ]
 
 
 def test_a_loss_that_is_not_a_number_is_beyond_every_bound():
