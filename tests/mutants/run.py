@@ -14,6 +14,8 @@ import hashlib
 import json
 import math
 import os
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,15 +84,21 @@ def _verdict(mutant: Mutant, chosen: dict[str, float]) -> tuple[str, str]:
                 break
         names = order[done:last]
         limit = 90 + 10 * batch
-        answer = warm.run_in_fork(lambda names=names: _run_tests(mutant, file, names), log, limit)
+        run = partial(_run_tests, mutant, file, names)
+        answer = warm.run_in_fork(run, log, limit)
         status, failed = answer or (-1, "does not end, or ends the process")
         if status == 1:
             return "caught", failed
         if status != 0:  # because of the mutant, or of a busy machine?
-            sound = warm.run_in_fork(lambda names=names: _run_tests(None, file, names), log, limit)
+            begun = time.monotonic()
+            sound = warm.run_in_fork(partial(_run_tests, None, file, names), log, limit)
             if sound is None or sound[0] != 0:
                 return "undecided", "without the mutant these do not pass in time either"
-            return "caught", failed or "cannot be imported"
+            limit += 10 * (time.monotonic() - begun)
+            answer = warm.run_in_fork(run, log, limit)
+            status, failed = answer or (-1, "does not end, or ends the process")
+            if status != 0:
+                return "caught", failed or "cannot be imported"
         done, spent, first = last, spent + batch, False
     return "survived", f"{done} of {len(order)} tests that run it"
 
