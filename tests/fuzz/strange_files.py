@@ -76,9 +76,8 @@ SAVED = (*NETWORK, "tokenizer.json", "tokenizer_config.json", "generation_config
 def files_of(folder: Path) -> tuple[str, ...]:
     """All files below that somebody writes and reads again."""
     names = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
-    return tuple(
-        sorted(str(n) for n in names if n.name != ".lock" and "tensorboard" not in n.parts)
-    )
+    left_out = {".lock", ".locks", "tensorboard"}
+    return tuple(sorted(str(n) for n in names if left_out.isdisjoint(n.parts)))
 
 
 # Where good files lie, what commands read such a folder, which of its files, and how often.

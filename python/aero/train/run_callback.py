@@ -40,7 +40,8 @@ class RunCallback(TrainerCallback):
         folder: the run folder.
         recorder: where records go.
         stop: the user's request to stop.
-        advance: called once per step with the last mean loss, for the progress bar.
+        advance: called at the end of each step, before anything is written, with the mean loss
+            that was written last; what it raises ends the training.
 
     Attributes:
         divergence: what `run.json` says about the first non-finite step; None while all is finite.
@@ -116,6 +117,7 @@ class RunCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Writes what is due and says what the Trainer shall do next."""
+        self._advance(self._mean_loss)
         step, last = state.global_step, state.global_step >= state.max_steps
         self._recorder.finish_step()
         stopped = self.divergence is not None and self._recipe.training.nan_policy == "stop"
@@ -135,7 +137,6 @@ class RunCallback(TrainerCallback):
             control.should_save = _due(step, self._recipe.training.checkpoint_every_steps)
             if self._stop.agreed(args.device) and not last:
                 control.should_save = control.should_training_stop = True
-        self._advance(self._mean_loss)
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

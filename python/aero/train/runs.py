@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -82,14 +82,14 @@ def train_runs(plan: Sequence[PlannedRun], *, cache_dir: str | Path, say: Any = 
             bar.set_description(f"[{number}/{len(todo)}] {planned.name}", refresh=False)
             expected = bar.n + planned.recipe.steps - _steps_done(planned)
 
-            def advance(loss: float) -> None:
-                if not math.isnan(loss):
-                    bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
-                bar.update(1)
+            with locked(planned.folder.path) if is_main_process() else nullcontext(int) as held:
 
-            with ExitStack() as held:
-                if is_main_process():
-                    held.enter_context(locked(planned.folder.path))
+                def advance(loss: float, require_held: Callable[[], object] = held) -> None:
+                    require_held()
+                    if not math.isnan(loss):
+                        bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
+                    bar.update(1)
+
                 run = _as_it_is_now(planned, say)
                 if run.checkpoint is not None and is_main_process():
                     say(f"{run.name}: resuming from {run.checkpoint}")
