@@ -8,7 +8,6 @@ asks; "piece" and "pass" are those of `aero.private.job`.
 from __future__ import annotations
 
 import functools
-import os
 import resource
 import sys
 import time
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from aero.export.description_file import read_description
+from aero.private.memory import most_memory
 from aero.private.parties import AbstractArray, Call, Party, Traffic
 from aero.private.party_errors import PartyError
 from aero.private.party_terms import checked_request, party_terms
@@ -98,8 +98,7 @@ def _take_part(party: Party, job: Part, pipe: WorkerPipe) -> None:
 
 def _bound_memory(most: int | None) -> None:
     """The other party's traffic may make SPU ask for any size: this process ends, not others."""
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = machine * 4 // 5 if most is None else most
+    limit = most_memory(most) * 5 // 4
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     Path("/proc/self/oom_score_adj").write_text("1000")  # the first that the system ends
 

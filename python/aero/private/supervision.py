@@ -23,6 +23,7 @@ from typing import Any
 
 from aero.private.links.channel import Channel
 from aero.private.links.tunnel import Tunnel
+from aero.private.memory import held_memory, most_memory
 from aero.private.party_errors import PartyError, PeerFailedError
 from aero.private.temporary import temporary_folder
 
@@ -30,6 +31,8 @@ Event = dict[str, Any]
 
 TICK_SECONDS = 0.25
 _POLL_SECONDS = 0.02
+# Of the other party, at most 256 KiB each, that wait for a stalled SPU; what follows is read.
+_MOST_FRAMES = 64
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,7 @@ class Worker:
         self._input, self._output = self._process.stdin, self._process.stdout
         os.set_blocking(self._output.fileno(), False)
         self._received = b""
+        self._most_bytes = most_memory(job.get("memory_bytes"))
         self.tell(job)
 
     def fileno(self) -> int:
@@ -121,6 +125,15 @@ class Worker:
         code = self._process.poll()
         if code is not None:
             raise PartyError(f"private: the worker ended with {_ending(code)} (before the run)")
+
+    def check_memory(self) -> None:
+        """Raises PartyError if it holds more memory than its job says."""
+        held = held_memory(self._process.pid)
+        if held > self._most_bytes:
+            raise PartyError(
+                f"the worker took {held / 1e9:.2f} GB of memory, and it may take "
+                f"{self._most_bytes / 1e9:.2f}"
+            )
 
     def end(self) -> None:
         """Kills it if it still runs; it is gone when this returns."""
@@ -215,7 +228,8 @@ class _Run:
         self._on_event = on_event
         self._result: Event | None = None
         self._peer_done = False
-        self._delivering = False
+        self._frames: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue(_MOST_FRAMES)
+        self._full = False
         self.where = "at the start of the run"
         self._start = self._progress = time.monotonic()
         self._end: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
@@ -226,7 +240,7 @@ class _Run:
         loop.add_reader(reports, self._read_worker)
         tasks = [
             asyncio.create_task(each)
-            for each in (self._follow_peer(tunnel), self._watch_the_clock())
+            for each in (self._follow_peer(), self._deliver(tunnel), self._watch_the_clock())
         ]
         try:
             for task in tasks:
@@ -270,14 +284,18 @@ class _Run:
                 self.where = f"in stage {event['stage']}" if "stage" in event else self.where
                 self._on_event(event)
 
-    async def _follow_peer(self, tunnel: Tunnel) -> None:
+    async def _deliver(self, tunnel: Tunnel) -> None:
+        while True:
+            await tunnel.take(*await self._frames.get())
+
+    async def _follow_peer(self) -> None:
         while True:
             stream, content = await self._channel.receive()
             if stream:
-                # While this party's SPU takes nothing, nothing more is read, and nobody is silent.
-                self._delivering = True
-                await tunnel.take(stream, content)
-                self._delivering = False
+                # Once so much waits for this party's SPU, nothing is read, and nobody is silent.
+                self._full = self._frames.full()
+                await self._frames.put((stream, content))
+                self._full = False
                 self._channel.heard = time.monotonic()
             elif self._channel.message(content, ("done", "alive"))[0] == "done":
                 self._peer_done = True
@@ -287,8 +305,9 @@ class _Run:
         limits, peer = self._limits, self._channel.peer
         while True:
             await asyncio.sleep(TICK_SECONDS)
+            self._worker.check_memory()
             now = time.monotonic()
-            if now - self._channel.heard > limits.silence and not self._delivering:
+            if now - self._channel.heard > limits.silence and not self._full:
                 raise PartyError(f"no sign of life of the {peer} for {limits.silence:g} s")
             if now - self._progress > limits.stage:
                 raise PartyError(f"no progress for {limits.stage:g} s")

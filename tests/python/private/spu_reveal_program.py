@@ -50,7 +50,7 @@ for policy in job["policies"]:
     found.append(
         {
             "pass": reported_pass(passed, 0),
-            "pieces": [call.name for call in passed.calls],
+            "pieces": {call.name: call.traffic.comm_bytes for call in passed.calls},
             "revealed": parties.revealed,
             "share": [parties.share.size, float(np.corrcoef(parties.share, plain.ravel())[0, 1])],
         }

@@ -10,6 +10,7 @@ import pytest
 
 from aero import mpc
 from aero.architecture import ArchitectureSpec
+from aero.private.comparison import predicted
 from aero.private.measured_rows import set_up_row
 from aero.private.prediction import (
     likeliest_cost,
@@ -103,3 +104,23 @@ def test_operations_stand_in_an_order_in_which_they_can_run() -> None:
         assert all(before < index for before in operation.inputs)
     assert operations[-1].shape == "16 of 16"  # no more than there are
     assert operations[-1].inputs == (len(operations) - 2,)
+
+
+@pytest.mark.parametrize("changes", [{}, {"top_k": 2}])
+def test_a_comparison_prices_the_likeliest_tokens(changes: dict[str, int]) -> None:
+    spec = described("SM+ScFuFFN")["spec"]
+    cell = {"length": 8, "link": "wan-100mbps", "changes": {}, "threads": 1}
+    token = predicted(spec, cell)
+    best = predicted(spec, {**cell, "changes": {"reveal": "top-k", **changes}})
+    one = mpc.operation_cost("argmax", spec["vocab_size"], stack=STACK)
+    count = changes.get("top_k", PrivateSettings().top_k)
+    more = likeliest_cost(spec["vocab_size"], count, PrivateSettings())
+    for name, extra in (
+        ("client_bytes", more.client_bytes - one.client_bytes),
+        ("server_bytes", more.server_bytes - one.server_bytes),
+        ("rounds", more.rounds - one.rounds),
+    ):
+        found = best[f"predicted_{name}"] - token[f"predicted_{name}"]
+        assert found == pytest.approx(extra, abs=9)
+    assert best["predicted_seconds"] > token["predicted_seconds"]
+    assert best["predicted_parts"].keys() == token["predicted_parts"].keys()

@@ -11,6 +11,9 @@ import aero
 from aero.export.numpy_forward import forward, read_network
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.private.environment import private_command
+from aero.private.prediction import likeliest_cost
+from aero.private.refills import remainder
+from aero.private.settings import PrivateSettings
 
 from ..export.conftest import trained
 from ..models.labels import PYTHIA
@@ -159,6 +162,9 @@ def test_the_client_gets_what_the_policy_reveals_and_nothing_else(tmp_path):
     assert last["revealed"] == [[[1, vocabulary], 8 * vocabulary], [[], 8]]
     assert everything["revealed"] == [[[length, vocabulary], 8 * length * vocabulary], [[], 8]]
     assert alone["revealed"] == [[[length, vocabulary], 8 * length * vocabulary]]
-    assert [each["pieces"][-1] for each in (token, best, last, alone)] == [
+    assert [list(each["pieces"])[-1] for each in (token, best, last, alone)] == [
         "argmax", "top-k", "argmax", "head"
     ]  # fmt: skip
+    cost = likeliest_cost(vocabulary, 3, PrivateSettings())
+    # But for whole extensions, to some bytes of headers.
+    assert abs(remainder(cost, 1, best["pieces"]["top-k"])) < 1e-3 * cost.comm_bytes

@@ -29,6 +29,11 @@ if job.get("die_at") == "loading":
 time.sleep(job.get("loading_seconds", 0))
 say("terms", terms={"threads": 1})
 told = json.loads(sys.stdin.readline())
+if job.get("deaf"):
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(told["go"]["own"].removeprefix("unix:"))
+    listener.listen()
+    connection, _ = listener.accept()
 for number in range(job.get("stages", 3)):
     say("stage", stage=f"layer {number}")
     if job.get("die_at") == number:
@@ -192,6 +197,37 @@ def test_a_party_whose_machine_vanishes_ends_the_other(tmp_path: Path) -> None:
     side = Side(LONG, tmp_path / "log")
     outcome, _ = run_server(side, lambda client: client._writer.transport.abort())
     assert str(outcome).startswith("the client closed the connection (")
+
+
+def test_who_leaves_is_noticed_while_nothing_is_taken_of_what_it_sent(tmp_path: Path) -> None:
+    """Its SPU may be stopped or out of memory: only the stage's limit, of 60 s, would end it."""
+
+    async def run() -> tuple[Outcome, float]:
+        client, server = await connected()
+        serving = asyncio.create_task(side.run(server))
+        # Until SPU listens, streams are turned away.
+        stream = 1
+        while not side.stages:
+            await client.send(stream, b"x")
+            await asyncio.sleep(0.05)
+            stream += 0 if side.stages else 2
+        for _ in range(16):  # 4 MB, more than sockets hold
+            await asyncio.wait_for(client.send(stream, bytes(1 << 18)), 20)
+        start = time.monotonic()
+        client._writer.transport.abort()
+        return await serving, time.monotonic() - start
+
+    side = Side({"deaf": True, "stuck_at": 0}, tmp_path / "server")
+    outcome, seconds = asyncio.run(asyncio.wait_for(run(), 50))
+    assert "the client closed the connection" in str(outcome)
+    assert "in stage layer 0" in str(outcome)
+    assert seconds < 30
+
+
+def test_a_worker_above_its_memory_ends_both_parties(both: Any) -> None:
+    client, server = both({"stuck_at": 1}, {"stuck_at": 1, "memory_bytes": 1_000_000})
+    assert re.search(r"the worker took 0\.\d\d GB of memory, and it may take 0\.00", str(server))
+    assert "the server gave up" in str(client) and "of memory" in str(client)
 
 
 def test_a_silent_party_ends_the_other(tmp_path: Path) -> None:

@@ -232,8 +232,19 @@ def test_the_workers_memory_is_limited(pairs: Any) -> None:
     folder = Path(f"/proc/{pair.worker_of('server')}")
     limits = (folder / "limits").read_text().splitlines()
     [line] = [line for line in limits if line.startswith("Max data size")]
-    assert line.split()[3:5] == ["5000000000", "5000000000"]
+    assert line.split()[3:5] == ["6250000000", "6250000000"]  # the supervisor ends it before
     assert (folder / "oom_score_adj").read_text() == "1000\n"
+
+
+@pytest.mark.parametrize("most", [600_000_000, 1_150_000_000])
+def test_a_worker_without_memory_ends_both_parties_with_a_sentence(pairs: Any, most: int) -> None:
+    """Refused by the system, the second took no message of SPU any more, and nobody said why."""
+    pair = pairs(server={"memory_bytes": most})
+    server, client = pair.ending("server"), pair.ending("client")
+    assert re.match(
+        r"private: (the worker (took \S+ GB of memory|ended with signal)|MemoryError in)", server
+    )
+    assert client.startswith("private: the server gave up ")
 
 
 def test_no_port_is_open_but_the_servers(pairs: Any) -> None:
