@@ -1,9 +1,45 @@
 #include "kernels/cuda/launch.h"
 
+#include <dlfcn.h>
+
 #include <stdexcept>
+
+#include "kernels/cuda/versions.h"
 
 namespace aero::kernels::cuda {
 namespace {
+
+/// Of the runtime that PyTorch has loaded; ours is a copy of its own. 0 where there is none.
+int version_of_torch() {
+  for (const char* name : {"libcudart.so.13", "libcudart.so.12"})
+    if (void* library = dlopen(name, RTLD_NOW | RTLD_NOLOAD)) {
+      using Ask = cudaError_t (*)(int*);
+      const auto ask = reinterpret_cast<Ask>(dlsym(library, "cudaRuntimeGetVersion"));
+      int version = 0;
+      if (ask && ask(&version) == cudaSuccess) return version;
+    }
+  return 0;
+}
+
+const CudaVersions& versions() {
+  static const CudaVersions found = [] {
+    CudaVersions all{CUDART_VERSION, 0, version_of_torch()};
+    if (cudaDriverGetVersion(&all.driver) != cudaSuccess) all.driver = 0;
+    return all;
+  }();
+  return found;
+}
+
+/// What of them does not fit; "" where they do.
+const std::string& wrong_versions() {
+  static const std::string wrong = misfit(versions());
+  return wrong;
+}
+
+/// Whether a kernel had to be made of PTX, or could not be.
+bool needed_ptx(cudaError_t code) {
+  return code == cudaErrorUnsupportedPtxVersion || code == cudaErrorNoKernelImageForDevice;
+}
 
 [[noreturn]] void refuse_device(const std::string& op, int device, cudaError_t code) {
   throw std::runtime_error(op + ": CUDA device " + std::to_string(device) +
@@ -15,6 +51,7 @@ namespace {
 class DeviceChoice {
  public:
   DeviceChoice(const char* op, int device) : op_(op) {
+    if (!wrong_versions().empty()) throw std::runtime_error(op_ + ": " + wrong_versions());
     cudaError_t code = cudaGetDevice(&before_);
     changed_ = code == cudaSuccess && before_ != device;
     if (changed_) code = cudaSetDevice(device);
@@ -50,6 +87,7 @@ class DeviceChoice {
 }  // namespace
 
 const char* obstacle() {
+  if (!wrong_versions().empty()) return wrong_versions().c_str();
   int devices = 0;
   const cudaError_t code = cudaGetDeviceCount(&devices);
   if (code != cudaSuccess) return cudaGetErrorString(code);
@@ -80,6 +118,24 @@ int multiprocessors(const char* op, const Queue& queue) {
   return count;
 }
 
+void launch_kernel(const void* kernel, const LaunchShape& shape, void** arguments,
+                   cudaStream_t queue, LaunchError& error) {
+  if (shape.blocks == 0 || error.code != cudaSuccess) return;
+  if (shape.blocks > kMaxBlocks) {
+    error.too_many_blocks = true;
+    return;
+  }
+  if (shape.shared_bytes > 48 * 1024)
+    error.code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      shape.shared_bytes);
+  // What it returns is its own: cudaGetLastError would also tell of earlier calls.
+  if (error.code == cudaSuccess)
+    error.code = cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(shape.blocks)),
+                                  dim3(static_cast<unsigned>(shape.threads)), arguments,
+                                  static_cast<size_t>(shape.shared_bytes), queue);
+  if (error.code != cudaSuccess) cudaGetLastError();  // it is said below, and not to be said again
+}
+
 void put_in_queue(const char* op, const Queue& queue,
                   const std::function<void(cudaStream_t, LaunchError&)>& put) {
   const DeviceChoice device(op, queue.device);
@@ -88,9 +144,10 @@ void put_in_queue(const char* op, const Queue& queue,
   if (error.too_many_blocks)
     refuse(op, "the tensors must give at most " + std::to_string(kMaxBlocks) +
                    " blocks of work on CUDA, got more");
-  if (error.code != cudaSuccess)
-    throw std::runtime_error(std::string(op) + ": a CUDA kernel could not be started: " +
-                             cudaGetErrorString(error.code));
+  if (error.code == cudaSuccess) return;
+  const std::string wrong = needed_ptx(error.code) ? misfit(versions(), true) : "";
+  throw std::runtime_error(std::string(op) + ": a CUDA kernel could not be started: " +
+                           cudaGetErrorString(error.code) + (wrong.empty() ? "" : "; ") + wrong);
 }
 
 }  // namespace aero::kernels::cuda

@@ -36,7 +36,19 @@ void check_positions(const char* op, int64_t queries, int64_t keys);
 /// Multiprocessors of the queue's device. Throws std::runtime_error where it cannot be asked.
 int multiprocessors(const char* op, const Queue& queue);
 
-/// Chooses the queue's device, calls put(stream, error) and throws what went wrong in words.
+struct LaunchShape {
+  int64_t blocks;
+  int threads, shared_bytes;
+};
+
+/// Puts a kernel in the queue, unless something went wrong before. More shared memory than 48 KiB
+/// is asked for. What goes wrong is this call's own, and not left to the next one.
+void launch_kernel(const void* kernel, const LaunchShape& shape, void** arguments,
+                   cudaStream_t queue, LaunchError& error);
+
+/// Chooses the queue's device, calls put(stream, error) and throws what went wrong in words. Also
+/// throws, naming all three, where the CUDA versions of the kernels, the driver and PyTorch do not
+/// fit.
 void put_in_queue(const char* op, const Queue& queue,
                   const std::function<void(cudaStream_t, LaunchError&)>& put);
 

@@ -16,22 +16,13 @@ __global__ void __launch_bounds__(Pass::kThreads)
   Pass::run(params, static_cast<int64_t>(blockIdx.x), lane);
 }
 
-/// Puts a pass in the queue. More shared memory than 48 KiB has to be asked for.
+/// Puts a pass in the queue.
 template <class Pass>
-void launch_pass(const typename Pass::Params& params, cudaStream_t queue, LaunchError& error) {
-  const int64_t blocks = Pass::block_count(params);
-  if (blocks == 0 || error.code != cudaSuccess) return;
-  if (blocks > kMaxBlocks) {
-    error.too_many_blocks = true;
-    return;
-  }
-  if constexpr (Pass::kSharedBytes > 48 * 1024)
-    error.code = cudaFuncSetAttribute(run_pass<Pass>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      Pass::kSharedBytes);
-  if (error.code != cudaSuccess) return;
-  run_pass<Pass>
-      <<<static_cast<unsigned>(blocks), Pass::kThreads, Pass::kSharedBytes, queue>>>(params);
-  error.code = cudaGetLastError();
+void launch_pass(typename Pass::Params params, cudaStream_t queue, LaunchError& error) {
+  void* arguments[] = {&params};
+  launch_kernel(reinterpret_cast<const void*>(run_pass<Pass>),
+                {Pass::block_count(params), Pass::kThreads, Pass::kSharedBytes}, arguments, queue,
+                error);
 }
 
 }  // namespace aero::kernels::cuda

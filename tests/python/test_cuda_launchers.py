@@ -1,10 +1,14 @@
-"""What cannot be put on a GPU is said in words: the launchers of the build, without a GPU."""
+"""What cannot be put on a GPU is said in words: the launchers, without a GPU.
+
+Those of the build with the real runtime, and launch.cpp alone with a runtime of our own.
+"""
 
 from __future__ import annotations
 
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -92,3 +96,58 @@ def test_a_machine_without_a_gpu_is_an_error_in_words(
         pytest.skip("here is a GPU")
     start = f"runtime_error: {operator}: CUDA device 0 cannot be used: "
     assert said[call].startswith(start) and len(said[call]) > len(start)
+
+
+@pytest.fixture(scope="module")
+def fake_runtime(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str, str]]:
+    """What calls over a runtime of our own are answered, by the version the driver supports."""
+    nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+    if nvcc is None or shutil.which("g++") is None:
+        pytest.skip("there is no g++ or no CUDA toolkit, whose headers the launchers need")
+    plan = subprocess.run([nvcc, "--dryrun", "-c", "none.cu"], capture_output=True, text=True)
+    top = re.search(r"#\$ TOP=(\S+)", plan.stderr)
+    assert top is not None
+    program = tmp_path_factory.mktemp("fake_runtime") / "driver"
+    sources = [ROOT / "kernels" / "cuda" / f"{name}.cpp" for name in ("launch", "versions")]
+    sources.append(ROOT / "tests" / "object_code" / "cuda_fake_runtime.cpp")
+    includes = [f"-I{ROOT}", f"-isystem{top[1]}/include"]
+    command = ["g++", "-std=c++20", *includes, *map(str, sources), "-ldl", "-o", str(program)]
+    subprocess.run(command, check=True)
+
+    def answers(driver: int) -> dict[str, str]:
+        said = subprocess.run([program, str(driver)], capture_output=True, text=True, check=True)
+        return dict(line.split(": ", 1) for line in said.stdout.splitlines())
+
+    return answers
+
+
+def test_an_error_belongs_to_the_call_that_made_it(
+    fake_runtime: Callable[[int], dict[str, str]],
+) -> None:
+    said = fake_runtime(99000)
+    refused = "operator: a CUDA kernel could not be started: "
+    done = "done after 2 launches"
+    assert said == {
+        "a call": done,
+        "a refused attribute": f"{refused}invalid argument; refused after 1 launches",
+        "the call after it": done,
+        "a call after an error of someone else": done,
+        "a refused launch": f"{refused}too many resources; refused after 1 launches",
+        "refused PTX": f"{refused}unsupported toolchain; refused after 1 launches",
+        "the last call": done,
+        "obstacle": "",
+    }
+
+
+def test_a_driver_older_than_the_toolkit_is_named_at_the_first_call(
+    fake_runtime: Callable[[int], dict[str, str]],
+) -> None:
+    said = fake_runtime(11040)
+    words = (
+        r"the kernels were built by CUDA (\d+\.\d), but the driver supports CUDA 11\.4 \(PyTorch "
+        r"uses CUDA of an unknown version\): update the driver to one for CUDA \1, or rebuild "
+        r"aero-torch with the nvcc of CUDA 11\.4 or older \(CUDA_HOME\)"
+    )
+    assert re.fullmatch(words, said.pop("obstacle"))
+    for answer in said.values():
+        assert re.fullmatch(rf"operator: {words}; refused after 0 launches", answer)

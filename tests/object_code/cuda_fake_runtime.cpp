@@ -1,0 +1,102 @@
+// kernels/cuda/launch.cpp over a CUDA runtime of our own, which refuses as it is told to; for
+// tests/python/test_cuda_launchers.py. The one argument is the version that the driver supports.
+#include <cuda_runtime_api.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <stdexcept>
+
+#include "kernels/cuda/launch.h"
+
+namespace {
+
+int driver_version = 0;
+cudaError_t of_attributes = cudaSuccess, of_launches = cudaSuccess, last = cudaSuccess;
+int launches = 0;
+
+cudaError_t remembered(cudaError_t code) {
+  if (code != cudaSuccess) last = code;
+  return code;
+}
+
+}  // namespace
+
+extern "C" {
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = driver_version;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+  *value = 9;
+  return cudaSuccess;
+}
+const char* cudaGetErrorString(cudaError_t code) {
+  return code == cudaErrorInvalidValue            ? "invalid argument"
+         : code == cudaErrorUnsupportedPtxVersion ? "unsupported toolchain"
+         : code == cudaErrorLaunchOutOfResources  ? "too many resources"
+                                                  : "another error";
+}
+cudaError_t cudaGetLastError() {
+  const cudaError_t code = last;
+  last = cudaSuccess;
+  return code;
+}
+cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) {
+  return remembered(of_attributes);
+}
+cudaError_t cudaLaunchKernel(const void*, dim3, dim3, void**, size_t, cudaStream_t) {
+  ++launches;
+  return remembered(of_launches);
+}
+}
+
+namespace {
+
+using namespace aero::kernels::cuda;
+
+/// Says what a call of two kernels came to, the second with much shared memory.
+void say(const char* what) {
+  const int before = launches;
+  const char* end = "done";
+  std::printf("%s: ", what);
+  try {
+    put_in_queue("operator", Queue{}, [&](cudaStream_t stream, LaunchError& error) {
+      for (const int shared_bytes : {0, 64 * 1024})
+        launch_kernel(nullptr, {2, 32, shared_bytes}, nullptr, stream, error);
+    });
+  } catch (const std::runtime_error& error) {
+    std::printf("%s; ", error.what());
+    end = "refused";
+  }
+  std::printf("%s after %d launches\n", end, launches - before);
+}
+
+}  // namespace
+
+int main(int, char** arguments) {
+  driver_version = std::atoi(arguments[1]);
+  say("a call");
+  of_attributes = cudaErrorInvalidValue;
+  say("a refused attribute");
+  of_attributes = cudaSuccess;
+  say("the call after it");
+  last = cudaErrorInvalidValue;
+  say("a call after an error of someone else");
+  of_launches = cudaErrorLaunchOutOfResources;
+  say("a refused launch");
+  of_launches = cudaErrorUnsupportedPtxVersion;
+  say("refused PTX");
+  of_launches = cudaSuccess;
+  say("the last call");
+  std::printf("obstacle: %s\n", obstacle());
+  return 0;
+}
