@@ -85,10 +85,11 @@ namespace cuda {
 
 /// Same contract as in attention_entropy.h, the scratch memory aligned to 256 bytes. An alpha of
 /// zero gives infinities and NaN. The first product on a device makes cublasLt ready for it, which
-/// must not happen while a CUDA graph is captured.
+/// must not happen while a CUDA graph is captured. launch of a product is false where cublasLt has
+/// no algorithm for it: odd widths or addresses of half types, maybe.
 size_t workspace_bytes(const ScaledFfnProductParams& params);
 size_t workspace_bytes(const ScaledFfnGradientParams& params);
-void launch(const ScaledFfnProductParams& params, void* workspace, const Queue& queue);
+bool launch(const ScaledFfnProductParams& params, void* workspace, const Queue& queue);
 void launch(const ScaledFfnGradientParams& params, void* workspace, const Queue& queue);
 
 }  // namespace cuda

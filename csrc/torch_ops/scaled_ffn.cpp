@@ -1,5 +1,9 @@
 #include "kernels/scaled_ffn.h"
 
+#include <array>
+#include <cstdlib>
+#include <stdexcept>
+
 #include "csrc/torch_ops/cuda_queue.h"
 #include "csrc/torch_ops/float32_precision.h"
 #include "csrc/torch_ops/matrix_product.h"
@@ -75,16 +79,56 @@ Tensor add_residual(const Inputs& inputs, const StreamRows& rows, const Tensor& 
   return y.tensor();
 }
 
-#if defined(AERO_CUDA)
-/// Does a call in torch's stream.
-template <class Params>
-void run_on_device(const Params& params, const Tensor& like) {
-  const Result workspace(like, {static_cast<int64_t>(kernels::cuda::workspace_bytes(params))},
-                         ScalarType::Byte);
-  kernels::cuda::launch(params, workspace.data(), CudaQueue(kOp, like).get());
+/// x W + b, or dy W^T for what flows back, by torch.
+Tensor linear_of(const Inputs& inputs, const StreamRows& rows, bool is_backward) {
+  const Tensor& weight = inputs.weight.tensor();
+  return is_backward ? matrix_product(rows.operand.tensor(), weight)
+                     : matrix_product(rows.operand.tensor(), torch::stable::transpose(weight, 0, 1),
+                                      inputs.bias.tensor());
 }
 
-/// beta * x + (x W + b) / alpha in one product on a GPU; see scaled_product.
+template <size_t kCount>
+Tensor torch_call(const char* name, const char* overload, const Tensor (&arguments)[kCount]) {
+  std::array<StableIValue, kCount> stack;
+  for (size_t n = 0; n < kCount; ++n) stack[n] = torch::stable::detail::from(arguments[n]);
+  STABLE_TORCH_ERROR_CODE_CHECK(
+      torch_call_dispatcher(name, overload, stack.data(), TORCH_ABI_VERSION));
+  return torch::stable::detail::to<Tensor>(stack[0]);
+}
+
+/// The same as scaled_product by torch's operators alone, on any device: slower, and the product is
+/// rounded to the weight's type before it is scaled.
+Tensor product_of_torch(const Inputs& inputs, const StreamRows& rows, bool is_backward) {
+  const auto wide = [&](const Tensor& x) { return torch::stable::to(x, inputs.scale_type); };
+  const Tensor linear = torch_call(
+      "aten::div", "Tensor", {wide(linear_of(inputs, rows, is_backward)), inputs.alpha.tensor()});
+  // torch's addition takes a Scalar, which the stable ABI cannot pass; its subtraction has a
+  // wrapper.
+  const Tensor minus_stream =
+      torch_call("aten::mul", "Tensor",
+                 {wide(rows.stream.tensor()), torch_call("aten::neg", "", {inputs.beta.tensor()})});
+  return torch::stable::to(torch::stable::subtract(linear, minus_stream), inputs.type);
+}
+
+/// Whether AERO_FFN_PRODUCT=torch asks for that. Read anew at every call, so tests may change it.
+bool is_torch_asked_for() {
+  const char* wanted = std::getenv("AERO_FFN_PRODUCT");
+  const std::string product = wanted ? wanted : "";
+  if (product.empty() || product == "torch") return !product.empty();
+  throw std::invalid_argument("AERO_FFN_PRODUCT must be torch, got " + product);
+}
+
+#if defined(AERO_CUDA)
+/// Does a call in torch's stream, and returns what launch does.
+template <class Params>
+auto run_on_device(const Params& params, const Tensor& like) {
+  const Result workspace(like, {static_cast<int64_t>(kernels::cuda::workspace_bytes(params))},
+                         ScalarType::Byte);
+  return kernels::cuda::launch(params, workspace.data(), CudaQueue(kOp, like).get());
+}
+
+/// beta * x + (x W + b) / alpha in one product on a GPU, if cublasLt has an algorithm for it; see
+/// scaled_product.
 Tensor product_on_device(const Inputs& inputs, const StreamRows& rows, bool is_backward) {
   const StoredMatrix matrix(inputs.weight);
   const Tensor& x = rows.stream.tensor();
@@ -104,22 +148,17 @@ Tensor product_on_device(const Inputs& inputs, const StreamRows& rows, bool is_b
   params.beta = inputs.beta.data();
   params.y = y.data();
   params.allow_tf32 = allows_tf32();
-  run_on_device(params, x);
-  return y.tensor();
+  return run_on_device(params, x) ? y.tensor() : product_of_torch(inputs, rows, is_backward);
 }
 #endif
 
 /// beta * x + (x W + b) / alpha, or beta * dy + dy W^T / alpha for what flows back.
 Tensor scaled_product(const Inputs& inputs, const StreamRows& rows, bool is_backward) {
+  if (is_torch_asked_for()) return product_of_torch(inputs, rows, is_backward);
 #if defined(AERO_CUDA)
   if (rows.stream.tensor().is_cuda()) return product_on_device(inputs, rows, is_backward);
 #endif
-  const Tensor& weight = inputs.weight.tensor();
-  const Tensor linear =
-      is_backward ? matrix_product(rows.operand.tensor(), weight)
-                  : matrix_product(rows.operand.tensor(), torch::stable::transpose(weight, 0, 1),
-                                   inputs.bias.tensor());
-  return add_residual(inputs, rows, linear);
+  return add_residual(inputs, rows, linear_of(inputs, rows, is_backward));
 }
 
 /// Gradients of the parameters, where the tensors are.

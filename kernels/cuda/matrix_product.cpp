@@ -63,7 +63,7 @@ uint32_t alignment_of(const void* data, int64_t row_bytes) {
 
 // cublasLt counts matrices column by column: rows of y are columns of y^T = W^T a^T, and the memory
 // of W, read that way, is W^T.
-void multiply_matrices(const char* op, const CublasLt& library, const MatrixProductParams& p,
+bool multiply_matrices(const char* op, const CublasLt& library, const MatrixProductParams& p,
                        void* stream) {
   const Functions& lt = *library.functions;
   const Check check{op, lt, p};
@@ -103,12 +103,15 @@ void multiply_matrices(const char* op, const CublasLt& library, const MatrixProd
   Heuristic best{};
   int found = 0;
   constexpr Status kNotSupported = 15;  // CUBLAS_STATUS_NOT_SUPPORTED
-  check(lt.MatmulAlgoGetHeuristic(library.handle, product.get(), weight.get(), a.get(), y.get(),
-                                  y.get(), preference.get(), 1, &best, &found));
-  check(found == 0 ? kNotSupported : best.state);
+  Status status = lt.MatmulAlgoGetHeuristic(library.handle, product.get(), weight.get(), a.get(),
+                                            y.get(), y.get(), preference.get(), 1, &best, &found);
+  if (status == 0) status = found == 0 ? kNotSupported : best.state;
+  if (status == kNotSupported) return false;
+  check(status);
   check(lt.Matmul(library.handle, product.get(), p.factor, p.weight, weight.get(), p.a, a.get(),
                   p.addend_factor, p.addend, y.get(), p.y, y.get(), &best.algorithm, p.workspace,
                   kProductWorkspaceBytes, stream));
+  return true;
 }
 
 }  // namespace aero::kernels::cuda

@@ -28,9 +28,10 @@ struct MatrixProductParams {
 /// Scratch memory of a product: what NVIDIA advises for Hopper.
 inline constexpr size_t kProductWorkspaceBytes = size_t{32} << 20U;
 
-/// Puts the product in the stream. M and C are at least 1. Throws std::runtime_error, naming the
-/// operator, where cublasLt cannot do it.
-void multiply_matrices(const char* op, const CublasLt& library, const MatrixProductParams& params,
+/// Puts the product in the stream; false where cublasLt has no algorithm for it, and y is as it
+/// was. M and C are at least 1. Throws std::runtime_error, naming the operator, where anything else
+/// fails.
+bool multiply_matrices(const char* op, const CublasLt& library, const MatrixProductParams& params,
                        void* stream);
 
 }  // namespace aero::kernels::cuda

@@ -29,9 +29,9 @@ size_t workspace_bytes(const ScaledFfnGradientParams& params) {
   return static_cast<size_t>(ScaledFfnReductionParams::bytes(params));
 }
 
-void launch(const ScaledFfnProductParams& params, void* workspace, const Queue& queue) {
+bool launch(const ScaledFfnProductParams& params, void* workspace, const Queue& queue) {
   check(params);
-  if (params.rows == 0 || params.width == 0) return;
+  if (params.rows == 0 || params.width == 0) return true;
   auto* memory = static_cast<char*>(workspace);
   ScaledFfnScaleParams scales{};
   scales.alpha = static_cast<const float*>(params.alpha);
@@ -56,11 +56,13 @@ void launch(const ScaledFfnProductParams& params, void* workspace, const Queue& 
   product.y = params.y;
   product.allow_tf32 = params.allow_tf32;
   product.workspace = workspace;
+  bool is_done = false;
   put_in_queue(kOp, queue, [&](cudaStream_t stream, LaunchError& error) {
     const CublasLt library = cublas_lt_of(kOp, queue.device);
     launch_scales(scales, params.data_type, params.stream_type, stream, error);
-    if (error.code == cudaSuccess) multiply_matrices(kOp, library, product, stream);
+    if (error.code == cudaSuccess) is_done = multiply_matrices(kOp, library, product, stream);
   });
+  return is_done;
 }
 
 void launch(const ScaledFfnGradientParams& params, void* workspace, const Queue& queue) {

@@ -151,3 +151,40 @@ def test_a_float32_stream_keeps_its_digits_beside_half_weights(dtype: torch.dtyp
     for got, expected in zip(gradients, want_gradients, strict=True):
         error = (got.double() - expected).norm() / expected.norm()
         assert error <= 10 * eps
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("stream", [None, torch.float32], ids=["plain", "float32 stream"])
+def test_torchs_operators_do_it_where_they_are_asked_to(
+    dtype: torch.dtype, stream: torch.dtype | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The way out on a GPU where cublasLt has no algorithm; on every device by AERO_FFN_PRODUCT."""
+    x, dy = (draw(*shape, dtype=stream or dtype) for shape in ((3, 7, 33), (7, 3, 33)))
+    weight, bias = draw(33, 33, dtype=dtype), draw(33, dtype=dtype)
+    leaves = [
+        t.requires_grad_() for t in (x, weight, bias, torch.tensor([1.7]), torch.tensor([-0.6]))
+    ]
+
+    def results() -> list[Tensor]:
+        y = scaled_ffn(*leaves[:3], alpha=leaves[3], beta=leaves[4])
+        return [y, *torch.autograd.grad(y, leaves, dy.view_as(y))]
+
+    fused = results()
+    monkeypatch.setenv("AERO_FFN_PRODUCT", "torch")
+    with torch.profiler.profile() as profile:
+        found = results()
+    assert {"aten::div", "aten::mul", "aten::sub"} <= {
+        event.key for event in profile.key_averages()
+    }
+    # The product is rounded before it is scaled, and the sum.
+    for got, want in zip(found, fused, strict=True):
+        assert got.dtype == want.dtype
+        error = (got.double() - want.double()).norm() / want.double().norm()
+        assert error <= 2 * torch.finfo(dtype).eps
+
+
+def test_a_way_to_multiply_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AERO_FFN_PRODUCT", "fused")
+    one = torch.ones(1)
+    with pytest.raises(ValueError, match="AERO_FFN_PRODUCT must be torch, got fused"):
+        scaled_ffn(draw(2, 4), draw(4, 4), draw(4), alpha=one, beta=one)

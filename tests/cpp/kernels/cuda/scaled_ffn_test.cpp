@@ -69,8 +69,8 @@ struct Layer {
     return result;
   }
 
-  /// The calls that the launcher makes.
-  void run(bool is_transposed, bool has_bias, bool allow_tf32 = false) {
+  /// The calls that the launcher makes, and what it returns.
+  bool run(bool is_transposed, bool has_bias, bool allow_tf32 = false) {
     float inverse_alpha = std::nanf("");
     Tensor scaled_bias(stream_type, 1, 1, 1, width);
     ScaledFfnScaleParams scales{};
@@ -101,7 +101,7 @@ struct Layer {
     p.y = y.data();
     p.workspace = workspace;
     p.allow_tf32 = allow_tf32;
-    multiply_matrices("scaled_ffn", fake_cublas_lt_library(), p, nullptr);
+    return multiply_matrices("scaled_ffn", fake_cublas_lt_library(), p, nullptr);
   }
 };
 
@@ -145,18 +145,29 @@ TEST(CudaScaledFfn, RoundsOnlyOperandsOfFloat32AndOnlyWhereAllowed) {
     }
 }
 
-TEST(CudaScaledFfn, SaysWhichProductCublasLtCannotDo) {
-  fake_cublas_lt::state.finds_nothing = true;
+TEST(CudaScaledFfn, LeavesAProductThatCublasLtHasNoAlgorithmForToTheCaller) {
+  for (const cublas_lt::Status status : {0, 15}) {
+    fake_cublas_lt::state.finds_nothing = true, fake_cublas_lt::state.status = status;
+    Layer layer(DataType::kBFloat16, DataType::kBFloat16, 5, 3, Order::kHeadMajor);
+    layer.y.fill(7);
+    EXPECT_FALSE(layer.run(false, true));
+    for (const double value : layer.y.values()) EXPECT_EQ(value, 7);
+    fake_cublas_lt::state.finds_nothing = false, fake_cublas_lt::state.status = 0;
+    EXPECT_TRUE(layer.run(false, true));
+  }
+  EXPECT_EQ(fake_cublas_lt::state.live, 0);
+}
+
+TEST(CudaScaledFfn, SaysWhichProductCublasLtFailsAt) {
+  fake_cublas_lt::state.status = 14;  // CUBLAS_STATUS_INTERNAL_ERROR
   Layer layer(DataType::kBFloat16, DataType::kBFloat16, 5, 3, Order::kHeadMajor);
   try {
     layer.run(false, true);
     ADD_FAILURE() << "nothing was thrown";
   } catch (const std::runtime_error& error) {
-    EXPECT_STREQ(error.what(),
-                 "scaled_ffn: cublasLt cannot multiply [5, 3] by [3, 3]: the requested "
-                 "functionality is not supported");
+    EXPECT_STREQ(error.what(), "scaled_ffn: cublasLt cannot multiply [5, 3] by [3, 3]: other");
   }
-  fake_cublas_lt::state.finds_nothing = false;
+  fake_cublas_lt::state.status = 0;
   EXPECT_EQ(fake_cublas_lt::state.live, 0);
 }
 
