@@ -333,6 +333,8 @@ struct BackwardHeadPass : Shape {
     };
     if (p.dk) copy_out(p.dk, p.dk_strides, dk);
     if (p.dv) copy_out(p.dv, p.dv_strides, dv);
+    // The next tile of keys comes where these rows are. Each thread then overwrites what it read
+    // itself, but PTX orders asynchronous copies after reads by barriers alone.
     lane.barrier();
   }
 };

@@ -14,7 +14,9 @@ struct ForwardShape : RowShape<Element_, kWidth_> {
   static constexpr int kWarps = 4;
   static constexpr int kRowTiles = Element_::kBytes == 2 && kWidth_ <= 64 ? 2 : 1;
   static constexpr int kQueries = 16 * kRowTiles * kWarps;
-  static constexpr int kKeys = kRowBytes <= 256 ? 64 : kRowBytes <= 512 ? 32 : 16;
+  /// float32 weights are multiplied in two parts; of 64 keys they spill beside 32 words of queries.
+  static constexpr bool kHasRoom = kRowBytes <= (Element_::kBytes == 2 ? 256 : 128);
+  static constexpr int kKeys = kHasRoom ? 64 : kRowBytes <= 512 ? 32 : 16;
   static constexpr int kStages = kRowBytes <= 512 ? 2 : 1;
   static constexpr bool kQueriesInRegisters = kRowBytes <= 256;
 };

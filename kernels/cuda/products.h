@@ -14,8 +14,9 @@ namespace aero::kernels::cuda {
 /// How elements of a type are multiplied.
 template <class Element>
 struct Matrix {
-  static constexpr int kStep = 16;          ///< elements
-  static constexpr int kBlocksPerStep = 2;  ///< blocks of sums whose columns are a step
+  static constexpr int kStep = 16;                ///< elements
+  static constexpr int kBlocksPerStep = 2;        ///< blocks of sums whose columns are a step
+  static constexpr bool kSumsTilesApart = false;  ///< see add_tile_of_weighted_rows
 
   template <class Lane>
   AERO_DEVICE static void multiply(Lane& lane, float (&sum)[4], const uint32_t (&a)[4], uint32_t b0,
@@ -55,6 +56,7 @@ struct Matrix {
 struct WordMatrix {
   static constexpr int kStep = 8;
   static constexpr int kBlocksPerStep = 1;
+  static constexpr bool kSumsTilesApart = false;
 
   /// Columns m and m + 4 of the operand are columns 2 m and 2 m + 1 of the sums: what is summed
   /// over may come in any order, the same on both sides, and so nothing changes lanes.
@@ -89,15 +91,18 @@ struct WordMatrix {
   }
 };
 
-/// float32 in three products of TF32 (10 bits each): x = high + low, and low low is below the
-/// rounding of the sums.
+/// float32 in three products of TF32 (10 bits each): x = high + low, and low low, up to 2^-22 of
+/// the product, is left out.
 template <>
 struct Matrix<Float32> : WordMatrix {
+  static constexpr bool kSumsTilesApart = true;
   struct Split {
     uint32_t high, low;
   };
-  /// The nearest number of 10 bits behind the point, ties away, and what is left: 12 bits, of which
-  /// products see all but the last. A high NaN may become a number, but then low is NaN.
+  /// The nearest number of 10 bits behind the point, ties away, and what is left: up to 12 bits, of
+  /// which products see the first 11. That low is never rounded is safe: they ignore the 13 bits
+  /// beyond (first_contact.cu asks the device), and so lose at most the last place of x, 2^-23 of
+  /// it. A high NaN may become a number, but then low is NaN.
   AERO_DEVICE static Split split(uint32_t bits) {
     const uint32_t high = (bits + 0x1000u) & ~0x1fffu;
     const float low = __builtin_bit_cast(float, bits) - __builtin_bit_cast(float, high);
@@ -248,12 +253,46 @@ AERO_DEVICE void multiply_rows(Lane& lane, float (&sums)[kRowTiles][kBlocks][4],
   }
 }
 
+/// add_weighted_rows for float32, where a tile is summed from zero and then added: the tensor cores
+/// round toward zero three times a step, and a running sum that went through them would lose up to
+/// as many units in its last place for every eight rows (1.6e-4 after 16384; README.md). Columns
+/// come first, so that the sums of two blocks are enough: to add after every step spills.
+template <class Element, int kRowTiles, int kColumnBlocks, int kBlocks, int kRowBytes, class Lane>
+AERO_DEVICE void add_tile_of_weighted_rows(Lane& lane, float (&sums)[kRowTiles][kColumnBlocks][4],
+                                           const float (&weights)[kRowTiles][kBlocks][4],
+                                           SharedRows<kRowBytes> rows, int first_block) {
+  using M = Matrix<Element>;
+  AERO_UNROLL
+  for (int first = 0; first < kColumnBlocks; first += 2) {
+    float tile[kRowTiles][2][4];
+    clear(tile);
+    AERO_UNROLL
+    for (int step = 0; step < kBlocks / M::kBlocksPerStep; ++step) {
+      uint32_t b[4];
+      M::right_of_columns(lane, b, rows, step * M::kStep, first_block + first);
+      AERO_UNROLL
+      for (int r = 0; r < kRowTiles; ++r) {
+        uint32_t a[4];
+        M::left_of_sums(lane, a, &weights[r][step * M::kBlocksPerStep]);
+        M::multiply(lane, tile[r][0], a, b[0], b[1]);
+        M::multiply(lane, tile[r][1], a, b[2], b[3]);
+      }
+    }
+    AERO_UNROLL
+    for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
+    for (int block = 0; block < 2; ++block) AERO_UNROLL
+    for (int n = 0; n < 4; ++n) sums[r][first + block][n] += tile[r][block][n];
+  }
+}
+
 /// sums[i][d] += sum_j weights[i][j] rows[j][d], columns d from 8 first_block on.
 template <class Element, int kRowTiles, int kColumnBlocks, int kBlocks, int kRowBytes, class Lane>
 AERO_DEVICE void add_weighted_rows(Lane& lane, float (&sums)[kRowTiles][kColumnBlocks][4],
                                    const float (&weights)[kRowTiles][kBlocks][4],
                                    SharedRows<kRowBytes> rows, int first_block) {
   using M = Matrix<Element>;
+  if constexpr (M::kSumsTilesApart)
+    return add_tile_of_weighted_rows<Element>(lane, sums, weights, rows, first_block);
   if constexpr (kRowTiles == 1) lane.thread = lane.fresh(lane.thread);
   AERO_UNROLL
   for (int step = 0; step < kBlocks / M::kBlocksPerStep; ++step) {

@@ -26,6 +26,7 @@ _package.__path__ = [str(PYTHON_TESTS)]
 _samples = importlib.import_module("operator_tests.conftest")
 _every = importlib.import_module("operator_tests.test_every_operator")
 SAMPLES, Draw, relative_error = _samples.SAMPLES, _samples.Draw, _samples.relative_error
+Inputs = _samples.Inputs
 
 
 def rounds_products() -> bool:
@@ -85,15 +86,17 @@ def plain(inputs: Any) -> tuple[Tensor, ...]:
 def truncation(inputs: Any) -> float:
     """What float32 attention may lose more than plain torch does, on the tensor cores.
 
-    A product leaves out low * low (2^-22 of it), and sums are rounded toward zero once per step of
-    8: up to 2^-23 of the sum so far for each of the D / 8 or S / 8 steps. With one key, dP and
-    dO . O cancel and their errors remain.
+    A product leaves out low * low (2^-22 of it), and sums are rounded toward zero three times per
+    step of 8, by up to 2^-23: over the D / 8 steps of a score, which a temperature then divides,
+    and those of a tile of up to 64 rows. Sums over tiles are ordinary: T and S are not in it. With
+    one key, dP and dO . O cancel and their errors remain.
     """
     if inputs.operator != "attention_entropy" or inputs.tensors["q"].dtype != torch.float32:
         return 0.0
-    q, k = inputs.tensors["q"], inputs.tensors["k"]
-    steps = max(*q.shape[2:], k.shape[2]) / 8
-    return (2**-21 + steps * 2**-23) * (8 if k.shape[2] == 1 else 1)
+    k, temperature = inputs.tensors["k"], inputs.tensors.get("temperature")
+    coldest = 1.0 if temperature is None else min(1.0, float(temperature.detach().abs().min()))
+    roundings = 3 * (k.shape[3] / coldest + 64) / 8
+    return (2**-21 + roundings * 2**-23) * (8 if k.shape[2] == 1 else 1)
 
 
 @dataclass(frozen=True)
@@ -190,7 +193,7 @@ class Attention:
             "scale": None,
         }
         leaves = {name: x.requires_grad_() for name, x in tensors.items()}
-        return with_digits_of_products(_samples.Inputs("attention_entropy", leaves, options))
+        return with_digits_of_products(Inputs("attention_entropy", leaves, options))
 
 
 def cotangents_on(device: torch.device, results: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

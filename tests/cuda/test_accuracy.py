@@ -11,15 +11,20 @@ from gpu_cases import (
     ELEMENTS,
     SAMPLES,
     Attention,
+    Draw,
+    Inputs,
     compared,
     cotangents_on,
     inputs_on,
     named,
+    on,
     relative_error,
     truncation,
     unit,
+    with_digits_of_products,
 )
 from gpu_machine import free_bytes, is_gpu
+from torch import Tensor
 
 from aero.ops import attention_entropy
 
@@ -91,6 +96,49 @@ def test_attention_of_awkward_sizes_is_at_most_twice_as_wrong_as_plain_torch(
     inputs = case.inputs(dtype, device)
     for pair in compared(inputs, cotangents_on(device, inputs.run())[0]):
         pair.check(truncation(inputs))
+
+
+# Odd widths and addresses that only two bytes divide: cublasLt may have no algorithm for them.
+@pytest.mark.parametrize("product", ("", "torch"))
+@pytest.mark.parametrize("width", (1, 3, 67, 129, 128))
+@pytest.mark.parametrize("offset", (0, 1))
+@dtypes
+def test_scaled_ffn_takes_every_width_and_address(
+    product: str,
+    width: int,
+    offset: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AERO_FFN_PRODUCT", product)
+    draw = Draw(3, dtype)
+
+    def drawn(*shape: int) -> Tensor:
+        memory = on(device, draw.normal(math.prod(shape) + offset))
+        return memory[offset:].view(shape).requires_grad_()
+
+    tensors = {"x": drawn(5, width), "weight": drawn(width, width), "bias": drawn(width)}
+    scales = {n: torch.tensor([v], device=device) for n, v in (("alpha", 1.7), ("beta", -0.6))}
+    leaves = {n: t.requires_grad_() for n, t in scales.items()}
+    inputs = with_digits_of_products(Inputs("scaled_ffn", tensors | leaves, {}))
+    for pair in compared(inputs, cotangents_on(device, inputs.run())[0]):
+        pair.check(2 * unit(dtype))
+
+
+# Over N keys out and dq are summed, over N queries dk and dv.
+@pytest.mark.parametrize("summed", (256, 1024, 4096, 16384))
+@pytest.mark.parametrize("head_dim", (64, 32, 128, 256))
+@pytest.mark.parametrize("dtype", ("float32",), indirect=True)
+def test_the_error_of_float32_does_not_grow_with_what_is_summed(
+    head_dim: int, summed: int, dtype: torch.dtype, device: torch.device
+) -> None:
+    for queries, keys in ((16, summed), (summed, 16)):
+        case = Attention(queries, keys, head_dim, is_causal=False, temperature=None)
+        inputs = case.inputs(dtype, device)
+        for pair in compared(inputs, cotangents_on(device, inputs.run())[0]):
+            error = relative_error(pair.got, pair.exact)
+            assert error <= truncation(inputs) + 1e-6, f"{pair.name}: error {error:.2e}"
 
 
 # These calls have too few heads for a block to do whole ones, unless it is told to.

@@ -26,14 +26,15 @@ inline DataType seen_type(const AttentionCase& c) {
   return c.allow_tf32 ? DataType::kFloat16 : c.type;
 }
 
-/// Norm-relative error allowed for out, dq, dk and dv. As on the CPU, but that a product of float32
-/// leaves out low * low (2^-22 of it) and that sums of products are rounded toward zero, once per
-/// step of 8: up to 2^-23 of the sum so far for each of the D / 8 or S / 8 steps. Where a row has
-/// one key, dP and dO . O cancel and their errors remain.
+/// Norm-relative error allowed for out, dq, dk and dv. As on the CPU, but that sums of products of
+/// float32 are rounded toward zero three times per step of 8, each time by half of 2^-23 on
+/// average: over the D / 8 steps of a score, and those of a tile of up to 64 rows. Sums over tiles
+/// are ordinary, so S and T are not in it. Where a row has one key, dP and dO . O cancel and their
+/// errors remain.
 inline double tolerance_of(const AttentionCase& c) {
   if (seen_type(c) != DataType::kFloat32) return product_tolerance(seen_type(c));
-  const auto steps = static_cast<double>(std::max({c.head_dim, c.keys, c.queries})) / 8;
-  return (product_tolerance(c.type) + steps * 0x1p-23) * (c.keys == 1 ? 8 : 1);
+  const double roundings = 3 * static_cast<double>(c.head_dim + 64) / 8;
+  return (product_tolerance(c.type) + roundings * 0x1p-24) * (c.keys == 1 ? 8 : 1);
 }
 
 /// Forgets the gradients of another call.

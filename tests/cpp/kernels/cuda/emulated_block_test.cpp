@@ -119,6 +119,31 @@ TEST(EmulatedBlock, SeesLanesOfAWarpPart) {
                  "barrier");
 }
 
+/// c + a b in every place, where a and b have one number each that is not 0.
+float sum_of_product(float c, float a, float b) {
+  float found = 0;
+  EXPECT_EQ(failure_of([&](EmulatedLane& lane) {
+              float sums[4] = {c, c, c, c};
+              const bool is_first = lane.thread % 4 == 0;
+              const auto left = is_first ? __builtin_bit_cast(uint32_t, a) : 0U;
+              lane.multiply(TensorFloat32{}, sums, {left, left, 0, 0},
+                            is_first ? __builtin_bit_cast(uint32_t, b) : 0U, 0);
+              if (lane.thread == 0) found = sums[0];
+            }),
+            "");
+  return found;
+}
+
+// As tensor cores do, a sum is cut off and not rounded to the nearest.
+TEST(EmulatedBlock, RoundsSumsOfProductsTowardZero) {
+  EXPECT_EQ(sum_of_product(1, 2, 3), 7);
+  EXPECT_EQ(sum_of_product(1, 0x1p-12f, 0x1.8p-12f), 1);
+  EXPECT_EQ(sum_of_product(-1, -0x1p-12f, 0x1.8p-12f), -1);
+  EXPECT_EQ(sum_of_product(1, -0x1p-20f, 0x1p-20f), 1 - 0x1p-24f);
+  EXPECT_EQ(sum_of_product(-1, 0x1p-20f, 0x1p-20f), -1 + 0x1p-24f);
+  EXPECT_EQ(sum_of_product(0, 1 + 0x1p-11f, 1), 1);  // 19 bits of an operand are seen
+}
+
 TEST(EmulatedBlock, CountsBankConflicts) {
   const auto conflicts = [](int words_apart) {
     EmulatedBlock block(32, 32 * 32 * 4);
