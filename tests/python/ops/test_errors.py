@@ -133,3 +133,29 @@ def test_the_operators_themselves_check_what_the_backward_pass_gets() -> None:
     x, weight, bias, one = torch.zeros(2, 5), torch.eye(5), torch.zeros(5), torch.ones(1)
     with pytest.raises(ValueError, match=r"dy must be \[..., C\] = \[2, 5\], got \[3, 5\]"):
         torch.ops.aero.scaled_ffn_backward(torch.zeros(3, 5), x, weight, bias, one, one, True, True)
+
+
+@pytest.mark.parametrize(
+    ("operator", "name"),
+    [
+        ("attention_entropy", "causal"),
+        ("attention_entropy", "left padding"),
+        ("temperature_softmax", "mask"),
+        ("entropy_regularization", "masked rows"),
+        ("scaled_ffn", "three dimensions"),
+    ],
+)
+def test_a_tensor_on_another_device_is_named(operator: str, name: str, named_sample: Any) -> None:
+    inputs = named_sample(operator, name).inputs(torch.float32)
+    options = {key for key, value in inputs.options.items() if isinstance(value, torch.Tensor)}
+    function, arguments = getattr(ops, operator), {**inputs.tensors, **inputs.options}
+    first, *others = [*inputs.tensors, *options]
+    for moved in others:
+        elsewhere = {**arguments, moved: arguments[moved].to("meta")}
+        message = rf"^{operator}: {moved} must be on cpu like {first}, got meta"
+        with pytest.raises(ValueError, match=message):
+            function(**elsewhere)
+    with pytest.raises(
+        ValueError, match=rf"^{operator}: \w+ must be on meta like {first}, got cpu"
+    ):
+        function(**{**arguments, first: arguments[first].to("meta")})

@@ -90,6 +90,33 @@ def test_every_operator_compiles_with_fixed_shapes(
         torch.testing.assert_close(got, want)
 
 
+@pytest.mark.parametrize(
+    ("operator", "name"),
+    [
+        ("attention_entropy", "causal"),
+        ("temperature_softmax", "mask"),
+        ("entropy_regularization", "masked rows"),
+        ("scaled_ffn", "three dimensions"),
+    ],
+)
+def test_a_compiled_call_gives_the_gradients_that_are_asked_for(
+    operator: str, name: str, named_sample: Any
+) -> None:
+    sample = named_sample(operator, name)
+    inputs = sample.inputs(torch.float32)
+    results = inputs.run()
+    cotangents = sample.cotangents(results)
+    gradients = inputs.gradients(results, cotangents)
+    for wanted in inputs.tensors:
+        torch._dynamo.reset()
+        alone = inputs.mapped(lambda x: x.detach())
+        leaf = alone.tensors[wanted].requires_grad_()
+        compiled = torch.compile(alone.run, backend="aot_eager", fullgraph=True)
+        used = [(r, c) for r, c in zip(compiled(), cotangents, strict=True) if c is not None]
+        (got,) = torch.autograd.grad([r for r, _ in used], leaf, [c for _, c in used])
+        torch.testing.assert_close(got, gradients[wanted], msg=wanted)
+
+
 def test_compiled_call_reports_a_zero_temperature() -> None:
     torch._dynamo.reset()
     compiled = torch.compile(ops.temperature_softmax, backend="aot_eager", fullgraph=True)
