@@ -3,7 +3,7 @@
     python benchmarks/start_of_training.py --results benchmarks/results/start_of_training_<hardware>
 
 Every network has the demo's size, data, learning rate and warm-up, and no weight decay. Each rule
-changes one thing of how it starts. Nothing is timed. docs/start.md derives what is seen.
+changes one thing of how it starts. Nothing is timed. docs/explanation/start.md derives what is seen.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ PAGE = (
     "(L 6, d 128, H 4, T 128), rate {learning_rate:g} after {warmup_steps} steps of warm-up, seed "
     "{seed}. Values of the first / the last layer, before the first step where no step is named; "
     "the loss is the mean of the last ten of 101 steps. Scores are deviations read from entropies, "
-    "0.001 at least. [What it means](../../docs/start.md).\n\n"
+    "0.001 at least. [What it means](../../docs/explanation/start.md).\n\n"
     "{hardware}, commit {git_commit}.\n"
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
 import re
 import types
 import typing
@@ -167,3 +168,12 @@ def _shown(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return "null" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def by_section(rows: Iterable[Setting]) -> str:
+    """A table per section of a recipe, under a heading with the section's first sentence."""
+    parts, sections = [], typing.get_type_hints(Recipe)
+    for section, group in itertools.groupby(rows, lambda row: row.name.split(".")[0]):
+        first = (inspect.getdoc(sections[section]) or "").split("\nAttributes:")[0].strip()
+        parts.append(f"## {section}\n\n{first}\n\n{as_markdown(group)}")
+    return "\n\n".join(parts)

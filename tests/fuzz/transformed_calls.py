@@ -1,8 +1,8 @@
 """Random calls of the four operators under torch's transforms, against the tests' oracle.
 
-Every transform of docs/transforms.md that needs no compiler is applied to a call with random sizes,
-layouts, masks and options, and in the same way to the oracle, which torch differentiates itself.
-`vmap` also goes over any dimension of some arguments and not of others.
+Every transform of docs/reference/transforms.md that needs no compiler is applied to a call with
+random sizes, layouts, masks and options, and in the same way to the oracle, which torch
+differentiates itself. `vmap` also goes over any dimension of some arguments and not of others.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The API reference builds without a warning; pages and pictures link to what exists."""
+"""The manual builds without a warning; pages and pictures link to what exists."""
 
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -13,10 +14,12 @@ import pytest
 
 import aero
 import aero.reproduction
+from aero import _core
+from aero.private import environment
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 TARGET = re.compile(r"`aero reproduce ((?!costs)\w+)`")
@@ -29,17 +32,80 @@ def markdown_of(path: Path) -> str:
     return "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
 
 
-def test_the_api_reference_builds_without_a_warning_and_has_every_public_name(
-    tmp_path: Path,
-) -> None:
+@pytest.fixture(name="site", scope="module")
+def _site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The manual; every warning, such as of a broken link or reference, is an error."""
+    folder = tmp_path_factory.mktemp("site")
     done = subprocess.run(
-        [sys.executable, DOCS / "build.py", tmp_path], capture_output=True, text=True
+        [sys.executable, "-m", "mkdocs", "build", "--site-dir", folder],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
-    for package in (name for name in aero.__all__ if inspect.ismodule(getattr(aero, name))):
-        page = (tmp_path / "aero" / f"{package}.html").read_text(encoding="utf-8")
-        sections = set(re.findall(r'<section id="(\w+)"', page))
-        assert set(getattr(aero, package).__all__) <= sections, package
+    return folder
+
+
+def test_the_manual_has_every_public_name(site: Path) -> None:
+    page = (site / "reference" / "python.html").read_text(encoding="utf-8")
+    anchors = set(re.findall(r'id="(aero\.[\w.]+)"', page))
+    for package in (getattr(aero, name) for name in aero.__all__):
+        for name in package.__all__ if inspect.ismodule(package) else ():
+            held = getattr(package, name)
+            home = getattr(held, "__module__", package.__name__)
+            assert {f"{home}.{name}", f"{package.__name__}.{name}"} & anchors, (package, name)
+    assert '<span class="gp">&gt;&gt;&gt; </span>' in page  # examples are code
+
+
+def test_the_manual_loads_nothing_from_elsewhere(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        loaded = re.findall(r"<(?:script|img|iframe)[^>]+src=\"(https?:[^\"]+)", text)
+        loaded += re.findall(r"<link[^>]+href=\"(https?:[^\"]+)", text)
+        assert not loaded, (page, loaded)
+        assert "fonts.googleapis" not in text and "cdn." not in text, page
+
+
+def test_the_generated_parts_are_in_the_manual(site: Path) -> None:
+    recipe = (site / "reference" / "recipe.html").read_text(encoding="utf-8")
+    assert "optimizer.learning_rate" in recipe and "regularization.tolerance_margin" in recipe
+    assert "aero cost show" in (site / "reference" / "command_line.html").read_text("utf-8")
+    assert len([*(site / "reference" / "labels").glob("*.svg")]) == len(_core.label_words())
+    for page in site.rglob("*.html"):
+        assert "<!-- generated:" not in page.read_text(encoding="utf-8"), page
+    formulas = (site / "explanation" / "start.html").read_text(encoding="utf-8")
+    assert "<math" in formulas and "arithmatex" not in formulas
+
+
+def test_a_broken_link_fails_the_build(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text("[nowhere](nowhere.md)")
+    settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    kept = re.sub(
+        r"^(nav|hooks|plugins|extra_css):.*?(?=^\w)", "", settings + "\nend: 1", flags=re.M | re.S
+    )
+    (tmp_path / "mkdocs.yml").write_text(kept.replace("\nend: 1", ""))
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode != 0 and "nowhere.md" in done.stderr + done.stdout
+
+
+def test_every_environment_variable_is_in_the_manual() -> None:
+    page = (DOCS / "reference" / "environment.md").read_text(encoding="utf-8")
+    read = set()
+    for path in [
+        *ROOT.glob("python/aero/**/*.py"),
+        *ROOT.glob("csrc/**/*.cpp"),
+        *ROOT.glob("kernels/**/*.c*"),
+    ]:
+        text = path.read_text(encoding="utf-8")
+        read |= {*re.findall(r"getenv\(\"(\w+)\"", text)}
+        read |= {*re.findall(r"\"(\w+)\" not in os.environ", text)}
+        read |= {*re.findall(r"environ(?:\.get\(|\.setdefault\(|\[)\"(\w+)\"", text)}
+    read |= {environment.VARIABLE}
+    assert read and read == {*re.findall(r"^\| `(\w+)`", page, re.MULTILINE)} - {"AERO_CUDA"}
 
 
 @pytest.mark.parametrize("page", [*PAGES, *NOTEBOOKS], ids=lambda path: path.name)

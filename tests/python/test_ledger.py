@@ -247,7 +247,7 @@ def test_every_name_stands_on_its_page(page: str) -> None:
 
 
 def test_every_page_is_in_the_ledger() -> None:
-    found = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("notebooks/*.ipynb")]
+    found = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("notebooks/*.ipynb")]
     assert {path.relative_to(ROOT).as_posix() for path in found} == {*PAGES}
 
 

@@ -13,15 +13,17 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-PAGES = [ROOT / "README.md", ROOT / "docs" / "existing_code.md"]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXAMPLES = [
-    example
+    pytest.param(example, id=f"{page.stem}-{index}")
     for page in PAGES
-    for example in re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    for index, example in enumerate(
+        re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    )
 ]
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
+@pytest.mark.parametrize("example", EXAMPLES)
 def test_examples_run_and_print_what_their_comments_say(
     example: str,
     capsys: pytest.CaptureFixture[str],

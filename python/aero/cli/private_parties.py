@@ -240,7 +240,7 @@ def _security(keys: Path | None, known: Path) -> Security | None:
     return None if keys is None else Security(keys, known)
 
 
-# docs/threat_model.md says all of it, sentence by sentence with its test.
+# docs/explanation/threat_model.md says all of it, sentence by sentence with its test.
 _GUARANTEES = (
     "a client that follows the protocol learns of each pass the {reveal}, this network's "
     "description, a hash of its weights, and how long everything takes; this server learns the "

@@ -49,8 +49,8 @@ def attention_entropy(
     `torch.backends.cuda.matmul` say so when a direction is called; torch's default is the former.
     The CPU does not look at it.
 
-    Values and gradients are native under every transform of docs/transforms.md. Tangents and second
-    derivatives are those of the plain form, which forms the scores.
+    Values and gradients are native under every transform of docs/reference/transforms.md. Tangents
+    and second derivatives are those of the plain form, which forms the scores.
 
     Args:
         q: [B, H, T, D] in float32, bfloat16, float16 or float64; D from 1 to 256.

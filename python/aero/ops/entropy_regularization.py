@@ -44,8 +44,8 @@ def entropy_regularization(
     There, divide it by the number of tokens that the loss beside it is divided by, as the models
     of `aero.models` and `aero.with_entropy_penalty` do.
 
-    Values and gradients are native under every transform of docs/transforms.md. Tangents and second
-    derivatives are those of the plain form.
+    Values and gradients are native under every transform of docs/reference/transforms.md. Tangents
+    and second derivatives are those of the plain form.
 
     Args:
         entropies: [L, B, H, T] or L tensors [B, H, T], in nats, float32 or, on the CPU, float64.

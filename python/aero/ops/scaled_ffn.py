@@ -37,8 +37,8 @@ def scaled_ffn(
     raise an error, the host would have to wait for the device. Products of float32 are those of
     TF32 if torch says so when a direction is called, as for `attention_entropy`.
 
-    Values and gradients are native under every transform of docs/transforms.md. Tangents and second
-    derivatives are those of the plain form.
+    Values and gradients are native under every transform of docs/reference/transforms.md. Tangents
+    and second derivatives are those of the plain form.
 
     Args:
         x: [..., C] in float32, bfloat16, float16 or float64.

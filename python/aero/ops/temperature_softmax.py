@@ -41,8 +41,8 @@ def temperature_softmax(
     On CUDA scores are float32, bfloat16 or float16, and a temperature of zero makes its rows NaN:
     to raise an error, the host would have to wait for the device.
 
-    Values and gradients are native under every transform of docs/transforms.md. Tangents and second
-    derivatives are those of the plain form.
+    Values and gradients are native under every transform of docs/reference/transforms.md. Tangents
+    and second derivatives are those of the plain form.
 
     Args:
         scores: [B, H, T, S] in float32, bfloat16, float16 or float64.

@@ -1,4 +1,4 @@
-"""The matrix of transforms (docs/transforms.md): each cell against the oracle's."""
+"""The matrix of transforms (docs/reference/transforms.md): each cell against the oracle's."""
 
 from __future__ import annotations
 
@@ -263,5 +263,5 @@ def test_autocast_bears_tangents_and_second_derivatives() -> None:
 
 def test_the_page_of_transforms_is_this_table() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), (
-        "docs/transforms.md is stale: python -m tests.python.ops.transforms"
+        "docs/reference/transforms.md is stale: python -m tests.python.ops.transforms"
     )

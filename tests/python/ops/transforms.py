@@ -1,6 +1,7 @@
 """Every transform that the operators are promised to bear, one row each, and the page made of it.
 
-`python -m tests.python.ops.transforms` in the repository's folder writes docs/transforms.md.
+`python -m tests.python.ops.transforms` in the repository's folder writes
+docs/reference/transforms.md.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from aero.tables import markdown_table
 
-PAGE = Path(__file__).parents[3] / "docs" / "transforms.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "transforms.md"
 OPERATORS = ("attention_entropy", "temperature_softmax", "entropy_regularization", "scaled_ffn")
 WORKS = "yes"
 
@@ -178,7 +179,7 @@ TRACED = {
 
 
 def page() -> str:
-    """docs/transforms.md."""
+    """docs/reference/transforms.md."""
     head = (
         "# Transforms\n\n"
         "What torch's transforms do with the four operators. "

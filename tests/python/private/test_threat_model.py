@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "threat_model.md").read_text()
+PAGE = (ROOT / "docs" / "explanation" / "threat_model.md").read_text()
 TESTS = Path(__file__).parent
 CODE = ROOT / "python" / "aero" / "private"
 
