@@ -3,7 +3,8 @@
     python benchmarks/start_of_training.py --results benchmarks/results/start_of_training_<hardware>
 
 Every network has the demo's size, data, learning rate and warm-up, and no weight decay. Each rule
-changes one thing of how it starts. Nothing is timed. docs/explanation/start.md derives what is seen.
+changes one thing of how it starts. Nothing is timed. docs/explanation/start.md derives the
+results.
 """
 
 from __future__ import annotations
