@@ -158,10 +158,11 @@ for label, run in runs.items():
 context = recipe.model.context_length
 heads = {label: np.array(run.analysis.values["head_entropy"]) for label, run in runs.items()}
 fig, axes = plt.subplots(1, 5, figsize=(11, 2.7), sharey=True)
-for panel, (label, entropy) in zip(axes, heads.items()):
-    analysis.plot_entropy_heat_map(entropy, context, title=label, axes=panel)
+for panel, (label, run) in zip(axes, runs.items()):
+    reached = run.analysis.values["head_entropy_normalized_visible"]
+    analysis.plot_entropy_heat_map(reached, title=label, axes=panel)
     panel.label_outer()
-fig.colorbar(entropy_colors(context), ax=axes, label="entropy (nats)")
+fig.colorbar(entropy_colors(), ax=axes, label="of the reachable entropy")
 plt.show()
 
 # %% [markdown]

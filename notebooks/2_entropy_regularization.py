@@ -109,10 +109,10 @@ for label, run in runs.items():
 # %% tags=["gallery=entropy_regularization"]
 fig, axes = plt.subplots(1, 3, figsize=(9.5, 3), sharey=True)
 for panel, (label, run) in zip(axes, runs.items()):
-    head_entropy = np.array(run.analysis.values["head_entropy"])
-    analysis.plot_entropy_heat_map(head_entropy, context, title=label, axes=panel)
+    reached = run.analysis.values["head_entropy_normalized_visible"]
+    analysis.plot_entropy_heat_map(reached, title=label, axes=panel)
     panel.label_outer()
-fig.colorbar(entropy_colors(context), ax=axes, label="entropy (nats)")
+fig.colorbar(entropy_colors(), ax=axes, label="of the reachable entropy")
 plt.show()
 
 # %%

@@ -69,7 +69,7 @@ COMPARED = (("private", "compare", "--output", "case/effect.json", "--results", 
 READ_CORPUS = ((*train_command(LABEL, Path("out"), cache=Path("case")), "--dry-run"),)
 VERIFY = (("verify", "case"),)
 RECORDS = ("run.json", "config.yaml", "metrics.jsonl", "evaluation.json", "manifest.json",
-           "analysis.json", "analysis.npz")  # fmt: skip
+           "analysis.json", "analysis.npz", "sample.json")  # fmt: skip
 SAVED = (*NETWORK, "tokenizer.json", "tokenizer_config.json", "generation_config.json")
 
 

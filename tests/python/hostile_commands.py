@@ -68,6 +68,7 @@ COMMANDS = [
         "run/evaluation.json",
         "run/analysis.json",
         "run/analysis.npz",
+        "run/sample.json",
         "spread/report.json",
     ),
     *_reads(

@@ -169,8 +169,8 @@ def test_reproduce_prints_the_tables_and_writes_the_figures(tmp_path):
     assert done.stdout == reproduce_costs().to_text() + "\n"
     assert {path.name for path in (tmp_path / "costs").iterdir()} == {
         *(f"costs.{ending}" for ending in ("html", "txt", "json")),
-        "figure-1.png",
-        "figure-15.png",
+        "figure-1.svg",
+        "figure-15.svg",
     }
     as_json = CliRunner().invoke(cli.app, ["reproduce", *output, "--json"])
     assert len(json.loads(as_json.stdout)["rows"]) == 27

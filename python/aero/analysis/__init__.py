@@ -6,10 +6,10 @@ arrays, draws into the Axes it is given (or into a new pyplot figure) and return
 Example:
     >>> from aero import analysis
     >>> from aero.analysis.statistics import quarter_shares
-    >>> head_entropy = [[4.1, 3.9], [1.2, 0.3]]  # [L, H], nats
-    >>> quarter_shares(head_entropy, maximum=4.1).tolist()
+    >>> head_entropy = [[0.95, 0.9], [0.3, 0.1]]  # [L, H], shares of what each head can reach
+    >>> quarter_shares(head_entropy, maximum=1.0).tolist()
     [0.25, 0.25, 0.0, 0.5]
-    >>> analysis.plot_entropy_heat_map(head_entropy, context_length=128).get_ylabel()
+    >>> analysis.plot_entropy_heat_map(head_entropy).get_ylabel()
     'layer'
 """
 

@@ -233,7 +233,7 @@ def report(
         typer.Option(metavar="STEM", help="Also write numbers and text to STEM.json and STEM.md."),
     ] = None,
 ) -> None:
-    """Compares trained networks in report.html, report.md, report.json and PNG figures."""
+    """Compares trained networks in report.html, report.md, report.json and SVG figures."""
     with one_line_errors(ValueError, OSError):
         import shlex
         import sys

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-__all__ = ["EVALUATION", "METRIC", "REPORT", "RUN"]
+__all__ = ["EVALUATION", "METRIC", "REPORT", "RUN", "SAMPLE"]
 
 _ORIGIN = {"path": str, "label?": str | None}
 
@@ -66,6 +66,15 @@ EVALUATION: dict[str, Any] = {
     "windows?": str | None,
     "tokens?": int | None,
     **{f"{name}?": float | None for name in ("loss", "perplexity", "bits_per_byte")},
+}
+
+# sample.json
+SAMPLE: dict[str, Any] = {
+    "format": int,
+    "text": str,
+    "tokens": [str],
+    "attention": [[[[float]]]],
+    "continuation": str,
 }
 
 _SPREAD = (

@@ -1,7 +1,7 @@
 """Reports that compare trained networks: quality, entropies and the price of private inference.
 
 `write_report` reads run folders and writes `report.html` (one file that asks nothing of the
-network), `report.md`, `report.json` and `figures/*.png`; everything is computed from the runs.
+network), `report.md`, `report.json` and `figures/*.svg`; everything is computed from the runs.
 
 `report.json`, format 1. Entropies are in nats, bytes are sent plus received at one party; a number
 over seeds is {"mean", "standard_deviation" (None for one seed), "minimum", "maximum", "values"}:
@@ -30,7 +30,9 @@ over seeds is {"mean", "standard_deviation" (None for one seed), "minimum", "max
       `max_entropy`, `seeds`, `seed_of_named_heads`; None without an analysis
     - `thresholds`, `temperature`: their ranges, and how many temperatures are `not_positive`; None
       for networks without
-    - `private_inference`: `trained` and `gpt2` by stack {comm_bytes, rounds, by_kind},
+    - `sample`: `text`, a line of the corpus, and `continuation`, what the network writes after it;
+      None without an analysis
+    - `private_inference`: `trained` and `gpt2` by stack {comm_bytes, rounds, seconds, by_kind},
       `gpt2_one_more_layernorm`, `paper` {table, perplexity, diverged, comm_gigabytes,
       latency_minutes}
 - `findings`: `name`, `verdict`, `text`, `values`

@@ -1,15 +1,16 @@
 """report.html, report.md and the terminal table, made from the content of report.json."""
 
-import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from aero.report import text
 from aero.report.finding import finding_lines
 from aero.report.markdown_tables import markdown_tables
-from aero.report.panels import Picture
+from aero.report.picture import Picture
+from aero.report.run_findings import baseline_of
 from aero.tables import table_lines
 
 __all__ = ["render_html", "render_markdown", "summary_table"]
@@ -22,20 +23,17 @@ def render_html(report: Report, pictures: Sequence[Picture]) -> str:
 
     Args:
         report: content of report.json.
-        pictures: embedded as base64 where they belong.
+        pictures: put in where they belong.
 
     Returns:
         The page.
     """
-    sources = {
-        picture.name: "data:image/png;base64," + base64.b64encode(picture.png).decode("ascii")
-        for picture in pictures
-    }
+    sources = {picture.name: Markup(picture.svg) for picture in pictures}
     return _render("report.html.j2", report, pictures, sources, escape=True)
 
 
 def render_markdown(report: Report, pictures: Sequence[Picture] = ()) -> str:
-    """Returns the report as Markdown, pictures linked as `figures/NAME.png`.
+    """Returns the report as Markdown, pictures linked as `figures/NAME.svg`.
 
     Args:
         report: content of report.json.
@@ -44,7 +42,7 @@ def render_markdown(report: Report, pictures: Sequence[Picture] = ()) -> str:
     Returns:
         The text.
     """
-    sources = {picture.name: f"figures/{picture.name}.png" for picture in pictures}
+    sources = {picture.name: f"figures/{picture.name}.svg" for picture in pictures}
     return _render("report.md.j2", report, pictures, sources, escape=False)
 
 
@@ -119,8 +117,12 @@ def _render(
         quarters=text.quarters_cell,
         spread=text.with_spread,
     )
+    judged = [entry for entry in report["networks"] if entry["perplexity"]]
     return environment.get_template(template).render(
         report=report,
+        best=min(judged, key=lambda entry: float(entry["perplexity"]["mean"]), default=None),
+        baseline=baseline_of(report["networks"]),
+        samples={e["name"]: e["sample"] for e in report["networks"] if e["sample"]},
         tables=markdown_tables(report),
         pictures={picture.name: picture for picture in pictures},
         sources=sources,

@@ -16,6 +16,7 @@ __all__ = ["VERDICTS", "Finding", "finding_lines"]
 #: Verdict -> how a table says it, and what follows "the paper's ordering" in a sentence.
 VERDICTS: Mapping[str, tuple[str, str]] = {
     "holds": ("holds", "holds at this scale"),
+    "holds in part": ("holds in part", "holds in part at this scale"),
     "does not hold": ("does not hold", "does not hold at this scale"),
     "level": ("level", "does not show at this scale: the two are level"),
     "undecided": ("not decided", "is not decided by these runs"),
@@ -30,7 +31,8 @@ class Finding:
     Attributes:
         name: a word to refer to it by.
         text: a sentence in plain words, computed from the numbers or claimed by the paper.
-        verdict: of `aero.report.seeds`, or "noted" for a fact that claims nothing.
+        verdict: of `aero.report.seeds`, "holds in part" where it holds on some stacks only, or
+            "noted" for a fact that claims nothing.
         values: the numbers behind it.
         where: its place in the paper, if the paper claims it.
         differences: what seeds say, one per comparison; effects of perplexities are logarithms.
@@ -44,7 +46,7 @@ class Finding:
 
     name: str
     text: str
-    verdict: Verdict | Literal["noted"] = "noted"
+    verdict: Verdict | Literal["holds in part", "noted"] = "noted"
     values: Mapping[str, Any] = field(default_factory=dict)
     where: str = ""
     differences: tuple[Difference, ...] = ()

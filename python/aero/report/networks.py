@@ -142,6 +142,7 @@ def describe_network(network: Network) -> dict[str, Any]:
         "entropy": _describe_entropy(network),
         "thresholds": _describe_thresholds(network),
         "temperature": _describe_temperature(network),
+        "sample": _describe_sample(network),
     }
 
 
@@ -219,6 +220,11 @@ def _describe_entropy(network: Network) -> dict[str, Any] | None:
         "seed_of_named_heads": network.shown_run.info["seed"],
         **{name: shown.values.get(name) for name in named},
     }
+
+
+def _describe_sample(network: Network) -> dict[str, Any] | None:
+    sample = network.shown_run.sample
+    return sample and {name: sample[name] for name in ("text", "continuation")}
 
 
 def _describe_thresholds(network: Network) -> dict[str, Any] | None:

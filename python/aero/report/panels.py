@@ -1,17 +1,12 @@
-"""The report's figures: panels of `aero.analysis`, drawn off screen into PNG bytes."""
+"""The report's figures: panels of `aero.analysis` as SVG, with titles on hovering."""
 
-import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.image import imsave
 
 from aero.analysis import (
     FIGURE_STYLE,
@@ -19,45 +14,26 @@ from aero.analysis import (
     plot_entropy_heat_map,
     plot_layerwise_entropy,
     plot_loss_curves,
+    plot_pareto,
     plot_quarter_shares,
 )
 from aero.analysis.figures.drawing import entropy_colors, layer_colors, threshold_colors
 from aero.analysis.figures.learned import plot_learned_temperatures, plot_learned_thresholds
 from aero.analysis.files import StoredAnalysis
 from aero.analysis.statistics import layerwise_mean
+from aero.report.attention_panels import draw_attention
 from aero.report.networks import Network
+from aero.report.picture import Picture, figure_grid, shared_legend
+from aero.report.text import with_spread
 
 __all__ = [
-    "Picture",
     "draw_all",
     "draw_heat_maps",
     "draw_layerwise",
     "draw_losses",
     "draw_quarters",
     "draw_thresholds",
-    "figure_grid",
-    "png_of",
-    "shared_legend",
 ]
-
-# Inches at 110 dots each: a 1,045 pixel picture, sharp on a phone and not wider than a page.
-_WIDTH = 9.5
-_DOTS_PER_INCH = 110
-
-
-@dataclass(frozen=True)
-class Picture:
-    """One figure of the report.
-
-    Attributes:
-        name: file name without ending, and the place in the report it belongs to.
-        png: the picture.
-        caption: what it shows, with units and normalisation.
-    """
-
-    name: str
-    png: bytes
-    caption: str
 
 
 def draw_all(networks: Sequence[Network], report: Mapping[str, Any]) -> list[Picture]:
@@ -72,7 +48,8 @@ def draw_all(networks: Sequence[Network], report: Mapping[str, Any]) -> list[Pic
     """
     with rc_context(FIGURE_STYLE):
         drawn: list[Picture | None] = [
-            draw_losses(networks),
+            _front(report),
+            *draw_attention(networks),
             draw_heat_maps(networks),
             draw_quarters(
                 {e["name"]: e["entropy"]["quarters"] for e in report["networks"] if e["entropy"]}
@@ -80,45 +57,10 @@ def draw_all(networks: Sequence[Network], report: Mapping[str, Any]) -> list[Pic
             draw_layerwise(networks),
             draw_thresholds(networks),
             *_temperatures(networks),
-            _bytes(report, "trained", "bytes_trained", "the trained networks, at their own sizes"),
-            _bytes(report, "gpt2", "bytes_gpt2", "the same labels at GPT-2 size, T = 128"),
+            draw_losses(networks),
+            _bytes(report),
         ]
     return [picture for picture in drawn if picture is not None]
-
-
-def figure_grid(
-    count: int, height: float, columns: int, **options: Any
-) -> tuple[Figure, list[Axes]]:
-    """Returns a figure with `count` Axes in rows of `columns`; `height` inches per row."""
-    # A panel alone keeps about the width it has among others.
-    width = _WIDTH if count > 1 or columns == 1 else 1.25 * _WIDTH / columns
-    columns = min(columns, count)
-    rows = math.ceil(count / columns)
-    size = (width, height * rows)
-    figure = Figure(figsize=size, dpi=_DOTS_PER_INCH, layout="constrained")
-    axes = list(figure.subplots(rows, columns, squeeze=False, **options).ravel())
-    for unused in axes[count:]:
-        unused.remove()
-    return figure, axes[:count]
-
-
-def png_of(figure: Figure) -> bytes:
-    """Returns a figure as PNG."""
-    # Not savefig, which lays the figure out twice; layout is most of the time.
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()  # type: ignore[no-untyped-call]
-    buffer = io.BytesIO()
-    pixels = np.asarray(canvas.buffer_rgba())  # type: ignore[no-untyped-call]
-    imsave(buffer, pixels, format="png", dpi=_DOTS_PER_INCH)
-    return buffer.getvalue()
-
-
-def shared_legend(figure: Figure, axes: Axes, columns: int) -> None:
-    """Puts the legend of one panel below all of them."""
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(
-        handles, labels, loc="outside lower center", ncols=min(columns, len(labels)), frameon=False
-    )
 
 
 def draw_losses(networks: Sequence[Network]) -> Picture | None:
@@ -155,7 +97,7 @@ def draw_losses(networks: Sequence[Network]) -> Picture | None:
         "Loss over optimizer steps in nats per token, without the entropy penalty: training "
         "batches as logged, validation on fixed windows in evaluation mode. One line per seed."
     )
-    return Picture("loss_curves", png_of(figure), caption)
+    return Picture.of("loss_curves", figure, caption)
 
 
 def draw_heat_maps(networks: Sequence[Network]) -> Picture | None:
@@ -163,26 +105,26 @@ def draw_heat_maps(networks: Sequence[Network]) -> Picture | None:
     shown = _analyzed(networks)
     if not shown:
         return None
-    # One scale for all panels: that of the longest context, should they differ.
-    context_length = max(network.spec.context_length for network, _ in shown)
     columns = 3
-    height = _panel_height(shown, columns, label_inches=2.9)
+    height = _panel_height(shown, columns, label_inches=3.0)
     figure, axes = figure_grid(len(shown), height, columns)
+    titles: dict[str, list[str]] = {}
     for (network, analysis), panel in zip(shown, axes, strict=True):
-        entropy = _array(analysis.values["head_entropy"])
-        plot_entropy_heat_map(entropy, context_length, title=network.name, axes=panel)
-    scale = entropy_colors(context_length)
-    maximum = math.log(context_length)
-    figure.colorbar(
-        scale, ax=axes, label=f"entropy (nats), 0 to log {context_length} = {maximum:.2f}"
-    )
+        shares = _array(analysis.values["head_entropy_normalized_visible"])
+        nats = _array(analysis.values["head_entropy"])
+        plot_entropy_heat_map(shares, title=network.name, axes=panel)
+        panel.collections[0].set_gid(network.name)
+        titles[network.name] = [
+            f"layer {layer}, head {head}: {nats[layer, head]:.2f} nats, {share:.0%} of its most"
+            for (layer, head), share in np.ndenumerate(shares)
+        ]
+    figure.colorbar(entropy_colors(), ax=axes, label="share of the reachable entropy")
     caption = (
-        "Mean entropy of every attention head on the validation text, in nats. All panels share "
-        f"the scale from 0 to log T = {maximum:.2f}; yellow heads look everywhere, dark heads at "
-        "one token. A causal row i sees i + 1 tokens, so a head that looks at all of them alike "
-        f"reaches {math.lgamma(context_length + 1) / context_length:.2f}, not log T."
+        "Mean entropy of every attention head on the validation text, as a share of the most that "
+        "it can reach: row i sees i + 1 tokens, so its entropy is divided by log(i + 1). Yellow "
+        "heads look everywhere, dark heads at one token."
     )
-    return Picture("entropy_heat_maps", png_of(figure), caption)
+    return Picture.of("entropy_heat_maps", figure, caption, titles)
 
 
 def _panel_height(
@@ -215,7 +157,7 @@ def draw_quarters(quarters: Mapping[str, Mapping[str, Sequence[float]]]) -> Pict
         "Share of heads in each quarter of [0, max], the mean over seeds. Left: max is the largest "
         "head entropy of that network (as in the paper). Right: max is log T."
     )
-    return Picture("quarter_shares", png_of(figure), caption)
+    return Picture.of("quarter_shares", figure, caption)
 
 
 def draw_layerwise(networks: Sequence[Network]) -> Picture | None:
@@ -234,10 +176,10 @@ def draw_layerwise(networks: Sequence[Network]) -> Picture | None:
         panel.label_outer()
     figure.colorbar(layer_colors(layers), ax=axes, label="layer", ticks=range(layers))
     caption = (
-        "Mean entropy of each layer's heads over training steps, in nats; the dotted line is "
-        f"log T = {math.log(context_length):.2f}."
+        "Mean entropy of each layer's heads over training steps, in nats; the dotted line is the "
+        f"most that causal heads reach, {math.lgamma(context_length + 1) / context_length:.2f}."
     )
-    return Picture("layerwise_entropy", png_of(figure), caption)
+    return Picture.of("layerwise_entropy", figure, caption)
 
 
 def draw_thresholds(networks: Sequence[Network]) -> Picture | None:
@@ -249,13 +191,13 @@ def draw_thresholds(networks: Sequence[Network]) -> Picture | None:
     ]
     if not shown:
         return None
-    figure, axes = figure_grid(len(shown), _panel_height(shown, 2, label_inches=2.1), 2)
+    figure, axes = figure_grid(len(shown), _panel_height(shown, 2, label_inches=2.3), 2)
     for (network, analysis), panel in zip(shown, axes, strict=True):
         values = _array(analysis.values["thresholds"])
         plot_learned_thresholds(values, title=network.name, axes=panel)
     figure.colorbar(threshold_colors(), ax=axes, label="threshold (fraction of max)")
     caption = "Learned entropy thresholds per head, as fractions of the maximum entropy."
-    return Picture("thresholds", png_of(figure), caption)
+    return Picture.of("thresholds", figure, caption)
 
 
 def _temperatures(networks: Sequence[Network]) -> list[Picture]:
@@ -276,35 +218,54 @@ def _temperatures(networks: Sequence[Network]) -> list[Picture]:
             "lower is sharper."
         )
         name = f"temperatures_{network.shown_run.info['slug']}"
-        pictures.append(Picture(name, png_of(figure), caption))
+        pictures.append(Picture.of(name, figure, caption))
     return pictures
 
 
-def _bytes(report: Mapping[str, Any], size: str, name: str, what: str) -> Picture | None:
-    entries = [entry for entry in report["networks"] if entry["private_inference"][size]]
-    if not entries:
-        return None
-    stacks = list(report["stacks"])
-    figure, axes = figure_grid(len(stacks), 1.1 + 0.3 * len(entries), 1, sharex=True)
-    kinds: dict[str, Any] = {}
-    most = max(e["private_inference"][size][s]["comm_bytes"] for e in entries for s in stacks)
-    for stack, panel in zip(stacks, axes, strict=True):
-        parts = {
-            entry["name"]: entry["private_inference"][size][stack]["by_kind"] for entry in entries
-        }
-        plot_bytes_by_kind(parts, title=stack, axes=panel)
-        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
-            kinds.setdefault(label, handle)
-        panel.label_outer()
-    axes[0].set_xlim(0, 1.08 * most / 1e9)
-    figure.legend(
-        list(kinds.values()), list(kinds), loc="outside lower center", ncols=6, frameon=False
-    )
+def _bytes(report: Mapping[str, Any]) -> Picture | None:
+    stack = report["stacks"][0]
+    parts = {
+        entry["name"]: entry["private_inference"]["trained"][stack]["by_kind"]
+        for entry in report["networks"]
+    }
+    figure, (panel,) = figure_grid(1, 1.1 + 0.3 * len(parts), 1)
+    plot_bytes_by_kind(parts, axes=panel)
+    shared_legend(figure, panel, 5)
     caption = (
-        f"Bytes of one private forward pass of {what}, on each protocol stack: GB (1e9 bytes), "
+        f"Bytes of one private forward pass of the trained networks on {stack}: GB (1e9 bytes), "
         "sent by both parties, set-up included."
     )
-    return Picture(name, png_of(figure), caption)
+    return Picture.of("bytes", figure, caption)
+
+
+def _front(report: Mapping[str, Any]) -> Picture | None:
+    stack = report["stacks"][0]
+    shown = [entry for entry in report["networks"] if entry["perplexity"]]
+    if len(shown) < 2:
+        return None
+    costs = [e["private_inference"]["trained"][stack]["comm_bytes"] / 1e9 for e in shown]
+    # Half a page, or a phone: letters as large as the text around them.
+    figure = Figure(figsize=(5.4, 4.3), layout="constrained")
+    axes = plot_pareto(
+        costs,
+        [entry["perplexity"]["values"] for entry in shown],
+        [entry["name"] for entry in shown],
+        named=range(len(shown)),
+        xlabel=f"GB of one private pass, {stack}",
+        ylabel="perplexity on validation text",
+        axes=figure.subplots(),
+    )
+    points = axes.containers[0].get_children()[0]
+    points.set_gid("points")
+    titles = [
+        f"{entry['name']}: perplexity {with_spread(entry['perplexity'])}, {cost:.3g} GB"
+        for entry, cost in zip(shown, costs, strict=True)
+    ]
+    caption = (
+        "Perplexity against the bytes of one private pass: mean over seeds, the bar from the best "
+        "seed to the worst. No other network here beats those on the dashed line in both."
+    )
+    return Picture.of("front", figure, caption, {"points": titles})
 
 
 def _analyzed(networks: Sequence[Network]) -> list[tuple[Network, StoredAnalysis]]:

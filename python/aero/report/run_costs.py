@@ -36,7 +36,8 @@ def describe_costs(trained: ArchitectureSpec) -> dict[str, Any]:
         trained: the network as trained, costed at its own sizes and, by its label, at GPT-2's.
 
     Returns:
-        {"trained", "gpt2": stack -> {"comm_bytes", "rounds", "by_kind"},
+        {"trained", "gpt2": stack -> {"comm_bytes", "rounds", "seconds" on the
+        paper's test bed, "by_kind"},
         "gpt2_one_more_layernorm": bytes on the paper's stack, "paper": the paper's row}; the last
         three are None for a label that GPT-2 or the paper does not have.
 
@@ -108,6 +109,7 @@ def _cost(spec: ArchitectureSpec, stack: str) -> dict[str, Any]:
     return {
         "comm_bytes": float(report.comm_bytes),
         "rounds": int(report.rounds),
+        "seconds": report.latency().seconds,
         "by_kind": {kind: value for kind, value in kinds.items() if value > 0},
     }
 

@@ -10,12 +10,19 @@ from aero.analysis.files import StoredAnalysis
 from aero.architecture import ArchitectureSpec
 from aero.checksums import damage, read_checksums
 from aero.reading import UnreadableFileError, checked, one_line, read_json, read_json_lines
-from aero.reading.run_files import EVALUATION, METRIC, RUN
+from aero.reading.run_files import EVALUATION, METRIC, RUN, SAMPLE
 
 __all__ = ["RunRecord", "find_runs", "read_run"]
 
 _RUN_FORMAT = 1
-_READ = ("run.json", "metrics.jsonl", "evaluation.json", "analysis.json", "analysis.npz")
+_READ = (
+    "run.json",
+    "metrics.jsonl",
+    "evaluation.json",
+    "analysis.json",
+    "analysis.npz",
+    "sample.json",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +36,7 @@ class RunRecord:
         metrics: `metrics.jsonl` by kind of line: "train", "validation", "entropy".
         evaluation: `evaluation.json`, None if the run was not evaluated.
         analysis: `analysis.json` and `.npz`, None if the run was not analysed.
+        sample: `sample.json`, None if the run was not analysed.
         warnings: what could not be read completely, in words.
     """
 
@@ -38,6 +46,7 @@ class RunRecord:
     metrics: dict[str, list[dict[str, Any]]]
     evaluation: dict[str, Any] | None
     analysis: StoredAnalysis | None
+    sample: dict[str, Any] | None
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -172,8 +181,27 @@ def read_run(folder: str | Path) -> RunRecord:
         metrics=metrics,
         evaluation=read_json(evaluation, EVALUATION) if evaluation.exists() else None,
         analysis=read_analysis(folder),
+        sample=_read_sample(folder / "sample.json", spec),
         warnings=warnings,
     )
+
+
+def _read_sample(path: Path, spec: ArchitectureSpec) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    sample: dict[str, Any] = read_json(path, SAMPLE)
+    rows = list(range(1, 1 + len(sample["tokens"])))
+    heads = [head for layer in sample["attention"] for head in layer]
+    if (
+        [len(layer) for layer in sample["attention"]] != [spec.num_heads] * spec.num_layers
+        or any([len(row) for row in head] != rows for head in heads)
+        or not rows
+    ):
+        raise UnreadableFileError(
+            f"report: {path}: attention must be [L][H] = [{spec.num_layers}][{spec.num_heads}] "
+            f"triangles of {len(rows)} rows, one per token"
+        )
+    return sample
 
 
 def _require_whole(folder: Path, info: dict[str, Any]) -> None:

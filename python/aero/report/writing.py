@@ -23,7 +23,7 @@ class ReportPaths:
         html: the self-contained page.
         markdown: the same as text, with links to the figures.
         json: all numbers; the schema is in the documentation of `aero.report`.
-        figures: PNG files.
+        figures: SVG files.
         summary: the terminal table.
     """
 
@@ -73,11 +73,11 @@ def write_report(
     output = Path(output_dir)
     figures = output / "figures"
     figures.mkdir(parents=True, exist_ok=True)
-    paths = {picture.name: figures / f"{picture.name}.png" for picture in pictures}
+    paths = {picture.name: figures / f"{picture.name}.svg" for picture in pictures}
     for picture in pictures:
-        write_bytes_atomically(paths[picture.name], picture.png)
+        write_bytes_atomically(paths[picture.name], picture.svg.encode())
     # A figure of an earlier report that this one does not have would be taken for a part of it.
-    for stale in set(figures.glob("*.png")) - set(paths.values()):
+    for stale in set(figures.glob("*.*")) - set(paths.values()):
         stale.unlink()
     write_bytes_atomically(output / "report.html", render_html(report, pictures).encode())
     write_bytes_atomically(output / "report.md", render_markdown(report, pictures).encode())

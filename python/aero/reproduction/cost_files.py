@@ -1,18 +1,15 @@
 """The paper's tables and figures beside ours, as files."""
 
-import base64
-import html
-import io
 import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from aero.analysis import plot_stepwise_savings
 from aero.atomic_files import write_bytes_atomically, write_json_atomically
 from aero.report import page
+from aero.report.svg import svg_of
 from aero.reproduction.cost_rows import TABLES
 from aero.reproduction.cost_tables import ABOUT_TABLES, CostTables, bytes_and_minutes, flops_cells
 from aero.reproduction.savings import SavingStep, equal_time_rows, step_rows
@@ -21,7 +18,7 @@ __all__ = ["cost_tables_page", "savings_picture", "write_cost_tables"]
 
 
 def write_cost_tables(found: CostTables, output_dir: str | Path) -> list[Path]:
-    """Writes `costs.html`, `.txt` and `.json`, and one PNG per figure.
+    """Writes `costs.html`, `.txt` and `.json`, and one SVG per figure.
 
     Args:
         found: What `reproduce_costs` returned.
@@ -39,7 +36,7 @@ def write_cost_tables(found: CostTables, output_dir: str | Path) -> list[Path]:
         >>> from aero.reproduction import reproduce_costs
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     sorted(path.name for path in write_cost_tables(reproduce_costs(), folder))
-        ['costs.html', 'costs.json', 'costs.txt', 'figure-1.png', 'figure-15.png']
+        ['costs.html', 'costs.json', 'costs.txt', 'figure-1.svg', 'figure-15.svg']
     """
     folder = Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)
@@ -50,24 +47,23 @@ def write_cost_tables(found: CostTables, output_dir: str | Path) -> list[Path]:
     write_json_atomically(written[2], found.to_dict())
     for title, picture in pictures.items():
         name = title.partition(":")[0].lower().replace(" ", "-")
-        written.append(folder / f"{name}.png")
-        write_bytes_atomically(written[-1], picture)
+        written.append(folder / f"{name}.svg")
+        write_bytes_atomically(written[-1], picture.encode())
     return written
 
 
-def cost_tables_page(found: CostTables, pictures: Mapping[str, bytes]) -> str:
+def cost_tables_page(found: CostTables, pictures: Mapping[str, str]) -> str:
     """Returns everything as one page that loads nothing: findings, figures, tables.
 
     Args:
         found: What `reproduce_costs` returned.
-        pictures: Title of a figure -> PNG.
+        pictures: Title of a figure -> SVG.
     """
     parts = [page.heading("Findings"), page.bullets(f.text for f in found.findings)]
     for title, steps in found.figures.items():
-        source = base64.b64encode(pictures[title]).decode("ascii")
         parts += [
             page.heading(title),
-            f'<img src="data:image/png;base64,{source}" alt="{html.escape(title)}" width="100%">',
+            pictures[title],
             page.table(step_rows(steps)),
         ]
         compared = equal_time_rows(steps)
@@ -87,10 +83,9 @@ def cost_tables_page(found: CostTables, pictures: Mapping[str, bytes]) -> str:
     return page.page(title, page.paragraphs([ABOUT_TABLES]), *parts)
 
 
-def savings_picture(title: str, steps: tuple[SavingStep, ...]) -> bytes:
-    """Returns a PNG with two panels: GB and minutes of every step, ours and the paper's."""
-    figure = Figure(figsize=(11.5, 0.42 * len(steps) + 1.6), dpi=110, layout="constrained")
-    FigureCanvasAgg(figure)
+def savings_picture(title: str, steps: tuple[SavingStep, ...]) -> str:
+    """Returns an SVG with two panels: GB and minutes of every step, ours and the paper's."""
+    figure = Figure(figsize=(11.5, 0.42 * len(steps) + 1.6), layout="constrained")
     left, right = figure.subplots(1, 2)
     names = [
         step.label if step.perplexity is None else f"{step.label} (ppl {step.perplexity:.2f})"
@@ -113,9 +108,7 @@ def savings_picture(title: str, steps: tuple[SavingStep, ...]) -> bytes:
     )
     right.set_yticklabels([])
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=2)
-    file = io.BytesIO()
-    figure.savefig(file, format="png")
-    return file.getvalue()
+    return svg_of(figure, title)
 
 
 def _or_nan(value: float | None) -> float:

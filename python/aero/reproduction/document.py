@@ -81,7 +81,7 @@ def target_section(outcome: Mapping[str, Any], *, figures: str | None = None) ->
         parts.append(f"Not run: {'; '.join(missing)}.")
     if figures is not None:
         parts += [
-            f"![{entry['caption']}]({figures}/{entry['name']}.png)" for entry in outcome["figures"]
+            f"![{entry['caption']}]({figures}/{entry['name']}.svg)" for entry in outcome["figures"]
         ]
     return "\n\n".join(parts)
 

@@ -19,29 +19,25 @@ from aero.analysis.figures.learned import (
 )
 from aero.analysis.figures.tradeoffs import plot_sweep
 from aero.analysis.figures.training import plot_nan_counts
-from aero.architecture import ArchitectureSpec
 from aero.reading import read_yaml
 from aero.report.networks import Network
 from aero.report.panels import (
-    Picture,
     draw_heat_maps,
     draw_layerwise,
     draw_losses,
     draw_quarters,
     draw_thresholds,
-    figure_grid,
-    png_of,
-    shared_legend,
 )
+from aero.report.picture import Picture, figure_grid, shared_legend
 from aero.report.runs import RunRecord
-from aero.reproduction.fronts import front_of, front_points
+from aero.reproduction.fronts import front_points
 from aero.reproduction.run_statistics import learned_over_training, measure
 from aero.reproduction.targets import Target
 
 __all__ = ["FIGURE_KINDS", "draw_figures"]
 
-# More names than these in one panel would lie on each other; then the front alone is named.
-_MOST_NAMES = 5
+# The stack whose bytes are drawn; the tables have the others, and minutes.
+_WAY = "spu-2024"
 
 Records = Mapping[str, Sequence[RunRecord]]
 
@@ -98,7 +94,7 @@ def _scales(target: Target, records: Records) -> Picture | None:
     for (name, (alpha, beta)), panel in zip(shown.items(), axes, strict=True):
         plot_learned_scales(alpha[1][-1], beta[1][-1], title=name, axes=panel)
     caption = "Learned scales alpha and beta of the FFN outputs per layer after training."
-    return Picture("learned_scales", png_of(figure), caption)
+    return Picture.of("learned_scales", figure, caption)
 
 
 def _nan_counts(target: Target, records: Records) -> Picture | None:
@@ -109,7 +105,7 @@ def _nan_counts(target: Target, records: Records) -> Picture | None:
         plot_nan_counts([line["step"] for line in lines], counts, title=name, axes=panel)
     shared_legend(figure, axes[0], 6)
     caption = "Heads with NaN in each layer over training steps, first seed."
-    return Picture("nan_counts", png_of(figure), caption)
+    return Picture.of("nan_counts", figure, caption)
 
 
 def _thresholds_by_layer(target: Target, records: Records) -> Picture | None:
@@ -124,7 +120,7 @@ def _thresholds_by_layer(target: Target, records: Records) -> Picture | None:
     for (name, values), panel in zip(shown.items(), axes, strict=True):
         plot_thresholds_by_layer(values, title=name, axes=panel)
     caption = "Mean and standard deviation of the learned thresholds of each layer's heads."
-    return Picture("thresholds_by_layer", png_of(figure), caption)
+    return Picture.of("thresholds_by_layer", figure, caption)
 
 
 def _sweep(target: Target, records: Records) -> Picture | None:
@@ -141,7 +137,7 @@ def _sweep(target: Target, records: Records) -> Picture | None:
         padded = [row + [float("nan")] * (most - len(row)) for row in results]
         plot_sweep(values, padded, xlabel=target.sweep["name"], ylabel=heading, axes=panel)
     caption = f"Perplexity and share of high heads over {target.sweep['name']}, every seed."
-    return Picture("sweep", png_of(figure), caption)
+    return Picture.of("sweep", figure, caption)
 
 
 def _front(target: Target, records: Records) -> Picture | None:
@@ -153,45 +149,28 @@ def _front(target: Target, records: Records) -> Picture | None:
     ]
     if not budgets:
         return None
-    ways = (
-        ("spu-2024", "gigabytes"), ("aero-approximate", "gigabytes"), ("spu-2024", "minutes"),
-    )  # fmt: skip
-    families = list(dict.fromkeys(_family(point.spec) for point in points))
-    figure, axes = figure_grid(len(budgets) * len(ways), 3.4, len(ways))
-    for number, panel in enumerate(axes):
-        tokens, (way, quantity) = budgets[number // len(ways)], ways[number % len(ways)]
-        shown = [point for point in points if point.tokens == tokens]
-        front = front_of(shown, tokens, way, quantity)
-        plot_pareto(
-            [point.cost(way, quantity) for point in shown],
-            [list(point.perplexities.values()) for point in shown],
-            [point.name for point in shown],
-            series=[_family(point.spec) for point in shown],
-            series_order=families,
-            named=[
-                i
-                for i, point in enumerate(shown)
-                if len(shown) <= _MOST_NAMES or point.name in front.names
-            ],
-            xlabel=f"{'GB' if quantity == 'gigabytes' else 'minutes'}, {way}",
-            title=f"{tokens / 1e6:.2g} million tokens",
-            axes=panel,
-        )
-    shared_legend(figure, axes[0], 3)
-    caption = (
-        "Perplexity against bytes and minutes of a private pass: mean over seeds with the least "
-        "and the greatest, the front of the means dashed; each network with its best learning rate."
+    shown = [point for point in points if point.tokens in budgets]
+    figure, (panel,) = figure_grid(1, 8.2, 1)
+    plot_pareto(
+        [point.cost(_WAY, "gigabytes") for point in shown],
+        [list(point.perplexities.values()) for point in shown],
+        [point.name for point in shown],
+        series=[f"{point.tokens / 1e6:.2g} million tokens" for point in shown],
+        named=range(len(shown)),
+        front_per_series=True,
+        xlabel=f"GB of one private pass, {_WAY}",
+        axes=panel,
     )
-    return Picture("front", png_of(figure), caption)
-
-
-def _family(spec: ArchitectureSpec) -> str:
-    """How a network is normalized and activated, in words."""
-    norm = {"none": "no norm", "layer": "LayerNorm"}.get(spec.norm, "foldable norm")
-    activation = {"gelu": "GELU", "relu": "ReLU"}.get(spec.ffn, "linear FFN")
-    if spec.ffn.startswith("leaky"):
-        activation = "leaky ReLU"
-    return f"{norm}, {activation}"
+    panel.set_yscale("log")
+    panel.yaxis.set_major_formatter("{x:.0f}")
+    panel.yaxis.set_minor_formatter("{x:.0f}")
+    shared_legend(figure, panel, 3)
+    caption = (
+        "Perplexity against the bytes of a private pass, a colour per training budget: mean over "
+        "seeds with the least and the greatest, the fronts of the means dashed; each network with "
+        "its best learning rate."
+    )
+    return Picture.of("front", figure, caption)
 
 
 def _swept(target: Target, record: RunRecord) -> float:
@@ -222,7 +201,7 @@ def _learned(
     figure, axes = figure_grid(len(shown), 3.0, 2, sharey=True)
     for (name, (steps, values)), panel in zip(shown.items(), axes, strict=True):
         draw(steps, values, name, panel)
-    return Picture(picture, png_of(figure), caption)
+    return Picture.of(picture, figure, caption)
 
 
 FIGURE_KINDS: dict[str, Callable[[Target, Records], Picture | None]] = {

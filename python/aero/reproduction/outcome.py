@@ -143,7 +143,7 @@ def write_target(
         for picture in pictures
     ]
     for picture, entry in zip(pictures, outcome["figures"], strict=True):
-        write_bytes_atomically(folder / "figures" / f"{entry['name']}.png", picture.png)
+        write_bytes_atomically(folder / "figures" / f"{entry['name']}.svg", picture.svg.encode())
     text = target_section(outcome, figures="figures")
     write_bytes_atomically(folder / f"{plan.target.name}.md", text.encode())
     write_json_atomically(folder / f"{plan.target.name}.json", outcome)

@@ -8,7 +8,7 @@ checkpoints/step-N model, optimizer, schedule, random numbers, partial sums of m
 model/             the trained network and its tokenizer, SHA256SUMS
 SHA256SUMS         of config.yaml and manifest.json; of a run that ended also of the other files
 tensorboard/       the metrics again
-evaluation.json    analysis.json  analysis.npz
+evaluation.json    analysis.json  analysis.npz  sample.json
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class RunFolder:
 
     def remove_results(self) -> None:
         """Deletes what an earlier ending left: model, evaluation and analysis."""
-        for name in ("evaluation.json", "analysis.json", "analysis.npz"):
+        for name in ("evaluation.json", "analysis.json", "analysis.npz", "sample.json"):
             (self.path / name).unlink(missing_ok=True)
         for folder in (self.model, self.path / "model.partial"):
             shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What is measured on a trained network: `evaluation.json` and `analysis.json`."""
+"""What is measured on a trained network: `evaluation.json`, `analysis.json`, `sample.json`."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from aero.train.perplexity import HeldOutLoss, measure_loss
 from aero.train.prepared_data import PreparedData, open_prepared_data, prepare_data
 from aero.train.recipe import DataSection
 from aero.train.run_folder import RunFolder
+from aero.train.samples import sample_of
 from aero.train.windows import validation_windows
 
 __all__ = [
@@ -96,7 +97,7 @@ def evaluate_run(
 
 
 def analyze_run(path: str | Path, *, windows: int = _ANALYSIS_WINDOWS) -> EntropySummary:
-    """Measures the entropies of a finished run's network and writes `analysis.json` and `.npz`.
+    """Writes a finished run's entropies, `analysis.json` and `.npz`, and its `sample.json`.
 
     Args:
         path: the run folder.
@@ -186,12 +187,12 @@ def analyze_model(
     windows: int = _ANALYSIS_WINDOWS,
     batch_tokens: int = 4096,
 ) -> EntropySummary:
-    """Measures attention entropies on validation windows, in evaluation mode.
+    """Measures attention entropies on validation windows, in evaluation mode, and takes a sample.
 
     Args:
         model: the trained network; its mode is restored.
         data: its corpus.
-        folder: where `analysis.json` goes.
+        folder: where `analysis.json` and `sample.json` go.
         windows: how many windows of T tokens.
         batch_tokens: tokens in one forward pass.
 
@@ -211,12 +212,14 @@ def analyze_model(
             with torch.no_grad():
                 entropies = model.transformer(input_ids=ids, use_cache=False).entropies
             accumulator.update(torch.stack(entropies).float().cpu().numpy())
+        sample = sample_of(model, data.tokenizer, data.validation)
     finally:
         model.train(was_training)
     summary = accumulator.summary(
         temperatures=model.head_temperatures(), thresholds=model.head_thresholds()
     )
     write_analysis(folder.path, summary)
+    folder.write_result("sample.json", sample)
     folder.seal(checksums_of(folder.path, ["analysis.json", "analysis.npz"]))
     return summary
 

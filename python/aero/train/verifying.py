@@ -16,6 +16,7 @@ __all__ = ["run_problems", "runs_below"]
 
 _ENDED = ("run.json", "metrics.jsonl")
 _FINISHED = ("evaluation.json", "analysis.json", "analysis.npz")
+_OPTIONAL = ("sample.json", "fixed_point.json")
 
 
 def runs_below(paths: Iterable[str | Path]) -> list[Path]:
@@ -63,7 +64,7 @@ def run_problems(path: str | Path) -> list[str]:
         problems.append(str(error))
     names += _ENDED if status not in (None, "running") else ()
     names += _FINISHED if status == "finished" else ()
-    names += ["fixed_point.json"] if (folder.path / "fixed_point.json").exists() else []
+    names += [name for name in _OPTIONAL if (folder.path / name).exists()]
     problems += damage(path, names)
     try:
         folder.metrics()

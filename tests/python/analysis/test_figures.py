@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from aero import analysis
 from aero.analysis.figures.drawing import entropy_colors, layer_colors, network_colors
 from aero.analysis.figures.learned import plot_learned_temperatures, plot_learned_thresholds
+from aero.palette import PART_COLORS
 
 
 @pytest.fixture
@@ -21,35 +22,43 @@ def axes():
 
 
 def panel_colors(axes):
-    return np.asarray(axes.images[0].get_array())
+    """The colours of the cells, [L, H, 4]."""
+    mesh = axes.collections[0]
+    return mesh.to_rgba(mesh.get_array())
 
 
 def test_equal_entropies_have_equal_colours_whatever_else_a_panel_holds(axes):
     other = Figure().subplots()
-    analysis.plot_entropy_heat_map([[1.0, 4.8]], 128, axes=axes)
-    analysis.plot_entropy_heat_map([[1.0, 1.1]], 128, axes=other)
+    analysis.plot_entropy_heat_map([[0.2, 0.9]], axes=axes)
+    analysis.plot_entropy_heat_map([[0.2, 0.3]], axes=other)
     np.testing.assert_array_equal(panel_colors(axes)[0, 0], panel_colors(other)[0, 0])
     assert not np.allclose(panel_colors(axes)[0, 1], panel_colors(other)[0, 1])
 
 
-def test_heat_map_ends_are_zero_and_log_context(axes):
-    analysis.plot_entropy_heat_map([[0.0, math.log(128)]], 128, axes=axes)
-    scale = entropy_colors(128)
-    assert (scale.norm.vmin, scale.norm.vmax) == (0.0, math.log(128))
-    expected = scale.to_rgba(np.array([0.0, math.log(128)]))
-    np.testing.assert_array_equal(panel_colors(axes)[0], expected)
+def test_a_head_that_looks_everywhere_alike_has_the_last_colour_of_a_heat_map(axes):
+    rows = np.log(np.arange(1, 129)) * np.ones((1, 1, 1, 1))
+    shares = analysis.summarize_entropies(rows).head_entropy_normalized_visible
+    analysis.plot_entropy_heat_map(shares, axes=axes)
+    assert (entropy_colors().norm.vmin, entropy_colors().norm.vmax) == (0.0, 1.0)
+    np.testing.assert_allclose(panel_colors(axes)[0, 0], entropy_colors().to_rgba(1.0), atol=1e-6)
+
+
+def test_a_heat_map_refuses_nats(axes):
+    with pytest.raises(ValueError, match=r"must be shares in \[0, 1\].*got 3.88"):
+        analysis.plot_entropy_heat_map([[3.88, 0.5]], axes=axes)
 
 
 def test_heat_map_rows_are_layers_and_nan_heads_are_written_out(axes):
-    analysis.plot_entropy_heat_map([[1.0, 2.0, 3.0], [0.5, float("nan"), 4.0]], 128, axes=axes)
+    analysis.plot_entropy_heat_map([[0.1, 0.2, 0.3], [0.5, float("nan"), 0.4]], axes=axes)
     texts = {text.get_position(): text.get_text() for text in axes.texts}
     assert texts[(1, 1)] == "NaN"
-    assert texts[(2, 0)] == "3.00"
+    assert texts[(2, 0)] == "0.30"
+    assert axes.get_ylim() == (1.5, -0.5)
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("head", "layer")
 
 
 def test_a_network_of_many_heads_has_no_numbers_in_its_cells(axes):
-    analysis.plot_entropy_heat_map(np.ones((12, 12)), 128, axes=axes)
+    analysis.plot_entropy_heat_map(np.ones((12, 12)), axes=axes)
     assert len(axes.texts) == 0
 
 
@@ -61,14 +70,14 @@ def test_quarter_bars_lie_end_to_end_and_add_up_to_all_heads(axes):
     assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b"]
 
 
-def test_layerwise_entropy_draws_one_line_per_layer_below_log_context(axes):
+def test_layerwise_entropy_draws_one_line_per_layer_below_what_they_can_reach(axes):
     history = np.array([[3.0, 2.0, 1.0], [2.5, 1.5, np.nan]])
     analysis.plot_layerwise_entropy([0, 50], history, 128, axes=axes)
     *lines, limit = axes.get_lines()
     for layer, line in enumerate(lines):
         np.testing.assert_array_equal(line.get_xdata(), [0, 50])
         np.testing.assert_array_equal(line.get_ydata(), history[:, layer])
-    assert limit.get_ydata()[0] == math.log(128)
+    assert limit.get_ydata()[0] == pytest.approx(np.log(np.arange(1, 129)).mean())
     assert axes.get_ylim()[0] == 0
 
 
@@ -90,13 +99,22 @@ def test_a_single_loss_is_visible_as_a_point(axes):
     assert axes.get_lines()[-1].get_marker() == ""
 
 
-def test_byte_bars_end_at_the_total_in_gigabytes_and_leave_out_free_kinds(axes):
-    parts = {"softmax": 4.5e9, "ffn": 0.5e9, "argmax": 0.0, "unheard of": 1e9}
+def test_byte_bars_end_at_the_total_in_gigabytes_and_leave_out_free_parts(axes):
+    parts = {"softmax": 4.5e9, "ffn": 0.25e9, "QK": 0.25e9, "argmax": 0.0, "unheard of": 1e9}
     analysis.plot_bytes_by_kind({"SM": parts}, axes=axes)
     last = axes.containers[-1].patches[0]
     assert last.get_x() + last.get_width() == pytest.approx(6.0)
-    assert axes.get_legend_handles_labels()[1] == ["softmax", "ffn", "unheard of"]
+    widths = {c.get_label(): c.patches[0].get_width() for c in axes.containers}
+    assert widths == pytest.approx(
+        {"softmax": 4.5, "linear layers": 0.5, "embedding, output, rest": 1.0}
+    )
     assert [text.get_text().strip() for text in axes.texts] == ["6"]
+
+
+def test_a_bar_of_every_part_has_five_colours(axes):
+    analysis.plot_bytes_by_kind({"SM": dict.fromkeys(PART_COLORS, 1e9)}, axes=axes)
+    assert len(axes.containers) == 5
+    assert [text.get_text().strip() for text in axes.texts] == [f"{len(PART_COLORS)}"]
 
 
 @pytest.mark.parametrize(("shape", "lines"), [((4, 16), 4), ((4,), 1), ((1,), 1)])
@@ -120,7 +138,7 @@ def test_network_colours_are_distinct_and_repeat():
 
 
 def test_text_on_dark_cells_is_white_and_on_light_cells_black(axes):
-    analysis.plot_entropy_heat_map([[0.0, math.log(128)]], 128, axes=axes)
+    analysis.plot_entropy_heat_map([[0.0, 1.0]], axes=axes)
     assert [to_hex(text.get_color()) for text in axes.texts] == ["#ffffff", "#000000"]
 
 
@@ -143,10 +161,9 @@ def test_without_axes_a_new_figure_is_made(monkeypatch):
     ("draw", "message"),
     [
         (
-            lambda: analysis.plot_entropy_heat_map([1.0], 128, axes=Figure().subplots()),
+            lambda: analysis.plot_entropy_heat_map([1.0], axes=Figure().subplots()),
             "must be 2-D",
         ),
-        (lambda: entropy_colors(1), "context_length must be >= 2, got 1"),
         (
             lambda: analysis.plot_layerwise_entropy(
                 [1], [[1.0], [2.0]], 8, axes=Figure().subplots()

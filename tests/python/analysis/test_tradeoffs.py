@@ -52,8 +52,26 @@ def test_pareto_draws_means_ranges_and_the_front_as_steps(axes):
     np.testing.assert_array_equal(bars[2][0].get_segments()[0], [[25, 30], [25, 32]])
     (steps,) = [line for line in axes.lines if line.get_linestyle() == "--"]
     np.testing.assert_array_equal(steps.get_xydata(), [[6, 40], [25, 31]])
-    assert [text.get_text() for text in axes.texts] == ["b", "a"]
+    assert [text.get_text() for text in axes.texts] == ["better", "b", "a"]
     assert axes.get_xscale() == "linear"
+
+
+def test_the_arrow_to_better_points_to_the_corner_of_little_cost_and_loss(axes):
+    analysis.plot_pareto([25.0, 6.0], [[30.0], [40.0]], ["a", "b"], axes=axes)
+    arrow = axes.texts[0]
+    assert arrow.get_text() == "better"
+    assert arrow.xy < (0.02, 0.02) < arrow.get_position()
+
+
+def test_every_series_can_have_its_own_front(axes):
+    analysis.plot_pareto(
+        [1.0, 2.0, 3.0, 1.0, 2.0], [[9.0], [8.0], [8.5], [5.0], [6.0]], [*"abcde"],
+        series=["x", "x", "x", "y", "y"], front_per_series=True, axes=axes,
+    )  # fmt: skip
+    lines = [line for line in axes.lines if line.get_linestyle() == "--"]
+    assert [line.get_xydata().tolist() for line in lines] == [[[1, 9], [2, 8]], [[1, 5]]]
+    assert len({line.get_color() for line in lines}) == 2
+    assert [text.get_text() for text in axes.texts] == ["better", "a", "b", "d"]
 
 
 def test_a_series_has_its_colour_in_every_panel(axes):
@@ -85,7 +103,7 @@ def test_pareto_goes_logarithmic_where_costs_differ_more_than_tenfold(axes):
 
 def test_a_network_with_a_diverged_seed_is_not_on_the_front(axes):
     analysis.plot_pareto([1.0, 2.0], [[9.0, math.nan], [8.0]], ["a", "b"], axes=axes)
-    assert [text.get_text() for text in axes.texts] == ["b"]
+    assert [text.get_text() for text in axes.texts] == ["better", "b"]
 
 
 def test_a_sweep_shows_the_mean_the_range_and_every_seed(axes):

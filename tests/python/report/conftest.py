@@ -153,6 +153,14 @@ def write_run(
                 thresholds=random.uniform(0.3, 0.6, (layers, heads)) if regularized else None,
             ),
         )
+        sample = {
+            "format": 1,
+            "text": "the cat <sat> on",
+            "tokens": ["the", " cat", " <sat>", " on"],
+            "attention": [[[[1 / i] * i for i in range(1, 5)]] * heads] * layers,
+            "continuation": f" {label} wrote this",
+        }
+        (run / "sample.json").write_text(json.dumps(sample))
     return run
 
 

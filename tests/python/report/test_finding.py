@@ -10,7 +10,7 @@ from aero.report.seeds import Difference, Verdict
 
 
 def test_every_verdict_has_its_words() -> None:
-    assert VERDICTS.keys() == {*get_args(Verdict)}
+    assert VERDICTS.keys() == {*get_args(Verdict), "holds in part"}
 
 
 def test_claims_carry_their_place_and_differences_and_other_findings_do_not() -> None:

@@ -3,7 +3,7 @@
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from aero.report import panels
+from aero.report import panels, picture
 from aero.report.networks import group_runs
 from aero.report.runs import read_run
 
@@ -16,7 +16,7 @@ def test_the_words_at_the_colour_bar_are_not_cut_off(
     labels = ("EReg(SM(t)+ScFuFFN)", "EReg(SM+LN+G)", "EReg(SM+R)", "EReg(SM+LN+R)")[:count]
     runs = [read_run(make_run(label, num_layers=num_layers)) for label in labels]
     figures = []
-    monkeypatch.setattr(panels, "png_of", lambda figure: figures.append(figure) or b"")
+    monkeypatch.setattr(picture, "svg_of", lambda figure, *others: figures.append(figure) or "")
     draw(group_runs(runs))
     (figure,) = figures
     FigureCanvasAgg(figure).draw()

@@ -1,6 +1,5 @@
 """The report as a reader meets it: whole, self-contained, and with the runs' own numbers."""
 
-import base64
 import html.parser
 import json
 import re
@@ -14,8 +13,6 @@ from aero.architecture import ArchitectureSpec
 from aero.report import write_report, write_results, writing
 from aero.report.contents import read_seed_spread
 from aero.report.document import summary_table
-
-PNG = b"\x89PNG\r\n\x1a\n"
 
 
 @pytest.fixture(scope="session")
@@ -60,11 +57,15 @@ class Page(html.parser.HTMLParser):
         attributes = dict(attributes)
         for name in ("src", "href", "data", "poster", "srcset"):
             if name in attributes:
-                (self.images if tag == "img" else self.requests).append(attributes[name])
-        if tag in ("script", "link", "iframe", "object"):
+                (self.images if tag == "image" else self.requests).append(attributes[name])
+        if tag in ("script", "link", "iframe", "object", "img"):
             self.requests.append(tag)
         if tag not in self.void:
             self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        self.handle_endtag(tag) if tag not in self.void else None
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
@@ -76,13 +77,15 @@ def test_the_page_is_whole_and_asks_nothing_of_the_network(demo):
     page.feed(text)
     page.close()
     assert page.open == []
-    assert page.requests == []
+    assert [address for address in page.requests if not address.startswith("#")] == []
     assert all(image.startswith("data:image/png;base64,") for image in page.images)
-    assert not re.search(r"https?://|@import|url\(", text)
+    links = {*re.findall(r"https?://[^\"]*", text)}
+    assert links <= {"http://www.w3.org/2000/svg"}  # a name, which nobody fetches
+    assert not re.search(r"@import|url\((?!#)", text)
     assert "width=device-width" in text
 
 
-def test_every_figure_is_a_file_and_in_the_page(demo):
+def test_every_figure_is_a_file_and_in_the_page(demo, demo_runs):
     names = {path.stem for path in demo.figures}
     assert names == {
         "loss_curves",
@@ -91,15 +94,16 @@ def test_every_figure_is_a_file_and_in_the_page(demo):
         "layerwise_entropy",
         "thresholds",
         "temperatures_ereg-sm-t-scfuffn",
-        "bytes_trained",
-        "bytes_gpt2",
+        "bytes",
+        "front",
+        *(f"attention_{path.name.removesuffix('-seed1')}" for path in demo_runs.iterdir()),
     }
     text = demo.html.read_text(encoding="utf-8")
     markdown = demo.markdown.read_text(encoding="utf-8")
     for path in demo.figures:
-        png = path.read_bytes()
-        assert png.startswith(PNG)
-        assert base64.b64encode(png).decode() in text
+        svg = path.read_text(encoding="utf-8")
+        assert svg.startswith("<svg")
+        assert svg in text
         assert f"](figures/{path.name})" in markdown
 
 
@@ -217,8 +221,7 @@ def test_missing_pieces_are_marked_and_named(make_run, tmp_path):
     assert {path.stem for path in paths.figures} == {
         "loss_curves",
         "layerwise_entropy",
-        "bytes_trained",
-        "bytes_gpt2",
+        "bytes",
     }
     text = paths.html.read_text(encoding="utf-8")
     for part in (
@@ -326,9 +329,57 @@ def test_a_full_disk_keeps_the_earlier_report(make_run, tmp_path, no_figures, mo
 def test_figures_of_an_earlier_report_do_not_stay(make_run, tmp_path, no_figures):
     stale = tmp_path / "report" / "figures" / "stale.png"
     stale.parent.mkdir(parents=True)
-    stale.write_bytes(PNG)
+    stale.write_bytes(b"")
     write_report([make_run("SM+ScFuFFN")], tmp_path / "report")
     assert not stale.exists()
+
+
+def test_the_first_screen_names_the_best_network_its_bytes_and_its_time(demo, demo_perplexity):
+    text = demo.html.read_text(encoding="utf-8")
+    first = text[: text.index("<h2>")]
+    best = min(demo_perplexity, key=demo_perplexity.get)
+    cost = mpc.simulate(best, model="mini")
+    for part in (
+        f"<dt>Best network</dt><dd>{best}<",
+        f"<dd>{demo_perplexity[best]:.2f}<",
+        f"<dd>{cost.comm_bytes / 1e9:.2f} GB<",
+        f"<dd>{cost.latency().seconds:.0f} s<",
+        'aria-label="Perplexity against the bytes of one private pass"',
+        ">better<",
+        *(f">{label}</text>" for label in demo_perplexity),
+    ):
+        assert part in first
+    assert "<p" in first and text.index("<figure>") < text.index("<h2>")
+
+
+def test_every_network_continues_the_same_line_and_its_heads_have_titles(demo, demo_perplexity):
+    text = demo.html.read_text(encoding="utf-8")
+    for label in demo_perplexity:
+        assert (
+            f"<h3>{label}</h3><pre><b>the cat &lt;sat&gt; on</b> {label} wrote this</pre>" in text
+        )
+    # The made-up heads look at all tokens alike.
+    assert text.count("<title>layer 5, head 3, at ' on': 1.39 of 1.39 nats; looks at") == 5
+    markdown = demo.markdown.read_text(encoding="utf-8")
+    assert "the cat <sat> on SM+LN+G wrote this\n" in markdown
+
+
+def test_a_finding_that_fails_on_a_stack_is_not_green(demo):
+    text = demo.html.read_text(encoding="utf-8")
+    (found,) = [f for f in content_of(demo)["findings"] if f["name"] == "byte_factor_by_stack"]
+    assert found["verdict"] == "holds in part"
+    assert '<li class="open"><span class="verdict">Holds in part.</span> Bytes at GPT-2' in text
+
+
+def test_a_sample_that_does_not_fit_the_network_is_refused(make_run, tmp_path, no_figures):
+    run = make_run("SM+ScFuFFN")
+    sample = json.loads((run / "sample.json").read_text())
+    sample["attention"][0][0][1] = [1.0]
+    (run / "sample.json").write_text(json.dumps(sample))
+    with pytest.raises(
+        ValueError, match=r"attention must be \[L\]\[H\] = \[6\]\[4\] triangles of 4"
+    ):
+        write_report([run], tmp_path / "report")
 
 
 def test_drawing_leaves_matplotlibs_settings_alone(demo):

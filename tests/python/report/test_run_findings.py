@@ -199,7 +199,7 @@ def test_folded_norm_must_help_and_cost_nothing():
 
 def test_byte_factor_is_given_on_each_stack_and_compared_with_the_papers():
     found = the(find([baseline(), plain(), regularized()], STACKS), "byte_factor_by_stack")
-    assert found.verdict == "holds"
+    assert found.verdict == "holds in part"
     assert found.values == pytest.approx(
         {"spu-2024": 25.1 / 6.34, "openbumblebee": 6.98 / 3.54, "paper": 25.32 / 6.43}
     )

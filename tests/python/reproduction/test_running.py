@@ -59,7 +59,7 @@ def test_an_outcome_holds_numbers_verdicts_and_figures(trained, tmp_path):
     assert outcome["claims"][0]["seeds"] == 2
     names = {entry["name"] for entry in outcome["figures"]}
     assert len(names) == len(plan.target.figures)
-    assert {path.stem for path in (folder / "figures").glob("*.png")} == names
+    assert {path.stem for path in (folder / "figures").glob("*.svg")} == names
     text = (folder / "probe.md").read_text()
     assert "| network | perplexity, paper | perplexity |" in text
     assert "**holds**" in text and "Not run" not in text

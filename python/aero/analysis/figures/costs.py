@@ -9,9 +9,19 @@ from numpy.typing import ArrayLike
 from aero.analysis.figures.drawing import label_rows, own_or_new_axes
 from aero.palette import NETWORK_COLORS, PART_COLORS
 
-__all__ = ["ordered_kinds", "plot_bytes_by_kind", "plot_stepwise_savings"]
+__all__ = ["plot_bytes_by_kind", "plot_stepwise_savings"]
 
 _OURS, _PUBLISHED = NETWORK_COLORS[:2]
+
+
+# What a reader tells apart in a bar; everything else is the last one.
+_GROUPS = {
+    "softmax": ("softmax",),
+    "LayerNorm": ("layernorm",),
+    "activation": ("act",),
+    "linear layers": ("qkv/proj", "QK", "PV", "ffn"),
+    "embedding, output, rest": (),
+}
 
 
 def plot_bytes_by_kind(
@@ -19,13 +29,15 @@ def plot_bytes_by_kind(
 ) -> Axes:
     """Draws the bytes of one private forward pass: a bar per network, a colour per kind of part.
 
+    Five colours at most: the linear layers are one part here, as are embedding, output and rest.
+
     Args:
         comm_bytes: network -> kind of part -> bytes of both parties.
         title: above the panel; it should name sizes and protocol stack.
         axes: where to draw; None makes a figure.
 
     Returns:
-        The Axes, in GB of 1e9 bytes, with one legend handle per kind.
+        The Axes, in GB of 1e9 bytes, with one legend handle per part that costs anything.
 
     Example:
         >>> from aero.analysis import plot_bytes_by_kind
@@ -33,35 +45,28 @@ def plot_bytes_by_kind(
         'GB, both parties'
     """
     axes = own_or_new_axes(axes)
-    rows = list(comm_bytes)
-    left = np.zeros(len(rows))
-    for kind in ordered_kinds(comm_bytes):
-        width = np.array([comm_bytes[name].get(kind, 0.0) for name in rows]) / 1e9
-        color = PART_COLORS.get(kind, "#444444")
-        axes.barh(range(len(rows)), width, left=left, color=color, label=kind)
-        left += width
+    left = np.zeros(len(comm_bytes))
+    named = {kind for kinds in _GROUPS.values() for kind in kinds}
+    for group, kinds in _GROUPS.items():
+        width = np.array(
+            [
+                sum(parts[kind] for kind in parts if kind in kinds or not (kinds or kind in named))
+                for parts in comm_bytes.values()
+            ]
+        )
+        if width.any():
+            color = PART_COLORS[kinds[0] if kinds else "embed"]
+            axes.barh(range(len(left)), width / 1e9, left=left, color=color, label=group)
+            left += width / 1e9
     for row, total in enumerate(left):
         axes.annotate(
             f" {total:.3g}", (total, row), va="center", fontsize="small", annotation_clip=False
         )
-    label_rows(axes, rows)
+    label_rows(axes, list(comm_bytes))
     axes.set_xlim(0, 1.12 * float(left.max(initial=0.0)) or 1.0)
     axes.set_xlabel("GB, both parties")
     axes.set_title(title)
     return axes
-
-
-def ordered_kinds(comm_bytes: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Returns the kinds of part that cost anything, in the order of the bars, unknown ones last.
-
-    Example:
-        >>> from aero.analysis.figures.costs import ordered_kinds
-        >>> ordered_kinds({"SM": {"ffn": 1.0, "softmax": 2.0, "argmax": 0.0}})
-        ['softmax', 'ffn']
-    """
-    paid = {kind for parts in comm_bytes.values() for kind, value in parts.items() if value > 0}
-    known = [kind for kind in PART_COLORS if kind in paid]
-    return known + sorted(paid - set(known))
 
 
 def plot_stepwise_savings(

@@ -27,23 +27,15 @@ def network_colors(count: int) -> list[str]:
     return [NETWORK_COLORS[index % len(NETWORK_COLORS)] for index in range(count)]
 
 
-def entropy_colors(context_length: int) -> ScalarMappable:
-    """Returns the colour scale of all entropy heat maps: [0, log T] nats, whatever the data.
-
-    Args:
-        context_length: T, at least 2.
-
-    Raises:
-        ValueError: `context_length` is below 2, where log T leaves no scale.
+def entropy_colors() -> ScalarMappable:
+    """Returns the colour scale of all entropy heat maps: [0, 1] of what a causal head can reach.
 
     Example:
         >>> from aero.analysis.figures.drawing import entropy_colors
-        >>> round(entropy_colors(128).norm.vmax, 3)
-        4.852
+        >>> entropy_colors().norm.vmax
+        1.0
     """
-    if context_length < 2:
-        raise ValueError(f"entropy_colors: context_length must be >= 2, got {context_length}")
-    return ScalarMappable(Normalize(0.0, float(np.log(context_length))), cmap="viridis")
+    return ScalarMappable(Normalize(0.0, 1.0), cmap="viridis")
 
 
 def threshold_colors() -> ScalarMappable:
@@ -103,10 +95,13 @@ def steps_and_rows(
 
 
 def draw_heat_map(axes: Axes, values: NDArray[np.float64], scale: ScalarMappable) -> None:
-    """Layers downwards, heads to the right, the value in each cell if they are few."""
+    """Shares, layers downwards, heads to the right, the value in each cell if they are few."""
     layers, heads = values.shape
     colors = scale.to_rgba(values)
-    axes.imshow(colors, aspect="auto")
+    # Not imshow: vectors stay sharp, and every cell can have a title.
+    edges = np.arange(heads + 1) - 0.5, np.arange(layers + 1) - 0.5
+    axes.pcolormesh(*edges, values, cmap=scale.cmap, vmin=0.0, vmax=1.0, gid="heads")
+    axes.invert_yaxis()
     axes.set_xlabel("head")
     axes.set_ylabel("layer")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -1,5 +1,6 @@
 """Figures of head entropies."""
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -25,16 +26,17 @@ _QUARTER_NAMES = ("collapsed, first quarter", "second", "third", "overloaded, la
 
 
 def plot_entropy_heat_map(
-    head_entropy: ArrayLike, context_length: int, *, title: str = "", axes: Axes | None = None
+    head_entropy: ArrayLike, *, title: str = "", axes: Axes | None = None
 ) -> Axes:
-    """Draws head entropies, layers downwards and heads to the right; NaN heads are crossed out.
+    """Draws head entropies, layers downwards and heads to the right; NaN heads are named.
 
-    The scale is [0, log T] in every figure, so that panels can be compared; `entropy_colors` gives
-    the matching colour bar.
+    The scale is [0, 1] in every figure, so that panels can be compared. Row i of a causal head
+    sees i + 1 tokens, so its entropy reaches log(i + 1) and not log T: on a scale in nats that ends
+    at log T = 4.85 for T = 128, a head that looks everywhere alike would show 3.88.
 
     Args:
-        head_entropy: [L, H], nats.
-        context_length: T of the scale.
+        head_entropy: [L, H], shares of the entropy that each head can reach, such as
+            `summarize_entropies(...).head_entropy_normalized_visible`.
         title: above the panel.
         axes: where to draw; None makes a figure.
 
@@ -42,16 +44,23 @@ def plot_entropy_heat_map(
         The Axes.
 
     Raises:
-        ValueError: `head_entropy` is not [L, H].
+        ValueError: `head_entropy` is not [L, H], or an entropy is not in [0, 1].
 
     Example:
         >>> from aero.analysis import plot_entropy_heat_map
-        >>> plot_entropy_heat_map([[1.0, 2.0]], 128, title="SM").get_title()
+        >>> plot_entropy_heat_map([[0.25, 1.0]], title="SM").get_title()
         'SM'
     """
+    values = matrix("plot_entropy_heat_map", "head_entropy", head_entropy)
+    # A float32 entropy of equal weights may exceed its maximum by rounding.
+    outside = values[(values < 0) | (values > 1 + 1e-4)]
+    if outside.size:
+        raise ValueError(
+            "plot_entropy_heat_map: head_entropy must be shares in [0, 1], such as "
+            f"head_entropy_normalized_visible, got {outside[0]:.4g}"
+        )
     axes = own_or_new_axes(axes)
-    scale = entropy_colors(context_length)
-    draw_heat_map(axes, matrix("plot_entropy_heat_map", "head_entropy", head_entropy), scale)
+    draw_heat_map(axes, values, entropy_colors())
     axes.set_title(title)
     return axes
 
@@ -105,7 +114,8 @@ def plot_layerwise_entropy(
 ) -> Axes:
     """Draws each layer's mean entropy over training steps (AERO, Figure 12).
 
-    The y axis is [0, log T], the dotted line is log T.
+    The dotted line is the most that a causal head can reach: the mean of log(i + 1) over the rows
+    i < T, which is log(T!) / T.
 
     Args:
         steps: [N], optimizer steps.
@@ -130,7 +140,7 @@ def plot_layerwise_entropy(
     colors = layer_colors(values.shape[1]).to_rgba(np.arange(values.shape[1]))
     for layer, color in enumerate(colors):
         axes.plot(positions, values[:, layer], color=color, label=f"layer {layer}")
-    maximum = float(np.log(context_length))
+    maximum = math.lgamma(context_length + 1) / context_length
     axes.axhline(maximum, color="0.5", linestyle=":", linewidth=1)
     axes.set_ylim(0, 1.04 * maximum)
     axes.set_xlabel("step")

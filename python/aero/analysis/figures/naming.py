@@ -28,6 +28,7 @@ def name_points(
     *,
     others: ArrayLike = (),
     strokes: ArrayLike = (),
+    texts: Sequence[Text] = (),
 ) -> None:
     """Writes names beside points, off each other and off everything else.
 
@@ -40,11 +41,12 @@ def name_points(
         names: [N].
         others: [M, 2], points without a name.
         strokes: [K, 2, 2], from where to where, each horizontal or vertical.
+        texts: already in the panel.
     """
     anchors = np.asarray(points, dtype=np.float64).reshape(-1, 2)
     markers = np.concatenate([anchors, np.asarray(others, dtype=np.float64).reshape(-1, 2)])
     lines = np.asarray(strokes, dtype=np.float64).reshape(-1, 2, 2)
-    earlier: list[_Name] = []
+    earlier: list[Text] = [*texts]
     for text, anchor in zip(names, anchors, strict=True):
         name = _Name(text, anchor, markers, lines, tuple(earlier))
         name.set_in_layout(False)  # a name not yet placed must not shrink the panel
@@ -61,7 +63,7 @@ class _Name(Annotation):
         anchor: NDArray[np.float64],
         markers: NDArray[np.float64],
         strokes: NDArray[np.float64],
-        earlier: "tuple[_Name, ...]",
+        earlier: tuple[Text, ...],
     ) -> None:
         super().__init__(
             text, (float(anchor[0]), float(anchor[1])), textcoords="offset points", xytext=(0, 0),

@@ -32,7 +32,7 @@ FIGURE_STYLE: dict[Any, Any] = {
 }
 
 
-def save_figure(figure: Figure, stem: str | Path, *, dots_per_inch: int = 110) -> list[Path]:
+def save_figure(figure: Figure, stem: str | Path, *, dots_per_inch: int = 220) -> list[Path]:
     """Writes a figure as `STEM.png` and as `STEM.svg`, each whole or not at all.
 
     The same figure gives the same bytes.

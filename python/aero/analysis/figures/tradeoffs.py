@@ -25,6 +25,7 @@ def plot_pareto(
     series: Sequence[str] | None = None,
     series_order: Sequence[str] | None = None,
     named: Sequence[int] | None = None,
+    front_per_series: bool = False,
     xlabel: str = "GB, both parties",
     ylabel: str = "perplexity",
     title: str = "",
@@ -41,6 +42,7 @@ def plot_pareto(
         series_order: all series, those of other panels too, so that each has its colour in all of
             them; None: in order of appearance.
         named: indices of the points that are named; None: those on the front.
+        front_per_series: a front for every series, in its colour; else one for all points.
         xlabel: what `costs` are, with the unit.
         ylabel: what `losses` are.
         title: above the panel.
@@ -48,7 +50,8 @@ def plot_pareto(
 
     Returns:
         The Axes; the dashed steps are the front of the means, the bars reach from the best to the
-        worst seed. The cost axis is logarithmic where costs differ more than tenfold.
+        worst seed, an arrow points to the better corner. The cost axis is logarithmic where costs
+        differ more than tenfold.
 
     Raises:
         ValueError: the lengths differ, there is no point, or a cost is not positive.
@@ -57,7 +60,7 @@ def plot_pareto(
         >>> from aero.analysis import plot_pareto
         >>> drawn = plot_pareto([25.3, 6.3], [[30.0, 31.0], [35.0]], ["baseline", "softmax-only"])
         >>> [text.get_text() for text in drawn.texts]
-        ['softmax-only', 'baseline']
+        ['better', 'softmax-only', 'baseline']
     """
     x = np.asarray(costs, dtype=np.float64)
     groups = ["" for _ in names] if series is None else list(series)
@@ -70,26 +73,36 @@ def plot_pareto(
         raise ValueError("plot_pareto: costs must be positive")
     axes = own_or_new_axes(axes)
     mean, below, above = _spreads(losses)
-    front = pareto_front(np.column_stack([x, mean]).tolist())
+    places = np.column_stack([x, mean])
     distinct = list(dict.fromkeys([*(series_order or ()), *groups]))
+    fronts = [] if front_per_series else [(pareto_front(places.tolist()), "0.45")]
     for name, color in zip(distinct, network_colors(len(distinct)), strict=True):
         chosen = np.array([i for i, group in enumerate(groups) if group == name], dtype=np.intp)
+        if front_per_series:
+            fronts.append((chosen[pareto_front(places[chosen].tolist())].tolist(), color))
         spread = np.stack([below[chosen], above[chosen]])
         axes.errorbar(
             x[chosen], mean[chosen], spread if spread.any() else None, fmt="o", color=color,
             markersize=5, elinewidth=1, capsize=2, label=name or None,
         )  # fmt: skip
     # Steps, not slopes: between two networks of the front only the worse of both is reached.
-    axes.step(x[front], mean[front], where="post", color="0.45", linestyle="--", linewidth=1)
-    shown = list(front if named is None else named)
+    for front, color in fronts:
+        axes.step(x[front], mean[front], where="post", color=color, linestyle="--", linewidth=1)
+    shown = [i for front, _ in fronts for i in front] if named is None else list(named)
     others = [i for i in np.flatnonzero(np.isfinite(mean)).tolist() if i not in shown]
-    places = np.column_stack([x, mean])
     ranges = np.stack([places - [0, 1] * below[:, None], places + [0, 1] * above[:, None]], axis=1)
+    better = axes.annotate(
+        "better", (0.005, 0.01), (0.055, 0.06), xycoords="axes fraction", color="0.35",
+        weight="bold", arrowprops={"arrowstyle": "-|>", "color": "0.35", "shrinkA": 1},
+    )  # fmt: skip
     name_points(
         axes, places[shown], [names[index] for index in shown], others=places[others],
-        strokes=[*ranges[np.isfinite(mean)], *_steps(places[front])],
+        strokes=[
+            *ranges[np.isfinite(mean)], *(s for front, _ in fronts for s in _steps(places[front]))
+        ],
+        texts=[better],
     )  # fmt: skip
-    axes.margins(y=0.12)  # names below the lowest point
+    axes.margins(y=0.14)  # names below the lowest point
     if x.max() > _LOGARITHMIC_FROM * x.min():
         axes.set_xscale("log")
     axes.set_xlabel(xlabel)

@@ -1,0 +1,120 @@
+"""One line of the validation text through a trained network: attention and a continuation.
+
+`sample.json` of a run folder, format 1: `text`, a line of the corpus; its `tokens` as text;
+`attention`, [L][H] triangles whose row i has i + 1 weights; and `continuation`, the text that the
+network writes after it. Runs of one corpus have the same line.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from aero.models import AeroForCausalLM
+from aero.models.attention_maps import attention_maps
+from aero.train.errors import TrainingError
+
+__all__ = ["look_at", "sample_of", "sentence_of"]
+
+_FORMAT = 1
+# Words enough for heads to differ, few enough for every head's map to be read on one page.
+_CHARACTERS = range(30, 61)
+_SEARCHED_TOKENS = 8192
+_MOST_TOKENS = 24
+_NEW_TOKENS = 48
+# Greedy text of a small network repeats itself; this is the usual mild sampling.
+_TEMPERATURE, _TOP_K, _SEED = 0.8, 20, 0
+
+
+def sentence_of(text: str) -> str:
+    r"""Returns the first line of a text with five words or more in 30 to 60 characters.
+
+    Without one: the beginning of the text.
+
+    Example:
+        >>> from aero.train.samples import sentence_of
+        >>> sentence_of("import os\n\n    # the quick brown fox jumps over the dog\n")
+        '# the quick brown fox jumps over the dog'
+    """
+    lines = (line.strip() for line in text.splitlines())
+    fitting = (
+        line
+        for line in lines
+        if len(line) in _CHARACTERS and sum(map(str.isalpha, line.split())) > 4
+    )
+    return next(fitting, " ".join(text.split())[: _CHARACTERS.stop - 1])
+
+
+def look_at(
+    model: AeroForCausalLM,
+    tokenizer: PreTrainedTokenizerBase,
+    text: str,
+    *,
+    most_tokens: int = _MOST_TOKENS,
+) -> dict[str, Any]:
+    """Returns `text`, `tokens` and `attention` as `sample.json` has them, of the first tokens.
+
+    Args:
+        model: the network.
+        tokenizer: its tokenizer.
+        text: at least one token of it.
+        most_tokens: what is left out beyond them, and beyond the context length.
+
+    Raises:
+        TrainingError: the text has no token.
+    """
+    most_tokens = min(most_tokens, model.config.spec.context_length)
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"][:most_tokens]
+    if not ids:
+        raise TrainingError(f"the text must have at least one token, got {text!r}")
+    maps = attention_maps(model, torch.tensor([ids]))[:, 0].cpu()
+    return {
+        "format": _FORMAT,
+        "text": tokenizer.decode(ids),
+        "tokens": [tokenizer.decode([token]) for token in ids],
+        "attention": [
+            [[_rounded(row[: i + 1]) for i, row in enumerate(head)] for head in layer]
+            for layer in maps
+        ],
+    }
+
+
+def sample_of(
+    model: AeroForCausalLM, tokenizer: PreTrainedTokenizerBase, ids: Any
+) -> dict[str, Any]:
+    """Returns the content of `sample.json`.
+
+    Args:
+        model: the network, in evaluation mode.
+        tokenizer: its tokenizer.
+        ids: validation tokens, [N].
+    """
+    text = sentence_of(tokenizer.decode(ids[:_SEARCHED_TOKENS].tolist()))
+    prompt = tokenizer(text, add_special_tokens=False)["input_ids"]
+    room = model.config.spec.context_length - len(prompt)
+    written = ""
+    if room > 0:
+        written = _continuation(model, tokenizer, prompt, min(room, _NEW_TOKENS))
+    return {**look_at(model, tokenizer, text), "continuation": written}
+
+
+def _continuation(
+    model: AeroForCausalLM, tokenizer: PreTrainedTokenizerBase, prompt: list[int], new: int
+) -> str:
+    devices = [model.device] if model.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), torch.no_grad():
+        torch.manual_seed(_SEED)
+        ids = torch.tensor([prompt], device=model.device)
+        made: Any = model.generate(  # type: ignore[misc]
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, do_sample=True,
+            temperature=_TEMPERATURE, top_k=_TOP_K, pad_token_id=tokenizer.eos_token_id,
+        )  # fmt: skip
+    text: str = tokenizer.decode(made[0, len(prompt) :], skip_special_tokens=True)
+    return text
+
+
+def _rounded(row: torch.Tensor) -> list[float]:
+    """Four digits: a weight below one in ten thousand is nothing to look at."""
+    return [round(float(weight), 4) for weight in row]
