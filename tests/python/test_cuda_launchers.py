@@ -98,6 +98,24 @@ def test_a_machine_without_a_gpu_is_an_error_in_words(
     assert said[call].startswith(start) and len(said[call]) > len(start)
 
 
+def test_the_probe_of_the_first_contact_compiles_to_the_instructions_of_the_kernels(
+    tmp_path: Path,
+) -> None:
+    nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+    if nvcc is None:
+        pytest.skip("there is no nvcc")
+    source, ptx = ROOT / "tests" / "cuda" / "first_contact.cu", tmp_path / "first_contact.ptx"
+    command = [nvcc, "-std=c++20", "-arch=compute_80", f"-I{ROOT}", "-ptx", str(source)]
+    subprocess.run([*command, "-o", str(ptx)], check=True)
+    found = set(re.findall(r"\b(mma\.sync\S+|ex2\S+)", ptx.read_text()))
+    assert found == {
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32",
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32",
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32",
+        "ex2.approx.ftz.f32",
+    }
+
+
 @pytest.fixture(scope="module")
 def fake_runtime(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str, str]]:
     """What calls over a runtime of our own are answered, by the version the driver supports."""
