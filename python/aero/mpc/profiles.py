@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from aero import _core
-from aero.reading import UnreadableFileError, printable, read_json
+from aero.reading import UnreadableFileError, one_line, printable, read_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,10 +201,11 @@ def _named(
         told: list[tuple[str, Any]] = kind(**machine[what]).values()
     except (TypeError, ValueError) as error:
         raise UnreadableFileError(
-            f"{printable(name)}: expected the {what} of `aero private calibrate`, got {error}"
+            f"{printable(name)}: expected the {what} of `aero private calibrate`, got "
+            f"{one_line(error)}"
         ) from None
     values = checked("paper-testbed", [*told, *written, *changes.items()])
-    return kind(**values, name=shown, source=f"{machine['source']}{changed}")
+    return kind(**values, name=shown, source=f"{one_line(machine['source'])}{changed}")
 
 
 def _setting(what: str, text: str) -> tuple[str, float | int | bool]:

@@ -113,7 +113,10 @@ def test_a_file_is_a_network_and_a_compute_profile(machine: Path) -> None:
     assert network.name == str(machine) and "calibrated on" in network.source
     assert compute.source.endswith("changed by the user")
     arguments = ["cost", "show", "SM+ScFuFFN", "--network", machine, "--compute", machine]
+    told = json.loads(machine.read_text())
+    machine.write_text(json.dumps({**told, "source": told["source"] + "\x1b[31m\n"}))
     shown = CliRunner().invoke(app, [str(each) for each in arguments])
+    assert "\x1b" not in shown.output
     assert shown.exit_code == 0, shown.output
     assert "calibrated on" in shown.output
 
@@ -125,6 +128,8 @@ def test_a_file_is_a_network_and_a_compute_profile(machine: Path) -> None:
         ({"compute": {"threads": 1, "rate": 2}}, "compute of `aero private calibrate`"),
         ({"network": {"uplink_mbps": -1, "downlink_mbps": 1, "round_trip_seconds": 0}}, "network"),
         ({"network": []}, "network"),
+        ({"network": {"uplink_mbps": {}, "downlink_mbps": 1, "round_trip_seconds": 0}}, "network"),
+        ({"compute": {"threads": 2**70, "ct_pt_product_seconds": 1}}, "compute"),
     ],
 )
 def test_a_damaged_file_is_one_line(machine: Path, change: dict[str, Any], words: str) -> None:
