@@ -31,7 +31,7 @@ def calibrate(
         ),
     ] = False,
 ) -> None:
-    """Measures six small networks between two processes, a minute and a half on an idle machine.
+    """Measures six small networks between two processes, two minutes on an idle machine.
 
     What they take, laid on what the simulator counts for them, makes the rates of this machine. The
     file notes the machine, its load, and how close the rates come.

@@ -76,7 +76,7 @@ def calibrate(
     python: Path | None = None,
     networks: Sequence[NetworkCell] = NETWORKS,
 ) -> dict[str, Any]:
-    """Measures and fits; takes a minute and a half of two processors.
+    """Measures and fits; takes two minutes of two processors.
 
     Args:
         link: "tcp", or a network for a shaped link, see `aero private run --link`.
