@@ -1,4 +1,4 @@
-"""Public names that load on first use, each listed once: in the stub beside the package.
+"""Public names that load on first use, each listed once: in the stub next to the package.
 
 Importing a package is cheap, and editors and type checkers know every name with its type. Nothing
 but the standard library: `import aero` has to work where only torch is installed.
@@ -16,7 +16,7 @@ from typing import Any
 def lazy_exports(
     package: str, file: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` of a package, from the `.pyi` beside its `.py`.
+    """`__getattr__`, `__dir__` and `__all__` of a package, from the `.pyi` next to its `.py`.
 
     Args:
         package: its `__name__`.

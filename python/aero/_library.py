@@ -34,7 +34,7 @@ def require_torch(version: str) -> None:
 
 
 def library_path() -> Path:
-    """Where the operator library lies: beside the compiled module `aero._core`.
+    """Where the operator library lies: next to the compiled module `aero._core`.
 
     Raises:
         ImportError: aero was not built, or was built without the operators.

@@ -33,7 +33,7 @@ def paper_tables() -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class PaperComparison:
-    """One communication cell of the paper beside ours.
+    """One communication cell of the paper next to ours.
 
     Attributes:
         table: Number of the paper's table.
@@ -69,7 +69,7 @@ class PaperComparison:
 def compare_with_paper(
     tables: Iterable[int] = (4, 5), *, stack: str = "spu-2024"
 ) -> list[PaperComparison]:
-    """The paper's communication cells beside ours.
+    """The paper's communication cells next to ours.
 
     Rows that differ only in training (`EReg`) repeat the plain network's cell and are left out.
 

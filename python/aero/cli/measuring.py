@@ -1,4 +1,4 @@
-"""`aero private measure`: bytes between two parties beside what the simulator counts."""
+"""`aero private measure`: bytes between two parties next to what the simulator counts."""
 
 from __future__ import annotations
 

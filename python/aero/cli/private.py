@@ -92,7 +92,7 @@ def run(
     machine: Machine = None,
     as_json: AsJson = False,
 ) -> None:
-    """Continues a prompt privately; shows logits, tokens and bytes beside what they should be."""
+    """Continues a prompt privately; shows logits, tokens and bytes next to what they should be."""
     from aero.private.party_errors import PartyError
 
     with one_line_errors(ValueError, OSError, PartyError), exported(source) as folder:
@@ -186,7 +186,7 @@ def private_settings(given: list[str] | None) -> Any:
 
 
 def find_tokenizer(given: Path | None, source: Path) -> Tokenizer | None:
-    """The tokenizer of a network, if there is one beside it."""
+    """The tokenizer of a network, if there is one next to it."""
     from aero.train.tokenizer import read_tokenizer
 
     folders = [given] if given is not None else [source, source / "model"]
@@ -225,7 +225,7 @@ def prompt_numbers(
     assert prompt is not None
     if known is None:
         raise ValueError(
-            "private: a text needs the network's tokenizer, and none is beside it; give "
+            "private: a text needs the network's tokenizer, and none is next to it; give "
             "--tokenizer FOLDER or --prompt-tokens"
         )
     numbers: list[int] = known.encode(prompt).ids

@@ -21,7 +21,7 @@ def compare(
         typer.Argument(
             metavar="[RUN_OR_EXPORT...]",
             help="Run folders or exports, baseline first; none: nothing is measured, but predicted "
-            "and written anew.",
+            "and written again.",
         ),
     ] = None,
     output: Annotated[

@@ -52,7 +52,7 @@ def search(
         typer.Option(
             "--from",
             metavar="RUN_OR_CHECKPOINT",
-            help="Continue a trained network, stage by stage; else each stage starts anew.",
+            help="Continue a trained network, stage by stage; else each stage starts again.",
         ),
     ] = None,
     data: Annotated[

@@ -69,7 +69,7 @@ def reproduce(
 ) -> None:
     """Retrains a table or figure of the paper; interrupted, the same command goes on.
 
-    `judge --results STEM` needs no runs: it judges the values of STEM.json anew. `costs` trains
+    `judge --results STEM` needs no runs: it judges the values of STEM.json again. `costs` trains
     nothing: it prices Tables 4-7 and Figures 1 and 15, and writes a page, figures, text and JSON to
     OUTPUT/costs.
     """
@@ -139,7 +139,7 @@ def _refuse_ignored(context: typer.Context, target: list[str]) -> None:
 
 
 def _price(stack: str, output: Path, *, as_json: bool) -> None:
-    """The tables of costs beside the paper's, printed and written."""
+    """The tables of costs next to the paper's, printed and written."""
     from aero.reproduction.cost_files import write_cost_tables
     from aero.reproduction.cost_tables import reproduce_costs
     from aero.train.errors import disk_errors

@@ -193,7 +193,7 @@ def _checked_label(spec: ArchitectureSpec, label: str) -> ArchitectureSpec:
     if named.shaped_attention != spec.shaped_attention:
         raise ValueError(
             f"convert: {spec.label} cannot become {named.label}: shaped attention (SOTA labels) "
-            "has other weights; train it anew, AeroForCausalLM(AeroConfig.from_label(...))"
+            "has other weights; train it again, AeroForCausalLM(AeroConfig.from_label(...))"
         )
     return named
 

@@ -91,7 +91,7 @@ def affine_step(config: AeroConfig) -> Step:
     if spec.shaped_attention:
         raise ValueError(
             f"fold_layernorm: {spec.label} has shaped attention, whose values are the normalized "
-            "stream itself, so no weight can take gain and bias in; train such a network anew"
+            "stream itself, so no weight can take gain and bias in; train such a network again"
         )
 
     def change(weights: Weights) -> None:

@@ -20,7 +20,7 @@ from aero.nn.block import Norm
 FORMAT = "aero-network"
 VERSION = 1
 
-# What a reader has to know beside the names; written into every file.
+# What a reader has to know next to the names; written into every file.
 CONVENTIONS = {
     "matrices": "stored [in, out], row vectors: y = x W + b. Embeddings are [V, C] and [T, C].",
     "stream": (

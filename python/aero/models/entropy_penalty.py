@@ -178,6 +178,6 @@ def entropies_in(outputs: Any) -> tuple[Tensor, ...] | None:
 
 @functools.cache
 def _output_with_parts(output_class: Any) -> Any:
-    # Fields, not only keys: data parallelism takes outputs apart and builds them anew.
+    # Fields, not only keys: data parallelism takes outputs apart and builds them again.
     fields = [(name, Tensor | None, None) for name in ("lm_loss", "entropy_loss")]
     return make_dataclass(output_class.__name__, fields, bases=(output_class,))

@@ -210,7 +210,7 @@ def _check_needs_no_mask(module: nn.Module, num_keys: int, kwargs: dict[str, Any
         _refuse(
             module,
             "got packed sequences as cu_seq_lens_q without a mask",
-            "pass position_ids that start anew in every sequence, use_cache=False, no cu_seq_lens",
+            "pass position_ids that start again in every sequence, use_cache=False, no cu_seq_lens",
         )
 
 

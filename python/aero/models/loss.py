@@ -45,7 +45,7 @@ def penalty_beside_loss(
     *,
     tokens: int | None,
 ) -> Tensor:
-    """Divides a penalty by what the language-model loss beside it is divided by.
+    """Divides a penalty by what the language-model loss next to it is divided by.
 
     A loop that averages over processes and micro-batches, or that counts the tokens of a step, so
     treats both alike, and their balance is the same in every loop.

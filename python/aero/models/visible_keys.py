@@ -34,7 +34,7 @@ def visible_keys(
 
 
 def is_packed(position_ids: Tensor | None) -> bool:
-    """Whether positions start anew inside a row; a compiled graph cannot look and says no."""
+    """Whether positions start again inside a row; a compiled graph cannot look and says no."""
     if position_ids is None or position_ids.dim() != 2 or torch.compiler.is_compiling():
         return False
     return bool((position_ids[:, 1:] == 0).any())
@@ -67,6 +67,6 @@ def refuse_crossing(
         if not (visible & is_other & is_token).any():
             return
     raise ValueError(
-        f"{where} got position_ids that start anew, and tokens would see the sequences before "
+        f"{where} got position_ids that start again, and tokens would see the sequences before "
         "theirs; pass use_cache=False and no attention_mask, or a boolean [B, 1, T, S]"
     )

@@ -154,7 +154,7 @@ class CostReport:
         )
 
     def compare(self, other: CostReport) -> CostComparison:
-        """This report (first) beside another one (second), part by part.
+        """This report (first) next to another one (second), part by part.
 
         Example:
             >>> from aero import mpc

@@ -35,7 +35,7 @@ class TimedNetwork:
 
 @dataclass(frozen=True)
 class EqualTime:
-    """A network beside the best other one that takes about as long.
+    """A network next to the best other one that takes about as long.
 
     Attributes:
         network: The one compared.
@@ -86,7 +86,7 @@ class EqualTime:
 def compare_at_equal_time(
     networks: Iterable[TimedNetwork], *, within: float = 0.1
 ) -> tuple[EqualTime, ...]:
-    """Every network beside the best of the others that take about as long.
+    """Every network next to the best of the others that take about as long.
 
     Args:
         networks: Such as from `timed_rows`.

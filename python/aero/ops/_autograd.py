@@ -71,7 +71,7 @@ def _devices_with_kernels(operator: str) -> frozenset[str]:
 def native_gradients(operator: str, *arguments: Any) -> tuple[Tensor, ...]:
     """Calls `operator`_backward, through autograd only where the gradients may be differentiated.
 
-    Saved tensors are to be taken out before: checkpointing computes them anew, with autograd.
+    Saved tensors are to be taken out before: checkpointing computes them again, with autograd.
     """
     native = getattr(torch.ops.aero, f"{operator}_backward").default
     if torch.is_grad_enabled() or forward_ad._current_level >= 0 or _in_functorch():

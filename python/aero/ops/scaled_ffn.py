@@ -42,7 +42,7 @@ def scaled_ffn(
 
     Args:
         x: [..., C] in float32, bfloat16, float16 or float64.
-        weight: [C, C] = [in, out], dtype of x, or bfloat16 or float16 beside a float32 x.
+        weight: [C, C] = [in, out], dtype of x, or bfloat16 or float16 next to a float32 x.
         bias: [C], dtype of weight.
         alpha: 0-D or [1], not zero.
         beta: 0-D or [1].

@@ -1,4 +1,4 @@
-"""Networks run privately over several links: what they send and take, beside the prediction.
+"""Networks run privately over several links: what they send and take, next to the prediction.
 
 One cell is one forward pass of one network over one link with one set of settings. Cells are kept
 in a file of JSON, so that an interrupted comparison continues where it stopped.
@@ -40,7 +40,7 @@ COMPUTE = "spu-epyc"
 # An average over a minute needs three to forget twenty busy processes.
 _QUIET_SECONDS = 600.0
 
-# A measured cell in the file; what is predicted is written anew.
+# A measured cell in the file; what is predicted is written again.
 _KEPT: dict[str, Any] = {
     "cell": {
         **dict.fromkeys(("num_layers", "width", "num_heads", "vocab_size", "length"), int),

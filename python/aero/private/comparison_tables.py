@@ -1,4 +1,4 @@
-"""Measured private runs as tables of Markdown, each beside what was predicted."""
+"""Measured private runs as tables of Markdown, each next to what was predicted."""
 
 from __future__ import annotations
 

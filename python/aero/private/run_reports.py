@@ -1,4 +1,4 @@
-"""A private run beside the plaintext network and beside what the simulator predicted."""
+"""A private run next to the plaintext network and next to what the simulator predicted."""
 
 from __future__ import annotations
 

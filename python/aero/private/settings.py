@@ -170,7 +170,7 @@ class PrivateSettings:
         """Settings from fields by name, others at their defaults.
 
         Args:
-            fields: of this class; those of `SPU_FIELDS` may stand beside them.
+            fields: of this class; those of `SPU_FIELDS` may stand next to them.
 
         Raises:
             ValueError: an unknown name, or a value out of range.

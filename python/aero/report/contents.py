@@ -35,7 +35,7 @@ def assemble(
         networks: at least one.
         title: of the report.
         command: that makes the report, for its footer.
-        seed_spread: report.json of several seeds to quote beside a single seed.
+        seed_spread: report.json of several seeds to quote next to a single seed.
 
     Returns:
         Strict JSON values.

@@ -37,7 +37,7 @@ def render_markdown(report: Report, pictures: Sequence[Picture] = ()) -> str:
 
     Args:
         report: content of report.json.
-        pictures: those that lie beside the file; none for a text that stands alone.
+        pictures: those that lie next to the file; none for a text that stands alone.
 
     Returns:
         The text.

@@ -12,7 +12,7 @@ Entry = Mapping[str, Any]
 
 
 def twins_of(networks: Sequence[Entry]) -> dict[str, list[tuple[Entry, Entry]]]:
-    """Returns what is said to be better beside what it is compared with, by kind of finding.
+    """Returns what is said to be better next to what it is compared with, by kind of finding.
 
     Args:
         networks: the `networks` of report.json.

@@ -1,4 +1,4 @@
-"""The paper's tables and figures beside ours, as files."""
+"""The paper's tables and figures next to ours, as files."""
 
 import math
 from collections.abc import Mapping
@@ -68,7 +68,7 @@ def cost_tables_page(found: CostTables, pictures: Mapping[str, str]) -> str:
         ]
         compared = equal_time_rows(steps)
         if compared:
-            about = "He and Hofmann's networks beside the best that takes as long, within 10 %:"
+            about = "He and Hofmann's networks next to the best that takes as long, within 10 %:"
             parts += [page.paragraphs([about]), page.table(compared)]
     for table in TABLES:
         rows = [row for row in found.rows if row.gigabytes.table == table]

@@ -1,4 +1,4 @@
-"""The rows of the paper's Tables 4-7 beside ours: bytes, minutes, FLOPs."""
+"""The rows of the paper's Tables 4-7 next to ours: bytes, minutes, FLOPs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Flops:
 
 @dataclass(frozen=True)
 class ReproducedRow:
-    """One row of the paper's Tables 4-7 beside ours.
+    """One row of the paper's Tables 4-7 next to ours.
 
     Attributes:
         gigabytes: Communication of both parties; its `one_more_layernorm_ratio` is the one to

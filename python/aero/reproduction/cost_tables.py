@@ -1,4 +1,4 @@
-"""The paper's Tables 4-7 and Figures 1 and 15 beside ours: bytes, minutes, FLOPs, savings."""
+"""The paper's Tables 4-7 and Figures 1 and 15 next to ours: bytes, minutes, FLOPs, savings."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class CostTables:
 
 
 def reproduce_costs(*, stack: str = "spu-2024") -> CostTables:
-    """Returns the paper's Tables 4-7 and Figures 1 and 15 beside ours.
+    """Returns the paper's Tables 4-7 and Figures 1 and 15 next to ours.
 
     Args:
         stack: A name of `aero.mpc.stack_names()`; the paper's bytes are those of `spu-2024`.

@@ -1,4 +1,4 @@
-"""Outcomes as Markdown: numbers beside the paper's, verdicts, and what is missing."""
+"""Outcomes as Markdown: numbers next to the paper's, verdicts, and what is missing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Quality against private cost: one point per network and budget, and those that nothing beats.
 
 A network that was trained with several settings (learning rates) counts with its best one, by the
-mean over seeds. The front is that of the means; a network beside it is `near` where its seeds, by
+mean over seeds. The front is that of the means; a network next to it is `near` where its seeds, by
 `aero.report.seeds`, do not decide that it is worse than the network of the front that costs no
 more, so that another draw might put it there. Single seeds say nothing of that.
 """
@@ -68,7 +68,7 @@ class Front:
         way: how it is priced.
         quantity: `gigabytes` or `minutes`.
         names: on the front, cheapest first.
-        near: beside it and not decidedly worse, cheapest first; of two seeds or more.
+        near: next to it and not decidedly worse, cheapest first; of two seeds or more.
     """
 
     tokens: int

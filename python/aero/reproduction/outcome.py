@@ -1,4 +1,4 @@
-"""What a target's finished cells give: numbers beside the paper's, verdicts, figures, files.
+"""What a target's finished cells give: numbers next to the paper's, verdicts, figures, files.
 
 An outcome, format 2, as `OUTPUT/results/SCALE/TARGET.json` holds it:
 
@@ -110,7 +110,7 @@ def judge_again(outcomes: Sequence[dict[str, Any]]) -> None:
         if outcome["format"] != _FORMAT:
             raise TrainingError(
                 f"reproduce: {outcome['target']} has format {outcome['format']}, not {_FORMAT}; "
-                "collect it anew from its runs"
+                "collect it again from its runs"
             )
     pairs = [(load_target(outcome["target"]), outcome["rows"]) for outcome in outcomes]
     for pair, outcome in zip(pairs, outcomes, strict=True):

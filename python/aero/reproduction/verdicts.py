@@ -1,7 +1,7 @@
 """Whether a claim came out: its comparisons by `aero.report.seeds`, all of a target's together.
 
 The m comparisons of a target that vary over seeds share its 5 %: their intervals are simultaneous.
-The spread comes from the networks that claims use, of this target and of those beside it. What is
+The spread comes from the networks that claims use, of this target and of those next to it. What is
 no question of seeds is decided without one: costs, which are the same for every seed, by their
 sign, and `diverged`, which says what every run does, by a single run to the contrary.
 

@@ -127,5 +127,5 @@ def from_whole_checkpoint(run: PlannedRun, say: Callable[[str], None]) -> Planne
         raise TrainingError(f"train: cannot resume from {run.checkpoint}: {problems[0]}")
     raise TrainingError(
         f"train: no checkpoint in {run.folder.checkpoints} is whole ({problems[0]}); nothing was "
-        "changed: restore what is damaged, or delete the run folder to train anew"
+        "changed: restore what is damaged, or delete the run folder to train again"
     )

@@ -24,7 +24,7 @@ class EntropyCallback(LossLogCallback):
     Before the first step, every so many steps and after the last one the model is measured by
     `aero.entropies`, which changes neither the model nor any random state, and `entropy_scalars` go
     to TensorBoard. Models with the entropy penalty also have the parts of their loss in Trainer's
-    logs: `lm_loss` and `entropy_loss` beside `loss`, `eval_lm_loss` and `eval_entropy_loss` beside
+    logs: `lm_loss` and `entropy_loss` next to `loss`, `eval_lm_loss` and `eval_entropy_loss` beside
     `eval_loss`. What `Trainer` itself reports, to W&B too, is up to its `report_to`.
 
     Args:

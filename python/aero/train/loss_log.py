@@ -1,4 +1,4 @@
-"""The parts of the loss beside it in what `transformers.Trainer` logs."""
+"""The parts of the loss next to it in what `transformers.Trainer` logs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PARTS = ("lm_loss", "entropy_loss")
 
 
 class LossLogCallback(TrainerCallback):
-    """Puts `lm_loss` and `entropy_loss` beside `loss`, and `eval_lm_loss` and so on beside it.
+    """Puts `lm_loss` and `entropy_loss` next to `loss`, and `eval_lm_loss` and so on next to it.
 
     They stand in `state.log_history`, in the metrics that `evaluate` returns and in the logs that
     the callbacks behind this one get. Only models that return them have them: AERO's, and those of
@@ -68,7 +68,7 @@ class LossLogCallback(TrainerCallback):
         logs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Puts the parts beside the loss of a training or evaluation log."""
+        """Puts the parts next to the loss of a training or evaluation log."""
         logs = {} if logs is None else logs
         evaluated = [
             name.removesuffix("_runtime")

@@ -104,7 +104,7 @@ def _run(folder: Path, option: str) -> Origin:
 
 
 def _checkpoint(folder: Path) -> Origin:
-    """A checkpoint of a run; anything else keeps its tokenizer beside the weights."""
+    """A checkpoint of a run; anything else keeps its tokenizer next to the weights."""
     run = RunFolder(folder.parents[1])
     if folder.parent != run.checkpoints or not run.exists():
         return Origin(folder, folder, folder, _label_of(folder))

@@ -301,7 +301,7 @@ def open_prepared_data(folder: str | Path, *, context_length: int) -> PreparedDa
     except (UnreadableFileError, TypeError) as error:
         raise TrainingError(
             f"train: {folder / 'manifest.json'} cannot be read ({one_line(error)}); delete the "
-            f"folder {folder} and run the command again to tokenize anew"
+            f"folder {folder} and run the command again to tokenize again"
         ) from error
     tokens = {split: open_tokens(folder, entry) for split, entry in entries.items()}
     for split, array in tokens.items():

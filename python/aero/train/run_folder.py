@@ -1,7 +1,7 @@
 """The folder of one run: what lies where, and how it is written so that nothing is ever half there.
 
 config.yaml        the resolved recipe
-manifest.json      the corpus, as beside its token files
+manifest.json      the corpus, as next to its token files
 run.json           status, network, corpus, versions, divergence
 metrics.jsonl      one record per line: kind train, validation or entropy
 checkpoints/step-N model, optimizer, schedule, random numbers, partial sums of metrics, SHA256SUMS
@@ -32,7 +32,7 @@ from aero.train.errors import TrainingError
 
 __all__ = ["RunFolder", "run_slug"]
 
-_WAY_OUT = "restore it, or delete the folder to train anew"
+_WAY_OUT = "restore it, or delete the folder to train again"
 # While it is begun, and for tools that want one entry, none is required.
 _INFO = {f"{name.removesuffix('?')}?": shape for name, shape in RUN.items()}
 _STEP_FOLDER = re.compile(r"step-(\d+)$")

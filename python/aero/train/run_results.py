@@ -260,6 +260,6 @@ def _corpus_of(folder: RunFolder, info: dict[str, Any], context_length: int) -> 
     if data.manifest["sha256"] != info["corpus"]["sha256"]:
         raise TrainingError(
             f"{folder.path}: its token files {tokens} are gone and {section.source} has changed "
-            "since, so they cannot be made again; train anew into another --output"
+            "since, so they cannot be made again; train again into another --output"
         )
     return data

@@ -213,7 +213,7 @@ def open_tokens(folder: str | Path, entry: TokenFile) -> NDArray[Any]:
         [1, 2]
     """
     path = Path(folder) / entry.file
-    way_out = f"delete the folder {Path(folder)} and run the command again to tokenize anew"
+    way_out = f"delete the folder {Path(folder)} and run the command again to tokenize again"
     if path.name != entry.file or entry.dtype not in ("uint16", "uint32") or entry.tokens < 0:
         raise TrainingError(f"train: the manifest's token file is none: {shown(entry)}; {way_out}")
     dtype = np.dtype(entry.dtype).newbyteorder("<")

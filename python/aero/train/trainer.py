@@ -36,14 +36,14 @@ class AeroTrainer(Trainer):
 
     Checkpoints go to `output_dir/step-N`. The training set is read in order: shuffle in the
     dataset, as `TrainingWindows` does, and the order survives a resume and does not depend on the
-    number of processes. Logs have `lm_loss` and `entropy_loss` beside `loss`, in evaluation
+    number of processes. Logs have `lm_loss` and `entropy_loss` next to `loss`, in evaluation
     `eval_lm_loss` and `eval_entropy_loss`.
 
     Args:
         *args: as `transformers.Trainer`.
         on_losses: called after each micro-batch of training with this process's share of the
             step's loss, language-model loss and penalty before its weight (None without), 0-D each.
-        checkpoint_state: returns what to store beside a checkpoint; collective under `torchrun`.
+        checkpoint_state: returns what to store next to a checkpoint; collective under `torchrun`.
         distillation: a teacher to learn from; evaluation does without it.
         learning_rate_factors: end of a parameter's name -> its learning rate over that of the
             others, such as `{"entropy_threshold": 10.0}`.

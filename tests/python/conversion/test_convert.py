@@ -173,7 +173,7 @@ REFUSED = [
     (gpt2, "SM+LN+G", {"entropy_wieght": 1}, "no option 'entropy_wieght'; there are context_len"),
     (gpt2, "SM+LN+G", {"context_length": 21}, "from 1 to the network's 20"),
     (pythia, "SM+LN+G", {"tied_embeddings": True}, "head is a matrix of its own; tie the model"),
-    (gpt2, "SOTA:SM+LN+G", {}, "shaped attention .* has other weights; train it anew"),
+    (gpt2, "SOTA:SM+LN+G", {}, "shaped attention .* has other weights; train it again"),
     (lambda: aero_network("SM"), "SM+LN", {}, "but none can be added"),
     (lambda: aero_network("SM+ScFuFFN"), "SM+ScFFN", {}, "its FFNs are fused, which cannot be"),
     (lambda: aero_network("SM+ScFFN"), "SM", {}, "its FFNs are scaled, which cannot be undone"),

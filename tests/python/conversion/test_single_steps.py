@@ -229,7 +229,7 @@ def test_the_deepest_are_counted_with_those_already_gone():
         (lambda: remove_layernorm(aero_network("SM+R")), "has no LayerNorm"),
         (lambda: fold_layernorm(aero_network("SM+R")), "has no LayerNorm in its blocks"),
         (lambda: fold_layernorm(aero_network("SOTA:SM+LN+R")), "shaped attention, whose values"),
-        (lambda: remove_layernorm(aero_network("SOTA:SM+LN+R")), "train such a network anew"),
+        (lambda: remove_layernorm(aero_network("SOTA:SM+LN+R")), "train such a network again"),
     ],
 )
 def test_wrong_use_is_refused_with_what_to_do(change, message):

@@ -48,14 +48,14 @@ def test_stock_models_keep_them_apart_without_a_cache(name):
 def test_stock_models_that_would_mix_them_are_refused(name):
     model = stock_model(name, "aero")
     for arguments in ({"use_cache": True}, {"attention_mask": torch.ones_like(TOKENS)}):
-        with pytest.raises(ValueError, match=r"Attention got position_ids that start anew.*use_"):
+        with pytest.raises(ValueError, match=r"Attention got position_ids that start again.*use_"):
             model(TOKENS, position_ids=POSITIONS, **arguments)
         # The same positions, once allowed, are looked at again.
         model(TOKENS, position_ids=POSITIONS, use_cache=False)
     changed = torch.arange(FIRST + SECOND).unsqueeze(0)
     model(TOKENS, position_ids=changed)
     changed.copy_(POSITIONS)
-    with pytest.raises(ValueError, match="start anew"):
+    with pytest.raises(ValueError, match="start again"):
         model(TOKENS, position_ids=changed)
 
 
@@ -108,7 +108,7 @@ def test_own_networks_keep_them_apart(label):
             alone = [model(part).logits for part in PARTS]
             torch.testing.assert_close(joined, torch.cat(alone, dim=1))
     for arguments in ({"use_cache": True}, {"attention_mask": torch.ones_like(TOKENS)}):
-        with pytest.raises(ValueError, match="AeroModel got position_ids that start anew"):
+        with pytest.raises(ValueError, match="AeroModel got position_ids that start again"):
             model(TOKENS, position_ids=POSITIONS, **arguments)
 
 

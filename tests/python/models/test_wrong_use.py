@@ -158,7 +158,7 @@ def test_a_window_without_a_mask_is_refused_where_it_would_matter():
 def test_packed_sequences_without_a_mask_are_refused():
     q, layer = torch.randn(1, 2, 4, 8), torch.nn.Module()
     starts = torch.tensor([0, 2, 4])
-    with pytest.raises(ValueError, match=r"packed sequences .* pass position_ids that start anew"):
+    with pytest.raises(ValueError, match=r"packed sequences .* pass position_ids that start again"):
         aero_attention_forward(layer, q, q, q, None, cu_seq_lens_q=starts)
     aero_attention_forward(layer, q, q, q, None, cu_seq_lens_q=starts[::2])
 

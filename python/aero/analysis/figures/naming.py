@@ -1,4 +1,4 @@
-"""Names beside the points of a panel, placed where they lie on nothing."""
+"""Names next to the points of a panel, placed where they lie on nothing."""
 
 import math
 from collections.abc import Sequence

@@ -37,7 +37,7 @@ def plot_pareto(
         costs: [N], positive.
         losses: N arrays [S], one value per seed; the numbers of seeds may differ. Values that are
             not finite (a run that diverged) take the point out.
-        names: [N], written beside the points.
+        names: [N], written next to the points.
         series: [N], points of one series share a colour; None: all are one.
         series_order: all series, those of other panels too, so that each has its colour in all of
             them; None: in order of appearance.
