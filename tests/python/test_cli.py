@@ -345,6 +345,12 @@ def test_a_folder_that_is_no_run_is_one_line(command, tmp_path):
     assert_one_line(invoke(command, tmp_path / "missing"), "is not a folder")
 
 
+def test_showing_what_is_no_network_is_one_line(tmp_path):
+    result = invoke("show", tmp_path, "--text", "x", "--no-browse")
+    assert_one_line(result, "expected a finished run or a network's folder", str(tmp_path))
+    assert_one_line(invoke("show", tmp_path, "--text", "x", "--max-tokens", "0"), "max-tokens")
+
+
 def test_analyzing_no_windows_is_refused(tmp_path):
     assert_one_line(invoke("analyze", tmp_path, "--windows", "0"), "windows must be >= 1, got 0")
 

@@ -28,6 +28,7 @@ from aero.cli.private_parties import ask, keys, publish, serve
 from aero.cli.pruning import prune
 from aero.cli.reproduction import reproduce
 from aero.cli.settings import data_settings
+from aero.cli.showing import show
 from aero.cli.verification import verify
 from aero.reading import read_json
 from aero.train.errors import TrainingError, disk_errors
@@ -56,6 +57,7 @@ app.add_typer(private, name="private")
 app.add_typer(prune, name="prune")
 app.command(short_help="Writes a network as plain weights.")(export)
 app.command(short_help="Converts a network to a label.")(convert)
+app.command(short_help="Shows where every head looks in a text.")(show)
 app.command(short_help="Retrains a table or figure of the paper.")(reproduce)
 app.command(short_help="Compares run folders with their checksums.")(verify)
 

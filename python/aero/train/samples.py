@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from aero.models import AeroForCausalLM
 from aero.models.attention_maps import attention_maps
+from aero.reading import shown
 from aero.train.errors import TrainingError
 
 __all__ = ["look_at", "sample_of", "sentence_of"]
@@ -48,13 +51,9 @@ def sentence_of(text: str) -> str:
 
 
 def look_at(
-    model: AeroForCausalLM,
-    tokenizer: PreTrainedTokenizerBase,
-    text: str,
-    *,
-    most_tokens: int = _MOST_TOKENS,
-) -> dict[str, Any]:
-    """Returns `text`, `tokens` and `attention` as `sample.json` has them, of the first tokens.
+    model: AeroForCausalLM, tokenizer: PreTrainedTokenizerBase, text: str, *, most_tokens: int
+) -> tuple[list[str], NDArray[np.float64]]:
+    """Returns the first tokens of a text, and where every head looks in them, [L, H, T, T].
 
     Args:
         model: the network.
@@ -65,20 +64,12 @@ def look_at(
     Raises:
         TrainingError: the text has no token.
     """
-    most_tokens = min(most_tokens, model.config.spec.context_length)
-    ids = tokenizer(text, add_special_tokens=False)["input_ids"][:most_tokens]
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    ids = ids[: min(most_tokens, model.config.spec.context_length)]
     if not ids:
-        raise TrainingError(f"the text must have at least one token, got {text!r}")
-    maps = attention_maps(model, torch.tensor([ids]))[:, 0].cpu()
-    return {
-        "format": _FORMAT,
-        "text": tokenizer.decode(ids),
-        "tokens": [tokenizer.decode([token]) for token in ids],
-        "attention": [
-            [[_rounded(row[: i + 1]) for i, row in enumerate(head)] for head in layer]
-            for layer in maps
-        ],
-    }
+        raise TrainingError(f"the text must have at least one token, got {shown(text)}")
+    maps = attention_maps(model, torch.tensor([ids]))[:, 0].double().cpu().numpy()
+    return [str(tokenizer.decode([token])) for token in ids], maps
 
 
 def sample_of(
@@ -97,7 +88,17 @@ def sample_of(
     written = ""
     if room > 0:
         written = _continuation(model, tokenizer, prompt, min(room, _NEW_TOKENS))
-    return {**look_at(model, tokenizer, text), "continuation": written}
+    tokens, maps = look_at(model, tokenizer, text, most_tokens=_MOST_TOKENS)
+    return {
+        "format": _FORMAT,
+        "text": text,
+        "tokens": tokens,
+        "attention": [
+            [[_rounded(row[: i + 1]) for i, row in enumerate(head)] for head in layer]
+            for layer in maps
+        ],
+        "continuation": written,
+    }
 
 
 def _continuation(
@@ -115,6 +116,6 @@ def _continuation(
     return text
 
 
-def _rounded(row: torch.Tensor) -> list[float]:
+def _rounded(row: NDArray[np.float64]) -> list[float]:
     """Four digits: a weight below one in ten thousand is nothing to look at."""
     return [round(float(weight), 4) for weight in row]
