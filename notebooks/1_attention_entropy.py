@@ -16,7 +16,7 @@
 #
 # **Question.** Take LayerNorm and GELU out of a transformer, because they are expensive to compute on secret data. What happens to attention, and can one number per head show it?
 #
-# **What you need.** `pip install .` in a clone of this repository ([README](../README.md)), nothing else: the text is the Python standard library that comes with your interpreter. Everything below trains on one CPU core in a few minutes; you can also just read on.
+# **What you need.** `pip install . jupyterlab` in a clone of this repository ([README](../README.md)), which brings PyTorch, and Jupyter started from that environment. The text is the Python standard library that comes with your interpreter. Everything below trains on one CPU core in a few minutes; you can also just read on.
 
 # %%
 import asyncio

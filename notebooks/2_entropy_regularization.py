@@ -16,7 +16,7 @@
 #
 # **Question.** Without LayerNorm and GELU, attention heads drift to extremes ([notebook 1](1_attention_entropy.ipynb)). AERO adds a penalty on each head's entropy, with thresholds that are learned too. Does it move the heads, does it help the perplexity, and what do its knobs do?
 #
-# **What you need.** `pip install .` in a clone of this repository ([README](../README.md)), nothing else. The text is the Python standard library of your interpreter; everything trains on one CPU core in about five minutes.
+# **What you need.** `pip install . jupyterlab` in a clone of this repository ([README](../README.md)), which brings PyTorch, and Jupyter started from that environment. The text is the Python standard library of your interpreter; everything trains on one CPU core in about five minutes.
 
 # %%
 import asyncio

@@ -16,7 +16,7 @@
 #
 # **Question.** A trained network with LayerNorm and GELU costs four times the bytes in private that a softmax-only one costs. Can the one be turned into the other, which of the steps are exact, and what do the others break?
 #
-# **What you need.** `pip install .` in a clone of this repository ([README](../README.md)), nothing else. The text is the Python standard library of your interpreter; everything runs on one CPU core in about five minutes.
+# **What you need.** `pip install . jupyterlab` in a clone of this repository ([README](../README.md)), which brings PyTorch, and Jupyter started from that environment. The text is the Python standard library of your interpreter; everything runs on one CPU core in about five minutes.
 
 # %%
 import asyncio

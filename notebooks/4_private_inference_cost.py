@@ -16,7 +16,7 @@
 #
 # **Question.** A client has a text, a server has a network, and neither may see what the other has. One forward pass of GPT-2 over 128 tokens then takes 25 gigabytes of traffic and eight minutes. What is all that, and which part can a network do without?
 #
-# **What you need.** `pip install .` in a clone of this repository ([README](../README.md)). The simulator needs a label and sizes, no weights and no PyTorch; every cell takes a second. The real data of the last section are trained networks, whose measured perplexities lie in `benchmarks/results`.
+# **What you need.** `pip install . jupyterlab` in a clone of this repository ([README](../README.md)), which brings PyTorch, and Jupyter started from that environment. The simulator needs a label and sizes, no weights and no PyTorch; every cell takes a second. The real data of the last section are trained networks, whose measured perplexities lie in `benchmarks/results`.
 
 # %%
 import json
