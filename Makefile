@@ -34,7 +34,7 @@ DEMO_LABELS := SM+LN+G SM+ScFuFFN "EReg(SM(t)+ScFuFFN)" SM+FN+ScFuFFN SM+FN+R
 PYTHON_FILES := $(sort $(shell find python/aero -name '*.py'))
 $(shell mkdir -p build && echo '$(PYTHON_FILES)' | cmp -s - build/python_files || echo '$(PYTHON_FILES)' > build/python_files)
 
-.PHONY: help demo private private-test private-bench test threads mutants fuzz fuzz-sanitized build lint bench test-cuda bench-cuda house notebooks docs clean
+.PHONY: help demo private private-test private-bench test slurm-test threads mutants fuzz fuzz-sanitized build lint bench test-cuda bench-cuda house notebooks docs clean
 .DEFAULT_GOAL := help
 # ninja shares out its own work, and fails where `make --jobs` tells it of jobs that it cannot reach.
 unexport MAKEFLAGS
@@ -71,6 +71,12 @@ private-bench: ## time private networks on an idle machine, after make demo and 
 test: $(VENV)/.tests build/tests/.built ## run the C++ and the Python tests
 	ctest --test-dir build/tests --output-on-failure --parallel 2
 	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
+# Not part of `make test`, which skips these: where systemd runs, the packages start daemons at boot.
+slurm-test: $(VENV)/.tests ## run cells as jobs of Slurm on loopback; apt installs it, as root
+	command -v munged slurmctld slurmd sbatch >/dev/null || \
+	  (apt-get update -qq && apt-get install -y -qq --no-install-recommends slurm-wlm munge)
+	$(BIN)/python -m pytest tests/python/reproduction/test_slurm.py
 
 threads: build/threads/.built ## run the kernels from several threads under the thread sanitizer
 	build/threads/aero_kernel_tests --gtest_brief=1 --gtest_filter='*AtOnce*'

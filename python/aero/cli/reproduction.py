@@ -6,7 +6,7 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -20,6 +20,8 @@ TAKEN = {
     "costs": ("--output", "--stack", "--json"),
     "judge": ("--results",),
 }
+#: The options that only one launcher looks at.
+LAUNCHERS = {"local": ("--jobs",), "slurm": ("--slurm", "--cancel")}
 
 
 def reproduce(
@@ -66,8 +68,21 @@ def reproduce(
     cache_dir: Annotated[Path, typer.Option(help="Where corpora and tokenizers are kept.")] = Path(
         "runs/corpora"
     ),
+    launcher: Annotated[
+        str, typer.Option(help="local, or slurm: one job per run on the cluster of this machine.")
+    ] = "local",
+    slurm: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="One option of sbatch, such as partition=gpu."),
+    ] = None,
+    status: Annotated[
+        bool, typer.Option("--status", help="Only print the runs and how far each is.")
+    ] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Only cancel the jobs of these runs.")
+    ] = False,
 ) -> None:
-    """Retrains a table or figure of the paper; interrupted, the same command goes on.
+    """Retrains a table or figure of the paper's version 2; interrupted, the same command goes on.
 
     `judge --results STEM` needs no runs: it judges the values of STEM.json again. `costs` trains
     nothing: it prices Tables 4-7 and Figures 1 and 15, and writes a page, figures, text and JSON to
@@ -77,7 +92,7 @@ def reproduce(
         from aero.reproduction.cells import plan_target, unique_cells
         from aero.reproduction.targets import load_target, target_names
 
-        _refuse_ignored(context, target)
+        _refuse_ignored(context, target, launcher)
         if target == ["list"]:
             for name in target_names():
                 found = load_target(name)
@@ -98,8 +113,13 @@ def reproduce(
 
         from aero.reproduction.running import cell_table, run_cells
 
-        if dry_run:
-            say(cell_table(cells, output))
+        queue = _queue(cells, output, cache_dir, slurm) if launcher == "slurm" else None
+        if dry_run or status:
+            say(cell_table(cells, output, queue and queue.states()))
+        if cancel and queue:
+            say(f"cancelled {queue.cancel()} jobs")
+        if status or cancel:
+            return
         if not collect:
             from aero.reproduction.ahead import rehearse_cells, what_it_takes
 
@@ -107,8 +127,12 @@ def reproduce(
             if dry_run:
                 say(rehearse_cells(cells, output, cache_dir=cache_dir))
         if dry_run:
+            for key, asked in (queue.requests() if queue else {}).items():
+                say(f"{key}: {' '.join(f'{name}={value}' for name, value in asked.items())}")
             return
-        if not collect:
+        if queue and not collect:
+            queue.run()
+        elif not collect:
             run_cells(cells, output=output, cache_dir=cache_dir, jobs=jobs, say=note)
 
         from aero.reproduction.document import results_document, write_results
@@ -126,8 +150,23 @@ def reproduce(
         say(f"files: {output / 'results' / scale}")
 
 
-def _refuse_ignored(context: typer.Context, target: list[str]) -> None:
+def _queue(cells: list[Any], output: Path, cache_dir: Path, slurm: list[str] | None) -> Any:
+    """The jobs of the cells, with the options that were given for them."""
+    from aero.reproduction.slurm import SlurmJobs
+
+    options = {}
+    for text in slurm or ():
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise ValueError(f"reproduce: --slurm must be KEY=VALUE, got {text!r}")
+        options[name.strip("-").replace("-", "_")] = value
+    return SlurmJobs(cells, output, cache_dir, options, note)
+
+
+def _refuse_ignored(context: typer.Context, target: list[str], launcher: str) -> None:
     """An option that was given and that these targets would not look at is an error."""
+    if launcher not in LAUNCHERS:
+        raise ValueError(f"reproduce: --launcher must be local or slurm, got {launcher!r}")
     mode = target[0] if len(target) == 1 and target[0] in TAKEN else "a target that trains"
     for option in context.command.params:
         source = context.get_parameter_source(option.name or "")
@@ -136,6 +175,8 @@ def _refuse_ignored(context: typer.Context, target: list[str]) -> None:
         given = source is not None and source.name == "COMMANDLINE"
         if given and ignored and option.name != "target":
             raise ValueError(f"reproduce: {name} means nothing for {mode}")
+        if given and name in LAUNCHERS["local" if launcher == "slurm" else "slurm"]:
+            raise ValueError(f"reproduce: {name} means nothing for --launcher {launcher}")
 
 
 def _price(stack: str, output: Path, *, as_json: bool) -> None:

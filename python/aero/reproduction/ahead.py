@@ -13,7 +13,7 @@ from aero.train.planning import PlannedRun
 from aero.train.rehearsal import rehearse_data, rehearse_run
 from aero.train.run_folder import checkpoint_step
 
-__all__ = ["rehearse_cells", "what_it_takes"]
+__all__ = ["operations_left", "operations_per_second", "rehearse_cells", "what_it_takes"]
 
 # A backward pass takes about twice the operations of a forward pass.
 _PASSES = 3
@@ -31,23 +31,33 @@ def what_it_takes(cells: Sequence[Cell], output: str | Path, *, jobs: int = 1) -
         output: folder of all cells.
         jobs: processes that train at once.
     """
-    missing = [cell.without_teacher().planned(output) for cell in cells if not cell.is_done(output)]
+    missing = [cell for cell in cells if not cell.is_done(output)]
     done = len(cells) - len(missing)
     if not missing:
         return f"all {done} cells are done"
-    tokens = sum(_tokens_left(run) for run in missing)
-    operations = sum(_tokens_left(run) * _operations_per_token(run) for run in missing)
-    first = missing[0]
-    settle_in(first.recipe.training.threads)
-    rate = _operations_per_token(first) / seconds_per_token(first)
-    seconds = operations / rate
+    tokens = sum(_tokens_left(_planned(cell, output)) for cell in missing)
+    operations = sum(operations_left(cell, output) for cell in missing)
+    rate = operations_per_second(missing[0], output)
     return (
         f"{len(missing)} cells to train, {done} done: {tokens:,} tokens, "
-        f"{operations:.3g} floating-point operations; about {_hours(seconds / jobs)} on "
+        f"{operations:.3g} floating-point operations; about {_hours(operations / rate / jobs)} on "
         f"{hardware()} with {jobs} {'job' if jobs == 1 else 'jobs'} "
-        f"({rate:.3g} operations per second, timed with {first.label}; validation not "
+        f"({rate:.3g} operations per second, timed with {missing[0].label}; validation not "
         "counted)"
     )
+
+
+def operations_left(cell: Cell, output: str | Path) -> float:
+    """Returns the operations of the steps that a cell's checkpoint does not hold."""
+    run = _planned(cell, output)
+    return _tokens_left(run) * _operations_per_token(run)
+
+
+def operations_per_second(cell: Cell, output: str | Path) -> float:
+    """Returns the rate at which this machine trains a cell's network, timed."""
+    run = _planned(cell, output)
+    settle_in(run.recipe.training.threads)
+    return _operations_per_token(run) / seconds_per_token(run)
 
 
 def rehearse_cells(cells: Sequence[Cell], output: str | Path, *, cache_dir: str | Path) -> str:
@@ -69,13 +79,17 @@ def rehearse_cells(cells: Sequence[Cell], output: str | Path, *, cache_dir: str 
     }
     found: dict[str, None] = {}
     for cell in missing.values():
-        run = cell.without_teacher().planned(output)
+        run = _planned(cell, output)
         line, tokenizer = rehearse_data(
             run.recipe.data, cache_dir=cache_dir, context_length=run.recipe.model.context_length
         )
         found[f"data: {line}"] = None
         rehearse_run(run, tokenizer)
     return "\n".join(found)
+
+
+def _planned(cell: Cell, output: str | Path) -> PlannedRun:
+    return cell.without_teacher().planned(output)
 
 
 def _tokens_left(run: PlannedRun) -> int:

@@ -79,7 +79,7 @@ def cost_tables_page(found: CostTables, pictures: Mapping[str, str]) -> str:
             page.table([bytes_and_minutes(row) for row in rows]),
             page.table([flops_cells(row) for row in rows]),
         ]
-    title = f"The paper (arXiv 2410.13060) and ours on {found.stack}"
+    title = f"The paper (arXiv 2410.13060v2) and ours on {found.stack}"
     return page.page(title, page.paragraphs([ABOUT_TABLES]), *parts)
 
 

@@ -57,7 +57,7 @@ class CostTables:
         return f"<CostTables of {len(self.rows)} rows on {self.stack}>"
 
     def _tables(self) -> Iterator[str]:
-        yield f"Paper (arXiv 2410.13060) and ours on {self.stack}: GB of both parties, minutes on"
+        yield f"Paper (arXiv 2410.13060v2) and ours on {self.stack}: GB of both parties, minutes on"
         yield f"paper-testbed, FLOPs. {ABOUT_TABLES}"
         for table in TABLES:
             rows = [row for row in self.rows if row.gigabytes.table == table]

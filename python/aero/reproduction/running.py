@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from aero.reading import UnreadableFileError, read_json
@@ -19,7 +19,7 @@ from aero.train.planning import require_current_split
 from aero.train.run_lock import RunLockedError
 from aero.train.stopping import StopRequest
 
-__all__ = ["cell_table", "run_cells"]
+__all__ = ["cell_table", "ended", "run_cells", "train_in_worker"]
 
 # How often a process looks again at cells that others hold.
 _POLL_SECONDS = 1.0
@@ -66,19 +66,21 @@ def run_cells(
         _work_together(missing, output, cache_dir, min(jobs, len(missing)), say)
 
 
-def cell_table(cells: Sequence[Cell], output: str | Path) -> str:
+def cell_table(
+    cells: Sequence[Cell], output: str | Path, remarks: Mapping[str, str] | None = None
+) -> str:
     """Returns cells done and missing as text, one line per cell.
 
     Args:
         cells: of one plan or several.
         output: folder of all cells.
+        remarks: what to add to the line of a cell, by key.
     """
     lines, done = [], 0
     for cell in cells:
         done += cell.is_done(output)
-        lines.append(
-            f"  {cell.status(output):<11}  {cell.label} seed {cell.seed}  cells/{cell.key}"
-        )
+        line = f"  {cell.status(output):<11}  {cell.label} seed {cell.seed}  cells/{cell.key}"
+        lines.append("  ".join([line, *filter(None, [(remarks or {}).get(cell.key)])]))
     return "\n".join([f"{done} of {len(cells)} cells done", *lines])
 
 
@@ -91,7 +93,7 @@ def _work(
     while remaining:
         for cell in list(remaining):
             if cell.is_done(output):  # by another process, since this one looked
-                say(_ended(cell, output))
+                say(ended(cell, output))
             elif cell.is_locked(output) or not cell.is_ready(output):
                 continue
             else:
@@ -118,7 +120,7 @@ def _work_together(
     # Not fork: the parent may have started torch's threads.
     context = multiprocessing.get_context("spawn")
     workers = [
-        context.Process(target=_worker, args=(list(cells), str(output), str(cache_dir)))
+        context.Process(target=train_in_worker, args=(list(cells), str(output), str(cache_dir)))
         for _ in range(jobs)
     ]
     told: set[str] = set()
@@ -143,7 +145,8 @@ def _work_together(
         )
 
 
-def _worker(cells: list[Cell], output: str, cache_dir: str) -> None:
+def train_in_worker(cells: list[Cell], output: str, cache_dir: str) -> None:
+    """Trains cells in a process of its own, whose errors are one line."""
     try:
         _work(cells, output, cache_dir, lambda text: None)
     except StopRequestedError:
@@ -158,10 +161,11 @@ def _tell(
     for cell in cells:
         if cell.key not in told and cell.is_done(output):
             told.add(cell.key)
-            say(f"[{len(told)}/{len(cells)}] {_ended(cell, output)}")
+            say(f"[{len(told)}/{len(cells)}] {ended(cell, output)}")
 
 
-def _ended(cell: Cell, output: str | Path) -> str:
+def ended(cell: Cell, output: str | Path) -> str:
+    """Returns how a cell's run ended, in one line."""
     folder = cell.folder(output)
     file = folder.path / "evaluation.json"
     seconds = folder.info().get("seconds", math.nan)

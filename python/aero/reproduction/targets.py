@@ -1,5 +1,7 @@
 """Targets as data: which networks a table or figure of the paper holds, and what it claims of them.
 
+The paper is version 2 of arXiv 2410.13060.
+
 The files are `data/reproduction/*.yaml`:
 
     table2:
