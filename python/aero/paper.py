@@ -1,4 +1,4 @@
-"""The paper's tables as data, and its communication next to ours."""
+"""The tables of the paper's version 2 as data, and its communication next to ours."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aero.tables import markdown_table
 
 
 def paper_tables() -> list[dict[str, Any]]:
-    """The rows of the paper's tables (arXiv 2410.13060), in their order.
+    """The rows of the paper's tables (arXiv 2410.13060, version 2), in their order.
 
     Returns:
         One dict per row: `table`, `network` (the paper's group), `label`, `model`, `dataset`,

@@ -58,7 +58,7 @@ app.add_typer(prune, name="prune")
 app.command(short_help="Writes a network as plain weights.")(export)
 app.command(short_help="Converts a network to a label.")(convert)
 app.command(short_help="Shows where every head looks in a text.")(show)
-app.command(short_help="Retrains a table or figure of the paper.")(reproduce)
+app.command(short_help="Retrains a table or figure of the paper's version 2.")(reproduce)
 app.command(short_help="Compares run folders with their checksums.")(verify)
 
 

@@ -34,8 +34,9 @@ from aero.models.foreign_networks import read_network
 # Fields of AeroConfig that say how a network is trained, not what it computes.
 _TRAINING_FIELDS = (
     "entropy_weight", "entropy_tokens", "tolerance_margin", "max_entropy", "entropy_reduction",
-    "threshold_init", "temperature_init", "temperature_parametrization", "trainable_scales",
-    "leaky_slope_init", "norm_statistics", "initializer_range", "embedding_dropout",
+    "entropy_strengths", "threshold_init", "temperature_init", "temperature_parametrization",
+    "trainable_scales", "leaky_slope_init", "norm_statistics", "initializer_range",
+    "embedding_dropout",
 )  # fmt: skip
 _SIZE_FIELDS = (
     "family", "num_layers", "num_heads", "head_dim", "width", "hidden_width", "context_length",

@@ -25,6 +25,7 @@ _OWN_STARTS = frozenset(
         "beta",
         "value",  # of temperatures
         "entropy_threshold",
+        "strength_bias",
         "negative_slope",
         "running_mean_square",
         "num_updates",
@@ -157,6 +158,8 @@ def put_together(config: AeroConfig, weights: Weights, like: AeroForCausalLM) ->
     for path, layer in network.named_modules():
         if isinstance(layer, nn.Linear) and is_parametrized(layer):
             _set_normalized(layer, tensors.pop(f"{path}.weight"))
+    if network.strength_bias is None:
+        tensors.pop("strength_bias", None)
     missing, unexpected = network.load_state_dict(tensors, strict=False)
     lost = [name for name in missing if not _starts_by_itself(name)]
     if lost or unexpected:

@@ -15,10 +15,10 @@ from torch.distributed.tensor import DTensor, Partial
 from transformers import Cache, GenerationMixin
 from transformers.utils.generic import can_return_tuple
 
-from aero import ops
 from aero.models.configuration import AeroConfig
 from aero.models.decoder import AeroModel, AeroPreTrainedModel
 from aero.models.foreign_networks import foreign_model_type, load_foreign_network
+from aero.models.head_strengths import penalty_of_heads, strengths_of
 from aero.models.loss import next_token_loss, penalty_beside_loss
 from aero.models.outputs import AeroCausalLMOutput, AeroModelOutput
 from aero.models.tied_embedding import embed_tied
@@ -53,6 +53,9 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
         spec = config.spec
         self.lm_head = Linear(spec.width, spec.vocab_size, bias=False)
         self.is_entropy_regularized = spec.entropy_regularized
+        self.strength_bias: nn.Parameter | None = None
+        if spec.entropy_regularized and config.entropy_strengths == "learned":
+            self.strength_bias = nn.Parameter(torch.zeros(spec.num_layers, spec.num_heads))
         self.post_init()  # type: ignore[no-untyped-call]
 
     @classmethod
@@ -185,6 +188,15 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
             return None
         return self._thresholds().detach().float().cpu().numpy()
 
+    def head_strengths(self) -> npt.NDArray[np.float32] | None:
+        """How strongly the penalty holds each head, of mean 1, [L, H]; None where all are equal."""
+        if self.strength_bias is None:
+            return None
+        strengths: npt.NDArray[np.float32] = (
+            strengths_of(whole(self.strength_bias).detach().float()).cpu().numpy()
+        )
+        return strengths
+
     def learned_scalars(self) -> dict[str, list[float]]:
         """The learned numbers of the feed-forward networks, by name.
 
@@ -264,15 +276,16 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
         config = self.config
         keys = visible_keys(attention_mask, position_ids, entropies[0])
         by_context = config.max_entropy == "log_context"
-        return ops.entropy_regularization(
+        return penalty_of_heads(
             entropies,
             self._thresholds(),
+            None if self.strength_bias is None else whole(self.strength_bias),
             margin=config.tolerance_margin,
-            max_entropy=config.max_entropy,  # type: ignore[arg-type]
+            max_entropy=config.max_entropy,
             visible_keys=None if by_context else keys,
             row_mask=None if keys is None else keys > 0,
             context_length=self.transformer.context_length if by_context else None,
-            reduction=config.entropy_reduction,  # type: ignore[arg-type]
+            reduction=config.entropy_reduction,
         )
 
 

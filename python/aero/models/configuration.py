@@ -38,6 +38,7 @@ _FOREIGN_KEYS = frozenset(
 _CHOICES = {
     "max_entropy": ("log_context", "log_visible"),
     "entropy_reduction": ("position_sum", "query_mean"),
+    "entropy_strengths": ("equal", "learned"),
     "temperature_parametrization": ("identity", "log"),
     "trainable_scales": ("alpha+beta", "alpha", "beta", "none"),
     "norm_statistics": ("process", "synchronized"),
@@ -80,6 +81,8 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
             of keys the row sees.
         entropy_reduction: ``"position_sum"`` or ``"query_mean"``, see
             `aero.ops.entropy_regularization`.
+        entropy_strengths: ``"equal"``, or ``"learned"``: a strength per head, of mean 1, see
+            `aero.models.head_strengths`.
         threshold_init: start of the learned thresholds, a fraction of the maximum.
         temperature_init: start of the learned temperatures.
         temperature_parametrization: ``"identity"`` stores t, ``"log"`` stores log t.
@@ -145,6 +148,7 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     tolerance_margin: float | int = 0.1
     max_entropy: str = "log_context"
     entropy_reduction: str = "position_sum"
+    entropy_strengths: str = "equal"
     threshold_init: float | int = 0.5
     temperature_init: float | int = 1e-2
     temperature_parametrization: str = "identity"

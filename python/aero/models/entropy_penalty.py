@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import make_dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from aero import ops
+from aero.models.head_strengths import penalty_of_heads
 from aero.models.loss import PUBLISHED_TOKENS, penalty_beside_loss
 from aero.models.visible_keys import visible_keys
 from aero.ops.entropy_regularization import MaxEntropy, Reduction
@@ -34,10 +35,14 @@ class EntropyPenalty(nn.Module):
         reduction: ``"position_sum"`` or ``"query_mean"``.
         max_entropy: ``"log_context"`` or ``"log_visible"``.
         context_length: of ``"log_context"``; None for the length of each batch.
+        strengths: how strongly each head is held: ``"equal"``, ``"learned"`` from equal ones, or
+            [L, H] numbers above 0 from which they are learned; their mean is always 1, see
+            `aero.models.head_strengths`.
 
     Attributes:
         threshold_bias: the thresholds, [L, H], learned. `Trainer` spares parameters with "bias" in
             their names from weight decay, which would pull thresholds to zero.
+        strength_bias: learned, [L, H], of the strengths; None where they are equal.
         weight: and the other settings, as given; they may be changed during training.
 
     Raises:
@@ -61,6 +66,7 @@ class EntropyPenalty(nn.Module):
         reduction: Reduction = "position_sum",
         max_entropy: MaxEntropy = "log_context",
         context_length: int | None = None,
+        strengths: Any = "equal",
     ) -> None:
         super().__init__()
         self.weight, self.tokens, self.margin = weight, tokens, margin
@@ -80,6 +86,7 @@ class EntropyPenalty(nn.Module):
                     f"{getattr(self, name)!r}"
                 )
         self.threshold_bias = nn.Parameter(thresholds.clone())
+        self.strength_bias = _strength_bias(strengths, thresholds)
 
     def forward(
         self,
@@ -96,9 +103,10 @@ class EntropyPenalty(nn.Module):
         """
         keys = visible_keys(attention_mask, position_ids, layers[0])
         by_context = self.max_entropy == "log_context"
-        return ops.entropy_regularization(
+        return penalty_of_heads(
             layers,
             self.threshold_bias,
+            self.strength_bias,
             margin=self.margin,
             max_entropy=self.max_entropy,
             visible_keys=None if by_context else keys,
@@ -161,11 +169,28 @@ class EntropyPenalty(nn.Module):
     def settings(self) -> dict[str, Any]:
         """The settings by name, as `aero.with_entropy_penalty` takes them."""
         names = (*_NUMBERS, *_CHOICES, "context_length")
-        return {name: getattr(self, name) for name in names}
+        strengths = "equal" if self.strength_bias is None else "learned"
+        return {**{name: getattr(self, name) for name in names}, "strengths": strengths}
 
     def extra_repr(self) -> str:
         """The settings."""
         return ", ".join(f"{name}={value!r}" for name, value in self.settings().items())
+
+
+def _strength_bias(strengths: Any, thresholds: Tensor) -> nn.Parameter | None:
+    if isinstance(strengths, str) and strengths in ("equal", "learned"):
+        return None if strengths == "equal" else nn.Parameter(torch.zeros_like(thresholds))
+    try:
+        starts = torch.as_tensor(strengths, dtype=thresholds.dtype, device=thresholds.device)
+    except (TypeError, ValueError, RuntimeError):
+        starts = torch.empty(0)
+    if starts.shape != thresholds.shape or not bool((starts > 0).all() and starts.isfinite().all()):
+        shape = list(thresholds.shape)
+        raise ValueError(
+            f"with_entropy_penalty: strengths must be 'equal', 'learned' or [L, H] = {shape} "
+            f"numbers above 0, got {strengths!r}"
+        )
+    return nn.Parameter(starts.log())
 
 
 def entropies_in(outputs: Any) -> tuple[Tensor, ...] | None:

@@ -61,6 +61,9 @@ def initialize_module(module: nn.Module, config: AeroConfig) -> None:
             init.constant_(module.negative_slope, config.leaky_slope_init)
     elif isinstance(module, Block) and module.gain is not None:
         init.constant_(module.gain, INITIAL_GAIN)
+    strength_bias: Tensor | None = getattr(module, "strength_bias", None)
+    if strength_bias is not None:
+        init.zeros_(strength_bias)
     if isinstance(module, (AnnealedNorm, AnnealedFeedForward)):
         init.zeros_(module.progress)
 

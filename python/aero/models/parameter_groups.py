@@ -8,13 +8,15 @@ from aero.nn import Temperature
 
 # Gains of weight norm: [out, 1], the scale of a weight and not a weight.
 _WEIGHT_NORM_GAIN = "parametrizations.weight.original0"
+# Of the entropy penalty: a number per head, [L, H].
+_OF_PENALTY = ("threshold_bias", "strength_bias")
 
 
 def decay_parameter_names(model: nn.Module) -> list[str]:
     """Names of the parameters to apply weight decay to: matrices and embeddings.
 
-    Everything else has none: biases, norms, gains, temperatures, thresholds, alpha, beta, gamma and
-    leaky slopes. `Trainer` on its own would decay most of these.
+    Everything else has none: biases, norms, gains, temperatures, thresholds, strengths, alpha,
+    beta, gamma and leaky slopes. `Trainer` on its own would decay most of these.
 
     Args:
         model: any module; for models that are not AERO's the rule is "matrices and embeddings" too.
@@ -48,5 +50,5 @@ def decay_parameter_names(model: nn.Module) -> list[str]:
         for name, parameter in model.named_parameters()
         if parameter.dim() >= 2
         and name not in temperatures
-        and not name.endswith(_WEIGHT_NORM_GAIN)
+        and not name.endswith((_WEIGHT_NORM_GAIN, *_OF_PENALTY))
     ]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from aero.models.causal_lm import AeroForCausalLM, whole
 from aero.models.entropy_penalty import EntropyPenalty, entropies_in
+from aero.models.head_strengths import strengths_of
 from aero.models.row_entropies import entropies, without_adapters
 
 _ATTRIBUTE = "entropy_penalty"  # of the model, its configuration and what PEFT saves
@@ -34,8 +35,9 @@ def with_entropy_penalty(
     language-model loss is: micro-batches and processes of equally many labels, or all of them
     counted in `num_items_in_batch`.
 
-    Thresholds are learned and saved with the model as ``entropy_penalty.threshold_bias``, [L, H];
-    what the model computes does not depend on them. `save_pretrained` also writes them and the
+    Thresholds are learned and saved with the model as ``entropy_penalty.threshold_bias``, [L, H],
+    strengths per head as ``entropy_penalty.strength_bias`` where ``strengths="learned"`` asks for
+    them; what the model computes depends on neither. `save_pretrained` also writes them and the
     settings into ``config.json``; once more `with_entropy_penalty` on what `from_pretrained` loads
     goes on from there.
 
@@ -218,9 +220,15 @@ def _penalized(model_class: Any) -> type:
     @functools.wraps(model_class.save_pretrained)
     def save_pretrained(self: Any, *args: Any, **kwargs: Any) -> Any:
         state = kwargs.get("state_dict") or self.state_dict()
-        learned = [value for name, value in state.items() if name.endswith(".threshold_bias")]
-        threshold = whole(learned[0]).detach().float().tolist()
-        self.config.entropy_penalty = {"threshold": threshold, **self.entropy_penalty.settings()}
+        learned = {
+            name.rpartition(".")[2]: whole(value).detach().float()
+            for name, value in state.items()
+            if name.endswith((".threshold_bias", ".strength_bias"))
+        }
+        saved = {"threshold": learned["threshold_bias"].tolist(), **self.entropy_penalty.settings()}
+        if "strength_bias" in learned:
+            saved["strengths"] = strengths_of(learned["strength_bias"]).tolist()
+        self.config.entropy_penalty = saved
         return model_class.save_pretrained(self, *args, **kwargs)
 
     # Name and module stay: they go into config.json and say where the source is.

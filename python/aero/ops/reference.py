@@ -89,6 +89,25 @@ def entropy_regularization(
     return penalty(entropies, thresholds, largest, row_mask, margin, query_mean)
 
 
+def head_penalties(
+    entropies: Tensor,
+    thresholds: Tensor,
+    *,
+    margin: float,
+    max_entropy: str,
+    visible_keys: Tensor | None,
+    row_mask: Tensor | None,
+    context_length: int | None,
+    reduction: str,
+) -> Tensor:
+    """The penalty of each head, [L, H], whose mean is `entropy_regularization`."""
+    largest = max_entropy_of_rows(
+        entropies, max_entropy=max_entropy, visible_keys=visible_keys, context_length=context_length
+    )
+    query_mean = reduction == "query_mean"
+    return _by_head(entropies, thresholds, largest, row_mask, margin, query_mean)
+
+
 def penalty(
     entropies: Tensor,
     thresholds: Tensor,
@@ -98,9 +117,20 @@ def penalty(
     query_mean: bool,
 ) -> Tensor:
     """What `entropy_regularization` is when the largest entropies are known: 0-D to [B, T]."""
-    layers, batch, heads, queries = entropies.shape
-    if layers * batch * heads * queries == 0:
+    if entropies.numel() == 0:
         return (entropies.sum() + thresholds.sum()) * 0
+    return _by_head(entropies, thresholds, largest, row_mask, margin, query_mean).mean()
+
+
+def _by_head(
+    entropies: Tensor,
+    thresholds: Tensor,
+    largest: Tensor,
+    row_mask: Tensor | None,
+    margin: float,
+    query_mean: bool,
+) -> Tensor:
+    _, batch, _, queries = entropies.shape
     counted = torch.ones(batch, queries, dtype=torch.bool, device=entropies.device)
     if row_mask is not None:
         counted = row_mask.expand(batch, queries)
@@ -110,14 +140,14 @@ def penalty(
 
     if not query_mean:
         penalties = _penalty(entropies, threshold, largest[:, None], margin)
-        return torch.where(counted[:, None], penalties, 0).sum((1, 3)).mean()
+        return torch.where(counted[:, None], penalties, 0).sum((1, 3))
 
     rows = counted.sum(-1)
     mean = entropies.sum(-1) / rows.clamp(min=1)[:, None]
     mean_largest = torch.where(counted, largest, 0).sum(-1) / rows.clamp(min=1)
     penalties = _penalty(mean, threshold.squeeze(-1), mean_largest[:, None], margin)
     used = rows > 0  # a batch entry of padding alone is in no mean
-    return torch.where(used[:, None], penalties, 0).mean((0, 2)).sum() / used.sum().clamp(min=1)
+    return torch.where(used[:, None], penalties, 0).sum(1) / used.sum().clamp(min=1)
 
 
 def scaled_ffn(x: Tensor, weight: Tensor, bias: Tensor, *, alpha: Tensor, beta: Tensor) -> Tensor:

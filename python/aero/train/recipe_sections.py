@@ -165,6 +165,7 @@ class RegularizationSection:
         threshold_init: where every head threshold starts, as a share of the maximum entropy.
         max_entropy: `log_context` (log T) or `log_visible` (log of the keys a row can see).
         reduction: `position_sum`, as the paper's listing, or `query_mean`, as its Algorithm 1.
+        head_strengths: how strongly each head is held: `equal`, or `learned` strengths of mean 1.
     """
 
     entropy_weight: float = _number(1e-5, "loss per squared nat", 0.0, 1e6)
@@ -175,6 +176,7 @@ class RegularizationSection:
     threshold_init: float = _number(0.5, "share of the maximum entropy", 0.0, 1.0)
     max_entropy: str = _word("log_context", "log_context", "log_visible")
     reduction: str = _word("position_sum", "position_sum", "query_mean")
+    head_strengths: str = _word("equal", "equal", "learned")
 
     @property
     def margin(self) -> float:

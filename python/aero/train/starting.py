@@ -43,6 +43,7 @@ def training_fields(recipe: Recipe) -> dict[str, Any]:
         "tolerance_margin": regularization.margin,
         "max_entropy": regularization.max_entropy,
         "entropy_reduction": regularization.reduction,
+        "entropy_strengths": regularization.head_strengths,
         "threshold_init": regularization.threshold_init,
         "trainable_scales": recipe.model.trainable_scales,
         "embedding_dropout": recipe.model.embedding_dropout,

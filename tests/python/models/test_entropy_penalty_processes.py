@@ -29,7 +29,8 @@ logs, losses = {}, {}
 
 def network(reduction):
     set_seed(0)
-    settings = {"threshold": 0.1, "margin": 0.01, "reduction": reduction}
+    strengths = "learned" if reduction == "position_sum" else "equal"
+    settings = {"threshold": 0.1, "margin": 0.01, "reduction": reduction, "strengths": strengths}
     model = GPT2LMHeadModel(config)
     return aero.with_entropy_penalty(model, weight=1.0, tokens=36, **settings).train()
 
@@ -140,6 +141,8 @@ def folder(tmp_path_factory):
 def assert_same_steps(found, expected, name):
     assert (expected["entropy_penalty.threshold_bias"] - 0.1).abs().max() > 1e-4
     assert found.keys() == expected.keys()
+    if "position_sum" in name:
+        assert expected["entropy_penalty.strength_bias"].abs().max() > 1e-4
     for path, value in expected.items():
         # Float32 sums of the same rows in another order, twice.
         allowed = 1e-4 * value.abs().max()
