@@ -1,4 +1,9 @@
-"""Step 2: LayerNorms without their affine part, replaced by foldable norms, or removed."""
+"""Step 2: LayerNorms without their affine part, replaced by foldable norms, or removed.
+
+A LayerNorm whose epsilon is far above any variance divides by sqrt(epsilon) and normalizes nothing:
+it is centring and a fixed diagonal, which fold into the weights. The published GPT-2 models without
+LayerNorm (arXiv 2507.02559) are stored so, with an epsilon of 1e12 and gains of 1e6.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,9 @@ from aero.conversion.steps import Step, take_steps
 from aero.conversion.weights import Weights, feed_forward_output, readers, with_spec
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.models.carrying_over import carry_over
+
+# GPT-2's stream has variances up to some 1e4; at this epsilon they are a rounding error of float32.
+_SWITCHED_OFF = 1e11
 
 
 def fold_layernorm(model: nn.Module) -> AeroForCausalLM:
@@ -40,6 +48,8 @@ def fold_layernorm(model: nn.Module) -> AeroForCausalLM:
 
 def remove_layernorm(model: nn.Module) -> AeroForCausalLM:
     """Removes every LayerNorm. Inexact: centring and division by the standard deviation are gone.
+
+    LayerNorms that an epsilon of 1e11 or more switches off are removed exactly.
 
     Gain and bias of the blocks' LayerNorms are folded exactly first (`fold_layernorm`). The final
     LayerNorm's gain goes into a head that is not tied and its bias into the last bias before it; a
@@ -76,6 +86,8 @@ def removing_steps(config: AeroConfig) -> list[Step]:
 
 def layer_norm_steps(config: AeroConfig, norm: str, final_norm: str) -> list[Step]:
     """The steps from LayerNorm to the norms that the spec calls `norm` and `final_norm`."""
+    if config.layer_norm_epsilon >= _SWITCHED_OFF:
+        return [_switched_off_step(config, norm, final_norm)]
     steps = []
     if config.spec.norm == "layer" != norm:
         steps.append(affine_step(config))
@@ -100,6 +112,59 @@ def affine_step(config: AeroConfig) -> Step:
 
     return Step(
         "fold_layernorm", True, "W = diag(g) W, c = b W + c", with_spec(config, spec), change
+    )
+
+
+def _switched_off_step(config: AeroConfig, norm: str, final_norm: str) -> Step:
+    """The step that folds LayerNorms which divide by sqrt(epsilon): centring, gain and bias.
+
+    ``((x C) diag(s) + b) W + c`` with C the centring and s = g / sqrt(epsilon). Where every reader
+    centres, whoever writes to the stream may do it instead, so that x C = x.
+    """
+    spec = config.spec
+    if (spec.norm, spec.final_norm) != ("layer", "layer") or (norm, final_norm) != ("none", "none"):
+        raise ValueError(
+            f"convert: the LayerNorms of this network are switched off (epsilon "
+            f"{config.layer_norm_epsilon:g}); convert it to a label without norm, such as 'SM+G'"
+        )
+    affine_step(config)  # refuses shaped attention
+    divisor = config.layer_norm_epsilon**0.5
+
+    def change(weights: Weights) -> None:
+        for layer in range(spec.num_layers):
+            for name in ("ln_1", "ln_2"):
+                gain = f"transformer.h.{layer}.{name}.weight"
+                if gain in weights.tensors:
+                    weights.set(gain, weights.vector(gain) / divisor)
+            _fold_affine(weights, layer)
+            for name in ("ln_1", "ln_2"):
+                weights.drop(f"transformer.h.{layer}.{name}")
+            for path in (f"transformer.h.{layer}.attn.c_proj", feed_forward_output(weights, layer)):
+                if path is not None:
+                    matrix, bias = weights.matrix(path), weights.vector(f"{path}.bias")
+                    weights.set_matrix(path, matrix - matrix.mean(1, keepdim=True))
+                    weights.set(f"{path}.bias", bias - bias.mean())
+        for name in ("transformer.wte.weight", "transformer.wpe.weight"):
+            if name in weights.tensors:
+                rows = weights.vector(name)
+                weights.set(name, rows - rows.mean(1, keepdim=True))
+        gain = weights.vector("transformer.ln_f.weight") / divisor
+        weights.set("transformer.ln_f.weight", gain)
+        if not spec.tied_embeddings:
+            _move_final_affine(config, weights)
+        elif (gain - 1).abs().max() > 1e-5 or weights.vector("transformer.ln_f.bias").any():
+            raise ValueError(
+                "convert: the final LayerNorm has a gain or a bias, which a tied head cannot take "
+                "in; untie the head first"
+            )
+        weights.drop("transformer.ln_f")
+
+    return Step(
+        "remove_layernorm",
+        True,
+        f"switched off by epsilon {config.layer_norm_epsilon:g}: centring, gain and bias fold",
+        with_spec(config, spec.replace(norm="none", final_norm="none")),
+        change,
     )
 
 

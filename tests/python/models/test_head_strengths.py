@@ -36,7 +36,7 @@ def case(layers=2, batch=3, heads=4, queries=5):
 
 def fixed(penalties):
     """Entropies and a rule by which the heads of one layer have these penalties."""
-    entropies = torch.tensor(penalties, dtype=torch.float64).sqrt().view(1, 1, -1, 1)
+    entropies = torch.tensor(penalties, dtype=torch.float64).sqrt().view(1, -1, 1)
     rule = {"visible_keys": None, "row_mask": None, "context_length": 9, "margin": 0.0}
     thresholds = torch.zeros(1, len(penalties), dtype=torch.float64)
     return (entropies,), thresholds, rule | {"max_entropy": "log_context"}
@@ -159,7 +159,7 @@ def test_a_network_learns_saves_and_exports_its_strengths(tmp_path):
     same = convert(model, EREG, entropy_weight=0.5)
     assert np.array_equal(same.head_strengths(), learned)
     assert convert(model, EREG, entropy_strengths="equal").head_strengths() is None
-    plain = convert(model, "SM+ScFuFFN")
+    plain = convert(model, "SM(t)+ScFuFFN")
     assert plain.strength_bias is None and plain.head_strengths() is None
 
 

@@ -159,7 +159,6 @@ def test_a_job_without_its_node_is_one_line(queue, corpus, cache_dir, tmp_path, 
     monkeypatch.setattr(slurm, "_train", lambda *_: time.sleep(600))
     with pytest.raises(TrainingError, match="1 of 1 cells have no result"):
         SlurmJobs([cell], tmp_path, cache_dir, say=fail).run()
-    scontrol("update", "nodename=probe", "state=resume")
     assert said[-1].startswith("SM+R seed 1: job ") and " lost its node (its log is " in said[-1]
 
 
@@ -277,13 +276,18 @@ def test_without_slurm_or_submitit_there_is_one_line(
         SlurmJobs(cells, tmp_path, cache_dir)
 
 
+SMALL = ("data.vocabulary", "data.validation_fraction", "evaluation.final_tokens")
+
+
 def aero(*arguments):
     return CliRunner().invoke(app, ["reproduce", *map(str, arguments)])
 
 
-def test_the_command_plans_asks_and_cancels(pretended, tmp_path):
-    (cell,) = plan_target("figure6", "mini", seeds=1).cells
-    plan = ("figure6", "--seeds", 1, "--output", tmp_path, "--launcher", "slurm")
+def test_the_command_plans_asks_and_cancels(pretended, corpus, cache_dir, tmp_path):
+    settings = [f'data.source="{corpus}"', *(f"{k}={probe.SETTINGS[k]}" for k in SMALL)]
+    (cell,) = plan_target("figure6", "mini", seeds=1, settings=settings).cells
+    plan = ["figure6", "--seeds", 1, "--output", tmp_path, "--launcher", "slurm"]
+    plan += ["--cache-dir", cache_dir, *(part for text in settings for part in ("--set", text))]
     name = SlurmJobs([cell], tmp_path, tmp_path)._name(cell)
     pretended("squeue", f"echo '7|PENDING|Resources|{name}'")
     pretended("scancel", f'echo "$@" > {tmp_path}/cancelled')

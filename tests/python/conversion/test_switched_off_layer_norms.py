@@ -1,0 +1,49 @@
+"""GPT-2 models whose LayerNorms were trained away, as they are published (arXiv 2507.02559)."""
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from aero.conversion import convert, remove_layernorm
+
+
+def published(*, tied=True, final_bias=0.0):
+    """A model as in those checkpoints: an epsilon of 1e12, and gains of 1e6 times the map."""
+    torch.manual_seed(0)
+    config = GPT2Config(
+        n_layer=2, n_head=2, n_embd=8, vocab_size=11, n_positions=12, attn_pdrop=0.0,
+        embd_pdrop=0.0, resid_pdrop=0.0, layer_norm_epsilon=1e12, initializer_range=0.3,
+        tie_word_embeddings=tied,
+    )  # fmt: skip
+    model = GPT2LMHeadModel(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if ".bias" in name and ".ln_f." not in name:
+                parameter.normal_(std=0.3)
+            elif ".ln_f.bias" in name:
+                parameter.fill_(final_bias)
+            elif ".ln_f.weight" in name and tied:
+                parameter.fill_(1e6)
+            elif ".ln_" in name:
+                parameter.uniform_(0.5e6, 2e6)
+    return model
+
+
+@pytest.mark.parametrize(("tied", "bias"), [(True, 0.0), (False, 0.4)])
+def test_layer_norms_that_are_switched_off_go_exactly(tied, bias):
+    model = published(tied=tied, final_bias=bias)
+    tokens = torch.randint(11, (3, 12), generator=torch.Generator().manual_seed(1))
+    expected = model(tokens).logits
+    plan = convert(model, "SM+G", dry_run=True)
+    assert [str(step).partition(":")[0] for step in plan.steps] == ["remove_layernorm (exact)"]
+    for converted in (convert(model, "SM+G"), remove_layernorm(model)):
+        assert converted.config.spec.label == "SM+G"
+        assert not [n for n, _ in converted.named_parameters() if ".ln_" in n]
+        torch.testing.assert_close(converted(tokens).logits, expected, atol=2e-5, rtol=1e-4)
+
+
+def test_what_cannot_fold_is_refused():
+    with pytest.raises(ValueError, match="a gain or a bias, which a tied head cannot take in"):
+        convert(published(final_bias=0.4), "SM+G")
+    with pytest.raises(ValueError, match=r"switched off \(epsilon 1e\+12\); convert it to a label"):
+        convert(published(), "SM+FN+G")
