@@ -214,6 +214,17 @@ def test_only_the_boundary_of_the_command_line_prints() -> None:
             assert not re.search(r"typer\.(echo|secho)|\bprint\(", text), path.relative_to(ROOT)
 
 
+def test_the_library_prints_nothing_and_takes_no_print_as_default() -> None:
+    # Own processes talk to their parents through standard output.
+    own_processes = {"delay_line.py", "measure_worker.py", "party_worker.py"}
+    for path in sorted(p for p in PACKAGE.rglob("*.py") if p.name not in own_processes):
+        if room_of(path) == "cli":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            named = isinstance(node, ast.Name) and node.id == "print"
+            assert not named, f"{path.relative_to(ROOT)} line {node.lineno} prints"
+
+
 def test_analysis_needs_only_numpy_and_matplotlib() -> None:
     for path in (p for p in PACKAGE.rglob("*.py") if room_of(p) == "analysis"):
         for name, _ in imports_of(path):

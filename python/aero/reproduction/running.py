@@ -16,6 +16,7 @@ from aero.reading import UnreadableFileError, read_json
 from aero.reproduction.cells import Cell
 from aero.train.errors import StopRequestedError, TrainingError
 from aero.train.planning import require_current_split
+from aero.train.progress import LOG
 from aero.train.run_lock import RunLockedError
 from aero.train.stopping import StopRequest
 
@@ -31,7 +32,7 @@ def run_cells(
     output: str | Path,
     cache_dir: str | Path,
     jobs: int = 1,
-    say: Callable[[str], None] = print,
+    say: Callable[[str], None] = LOG.info,
 ) -> None:
     """Trains what is missing; cells that another process trains are waited for.
 
@@ -40,7 +41,7 @@ def run_cells(
         output: run folders go to `output/cells`.
         cache_dir: corpora and tokenizers.
         jobs: processes that train at once, each with the threads that the recipe says.
-        say: called with one line per cell that ended.
+        say: called with one line per cell that ended. Default: the logger `aero.train`.
 
     Raises:
         TrainingError: bad data, a full disk, or a worker that failed.

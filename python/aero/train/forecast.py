@@ -13,11 +13,11 @@ import yaml
 from aero.models import AeroForCausalLM
 from aero.train.checkpoints import from_whole_checkpoint
 from aero.train.machine import settle_in
+from aero.train.one_run import build_model
 from aero.train.planning import PlannedRun
 from aero.train.rehearsal import rehearse_data, rehearse_run
 from aero.train.run_folder import checkpoint_step
 from aero.train.run_lock import require_unlocked
-from aero.train.runs import build_model
 from aero.train.trainer_settings import batch_split
 
 __all__ = ["forecast"]

@@ -18,7 +18,7 @@ from aero.train.errors import TrainingError
 from aero.train.origins import Origin, find_origin
 from aero.train.recipe import Recipe
 from aero.train.recipe_files import recipe_to_dict
-from aero.train.run_folder import RunFolder, run_slug
+from aero.train.run_folder import RunFolder, checkpoint_step, run_slug
 
 __all__ = ["PlannedRun", "plan_runs", "require_current_split", "spec_for", "with_action"]
 
@@ -62,6 +62,11 @@ class PlannedRun:
     def name(self) -> str:
         """Label and seed, for people."""
         return f"{self.label} seed {self.seed}"
+
+    @property
+    def steps_done(self) -> int:
+        """Those of the checkpoint; 0 without one."""
+        return 0 if self.checkpoint is None else checkpoint_step(self.checkpoint)
 
     def config(self) -> dict[str, Any]:
         """Returns the resolved recipe as `config.yaml` holds it, without what is not used."""

@@ -1,5 +1,6 @@
 """One look for every progress bar: on standard error, with an estimate, silent on other ranks."""
 
+import logging
 import os
 import shutil
 import sys
@@ -9,7 +10,10 @@ from tqdm import tqdm
 
 from aero.reading import printable
 
-__all__ = ["is_main_process", "progress_bar"]
+__all__ = ["LOG", "is_main_process", "progress_bar"]
+
+# Where lines about runs go that no caller asked for.
+LOG = logging.getLogger("aero.train")
 
 
 def is_main_process() -> bool:

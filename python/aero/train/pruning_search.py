@@ -7,7 +7,7 @@ was killed goes on where it stopped: finished stages are reused, an interrupted 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from aero.reading import read_json
 from aero.train.bounds import Bounds
 from aero.train.errors import TrainingError, disk_errors
 from aero.train.planning import PlannedRun, plan_runs, spec_for
+from aero.train.progress import LOG
 from aero.train.recipe import AnnealingSection, Recipe
 from aero.train.run_folder import RunFolder, run_slug
 
@@ -89,7 +90,7 @@ def search_prunable_ffns(
     start_from: str | Path | None = None,
     max_loss_increase: float = 0.05,
     max_collapsed_heads: float = 0.25,
-    say: Any = print,
+    say: Callable[[str], None] = LOG.info,
 ) -> PruningSearch:
     """Trains with more and more of the deepest FFNs pruned until it goes wrong, and backs off.
 
@@ -106,7 +107,7 @@ def search_prunable_ffns(
             continues with the network of the stage before. None trains each from random weights.
         max_loss_increase: nats per token.
         max_collapsed_heads: share of all heads below a quarter of log T.
-        say: called with one line of text about each stage.
+        say: called with one line of text about each stage. Default: the logger `aero.train`.
 
     Returns:
         All stages and the best label.

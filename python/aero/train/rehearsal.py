@@ -14,6 +14,7 @@ from aero.models import AeroForCausalLM
 from aero.train.corpora import find_corpus
 from aero.train.errors import TrainingError
 from aero.train.hub import downloaded_file, require_dataset
+from aero.train.one_run import build_model, build_trainer
 from aero.train.planning import PlannedRun
 from aero.train.prepared_data import (
     name_on_hub,
@@ -22,7 +23,6 @@ from aero.train.prepared_data import (
     require_fitting,
 )
 from aero.train.recipe import DataSection
-from aero.train.runs import build_model, build_trainer
 from aero.train.starting import require_tokenizer, teacher_of
 from aero.train.tokenizer import bytes_per_token, load_tokenizer
 from aero.train.trainer_settings import training_arguments

@@ -13,7 +13,7 @@ from aero.reproduction.run_statistics import statistic_names
 from aero.reproduction.scales import load_scale, scale_names
 from aero.reproduction.targets import read_target
 from aero.train.errors import TrainingError
-from aero.train.runs import model_config
+from aero.train.one_run import model_config
 
 # What the paper reports about training; its other tables and figures are about cost or drawings.
 PUBLISHED = {

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from aero.train.errors import TrainingError
+from aero.train.one_run import model_config
 from aero.train.planning import plan_runs, spec_for
 from aero.train.recipe import ModelSection, Recipe
 from aero.train.run_folder import RunFolder, checkpoint_step, finite_or_null, run_slug
-from aero.train.runs import model_config
 
 from .conftest import plan_one
 

@@ -61,7 +61,7 @@ def test_all_ffns_go_where_the_bounds_allow_it(whole_search):
 
 
 def test_a_loss_beyond_the_bound_ends_the_search(whole_search, tiny_recipe, cache_dir, monkeypatch):
-    monkeypatch.setattr(runs_module, "_train_one", lambda *a: pytest.fail("trained again"))
+    monkeypatch.setattr(runs_module, "OneRun", lambda *a: pytest.fail("trained again"))
     losses = [stage.loss for stage in whole_search.stages]
     bound = max(losses[1] - losses[0], 0.0)  # as much as the first stage needs
     narrow = search(

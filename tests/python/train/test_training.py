@@ -338,7 +338,7 @@ def test_resuming_from_an_earlier_checkpoint_repeats_the_rest(
 def test_a_finished_run_is_reused_untouched(whole_runs, tiny_recipe, cache_dir, monkeypatch):
     folder = whole_runs(EREG)
     before = {path: path.stat().st_mtime_ns for path in folder.path.rglob("*")}
-    monkeypatch.setattr(runs_module, "_train_one", lambda *a: pytest.fail("trained again"))
+    monkeypatch.setattr(runs_module, "OneRun", lambda *a: pytest.fail("trained again"))
     said = []
     run = plan_one(tiny_recipe, EREG, folder.path.parent)
     train_runs([run], cache_dir=cache_dir, say=said.append)

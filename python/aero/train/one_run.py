@@ -1,0 +1,259 @@
+"""One run: its network, what trains it, and what is left of it when it ends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from transformers import PrinterCallback, set_seed
+from transformers.utils import logging as transformers_logging
+
+from aero.conversion.annealing import finish_annealing
+from aero.models import AeroConfig, AeroForCausalLM
+from aero.train.annealing_callback import AnnealingCallback
+from aero.train.checkpoints import read_checkpoint_state
+from aero.train.errors import StopRequestedError
+from aero.train.first_scores import first_scores_warning, score_deviations
+from aero.train.norm_gap import norm_gap
+from aero.train.penalty_schedule import PenaltyScheduleCallback
+from aero.train.planning import PlannedRun
+from aero.train.prepared_data import PreparedData
+from aero.train.progress import is_main_process
+from aero.train.recorder import RunRecorder
+from aero.train.run_callback import RunCallback
+from aero.train.run_folder import finite_or_null
+from aero.train.run_opening import open_folder, save_model
+from aero.train.run_results import analyze_model, write_evaluation
+from aero.train.starting import (
+    require_tokenizer,
+    starting_network,
+    teacher_of,
+    training_fields,
+)
+from aero.train.stopping import StopRequest
+from aero.train.trainer import AeroTrainer
+from aero.train.trainer_settings import training_arguments
+from aero.train.windows import TrainingWindows, collate_windows
+
+__all__ = ["OneRun", "build_model", "build_trainer", "model_config"]
+
+
+class OneRun:
+    """Trains one network from a plan to a sealed folder.
+
+    Args:
+        run: what to train and where.
+        data: the corpus.
+        stop: the user's request to stop.
+        advance: called once per step with the last mean loss.
+        say: called with a warning about the network's first scores.
+    """
+
+    def __init__(
+        self,
+        run: PlannedRun,
+        data: PreparedData,
+        stop: StopRequest,
+        advance: Callable[[float], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._run, self._data, self._say = run, data, say
+        transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+        transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+        for origin, option in ((run.source, "--from"), (run.teacher, "--distill-from")):
+            if origin is not None:
+                require_tokenizer(origin, data.tokenizer, option)
+        mark = data.tokenizer.eos_token_id
+        self._model = build_model(run, bos_token_id=mark, eos_token_id=mark)
+        self._arguments = training_arguments(run)
+        deviations = self._first_scores() if run.checkpoint is None else None
+        self._distillation = teacher_of(run, self._arguments.device)
+        if self._arguments.should_save:
+            open_folder(run, data)
+            if deviations is not None:
+                run.folder.update({"first_score_deviations": finite_or_null(deviations)})
+        self._recorder = RunRecorder(
+            run.folder,
+            device=self._arguments.device,
+            tokens_per_step=run.recipe.training.tokens_per_step,
+            writes=self._arguments.should_save,
+            tensorboard=run.recipe.logging.tensorboard,
+            first_step=run.steps_done,
+        )
+        self._callback = RunCallback(run.recipe, data, run.folder, self._recorder, stop, advance)
+
+    def train(self) -> str:
+        """Trains until the last step, a stop or NaN; returns how it ended."""
+        run, callback = self._run, self._callback
+        trainer = build_trainer(
+            run,
+            self._model,
+            self._arguments,
+            TrainingWindows(
+                self._data.train,
+                run.recipe.model.context_length,
+                count=run.recipe.steps * run.recipe.windows_per_step,
+                seed=run.seed,
+            ),
+            callbacks=[callback],
+            on_losses=self._recorder.add_losses,
+            checkpoint_state=callback.checkpoint_state,
+            distillation=self._distillation,
+        )
+        callback.trainer = trainer
+        if run.checkpoint is not None:
+            callback.restore(read_checkpoint_state(run.checkpoint))
+        try:
+            trainer.train(resume_from_checkpoint=str(run.checkpoint) if run.steps_done else None)
+            return self._ending(trainer)
+        finally:
+            self._recorder.close()
+
+    def _first_scores(self) -> list[float]:
+        """Measures them on one window and warns where random weights give none to learn from."""
+        run = self._run
+        ids = torch.from_numpy(self._data.train[: run.recipe.model.context_length].astype("int64"))
+        deviations = score_deviations(self._model, ids[None])
+        warning = None if run.source is not None else first_scores_warning(self._model, deviations)
+        if warning is not None and is_main_process():
+            self._say(f"{run.name}: {warning}")
+        return deviations
+
+    def _ending(self, trainer: AeroTrainer) -> str:
+        run, steps, broken = self._run, trainer.state.global_step, self._callback.divergence
+        if broken is not None and run.recipe.training.nan_policy != "skip":
+            self._seal("diverged", steps)
+            return f"diverged at step {broken['step']} ({broken['what']})"
+        if steps < run.recipe.steps:
+            self._seal("interrupted", steps)
+            raise StopRequestedError(
+                f"{run.name} was stopped at step {steps} of {run.recipe.steps}, its checkpoint is "
+                f"in {run.folder.checkpoints}; run the same command again to resume"
+            )
+        return self._finish(trainer, steps)
+
+    def _finish(self, trainer: AeroTrainer, steps: int) -> str:
+        """Evaluates, analyses and saves the network of the label."""
+        recipe, folder = self._run.recipe, self._run.folder
+        network = trainer.accelerator.unwrap_model(trainer.model)
+        if network.config.annealed_from is not None:
+            trainer.model = finish_annealing(network)
+        measured = self._callback.record_validation(steps, recipe.evaluation.final_tokens)
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        gap = norm_gap(
+            model,
+            self._data,
+            context_length=recipe.model.context_length,
+            max_tokens=recipe.evaluation.tokens,
+            batch_tokens=recipe.training.tokens_per_step,
+        )
+        if self._arguments.should_save:
+            save_model(model, self._data, folder)
+            write_evaluation(folder, measured, windows="disjoint", gap=gap)
+            analyze_model(model, self._data, folder, batch_tokens=recipe.evaluation.batch_tokens)
+        self._seal("finished", steps)
+        trainer.accelerator.wait_for_everyone()
+        skipped = self._callback.skipped_steps
+        remark = f", skipped {skipped} non-finite steps" if skipped else ""
+        return (
+            f"perplexity {measured.perplexity:.2f} after {self._recorder.seconds:.0f} s{remark}, "
+            f"in {folder.path}"
+        )
+
+    def _seal(self, status: str, steps: int) -> None:
+        """Writes how the run ended; one process does."""
+        if not self._arguments.should_save:
+            return
+        folder, callback = self._run.folder, self._callback
+        if status != "interrupted":
+            callback.delete_old_checkpoints(self._run.recipe.training.keep_checkpoints)
+        folder.seal({"metrics.jsonl": self._recorder.metrics_sha256})
+        folder.update(
+            {
+                "steps_done": steps,
+                "seconds": round(self._recorder.seconds, 3),
+                "skipped_steps": callback.skipped_steps,
+                "diverged": callback.divergence,
+                "status": status,
+            }
+        )
+
+
+def model_config(run: PlannedRun, **token_ids: int | None) -> AeroConfig:
+    """Returns the configuration of a planned run's network that starts with random weights.
+
+    Args:
+        run: label, sizes and regularization.
+        **token_ids: `bos_token_id` and the like.
+
+    Example:
+        >>> from aero.train.one_run import model_config
+        >>> from aero.train import load_recipe, plan_runs
+        >>> (run,) = plan_runs(load_recipe("demo"), ["SM+R"], [0], output="runs")
+        >>> model_config(run).spec.label
+        'SM+R'
+    """
+    model, regularization = run.recipe.model, run.recipe.regularization
+    scales = {
+        "none": 1.0,
+        "sqrt_width": math.sqrt(run.spec.width),
+        "unit": 1.0 / model.initializer_range,
+    }
+    return AeroConfig.from_spec(
+        run.spec,
+        **training_fields(run.recipe),
+        temperature_init=regularization.temperature_init,
+        temperature_parametrization=regularization.temperature_parametrization,
+        embedding_scale=scales[model.embedding_scale],
+        initializer_range=model.initializer_range,
+        **token_ids,
+    )
+
+
+def build_model(run: PlannedRun, **token_ids: int | None) -> AeroForCausalLM:
+    """Returns the network of a planned run as it is before the first step.
+
+    The seed decides random weights; a run with a source has that network's.
+    """
+    set_seed(run.seed)
+    if run.source is not None:
+        return starting_network(run, **token_ids)
+    return AeroForCausalLM(model_config(run, **token_ids))
+
+
+def build_trainer(
+    run: PlannedRun, model: AeroForCausalLM, arguments: Any, windows: Any, **hooks: Any
+) -> AeroTrainer:
+    """Returns what trains a planned run.
+
+    Args:
+        run: recipe and label.
+        model: what `build_model` returned.
+        arguments: what `training_arguments` returned.
+        windows: the training set.
+        **hooks: of `AeroTrainer`.
+    """
+    recipe = run.recipe
+    trainer = AeroTrainer(
+        model=model,
+        args=arguments,
+        train_dataset=windows,
+        data_collator=collate_windows,
+        learning_rate_factors={
+            "temperature.value": recipe.optimizer.temperature_rate,
+            "entropy_threshold": recipe.optimizer.threshold_rate,
+        },
+        **hooks,
+    )
+    if model.config.annealed_from is not None:
+        trainer.add_callback(AnnealingCallback(**asdict(recipe.annealing)))
+    if run.spec.entropy_regularized:
+        penalty = recipe.regularization
+        trainer.add_callback(
+            PenaltyScheduleCallback(penalty.entropy_weight, penalty.penalty_schedule)
+        )
+    trainer.remove_callback(PrinterCallback)
+    return trainer
