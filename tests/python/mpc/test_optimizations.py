@@ -9,8 +9,11 @@ import json
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from aero import mpc
+from aero.cli import app
+from aero.mpc.optimization import Optimization
 from aero.mpc.optimization_tables import OptimizationRow
 from aero.report import to_csv, to_text
 
@@ -104,6 +107,22 @@ def test_every_optimization_says_what_it_assumes_and_where_it_is() -> None:
     exact = set(mpc.stack_fields("aero-optimized").items()) - set(fields.items())
     # The optimized stack that changes nothing is made of optimizations that change nothing.
     assert {name for name, _ in exact} - {"matmul_tile_bytes"} <= unchanged
+
+
+def test_an_optimization_is_one_row_of_one_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    added = Optimization(
+        "one_hot_bits=16", {"one_hot_bits": 16}, "a narrow test for equality", "V < 2^16", "no",
+        "OpenBumbleBee",
+    )  # fmt: skip
+    monkeypatch.setattr("aero.mpc.optimization._OPTIMIZATIONS", (*mpc.optimizations(), added))
+    table = mpc.optimization_table("SM", model="tiny", sizes=[(16, None)])
+    assert table.alone[-1].optimization == table.cumulative[-1].optimization == added
+    (saving,) = table.savings(table.alone[-1])
+    assert saving is not None and saving < 0
+    assert table.to_dict()["optimizations"][-1] == added.to_dict()
+    assert added.title in to_text(table) and added.name in to_csv(table)
+    shown = CliRunner().invoke(app, ["cost", "optimizations", "SM", "--model", "tiny"])
+    assert f"{added.name}: {added.title}" in shown.stdout
 
 
 def test_every_optimization_beyond_the_list_saves_bytes_once_the_others_are_on() -> None:

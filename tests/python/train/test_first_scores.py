@@ -117,5 +117,5 @@ def test_measuring_changes_no_step(corpus, cache_dir, tmp_path, monkeypatch):
         run = plan_one(recipe, "SM+FN+R", tmp_path / str(number))
         train_runs([run], cache_dir=cache_dir, say=lambda text: None)
         found.append([record for record in metrics(run.folder) if "loss" in record])
-        monkeypatch.setattr("aero.train.runs.score_deviations", lambda *_: [1.0])
+        monkeypatch.setattr("aero.train.one_run.score_deviations", lambda *_: [1.0])
     assert found[0] == found[1]
