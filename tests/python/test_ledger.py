@@ -118,6 +118,13 @@ def start(label: str, rule: str) -> list[float]:
     return [*cells[:3], cells[6], cells[-1]]
 
 
+def factorial(name: str) -> float:
+    """Perplexity of a row of the starts with all norms and FFNs."""
+    (target,) = data("start_factorial")["targets"]
+    (found,) = (row["statistics"]["perplexity"] for row in target["rows"] if row["name"] == name)
+    return float(found["mean"])
+
+
 def front(name: str, stack: str | None = None) -> list[float]:
     """Perplexity and ± of a row of the Pareto front, or its GB on a stack."""
     (target,) = data("pareto_mini", "_tables.json")["targets"]
@@ -206,8 +213,8 @@ def factor(stack: str, **settings: Any) -> float:
 
 
 FUNCTIONS = (
-    data, said, output, demo, network, start, finding, front, verdicts, front_verdicts, measured,
-    gigabytes, factor, largest_miss, single_passes, seconds_missed,
+    data, said, output, demo, network, start, factorial, finding, front, verdicts, front_verdicts,
+    measured, gigabytes, factor, largest_miss, single_passes, seconds_missed,
     paper.compare_with_paper,
 )  # fmt: skip
 SOURCES = {f.__name__: f for f in FUNCTIONS} | {"math": math, "statistics": statistics}
