@@ -46,11 +46,11 @@ def attention_maps(model: nn.Module, batch: Tensor | Mapping[str, Any]) -> Tenso
     return torch.stack(recorded.weights)
 
 
-class _Recorded(TorchDispatchMode):
+class _Recorded(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Computes the weights of every call of the operator besides the call itself."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.weights: list[Tensor] = []
 
     def __torch_dispatch__(

@@ -82,7 +82,7 @@ def sample_of(
         tokenizer: its tokenizer.
         ids: validation tokens, [N].
     """
-    text = sentence_of(tokenizer.decode(ids[:_SEARCHED_TOKENS].tolist()))
+    text = sentence_of(str(tokenizer.decode(ids[:_SEARCHED_TOKENS].tolist())))
     prompt = tokenizer(text, add_special_tokens=False)["input_ids"]
     room = model.config.spec.context_length - len(prompt)
     written = ""
@@ -112,8 +112,7 @@ def _continuation(
             ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, do_sample=True,
             temperature=_TEMPERATURE, top_k=_TOP_K, pad_token_id=tokenizer.eos_token_id,
         )  # fmt: skip
-    text: str = tokenizer.decode(made[0, len(prompt) :], skip_special_tokens=True)
-    return text
+    return str(tokenizer.decode(made[0, len(prompt) :], skip_special_tokens=True))
 
 
 def _rounded(row: NDArray[np.float64]) -> list[float]:
