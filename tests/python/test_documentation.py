@@ -152,7 +152,7 @@ def test_every_target_of_reproduction_stands_beside_its_place_in_the_paper() -> 
 def test_every_command_named_in_the_pages_exists() -> None:
     text = "\n".join(markdown_of(page) for page in [*PAGES, *NOTEBOOKS])
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    targets = {*re.findall(r"^([a-z]+):", makefile, re.MULTILINE)}
-    assert {*re.findall(r"`make ([a-z]+)", text)} <= targets
+    targets = {*re.findall(r"^([a-z-]+):", makefile, re.MULTILINE)}
+    assert {*re.findall(r"`make ([a-z-]+)", text)} <= targets
     known = {*aero.reproduction.target_names(), "list", "all", "judge", "costs"}
     assert {*re.findall(r"`aero reproduce ([a-z]\w*)", text)} <= known
