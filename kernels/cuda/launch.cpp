@@ -36,6 +36,10 @@ const std::string& wrong_versions() {
   return wrong;
 }
 
+void check_versions(const std::string& op) {
+  if (!wrong_versions().empty()) throw std::runtime_error(op + ": " + wrong_versions());
+}
+
 /// Whether a kernel had to be made of PTX, or could not be.
 bool needed_ptx(cudaError_t code) {
   return code == cudaErrorUnsupportedPtxVersion || code == cudaErrorNoKernelImageForDevice;
@@ -51,7 +55,7 @@ bool needed_ptx(cudaError_t code) {
 class DeviceChoice {
  public:
   DeviceChoice(const char* op, int device) : op_(op) {
-    if (!wrong_versions().empty()) throw std::runtime_error(op_ + ": " + wrong_versions());
+    check_versions(op_);
     cudaError_t code = cudaGetDevice(&before_);
     changed_ = code == cudaSuccess && before_ != device;
     if (changed_) code = cudaSetDevice(device);
@@ -111,6 +115,7 @@ void check_positions(const char* op, int64_t queries, int64_t keys) {
 }
 
 int multiprocessors(const char* op, const Queue& queue) {
+  check_versions(op);
   int count = 0;
   const cudaError_t code =
       cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, queue.device);

@@ -37,7 +37,7 @@ cudaError_t cudaGetDevice(int* device) {
 cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
   *value = 9;
-  return cudaSuccess;
+  return driver_version < CUDART_VERSION ? cudaErrorInsufficientDriver : cudaSuccess;
 }
 const char* cudaGetErrorString(cudaError_t code) {
   return code == cudaErrorInvalidValue            ? "invalid argument"
@@ -63,12 +63,14 @@ namespace {
 
 using namespace aero::kernels::cuda;
 
-/// Says what a call of two kernels came to, the second with much shared memory.
-void say(const char* what) {
+/// Says what a call of two kernels came to, the second with much shared memory. A call with a plan
+/// asks for the multiprocessors first, as the backward pass of attention does.
+void say(const char* what, bool with_plan = false) {
   const int before = launches;
   const char* end = "done";
   std::printf("%s: ", what);
   try {
+    if (with_plan) multiprocessors("operator", Queue{});
     put_in_queue("operator", Queue{}, [&](cudaStream_t stream, LaunchError& error) {
       for (const int shared_bytes : {0, 64 * 1024})
         launch_kernel(nullptr, {2, 32, shared_bytes}, nullptr, stream, error);
@@ -84,6 +86,7 @@ void say(const char* what) {
 
 int main(int, char** arguments) {
   driver_version = std::atoi(arguments[1]);
+  say("a call with a plan", true);
   say("a call");
   of_attributes = cudaErrorInvalidValue;
   say("a refused attribute");

@@ -146,6 +146,7 @@ def test_an_error_belongs_to_the_call_that_made_it(
     refused = "operator: a CUDA kernel could not be started: "
     done = "done after 2 launches"
     assert said == {
+        "a call with a plan": done,
         "a call": done,
         "a refused attribute": f"{refused}invalid argument; refused after 1 launches",
         "the call after it": done,
