@@ -39,7 +39,7 @@ NUMBERS = list(numbers())
 def test_there_are_such_options_in_every_room():
     rooms = {number.id.split()[0] for number in NUMBERS}
     assert rooms == {
-        "train", "prune", "evaluate", "analyze", "convert", "cost", "private", "reproduce"
+        "train", "prune", "evaluate", "analyze", "show", "convert", "cost", "private", "reproduce"
     }  # fmt: skip
 
 

@@ -178,6 +178,7 @@ def part_of(piece: str) -> str:
     """The part of a network that a piece of a run belongs to; the likeliest count as the argmax.
 
     Example:
+        >>> from aero.private.comparison import part_of
         >>> part_of("layer 3"), part_of("head"), part_of("top-k")
         ('layers', 'head', 'argmax')
     """

@@ -22,6 +22,8 @@ def held_memory(process: int) -> int:
     """Bytes of data that a process has asked for; 0 of one that has ended.
 
     Example:
+        >>> import os
+        >>> from aero.private.memory import held_memory
         >>> held_memory(os.getpid()) > 1_000_000
         True
     """

@@ -68,6 +68,8 @@ def likeliest_cost(vocabulary: int, count: int, settings: PrivateSettings) -> Co
     but for the last, another choice takes it out.
 
     Example:
+        >>> from aero.private import PrivateSettings
+        >>> from aero.private.prediction import likeliest_cost
         >>> one, two = (likeliest_cost(1024, k, PrivateSettings()).rounds for k in (1, 2))
         >>> 2 * one < two
         True
@@ -98,7 +100,7 @@ def predicted_costs(
 
     Example:
         >>> from aero.private import PrivateSettings
-        >>> from aero.private.prediction import predicted_pieces
+        >>> from aero.private.prediction import predicted_costs
         >>> from aero.architecture import ArchitectureSpec
         >>> spec = ArchitectureSpec.from_label("SM+ScFuFFN", model="tiny").to_dict()
         >>> sorted(predicted_costs({"spec": spec}, 8, PrivateSettings()))

@@ -27,6 +27,7 @@ from aero.reproduction.cells import Cell
 from aero.reproduction.running import ended, train_in_worker
 from aero.train.errors import StopRequestedError, TrainingError
 from aero.train.prepared_data import prepare_data
+from aero.train.progress import LOG
 from aero.train.run_folder import run_slug
 from aero.train.stopping import StopRequest
 
@@ -89,7 +90,7 @@ class SlurmJobs:
     output: Path
     cache_dir: Path
     options: Mapping[str, str] = field(default_factory=dict)
-    say: Callable[[str], None] = print
+    say: Callable[[str], None] = LOG.info
 
     def __post_init__(self) -> None:
         for command in ("sbatch", "srun", "squeue", "scancel"):

@@ -18,7 +18,7 @@ Example:
     ...     "model.context_length=16", "training.tokens=512", "training.tokens_per_step=128",
     ... ])
     >>> (run,) = plan_runs(recipe, ["SM+ScFuFFN"], [0], output=folder.name)
-    >>> train_runs([run], cache_dir=folder.name)  # doctest: +ELLIPSIS
+    >>> train_runs([run], cache_dir=folder.name, say=print)  # doctest: +ELLIPSIS
     SM+ScFuFFN seed 0: perplexity ... after ... s, in ...
     >>> 1 < evaluate_run(run.folder.path).perplexity < 300
     True

@@ -40,6 +40,10 @@ def train_runs(
     Raises:
         TrainingError: bad data, a full disk.
         StopRequestedError: Ctrl-C or SIGTERM; a checkpoint was written.
+
+    Example:
+        >>> from aero.train import train_runs
+        >>> train_runs([], cache_dir="corpora")  # an empty plan; `aero.train` shows a whole one
     """
     todo = [run for run in plan if run.action != "reuse"]
     for run in plan:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
-from aero.checksums import damage
-from aero.reading import printable
+from aero.checksums import damage, read_checksums
+from aero.reading import UnreadableFileError, printable
 from aero.train.checkpoints import checkpoint_damage
 from aero.train.errors import TrainingError
 from aero.train.run_folder import RunFolder
@@ -56,6 +57,9 @@ def run_problems(path: str | Path) -> list[str]:
     if holder is not None:
         return [f"{printable(str(path))} is being trained by {holder}; verify it after its end"]
     problems, names, status = [], ["config.yaml", "manifest.json"], None
+    listed: dict[str, str] = {}
+    with suppress(UnreadableFileError):  # `damage` says it below
+        listed = read_checksums(path)
     try:
         status = folder.info().get("status")
     except TrainingError as error:
@@ -64,7 +68,7 @@ def run_problems(path: str | Path) -> list[str]:
         problems.append(str(error))
     names += _ENDED if status not in (None, "running") else ()
     names += _FINISHED if status == "finished" else ()
-    names += [name for name in _OPTIONAL if (folder.path / name).exists()]
+    names += [name for name in _OPTIONAL if (path / name).exists() or name in listed]
     problems += damage(path, names)
     try:
         folder.metrics()

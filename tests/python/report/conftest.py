@@ -139,7 +139,7 @@ def write_run(
     if analyzed and not diverged_at:
         visible = np.log(np.arange(1, length + 1))
         # Rows keep their head's mean and reach no further than the keys they see.
-        rows = final[:, None, :, None] * (visible / visible.mean())
+        rows = np.minimum(final[:, None, :, None] * (visible / visible.mean()), visible)
         regularized = spec.entropy_regularized
         temperatures = None
         if spec.temperature == "head_position":

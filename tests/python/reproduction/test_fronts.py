@@ -23,7 +23,7 @@ def run(label: str, perplexity: float | None, seed: int, *, steps: int = 400, **
         "tokens_per_step": TOKENS_PER_STEP,
     }
     evaluation = None if perplexity is None else {"perplexity": perplexity}
-    return RunRecord(Path("none"), info, spec, {}, evaluation, None)
+    return RunRecord(Path("none"), info, spec, {}, evaluation, None, None)
 
 
 def runs(label: str, *perplexities: float | None, **sizes) -> list[RunRecord]:

@@ -256,7 +256,7 @@ def test_a_results_file_is_judged_again_from_its_own_values(tmp_path):
     assert done.exit_code == 0, done.output
     (again,) = json.loads(stem.with_suffix(".json").read_text())["targets"]
     assert [claim["verdict"] for claim in again["claims"]][:2] == ["does not hold", "not tested"]
-    assert "| Figure 6 | 0 | 1 |" in stem.with_suffix(".md").read_text()
+    assert "| Figure 6 | 0 | 0 | 1 |" in stem.with_suffix(".md").read_text()
     refused = aero("judge")
     assert refused.exit_code == 2 and "judge needs --results STEM" in refused.stderr
 
