@@ -108,6 +108,7 @@ def extensions(cost: Cost, measured_bytes: float) -> int:
         >>> from aero import mpc
         >>> relu = mpc.operation_cost("relu", 65536, stack="spu-0.9.5")
         >>> none = relu.comm_bytes - 266_259 * relu.ots / 10_017_120
+        >>> from aero.private.refills import extensions
         >>> extensions(relu, none), extensions(relu, none + 266_259)
         (0, 1)
     """

@@ -68,7 +68,8 @@ def run_problems(path: str | Path) -> list[str]:
         problems.append(str(error))
     names += _ENDED if status not in (None, "running") else ()
     names += _FINISHED if status == "finished" else ()
-    names += [name for name in _OPTIONAL if (path / name).exists() or name in listed]
+    expected = listed if status == "finished" else {}
+    names += [name for name in _OPTIONAL if (path / name).exists() or name in expected]
     problems += damage(path, names)
     try:
         folder.metrics()
