@@ -5,8 +5,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -29,12 +31,12 @@ needs_slurm = pytest.mark.skipif(WHY is not None, reason=f"no Slurm: {WHY}")
 
 
 @pytest.fixture(scope="module")
-def running_cluster(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("slurm")
-    for above in (folder, *folder.parents[:2]):
-        above.chmod(0o755)  # munged runs as its own user
-    with cluster(folder) as environment:
-        yield environment
+def running_cluster():
+    # Not below pytest's own folder, which is root's alone: munged runs as its own user.
+    with tempfile.TemporaryDirectory(prefix="slurm-") as name:
+        Path(name).chmod(0o755)
+        with cluster(Path(name)) as environment:
+            yield environment
 
 
 @pytest.fixture
