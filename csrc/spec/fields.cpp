@@ -29,8 +29,7 @@ struct Field {
 };
 
 const std::array kFields{
-    Field{"family", &Spec::family, "",
-          "whose blocks and positions the network has"},
+    Field{"family", &Spec::family, "", "whose blocks and positions the network has"},
     Field{"num_layers", &Spec::num_layers, "layers", "L, the blocks of the network", 1, kMaxLayers},
     Field{"num_heads", &Spec::num_heads, "heads", "H, the attention heads of a layer", 1,
           kMaxHeads},
