@@ -258,6 +258,7 @@ Stack stack(std::string_view name) {
 
 std::vector<spec::FieldDocument> field_documents() {
   std::vector<spec::FieldDocument> documents;
+  documents.reserve(kFields.size());
   for (const Field& field : kFields) documents.push_back({field.name, field.unit, field.meaning});
   return documents;
 }

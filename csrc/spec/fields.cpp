@@ -201,6 +201,7 @@ std::vector<std::string_view> field_names() {
 
 std::vector<FieldDocument> field_documents() {
   std::vector<FieldDocument> documents;
+  documents.reserve(kFields.size());
   for (const Field& field : kFields) documents.push_back({field.name, field.unit, field.meaning});
   return documents;
 }

@@ -69,7 +69,7 @@ def run_problems(path: str | Path) -> list[str]:
     names += _ENDED if status not in (None, "running") else ()
     names += _FINISHED if status == "finished" else ()
     expected = listed if status == "finished" else {}
-    names += [name for name in _OPTIONAL if (path / name).exists() or name in expected]
+    names += [name for name in _OPTIONAL if (folder.path / name).exists() or name in expected]
     problems += damage(path, names)
     try:
         folder.metrics()
