@@ -200,7 +200,7 @@ axes[2].set_ylim(0.4, 0.65)
 plt.show()
 
 # %% [markdown]
-# Early layers, which attend broadly, raise their thresholds; heads of one layer end apart. That is why thresholds belong to heads and not to the network. In the demo's networks they reach from 0.40 to 0.46.
+# Early layers, which attend broadly, raise their thresholds; heads of one layer end apart. That is why thresholds belong to heads and not to the network. In the demo's networks they reach from 0.13 to 0.42.
 #
 # ## `position_sum` against `query_mean`
 #

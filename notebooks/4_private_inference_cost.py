@@ -248,7 +248,7 @@ plt.show()
 #
 # - The bytes of a private pass sit in nonlinear elements: two thirds of the baseline's in GELU, almost two thirds of a softmax-only network's in softmax. FLOPs hardly matter for bytes, but they do for minutes on a fast line.
 # - Softmax-only saves 4.0 times on `spu-2024`, 2.0 times on OpenBumbleBee. Beside networks, protocols have as much to give: the same softmax-only network takes 6.3 GB as published and 1.9 with the measures of `aero-approximate`.
-# - What the bytes buy has to be measured. In the demo, after a million tokens, the softmax-only network has 11 % less perplexity than the LayerNorm baseline at 2.7 times fewer bytes, because its embeddings start at the right size ([how networks start](../docs/explanation/start.md)). Short trainings favour networks that start fast; what a longer one leaves of that lead, these runs do not say.
+# - What the bytes buy has to be measured. In the demo, after a million tokens, the softmax-only network has 2.7 % less perplexity than the LayerNorm baseline at 2.7 times fewer bytes. Its embeddings start at the right size ([how networks start](../docs/explanation/start.md)). Short trainings favour networks that start fast; what a longer one leaves of that lead, these runs do not say.
 # - Shape is the cheapest optimization of all: with few wide heads, networks with a foldable normalization beat the demo's LayerNorm baseline for a fifth of the bytes, and still do after ten times the tokens ([findings, and what did not hold](../benchmarks/results/pareto_mini_amd_epyc_202611.md)).
 #
 # `aero cost show 'SM+ScFuFFN' --html report.html` draws one cost report operation by operation; `aero cost sweep` goes through grids of networks and stacks.
