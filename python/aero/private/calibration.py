@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import platform
 import resource
 import time
 from collections.abc import Callable, Sequence
@@ -28,6 +27,7 @@ from aero.private.refills import EXTENSION_OTS, extensions
 from aero.private.settings import PrivateSettings
 from aero.private.temporary import temporary_folder
 from aero.private.two_processes import generate_over
+from aero.processor import processor
 
 __all__ = ["NETWORKS", "QUIET_PROCESSORS", "MeasuredPiece", "calibrate", "fitted"]
 
@@ -118,7 +118,7 @@ def calibrate(
     return {
         **fitted(pieces, link, quiet=others <= QUIET_PROCESSORS),
         "link": link,
-        "machine": _machine(),
+        "machine": processor(),
         "processors": os.cpu_count(),
         "processors_taken_by_others": round(others, 2),
         "load": round(os.getloadavg()[0], 2),
@@ -169,7 +169,7 @@ def fitted(pieces: Sequence[MeasuredPiece], link: str, *, quiet: bool) -> dict[s
     misses = np.abs(computed - used) / np.maximum(used, _LEAST_SECONDS)
     waiting = "waiting counted" if quiet else "on a busy machine: waiting is left out"
     return {
-        "source": f"calibrated on {_machine()} over {link}, {waiting}",
+        "source": f"calibrated on {processor()} over {link}, {waiting}",
         "network": network,
         "compute": compute,
         "quiet": quiet,
@@ -247,13 +247,3 @@ def _busy_seconds() -> float:
 def _own_seconds() -> float:
     used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(each.ru_utime + each.ru_stime for each in used)
-
-
-def _machine() -> str:
-    information = Path("/proc/cpuinfo")
-    lines = information.read_text().splitlines() if information.exists() else []
-    facts = {name.strip(): value.strip() for name, _, value in (s.partition(":") for s in lines)}
-    if "model name" not in facts:
-        return platform.machine()
-    family = f"family {facts['cpu family']}, model {facts['model']}" if "model" in facts else ""
-    return f"{facts['model name']} ({family})" if family else facts["model name"]
