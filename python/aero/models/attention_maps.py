@@ -17,6 +17,9 @@ from aero.ops import reference
 
 __all__ = ["attention_maps"]
 
+# The arguments of the operator that the weights depend on, besides q and k.
+_SHAPING = ("temperature", "mask", "is_causal", "scale")
+
 
 def attention_maps(model: nn.Module, batch: Tensor | Mapping[str, Any]) -> Tensor:
     """Returns the attention weights of every head, [L, B, H, T, T], float32.
@@ -62,20 +65,10 @@ class _Recorded(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-def _weights(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    temperature: Tensor | None = None,
-    mask: Tensor | None = None,
-    is_causal: bool = False,
-    scale: float | None = None,
-    **_others: Any,
-) -> Tensor:
-    """Of one layer, [B, H, T, S]."""
+def _weights(q: Tensor, k: Tensor, **others: Any) -> Tensor:
+    """Of one layer, [B, H, T, S], by the operator's own arguments."""
     # Values of one at one key each give the weights back.
     ones = torch.eye(k.shape[2], dtype=q.dtype, device=q.device).expand(*k.shape[:2], -1, -1)
-    found, _, _ = reference.attention_entropy(
-        q, k, ones, temperature=temperature, mask=mask, is_causal=is_causal, scale=scale
-    )
+    given = {name: others[name] for name in _SHAPING if name in others}
+    found, _, _ = reference.attention_entropy(q, k, ones, **given)
     return found.float()
