@@ -19,9 +19,6 @@ def calibrate(
             "`--compute`.",
         ),
     ],
-    link: Annotated[
-        str, typer.Option(help="tcp or a network, see `aero private run --link`.")
-    ] = "tcp",
     busy: Annotated[
         bool,
         typer.Option(
@@ -47,7 +44,7 @@ def calibrate(
         if output.suffix != ".json":
             raise ValueError(f"private: --output must end with .json, got {output}")
         end_on_termination()
-        found = calibrate(link, export_random, note, find_private_python())
+        found = calibrate(export_random, note, find_private_python())
         others, processors = found["processors_taken_by_others"], found["processors"]
         load = f"others kept {others:.2f} of {processors} processors busy"
         if not (found["quiet"] or busy):
@@ -60,6 +57,6 @@ def calibrate(
         write_json_atomically(output, found)
         say(
             f"{found['source']}; {load}\n"
-            f"rates explain {len(found['pieces'])} pieces of networks within "
+            f"rates explain the processor seconds of the networks within "
             f"{100 * found['mean_miss']:.0f} % on average"
         )

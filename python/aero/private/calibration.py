@@ -12,7 +12,7 @@ import os
 import resource
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,12 @@ from aero.processor import processor
 
 __all__ = ["NETWORKS", "QUIET_PROCESSORS", "MeasuredPiece", "calibrate", "fitted"]
 
-# Together they have every count in other proportions: wide ones products, long ones comparisons,
-# large vocabularies automorphisms of single rows.
+# Together they have every count in other proportions: wide ones products, long ones comparisons.
+# The embedding of a large vocabulary makes most automorphisms. One of thousands takes two thirds of
+# one of a few hundred, and real networks make thousands.
 NETWORKS = (
     NetworkCell("SM+LN+G", "tiny", {"num_layers": 1, "width": 64, "vocab_size": 64}, 16),
-    NetworkCell("SM+ScFuFFN", "tiny", {"num_layers": 1, "width": 64, "vocab_size": 1024}, 8),
+    NetworkCell("SM+ScFuFFN", "mini", {"num_layers": 1, "width": 256, "vocab_size": 512}, 16),
     NetworkCell("SM+LN+R", "tiny", {"num_layers": 1, "width": 192, "vocab_size": 128}, 12),
     NetworkCell("SM+ScFuFFN", "mini", {"num_layers": 1, "width": 64, "vocab_size": 16}, 64),
     NetworkCell("SM+LN+G", "mini", {"num_layers": 1, "vocab_size": 16}, 32),
@@ -43,7 +44,7 @@ NETWORKS = (
 )
 # Others' share of the processors up to which waiting says something of the link.
 QUIET_PROCESSORS = 0.25
-# Pieces weigh by their relative error; those below so many seconds by their absolute one.
+# A piece's variance is taken as its seconds, at least these, as the sum of pieces is predicted.
 _LEAST_SECONDS = 0.3
 _MOST_MBPS = 1e6
 
@@ -70,7 +71,6 @@ class MeasuredPiece:
 
 
 def calibrate(
-    link: str,
     export: Callable[[NetworkCell, Path], None],
     say: Callable[[str], None] = lambda line: None,
     python: Path | None = None,
@@ -79,7 +79,6 @@ def calibrate(
     """Measures and fits; takes two minutes of two processors.
 
     Args:
-        link: "tcp", or a network for a shaped link, see `aero private run --link`.
         export: writes a network with random weights to a folder, as `aero export` does.
         say: is told each network's name and seconds.
         python: of the private environment.
@@ -91,10 +90,7 @@ def calibrate(
 
     Raises:
         PartyError: a run failed.
-        ValueError: there is no such link, or both parties are one process over it.
     """
-    if link == "memory":
-        raise ValueError("private: calibrate needs a link between two processes, got memory")
     settings = PrivateSettings()
     pieces: list[MeasuredPiece] = []
     clock = _Processors()
@@ -103,7 +99,7 @@ def calibrate(
             export(cell, folder)
             tokens = [index % 7 for index in range(cell.tokens)]
             found = generate_over(
-                link, folder, tokens, 1, settings, lambda index, call: None, python
+                "tcp", folder, tokens, 1, settings, lambda index, call: None, python
             )
         costs = predicted_costs({"spec": cell.spec.to_dict()}, cell.tokens, settings)
         for call in found.calls[0]:
@@ -116,8 +112,7 @@ def calibrate(
         say(f"{number} of {len(networks)}: {cell.name}: {taken:.1f} s")
     others = clock.taken_by_others()
     return {
-        **fitted(pieces, link, quiet=others <= QUIET_PROCESSORS),
-        "link": link,
+        **fitted(pieces, quiet=others <= QUIET_PROCESSORS),
         "machine": processor(),
         "processors": os.cpu_count(),
         "processors_taken_by_others": round(others, 2),
@@ -126,12 +121,11 @@ def calibrate(
     }
 
 
-def fitted(pieces: Sequence[MeasuredPiece], link: str, *, quiet: bool) -> dict[str, Any]:
+def fitted(pieces: Sequence[MeasuredPiece], *, quiet: bool) -> dict[str, Any]:
     """Profiles of machine and link that explain the pieces best.
 
     Args:
         pieces: measured.
-        link: as of `calibrate`.
         quiet: whether the clock tells waiting from other work; else waiting counts as nothing.
     """
     used = np.array([piece.cpu_seconds for piece in pieces])
@@ -139,41 +133,39 @@ def fitted(pieces: Sequence[MeasuredPiece], link: str, *, quiet: bool) -> dict[s
     columns: dict[str, list[Any]] = {
         "ct_pt_product_seconds": [piece.cost.ct_pt_products / 2 for piece in pieces],
         "automorphism_seconds": [piece.cost.automorphisms / 2 for piece in pieces],
-        "elementwise_ciphertext_seconds": [
-            piece.cost.elementwise_ciphertexts / 2 for piece in pieces
-        ],
         "ot_seconds": [piece.cost.ots for piece in pieces],
-        "software_seconds": [piece.cost.rounds for piece in pieces],
         "extension_seconds": [piece.extensions for piece in pieces],
+        "rounds": [piece.cost.rounds for piece in pieces],
+        # Element-wise ciphertexts send most bytes: the two cannot be told apart, and bytes are
+        # counted more exactly.
+        "bytes": [piece.cost.comm_bytes for piece in pieces],
     }
     rates = _not_negative(columns, used)
     computed = np.array(list(columns.values())).T @ np.array(list(rates.values()))
-    software = rates.pop("software_seconds")
+    used_per = {name: rates.pop(name) for name in ("rounds", "bytes")}
     # On average every OT takes its part of an extension.
     rates["ot_seconds"] += rates.pop("extension_seconds") / EXTENSION_OTS
     rates["embedding_product_seconds"] = rates["ct_pt_product_seconds"]
     compute = {"threads": 1, **rates}
-    on_loopback = link == "tcp"
-    wire = (
-        mpc.NetworkProfile(_MOST_MBPS, _MOST_MBPS, 0.0, full_duplex=False)
-        if on_loopback
-        else mpc.network_profile(link)
-    )
     if quiet:
-        waits = _waits(pieces, wire)
-        software += waits["rounds"]
-        if on_loopback and waits["bytes"] > 0:
-            mbps = min(_MOST_MBPS, 8e-6 / waits["bytes"])
-            wire = replace(wire, uplink_mbps=mbps, downlink_mbps=mbps)
-    network = dict(replace(wire, software_seconds=software).values())
-    misses = np.abs(computed - used) / np.maximum(used, _LEAST_SECONDS)
+        for name, waited in _waits(pieces).items():
+            used_per[name] += waited
+    mbps = min(_MOST_MBPS, 8e-6 / max(used_per["bytes"], math.ulp(0)))
+    network = mpc.NetworkProfile(
+        mbps, mbps, 0.0, full_duplex=False, software_seconds=used_per["rounds"]
+    )
+    names = np.array([piece.network for piece in pieces])
+    misses = [
+        abs(computed[names == name].sum() / used[names == name].sum() - 1)
+        for name in dict.fromkeys(names)
+    ]
     waiting = "waiting counted" if quiet else "on a busy machine: waiting is left out"
     return {
-        "source": f"calibrated on {processor()} over {link}, {waiting}",
-        "network": network,
+        "source": f"calibrated on {processor()} over loopback, {waiting}",
+        "network": dict(network.values()),
         "compute": compute,
         "quiet": quiet,
-        "mean_miss": float(misses.mean()),
+        "mean_miss": float(np.mean(misses)),
         "pieces": [
             {
                 "network": piece.network,
@@ -188,19 +180,9 @@ def fitted(pieces: Sequence[MeasuredPiece], link: str, *, quiet: bool) -> dict[s
     }
 
 
-def _waits(pieces: Sequence[MeasuredPiece], wire: mpc.NetworkProfile) -> dict[str, float]:
-    """Seconds per round and per byte, besides computing and the wire's own."""
-    delays = np.array([piece.cost.rounds * wire.round_trip_seconds / 2 for piece in pieces])
-    sending = np.array(
-        [
-            max(
-                piece.cost.client_bytes * 8e-6 / wire.uplink_mbps,
-                piece.cost.server_bytes * 8e-6 / wire.downlink_mbps,
-            )
-            for piece in pieces
-        ]
-    )
-    waited = np.array([piece.seconds - piece.cpu_seconds for piece in pieces]) - delays - sending
+def _waits(pieces: Sequence[MeasuredPiece]) -> dict[str, float]:
+    """Seconds per round and per byte, besides computing."""
+    waited = np.array([piece.seconds - piece.cpu_seconds for piece in pieces])
     columns: dict[str, list[Any]] = {
         "rounds": [piece.cost.rounds for piece in pieces],
         "bytes": [piece.cost.comm_bytes for piece in pieces],
@@ -212,10 +194,10 @@ def _waits(pieces: Sequence[MeasuredPiece], wire: mpc.NetworkProfile) -> dict[st
 def _not_negative(
     columns: dict[str, list[Any]], seconds: NDArray[Any], scale: NDArray[Any] | None = None
 ) -> dict[str, float]:
-    """Rates >= 0 by least squares of errors relative to the scale, by default the seconds."""
+    """Rates >= 0 by least squares, where the variance is the scale, by default the seconds."""
     from scipy.optimize import nnls
 
-    weights = 1 / np.maximum(seconds if scale is None else scale, _LEAST_SECONDS)
+    weights = np.maximum(seconds if scale is None else scale, _LEAST_SECONDS) ** -0.5
     matrix = np.array(list(columns.values()), float).T * weights[:, None]
     # Counts go from hundreds to millions.
     sizes = np.maximum(np.abs(matrix).max(axis=0), math.ulp(0))

@@ -140,14 +140,20 @@ def machine_profiles(
 
     Args:
         machine: the file.
-        link: "tcp", or a network: its wire, with the machine's software between messages.
+        link: "tcp", or a network: its wire, with the machine's software per round and byte.
         threads: of each party.
     """
     network, compute = mpc.network_profile(machine), mpc.compute_profile(machine, threads=threads)
     if link != "tcp":
         wire = mpc.network_profile(link)
-        software = wire.software_seconds + network.software_seconds
-        network = dataclasses.replace(wire, software_seconds=software)
+        # Seconds per bit add up; both parties send about as much, at once where it is full duplex.
+        each = (2 if wire.full_duplex else 1) / network.uplink_mbps
+        network = dataclasses.replace(
+            wire,
+            uplink_mbps=1 / (1 / wire.uplink_mbps + each),
+            downlink_mbps=1 / (1 / wire.downlink_mbps + each),
+            software_seconds=wire.software_seconds + network.software_seconds,
+        )
     return network, compute
 
 

@@ -31,11 +31,10 @@ from aero.reading import UnreadableFileError
 RATES = {
     "ct_pt_product_seconds": 5e-4,
     "automorphism_seconds": 2e-3,
-    "elementwise_ciphertext_seconds": 8e-3,
     "ot_seconds": 1e-7,
     "software_seconds": 3e-4,
 }
-EXTENSION, WAIT, BYTE = 0.7, 2e-4, 1e-8
+EXTENSION, WAIT, BYTE, BYTE_COMPUTED = 0.7, 2e-4, 1e-8, 3e-8
 
 
 def pieces_of_a_machine(others: float = 0.0) -> list[MeasuredPiece]:
@@ -51,10 +50,10 @@ def pieces_of_a_machine(others: float = 0.0) -> list[MeasuredPiece]:
             used = (
                 cost.ct_pt_products / 2 * RATES["ct_pt_product_seconds"]
                 + cost.automorphisms / 2 * RATES["automorphism_seconds"]
-                + cost.elementwise_ciphertexts / 2 * RATES["elementwise_ciphertext_seconds"]
                 + cost.ots * RATES["ot_seconds"]
                 + cost.rounds * RATES["software_seconds"]
                 + made * EXTENSION
+                + cost.comm_bytes * BYTE_COMPUTED
             )
             waited = cost.rounds * WAIT + cost.comm_bytes * BYTE
             seconds = (used + waited) * (1 + others)
@@ -63,43 +62,43 @@ def pieces_of_a_machine(others: float = 0.0) -> list[MeasuredPiece]:
 
 
 def test_the_rates_of_a_machine_are_found_again() -> None:
-    found = fitted(pieces_of_a_machine(), "tcp", quiet=True)
-    for name in ("ct_pt_product_seconds", "automorphism_seconds", "elementwise_ciphertext_seconds"):
+    found = fitted(pieces_of_a_machine(), quiet=True)
+    for name in ("ct_pt_product_seconds", "automorphism_seconds"):
         assert found["compute"][name] == pytest.approx(RATES[name], rel=1e-6)
     # An OT brings its part of an extension with it.
     expected = RATES["ot_seconds"] + EXTENSION / EXTENSION_OTS
     assert found["compute"]["ot_seconds"] == pytest.approx(expected, rel=1e-6)
     software = RATES["software_seconds"] + WAIT
-    assert found["network"]["software_seconds"] == pytest.approx(software, rel=1e-6)
-    assert found["network"]["uplink_mbps"] == pytest.approx(8e-6 / BYTE, rel=1e-3)
+    assert found["network"]["software_seconds"] == pytest.approx(software, rel=1e-5)
+    assert found["network"]["uplink_mbps"] == pytest.approx(8e-6 / (BYTE + BYTE_COMPUTED), rel=1e-3)
     assert found["mean_miss"] < 1e-6
 
 
 def test_other_work_of_the_machine_does_not_change_what_is_computed() -> None:
-    quiet = fitted(pieces_of_a_machine(), "tcp", quiet=True)
-    busy = fitted(pieces_of_a_machine(others=4.0), "tcp", quiet=False)
+    quiet = fitted(pieces_of_a_machine(), quiet=True)
+    busy = fitted(pieces_of_a_machine(others=4.0), quiet=False)
     assert busy["compute"] == pytest.approx(quiet["compute"])
     # What cannot be told from waiting for a processor is left out, and the source says so.
     assert busy["network"]["software_seconds"] == pytest.approx(RATES["software_seconds"])
     assert "busy machine" in busy["source"] and "busy" not in quiet["source"]
 
 
-def test_over_a_wire_its_own_time_is_not_the_softwares() -> None:
-    wire = mpc.network_profile("wan-400mbps")
-    pieces = []
-    for piece in pieces_of_a_machine():
-        sent = max(piece.cost.client_bytes, piece.cost.server_bytes) * 8e-6 / wire.uplink_mbps
-        seconds = piece.cpu_seconds + piece.cost.rounds * (WAIT + wire.round_trip_seconds / 2)
-        pieces.append(dataclasses.replace(piece, seconds=seconds + sent))
-    found = fitted(pieces, "wan-400mbps", quiet=True)["network"]
-    assert found["software_seconds"] == pytest.approx(RATES["software_seconds"] + WAIT, rel=1e-6)
-    assert found["uplink_mbps"] == 400 and found["round_trip_seconds"] == 4e-3
+def test_small_pieces_that_take_more_do_not_spoil_the_sum() -> None:
+    """Measured: a few hundred automorphisms take 1.7 times as much each as thousands."""
+    pieces = [
+        dataclasses.replace(piece, cpu_seconds=slow, seconds=piece.seconds + slow)
+        for piece in pieces_of_a_machine()
+        for slow in [piece.cpu_seconds * (1.7 if piece.cost.automorphisms < 1000 else 1)]
+    ]
+    compute = fitted(pieces, quiet=False)["compute"]
+    for name in ("ct_pt_product_seconds", "automorphism_seconds"):
+        assert compute[name] == pytest.approx(RATES[name], rel=0.1)
 
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Path:
     path = tmp_path / "machine.json"
-    path.write_text(json.dumps(fitted(pieces_of_a_machine(), "tcp", quiet=True)))
+    path.write_text(json.dumps(fitted(pieces_of_a_machine(), quiet=True)))
     return path
 
 
@@ -140,11 +139,14 @@ def test_a_damaged_file_is_one_line(machine: Path, change: dict[str, Any], words
     assert words.split("_")[0] in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_wire_keeps_its_rate_and_gets_the_machines_software(machine: Path) -> None:
+def test_a_wire_gets_the_machines_software_per_round_and_byte(machine: Path) -> None:
     loopback, compute = machine_profiles(str(machine), "tcp", 2)
     wire, same = machine_profiles(str(machine), "wan-100mbps", 2)
     assert compute == same and compute.threads == 2
-    assert (wire.uplink_mbps, wire.round_trip_seconds) == (100, 0.08)
+    # Full duplex: half of the bytes go up, and the machine's rate counts all of them.
+    computed = 2 * (BYTE + BYTE_COMPUTED) * 1e6 / 8
+    assert wire.full_duplex and wire.round_trip_seconds == 0.08
+    assert wire.uplink_mbps == pytest.approx(1 / (1 / 100 + computed), rel=1e-3)
     assert wire.software_seconds == loopback.software_seconds > 0
 
 
@@ -196,7 +198,7 @@ def export(cell: Any, folder: Path) -> None:
 
 def test_what_is_run_is_what_is_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, said = scripted(monkeypatch, 0.0), []
-    found = calibrate("tcp", export, said.append)
+    found = calibrate(export, said.append)
     assert asked == [("tcp", cell.tokens) for cell in NETWORKS]
     assert len(said) == len(NETWORKS) and said[0].startswith("1 of 6: SM+LN+G")
     assert found["quiet"] and found["mean_miss"] < 0.01
@@ -226,18 +228,13 @@ def test_a_busy_machine_is_refused_unless_asked_for(
     assert mpc.compute_profile(str(output)).ot_seconds > 0
 
 
-def test_a_link_in_memory_has_nothing_to_calibrate() -> None:
-    with pytest.raises(ValueError, match="between two processes, got memory"):
-        calibrate("memory", export)
-
-
 def test_a_run_that_fails_ends_the_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(*_: object) -> Generated:
         raise PartyError("private: the worker ended")
 
     monkeypatch.setattr(calibration, "generate_over", run)
     with pytest.raises(PartyError, match="the worker ended"):
-        calibrate("tcp", export)
+        calibrate(export)
 
 
 def test_the_work_of_this_process_is_not_others() -> None:
