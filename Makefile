@@ -30,9 +30,10 @@ CMAKE_TESTS := cmake -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -
                -DAERO_TESTS=ON -DAERO_WERROR=ON -DAERO_PYTHON=OFF -DAERO_TORCH_OPS=OFF -DAERO_CUDA=OFF
 DEMO_LABELS := SM+LN+G SM+ScFuFFN "EReg(SM(t)+ScFuFFN)" SM+FN+ScFuFFN SM+FN+R
 
-# An editable install knows the Python files by name, so it is renewed when the list of them changes.
-PYTHON_FILES := $(sort $(shell find python/aero -name '*.py'))
-$(shell mkdir -p build && echo '$(PYTHON_FILES)' | cmp -s - build/python_files || echo '$(PYTHON_FILES)' > build/python_files)
+# An editable install knows the Python files by name, so it is renewed when the list of them changes,
+# and with AERO_CUDA.
+INSTALLED := AERO_CUDA=$(AERO_CUDA) $(sort $(shell find python/aero -name '*.py'))
+$(shell mkdir -p build && echo '$(INSTALLED)' | cmp -s - build/installed || echo '$(INSTALLED)' > build/installed)
 
 .PHONY: help demo private private-test private-bench test slurm-test threads mutants fuzz fuzz-sanitized build lint bench test-cuda bench-cuda house notebooks docs clean
 .DEFAULT_GOAL := help
@@ -141,7 +142,7 @@ $(VENV)/.tools:
 	$(PIP) "scikit-build-core>=1.0,<2" "pybind11>=3.0,<4" "ninja>=1.11,<2"
 	@touch $@
 
-$(VENV)/.built: $(VENV)/.tools $(NATIVE) build/python_files
+$(VENV)/.built: $(VENV)/.tools $(NATIVE) build/installed
 	@echo "==> building the native code"
 	@mkdir -p build
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) --verbose --no-build-isolation --no-deps --editable . \
@@ -190,7 +191,7 @@ build/threads/.built: $(VENV)/.tools $(NATIVE) $(CPP_TESTS)
 	cmake --build build/threads --target aero_kernel_tests
 	@touch $@
 
-build/fuzz/sanitized/.built: $(VENV)/.tests $(NATIVE) build/python_files
+build/fuzz/sanitized/.built: $(VENV)/.tests $(NATIVE) build/installed
 	cmake -S . -B build/fuzz/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
 	  -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -DAERO_SANITIZE=ON -DAERO_WERROR=ON -DAERO_CUDA=OFF
 	cmake --build build/fuzz/cmake

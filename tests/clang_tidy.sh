@@ -4,7 +4,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 database=build/tidy
-cmake -S . -B "$database" -G Ninja -DCMAKE_MAKE_PROGRAM="$PWD/.venv/bin/ninja" -DAERO_CUDA=AUTO \
+cuda=$(PATH="$PATH:/usr/local/cuda/bin" command -v nvcc >/dev/null && echo ON || echo OFF)
+cmake -S . -B "$database" -G Ninja -DCMAKE_MAKE_PROGRAM="$PWD/.venv/bin/ninja" -DAERO_CUDA="$cuda" \
   -DPython_EXECUTABLE="$PWD/.venv/bin/python" -DSKBUILD_PROJECT_VERSION=lint >/dev/null
 mapfile -t sources < <(git ls-files 'kernels/*.cpp' 'csrc/*.cpp' ':!kernels/cuda')
 # What launches CUDA kernels has a command where there is a toolkit.
@@ -18,8 +19,8 @@ tidy() { xargs -r -P 2 -n 2 .venv/bin/clang-tidy -p "$database" --quiet "$@"; }
 printf '%s\n' "${sources[@]}" | tidy
 # Addresses in shared memory are int, cublasLt says how large its enumerators are, and what runs the
 # passes is the same every time.
-cuda=(--checks=-bugprone-signed-bitwise,-bugprone-bool-pointer-implicit-conversion,-bugprone-random-generator-seed,-performance-enum-size
+gpu_checks=(--checks=-bugprone-signed-bitwise,-bugprone-bool-pointer-implicit-conversion,-bugprone-random-generator-seed,-performance-enum-size
       --header-filter="^$PWD/kernels/")
-printf '%s\n' "${launchers[@]}" | tidy "${cuda[@]}"
-printf '%s\n' "${drivers[@]}" | xargs -P 2 -I{} .venv/bin/clang-tidy --quiet "${cuda[@]}" {} -- -std=c++20 -I"$PWD"
+printf '%s\n' "${launchers[@]}" | tidy "${gpu_checks[@]}"
+printf '%s\n' "${drivers[@]}" | xargs -P 2 -I{} .venv/bin/clang-tidy --quiet "${gpu_checks[@]}" {} -- -std=c++20 -I"$PWD"
 echo "$key" > "$database/passed"

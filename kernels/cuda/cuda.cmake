@@ -3,8 +3,21 @@
 if(NOT AERO_CUDA MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "AERO_CUDA must be AUTO, ON or OFF, got ${AERO_CUDA}")
 endif()
+set(AERO_HAS_CUDA OFF CACHE INTERNAL "Whether the operator library holds the CUDA kernels")
 if(AERO_CUDA STREQUAL "OFF" OR (AERO_CUDA STREQUAL "AUTO" AND AERO_SANITIZE))
   return()
+endif()
+if(AERO_CUDA STREQUAL "AUTO")
+  # torch.version.cuda, without the seconds that an import takes.
+  file(STRINGS ${TORCH_DIRECTORY}/version.py torch_cuda REGEX "^cuda[ :=]")
+  if(NOT torch_cuda)
+    message(FATAL_ERROR "AERO_CUDA=AUTO cannot tell whether ${TORCH_DIRECTORY} has CUDA: its version.py "
+            "has no line that begins with cuda; say AERO_CUDA=ON or AERO_CUDA=OFF")
+  endif()
+  if(NOT torch_cuda MATCHES "= *['\"][0-9]")
+    message(STATUS "aero: no CUDA kernels, the installed PyTorch has no CUDA (AERO_CUDA=ON compiles them)")
+    return()
+  endif()
 endif()
 
 find_program(AERO_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
@@ -37,6 +50,7 @@ foreach(architecture IN LISTS AERO_CUDA_ARCHITECTURES)
   endif()
 endforeach()
 message(STATUS "aero: CUDA kernels for ${CUDA_ARCHITECTURES}, compiled by ${AERO_NVCC}")
+set(AERO_HAS_CUDA ON CACHE INTERNAL "")
 
 # -fmad=false: where products and sums are fused is written down, so that the maximum's own score
 # differs from it by exactly 0.

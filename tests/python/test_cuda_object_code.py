@@ -118,11 +118,11 @@ def build_folder() -> Path:
         for path in ROOT.glob("build/*/cuda")
         if list(path.glob("*.ptxas"))
         # A later build without them leaves those of an earlier source there.
-        and "AERO_CUDA:STRING=OFF" not in (path.parent / "CMakeCache.txt").read_text()
+        and "AERO_HAS_CUDA:INTERNAL=ON" in (path.parent / "CMakeCache.txt").read_text()
     ]
     if not folders:
         pytest.skip(
-            "the installed library was built without CUDA kernels: no nvcc, or AERO_CUDA=OFF"
+            "the installed library was built without CUDA kernels: `make test AERO_CUDA=ON`"
         )
     return max(folders, key=lambda folder: folder.stat().st_mtime)
 
@@ -166,9 +166,10 @@ def registers_and_spills() -> Usage:
 @functools.cache
 def built_code() -> list[Code]:
     """All kernels that were built, disassembled, under their readable names."""
+    files = sorted(build_folder().glob("*.o"))
     program, environment = disassembler()
     kernels: list[Code] = []
-    for file in sorted(build_folder().glob("*.o")):
+    for file in files:
         command = [program, "-sass", str(file)]
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as run:
             assert run.stdout

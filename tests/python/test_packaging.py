@@ -77,3 +77,31 @@ def test_names_that_load_on_first_use_are_those_of_the_stub(stub: Path) -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'attention'"):
         aero.attention  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("cuda: Optional[str] = None", "aero: no CUDA kernels, the installed PyTorch has no CUDA"),
+        ("cuda = None", "aero: no CUDA kernels, the installed PyTorch has no CUDA"),
+        ("cuda: str | None = '13.0'", "aero: CUDA kernels for 80;90a"),
+        ("hip = '6.4'", "AERO_CUDA=AUTO cannot tell whether"),
+    ],
+)
+def test_cuda_kernels_are_compiled_by_themselves_only_where_torch_could_run_them(
+    line: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "version.py").write_text(f"__version__ = '2.13.0'\n{line}\n")
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text("#!/bin/sh\nprintf 'sm_80\\nsm_90\\n'\n")
+    nvcc.chmod(0o755)
+    given = {
+        "AERO_CUDA": "AUTO", "AERO_CUDA_ARCHITECTURES": "80;90a", "AERO_NVCC": nvcc,
+        "AERO_CUDART": nvcc, "TORCH_DIRECTORY": tmp_path,
+    }  # fmt: skip
+    done = subprocess.run(
+        ["cmake", *(f"-D{name}={value}" for name, value in given.items()),
+         "-P", ROOT / "kernels" / "cuda" / "cuda.cmake"],
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert said in " ".join((done.stdout + done.stderr).split())
