@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 
 from aero.analysis import FIGURE_STYLE, plot_pareto
 from aero.analysis.figures.learned import (
@@ -30,7 +31,7 @@ from aero.report.panels import (
 )
 from aero.report.picture import Picture, figure_grid, shared_legend
 from aero.report.runs import RunRecord
-from aero.reproduction.fronts import front_points
+from aero.reproduction.fronts import FrontPoint, front_of, front_points
 from aero.reproduction.run_statistics import learned_over_training, measure
 from aero.reproduction.targets import Target
 
@@ -149,28 +150,51 @@ def _front(target: Target, records: Records) -> Picture | None:
     ]
     if not budgets:
         return None
-    shown = [point for point in points if point.tokens in budgets]
-    figure, (panel,) = figure_grid(1, 8.2, 1)
+    fronts = {tokens: front_of(points, tokens, _WAY).names for tokens in budgets}
+    best = [p for p in points if p.name in fronts.get(p.tokens, ())]
+    rest = [p for p in points if p.tokens in fronts and p not in best]
+    shown = [*best, *rest]  # the first have the nearest places for their names
+    numbers = [str(number) for number in range(1, len(rest) + 1)]
+    figure, (panel, key) = figure_grid(2, 8.2, 2, width_ratios=[2.2, 1])
     plot_pareto(
         [point.cost(_WAY, "gigabytes") for point in shown],
         [list(point.perplexities.values()) for point in shown],
-        [point.name for point in shown],
+        [*(point.name for point in best), *numbers],
         series=[f"{point.tokens / 1e6:.2g} million tokens" for point in shown],
         named=range(len(shown)),
         front_per_series=True,
         xlabel=f"GB of one private pass, {_WAY}",
         axes=panel,
     )
+    panel.set_xscale("log")
     panel.set_yscale("log")
+    panel.xaxis.set_major_formatter("{x:g}")
+    panel.xaxis.set_minor_formatter("{x:g}")
     panel.yaxis.set_major_formatter("{x:.0f}")
     panel.yaxis.set_minor_formatter("{x:.0f}")
+    _write_key(key, rest)
     shared_legend(figure, panel, 3)
     caption = (
         "Perplexity against the bytes of a private pass, a colour per training budget: mean over "
-        "seeds with the least and the greatest, the fronts of the means dashed; each network with "
-        "its best learning rate."
+        "seeds with the least and the greatest. Dashed lines are the fronts of the means, whose "
+        "networks have their names. The list numbers the others. Each network has its best "
+        "learning rate."
     )
     return Picture.of("front", figure, caption)
+
+
+def _write_key(axes: Axes, points: Sequence[FrontPoint]) -> None:
+    """Lists the numbered points under their budgets."""
+    axes.set_axis_off()
+    lines: list[str] = []
+    tokens = None
+    for number, point in enumerate(points, start=1):
+        if point.tokens != tokens:
+            tokens = point.tokens
+            lines += [*([""] if lines else []), f"{tokens / 1e6:.2g} million tokens"]
+        lines.append(f"{number}  {point.name}")
+    text = "\n".join(lines)
+    axes.text(0, 1, text, transform=axes.transAxes, va="top", fontsize="small", linespacing=1.5)
 
 
 def _swept(target: Target, record: RunRecord) -> float:

@@ -1,6 +1,7 @@
 """Fronts of perplexity against private cost, and what stands near them."""
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,10 @@ import pytest
 from aero import mpc
 from aero.architecture import ArchitectureSpec
 from aero.report.runs import RunRecord
+from aero.reproduction.figures import FIGURE_KINDS
 from aero.reproduction.fronts import front_of, front_points
 from aero.reproduction.private_costs import private_costs, ways_to_price
+from aero.reproduction.targets import load_target
 
 TOKENS_PER_STEP = 2048
 
@@ -91,3 +94,20 @@ def test_costs_are_the_simulators_with_its_set_up_told_apart() -> None:
         assert cost.gigabytes - cost.setup_gigabytes == pytest.approx(without.comm_bytes / 1e9)
         assert cost.minutes == mpc.simulate(spec, stack=way).latency().minutes
         assert cost.setup_gigabytes > 0
+
+
+def test_the_figure_names_the_front_and_lists_the_others_by_number() -> None:
+    records = {
+        "gelu": runs("SM+LN+G", 69.0),
+        "relu": runs("SM+LN+R", 75.0),
+        "four": runs("SM+FN+R", 70.0),
+        "longer": runs("SM+FN+R", 40.0, steps=800),
+        "longest": runs("SM+LN+R", 45.0, steps=800),
+    }
+    picture = FIGURE_KINDS["front"](load_target("pareto"), records)
+    assert picture is not None
+    written = [" ".join(text.split()) for text in re.findall(r">([^<>]+)</t", picture.svg)]
+    for name in ("gelu", "four", "longer", "1 relu", "2 longest"):
+        assert written.count(name) == 1, (name, written)
+    assert {"1", "2"} <= {*written}
+    assert "relu" not in written and "longest" not in written

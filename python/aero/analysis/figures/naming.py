@@ -1,6 +1,5 @@
-"""Names next to the points of a panel, placed where they lie on nothing."""
+"""Names next to the points of a panel, placed so that they cover nothing."""
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,7 +14,7 @@ __all__ = ["name_points"]
 # In points, 1/72 inch: half a marker with its rim, the gap between marker and name, and from how
 # far off a name needs a line to its point.
 _MARKER, _GAP, _FAR = 3.5, 5.0, 9.0
-# How far names may move from beside, above or below their point.
+# How far names can move away from their point, to each side.
 _SHIFTS = (0.0, 6.0, 12.0, 20.0, 30.0, 42.0, 56.0, 72.0, 90.0)
 # Square pixels that are no overlap.
 _ROUNDING = 1e-3
@@ -30,10 +29,11 @@ def name_points(
     strokes: ArrayLike = (),
     texts: Sequence[Text] = (),
 ) -> None:
-    """Writes names beside points, off each other and off everything else.
+    """Writes names next to points, off each other and off everything else.
 
-    What is free is known only once the panel has its size, so every drawing looks anew: the nearest
-    place inside the panel where a name covers nothing, else the one where it covers least.
+    Free places are known only when the panel has its size, so every drawing searches again. A name
+    takes the nearest place inside the panel where it covers nothing, else the one where it covers
+    least.
 
     Args:
         axes: the panel.
@@ -80,20 +80,17 @@ class _Name(Annotation):
         extent = Text.get_window_extent(self, renderer)
         x, y = self.axes.transData.transform(self.xy)
         panel, taken = self.axes.bbox, self._taken(renderer, dot)
-        least = math.inf
-        for dx, dy, away in _places(extent.width / dot, extent.height / dot):
-            box = Bbox.from_bounds(x + dx * dot, y + dy * dot, extent.width, extent.height)
-            covered = _covered(box, panel, taken)
-            if covered < least - _ROUNDING:
-                least = covered
-                self.set_position((dx, dy))
-                self.arrow_patch.set_visible(away > _FAR)
-            if least < _ROUNDING:
-                break
+        places = _places(extent.width / dot, extent.height / dot)
+        corners = np.array([x, y]) + dot * places[:, :2]
+        boxes = np.hstack([corners, corners + np.array([extent.width, extent.height])])
+        covered = _covered(boxes, np.asarray(panel.extents), taken)
+        dx, dy, away = places[np.argmin(np.where(covered < _ROUNDING, 0.0, covered))].tolist()
+        self.set_position((dx, dy))
+        self.arrow_patch.set_visible(away > _FAR)
         super().draw(renderer)
 
-    def _taken(self, renderer: RendererBase, dot: float) -> list[Bbox]:
-        """What names must not cover, in pixels."""
+    def _taken(self, renderer: RendererBase, dot: float) -> NDArray[np.float64]:
+        """The boxes that names must not cover, [N, 4] in pixels."""
         assert self.axes is not None
         to_pixels = self.axes.transData.transform
         taken = [
@@ -103,31 +100,36 @@ class _Name(Annotation):
         for start, end in self._strokes:
             corners = to_pixels([start, end])
             taken.append(Bbox([corners.min(axis=0) - dot, corners.max(axis=0) + dot]))
-        return taken + [Text.get_window_extent(name, renderer) for name in self._earlier]
+        taken += [Text.get_window_extent(name, renderer) for name in self._earlier]
+        return np.array([box.extents for box in taken]).reshape(-1, 4)
 
 
-def _places(width: float, height: float) -> list[tuple[float, float, float]]:
-    """Lower left corners relative to the point, nearest first, and how far the name then is."""
+def _places(width: float, height: float) -> NDArray[np.float64]:
+    """[P, 3]: lower left corners relative to the point, nearest first, and their distance."""
     across = [x for shift in _SHIFTS for x in (_GAP + shift, -_GAP - width - shift)]
     across += [-width * part for part in (0.25, 0.5, 0.75)]
     up = [y for shift in _SHIFTS for y in (_GAP + shift, -_GAP - height - shift)]
-    corners = [(dx, dy) for dx in across for dy in [*up, -height / 2]]
-    return sorted(
-        ((dx, dy, math.hypot(_away(dx, width), _away(dy, height))) for dx, dy in corners),
-        key=lambda place: place[2],
-    )
+    dx, dy = (part.ravel() for part in np.meshgrid(across, [*up, -height / 2], indexing="ij"))
+    away = np.hypot(_away(dx, width), _away(dy, height))
+    return np.column_stack([dx, dy, away])[np.argsort(away, kind="stable")]
 
 
-def _away(start: float, length: float) -> float:
+def _away(start: NDArray[np.float64], length: float) -> NDArray[np.float64]:
     """From 0 to the nearest point of [start, start + length]."""
-    return max(start, -start - length, 0.0)
+    return np.maximum(np.maximum(start, -start - length), 0.0)
 
 
-def _area(box: Bbox | None) -> float:
-    return 0.0 if box is None else float(box.width * box.height)
+def _covered(
+    boxes: NDArray[np.float64], panel: NDArray[np.float64], taken: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """[P]: square pixels of each of the boxes [P, 4] outside the panel or on something else."""
+    area = np.prod(boxes[:, 2:] - boxes[:, :2], axis=1)
+    outside = area - _shared(boxes, panel[None])[:, 0]
+    return np.asarray(outside + np.sum(_shared(boxes, taken), axis=1))
 
 
-def _covered(box: Bbox, panel: Bbox, taken: Sequence[Bbox]) -> float:
-    """Square pixels of a name outside the panel or on something else."""
-    outside = _area(box) - _area(Bbox.intersection(box, panel))
-    return outside + sum(_area(Bbox.intersection(box, other)) for other in taken)
+def _shared(boxes: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[P, N]: square pixels that boxes [P, 4] and others [N, 4] have in common."""
+    low = np.maximum(boxes[:, None, :2], others[None, :, :2])
+    high = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
+    return np.asarray(np.prod(np.clip(high - low, 0.0, None), axis=2))
