@@ -22,7 +22,6 @@ from timer import Quartiles, interleaved, parser
 from aero._library import cpu_isa
 from aero.tables import markdown_table
 
-MUST, AIM = 0.05, 0.02
 # As CMakeLists.txt compiles the kernels: tuned for the very processor, gcc 12 makes others of them.
 AVX2 = ("-mavx2", "-mfma", "-mf16c")
 AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512")
@@ -97,21 +96,20 @@ def shares(rounds: int) -> list[tuple[str, int, str, Quartiles]]:
 
 
 def table(rounds: int) -> str:
-    """What is removed, the cost case by case, and the worst against its target."""
+    """The removed parts, the cost case by case, and the largest cost."""
     measured = shares(rounds)
     rows = [
         [dtype, str(length), direction, f"{100 * (r.median - 1):+.1f} %"]
         for dtype, length, direction, r in measured
     ]
     worst = max(r.median - 1 for *_, r in measured)
-    state = "aim met" if worst <= AIM else "met" if worst <= MUST else "missed"
     return "\n\n".join(
         [
-            "The kernels against the same source compiled without the second sum of a row, the "
-            "entropy's part of the gradient of the scores, and the temperature and its gradient. "
-            "One thread, CPU time.",
+            "The kernels are compared with the same source compiled without three parts: the "
+            "second sum of a row, the entropy's part of the gradient of the scores, and the "
+            "temperature with its gradient. One thread, CPU time.",
             markdown_table(["dtype", "T", "direction", "cost"], rows),
-            f"Largest {worst:.1%}; target {MUST:.0%}, aim {AIM:.0%}: {state}.",
+            f"The largest cost is {worst:.1%}.",
         ]
     )
 
