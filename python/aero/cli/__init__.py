@@ -44,12 +44,12 @@ app = typer.Typer(
 app.add_typer(cost, name="cost", rich_help_panel=None)
 # Long first sentences would be cut off in the lists of commands.
 for command, short in (
-    (measure, "Holds the simulator's bytes against SPU's."),
+    (measure, "Compares the simulator's bytes with SPU's."),
     (keys, "Makes the key and the certificate of one party."),
-    (publish, "Writes what a client has to know."),
+    (publish, "Writes the files for a client."),
     (serve, "Computes a network for clients."),
     (ask, "Continues a prompt with a server's network."),
-    (calibrate, "Measures what this machine takes."),
+    (calibrate, "Measures the speed of this machine."),
     (compare, "Measures bytes and seconds per network."),
 ):
     private.command(short_help=short)(command)
@@ -261,7 +261,7 @@ def info(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
-    """Shows what a run is and how it started, or how aero was built and on what it runs."""
+    """Shows a run and its start, or how aero was built and the machine that it runs on."""
     with one_line_errors(ImportError, ValueError):
         if run is not None:
             from aero.cli.run_facts import run_facts

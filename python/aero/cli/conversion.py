@@ -19,7 +19,7 @@ def convert(
     label: Annotated[str, typer.Option(help="Network to make, such as 'SM+ScFuFFN_i6'.")],
     output: Annotated[Path | None, typer.Option(help="Folder for the new network.")] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would change and write nothing.")
+        bool, typer.Option("--dry-run", help="Print the changes and write nothing.")
     ] = False,
     context_length: Annotated[
         int | None,
@@ -36,10 +36,10 @@ def convert(
         ),
     ] = 100.0,
 ) -> None:
-    """Converts a network to a label and says step by step what changes, exactly or not."""
+    """Converts a network to a label and prints each step, and whether it is exact."""
     with one_line_errors(ValueError, OSError):
         if output is None and not dry_run:
-            raise ValueError("convert: give --output FOLDER, or --dry-run to see what would change")
+            raise ValueError("convert: give --output FOLDER, or --dry-run to see the changes")
         import aero.conversion
         from aero.train.errors import disk_errors
         from aero.train.loading import load_saved_network

@@ -1,4 +1,4 @@
-"""`aero cost`: what private inference costs; every command starts without torch."""
+"""`aero cost`: the cost of private inference; every command starts without torch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from aero.cli.errors import one_line_errors
 if TYPE_CHECKING:
     from aero.mpc import CostReport
 
-cost = typer.Typer(help="What one private forward pass costs.", no_args_is_help=True)
+cost = typer.Typer(help="Prices one private forward pass.", no_args_is_help=True)
 
 
 @cost.command()
@@ -50,7 +50,7 @@ def show(
     as_csv: AsCsv = False,
     html: Html = None,
 ) -> None:
-    """One private forward pass by part and layer.
+    """Prices one pass by part and layer.
 
     Bytes of both parties, rounds (messages in sequence), homomorphic products and oblivious
     transfers; with --network also seconds. CSV has a line per operation.
@@ -95,7 +95,7 @@ def compare(
     as_csv: AsCsv = False,
     html: Html = None,
 ) -> None:
-    """Two networks, stacks or sizes side by side."""
+    """Compares two networks, stacks or sizes."""
     with one_line_errors(ValueError, OSError):
         from aero.report import to_csv, to_text
 
@@ -144,7 +144,7 @@ def schedule(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """When operations run, and what bounds the end.
+    """Shows when operations run, and the limiting resource.
 
     Both parties' processors and both directions of the link, the critical path, and the time that
     would be left without each part.

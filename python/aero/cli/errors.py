@@ -34,10 +34,10 @@ def _printable_lines(text: str) -> str:
 
 @contextmanager
 def one_line_errors(*expected: type[Exception]) -> Iterator[None]:
-    """Shows what the user can mend as one line; `expected` are further kinds that mean that.
+    """Shows errors that the user can mend as one line; `expected` names further such kinds.
 
-    So is shown what the system says of a file that it names: that its name is too long, that it
-    may not be read.
+    Errors of the system that name a file are among them: a name that is too long, a file that may
+    not be read.
     """
     try:
         yield
@@ -59,7 +59,7 @@ def one_line_errors(*expected: type[Exception]) -> Iterator[None]:
 
 
 class OneLineGroup(TyperGroup):
-    """Commands of which a line that does not fit ends in one line, not in their usage."""
+    """Commands whose wrong lines end with one line instead of their usage."""
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
         """Reads the options before the command."""
@@ -73,7 +73,7 @@ class OneLineGroup(TyperGroup):
 
 
 def end_on_termination() -> None:
-    """Termination as the keyboard's interrupt: what was started is ended on the way out."""
+    """Treats termination as the keyboard's interrupt, so that the command ends its processes."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 

@@ -1,4 +1,4 @@
-"""What `aero info` shows."""
+"""The facts that `aero info` shows."""
 
 from __future__ import annotations
 

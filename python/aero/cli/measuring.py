@@ -1,4 +1,4 @@
-"""`aero private measure`: bytes between two parties next to what the simulator counts."""
+"""`aero private measure`: bytes between two parties next to the simulator's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def measure(
     output: Annotated[
-        Path, typer.Option(help="Folder of the results; a run that was stopped goes on there.")
+        Path, typer.Option(help="Folder of the results; a stopped run continues there.")
     ],
     operations: Annotated[
         list[str] | None,
@@ -27,7 +27,7 @@ def measure(
     settings: Annotated[
         bool,
         typer.Option(
-            "--settings", help="Instead: what SPU's configuration offers, one setting at a time."
+            "--settings", help="Instead: each setting of SPU's configuration, one at a time."
         ),
     ] = False,
     results: Annotated[
@@ -40,7 +40,7 @@ def measure(
     ] = None,
     quick: Annotated[bool, typer.Option(help="A few small ones: two minutes of one core.")] = False,
 ) -> None:
-    """Measures what operations and networks send under SPU, against `stack="spu-0.9.5"`.
+    """Measures the bytes of operations and networks under SPU, against `stack="spu-0.9.5"`.
 
     Writes a JSON file per measurement, and of all of them measured.md and measured.json. All of it
     takes about half an hour of one core, and up to 10 GB of memory for the widest networks.

@@ -35,5 +35,5 @@ def _checks(bounds: Bounds) -> Callable[..., Any]:
     return check
 
 
-# What NumPy's generators are seeded with.
+# The seeds of NumPy's generators.
 SEED = whole(0, 2**32 - 1)

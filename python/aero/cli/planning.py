@@ -47,10 +47,10 @@ def optimizations(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
-    """What each optimization beyond the paper saves.
+    """Shows the saving of each optimization beyond the paper.
 
-    One on top of the other and each alone; what each assumes, whether it changes the function, and
-    where it is implemented.
+    The table adds them up and shows each alone, with its assumption, its change of the function,
+    and its implementations.
     """
     with one_line_errors(ValueError, OSError):
         from aero import mpc
@@ -90,7 +90,7 @@ def generate(
     as_csv: AsCsv = False,
     html: Html = None,
 ) -> None:
-    """Prompts continued token by token.
+    """Prices prompts continued token by token.
 
     Keys and values of earlier tokens are kept as shares. CSV has a line per token.
     """
@@ -156,7 +156,7 @@ def sweep(
         typer.Option(
             metavar="PERCENT",
             callback=decimal(0, 100),
-            help="Also every network beside the one of best perplexity that takes as long, give or "
+            help="Also every network next to the best one that takes as long, give or "
             "take PERCENT, on every --network.",
         ),
     ] = None,
@@ -167,7 +167,7 @@ def sweep(
     as_csv: AsCsv = False,
     html: Html = None,
 ) -> None:
-    """Every combination, or the Pareto front.
+    """Prices every combination, or shows the Pareto front.
 
     Bytes, rounds and seconds over networks, sizes, stacks and optimizations; with --run against
     measured perplexity.
@@ -209,11 +209,11 @@ def accuracy(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
-    """How far a stack's arithmetic is from exact.
+    """Shows the error of a stack's arithmetic.
 
     The largest errors of exp, softmax, 1/x, GELU and the others in Z_2^64 fixed point, bit by bit;
-    `aero evaluate RUN --fixed-point STACK` tells what they cost a trained network. --set also takes
-    fraction_bits=18 and truncation=floor, nearest or shares.
+    `aero evaluate RUN --fixed-point STACK` gives their effect on a trained network. --set also
+    takes fraction_bits=18 and truncation=floor, nearest or shares.
     """
     with one_line_errors(ValueError, OSError):
         from aero.fixed_point import Approximations, function_errors

@@ -30,7 +30,7 @@ _MOST_PROMPT_BYTES = 1 << 24
 
 Source = Annotated[
     Path,
-    typer.Argument(metavar="RUN_OR_EXPORT", help="Run folder, or what `aero export` wrote."),
+    typer.Argument(metavar="RUN_OR_EXPORT", help="Run folder, or folder from `aero export`."),
 ]
 PrivateOptions = Annotated[
     list[str] | None,
@@ -40,8 +40,8 @@ PrivateOptions = Annotated[
         help="private_weights=true, one_bit_product_error=true, exp_squarings=5, exp_clip=false, "
         "broadcast_reciprocal=false, client_one_hot=true, last_token_head=true, "
         "fold_score_scale=true, reveal=top-k, top_k=5, argmax=false, fraction_bits=20, threads=4, "
-        "or a field of SPU such as fxp_div_goldschmidt_iters=1 (aero.private.PrivateSettings says "
-        "what they do); may be repeated.",
+        "or a field of SPU such as fxp_div_goldschmidt_iters=1 (aero.private.PrivateSettings "
+        "explains them); may be repeated.",
     ),
 ]
 Prompt = Annotated[str | None, typer.Option(help="Text to continue; other users can see it.")]
@@ -58,7 +58,7 @@ Machine = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE.json",
-        help="Predict seconds too, with what `aero private calibrate` wrote on this machine.",
+        help="Predict seconds too, with the file of `aero private calibrate` from this machine.",
     ),
 ]
 
@@ -92,7 +92,7 @@ def run(
     machine: Machine = None,
     as_json: AsJson = False,
 ) -> None:
-    """Continues a prompt privately; shows logits, tokens and bytes next to what they should be."""
+    """Continues a prompt privately; shows logits, tokens and bytes next to the expected ones."""
     from aero.private.party_errors import PartyError
 
     with one_line_errors(ValueError, OSError, PartyError), exported(source) as folder:
@@ -126,8 +126,8 @@ def check_machine(machine: Path | None, link: str) -> None:
     """Before anything runs.
 
     Raises:
-        ValueError: the file holds no machine, or both parties are one process, of which it says
-            nothing.
+        ValueError: the file holds no machine, or both parties are one process, which have
+            no rates.
     """
     if machine is None:
         return

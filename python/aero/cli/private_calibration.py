@@ -1,4 +1,4 @@
-"""`aero private calibrate`: what this machine takes, for the seconds that are predicted."""
+"""`aero private calibrate`: rates of this machine, for predicted seconds."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def calibrate(
 ) -> None:
     """Measures six small networks between two processes, two minutes on an idle machine.
 
-    What they take, laid on what the simulator counts for them, makes the rates of this machine. The
-    file notes the machine, its load, and how close the rates come.
+    Their times and the simulator's counts give the rates of this machine. The file notes the
+    machine, its load, and the error of the rates.
     """
     from aero.private.party_errors import PartyError
 

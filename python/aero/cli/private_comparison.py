@@ -25,7 +25,7 @@ def compare(
         ),
     ] = None,
     output: Annotated[
-        Path, typer.Option(help="JSON file; what it holds is not measured again.")
+        Path, typer.Option(help="JSON file; the command does not repeat its measurements.")
     ] = Path("runs/private/comparison.json"),
     tokens: Annotated[
         int, typer.Option(help="Length of the prompt.", callback=whole(1, 1 << 24))
@@ -45,7 +45,7 @@ def compare(
     max_load: Annotated[
         float | None,
         typer.Option(
-            help="Measure again what was measured at a higher load of the machine.",
+            help="Repeat measurements that were made at a higher load of the machine.",
             callback=decimal(0, 1e6),
         ),
     ] = None,

@@ -72,7 +72,7 @@ def publish(
         Path | None, typer.Option(help="The server's folder of `aero private keys`.")
     ] = None,
 ) -> None:
-    """Writes what a client has to know: description, tokenizer, the server's certificate.
+    """Writes the files for a client: description, tokenizer, the server's certificate.
 
     The description holds shapes and single factors such as that of the residual stream, and the
     weights' SHA-256; no weights. Printed are the folder and the certificate's fingerprint.
@@ -161,7 +161,7 @@ def serve(
 
 def ask(
     network: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="What `aero private publish` wrote.")
+        Path, typer.Argument(metavar="FOLDER", help="Folder from `aero private publish`.")
     ],
     connect: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the server waits.")],
     prompt: Prompt = None,
@@ -193,7 +193,8 @@ def ask(
         end_on_termination()
         if not (network / "network.json").is_file():
             raise ValueError(
-                f"private: {network} holds no network.json; give what `aero private publish` wrote"
+                f"private: {network} holds no network.json; "
+                "give a folder from `aero private publish`"
             )
         description = read_description(network)
         check_runnable(description)
@@ -231,7 +232,7 @@ def ask(
             say(shown)
 
 
-_SERVER = "server.pem"  # the server's certificate, in what is published
+_SERVER = "server.pem"  # the server's certificate, in the published folder
 
 
 def _security(keys: Path | None, known: Path) -> Security | None:
@@ -252,7 +253,7 @@ _PLAINTEXT = "nothing is encrypted, and nobody is asked who they are: this machi
 
 
 class _Shown:
-    """What a server says of its clients, a line for each event."""
+    """The server's log: a line for each event of its clients."""
 
     def __init__(self, layers: int, encrypted: bool, reveal: str) -> None:
         self._progress = shown_progress(layers)

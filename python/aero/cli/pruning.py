@@ -23,7 +23,7 @@ Bound = Annotated[
 ]
 
 
-@prune.command(short_help="Measures what each FFN is worth.")
+@prune.command(short_help="Measures the worth of each FFN.")
 def score(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A finished run.")],
     max_loss_increase: Bound = 0.02,
@@ -77,7 +77,7 @@ def search(
 ) -> None:
     """Trains with more and more of the deepest FFNs pruned until it goes wrong, and backs off.
 
-    Interrupted, the same command goes on with the stage it was in.
+    After an interruption the same command continues with its stage.
     """
     with one_line_errors():
         from aero.train.pruning_search import search_prunable_ffns

@@ -59,11 +59,11 @@ def reproduce(
     ),
     as_json: Annotated[bool, typer.Option("--json", help="Print costs as JSON.")] = False,
     collect: Annotated[
-        bool, typer.Option("--collect", help="Train nothing; write what finished runs give.")
+        bool, typer.Option("--collect", help="Train nothing; write the results of finished runs.")
     ] = False,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Do all but the steps; print runs and what they take."),
+        typer.Option("--dry-run", help="Do all but the steps; print runs and their time."),
     ] = False,
     cache_dir: Annotated[Path, typer.Option(help="Where corpora and tokenizers are kept.")] = Path(
         "runs/corpora"
@@ -82,7 +82,7 @@ def reproduce(
         bool, typer.Option("--cancel", help="Only cancel the jobs of these runs.")
     ] = False,
 ) -> None:
-    """Retrains a table or figure of the paper's version 2; interrupted, the same command goes on.
+    """Retrains a table or figure of the paper's version 2; repeat the command to continue it.
 
     `judge --results STEM` needs no runs: it judges the values of STEM.json again. `costs` trains
     nothing: it prices Tables 4-7 and Figures 1 and 15, and writes a page, figures, text and JSON to

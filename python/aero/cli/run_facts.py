@@ -1,4 +1,4 @@
-"""What `aero info RUN` shows."""
+"""The facts that `aero info RUN` shows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from aero.report import read_run
 
 
 def run_facts(path: Path) -> dict[str, str]:
-    """Returns what a run is, how far it came and how it started, by name.
+    """Returns a run's kind, progress and start, by name.
 
     Args:
         path: the run folder.

@@ -15,7 +15,7 @@ def show(
     run: Annotated[
         Path, typer.Argument(metavar="RUN", help="A finished run, or the folder of a network.")
     ],
-    text: Annotated[str, typer.Option(help="What the network reads.")],
+    text: Annotated[str, typer.Option(help="The text that the network reads.")],
     output: Annotated[
         Path | None, typer.Option(metavar="PAGE", help="Default RUN/show.html.")
     ] = None,

@@ -1,4 +1,4 @@
-"""`aero verify`: whether run folders are what was written into them."""
+"""`aero verify`: whether the files of run folders are unchanged."""
 
 from __future__ import annotations
 

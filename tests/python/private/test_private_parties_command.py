@@ -232,7 +232,7 @@ def test_what_was_not_published_is_named(
     asked = tmp_path / folder
     done = run("ask", asked, "--connect", "127.0.0.1:9", "--prompt", "to be")
     assert done.exit_code == 2
-    assert f"private: {asked} holds no network.json; give what `aero private publish` wrote" in (
+    assert f"private: {asked} holds no network.json; give a folder from `aero private publish`" in (
         done.output
     )
     assert not worker_pid.exists()
