@@ -1,4 +1,4 @@
-"""Build backend: scikit-build-core, after making sure that PyTorch is there to build against.
+"""Build backend: scikit-build-core, after making sure that PyTorch and a compiler are there.
 
 Without this check an isolated `pip install .` would download gigabytes of dependencies and only
 then fail in CMake. The package cannot list torch as a build requirement: that would build against
@@ -8,15 +8,16 @@ another torch than the one the user runs.
 from __future__ import annotations
 
 import os
+import re
+import shlex
+import shutil
 import subprocess
 import sys
 from typing import Any
 
 from scikit_build_core import build as _backend
 from scikit_build_core.build import (
-    build_editable,
     build_sdist,
-    build_wheel,
     get_requires_for_build_sdist,
     prepare_metadata_for_build_editable,
     prepare_metadata_for_build_wheel,
@@ -33,6 +34,7 @@ __all__ = [
     "prepare_metadata_for_build_wheel",
 ]
 
+_LEAST_GCC = 12  # in CMakeLists.txt too
 _FIND_TORCH = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
 
 
@@ -55,3 +57,36 @@ def get_requires_for_build_wheel(config_settings: dict[str, Any] | None = None) 
 def get_requires_for_build_editable(config_settings: dict[str, Any] | None = None) -> list[str]:
     _require_torch()
     return _backend.get_requires_for_build_editable(config_settings)
+
+
+def _require_compiler() -> None:
+    if "CMAKE_CXX_COMPILER" in os.environ.get("CMAKE_ARGS", ""):
+        return  # CMakeLists.txt checks that one
+    named = shlex.split(os.environ.get("CXX", "")) or ["c++"]
+    needed = f"aero-torch needs g++ {_LEAST_GCC} or newer: install it, or name it with CXX=g++-12"
+    if shutil.which(named[0]) is None:
+        raise SystemExit(f"{needed}; there is no {named[0]}")
+    done = subprocess.run([*named, "--version"], capture_output=True, text=True, check=False)
+    found = re.match(r"[^\n]*\) (\d+)\.", done.stdout)
+    if found and "clang" not in done.stdout and int(found[1]) < _LEAST_GCC:
+        raise SystemExit(f"{needed}; {named[0]} is {done.stdout.splitlines()[0]}")
+
+
+def build_wheel(
+    wheel_directory: str,
+    config_settings: dict[str, Any] | None = None,
+    metadata_directory: str | None = None,
+) -> str:
+    """Builds a wheel with a compiler that can."""
+    _require_compiler()
+    return _backend.build_wheel(wheel_directory, config_settings, metadata_directory)
+
+
+def build_editable(
+    wheel_directory: str,
+    config_settings: dict[str, Any] | None = None,
+    metadata_directory: str | None = None,
+) -> str:
+    """Builds an editable wheel with a compiler that can."""
+    _require_compiler()
+    return _backend.build_editable(wheel_directory, config_settings, metadata_directory)

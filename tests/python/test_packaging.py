@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import subprocess
+import sys
 import sysconfig
 import venv
 from pathlib import Path
@@ -38,6 +40,46 @@ def test_isolated_build_without_torch_fails_with_one_line_naming_two_commands(
     (line,) = done.stderr.strip().splitlines()
     assert "`pip install torch==" in line
     assert "`pip install --no-build-isolation .`" in line
+
+
+def old_compiler(folder: Path) -> Path:
+    """A g++ that says of itself that it is g++ 9.4."""
+    path = folder / "g++-9"
+    path.write_text(
+        "#!/bin/sh\n"
+        "case $* in *--version*) echo 'g++ (Debian 9.4.0-1) 9.4.0';; "
+        '*) exec g++ -U__GNUC__ -D__GNUC__=9 "$@";; esac\n'
+    )
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize("build", ["build_wheel", "build_editable"])
+@pytest.mark.parametrize("missing", [True, False])
+def test_a_build_without_a_fit_compiler_fails_with_one_line_naming_one(
+    build: str, missing: bool, tmp_path: Path
+) -> None:
+    compiler = tmp_path / "none" if missing else old_compiler(tmp_path)
+    program = f"import build_backend; build_backend.{build}({str(tmp_path)!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "CXX": f"{compiler} -O2", "PYTHONPATH": str(ROOT / "python")},
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 1
+    (line,) = done.stderr.strip().splitlines()
+    assert line.startswith("aero-torch needs g++ 12 or newer: install it, or name it with CXX=")
+    assert line.endswith(f"there is no {compiler}" if missing else "is g++ (Debian 9.4.0-1) 9.4.0")
+
+
+def test_cmake_refuses_an_old_compiler_and_names_the_one_it_needs(tmp_path: Path) -> None:
+    compiler = old_compiler(tmp_path)
+    command = ["cmake", "-S", ROOT, "-B", tmp_path / "build", f"-DCMAKE_CXX_COMPILER={compiler}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode != 0
+    said = " ".join(done.stderr.split())
+    assert "aero-torch needs g++ 12 or newer: install it, or name it with CXX=g++-12;" in said
+    assert f"{compiler} is g++ 9." in said
 
 
 def test_operator_library_names_libtorch_so_that_one_build_serves_cpu_and_cuda() -> None:
