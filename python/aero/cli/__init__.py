@@ -17,6 +17,7 @@ import typer
 
 from aero.cli.conversion import convert
 from aero.cli.cost import cost
+from aero.cli.diagnosis import doctor
 from aero.cli.errors import OneLineGroup, note, one_line_errors, say
 from aero.cli.exporting import export
 from aero.cli.measuring import measure
@@ -60,6 +61,7 @@ app.command(short_help="Converts a network to a label.")(convert)
 app.command(short_help="Shows where every head looks in a text.")(show)
 app.command(short_help="Retrains a table or figure of the paper's version 2.")(reproduce)
 app.command(short_help="Compares run folders with their checksums.")(verify)
+app.command(short_help="Says what works here, what does not, and what to do.")(doctor)
 
 
 def _say_version(wanted: bool) -> None:
