@@ -87,7 +87,8 @@ def private_settings() -> list[Setting]:
         unit = UNITS.get(entry.name, "")
         rows.append(Setting(entry.name, values, unit, default, meanings[entry.name]))
     for name, field in SPU_FIELDS.items():
-        values = _words((*field.values, field.default))
+        accepted = (*field.values, field.default)
+        values = _words(sorted(accepted, key=int) if field.unit else accepted)
         rows.append(Setting(name, values, field.unit, _shown(field.default), field.meaning + "."))
     return rows
 

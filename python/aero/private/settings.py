@@ -42,7 +42,7 @@ REVEALS = ("token", "top-k", "last-logits", "all")
 
 
 class SpuField(NamedTuple):
-    """A field of SPU's configuration: the values that are not its default, and what it does."""
+    """A field of SPU's configuration: the values that are not its default, and its effect."""
 
     values: tuple[bool | int | str, ...]
     default: bool | int | str
@@ -61,7 +61,7 @@ SPU_FIELDS = {
         ("EXP_PADE",), "EXP_TAYLOR", "", "exp by a Padé approximation instead of squarings"
     ),
     "experimental_disable_mmul_split": SpuField(
-        (True,), False, "", "matrix products stay in one piece"
+        (True,), False, "", "SPU does not split matrix products above 256 MiB; experimental in SPU"
     ),
     "disable_matmul_pack": SpuField(
         (True,), False, "", "the results of a matrix product are not packed into fewer ciphertexts"
@@ -70,13 +70,13 @@ SPU_FIELDS = {
         ("YACL_Softspoken", "EMP_Ferret"), "YACL_Ferret", "", "the oblivious transfer extension"
     ),
     "disable_reduce_truncation_optimization": SpuField(
-        (True,), False, "", "the compiler does not move truncations behind sums"
+        (True,), False, "", "the compiler does not merge two public factors of a secret into one"
     ),
     "disable_select_optimization": SpuField(
-        (True,), False, "", "the compiler does not rewrite selections"
+        (True,), False, "", "selections that share a condition each convert it again"
     ),
     "disallow_mix_types_opts": SpuField(
-        (True,), False, "", "the compiler does not multiply integers and fixed-point numbers"
+        (True,), False, "", "integers become fixed-point numbers before every product with one"
     ),
 }
 # Of the fields, those that the simulator knows under the same name.
