@@ -122,5 +122,5 @@ class _PiecewiseCrossEntropy(torch.autograd.Function):
 
 
 def _pieces(logits: Tensor, targets: Tensor) -> zip[tuple[Tensor, Tensor]]:
-    rows = max(1, _PIECE // max(1, logits.shape[-1]))
+    rows = max(1, _PIECE // logits.shape[-1])
     return zip(logits.split(rows), targets.split(rows), strict=True)  # type: ignore[no-untyped-call]

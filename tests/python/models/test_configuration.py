@@ -7,6 +7,7 @@ from transformers import AutoConfig
 
 from aero.architecture import ArchitectureSpec
 from aero.models import AeroConfig, AeroForCausalLM
+from aero.models.initialization import initialize_module
 
 
 def test_a_label_and_sizes_make_the_spec():
@@ -114,3 +115,27 @@ def test_embedding_dropout_drops_in_training_alone():
     whole = model.eval().transformer(ids, output_hidden_states=True).hidden_states[0]
     torch.testing.assert_close(stream[~dropped], 2 * whole[~dropped])
     assert not (whole == 0).any()
+
+
+@pytest.mark.parametrize(
+    ("norm", "kind"),
+    [
+        ("none", "channel"),
+        ("layer", "channel"),
+        ("foldable_channel", "channel"),
+        ("foldable_scalar", "scalar"),
+    ],
+)
+def test_a_foldable_final_norm_is_of_the_kind_of_the_others(norm, kind):
+    spec = AeroConfig.from_label("SM+R", model="tiny").spec.replace(
+        norm=norm, final_norm="foldable"
+    )
+    model = AeroForCausalLM(AeroConfig.from_spec(spec))
+    assert model.transformer.ln_f.kind == kind
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_initializing_weights_leaves_the_mode_of_a_spectral_norm(is_training):
+    model = AeroForCausalLM(AeroConfig.from_label("SM+SNFFN", model="tiny")).train(is_training)
+    initialize_module(model.transformer.h[0].mlp.c_fc, model.config)
+    assert {module.training for module in model.modules()} == {is_training}

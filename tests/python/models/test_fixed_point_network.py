@@ -61,6 +61,19 @@ def test_fewer_squarings_and_bits_cost_accuracy():
     assert errors[0] < errors[1] < errors[2]
 
 
+def test_only_the_clip_makes_far_scores_zero():
+    model = trained_like("SM+ScFuFFN")
+    for block in model.transformer.blocks():
+        block.attn.c_attn.weight.data.mul_(30)
+    tokens = torch.randint(256, (1, 32))
+    # (1 + x / 2^3)^(2^3) is large again for x below -16.
+    clipped, grown = (
+        FixedPointForCausalLM(model, Approximations(exp_squarings=3, exp_clip=clip))(tokens).logits
+        for clip in (True, False)
+    )
+    assert (clipped - grown).abs().max() > 0.1 * clipped.abs().max()
+
+
 @pytest.mark.parametrize("shape", [(1, 1), (3, 7), (1, 32)])
 def test_any_length_up_to_the_context_is_fine(shape):
     assert difference(trained_like("SM+ScFuFFN"), shape=shape) < 0.05

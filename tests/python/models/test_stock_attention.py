@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -96,8 +97,10 @@ def test_entropies_are_those_of_eagers_weights(name):
 def test_attentions_that_are_not_there_are_warned_of_once(name):
     _warn_of_no_attentions.cache_clear()
     model = stock_model(name, "aero")
-    with pytest.warns(UserWarning, match="'aero' returns no attentions.* 'aero_entropy' gives"):
+    message = "'aero' returns no attentions.* 'aero_entropy' gives"
+    with pytest.warns(UserWarning, match=message) as said:
         assert model(tokens(), output_attentions=True).attentions == ()
+    assert Path(said[0].filename).name == "hugging_face_attention.py"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model(tokens(), output_attentions=True)
