@@ -32,7 +32,7 @@ TESTS_OF_ROOM = {
     "nn": ["nn", "conversion"],
     "models": ["models", "conversion"],
     "mpc": ["mpc"],
-    "train": ["train", "test_cli.py"],
+    "train": ["train", "test_cli.py", "test_settings_documented.py"],
     "conversion": ["conversion"],
 }
 # Nothing but torch.compile, which covering.py leaves out.

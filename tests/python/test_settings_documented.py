@@ -1,13 +1,21 @@
-"""Help and manual say of every setting what it is: unit, default and meaning."""
+"""Help and manual say of every setting what it is: unit, default and meaning.
+
+Values, units and defaults are held against tests/data/settings.yaml. Renew it after a change that
+is meant, and say so in its commit:
+
+    python tests/python/test_settings_documented.py
+"""
 
 from __future__ import annotations
 
+import json
 import pydoc
 import re
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 import aero
 from aero import _core, mpc
@@ -30,6 +38,20 @@ TABLES = {
     "private": private_settings(),
 }
 SETTINGS = [(name, setting) for name, table in TABLES.items() for setting in table]
+PROMISED = Path(__file__).parents[1] / "data" / "settings.yaml"
+
+
+def values_units_and_defaults() -> dict[str, dict[str, list[str]]]:
+    return {
+        name: {row.name: [row.values, row.unit, row.default] for row in table}
+        for name, table in TABLES.items()
+    }
+
+
+def test_values_units_and_defaults_are_those_promised() -> None:
+    promised = yaml.safe_load(PROMISED.read_text("utf-8"))
+    for name, table in values_units_and_defaults().items():
+        assert table == promised[name]
 
 
 @pytest.mark.parametrize(("table", "setting"), SETTINGS, ids=lambda part: getattr(part, "name", ""))
@@ -77,3 +99,11 @@ def test_every_word_of_labels_is_one_that_labels_have() -> None:
             ArchitectureSpec.from_label(whole.get(word, "SM+LR(layer)"))
         else:
             ArchitectureSpec.from_label(f"SM+{word}")
+
+
+if __name__ == "__main__":
+    lines = []
+    for name, table in values_units_and_defaults().items():
+        lines.append(f"{name}:")
+        lines += [f"  {row}: {json.dumps(of, ensure_ascii=False)}" for row, of in table.items()]
+    PROMISED.write_text("\n".join(lines) + "\n", "utf-8")

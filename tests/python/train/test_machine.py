@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch
 import aero.processor
 from aero.processor import processor
 from aero.train.forecast import _duration
-from aero.train.machine import hardware
+from aero.train.machine import hardware, settle_in
 
 
 @pytest.mark.parametrize(("threads", "words"), [(1, ", 1 thread"), (8, ", 8 threads")])
@@ -20,6 +21,35 @@ def test_the_threads_of_a_machine_are_counted(
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert hardware().endswith(words)
+
+
+@pytest.mark.parametrize(
+    ("library", "blocks"), [("glibc", [(-3, 1 << 30), (-1, 1 << 30)]), ("", [])]
+)
+def test_glibc_keeps_blocks_of_up_to_a_gigabyte(
+    library: str, blocks: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """malloc.h: M_MMAP_THRESHOLD is -3 and M_TRIM_THRESHOLD is -1."""
+    asked: list[tuple[int, ...]] = []
+    libc = SimpleNamespace(mallopt=lambda *given: asked.append(given))
+    monkeypatch.setattr("ctypes.CDLL", lambda name: libc)
+    monkeypatch.setattr("platform.libc_ver", lambda: (library, "2.36"))
+    settle_in(torch.get_num_threads())
+    assert asked == blocks
+
+
+@pytest.mark.parametrize(("asked", "threads"), [(3, 3), (None, 2)])
+def test_processes_of_one_machine_share_its_cores(
+    asked: int | None, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_to: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", set_to.append)
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: range(5))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    settle_in(asked)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "9")
+    settle_in(None)
+    assert set_to == [threads, 1]
 
 
 @pytest.mark.parametrize(

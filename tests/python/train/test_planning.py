@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from aero.train.errors import TrainingError
+from aero.train.forecast import forecast
 from aero.train.one_run import model_config
 from aero.train.planning import plan_runs, spec_for
-from aero.train.recipe import ModelSection, Recipe
+from aero.train.recipe import ModelSection, Recipe, RegularizationSection
 from aero.train.run_folder import RunFolder, checkpoint_step, finite_or_null, run_slug
 
 from .conftest import plan_one
@@ -160,6 +161,48 @@ def test_embeddings_are_scaled_as_the_recipe_says(scale, factor, tiny_recipe, tm
     model = replace(tiny_recipe.model, width=64, embedding_scale=scale, initializer_range=0.25)
     run = plan_one(replace(tiny_recipe, model=model), "SM+R", tmp_path)
     assert model_config(run).embedding_scale == factor
+
+
+def test_every_setting_of_a_network_reaches_its_configuration(tiny_recipe, tmp_path):
+    regularization = RegularizationSection(
+        entropy_weight=0.125,
+        tolerance_margin=0.375,
+        temperature_init=0.75,
+        temperature_parametrization="log",
+        threshold_init=0.625,
+        max_entropy="log_visible",
+        reduction="query_mean",
+        head_strengths="learned",
+    )
+    model = replace(
+        tiny_recipe.model, initializer_range=0.25, embedding_dropout=0.5, trainable_scales="beta"
+    )
+    recipe = replace(tiny_recipe, model=model, regularization=regularization)
+    config = model_config(plan_one(recipe, "EReg(SM(t)+ScFuFFN)", tmp_path), bos_token_id=7)
+    assert {
+        "entropy_weight": 0.125,
+        "tolerance_margin": 0.375,
+        "temperature_init": 0.75,
+        "temperature_parametrization": "log",
+        "threshold_init": 0.625,
+        "max_entropy": "log_visible",
+        "entropy_reduction": "query_mean",
+        "entropy_strengths": "learned",
+        "initializer_range": 0.25,
+        "embedding_dropout": 0.5,
+        "trainable_scales": "beta",
+        # 256 tokens of a step are 8 windows, which predict 31 tokens each.
+        "entropy_tokens": 8 * 31,
+        "bos_token_id": 7,
+    }.items() <= config.to_dict().items()
+
+
+def test_a_forecast_counts_the_steps_that_are_left(tiny_recipe, tmp_path):
+    start(plan_one(tiny_recipe, "SM+G", tmp_path), "finished", 20)
+    plan = plan_runs(tiny_recipe, ["SM+G"], [0], output=tmp_path)
+    told = forecast(plan, cache_dir=tmp_path / "none")
+    assert "steps       0 of 20\n  tokens      0\n  time        0:00:00 (estimated" in told
+    assert "data: " not in told and "all together" not in told
 
 
 def test_settings_for_a_label_are_found_however_it_is_written(tiny_recipe, tmp_path):

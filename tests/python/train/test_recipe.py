@@ -5,6 +5,7 @@ import pytest
 import yaml
 
 from aero.reproduction.cells import plan_target
+from aero.train.bounds import Bounds
 from aero.train.errors import TrainingError
 from aero.train.recipe import OptimizerSection, Recipe, RegularizationSection, TrainingSection
 from aero.train.recipe_files import load_recipe, recipe_names, recipe_to_dict
@@ -212,6 +213,13 @@ def test_a_budget_smaller_than_a_step_is_one_step():
     assert recipe.steps == 1
 
 
-def test_recipes_cannot_be_changed_in_place():
+SECTIONS = [held for held in vars(Recipe()).values() if dataclasses.is_dataclass(held)]
+
+
+@pytest.mark.parametrize(
+    "held", [Recipe(), *SECTIONS, Bounds(0, 1)], ids=lambda held: type(held).__name__
+)
+def test_recipes_cannot_be_changed_in_place(held):
+    name = dataclasses.fields(held)[0].name
     with pytest.raises(dataclasses.FrozenInstanceError):
-        Recipe().name = "other"
+        setattr(held, name, getattr(held, name))

@@ -24,6 +24,7 @@ from aero.train.run_folder import RunFolder
 from aero.train.run_lock import RunLockedError
 from aero.train.run_results import analyze_run, evaluate_run
 from aero.train.runs import train_runs
+from aero.train.tensorboard_file import TensorBoardFile
 
 from .conftest import assert_same_ending, command_line, metrics, plan_one, tiny_settings
 
@@ -188,6 +189,18 @@ def test_tensorboard_has_the_promised_names(whole_runs):
         "aero/threshold/layer_0/mean",
     } <= set(names)
     assert [event.step for event in board.Scalars("train/loss")] == [4, 8, 12, 16, 20]
+
+
+def test_tensorboard_forgets_what_a_run_had_written_after_its_checkpoint(tmp_path):
+    for first, steps in ((0, range(1, 7)), (4, (5, 7))):
+        board = TensorBoardFile(tmp_path, first_step=first)
+        for step in steps:
+            board.add_scalars(step, {"train/loss": 10 * first + step})
+        board.close()
+    board = EventAccumulator(str(tmp_path))
+    board.Reload()
+    found = [(event.step, event.value) for event in board.Scalars("train/loss")]
+    assert found == [(1, 1), (2, 2), (3, 3), (4, 4), (5, 45), (7, 47)]
 
 
 def test_the_saved_model_loads_and_speaks(whole_runs):
