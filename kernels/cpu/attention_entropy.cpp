@@ -5,20 +5,14 @@
 #include <algorithm>
 
 #include "kernels/cpu/attention_entropy_decode.h"
-#include "kernels/cpu/attention_entropy_tables.h"
+#include "kernels/cpu/kernel_table.h"
 
 namespace aero::kernels::cpu {
 namespace {
 
-const AttentionEntropyTable& table_for(DataType type) {
-  if (type == DataType::kBFloat16 && isa() == Isa::kAmx) return kAttentionEntropyAmx;
-  return table_in_use({&kAttentionEntropyScalar, &kAttentionEntropyAvx2, &kAttentionEntropyAvx512,
-                       &kAttentionEntropyAvx512Bf16});
-}
-
 template <class Params>
 const auto& kernel_for(const Params& params) {
-  return table_for(params.data_type).of(params);
+  return kernels_in_use().attention_entropy.of(params);
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // Backward pass of attention with temperature and entropy, for one instruction set.
 #pragma once
 
+#include <initializer_list>
+
 #include "kernels/cpu/attention_backward_scratch.h"
 #include "kernels/cpu/attention_row_gradients.h"
 

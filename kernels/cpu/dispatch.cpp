@@ -1,8 +1,10 @@
 #include "kernels/cpu/dispatch.h"
 
-#include <array>
 #include <cstdlib>
 #include <stdexcept>
+#include <string_view>
+
+#include "kernels/cpu/kernel_table.h"
 
 #if defined(__x86_64__) && defined(__linux__)
 #include <sys/syscall.h>
@@ -12,29 +14,37 @@
 namespace aero::kernels::cpu {
 namespace {
 
-constexpr std::array kIsas = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx};
+struct InstructionSet {
+  const char* name;
+  bool (*machine_has)();
+  const Kernels& (*kernels)();
+};
 
-const char* name_of(Isa isa) {
-  switch (isa) {
-    case Isa::kScalar:
-      return "scalar";
-    case Isa::kAvx2:
-      return "avx2";
-    case Isa::kAvx512:
-      return "avx512";
-    case Isa::kAvx512Bf16:
-      return "avx512bf16";
-    case Isa::kAmx:
-      return "amx";
-  }
-  return "";
+template <const Kernels& kKernels>
+const Kernels& table() {
+  return kKernels;
 }
+
+#if defined(__x86_64__)
+
+// __builtin_cpu_supports also asks the operating system whether it saves the registers.
+bool has_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("f16c");
+}
+
+bool has_avx512() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+
+bool has_avx512bf16() { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
 
 // Linux gives a process the tile registers when it asks for them, for all its threads at once, and
 // refuses where the stack of a signal handler could not hold them
 // (Documentation/arch/x86/xstate.rst).
 bool may_use_tile_registers() {
-#if defined(__x86_64__) && defined(__linux__)
+#if defined(__linux__)
   constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XTILEDATA
   static const bool granted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
   return granted;
@@ -43,40 +53,44 @@ bool may_use_tile_registers() {
 #endif
 }
 
-// Each set includes the one before it. __builtin_cpu_supports also asks the operating system
-// whether it saves the registers.
-bool machine_has(Isa isa) {
-#if defined(__x86_64__)
-  switch (isa) {
-    case Isa::kScalar:
-      return true;
-    case Isa::kAvx2:
-      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-             __builtin_cpu_supports("f16c");
-    case Isa::kAvx512:
-      return machine_has(Isa::kAvx2) && __builtin_cpu_supports("avx512f") &&
-             __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-             __builtin_cpu_supports("avx512vl");
-    case Isa::kAvx512Bf16:
-      return machine_has(Isa::kAvx512) && __builtin_cpu_supports("avx512bf16");
-    case Isa::kAmx:
-      return machine_has(Isa::kAvx512Bf16) && __builtin_cpu_supports("amx-tile") &&
-             __builtin_cpu_supports("amx-bf16") && may_use_tile_registers();
-  }
-  return false;
-#else
-  return isa == Isa::kScalar;
-#endif
+bool has_amx() {
+  return has_avx512bf16() && __builtin_cpu_supports("amx-tile") &&
+         __builtin_cpu_supports("amx-bf16") && may_use_tile_registers();
 }
 
-Isa best_isa() {
-  static const Isa best = [] {
-    Isa found = Isa::kScalar;
-    for (const Isa isa : kIsas)
-      if (machine_has(isa)) found = isa;
-    return found;
+// All that tile registers do not multiply runs as in the set before.
+const Kernels& table_with_tile_registers() {
+  static const Kernels kernels = [] {
+    constexpr auto type = static_cast<int>(DataType::kBFloat16);
+    Kernels both = kAvx512Bf16;
+    both.attention_entropy.forward[type] = kAmx.attention_entropy.forward[type];
+    both.attention_entropy.backward[type] = kAmx.attention_entropy.backward[type];
+    return both;
   }();
-  return best;
+  return kernels;
+}
+
+#endif
+
+// From the plainest to the best.
+constexpr InstructionSet kInstructionSets[] = {
+    {"scalar", [] { return true; }, table<kScalar>},
+#if defined(__x86_64__)
+    {"avx2", has_avx2, table<kAvx2>},
+    {"avx512", has_avx512, table<kAvx512>},
+    {"avx512bf16", has_avx512bf16, table<kAvx512Bf16>},
+    {"amx", has_amx, table_with_tile_registers},
+#endif
+};
+
+const InstructionSet& best() {
+  static const InstructionSet& found = []() -> const InstructionSet& {
+    const InstructionSet* last = kInstructionSets;
+    for (const InstructionSet& set : kInstructionSets)
+      if (set.machine_has()) last = &set;
+    return *last;
+  }();
+  return found;
 }
 
 std::string joined(const std::vector<std::string>& names) {
@@ -85,27 +99,30 @@ std::string joined(const std::vector<std::string>& names) {
   return text;
 }
 
-}  // namespace
-
-std::vector<std::string> available_isa_names() {
-  std::vector<std::string> names;
-  for (const Isa isa : kIsas)
-    if (machine_has(isa)) names.emplace_back(name_of(isa));
-  return names;
-}
-
-Isa isa() {
+const InstructionSet& in_use() {
   const char* wanted = std::getenv("AERO_CPU_ISA");
-  if (!wanted || !*wanted) return best_isa();
-  for (const Isa isa : kIsas)
-    if (std::string(wanted) == name_of(isa) && machine_has(isa)) return isa;
-  std::vector<std::string> allowed(kIsas.size());
-  for (size_t i = 0; i < kIsas.size(); ++i) allowed[i] = name_of(kIsas[i]);
-  throw std::invalid_argument("AERO_CPU_ISA must be one of " + joined(allowed) +
+  if (!wanted || !*wanted) return best();
+  std::vector<std::string> names;
+  for (const InstructionSet& set : kInstructionSets) {
+    if (std::string_view(wanted) == set.name && set.machine_has()) return set;
+    names.emplace_back(set.name);
+  }
+  throw std::invalid_argument("AERO_CPU_ISA must be one of " + joined(names) +
                               ", of which this machine has " + joined(available_isa_names()) +
                               ", got " + wanted);
 }
 
-std::string isa_name() { return name_of(isa()); }
+}  // namespace
+
+std::vector<std::string> available_isa_names() {
+  std::vector<std::string> names;
+  for (const InstructionSet& set : kInstructionSets)
+    if (set.machine_has()) names.emplace_back(set.name);
+  return names;
+}
+
+std::string isa_name() { return in_use().name; }
+
+const Kernels& kernels_in_use() { return in_use().kernels(); }
 
 }  // namespace aero::kernels::cpu

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <type_traits>
 
-#include "kernels/cpu/entropy_regularization_tables.h"
 #include "kernels/cpu/fixed_order_sum.h"
 #include "kernels/cpu/kernel_table.h"
 
@@ -12,15 +11,11 @@ namespace aero::kernels::cpu {
 namespace {
 
 template <class Real>
-const EntropyRegularizationKernels<Real>& kernels_in_use() {
-  const EntropyRegularizationTable& table =
-      // Nothing here multiplies bfloat16.
-      table_in_use({&kEntropyRegularizationScalar, &kEntropyRegularizationAvx2,
-                    &kEntropyRegularizationAvx512, &kEntropyRegularizationAvx512});
+const EntropyRegularizationKernels<Real>& kernels_for() {
   if constexpr (std::is_same_v<Real, float>)
-    return table.single;
+    return kernels_in_use().entropy_regularization;
   else
-    return table.wide;
+    return kernels_in_use().entropy_regularization_float64;
 }
 
 template <class Function>
@@ -51,7 +46,7 @@ class Head {
  public:
   /// `scratch`: [2, T], for rows that do not lie as the kernels want them.
   Head(const EntropyRegularizationParams& params, int64_t item, Real* scratch)
-      : kernels(kernels_in_use<Real>()),
+      : kernels(kernels_for<Real>()),
         p_(params),
         scratch_(scratch),
         entropies_(static_cast<const Real*>(p_.entropies) +
@@ -148,12 +143,12 @@ int64_t scratch_elements(const EntropyRegularizationParams& p, int64_t threads) 
 }  // namespace
 
 size_t workspace_bytes(const EntropyRegularizationForwardParams& params, int64_t threads) {
-  isa();  // refuses a bad AERO_CPU_ISA
+  kernels_in_use();  // refuses a bad AERO_CPU_ISA
   return static_cast<size_t>((item_count(params) + scratch_elements(params, threads)) *
                              statistic_bytes(params.data_type));
 }
 size_t workspace_bytes(const EntropyRegularizationBackwardParams& params, int64_t threads) {
-  isa();
+  kernels_in_use();
   return static_cast<size_t>(scratch_elements(params, threads) * statistic_bytes(params.data_type));
 }
 

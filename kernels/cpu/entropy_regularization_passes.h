@@ -2,7 +2,7 @@
 // written once in either direction.
 #pragma once
 
-#include "kernels/cpu/entropy_regularization_tables.h"
+#include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/vector_loop.h"
 
 namespace aero::kernels::cpu {
@@ -75,7 +75,7 @@ struct EntropyPasses {
 };
 
 template <class Real>
-constexpr EntropyRegularizationKernels<Real> entropy_kernels() noexcept {
+constexpr EntropyRegularizationKernels<Real> entropy_regularization_kernels() noexcept {
   using Passes = EntropyPasses<Real>;
   return {Passes::penalty, Passes::sums, Passes::gradients};
 }

@@ -7,7 +7,6 @@
 #include "kernels/cpu/element.h"
 #include "kernels/cpu/fixed_order_sum.h"
 #include "kernels/cpu/kernel_table.h"
-#include "kernels/cpu/scaled_ffn_tables.h"
 
 namespace aero::kernels::cpu {
 namespace {
@@ -16,12 +15,14 @@ namespace {
 // counting items costs nothing.
 constexpr int64_t kEpilogueBlock = 4096;
 
+// Rows of dy, and of the weight, that one item takes: two reads of a weight row cost as much as
+// two rows of dy, so all items are alike.
+constexpr int64_t kGradientRows = 128;
+constexpr int64_t kWeightRows = 64;
+
 int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-const ScaledFfnTable& table() {
-  return table_in_use(
-      {&kScaledFfnScalar, &kScaledFfnAvx2, &kScaledFfnAvx512, &kScaledFfnAvx512Bf16});
-}
+const ScaledFfnKernels& table() { return kernels_in_use().scaled_ffn; }
 
 int64_t gradient_blocks(const ScaledFfnGradientParams& p) {
   return ceil_divide(p.rows, kGradientRows);

@@ -5,7 +5,7 @@
 // dy, G and W once and write dW once.
 #pragma once
 
-#include "kernels/cpu/scaled_ffn_tables.h"
+#include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/vector_loop.h"
 
 namespace aero::kernels::cpu {
@@ -92,7 +92,9 @@ inline void any_weight_rows(const ScaledFfnGradientParams& p, int64_t first, int
   });
 }
 
-constexpr ScaledFfnTable kTable = {any_epilogue, any_column_sums, any_weight_rows};
+constexpr ScaledFfnKernels scaled_ffn_kernels() noexcept {
+  return {any_epilogue, any_column_sums, any_weight_rows};
+}
 
 }  // namespace
 }  // namespace aero::kernels::cpu

@@ -28,10 +28,10 @@ struct TemperatureSoftmaxForward {
 
   static void run(const Params& p, void* scratch, int64_t first, int64_t last) {
     for_each_block<Row>(p, first, last, [&](const Row* rows, int count, int64_t index) {
-      Real* weights[kMostRows];
+      Real* weights[kMostBlockRows];
       for (int r = 0; r < count; ++r)
         weights[r] = static_cast<Real*>(scratch) + r * Row::padded(p.keys);
-      OnlineSoftmax<Real> states[kMostRows];
+      OnlineSoftmax<Real> states[kMostBlockRows];
       for (int r = 0; r < count; ++r) {
         rows[r].prepare(weights[r]);
         rows[r].visit_scores(weights[r], [&](const auto* scores) AERO_LAMBDA_INLINE {
@@ -81,8 +81,8 @@ struct TemperatureSoftmaxForward {
 
   static void finish(const Params& p, const Row* rows, int count, int64_t index,
                      const OnlineSoftmax<Real>* states) {
-    Real log_sums[kMostRows];
-    for (int r = 0; r < kMostRows; ++r) log_sums[r] = r < count ? states[r].sum : 1;
+    Real log_sums[kMostBlockRows];
+    for (int r = 0; r < kMostBlockRows; ++r) log_sums[r] = r < count ? states[r].sum : 1;
     for (int r = 0; r < count; r += kLanes<Real>)
       store(log_sums + r, natural_log(load(log_sums + r)));
     for (int r = 0; r < count; ++r) {
@@ -127,7 +127,7 @@ struct TemperatureSoftmaxBackward {
   template <bool kHasGradient>
   static void run_rows(const Params& p, void* scratch, int64_t first, int64_t last) {
     for_each_block<Row>(p, first, last, [&](const Row* rows, int count, int64_t index) {
-      State states[kMostRows];
+      State states[kMostBlockRows];
       for (int r = 0; r < count; ++r) {
         State& state = states[r];
         state.exponents = static_cast<Real*>(scratch) + 2 * r * Row::padded(p.keys);

@@ -19,12 +19,12 @@ constexpr int64_t kStreamedBytes = 32 * 1024 * 1024;
 
 // Rows that take each step together: while one waits for its sums the next goes on, and logarithms
 // are taken of a vector of rows. Fewer rows where they would leave the first cache level.
-constexpr int kMostRows = 16;
+constexpr int kMostBlockRows = 16;
 constexpr int64_t kBlockElements = 2048;
 
 AERO_INLINE int64_t block_rows(int64_t keys) {
   const int64_t rows = kBlockElements / (keys > 0 ? keys : 1);
-  return rows < 1 ? 1 : rows > kMostRows ? kMostRows : rows;
+  return rows < 1 ? 1 : rows > kMostBlockRows ? kMostBlockRows : rows;
 }
 
 /// One row: where it is, what it sees, and how its scores scale.
@@ -151,7 +151,7 @@ AERO_INLINE void for_each_block(const TemperatureSoftmaxParams& p, int64_t first
   const int64_t block = block_rows(p.keys);
   for (int64_t index = first; index < last;) {
     const int64_t head = index / p.queries, start = index % p.queries;
-    Row rows[kMostRows];
+    Row rows[kMostBlockRows];
     int count = 0;
     for (; count < block && start + count < p.queries && index + count < last; ++count)
       rows[count] = Row(p, head / p.heads, head % p.heads, start + count);

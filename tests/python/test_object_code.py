@@ -32,6 +32,10 @@ CALLS = [
     )
 ]
 OBJECTS = ["avx2", "avx512", "avx512bf16", "amx"]
+# Functions of the other operators, which lie in the same objects and make no products.
+OTHER_OPERATORS = re.compile(
+    "TemperatureSoftmax|EntropyPasses|any_(epilogue|column_sums|weight_rows)"
+)
 # Same compiler, same flags, same counts, but for the C library's logarithm and the addresses that
 # branches of memcpy depend on; 2 % is the smallest change in speed that anybody would look for.
 TOLERANCE = 0.02
@@ -126,10 +130,13 @@ class Instruction:
 
 
 def functions(file: Path) -> Iterator[list[Instruction]]:
+    """Those of attention, as the object file has them."""
     command = ["objdump", "-d", "--no-show-raw-insn", "-w", str(file)]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     line = re.compile(r"^ *([0-9a-f]+):\t(\S+)[ \t]*(.*?)[ \t]*$", re.MULTILINE)
     for body in text.split("\n\n"):
+        if OTHER_OPERATORS.search(body.partition("\n")[0]):
+            continue
         yield [Instruction(int(m[1], 16), m[2], m[3]) for m in line.finditer(body)]
 
 
@@ -175,7 +182,7 @@ def loop_facts(file: Path) -> dict[str, float]:
 
 
 def object_file(isa: str) -> Path:
-    (file,) = build_tree().rglob(f"attention_entropy_{isa}.cpp.o")
+    (file,) = build_tree().rglob(f"kernels/cpu/{isa}.cpp.o")
     return file
 
 
@@ -250,6 +257,44 @@ def test_spills_of_a_tile_too_large_for_the_registers_are_seen(tmp_path: Path) -
     assert small["loops"] == large["loops"] == 1
     assert small["vector stores"] == small["stack loads"] == 0
     assert large["vector stores"] > 0
+
+
+# --- linkage -------------------------------------------------------------------------------------
+
+FUNCTION = "template <class T> T f(T x) { return x + 1; }"
+LINKAGE = {
+    "its own": f"namespace {{ {FUNCTION} }} int g() {{ return f(1); }}",
+    "shared": f"{FUNCTION} int g() {{ return f(1); }}",
+}
+
+
+def checked_linkage(objects: list[Path]) -> subprocess.CompletedProcess[str]:
+    script = ROOT / "kernels" / "cpu" / "check_linkage.cmake"
+    listed = ";".join(map(str, objects))
+    command = ["cmake", "-DNM=nm", f"-DOBJECTS={listed}", "-P", str(script)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("function", LINKAGE)
+@pytest.mark.parametrize("name", ["scalar", "avx512bf16", "amx", "attention_entropy"])
+def test_instruction_sets_that_share_a_function_fail_the_build(
+    tmp_path: Path, name: str, function: str
+) -> None:
+    source, file = tmp_path / "source.cpp", tmp_path / f"{name}.cpp.o"
+    plain = tmp_path / "avx2.cpp.o"
+    for to, text in ((file, LINKAGE[function]), (plain, LINKAGE["its own"])):
+        source.write_text(text)
+        subprocess.run([compiler(), "-O0", "-c", str(source), "-o", str(to)], check=True)
+    found = checked_linkage([plain, file])
+    is_refused = function == "shared" and name != "attention_entropy"
+    assert (found.returncode != 0) == is_refused, found.stderr
+    unwrapped = "".join(found.stderr.split())
+    assert (f"{name}.cpp.omustgive" in unwrapped) == is_refused
+
+
+def test_a_build_without_the_objects_to_check_fails() -> None:
+    found = checked_linkage([Path("attention_entropy.cpp.o")])
+    assert found.returncode != 0 and "no object of an instruction set" in found.stderr
 
 
 def renew() -> None:

@@ -94,7 +94,7 @@ class AttentionEntropy : public ::testing::TestWithParam<std::string> {
   void SetUp() override {
     if (is_emulated()) {
       emulation_.emplace();
-      bfloat16_attention = &cpu::kAttentionEntropyAmx;
+      bfloat16_attention = &EmulatedTileRegisters::attention_kernels();
     } else {
       isa_.emplace(GetParam());
     }

@@ -308,7 +308,7 @@ TEST_P(AttentionEntropy, PassesNotANumberOn) {
 TEST(AttentionEntropyInTileRegisters, MakesAllItsProductsThere) {
   if (!can_emulate_tile_registers()) GTEST_SKIP() << "nothing to count where they are not emulated";
   const EmulatedTileRegisters emulation;
-  bfloat16_attention = &cpu::kAttentionEntropyAmx;
+  bfloat16_attention = &EmulatedTileRegisters::attention_kernels();
   AttentionProblem p({.type = DataType::kBFloat16,
                       .heads = 1,
                       .key_heads = 1,

@@ -229,16 +229,25 @@ EmulatedTileRegisters::EmulatedTileRegisters() {
 }
 EmulatedTileRegisters::~EmulatedTileRegisters() { sigaction(SIGILL, &handler_before, nullptr); }
 
+const cpu::AttentionEntropyKernels& EmulatedTileRegisters::attention_kernels() {
+  return cpu::kAmx.attention_entropy;
+}
+
 int64_t EmulatedTileRegisters::products() { return product_count; }
 
 }  // namespace aero::kernels::testing
 
 #else
 
+#include <stdexcept>
+
 namespace aero::kernels::testing {
 bool can_emulate_tile_registers() { return false; }
 EmulatedTileRegisters::EmulatedTileRegisters() = default;
 EmulatedTileRegisters::~EmulatedTileRegisters() = default;
+const cpu::AttentionEntropyKernels& EmulatedTileRegisters::attention_kernels() {
+  throw std::logic_error("tile registers are emulated on x86-64 and Linux alone");
+}
 int64_t EmulatedTileRegisters::products() { return 0; }
 }  // namespace aero::kernels::testing
 

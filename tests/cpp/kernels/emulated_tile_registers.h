@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "kernels/cpu/kernel_table.h"
+
 namespace aero::kernels::testing {
 
 /// Whether this machine can run the rest of such object code, and lacks the tile registers.
@@ -20,6 +22,9 @@ class EmulatedTileRegisters {
   ~EmulatedTileRegisters();
   EmulatedTileRegisters(const EmulatedTileRegisters&) = delete;
   EmulatedTileRegisters& operator=(const EmulatedTileRegisters&) = delete;
+
+  /// The kernels that use the registers; only where they can be emulated.
+  static const cpu::AttentionEntropyKernels& attention_kernels();
 
   /// Products made so far, over all threads.
   static int64_t products();

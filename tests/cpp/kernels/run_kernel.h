@@ -8,8 +8,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "kernels/cpu/attention_entropy_tables.h"
-#include "kernels/temperature_softmax.h"
+#include "kernels/cpu/kernel_table.h"
 #include "tests/cpp/kernels/guarded_memory.h"
 
 namespace aero::kernels::testing {
@@ -24,7 +23,7 @@ class ScopedIsa {
 };
 
 /// Attention in bfloat16 runs these kernels instead of those of the instruction set in use, if set.
-inline const cpu::AttentionEntropyTable* bfloat16_attention = nullptr;
+inline const cpu::AttentionEntropyKernels* bfloat16_attention = nullptr;
 
 inline bool is_replaced(const AttentionEntropyParams& params) {
   return bfloat16_attention && params.data_type == DataType::kBFloat16;
