@@ -1,4 +1,4 @@
-"""What one private forward pass costs, operation by operation; importable without torch.
+"""The cost of one private forward pass, operation by operation; importable without torch.
 
 Two parties, semi-honest: SecretFlow SPU with the Cheetah protocol, or OpenBumbleBee. Matrix
 products and elementwise products run under RLWE encryption, comparisons and truncations by

@@ -1,4 +1,4 @@
-"""What one operation on secret values spends."""
+"""The cost of one operation on secret values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FieldValue = bool | int | float | str
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a piece of work spends; sums over operations, layers and parts are exact.
+    """The cost of a piece of work; sums over operations, layers and parts are exact.
 
     Attributes:
         client_bytes: Sent by the client, the owner of the input (SPU's rank 0).
@@ -60,12 +60,12 @@ class Operation:
     """One operation on secret values.
 
     Attributes:
-        name: What it computes, such as "queries, keys, values".
+        name: Its result, such as "queries, keys, values".
         layer: Layer from 0, or None for set-up, embedding, final norm, head and argmax.
         kind: The part of the cost report it belongs to, a key of `CostReport.by_kind`.
         shape: Sizes as text: "128x768x2304"; "12 x 128x64x128" for twelve heads.
         inputs: Indices of the operations that must be finished first.
-        cost: What it spends; bytes are whole.
+        cost: Its cost; bytes are whole.
         evaluator: Who evaluates its ciphertexts: "client", "server", or "both", half each.
         token_by_token: Whether its matrix products take one row after the other.
     """

@@ -99,7 +99,7 @@ class CostReport:
                 "paper-testbed,threads=8"; "none" leaves the network alone.
 
         Raises:
-            ValueError: Naming the field and what it may be.
+            ValueError: Names the field and its range.
 
         Example:
             >>> from aero import mpc
@@ -167,7 +167,7 @@ class CostReport:
 
 @dataclass(frozen=True)
 class CostComparison:
-    """What another report spends against a first one, part by part.
+    """A second report compared with a first one, part by part.
 
     Attributes:
         first: The report that is compared with.
@@ -208,7 +208,7 @@ class CostComparison:
         return rows
 
     def names(self) -> tuple[str, str]:
-        """Network, stack and T of both, and what other sizes they differ in."""
+        """Network, stack and T of both, and the other sizes that differ."""
         specs = self.first.spec.to_dict(), self.second.spec.to_dict()
         shown = [
             (letter, size)

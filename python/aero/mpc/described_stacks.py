@@ -11,9 +11,9 @@ A description is YAML or JSON:
       softmax: {bytes_factor: 0.5}                    # half of what the base sends
       gelu: {bytes_per_output: 403.2, rounds: 40}    # or a price of its own
 
-What can be priced: setup, embedding, weight_product, head_product, truncation, softmax, layernorm,
-gelu, relu, argmax. A price changes the derived cost (`bytes_factor`, `rounds_factor`) or replaces
-it: `bytes_per_call`, `bytes_per_row`, `bytes_per_input`, `bytes_per_output` of both parties,
+These operations have prices: setup, embedding, weight_product, head_product, truncation, softmax,
+layernorm, gelu, relu, argmax. A price changes the derived cost (`bytes_factor`, `rounds_factor`) or
+replaces it: `bytes_per_call`, `bytes_per_row`, `bytes_per_input`, `bytes_per_output` of both parties,
 `rounds`, `rounds_per_level`, and `client_share` of the bytes (0.5). Rows, inputs and outputs of
 an m x k x n product are m, m k and m n, with `causal_skip` only the live ones; of softmax and
 LayerNorm rows and elements; of the others elements. A row of n elements that softmax or argmax
@@ -128,7 +128,7 @@ def load_stack(path: str | Path) -> StackDescription:
         path: A YAML or JSON file.
 
     Raises:
-        ValueError: If it cannot be read, or naming the entry, what it may be and what it is.
+        ValueError: It cannot be read, or an entry is wrong; names the entry, its range and value.
 
     Example:
         >>> from pathlib import Path

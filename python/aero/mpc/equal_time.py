@@ -15,7 +15,7 @@ class TimedNetwork:
 
     Attributes:
         label: The network.
-        where: What distinguishes it from others of that label: sizes, stack, optimizations.
+        where: Its differences from others of that label: sizes, stack, optimizations.
         seconds: Of one private forward pass.
         perplexity: Measured; of several runs their mean.
         runs: How many.
@@ -29,7 +29,7 @@ class TimedNetwork:
 
     @property
     def name(self) -> str:
-        """Label and what distinguishes it."""
+        """The label and its differences from others."""
         return " ".join(filter(None, (self.label, self.where)))
 
 

@@ -29,7 +29,7 @@ class GenerationReport:
         new_tokens: Of each sequence.
         sampling: "argmax" in secret, or "client": the client gets the logits.
         prefill: The pass over the prompts, which makes the first token of each sequence.
-        per_token: What each token costs, all sequences together; the first is the prefill.
+        per_token: The cost of each token, all sequences together; the first is the prefill.
         total: Their exact sum.
         by_kind: The sum per part, as in `CostReport`.
     """
@@ -145,7 +145,7 @@ def simulate_generation(
         **overrides: Fields of stack and network, as in `simulate`.
 
     Raises:
-        ValueError: Naming the argument, what it may be and what was given.
+        ValueError: Names the argument, its range and the given value.
 
     Example:
         >>> from aero import mpc

@@ -140,7 +140,7 @@ class Latency:
 
     @property
     def unchecked(self) -> tuple[str, ...]:
-        """What no publication or measurement confirms about these minutes."""
+        """The parts of these minutes that no publication or measurement confirms."""
         fitted = "paper-testbed"
         if self.network.name == self.compute.name == fitted:
             return ()

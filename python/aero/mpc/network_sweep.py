@@ -1,4 +1,4 @@
-"""Many networks on many stacks at once: grids, and what of them is worth looking at."""
+"""Many networks on many stacks at once: grids, and the rows worth a look."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SweepRow:
 
     Attributes:
         label: The network.
-        values: What was varied besides it, by name: sizes, stack, fields of the stack.
+        values: The other varied values, by name: sizes, stack, fields of the stack.
         cost: The sum over its operations.
         seconds: Closed-form time per network profile.
         perplexity: Measured, where a run folder gave it.
@@ -137,7 +137,7 @@ def sweep(
             `context_length=[128, 256]`, `num_heads=[6, 12]`, `exp_squarings=[5, 8]`.
 
     Raises:
-        ValueError: Naming what is unknown or out of range.
+        ValueError: Names the unknown entry, or the one out of range.
 
     Example:
         >>> from aero import mpc
@@ -206,7 +206,7 @@ class _Network:
     run: str | None = None
 
     def perplexity_at(self, size: Mapping[str, FieldValue]) -> float | None:
-        """What was measured, where nothing makes it another network than the measured one."""
+        """The measured perplexity, if the network is the measured one in every field."""
         own = self.spec.to_dict() if size and self.perplexity is not None else {}
         same = all(own.get(name) == value for name, value in size.items())
         return self.perplexity if same else None

@@ -1,4 +1,4 @@
-"""Optimizations that make a private forward pass cheaper: what each assumes and what it saves."""
+"""Optimizations that make a private forward pass cheaper: the assumption and saving of each."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Optimization:
 
     Attributes:
         name: Its word, the field of the stack that it sets first.
-        fields: What `simulate` takes to switch it on.
-        title: What is done, in words.
-        assumption: What must hold for it to be possible.
+        fields: The keywords of `simulate` that switch it on.
+        title: The change, in words.
+        assumption: The condition for it.
         changes: "no" where the same function is computed; otherwise how it differs.
         implemented: Where it can be had today: a setting of SPU, a fork, or nobody.
         listed: Whether it belongs to the cumulative table; the others are this project's own.
@@ -53,7 +53,7 @@ class Optimization:
 
 _NEXT_TOKEN_ONLY = "no other output than the next token's logits is wanted"
 
-# In the order of the cumulative table; what follows it is derived in csrc/mpc.
+# In the order of the cumulative table; csrc/mpc derives the rest.
 _OPTIMIZATIONS = (
     Optimization(
         "private_weights",

@@ -1,4 +1,4 @@
-"""What optimizations save on a network: one on top of the other, each alone, and together."""
+"""The saving of optimizations on a network: added up one by one, each alone, and together."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class OptimizedStack:
     """A network on an optimized stack.
 
     Attributes:
-        name: What `simulate` takes as `stack`.
-        fields: What it changes in `spu-2024`.
+        name: The value of `stack` for `simulate`.
+        fields: Its changes to `spu-2024`.
         comm_bytes: Of both parties, per size.
         rounds: Per size.
     """
@@ -45,11 +45,11 @@ class OptimizedStack:
 
 @dataclass(frozen=True)
 class OptimizationTable:
-    """What optimizations save, one on top of the other, each alone, and together.
+    """The saving of optimizations, added up one by one, each alone, and together.
 
     Attributes:
         label: The network.
-        stack: What they are taken on top of.
+        stack: The stack that they start from.
         sizes: T and V per column.
         cumulative: The stack, then each optimization on top of those before it, listed ones first.
         alone: Each optimization alone, listed or not.
@@ -162,14 +162,14 @@ def optimization_table(
     stack: str = "spu-2024",
     **overrides: FieldValue,
 ) -> OptimizationTable:
-    """What the optimizations of `optimizations()` save on a network.
+    """Returns the saving of the optimizations of `optimizations()` on a network.
 
     Args:
         label: The network. Where its FFNs cannot be absorbed, the cumulative table goes on without
             that optimization.
         model: The preset that gives the sizes.
         sizes: T and V of each column; V of None is the preset's.
-        stack: What the optimizations are taken on top of.
+        stack: The stack that the optimizations start from.
         **overrides: Fields of network and stack, as of `simulate`.
 
     Raises:

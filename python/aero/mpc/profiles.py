@@ -18,9 +18,9 @@ class NetworkProfile:
         uplink_mbps: From client to server, in 1e6 bit/s; 0.001 to 1e6.
         downlink_mbps: From server to client.
         round_trip_seconds: On the wire; 0 to 3600. A round takes half of it.
-        software_seconds: Per round besides: serialization, scheduling, system calls.
+        software_seconds: Also per round: serialization, scheduling, system calls.
         full_duplex: Whether both directions carry bytes at once, else they share one channel.
-        name: What reports call it.
+        name: Its name in reports.
         source: Where the numbers come from.
 
     Raises:
@@ -55,7 +55,7 @@ class NetworkProfile:
 
 @dataclass(frozen=True, slots=True)
 class ComputeProfile:
-    """What both parties compute with: seconds of one thread per item.
+    """The computing rates of both parties: seconds of one thread per item.
 
     0 means free or contained in another item. A party divides the seconds by its threads.
 
@@ -68,7 +68,7 @@ class ComputeProfile:
         elementwise_ciphertext_seconds: One ciphertext of an elementwise product.
         ot_seconds: One oblivious transfer, at each party.
         client_slowdown: The client's seconds over the server's; 0.001 to 1000.
-        name: What reports call it.
+        name: Its name in reports.
         source: Where the numbers come from.
 
     Raises:

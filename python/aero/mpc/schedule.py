@@ -1,4 +1,4 @@
-"""When every operation runs, what bounds the end, and what another speed would change."""
+"""When every operation runs, what limits the pass, and the gain of another speed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ScheduledOperation:
         transfer_seconds: Spent sending, likewise.
         rounds_seconds: Spent waiting for messages to arrive.
         waiting_seconds: Spent behind other operations, with overlap.
-        bound: What took longest: a resource of `Schedule.utilization`, or "rounds".
+        bound: The slowest part: a resource of `Schedule.utilization`, or "rounds".
     """
 
     operation: Operation

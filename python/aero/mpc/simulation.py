@@ -72,7 +72,7 @@ def simulate(
             (`num_heads=6`, `final_norm="layer"`, see `ArchitectureSpec`).
 
     Raises:
-        ValueError: Naming the argument, what it may be and what was given; an unknown keyword with
+        ValueError: Names the argument, its range and the given value; an unknown keyword with
             the nearest name.
 
     Example:
@@ -181,12 +181,12 @@ def operation_cost(
     """The cost of one operation alone, averaged over many runs: bytes need not be whole.
 
     Args:
-        name: What a network is made of, with the price of a description that has one: `setup`
+        name: A part of a network, with the price of a description that has one: `setup`
             (no size); `truncation`, `relu`, `leaky_relu`, `gelu`, `argmax` (elements); `softmax`
             (rows, columns); `layernorm` (rows, width); `embedding` (tokens, vocabulary, width);
             `weight_product` (rows, inner, columns: the weight as the stack has it, truncated);
             `head_product` (heads, rows, inner, columns: shares times shares, truncated).
-            What that is made of: `product`, `square`, `private_product`, `multiplexer`, `exp`,
+            The parts of those: `product`, `square`, `private_product`, `multiplexer`, `exp`,
             `reciprocal`, `reciprocal_square_root` (elements); `comparison`, `equality` (elements,
             bits); `matmul` (rows, inner, columns: shares times shares, no truncation),
             `plaintext_product` (the same, each party knows one factor).

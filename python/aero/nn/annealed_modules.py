@@ -25,7 +25,7 @@ class AnnealedNorm(nn.Module):
 
     Args:
         source: the norm of the trained network.
-        target: what takes its place; None for nothing, ``target(x) = x``.
+        target: the module in its place; None for nothing, ``target(x) = x``.
 
     Attributes:
         progress: a, [1], starts at 0.
@@ -73,7 +73,7 @@ class AnnealedFeedForward(ScaledFeedForward):
         width: C.
         hidden_width: F.
         source: the activation of the trained network, ``"gelu"``, ``"relu"`` or ``"linear"``.
-        target: what it becomes; None when the whole feed-forward fades away, ``(1 - a) FFN(x)``.
+        target: the module after it; None if the whole feed-forward fades away, ``(1 - a) FFN(x)``.
         trainable: which of the scales ``"alpha"`` and ``"beta"`` are learned; both start at 1.
         gelu_approximation: as in `FeedForward`.
 

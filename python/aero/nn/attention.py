@@ -19,7 +19,7 @@ from aero.nn.temperature import Temperature
 
 
 class KeyValueCache(Protocol):
-    """What attention needs of a cache; `transformers` caches have it."""
+    """The methods of a cache that attention calls; `transformers` caches have them."""
 
     def update(self, keys: Tensor, values: Tensor, layer_index: int) -> tuple[Tensor, Tensor]:
         """Appends keys and values [B, H, T, D] of a layer and returns all of that layer."""
@@ -28,7 +28,7 @@ class KeyValueCache(Protocol):
 
 @dataclass(frozen=True)
 class SequenceContext:
-    """What all layers of one forward share about its sequences.
+    """The facts about the sequences of one forward that all layers share.
 
     Attributes:
         mask: [B or 1, H or 1, T, S] boolean, True where a query sees a key; None means causal.

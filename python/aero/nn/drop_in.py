@@ -84,7 +84,7 @@ class DropInAttention(CausalSelfAttention):
 
         Args:
             hidden_states: [B, T, C].
-            *positional: what the host hands over next.
+            *positional: further arguments of the host.
             **keywords: likewise: cache, mask, positions.
         """
         context = _host_context(hidden_states, *positional, **keywords)
@@ -168,7 +168,7 @@ def _settle(module: nn.Module, host: Host) -> Host:
 
 
 def _complete_state(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Adds what a host's state dict has no parameter for, and drops its mask buffers."""
+    """Adds the parameters that a host's state dict lacks, and drops its mask buffers."""
     for name, parameter in module.named_parameters():
         given = state.get(prefix + name, parameter)
         if given.shape != parameter.shape and given.shape == parameter.shape[::-1]:
@@ -197,7 +197,7 @@ def _host_context(
     position_embeddings: tuple[Tensor, Tensor] | None = None,
     **_unused: Any,
 ) -> SequenceContext:
-    """What a host says about its sequences, in the order and names of `transformers`' layers."""
+    """A host's arguments about its sequences, in the order and names of `transformers`' layers."""
     if encoder_hidden_states is not None:
         raise ValueError(
             "aero attention: cross-attention is not supported; keep the host's own module for it"

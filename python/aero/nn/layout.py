@@ -55,7 +55,7 @@ class TransposedLinear(nn.Module):
 
 
 def set_weight_layout(module: Module, layout: WeightLayout) -> Module:
-    """Turns the weights of all linear layers within a module, in place; what it computes stays.
+    """Turns the weights of all linear layers within a module, in place; its results stay.
 
     Args:
         module: attention, feed-forward or block. Fused FFNs are [in, out] always; weights under

@@ -86,7 +86,7 @@ class FoldableNorm(nn.Module):
         return x * self.scale(x, token_mask).to(x.dtype)
 
     def scale(self, x: Tensor, token_mask: Tensor | None = None) -> Tensor:
-        """Returns ``g / sqrt(v + eps)``, [C]: what the norm of `x` multiplies each channel by."""
+        """Returns ``g / sqrt(v + eps)``, [C]: the norm's factor of each channel."""
         if self.training:
             mean_square, count = self._batch_statistics(x, token_mask)
             if not is_recomputing():

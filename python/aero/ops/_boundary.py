@@ -1,4 +1,4 @@
-"""What the four public functions share before and after the native operator."""
+"""The steps that the four public functions share around the native operator."""
 
 from __future__ import annotations
 

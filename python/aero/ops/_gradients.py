@@ -1,4 +1,4 @@
-"""The gradients of the native operators in plain PyTorch: what *their* derivatives come from.
+"""The gradients of the native operators in plain PyTorch, for *their* derivatives.
 
 The native backward pass computes the gradients. Where these are differentiated again, backward or
 forward, torch differentiates the functions of this file, which form the [T, S] scores. Each takes

@@ -40,9 +40,9 @@ def entropy_regularization(
 
     Two published reductions differ in size by far, so the regularization weight belongs to one of
     them and, with "position_sum", to the size of the micro-batch: B rows of T tokens weigh B * T
-    times what one token weighs. A loop that averages over micro-batches or processes shrinks a sum.
-    There, divide it by the number of tokens that the loss next to it is divided by, as the models
-    of `aero.models` and `aero.with_entropy_penalty` do.
+    times the weight of one token. A loop that averages over micro-batches or processes shrinks a
+    sum. In such a loop, divide it by the number of tokens that the loss is divided by, as the
+    models of `aero.models` and `aero.with_entropy_penalty` do.
 
     Values and gradients are native under every transform of docs/reference/transforms.md. Tangents
     and second derivatives are those of the plain form.

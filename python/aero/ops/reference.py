@@ -116,7 +116,7 @@ def penalty(
     margin: float,
     query_mean: bool,
 ) -> Tensor:
-    """What `entropy_regularization` is when the largest entropies are known: 0-D to [B, T]."""
+    """`entropy_regularization` for known largest entropies: 0-D to [B, T]."""
     if entropies.numel() == 0:
         return (entropies.sum() + thresholds.sum()) * 0
     return _by_head(entropies, thresholds, largest, row_mask, margin, query_mean).mean()

@@ -30,16 +30,16 @@ over seeds is {"mean", "standard_deviation" (None for one seed), "minimum", "max
       `max_entropy`, `seeds`, `seed_of_named_heads`; None without an analysis
     - `thresholds`, `temperature`: their ranges, and how many temperatures are `not_positive`; None
       for networks without
-    - `sample`: `text`, a line of the corpus, and `continuation`, what the network writes after it;
+    - `sample`: `text`, a line of the corpus, and `continuation`, the network's text after it;
       None without an analysis
     - `private_inference`: `trained` and `gpt2` by stack {comm_bytes, rounds, seconds, by_kind},
       `gpt2_one_more_layernorm`, `paper` {table, perplexity, diverged, comm_gigabytes,
       latency_minutes}
 - `findings`: `name`, `verdict`, `text`, `values`
-- `notes`: sentences on what is missing, what does not compare and what was assumed
+- `notes`: sentences on missing values, values that do not compare, and assumptions
 - `seed_spread`: quoted from a report over several seeds, or None
 
-`to_text`, `to_csv` and `to_html` show what `aero.mpc` returns.
+`to_text`, `to_csv` and `to_html` show the results of `aero.mpc`.
 
 Example:
     >>> from aero import report

@@ -1,4 +1,4 @@
-"""Where every head looks in one line of text, with what it sees on hovering."""
+"""The attention of every head on one line of text, with the tokens on hovering."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def assemble(
 
 
 def _training(runs: Sequence[RunRecord]) -> dict[str, Any]:
-    """What the runs have in common, as lists of distinct values in order of appearance."""
+    """The settings of the runs, as lists of distinct values in order of appearance."""
     # Where the token files lie on this machine says nothing to a reader elsewhere.
     corpora = [
         {name: value for name, value in (run.info.get("corpus") or {}).items() if name != "folder"}
@@ -139,7 +139,7 @@ def _evaluation_of(run: RunRecord) -> tuple[str, int] | None:
 
 
 def _document_notes(runs: Sequence[RunRecord]) -> list[str]:
-    """What ± over seeds leaves out: another validation text."""
+    """The spread over validation texts, which ± over seeds leaves out."""
     found = [
         (run.folder.name, run.evaluation)
         for run in runs

@@ -1,4 +1,4 @@
-"""Costs as pictures: stacked bars, what is inside each layer, and quality against cost.
+"""Costs as pictures: stacked bars, the parts of each layer, and quality against cost.
 
 Everything is a piece of a row, as wide as its amount; titles show on hovering.
 """
@@ -40,7 +40,7 @@ class Piece:
         row: From the top, in heights of a row.
         left: Where it begins, in the unit of the picture.
         width: Its amount.
-        kind: Of part; None for what is no part.
+        kind: The kind of part; None for no part.
         names: The first that fits is written inside.
         title: Shown on hovering.
     """
@@ -58,7 +58,7 @@ def draw_pieces(pieces: Sequence[Piece], name: str, headings: Mapping[float, str
 
     Args:
         pieces: At least one.
-        name: What the picture shows.
+        name: The content of the picture.
         headings: Row -> text in it.
     """
     rows = 1 + max(piece.row for piece in pieces)
@@ -188,8 +188,8 @@ def sweep_picture(found: SweepResult, x: str, y: str, xlabel: str, ylabel: str) 
         found: The sweep; rows without both quantities are left out.
         x: An objective, as of `SweepResult.pareto`.
         y: Likewise.
-        xlabel: What `x` is.
-        ylabel: What `y` is.
+        xlabel: The name of `x`.
+        ylabel: The name of `y`.
     """
     points = [
         (row, across, up)

@@ -55,7 +55,7 @@ def to_html(
         found: One of these.
         network: Adds the time on it; as of `CostReport.latency`. A sweep has its own.
         compute: The machines behind that time.
-        within: What counts as equal time in a sweep, as a fraction.
+        within: The difference that still counts as equal time in a sweep, as a fraction.
 
     Raises:
         TypeError: For anything else.
@@ -132,7 +132,7 @@ def seconds(timed: Latency) -> dict[str, float]:
 
 
 def _comparison(compared: CostComparison, network: Network, compute: Compute) -> str:
-    """Bars on one scale, what the colours mean, the table."""
+    """Bars on one scale, the legend of the colours, the table."""
     times = compared.times(network, compute)
     names = compared.names()
     bars = [gigabytes(compared.first), gigabytes(compared.second)]

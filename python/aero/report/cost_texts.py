@@ -114,7 +114,7 @@ def part_rows(report: CostReport, timed: Latency | None) -> Rows:
 
 
 def layer_rows(report: CostReport, timed: Latency | None) -> Rows:
-    """What lies outside the layers, and each layer; neighbours that cost the same in one row."""
+    """The parts outside the layers, and each layer; neighbours of equal cost in one row."""
     outside = None if timed is None else timed.outside_layers
     rows = [{"where": "outside the layers", **_cells(report, report.outside_layers, outside)}]
     for name, first, cost in layer_groups(report):
@@ -134,7 +134,7 @@ def layer_groups(report: CostReport) -> list[tuple[str, int, Cost]]:
 
 
 def report_lines(report: CostReport, timed: Latency | None) -> list[str]:
-    """Both tables for the terminal, and what no publication or measurement confirms."""
+    """Both tables for the terminal, and the parts that nothing published or measured confirms."""
     doubts = unchecked(report, timed)
     parts = table_lines(part_rows(report, timed))
     rule = "-" * max(map(len, parts))
@@ -166,7 +166,7 @@ def title_lines(report: CostReport) -> list[str]:
 
 
 def summary_lines(report: CostReport, timed: Latency | None) -> list[str]:
-    """Who sends what, and how long it takes on which network."""
+    """The bytes that each party sends, and their time by network."""
     sent = (
         f"client sends {in_units(report.client_bytes)} GB, "
         f"server {in_units(report.server_bytes)} GB"
@@ -175,7 +175,7 @@ def summary_lines(report: CostReport, timed: Latency | None) -> list[str]:
 
 
 def unchecked(report: CostReport, timed: Latency | None) -> tuple[str, ...]:
-    """What no publication or measurement confirms, of the bytes and of the minutes."""
+    """The bytes and minutes that no publication or measurement confirms."""
     return report.unchecked if timed is None else (*report.unchecked, *timed.unchecked)
 
 

@@ -1,4 +1,4 @@
-"""What the numbers say: a sentence, the verdict on it and the numbers behind it.
+"""A finding: a sentence, the verdict on it and the numbers behind it.
 
 Reports of runs, tables of costs and retrained targets all speak in findings.
 """
@@ -13,7 +13,7 @@ from aero.report.seeds import Difference, Verdict
 
 __all__ = ["VERDICTS", "Finding", "finding_lines"]
 
-#: Verdict -> how a table says it, and what follows "the paper's ordering" in a sentence.
+#: Verdict -> its words in a table, and the words after "the paper's ordering" in a sentence.
 VERDICTS: Mapping[str, tuple[str, str]] = {
     "holds": ("holds", "holds at this scale"),
     "holds in part": ("holds in part", "holds in part at this scale"),
@@ -35,7 +35,7 @@ class Finding:
             "noted" for a fact that claims nothing.
         values: the numbers behind it.
         where: its place in the paper, if the paper claims it.
-        differences: what seeds say, one per comparison; effects of perplexities are logarithms.
+        differences: the evidence of seeds, one per comparison; perplexities' are logarithms.
         reasons: the same in words, with the means.
 
     Example:
@@ -53,7 +53,7 @@ class Finding:
     reasons: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Name, verdict, text and values; what a paper's claim has besides, if it is one."""
+        """Name, verdict, text and values, and the further values of a paper's claim."""
         found: dict[str, Any] = {
             "name": self.name,
             "verdict": self.verdict,

@@ -1,4 +1,4 @@
-"""What pages are made of: plain HTML, no scripts, nothing loaded."""
+"""The parts of pages: plain HTML, no scripts, nothing loaded."""
 
 from __future__ import annotations
 

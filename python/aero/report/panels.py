@@ -273,7 +273,7 @@ def _analyzed(networks: Sequence[Network]) -> list[tuple[Network, StoredAnalysis
 
 
 def _array(nested: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Nested lists with None for what was not finite."""
+    """Nested lists with None for values that are not finite."""
     return np.asarray(nested, dtype=np.float64)
 
 

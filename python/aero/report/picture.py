@@ -25,7 +25,7 @@ class Picture:
     Attributes:
         name: file name without ending, and the place in the report it belongs to.
         svg: the picture.
-        caption: what it shows, with units and normalisation.
+        caption: its content, with units and normalisation.
     """
 
     name: str

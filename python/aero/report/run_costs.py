@@ -77,7 +77,7 @@ def gpt2_spec(trained: ArchitectureSpec) -> ArchitectureSpec | None:
 
 
 def secret_temperature_bytes(spec: ArchitectureSpec) -> float | None:
-    """Returns what a secret temperature per head and position adds on the paper's stack, in bytes.
+    """Returns the bytes that a secret temperature per head and position adds on the paper's stack.
 
     None for a network without that temperature.
 
@@ -115,7 +115,7 @@ def _cost(spec: ArchitectureSpec, stack: str) -> dict[str, Any]:
 
 
 def _one_more_layernorm(gpt2: ArchitectureSpec) -> float | None:
-    """Bytes with one LayerNorm more than the paper lists, which is what the paper's bytes show."""
+    """Bytes with one LayerNorm more than the paper lists; the paper's bytes contain it."""
     if gpt2.final_norm == "layer":
         return None
     return with_one_more_layernorm(mpc.simulate(gpt2, stack=stacks()[0]))

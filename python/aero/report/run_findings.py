@@ -1,4 +1,4 @@
-"""What the numbers say, in plain words; every sentence is computed from the report's own values.
+"""The findings in plain words; every sentence is computed from the report's own values.
 
 The test of `aero.report.seeds` judges all networks of a report together.
 """
@@ -279,7 +279,7 @@ def _entropy_extremes(networks: Sequence[Entry]) -> list[Finding]:
 
 
 def _temperatures_below_zero(networks: Sequence[Entry]) -> list[Finding]:
-    """A temperature may cross zero on its way; attention then prefers what matches least."""
+    """A temperature can cross zero in training; attention then prefers the worst matches."""
     return [
         Finding(
             "temperatures_below_zero",

@@ -37,7 +37,7 @@ class RunRecord:
         evaluation: `evaluation.json`, None if the run was not evaluated.
         analysis: `analysis.json` and `.npz`, None if the run was not analysed.
         sample: `sample.json`, None if the run was not analysed.
-        warnings: what could not be read completely, in words.
+        warnings: files that could not be read completely, in words.
     """
 
     folder: Path
@@ -143,7 +143,7 @@ def read_run(folder: str | Path) -> RunRecord:
         folder: holds `run.json`, usually `metrics.jsonl`, `evaluation.json` and `analysis.json`.
 
     Returns:
-        The record; what is missing is None or empty.
+        The record; missing parts are None or empty.
 
     Raises:
         ValueError: `run.json` is missing, damaged, of another format, or another file is damaged.
@@ -205,7 +205,7 @@ def _read_sample(path: Path, spec: ArchitectureSpec) -> dict[str, Any] | None:
 
 
 def _require_whole(folder: Path, info: dict[str, Any]) -> None:
-    """Compares what is at rest in a run folder with its checksums, if it has any."""
+    """Compares the finished files of a run folder with its checksums, if it has any."""
     names = {"config.yaml", *(() if info["status"] == "running" else _READ)}
     try:
         listed = read_checksums(folder).keys() & names

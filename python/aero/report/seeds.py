@@ -1,4 +1,4 @@
-"""One network against another over seeds: an interval for the difference, and what it decides.
+"""One network against another over seeds: an interval for the difference, and its verdict.
 
 This is the only place that judges seeds. The test was declared before it met any result:
 
@@ -63,7 +63,7 @@ class Series:
         network: its identity; a network counts once in a pool.
         values: seed -> value; logarithms where errors are relative.
         family: networks whose values vary alike over seeds.
-        setting: what makes seeds comparable (size, text, length); equal settings are paired.
+        setting: the conditions of a run (size, text, length); seeds of equal settings are paired.
     """
 
     network: str
@@ -73,16 +73,16 @@ class Series:
 
     @property
     def reference(self) -> float:
-        """The first finite value: what is subtracted before squares are summed."""
+        """The first finite value, which is subtracted before squares are summed."""
         return next(value for value in self.values.values() if math.isfinite(value))
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What seeds say about "lower < higher".
+    """The evidence of seeds for "lower < higher".
 
     Attributes:
-        verdict: what the interval decides.
+        verdict: the decision of the interval.
         effect: mean of higher minus lower; NaN where nothing can be compared.
         low: lower end of the simultaneous 95 % interval; -inf where no spread is known.
         high: upper end.
@@ -114,7 +114,7 @@ def family_of(norm: str, shaped_attention: bool) -> str:
 
 
 def judge_signs(signs: Sequence[float], comparisons: int) -> Verdict:
-    """Returns what runs say by their signs alone.
+    """Returns the verdict of runs by their signs alone.
 
     Args:
         signs: one number per seed, positive where it supports the claim.

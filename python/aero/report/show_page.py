@@ -1,7 +1,7 @@
 """The page of `aero show`: tokens, every head with a slider for temperature, and private costs.
 
-plotly draws what moves, from weights computed here for every place of the slider; the page has no
-script of its own and loads nothing. Tokens may be a stranger's: they reach the page escaped.
+plotly draws the moving parts, from weights computed here for every place of the slider. The page
+has no script of its own and loads nothing. Tokens may be a stranger's: they reach the page escaped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from aero.report.svg import svg_of
 __all__ = ["at_temperature", "show_page", "token_costs"]
 
 _TEMPERATURES = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
-# Whole per cent in one byte; this value stands for what a causal head does not see.
+# Whole per cent in one byte; this value marks keys that a causal head does not see.
 _HIDDEN = 101
 _SEEN = ("#f7fbff", "#c6dbef", "#6baed6", "#2171b5", "#08306b")
 # The label becomes cheaper from step to step, as in the paper's Figure 1.
@@ -196,7 +196,7 @@ def _drawn(go: Any, attention: Weights, temperature: float, step: int) -> list[A
 
 
 def _titles(words: Sequence[str], layers: int, heads: int) -> NDArray[np.object_]:
-    """What is said of every weight, [L, H, T, T]; nothing where a head does not see."""
+    """The words for every weight, [L, H, T, T]; empty where a head does not see."""
     size = len(words)
     titles = np.full((layers, heads, size, size), "", dtype=object)
     for layer, head, row, key in np.ndindex(titles.shape):

@@ -20,7 +20,7 @@ def svg_of(figure: Figure, name: str, titles: Mapping[str, Sequence[str]] | None
 
     Args:
         figure: Of matplotlib.
-        name: Says to those who cannot see it what it shows.
+        name: Describes the picture for readers who cannot see it.
         titles: `gid` of an artist -> a title per shape of it, in the order of its points.
 
     Raises:

@@ -20,7 +20,7 @@ __all__ = [
 
 
 def significant(value: float | None, digits: int = 4) -> str:
-    """Returns a number with so many significant digits, never in exponent form; "-" for None.
+    """Returns a number with this many significant digits, never in exponent form; "-" for None.
 
     All digits before the point are shown, even if they are more.
 

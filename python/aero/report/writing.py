@@ -49,10 +49,10 @@ def write_report(
         output_dir: where the report goes; made if missing.
         title: of the report.
         command: that makes the report, shown in its footer.
-        seed_spread: a `report.json` over several seeds, quoted beside runs of a single seed.
+        seed_spread: a `report.json` over several seeds, quoted next to runs of a single seed.
 
     Returns:
-        The paths of what was written, each file whole or not at all, and the summary table.
+        The paths of the written files, each whole or not at all, and the summary table.
 
     Raises:
         ValueError: there is no run, two runs have the same network and seed, or a file is damaged.
@@ -94,7 +94,7 @@ def write_report(
 def write_results(report: Mapping[str, Any], stem: str | Path) -> tuple[Path, Path]:
     """Writes a report's numbers and text, without figures, to STEM.json and STEM.md.
 
-    A results file over several seeds, kept under version control, is what `seed_spread` quotes.
+    `seed_spread` quotes a results file over several seeds that is under version control.
 
     Args:
         report: content of a report.json.

@@ -1,6 +1,6 @@
 """The paper's tables and figures about training, retrained and judged claim by claim.
 
-A target (`table2`, `figure18`, ...) is data: rows of networks, what is shown of them, the paper's
+A target (`table2`, `figure18`, ...) is data: rows of networks, their shown values, the paper's
 numbers and its claims. A scale (`mini`, `small`, `paper`) says at which size. Both together give
 cells, one training run per network and seed, each in a folder named by its configuration, so that
 targets share cells and an interrupted command goes on.

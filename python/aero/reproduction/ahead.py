@@ -1,4 +1,4 @@
-"""What a plan will take before it starts: tokens, floating-point operations, hours here."""
+"""The estimate of a plan before it starts: tokens, floating-point operations, hours here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PASSES = 3
 def what_it_takes(cells: Sequence[Cell], output: str | Path, *, jobs: int = 1) -> str:
     """Returns the cells left, their tokens and operations, and how long they take on this machine.
 
-    What checkpoints of interrupted runs hold is not counted again.
+    Steps in checkpoints of interrupted runs are not counted again.
     Operations are those of the matrix products as executed, three passes per token. One network is
     timed, the first that is missing; the others are taken to run at its rate.
 
@@ -69,10 +69,10 @@ def rehearse_cells(cells: Sequence[Cell], output: str | Path, *, cache_dir: str 
         cache_dir: corpora and tokenizers.
 
     Returns:
-        What was found of the corpora, a line each.
+        The corpora that were found, a line each.
 
     Raises:
-        TrainingError: what a training would find wrong before its first step.
+        TrainingError: as a training would raise before its first step.
     """
     missing = {
         (cell.group, cell.label): cell for cell in reversed(cells) if not cell.is_done(output)

@@ -33,7 +33,7 @@ class Cell:
     Attributes:
         label: at the depth of the scale.
         seed: of weights and data order.
-        recipe: what to do.
+        recipe: the settings of the training.
         group: folder below `cells` that all labels and seeds of this recipe share.
         teacher: whose logits it learns from; None learns from the text alone.
     """
@@ -55,7 +55,7 @@ class Cell:
         return RunFolder(Path(output) / "cells" / self.key)
 
     def planned(self, output: str | Path) -> PlannedRun:
-        """What is to be done about the cell: train, resume or reuse.
+        """The next step for the cell: train, resume or reuse.
 
         Raises:
             TrainingError: a label or size that does not fit, a folder with another run, or no
@@ -68,7 +68,7 @@ class Cell:
         )[0]
 
     def without_teacher(self) -> Cell:
-        """The same run from the text alone: what can be planned before the teacher is there."""
+        """The same run from the text alone, which can be planned before the teacher is there."""
         return dataclasses.replace(self, teacher=None)
 
     def is_ready(self, output: str | Path) -> bool:
@@ -76,7 +76,7 @@ class Cell:
         return self.teacher is None or self.teacher.is_done(output)
 
     def status(self, output: str | Path) -> str:
-        """`missing`, `killed`, or what `run.json` says: running, interrupted, finished, diverged.
+        """`missing`, `killed`, or as in `run.json`: running, interrupted, finished, diverged.
 
         Killed is a run that nobody trains although it says so: `run_cells` goes on with it.
         """
@@ -148,7 +148,7 @@ def plan_target(
             f"reproduce: {target.name} exists at --scale {scales} only, got {scale.name!r}"
         )
     cells: dict[str, tuple[Cell, ...]] = {}
-    # Teachers first; what is returned keeps the order of the rows.
+    # Teachers first; the result keeps the order of the rows.
     for row in sorted(target.rows, key=lambda row: row.distill_from is not None):
         recipe = _recipe(row, scale, tuple(settings))
         teachers = cells[row.distill_from] if row.distill_from else (None,)
@@ -170,7 +170,7 @@ def unique_cells(plans: Sequence[TargetPlan]) -> list[Cell]:
 
 
 def _seeds(row: Row, scale: Scale, asked: int | None) -> int:
-    """What is asked for, else what the row says, else the scale; never more than the row says."""
+    """The requested number, else the row's, else the scale's; never more than the row's."""
     if row.seeds is None:
         return scale.seeds if asked is None else asked
     return row.seeds if asked is None else min(asked, row.seeds)
@@ -199,7 +199,7 @@ def _loaded(name: str, settings: tuple[str, ...]) -> Recipe:
 
 
 def _digest(recipe: Recipe, teacher: str | None) -> str:
-    """A hash of what differs from the defaults: a setting that comes later renames no cell."""
+    """A hash of the differences from the defaults: a setting added later renames no cell."""
     defaults = recipe_to_dict(Recipe())
     differing = {
         key: value

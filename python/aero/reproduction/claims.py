@@ -1,4 +1,4 @@
-"""What a target claims of its rows: comparisons of their statistics.
+"""A target's claims about its rows: comparisons of their statistics.
 
 A condition is a statistic and a chain of two or more sides with `<` or `>` between them; a side is
 a row, a number, a factor and a row (`1.02 x SM+G`), or another statistic (`0.1 x minutes of SM+G`).
@@ -66,7 +66,7 @@ class Claim:
     Attributes:
         text: the sentence.
         where: its place in the paper.
-        comparisons: what must hold.
+        comparisons: all must hold.
     """
 
     text: str

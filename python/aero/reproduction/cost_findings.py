@@ -1,4 +1,4 @@
-"""What the paper's tables say about the cost of private inference beside our own numbers.
+"""The paper's tables on the cost of private inference, compared with our own numbers.
 
 Every sentence is computed from the rows; where the numbers change, so does the sentence.
 """
@@ -213,7 +213,7 @@ def find_flops(rows: Sequence[ReproducedRow]) -> Finding:
 
 
 def find_secrets(stack: str) -> Finding:
-    """What temperature, alpha and beta would add if they were kept secret."""
+    """The cost of temperature, alpha and beta if they were kept secret."""
     values = {}
     for row in paper_tables():
         if row["table"] not in (4, 5, 7) or row["label"] != "EReg(SM(t)+ScFuFFN)":

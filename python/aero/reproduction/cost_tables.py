@@ -27,7 +27,7 @@ class CostTables:
         rows: The rows of Tables 4-7 whose networks differ in inference.
         figures: Title -> the steps of Figure 1 (GPT-2, T = 128) and Figure 15 (Pythia-70M,
             T = 256).
-        findings: What follows, computed from the rows.
+        findings: Computed from the rows.
     """
 
     stack: str

@@ -1,4 +1,4 @@
-"""Outcomes as Markdown: numbers next to the paper's, verdicts, and what is missing."""
+"""Outcomes as Markdown: numbers next to the paper's, verdicts, and missing runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def write_results(
     """Writes the outcomes of several targets to STEM.md and STEM.json.
 
     Args:
-        outcomes: what `collect_target` returned.
+        outcomes: results of `collect_target`.
         stem: path without ending; its folder must exist.
         command: that makes them.
 
@@ -50,7 +50,7 @@ def results_document(outcomes: Sequence[Mapping[str, Any]], *, command: str) -> 
     """Returns the outcomes of several targets as one text.
 
     Args:
-        outcomes: what `collect_target` returned, of one scale.
+        outcomes: results of `collect_target`, of one scale.
         command: that makes them.
     """
     scale = outcomes[0]["scale"]
@@ -68,7 +68,7 @@ def target_section(outcome: Mapping[str, Any], *, figures: str | None = None) ->
     """Returns one target as text.
 
     Args:
-        outcome: what `collect_target` returned.
+        outcome: the result of `collect_target`.
         figures: folder of its figures as links see it; None leaves them out.
     """
     parts = [f"## {outcome['paper']}: {outcome['title']}", _numbers(outcome)]

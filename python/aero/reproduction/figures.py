@@ -1,6 +1,6 @@
 """The figures of a target, by kind, from the records of its runs.
 
-What the report draws too is drawn there; sweeps, slopes, scales and NaN counts are drawn here.
+The report draws the figures that it shares; sweeps, slopes, scales and NaN counts are drawn here.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class FrontPoint:
 
 @dataclass(frozen=True)
 class Front:
-    """What no other network of the same budget beats in perplexity and cost at once.
+    """The networks that no other of the same budget beats in perplexity and cost at once.
 
     Attributes:
         tokens: the budget.

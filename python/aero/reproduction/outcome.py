@@ -1,4 +1,4 @@
-"""What a target's finished cells give: numbers next to the paper's, verdicts, figures, files.
+"""The results of a target's finished cells: numbers next to the paper's, verdicts, figures, files.
 
 An outcome, format 2, as `OUTPUT/results/SCALE/TARGET.json` holds it:
 
@@ -11,7 +11,7 @@ An outcome, format 2, as `OUTPUT/results/SCALE/TARGET.json` holds it:
   any) and `differences`, one per comparison: `verdict`, `effect`, `low`, `high` (of perplexities in
   logarithms), `seeds`, `freedom`
 - `figures`: `name`, `caption`
-- `private`: of targets with a front, what `aero.reproduction.fronts.describe_fronts` returns
+- `private`: of targets with a front, the result of `aero.reproduction.fronts.describe_fronts`
 - `training`: `seconds`, the distinct `hardware`, `versions`, `corpora`, `git_commits`, and one
   `recipe` with `parameters` of the first row
 """
@@ -49,12 +49,12 @@ Values = dict[str, dict[str, dict[int, float]]]
 def collect_target(
     plan: TargetPlan, output: str | Path, *, beside: Sequence[TargetPlan] = ()
 ) -> dict[str, Any]:
-    """Returns what the finished cells of a target give, as JSON-ready values.
+    """Returns the results of the finished cells of a target, as JSON-ready values.
 
     Args:
         plan: the target at a scale.
         output: folder of all cells.
-        beside: other targets at the same scale, whose networks tell of the spread over seeds too.
+        beside: other targets at the same scale, whose networks add to the spread over seeds.
 
     Example:
         >>> from aero.reproduction.outcome import collect_target
@@ -98,7 +98,7 @@ def _describe_claims(
 
 
 def judge_again(outcomes: Sequence[dict[str, Any]]) -> None:
-    """Replaces the `claims` of outcomes by what their rows give with today's claims and test.
+    """Judges the rows of outcomes again with today's claims and test, and replaces `claims`.
 
     Args:
         outcomes: of one scale, as `collect_target` returned them.

@@ -1,4 +1,4 @@
-"""What one private forward pass of a network costs, in every way that the results compare."""
+"""The cost of one private forward pass of a network, in every way that the results compare."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class PrivateCost:
 
     Attributes:
         gigabytes: sent by both parties, 1e9 bytes, set-up included.
-        setup_gigabytes: what of them is the set-up of a session, paid once for many passes.
+        setup_gigabytes: the part for the set-up of a session, paid once for many passes.
         minutes: on the paper's two machines and their network, set-up included.
     """
 

@@ -1,4 +1,4 @@
-"""What can be read off a trained cell, by name: columns of tables and subjects of claims.
+"""The statistics of a trained cell, by name: columns of tables and subjects of claims.
 
 Letters: L layers, H heads, T context length. "Early" and "deep" layers are the first and the last
 third, rounded up. Entropies are shares of log T unless said.

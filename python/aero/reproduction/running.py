@@ -34,7 +34,7 @@ def run_cells(
     jobs: int = 1,
     say: Callable[[str], None] = LOG.info,
 ) -> None:
-    """Trains what is missing; cells that another process trains are waited for.
+    """Trains missing cells, and waits for cells that another process trains.
 
     Args:
         cells: in the order in which they are to be trained.
@@ -75,7 +75,7 @@ def cell_table(
     Args:
         cells: of one plan or several.
         output: folder of all cells.
-        remarks: what to add to the line of a cell, by key.
+        remarks: additions to the line of a cell, by key.
     """
     lines, done = [], 0
     for cell in cells:

@@ -1,4 +1,4 @@
-"""The paper's figures step by step: what each network saves, and what equal time buys."""
+"""The paper's figures step by step: the saving of each network, and networks of equal time."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def step_rows(steps: Sequence[SavingStep]) -> list[dict[str, str]]:
 
 
 def equal_time_rows(steps: Sequence[SavingStep]) -> list[dict[str, str]]:
-    """The networks of He and Hofmann (SOTA) beside AERO's best that takes as long within 10 %."""
+    """The networks of He and Hofmann (SOTA) and AERO's best that takes as long within 10 %."""
     return [
         pair.cells()
         for pair in compare_at_equal_time(timed_steps(steps))

@@ -1,4 +1,4 @@
-"""Scales: what the paper's data sets and models become at `mini`, `small` and `paper` size."""
+"""Scales: the paper's data sets and models at `mini`, `small` and `paper` size."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Scale:
         )
 
         def scaled(found: re.Match[str]) -> str:
-            # Half up; what is pruned in the paper is pruned here.
+            # Half up; FFNs that the paper prunes are pruned here.
             return f"_i{max(1, int(int(found.group(1)) * ours / papers + 0.5))}"
 
         return _PRUNED.sub(scaled, label)

@@ -1,6 +1,6 @@
 """Cells as jobs of Slurm, one each, submitted through submitit.
 
-Nothing is kept beside the queue: a job is found again by its name, which the run folder decides. So
+The queue alone holds the jobs: a job is found again by its name, which the run folder decides. So
 the same command goes on from any machine of the cluster.
 """
 
@@ -58,7 +58,7 @@ _ENDED = {
 
 @dataclass(frozen=True)
 class _Job:
-    """What the queue says: number, state and why it waits."""
+    """A job in the queue: its number, its state and the reason that it waits."""
 
     number: int
     state: str
@@ -101,7 +101,7 @@ class SlurmJobs:
                 )
 
     def states(self) -> dict[str, str]:
-        """Returns what the queue says of each cell's last job, by key."""
+        """Returns the state of each cell's last job in the queue, by key."""
         return {
             key: f"job {job.number} {job.state.lower()}"
             + (f" ({job.reason})" if job.state == "PENDING" else "")
@@ -116,7 +116,7 @@ class SlurmJobs:
         return len(numbers)
 
     def requests(self) -> dict[str, dict[str, Any]]:
-        """Returns what the job of each missing cell asks for, as options of `sbatch`, by key.
+        """Returns the requests of the job of each missing cell, as options of `sbatch`, by key.
 
         Minutes are twice the plan's estimate and ten. One network is timed here, the first that is
         missing; whoever would need more than twelve hours here asks for a GPU.
@@ -208,7 +208,7 @@ class SlurmJobs:
             additional_parameters=dict(asked),
         )
         try:
-            with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it raises
+            with contextlib.redirect_stderr(io.StringIO()):  # submitit prints its errors too
                 executor.submit(_train, cell, str(self.output), str(self.cache_dir))
         except Exception as error:
             raise TrainingError(
@@ -255,8 +255,8 @@ class SlurmJobs:
 
 
 def _train(cell: Cell, output: str, cache_dir: str) -> None:
-    """What a job does."""
-    # Cancelling ends what comes before the training at once; the training writes a checkpoint. So
+    """The work of a job."""
+    # Cancelling ends the steps before the training at once; the training writes a checkpoint. So
     # does the signal that submitit has Slurm send 90 s before the time is over.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGUSR2, lambda *_: signal.raise_signal(signal.SIGTERM))

@@ -1,4 +1,4 @@
-"""Targets as data: which networks a table or figure of the paper holds, and what it claims of them.
+"""Targets as data: the networks of a table or figure of the paper, and its claims about them.
 
 The paper is version 2 of arXiv 2410.13060.
 
@@ -66,7 +66,7 @@ class Row:
     Attributes:
         name: as tables and claims call it.
         label: the paper's label, at the paper's depth.
-        model: `gpt2`, `gpt2-18l` or `pythia-70m`; the scale says what that means.
+        model: `gpt2`, `gpt2-18l` or `pythia-70m`; the scale gives the sizes.
         dataset: `codeparrot` or `languini`, likewise.
         context_length: T.
         settings: of the recipe, `section.key` -> value.
@@ -99,11 +99,11 @@ class Target:
 
     Attributes:
         name: such as `table2`.
-        title: what it shows.
+        title: its content.
         paper: where it stands in the paper.
         rows: its networks.
         show: statistics, in order.
-        claims: what the paper says about it.
+        claims: the paper's statements about it.
         figures: kinds of figure, see `aero.reproduction.figures`.
         baseline: label that changes are relative to, among rows of equal sizes; None without.
         sweep: `{setting, name}` where rows differ in one number; None otherwise.
@@ -233,7 +233,7 @@ def _row(target: str, entry: Mapping[str, Any]) -> Row:
 
 
 def _table_rows(table: int) -> list[Row]:
-    """The rows of a table; names tell apart what the label alone does not."""
+    """The rows of a table; names distinguish rows of one label."""
     printed = [row for row in paper_tables() if row["table"] == table]
     several_lengths = len({row["context_length"] for row in printed}) > 1
     rows = []

@@ -40,9 +40,9 @@ def judge_claims(
     undecided or level if one is, and holds if all hold.
 
     Args:
-        target: what is claimed.
+        target: its claims are judged.
         rows: the `rows` of its outcome.
-        beside: other targets with theirs, whose networks tell of the spread over seeds too.
+        beside: other targets with theirs, whose networks add to the spread over seeds.
 
     Example:
         >>> from aero.reproduction.verdicts import judge_claims
@@ -163,7 +163,7 @@ def _judge(
 def _every_run(
     comparison: Comparison, values: Sequence[Mapping[int, float]], comparisons: int
 ) -> Difference:
-    """One side is the number 0.5: what the runs of the other do, all of them."""
+    """One side is the number 0.5: all runs of the other side do or do not."""
     (found,) = filter(None, values)
     sign = 1.0 if comparison.lower.row is None else -1.0
     signs = [sign * (value - 0.5) for value in found.values()]
@@ -172,7 +172,7 @@ def _every_run(
 
 
 def _offset(comparison: Comparison, statistic: Statistic) -> float:
-    """What is added to higher - lower: bounds, and factors of ratios, whose values are logs."""
+    """The term added to higher - lower: bounds, and factors of ratios, whose values are logs."""
     total = 0.0
     for sign, side in ((-1.0, comparison.lower), (1.0, comparison.higher)):
         if statistic.is_ratio:
