@@ -4,7 +4,7 @@
 importing `aero.models` registers, but `import aero` on its own must stay free of torch. So
 `aero.models` is imported as soon as both packages are.
 
-A notebook shows what `aero.mpc` returns as `aero.report` draws it, which loads at the first one.
+A notebook shows results of `aero.mpc` as `aero.report` draws them, which loads at the first one.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def write_bytes_atomically(path: str | Path, content: bytes) -> None:
 
     Args:
         path: the final name; its folder must exist.
-        content: what the file shall hold.
+        content: of the file.
 
     Raises:
         OSError: as for `atomic_binary_file`.
@@ -109,6 +109,6 @@ def write_json_atomically(path: str | Path, value: object) -> None:
 
 
 def json_bytes(value: object) -> bytes:
-    """Returns what `write_json_atomically` writes."""
+    """Returns the text that `write_json_atomically` writes."""
     text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
     return f"{text}\n".encode()

@@ -82,7 +82,7 @@ def read_checksums(folder: str | Path) -> dict[str, str]:
 
 
 def damage(folder: str | Path, names: Iterable[str] | None = None) -> list[str]:
-    """Returns what is wrong with the files of a folder, a line each; nothing where all are whole.
+    """Returns the defects of the files of a folder, a line each; none if all are whole.
 
     Args:
         folder: with `SHA256SUMS`.

@@ -38,5 +38,5 @@ PART_COLORS = {
     "reveal": "#5f5f5f",
 }
 
-# Of what is no part of a network: a whole layer, or a part that no colour is named for.
+# For a whole layer, or a part without a colour of its own.
 GREY = "#e0e0e0"

@@ -1,4 +1,4 @@
-"""What nothing beats in several quantities at once: the one Pareto front of the package."""
+"""The Pareto front: the points that no other beats in several quantities at once."""
 
 from __future__ import annotations
 

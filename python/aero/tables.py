@@ -46,7 +46,7 @@ def table_lines(
 def markdown_table(
     header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[int] = ()
 ) -> str:
-    r"""Cells as a Markdown table; what would end a cell or a line within one is escaped.
+    r"""Cells as a Markdown table; characters that would end a cell or a line are escaped.
 
     Args:
         header: One name per column.

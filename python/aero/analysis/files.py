@@ -53,7 +53,7 @@ def write_analysis(run_dir: str | Path, summary: EntropySummary) -> None:
 
     Args:
         run_dir: an existing folder.
-        summary: what `summarize_entropies` returned.
+        summary: the result of `summarize_entropies`.
 
     Raises:
         OSError: the folder is missing or the disk is full; earlier files stay as they were.

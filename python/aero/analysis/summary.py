@@ -25,7 +25,7 @@ _SMALLEST_INFORMATIVE_KEY_COUNT = 2
 
 @dataclass(frozen=True, eq=False)
 class EntropySummary:
-    """What `summarize_entropies` found; `to_dict` is the content of a run's `analysis.json`.
+    """The result of `summarize_entropies`; `to_dict` is the content of a run's `analysis.json`.
 
     Attributes:
         head_entropy: [L, H], nats; NaN where a head produced NaN.

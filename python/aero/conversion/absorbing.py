@@ -39,7 +39,7 @@ from aero.models.carrying_over import carry_over
 
 @dataclass(frozen=True)
 class LayerAbsorption:
-    """What became of one layer's FFN.
+    """The result for one layer's FFN.
 
     Attributes:
         layer: from 0.

@@ -2,7 +2,7 @@
 
 LayerNorms become foldable norms, or nothing, and GELUs become linear while training goes on:
 
-    network = begin_annealing(trained, "SM+FN+ScFuFFN")      # computes what `trained` computes
+    network = begin_annealing(trained, "SM+FN+ScFuFFN")      # with the outputs of `trained`
     ...                                                      # train, with an AnnealingCallback
     network = finish_annealing(network)                      # is an SM+FN+ScFuFFN
 
@@ -38,16 +38,16 @@ _NAMED_BY_LABELS = (
 def begin_annealing(
     model: nn.Module, label: str, *, final_norm: str | None = None, **training_fields: Any
 ) -> AeroForCausalLM:
-    """Returns a network that computes what `model` computes and can be annealed into another.
+    """Returns a network with the outputs of `model` that can be annealed into another.
 
-    Its `config.spec` is what it becomes. How far it has come is set by
+    Its `config.spec` is that of the other network. How far it has come is set by
     `aero.nn.annealed_modules.set_annealing_progress`, in training by
     `aero.train.AnnealingCallback`.
 
     Args:
         model: a trained network with LayerNorm or the target's norm and with a GELU, ReLU or linear
             FFN of two layers, as `aero.convert` takes it; it is left unchanged.
-        label: what it becomes: the same or foldable norms or none; an FFN with ReLU or without
+        label: the other network: the same or foldable norms or none; an FFN with ReLU or without
             activation, scaled or not, fused or not, the deepest pruned or not; with temperatures
             and entropy penalty or without. Temperatures start at 1.
         final_norm: ``"none"``, ``"layer"`` or ``"foldable"``, where it differs from the label's
@@ -100,7 +100,7 @@ def finish_annealing(model: AeroForCausalLM) -> AeroForCausalLM:
     """Returns the network that an annealing has reached, without any trace of the old parts.
 
     Args:
-        model: what `begin_annealing` returned, trained to the end (a = 1); it is left unchanged.
+        model: the result of `begin_annealing`, trained to the end (a = 1); it is left unchanged.
 
     Returns:
         A network of the target's label, whose logits equal those of `model` in evaluation mode up

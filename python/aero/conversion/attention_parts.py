@@ -104,7 +104,7 @@ def untying_step(config: AeroConfig) -> Step:
 
 
 def context_step(config: AeroConfig, context_length: int) -> Step:
-    """The step to a shorter context; what remains of it is computed as before."""
+    """The step to a shorter context; the remaining positions are computed as before."""
     spec = config.spec
     if not 1 <= context_length <= spec.context_length:
         raise ValueError(

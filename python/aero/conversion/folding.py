@@ -99,7 +99,7 @@ def _untie(weights: Weights) -> None:
 
 
 def _scale(weights: Weights, norm: str) -> Tensor:
-    """What the norm multiplies each channel by in evaluation, [C], float64."""
+    """The norm's factor of each channel in evaluation, [C], float64."""
     mean_square = weights.vector(f"{norm}.running_mean_square")
     return weights.vector(f"{norm}.weight") * torch.rsqrt(mean_square + _EPS)
 
@@ -121,7 +121,7 @@ def _fold_shaped_blocks(weights: Weights, num_layers: int) -> None:
                 f"fold_norm: the gain of h.{layer}.ln_1 is zero in some channel, and shaped "
                 "attention has no weights to take it in; set it to a small number instead"
             )
-        # T_l S_l = T_{l+1}: what this block reads and what it writes lie on the same scale.
+        # T_l S_l = T_{l+1}: the inputs and outputs of this block lie on the same scale.
         for path, _ in readers(weights, layer):
             weights.set_matrix(path, after[:, None] * weights.matrix(path))
         output = feed_forward_output(weights, layer)

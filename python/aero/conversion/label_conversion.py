@@ -31,7 +31,7 @@ from aero.models import AeroConfig, AeroForCausalLM
 from aero.models.carrying_over import carry_over
 from aero.models.foreign_networks import read_network
 
-# Fields of AeroConfig that say how a network is trained, not what it computes.
+# Fields of AeroConfig about the training of a network, not about its outputs.
 _TRAINING_FIELDS = (
     "entropy_weight", "entropy_tokens", "tolerance_margin", "max_entropy", "entropy_reduction",
     "entropy_strengths", "threshold_init", "temperature_init", "temperature_parametrization",
@@ -100,7 +100,7 @@ def convert(
 
     Raises:
         ValueError: a model that cannot be converted, a label that cannot be reached from it, or an
-            unknown option; the message says what to do instead.
+            unknown option; the message names the alternative.
 
     Example:
         >>> from aero import convert

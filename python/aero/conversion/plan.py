@@ -1,4 +1,4 @@
-"""What a conversion changes, step by step, before it is made."""
+"""The changes of a conversion, step by step, before it is made."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from aero.models import AeroConfig
 
 @dataclass(frozen=True)
 class Size:
-    """What a network has and costs.
+    """The size and the cost of a network.
 
     Attributes:
         label: its label.
         parameters: number of parameters, the entropy thresholds included.
         flops: of one forward pass over the whole context, the paper's count.
         nonlinear_operations: as the paper's tables print them.
-        private_bytes: what one private forward pass over the whole context sends on `spu-2024`.
+        private_bytes: bytes of one private forward pass over the whole context on `spu-2024`.
     """
 
     label: str
@@ -42,12 +42,12 @@ class Size:
 
 @dataclass(frozen=True, repr=False)
 class ConversionPlan:
-    """The steps of a conversion and what each leaves; `print` shows them as a table.
+    """The steps of a conversion and the network after each; `print` shows them as a table.
 
     Attributes:
         source: class of the model.
         before: the network as it is, as an AERO network.
-        steps: what is done, in order.
+        steps: the steps, in order.
 
     Example:
         >>> from aero import AeroConfig

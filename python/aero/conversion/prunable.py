@@ -74,7 +74,7 @@ def select_prunable_ffns(
 ) -> PrunableFfns:
     """Measures the loss without each FFN and without the deepest ones, with no training.
 
-    What training would win back is not in the score: it orders layers and finds those that cost
+    The score leaves out the gain of later training: it orders layers and finds those that cost
     nothing. The paper's own way, to train with more and more FFNs pruned, is
     ``aero prune search``.
 

@@ -18,7 +18,7 @@ from aero.nn.drop_in import Host
 def replace_in_place(model: nn.Module, converted: AeroForCausalLM) -> nn.Module:
     """Gives `model` the blocks, the final norm and the head of `converted`; returns `model`.
 
-    Whole blocks are replaced, since a scaled or pruned feed-forward changes what the block adds to
+    Whole blocks are replaced, because a scaled or pruned feed-forward changes what a block adds to
     the stream. Embeddings stay the model's own.
     """
     if isinstance(model, AeroForCausalLM):

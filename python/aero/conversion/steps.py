@@ -1,4 +1,4 @@
-"""One step of a conversion: what it does to the configuration and to the weights."""
+"""One step of a conversion: its changes to the configuration and to the weights."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Step:
     """A step of a conversion.
 
     Attributes:
-        name: the function of `aero.conversion` that does it alone, or a word for what has none.
+        name: the function of `aero.conversion` that does it alone, or a word if there is none.
         is_exact: whether the logits stay the same, up to rounding.
-        effect: what happens, one line.
+        effect: the change, in one line.
         config: the network after the step.
 
     Example:

@@ -128,7 +128,7 @@ def with_spec(
     """A configuration for another architecture.
 
     Args:
-        config: what everything else is taken from; left unchanged.
+        config: the source of everything else; left unchanged.
         spec: the architecture.
         pruned_layers: layers without FFN where they change; default: as in `config`.
     """

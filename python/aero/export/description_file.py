@@ -1,4 +1,4 @@
-"""`network.json` of an export, read and checked: what a stranger's network may say of itself.
+"""`network.json` of an export, read and checked, as it may come from a stranger.
 
 Needs neither torch nor NumPy, as the file itself.
 """
@@ -60,7 +60,7 @@ def read_description(folder: str | Path) -> dict[str, Any]:
     """Reads the `network.json` of a folder.
 
     Args:
-        folder: what `aero.export_weights` or `aero private publish` wrote.
+        folder: from `aero.export_weights` or `aero private publish`.
 
     Returns:
         Its content; every tensor that a part names is described.

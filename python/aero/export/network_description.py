@@ -20,7 +20,7 @@ from aero.nn.block import Norm
 FORMAT = "aero-network"
 VERSION = 1
 
-# What a reader has to know next to the names; written into every file.
+# The conventions that a reader needs with the names; written into every file.
 CONVENTIONS = {
     "matrices": "stored [in, out], row vectors: y = x W + b. Embeddings are [V, C] and [T, C].",
     "stream": (
@@ -230,7 +230,7 @@ def _activation(mlp: FeedForward) -> str | None:
 def _projections(
     attention: CausalSelfAttention | ShapedSelfAttention,
 ) -> dict[str, tuple[Tensor, Tensor | None]]:
-    """Weight [in, out] and bias of what an attention projects with."""
+    """Weight [in, out] and bias of a projection of attention."""
     parts: dict[str, Any] = {}
     if isinstance(attention, ShapedSelfAttention):
         parts = {"query": attention.q_attn, "key": attention.k_attn}

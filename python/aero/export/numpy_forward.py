@@ -1,4 +1,4 @@
-"""The forward pass of an exported network in NumPy: what `network.json` means, in code.
+"""The forward pass of an exported network in NumPy: the meaning of `network.json`, in code.
 
 Needs NumPy and safetensors, no torch. Letters: B batch, T tokens, C width, H heads, D head width,
 V vocabulary.
@@ -54,7 +54,7 @@ class Network:
 
 
 def read_network(folder: str | Path) -> Network:
-    """Reads what `aero.export_weights` wrote.
+    """Reads a folder of `aero.export_weights`.
 
     Args:
         folder: with `network.json` and `weights.safetensors`.

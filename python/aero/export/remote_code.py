@@ -102,7 +102,7 @@ def _source_of(module: str) -> str:
 
 
 def _rewritten(source: str) -> tuple[str, list[tuple[str, bool]]]:
-    """The source with imports from files beside it; their modules, and which are imported whole."""
+    """The source with imports from files next to it; their modules, and those imported whole."""
     lines, imports = source.splitlines(), []
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.ImportFrom) or node.module is None:

@@ -20,7 +20,7 @@ def export_weights(model: nn.Module, folder: str | Path) -> Path:
     """Writes a network so that any program can compute its logits.
 
     ``weights.safetensors`` holds plain matrices [in, out]; ``network.json`` says how they are
-    joined, layer by layer, and in words what every field means (`conventions`).
+    joined, layer by layer, and the meaning of every field in words (`conventions`).
     `aero.export.numpy_forward` is a reader of both in NumPy. Weight norms are multiplied out,
     foldable norms are one factor per channel from their running statistics (none left after
     `aero.fold_norm`), temperatures are inverted, one per head and position. The network is that of

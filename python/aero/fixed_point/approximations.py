@@ -1,4 +1,4 @@
-"""What a protocol stack computes differently from exact arithmetic."""
+"""The differences of a protocol stack from exact arithmetic."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _OWN_FIELDS = ("fraction_bits", "truncation", "seed")
 
 @dataclass(frozen=True)
 class Approximations:
-    """The arithmetic of a stack: what changes results, without what only changes costs.
+    """The arithmetic of a stack: the fields that change results, not those that change costs only.
 
     Attributes:
         fraction_bits: f, from 12 to 30.
         truncation: "floor", "nearest" or "shares", see `Arithmetic`.
-        seed: of what the shares add.
+        seed: of the shares' random error.
         one_bit_product_error: products may be off by one before they are truncated.
         exp_squarings: t of ``(1 + x / 2**t)**(2**t)``.
         exp_clip: exp is 0 below -14.

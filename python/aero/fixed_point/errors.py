@@ -71,7 +71,7 @@ def function_errors(approximations: Approximations | None = None) -> tuple[Funct
 
 def _errors(chosen: Approximations) -> Iterator[FunctionError]:
     for name, points, x, function, exact in (*_elementwise(chosen), *_by_rows(chosen)):
-        # A fresh one each: what the shares add must not depend on the functions before.
+        # A fresh one each: the shares' random error must not depend on the functions before.
         arithmetic = chosen.arithmetic()
         found = function(encode(x, arithmetic=arithmetic), arithmetic)
         error = np.abs(decode(found, arithmetic=arithmetic) - exact)

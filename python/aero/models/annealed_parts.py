@@ -1,4 +1,4 @@
-"""Networks in the middle of an annealing: which parts are mixed, and from what to what."""
+"""Networks in the middle of an annealing: the mixed parts, and both ends of each mix."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aero.models.configuration import AeroConfig
 from aero.nn import Block, FoldableNorm
 from aero.nn.annealed_modules import AnnealedFeedForward, AnnealedNorm
 
-# FFN of a target -> what its activation becomes on the way; a fused FFN is fused at the end.
+# FFN of a target -> its activation during annealing; a fused FFN is fused at the end.
 _TARGET_ACTIVATIONS = {
     "gelu": "gelu",
     "relu": "relu",
@@ -29,7 +29,7 @@ _SOURCE_ACTIVATIONS = ("gelu", "relu", "linear")
 
 @dataclass(frozen=True)
 class AnnealedParts:
-    """What of a trained network is annealed.
+    """The annealed parts of a trained network.
 
     Attributes:
         norm: kind of the norms it comes with: `layer`, `foldable_channel`, ...
@@ -43,11 +43,11 @@ class AnnealedParts:
 
 
 def check_annealing(source: ArchitectureSpec, target: ArchitectureSpec) -> AnnealedParts:
-    """Returns what is annealed on the way from one network to another.
+    """Returns the parts that are annealed on the way from one network to another.
 
     Args:
         source: the trained network.
-        target: what it becomes.
+        target: the network after it.
 
     Raises:
         ValueError: there is no such way.

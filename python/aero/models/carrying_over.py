@@ -22,7 +22,7 @@ def carry_over(model: nn.Module) -> AeroForCausalLM:
 
     Raises:
         ValueError: a network of another kind, or with parts that AERO networks do not have; the
-            message says which and what to do instead.
+            message names it and the alternative.
 
     Example:
         >>> from aero.models.carrying_over import carry_over

@@ -63,7 +63,7 @@ _NUMBERS = {  # smallest value and how an error names the range
 
 
 class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
-    """What an AERO network is and how its own parts are trained.
+    """An AERO network's architecture, and the training of its own parts.
 
     The fields of `ArchitectureSpec` (`num_layers`, `width`, `norm`, `ffn`, ...) are attributes of
     the configuration and entries of its `config.json`; `spec` is the whole of them. Its
@@ -94,10 +94,10 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
         pruned_ffn_layers: the layers without FFN, from 0, in ascending order, `num_pruned_ffns` of
             them; None for the deepest ones. Counts and costs of `spec` hold for any choice, layer
             by layer as if they were the deepest.
-        conversion_steps: what `aero.convert` or its single steps did to get here, in order, each
+        conversion_steps: the steps of `aero.convert` that led to this network, in order, each
             with the word exact or inexact; None for networks that were not converted.
         annealed_from: of a network in the middle of an annealing, `norm`, `final_norm` and `ffn` of
-            the one it comes from (`aero.conversion.begin_annealing`); `spec` is what it becomes.
+            its origin (`aero.conversion.begin_annealing`); `spec` is the network after it.
         norm_statistics: foldable norm under data parallelism: ``"process"``, each process its own
             statistics (`DistributedDataParallel` keeps the running ones of the first process), or
             ``"synchronized"``, those of all processes together.

@@ -28,7 +28,7 @@ from aero.nn.rotary import rotary_tables
 
 
 class AeroPreTrainedModel(PreTrainedModel):  # type: ignore[no-untyped-call]
-    """What all AERO models share: configuration, initialization, the attention they accept."""
+    """The common base of AERO models: configuration, initialization, the attention they accept."""
 
     config_class = AeroConfig
     base_model_prefix = "transformer"

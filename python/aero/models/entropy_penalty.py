@@ -116,7 +116,7 @@ class EntropyPenalty(nn.Module):
         )
 
     def join(self, outputs: Any, arguments: Mapping[str, Any]) -> Any:
-        """Adds the weighted penalty to ``outputs.loss``; what was there becomes ``lm_loss``.
+        """Adds the weighted penalty to ``outputs.loss``; the old value becomes ``lm_loss``.
 
         As in `AeroForCausalLM`, ``entropy_loss`` is divided by the same number as ``lm_loss``.
 

@@ -104,7 +104,7 @@ class Normalization:
         norm: LayerNorm, foldable norm or None.
 
     Attributes:
-        scale: [C], what the next weight's inputs must be multiplied by; all 1 for a LayerNorm.
+        scale: [C], the factors of the next weight's inputs; all 1 for a LayerNorm.
     """
 
     def __init__(

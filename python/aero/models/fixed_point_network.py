@@ -125,7 +125,7 @@ class _FixedPointBlock:
         mlp = block.mlp
         self.first_norm = Normalization(operations, block.ln_1, width)
         self.attention = Attention(operations, block.attn, self.first_norm.scale)
-        # A skipless block's feed-forward reads what its attention reads.
+        # A skipless block's feed-forward reads the inputs of its attention.
         is_skipless = block.residual == "skipless"
         self.second_norm = (
             self.first_norm if is_skipless else Normalization(operations, block.ln_2, width)

@@ -1,4 +1,4 @@
-"""What single modules of other people's networks compute, and whether AERO networks have it."""
+"""The functions of single modules of other people's networks, and their equals in AERO networks."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def check_layer_norm(model: nn.Module, norm: Any) -> float:
 
 
 def activation_of(model: nn.Module, mlp: nn.Module) -> tuple[str, str]:
-    """The activation of a two-layer FFN by what it computes.
+    """The activation of a two-layer FFN by its values.
 
     Args:
         model: the network, for errors.

@@ -16,7 +16,7 @@ _LABELS = {"gelu": "SM+LN+G", "relu": "SM+LN+R", "linear": "SM+LN"}
 
 
 class NetworkReader:
-    """Takes the parts of a network one by one; what it was not shown, it refuses in the end.
+    """Takes the parts of a network one by one, and refuses unread parts in the end.
 
     Args:
         model: the network, left unchanged. Weights are views of its own where that is possible.

@@ -25,7 +25,7 @@ from aero.nn.attention import causal_attention
 
 ATTENTION_NAMES = ("aero", "aero_entropy")
 
-# What some models hand over and this operator does not compute; None everywhere else.
+# Arguments of some models that this operator does not compute; None everywhere else.
 _UNSUPPORTED = {
     "head_mask": "a head mask",
     "position_bias": "a position bias on the scores",
@@ -201,7 +201,7 @@ def _check_tensors(
 
 
 def _check_needs_no_mask(module: nn.Module, num_keys: int, kwargs: dict[str, Any]) -> None:
-    """Refuses what would have to be in the mask and is not, as there is none."""
+    """Refuses settings that only a mask could carry out where there is none."""
     window = kwargs.get("sliding_window")
     if window is not None and num_keys > window:
         _refuse(module, f"has a sliding window of {window} over {num_keys} keys and no mask for it")

@@ -26,7 +26,7 @@ def next_token_loss(
     Args:
         logits: [B, T, V].
         labels: [B, T], the tokens themselves, -100 where not counted.
-        num_items_in_batch: what to divide the sum by; default: the number of counted tokens here.
+        num_items_in_batch: the divisor of the sum; default: the number of counted tokens here.
 
     Returns:
         The loss in nats, 0-D, float32 (float64 for float64 logits).
@@ -45,15 +45,15 @@ def penalty_beside_loss(
     *,
     tokens: int | None,
 ) -> Tensor:
-    """Divides a penalty by what the language-model loss next to it is divided by.
+    """Divides a penalty by the divisor of the language-model loss.
 
     A loop that averages over processes and micro-batches, or that counts the tokens of a step, so
     treats both alike, and their balance is the same in every loop.
 
     Args:
         penalty: of this call, 0-D.
-        targets: what this call predicts, any shape, -100 where not counted.
-        num_items_in_batch: what the loss is divided by; default: the number of counted targets.
+        targets: the predicted tokens of this call, any shape, -100 where not counted.
+        num_items_in_batch: the divisor of the loss; default: the number of counted targets.
         tokens: for a sum over positions: the predicted tokens at which it keeps its size. None for
             a mean over sequences, which counts with this call's share of the predicted tokens.
 

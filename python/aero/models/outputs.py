@@ -1,4 +1,4 @@
-"""What the models return."""
+"""The outputs of the models."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class AeroCausalLMOutput(ModelOutput):
     """Of `AeroForCausalLM`.
 
     Attributes:
-        loss: what to minimize, 0-D; in training `lm_loss` plus the weighted penalty, in evaluation
+        loss: to be minimized, 0-D; in training `lm_loss` plus the weighted penalty, in evaluation
             `lm_loss`.
         lm_loss: cross entropy, nats per predicted token (summed and divided by
             `num_items_in_batch` where that is given), 0-D.

@@ -15,7 +15,7 @@ from aero.models.entropy_penalty import EntropyPenalty, entropies_in
 from aero.models.head_strengths import strengths_of
 from aero.models.row_entropies import entropies, without_adapters
 
-_ATTRIBUTE = "entropy_penalty"  # of the model, its configuration and what PEFT saves
+_ATTRIBUTE = "entropy_penalty"  # of the model, its configuration and PEFT's files
 _SETTINGS = ("threshold", *list(inspect.signature(EntropyPenalty).parameters)[1:])
 
 
@@ -29,7 +29,7 @@ def with_entropy_penalty(
     `loss` and logits are the model's own; a call with labels adds `lm_loss` and `entropy_loss` as
     attributes. A call with labels fills no cache unless it says so.
 
-    The penalty is divided by what the loss is divided by: the predicted tokens of the call, or
+    The penalty has the divisor of the loss: the predicted tokens of the call, or
     `num_items_in_batch`. So its weight is the same in `Trainer`, Accelerate and plain loops, with
     `DistributedDataParallel`, `fully_shard` and ``loss / k`` over k micro-batches, wherever the
     language-model loss is: micro-batches and processes of equally many labels, or all of them
@@ -37,7 +37,7 @@ def with_entropy_penalty(
 
     Thresholds are learned and saved with the model as ``entropy_penalty.threshold_bias``, [L, H],
     strengths per head as ``entropy_penalty.strength_bias`` where ``strengths="learned"`` asks for
-    them; what the model computes depends on neither. `save_pretrained` also writes them and the
+    them; the model's outputs depend on neither. `save_pretrained` also writes them and the
     settings into ``config.json``; once more `with_entropy_penalty` on what `from_pretrained` loads
     goes on from there.
 
@@ -55,7 +55,7 @@ def with_entropy_penalty(
 
     Raises:
         ValueError: the model has attention dropout, gives no entropies, is one of ours, or has the
-            penalty already, with what to do instead.
+            penalty already, with the alternative.
         TypeError: an unknown setting.
 
     Example:
@@ -195,7 +195,7 @@ def _train_with_adapter(model: Any) -> None:
 
 @functools.cache
 def _penalized(model_class: Any) -> type:
-    """The same class with the penalty in the loss and in what is saved.
+    """The same class with the penalty in the loss and in its saved files.
 
     A class rather than hooks on the model: adapters such as those of PEFT call `forward` itself.
     """
@@ -251,7 +251,7 @@ def _refuse_frozen(model: Any) -> None:
 
 
 def _measured(model: Any, outputs: Any, arguments: Any, *, keeps_entropies: Any) -> Any:
-    """What an evaluation call returns: the model's own outputs and the parts of the loss beside."""
+    """The outputs of an evaluation call: the model's own, and the parts of the loss."""
     layers = entropies_in(outputs)
     if layers is None:
         return outputs

@@ -30,7 +30,7 @@ from aero.models.visible_keys import visible_keys
 
 @dataclass(frozen=True, eq=False)
 class RowEntropies:
-    """What `entropies` found; printed, a line per layer.
+    """The result of `entropies`; printed, a line per layer.
 
     Attributes:
         layers: L tensors [B, H, T], nats, float32; NaN in rows of padding.
@@ -74,7 +74,7 @@ def entropies(model: nn.Module, batch: Tensor | Mapping[str, Any]) -> RowEntropi
     """Attention entropies of a model on a batch, whatever attention implementation it has.
 
     The model computes in evaluation mode without gradients, with ``"aero_entropy"`` where it is not
-    one of ours; mode and implementation are then what they were. `DistributedDataParallel`,
+    one of ours; mode and implementation are restored. `DistributedDataParallel`,
     compiled and PEFT models are looked at from inside; adapters count.
 
     Args:
@@ -89,7 +89,7 @@ def entropies(model: nn.Module, batch: Tensor | Mapping[str, Any]) -> RowEntropi
 
     Raises:
         ValueError: the batch has no tokens, or the model cannot give its entropies (encoders,
-            attention of their own, ...), with what to do instead.
+            attention of their own, ...), with the alternative.
 
     Example:
         >>> import torch

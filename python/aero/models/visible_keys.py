@@ -48,7 +48,7 @@ def refuse_crossing(
     `transformers` keeps them apart where it gets no cache and no mask of padding.
 
     Args:
-        where: what the error begins with.
+        where: the beginning of the error.
         position_ids: [B, T] or [1, T].
         mask: boolean [B, 1, T, S], True where visible; None for plain causal attention.
         num_keys: S; more than T where keys are cached, which says nothing about their sequences.

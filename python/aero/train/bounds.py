@@ -34,7 +34,7 @@ class Bounds:
     below: bool = False
 
     def complaint(self, value: float) -> str | None:
-        """Returns what is wrong with a number, in words; None if it lies inside."""
+        """Returns the fault of a number in words; None if it lies inside."""
         # Every comparison with NaN fails.
         if not (value > self.least if self.above else value >= self.least):
             return f"must be {'>' if self.above else '>='} {_shown(self.least)}, got {shown(value)}"

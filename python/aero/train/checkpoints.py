@@ -40,7 +40,7 @@ _STATE_SHAPE = {
 
 
 def finish_checkpoint(folder: Path, state: dict[str, Any]) -> None:
-    """Writes what is last in a checkpoint: the run's own state, and checksums of all files.
+    """Writes the last files of a checkpoint: the run's own state, and checksums of all files.
 
     Raises:
         OSError: the disk is full, or a file cannot be read.
@@ -56,7 +56,7 @@ def finish_checkpoint(folder: Path, state: dict[str, Any]) -> None:
 
 
 def read_checkpoint_state(checkpoint: Path) -> dict[str, Any]:
-    """Returns what a run stored in a checkpoint.
+    """Returns the run's own state from a checkpoint.
 
     Raises:
         UnreadableFileError: the file is damaged.
@@ -127,5 +127,5 @@ def from_whole_checkpoint(run: PlannedRun, say: Callable[[str], None]) -> Planne
         raise TrainingError(f"train: cannot resume from {run.checkpoint}: {problems[0]}")
     raise TrainingError(
         f"train: no checkpoint in {run.folder.checkpoints} is whole ({problems[0]}); nothing was "
-        "changed: restore what is damaged, or delete the run folder to train again"
+        "changed: restore the damaged file, or delete the run folder to train again"
     )

@@ -1,9 +1,9 @@
 """Text on this machine as a list of documents: found, deduplicated, split and counted.
 
-A unit is what the split and the deduplication work on: a .txt or .py file, or one line of a .jsonl
+The split and the deduplication work on units. A unit is a .txt or .py file, or one line of a .jsonl
 file. A corpus that is one single text file is cut into blocks of lines instead, the last ones for
-validation. `scan_corpus` decides what becomes of each unit, `CorpusScan.pieces` yields their text
-in pieces of bounded size, so no corpus needs to fit into memory.
+validation. `scan_corpus` assigns each unit to a split or drops it. `CorpusScan.pieces` yields their
+text in pieces of bounded size, so no corpus needs to fit into memory.
 
 Equal units are dropped. Units that are alike without being equal, such as two encoding tables with
 one name changed, all stay in training: validation prefers units of which little stands elsewhere.
@@ -56,7 +56,7 @@ class CorpusSource:
 
     Attributes:
         name: short name for folders and reports.
-        version: what the name alone does not say, such as the interpreter's version.
+        version: a detail that the name alone leaves open, such as the interpreter's version.
         root: the folder the file names are relative to.
         files: relative names, sorted.
         files_sha256: over names and sizes.
@@ -81,7 +81,7 @@ class TextPiece:
     """Text of one unit or part of it.
 
     Attributes:
-        text: what to tokenize.
+        text: to be tokenized.
         unit: index of the unit.
         validation: whether the unit is held out.
         last: whether the unit ends here.
@@ -95,7 +95,7 @@ class TextPiece:
 
 @dataclass
 class CorpusScan:
-    """What became of each unit of a corpus.
+    """The assignment of each unit of a corpus.
 
     Attributes:
         source: the corpus.
@@ -175,7 +175,7 @@ def find_corpus(source: str | Path) -> CorpusSource:
 
 
 def scan_corpus(source: CorpusSource, validation_fraction: float) -> CorpusScan:
-    """Reads every unit once: drops copies and what is not UTF-8, and holds some out.
+    """Reads every unit once: drops copies and units that are not UTF-8, and holds some out.
 
     Held out are the units with the smallest digests until they make up the fraction, so the choice
     depends on the content alone and looks random. Near copies of other units come last in that
@@ -274,7 +274,7 @@ class _CopiedLines:
 def _copied_lines(
     source: CorpusSource, in_blocks: bool, fates: bytearray, candidates: Sequence[int]
 ) -> dict[int, _CopiedLines]:
-    """For each candidate what of it stands in other kept units; holds candidates' hashes only."""
+    """For each candidate its lines in other kept units; holds candidates' hashes only."""
     chosen = set(candidates)
     lines = {
         unit: content.long_lines()

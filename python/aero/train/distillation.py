@@ -32,7 +32,7 @@ def distillation_loss(
         labels: [B, T], the tokens themselves, -100 where not counted: as in the language-model
             loss, position i counts if the token behind it does.
         temperature: t.
-        num_items_in_batch: what to divide the sum by; default: the number of counted tokens here.
+        num_items_in_batch: the divisor of the sum; default: the number of counted tokens here.
 
     Returns:
         The loss in nats, 0-D, float32 (float64 for float64 logits).
@@ -62,7 +62,7 @@ class Distillation:
 
     Args:
         teacher: a causal language model with the student's vocabulary; it goes to evaluation mode.
-        temperature: what logits of both are divided by.
+        temperature: the divisor of the logits of both.
         weight: share of the teacher, in [0, 1].
     """
 

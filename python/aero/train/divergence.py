@@ -45,7 +45,7 @@ def find_first_non_finite(
     """Runs the batches of one optimizer step again and returns the first non-finite place.
 
     Forward places come before gradients; in the backward pass the layer nearest the loss comes
-    first. Parameters, gradients and buffers are afterwards what they were.
+    first. Parameters, gradients and buffers are restored afterwards.
 
     Args:
         model: the network with the weights of that step.
@@ -121,7 +121,7 @@ def _described(name: str, side: str, tensor: Tensor, num_heads: int, head_dim: i
     layer = _LAYER.search(name)
     head = None
     width = num_heads * head_dim
-    # What enters or leaves the projections of attention is [.., H * d_k] or several of those.
+    # Inputs and outputs of the projections of attention are [.., H * d_k] or several of those.
     into_projection = side == "input" and name.endswith("attn.c_proj")
     # Attention without output projection; with one, that projection would have been found first.
     out_of_heads = side == "output" and name.endswith((".attn", "_attn"))

@@ -24,8 +24,8 @@ class EntropyCallback(LossLogCallback):
     Before the first step, every so many steps and after the last one the model is measured by
     `aero.entropies`, which changes neither the model nor any random state, and `entropy_scalars` go
     to TensorBoard. Models with the entropy penalty also have the parts of their loss in Trainer's
-    logs: `lm_loss` and `entropy_loss` next to `loss`, `eval_lm_loss` and `eval_entropy_loss` beside
-    `eval_loss`. What `Trainer` itself reports, to W&B too, is up to its `report_to`.
+    logs: `lm_loss` and `entropy_loss` next to `loss`, `eval_lm_loss` and `eval_entropy_loss` next
+    to `eval_loss`. The `report_to` of `Trainer` decides its own reports, to W&B too.
 
     Args:
         batch: the tokens to look at, as for `aero.entropies`; the same each time.

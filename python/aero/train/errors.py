@@ -1,4 +1,4 @@
-"""The exceptions of this room: what a user can mend, and what a user asked for."""
+"""The exceptions of this room: errors that a user can mend, and interruptions by the user."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FULL_IN_WORDS = ("No space left", "File too large", "os error 28", "enforce fai
 
 
 class TrainingError(Exception):
-    """Bad input, a corrupt file or a full disk; the text says what is wrong and what to do.
+    """Bad input, a corrupt file or a full disk; the text names the fault and the remedy.
 
     The command line shows the text alone, without a traceback, and ends with exit code 2.
     """
@@ -32,9 +32,9 @@ def disk_errors(
     """Turns the operating system's refusal to write into a `TrainingError`.
 
     Args:
-        what: what was being written.
+        what: the file that was being written, in words.
         folder: where.
-        way_out: what the user does about it, beyond making room.
+        way_out: the user's remedy, beyond making room.
         command: which command the error names.
 
     Raises:

@@ -73,7 +73,7 @@ def first_scores_warning(model: AeroForCausalLM, deviations: list[float]) -> str
 
     Args:
         model: the network before its first step.
-        deviations: what `score_deviations` returned.
+        deviations: from `score_deviations`.
     """
     config, spec = model.config, model.config.spec
     close = [deviation for deviation in deviations if deviation < DEGENERATE]

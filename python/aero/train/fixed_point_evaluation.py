@@ -1,4 +1,4 @@
-"""What private inference's arithmetic costs a trained network: `fixed_point.json`."""
+"""A trained network's perplexity in the arithmetic of private inference: `fixed_point.json`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan would do and how long it would take here, found by timing a little of it."""
+"""The steps of a plan and their time here, estimated by timing a few of them."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _ENOUGH_SECONDS = 0.3
 
 
 def forecast(plan: Sequence[PlannedRun], *, cache_dir: str | Path) -> str:
-    """Returns what each planned run would do, after doing all of it but the steps.
+    """Returns the work of each planned run, after doing all of it but the steps.
 
     Args:
-        plan: what `plan_runs` returned; nothing is trained or written.
+        plan: from `plan_runs`; nothing is trained or written.
         cache_dir: corpora and tokenizers.
 
     Returns:
         Text for people.
 
     Raises:
-        TrainingError: what a training would find wrong before its first step.
+        TrainingError: as a training would raise before its first step.
     """
     recipe = plan[0].recipe
     settle_in(recipe.training.threads)

@@ -19,7 +19,7 @@ from aero.train.errors import TrainingError
 __all__ = ["load_saved_network", "require_whole_network"]
 
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-# What a configuration says of sizes, in the words of GPT-2, Pythia and ours.
+# The sizes of a configuration, in the words of GPT-2, Pythia and ours.
 _LAYERS = ("num_layers", "num_hidden_layers", "n_layer")
 _WIDTHS = (
     "width", "hidden_width", "head_dim", "num_heads", "vocab_size", "hidden_size", "n_embd",
@@ -89,7 +89,7 @@ def _load_as_it_is(path: str | Path, **options: Any) -> Any:
 
 
 def _check_files(folder: Path) -> None:
-    """Refuses what cannot be a network, before `transformers` makes room for it."""
+    """Refuses files that cannot be a network, before `transformers` makes room for them."""
     if not folder.is_dir():
         return
     config = read_json(folder / "config.json", _CONFIG, finite=False)

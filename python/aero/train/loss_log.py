@@ -1,4 +1,4 @@
-"""The parts of the loss next to it in what `transformers.Trainer` logs."""
+"""The parts of the loss in the logs of `transformers.Trainer`."""
 
 from __future__ import annotations
 

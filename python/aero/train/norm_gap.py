@@ -1,4 +1,4 @@
-"""What running statistics cost a network with foldable norms: the loss with those of each batch.
+"""The cost of running statistics in networks with foldable norms: the loss with each batch's own.
 
 Training normalizes by the statistics of its batch, evaluation by running ones. The first loss is
 not one of a causal model, for batch statistics see later positions; only their difference counts.

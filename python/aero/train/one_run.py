@@ -1,4 +1,4 @@
-"""One run: its network, what trains it, and what is left of it when it ends."""
+"""One run: its network, its Trainer, and its files at the end."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class OneRun:
     """Trains one network from a plan to a sealed folder.
 
     Args:
-        run: what to train and where.
+        run: the network to train, and its folder.
         data: the corpus.
         stop: the user's request to stop.
         advance: called once per step with the last mean loss.
@@ -227,12 +227,12 @@ def build_model(run: PlannedRun, **token_ids: int | None) -> AeroForCausalLM:
 def build_trainer(
     run: PlannedRun, model: AeroForCausalLM, arguments: Any, windows: Any, **hooks: Any
 ) -> AeroTrainer:
-    """Returns what trains a planned run.
+    """Returns the Trainer of a planned run.
 
     Args:
         run: recipe and label.
-        model: what `build_model` returned.
-        arguments: what `training_arguments` returned.
+        model: from `build_model`.
+        arguments: from `training_arguments`.
         windows: the training set.
         **hooks: of `AeroTrainer`.
     """

@@ -1,4 +1,4 @@
-"""Trained networks that a run starts from or learns from: where they are and what is known of them.
+"""Trained networks that a run starts from or learns from: their places and the facts about them.
 
 Torch is not imported, so a wrong folder is reported at once.
 """
@@ -22,7 +22,7 @@ class Origin:
     """A trained network on this machine.
 
     Attributes:
-        path: what the user named, absolute.
+        path: as the user named it, absolute.
         weights: the folder to load it from.
         tokenizer: the folder of its tokenizer.
         label: of AERO networks, else None.
@@ -38,7 +38,7 @@ class Origin:
     tokens: int | None = None
 
     def record(self) -> dict[str, Any]:
-        """Returns what `run.json` says about it, the digest of its weights included."""
+        """Returns its record for `run.json`, with the digest of its weights."""
         return {
             "path": str(self.path),
             "label": self.label,
@@ -53,7 +53,7 @@ def find_origin(path: str | Path, option: str) -> Origin:
 
     Args:
         path: a run folder, one of its checkpoints, or a folder that `save_pretrained` wrote.
-        option: what the user wrote it after, for errors.
+        option: the option that the user gave, for errors.
 
     Raises:
         TrainingError: there is no trained network.

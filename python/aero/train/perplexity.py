@@ -3,7 +3,7 @@
 perplexity = exp(sum NLL / tokens); bits per byte = sum NLL / (ln 2 * bytes), which compares across
 tokenizers. A window of T tokens predicts T - 1 of them.
 
-Another text would give another loss. Documents (files) are what is drawn, not tokens: with n_d
+Another text would give another loss. The draw is of documents (files), not of tokens: with n_d
 tokens of loss s_d in document d of D, the mean r = sum s_d / sum n_d has the standard error
 sqrt(D / (D - 1) sum (s_d - r n_d)^2) / sum n_d (a ratio of sums over clusters), and Student's t of
 D - 1 degrees of freedom makes the interval.
@@ -60,7 +60,7 @@ class HeldOutLoss:
 
     @property
     def perplexity(self) -> float:
-        """exp(loss); infinite beyond what a float holds."""
+        """exp(loss); infinite beyond the largest float."""
         return _exp(self.loss)
 
     @property

@@ -1,4 +1,4 @@
-"""Which runs a command means, and what is to be done about each: train, resume or reuse.
+"""The runs of a command, and the next step for each: train, resume or reuse.
 
 Torch is not imported, so a typing mistake, a wrong label or a folder with another run is reported
 before anything slow begins.
@@ -23,7 +23,7 @@ from aero.train.run_folder import RunFolder, checkpoint_step, run_slug
 __all__ = ["PlannedRun", "plan_runs", "require_current_split", "spec_for", "with_action"]
 
 
-# What NumPy's generators are seeded with.
+# The seeds of NumPy's generators.
 _SEEDS = Bounds(0, 2**32 - 1)
 
 
@@ -37,7 +37,7 @@ class PlannedRun:
         seed: of weights, data order and everything random.
         folder: where it is or will be.
         action: `train` from the start, `resume` from the checkpoint, or `reuse`: it has ended.
-        checkpoint: what to resume from.
+        checkpoint: the one to resume from.
         source: the trained network that it starts from; None starts with random weights.
         teacher: the network whose logits it learns from, or None.
         resume: as `plan_runs` was asked.
@@ -69,7 +69,7 @@ class PlannedRun:
         return 0 if self.checkpoint is None else checkpoint_step(self.checkpoint)
 
     def config(self) -> dict[str, Any]:
-        """Returns the resolved recipe as `config.yaml` holds it, without what is not used."""
+        """Returns the resolved recipe as `config.yaml` holds it, without unused settings."""
         config = {"label": self.label, "seed": self.seed, **recipe_to_dict(self.recipe)}
         for key, section, origin in (
             ("from", "annealing", self.source),
@@ -95,12 +95,12 @@ def plan_runs(
     """Returns one run per label and seed, seeds outermost.
 
     Args:
-        recipe: what to do.
+        recipe: the settings of the runs.
         labels: networks.
         seeds: one run each.
         output: run folders are `output/<slug>-seed<seed>`, with `-continued` or `-annealed` and
             `-distilled` before the seed where that holds.
-        resume: `auto` continues what was interrupted and reuses what has ended, `never` refuses
+        resume: `auto` continues interrupted runs and reuses ended ones, `never` refuses
             to touch an existing run, a path is the checkpoint to continue from.
         start_from: a run folder, a checkpoint or a Hugging Face folder with the network to start
             from; None starts with random weights.
@@ -138,7 +138,7 @@ def plan_runs(
 
 
 def _way(recipe: Recipe, source: Origin | None, teacher: Origin | None) -> str:
-    """What folder names say about how a network comes about."""
+    """The part of a folder's name for the way in which a network is trained."""
     for section, option, origin in (
         ("annealing", "--from", source),
         ("distillation", "--distill-from", teacher),
@@ -189,10 +189,10 @@ def _with_canonical_labels(recipe: Recipe) -> Recipe:
 
 
 def with_action(run: PlannedRun) -> PlannedRun:
-    """Returns a run with what its folder, as it is now, lets be done about it.
+    """Returns a run with the next step that its folder, as it is now, allows.
 
     Args:
-        run: as planned; what was decided before does not count.
+        run: as planned; earlier decisions do not count.
 
     Raises:
         TrainingError: the folder holds a run with another configuration, or the checkpoint does not
@@ -257,7 +257,7 @@ def require_current_split(folder: RunFolder) -> None:
 
 def _require_same_config(run: PlannedRun) -> None:
     wanted = _flat(run.config())
-    # A setting that is newer than the run had what is its default now.
+    # A setting that is newer than the run had its present default then.
     defaults = {k: v for k, v in _flat(recipe_to_dict(Recipe())).items() if k in wanted}
     there = {**defaults, **_flat(run.folder.config())}
     keys = sorted(key for key in there.keys() | wanted.keys() if there.get(key) != wanted.get(key))

@@ -64,7 +64,7 @@ class PreparedData:
 
     Attributes:
         folder: manifest, token files and tokenizer.
-        manifest: what the folder holds and where it came from.
+        manifest: the contents of the folder and their source.
         tokenizer: byte-level BPE.
         train: tokens, [train_tokens], uint16 or uint32.
         validation: tokens, [validation_tokens].
@@ -79,7 +79,7 @@ class PreparedData:
     token_bytes: NDArray[np.int64]
 
     def summary(self) -> dict[str, Any]:
-        """Returns what a run folder records about its corpus."""
+        """Returns a run folder's record of its corpus."""
         files = self.manifest["files"]
         return {
             "name": self.manifest["name"],
@@ -93,7 +93,7 @@ class PreparedData:
 
 
 def prepare_data(data: DataSection, *, cache_dir: str | Path, context_length: int) -> PreparedData:
-    """Finds the corpus, trains the tokenizer and tokenizes, or reuses what an earlier call left.
+    """Finds the corpus, trains the tokenizer and tokenizes, or reuses an earlier call's files.
 
     Interrupted at any moment, the next call goes on. Several processes may call it at once: one
     works, the others wait for it.
@@ -155,7 +155,7 @@ def name_on_hub(source: str) -> str:
 
 
 def prepared_folder(source: CorpusSource, data: DataSection, cache: Path) -> Path:
-    """Returns where `prepare_data` keeps what it makes of a corpus."""
+    """Returns the folder of `prepare_data` for a corpus."""
     key = _cache_key(source, data)
     return cache / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', source.name)}-{key[:12]}"
 
@@ -285,7 +285,7 @@ def _batches(pieces: Iterator[TextPiece]) -> Iterator[list[TextPiece]]:
 
 
 def open_prepared_data(folder: str | Path, *, context_length: int) -> PreparedData:
-    """Opens what `prepare_data` left in a folder, after comparing it with its manifest.
+    """Opens a folder of `prepare_data`, after comparing it with its manifest.
 
     Args:
         folder: manifest, token files and tokenizer.

@@ -31,7 +31,7 @@ def progress_bar(description: str, total: float, unit: str, *, initial: float = 
     """Returns a bar that shows itself only if the work takes longer than two seconds.
 
     Args:
-        description: what is being done.
+        description: of the work.
         total: amount of work, in `unit`s.
         unit: `B` is scaled to kB, MB, GB.
         initial: work already done by an earlier, interrupted call.

@@ -54,7 +54,7 @@ class PruningStage:
 
 @dataclass(frozen=True)
 class PruningSearch:
-    """What a search found.
+    """The result of a search.
 
     Attributes:
         label: the network with as many FFNs pruned as the bounds allow.
@@ -99,7 +99,7 @@ def search_prunable_ffns(
 
     Args:
         recipe: of each stage.
-        label: what the search starts with, pruned or not.
+        label: of the network that the search starts from, pruned or not.
         seed: of all stages.
         output: run folders, and `<slug>-pruning-seed<seed>.json` with the table.
         cache_dir: corpora and tokenizers.

@@ -1,4 +1,4 @@
-"""What a training run does: a recipe, one section per concern.
+"""The settings of a training run: a recipe, one section per concern.
 
 The shipped values are in `recipes/*.yaml`; reading, merging and `--set` are in `recipe_files`.
 Nothing here imports torch, so that a typing mistake is reported at once.
@@ -50,7 +50,7 @@ class Recipe:
     """A whole recipe.
 
     Attributes:
-        name: what it is called.
+        name: its name.
         data: corpus and tokenizer.
         model: size and start.
         optimizer: AdamW.

@@ -107,7 +107,7 @@ def _setting_as_tree(setting: str) -> dict[str, Any]:
 
 
 def _merge_section(sections: dict[str, Any], key: str, value: Any) -> None:
-    """Puts one top-level entry of a file into what the earlier files said."""
+    """Puts one top-level entry of a file into those of the earlier files."""
     known = {entry.name: entry for entry in dataclasses.fields(Recipe)}
     if key not in known:
         raise TrainingError(f"train: unknown section {key!r}{_suggestion(key, _all_keys())}")
@@ -131,7 +131,7 @@ def _merge_section(sections: dict[str, Any], key: str, value: Any) -> None:
         changes = _coerced(typing.get_type_hints(Recipe)[key], key, value)
         target.update(changes)
         if key == "regularization":
-            # A later file or --set that names a setting outright beats what an earlier one says
+            # A later file or --set that names a setting outright beats an earlier one that sets it
             # for a label.
             for settings in sections.get("per_label", {}).values():
                 for name in changes:

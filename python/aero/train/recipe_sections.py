@@ -45,7 +45,7 @@ _MOST_TOKENS = 10**15
 _MOST_STEPS = 10**12
 # Of a step or a batch, which must fit into memory.
 _MOST_TOKENS_AT_ONCE = 10**10
-# What ArchitectureSpec accepts.
+# The values that ArchitectureSpec accepts.
 _MOST_LAYERS, _MOST_HEADS, _MOST_WIDTH, _MOST_VOCABULARY = 4096, 1 << 16, 1 << 24, 1 << 28
 
 
@@ -187,7 +187,7 @@ class RegularizationSection:
 
 @dataclass(frozen=True)
 class TrainingSection:
-    """How long, in what portions, and what happens when something goes wrong.
+    """The length, the portions, and the answer to errors.
 
     Attributes:
         tokens: the budget of the whole run; the number of steps is tokens / tokens_per_step.
@@ -196,7 +196,7 @@ class TrainingSection:
         micro_batch_tokens: the most that one process takes through the network at once; null is
             no limit.
         precision: `float32`, or `bfloat16` for autocast.
-        nan_policy: what a non-finite loss or gradient does: `stop`, `skip` the step, or `continue`.
+        nan_policy: after a non-finite loss or gradient: `stop`, `skip` the step, or `continue`.
         checkpoint_every_steps: steps between two checkpoints; 0 saves none but the one at an
             interrupt.
         keep_checkpoints: how many stay; older ones are deleted, except the last finite one; of a
@@ -269,7 +269,7 @@ class EvaluationSection:
 
 @dataclass(frozen=True)
 class LoggingSection:
-    """What is written down and how often.
+    """The records of a run and how often they are written.
 
     Attributes:
         every_steps: steps averaged in one line of `metrics.jsonl`.

@@ -171,7 +171,7 @@ class RunRecorder:
             self._board.add_scalars(step, scalars)
 
     def state(self) -> dict[str, Any]:
-        """Returns what a checkpoint must hold; collective under `torchrun`."""
+        """Returns the state for a checkpoint; collective under `torchrun`."""
         sums = self._sums.clone()
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.all_reduce(sums)
@@ -193,7 +193,7 @@ class RunRecorder:
         self._clock.restart(state["seconds"])
 
     def close(self) -> None:
-        """Writes out what is buffered."""
+        """Writes out the buffer."""
         self._clock.close()
         if self._board is not None:
             self._board.close()

@@ -1,4 +1,4 @@
-"""All that a run does but its steps: what a dry run checks. Nothing is written."""
+"""The checks of a dry run: all parts of a run but its steps. Nothing is written."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def rehearse_data(
         context_length: T.
 
     Returns:
-        What was found, in words, and the tokenizer; None if it is still to be trained.
+        The data in words, and the tokenizer; None if it is still to be trained.
 
     Raises:
-        TrainingError: what `prepare_data` would find wrong.
+        TrainingError: as `prepare_data` would raise.
     """
     cache, hub_name = Path(cache_dir), name_on_hub(data.source)
     path = downloaded_file(hub_name, cache / "hub") if hub_name else data.source

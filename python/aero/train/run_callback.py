@@ -1,4 +1,4 @@
-"""What happens between the steps of a run: records, validation, checkpoints, NaN watch, stopping.
+"""The work between the steps of a run: records, validation, checkpoints, NaN watch, stopping.
 
 Letters: L layers, B windows, H heads, T tokens per window.
 """
@@ -35,16 +35,16 @@ class RunCallback(TrainerCallback):
     """Watches one run.
 
     Args:
-        recipe: what to do and how often.
+        recipe: the settings of the run.
         data: the corpus.
         folder: the run folder.
         recorder: where records go.
         stop: the user's request to stop.
         advance: called at the end of each step, before anything is written, with the mean loss
-            that was written last; what it raises ends the training.
+            that was written last; an exception of it ends the training.
 
     Attributes:
-        divergence: what `run.json` says about the first non-finite step; None while all is finite.
+        divergence: the first non-finite step as in `run.json`; None while all is finite.
         skipped_steps: steps the policy `skip` left out.
         trainer: set by the caller before training.
     """
@@ -116,7 +116,7 @@ class RunCallback(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Writes what is due and says what the Trainer shall do next."""
+        """Writes the records that are due and tells the Trainer its next action."""
         self._advance(self._mean_loss)
         step, last = state.global_step, state.global_step >= state.max_steps
         self._recorder.finish_step()
@@ -157,7 +157,7 @@ class RunCallback(TrainerCallback):
             if checkpoint.relative_to(self._folder.path).as_posix() != finite:
                 shutil.rmtree(checkpoint, ignore_errors=True)
 
-    # --- what is recorded ----------------------------------------------------------------------
+    # --- records -------------------------------------------------------------------------------
 
     def record_validation(self, step: int, max_tokens: int | None) -> HeldOutLoss:
         """Measures the validation loss and writes it down."""
@@ -177,7 +177,7 @@ class RunCallback(TrainerCallback):
         return measured
 
     def checkpoint_state(self) -> dict[str, Any]:
-        """Returns what a checkpoint must hold for an exact resume."""
+        """Returns the state that a checkpoint needs for an exact resume."""
         discrepancies = [norm.discrepancy.item() for norm in self._norms()]
         return {
             "recorder": self._recorder.state(),
@@ -265,7 +265,7 @@ def head_entropies(model: AeroForCausalLM, ids: torch.Tensor) -> NDArray[np.floa
 
 
 def _share_buffers(model: nn.Module) -> None:
-    """Gives all processes the running statistics of the first, which is what checkpoints hold."""
+    """Gives all processes the running statistics of the first, which checkpoints hold."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         for buffer in model.buffers():
             torch.distributed.broadcast(buffer, src=0)

@@ -1,4 +1,4 @@
-"""The folder of one run: what lies where, and how it is written so that nothing is ever half there.
+"""The folder of one run: its files, each written whole or not at all.
 
 config.yaml        the resolved recipe
 manifest.json      the corpus, as next to its token files
@@ -116,7 +116,7 @@ class RunFolder:
         write_bytes_atomically(self.path / "run.json", content)
 
     def write_result(self, name: str, values: dict[str, Any]) -> None:
-        """Writes a JSON file of what was measured; numbers that are not finite become null."""
+        """Writes a JSON file of measurements; numbers that are not finite become null."""
         write_json_atomically(self.path / name, finite_or_null(values))
         self.seal(checksums_of(self.path, [name]))
 
@@ -171,14 +171,14 @@ class RunFolder:
         return sorted(found, key=checkpoint_step)
 
     def remove_results(self) -> None:
-        """Deletes what an earlier ending left: model, evaluation and analysis."""
+        """Deletes the results of an earlier end: model, evaluation and analysis."""
         for name in ("evaluation.json", "analysis.json", "analysis.npz", "sample.json"):
             (self.path / name).unlink(missing_ok=True)
         for folder in (self.model, self.path / "model.partial"):
             shutil.rmtree(folder, ignore_errors=True)
 
     def remove_checkpoints_after(self, step: int) -> None:
-        """Deletes later checkpoints and what a killed process left of one.
+        """Deletes later checkpoints and the remains of one of a killed process.
 
         Only a whole checkpoint is called `step-N`.
         """
@@ -188,7 +188,7 @@ class RunFolder:
                     shutil.rmtree(path, ignore_errors=True)
 
     def append_metrics(self, record: dict[str, Any]) -> bytes:
-        """Adds one line to `metrics.jsonl` and returns it; what is not finite becomes null."""
+        """Adds one line to `metrics.jsonl` and returns it; non-finite numbers become null."""
         line = f"{json.dumps(finite_or_null(record), allow_nan=False)}\n".encode()
         with (self.path / "metrics.jsonl").open("ab") as file:
             file.write(line)
@@ -215,7 +215,7 @@ class RunFolder:
         return records
 
     def truncate_metrics(self, size: int) -> None:
-        """Drops what comes after some bytes: a resumed run writes it again."""
+        """Cuts the file after some bytes: a resumed run writes the rest again."""
         write_bytes_atomically(self.path / "metrics.jsonl", self.metrics_head(size))
 
 

@@ -28,7 +28,7 @@ __all__ = ["RunLockedError", "lock_holder", "locked", "require_unlocked"]
 _LEASES = ".locks"
 _BEAT_SECONDS = 10.0
 # Without a beat for so long a holder on another machine is dead: nine beats, and more than the 60 s
-# for which NFS clients keep what they know of a file.
+# for which NFS clients cache the attributes of a file.
 _DEAD_SECONDS = 90.0
 
 

@@ -21,7 +21,7 @@ __all__ = ["open_folder", "save_model"]
 
 
 def open_folder(run: PlannedRun, data: PreparedData) -> None:
-    """Writes what is known before the first step and removes what a killed process left.
+    """Writes the facts known before the first step and removes a killed process's remains.
 
     Raises:
         TrainingError: the run resumes, and its corpus is another one by now.
@@ -77,7 +77,7 @@ def _require_same_corpus(folder: RunFolder, data: PreparedData) -> None:
 
 
 def _training_from(run: PlannedRun) -> dict[str, Any]:
-    """What `run.json` says about source and teacher."""
+    """Source and teacher as `run.json` records them."""
     found: dict[str, Any] = {}
     if run.source is not None:
         found["from"] = {**run.source.record(), "annealing": asdict(run.recipe.annealing)}

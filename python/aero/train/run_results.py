@@ -1,4 +1,4 @@
-"""What is measured on a trained network: `evaluation.json`, `analysis.json`, `sample.json`."""
+"""The measurements of a trained network: `evaluation.json`, `analysis.json`, `sample.json`."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def evaluate_run(
         max_tokens=config["evaluation"]["tokens"],
         batch_tokens=config["training"]["tokens_per_step"],
     )
-    # What took long to measure is at least in the error.
+    # Long measurements are at least in the error.
     found = f"perplexity {measured.perplexity:.3f}"
     with disk_errors(found, folder.path, "evaluate again", command="evaluate"):
         windows = "disjoint" if stride is None else f"stride {stride}"
@@ -162,7 +162,7 @@ def write_evaluation(
         folder: the run folder.
         measured: the loss.
         windows: how the text was cut, in words.
-        gap: what `aero.train.norm_gap` found; None leaves it out.
+        gap: the result of `aero.train.norm_gap`; None leaves it out.
     """
     values = {
         "windows": windows,

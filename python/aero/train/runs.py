@@ -32,9 +32,9 @@ def train_runs(
     """Trains, resumes or reuses each planned run in turn, with one progress bar over all.
 
     Args:
-        plan: what `plan_runs` returned.
+        plan: from `plan_runs`.
         cache_dir: corpora and tokenizers.
-        say: called with a line of text about each run: what becomes of it, and how it ended.
+        say: called with lines of text about each run: its next step, and its end.
             Default: the logger `aero.train`.
 
     Raises:
@@ -97,7 +97,7 @@ def _reused(run: PlannedRun) -> str:
 
 
 def _as_it_is_now(run: PlannedRun, say: Any) -> PlannedRun:
-    """The run by what its folder holds now that nobody else writes there.
+    """The run by the contents of its folder, to which nobody else writes now.
 
     Under `torchrun` the first process decides: it alone has the lock.
     """

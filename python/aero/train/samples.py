@@ -59,7 +59,7 @@ def look_at(
         model: the network.
         tokenizer: its tokenizer.
         text: at least one token of it.
-        most_tokens: what is left out beyond them, and beyond the context length.
+        most_tokens: later tokens are left out, as those beyond the context length are.
 
     Raises:
         TrainingError: the text has no token.

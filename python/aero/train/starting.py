@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["load_network", "require_tokenizer", "starting_network", "teacher_of", "training_fields"]
 
-# What a label leaves open; a run that starts from a network has the network's.
+# Settings that a label leaves open; a run that starts from a network has the network's.
 _SIZES = (
     "family", "num_layers", "width", "num_heads", "head_dim", "hidden_width", "context_length",
     "vocab_size", "tied_embeddings", "rotary_fraction", "parallel_residual",
@@ -124,7 +124,7 @@ def load_network(origin: Origin, option: str) -> nn.Module:
 
     Args:
         origin: where it is.
-        option: what the user named it after, for errors.
+        option: the option that the user gave, for errors.
 
     Raises:
         TrainingError: it is no causal language model that can be loaded.
@@ -143,7 +143,7 @@ def require_tokenizer(origin: Origin, tokenizer: PreTrainedTokenizerFast, option
     Args:
         origin: the network.
         tokenizer: of the corpus.
-        option: what the user named the network after, for errors.
+        option: the option with which the user named the network, for errors.
 
     Raises:
         TrainingError: it has another tokenizer, or none that could be compared.
@@ -164,6 +164,6 @@ def require_tokenizer(origin: Origin, tokenizer: PreTrainedTokenizerFast, option
 
 
 def _rules(tokenizer: PreTrainedTokenizerFast) -> Any:
-    """What decides which tokens a text becomes."""
+    """The parts of a tokenizer that decide the tokens of a text."""
     whole = parse_json(tokenizer.backend_tokenizer.to_str(), "tokenizer")
     return [whole[name] for name in ("added_tokens", "normalizer", "pre_tokenizer", "model")]

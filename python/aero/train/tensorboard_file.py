@@ -23,7 +23,7 @@ class TensorBoardFile:
 
     Args:
         folder: created if missing.
-        first_step: if above 0, TensorBoard drops what earlier files of the folder say beyond it.
+        first_step: if above 0, TensorBoard drops later steps of earlier files of the folder.
 
     Raises:
         OSError: the folder cannot be written.

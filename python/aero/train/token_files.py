@@ -116,7 +116,7 @@ class TokenWriter:
             text_bytes: UTF-8 bytes they stand for.
 
         Raises:
-            OSError: the disk is full; what was noted before is still good.
+            OSError: the disk is full; earlier notes are still good.
         """
         self._files[split].write(np.fromiter(tokens, dtype=self._dtype).tobytes())
         self._text_bytes[split] += text_bytes

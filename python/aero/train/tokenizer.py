@@ -74,7 +74,7 @@ def save_tokenizer(tokenizer: Tokenizer, folder: str | Path, *, context_length: 
     """Saves a tokenizer so that `AutoTokenizer.from_pretrained(folder)` loads it.
 
     Args:
-        tokenizer: what `train_tokenizer` returned.
+        tokenizer: from `train_tokenizer`.
         folder: created if missing.
         context_length: T, which the tokenizer warns beyond.
     """
@@ -131,7 +131,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
 
 
 def _check_files(folder: Path) -> None:
-    """Refuses what is no tokenizer before libraries read it."""
+    """Refuses files that are no tokenizer before libraries read them."""
     for name, shape in _FILES.items():
         if (folder / name).exists():
             read_json(folder / name, shape)

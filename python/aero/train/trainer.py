@@ -1,8 +1,8 @@
-"""The Hugging Face Trainer with what AERO networks need.
+"""The Hugging Face Trainer for AERO networks.
 
 Works with any `TrainingArguments`: weight decay spares scalars and gains, the penalty is never
 counted in an evaluation, evaluation gathers losses only, and a checkpoint is whole or not there.
-What a run of ours records and when is in `run_callback`.
+`run_callback` has the records of a run and their times.
 
 Letters: B windows, T tokens per window.
 """
@@ -43,7 +43,7 @@ class AeroTrainer(Trainer):
         *args: as `transformers.Trainer`.
         on_losses: called after each micro-batch of training with this process's share of the
             step's loss, language-model loss and penalty before its weight (None without), 0-D each.
-        checkpoint_state: returns what to store next to a checkpoint; collective under `torchrun`.
+        checkpoint_state: returns the state to store with a checkpoint; collective under `torchrun`.
         distillation: a teacher to learn from; evaluation does without it.
         learning_rate_factors: end of a parameter's name -> its learning rate over that of the
             others, such as `{"entropy_threshold": 10.0}`.

@@ -15,7 +15,7 @@ __all__ = ["batch_split", "training_arguments"]
 
 
 def training_arguments(run: PlannedRun) -> TrainingArguments:
-    """Returns what the Trainer does of a planned run; what is written when is `RunCallback`'s.
+    """Returns the Trainer's part of a planned run; `RunCallback` writes the records.
 
     Args:
         run: recipe, seed and folder.
@@ -53,7 +53,7 @@ def training_arguments(run: PlannedRun) -> TrainingArguments:
         seed=run.seed,
         use_cpu=not on_gpu,
         bf16=recipe.training.precision == "bfloat16",
-        # What is written, evaluated and saved when is decided by RunCallback.
+        # RunCallback decides when to write, evaluate and save.
         logging_strategy="no",
         eval_strategy="no",
         save_strategy="no",

@@ -1,4 +1,4 @@
-"""Whether run folders are what was written into them."""
+"""Whether the files of run folders are unchanged."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def runs_below(paths: Iterable[str | Path]) -> list[Path]:
 
 
 def run_problems(path: str | Path) -> list[str]:
-    """Returns what is wrong with a run folder, a line each; nothing if all of it is whole.
+    """Returns the faults of a run folder, a line each; none if all of it is whole.
 
-    Files are compared with their checksums, `metrics.jsonl` also with what each checkpoint recorded
-    of it. What changes while a run is trained has a checksum only after its end.
+    Files are compared with their checksums, and `metrics.jsonl` also with each checkpoint's record
+    of it. Files that change during training have a checksum only after its end.
 
     Args:
         path: of the run; nothing is written there.

@@ -1,4 +1,4 @@
-"""Figures of what networks cost in private, and of what they save."""
+"""Figures of the private cost of networks, and of their savings."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,7 +14,7 @@ __all__ = ["plot_bytes_by_kind", "plot_stepwise_savings"]
 _OURS, _PUBLISHED = NETWORK_COLORS[:2]
 
 
-# What a reader tells apart in a bar; everything else is the last one.
+# The parts that a reader can tell apart in a bar; the last one holds the rest.
 _GROUPS = {
     "softmax": ("softmax",),
     "LayerNorm": ("layernorm",),
@@ -82,7 +82,7 @@ def plot_stepwise_savings(
 
     Args:
         names: the steps [N], the baseline first.
-        values: what each takes [N], positive.
+        values: the cost of each [N], positive.
         published: the same as published [N], NaN where nothing is; None: nothing is.
         unit: of all of them, for the axis.
         title: above the panel.

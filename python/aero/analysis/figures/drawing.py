@@ -1,4 +1,4 @@
-"""What all figures share: colours, new Axes, rows of network names, heat maps."""
+"""Common parts of all figures: colours, new Axes, rows of network names, heat maps."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def network_colors(count: int) -> list[str]:
 
 
 def entropy_colors() -> ScalarMappable:
-    """Returns the colour scale of all entropy heat maps: [0, 1] of what a causal head can reach.
+    """Returns the colour scale of all entropy heat maps: [0, 1] of a causal head's largest entropy.
 
     Example:
         >>> from aero.analysis.figures.drawing import entropy_colors

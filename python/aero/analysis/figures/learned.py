@@ -1,4 +1,4 @@
-"""Figures of what a network learned besides its weights."""
+"""Figures of the learned scalars of a network: thresholds, slopes, scales."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -168,8 +168,8 @@ def plot_learned_scales(
     """Draws the scales of every layer's FFN, `beta x + FFN(x) / alpha` (AERO, Eq. 6, Figure 11).
 
     Args:
-        alpha: [L], what the FFN's output is divided by.
-        beta: [L], what the residual is multiplied with.
+        alpha: [L], the divisors of the FFNs' outputs.
+        beta: [L], the factors of the residuals.
         title: above the panel.
         axes: where to draw; None makes a figure.
 

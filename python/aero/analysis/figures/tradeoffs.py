@@ -43,8 +43,8 @@ def plot_pareto(
             them; None: in order of appearance.
         named: indices of the points that are named; None: those on the front.
         front_per_series: a front for every series, in its colour; else one for all points.
-        xlabel: what `costs` are, with the unit.
-        ylabel: what `losses` are.
+        xlabel: the name of `costs`, with the unit.
+        ylabel: the name of `losses`.
         title: above the panel.
         axes: where to draw; None makes a figure.
 
@@ -128,8 +128,8 @@ def plot_sweep(
     Args:
         values: [N], the setting.
         results: N arrays [S], one result per seed; the numbers of seeds may differ.
-        xlabel: what the setting is.
-        ylabel: what the results are, with the unit.
+        xlabel: the name of the setting.
+        ylabel: the name of the results, with the unit.
         name: of this line for the legend; call again with the same Axes for another line.
         color: of this line; None: the next of the palette.
         title: above the panel.

@@ -1,4 +1,4 @@
-"""What takes the place of the native parts in a remote-code folder; see `aero.export.remote_code`.
+"""Replacements of the native parts in a remote-code folder; see `aero.export.remote_code`.
 
 These files are copied, not imported.
 """

@@ -40,7 +40,7 @@ class ArchitectureSpec:
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> ArchitectureSpec:
-        """Reads what `to_dict` gave."""
+        """Reads the result of `to_dict`."""
         return cls(**fields)
 
     def to_dict(self) -> dict[str, Any]:
