@@ -27,6 +27,7 @@ from tests.mutants.sites import ROOT, Mutant, sample
 KNOWN = Path(__file__).parent / "survivors.yaml"
 RESULTS = warm.BUILD / "results.jsonl"
 # The folders and files of tests that may catch a folder's mutants.
+FOR_ALL = ["test_frozen.py"]
 TESTS_OF_ROOM = {
     "ops": ["ops"],
     "nn": ["nn", "conversion"],
@@ -123,7 +124,7 @@ def row(what: str, drawn: int, caught: int, equivalent: int) -> str:
 
 def _test_files(room: str) -> list[str]:
     found: list[Path] = []
-    for place in TESTS_OF_ROOM[room]:
+    for place in [*TESTS_OF_ROOM[room], *FOR_ALL]:
         path = ROOT / "tests" / "python" / place
         files = [path] if path.is_file() else sorted(path.glob("test_*.py"))
         found += [file for file in files if file.name not in WITHOUT_TESTS]
