@@ -15,10 +15,10 @@ These operations have prices: setup, embedding, weight_product, head_product, tr
 layernorm, gelu, relu, argmax. A price changes the derived cost (`bytes_factor`, `rounds_factor`) or
 replaces it: `bytes_per_call`, `bytes_per_row`, `bytes_per_input`, `bytes_per_output` of both
 parties, `rounds`, `rounds_per_level`, and `client_share` of the bytes (0.5). Rows, inputs and
-outputs of an m x k x n product are m, m k and m n, with `causal_skip` only the live ones; of softmax and
-LayerNorm rows and elements; of the others elements. A row of n elements that softmax or argmax
-reduces has ceil(log2 n) levels. Operations with prices of their own have no ciphertexts and OTs,
-so times on machines count their bytes and rounds only.
+outputs of an m x k x n product are m, m k and m n, with `causal_skip` only the live ones; of
+softmax and LayerNorm rows and elements; of the others elements. A row of n elements that softmax or
+argmax reduces has ceil(log2 n) levels. Operations with prices of their own have no ciphertexts and
+OTs, so times on machines count their bytes and rounds only.
 
 Two descriptions come with the package: `blb`, a factor on another stack, and `sigma`, prices per
 element, row and level.
