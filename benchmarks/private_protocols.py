@@ -2,10 +2,10 @@
 
     python benchmarks/private_protocols.py --output build/private_protocols.json
 
-Runs the layers of `aero.private.forward`, baseline and softmax-only, with random weights in SPU's
-SEMI2K (two parties, the first of whom deals Beaver triples) and ABY3 (three parties, one of whom
-may be corrupt), all parties in one process of the private environment. Every byte counts once, as
-its sender counts it.
+Runs the layers of `aero.private.compute.forward`, baseline and softmax-only, with random weights in
+SPU's SEMI2K (two parties, the first of whom deals Beaver triples) and ABY3 (three parties, one of
+whom may be corrupt), all parties in one process of the private environment. Every byte counts once,
+as its sender counts it.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ def measure(folder: str, tokens: int, protocol: str) -> dict[str, Any]:
     from spu import libspu
 
     from aero.export.numpy_forward import read_network
-    from aero.private.forward import network_pieces
-    from aero.private.parties import Value
-    from aero.private.preparation import fold_constants
+    from aero.private.compute.calls import Value
+    from aero.private.compute.forward import network_pieces
+    from aero.private.compute.preparation import fold_constants
+    from aero.private.compute.spu_runtime import compile_function, runtime_config
     from aero.private.settings import PrivateSettings
-    from aero.private.spu_runtime import compile_function, runtime_config
 
     settings, count = PrivateSettings(reveal="all"), PROTOCOLS[protocol]
     network = fold_constants(read_network(folder), fold_score_scale=settings.fold_score_scale)

@@ -19,9 +19,12 @@ from aero import _core as core
 
 PACKAGES = ["aero", *(f"aero.{n}" for n in aero.__all__ if inspect.ismodule(getattr(aero, n)))]
 # Modules that import jax or spu, code that export copies, the command itself, native code.
-JAX = ["forward", "in_process", "inference", "measure_worker", "measured_functions", "spu_runtime"]
+JAX = ["forward", "in_process", "inference", "spu_runtime", "tcp_parties"]
 ELSEWHERE = (
-    *(f"aero.private.{name}" for name in [*JAX, "tcp_parties", "worker"]),
+    *(f"aero.private.compute.{name}" for name in JAX),
+    "aero.private.measure_worker",
+    "aero.private.measured_functions",
+    "aero.private.parties.worker",
     "aero.export.remote.",
     "aero.cli.__main__",
     "aero.libaero_ops",

@@ -179,8 +179,8 @@ def test_only_the_private_environment_imports_jax_and_spu() -> None:
         new = (inner | {name.rpartition(".")[0] for name in inner}) & own.keys() - seen
         seen |= new
         found = {name for stem in new for name in named(own[stem])}
-    assert {"job", "settings", "links.channel"} <= seen
-    assert "jax" in named(own["forward"])
+    assert {"parties.job", "settings", "links.channel"} <= seen
+    assert "jax" in named(own["compute.forward"])
 
 
 # Pipes between processes that this package started itself; everything else goes through the reader.

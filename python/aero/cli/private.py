@@ -18,7 +18,7 @@ from aero.cli.numbers import whole
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from aero.private.parties import Call
+    from aero.private.compute.calls import Call
 
 private = typer.Typer(
     name="private",
@@ -98,9 +98,9 @@ def run(
     with one_line_errors(ValueError, OSError, PartyError), exported(source) as folder:
         from aero.export.numpy_forward import read_network
         from aero.private.environment import find_private_python
-        from aero.private.job import check_runnable, check_tokens
-        from aero.private.run_reports import run_report
-        from aero.private.two_processes import generate_over
+        from aero.private.measuring.run_reports import run_report
+        from aero.private.parties.job import check_runnable, check_tokens
+        from aero.private.parties.two_processes import generate_over
 
         end_on_termination()
         check_machine(machine, link)

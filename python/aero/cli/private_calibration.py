@@ -38,8 +38,8 @@ def calibrate(
     with one_line_errors(ValueError, OSError, PartyError):
         from aero.atomic_files import write_json_atomically
         from aero.cli.measuring import export_random
-        from aero.private.calibration import QUIET_PROCESSORS, calibrate
         from aero.private.environment import find_private_python
+        from aero.private.measuring.calibration import QUIET_PROCESSORS, calibrate
 
         if output.suffix != ".json":
             raise ValueError(f"private: --output must end with .json, got {output}")

@@ -66,10 +66,10 @@ def compare(
     from aero.private.party_errors import PartyError
 
     with one_line_errors(ValueError, OSError, PartyError), contextlib.ExitStack() as stack:
-        from aero.private.comparison import Cell, compare_networks
-        from aero.private.comparison_tables import comparison_tables
         from aero.private.environment import find_private_python
         from aero.private.marked_document import write_between_marks
+        from aero.private.measuring.comparison import Cell, compare_networks
+        from aero.private.measuring.comparison_tables import comparison_tables
 
         end_on_termination()
         for each in link or ["tcp"]:

@@ -134,12 +134,12 @@ def serve(
 
     with one_line_errors(ValueError, OSError, PartyError), exported(source) as folder:
         from aero.export.numpy_forward import read_network
-        from aero.private import party
         from aero.private.environment import find_private_python
-        from aero.private.job import check_runnable
-        from aero.private.serving import serve
+        from aero.private.parties import party
+        from aero.private.parties.job import check_runnable
+        from aero.private.parties.serving import serve
+        from aero.private.parties.supervision import TimeLimits
         from aero.private.settings import PrivateSettings
-        from aero.private.supervision import TimeLimits
 
         end_on_termination()
         description = read_network(folder).description
@@ -184,11 +184,11 @@ def ask(
 
     with one_line_errors(ValueError, OSError, PartyError):
         from aero.export.description_file import read_description
-        from aero.private import party
         from aero.private.environment import find_private_python
-        from aero.private.job import Generated, check_runnable, check_tokens, collect
+        from aero.private.parties import party
+        from aero.private.parties.job import Generated, check_runnable, check_tokens, collect
+        from aero.private.parties.supervision import TimeLimits
         from aero.private.settings import PrivateSettings
-        from aero.private.supervision import TimeLimits
 
         end_on_termination()
         if not (network / "network.json").is_file():
@@ -260,7 +260,7 @@ class _Shown:
         self._encrypted, self._reveal = encrypted, reveal
 
     def event(self, event: dict[str, Any]) -> None:
-        from aero.private.job import Generated, collect
+        from aero.private.parties.job import Generated, collect
 
         match event["event"]:
             case "listening":

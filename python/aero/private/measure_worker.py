@@ -21,10 +21,10 @@ import numpy as np
 
 from aero.atomic_files import write_json_atomically
 from aero.export.numpy_forward import forward, read_network
-from aero.private.in_process import InProcessParties
-from aero.private.inference import PrivateNetwork, set_up
+from aero.private.compute.calls import Call, Party, Value
+from aero.private.compute.in_process import InProcessParties
+from aero.private.compute.inference import PrivateNetwork, set_up
 from aero.private.measured_functions import Measured, measured_operation
-from aero.private.parties import Call, Party, Value
 from aero.private.settings import PrivateSettings
 from aero.processor import processor
 from aero.reading import read_json

@@ -1,7 +1,7 @@
 """The operations of `aero private measure` in JAX, on random arguments.
 
-Those of networks are the lines that networks run, from `aero.private.forward`. Needs the private
-environment.
+Those of networks are the lines that networks run, from `aero.private.compute.forward`. Needs the
+private environment.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from aero.private import forward
-from aero.private.parties import Party
+from aero.private.compute import forward
+from aero.private.compute.calls import Party
 from aero.private.settings import PrivateSettings
 
 __all__ = ["Argument", "Measured", "measured_operation"]

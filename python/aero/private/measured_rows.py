@@ -11,8 +11,8 @@ from typing import Any
 from aero.mpc.cost import Cost
 from aero.private.measured_grid import Cell, NetworkCell, predicted_cost
 from aero.private.measurement import SET_UP
-from aero.private.prediction import predicted_costs, set_up_cost, total_cost
-from aero.private.refills import remainder, resolution
+from aero.private.measuring.prediction import predicted_costs, set_up_cost, total_cost
+from aero.private.measuring.refills import remainder, resolution
 from aero.private.settings import PrivateSettings
 from aero.reading import read_json
 
@@ -34,7 +34,7 @@ class MeasuredRow:
         server_bytes: measured, sent by the server.
         predicted_client_bytes: of the simulator.
         predicted_server_bytes: of the simulator.
-        resolution: standard deviation of the average, see `aero.private.refills`.
+        resolution: standard deviation of the average, see `aero.private.measuring.refills`.
         largest_difference: of the result from plain arithmetic, of a network's logits; None of the
             set-up.
         remainder: bytes of measured - predicted that whole refills and extensions leave.

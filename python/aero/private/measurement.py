@@ -15,8 +15,8 @@ from typing import Any
 from aero.atomic_files import write_json_atomically
 from aero.private.environment import private_command
 from aero.private.measured_grid import Cell, NetworkCell, predicted_cost
-from aero.private.prediction import predicted_costs, total_cost
-from aero.private.refills import runs_for
+from aero.private.measuring.prediction import predicted_costs, total_cost
+from aero.private.measuring.refills import runs_for
 from aero.private.settings import PrivateSettings
 
 __all__ = ["QUICK_RESOLUTION", "RESOLUTION", "SET_UP", "measure", "set_up_key"]
@@ -24,7 +24,7 @@ __all__ = ["QUICK_RESOLUTION", "RESOLUTION", "SET_UP", "measure", "set_up_key"]
 # The result of the first thing that a group does.
 SET_UP = "set-up"
 
-# Resolution to which operations are repeated, see `aero.private.refills`.
+# Resolution to which operations are repeated, see `aero.private.measuring.refills`.
 RESOLUTION, QUICK_RESOLUTION = 0.004, 0.01
 # So many copies of an operation make one program.
 _COPIES = 16

@@ -7,8 +7,8 @@ import json
 
 import numpy as np
 
-from aero.private.in_process import InProcessParties
-from aero.private.parties import Party
+from aero.private.compute.calls import Party
+from aero.private.compute.in_process import InProcessParties
 from aero.private.party_errors import PartyError
 
 parties = InProcessParties()

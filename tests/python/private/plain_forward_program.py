@@ -12,8 +12,8 @@ import numpy as np
 
 from aero.export.numpy_forward import forward as numpy_forward
 from aero.export.numpy_forward import read_network
-from aero.private.forward import forward, network_pieces
-from aero.private.preparation import fold_constants
+from aero.private.compute.forward import forward, network_pieces
+from aero.private.compute.preparation import fold_constants
 from aero.private.settings import PrivateSettings
 
 SETTINGS = {

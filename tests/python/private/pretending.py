@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from aero.private.party import PartyJob, ask
+from aero.private.parties.party import PartyJob, ask
+from aero.private.parties.supervision import TimeLimits
 from aero.private.settings import PrivateSettings
-from aero.private.supervision import TimeLimits
 
 # In the place of the private environment's Python. SPU is one connection that is echoed: the
 # client's connects to the other party's, and what comes back is its result.
@@ -63,8 +63,8 @@ sys.stdin.read()
 SERVER = """
 import json, sys
 from pathlib import Path
-from aero.private.party import PartyJob
-from aero.private.serving import serve
+from aero.private.parties.party import PartyJob
+from aero.private.parties.serving import serve
 job = PartyJob.from_dict(json.loads(sys.stdin.readline()))
 serve(job, lambda event: print(json.dumps(event), flush=True), Path(sys.argv[1]))
 """

@@ -2,8 +2,8 @@
 
 import json
 
+from aero.private.compute.spu_runtime import compiler_options, runtime_config
 from aero.private.settings import SPU_FIELDS, PrivateSettings
-from aero.private.spu_runtime import compiler_options, runtime_config
 
 
 def configuration(settings):

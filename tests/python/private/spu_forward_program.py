@@ -13,10 +13,10 @@ import numpy as np
 
 from aero.export.numpy_forward import forward as numpy_forward
 from aero.export.numpy_forward import read_network
-from aero.private.forward import forward, network_pieces
-from aero.private.in_process import InProcessParties
-from aero.private.inference import PrivateNetwork, set_up
-from aero.private.preparation import fold_constants
+from aero.private.compute.forward import forward, network_pieces
+from aero.private.compute.in_process import InProcessParties
+from aero.private.compute.inference import PrivateNetwork, set_up
+from aero.private.compute.preparation import fold_constants
 from aero.private.settings import PrivateSettings
 
 

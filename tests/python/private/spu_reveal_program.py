@@ -11,11 +11,11 @@ import sys
 import numpy as np
 
 from aero.export.numpy_forward import forward, read_network
-from aero.private.in_process import InProcessParties
-from aero.private.inference import PrivateNetwork, set_up
-from aero.private.parties import Party
+from aero.private.compute.calls import Party
+from aero.private.compute.in_process import InProcessParties
+from aero.private.compute.inference import PrivateNetwork, set_up
+from aero.private.parties.worker import reported_pass
 from aero.private.settings import PrivateSettings
-from aero.private.worker import reported_pass
 
 
 class Watched(InProcessParties):

@@ -31,8 +31,8 @@ from aero.private.measured_grid import (
 from aero.private.measured_rows import network_rows, operation_rows, set_up_row
 from aero.private.measured_table import table_markdown, write_tables
 from aero.private.measurement import measure
-from aero.private.prediction import predicted_costs
-from aero.private.refills import remainder, resolution, runs_for
+from aero.private.measuring.prediction import predicted_costs
+from aero.private.measuring.refills import remainder, resolution, runs_for
 from aero.private.settings import PrivateSettings
 
 # Takes a job as the worker does; says and writes a result per cell, and fails at the third one the

@@ -9,28 +9,28 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "explanation" / "threat_model.md").read_text()
-TESTS = Path(__file__).parent
+TESTS = {path.name: path for path in Path(__file__).parent.rglob("test_*.py")}
 CODE = ROOT / "python" / "aero" / "private"
 
 NAMED = sorted(set(re.findall(r"\btest_\w+(?!\.py)\b", PAGE)) - {"test_"})
 FILES = sorted(set(re.findall(r"`((?:\w+/)?\w+\.py)(?:: (\w+))?", PAGE)))
 
 
-@pytest.mark.parametrize("name", [name for name in NAMED if not (TESTS / f"{name}.py").exists()])
+@pytest.mark.parametrize("name", [name for name in NAMED if f"{name}.py" not in TESTS])
 def test_every_test_that_the_page_names_exists(name: str) -> None:
-    assert any(f"def {name}(" in path.read_text() for path in TESTS.glob("test_*.py"))
+    assert any(f"def {name}(" in path.read_text() for path in TESTS.values())
 
 
 @pytest.mark.parametrize(("file", "name"), FILES)
 def test_every_place_that_the_page_names_exists(file: str, name: str) -> None:
-    path = next(path for path in (TESTS / file, CODE / file) if path.exists())
+    path = TESTS.get(file, CODE / file)
     assert re.search(rf"(def|class) {name}\b", path.read_text()) or not name
 
 
 def test_the_page_names_the_numbers_of_the_code() -> None:
-    from aero.private import serving
     from aero.private.links import channel, tunnel
-    from aero.private.supervision import TimeLimits
+    from aero.private.parties import serving
+    from aero.private.parties.supervision import TimeLimits
 
     assert f"has {TimeLimits().hello:.0f} seconds for TLS" in PAGE
     assert f"{serving._MOST_STRANGERS} of them may be there at once" in PAGE

@@ -1,0 +1,1 @@
+"""What both parties compute together under SPU; all but `calls` needs the private environment."""

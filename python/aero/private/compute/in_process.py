@@ -1,0 +1,167 @@
+"""Both parties in one process, over SPU's link in memory: exact bytes, no network."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import queue
+import re
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import spu
+from numpy.typing import NDArray
+from spu import libspu
+
+from aero.private.compute.calls import AbstractArray, Call, Party, Traffic, Value
+from aero.private.compute.spu_runtime import ProfileLog, SpuParty, compile_function, runtime_config
+from aero.private.party_errors import PartyError
+from aero.private.settings import PrivateSettings
+
+__all__ = ["InProcessParties"]
+
+# What one party may still take to end by itself when the other has failed.
+GRACE_SECONDS = 5.0
+
+
+class InProcessParties:
+    """`Parties` as threads of this process.
+
+    Args:
+        settings: of both.
+
+    Attributes:
+        settings: of both.
+        calls: what they did so far, in order. Bytes are those that the client counts: what it
+            sends, and what it receives, which is what the server sends.
+    """
+
+    def __init__(self, settings: PrivateSettings | None = None) -> None:
+        self.settings = PrivateSettings() if settings is None else settings
+        self.calls: list[Call] = []
+        self._names = (f"v{number}" for number in itertools.count())
+        self._log = ProfileLog()
+        description = libspu.link.Desc()
+        description.recv_timeout_ms = int(1000 * self.settings.timeout_seconds)
+        for party in Party:
+            description.add_party(party.name, f"thread-{party.value}")
+        self._sides = _at_once(
+            lambda party: SpuParty(
+                party,
+                libspu.link.create_mem(description, party.value),
+                self.settings,
+                profiled=party is Party.CLIENT,
+            )
+        )
+        self._io = spu.Io(len(Party), runtime_config(self.settings, profiled=False))
+
+    def put(
+        self,
+        name: str,
+        array: NDArray[Any] | AbstractArray,
+        owner: Party | None,
+        *,
+        private: bool = False,
+    ) -> Value:
+        """See `Parties.put`; the array itself, whoever owns it."""
+        if isinstance(array, AbstractArray):
+            raise TypeError(f"put: {name} must be an array where both parties are one process")
+        start = time.perf_counter()
+        kind = libspu.Visibility.VIS_PUBLIC if owner is None else libspu.Visibility.VIS_SECRET
+        rank = owner.value if owner is not None and private else -1
+        shares = self._io.make_shares(np.ascontiguousarray(array), kind, rank)
+        value = Value(next(self._names), array.shape, array.dtype, public=owner is None)
+        for side, share in zip(self._sides, shares, strict=True):
+            side.runtime.set_var(value.name, share)
+        traffic = Traffic()
+        if owner is not None and not private:
+            traffic = _one_share(array.size, sender=owner)
+        self.calls.append(Call(name, time.perf_counter() - start, traffic))
+        return value
+
+    def run(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """See `Parties.run`. The time of compiling is not counted."""
+        program = compile_function(
+            name, function, arguments, lambda: next(self._names), self.settings
+        )
+        start = time.perf_counter()
+        _at_once(lambda party: self._sides[party].runtime.run(program.executable))
+        seconds = time.perf_counter() - start
+        self.calls.append(self._log.call(name, seconds, Party.CLIENT))
+        return program.results
+
+    def reveal(self, value: Value) -> NDArray[Any]:
+        """See `Parties.reveal`."""
+        start = time.perf_counter()
+        opened = self._io.reconstruct([side.runtime.get_var(value.name) for side in self._sides])
+        traffic = _one_share(opened.size, sender=Party.SERVER)
+        self.calls.append(Call("reveal", time.perf_counter() - start, traffic))
+        return np.asarray(opened)
+
+    def discard(self, *values: Value) -> None:
+        """See `Parties.discard`."""
+        for value in jax.tree_util.tree_leaves(values):
+            for side in self._sides:
+                side.runtime.del_var(value.name)
+
+    def close(self) -> None:
+        """See `Parties.close`."""
+        self._sides.clear()
+        self._log.close()
+
+
+def _one_share(elements: int, sender: Party) -> Traffic:
+    size = 8 * elements
+    if sender is Party.CLIENT:
+        return Traffic(client_bytes=size, client_messages=1)
+    return Traffic(server_bytes=size, server_messages=1)
+
+
+def _at_once(work: Callable[[Party], Any]) -> list[Any]:
+    """Both parties' results.
+
+    Raises:
+        PartyError: either failed; says what both did. SPU's link in memory cannot be closed from
+            outside, so the other may wait on for the one that failed, in a thread that ends with
+            the process.
+    """
+    ended: queue.SimpleQueue[tuple[Party, Any, BaseException | None]] = queue.SimpleQueue()
+
+    def one(party: Party) -> None:
+        try:
+            ended.put((party, work(party), None))
+        except BaseException as error:
+            ended.put((party, None, error))
+
+    for party in Party:
+        threading.Thread(target=one, args=(party,), daemon=True).start()
+    results: dict[Party, Any] = {}
+    errors: dict[Party, BaseException] = {}
+    with contextlib.suppress(queue.Empty):
+        while len(results) + len(errors) < len(Party):
+            party, result, error = ended.get(timeout=GRACE_SECONDS if errors else None)
+            if error is None:
+                results[party] = result
+            else:
+                errors[party] = error
+    if errors:
+        raise PartyError(_told(results, errors)) from next(iter(errors.values()))
+    return [results[party] for party in Party]
+
+
+def _told(results: dict[Party, Any], errors: dict[Party, BaseException]) -> str:
+    """What each party did last."""
+    words = dict.fromkeys(Party, "waited for the other until it was given up")
+    words |= dict.fromkeys(results, "was done")
+    words |= {party: _reason(error) for party, error in errors.items()}
+    return "; ".join(f"{party.name.lower()}: {words[party]}" for party in Party)
+
+
+def _reason(error: BaseException) -> str:
+    """Of an error of SPU without the stack that it holds."""
+    text = re.split(r"stacktrace:", str(error), maxsplit=1, flags=re.IGNORECASE)[0]
+    return f"{type(error).__name__}: {' '.join(text.removeprefix('what:').split())[:300]}"

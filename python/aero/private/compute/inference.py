@@ -1,0 +1,141 @@
+"""A network between two parties: weights put in once, then one forward pass per token.
+
+Needs the private environment. Both parties' processes run this same code; one that does not own the
+weights, or the prompt, gives shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from aero.export.numpy_forward import Network
+from aero.private.compute.calls import AbstractArray, Call, Parties, Party, Value
+from aero.private.compute.forward import last_row, network_pieces
+from aero.private.compute.preparation import fold_constants
+
+__all__ = ["Pass", "PrivateNetwork", "set_up"]
+
+
+# SPU gives every thread so many elements of an operation before it takes another one (state.cc).
+_ELEMENTS_PER_THREAD = 2048
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What the client gets from one forward pass.
+
+    Attributes:
+        logits: [T, V] float32, or [1, V] of the last position only; None at the server, and where
+            `PrivateSettings.reveal` keeps them secret.
+        token: the next one, where the parties compute it and this one is the client.
+        likeliest: with `reveal="top-k"` at the client, tokens [k] and their logits [k], best first.
+        calls: the pieces that ran, with what they cost.
+    """
+
+    logits: NDArray[np.float32] | None
+    token: int | None
+    likeliest: tuple[NDArray[np.int32], NDArray[np.float32]] | None
+    calls: tuple[Call, ...]
+
+
+def set_up(parties: Parties) -> None:
+    """Pays once what a session pays at first use: keys, oblivious transfers, contexts.
+
+    SPU does it inside the first matrix product, elementwise product, comparison and equality test,
+    and for each thread inside the first operation with elements for it: their costs would vary.
+    """
+    matrix = parties.put("set-up", np.ones((2, 2), np.float32), Party.CLIENT)
+    elements = _ELEMENTS_PER_THREAD * parties.settings.threads
+    vector = parties.put("set-up", np.ones(elements, np.float32), Party.CLIENT)
+
+    def touch(x: Any, y: Any) -> Any:
+        return jnp.where((x @ x > 0) & (x == 1), x * x, x), 0.5 * y
+
+    parties.discard(matrix, vector, *parties.run("set-up", touch, matrix, vector))
+
+
+class PrivateNetwork:
+    """The server's network, with the parties that compute it.
+
+    Args:
+        parties: connected.
+        network: from `read_network`; at the client `with_blank_weights` of the description.
+        knows_weights: whether this process has the server's weights.
+
+    Attributes:
+        piece_names: of a forward pass, in order.
+    """
+
+    def __init__(self, parties: Parties, network: Network, *, knows_weights: bool = True) -> None:
+        self._parties, self.description = parties, network.description
+        settings = parties.settings
+        folded = fold_constants(network, fold_score_scale=settings.fold_score_scale)
+        self._pieces = network_pieces(folded, settings)
+        self.piece_names = [piece.name for piece in self._pieces]
+        self._weights: dict[str, dict[str, Value]] = {}
+        for piece in self._pieces:
+            self._weights[piece.name] = {
+                name: parties.put(
+                    f"{piece.name}: {name}",
+                    tensor if knows_weights else AbstractArray(tensor.shape, tensor.dtype),
+                    Party.SERVER,
+                    private=settings.private_weights,
+                )
+                for name, tensor in piece.weights.items()
+            }
+
+    def run(
+        self,
+        tokens: NDArray[np.int32] | AbstractArray,
+        after_piece: Callable[[Call], None] = lambda call: None,
+    ) -> Pass:
+        """One forward pass.
+
+        Args:
+            tokens: [T] of the client.
+            after_piece: is told of each piece that has run.
+
+        Raises:
+            ValueError: no tokens, or more than the context.
+        """
+        context = self.description["spec"]["context_length"]
+        if len(tokens.shape) != 1 or not 1 <= tokens.shape[0] <= context:
+            raise ValueError(
+                f"private: tokens must be [T] with T from 1 to {context}, got {list(tokens.shape)}"
+            )
+        parties, calls = self._parties, []
+        value = parties.put("tokens", tokens, Party.CLIENT, private=parties.settings.client_one_hot)
+        opened: dict[str, Any] = {}
+        for piece in self._pieces:
+            result = parties.run(piece.name, piece.function, self._weights[piece.name], value)
+            calls.append(parties.calls[-1])
+            parties.discard(value)
+            value = result
+            opened[piece.name] = self._opened(piece.name, value)
+            after_piece(calls[-1])
+        parties.discard(value)
+        token, likeliest = opened.get("argmax"), opened.get("top-k")
+        if likeliest is not None:
+            token = likeliest[0][0]
+        return Pass(opened["head"], None if token is None else int(token), likeliest, tuple(calls))
+
+    def _opened(self, piece: str, value: Any) -> Any:
+        """What the client gets of a piece's result; only here anything is revealed to it."""
+        parties, reveal = self._parties, self._parties.settings.reveal
+        if piece == "head" and reveal == "last-logits":
+            row = parties.run("last row", last_row, value)
+            opened = parties.reveal(row)
+            parties.discard(row)
+            return opened
+        if piece == "argmax" or (piece == "head" and reveal == "all"):
+            return parties.reveal(value)
+        if piece == "top-k":
+            both = [parties.reveal(each) for each in value]
+            return None if both[0] is None else tuple(both)
+        return None

@@ -1,0 +1,192 @@
+"""SPU's configuration, compiler and counters behind `Parties`; needs the private environment."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import spu
+import spu.utils.frontend as frontend
+from spu import libspu
+
+from aero.private.compute.calls import Call, OperationTraffic, Party, Traffic, Value
+from aero.private.settings import PrivateSettings
+from aero.private.temporary import temporary_folder
+
+__all__ = ["ProfileLog", "Program", "SpuParty", "compile_function", "runtime_config"]
+
+
+def runtime_config(settings: PrivateSettings, *, profiled: bool) -> Any:
+    """SPU's `RuntimeConfig`: Cheetah over Z_2^64.
+
+    Args:
+        settings: of both parties.
+        profiled: whether this party writes counts of its link to the log.
+    """
+    config = libspu.RuntimeConfig(
+        libspu.ProtocolKind.CHEETAH, libspu.FieldType.FM64, settings.fraction_bits
+    )
+    config.fxp_exp_mode = libspu.RuntimeConfig.ExpMode.EXP_TAYLOR
+    config.fxp_exp_iters = settings.exp_squarings
+    config.max_concurrency = settings.threads
+    config.enable_pphlo_profile = profiled
+    # Without it a value that one party owns is split into shares at once.
+    config.experimental_enable_colocated_optimization = True
+    cheetah: dict[str, Any] = {"enable_mul_lsb_error": settings.one_bit_product_error}
+    parsed = libspu.RuntimeConfig()
+    for name, value in settings.spu_fields.items():
+        if parsed.ParseFromJsonString(json.dumps({name: value})):
+            setattr(config, name, getattr(parsed, name))
+        elif parsed.ParseFromJsonString(json.dumps({"cheetah_2pc_config": {name: value}})):
+            cheetah[name] = value
+    # Python does not know the type of `ot_kind`; in JSON it is a word.
+    parsed.ParseFromJsonString(json.dumps({"cheetah_2pc_config": cheetah}))
+    config.cheetah_2pc_config = parsed.cheetah_2pc_config
+    return config
+
+
+def compiler_options(settings: PrivateSettings) -> Any:
+    """SPU's `CompilerOptions`."""
+    options = libspu.CompilerOptions()
+    options.enable_optimize_denominator_with_broadcast = settings.broadcast_reciprocal
+    for name, value in settings.spu_fields.items():
+        if hasattr(options, name):
+            setattr(options, name, value)
+    return options
+
+
+class Program:
+    """A compiled function.
+
+    Args:
+        executable: of SPU.
+        results: what the function returns, with a `Value` for each array.
+    """
+
+    def __init__(self, executable: Any, results: Any) -> None:
+        self.executable = executable
+        self.results = results
+
+
+def compile_function(
+    name: str,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    new_name: Callable[[], str],
+    settings: PrivateSettings,
+) -> Program:
+    """Compiles a JAX function of values.
+
+    Args:
+        name: of the function in the log.
+        function: of arrays.
+        arguments: with a `Value` for each array.
+        new_name: gives names of the results.
+        settings: of both parties.
+    """
+    values, structure = jax.tree_util.tree_flatten(arguments)
+    shapes = structure.unflatten([jax.ShapeDtypeStruct(v.shape, v.dtype) for v in values])
+    secret, public = libspu.Visibility.VIS_SECRET, libspu.Visibility.VIS_PUBLIC
+
+    def named(*args: Any) -> Any:
+        return function(*args)
+
+    named.__name__ = re.sub(r"\W", "_", name)
+    executable, output = frontend.compile(
+        frontend.Kind.JAX,
+        named,
+        shapes,
+        {},
+        [value.name for value in values],
+        [public if value.public else secret for value in values],
+        lambda leaves: [new_name() for _ in leaves],
+        copts=compiler_options(settings),
+    )
+    leaves, output_structure = jax.tree_util.tree_flatten(output)
+    results = [
+        Value(result, tuple(leaf.shape), np.dtype(leaf.dtype))
+        for result, leaf in zip(executable.output_names, leaves, strict=True)
+    ]
+    return Program(executable, output_structure.unflatten(results))
+
+
+class SpuParty:
+    """One party's side of SPU.
+
+    Args:
+        party: which.
+        link: SPU's link to the other.
+        settings: of both.
+        profiled: whether its link is counted in the `ProfileLog`.
+    """
+
+    def __init__(
+        self, party: Party, link: Any, settings: PrivateSettings, *, profiled: bool
+    ) -> None:
+        self.party = party
+        self.runtime = spu.Runtime(link, runtime_config(settings, profiled=profiled))
+
+
+_LINK = re.compile(
+    r"Link details: total send bytes (\d+), recv bytes (\d+), send actions (\d+), "
+    r"recv actions (\d+)"
+)
+_OPERATION = re.compile(
+    r"- pphlo\.(\w+), executed (\d+) times, duration ([-+.e\d]+)s, send bytes (\d+) "
+    r"recv bytes (\d+), send actions (\d+), recv actions (\d+)"
+)
+
+
+class ProfileLog:
+    """The counts that SPU writes after each execution, read back from its log.
+
+    SPU's Python interface does not show the link's statistics; its profiling lines do, to the byte.
+    The log goes to a temporary folder; it holds names, sizes and times, no values. SPU has one log
+    per process.
+    """
+
+    def __init__(self) -> None:
+        self._folder = contextlib.ExitStack()
+        self._path = self._folder.enter_context(temporary_folder()) / "spu.log"
+        options = libspu.logging.LogOptions()
+        options.enable_console_logger = False
+        options.system_log_path = str(self._path)
+        options.log_level = libspu.logging.LogLevel.INFO
+        options.max_log_file_size = 2**40  # a rotated file would be read as empty
+        libspu.logging.setup_logging(options)
+        self._read = 0
+
+    def call(self, name: str, seconds: float, party: Party) -> Call:
+        """What `party` counted since the last call.
+
+        Raises:
+            RuntimeError: SPU wrote no counts.
+        """
+        with self._path.open("rb") as file:
+            file.seek(self._read)
+            text = file.read().decode()
+            self._read = file.tell()
+        links = _LINK.findall(text)
+        if len(links) != 1:
+            raise RuntimeError(f"{name}: SPU wrote {len(links)} counts of its link, expected one")
+        operations = tuple(
+            OperationTraffic(kind, int(count), float(spent), _traffic(counts, party))
+            for kind, count, spent, *counts in _OPERATION.findall(text)
+        )
+        return Call(name, seconds, _traffic(links[0], party), operations)
+
+    def close(self) -> None:
+        """Removes the log."""
+        self._folder.close()
+
+
+def _traffic(counts: Any, party: Party) -> Traffic:
+    sent, received, sent_messages, received_messages = (int(count) for count in counts)
+    if party is Party.CLIENT:
+        return Traffic(sent, received, sent_messages, received_messages)
+    return Traffic(received, sent, received_messages, sent_messages)

@@ -1,0 +1,1 @@
+"""What private runs send and take, next to what the simulator predicts."""

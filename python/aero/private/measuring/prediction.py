@@ -1,0 +1,214 @@
+"""What the simulator predicts for the pieces of a private run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+from aero import mpc
+from aero.architecture import ArchitectureSpec
+from aero.mpc import ComputeProfile, NetworkProfile
+from aero.mpc.cost import Cost, Operation
+from aero.mpc.latency import Duration, Latency
+from aero.private.settings import RING_BITS, STACK, PrivateSettings
+
+__all__ = [
+    "likeliest_cost",
+    "machine_profiles",
+    "network_fields",
+    "piece_of",
+    "predicted_costs",
+    "predicted_durations",
+    "predicted_operations",
+    "set_up_cost",
+    "total_cost",
+]
+
+# Of `aero.private.compute.inference.set_up`, which this environment cannot import.
+_ELEMENTS_PER_THREAD = 2048
+# Slots of ciphertexts that one refill of SPU's cached triples takes: two for each of 4,096.
+_CACHED_TRIPLES_SLOTS = 8192
+
+# Operations outside the layers by the part of the cost report they belong to.
+_PIECES = {
+    "embed": "embedding",
+    "layernorm": "head",
+    "lm head": "head",
+}
+
+
+def predicted_operations(
+    spec: ArchitectureSpec, length: int, settings: PrivateSettings, **fields: Any
+) -> tuple[Operation, ...]:
+    """All that one pass runs, priced, without the set-up.
+
+    Args:
+        spec: the network.
+        length: T, tokens of the pass.
+        settings: of both parties.
+        **fields: of the stack, besides the settings': see `network_fields`.
+    """
+    stack = {**settings.stack_fields(), **fields, "setup": False}
+    found = mpc.simulate(spec, context_length=length, stack=STACK, **stack).operations
+    if settings.reveal != "top-k":
+        return found
+    *others, last = (one for one in found if one.kind != "argmax")
+    count = min(settings.top_k, spec.vocab_size)
+    cost = likeliest_cost(spec.vocab_size, count, settings)
+    shape = f"{count} of {spec.vocab_size}"
+    ready = (len(others),)
+    return *others, last, Operation("likeliest tokens", None, "top-k", shape, ready, cost)
+
+
+def likeliest_cost(vocabulary: int, count: int, settings: PrivateSettings) -> Cost:
+    """The k best of V logits, one after the other, see `aero.private.compute.forward.likeliest`.
+
+    Each takes an argmax, a comparison of its token with all V places, and the choice of its logit;
+    but for the last, another choice takes it out.
+
+    Example:
+        >>> from aero.private import PrivateSettings
+        >>> from aero.private.measuring.prediction import likeliest_cost
+        >>> one, two = (likeliest_cost(1024, k, PrivateSettings()).rounds for k in (1, 2))
+        >>> 2 * one < two
+        True
+    """
+    row = [
+        ("argmax", (vocabulary,)),
+        ("equality", (vocabulary, RING_BITS)),
+        ("multiplexer", (vocabulary,)),
+    ]
+    operations = count * row + (count - 1) * row[-1:]
+    fields = settings.stack_fields()
+    return total_cost(
+        mpc.operation_cost(name, *sizes, stack=STACK, **fields) for name, sizes in operations
+    )
+
+
+def predicted_costs(
+    description: dict[str, Any], length: int, settings: PrivateSettings
+) -> dict[str, Cost]:
+    """All that the simulator counts, by the names of `Call`s.
+
+    Args:
+        description: content of `network.json`.
+        length: T, tokens of the pass.
+        settings: of both parties.
+
+    Rounds add up, as pieces run one after the other.
+
+    Example:
+        >>> from aero.private import PrivateSettings
+        >>> from aero.private.measuring.prediction import predicted_costs
+        >>> from aero.architecture import ArchitectureSpec
+        >>> spec = ArchitectureSpec.from_label("SM+ScFuFFN", model="tiny").to_dict()
+        >>> sorted(predicted_costs({"spec": spec}, 8, PrivateSettings()))
+        ['argmax', 'embedding', 'head', 'layer 0', 'layer 1', 'set-up']
+    """
+    found: dict[str, list[Cost]] = {}
+    spec = ArchitectureSpec.from_dict(description["spec"])
+    fields = network_fields(description)
+    for operation in predicted_operations(spec, length, settings, **fields):
+        found.setdefault(piece_of(operation), []).append(operation.cost)
+    costs = {piece: total_cost(operations) for piece, operations in found.items()}
+    return costs | {"set-up": set_up_cost(settings)}
+
+
+def predicted_durations(
+    operations: tuple[Operation, ...], network: NetworkProfile, compute: ComputeProfile
+) -> dict[str, Duration]:
+    """What the pieces of a pass take, by the names of `Call`s.
+
+    Args:
+        operations: of `predicted_operations`.
+        network: the link between the parties.
+        compute: their machines.
+    """
+    found: dict[str, Duration] = {}
+    durations = Latency.of("", operations, network, compute).operations
+    for operation, duration in zip(operations, durations, strict=True):
+        piece = piece_of(operation)
+        found[piece] = found.get(piece, Duration(0, 0, 0)) + duration
+    return found
+
+
+def machine_profiles(
+    machine: str, link: str, threads: int
+) -> tuple[NetworkProfile, ComputeProfile]:
+    """Link and machines of a file of `aero private calibrate`.
+
+    Args:
+        machine: the file.
+        link: "tcp", or a network: its wire, with the machine's software per round and byte.
+        threads: of each party.
+    """
+    network, compute = mpc.network_profile(machine), mpc.compute_profile(machine, threads=threads)
+    if link != "tcp":
+        wire = mpc.network_profile(link)
+        # Seconds per bit add up; both parties send about as much, at once where it is full duplex.
+        each = (2 if wire.full_duplex else 1) / network.uplink_mbps
+        network = dataclasses.replace(
+            wire,
+            uplink_mbps=1 / (1 / wire.uplink_mbps + each),
+            downlink_mbps=1 / (1 / wire.downlink_mbps + each),
+            software_seconds=wire.software_seconds + network.software_seconds,
+        )
+    return network, compute
+
+
+def piece_of(operation: Operation) -> str:
+    """The `Call` that an operation runs in."""
+    if operation.layer is not None:
+        return f"layer {operation.layer}"
+    return _PIECES.get(operation.kind, operation.kind)
+
+
+def set_up_cost(settings: PrivateSettings) -> Cost:
+    """What `compute.inference.set_up` is to cost: keys, and the operations that make them.
+
+    Those are a small matrix product, products that fill SPU's first cache of triples, and a
+    truncation of so many elements that every thread has some.
+
+    Example:
+        >>> from aero.private import PrivateSettings
+        >>> from aero.private.measuring.prediction import set_up_cost
+        >>> round(set_up_cost(PrivateSettings()).comm_bytes / 1e6, 2)
+        22.73
+    """
+    operations: list[tuple[str, tuple[int, ...]]] = [
+        ("setup", ()),
+        ("matmul", (2, 2, 2)),
+        ("private_product", (_CACHED_TRIPLES_SLOTS,)),
+        ("truncation", (_ELEMENTS_PER_THREAD * settings.threads,)),
+    ]
+    fields = settings.stack_fields()
+    return total_cost(
+        mpc.operation_cost(name, *sizes, stack=STACK, **fields) for name, sizes in operations
+    )
+
+
+def network_fields(description: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a stack that a network's description tells, besides the settings.
+
+    Example:
+        >>> from aero.private.measuring.prediction import network_fields
+        >>> network_fields({"layers": [{"feed_forward": {"activation": "gelu_erf"}}]})
+        {'gelu': 'erf'}
+    """
+    layers = [layer["feed_forward"] for layer in description.get("layers", [])]
+    exact = any(mlp is not None and mlp["activation"] == "gelu_erf" for mlp in layers)
+    return {"gelu": "erf"} if exact else {}
+
+
+def total_cost(costs: Iterable[Cost]) -> Cost:
+    """Of operations that run one after the other.
+
+    Example:
+        >>> from aero import mpc
+        >>> from aero.private.measuring.prediction import total_cost
+        >>> relu = mpc.operation_cost("relu", 10)
+        >>> total_cost([relu, relu]).rounds == 2 * relu.rounds
+        True
+    """
+    return Cost(*(sum(column) for column in zip(*(c.counts() for c in costs), strict=True)))

@@ -1,0 +1,342 @@
+"""A private run next to the plaintext network and next to what the simulator predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aero.architecture import ArchitectureSpec
+from aero.export.numpy_forward import Network, forward
+from aero.mpc import ComputeProfile, NetworkProfile
+from aero.mpc.cost import Cost
+from aero.private.compute.calls import Call, Traffic
+from aero.private.measuring.prediction import (
+    machine_profiles,
+    network_fields,
+    predicted_costs,
+    predicted_durations,
+    predicted_operations,
+    total_cost,
+)
+from aero.private.measuring.refills import remainder, resolution
+from aero.private.parties.job import Generated
+from aero.private.settings import STACK, PrivateSettings
+from aero.tables import in_units
+
+__all__ = ["PassReport", "RunReport", "run_report"]
+
+Decode = Callable[[Sequence[int]], str]
+
+_CHANCE = (
+    "±: standard deviation of one run, as SPU sends whole what it makes in advance; left: what "
+    "whole refills leave of the difference"
+)
+
+
+@dataclass(frozen=True)
+class PassReport:
+    """One forward pass, private beside plaintext.
+
+    Attributes:
+        length: T, its tokens.
+        token: the private next token.
+        plaintext_token: the plaintext network's after the same tokens.
+        largest_difference: of the logits.
+        largest_logit: of the plaintext logits, absolute.
+        calls: one per piece.
+        predicted: what the simulator counts, by piece.
+        predicted_seconds: by piece, where the machine is known.
+    """
+
+    length: int
+    token: int
+    plaintext_token: int
+    largest_difference: float
+    largest_logit: float
+    calls: tuple[Call, ...]
+    predicted: dict[str, Cost]
+    predicted_seconds: dict[str, float]
+
+    @property
+    def traffic(self) -> Traffic:
+        """Of all pieces."""
+        return sum((call.traffic for call in self.calls), Traffic())
+
+    @property
+    def seconds(self) -> float:
+        """Of all pieces."""
+        return sum(call.seconds for call in self.calls)
+
+    @property
+    def predicted_cost(self) -> Cost:
+        """Of all pieces."""
+        return total_cost(self.predicted[call.name] for call in self.calls)
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """A private run.
+
+    Attributes:
+        label: of the network.
+        settings: of both parties.
+        prompt: its tokens.
+        plaintext_tokens: the plaintext network's greedy continuation of the prompt.
+        passes: one per new token.
+        preparation: set-up and weights, paid once.
+        predicted_set_up: what the simulator counts.
+        link: between the parties, as `aero private run --link` names it.
+    """
+
+    label: str
+    settings: PrivateSettings
+    prompt: tuple[int, ...]
+    plaintext_tokens: tuple[int, ...]
+    passes: tuple[PassReport, ...]
+    preparation: tuple[Call, ...]
+    predicted_set_up: Cost
+    link: str = "memory"
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The private continuation."""
+        return tuple(each.token for each in self.passes)
+
+    @property
+    def same_tokens(self) -> bool:
+        """Whether both continuations are the same."""
+        return self.tokens == self.plaintext_tokens
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON values."""
+        return {
+            "label": self.label,
+            "link": self.link,
+            "stack": STACK,
+            "settings": self.settings.to_dict(),
+            "prompt": list(self.prompt),
+            "tokens": list(self.tokens),
+            "plaintext_tokens": list(self.plaintext_tokens),
+            "same_tokens": self.same_tokens,
+            "preparation": [
+                _call_dict(
+                    call, self.predicted_set_up if call.name == "set-up" else None, self.settings
+                )
+                for call in self.preparation
+            ],
+            "passes": [_pass_dict(each, self.settings) for each in self.passes],
+        }
+
+    def to_text(self, decode: Decode | None = None) -> str:
+        """A few lines for people.
+
+        Args:
+            decode: text of tokens; default: their numbers.
+        """
+        shown, last = decode or (lambda tokens: " ".join(map(str, tokens))), self.passes[-1]
+        lines = [
+            f"{self.label}, {len(self.prompt)} tokens of prompt, two parties over {self.link}, "
+            f"weights {'private to the server' if self.settings.private_weights else 'shared'}",
+            f"private:   {shown(self.tokens)!r}",
+            f"plaintext: {shown(self.plaintext_tokens)!r}"
+            + ("" if self.same_tokens else "  (differs)"),
+            "",
+            f"{'':12}{'client sent':>14}{'server sent':>14}{'predicted':>14}{'ratio':>8}{'± %':>8}"
+            f"{'left %':>8}{'s':>9}{'predicted' if last.predicted_seconds else '':>12}".rstrip(),
+        ]
+        rows = [
+            (call.name, call.traffic, call.seconds, cost, seconds.get(call.name))
+            for calls, costs, seconds in (
+                (self.preparation, {"set-up": self.predicted_set_up}, {}),
+                (last.calls, last.predicted, last.predicted_seconds),
+            )
+            for call in calls
+            for cost in [costs.get(call.name)]
+        ]
+        rows += [
+            (
+                f"{each.length} tokens",
+                each.traffic,
+                each.seconds,
+                each.predicted_cost,
+                sum(each.predicted_seconds.values()) or None,
+            )
+            for each in self.passes
+        ]
+        lines += [_line(*row, self.settings) for row in rows]
+        lines.append(_CHANCE)
+        off = max(each.largest_difference for each in self.passes)
+        size = max(each.largest_logit for each in self.passes)
+        lines.append(f"largest difference of the logits: {off:.2g}; they go up to {size:.3g}")
+        return "\n".join(lines)
+
+
+def run_report(
+    network: Network,
+    prompt: Sequence[int],
+    settings: PrivateSettings,
+    found: Generated,
+    link: str = "memory",
+    machine: str | None = None,
+) -> RunReport:
+    """Computes the plaintext side of a private run and joins it with the prediction.
+
+    Args:
+        network: the same, from `read_network`.
+        prompt: its tokens.
+        settings: of both parties.
+        found: of `generate_privately` or `generate_over_tcp`.
+        link: between the parties.
+        machine: file of `aero private calibrate`; seconds are predicted with it.
+
+    Example:
+        >>> import numpy as np
+        >>> from aero.export.numpy_forward import forward
+        >>> from aero.private import PrivateSettings
+        >>> from aero.private.parties.job import Generated
+        >>> from aero.private.measuring.run_reports import run_report
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from aero.export import export_weights
+        >>> from aero.export.numpy_forward import read_network
+        >>> from aero.models import AeroConfig, AeroForCausalLM
+        >>> config = AeroConfig.from_label("SM+ScFuFFN", model="tiny")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     network = read_network(export_weights(AeroForCausalLM(config), Path(folder)))
+        >>> logits = forward(network, [[5, 6]])[0]
+        >>> found = Generated([int(logits[-1].argmax())], [logits.astype(np.float32)], [[]])
+        >>> run_report(network, [5, 6], PrivateSettings(), found).same_tokens
+        True
+    """
+    described = network.description
+    profiles = None if machine is None else machine_profiles(machine, link, settings.threads)
+    passes = []
+    for index, token in enumerate(found.tokens):
+        read = [*prompt, *found.tokens[:index]]
+        private = found.logits[index]
+        plain = forward(network, [read])[0][-len(private) :]
+        passes.append(
+            PassReport(
+                length=len(read),
+                token=token,
+                plaintext_token=int(plain[-1].argmax()),
+                largest_difference=float(np.abs(private - plain).max()),
+                largest_logit=float(np.abs(plain).max()),
+                calls=tuple(found.calls[index]),
+                predicted=predicted_costs(described, len(read), settings),
+                predicted_seconds=_seconds(described, len(read), settings, profiles),
+            )
+        )
+    return RunReport(
+        label=described["label"],
+        settings=settings,
+        prompt=tuple(prompt),
+        plaintext_tokens=_continuation(network, prompt, passes),
+        passes=tuple(passes),
+        preparation=tuple(found.preparation),
+        predicted_set_up=passes[0].predicted["set-up"],
+        link=link,
+    )
+
+
+def _seconds(
+    described: dict[str, Any],
+    length: int,
+    settings: PrivateSettings,
+    profiles: tuple[NetworkProfile, ComputeProfile] | None,
+) -> dict[str, float]:
+    if profiles is None:
+        return {}
+    spec = ArchitectureSpec.from_dict(described["spec"])
+    operations = predicted_operations(spec, length, settings, **network_fields(described))
+    return {
+        piece: duration.seconds
+        for piece, duration in predicted_durations(operations, *profiles).items()
+    }
+
+
+def _continuation(
+    network: Network, prompt: Sequence[int], passes: Sequence[PassReport]
+) -> tuple[int, ...]:
+    """The plaintext greedy tokens; those of the passes as long as they read the same."""
+    tokens: list[int] = []
+    for each in passes:
+        if tokens == [earlier.token for earlier in passes[: len(tokens)]]:
+            tokens.append(each.plaintext_token)
+        else:
+            logits: NDArray[np.float64] = forward(network, [[*prompt, *tokens]])
+            tokens.append(int(logits[0, -1].argmax()))
+    return tuple(tokens)
+
+
+def _line(
+    name: str,
+    traffic: Traffic,
+    seconds: float,
+    cost: Cost | None,
+    predicted_seconds: float | None,
+    settings: PrivateSettings,
+) -> str:
+    sent = f"{name:12}{_megabytes(traffic.client_bytes)}{_megabytes(traffic.server_bytes)}"
+    if cost is None:
+        return f"{sent}{'':38}{seconds:9.2f}"
+    beside = _beside(traffic, cost, settings)
+    columns = f"{_megabytes(cost.comm_bytes)}{beside['ratio']:8.3f}"
+    for part in ("resolution", "remainder"):
+        columns += f"{100 * beside[part]:8.2f}"
+    predicted = "" if predicted_seconds is None else f"{predicted_seconds:12.2f}"
+    return f"{sent}{columns}{seconds:9.2f}{predicted}"
+
+
+def _beside(traffic: Traffic, cost: Cost, settings: PrivateSettings) -> dict[str, float]:
+    """What one run sent as parts of the prediction: all, chance's deviation, what chance leaves."""
+    left = remainder(
+        cost, 1, traffic.comm_bytes, one_bit_product_error=settings.one_bit_product_error
+    )
+    return {
+        "ratio": traffic.comm_bytes / cost.comm_bytes,
+        "resolution": resolution(cost, 1),
+        "remainder": left / cost.comm_bytes,
+    }
+
+
+def _megabytes(count: float) -> str:
+    return f"{in_units(count, 'MB'):>11} MB"
+
+
+def _pass_dict(each: PassReport, settings: PrivateSettings) -> dict[str, Any]:
+    return {
+        "length": each.length,
+        "token": each.token,
+        "plaintext_token": each.plaintext_token,
+        "largest_difference": each.largest_difference,
+        "largest_logit": each.largest_logit,
+        "seconds": each.seconds,
+        "predicted_seconds": each.predicted_seconds,
+        "client_bytes": each.traffic.client_bytes,
+        "server_bytes": each.traffic.server_bytes,
+        "predicted_client_bytes": each.predicted_cost.client_bytes,
+        "predicted_server_bytes": each.predicted_cost.server_bytes,
+        **_beside(each.traffic, each.predicted_cost, settings),
+        "pieces": [_call_dict(call, each.predicted[call.name], settings) for call in each.calls],
+    }
+
+
+def _call_dict(call: Call, cost: Cost | None, settings: PrivateSettings) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "name": call.name,
+        "seconds": call.seconds,
+        "client_bytes": call.traffic.client_bytes,
+        "server_bytes": call.traffic.server_bytes,
+        "client_messages": call.traffic.client_messages,
+        "server_messages": call.traffic.server_messages,
+    }
+    if cost is not None:
+        found["predicted_client_bytes"] = cost.client_bytes
+        found["predicted_server_bytes"] = cost.server_bytes
+        found |= _beside(call.traffic, cost, settings)
+    return found

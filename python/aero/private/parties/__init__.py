@@ -1,0 +1,1 @@
+"""The two parties: their jobs, their agreement, their processes and who watches them."""

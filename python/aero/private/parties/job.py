@@ -1,0 +1,203 @@
+"""A private run from outside the private environment: the job, its checks and its events.
+
+The job goes as a line of JSON to `aero.private.parties.worker` in the private environment:
+`{"folder": ..., "settings": {...}, "tokens": [...], "new_tokens": N}`. Back come lines with an
+"event": "piece" for each part that ran (pass, name, seconds, bytes and messages of each party),
+"pass" for each token (logits that are revealed are float32 in base64), and last "done" or "failed"
+with a reason.
+"""
+
+from __future__ import annotations
+
+import base64
+import select
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aero.private.compute.calls import Call, Party, Traffic
+from aero.private.environment import private_command
+from aero.private.parties.supervision import Worker
+from aero.private.party_errors import PartyError
+from aero.private.settings import PrivateSettings
+from aero.private.temporary import temporary_folder
+
+__all__ = ["Generated", "check_runnable", "check_tokens", "collect", "generate_privately"]
+
+Part = dict[str, Any]
+
+_RESIDUALS = {"sequential", "parallel", "skipless"}
+_NORMS = {"layer_norm", "diagonal"}
+_ACTIVATIONS = {None, "relu", "leaky_relu", "gelu_tanh", "gelu_erf"}
+
+
+@dataclass
+class Generated:
+    """What a private run found and cost.
+
+    Attributes:
+        tokens: the new ones.
+        logits: of each pass, [T, V] or [1, V] float32, where `PrivateSettings.reveal` opens them.
+        calls: of each pass, one per piece.
+        preparation: set-up and the weights' shares, before the first pass.
+        cpu_seconds: of each pass by party, where each is a process of its own.
+        likeliest: of each pass with `reveal="top-k"`, tokens and their logits, best first.
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    logits: list[NDArray[np.float32]] = field(default_factory=list)
+    calls: list[list[Call]] = field(default_factory=list)
+    preparation: list[Call] = field(default_factory=list)
+    cpu_seconds: dict[Party, list[float]] = field(default_factory=dict)
+    likeliest: list[list[tuple[int, float]]] = field(default_factory=list)
+
+
+def check_runnable(description: Part) -> None:
+    """Whether the private forward pass knows every part of a network.
+
+    Args:
+        description: content of `network.json`.
+
+    Raises:
+        ValueError: naming the part.
+    """
+    for index, layer in enumerate(description["layers"]):
+        mlp = layer["feed_forward"] or {"activation": None}
+        norms = [norm["kind"] for norm in (layer["norm_1"], layer["norm_2"]) if norm is not None]
+        parts: list[tuple[str, Any, set[Any]]] = [("residual", layer["residual"], _RESIDUALS)]
+        parts += [("norm", norm, _NORMS) for norm in norms]
+        parts += [("activation", mlp["activation"], _ACTIVATIONS)]
+        for name, kind, known in parts:
+            if kind not in known:
+                raise ValueError(
+                    f"private: layer {index}: {name} must be one of "
+                    f"{', '.join(sorted(map(str, known)))}, got {kind!r}"
+                )
+
+
+def check_tokens(tokens: Sequence[int], new_tokens: int, description: Part) -> None:
+    """Whether a network can continue a prompt.
+
+    Raises:
+        ValueError: no prompt, one that with its continuation is longer than the context, or tokens
+            outside the vocabulary.
+
+    Example:
+        >>> from aero.private.parties.job import check_tokens
+        >>> check_tokens([], 1, {"spec": {"context_length": 32, "vocab_size": 256}})
+        Traceback (most recent call last):
+        ValueError: private: the prompt must have at least one token, got none
+    """
+    spec = description["spec"]
+    context, vocabulary = spec["context_length"], spec["vocab_size"]
+    if new_tokens < 1:
+        raise ValueError(f"private: tokens must be >= 1, got {new_tokens}")
+    if not tokens:
+        raise ValueError("private: the prompt must have at least one token, got none")
+    # The last new token is not read again.
+    if len(tokens) + new_tokens - 1 > context:
+        raise ValueError(
+            f"private: the prompt's {len(tokens)} tokens and {new_tokens - 1} before the last new "
+            f"one must fit in the network's context of {context}"
+        )
+    for token in tokens:
+        if not 0 <= token < vocabulary:
+            raise ValueError(
+                f"private: tokens must be from 0 to {vocabulary - 1}, got {token}; the prompt was "
+                "not made by this network's tokenizer"
+            )
+
+
+def generate_privately(
+    folder: Path,
+    tokens: Sequence[int],
+    new_tokens: int,
+    settings: PrivateSettings,
+    after_piece: Callable[[int, Call], None] = lambda index, call: None,
+    python: Path | None = None,
+) -> Generated:
+    """Continues a prompt between two parties in one process of the private environment.
+
+    Args:
+        folder: of `export_weights`.
+        tokens: the prompt.
+        new_tokens: how many to compute, each from a forward pass over all before it.
+        settings: of both parties.
+        after_piece: is told of each piece, with the number of its pass from 0.
+        python: of the private environment; default: `find_private_python()`.
+
+    Raises:
+        PartyError: the run failed.
+        PrivateEnvironmentError: there is no private environment.
+    """
+    job = {
+        "folder": str(folder.resolve()),
+        "settings": settings.to_dict(),
+        "tokens": [int(token) for token in tokens],
+        "new_tokens": new_tokens,
+    }
+    found = Generated()
+    for event in _events(private_command("aero.private.parties.worker", python), job):
+        collect(found, event, after_piece)
+    return found
+
+
+def collect(
+    found: Generated,
+    event: Part,
+    after_piece: Callable[[int, Call], None] = lambda index, call: None,
+) -> None:
+    """Adds what an event of a worker tells; events other than "piece" and "pass" tell nothing."""
+    if event["event"] == "piece":
+        index, call = event["pass"], _call(event)
+        if call.name in {"set-up", "weights"}:
+            found.preparation.append(call)
+        else:
+            if index == len(found.calls):
+                found.calls.append([])
+            found.calls[index].append(call)
+        after_piece(index, call)
+    elif event["event"] == "pass":
+        found.tokens.append(event["token"])
+        if "likeliest" in event:
+            found.likeliest.append([(token, logit) for token, logit in event["likeliest"]])
+        if "logits" in event:
+            logits = np.frombuffer(base64.b64decode(event["logits"]), "<f4")
+            found.logits.append(logits.reshape(event["shape"]))
+
+
+def _events(command: list[str], job: Part) -> Iterator[Part]:
+    """What a worker reports up to its end; its process ends with this generator."""
+    with temporary_folder() as folder:
+        log = folder / "worker.log"
+        worker = Worker(command, job, log)
+        try:
+            while True:
+                select.select([worker], [], [])
+                for event in _received(worker, log):
+                    if event["event"] == "done":
+                        return
+                    if event["event"] == "failed":
+                        raise PartyError(f"private: {event['reason']}")
+                    yield event
+        finally:
+            worker.end()
+
+
+def _received(worker: Worker, log: Path) -> list[Part]:
+    try:
+        return worker.events()
+    except PartyError as error:
+        lines = log.read_text(errors="replace").strip().splitlines()
+        last = f": {lines[-1][:300]}" if lines else ""
+        raise PartyError(f"private: {error}{last}") from error
+
+
+def _call(event: Part) -> Call:
+    counts = ("client_bytes", "server_bytes", "client_messages", "server_messages")
+    traffic = Traffic(**{name: event[name] for name in counts})
+    return Call(event["name"], event["seconds"], traffic, cpu_seconds=event["cpu_seconds"])

@@ -1,0 +1,39 @@
+"""A party as a program: takes its job as a line of JSON, reports events, ends with its caller.
+
+`{"party": "server", ...}` with the fields of `PartyJob`; a server serves one client. Events are
+those of `serve` and `ask`, last "done" or "failed".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aero.private.parties.party import PartyJob, ask
+from aero.private.parties.serving import serve
+from aero.private.parties.worker_pipe import WorkerPipe
+from aero.private.party_errors import PartyError
+
+
+def main() -> None:
+    """Takes part in one run."""
+    pipe = WorkerPipe()
+    fields = pipe.next_message()
+    party = fields.pop("party")
+    job = PartyJob.from_dict(fields)
+
+    def on_event(event: dict[str, Any]) -> None:
+        pipe.say(**event)
+
+    try:
+        if party == "server":
+            serve(job, on_event, once=True)
+        else:
+            ask(job, on_event)
+    except (PartyError, ValueError, OSError) as error:
+        pipe.say("failed", reason=str(error))
+    else:
+        pipe.say("done")
+
+
+if __name__ == "__main__":
+    main()

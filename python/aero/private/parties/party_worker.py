@@ -1,0 +1,107 @@
+"""What the private environment runs for one party of two.
+
+Takes a line of JSON, `{"party": "client", "folder": ..., "settings": {...}, "tokens": [...],
+"new_tokens": N}`, of the server without the last two, and reports as `parties.supervision` asks;
+"piece" and "pass" are those of `parties.job`.
+"""
+
+from __future__ import annotations
+
+import functools
+import resource
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aero.export.description_file import read_description
+from aero.private.compute.calls import AbstractArray, Call, Party, Traffic
+from aero.private.parties.memory import most_memory
+from aero.private.parties.party_terms import checked_request, party_terms
+from aero.private.parties.worker_pipe import WorkerPipe
+from aero.private.party_errors import PartyError
+from aero.private.settings import PrivateSettings
+
+Part = dict[str, Any]
+
+
+def main() -> None:
+    """Does the job; whatever goes wrong is the last event, without what it was about."""
+    pipe = WorkerPipe()
+    job = pipe.next_message()
+    try:
+        _take_part(Party[job["party"].upper()], job, pipe)
+    except PartyError as error:
+        pipe.say("failed", reason=str(error))
+    except Exception as error:
+        # The text of other errors may quote what was computed with; where it happened does not.
+        traceback.print_tb(error.__traceback__, file=sys.stderr)
+        print(type(error).__name__, file=sys.stderr, flush=True)
+        pipe.say("failed", reason=f"{type(error).__name__} in the worker")
+    else:
+        pipe.say("done")
+
+
+def _take_part(party: Party, job: Part, pipe: WorkerPipe) -> None:
+    _bound_memory(job["memory_bytes"])
+    settings = PrivateSettings.from_dict(job["settings"])
+    folder = Path(job["folder"])
+    description = read_description(folder)
+    pipe.say("terms", terms=party_terms(description, settings))
+    # What is said above comes at once; these take seconds.
+    from aero.export.numpy_forward import read_network
+    from aero.private.compute.inference import PrivateNetwork, set_up
+    from aero.private.compute.preparation import with_blank_weights
+    from aero.private.compute.tcp_parties import TcpParties
+    from aero.private.parties.worker import reported_call, reported_pass
+
+    def say_piece(index: int, call: Call) -> None:
+        pipe.say("piece", **reported_call(call, index))
+
+    knows_weights = party is Party.SERVER
+    network = read_network(folder) if knows_weights else with_blank_weights(description)
+    told = pipe.next_message()
+    length, new_tokens = checked_request(told["request"], description)
+    addresses = told["go"]["own"], told["go"]["peer"]
+    parties = TcpParties(
+        party,
+        addresses if party is Party.CLIENT else addresses[::-1],
+        settings,
+        on_stage=lambda name: pipe.say("stage", stage=name),
+    )
+    set_up(parties)
+    say_piece(0, parties.calls[-1])
+    before = len(parties.calls)
+    computed = PrivateNetwork(parties, network, knows_weights=knows_weights)
+    weights = parties.calls[before:]
+    sent = sum((call.traffic for call in weights), Traffic())
+    say_piece(0, Call("weights", sum(call.seconds for call in weights), sent))
+    tokens = job.get("tokens")
+    for index in range(new_tokens):
+        used = time.process_time()
+        found = computed.run(
+            AbstractArray((length + index,), np.int32)
+            if tokens is None
+            else np.asarray(tokens, np.int32),
+            functools.partial(say_piece, index),
+        )
+        if tokens is not None:
+            reported = reported_pass(found, index)
+            pipe.say("pass", **reported)
+            tokens.append(reported["token"])
+        pipe.say("computed", cpu_seconds=time.process_time() - used)
+    parties.close()
+
+
+def _bound_memory(most: int | None) -> None:
+    """The other party's traffic may make SPU ask for any size: this process ends, not others."""
+    limit = most_memory(most) * 5 // 4
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    Path("/proc/self/oom_score_adj").write_text("1000")  # the first that the system ends
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,315 @@
+"""One party's supervisor: a plain process above the one that computes.
+
+SPU's calls cannot be interrupted, and SPU ends the process when a message cannot be sent. So the
+computing is a child process, the worker: it is told what to do on its standard input, reports on
+its standard output and ends when that input closes. The supervisor watches it, the other party and
+the clock, carries SPU's traffic between them, and whatever ends the run, it ends the worker and
+tells the other party.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aero.private.links.channel import Channel
+from aero.private.links.tunnel import Tunnel
+from aero.private.parties.memory import held_memory, most_memory
+from aero.private.party_errors import PartyError, PeerFailedError
+from aero.private.temporary import temporary_folder
+
+Event = dict[str, Any]
+
+TICK_SECONDS = 0.25
+_POLL_SECONDS = 0.02
+# Of the other party, at most 256 KiB each, that wait for a stalled SPU; what follows is read.
+_MOST_FRAMES = 64
+
+
+@dataclass(frozen=True)
+class TimeLimits:
+    """How long a party waits before it gives up, in seconds, each > 0.
+
+    Attributes:
+        connect: for the other party to appear.
+        hello: for TLS and the other party's first message.
+        ready: for this party's worker to start.
+        silence: without a sign of life of the other party's supervisor.
+        stage: without any progress of the run.
+        run: from the first stage to the last.
+
+    Raises:
+        ValueError: one is not positive.
+
+    Example:
+        >>> from aero.private.parties.supervision import TimeLimits
+        >>> TimeLimits(stage=0.0)
+        Traceback (most recent call last):
+        ValueError: private: stage must be > 0 seconds, got 0.0
+    """
+
+    connect: float = 60.0
+    hello: float = 30.0
+    ready: float = 180.0
+    silence: float = 15.0
+    stage: float = 600.0
+    run: float = 86400.0
+
+    def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            if not getattr(self, name) > 0:
+                raise ValueError(f"private: {name} must be > 0 seconds, got {getattr(self, name)}")
+
+
+class Worker:
+    """The child process that computes, and its lines of JSON.
+
+    Args:
+        command: program and arguments; secrets do not belong here, others can read them.
+        job: what it is to do, as JSON values, on its standard input.
+        log: file for what it writes to standard error.
+    """
+
+    def __init__(self, command: Sequence[str], job: Event, log: Path) -> None:
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,  # an interrupt from the keyboard is the supervisor's
+            )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._input, self._output = self._process.stdin, self._process.stdout
+        os.set_blocking(self._output.fileno(), False)
+        self._received = b""
+        self._most_bytes = most_memory(job.get("memory_bytes"))
+        self.tell(job)
+
+    def fileno(self) -> int:
+        """The descriptor of its reports, for select."""
+        return self._output.fileno()
+
+    def tell(self, message: Event) -> None:
+        """Gives it a line; a worker that has ended is found by `events`."""
+        with contextlib.suppress(BrokenPipeError):
+            self._input.write(json.dumps(message).encode() + b"\n")
+            self._input.flush()
+
+    def events(self) -> list[Event]:
+        """What it reported since the last call.
+
+        Raises:
+            PartyError: it has ended.
+        """
+        try:
+            chunk = os.read(self._output.fileno(), 1 << 20)
+        except BlockingIOError:
+            return []
+        if chunk:
+            *lines, self._received = (self._received + chunk).split(b"\n")
+            return [json.loads(line) for line in lines]
+        raise PartyError(f"the worker ended with {_ending(self._process.wait())}")
+
+    def check(self) -> None:
+        """Raises PartyError if it has ended."""
+        code = self._process.poll()
+        if code is not None:
+            raise PartyError(f"private: the worker ended with {_ending(code)} (before the run)")
+
+    def check_memory(self) -> None:
+        """Raises PartyError if it holds more memory than its job says."""
+        held = held_memory(self._process.pid)
+        if held > self._most_bytes:
+            raise PartyError(
+                f"the worker took {held / 1e9:.2f} GB of memory, and it may take "
+                f"{self._most_bytes / 1e9:.2f}"
+            )
+
+    def end(self) -> None:
+        """Kills it if it still runs; it is gone when this returns."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._input, self._output):
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+
+
+def _ending(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+async def first_report(worker: Worker, seconds: float) -> Event:
+    """What a worker reports first, {"event": "terms", ...}: what must be equal at both parties.
+
+    Raises:
+        PartyError: it ended, failed or took longer.
+    """
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for event in worker.events():
+            if event["event"] == "terms":
+                return event
+            raise PartyError(str(event["reason"]))
+        await asyncio.sleep(_POLL_SECONDS)
+    raise PartyError(f"the worker was not ready within {seconds:g} s")
+
+
+async def supervise(
+    worker: Worker,
+    channel: Channel,
+    limits: TimeLimits,
+    on_event: Callable[[Event], None],
+    request: Event,
+) -> Event:
+    """Takes a worker through a run together with the other party's, both told to go.
+
+    The worker is told {"go": {"own": ..., "peer": ...}, "request": ...} with addresses for SPU,
+    reports any events, of which "stage" names where it stands, and last {"event": "done", ...}.
+    {"event": "failed", "reason": ...} ends the run.
+
+    Args:
+        worker: after its `first_report`; ended in every case.
+        channel: to the other party's supervisor; closed in every case.
+        limits: of time.
+        on_event: called with every event but the last.
+        request: what is computed.
+
+    Returns:
+        The last event.
+
+    Raises:
+        PartyError: the worker or the other party ended or stands still; both sides name the stage.
+    """
+    run = _Run(worker, channel, limits, on_event)
+    told: PartyError | None = None
+    try:
+        with temporary_folder() as folder:
+            async with Tunnel(channel, folder) as tunnel:
+                worker.tell({"go": {"own": tunnel.own, "peer": tunnel.peer}, "request": request})
+                return await run.result(tunnel)
+    except BaseException as error:
+        told = error if isinstance(error, PartyError) else PartyError("stopped")
+        if isinstance(error, PartyError):
+            raise PartyError(f"{error}{_own_place(error, run.where)}") from error
+        raise
+    finally:
+        worker.end()
+        await channel.close(failure=told, where=run.where)
+
+
+def _own_place(error: PartyError, where: str) -> str:
+    """Where this party stands, unless what ends it has said so."""
+    if not isinstance(error, PeerFailedError):
+        return f" ({where})"
+    return "" if error.where == where else f" (here {where})"
+
+
+class _Run:
+    """The state of a supervised run."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        channel: Channel,
+        limits: TimeLimits,
+        on_event: Callable[[Event], None],
+    ) -> None:
+        self._worker, self._channel, self._limits = worker, channel, limits
+        self._on_event = on_event
+        self._result: Event | None = None
+        self._peer_done = False
+        self._frames: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue(_MOST_FRAMES)
+        self._full = False
+        self.where = "at the start of the run"
+        self._start = self._progress = time.monotonic()
+        self._end: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
+
+    async def result(self, tunnel: Tunnel) -> Event:
+        """The worker's last event, when the other party is done too."""
+        loop, reports = asyncio.get_running_loop(), self._worker.fileno()
+        loop.add_reader(reports, self._read_worker)
+        tasks = [
+            asyncio.create_task(each)
+            for each in (self._follow_peer(), self._deliver(tunnel), self._watch_the_clock())
+        ]
+        try:
+            for task in tasks:
+                task.add_done_callback(self._fail_with)
+            return await self._end
+        finally:
+            loop.remove_reader(reports)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _fail_with(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._end.done():
+            self._end.set_exception(error)
+
+    def _end_if_both_are_done(self) -> None:
+        if self._result is not None and self._peer_done and not self._end.done():
+            self._end.set_result(self._result)
+
+    def _read_worker(self) -> None:
+        try:
+            for event in self._worker.events():
+                self._take_event(event)
+        except Exception as error:
+            if self._result is None and not self._end.done():
+                self._end.set_exception(error)
+            asyncio.get_running_loop().remove_reader(self._worker.fileno())
+
+    def _take_event(self, event: Event) -> None:
+        self._progress = time.monotonic()
+        match event.get("event"):
+            case "done":
+                self._result = event
+                self.where = "after the last stage"
+                self._channel.post(done=True)
+                self._end_if_both_are_done()
+            case "failed":
+                raise PartyError(str(event["reason"]))
+            case _:
+                self.where = f"in stage {event['stage']}" if "stage" in event else self.where
+                self._on_event(event)
+
+    async def _deliver(self, tunnel: Tunnel) -> None:
+        while True:
+            await tunnel.take(*await self._frames.get())
+
+    async def _follow_peer(self) -> None:
+        while True:
+            stream, content = await self._channel.receive()
+            if stream:
+                # Once so much waits for this party's SPU, nothing is read, and nobody is silent.
+                self._full = self._frames.full()
+                await self._frames.put((stream, content))
+                self._full = False
+                self._channel.heard = time.monotonic()
+            elif self._channel.message(content, ("done", "alive"))[0] == "done":
+                self._peer_done = True
+                self._end_if_both_are_done()
+
+    async def _watch_the_clock(self) -> None:
+        limits, peer = self._limits, self._channel.peer
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            self._worker.check_memory()
+            now = time.monotonic()
+            if now - self._channel.heard > limits.silence and not self._full:
+                raise PartyError(f"no sign of life of the {peer} for {limits.silence:g} s")
+            if now - self._progress > limits.stage:
+                raise PartyError(f"no progress for {limits.stage:g} s")
+            if now - self._start > limits.run:
+                raise PartyError(f"the run took longer than {limits.run:g} s")

@@ -1,0 +1,102 @@
+"""What the private environment runs for `aero private run`: both parties in one process.
+
+Takes one job, a line of JSON on standard input, and reports lines of JSON; see `parties.job`.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import functools
+from typing import Any
+
+import numpy as np
+
+from aero.export.numpy_forward import read_network
+from aero.private.compute.calls import Call, Traffic
+from aero.private.compute.in_process import InProcessParties
+from aero.private.compute.inference import Pass, PrivateNetwork, set_up
+from aero.private.parties.worker_pipe import WorkerPipe
+from aero.private.party_errors import PartyError
+from aero.private.settings import PrivateSettings
+
+__all__ = ["generate", "reported_call", "reported_pass"]
+
+
+def main() -> None:
+    """Does the job; whatever goes wrong is the last event."""
+    pipe = WorkerPipe()
+    job = pipe.next_message()
+    try:
+        generate(job, pipe)
+    except PartyError as error:
+        pipe.say("failed", reason=str(error))
+    except Exception as error:
+        pipe.say("failed", reason=f"{type(error).__name__}: {error}")
+    else:
+        pipe.say("done")
+
+
+def generate(job: dict[str, Any], pipe: WorkerPipe) -> None:
+    """Computes tokens one after the other, and says each piece and each pass."""
+    settings = PrivateSettings.from_dict(job["settings"])
+    network = read_network(job["folder"])
+    parties = InProcessParties(settings)
+    try:
+        set_up(parties)
+        _say_piece(pipe, 0, parties.calls[-1])
+        before = len(parties.calls)
+        computed = PrivateNetwork(parties, network)
+        weights = parties.calls[before:]
+        sent = sum((call.traffic for call in weights), Traffic())
+        seconds = sum(call.seconds for call in weights)
+        _say_piece(pipe, 0, Call("weights", seconds, sent))
+        tokens = list(job["tokens"])
+        for index in range(job["new_tokens"]):
+            found = computed.run(
+                np.asarray(tokens, np.int32), functools.partial(_say_piece, pipe, index)
+            )
+            pipe.say("pass", **reported_pass(found, index))
+            tokens.append(_next_token(found))
+    finally:
+        parties.close()
+
+
+def _say_piece(pipe: WorkerPipe, index: int, call: Call) -> None:
+    pipe.say("piece", **reported_call(call, index))
+
+
+def reported_call(call: Call, index: int) -> dict[str, Any]:
+    """A call as an event: the pass it belongs to, its name, seconds and traffic."""
+    return {
+        "pass": index,
+        "name": call.name,
+        "seconds": call.seconds,
+        "cpu_seconds": call.cpu_seconds,
+        **dataclasses.asdict(call.traffic),
+    }
+
+
+def reported_pass(found: Pass, index: int) -> dict[str, Any]:
+    """The result of a pass as an event, for the client."""
+    event: dict[str, Any] = {"pass": index, "token": _next_token(found)}
+    if found.likeliest is not None:
+        tokens, logits = found.likeliest
+        event["likeliest"] = [[int(t), float(x)] for t, x in zip(tokens, logits, strict=True)]
+    if found.logits is not None:
+        logits = np.ascontiguousarray(found.logits, dtype="<f4")
+        event["shape"] = list(logits.shape)
+        event["logits"] = base64.b64encode(logits.tobytes()).decode()
+    return event
+
+
+def _next_token(found: Pass) -> int:
+    """The parties' token, else the client's own look at the logits."""
+    if found.token is not None:
+        return found.token
+    assert found.logits is not None
+    return int(found.logits[-1].argmax())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""What the simulator is asked for the pieces of a private run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aero import mpc
+from aero.architecture import ArchitectureSpec
+from aero.private.measured_rows import set_up_row
+from aero.private.measuring.comparison import predicted
+from aero.private.measuring.prediction import (
+    likeliest_cost,
+    predicted_costs,
+    predicted_operations,
+    set_up_cost,
+    total_cost,
+)
+from aero.private.settings import STACK, PrivateSettings
+
+
+def described(label: str, activation: str | None = None, **sizes: Any) -> dict[str, Any]:
+    spec = ArchitectureSpec.from_label(label, model="tiny", **sizes)
+    layer = {"feed_forward": {"activation": activation}}
+    return {"spec": spec.to_dict(), "layers": [layer, {"feed_forward": None}]}
+
+
+def test_a_run_and_a_measurement_expect_the_same_set_up(tmp_path: Path) -> None:
+    counts = {"client_bytes": [1.0], "server_bytes": [1.0]}
+    (tmp_path / "set-up.json").write_text(json.dumps({"parts": {"set-up": counts}}))
+    row = set_up_row(tmp_path)
+    assert row is not None
+    cost = predicted_costs(described("SM+ScFuFFN"), 8, PrivateSettings())["set-up"]
+    predicted = row.predicted_client_bytes, row.predicted_server_bytes
+    assert (cost.client_bytes, cost.server_bytes) == predicted
+    # Measured between two parties of one thread each: 22.733 MB.
+    assert row.predicted_bytes / 1e6 == pytest.approx(22.733, rel=2e-4)
+
+
+def test_every_thread_sets_up_its_own_oblivious_transfers() -> None:
+    one, four = (set_up_cost(PrivateSettings(threads=threads)) for threads in (1, 4))
+    keys, more = (mpc.operation_cost("setup", threads=n).comm_bytes for n in (1, 4))
+    truncated = mpc.operation_cost("truncation", 3 * 2048, stack=STACK).comm_bytes
+    assert four.comm_bytes - one.comm_bytes == pytest.approx(more - keys + truncated, rel=1e-9)
+
+
+def test_the_exact_gelu_of_an_export_is_priced() -> None:
+    settings = PrivateSettings()
+    exact, tanh = (
+        predicted_costs(described("SM+G", f"gelu_{kind}"), 8, settings) for kind in ("erf", "tanh")
+    )
+    elements = 8 * 128
+    for cost, kind in ((exact, "erf"), (tanh, "tanh")):
+        gelu = mpc.operation_cost("gelu", elements, stack=STACK, gelu=kind)
+        rest = cost["layer 0"].comm_bytes - gelu.comm_bytes
+        # Bytes of an operation are whole ones.
+        assert rest == pytest.approx(
+            predicted_costs(described("SM"), 8, settings)["layer 0"].comm_bytes, abs=10
+        )
+
+
+def test_the_factor_of_shaped_attention_is_a_weight() -> None:
+    settings = PrivateSettings()
+    costs = predicted_costs(described("SOTA:SM"), 8, settings)
+    fields = settings.stack_fields() | {"secret_shape_factors": False}
+    public = mpc.simulate("SOTA:SM", model="tiny", context_length=8, stack=STACK, **fields)
+    scores = 2 * 8 * 8
+    factor = total_cost(
+        mpc.operation_cost(name, scores, stack=STACK) for name in ("product", "truncation")
+    )
+    more = costs["layer 0"].comm_bytes - public.by_layer[0].comm_bytes
+    assert more == pytest.approx(factor.comm_bytes, abs=2)
+
+
+def test_the_likeliest_tokens_are_priced_instead_of_the_argmax() -> None:
+    network = described("SM+ScFuFFN")
+    vocabulary = network["spec"]["vocab_size"]
+    token, three = (
+        predicted_costs(network, 8, PrivateSettings(**policy))
+        for policy in ({}, {"reveal": "top-k", "top_k": 3})
+    )
+    assert token.keys() - three.keys() == {"argmax"} and three.keys() - token.keys() == {"top-k"}
+    assert {k: v for k, v in token.items() if k != "argmax"} == {
+        k: v for k, v in three.items() if k != "top-k"
+    }
+    # Three argmaxes, three one-hot rows, three choices, and the first two are taken out.
+    row, choice = (
+        mpc.operation_cost(name, *sizes, stack=STACK)
+        for name, sizes in (("equality", (vocabulary, 64)), ("multiplexer", (vocabulary,)))
+    )
+    expected = 3 * token["argmax"].comm_bytes + 3 * row.comm_bytes + 5 * choice.comm_bytes
+    assert three["top-k"].comm_bytes == pytest.approx(expected, abs=9)  # those of passes are whole
+    assert three["top-k"] == likeliest_cost(vocabulary, 3, PrivateSettings())
+
+
+def test_operations_stand_in_an_order_in_which_they_can_run() -> None:
+    settings = PrivateSettings(reveal="top-k", top_k=64)
+    spec = ArchitectureSpec.from_label("SM+ScFuFFN", model="tiny", vocab_size=16)
+    operations = predicted_operations(spec, 8, settings)
+    for index, operation in enumerate(operations):
+        assert all(before < index for before in operation.inputs)
+    assert operations[-1].shape == "16 of 16"  # no more than there are
+    assert operations[-1].inputs == (len(operations) - 2,)
+
+
+@pytest.mark.parametrize("changes", [{}, {"top_k": 2}])
+def test_a_comparison_prices_the_likeliest_tokens(changes: dict[str, int]) -> None:
+    spec = described("SM+ScFuFFN")["spec"]
+    cell = {"length": 8, "link": "wan-100mbps", "changes": {}, "threads": 1}
+    token = predicted(spec, cell)
+    best = predicted(spec, {**cell, "changes": {"reveal": "top-k", **changes}})
+    one = mpc.operation_cost("argmax", spec["vocab_size"], stack=STACK)
+    count = changes.get("top_k", PrivateSettings().top_k)
+    more = likeliest_cost(spec["vocab_size"], count, PrivateSettings())
+    for name, extra in (
+        ("client_bytes", more.client_bytes - one.client_bytes),
+        ("server_bytes", more.server_bytes - one.server_bytes),
+        ("rounds", more.rounds - one.rounds),
+    ):
+        found = best[f"predicted_{name}"] - token[f"predicted_{name}"]
+        assert found == pytest.approx(extra, abs=9)
+    assert best["predicted_seconds"] > token["predicted_seconds"]
+    assert best["predicted_parts"].keys() == token["predicted_parts"].keys()

@@ -1,0 +1,179 @@
+"""What parties compare before a run: every difference has a name."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import importlib.metadata
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aero
+from aero.private.parties.handshake import check_hello, hello
+from aero.private.parties.party_terms import checked_request, party_terms
+from aero.private.party_errors import PartyError
+from aero.private.settings import PrivateSettings
+
+from ...export.conftest import trained
+
+
+@pytest.fixture(scope="module")
+def description(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = aero.export_weights(trained("SM+ScFuFFN"), tmp_path_factory.mktemp("export"))
+    return json.loads(Path(folder, "network.json").read_text())
+
+
+@pytest.fixture(autouse=True)
+def versions(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The private environment's packages are not in this one."""
+    known = {"spu": "0.9.5", "jax": "0.4.34", "numpy": "1.26.4"}
+    monkeypatch.setattr(importlib.metadata, "version", known.__getitem__)
+    return known
+
+
+def difference(server: dict[str, Any], client: dict[str, Any]) -> tuple[str, str]:
+    """What the server and the client say of each other's terms."""
+    said = {"server": hello("server", server), "client": hello("client", client)}
+    errors = []
+    for own, peer in (("server", "client"), ("client", "server")):
+        with pytest.raises(PartyError) as caught:
+            check_hello(said[own], json.loads(json.dumps(said[peer])), peer)
+        errors.append(str(caught.value))
+    return errors[0], errors[1]
+
+
+def test_equal_terms_pass_and_the_weights_may_be_unknown_to_the_client(
+    description: dict[str, Any],
+) -> None:
+    server = party_terms(description, PrivateSettings())
+    client = party_terms(
+        {key: value for key, value in description.items() if key != "weights"},
+        PrivateSettings(timeout_seconds=5),
+    )
+    assert client["weights"] is None
+    check_hello(hello("server", server), hello("client", client), "client")
+
+
+CHANGES = {
+    "fraction_bits": 20, "private_weights": True, "one_bit_product_error": True, "exp_squarings": 5,
+    "exp_clip": False, "broadcast_reciprocal": False, "client_one_hot": True,
+    "last_token_head": True, "fold_score_scale": True, "argmax": False, "threads": 2,
+    "reveal": "top-k", "top_k": 4,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_every_setting_that_differs_is_named_with_both_values(
+    description: dict[str, Any], name: str
+) -> None:
+    start = PrivateSettings(reveal="last-logits")  # with which every other field may change
+    settings = start, dataclasses.replace(start, **{name: CHANGES[name]})
+    at_server, at_client = difference(*(party_terms(description, each) for each in settings))
+    default, changed = (repr(getattr(each, name)) for each in settings)
+    assert at_server == f"settings.{name} must be {default} as here, got {changed} from the client"
+    assert at_client == f"settings.{name} must be {changed} as here, got {default} from the server"
+
+
+def test_every_setting_is_compared_but_the_time_limit(description: dict[str, Any]) -> None:
+    fields = {field.name for field in dataclasses.fields(PrivateSettings)}
+    terms = party_terms(description, PrivateSettings())
+    compared = {name.removeprefix("settings.") for name in terms if name.startswith("settings.")}
+    # SPU's own fields are named where there are any.
+    assert fields - compared == {"timeout_seconds", "spu_fields"}
+
+
+def test_a_field_of_spu_at_one_party_is_named_at_both(description: dict[str, Any]) -> None:
+    further = PrivateSettings(spu_fields={"disable_matmul_pack": True})
+    server, client = (party_terms(description, each) for each in (PrivateSettings(), further))
+    at_server, at_client = difference(server, client)
+    name = "settings.spu_fields.disable_matmul_pack"
+    assert at_server == f"{name} must be None as here, got True from the client"
+    assert at_client == f"{name} must be True as here, got None from the server"
+
+
+def test_another_version_of_spu_is_named(
+    description: dict[str, Any], versions: dict[str, str]
+) -> None:
+    server = party_terms(description, PrivateSettings())
+    versions["spu"] = "0.9.4"
+    client = party_terms(description, PrivateSettings())
+    assert (
+        difference(server, client)[0] == "spu must be '0.9.5' as here, got '0.9.4' from the client"
+    )
+
+
+def test_other_weights_are_named_where_both_know_theirs(description: dict[str, Any]) -> None:
+    other = copy.deepcopy(description)
+    other["weights"]["sha256"] = "0" * 64
+    terms = [party_terms(each, PrivateSettings()) for each in (description, other)]
+    assert difference(*terms)[0].startswith("weights must be '")
+
+
+def test_another_network_is_named_by_its_label(description: dict[str, Any], tmp_path: Path) -> None:
+    folder = aero.export_weights(trained("SM+LN+R"), tmp_path)
+    other = json.loads((folder / "network.json").read_text())
+    terms = [party_terms(each, PrivateSettings()) for each in (description, other)]
+    at_server, _ = difference(*terms)
+    assert at_server == (
+        "network.label must be 'SM+ScFuFFN' as here, got 'SM+LN+R' from the client"
+    )
+
+
+def test_a_factor_that_differs_is_found(description: dict[str, Any]) -> None:
+    other = copy.deepcopy(description)
+    other["layers"][0]["feed_forward"]["stream_factor"] += 1e-9
+    terms = [party_terms(each, PrivateSettings()) for each in (description, other)]
+    assert difference(*terms)[0].startswith("network.description must be '")
+
+
+def test_terms_that_only_one_party_has_are_named() -> None:
+    at_server, at_client = difference({"spu": "0.9.5"}, {"spu": "0.9.5", "new": 1})
+    assert at_server == "new must be None as here, got 1 from the client"
+    assert at_client == "new must be 1 as here, got None from the server"
+
+
+@pytest.mark.parametrize("change", [{"protocol": "aero-private 0"}, {"role": "server"}])
+def test_another_protocol_or_the_same_role_is_named(change: dict[str, Any]) -> None:
+    own, other = hello("server", {}), hello("client", {})
+    with pytest.raises(PartyError, match=next(iter(change))):
+        check_hello(own, {**other, **change}, "client")
+
+
+def test_a_long_value_of_the_other_party_is_shown_short() -> None:
+    with pytest.raises(PartyError) as caught:
+        check_hello(hello("server", {"a": 1}), hello("client", {"a": "x" * 10**6}), "client")
+    assert len(str(caught.value)) < 200
+
+
+def test_a_request_that_fits_passes(description: dict[str, Any]) -> None:
+    context = description["spec"]["context_length"]
+    request = {"prompt_length": context - 1, "new_tokens": 2}
+    assert checked_request(request, description) == (context - 1, 2)
+
+
+def test_a_prompt_longer_than_the_context_is_named(description: dict[str, Any]) -> None:
+    context = description["spec"]["context_length"]
+    with pytest.raises(
+        PartyError, match=rf"prompt_length must be .* to {context}, got {context + 1}"
+    ):
+        checked_request({"prompt_length": context + 1, "new_tokens": 1}, description)
+    with pytest.raises(PartyError, match=rf"at most the context of {context}, got {context} \+ 2"):
+        checked_request({"prompt_length": context, "new_tokens": 2}, description)
+
+
+def test_a_difference_is_one_printable_line() -> None:
+    theirs = {"a\nserved 3 tokens": "\x1b[2J\nserved"}
+    with pytest.raises(PartyError) as caught:
+        check_hello(hello("server", {}), hello("client", theirs), "client")
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "request_", [None, {}, {"prompt_length": "9", "new_tokens": 1}, {"prompt_length": 0}]
+)
+def test_what_is_no_request_is_named(description: dict[str, Any], request_: Any) -> None:
+    with pytest.raises(PartyError, match="prompt_length must be an integer"):
+        checked_request(request_, description)

@@ -1,0 +1,338 @@
+"""What ends a run of two parties, with workers that only pretend to compute."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aero.private.links import channel as channels
+from aero.private.links.channel import Channel
+from aero.private.parties.supervision import TimeLimits, Worker, first_report, supervise
+from aero.private.party_errors import PartyError
+
+# Reads its job, says its terms, waits for "go", walks through stages.
+PRETENDER = """
+import json, os, signal, socket, sys, time
+def say(event, **values): print(json.dumps({"event": event, **values}), flush=True)
+job = json.loads(sys.stdin.readline())
+if job.get("die_at") == "loading":
+    os._exit(7)
+time.sleep(job.get("loading_seconds", 0))
+say("terms", terms={"threads": 1})
+told = json.loads(sys.stdin.readline())
+if job.get("deaf"):
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(told["go"]["own"].removeprefix("unix:"))
+    listener.listen()
+    connection, _ = listener.accept()
+for number in range(job.get("stages", 3)):
+    say("stage", stage=f"layer {number}")
+    if job.get("die_at") == number:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if job.get("stuck_at") == number:
+        sys.stdin.read()
+        os._exit(1)
+    if job.get("fail_at") == number:
+        say("failed", reason="ValueError")
+    time.sleep(job.get("seconds", 0))
+say("done", told=told)
+sys.stdin.read()
+"""
+# What these tests end is not ended by the clock: a busy machine may take its time.
+PATIENT = TimeLimits(connect=60, ready=60, silence=60, stage=60)
+REQUEST = {"prompt_length": 3, "new_tokens": 1}
+
+Outcome = Any
+
+
+class Side:
+    """One party; `outcome` is its last event or its error."""
+
+    def __init__(
+        self,
+        job: dict[str, Any],
+        log: Path,
+        limits: TimeLimits = PATIENT,
+        while_running: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._limits, self._while_running = limits, while_running
+        self.worker = Worker([sys.executable, "-c", PRETENDER], job, log)
+        self.stages: list[str] = []
+
+    def _record(self, event: dict[str, Any]) -> None:
+        self.stages.append(event["stage"])
+        self._while_running()
+
+    async def run(self, channel: Channel) -> Outcome:
+        try:
+            await first_report(self.worker, 60)
+            return await supervise(self.worker, channel, self._limits, self._record, REQUEST)
+        except PartyError as error:
+            return error
+        finally:
+            assert self.worker._process.poll() is not None, "its worker still runs"
+
+
+async def connected() -> tuple[Channel, Channel]:
+    """The client's and the server's end, with signs of life."""
+    ends = [
+        Channel(*await asyncio.open_connection(sock=end), peer, "here")
+        for end, peer in zip(socket.socketpair(), ("server", "client"), strict=True)
+    ]
+    for end in ends:
+        end.beat()
+    return ends[0], ends[1]
+
+
+def run_both(client: Side, server: Side) -> tuple[Outcome, Outcome]:
+    async def both() -> tuple[Outcome, Outcome]:
+        ends = await connected()
+        return await asyncio.gather(client.run(ends[0]), server.run(ends[1]))
+
+    return asyncio.run(asyncio.wait_for(both(), 45))
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Callable[..., tuple[Outcome, Outcome]]:
+    def run(client: dict[str, Any], server: dict[str, Any], **options: Any) -> Any:
+        sides = (Side(client, tmp_path / "client", **options), Side(server, tmp_path / "server"))
+        return run_both(*sides)
+
+    return run
+
+
+def test_both_workers_learn_the_request_and_where_spu_is_to_listen(both: Any) -> None:
+    for event in both({"stages": 3}, {"stages": 2}):
+        assert event["told"]["request"] == REQUEST
+        go = event["told"]["go"]
+        assert go["own"].startswith("unix:") and go["own"].endswith("/own")
+        assert go["peer"] == go["own"].removesuffix("own") + "peer"
+
+
+def test_a_party_that_finishes_first_waits_for_the_other(
+    both: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Many signs of life in the time without one that a party bears, and that the other one takes.
+    monkeypatch.setattr(channels, "_HEARTBEAT_SECONDS", 0.25)
+    limits = TimeLimits(silence=2)
+    client, server = both({"stages": 0}, {"stages": 6, "seconds": 0.5}, limits=limits)
+    assert client["event"] == server["event"] == "done"
+
+
+def test_events_reach_the_caller_in_order(tmp_path: Path) -> None:
+    client, server = Side({}, tmp_path / "client"), Side({}, tmp_path / "server")
+    run_both(client, server)
+    assert client.stages == server.stages == ["layer 0", "layer 1", "layer 2"]
+
+
+@pytest.mark.parametrize("dying", ["client", "server"])
+def test_a_worker_that_dies_ends_both_parties(both: Any, dying: str) -> None:
+    jobs = {"client": {"seconds": 0.3, "stages": 1000}, "server": {"seconds": 0.3, "stages": 1000}}
+    jobs[dying]["die_at"] = 1
+    client, server = both(jobs["client"], jobs["server"])
+    own, other = (client, server) if dying == "client" else (server, client)
+    said, where = "the worker ended with signal SIGKILL", "in stage layer 1"
+    assert str(own) == f"{said} ({where})"
+    # Where the other one stands is said as well, unless that is the same place.
+    told = re.fullmatch(r"the (\w+) gave up ([^:]*): (.*?)( \(here [^)]*\))?", str(other))
+    assert told is not None and told.groups()[:3] == (dying, where, said)
+    assert where not in str(told[4])
+
+
+def test_a_worker_that_dies_while_it_loads_is_named(tmp_path: Path) -> None:
+    worker = Worker([sys.executable, "-c", PRETENDER], {"die_at": "loading"}, tmp_path / "log")
+    with pytest.raises(PartyError, match="the worker ended with exit code 7"):
+        asyncio.run(first_report(worker, 60))
+    worker.end()
+
+
+def test_a_worker_that_loads_for_too_long_is_named(tmp_path: Path) -> None:
+    worker = Worker([sys.executable, "-c", PRETENDER], {"loading_seconds": 30}, tmp_path / "log")
+    with pytest.raises(PartyError, match=r"the worker was not ready within 0\.3 s"):
+        asyncio.run(first_report(worker, 0.3))
+    worker.end()
+
+
+def test_a_reported_failure_ends_both_parties(both: Any) -> None:
+    client, server = both({"fail_at": 0}, {"stages": 50, "seconds": 0.3})
+    assert str(client) == "ValueError (in stage layer 0)"
+    assert "the client gave up in stage layer 0: ValueError" in str(server)
+
+
+def test_a_party_that_stands_elsewhere_says_where(both: Any) -> None:
+    client, server = both({"fail_at": 1, "seconds": 1}, {"stuck_at": 0})
+    assert str(client) == "ValueError (in stage layer 1)"
+    told = r"the client gave up in stage layer 1: ValueError \(here .*\)"
+    assert re.fullmatch(told, str(server))
+
+
+def run_server(side: Side, attack: Callable[[Channel], Any]) -> tuple[Outcome, Channel]:
+    """A server whose client is in our hands."""
+
+    async def run() -> tuple[Outcome, Channel]:
+        client, server = await connected()
+        running = asyncio.create_task(side.run(server))
+        client._beating.cancel()  # type: ignore[union-attr]
+        attack(client)
+        outcome = await running
+        client._writer.transport.abort()
+        return outcome, client
+
+    return asyncio.run(asyncio.wait_for(run(), 45))
+
+
+LONG = {"stages": 1000, "seconds": 0.05}
+
+
+def test_a_party_whose_machine_vanishes_ends_the_other(tmp_path: Path) -> None:
+    side = Side(LONG, tmp_path / "log")
+    outcome, _ = run_server(side, lambda client: client._writer.transport.abort())
+    assert str(outcome).startswith("the client closed the connection (")
+
+
+def test_who_leaves_is_noticed_while_nothing_is_taken_of_what_it_sent(tmp_path: Path) -> None:
+    """Its SPU may be stopped or out of memory: only the stage's limit, of 60 s, would end it."""
+
+    async def run() -> tuple[Outcome, float]:
+        client, server = await connected()
+        serving = asyncio.create_task(side.run(server))
+        # Until SPU listens, streams are turned away.
+        stream = 1
+        while not side.stages:
+            await client.send(stream, b"x")
+            await asyncio.sleep(0.05)
+            stream += 0 if side.stages else 2
+        for _ in range(16):  # 4 MB, more than sockets hold
+            await asyncio.wait_for(client.send(stream, bytes(1 << 18)), 20)
+        start = time.monotonic()
+        client._writer.transport.abort()
+        return await serving, time.monotonic() - start
+
+    side = Side({"deaf": True, "stuck_at": 0}, tmp_path / "server")
+    outcome, seconds = asyncio.run(asyncio.wait_for(run(), 50))
+    assert "the client closed the connection" in str(outcome)
+    assert "in stage layer 0" in str(outcome)
+    assert seconds < 30
+
+
+def test_a_worker_above_its_memory_ends_both_parties(both: Any) -> None:
+    client, server = both({"stuck_at": 1}, {"stuck_at": 1, "memory_bytes": 1_000_000})
+    assert re.search(r"the worker took 0\.\d\d GB of memory, and it may take 0\.00", str(server))
+    assert "the server gave up" in str(client) and "of memory" in str(client)
+
+
+def test_a_silent_party_ends_the_other(tmp_path: Path) -> None:
+    side = Side(LONG, tmp_path / "log", limits=TimeLimits(silence=0.5))
+    outcome, _ = run_server(side, lambda client: None)
+    assert "no sign of life of the client for 0.5 s" in str(outcome)
+
+
+FOREIGN = {
+    "hello": lambda client: client.post(hello={"protocol": "", "role": "", "terms": {}}),
+    "go": lambda client: client.post(go=True),
+    "flood": lambda client: [client.post(alive=True) for _ in range(10_000)],
+    "own stream": lambda client: client._writer.write(bytes([0, 0, 0, 2, 0, 0, 0, 1, 7])),
+    "not this protocol": lambda client: client._writer.write(b"PRPC" * 100),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_what_has_no_place_in_a_run_ends_it(tmp_path: Path, name: str) -> None:
+    outcome, _ = run_server(Side(LONG, tmp_path / "log"), FOREIGN[name])
+    assert "the client does not speak this protocol: got " in str(outcome)
+
+
+def test_a_stage_without_end_ends_both_parties(tmp_path: Path) -> None:
+    limits = TimeLimits(stage=1.5)
+    sides = [Side({"stuck_at": 1}, tmp_path / name, limits) for name in ("client", "server")]
+    for outcome in run_both(sides[0], sides[1]):
+        assert "no progress for 1.5 s" in str(outcome) and "layer 1" in str(outcome)
+
+
+def test_progress_without_end_ends_both_parties(tmp_path: Path) -> None:
+    limits = TimeLimits(run=1.0)
+    sides = [Side(LONG, tmp_path / name, limits) for name in ("client", "server")]
+    for outcome in run_both(sides[0], sides[1]):
+        assert "the run took longer than 1 s" in str(outcome)
+
+
+def test_an_interrupt_ends_both_parties(tmp_path: Path) -> None:
+    def interrupt() -> None:
+        raise PartyError("interrupted")
+
+    client = Side(LONG, tmp_path / "client", while_running=interrupt)
+    outcomes = run_both(client, Side(LONG, tmp_path / "server"))
+    assert "interrupted (in stage layer" in str(outcomes[0])
+    assert "the client gave up in stage layer 0: interrupted" in str(outcomes[1])
+
+
+def test_what_a_worker_writes_on_standard_error_is_in_the_log_alone(tmp_path: Path) -> None:
+    program = (
+        'import sys; sys.stdin.readline(); print(\'{"event": "terms"}\', flush=True); '
+        "sys.stdin.readline(); raise SystemExit('about the prompt')"
+    )
+    side = Side({}, tmp_path / "unused")
+    side.worker.end()
+    side.worker = Worker([sys.executable, "-c", program], {}, tmp_path / "log")
+
+    async def run() -> tuple[Outcome, bytes]:
+        client, server = await connected()
+        client._beating.cancel()  # type: ignore[union-attr]
+        running = asyncio.create_task(side.run(server))
+        received = await client._reader.read()
+        client._writer.transport.abort()
+        return await running, received
+
+    outcome, received = asyncio.run(asyncio.wait_for(run(), 45))
+    assert "prompt" not in str(outcome)
+    assert (tmp_path / "log").read_text() == "about the prompt\n"
+    assert b"exit code 1" in received
+    assert b"prompt" not in received
+
+
+def test_a_worker_ends_with_its_supervisor(tmp_path: Path) -> None:
+    # A killed supervisor can end nobody; the worker sees its standard input close.
+    waiting = (
+        "import time\nfrom aero.private.parties.worker_pipe import WorkerPipe\n"
+        "WorkerPipe().next_message(); time.sleep(60)\n"
+    )
+    program = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from aero.private.parties.supervision import Worker\n"
+        "worker = Worker([sys.executable, '-c', sys.argv[1]], {}, Path(sys.argv[2]))\n"
+        "print(worker._process.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    command = [sys.executable, "-c", program, waiting, str(tmp_path / "log")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as supervisor:
+        assert supervisor.stdout is not None
+        pid = int(supervisor.stdout.readline())
+        assert is_running(pid)
+        supervisor.kill()
+    end = time.monotonic() + 30
+    while is_running(pid):
+        assert time.monotonic() < end, "the worker outlived its supervisor"
+        time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def test_time_limits_are_positive() -> None:
+    with pytest.raises(ValueError, match=r"private: silence must be > 0 seconds, got 0"):
+        TimeLimits(silence=0)
