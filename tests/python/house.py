@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,8 +47,8 @@ def imports_of(path: Path, folder: Path = PACKAGE) -> Iterator[tuple[str, bool]]
                 yield from ((f"aero.{alias.name}", top) for alias in node.names)
 
 
-def import_circles(folder: Path) -> list[list[str]]:
-    """Modules that import each other in a loop; lazily, or for types alone, counts too."""
+def arrows_of(folder: Path) -> dict[str, set[str]]:
+    """Each module and those it imports; lazily, or for types alone, counts too."""
     files = {
         ".".join(("aero", *path.relative_to(folder).with_suffix("").parts)).removesuffix(
             ".__init__"
@@ -56,7 +57,34 @@ def import_circles(folder: Path) -> list[list[str]]:
     }
     # What `aero` itself hands on is every room.
     files = {module: path for module, path in files.items() if module != "aero"}
-    arrows = {module: imported(path, folder, files) - {module} for module, path in files.items()}
+    return {module: imported(path, folder, files) - {module} for module, path in files.items()}
+
+
+def import_circles(folder: Path) -> list[list[str]]:
+    """Modules that import each other in a loop."""
+    return circles_of(arrows_of(folder))
+
+
+def room_circles(folder: Path) -> list[list[str]]:
+    """Rooms of one house, or of one room, that import each other in a loop.
+
+    A room is a folder or a single file; what a folder's own `__init__` imports is left out.
+    """
+    between: dict[str, set[str]] = {}
+    for module, imports in arrows_of(folder).items():
+        for other in imports:
+            one, two = module.split("."), other.split(".")
+            pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, two))  # noqa: B905
+            shared = len(list(pairs))
+            if shared < min(len(one), len(two)):  # neither is the other's package
+                rooms = [".".join(path[: shared + 1]) for path in (one, two)]
+                between.setdefault(rooms[0], set()).add(rooms[1])
+                between.setdefault(rooms[1], set())
+    return circles_of(between)
+
+
+def circles_of(arrows: dict[str, set[str]]) -> list[list[str]]:
+    """The sets of nodes that arrows lead round in."""
 
     def reached(start: str) -> set[str]:
         found, left = set(), [start]
@@ -66,12 +94,12 @@ def import_circles(folder: Path) -> list[list[str]]:
             left += new
         return found
 
-    reach = {module: reached(module) for module in files}
+    reach = {module: reached(module) for module in arrows}
     return sorted(
         sorted(circle)
         for circle in {
             frozenset(m for m in reach[module] if module in reach[m])
-            for module in files
+            for module in arrows
             if module in reach[module]
         }
     )
@@ -99,6 +127,7 @@ def main() -> None:
         "public names": len(public_names()),
         "README lines": len((ROOT / "README.md").read_bytes().splitlines()),
         "import circles": len(import_circles(PACKAGE)),
+        "room circles": len(room_circles(PACKAGE)),
     }
     for name, count in counts.items():
         print(f"{name:<22}{count:>7,}")

@@ -22,8 +22,6 @@ PACKAGES = ["aero", *(f"aero.{n}" for n in aero.__all__ if inspect.ismodule(geta
 JAX = ["forward", "in_process", "inference", "spu_runtime", "tcp_parties"]
 ELSEWHERE = (
     *(f"aero.private.compute.{name}" for name in JAX),
-    "aero.private.measure_worker",
-    "aero.private.measured_functions",
     "aero.private.parties.worker",
     "aero.export.remote.",
     "aero.cli.__main__",

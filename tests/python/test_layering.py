@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from .house import MOST_PUBLIC_NAMES, import_circles, imports_of, public_names
+from .house import MOST_PUBLIC_NAMES, import_circles, imports_of, public_names, room_circles
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "python" / "aero"
@@ -72,6 +72,13 @@ MAY_IMPORT = {
         "report", "train", "atomic_files", "fixed_point", "export", "reproduction", "private",
     },
 }  # fmt: skip
+# The rooms inside aero.private, and those of them that each may import; any may its single files.
+MAY_IMPORT_IN_PRIVATE = {
+    "links": set(),
+    "compute": set(),
+    "parties": {"links", "compute"},
+    "measuring": {"parties", "compute"},
+}
 # What any room may import besides.
 EVERYWHERE = {"__version__", "_lazy_exports", "pareto", "processor", "reading", "tables"}
 # Third-party packages that analysis may use.
@@ -130,8 +137,40 @@ def test_python_rooms_import_only_what_they_may() -> None:
                 assert parts[1] in MAY_IMPORT[room], f"{where} may not import aero.{parts[1]}"
 
 
+def test_rooms_of_private_runs_import_only_what_they_may() -> None:
+    folder = PACKAGE / "private"
+    rooms = {path.name for path in folder.iterdir() if (path / "__init__.py").exists()}
+    assert rooms == MAY_IMPORT_IN_PRIVATE.keys()
+    for path in (p for p in folder.rglob("*.py") if p.parent.name in rooms):
+        allowed = {path.parent.name, *MAY_IMPORT_IN_PRIVATE[path.parent.name]}
+        found = {name.removeprefix("aero.private.").split(".")[0] for name, _ in imports_of(path)}
+        assert not found & rooms - allowed, f"{path.relative_to(ROOT)} imports {found & rooms}"
+
+
 def test_no_modules_import_each_other_in_a_circle() -> None:
     assert import_circles(PACKAGE) == []
+
+
+def test_no_rooms_import_each_other_back_and_forth() -> None:
+    # Of the package, and within each room.
+    assert room_circles(PACKAGE) == []
+
+
+def test_rooms_that_import_each_other_are_found_where_no_modules_do(tmp_path: Path) -> None:
+    for name, text in {
+        "house/one/a.py": "from aero.house.two import b\n",
+        "house/one/c.py": "",
+        "house/two/b.py": "",
+        "house/two/d.py": "from aero.house.one import c\n",
+        "other.py": "import aero.house.two.b\n",
+    }.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert import_circles(tmp_path) == []
+    assert room_circles(tmp_path) == [["aero.house.one", "aero.house.two"]]
+    (tmp_path / "house/two/d.py").write_text("")
+    assert room_circles(tmp_path) == []
 
 
 def test_a_circle_is_found_though_types_alone_close_it(tmp_path: Path) -> None:
@@ -216,7 +255,7 @@ def test_only_the_boundary_of_the_command_line_prints() -> None:
 
 def test_the_library_prints_nothing_and_takes_no_print_as_default() -> None:
     # Own processes talk to their parents through standard output.
-    own_processes = {"delay_line.py", "measure_worker.py", "party_worker.py"}
+    own_processes = {"delay_line.py", "party_worker.py"}
     for path in sorted(p for p in PACKAGE.rglob("*.py") if p.name not in own_processes):
         if room_of(path) == "cli":
             continue

@@ -20,7 +20,6 @@ from aero.cli.cost import cost
 from aero.cli.diagnosis import doctor
 from aero.cli.errors import OneLineGroup, note, one_line_errors, say
 from aero.cli.exporting import export
-from aero.cli.measuring import measure
 from aero.cli.numbers import SEED, whole
 from aero.cli.private import private
 from aero.cli.private_calibration import calibrate
@@ -45,7 +44,6 @@ app = typer.Typer(
 app.add_typer(cost, name="cost", rich_help_panel=None)
 # Long first sentences would be cut off in the lists of commands.
 for command, short in (
-    (measure, "Compares the simulator's bytes with SPU's."),
     (keys, "Makes the key and the certificate of one party."),
     (publish, "Writes the files for a client."),
     (serve, "Computes a network for clients."),

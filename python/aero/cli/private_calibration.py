@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from aero.cli.errors import end_on_termination, note, one_line_errors, say
+
+if TYPE_CHECKING:
+    from aero.private.measuring.calibration import NetworkCell
 
 
 def calibrate(
@@ -37,7 +40,6 @@ def calibrate(
 
     with one_line_errors(ValueError, OSError, PartyError):
         from aero.atomic_files import write_json_atomically
-        from aero.cli.measuring import export_random
         from aero.private.environment import find_private_python
         from aero.private.measuring.calibration import QUIET_PROCESSORS, calibrate
 
@@ -60,3 +62,15 @@ def calibrate(
             f"rates explain the processor seconds of the networks within "
             f"{100 * found['mean_miss']:.0f} % on average"
         )
+
+
+def export_random(cell: NetworkCell, folder: Path) -> None:
+    """A network with random weights, as `aero export` writes it."""
+    import torch
+
+    from aero.export import export_weights
+    from aero.models import AeroConfig, AeroForCausalLM
+
+    torch.manual_seed(0)
+    config = AeroConfig.from_label(cell.label, model=cell.model, **cell.sizes)
+    export_weights(AeroForCausalLM(config), folder)

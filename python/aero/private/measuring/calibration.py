@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aero import mpc
+from aero.architecture import ArchitectureSpec
 from aero.mpc.cost import Cost
-from aero.private.measured_grid import NetworkCell
 from aero.private.measuring.prediction import predicted_costs
 from aero.private.measuring.refills import EXTENSION_OTS, extensions
 from aero.private.parties.two_processes import generate_over
@@ -29,7 +29,36 @@ from aero.private.settings import PrivateSettings
 from aero.private.temporary import temporary_folder
 from aero.processor import processor
 
-__all__ = ["NETWORKS", "QUIET_PROCESSORS", "MeasuredPiece", "calibrate", "fitted"]
+__all__ = ["NETWORKS", "QUIET_PROCESSORS", "MeasuredPiece", "NetworkCell", "calibrate", "fitted"]
+
+
+@dataclass(frozen=True)
+class NetworkCell:
+    """One forward pass of a network with random weights.
+
+    Attributes:
+        label: such as "SM+LN+G".
+        model: preset that gives the sizes.
+        sizes: fields of `ArchitectureSpec` instead of the preset's.
+        tokens: T of the pass.
+    """
+
+    label: str
+    model: str
+    sizes: dict[str, int]
+    tokens: int
+
+    @property
+    def spec(self) -> ArchitectureSpec:
+        """The network."""
+        return ArchitectureSpec.from_label(self.label, model=self.model, **self.sizes)
+
+    @property
+    def name(self) -> str:
+        """Such as "SM+LN+G, mini, T=128"."""
+        sizes = [f"{name}={value:,}" for name, value in self.sizes.items()]
+        return ", ".join([self.label, self.model, *sizes, f"T={self.tokens}"])
+
 
 # Together they have every count in other proportions: wide ones products, long ones comparisons.
 # The embedding of a large vocabulary makes most automorphisms. One of thousands takes two thirds of

@@ -11,7 +11,7 @@ import math
 
 from aero.mpc.cost import Cost
 
-__all__ = ["EXTENSION_OTS", "extensions", "remainder", "resolution", "runs_for"]
+__all__ = ["EXTENSION_OTS", "extensions", "remainder", "resolution"]
 
 # Of Ferret as SPU uses it: bytes that the sender sends, and OTs that they make; each party has one.
 _EXTENSION_BYTES, EXTENSION_OTS = 266_259, 10_017_120
@@ -19,10 +19,6 @@ _EXTENSION_BYTES, EXTENSION_OTS = 266_259, 10_017_120
 # plaintext prime less, and other ciphertexts.
 _REFILL_BYTES, _REFILL_CIPHERTEXTS = 4 * (160_951 + 125_030), 4
 _ONE_BIT_REFILL_BYTES, _ONE_BIT_REFILL_CIPHERTEXTS = 3 * (162_094 + 126_314), 3
-
-
-# Further ones would only show the chance of an extension.
-_MOST_RUNS = 32
 
 
 def resolution(cost: Cost, count: int) -> float:
@@ -49,27 +45,6 @@ def resolution(cost: Cost, count: int) -> float:
         refills = count * cost.elementwise_ciphertexts / _REFILL_CIPHERTEXTS
         variance += min(refills, 0.25) * _REFILL_BYTES**2
     return math.sqrt(variance) / (count * cost.comm_bytes)
-
-
-def runs_for(cost: Cost, wanted: float) -> int:
-    """How many runs bring the resolution to `wanted`, 32 at most.
-
-    Powers of two, and four at least below 10 MB: then triples for 1,024 products and multiples of
-    them are whole refills.
-
-    Example:
-        >>> from aero.private.measuring.refills import runs_for
-        >>> from aero import mpc
-        >>> runs_for(mpc.operation_cost("relu", 65536, stack="spu-0.9.5"), 0.0025)
-        16
-        >>> from aero import mpc
-        >>> runs_for(mpc.operation_cost("gelu", 65536, stack="spu-0.9.5"), 0.0025)
-        1
-    """
-    count = 4 if cost.comm_bytes < 1e7 else 1
-    while count < _MOST_RUNS and resolution(cost, count) > wanted:
-        count *= 2
-    return count
 
 
 def remainder(

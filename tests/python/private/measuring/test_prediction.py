@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from measured_rows import set_up_row
 
 from aero import mpc
 from aero.architecture import ArchitectureSpec
-from aero.private.measured_rows import set_up_row
 from aero.private.measuring.comparison import predicted
 from aero.private.measuring.prediction import (
     likeliest_cost,

@@ -6,9 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+from measured_grid import Cell, NetworkCell
+from measured_rows import MeasuredRow, network_rows, operation_rows, set_up_row
+
 from aero.atomic_files import write_bytes_atomically, write_json_atomically
-from aero.private.measured_grid import Cell, NetworkCell
-from aero.private.measured_rows import MeasuredRow, network_rows, operation_rows, set_up_row
 from aero.private.settings import STACK
 from aero.reading import read_json
 from aero.tables import in_units, markdown_table
@@ -55,15 +56,6 @@ def table_markdown(title: str, rows: Sequence[MeasuredRow]) -> str:
     Args:
         title: of the first column.
         rows: operations, or networks piece by piece.
-
-    Example:
-        >>> from aero.private.measured_rows import MeasuredRow
-        >>> from aero.private.measured_table import table_markdown
-        >>> row = MeasuredRow("relu", "", 2, 3e6, 1e6, 3e6, 1e6, 0.01)
-        >>> print(table_markdown("operation", [row]))
-        | operation | runs | measured MB | predicted MB | ratio | ± % | left % | client | server |
-        | --- | --- | --- | --- | --- | --- | --- | --- | --- |
-        | relu | 2 | 4.000 | 4.000 | 1.0000 | 1.00 | 0.000 | 1.000 | 1.000 |
     """
     return markdown_table(
         (title, *_HEADER),

@@ -1,6 +1,6 @@
 """What SPU's configuration offers beyond the defaults, each setting on the operations it touches.
 
-`aero private measure --settings`: bytes and the distance from plain arithmetic, without it and
+`measure_bytes.py --settings`: bytes and the distance from plain arithmetic, without it and
 with it.
 """
 
@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aero.private.measured_grid import Cell
-from aero.private.measured_rows import MeasuredRow, operation_rows
-from aero.private.measurement import SET_UP, set_up_key
+from measured_grid import Cell
+from measured_rows import MeasuredRow, operation_rows
+from measurement import SET_UP, set_up_key
+
 from aero.reading import read_json
 from aero.tables import in_units, markdown_table
 

@@ -1,4 +1,4 @@
-"""The operations of `aero private measure` in JAX, on random arguments.
+"""The operations of `measure_bytes.py` in JAX, on random arguments.
 
 Those of networks are the lines that networks run, from `aero.private.compute.forward`. Needs the
 private environment.

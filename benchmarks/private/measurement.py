@@ -12,20 +12,24 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from measured_grid import Cell, NetworkCell, predicted_cost
+
 from aero.atomic_files import write_json_atomically
+from aero.mpc.cost import Cost
 from aero.private.environment import private_command
-from aero.private.measured_grid import Cell, NetworkCell, predicted_cost
 from aero.private.measuring.prediction import predicted_costs, total_cost
-from aero.private.measuring.refills import runs_for
+from aero.private.measuring.refills import resolution
 from aero.private.settings import PrivateSettings
 
-__all__ = ["QUICK_RESOLUTION", "RESOLUTION", "SET_UP", "measure", "set_up_key"]
+__all__ = ["QUICK_RESOLUTION", "RESOLUTION", "SET_UP", "measure", "runs_for", "set_up_key"]
 
 # The result of the first thing that a group does.
 SET_UP = "set-up"
 
 # Resolution to which operations are repeated, see `aero.private.measuring.refills`.
 RESOLUTION, QUICK_RESOLUTION = 0.004, 0.01
+# Further runs would only show the chance of an extension.
+_MOST_RUNS = 32
 # So many copies of an operation make one program.
 _COPIES = 16
 # Passes of a network are averaged up to so many, to this resolution.
@@ -81,14 +85,20 @@ def measure(
         _run(group, folder, python, progress)
 
 
-def set_up_key(settings: dict[str, Any]) -> str:
-    """The name of the file with the set-up under these settings.
+def runs_for(cost: Cost, wanted: float) -> int:
+    """How many runs bring the resolution to `wanted`, 32 at most.
 
-    Example:
-        >>> from aero.private.measurement import set_up_key
-        >>> set_up_key({"exp_squarings": 5})
-        'set-up-exp_squarings5'
+    Powers of two, and four at least below 10 MB: then triples for 1,024 products and multiples of
+    them are whole refills.
     """
+    count = 4 if cost.comm_bytes < 1e7 else 1
+    while count < _MOST_RUNS and resolution(cost, count) > wanted:
+        count *= 2
+    return count
+
+
+def set_up_key(settings: dict[str, Any]) -> str:
+    """The name of the file with the set-up under these settings."""
     return "-".join([SET_UP, *(f"{name}{value}".lower() for name, value in settings.items())])
 
 
@@ -120,7 +130,10 @@ def _run(
 ) -> None:
     job = folder / "job.json"
     write_json_atomically(job, group)
-    command = [*private_command("aero.private.measure_worker", python), str(job)]
+    command = [
+        *private_command(str(Path(__file__).with_name("measure_worker.py")), python),
+        str(job),
+    ]
     with (folder / "worker.log").open("w+") as log:
         worker = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert worker.stdout is not None

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from measured_grid import NetworkCell, grid, network_grid
+from measured_rows import MeasuredRow, network_rows, operation_rows, set_up_row
+from measurement import QUICK_RESOLUTION, measure
 
 from aero.export import export_weights
 from aero.models import AeroConfig, AeroForCausalLM
-from aero.private.measured_grid import NetworkCell, grid, network_grid
-from aero.private.measured_rows import MeasuredRow, network_rows, operation_rows, set_up_row
-from aero.private.measurement import QUICK_RESOLUTION, measure
 
 pytestmark = pytest.mark.private
 CELLS, NETWORKS = grid(quick=True), network_grid(quick=True)

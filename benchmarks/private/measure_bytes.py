@@ -1,18 +1,30 @@
-"""`aero private measure`: bytes between two parties next to the simulator's."""
+"""Bytes between two parties, operation by operation, next to what the simulator counts.
+
+    python benchmarks/private/measure_bytes.py --output runs/private/measured [--results PAGE.md]
+
+Needs the private environment (`make private`).
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from measured_grid import OPERATIONS, grid, network_grid
+from measured_settings import setting_cells, settings_markdown
+from measured_table import write_tables
+from measurement import QUICK_RESOLUTION, RESOLUTION
+from measurement import measure as measure_cells
 
 from aero.cli.errors import note, one_line_errors, say
+from aero.cli.private_calibration import export_random
+from aero.private.marked_document import write_between_marks
 
-if TYPE_CHECKING:
-    from aero.private.measured_grid import NetworkCell
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
+@app.command()
 def measure(
     output: Annotated[
         Path, typer.Option(help="Folder of the results; a stopped run continues there.")
@@ -45,13 +57,6 @@ def measure(
     Writes a JSON file per measurement, and of all of them measured.md and measured.json. All of it
     takes about half an hour of one core, and up to 10 GB of memory for the widest networks.
     """
-    from aero.private.marked_document import write_between_marks
-    from aero.private.measured_grid import OPERATIONS, grid, network_grid
-    from aero.private.measured_settings import setting_cells, settings_markdown
-    from aero.private.measured_table import write_tables
-    from aero.private.measurement import QUICK_RESOLUTION, RESOLUTION
-    from aero.private.measurement import measure as measure_cells
-
     with one_line_errors(ValueError, OSError, RuntimeError):
         for name in operations or []:
             if name not in OPERATIONS:
@@ -75,13 +80,5 @@ def measure(
         say(tables)
 
 
-def export_random(cell: NetworkCell, folder: Path) -> None:
-    """A network with random weights, as `aero export` writes it."""
-    import torch
-
-    from aero.export import export_weights
-    from aero.models import AeroConfig, AeroForCausalLM
-
-    torch.manual_seed(0)
-    config = AeroConfig.from_label(cell.label, model=cell.model, **cell.sizes)
-    export_weights(AeroForCausalLM(config), folder)
+if __name__ == "__main__":
+    app()

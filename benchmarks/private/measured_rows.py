@@ -8,9 +8,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from measured_grid import Cell, NetworkCell, predicted_cost
+from measurement import SET_UP
+
 from aero.mpc.cost import Cost
-from aero.private.measured_grid import Cell, NetworkCell, predicted_cost
-from aero.private.measurement import SET_UP
 from aero.private.measuring.prediction import predicted_costs, set_up_cost, total_cost
 from aero.private.measuring.refills import remainder, resolution
 from aero.private.settings import PrivateSettings

@@ -1,4 +1,4 @@
-"""What `aero private measure` measures: operations over a grid of shapes, and whole networks.
+"""What is measured: operations over a grid of shapes, and whole networks.
 
 A cell is one thing that the parties compute, with the settings under which they do, and what of the
 simulator prices it: for an operation the names and sizes of `aero.mpc.operation_cost` that add up.
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aero import mpc
-from aero.architecture import ArchitectureSpec
 from aero.mpc.cost import Cost
+from aero.private.measuring import calibration
 from aero.private.measuring.prediction import total_cost
 from aero.private.settings import STACK, PrivateSettings
 
@@ -77,35 +77,19 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class NetworkCell:
-    """One forward pass of a network with random weights.
+class NetworkCell(calibration.NetworkCell):
+    """One forward pass of a network with random weights, under some settings.
 
     Attributes:
-        label: such as "SM+LN+G".
-        model: preset that gives the sizes.
-        sizes: fields of `ArchitectureSpec` instead of the preset's.
-        tokens: T of the pass.
         settings: fields of `PrivateSettings` that are not at their defaults.
     """
 
-    label: str
-    model: str
-    sizes: dict[str, int]
-    tokens: int
     settings: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def spec(self) -> ArchitectureSpec:
-        """The network."""
-        return ArchitectureSpec.from_label(self.label, model=self.model, **self.sizes)
 
     @property
     def name(self) -> str:
         """Such as "SM+LN+G, mini, T=128"."""
-        sizes = [f"{name}={value:,}" for name, value in self.sizes.items()]
-        return ", ".join(
-            [self.label, self.model, *sizes, f"T={self.tokens}", *_shown(self.settings)]
-        )
+        return ", ".join([super().name, *_shown(self.settings)])
 
     @property
     def key(self) -> str:
@@ -115,13 +99,7 @@ class NetworkCell:
 
 
 def predicted_cost(cell: Cell) -> Cost:
-    """What the simulator counts for a cell, averaged over many runs.
-
-    Example:
-        >>> from aero.private.measured_grid import Cell, predicted_cost
-        >>> round(predicted_cost(Cell("relu", (65536,))).comm_bytes / 1e6, 2)
-        6.62
-    """
+    """What the simulator counts for a cell, averaged over many runs."""
     fields = PrivateSettings.from_dict(cell.settings).stack_fields()
     return total_cost(
         mpc.operation_cost(name, *sizes, stack=STACK, **fields)

@@ -1,4 +1,4 @@
-"""`aero private measure --settings`: its cells, its table, and that SPU hears of every field."""
+"""`measure_bytes.py --settings`: its cells, its table, and that SPU hears of every field."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
-
-from aero.cli import app
-from aero.private.measured_grid import OPERATIONS, Cell
-from aero.private.measured_settings import (
+from measure_bytes import app
+from measured_grid import OPERATIONS, Cell
+from measured_settings import (
     SETTINGS,
     MeasuredSetting,
     setting_cells,
     settings_markdown,
 )
-from aero.private.measurement import set_up_key
+from measurement import set_up_key
+from typer.testing import CliRunner
+
 from aero.private.settings import SPU_FIELDS, PrivateSettings
 
 SETTING = MeasuredSetting({"ot_kind": "EMP_Ferret"}, (("relu", (8,)), ("matmul", (2, 3, 4))))
@@ -61,7 +61,7 @@ def test_every_setting_stands_beside_what_it_changes() -> None:
 
 @pytest.mark.parametrize("other", [["--quick"], ["--operations", "relu"]])
 def test_settings_are_measured_alone(other: list[str], tmp_path: Path) -> None:
-    arguments = ["private", "measure", "--output", str(tmp_path), "--settings", *other]
+    arguments = ["--output", str(tmp_path), "--settings", *other]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 2
     assert "--settings must stand without --operations and --quick" in done.output

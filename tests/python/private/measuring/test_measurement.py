@@ -1,4 +1,4 @@
-"""What `aero private measure` makes of results: jobs, resuming, averages, tables.
+"""What `benchmarks/private/measure_bytes.py` makes of results: jobs, resuming, averages, tables.
 
 The private environment is played by a program that writes results without computing.
 """
@@ -14,13 +14,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
-
-from aero import mpc
-from aero.cli import app
-from aero.mpc.cost import Cost
-from aero.private.environment import VARIABLE
-from aero.private.measured_grid import (
+from measure_bytes import app
+from measured_grid import (
     OPERATIONS,
     Cell,
     NetworkCell,
@@ -28,9 +23,14 @@ from aero.private.measured_grid import (
     network_grid,
     predicted_cost,
 )
-from aero.private.measured_rows import network_rows, operation_rows, set_up_row
-from aero.private.measured_table import table_markdown, write_tables
-from aero.private.measurement import measure
+from measured_rows import network_rows, operation_rows, set_up_row
+from measured_table import table_markdown, write_tables
+from measurement import measure
+from typer.testing import CliRunner
+
+from aero import mpc
+from aero.mpc.cost import Cost
+from aero.private.environment import VARIABLE
 from aero.private.measuring.prediction import predicted_costs
 from aero.private.measuring.refills import remainder, resolution, runs_for
 from aero.private.settings import PrivateSettings
@@ -184,7 +184,7 @@ def test_tables_go_into_their_place_in_a_document(
     (tmp_path / "failed").touch()
     page = tmp_path / "page.md"
     page.write_text(f"Words.\n<!-- {name} -->\nstale\n<!-- end of {name} -->\nMore.\n")
-    command = ["private", "measure", "--output", str(tmp_path), "--results", str(page), *arguments]
+    command = ["--output", str(tmp_path), "--results", str(page), *arguments]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     text = page.read_text()

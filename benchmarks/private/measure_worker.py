@@ -1,4 +1,4 @@
-"""What the private environment runs for `aero private measure`.
+"""What the private environment runs for `measure_bytes.py`.
 
 Takes a file with the cells of one group of settings, both parties in this process, and writes a
 file for each cell as soon as it is measured; cells that have one are passed over.
@@ -24,10 +24,13 @@ from aero.export.numpy_forward import forward, read_network
 from aero.private.compute.calls import Call, Party, Value
 from aero.private.compute.in_process import InProcessParties
 from aero.private.compute.inference import PrivateNetwork, set_up
-from aero.private.measured_functions import Measured, measured_operation
 from aero.private.settings import PrivateSettings
 from aero.processor import processor
 from aero.reading import read_json
+
+# The private environment starts programs without their folder.
+sys.path.insert(0, str(Path(__file__).parent))
+from measured_functions import Measured, measured_operation
 
 __all__ = ["main", "measure_network", "measure_operation"]
 
