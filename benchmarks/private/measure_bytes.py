@@ -18,8 +18,8 @@ from measurement import QUICK_RESOLUTION, RESOLUTION
 from measurement import measure as measure_cells
 
 from aero.cli.errors import note, one_line_errors, say
-from aero.cli.private_calibration import export_random
-from aero.private.marked_document import write_between_marks
+from aero.cli.private_measuring import export_random
+from aero.private.measuring.comparison_tables import write_between_marks
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

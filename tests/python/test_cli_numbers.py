@@ -45,7 +45,7 @@ def test_there_are_such_options_in_every_room():
 
 @pytest.mark.parametrize(("option", "kind", "default"), NUMBERS)
 def test_each_number_has_two_bounds_and_refuses_what_lies_outside(option, kind, default, capsys):
-    assert option.callback is not None, "give it a callback of aero.cli.numbers"
+    assert option.callback is not None, "give it a callback of aero.cli.arguments"
     bounds, named = option.callback.bounds, SimpleNamespace(opts=["--it"])
     assert math.isfinite(bounds.least) and math.isfinite(bounds.most)
     assert option.callback(named, default) == default

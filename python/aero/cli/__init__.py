@@ -15,21 +15,16 @@ from typing import Annotated
 
 import typer
 
-from aero.cli.conversion import convert
+from aero.cli.arguments import SEED, data_settings, whole
 from aero.cli.cost import cost
 from aero.cli.diagnosis import doctor
 from aero.cli.errors import OneLineGroup, note, one_line_errors, say
-from aero.cli.exporting import export
-from aero.cli.numbers import SEED, whole
+from aero.cli.networks import convert, export, show
 from aero.cli.private import private
-from aero.cli.private_calibration import calibrate
-from aero.cli.private_comparison import compare
+from aero.cli.private_measuring import calibrate, compare
 from aero.cli.private_parties import ask, keys, publish, serve
 from aero.cli.pruning import prune
 from aero.cli.reproduction import reproduce
-from aero.cli.settings import data_settings
-from aero.cli.showing import show
-from aero.cli.verification import verify
 from aero.reading import read_json
 from aero.train.errors import TrainingError, disk_errors
 
@@ -58,7 +53,6 @@ app.command(short_help="Writes a network as plain weights.")(export)
 app.command(short_help="Converts a network to a label.")(convert)
 app.command(short_help="Shows where every head looks in a text.")(show)
 app.command(short_help="Retrains a table or figure of the paper's version 2.")(reproduce)
-app.command(short_help="Compares run folders with their checksums.")(verify)
 app.command(short_help="Says what works here, what does not, and what to do.")(doctor)
 
 
@@ -264,11 +258,11 @@ def info(
     """Shows a run and its start, or how aero was built and the machine that it runs on."""
     with one_line_errors(ImportError, ValueError):
         if run is not None:
-            from aero.cli.run_facts import run_facts
+            from aero.cli.facts import run_facts
 
             facts = run_facts(run)
         else:
-            from aero.cli.machine_facts import machine_facts
+            from aero.cli.facts import machine_facts
 
             facts = machine_facts()
         if as_json:
@@ -277,6 +271,30 @@ def info(
         width = max(map(len, facts))
         for name, value in facts.items():
             say(f"{name:<{width}}  {value}")
+
+
+@app.command(short_help="Compares run folders with their checksums.")
+def verify(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders with some.")
+    ],
+) -> None:
+    """Compares checkpoints, network, settings and records with their checksums.
+
+    One line per problem; ends with 1 if there is any, with 0 if all is whole.
+    """
+    with one_line_errors():
+        from aero.reading import printable
+        from aero.train.verifying import run_problems, runs_below
+
+        damaged = False
+        for run in runs_below(runs):
+            problems = run_problems(run)
+            damaged = damaged or bool(problems)
+            for line in problems or [f"{printable(str(run))}: whole"]:
+                say(line)
+        if damaged:
+            raise typer.Exit(1)
 
 
 def _trained(folders: list[Path]) -> Iterator[Path]:

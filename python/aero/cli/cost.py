@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from aero.cli import planning
-from aero.cli.cost_arguments import (
+from aero.cli.arguments import (
     COMPUTE,
     NETWORKS,
     AsCsv,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from aero.cli.cost_arguments import (
+from aero.cli.arguments import (
     NETWORKS,
     STACKS,
     AsCsv,
@@ -21,13 +21,14 @@ from aero.cli.cost_arguments import (
     StackName,
     Vocabulary,
     check_machines,
+    decimal,
     put,
     settings,
     value_lists,
+    whole,
     write,
 )
 from aero.cli.errors import one_line_errors
-from aero.cli.numbers import decimal, whole
 
 if TYPE_CHECKING:
     from aero.mpc.equal_time import EqualTime

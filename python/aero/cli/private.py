@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from aero.cli.cost_arguments import AsJson, settings
+from aero.cli.arguments import AsJson, settings, whole
 from aero.cli.errors import end_on_termination, note, one_line_errors, say
-from aero.cli.numbers import whole
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
+from aero.cli.arguments import SEED, data_settings, decimal, whole
 from aero.cli.errors import note, one_line_errors, say
-from aero.cli.numbers import SEED, decimal, whole
-from aero.cli.settings import data_settings
 
 prune = typer.Typer(help="Finds the FFNs that a network can do without.", no_args_is_help=True)
 

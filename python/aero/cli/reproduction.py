@@ -10,9 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from aero.cli.arguments import data_settings, whole
 from aero.cli.errors import note, one_line_errors, say
-from aero.cli.numbers import whole
-from aero.cli.settings import data_settings
 
 #: The options that each mode looks at which trains nothing.
 TAKEN = {

@@ -13,8 +13,8 @@ from typing import Any
 from aero.private.environment import private_command
 from aero.private.links.channel import Channel, connect, parse_address
 from aero.private.links.keys import Security
-from aero.private.parties.handshake import check_hello, hello
 from aero.private.parties.supervision import Event, TimeLimits, Worker, first_report, supervise
+from aero.private.parties.terms import check_hello, hello
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 from aero.private.temporary import temporary_folder

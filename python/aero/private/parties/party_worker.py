@@ -19,9 +19,8 @@ import numpy as np
 
 from aero.export.description_file import read_description
 from aero.private.compute.calls import AbstractArray, Call, Party, Traffic
-from aero.private.parties.memory import most_memory
-from aero.private.parties.party_terms import checked_request, party_terms
-from aero.private.parties.worker_pipe import WorkerPipe
+from aero.private.parties.terms import checked_request, party_terms
+from aero.private.parties.worker_pipe import WorkerPipe, most_memory
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 

@@ -20,10 +20,9 @@ from aero.atomic_files import write_bytes_atomically
 from aero.export.description_file import read_description
 from aero.private.environment import private_command
 from aero.private.links.channel import Channel, accept, listen, shown_address
-from aero.private.parties.handshake import check_hello, hello
 from aero.private.parties.party import PartyJob, check_security, last_words
-from aero.private.parties.party_terms import checked_request
 from aero.private.parties.supervision import Event, Worker, first_report, supervise
+from aero.private.parties.terms import check_hello, checked_request, hello
 from aero.private.party_errors import PartyError
 from aero.private.temporary import temporary_folder
 from aero.reading import checked, one_line, read_json

@@ -23,7 +23,7 @@ from typing import Any
 
 from aero.private.links.channel import Channel
 from aero.private.links.tunnel import Tunnel
-from aero.private.parties.memory import held_memory, most_memory
+from aero.private.parties.worker_pipe import held_memory, most_memory
 from aero.private.party_errors import PartyError, PeerFailedError
 from aero.private.temporary import temporary_folder
 

@@ -15,10 +15,9 @@ import aero
 from aero import mpc
 from aero.cli import app
 from aero.private.compute.calls import Call, Party, Traffic
-from aero.private.marked_document import write_between_marks
 from aero.private.measuring import comparison
 from aero.private.measuring.comparison import Cell, compare_networks, predicted
-from aero.private.measuring.comparison_tables import comparison_tables
+from aero.private.measuring.comparison_tables import comparison_tables, write_between_marks
 from aero.private.parties.job import Generated
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 import aero
-from aero.private.parties.handshake import check_hello, hello
-from aero.private.parties.party_terms import checked_request, party_terms
+from aero.private.parties.terms import check_hello, checked_request, hello, party_terms
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 

@@ -1,4 +1,4 @@
-"""Arguments that the cost commands share, and how their results go out."""
+"""Arguments that commands share, the bounds of their numbers, and how results of costs go out."""
 
 from __future__ import annotations
 
@@ -10,8 +10,44 @@ from typing import Annotated, Any
 import typer
 
 from aero.atomic_files import write_bytes_atomically
-from aero.cli.errors import note, say
-from aero.cli.numbers import whole
+from aero.cli.errors import note, one_line_errors, say
+from aero.train.bounds import Bounds
+
+
+def whole(least: int, most: int) -> Callable[..., Any]:
+    """Returns a callback for whole numbers from one to another; others end in one line."""
+    return _checks(Bounds(least, most))
+
+
+def decimal(least: float, most: float, *, above: bool = False) -> Callable[..., Any]:
+    """Returns a callback for numbers from one, or above it, to another; others end in one line."""
+    return _checks(Bounds(least, most, above=above))
+
+
+def _checks(bounds: Bounds) -> Callable[..., Any]:
+    def check(param: typer.CallbackParam, value: Any) -> Any:
+        with one_line_errors():
+            for number in value if isinstance(value, list | tuple) else [value]:
+                if number is not None:
+                    bounds.check(param.opts[0], number)
+        return value
+
+    check.__dict__["bounds"] = bounds
+    return check
+
+
+# The seeds of NumPy's generators.
+SEED = whole(0, 2**32 - 1)
+
+
+def data_settings(data: str | None) -> list[str]:
+    """`--data` as a setting: a path as seen from anywhere, other names as they are."""
+    if data is None:
+        return []
+    path = Path(data).expanduser()
+    is_path = data != "stdlib" and path.exists()
+    return [f"data.source={json.dumps(str(path.resolve()) if is_path else data)}"]
+
 
 # Help must not wait for the native library, which knows the other names too.
 _DESCRIBED = sorted(path.stem for path in Path(__file__).parents[1].glob("data/stacks/*.yaml"))

@@ -1,18 +1,83 @@
-"""`aero private compare`: networks side by side, measured and predicted."""
+"""`aero private calibrate` and `compare`: rates of this machine, networks next to predictions."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from aero.cli.cost_arguments import settings
+from aero.cli.arguments import decimal, settings, whole
 from aero.cli.errors import end_on_termination, note, one_line_errors, say
-from aero.cli.numbers import decimal, whole
 from aero.cli.private import Machine, check_machine, exported
+
+if TYPE_CHECKING:
+    from aero.private.measuring.calibration import NetworkCell
+
+
+def calibrate(
+    output: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE.json",
+            help="For `aero private run` and `compare --machine`, and `aero cost --network` and "
+            "`--compute`.",
+        ),
+    ],
+    busy: Annotated[
+        bool,
+        typer.Option(
+            "--busy",
+            help="Write the file even if other work keeps the processors busy: from processor "
+            "seconds alone, without waiting.",
+        ),
+    ] = False,
+) -> None:
+    """Measures six small networks between two processes, two minutes on an idle machine.
+
+    Their times and the simulator's counts give the rates of this machine. The file notes the
+    machine, its load, and the error of the rates.
+    """
+    from aero.private.party_errors import PartyError
+
+    with one_line_errors(ValueError, OSError, PartyError):
+        from aero.atomic_files import write_json_atomically
+        from aero.private.environment import find_private_python
+        from aero.private.measuring.calibration import QUIET_PROCESSORS, calibrate
+
+        if output.suffix != ".json":
+            raise ValueError(f"private: --output must end with .json, got {output}")
+        end_on_termination()
+        found = calibrate(export_random, note, find_private_python())
+        others, processors = found["processors_taken_by_others"], found["processors"]
+        load = f"others kept {others:.2f} of {processors} processors busy"
+        if not (found["quiet"] or busy):
+            raise ValueError(
+                f"private: calibrate needs a quiet machine, at most {QUIET_PROCESSORS:g} "
+                f"processors busy with other work, but {load}; wait, or give --busy to use "
+                "processor seconds alone"
+            )
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_json_atomically(output, found)
+        say(
+            f"{found['source']}; {load}\n"
+            f"rates explain the processor seconds of the networks within "
+            f"{100 * found['mean_miss']:.0f} % on average"
+        )
+
+
+def export_random(cell: NetworkCell, folder: Path) -> None:
+    """A network with random weights, as `aero export` writes it."""
+    import torch
+
+    from aero.export import export_weights
+    from aero.models import AeroConfig, AeroForCausalLM
+
+    torch.manual_seed(0)
+    config = AeroConfig.from_label(cell.label, model=cell.model, **cell.sizes)
+    export_weights(AeroForCausalLM(config), folder)
 
 
 def compare(
@@ -67,9 +132,8 @@ def compare(
 
     with one_line_errors(ValueError, OSError, PartyError), contextlib.ExitStack() as stack:
         from aero.private.environment import find_private_python
-        from aero.private.marked_document import write_between_marks
         from aero.private.measuring.comparison import Cell, compare_networks
-        from aero.private.measuring.comparison_tables import comparison_tables
+        from aero.private.measuring.comparison_tables import comparison_tables, write_between_marks
 
         end_on_termination()
         for each in link or ["tcp"]:

@@ -1,0 +1,157 @@
+"""`aero convert`, `aero export` and `aero show`: commands for one trained network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from aero.cli.arguments import decimal, whole
+from aero.cli.errors import note, one_line_errors, say
+
+
+def convert(
+    source: Annotated[
+        str,
+        typer.Argument(help="Run folder, folder of a saved AERO, GPT-2 or Pythia, or hub name."),
+    ],
+    label: Annotated[str, typer.Option(help="Network to make, such as 'SM+ScFuFFN_i6'.")],
+    output: Annotated[Path | None, typer.Option(help="Folder for the new network.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the changes and write nothing.")
+    ] = False,
+    context_length: Annotated[
+        int | None,
+        typer.Option(help="T, shorter than the network's own.", callback=whole(1, 1 << 24)),
+    ] = None,
+    untie: Annotated[bool, typer.Option("--untie", help="Give the head its own matrix.")] = False,
+    absorb_ffn: Annotated[
+        bool, typer.Option("--absorb-ffn", help="Then multiply fused FFNs into attention and head.")
+    ] = False,
+    max_condition: Annotated[
+        float,
+        typer.Option(
+            help="Largest condition number that --absorb-ffn accepts.", callback=decimal(1, 1e16)
+        ),
+    ] = 100.0,
+) -> None:
+    """Converts a network to a label and prints each step, and whether it is exact."""
+    with one_line_errors(ValueError, OSError):
+        if output is None and not dry_run:
+            raise ValueError("convert: give --output FOLDER, or --dry-run to see the changes")
+        import aero.conversion
+        from aero.train.errors import disk_errors
+        from aero.train.loading import load_saved_network
+        from aero.train.run_folder import RunFolder
+
+        run = RunFolder(source)
+        path = str(run.model) if run.exists() else source
+        options: dict[str, Any] = {"context_length": context_length}
+        if untie:
+            options["tied_embeddings"] = False
+        model = load_saved_network(path)
+        say(str(aero.conversion.convert(model, label, dry_run=True, **options)))
+        if dry_run and not absorb_ffn:
+            return
+        converted = aero.conversion.convert(model, label, **options)
+        if absorb_ffn:
+            absorption = aero.conversion.absorb_ffn(converted, max_condition=max_condition)
+            converted = absorption.model
+            say(f"\n{absorption}")
+        if output is not None and not dry_run:
+            with disk_errors("the network", output, "convert again", command="convert"):
+                _save(converted, path, output)
+
+
+def _save(model: Any, path: str, output: Path) -> None:
+    """Writes the network and, where the source has one, its tokenizer."""
+    from transformers.utils import logging
+
+    from aero.train.tokenizer import load_tokenizer
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    model.save_pretrained(output)
+    note(f"wrote {output}")
+    # Without its files transformers makes up an empty tokenizer for GPT-2.
+    if Path(path).is_dir() and not list(Path(path).glob("tokenizer*")):
+        note(f"{path} has no tokenizer to copy")
+        return
+    load_tokenizer(path).save_pretrained(output)
+
+
+def show(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A finished run, or the folder of a network.")
+    ],
+    text: Annotated[str, typer.Option(help="The text that the network reads.")],
+    output: Annotated[
+        Path | None, typer.Option(metavar="PAGE", help="Default RUN/show.html.")
+    ] = None,
+    max_tokens: Annotated[
+        int, typer.Option(help="Tokens of the text that are shown.", callback=whole(1, 64))
+    ] = 24,
+    browse: Annotated[
+        bool, typer.Option("--browse/--no-browse", help="Open the page in the browser.")
+    ] = True,
+) -> None:
+    """Shows tokens, the attention and entropy of every head and the private cost of a token."""
+    with one_line_errors(ValueError, OSError):
+        from aero.atomic_files import write_bytes_atomically
+        from aero.report.show_page import show_page
+        from aero.train.errors import disk_errors
+        from aero.train.loading import load_saved_network
+        from aero.train.samples import look_at
+        from aero.train.tokenizer import load_tokenizer
+
+        folder = run / "model" if (run / "model").is_dir() else run
+        if not (folder / "config.json").is_file():
+            raise ValueError(f"show: expected a finished run or a network's folder, got {run}")
+        tokenizer = load_tokenizer(folder)
+        model: Any = load_saved_network(folder)
+        tokens, attention = look_at(model, tokenizer, text, most_tokens=max_tokens)
+        if len(tokens) == max_tokens:
+            note(f"show: the page has the first {max_tokens} tokens; --max-tokens shows more")
+        path = output or run / "show.html"
+        with disk_errors("the page", path, "show again", command="show"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            content = show_page(model.config.spec, tokens, attention, name=run.name)
+            write_bytes_atomically(path, content.encode())
+        say(f"page: {path}")
+        if browse:
+            typer.launch(path.resolve().as_uri())
+
+
+def export(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN_OR_MODEL", help="Run folder, or folder of a saved AERO, GPT-2 or Pythia."
+        ),
+    ],
+    output: Annotated[Path, typer.Option(help="Folder to write.")],
+    remote_code: Annotated[
+        bool,
+        typer.Option(
+            "--remote-code", help="Write a transformers model with its code, for trust_remote_code."
+        ),
+    ] = False,
+) -> None:
+    """Writes plain weights and a description from which any program can compute the logits."""
+    with one_line_errors(ValueError, OSError):
+        from aero.export import export_remote_code, export_weights
+        from aero.train.errors import disk_errors
+        from aero.train.loading import load_saved_network
+        from aero.train.run_folder import RunFolder
+
+        folder = RunFolder(source)
+        saved = folder.model if folder.exists() else source
+        if not (saved / "config.json").is_file():
+            raise ValueError(
+                f"export: {saved} holds no network (no config.json); give a finished run or a "
+                "folder that save_pretrained wrote"
+            )
+        model = load_saved_network(saved, as_it_is=True)
+        write = export_remote_code if remote_code else export_weights
+        with disk_errors("the network", output, "export again", command="export"):
+            note(f"wrote {write(model, output)}")

@@ -1,0 +1,157 @@
+"""What two parties compare before any protocol message, and what a client may ask for."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from aero import __version__
+from aero.private.party_errors import PartyError
+from aero.private.settings import PrivateSettings
+from aero.reading import one_line, shown
+
+__all__ = ["check_hello", "checked_request", "flat_terms", "hello", "party_terms"]
+
+PROTOCOL = "aero-private 2"
+
+
+def flat_terms(**groups: Any) -> dict[str, Any]:
+    """Terms by dotted name, so that a difference has the name of one field.
+
+    Example:
+        >>> from aero.private.parties.terms import flat_terms
+        >>> flat_terms(spu="0.9.5", settings={"threads": 1, "argmax": True})
+        {'spu': '0.9.5', 'settings.threads': 1, 'settings.argmax': True}
+    """
+    flat: dict[str, Any] = {}
+    for name, value in groups.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{name}.{inner}": field for inner, field in flat_terms(**value).items()}
+        else:
+            flat[name] = value
+    return flat
+
+
+def hello(
+    role: str, terms: Mapping[str, Any], request: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """What a party says of itself.
+
+    Args:
+        role: "client" or "server".
+        terms: names and JSON values that must be equal at both parties. None stands for what this
+            party does not know, such as the client the weights' hash; it agrees with everything.
+        request: of the client: what is to be computed.
+    """
+    said = {"protocol": PROTOCOL, "role": role, "terms": dict(terms)}
+    return said | ({} if request is None else {"request": dict(request)})
+
+
+def check_hello(own: Mapping[str, Any], other: Mapping[str, Any], peer: str) -> None:
+    """Compares what both said of themselves; both parties find the same difference.
+
+    Args:
+        own: of this party.
+        other: of the other, which has the shape of a hello; else nothing about it is trusted.
+        peer: the other's role.
+
+    Raises:
+        PartyError: naming the first field that differs, what it is here and what came.
+
+    Example:
+        >>> from aero.private.parties.terms import check_hello, hello
+        >>> server = hello("server", {"threads": 1, "weights": "5f3a"})
+        >>> check_hello(server, hello("client", {"threads": 1, "weights": None}), "client")
+        >>> check_hello(server, hello("client", {"threads": 2, "weights": None}), "client")
+        Traceback (most recent call last):
+        aero.private.party_errors.PartyError: threads must be 1 as here, got 2 from the client
+    """
+    for name, expected in (("protocol", PROTOCOL), ("role", peer)):
+        if other.get(name) != expected:
+            raise _difference(peer, name, expected, other.get(name))
+    mine, theirs = own["terms"], other["terms"]
+    for name in (*mine, *sorted(theirs.keys() - mine.keys())):
+        expected, got = mine.get(name), theirs.get(name)
+        known_to_both = expected is not None and got is not None
+        if (known_to_both and expected != got) or (name in mine) != (name in theirs):
+            raise _difference(peer, name, expected, got)
+
+
+def _difference(peer: str, name: str, expected: Any, got: Any) -> PartyError:
+    return PartyError(
+        f"{one_line(name, 80)} must be {shown(expected)} as here, got {shown(got)} from the {peer}"
+    )
+
+
+Part = dict[str, Any]
+
+# Of `network.json`: words, and the weights' hash, which the client need not know.
+_NOT_COMPARED = {"conventions", "weights"}
+# What each party may choose for itself.
+_OWN_SETTINGS = {"timeout_seconds"}
+
+
+def party_terms(description: Part, settings: PrivateSettings) -> dict[str, Any]:
+    """What must be equal at both parties before they start, the general first.
+
+    Args:
+        description: content of `network.json`; the client's may lack the hash of the weights.
+        settings: of this party.
+
+    Returns:
+        Versions, settings, the network in words and as a hash, the stages, the weights' hash.
+
+    Raises:
+        PartyError: outside the private environment.
+    """
+    public = {key: description[key] for key in description if key not in _NOT_COMPARED}
+    text = json.dumps(public, sort_keys=True)
+    layers = len(description["layers"])
+    stages = ["embedding", f"layer 0 to {layers - 1}", "head"]
+    if settings.argmax or settings.reveal == "top-k":
+        stages.append("top-k" if settings.reveal == "top-k" else "argmax")
+    try:
+        versions = {name: importlib.metadata.version(name) for name in ("spu", "jax", "numpy")}
+    except importlib.metadata.PackageNotFoundError as error:
+        raise PartyError(f"the private environment has no {error.name}") from error
+    return flat_terms(
+        aero=__version__,
+        **versions,
+        settings={k: v for k, v in settings.to_dict().items() if k not in _OWN_SETTINGS},
+        network={
+            "label": description["label"],
+            "spec": description["spec"],
+            "stages": ", ".join(stages),
+            "description": hashlib.sha256(text.encode()).hexdigest(),
+        },
+        weights=description.get("weights", {}).get("sha256"),
+    )
+
+
+def checked_request(request: Any, description: Part) -> tuple[int, int]:
+    """Prompt length and number of new tokens, which the client alone knows before.
+
+    Args:
+        request: what the client said, not to be trusted.
+        description: content of `network.json`.
+
+    Raises:
+        PartyError: they do not fit in the context.
+    """
+    context = description["spec"]["context_length"]
+    asked: list[int] = []
+    for name in ("prompt_length", "new_tokens"):
+        value = request.get(name) if isinstance(request, dict) else None
+        if type(value) is not int or not 1 <= value <= context:
+            raise PartyError(f"{name} must be an integer from 1 to {context}, got {shown(value)}")
+        asked.append(value)
+    length, new_tokens = asked
+    if length + new_tokens - 1 > context:
+        raise PartyError(
+            f"prompt_length + new_tokens - 1 must be at most the context of {context}, got "
+            f"{length} + {new_tokens} - 1"
+        )
+    return length, new_tokens
