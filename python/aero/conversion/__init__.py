@@ -12,9 +12,8 @@ Example:
 """
 
 from aero.conversion.absorbing import absorb_ffn
-from aero.conversion.activations import replace_activation
 from aero.conversion.annealing import begin_annealing, finish_annealing
-from aero.conversion.feed_forwards import fuse_ffn, prune_ffn
+from aero.conversion.feed_forwards import fuse_ffn, prune_ffn, replace_activation
 from aero.conversion.folding import fold_norm
 from aero.conversion.label_conversion import convert
 from aero.conversion.layer_norms import fold_layernorm, remove_layernorm

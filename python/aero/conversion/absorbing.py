@@ -31,10 +31,10 @@ from torch import Tensor, nn
 
 from aero.conversion.feed_forwards import named_layers
 from aero.conversion.folding import folding_step
-from aero.conversion.steps import Step, take_steps
+from aero.conversion.plan import Step, take_steps
 from aero.conversion.weights import Weights, take_apart, with_spec
 from aero.models import AeroConfig, AeroForCausalLM
-from aero.models.carrying_over import carry_over
+from aero.models.causal_lm import carry_over
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from aero.architecture import ArchitectureSpec
 from aero.conversion.feed_forwards import fuse_ffn
 from aero.conversion.folding import fold_norm
 from aero.models import AeroForCausalLM
-from aero.models.annealed_parts import AnnealedParts, check_annealing, spec_at_the_end
-from aero.models.carrying_over import carry_over
+from aero.models.building import AnnealedParts, check_annealing, spec_at_the_end
+from aero.models.causal_lm import carry_over
 from aero.nn import FoldableNorm
 from aero.nn.annealed_modules import AnnealedNorm, annealing_progress
 

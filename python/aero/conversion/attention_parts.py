@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from aero.conversion.steps import Step
+from aero.conversion.plan import Step
 from aero.conversion.weights import Weights, with_spec
 from aero.models import AeroConfig
 

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from aero.architecture import ArchitectureSpec
-from aero.conversion.steps import Step, take_steps
+from aero.conversion.plan import Step, take_steps
 from aero.conversion.weights import Weights, feed_forward_output, readers, with_spec
 from aero.models import AeroConfig, AeroForCausalLM
-from aero.models.carrying_over import carry_over
+from aero.models.causal_lm import carry_over
 from aero.nn import FoldableNorm
 
 _EPS = FoldableNorm(1).eps

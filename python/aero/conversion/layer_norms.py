@@ -10,10 +10,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from aero.conversion.steps import Step, take_steps
+from aero.conversion.plan import Step, take_steps
 from aero.conversion.weights import Weights, feed_forward_output, readers, with_spec
 from aero.models import AeroConfig, AeroForCausalLM
-from aero.models.carrying_over import carry_over
+from aero.models.causal_lm import carry_over
 
 # GPT-2's stream has variances up to some 1e4; at this epsilon they are a rounding error of float32.
 _SWITCHED_OFF = 1e11

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from aero.models import AeroForCausalLM
-from aero.models.carrying_over import carry_over
+from aero.models.causal_lm import carry_over
 
 __all__ = ["PrunableFfns", "select_prunable_ffns"]
 

@@ -1,4 +1,4 @@
-"""An AERO network as plain matrices and a description of how they are joined.
+"""An AERO network as plain matrices and a description of how they are joined, as files.
 
 What training needs is gone: weight and spectral norms are multiplied out, running statistics are
 one factor per channel, temperatures are inverted, thresholds are left out.
@@ -6,13 +6,18 @@ one factor per channel, temperatures are inverted, thresholds are left out.
 
 from __future__ import annotations
 
+import hashlib
 import math
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save
 from torch import Tensor, nn
 
+from aero.atomic_files import write_bytes_atomically, write_json_atomically
 from aero.models import AeroForCausalLM
+from aero.models.causal_lm import carry_over
 from aero.nn import Block, CausalSelfAttention, FeedForward, FoldableNorm, ShapedSelfAttention
 from aero.nn.annealed_modules import annealing_progress
 from aero.nn.block import Norm
@@ -248,3 +253,50 @@ def _projections(
     if isinstance(attention, CausalSelfAttention):
         parts["output"] = attention.c_proj
     return {name: (layer.weight.t(), layer.bias) for name, layer in parts.items()}
+
+
+WEIGHTS_FILE = "weights.safetensors"
+DESCRIPTION_FILE = "network.json"
+
+
+def export_weights(model: nn.Module, folder: str | Path) -> Path:
+    """Writes a network so that any program can compute its logits.
+
+    ``weights.safetensors`` holds plain matrices [in, out]; ``network.json`` says how they are
+    joined, layer by layer, and the meaning of every field in words (`conventions`).
+    `aero.export.numpy_forward` is a reader of both in NumPy. Weight norms are multiplied out,
+    foldable norms are one factor per channel from their running statistics (none left after
+    `aero.fold_norm`), temperatures are inverted, one per head and position. The network is that of
+    evaluation mode.
+
+    Args:
+        model: an `AeroForCausalLM`, or a GPT-2, Pythia or nanoGPT network, see
+            `aero.models.causal_lm.carry_over`.
+        folder: made if missing. Files in it are replaced, the description last; it holds the
+            weights' SHA-256, so that a reader never joins files of two exports.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ValueError: a network of another kind.
+        OSError: the folder cannot be written.
+
+    Example:
+        >>> from aero import export_weights
+        >>> import tempfile
+        >>> from aero.models import AeroConfig, AeroForCausalLM
+        >>> model = AeroForCausalLM(AeroConfig.from_label("SM(t)+ScFuFFN", model="tiny"))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = export_weights(model, folder)
+        ...     sorted(file.name for file in path.iterdir())
+        ['network.json', 'weights.safetensors']
+    """
+    described = NetworkDescription(carry_over(model))
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = save(described.tensors)
+    write_bytes_atomically(folder / WEIGHTS_FILE, weights)
+    file = {"file": WEIGHTS_FILE, "sha256": hashlib.sha256(weights).hexdigest()}
+    write_json_atomically(folder / DESCRIPTION_FILE, {**described.content, "weights": file})
+    return folder

@@ -16,7 +16,7 @@ from torch import nn
 
 import aero
 from aero.atomic_files import write_bytes_atomically, write_json_atomically
-from aero.models.carrying_over import carry_over
+from aero.models.causal_lm import carry_over
 from aero.reading import read_json
 
 _ENTRY = "aero.export.remote.modeling_aero"
@@ -41,7 +41,7 @@ def export_remote_code(model: nn.Module, folder: str | Path) -> Path:
 
     Args:
         model: an `AeroForCausalLM`, or a GPT-2, Pythia or nanoGPT network, see
-            `aero.models.carrying_over.carry_over`.
+            `aero.models.causal_lm.carry_over`.
         folder: made if missing; a tokenizer can be saved into it too.
 
     Returns:

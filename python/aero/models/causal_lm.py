@@ -17,12 +17,11 @@ from transformers.utils.generic import can_return_tuple
 
 from aero.models.configuration import AeroConfig
 from aero.models.decoder import AeroModel, AeroPreTrainedModel
-from aero.models.foreign_networks import foreign_model_type, load_foreign_network
-from aero.models.head_strengths import penalty_of_heads, strengths_of
+from aero.models.embedding import check_token_ids, embed_tied
+from aero.models.entropy_penalty import penalty_of_heads, strengths_of
+from aero.models.foreign_networks import carried_over, foreign_model_type, load_foreign_network
 from aero.models.loss import next_token_loss, penalty_beside_loss
 from aero.models.outputs import AeroCausalLMOutput, AeroModelOutput
-from aero.models.tied_embedding import embed_tied
-from aero.models.token_ids import check_token_ids
 from aero.models.visible_keys import visible_keys
 from aero.nn import FoldableNorm
 from aero.nn.linear import Linear, linear
@@ -298,3 +297,29 @@ def whole(parameter: Tensor) -> Tensor:
         return parameter
     averaged = [Partial("avg")] * parameter.device_mesh.ndim
     return parameter.full_tensor(grad_placements=averaged)
+
+
+def carry_over(model: nn.Module) -> AeroForCausalLM:
+    """The same network as an `AeroForCausalLM`; one that is an `AeroForCausalLM` is itself.
+
+    The carried network is compared with the model on a few tokens, so that a tree with GPT-2's
+    names but another forward is refused, not misread.
+
+    Args:
+        model: a supported network; it is left unchanged. Dropout outside attention is left out.
+
+    Returns:
+        A new network with its own copy of the weights, in the device, dtype and mode of `model`.
+
+    Raises:
+        ValueError: a network of another kind, or with parts that AERO networks do not have; the
+            message names it and the alternative.
+
+    Example:
+        >>> from aero.models.causal_lm import carry_over
+        >>> from transformers import GPT2Config, GPT2LMHeadModel
+        >>> config = GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=9, attn_pdrop=0.0)
+        >>> carry_over(GPT2LMHeadModel(config)).config.spec.label
+        'SM+LN+G'
+    """
+    return carried_over(model, AeroForCausalLM)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from aero.fixed_point import Approximations
 from aero.models.causal_lm import AeroForCausalLM
+from aero.models.embedding import check_token_ids
 from aero.models.fixed_point_layers import (
     Affine,
     Attention,
@@ -19,7 +20,6 @@ from aero.models.fixed_point_layers import (
     scales,
 )
 from aero.models.outputs import AeroCausalLMOutput
-from aero.models.token_ids import check_token_ids
 from aero.nn import Block, ScaledFeedForward, ScaledFusedFeedForward
 from aero.nn.rotary import RotaryTables, rotary_tables
 

@@ -20,8 +20,7 @@ from transformers import GPT2LMHeadModel, GPTNeoXForCausalLM, PreTrainedConfig, 
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from aero.models.configuration import AeroConfig
-from aero.models.foreign_modules import check_weights, runs_like, unsupported
-from aero.models.foreign_reader import NetworkReader
+from aero.models.foreign_reader import NetworkReader, check_weights, runs_like, unsupported
 from aero.nn.layout import TransposedLinear
 
 # `AeroForCausalLM`, which reads checkpoints with this module.
@@ -40,7 +39,7 @@ _SUPPORTED = (
 
 
 def carried_over(model: nn.Module, network_class: type[NetworkT]) -> NetworkT:
-    """See `aero.models.carrying_over.carry_over`; `network_class` is `AeroForCausalLM`."""
+    """See `aero.models.causal_lm.carry_over`; `network_class` is `AeroForCausalLM`."""
     if isinstance(model, network_class):
         if model.config.annealed_from is not None:
             raise ValueError(

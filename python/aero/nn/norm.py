@@ -8,7 +8,7 @@ import torch
 import torch.distributed
 from torch import Tensor, nn
 
-from aero.nn.recomputation import is_recomputing
+from aero.nn.linear import is_recomputing
 
 # The average moves by at least this share per update, so it forgets within some 50 updates.
 _MINIMUM_MOMENTUM = 0.02

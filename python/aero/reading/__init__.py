@@ -19,8 +19,7 @@ from aero.reading.files import (
     read_json_lines,
     read_yaml,
 )
-from aero.reading.shapes import UnreadableFileError, checked
-from aero.reading.words import one_line, printable, shown
+from aero.reading.shapes import UnreadableFileError, checked, one_line, printable, shown
 
 __all__ = [
     "UnreadableFileError",

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from aero.reading.shapes import UnreadableFileError, checked
-from aero.reading.words import one_line, printable, shown
+from aero.reading.shapes import UnreadableFileError, checked, one_line, printable, shown
 
 __all__ = [
     "library_errors",

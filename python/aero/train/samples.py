@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from aero.models import AeroForCausalLM
-from aero.models.attention_maps import attention_maps
+from aero.models.row_entropies import attention_maps
 from aero.reading import shown
 from aero.train.errors import TrainingError
 

@@ -18,7 +18,7 @@ from transformers import (
 
 import aero
 from aero.models import AeroForCausalLM
-from aero.models.carrying_over import carry_over
+from aero.models.causal_lm import carry_over
 
 from .networks import (
     VOCABULARY,

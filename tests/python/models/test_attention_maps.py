@@ -5,7 +5,7 @@ import torch
 
 import aero
 from aero import AeroConfig, AeroForCausalLM
-from aero.models.attention_maps import attention_maps
+from aero.models.row_entropies import attention_maps
 
 
 @pytest.mark.parametrize("label", ["SM+LN+G", "EReg(SM(t)+ScFuFFN)"])

@@ -10,7 +10,7 @@ import aero
 from aero import ops
 from aero.conversion import convert
 from aero.models import AeroConfig, AeroForCausalLM
-from aero.models.head_strengths import penalty_of_heads, strengths_of
+from aero.models.entropy_penalty import penalty_of_heads, strengths_of
 from aero.models.parameter_groups import decay_parameter_names
 from aero.train.one_run import model_config
 from aero.train.planning import plan_runs

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from aero.models import AeroConfig, AeroForCausalLM
-from aero.models.tied_embedding import embed_tied
+from aero.models.embedding import embed_tied
 
 EREG = "EReg(SM(t)+ScFuFFN)"
 

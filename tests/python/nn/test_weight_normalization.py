@@ -5,8 +5,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from aero.nn.linear import Linear
-from aero.nn.weight_normalization import normalize_weight, plain_linear
+from aero.nn.linear import Linear, normalize_weight, plain_linear
 
 
 def test_weight_norm_has_a_gain_per_output_and_starts_as_the_plain_layer():

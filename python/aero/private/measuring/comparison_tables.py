@@ -1,4 +1,4 @@
-"""Measured private runs as tables of Markdown next to the predictions, and their place in a page."""
+"""Measured private runs as Markdown tables next to the predictions, and their place in a page."""
 
 from __future__ import annotations
 
