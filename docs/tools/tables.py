@@ -16,7 +16,7 @@ from aero import _core, mpc
 from aero.architecture import ArchitectureSpec
 from aero.private.settings import RANGES, REVEALS, SPU_FIELDS, UNITS, PrivateSettings
 from aero.tables import markdown_table
-from aero.train.bounds import Bounds
+from aero.train.errors import Bounds
 from aero.train.recipe import Recipe
 
 

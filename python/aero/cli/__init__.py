@@ -285,7 +285,7 @@ def verify(
     """
     with one_line_errors():
         from aero.reading import printable
-        from aero.train.verifying import run_problems, runs_below
+        from aero.train.checkpoints import run_problems, runs_below
 
         damaged = False
         for run in runs_below(runs):

@@ -11,7 +11,7 @@ import typer
 
 from aero.atomic_files import write_bytes_atomically
 from aero.cli.errors import note, one_line_errors, say
-from aero.train.bounds import Bounds
+from aero.train.errors import Bounds
 
 
 def whole(least: int, most: int) -> Callable[..., Any]:

@@ -120,7 +120,7 @@ def reproduce(
         if status or cancel:
             return
         if not collect:
-            from aero.reproduction.ahead import rehearse_cells, what_it_takes
+            from aero.reproduction.running import rehearse_cells, what_it_takes
 
             say(what_it_takes(cells, output, jobs=jobs))
             if dry_run:
@@ -180,8 +180,7 @@ def _refuse_ignored(context: typer.Context, target: list[str], launcher: str) ->
 
 def _price(stack: str, output: Path, *, as_json: bool) -> None:
     """The tables of costs next to the paper's, printed and written."""
-    from aero.reproduction.cost_files import write_cost_tables
-    from aero.reproduction.cost_tables import reproduce_costs
+    from aero.reproduction.cost_tables import reproduce_costs, write_cost_tables
     from aero.train.errors import disk_errors
 
     found = reproduce_costs(stack=stack)

@@ -20,8 +20,8 @@ from aero.mpc.cost import Cost, Operation
 from aero.mpc.network_sweep import SweepResult, SweepRow
 from aero.palette import GREY, PART_COLORS
 from aero.report.cost_texts import layer_groups
+from aero.report.picture import svg_of
 from aero.report.plan_texts import shown_cells
-from aero.report.svg import svg_of
 from aero.tables import in_units
 
 # Inches; a page shows the picture at its own width.

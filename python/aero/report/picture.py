@@ -1,18 +1,57 @@
-"""A figure as a part of a report, and the grid of panels that most figures are."""
+"""A figure of matplotlib as SVG in a report, and the grid of panels that most figures are."""
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from xml.etree import ElementTree
 
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from aero.report.svg import svg_of
+from aero.analysis import FIGURE_STYLE
 
 __all__ = ["Picture", "figure_grid", "shared_legend"]
+
+_SVG = "{http://www.w3.org/2000/svg}"
+_LINK = "{http://www.w3.org/1999/xlink}href"
+
+
+def svg_of(figure: Figure, name: str, titles: Mapping[str, Sequence[str]] | None = None) -> str:
+    """Returns a figure as an SVG element that fills the width of its page and loads nothing.
+
+    Args:
+        figure: Of matplotlib.
+        name: Describes the picture for readers who cannot see it.
+        titles: `gid` of an artist -> a title per shape of it, in the order of its points.
+
+    Raises:
+        ValueError: An artist draws more or fewer shapes than it has titles.
+    """
+    file = io.StringIO()
+    with rc_context(FIGURE_STYLE):
+        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    ElementTree.register_namespace("", _SVG.strip("{}"))
+    root = ElementTree.fromstring(file.getvalue())
+    for metadata in root.findall(f"{_SVG}metadata"):
+        root.remove(metadata)
+    for group in root.iter(f"{_SVG}g"):
+        texts = (titles or {}).get(group.attrib.pop("id", ""))
+        if texts is not None:
+            shapes = list(group.iter(f"{_SVG}use")) or list(group.iter(f"{_SVG}path"))
+            for shape, text in zip(shapes, texts, strict=True):
+                ElementTree.SubElement(shape, f"{_SVG}title").text = text
+    for element in root.iter():
+        if _LINK in element.attrib:  # within the picture; SVG 2 needs no second namespace for it
+            element.attrib["href"] = element.attrib.pop(_LINK)
+    root.attrib |= {"width": "100%", "role": "img", "aria-label": name}
+    del root.attrib["height"]
+    return ElementTree.tostring(root, encoding="unicode")
+
 
 # Inches; a page shows a picture at its own width.
 _WIDTH = 9.5

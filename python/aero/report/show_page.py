@@ -22,7 +22,7 @@ from aero.analysis import FIGURE_STYLE, plot_stepwise_savings
 from aero.analysis.figures.attention import row_entropies
 from aero.architecture import ArchitectureSpec
 from aero.reading import printable, shown
-from aero.report.svg import svg_of
+from aero.report.picture import svg_of
 
 __all__ = ["at_temperature", "show_page", "token_costs"]
 

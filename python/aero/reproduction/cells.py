@@ -1,17 +1,23 @@
-"""Cells: the training runs that targets mean, each in a folder that its configuration names."""
+"""Cells: the training runs that targets mean, each in a folder that its configuration names.
+
+A scale says what the paper's data sets and models become at `mini`, `small` and `paper` size.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from aero.reproduction.scales import Scale, load_scale
+from aero.architecture import ArchitectureSpec
+from aero.reading import parse_yaml
 from aero.reproduction.targets import Row, Target, load_target
 from aero.train.errors import TrainingError
 from aero.train.planning import PlannedRun, plan_runs
@@ -20,7 +26,98 @@ from aero.train.recipe_files import load_recipe, recipe_to_dict
 from aero.train.run_folder import RunFolder, run_slug
 from aero.train.run_lock import lock_holder
 
-__all__ = ["Cell", "TargetPlan", "plan_target", "unique_cells"]
+__all__ = [
+    "Cell",
+    "Scale",
+    "TargetPlan",
+    "load_scale",
+    "plan_target",
+    "scale_names",
+    "unique_cells",
+]
+
+_PRUNED = re.compile(r"_i(\d+)")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """One size of all experiments.
+
+    Attributes:
+        name: `mini`, `small` or `paper`.
+        seeds: how many seeds a command trains by default.
+        recipes: data set -> {`recipe`: name, `settings`: {section.key: value}}.
+        models: model -> settings of its sizes.
+    """
+
+    name: str
+    seeds: int
+    recipes: Mapping[str, Mapping[str, Any]]
+    models: Mapping[str, Mapping[str, Any]]
+
+    def label(self, label: str, model: str) -> str:
+        """Returns a label of the paper with its pruning depth at this scale's number of layers.
+
+        Args:
+            label: such as `SM+ScFuFFN_i6`, at the paper's depth.
+            model: as targets name it; it is the paper's preset.
+
+        Example:
+            >>> from aero.reproduction.cells import load_scale
+            >>> load_scale("mini").label("EReg(SM(t)+ScFuFFN_i6)", "gpt2")
+            'EReg(SM(t)+ScFuFFN_i3)'
+        """
+        papers: int = ArchitectureSpec.from_label("SM", model=model).num_layers
+        preset = self.models[model]["model.preset"]
+        ours = self.models[model].get(
+            "model.num_layers", ArchitectureSpec.from_label("SM", model=preset).num_layers
+        )
+
+        def scaled(found: re.Match[str]) -> str:
+            # Half up; FFNs that the paper prunes are pruned here.
+            return f"_i{max(1, int(int(found.group(1)) * ours / papers + 0.5))}"
+
+        return _PRUNED.sub(scaled, label)
+
+
+def scale_names() -> list[str]:
+    """Returns the scales, smallest first.
+
+    Example:
+        >>> from aero.reproduction.cells import scale_names
+        >>> scale_names()
+        ['mini', 'small', 'paper']
+    """
+    return list(_scales())
+
+
+def load_scale(name: str) -> Scale:
+    """Returns a scale.
+
+    Args:
+        name: one of `scale_names()`.
+
+    Raises:
+        TrainingError: no such scale.
+
+    Example:
+        >>> from aero.reproduction.cells import load_scale
+        >>> load_scale("mini").name
+        'mini'
+    """
+    if name not in _scales():
+        raise TrainingError(
+            f"reproduce: --scale must be one of {', '.join(scale_names())}, got {name!r}"
+        )
+    return Scale(name=name, **_scales()[name])
+
+
+@cache
+def _scales() -> dict[str, Any]:
+    file = resources.files("aero") / "data" / "reproduction" / "scales.yaml"
+    found: dict[str, Any] = parse_yaml(file.read_bytes(), "scales.yaml")
+    return found
+
 
 # Of the configuration's hash; a collision among some hundred groups is one in ten million.
 _DIGEST_LENGTH = 10

@@ -19,7 +19,7 @@ from aero.architecture import ArchitectureSpec
 from aero.pareto import pareto_front
 from aero.report.runs import RunRecord
 from aero.report.seeds import Pool, Series, family_of
-from aero.reproduction.private_costs import PrivateCost, private_costs, ways_to_price
+from aero.reproduction.cost_rows import PrivateCost, private_costs, ways_to_price
 
 __all__ = ["Front", "FrontPoint", "describe_fronts", "front_of", "front_points"]
 

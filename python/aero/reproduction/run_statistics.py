@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from aero.analysis.statistics import quarter_shares
 from aero.report.runs import RunRecord
-from aero.reproduction.private_costs import PrivateCost, private_costs
+from aero.reproduction.cost_rows import PrivateCost, private_costs
 
 __all__ = [
     "STATISTICS",

@@ -22,14 +22,13 @@ from typing import Any
 
 import torch
 
-from aero.reproduction.ahead import operations_left, operations_per_second
 from aero.reproduction.cells import Cell
-from aero.reproduction.running import ended, train_in_worker
+from aero.reproduction.running import ended, operations_left, operations_per_second, train_in_worker
 from aero.train.errors import StopRequestedError, TrainingError
 from aero.train.prepared_data import prepare_data
 from aero.train.progress import LOG
 from aero.train.run_folder import run_slug
-from aero.train.stopping import StopRequest
+from aero.train.signals import StopRequest
 
 __all__ = ["SlurmJobs"]
 

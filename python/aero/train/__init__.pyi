@@ -1,4 +1,3 @@
-from aero.train.annealing_callback import AnnealingCallback as AnnealingCallback
 from aero.train.distillation import Distillation as Distillation
 from aero.train.entropy_callback import EntropyCallback as EntropyCallback
 from aero.train.errors import TrainingError as TrainingError
@@ -11,4 +10,5 @@ from aero.train.recipe_files import recipe_names as recipe_names
 from aero.train.run_results import analyze_run as analyze_run
 from aero.train.run_results import evaluate_run as evaluate_run
 from aero.train.runs import train_runs as train_runs
+from aero.train.schedules import AnnealingCallback as AnnealingCallback
 from aero.train.trainer import AeroTrainer as AeroTrainer

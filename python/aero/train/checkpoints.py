@@ -1,20 +1,22 @@
-"""Checkpoints: finished by their checksums, and compared with them before they are taken."""
+"""Checkpoints and run folders: finished by their checksums, and compared with them later."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from aero.atomic_files import write_json_atomically
-from aero.checksums import checksums_of, damage, write_checksums
-from aero.reading import UnreadableFileError, read_json
+from aero.checksums import checksums_of, damage, read_checksums, write_checksums
+from aero.reading import UnreadableFileError, printable, read_json
 from aero.train.errors import TrainingError
 from aero.train.planning import PlannedRun
 from aero.train.run_folder import RunFolder, checkpoint_step
+from aero.train.run_lock import lock_holder
 
 __all__ = [
     "checkpoint_damage",
@@ -22,6 +24,8 @@ __all__ = [
     "from_whole_checkpoint",
     "read_checkpoint_state",
     "require_whole",
+    "run_problems",
+    "runs_below",
 ]
 
 _STATE_FILE = "aero_state.json"
@@ -129,3 +133,70 @@ def from_whole_checkpoint(run: PlannedRun, say: Callable[[str], None]) -> Planne
         f"train: no checkpoint in {run.folder.checkpoints} is whole ({problems[0]}); nothing was "
         "changed: restore the damaged file, or delete the run folder to train again"
     )
+
+
+_ENDED = ("run.json", "metrics.jsonl")
+_FINISHED = ("evaluation.json", "analysis.json", "analysis.npz")
+_OPTIONAL = ("sample.json", "fixed_point.json")
+
+
+def runs_below(paths: Iterable[str | Path]) -> list[Path]:
+    """Returns the run folders among and below some folders, each once, in order of name.
+
+    Raises:
+        TrainingError: there is none in one of them.
+    """
+    found: dict[Path, None] = {}
+    for path in map(Path, paths):
+        here = (path / "run.json").exists()
+        runs = [path] if here else sorted(file.parent for file in path.rglob("run.json"))
+        if not runs:
+            raise TrainingError(
+                f"verify: {printable(str(path))} holds no run (a folder with a run.json)"
+            )
+        found.update(dict.fromkeys(runs))
+    return list(found)
+
+
+def run_problems(path: str | Path) -> list[str]:
+    """Returns the faults of a run folder, a line each; none if all of it is whole.
+
+    Files are compared with their checksums, and `metrics.jsonl` also with each checkpoint's record
+    of it. Files that change during training have a checksum only after its end.
+
+    Args:
+        path: of the run; nothing is written there.
+
+    Example:
+        >>> from aero.train.checkpoints import run_problems
+        >>> run_problems("no/such/run")
+        ['train: no/such/run is no run folder (it has no run.json); `aero train` makes one']
+    """
+    folder = RunFolder(path)
+    holder = lock_holder(path)
+    if holder is not None:
+        return [f"{printable(str(path))} is being trained by {holder}; verify it after its end"]
+    problems, names, status = [], ["config.yaml", "manifest.json"], None
+    listed: dict[str, str] = {}
+    with suppress(UnreadableFileError):  # `damage` says it below
+        listed = read_checksums(path)
+    try:
+        status = folder.info().get("status")
+    except TrainingError as error:
+        if not folder.exists():
+            return [str(error)]
+        problems.append(str(error))
+    names += _ENDED if status not in (None, "running") else ()
+    names += _FINISHED if status == "finished" else ()
+    expected = listed if status == "finished" else {}
+    names += [name for name in _OPTIONAL if (folder.path / name).exists() or name in expected]
+    problems += damage(path, names)
+    try:
+        folder.metrics()
+    except TrainingError as error:
+        problems.append(str(error))
+    for checkpoint in folder.complete_checkpoints():
+        problems += checkpoint_damage(checkpoint, folder)
+    if status == "finished" or folder.model.exists():
+        problems += damage(folder.model)
+    return list(dict.fromkeys(problems))

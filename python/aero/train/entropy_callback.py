@@ -11,9 +11,8 @@ from torch import Tensor
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from aero.models import entropies
-from aero.train.entropy_scalars import entropy_scalars
 from aero.train.loss_log import LossLogCallback
-from aero.train.tensorboard_file import TensorBoardFile
+from aero.train.tensorboard import TensorBoardFile, entropy_scalars
 
 __all__ = ["EntropyCallback"]
 

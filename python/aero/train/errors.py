@@ -1,13 +1,16 @@
-"""The exceptions of this room: errors that a user can mend, and interruptions by the user."""
+"""The exceptions of this room, and the ranges of the numbers that people give."""
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["StopRequestedError", "TrainingError", "disk_errors"]
+from aero.reading import shown
+
+__all__ = ["Bounds", "StopRequestedError", "TrainingError", "disk_errors"]
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # safetensors says it in Rust's words, torch.save only that its file ended early.
@@ -71,3 +74,47 @@ def disk_errors(
                 f"{command}: cannot write {what} to {folder}: {reason}; mend that and {way_out}"
             ) from error
         raise
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """A range of numbers with two ends; NaN and infinity lie in none.
+
+    Attributes:
+        least: its smallest number.
+        most: its largest.
+        above: whether `least` itself lies outside.
+        below: whether `most` itself lies outside.
+
+    Example:
+        >>> from aero.train.errors import Bounds
+        >>> Bounds(0, 1, below=True).complaint(1.0)
+        'must be < 1, got 1.0'
+        >>> Bounds(0, 1).complaint(1.0) is None
+        True
+    """
+
+    least: float
+    most: float
+    above: bool = False
+    below: bool = False
+
+    def complaint(self, value: float) -> str | None:
+        """Returns the fault of a number in words; None if it lies inside."""
+        # Every comparison with NaN fails.
+        if not (value > self.least if self.above else value >= self.least):
+            return f"must be {'>' if self.above else '>='} {_shown(self.least)}, got {shown(value)}"
+        if not (value < self.most if self.below else value <= self.most):
+            return f"must be {'<' if self.below else '<='} {_shown(self.most)}, got {shown(value)}"
+        return None
+
+    def check(self, name: str, value: float) -> None:
+        """Raises `TrainingError`, which begins with a name, for a number that lies outside."""
+        complaint = self.complaint(value)
+        if complaint is not None:
+            raise TrainingError(f"{name} {complaint}")
+
+
+def _shown(bound: float) -> str:
+    short = f"{bound:g}"
+    return short if float(short) == bound else f"{bound:,}"

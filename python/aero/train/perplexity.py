@@ -8,6 +8,10 @@ tokens of loss s_d in document d of D, the mean r = sum s_d / sum n_d has the st
 sqrt(D / (D - 1) sum (s_d - r n_d)^2) / sum n_d (a ratio of sums over clusters), and Student's t of
 D - 1 degrees of freedom makes the interval.
 
+Training normalizes by the statistics of its batch, evaluation by running ones. `norm_gap` is what
+those cost: the loss with batch statistics is not one of a causal model, for they see later
+positions, and only the difference counts.
+
 Letters: B windows, T tokens per window, V vocabulary, D documents.
 """
 
@@ -23,10 +27,13 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from aero.nn import FoldableNorm
 from aero.report.seeds import student_quantile
+from aero.train.prepared_data import PreparedData
 from aero.train.progress import progress_bar
+from aero.train.windows import validation_windows
 
-__all__ = ["HeldOutLoss", "measure_loss"]
+__all__ = ["HeldOutLoss", "measure_loss", "norm_gap"]
 
 
 @dataclass(frozen=True)
@@ -188,3 +195,58 @@ def _rank_and_world() -> tuple[int, int]:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     return 0, 1
+
+
+class _BatchNorm(FoldableNorm):
+    """A foldable norm that takes the statistics of its input in evaluation too."""
+
+    def scale(self, x: Tensor, token_mask: Tensor | None = None) -> Tensor:
+        mean_square, _ = self._batch_statistics(x, token_mask)
+        return self.weight * (mean_square + self.eps).rsqrt()
+
+
+def norm_gap(
+    model: nn.Module,
+    data: PreparedData,
+    *,
+    context_length: int,
+    max_tokens: int,
+    batch_tokens: int,
+) -> float | None:
+    """Returns the loss with running statistics minus that with each batch's own, nats per token.
+
+    Args:
+        model: the trained network; afterwards it is as it was.
+        data: its corpus.
+        context_length: T.
+        max_tokens: at most this many validation tokens.
+        batch_tokens: tokens whose statistics are taken together; those of a training step compare
+            with training.
+
+    Returns:
+        The difference, positive where running statistics are worse; None without foldable norms.
+    """
+    norms = [module for module in model.modules() if isinstance(module, FoldableNorm)]
+    if not norms:
+        return None
+
+    def measured() -> float:
+        starts = validation_windows(data.validation, context_length, max_tokens=max_tokens)
+        return measure_loss(
+            model,
+            data.validation,
+            starts,
+            token_bytes=data.token_bytes,
+            context_length=context_length,
+            batch_tokens=batch_tokens,
+        ).loss
+
+    running = measured()
+    try:
+        # In place, for a copy of a sharded network is none of one.
+        for norm in norms:
+            norm.__class__ = _BatchNorm
+        return running - measured()
+    finally:
+        for norm in norms:
+            norm.__class__ = FoldableNorm

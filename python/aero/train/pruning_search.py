@@ -14,8 +14,7 @@ from typing import Any
 
 from aero.atomic_files import write_json_atomically
 from aero.reading import read_json
-from aero.train.bounds import Bounds
-from aero.train.errors import TrainingError, disk_errors
+from aero.train.errors import Bounds, TrainingError, disk_errors
 from aero.train.planning import PlannedRun, plan_runs, spec_for
 from aero.train.progress import LOG
 from aero.train.recipe import AnnealingSection, Recipe

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from aero.train.bounds import Bounds
+from aero.train.errors import Bounds
 
 __all__ = [
     "TOLERANCE_MARGINS",

@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from aero.analysis.statistics import nan_counts
-from aero.train.entropy_scalars import entropy_scalars
 from aero.train.perplexity import HeldOutLoss
 from aero.train.run_folder import RunFolder, finite_or_null
-from aero.train.running_clock import RunningClock
-from aero.train.tensorboard_file import TensorBoardFile
+from aero.train.signals import RunningClock
+from aero.train.tensorboard import TensorBoardFile, entropy_scalars
 
 __all__ = ["RunRecorder"]
 

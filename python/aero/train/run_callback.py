@@ -24,7 +24,7 @@ from aero.train.prepared_data import PreparedData
 from aero.train.recipe import Recipe
 from aero.train.recorder import RunRecorder
 from aero.train.run_folder import RunFolder, checkpoint_step, finite_or_null
-from aero.train.stopping import StopRequest
+from aero.train.signals import StopRequest
 from aero.train.trainer import AeroTrainer
 from aero.train.windows import validation_windows
 

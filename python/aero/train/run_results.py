@@ -18,8 +18,7 @@ from aero.reading import checked
 from aero.train.errors import TrainingError, disk_errors
 from aero.train.loading import load_saved_network
 from aero.train.machine import settle_in
-from aero.train.norm_gap import norm_gap
-from aero.train.perplexity import HeldOutLoss, measure_loss
+from aero.train.perplexity import HeldOutLoss, measure_loss, norm_gap
 from aero.train.prepared_data import PreparedData, open_prepared_data, prepare_data
 from aero.train.recipe import DataSection
 from aero.train.run_folder import RunFolder
@@ -162,7 +161,7 @@ def write_evaluation(
         folder: the run folder.
         measured: the loss.
         windows: how the text was cut, in words.
-        gap: the result of `aero.train.norm_gap`; None leaves it out.
+        gap: what `aero.train.perplexity` found; None leaves it out.
     """
     values = {
         "windows": windows,

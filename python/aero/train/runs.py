@@ -20,8 +20,8 @@ from aero.train.planning import PlannedRun, with_action
 from aero.train.prepared_data import prepare_data
 from aero.train.progress import LOG, is_main_process, progress_bar
 from aero.train.run_lock import locked, require_unlocked
-from aero.train.stopping import StopRequest
-from aero.train.trainer_settings import training_arguments
+from aero.train.signals import StopRequest
+from aero.train.trainer import training_arguments
 
 __all__ = ["train_runs"]
 

@@ -2,13 +2,15 @@
 
 Works with any `TrainingArguments`: weight decay spares scalars and gains, the penalty is never
 counted in an evaluation, evaluation gathers losses only, and a checkpoint is whole or not there.
-`run_callback` has the records of a run and their times.
+`training_arguments` says a recipe in the Trainer's words; what a run of ours records and when is in
+`run_callback`.
 
 Letters: B windows, T tokens per window.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,19 +18,104 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import Dataset, Sampler, SequentialSampler
-from transformers import Trainer
+from transformers import Trainer, TrainingArguments
 
 from aero.models.parameter_groups import decay_parameter_names
 from aero.train.checkpoints import finish_checkpoint, require_whole
 from aero.train.distillation import Distillation
 from aero.train.errors import TrainingError, disk_errors
 from aero.train.loss_log import LossLogCallback
+from aero.train.planning import PlannedRun
+from aero.train.recipe import Recipe
 
-__all__ = ["AeroTrainer"]
+__all__ = ["AeroTrainer", "batch_split", "training_arguments"]
+
+
+def training_arguments(run: PlannedRun) -> TrainingArguments:
+    """Returns the Trainer's part of a planned run; `RunCallback` writes the records.
+
+    Args:
+        run: recipe, seed and folder.
+
+    Raises:
+        TrainingError: the windows of a step cannot be shared evenly among the processes.
+
+    Example:
+        >>> from aero.train.trainer import training_arguments
+        >>> from aero.train import load_recipe, plan_runs
+        >>> (run,) = plan_runs(load_recipe("demo"), ["SM+R"], [3], output="runs")
+        >>> training_arguments(run).seed
+        3
+    """
+    recipe = run.recipe
+    micro_batch, accumulation = batch_split(recipe, int(os.environ.get("WORLD_SIZE", "1")))
+    on_gpu = torch.cuda.is_available()
+    cosine = recipe.schedule.shape == "cosine"
+    return TrainingArguments(
+        output_dir=str(run.folder.checkpoints),
+        max_steps=recipe.steps,
+        per_device_train_batch_size=micro_batch,
+        gradient_accumulation_steps=accumulation,
+        optim="adamw_torch_fused",
+        learning_rate=recipe.optimizer.learning_rate,
+        adam_beta1=recipe.optimizer.beta1,
+        adam_beta2=recipe.optimizer.beta2,
+        adam_epsilon=recipe.optimizer.epsilon,
+        weight_decay=recipe.optimizer.weight_decay,
+        # 0 is the Trainer's word for no clipping.
+        max_grad_norm=recipe.optimizer.clip_norm or 0.0,
+        lr_scheduler_type="cosine_with_min_lr" if cosine else "linear",
+        lr_scheduler_kwargs={"min_lr": recipe.schedule.final_learning_rate} if cosine else {},
+        warmup_steps=recipe.warmup_steps,
+        seed=run.seed,
+        use_cpu=not on_gpu,
+        bf16=recipe.training.precision == "bfloat16",
+        # RunCallback decides when to write, evaluate and save.
+        logging_strategy="no",
+        eval_strategy="no",
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        logging_nan_inf_filter=False,
+        remove_unused_columns=False,
+        dataloader_pin_memory=on_gpu,
+        ddp_find_unused_parameters=False,
+        log_level="error",
+    )
+
+
+def batch_split(recipe: Recipe, processes: int) -> tuple[int, int]:
+    """Returns windows per micro-batch and process, and micro-batches per optimizer step.
+
+    Args:
+        recipe: tokens per step and the limit of a micro-batch.
+        processes: how many share a step.
+
+    Raises:
+        TrainingError: the windows of a step cannot be shared evenly.
+
+    Example:
+        >>> from aero.train import Recipe
+        >>> from aero.train.trainer import batch_split
+        >>> batch_split(Recipe(), 2)
+        (16, 1)
+    """
+    windows = recipe.windows_per_step
+    if windows % processes:
+        raise TrainingError(
+            f"train: training.tokens_per_step must be a multiple of {processes} processes x "
+            f"{recipe.model.context_length} tokens, got {recipe.training.tokens_per_step}"
+        )
+    share = windows // processes
+    limit = recipe.training.micro_batch_tokens
+    most = share if limit is None else max(1, limit // recipe.model.context_length)
+    micro_batch = max(size for size in range(1, min(share, most) + 1) if share % size == 0)
+    return micro_batch, share // micro_batch
 
 
 class AeroTrainer(Trainer):

@@ -15,7 +15,7 @@ from aero.mpc.equal_time import TimedNetwork, compare_at_equal_time, timed_rows
 from aero.mpc.network_sweep import SweepResult
 from aero.report import to_html
 from aero.report.cost_pages import to_fragment
-from aero.report.svg import svg_of
+from aero.report.picture import svg_of
 from aero.reproduction import reproduce_costs
 from aero.reproduction.savings import timed_steps
 

@@ -15,11 +15,10 @@ from typer.testing import CliRunner
 
 from aero.cli import app
 from aero.report.networks import spread_of
-from aero.reproduction.ahead import what_it_takes
 from aero.reproduction.cells import plan_target
 from aero.reproduction.document import results_document, write_results
 from aero.reproduction.outcome import collect_target, write_target
-from aero.reproduction.running import cell_table, run_cells
+from aero.reproduction.running import cell_table, run_cells, what_it_takes
 from aero.train.errors import StopRequestedError, TrainingError
 from aero.train.run_lock import locked
 
@@ -326,7 +325,7 @@ def test_paper_scale_says_what_it_takes_and_then_that_the_corpus_is_missing(tmp_
 
     monkeypatch.setattr(datasets, "load_dataset", offline)
     # The network is not timed: that is a full-size step.
-    monkeypatch.setattr("aero.reproduction.ahead.seconds_per_token", lambda run: 0.01)
+    monkeypatch.setattr("aero.reproduction.running.seconds_per_token", lambda run: 0.01)
     done = aero("figure6", "--scale", "paper", "--output", tmp_path, "--cache-dir", tmp_path)
     assert done.exit_code == 2
     assert "2,100,000,000 tokens" in done.output and "days" in done.output

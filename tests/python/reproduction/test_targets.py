@@ -7,10 +7,9 @@ from aero.architecture import ArchitectureSpec
 from aero.cli import app
 from aero.paper import paper_tables
 from aero.reproduction import load_target, plan_target, target_names
-from aero.reproduction.cells import unique_cells
+from aero.reproduction.cells import load_scale, scale_names, unique_cells
 from aero.reproduction.figures import FIGURE_KINDS
 from aero.reproduction.run_statistics import statistic_names
-from aero.reproduction.scales import load_scale, scale_names
 from aero.reproduction.targets import read_target
 from aero.train.errors import TrainingError
 from aero.train.one_run import model_config

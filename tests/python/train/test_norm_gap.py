@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from aero.nn import FoldableNorm
-from aero.train.norm_gap import norm_gap
+from aero.train.perplexity import norm_gap
 from aero.train.run_results import evaluate_run, open_run
 from aero.train.windows import validation_windows
 

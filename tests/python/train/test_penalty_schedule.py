@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from aero.train.penalty_schedule import PenaltyScheduleCallback, penalty_share
 from aero.train.planning import plan_runs
 from aero.train.recipe_files import load_recipe
 from aero.train.runs import train_runs
+from aero.train.schedules import PenaltyScheduleCallback, penalty_share
 
 from .conftest import metrics, tiny_settings
 

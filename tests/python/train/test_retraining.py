@@ -11,7 +11,6 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from aero.report import write_report
-from aero.train.annealing_callback import AnnealingCallback, annealing_at
 from aero.train.errors import StopRequestedError, TrainingError
 from aero.train.planning import plan_runs
 from aero.train.recipe_files import load_recipe
@@ -19,6 +18,7 @@ from aero.train.run_callback import RunCallback
 from aero.train.run_folder import RunFolder
 from aero.train.run_results import evaluate_run
 from aero.train.runs import train_runs
+from aero.train.schedules import AnnealingCallback, annealing_at
 
 from .conftest import metrics, tiny_settings
 

@@ -10,14 +10,14 @@ import time
 import pytest
 import torch
 
-from aero.train import running_clock
+from aero.train import signals as running_clock
 from aero.train.recorder import RunRecorder
 from aero.train.run_folder import RunFolder
-from aero.train.running_clock import RunningClock
+from aero.train.signals import RunningClock
 
 CHILD = """
 import select, sys, time
-from aero.train.running_clock import RunningClock
+from aero.train.signals import RunningClock
 clock, began = RunningClock(), time.monotonic()
 print("running", flush=True)
 while not select.select([sys.stdin], [], [], 0.01)[0]:

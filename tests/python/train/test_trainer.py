@@ -9,8 +9,7 @@ from transformers import TrainingArguments
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.train.errors import TrainingError
 from aero.train.recipe import Recipe, TrainingSection
-from aero.train.trainer import AeroTrainer
-from aero.train.trainer_settings import batch_split
+from aero.train.trainer import AeroTrainer, batch_split
 
 EREG = "EReg(SM(t)+ScFuFFN)"
 

@@ -7,9 +7,9 @@ from typer.testing import CliRunner
 
 from aero import cli
 from aero.report.runs import read_run
+from aero.train.checkpoints import run_problems
 from aero.train.run_folder import RunFolder
 from aero.train.run_lock import locked
-from aero.train.verifying import run_problems
 
 from .conftest import DAMAGES, stopped_at
 

@@ -1,0 +1,114 @@
+"""Ctrl-C and SIGTERM as a request to stop after the step; the time of a run without its stops."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from types import FrameType, TracebackType
+from typing import Any
+
+import torch
+
+__all__ = ["RunningClock", "StopRequest"]
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopRequest:
+    """While open, turns the first SIGINT or SIGTERM into a flag; a second SIGINT stops at once.
+
+    Example:
+        >>> from aero.train.signals import StopRequest
+        >>> with StopRequest() as stop:
+        ...     stop.requested
+        False
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> StopRequest:
+        """Installs the handlers; outside of the main thread there are none to install."""
+        if threading.current_thread() is threading.main_thread():
+            self._previous = {number: signal.signal(number, self._note) for number in _SIGNALS}
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Puts the earlier handlers back."""
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def agreed(self, device: torch.device) -> bool:
+        """Whether any process was asked; collective under `torchrun`, so that all stop together."""
+        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+            return self.requested
+        flag = torch.tensor([float(self.requested)], device=device)
+        torch.distributed.all_reduce(flag)
+        self.requested = bool(flag.item())
+        return self.requested
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.requested and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.requested = True
+
+
+class RunningClock:
+    """Seconds of work, over all parts of a run.
+
+    A process that is stopped (Ctrl-Z, SIGSTOP) is told when it goes on, by SIGCONT, but not since
+    when it stood still: that is taken from its latest `tick`, so that at most the work between two
+    ticks is lost. Outside of the main thread Python has no signals, and stops count as work.
+
+    Args:
+        seconds: of the parts before this one.
+
+    Example:
+        >>> from aero.train.signals import RunningClock
+        >>> clock = RunningClock(60.0)
+        >>> clock.seconds >= 60.0
+        True
+        >>> clock.close()
+    """
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self._begin = self._seen = time.monotonic()
+        self._before = seconds
+        self._handler: Any = None
+        self._listens = threading.current_thread() is threading.main_thread()
+        if self._listens:
+            self._handler = signal.signal(signal.SIGCONT, self._go_on)
+
+    @property
+    def seconds(self) -> float:
+        """So far."""
+        return self._before + time.monotonic() - self._begin
+
+    def tick(self) -> None:
+        """Says that the process runs; once per step."""
+        self._seen = time.monotonic()
+
+    def restart(self, seconds: float) -> None:
+        """Begins again after `seconds` of earlier parts."""
+        self._before = seconds
+        self._begin = self._seen = time.monotonic()
+
+    def close(self) -> None:
+        """Puts the earlier handler of SIGCONT back."""
+        if self._listens:
+            signal.signal(signal.SIGCONT, self._handler)
+            self._listens = False
+
+    def _go_on(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        self._begin += now - self._seen
+        self._seen = now
+        if callable(self._handler):
+            self._handler(number, frame)
