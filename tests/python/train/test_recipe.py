@@ -3,10 +3,9 @@ import math
 
 import pytest
 import yaml
-from aero.train.bounds import Bounds
 
 from aero.reproduction.cells import plan_target
-from aero.train.errors import TrainingError
+from aero.train.errors import Bounds, TrainingError
 from aero.train.recipe import OptimizerSection, Recipe, RegularizationSection, TrainingSection
 from aero.train.recipe_files import load_recipe, recipe_names, recipe_to_dict
 

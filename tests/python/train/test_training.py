@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from aero.train.tensorboard_file import TensorBoardFile
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -25,6 +24,7 @@ from aero.train.run_folder import RunFolder
 from aero.train.run_lock import RunLockedError
 from aero.train.run_results import analyze_run, evaluate_run
 from aero.train.runs import train_runs
+from aero.train.tensorboard import TensorBoardFile
 
 from .conftest import assert_same_ending, command_line, metrics, plan_one, tiny_settings
 
