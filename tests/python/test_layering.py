@@ -158,6 +158,8 @@ def test_no_rooms_import_each_other_back_and_forth() -> None:
 
 def test_rooms_that_import_each_other_are_found_where_no_modules_do(tmp_path: Path) -> None:
     for name, text in {
+        "house/one/__init__.py": "",
+        "house/two/__init__.py": "",
         "house/one/a.py": "from aero.house.two import b\n",
         "house/one/c.py": "",
         "house/two/b.py": "",

@@ -33,10 +33,10 @@ def test_the_page_names_the_numbers_of_the_code() -> None:
     from aero.private.parties.supervision import TimeLimits
 
     assert f"has {TimeLimits().hello:.0f} seconds for TLS" in PAGE
-    assert f"{serving._MOST_STRANGERS} of them may be there at once" in PAGE
+    assert f"holds {serving._MOST_STRANGERS} of them at once" in PAGE
     assert serving._MOST_WAITING == 8 and "Eight clients may wait" in PAGE
     sizes = channel._MESSAGE_BYTES >> 10, channel.FRAME_BYTES >> 10, tunnel._MOST_STREAMS
     assert "at most {} KiB, a frame {} KiB, a session {} streams".format(*sizes) in PAGE
     assert channel._MESSAGES_PER_SECOND == 5 and channel._MESSAGES_AT_ONCE == 30
-    assert "five a second after the first 30" in PAGE
+    assert "after the first 30 messages five come per second" in PAGE
     assert TimeLimits().run == 86400 and "a day by default" in PAGE

@@ -25,14 +25,14 @@ from measured_grid import (
 )
 from measured_rows import network_rows, operation_rows, set_up_row
 from measured_table import table_markdown, write_tables
-from measurement import measure
+from measurement import measure, runs_for
 from typer.testing import CliRunner
 
 from aero import mpc
 from aero.mpc.cost import Cost
 from aero.private.environment import VARIABLE
 from aero.private.measuring.prediction import predicted_costs
-from aero.private.measuring.refills import remainder, resolution, runs_for
+from aero.private.measuring.refills import remainder, resolution
 from aero.private.settings import PrivateSettings
 
 # Takes a job as the worker does; says and writes a result per cell, and fails at the third one the
