@@ -1,4 +1,4 @@
-"""The steps of a conversion, and what each changes, before it is made."""
+"""The steps of a conversion and their changes, before it is made."""
 
 from __future__ import annotations
 

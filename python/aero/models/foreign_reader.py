@@ -1,4 +1,4 @@
-"""Foreign networks: what their modules compute, and their weights under our names."""
+"""Foreign networks: the functions of their modules, and their weights under our names."""
 
 from __future__ import annotations
 

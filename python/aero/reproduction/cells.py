@@ -1,6 +1,6 @@
 """Cells: the training runs that targets mean, each in a folder that its configuration names.
 
-A scale says what the paper's data sets and models become at `mini`, `small` and `paper` size.
+A scale holds the paper's data sets and models at `mini`, `small` and `paper` size.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What networks cost: the rows of the paper's Tables 4-7 next to ours, and every way to price."""
+"""Costs of networks: the rows of the paper's Tables 4-7 next to ours, and every way to price."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dry run: all that a run does but its steps, and how long they would take here.
+"""A dry run: all parts of a run but its steps, and how long those would take here.
 
 Nothing is written; a little is timed.
 """

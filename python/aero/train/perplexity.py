@@ -8,8 +8,8 @@ tokens of loss s_d in document d of D, the mean r = sum s_d / sum n_d has the st
 sqrt(D / (D - 1) sum (s_d - r n_d)^2) / sum n_d (a ratio of sums over clusters), and Student's t of
 D - 1 degrees of freedom makes the interval.
 
-Training normalizes by the statistics of its batch, evaluation by running ones. `norm_gap` is what
-those cost: the loss with batch statistics is not one of a causal model, for they see later
+Training normalizes by the statistics of its batch, evaluation by running ones. `norm_gap` is
+their cost: the loss with batch statistics is not one of a causal model, for they see later
 positions, and only the difference counts.
 
 Letters: B windows, T tokens per window, V vocabulary, D documents.

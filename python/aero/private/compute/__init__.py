@@ -1,1 +1,1 @@
-"""What both parties compute together under SPU; all but `calls` needs the private environment."""
+"""The computation of both parties under SPU; all but `calls` needs the private environment."""

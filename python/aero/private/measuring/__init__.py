@@ -1,1 +1,1 @@
-"""What private runs send and take, next to what the simulator predicts."""
+"""Bytes and seconds of private runs, next to the simulator's predictions."""

@@ -1,4 +1,4 @@
-"""What two parties compare before any protocol message, and what a client may ask for."""
+"""The terms that two parties compare before any protocol message, and a client's request."""
 
 from __future__ import annotations
 

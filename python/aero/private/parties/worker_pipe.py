@@ -1,4 +1,4 @@
-"""What a worker's process knows of its supervisor: the pipes to it, and the limit of its memory.
+"""A worker's end of the pipes to its supervisor, and the limit of its memory.
 
 Where an allocation fails in one of SPU's threads, a message is lost and both parties wait on. So
 the supervisor ends a worker above its limit, and the system refuses memory only a quarter above.
