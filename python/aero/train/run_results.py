@@ -161,7 +161,7 @@ def write_evaluation(
         folder: the run folder.
         measured: the loss.
         windows: how the text was cut, in words.
-        gap: what `aero.train.perplexity` found; None leaves it out.
+        gap: the result of `norm_gap`; None leaves it out.
     """
     values = {
         "windows": windows,
