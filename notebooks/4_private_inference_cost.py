@@ -14,9 +14,9 @@
 # %% [markdown]
 # # 4. Private inference: where the gigabytes go
 #
-# **Question.** A client has a text, a server has a network, and neither may see what the other has. One forward pass of GPT-2 over 128 tokens then takes 25 gigabytes of traffic and eight minutes. What is all that, and which part can a network do without?
+# **Question.** A client has a text, a server has a network, and neither may see the other's data. One forward pass of GPT-2 over 128 tokens then takes 25 gigabytes of traffic and eight minutes. Which parts cause them, and which part can a network do without?
 #
-# **What you need.** `pip install . jupyterlab` in a clone of this repository ([README](../README.md)), which brings PyTorch, and Jupyter started from that environment. The simulator needs a label and sizes, no weights and no PyTorch; every cell takes a second. The real data of the last section are trained networks, whose measured perplexities lie in `benchmarks/results`.
+# **What you need.** In a clone of this repository run `pip install torch==2.13.0 scikit-build-core pybind11`, then `pip install --no-build-isolation . jupyterlab`, and start Jupyter from that environment. The simulator needs a label and sizes, no weights and no PyTorch. Every cell takes a second. The last section uses measured perplexities of trained networks from `benchmarks/results`.
 
 # %%
 import json
@@ -24,9 +24,10 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+from IPython.display import Markdown, display
 
 from aero import analysis, mpc
-from aero.reproduction import reproduce_costs
+from aero.tables import markdown_table
 
 plt.rcParams.update(analysis.FIGURE_STYLE)
 
@@ -39,9 +40,9 @@ def gigabytes(label, **sizes):
 # %% [markdown]
 # ## One forward pass, part by part
 #
-# Two-party protocols compute sums for free, products with homomorphic encryption, and everything that *compares* (ReLU, the clipping in exp and GELU, the maximum in softmax) with oblivious transfers, bit by bit. So bytes follow the nonlinear elements, not the FLOPs.
+# Two-party protocols compute sums for free, products with homomorphic encryption, and everything that *compares* (ReLU, the clipping in exp and GELU, the maximum in softmax) with oblivious transfers, bit by bit. The bytes therefore follow the nonlinear elements, not the FLOPs.
 #
-# A label says which nonlinearities a network keeps: softmax (`SM`), LayerNorm (`LN`), GELU (`G`) or ReLU (`R`). `SM+ScFuFFN` keeps softmax only: its FFNs are one linear layer with learned scales.
+# A label names the nonlinearities that a network keeps: softmax (`SM`), LayerNorm (`LN`), GELU (`G`) or ReLU (`R`). `SM+ScFuFFN` keeps softmax only: its FFNs are one linear layer with learned scales.
 
 # %% tags=["gallery=gigabytes_by_part"]
 LABELS = ["SM+LN+G", "SM+LN+R", "SM+R", "SM+ScFuFFN"]
@@ -59,11 +60,13 @@ fig.legend(loc="outside lower center", ncols=6)
 plt.show()
 
 # %% [markdown]
-# GELU alone is two thirds of the baseline's bytes: $128 \cdot 3072$ elements in each of 12 layers, each a polynomial and several comparisons. LayerNorm is another 2 GB. What the softmax-only network has left is, above all, softmax.
+# GELU alone is two thirds of the baseline's bytes: $128 \cdot 3072$ elements in each of 12 layers, each a polynomial and several comparisons. LayerNorm is another 2 GB. Softmax causes most bytes of the softmax-only network.
 #
-# The simulator is not fitted to these totals: every formula is that of the protocol's source. It is right where we can check it, the communication columns of the paper's tables:
+# The simulator is not fitted to these totals: every formula comes from the protocol's source. The communication columns of the paper's tables check it:
 
 # %%
+from aero.reproduction import reproduce_costs
+
 cells = [row.gigabytes for row in reproduce_costs().rows]
 largest = max(cell.paper_gb for cell in cells)
 fig, axes = plt.subplots(figsize=(5.2, 3.2))
@@ -76,11 +79,11 @@ print(f"{len(cells)} cells, simulated / paper: median {np.median(ratios):.4f}")
 print(f"{sum(abs(ratio - 1) < 0.0015 for ratio in ratios)} of them within 0.15 %")
 
 # %% [markdown]
-# (The paper's totals hold one LayerNorm more than its list of operators; with exactly what it lists ours are 0.8 % lower. `aero reproduce costs` prints every cell.) Two real parties send what it says too: 509.2 MB where it predicts 509.3, 171.6 where it predicts 172.0 ([measured](../benchmarks/results/private_effect_amd_epyc_202611.md), `aero private compare`).
+# (The paper's totals hold one LayerNorm more than its list of operators; with exactly what it lists ours are 0.8 % lower. `aero reproduce costs` prints every cell.) Two real parties agree with the simulator too: 509.2 MB where it predicts 509.3, 171.6 where it predicts 172.0 ([measured](../benchmarks/results/private_effect_amd_epyc_202611.md), `aero private compare`).
 #
 # ## Minutes are not gigabytes
 #
-# Time has three parts: computing on ciphertexts, sending bytes, and waiting for messages that depend on each other. Which one counts depends on the wire.
+# Time has three parts: computing on ciphertexts, sending bytes, and waiting for messages that depend on each other. The link decides which part is largest.
 
 # %%
 networks = ["lan-1gbps", "wan-400mbps", "wan-100mbps"]
@@ -102,51 +105,52 @@ plt.show()
 # %% [markdown]
 # ## Three stacks, three answers
 #
-# The same network, the same sizes, other software: `spu-2024` is what the paper's bytes show, `spu-0.9.5` is SPU's later release, `openbumblebee` is a fork with better protocols for exactly these functions. The saving of a network belongs to the stack as much as to the network.
+# Three stacks price the same network at the same sizes. `spu-2024` fits the paper's bytes. `spu-0.9.5` is SPU's later release. `openbumblebee` is a fork with better protocols for exactly these functions. The saving of a network belongs to the stack as much as to the network.
 
 # %%
 stacks = mpc.stack_names()
 table = {label: [gigabytes(label, stack=stack) for stack in stacks] for label in LABELS}
-print(f"{'GB':12s}" + "".join(f"{stack:>15s}" for stack in stacks))
-for label, row in table.items():
-    print(f"{label:12s}" + "".join(f"{value:15.2f}" for value in row))
+rows = [[f"`{label}`", *(f"{value:.2f}" for value in row)] for label, row in table.items()]
 saved = [first / last for first, last in zip(table["SM+LN+G"], table["SM+ScFuFFN"])]
-print(f"{'saved':12s}" + "".join(f"{factor:14.1f}x" for factor in saved))
+rows.append(["saved", *(f"{factor:.1f} times" for factor in saved)])
+display(Markdown(markdown_table(["GB", *stacks], rows, right=[1, 2, 3])))
 
 # %% [markdown]
-# OpenBumbleBee computes GELU for a fraction of the bytes, so there the step that the paper takes first, GELU to ReLU, saves a fifth and not two thirds. A claim of "four times fewer bytes" wants its stack beside it.
+# OpenBumbleBee computes GELU for a fraction of the bytes, so the paper's first step, GELU to ReLU, saves a fifth there instead of two thirds. A claim of "four times fewer bytes" must name its stack.
 #
 # ## What if?
 #
-# Change the numbers and run the cell again: each is a keyword of `mpc.simulate`, `num_heads` and `context_length` of the network, `exp_squarings`, `causal_skip` and twenty others of the stack (`mpc.stack_fields("spu-2024")`).
+# Change the numbers and run the cell again. Each is a keyword of `mpc.simulate`: `num_heads` and `context_length` belong to the network, `exp_squarings`, `causal_skip` and twenty others to the stack (`mpc.stack_fields("spu-2024")`).
 
 
 # %%
 def what_if(label="SM+ScFuFFN", *, heads=12, tokens=128, width=768, layers=12, **changes):
-    """One line: gigabytes, and minutes on a 400 Mbit/s line."""
+    """A row: the network, gigabytes, and minutes on a 400 Mbit/s line."""
     report = mpc.simulate(
         label, num_heads=heads, head_dim=width // heads, context_length=tokens, width=width,
         hidden_width=4 * width, num_layers=layers, **changes,
     )  # fmt: skip
     minutes = report.latency("wan-400mbps").minutes
     note = ", ".join(f"{name}={value}" for name, value in changes.items())
-    print(
-        f"{label:12s} {heads:2d} heads {tokens:4d} tokens d {width:4d} {layers:2d} layers"
-        f"{report.comm_bytes / 1e9:8.2f} GB {minutes:6.1f} min  {note}"
-    )
+    sizes = [str(size) for size in (heads, tokens, width, layers)]
+    return [f"`{label}`", *sizes, f"{report.comm_bytes / 1e9:.2f}", f"{minutes:.1f}", note]
 
 
-what_if("SM+LN+G")
-what_if("SM+ScFuFFN")
-what_if("SM+ScFuFFN", heads=6)
-what_if("SM+ScFuFFN", heads=4, width=1024)
-what_if("SM+FN+R", heads=4)  # ReLU back, LayerNorm replaced by one that folds into the weights
-what_if("SM+ScFuFFN", tokens=512)
-what_if("SM+ScFuFFN", exp_squarings=5)
-what_if("SM+ScFuFFN", causal_skip=True)
+rows = [
+    what_if("SM+LN+G"),
+    what_if("SM+ScFuFFN"),
+    what_if("SM+ScFuFFN", heads=6),
+    what_if("SM+ScFuFFN", heads=4, width=1024),
+    what_if("SM+FN+R", heads=4),  # ReLU back, LayerNorm replaced by one that folds into the weights
+    what_if("SM+ScFuFFN", tokens=512),
+    what_if("SM+ScFuFFN", exp_squarings=5),
+    what_if("SM+ScFuFFN", causal_skip=True),
+]
+header = ["network", "heads", "tokens", "width", "layers", "GB", "minutes", "change"]
+display(Markdown(markdown_table(header, rows, right=range(1, 7))))
 
 # %% [markdown]
-# The same as curves, with one network more: `SM+FN+R` has ReLU and, for LayerNorm, a normalization by *running* statistics that folds into the weights and costs nothing. Softmax elements number $L \cdot H \cdot T^2$: width is nearly free, heads are not, and context is what hurts.
+# The curves below add one network. `SM+FN+R` has ReLU and, in place of LayerNorm, a normalization by *running* statistics that folds into the weights and costs nothing. Softmax has $L \cdot H \cdot T^2$ elements. Width is therefore nearly free, heads are not, and context costs the most.
 
 # %%
 curves = {
@@ -172,7 +176,7 @@ plt.show()
 # %% [markdown]
 # ## The protocol has slack too
 #
-# Optimizations that need no change of the network: weights that the server knows in the clear, no work for scores above the diagonal, better layouts (`aero-optimized`: the same function), then a coarser exp, one query row in the last layer (`aero-approximate`). `aero cost optimizations` lists each with what it assumes and who implements it.
+# Some optimizations need no change of the network. `aero-optimized` computes the same function: the server knows the weights in the clear, scores above the diagonal cost nothing, and layouts are better. `aero-approximate` adds a coarser exp and one query row in the last layer. `aero cost optimizations` lists each with its assumptions and its implementations.
 
 # %%
 ladder = ["spu-2024", "aero-optimized", "aero-approximate"]
@@ -189,7 +193,7 @@ plt.show()
 # %% [markdown]
 # ## Bytes against quality: the Pareto front
 #
-# Cheap alone is easy. Below are measured perplexities of trained networks against the bytes of one private pass at their own size; bars reach from the best to the worst seed, the dashed line is the front that nothing beats. First the five networks of the demo, all of one shape.
+# A cheap network is useful only if it is good. The figure shows measured perplexities of trained networks against the bytes of one private pass at their own size. Bars reach from the best to the worst seed. No network beats those on the dashed line. The first figure has the five networks of the demo, all of one shape.
 
 # %% tags=["gallery=pareto_front"]
 results = Path("../benchmarks/results")
@@ -207,7 +211,7 @@ axes.set_title("networks of one shape, a million tokens of Python each")
 plt.show()
 
 # %% [markdown]
-# The curves above say that heads cost bytes and width does not. So change the shape as well: *wide* networks have four layers of 256 channels, with *one* head each where no other number is said. Equal tokens, and learning rates chosen for each kind; on the right ten times the tokens, to see whether the advantage lasts. With ReLU it does; the softmax-only network, ahead after a short training, falls far behind.
+# The curves above show that heads cost bytes and width does not. The next figure therefore changes the shape as well. *Wide* networks have four layers of 256 channels, with *one* head each unless their name says otherwise. All see equal tokens, and each kind has its own learning rate. The right panel has ten times the tokens. With ReLU the advantage lasts. The softmax-only network is ahead after a short training and falls far behind later.
 
 # %%
 # Written by `aero reproduce pareto`.
@@ -246,9 +250,9 @@ plt.show()
 # %% [markdown]
 # ## Conclusion
 #
-# - The bytes of a private pass sit in nonlinear elements: two thirds of the baseline's in GELU, almost two thirds of a softmax-only network's in softmax. FLOPs hardly matter for bytes, but they do for minutes on a fast line.
-# - Softmax-only saves 4.0 times on `spu-2024`, 2.0 times on OpenBumbleBee. Beside networks, protocols have as much to give: the same softmax-only network takes 6.3 GB as published and 1.9 with the measures of `aero-approximate`.
-# - What the bytes buy has to be measured. In the demo, after a million tokens, the softmax-only network has 2.7 % less perplexity than the LayerNorm baseline at 2.7 times fewer bytes. Its embeddings start at the right size ([how networks start](../docs/explanation/start.md)). Short trainings favour networks that start fast; what a longer one leaves of that lead, these runs do not say.
-# - Shape is the cheapest optimization of all: with few wide heads, networks with a foldable normalization beat the demo's LayerNorm baseline for a fifth of the bytes, and still do after ten times the tokens ([findings, and what did not hold](../benchmarks/results/pareto_mini_amd_epyc_202611.md)).
+# - The bytes of a private pass sit in nonlinear elements: two thirds of the baseline's in GELU, almost two thirds of a softmax-only network's in softmax. FLOPs hardly matter for bytes, but they matter for minutes on a fast line.
+# - Softmax-only saves 4.0 times on `spu-2024`, 2.0 times on OpenBumbleBee. Protocols can save as much as networks: the same softmax-only network takes 6.3 GB as published and 1.9 with `aero-approximate`.
+# - Only trainings show the quality. In the demo, after a million tokens, the softmax-only network has 2.7 % less perplexity than the LayerNorm baseline at 2.7 times fewer bytes. Its embeddings start at the right size ([how networks start](../docs/explanation/start.md)). Short trainings favour networks that start fast. These runs do not show how much of that lead a longer training leaves.
+# - Shape is the cheapest optimization of all. With few wide heads, networks with a foldable normalization beat the demo's LayerNorm baseline for a fifth of the bytes. They still do after ten times the tokens ([findings, and claims that did not hold](../benchmarks/results/pareto_mini_amd_epyc_202611.md)).
 #
 # `aero cost show 'SM+ScFuFFN' --html report.html` draws one cost report operation by operation; `aero cost sweep` goes through grids of networks and stacks.
