@@ -32,7 +32,7 @@ import typer.cli
 import aero
 
 ROOT = Path(__file__).parents[2]
-# Beside docs, these are in the manual, at their own place.
+# The manual has these pages too, at their own place.
 REPOSITORY = [
     "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE", "kernels/README.md",
     "kernels/cuda/README.md", "tests/mutants/README.md",
@@ -158,5 +158,7 @@ def _output(output: dict[str, Any]) -> str:
     if "image/png" in data:
         encoded = "".join(data["image/png"]).replace("\n", "")
         return f'<img alt="" src="data:image/png;base64,{encoded}">'
+    if "text/markdown" in data:
+        return "".join(data["text/markdown"])
     shown = "".join(output.get("text", data.get("text/plain", "")))
     return f"```text\n{shown.rstrip()}\n```" if shown.strip() else ""

@@ -81,14 +81,15 @@ def said(stem: str, quote: str, suffix: str = ".md") -> float:
 
 
 def output(notebook: int, quote: str) -> float:
-    """A number of a line that a notebook's cells printed."""
+    """A number of a line or a table row that a notebook's cells showed."""
     (path,) = (ROOT / "notebooks").glob(f"{notebook}_*.ipynb")
     outputs = (
         part
         for cell in json.loads(path.read_text("utf-8"))["cells"]
         for part in cell.get("outputs", ())
     )
-    return number_at(quote, "\n".join("".join(part.get("text", "")) for part in outputs))
+    shown = (part.get("text", part.get("data", {}).get("text/markdown", "")) for part in outputs)
+    return number_at(quote, "\n".join("".join(text) for text in shown))
 
 
 def demo(name: str) -> Any:
