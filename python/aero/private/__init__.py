@@ -1,8 +1,8 @@
 """Exported networks run privately: between two parties, under SecretFlow SPU with Cheetah.
 
-What computes imports jax and spu, whose pins fit no environment with torch: it runs in one of its
-own, which `make private` sets up, as a child process of the functions here. They need nothing but
-NumPy. `aero private` is their command.
+The computing parts import jax and spu, whose pins fit no environment with torch. They run as a
+child process of the functions here, in an environment of their own that `make private` sets up.
+The functions need nothing but NumPy. `aero private` is their command.
 
 Example:
     >>> from aero import private

@@ -1,4 +1,4 @@
-"""What ends a private run that the user can mend."""
+"""Errors that end a private run and that the user can mend."""
 
 
 class PartyError(Exception):
@@ -14,7 +14,7 @@ class PartyError(Exception):
 
 
 class PeerFailedError(PartyError):
-    """The other party told why it gave up.
+    """The other party gave up and said why.
 
     Args:
         peer: "client" or "server".

@@ -1,4 +1,4 @@
-"""What two parties agree on before they compute: arithmetic, protocols, threads.
+"""The settings that two parties agree on before they compute: arithmetic, protocols, threads.
 
 Example:
     >>> from aero.private import PrivateSettings
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 __all__ = ["EXP_CLIP", "REVEALS", "RING_BITS", "SPU_FIELDS", "STACK", "PrivateSettings"]
 
-# The simulator's stack that prices what runs here.
+# The simulator's stack that prices these runs.
 STACK = "spu-0.9.5"
 # Cheetah computes in Z_2^64; its 32-bit ring cannot hold products of 18 fraction bits.
 RING_BITS = 64
@@ -37,7 +37,7 @@ UNITS = {
     "top_k": "tokens",
     "timeout_seconds": "seconds",
 }
-# What the client gets of each pass, from least to most.
+# The client's results of each pass, from least to most.
 REVEALS = ("token", "top-k", "last-logits", "all")
 
 
@@ -50,7 +50,7 @@ class SpuField(NamedTuple):
     meaning: str
 
 
-# What else of SPU's configuration changes a Cheetah run of these networks, by SPU's names: of its
+# Further fields of SPU's configuration that change a Cheetah run of these networks, by name: of its
 # runtime, of Cheetah in it, of its compiler.
 SPU_FIELDS = {
     "fxp_div_goldschmidt_iters": SpuField(
@@ -115,7 +115,7 @@ class PrivateSettings:
             price them.
 
     Raises:
-        ValueError: naming the field, what it may be and what it is.
+        ValueError: names the field, its range and its value.
     """
 
     fraction_bits: int = 18
@@ -185,7 +185,7 @@ class PrivateSettings:
         return cls(**{**own, "spu_fields": {**own.get("spu_fields", {}), **further}})
 
     def stack_fields(self) -> dict[str, Any]:
-        """What to change in the simulator's stack `STACK`, so that it prices these settings."""
+        """The changes to the simulator's stack `STACK` with which it prices these settings."""
         fields = {name: getattr(self, name) for name in _STACK_FIELDS}
         # Temperatures are weights, hence secret. (Those per head are multiplied into the queries'
         # weights, those per position are a product.) So are the factors of shaped attention.

@@ -38,7 +38,7 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def read_bytes(path: str | Path, most: int) -> bytes:
-    """Returns the content of a file; a pipe's is what is written into it.
+    """Returns the content of a file or a pipe.
 
     Args:
         path: the file.
@@ -230,8 +230,8 @@ def library_errors(path: str | Path, expected: str) -> Iterator[None]:
     """Turns whatever a library says of a stranger's file into one `UnreadableFileError`.
 
     Args:
-        path: what is read.
-        expected: what it should be, in words.
+        path: of the file.
+        expected: its expected kind, in words.
 
     Example:
         >>> from aero.reading.files import library_errors
@@ -295,7 +295,7 @@ def _too_deep(name: str) -> UnreadableFileError:
 
 
 def _walk(value: Any, name: str, *, surrogates: bool) -> None:
-    """Refuses what parsers let through: depth, other types, keys, and text that is no UTF-8."""
+    """Refuses content that parsers let through: depth, other types, keys, text that is no UTF-8."""
     level: list[Any] = [value]
     for _ in range(_MOST_LEVELS):
         below: list[Any] = []

@@ -1,4 +1,4 @@
-"""What the files of a run folder hold, as shapes of `aero.reading`."""
+"""The contents of the files of a run folder, as shapes of `aero.reading`."""
 
 from typing import Any
 
@@ -81,7 +81,7 @@ _SPREAD = (
     {"mean": float, "standard_deviation": float | None, "values": [float]},
     None,
 )
-# What is quoted of the report.json of several seeds.
+# The quoted parts of the report.json of several seeds.
 REPORT: dict[str, Any] = {
     "format": int,
     "seeds": [int],

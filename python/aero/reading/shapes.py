@@ -1,4 +1,4 @@
-"""What a parsed file must hold, and strangers' values as one printable line.
+"""The shapes of parsed files, and strangers' values as one printable line.
 
 A shape is a type (`object` for anything, `dict`, `list`, `str`, `int`, `float`, `bool`, `None`, or
 several joined by `|`; an int is a float as well), a list with the shape of its entries, a dict with
@@ -67,7 +67,7 @@ def shown(value: object) -> str:
 
 
 class UnreadableFileError(ValueError):
-    """A file is damaged, too large, or not what was expected; the text is one printable line."""
+    """A file is damaged, too large, or of another kind; the text is one printable line."""
 
 
 def checked(value: Any, shape: Any, name: str) -> Any:
@@ -75,8 +75,8 @@ def checked(value: Any, shape: Any, name: str) -> Any:
 
     Args:
         value: plain values.
-        shape: what they must be.
-        name: what errors call the value.
+        shape: their required shape.
+        name: of the value in errors.
 
     Raises:
         UnreadableFileError: it has another shape; the text names the entry.
@@ -108,13 +108,13 @@ _WORDS: dict[Any, str] = {
 
 
 def _misfit(value: Any, shape: Any) -> tuple[str, str, str] | None:
-    """Place, what was expected and what came; None if the value has the shape."""
+    """The place, the expected and the received value; None if the value has the shape."""
     if isinstance(shape, types.UnionType | tuple):
         kinds = shape if isinstance(shape, tuple) else typing.get_args(shape)
         problems = [_misfit(value, kind) for kind in kinds]
         if not all(problems):
             return None
-        # The kind that fits at the top says best what is wrong below.
+        # The kind that fits at the top names the fault below best.
         below = [problem for problem in problems if problem and problem[0]]
         words = " or ".join(problem[1] for problem in problems if problem)
         return below[0] if below else ("", words, _word_of(value))

@@ -1,4 +1,4 @@
-"""Two parties that compute on shares: what every way of connecting them offers.
+"""Two parties that compute on shares: the interface of every way of connecting them.
 
 `InProcessParties` has both in one process. Where each is a process of its own, both run the same
 program: each gives the arrays that it owns and only the shape of the other's.
@@ -28,7 +28,7 @@ class Party(IntEnum):
 
 @dataclass(frozen=True)
 class AbstractArray:
-    """An array of the other party: what both know of it.
+    """An array of the other party: the facts that both know about it.
 
     Attributes:
         shape: of the array.
@@ -58,7 +58,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What went over the link: payloads as SPU's link counts them, each byte once.
+    """The traffic of the link: payloads as SPU's link counts them, each byte once.
 
     Attributes:
         client_bytes: sent by the client.
@@ -113,7 +113,7 @@ class Call:
     """One thing that the parties did together.
 
     Attributes:
-        name: of the function that ran, or of what was put in or revealed.
+        name: of the function that ran, or of the value that was put in or revealed.
         seconds: wall time.
         cpu_seconds: of the processors of this party's process; of a function, and not counted where
             both parties are one process.
@@ -134,7 +134,7 @@ class Parties(Protocol):
 
     Attributes:
         settings: of both.
-        calls: what they did so far, in order.
+        calls: their calls so far, in order.
     """
 
     settings: PrivateSettings
@@ -166,7 +166,7 @@ class Parties(Protocol):
             *arguments: the same nesting with a `Value` for each array.
 
         Returns:
-            What the function returns, with a `Value` for each array.
+            The function's result, with a `Value` for each array.
         """
 
     def reveal(self, value: Value) -> NDArray[Any] | None:
@@ -176,4 +176,4 @@ class Parties(Protocol):
         """Frees values."""
 
     def close(self) -> None:
-        """Ends the connection and removes what was written."""
+        """Ends the connection and removes its files."""

@@ -1,9 +1,9 @@
 """The forward pass of an exported network in JAX, in pieces, as SPU is to compute it.
 
 A piece is a function of its weights and of the stream: the embedding, each layer, the final norm
-with the LM head, the argmax. How the lines below compile decides what a private run costs; the
-simulator's stack `spu-0.9.5` prices exactly these. Letters: T tokens, C width, H heads, D head
-width, V vocabulary. Needs the private environment.
+with the LM head, the argmax. The compiled form of the lines below decides the cost of a private
+run; the simulator's stack `spu-0.9.5` prices exactly these. Letters: T tokens, C width, H heads,
+D head width, V vocabulary. Needs the private environment.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
     "next_token", "norm", "softmax",
 ]  # fmt: skip
 
-Array = Any  # of JAX, or what SPU's compiler sees in its place
+Array = Any  # of JAX, or of SPU's compiler in its place
 Part = dict[str, Any]
 Weights = dict[str, Array]
 
@@ -154,7 +154,7 @@ def _shape(network: Network, names: Part) -> dict[str, np.ndarray[Any, Any]]:
     """Of shaped attention: the factor of the softmax, and all else as one matrix per head.
 
     identity * v + softmax * P v - uniform * M v = (softmax * P + identity * I - uniform * M) v,
-    with the means M of the positions so far: its rows do not depend on what comes after.
+    with the means M of the positions so far: its rows do not depend on later ones.
     """
     context = network.description["spec"]["context_length"]
     means = np.tri(context) / np.arange(1, context + 1)[:, None]

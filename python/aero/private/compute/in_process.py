@@ -24,7 +24,7 @@ from aero.private.settings import PrivateSettings
 
 __all__ = ["InProcessParties"]
 
-# What one party may still take to end by itself when the other has failed.
+# The time that one party still has to end by itself when the other has failed.
 GRACE_SECONDS = 5.0
 
 
@@ -36,8 +36,8 @@ class InProcessParties:
 
     Attributes:
         settings: of both.
-        calls: what they did so far, in order. Bytes are those that the client counts: what it
-            sends, and what it receives, which is what the server sends.
+        calls: their calls so far, in order. The client counts the bytes: those that it sends, and
+            those that it receives, which the server sends.
     """
 
     def __init__(self, settings: PrivateSettings | None = None) -> None:
@@ -125,9 +125,9 @@ def _at_once(work: Callable[[Party], Any]) -> list[Any]:
     """Both parties' results.
 
     Raises:
-        PartyError: either failed; says what both did. SPU's link in memory cannot be closed from
-            outside, so the other may wait on for the one that failed, in a thread that ends with
-            the process.
+        PartyError: either failed; names the last call of both. SPU's link in memory cannot be
+            closed from outside, so the other may wait on for the one that failed, in a thread that
+            ends with the process.
     """
     ended: queue.SimpleQueue[tuple[Party, Any, BaseException | None]] = queue.SimpleQueue()
 
@@ -154,7 +154,7 @@ def _at_once(work: Callable[[Party], Any]) -> list[Any]:
 
 
 def _told(results: dict[Party, Any], errors: dict[Party, BaseException]) -> str:
-    """What each party did last."""
+    """The last call of each party."""
     words = dict.fromkeys(Party, "waited for the other until it was given up")
     words |= dict.fromkeys(results, "was done")
     words |= {party: _reason(error) for party, error in errors.items()}

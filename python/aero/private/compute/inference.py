@@ -28,14 +28,14 @@ _ELEMENTS_PER_THREAD = 2048
 
 @dataclass(frozen=True)
 class Pass:
-    """What the client gets from one forward pass.
+    """The client's result of one forward pass.
 
     Attributes:
         logits: [T, V] float32, or [1, V] of the last position only; None at the server, and where
             `PrivateSettings.reveal` keeps them secret.
         token: the next one, where the parties compute it and this one is the client.
         likeliest: with `reveal="top-k"` at the client, tokens [k] and their logits [k], best first.
-        calls: the pieces that ran, with what they cost.
+        calls: the pieces that ran, with their cost.
     """
 
     logits: NDArray[np.float32] | None
@@ -45,7 +45,7 @@ class Pass:
 
 
 def set_up(parties: Parties) -> None:
-    """Pays once what a session pays at first use: keys, oblivious transfers, contexts.
+    """Pays the costs of a session's first use once: keys, oblivious transfers, contexts.
 
     SPU does it inside the first matrix product, elementwise product, comparison and equality test,
     and for each thread inside the first operation with elements for it: their costs would vary.
@@ -99,7 +99,7 @@ class PrivateNetwork:
 
         Args:
             tokens: [T] of the client.
-            after_piece: is told of each piece that has run.
+            after_piece: called after each piece that has run.
 
         Raises:
             ValueError: no tokens, or more than the context.
@@ -126,7 +126,7 @@ class PrivateNetwork:
         return Pass(opened["head"], None if token is None else int(token), likeliest, tuple(calls))
 
     def _opened(self, piece: str, value: Any) -> Any:
-        """What the client gets of a piece's result; only here anything is revealed to it."""
+        """The client's part of a piece's result; only here anything is revealed to it."""
         parties, reveal = self._parties, self._parties.settings.reveal
         if piece == "head" and reveal == "last-logits":
             row = parties.run("last row", last_row, value)

@@ -1,4 +1,4 @@
-"""What the owner of a network multiplies out before a private run, where it costs nothing.
+"""The products that the owner of a network computes before a private run, at no cost.
 
 The constants that a private run would pay a product or a truncation for go into the weights:
 embedding scale, diagonal norms, the factors of scaled feed-forwards, temperatures per head. The
@@ -47,7 +47,7 @@ def with_blank_weights(description: Part) -> Network:
 def fold_constants(network: Network, *, fold_score_scale: bool = False) -> Network:
     """The same function from fewer operations on secrets.
 
-    What is left of a layer: norms (`layer_norm`, or `diagonal` where the values of skipless
+    The parts left of a layer: norms (`layer_norm`, or `diagonal` where the values of skipless
     attention need it), matrices, scores with one scale, an activation. The choices depend on the
     description only, so that both parties come to the same network.
 
@@ -122,7 +122,7 @@ class _Folding:
         }
 
     def _norm(self, norm: Part | None) -> tuple[Part | None, Array]:
-        """The norm of the stored stream, and what the rows of the next matrix are scaled by."""
+        """The norm of the stored stream, and the factors of the rows of the next matrix."""
         if norm is None:
             return None, np.asarray(self.stream_scale)
         if norm["kind"] == "diagonal":

@@ -65,7 +65,7 @@ class Program:
 
     Args:
         executable: of SPU.
-        results: what the function returns, with a `Value` for each array.
+        results: of the function, with a `Value` for each array.
     """
 
     def __init__(self, executable: Any, results: Any) -> None:
@@ -162,7 +162,7 @@ class ProfileLog:
         self._read = 0
 
     def call(self, name: str, seconds: float, party: Party) -> Call:
-        """What `party` counted since the last call.
+        """The counts of `party` since the last call.
 
         Raises:
             RuntimeError: SPU wrote no counts.

@@ -29,11 +29,11 @@ class TcpParties:
         party: which one this is.
         addresses: of the client's and the server's SPU; each listens at its own.
         settings: of both.
-        on_stage: called with the name of what begins, before it does.
+        on_stage: called with the name of a stage before it begins.
 
     Attributes:
         settings: of both.
-        calls: what they did so far, in order; bytes as this party counts them.
+        calls: their calls so far, in order; bytes as this party counts them.
 
     Raises:
         PartyError: SPU cannot listen, or the other party's cannot be reached.

@@ -1,4 +1,4 @@
-"""The one connection between two parties: what their supervisors say, and SPU's own traffic.
+"""The one connection between two parties: their supervisors' messages, and SPU's own traffic.
 
 Frames over TCP, inside TLS where the parties have keys. A frame is the number of its stream and its
 length, 4 bytes each, big-endian, then at most 256 KiB. Stream 0 carries messages, JSON; any other
@@ -37,7 +37,7 @@ _RETRY_SECONDS = 0.2
 _LINGER_SECONDS = 1.0
 _AT_ONCE = (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-# What a message may be; anything else ends the connection.
+# The bounds of a message; anything else ends the connection.
 _MESSAGES: dict[str, Any] = {
     "hello": {
         "protocol": str,
@@ -58,7 +58,7 @@ class Channel:
 
     Args:
         reader, writer: of the connection; owned by the channel from now on.
-        peer: what errors call the other party: "client" or "server".
+        peer: the other party's name in errors: "client" or "server".
         who: the other party's fingerprint, or its host where there is no TLS.
 
     Attributes:
@@ -106,7 +106,7 @@ class Channel:
         """The next frame: stream and content. Nothing is lost where this is cancelled.
 
         Raises:
-            PartyError: no further frame can come, or what came is none.
+            PartyError: no further frame can come, or the input is none.
         """
         try:
             if self._header is None:
@@ -166,7 +166,7 @@ class Channel:
         """Ends the connection.
 
         Args:
-            failure: what the other party is told of; it gets a second to read it.
+            failure: sent to the other party, which gets a second to read it.
             where: this party stands.
         """
         if self._beating is not None:
@@ -174,7 +174,7 @@ class Channel:
         if failure is not None and not isinstance(failure, PeerFailedError):
             with contextlib.suppress(OSError, EOFError, asyncio.TimeoutError):
                 self.post(failed={"reason": str(failure)[:1000], "where": where})
-                # To close with unread bytes would reset the connection and lose what was said.
+                # To close with unread bytes would reset the connection and lose the message.
                 await asyncio.wait_for(self._until_closed(), _LINGER_SECONDS)
         else:
             with contextlib.suppress(OSError, asyncio.TimeoutError):
@@ -184,7 +184,7 @@ class Channel:
         self._writer.transport.abort()
 
     def foreign(self, got: object) -> PartyError:
-        """The error that the other party said what nobody of this protocol would."""
+        """The error that the other party broke the protocol."""
         return PartyError(f"the {self.peer} does not speak this protocol: got {one_line(got, 200)}")
 
     def _gone(self) -> PartyError:
@@ -291,7 +291,7 @@ async def connect(
         address: HOST:PORT.
         security: of the client; None: neither encrypted nor authenticated.
         seconds: until it must be there.
-        while_waiting: called several times a second; what it raises ends the wait.
+        while_waiting: called several times a second; an exception of it ends the wait.
 
     Raises:
         PartyError: nobody listened there, or its certificate is not the known one.

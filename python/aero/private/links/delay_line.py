@@ -77,7 +77,7 @@ class Direction:
 
 
 def wire_bytes(packet: bytes) -> int:
-    """What a packet with its segmentation header occupies on a wire of Ethernet frames.
+    """The bytes that a packet with its segmentation header occupies on a wire of Ethernet frames.
 
     One frame per segment, each with its own copy of the packet's headers.
 

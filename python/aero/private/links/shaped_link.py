@@ -39,7 +39,7 @@ def shaped_link(network: NetworkProfile) -> Iterator[ShapedLink]:
     Args:
         network: `uplink_mbps` is client to server. Frames count with their headers, as on Ethernet;
             nothing is lost or reordered, queues are as long as TCP makes them.
-            `software_seconds` is not made: it is what the computers take by themselves.
+            `software_seconds` is not made: the computers take that time by themselves.
 
     Raises:
         ValueError: the two directions share one channel, which this wire does not do.

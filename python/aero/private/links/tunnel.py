@@ -104,7 +104,7 @@ class Tunnel:
         task.add_done_callback(self._tasks.discard)
 
     async def _carry(self, stream: int, reader: asyncio.StreamReader) -> None:
-        # That the channel has ended is told by receiving from it.
+        # Receiving from the channel tells that it has ended.
         with contextlib.suppress(PartyError):
             with contextlib.suppress(OSError):
                 while data := await reader.read(FRAME_BYTES):

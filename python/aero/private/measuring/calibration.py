@@ -1,4 +1,4 @@
-"""What this machine takes for a private run: rates fitted to a few small networks.
+"""The rates of this machine for a private run, fitted to a few small networks.
 
 Each network runs between two processes, as a private run does; what its pieces took is laid on what
 the simulator counts for them. Computing is fitted to processor seconds, which other work of the
@@ -85,7 +85,7 @@ class MeasuredPiece:
     Attributes:
         network: name.
         piece: name.
-        cost: what the simulator counts.
+        cost: as the simulator counts it.
         extensions: Ferret extensions that it made.
         seconds: on the clock.
         cpu_seconds: of the client's process; the server's works as much.
@@ -109,13 +109,13 @@ def calibrate(
 
     Args:
         export: writes a network with random weights to a folder, as `aero export` does.
-        say: is told each network's name and seconds.
+        say: called with each network's name and seconds.
         python: of the private environment.
-        networks: what is run.
+        networks: to be run.
 
     Returns:
         JSON values: "network" and "compute", fields of `aero.mpc` profiles, "source", the machine,
-        how many processors others kept busy meanwhile, and what was fitted.
+        how many processors others kept busy meanwhile, and the fitted rates.
 
     Raises:
         PartyError: a run failed.

@@ -1,4 +1,4 @@
-"""Networks run privately over several links: what they send and take, next to the prediction.
+"""Networks run privately over several links: their bytes and seconds, next to the prediction.
 
 One cell is one forward pass of one network over one link with one set of settings. Cells are kept
 in a file of JSON, so that an interrupted comparison continues where it stopped.
@@ -40,7 +40,7 @@ COMPUTE = "spu-epyc"
 # An average over a minute needs three to forget twenty busy processes.
 _QUIET_SECONDS = 600.0
 
-# A measured cell in the file; what is predicted is written again.
+# A measured cell in the file; predictions are written again.
 _KEPT: dict[str, Any] = {
     "cell": {
         **dict.fromkeys(("num_layers", "width", "num_heads", "vocab_size", "length"), int),
@@ -91,10 +91,10 @@ def compare_networks(
     """Measures the cells that the file does not hold yet.
 
     Args:
-        cells: what to measure, in order; none: only what is predicted becomes new.
+        cells: to be measured, in order; none: only the predictions become new.
         output: JSON file; measured cells of it are kept, new ones written as they come. What is
             predicted of its cells is always the simulator's present word.
-        say: is told what begins and what came of it.
+        say: called with each beginning and its outcome.
         python: of the private environment.
         max_load: cells that were measured while the machine had more to do are measured again,
             after up to ten minutes of waiting until it has less.
@@ -131,7 +131,7 @@ def compare_networks(
 def predicted(
     spec: dict[str, Any], cell: dict[str, Any], machine: str | None = None
 ) -> dict[str, Any]:
-    """What the simulator says of a cell, set-up and weights left out as in the measurement.
+    """The simulator's prediction of a cell, set-up and weights left out as in the measurement.
 
     Args:
         spec: of the network, fields of `ArchitectureSpec`.
@@ -220,7 +220,7 @@ def _write(output: Path, cells: list[dict[str, Any]]) -> None:
 
 
 def _described(cell: Cell) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What makes a cell itself, and the network's specification."""
+    """The identity of a cell, and the network's specification."""
     description = read_network(cell.folder).description
     check_runnable(description)
     check_tokens(_prompt(cell), 1, description)
@@ -241,12 +241,12 @@ def _described(cell: Cell) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _prompt(cell: Cell) -> list[int]:
-    """Any: costs do not depend on what is computed with."""
+    """Any values: costs do not depend on them."""
     return [index % 7 for index in range(cell.length)]
 
 
 def network_name(described: dict[str, Any]) -> str:
-    """What tells a network of one size from the others.
+    """The difference of a network of one size from the others.
 
     Example:
         >>> from aero.private.measuring.comparison import network_name

@@ -14,7 +14,7 @@ __all__ = ["comparison_tables", "write_between_marks"]
 
 Measured = dict[str, Any]
 
-# What two busy parties and the wire between them make by themselves, and a little more.
+# The load of two busy parties and the wire between them, and a little more.
 _QUIET_LOAD = 5.0
 _PARTS = {
     "embedding": "embedding",
@@ -25,7 +25,7 @@ _PARTS = {
 
 
 def comparison_tables(cells: Sequence[Measured]) -> str:
-    """Tables by size: bytes, seconds per link, what a slow link adds, and what settings save.
+    """Tables by size: bytes, seconds per link, the extra time of a slow link, savings of settings.
 
     Args:
         cells: from `compare_networks`; the first network is the baseline.
@@ -96,7 +96,7 @@ def _seconds_table(cells: Sequence[Measured]) -> str:
 
 
 def _conditions(cells: Sequence[Measured]) -> str:
-    """When, on how busy a machine, and what a timing therefore says."""
+    """The time, the load of the machine, and the meaning of its timings."""
     loads = [load for cell in cells for load in (cell["load_before"], cell["load_after"])]
     processors = {cell["processors"] for cell in cells}
     days = sorted({cell["measured_at"][:10] for cell in cells})
@@ -205,7 +205,7 @@ def write_between_marks(document: Path, name: str, text: str) -> None:
     Args:
         document: Markdown; made if missing.
         name: of the place, which lies between `<!-- name -->` and `<!-- end of name -->`.
-        text: what is to stand there.
+        text: the new text.
 
     Raises:
         ValueError: the document has no such place, or more than one.

@@ -1,4 +1,4 @@
-"""What the simulator predicts for the pieces of a private run."""
+"""The simulator's predictions for the pieces of a private run."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def predicted_costs(
 def predicted_durations(
     operations: tuple[Operation, ...], network: NetworkProfile, compute: ComputeProfile
 ) -> dict[str, Duration]:
-    """What the pieces of a pass take, by the names of `Call`s.
+    """The cost of the pieces of a pass, by the names of `Call`s.
 
     Args:
         operations: of `predicted_operations`.
@@ -165,7 +165,7 @@ def piece_of(operation: Operation) -> str:
 
 
 def set_up_cost(settings: PrivateSettings) -> Cost:
-    """What `compute.inference.set_up` is to cost: keys, and the operations that make them.
+    """The predicted cost of `compute.inference.set_up`: keys, and the operations that make them.
 
     Those are a small matrix product, products that fill SPU's first cache of triples, and a
     truncation of so many elements that every thread has some.

@@ -1,4 +1,4 @@
-"""How many runs an average needs, and what it leaves: what SPU makes in advance, it sends whole.
+"""How many runs an average needs, and its remainder: SPU sends whole batches in advance.
 
 Oblivious transfers come from Ferret extensions of 0.266 MB, products of short vectors take their
 triples from refills of 1.14 MB, each sent when the last one is used up. Of a series of runs the
@@ -50,7 +50,7 @@ def resolution(cost: Cost, count: int) -> float:
 def remainder(
     cost: Cost, count: int, measured_bytes: float, *, one_bit_product_error: bool = False
 ) -> float:
-    """What is left of measured - predicted when extensions and refills are counted whole.
+    """The rest of measured - predicted when extensions and refills are counted whole.
 
     The prediction is an average over many runs. A series sees the whole number of extensions below
     or above, in each direction, and of refills; of these the combination that leaves least is
@@ -77,7 +77,7 @@ def remainder(
 
 
 def extensions(cost: Cost, measured_bytes: float) -> int:
-    """How many Ferret extensions a run made, by what it sent; see `remainder`.
+    """How many Ferret extensions a run made, by its bytes; see `remainder`.
 
     Example:
         >>> from aero import mpc

@@ -1,4 +1,4 @@
-"""A private run next to the plaintext network and next to what the simulator predicted."""
+"""A private run next to the plaintext network and to the simulator's prediction."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _CHANCE = (
 
 @dataclass(frozen=True)
 class PassReport:
-    """One forward pass, private beside plaintext.
+    """One forward pass, private next to plaintext.
 
     Attributes:
         length: T, its tokens.
@@ -48,7 +48,7 @@ class PassReport:
         largest_difference: of the logits.
         largest_logit: of the plaintext logits, absolute.
         calls: one per piece.
-        predicted: what the simulator counts, by piece.
+        predicted: the simulator's counts, by piece.
         predicted_seconds: by piece, where the machine is known.
     """
 
@@ -88,7 +88,7 @@ class RunReport:
         plaintext_tokens: the plaintext network's greedy continuation of the prompt.
         passes: one per new token.
         preparation: set-up and weights, paid once.
-        predicted_set_up: what the simulator counts.
+        predicted_set_up: the simulator's counts.
         link: between the parties, as `aero private run --link` names it.
     """
 
@@ -293,7 +293,7 @@ def _line(
 
 
 def _beside(traffic: Traffic, cost: Cost, settings: PrivateSettings) -> dict[str, float]:
-    """What one run sent as parts of the prediction: all, chance's deviation, what chance leaves."""
+    """One run's bytes as parts of the prediction: all, the deviation by chance, and the rest."""
     left = remainder(
         cost, 1, traffic.comm_bytes, one_bit_product_error=settings.one_bit_product_error
     )

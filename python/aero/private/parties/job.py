@@ -37,7 +37,7 @@ _ACTIVATIONS = {None, "relu", "leaky_relu", "gelu_tanh", "gelu_erf"}
 
 @dataclass
 class Generated:
-    """What a private run found and cost.
+    """The result and the cost of a private run.
 
     Attributes:
         tokens: the new ones.
@@ -127,7 +127,7 @@ def generate_privately(
         tokens: the prompt.
         new_tokens: how many to compute, each from a forward pass over all before it.
         settings: of both parties.
-        after_piece: is told of each piece, with the number of its pass from 0.
+        after_piece: called after each piece, with the number of its pass from 0.
         python: of the private environment; default: `find_private_python()`.
 
     Raises:
@@ -151,7 +151,7 @@ def collect(
     event: Part,
     after_piece: Callable[[int, Call], None] = lambda index, call: None,
 ) -> None:
-    """Adds what an event of a worker tells; events other than "piece" and "pass" tell nothing."""
+    """Adds an event of a worker; events other than "piece" and "pass" add nothing."""
     if event["event"] == "piece":
         index, call = event["pass"], _call(event)
         if call.name in {"set-up", "weights"}:
@@ -171,7 +171,7 @@ def collect(
 
 
 def _events(command: list[str], job: Part) -> Iterator[Part]:
-    """What a worker reports up to its end; its process ends with this generator."""
+    """The reports of a worker up to its end; its process ends with this generator."""
     with temporary_folder() as folder:
         log = folder / "worker.log"
         worker = Worker(command, job, log)

@@ -25,7 +25,7 @@ __all__ = ["PartyJob", "ask", "check_security"]
 
 @dataclass(frozen=True)
 class PartyJob:
-    """What one party brings to a run.
+    """One party's part of a run.
 
     Attributes:
         folder: the server's of `export_weights`; of the client's only `network.json` is read.
@@ -37,7 +37,7 @@ class PartyJob:
         plaintext: do without `security` also where the address is not this machine's loopback.
         queries: tokens that the server computes for each client; None: any number.
         memory_bytes: that the worker may take; None: four fifths of the machine's.
-        log: file for what the worker and its libraries say of faults; default: not kept.
+        log: file for the worker's and its libraries' reports of faults; default: not kept.
         limits: of time.
 
     Example:
@@ -92,7 +92,7 @@ def check_security(job: PartyJob) -> None:
     """Whether a job's connection is encrypted, or need not be.
 
     Raises:
-        ValueError: anybody between two machines could read and change what they say.
+        ValueError: anybody between two machines could read and change their messages.
 
     Example:
         >>> from pathlib import Path
@@ -118,7 +118,7 @@ def ask(job: PartyJob, on_event: Callable[[Event], None], python: Path | None = 
 
     Args:
         job: the client's.
-        on_event: is told what the worker reports, see `aero.private.parties.job`, and before that
+        on_event: called with the worker's reports, see `aero.private.parties.job`, and before that
             {"event": "place", "place": N} while others are served.
         python: of the private environment; default: `find_private_python()`.
 
@@ -173,6 +173,6 @@ async def _wait_for_turn(
 
 
 def last_words(log: Path) -> str:
-    """What libraries said last, such as which of them is missing; for this party alone."""
+    """The last words of libraries, such as which of them is missing; for this party alone."""
     lines = log.read_text(errors="replace").strip().splitlines()
     return f"; its worker said last: {one_line(lines[-1], 200)}" if lines else ""

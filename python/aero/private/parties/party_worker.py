@@ -1,4 +1,4 @@
-"""What the private environment runs for one party of two.
+"""The program of the private environment for one party of two.
 
 Takes a line of JSON, `{"party": "client", "folder": ..., "settings": {...}, "tokens": [...],
 "new_tokens": N}`, of the server without the last two, and reports as `parties.supervision` asks;
@@ -28,7 +28,7 @@ Part = dict[str, Any]
 
 
 def main() -> None:
-    """Does the job; whatever goes wrong is the last event, without what it was about."""
+    """Does the job; an error is the last event, without the values that it concerns."""
     pipe = WorkerPipe()
     job = pipe.next_message()
     try:
@@ -36,7 +36,7 @@ def main() -> None:
     except PartyError as error:
         pipe.say("failed", reason=str(error))
     except Exception as error:
-        # The text of other errors may quote what was computed with; where it happened does not.
+        # The text of other errors may quote secret values; their place in the code does not.
         traceback.print_tb(error.__traceback__, file=sys.stderr)
         print(type(error).__name__, file=sys.stderr, flush=True)
         pipe.say("failed", reason=f"{type(error).__name__} in the worker")
@@ -50,7 +50,7 @@ def _take_part(party: Party, job: Part, pipe: WorkerPipe) -> None:
     folder = Path(job["folder"])
     description = read_description(folder)
     pipe.say("terms", terms=party_terms(description, settings))
-    # What is said above comes at once; these take seconds.
+    # The events above come at once; these imports take seconds.
     from aero.export.numpy_forward import read_network
     from aero.private.compute.inference import PrivateNetwork, set_up
     from aero.private.compute.preparation import with_blank_weights

@@ -47,10 +47,10 @@ def serve(
 
     Args:
         job: the server's.
-        on_event: is told {"event": "listening", "address": ...}; of each client {"event":
-            "client", "who": ..., "prompt_length": ..., "new_tokens": ...}, what the worker reports
-            (see `parties.job`), and {"event": "served"} or {"event": "lost", "reason": ...};
-            of strangers {"event": "refused", "reason": ..., "count": ...}.
+        on_event: called with {"event": "listening", "address": ...}; for each client {"event":
+            "client", "who": ..., "prompt_length": ..., "new_tokens": ...}, with the worker's
+            reports (see `parties.job`), and {"event": "served"} or {"event": "lost", "reason":
+            ...}; for strangers {"event": "refused", "reason": ..., "count": ...}.
         python: of the private environment; default: `find_private_python()`.
         once: return after one client.
 
@@ -172,7 +172,7 @@ class _Server:
             await channel.close(failure=told, where="in the handshake")
 
     async def _agree(self, channel: Channel) -> dict[str, int]:
-        """What a client asks for, after both have said the same of themselves."""
+        """A client's request, after the terms of both agreed."""
         assert self._own is not None
         own = await asyncio.shield(self._own)
         _, theirs = await channel.next_message(self._job.limits.hello, "hello")
@@ -221,7 +221,7 @@ class _Server:
         return client
 
     async def _serve_one(self, client: _Client) -> PartyError | None:
-        """Computes with a client; what went wrong."""
+        """Computes with a client; returns the failure, if there is one."""
         channel, request = client.channel, client.request
         self._on_event({"event": "client", "who": channel.who, **request})
         try:

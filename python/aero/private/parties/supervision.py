@@ -1,7 +1,7 @@
 """One party's supervisor: a plain process above the one that computes.
 
 SPU's calls cannot be interrupted, and SPU ends the process when a message cannot be sent. So the
-computing is a child process, the worker: it is told what to do on its standard input, reports on
+computing is a child process, the worker: it reads its job on its standard input, reports on
 its standard output and ends when that input closes. The supervisor watches it, the other party and
 the clock, carries SPU's traffic between them, and whatever ends the run, it ends the worker and
 tells the other party.
@@ -31,7 +31,7 @@ Event = dict[str, Any]
 
 TICK_SECONDS = 0.25
 _POLL_SECONDS = 0.02
-# Of the other party, at most 256 KiB each, that wait for a stalled SPU; what follows is read.
+# Frames of the other party, at most 256 KiB each, that wait for a stalled SPU; later ones are read.
 _MOST_FRAMES = 64
 
 
@@ -75,8 +75,8 @@ class Worker:
 
     Args:
         command: program and arguments; secrets do not belong here, others can read them.
-        job: what it is to do, as JSON values, on its standard input.
-        log: file for what it writes to standard error.
+        job: its work, as JSON values, on its standard input.
+        log: file for its standard error.
     """
 
     def __init__(self, command: Sequence[str], job: Event, log: Path) -> None:
@@ -106,7 +106,7 @@ class Worker:
             self._input.flush()
 
     def events(self) -> list[Event]:
-        """What it reported since the last call.
+        """Its reports since the last call.
 
         Raises:
             PartyError: it has ended.
@@ -149,7 +149,7 @@ def _ending(code: int) -> str:
 
 
 async def first_report(worker: Worker, seconds: float) -> Event:
-    """What a worker reports first, {"event": "terms", ...}: what must be equal at both parties.
+    """A worker's first report, {"event": "terms", ...}: values that must be equal at both parties.
 
     Raises:
         PartyError: it ended, failed or took longer.
@@ -171,9 +171,9 @@ async def supervise(
     on_event: Callable[[Event], None],
     request: Event,
 ) -> Event:
-    """Takes a worker through a run together with the other party's, both told to go.
+    """Takes a worker through a run together with the other party's; both get the sign to go.
 
-    The worker is told {"go": {"own": ..., "peer": ...}, "request": ...} with addresses for SPU,
+    The worker receives {"go": {"own": ..., "peer": ...}, "request": ...} with addresses for SPU,
     reports any events, of which "stage" names where it stands, and last {"event": "done", ...}.
     {"event": "failed", "reason": ...} ends the run.
 
@@ -182,7 +182,7 @@ async def supervise(
         channel: to the other party's supervisor; closed in every case.
         limits: of time.
         on_event: called with every event but the last.
-        request: what is computed.
+        request: the run that is computed.
 
     Returns:
         The last event.
@@ -208,7 +208,7 @@ async def supervise(
 
 
 def _own_place(error: PartyError, where: str) -> str:
-    """Where this party stands, unless what ends it has said so."""
+    """This party's stage, unless the error that ends it names one."""
     if not isinstance(error, PeerFailedError):
         return f" ({where})"
     return "" if error.where == where else f" (here {where})"

@@ -38,20 +38,20 @@ def flat_terms(**groups: Any) -> dict[str, Any]:
 def hello(
     role: str, terms: Mapping[str, Any], request: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """What a party says of itself.
+    """A party's description of itself.
 
     Args:
         role: "client" or "server".
         terms: names and JSON values that must be equal at both parties. None stands for what this
             party does not know, such as the client the weights' hash; it agrees with everything.
-        request: of the client: what is to be computed.
+        request: of the client: the run that it asks for.
     """
     said = {"protocol": PROTOCOL, "role": role, "terms": dict(terms)}
     return said | ({} if request is None else {"request": dict(request)})
 
 
 def check_hello(own: Mapping[str, Any], other: Mapping[str, Any], peer: str) -> None:
-    """Compares what both said of themselves; both parties find the same difference.
+    """Compares the descriptions of both; both parties find the same difference.
 
     Args:
         own: of this party.
@@ -59,7 +59,7 @@ def check_hello(own: Mapping[str, Any], other: Mapping[str, Any], peer: str) -> 
         peer: the other's role.
 
     Raises:
-        PartyError: naming the first field that differs, what it is here and what came.
+        PartyError: names the first field that differs, its value here and the received one.
 
     Example:
         >>> from aero.private.parties.terms import check_hello, hello
@@ -90,12 +90,12 @@ Part = dict[str, Any]
 
 # Of `network.json`: words, and the weights' hash, which the client need not know.
 _NOT_COMPARED = {"conventions", "weights"}
-# What each party may choose for itself.
+# Settings that each party may choose for itself.
 _OWN_SETTINGS = {"timeout_seconds"}
 
 
 def party_terms(description: Part, settings: PrivateSettings) -> dict[str, Any]:
-    """What must be equal at both parties before they start, the general first.
+    """The values that must be equal at both parties before they start, the general first.
 
     Args:
         description: content of `network.json`; the client's may lack the hash of the weights.
@@ -135,7 +135,7 @@ def checked_request(request: Any, description: Part) -> tuple[int, int]:
     """Prompt length and number of new tokens, which the client alone knows before.
 
     Args:
-        request: what the client said, not to be trusted.
+        request: as the client sent it, not to be trusted.
         description: content of `network.json`.
 
     Raises:

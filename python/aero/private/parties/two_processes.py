@@ -22,7 +22,7 @@ from aero.private.temporary import temporary_folder
 
 __all__ = ["generate_over", "generate_over_tcp"]
 
-# What one party may still take to end by itself when the other has failed.
+# The time that one party still has to end by itself when the other has failed.
 _GRACE_SECONDS = 5.0
 LOOPBACK = ShapedLink(([], []), ("127.0.0.1", "127.0.0.1"))
 
@@ -46,7 +46,7 @@ def generate_over_tcp(
         tokens: the prompt.
         new_tokens: how many to compute, each from a forward pass over all before it.
         settings: of both parties.
-        after_piece: is told of each piece at the client, with the number of its pass from 0.
+        after_piece: called after each piece at the client, with the number of its pass from 0.
         network: rates and delays of the link between them; default: loopback as it is.
         encrypted: by mutual TLS, with keys for this run.
         limits: of time.
@@ -105,7 +105,7 @@ def generate_over(
         tokens: the prompt.
         new_tokens: how many to compute.
         settings: of both parties.
-        after_piece: is told of each piece, with the number of its pass from 0.
+        after_piece: called after each piece, with the number of its pass from 0.
         python: of the private environment.
 
     Raises:
@@ -156,7 +156,7 @@ def _start(party: Party, job: PartyJob, link: ShapedLink, logs: Path, python: Pa
 
 
 def _events(parties: dict[Party, Worker]) -> Iterator[tuple[Party, Event]]:
-    """What the parties report until both are done; a failure is told with both parties' words."""
+    """The reports of the parties until both are done; a failure has the words of both."""
     done: set[Party] = set()
     failures: dict[Party, str] = {}
     while len(done | failures.keys()) < len(Party):

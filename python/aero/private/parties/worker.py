@@ -1,4 +1,4 @@
-"""What the private environment runs for `aero private run`: both parties in one process.
+"""The program of the private environment for `aero private run`: both parties in one process.
 
 Takes one job, a line of JSON on standard input, and reports lines of JSON; see `parties.job`.
 """

@@ -21,7 +21,7 @@ class WorkerPipe:
     """Lines of JSON from and to the supervisor; may be made once per process.
 
     The process ends when the supervisor does, whatever SPU is doing: the supervisor's end closes.
-    What libraries print goes to standard error from now on.
+    Output of libraries goes to standard error from now on.
     """
 
     def __init__(self) -> None:
