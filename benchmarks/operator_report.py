@@ -44,11 +44,11 @@ SECTIONS = (
     Section("two threads, default allocator", 2),
 )
 METHOD = """\
-Contenders take turns; a time is the median over the rounds in milliseconds with its quartiles, a
-ratio the median of the rounds' own ratios (above 1: ours is faster). Except under "default
-allocator" all run with `MALLOC_TRIM_THRESHOLD_` and `MALLOC_MMAP_THRESHOLD_` at 1e9: otherwise
-glibc returns freed memory to the kernel between calls. "least" are the bytes of the tensors that
-must be read or written once, and how many of them per second ours moves."""
+Contenders take turns. A time is the median over the rounds in milliseconds, with its quartiles. A
+ratio is the median of the rounds' own ratios (above 1: ours is faster). Except under "default
+allocator", all run with `MALLOC_TRIM_THRESHOLD_` and `MALLOC_MMAP_THRESHOLD_` at 1e9, because glibc
+otherwise returns freed memory to the kernel between calls. "least" counts the bytes of the tensors
+that every method reads or writes once, and how many of them per second ours moves."""
 
 
 def measure(section: Section, cases: Sequence[Case], rounds: int) -> list[dict[str, list[float]]]:

@@ -20,8 +20,8 @@ SIZES = ((2048, 128), (512, 768), (2048, 768))  # M, C
 NOTES = """\
 `y = beta * x + (x W + b) / alpha` on M rows of width C, with the gradients of all five tensors.
 "F.linear", "addmm" and "oneDNN linear" (`aero.nn.linear`, for float32) compose it of torch's
-operators around one product; they differ in who computes that. "product" is the fastest product
-alone, so what ours adds to it is the price of everything else."""
+operators around one product, and differ in its library. "product" is the fastest product alone.
+The difference between ours and it is the price of everything else."""
 
 
 def contenders(rows: int, width: int, dtype: torch.dtype, back: bool) -> Contenders:

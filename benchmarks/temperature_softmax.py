@@ -18,9 +18,8 @@ SIZES = ((8, 12, 128), (4, 12, 512), (2, 12, 1024))  # B, H, T
 NOTES = """\
 Scores [B, H, T, T]. Ours returns probabilities and entropy, with a temperature per head and
 position, and gradients of both. "softmax" is `torch.softmax` alone, without temperature and
-entropy; "separate" divides by the temperature, calls it, and computes the entropy from the
-probabilities. "ours, causal" skips what no query sees but writes its zeros; the other two get no
-mask."""
+entropy. "separate" divides by the temperature, calls it, and computes the entropy from the
+probabilities. "ours, causal" skips hidden keys but writes their zeros. The others get no mask."""
 
 
 def contenders(batch: int, heads: int, length: int, dtype: torch.dtype, back: bool) -> Contenders:
