@@ -150,7 +150,7 @@ A field that is not named and holds its default follows the others: `head_dim` =
 shaped attention; `normalized_layers` returns to "ffn" without weight or spectral norm.
 
 Raises:
-    ValueError: Naming the field, its allowed values and what was given; an unknown field with the
+    ValueError: Names the field, its allowed values and the given one; an unknown field with the
         nearest name.
 
 Example:

@@ -1,4 +1,4 @@
-// How this copy of the native code was built and what the processor it runs on offers.
+// How this copy of the native code was built, and the features of its processor.
 
 #include <pybind11/stl.h>
 

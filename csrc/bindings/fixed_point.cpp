@@ -162,7 +162,7 @@ py::dict changed_stack_fields(const std::string& stack, const spec::FieldValues&
 constexpr const char* kArithmeticDoc =
     R"doc(Fixed-point numbers in Z_2^64, truncated as SPU's Cheetah protocol does.
 
-It holds the state of a generator that draws what the two parties' shares add to a result, so equal
+It holds the state of a generator that draws the random error of the two parties' shares, so equal
 seeds and equal calls give equal bits. Not for several threads at once.
 
 Args:

@@ -95,7 +95,7 @@ Cost in_ring_64(const Stack& stack, const Sizes& sizes) {
 
 mpc::MatmulShape matmul_shape(const Sizes& sizes) { return {sizes[0], sizes[1], sizes[2]}; }
 
-// Operations of the graph: what a stack's description can price.
+// Operations of the graph that a stack's description can price.
 template <mpc::OperationShape (*shape)(const Sizes&)>
 Cost of_shape(const Stack& stack, const Sizes& sizes) {
   return mpc::operation_cost(stack, shape(sizes));

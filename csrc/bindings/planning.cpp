@@ -88,7 +88,7 @@ void bind_planning(py::module_& module) {
         const auto& names = mpc::priced_operation_names();
         return std::vector<std::string_view>(names.begin(), names.end());
       },
-      "What a stack description can price.");
+      "The operations that a stack description can price.");
   module.def("price_fields", &price_fields, "Fields of a price with their largest values.");
 }
 

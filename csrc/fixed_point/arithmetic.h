@@ -21,7 +21,7 @@ inline Ring shifted_right(Ring value, unsigned bits) {
 }
 
 // How a product gets rid of its f extra fraction bits.
-// floor: arithmetic shift, the deterministic part of what Cheetah computes.
+// floor: arithmetic shift, the deterministic part of Cheetah's truncation.
 // nearest: rounded half up, as SPU's plaintext reference protocol does (ref2k.cc, Ref2kTruncS).
 // shares: each party shifts its own share, and one of them rounds its result to even
 // (truncate_prot.cc, TruncateProtocol::Compute). The lost carry is worth -1, the rounding +1.
@@ -31,7 +31,7 @@ struct Settings {
   unsigned fraction_bits = 18;  // f
   Truncation truncation = Truncation::kFloor;
   bool one_bit_product_error = false;  // products may be off by one before they are truncated
-  std::uint64_t seed = 0;              // of what the shares add
+  std::uint64_t seed = 0;              // of the shares' random error
 };
 
 // The operations on one element. Not thread-safe: the generator has a state.

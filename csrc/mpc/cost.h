@@ -1,4 +1,4 @@
-// What a two-party protocol spends, as a vector that adds up over operations, layers and parts.
+// The cost of a two-party protocol, as a vector that adds up over operations, layers and parts.
 #pragma once
 
 #include <array>

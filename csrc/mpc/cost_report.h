@@ -19,7 +19,7 @@ struct CostReport {
   std::vector<std::pair<Part, Cost>> by_part;  // the parts that occur, in the order of Part
   std::vector<Cost> by_layer;                  // one per layer
   Cost outside_layers;                         // set-up, embedding, final norm, head, argmax
-  std::vector<std::string> unchecked;          // what no publication or measurement confirms
+  std::vector<std::string> unchecked;          // parts that nothing published or measured confirms
 };
 
 // Throws std::invalid_argument for a spec out of range, for absorb_ffn where it is not exact, and

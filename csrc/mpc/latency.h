@@ -31,7 +31,7 @@ struct Placement {
 
 Placement placement(const Stack& stack, const OperationShape& shape);
 
-// What an operation asks of every resource.
+// An operation's demand on every resource.
 struct OperationTime {
   std::array<Nanoseconds, 2> compute{};   // of client and server
   std::array<Nanoseconds, 2> transfer{};  // client to server, server to client

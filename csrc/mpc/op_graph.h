@@ -126,13 +126,13 @@ using OperationGraph = std::vector<Operation>;
 // "T x d x 3d" as numbers: "128x768x2304", "12 x 128x64x128".
 std::string shape_text(const OperationShape& shape);
 
-// What becomes of the last logits. kAsStack: the argmax that `Stack::argmax` asks for, its index
+// The use of the last logits. kAsStack: the argmax that `Stack::argmax` asks for, its index
 // shared. kArgmax: its index is opened to the client. kClient: the logits are, who samples.
 enum class NextToken : std::uint8_t { kAsStack, kArgmax, kClient };
 
 inline constexpr std::int64_t kMaxBatch = 65536;
 
-// What one pass works on: new positions of each sequence, and all that they see.
+// The sizes of one pass: new positions of each sequence, and all that they see.
 struct Pass {
   std::int64_t batch = 1;
   std::int64_t queries = 0;

@@ -1,4 +1,4 @@
-// What one operation of the graph costs on a stack.
+// The cost of one operation of the graph on a stack.
 #pragma once
 
 #include <utility>

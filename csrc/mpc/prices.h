@@ -1,4 +1,4 @@
-// Quoted prices: what an operation of a protocol costs according to its paper, where this model has
+// Quoted prices: the cost of a protocol's operation according to its paper, where this model has
 // no formula for it. A stack description (aero.mpc.load_stack) sets them at run time.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace aero::mpc {
 
-// What can be priced, in the order of `priced_operation_names`.
+// The operations with prices, in the order of `priced_operation_names`.
 enum class PricedOperation : std::uint8_t {
   kSetup,
   kEmbedding,

@@ -1,4 +1,4 @@
-// What the parties compute on and talk over. Every field can be set by name; errors name the field
+// The parties' machines and network. Every field can be set by name; errors name the field
 // and its range.
 #pragma once
 
@@ -61,8 +61,8 @@ std::string_view compute_source(std::string_view name);
 spec::FieldValues field_values(const NetworkProfile& network);
 spec::FieldValues field_values(const ComputeProfile& compute);
 
-// Checked copies with some fields changed. Throw std::invalid_argument naming the field, what it
-// may be and what was given.
+// Checked copies with some fields changed. Throw std::invalid_argument naming the field, its range
+// and the given value.
 NetworkProfile with_fields(NetworkProfile network, const spec::FieldValues& values);
 ComputeProfile with_fields(ComputeProfile compute, const spec::FieldValues& values);
 

@@ -10,7 +10,7 @@
 namespace aero::mpc {
 namespace {
 
-// What an operation is and how much of it there is.
+// The kind of an operation and its amount.
 struct Quantity {
   PricedOperation operation;
   double rows = 1;
@@ -74,8 +74,8 @@ struct Measuring {
   }
 };
 
-// Nothing for what no description can price: no protocol makes opening a share or a secret
-// temperature cheaper or dearer.
+// Nothing for operations that no description can price: no protocol makes opening a share or a
+// secret temperature cheaper or dearer.
 std::optional<Quantity> quantity_of(const OperationShape& shape) {
   return std::visit(
       [](const auto& s) -> std::optional<Quantity> {

@@ -203,7 +203,7 @@ class Simulation {
     enter_stage(operation);
   }
 
-  // `last` ended the stage: what the operation's time went into.
+  // `last` ended the stage: it took the operation's time.
   void explain(std::size_t operation, Resource last) {
     ScheduledOperation& entry = result_.operations[operation];
     const OperationTime& time = steps_[operation].time;

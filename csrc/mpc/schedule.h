@@ -1,5 +1,5 @@
 // An event-driven schedule of an operation graph over both parties' processors and both directions
-// of the link: when every operation runs, what bounds the end, and what another speed would change.
+// of the link: when every operation runs, what limits the pass, and the gain of another speed.
 #pragma once
 
 #include <array>

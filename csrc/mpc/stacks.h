@@ -33,7 +33,7 @@ struct Stack {
   bool exp_clip = true;                        // exp is 0 below -14
   std::int64_t clip_bits = 64;                 // width of that comparison
   std::int64_t one_hot_bits = 64;              // width of the embedding's equality test
-  bool program_steps = false;                  // what JAX adds: clamped indices, first values
+  bool program_steps = false;                  // steps that JAX adds: clamped indices, first values
   std::int64_t matmul_tile_bytes = 268435456;  // 256 MiB; 1 GiB in OpenBumbleBee
   bool batch_heads = false;                    // heads at once instead of one after the other
   bool extra_score_truncation = true;          // the paper's bytes show one more per score
@@ -57,7 +57,7 @@ struct Stack {
   std::int64_t comparison_bits = 64;  // width of the comparisons in ReLU, clamps and maxima
   bool argmax_ties = true;            // the first of equal maxima, else any of them
 
-  // What is counted.
+  // The counts.
   bool argmax = true;  // of one row of logits
   bool setup = true;   // OT set-up and Galois keys, once per session
   std::int64_t threads = 32;
@@ -82,8 +82,8 @@ spec::FieldValues field_values(const Stack& stack);
 // Every field with its unit and meaning, in the same order.
 std::vector<spec::FieldDocument> field_documents();
 
-// A checked copy with some fields changed. Throws std::invalid_argument naming the field, what it
-// may be and what was given.
+// A checked copy with some fields changed. Throws std::invalid_argument naming the field, its range
+// and the given value.
 Stack with_fields(Stack stack, const spec::FieldValues& values);
 
 }  // namespace aero::mpc

@@ -1,4 +1,4 @@
-// What a network has and does: parameters, FLOPs, nonlinear operations.
+// The counts of a network: parameters, FLOPs, nonlinear operations.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The lower-case word of every choice: what Python, JSON and error messages show.
+// The lower-case word of every choice, for Python, JSON and error messages.
 #pragma once
 
 #include <array>

@@ -48,7 +48,7 @@ FieldValues field_values(const ArchitectureSpec& spec);
 // the others: head_dim = width / num_heads, hidden_width = 4 width, final_norm by norm (layer for
 // LayerNorm and shaped attention, foldable for foldable norms), parallel_residual for Pythia and
 // shaped attention. normalized_layers returns to "ffn" where the FFN has no weight or spectral
-// norm. Throws std::invalid_argument naming the field, the allowed values and what was given.
+// norm. Throws std::invalid_argument naming the field, the allowed values and the given one.
 ArchitectureSpec with_fields(const ArchitectureSpec& spec, const FieldValues& values);
 
 // All fields at once, as field_values gives them; a missing one is an error.

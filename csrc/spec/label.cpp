@@ -206,7 +206,7 @@ class Parser {
     return number;
   }
 
-  // Every word tried at the present position and not found; accepting one starts anew.
+  // Every word tried at the present position and not found; accepting one clears the list.
   void note_expected(std::string what) { expected_.push_back(std::move(what)); }
 
   [[noreturn]] void fail() const {

@@ -20,7 +20,7 @@
 
 namespace aero::spec {
 
-// What a label says about a network; the fields are ArchitectureSpec's.
+// The content of a label; the fields are ArchitectureSpec's.
 struct Label {
   bool shaped_attention = false;     // "SOTA:"
   bool entropy_regularized = false;  // "EReg(...)"

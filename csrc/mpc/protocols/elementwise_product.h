@@ -1,5 +1,5 @@
 // Products element by element on packed RLWE slots: SPU `libspu/mpc/cheetah/arith/cheetah_mul.cc`,
-// `simd_mul_prot.cc` and, for who does what, `arithmetic.cc`.
+// `simd_mul_prot.cc`, and `arithmetic.cc` for the roles of the parties.
 #pragma once
 
 #include <cstdint>

@@ -18,7 +18,7 @@ inline constexpr double kDownBytes = 254358;
 // Of a response that is not packed SPU zeroes the coefficients that hold no result
 // (matmat_prot.cc, ExtractLWEsInplace), in one of the two polynomials, and the serializer's
 // compression removes them: two words of 8 bytes are left of each result, and 3 % of overhead.
-// Measured on 1 to 4096 results, to 0.1 % of what a product sends.
+// Measured on 1 to 4096 results, to 0.1 % of a product's bytes.
 inline constexpr double kResultBytes = 16.5;
 
 // rows x inner times inner x columns.
