@@ -189,6 +189,10 @@ REFUSED = {
         nano_gpt(),
         lambda m: setattr(m.lm_head, "bias", torch.nn.Parameter(torch.ones(VOCABULARY))),
     ),
+    rf"has a head of shape .{VOCABULARY + 1}, 24. for token.*; resize both": lambda: _with(
+        nano_gpt(),
+        lambda m: setattr(m, "lm_head", torch.nn.Linear(24, VOCABULARY + 1, bias=False)),
+    ),
     "has GPT-2's names but computes something else": PostNorm,
     "has no h.2.mlp.c_fc; give its blocks GPT-2's names": lambda: _with(
         nano_gpt(), lambda m: delattr(m.transformer.h[2].mlp, "c_fc")
