@@ -126,10 +126,18 @@ def _synchronized_process(rank: int, folder: str) -> None:
     torch.distributed.destroy_process_group()
 
 
-def test_synchronized_statistics_over_two_processes_are_those_of_one(tmp_path):
+def test_synchronized_statistics_over_two_processes_are_those_of_one(tmp_path, fork_server):
     x = torch.randn(2, 2, 4, 3, dtype=torch.float64)
     torch.save(x, tmp_path / "x.pt")
-    torch.multiprocessing.spawn(_synchronized_process, (str(tmp_path),), nprocs=2)
+    processes = [
+        fork_server.Process(target=_synchronized_process, args=(rank, str(tmp_path)))
+        for rank in range(2)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
     whole = x.clone().requires_grad_()
     norm = FoldableNorm(3).double()
     norm(whole.view(4, 4, 3)).pow(3).sum().backward()

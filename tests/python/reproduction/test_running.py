@@ -122,8 +122,9 @@ def test_what_a_killed_process_held_another_takes_up_from_its_checkpoint(
 
 
 def test_workers_of_one_command_stop_together_and_go_on_together(
-    trained, corpus, cache_dir, tmp_path
+    trained, corpus, cache_dir, tmp_path, monkeypatch, fork_server
 ):
+    monkeypatch.setattr("multiprocessing.get_context", {"spawn": fork_server}.__getitem__)
     plan, whole = trained
     cells = [cell for cell in plan.cells if cell.seed == 1]
 

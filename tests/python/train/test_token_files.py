@@ -1,6 +1,5 @@
 import errno
 import json
-import multiprocessing
 import os
 from dataclasses import replace
 
@@ -206,11 +205,11 @@ def _prepare_and_report(data, folder, queue):
     queue.put(len(prepare(data, folder).train))
 
 
-def test_two_processes_prepare_the_same_corpus_once(data, tmp_path):
-    context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
+def test_two_processes_prepare_the_same_corpus_once(data, tmp_path, fork_server):
+    queue = fork_server.Queue()
     workers = [
-        context.Process(target=_prepare_and_report, args=(data, tmp_path, queue)) for _ in range(2)
+        fork_server.Process(target=_prepare_and_report, args=(data, tmp_path, queue))
+        for _ in range(2)
     ]
     for worker in workers:
         worker.start()
