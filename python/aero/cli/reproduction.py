@@ -84,8 +84,8 @@ def reproduce(
     """Retrains a table or figure of the paper's version 2; repeat the command to continue it.
 
     `judge --results STEM` needs no runs: it judges the values of STEM.json again. `costs` trains
-    nothing: it prices Tables 4-7 and Figures 1 and 15, and writes a page, figures, text and JSON to
-    OUTPUT/costs.
+    nothing: it prices Tables 4-7 and Figures 1, 15, 20 and 21, and writes a page, figures, text and
+    JSON to OUTPUT/costs.
     """
     with one_line_errors(ValueError, OSError):
         from aero.reproduction.cells import plan_target, unique_cells

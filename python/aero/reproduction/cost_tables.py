@@ -1,4 +1,4 @@
-"""The paper's Tables 4-7 and Figures 1 and 15 next to ours, as text, pages and files."""
+"""The paper's Tables 4-7 and Figures 1, 15, 20 and 21 next to ours, as text and files."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from aero.report.finding import Finding, finding_lines
 from aero.report.picture import svg_of
 from aero.reproduction.cost_findings import find_all
 from aero.reproduction.cost_rows import TABLES, ReproducedRow, cost_rows
+from aero.reproduction.flop_shares import Shares, ffn_shares, find_flop_shares, share_rows
 from aero.reproduction.savings import (
     SavingStep,
     equal_time_rows,
@@ -43,12 +44,14 @@ class CostTables:
         rows: The rows of Tables 4-7 whose networks differ in inference.
         figures: Title -> the steps of Figure 1 (GPT-2, T = 128) and Figure 15 (Pythia-70M,
             T = 256).
+        flop_shares: Title of Figures 20 and 21 -> size -> T -> share of the FFNs in the FLOPs.
         findings: Computed from the rows.
     """
 
     stack: str
     rows: tuple[ReproducedRow, ...]
     figures: dict[str, tuple[SavingStep, ...]]
+    flop_shares: Shares
     findings: tuple[Finding, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -59,12 +62,21 @@ class CostTables:
             "figures": {
                 title: [vars(step) for step in steps] for title, steps in self.figures.items()
             },
+            "flop_shares": {
+                title: {
+                    size: {str(length): share for length, share in by_length.items()}
+                    for size, by_length in sizes.items()
+                }
+                for title, sizes in self.flop_shares.items()
+            },
             "findings": [finding.to_dict() for finding in self.findings],
         }
 
     def to_text(self) -> str:
         """The tables cell by cell, the figures step by step, and the findings."""
-        return "\n".join([*self._tables(), *figure_lines(self.figures), *self._findings()])
+        return "\n".join(
+            [*self._tables(), *figure_lines(self.figures), *self._shares(), *self._findings()]
+        )
 
     def __str__(self) -> str:
         return self.to_text()
@@ -83,6 +95,12 @@ class CostTables:
             for cells in (bytes_and_minutes, flops_cells):
                 yield from table_lines([cells(row) for row in rows])
 
+    def _shares(self) -> Iterator[str]:
+        for title, shares in self.flop_shares.items():
+            yield ""
+            yield f"{title}; share of the FFNs in the FLOPs of one pass"
+            yield from table_lines(share_rows(shares))
+
     def _findings(self) -> Iterator[str]:
         yield ""
         yield "Findings"
@@ -90,7 +108,7 @@ class CostTables:
 
 
 def reproduce_costs(*, stack: str = "spu-2024") -> CostTables:
-    """Returns the paper's Tables 4-7 and Figures 1 and 15 next to ours.
+    """Returns the paper's Tables 4-7 and Figures 1, 15, 20 and 21 next to ours.
 
     Args:
         stack: A name of `aero.mpc.stack_names()`; the paper's bytes are those of `spu-2024`.
@@ -104,8 +122,9 @@ def reproduce_costs(*, stack: str = "spu-2024") -> CostTables:
         >>> sum(abs(r.gigabytes.one_more_layernorm_ratio - 1) < 0.0015 for r in found.rows)
         25
     """
-    rows = cost_rows(stack)
-    return CostTables(stack, rows, saving_figures(stack), find_all(rows, stack))
+    rows, shares = cost_rows(stack), ffn_shares()
+    findings = (*find_all(rows, stack), *find_flop_shares(shares))
+    return CostTables(stack, rows, saving_figures(stack), shares, findings)
 
 
 def bytes_and_minutes(row: ReproducedRow) -> dict[str, str]:
@@ -191,6 +210,9 @@ def cost_tables_page(found: CostTables, pictures: Mapping[str, str]) -> str:
         if compared:
             about = "He and Hofmann's networks next to the best that takes as long, within 10 %:"
             parts += [page.paragraphs([about]), page.table(compared)]
+    for title, shares in found.flop_shares.items():
+        about = "Share of the FFNs in the FLOPs of one pass:"
+        parts += [page.heading(title), page.paragraphs([about]), page.table(share_rows(shares))]
     for table in TABLES:
         rows = [row for row in found.rows if row.gigabytes.table == table]
         cell = rows[0].gigabytes

@@ -238,6 +238,10 @@ STATISTICS: dict[str, Statistic] = {
         "deep layers", "mean entropy of the last third of the layers / log T",
         _of_layers(lambda layers: float(_thirds(layers)[1].mean())),
     ),
+    "second_layer_fall": Statistic(
+        "first - second layer", "mean entropy / log T of the first layer minus the second's",
+        _of_layers(lambda layers: float(layers[0] - layers[1])),
+    ),
     "entropy_fall": Statistic(
         "fall of entropy", "mean entropy / log T before training minus after", _fall
     ),
@@ -256,6 +260,10 @@ STATISTICS: dict[str, Statistic] = {
     "alpha_rise": Statistic(
         "alpha, deep - early", "mean alpha of the last third minus that of the first",
         _of_learned("alpha", lambda alpha: -_early_minus_deep(alpha[-1])),
+    ),
+    "alpha_peak": Statistic(
+        "largest alpha at depth", "layer of the largest alpha, 0 the first and 1 the last layer",
+        _of_learned("alpha", lambda alpha: float(alpha[-1].argmax() / max(1, alpha.shape[1] - 1))),
     ),
     "beta_fall": Statistic(
         "beta, early - deep", "mean beta of the first third minus that of the last",

@@ -147,3 +147,34 @@ def test_figures_go_step_by_step_down_from_the_baseline(found: CostTables) -> No
     assert (without_norm.paper_gigabytes, without_norm.paper_minutes) == (7.43, 5.78)
     assert without_norm.gigabytes == pytest.approx(7.43, rel=0.02)
     assert without_norm.minutes == pytest.approx(5.78, rel=0.04)
+
+
+@pytest.mark.parametrize("length", [128, 2048, 8192])
+@pytest.mark.parametrize(
+    ("figure", "size", "width"), [("Figure 20", "124M", 768), ("Figure 21", "2.8B", 2560)]
+)
+def test_shares_of_the_ffn_are_those_of_appendix_e(
+    found: CostTables, figure: str, size: str, width: int, length: int
+) -> None:
+    """FLOPs per token and layer: 16 d^2 in an FFN, 8 d^2 + 3 T d in attention."""
+    title = next(title for title in found.flop_shares if figure in title)
+    ffn, attention = 16 * width**2, 8 * width**2 + 3 * length * width
+    assert found.flop_shares[title][size][length] == pytest.approx(ffn / (ffn + attention))
+
+
+def test_claims_on_flops_are_judged_size_by_size(found: CostTables) -> None:
+    names = ("flops below 8d/3", "flops to 1K", "flops of GPT-2", "flops of Pythia", "flops at 8K")
+    verdicts = [finding(found, name).verdict for name in names]
+    assert verdicts == ["holds", "holds in part", "holds in part", "holds in part", "holds"]
+    # 16 d / (24 d + 3 T) is 57.1 % for d = 768 and T = 1,024.
+    assert "GPT-2 124M at T = 1,024 (57.1%)" in finding(found, "flops to 1K").text
+    # T = 2,048 = 8 d / 3 is the smallest GPT-2's very limit.
+    assert "not of 124M (50.0%)" in finding(found, "flops of GPT-2").text
+    assert "not of 70M (44.4%), 160M (50.0%)" in finding(found, "flops of Pythia").text
+
+
+def test_every_size_is_in_the_text(found: CostTables) -> None:
+    text = found.to_text()
+    for title, sizes in found.flop_shares.items():
+        part = text.partition(title)[2]
+        assert all(f"\n{size} " in part for size in sizes)

@@ -1,0 +1,122 @@
+"""Figures 20 and 21: the FFNs' share of a pass's FLOPs, by size and context length.
+
+The paper prints the shares only in its pictures; its sentences on them are judged here, size by
+size, in the convention of its Tables 4-7 (Appendix E: 16 d^2 per token and layer in the FFN,
+8 d^2 + 3 T d in attention).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+from aero.architecture import ArchitectureSpec
+from aero.report.finding import Finding
+
+__all__ = ["LENGTHS", "Shares", "ffn_shares", "find_flop_shares", "share_rows"]
+
+#: Title of a figure -> size -> context length -> share of the FFNs, 0 to 1.
+Shares = Mapping[str, Mapping[str, Mapping[int, float]]]
+
+LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
+GPT2, PYTHIA = "Figure 20: GPT-2", "Figure 21: Pythia"
+# Layers, heads and width, as published.
+SIZES = {
+    GPT2: {
+        "124M": (12, 12, 768),
+        "355M": (24, 16, 1024),
+        "774M": (36, 20, 1280),
+        "1.5B": (48, 25, 1600),
+    },
+    PYTHIA: {
+        "70M": (6, 8, 512),
+        "160M": (12, 12, 768),
+        "410M": (24, 16, 1024),
+        "1B": (16, 8, 2048),
+        "1.4B": (24, 16, 2048),
+        "2.8B": (32, 32, 2560),
+        "6.9B": (32, 32, 4096),
+        "12B": (36, 40, 5120),
+    },
+}
+
+
+def ffn_shares() -> dict[str, dict[str, dict[int, float]]]:
+    """The share of the FFNs in the FLOPs of `SM+LN+G`, for every size and length.
+
+    Example:
+        >>> from aero.reproduction.flop_shares import ffn_shares
+        >>> round(ffn_shares()["Figure 20: GPT-2"]["124M"][2048], 3)
+        0.5
+    """
+    return {
+        title: {
+            size: {length: _share(*published, length) for length in LENGTHS}
+            for size, published in sizes.items()
+        }
+        for title, sizes in SIZES.items()
+    }
+
+
+def _share(layers: int, heads: int, width: int, length: int) -> float:
+    sizes = {"num_layers": layers, "num_heads": heads, "width": width, "hidden_width": 4 * width}
+    spec = ArchitectureSpec.from_label("SM+LN+G", model="gpt2", context_length=length, **sizes)
+    flops = spec.flops()
+    return flops.ffn / (flops.ffn + flops.attention)
+
+
+def share_rows(shares: Mapping[str, Mapping[int, float]]) -> list[dict[str, str]]:
+    """A row per size, a column per length, in per cent."""
+    return [
+        {"size": size} | {f"T = {length:,}": f"{share:.1%}" for length, share in by_length.items()}
+        for size, by_length in shares.items()
+    ]
+
+
+def find_flop_shares(shares: Shares) -> Iterator[Finding]:
+    """The paper's sentences on its two figures, each judged for every size."""
+    cells = {
+        f"{family.partition(': ')[2]} {size} at T = {length:,}": (family, size, length, share)
+        for family, sizes in shares.items()
+        for size, by_length in sizes.items()
+        for length, share in by_length.items()
+    }
+    yield _judged(
+        "flops below 8d/3",
+        "FFNs take most FLOPs where T < 8 d / 3",
+        "Eq. 13",
+        {
+            name: (share > 0.5) == (length < 8 * SIZES[family][size][2] / 3)
+            for name, (family, size, length, share) in cells.items()
+        },
+        {name: cell[3] for name, cell in cells.items()},
+    )
+    short = {name: cell[3] for name, cell in cells.items() if cell[2] <= 1024}
+    yield _judged(
+        "flops to 1K",
+        "Up to T = 1,024 FFNs take 60 to 65 % of the FLOPs",
+        "Section 4.2",
+        {name: 60 <= round(100 * share) <= 65 for name, share in short.items()},
+        short,
+    )
+    for name, family, text, longest in (
+        ("flops of GPT-2", GPT2, "In GPT-2 FFNs take most FLOPs up to T = 2,048", 2048),
+        ("flops of Pythia", PYTHIA, "In Pythia FFNs take most FLOPs up to T = 2,048 or more", 2048),
+        ("flops at 8K", GPT2, "In GPT-2 attention takes most FLOPs from T = 8,192", 8192),
+    ):
+        found = {size: by_length[longest] for size, by_length in shares[family].items()}
+        most = {size: (share > 0.5) == (longest < 8192) for size, share in found.items()}
+        yield _judged(name, text, family.partition(":")[0], most, found)
+
+
+def _judged(
+    name: str, text: str, where: str, agrees: Mapping[str, bool], shares: Mapping[str, float]
+) -> Finding:
+    """Holds for all, for some or for none of the sizes; names those that differ."""
+    off = [which for which, right in agrees.items() if not right]
+    verdict: Literal["holds", "holds in part", "does not hold"] = "holds"
+    if off:
+        verdict = "holds in part" if len(off) < len(agrees) else "does not hold"
+        told = ", ".join(f"{which} ({shares[which]:.1%})" for which in off)
+        text += f": true of {len(agrees) - len(off)} of {len(agrees)}, not of {told}"
+    return Finding(name, f"{text} ({where}).", verdict, values=dict(shares))
