@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -88,7 +89,7 @@ def reproduce(
     JSON to OUTPUT/costs.
     """
     with one_line_errors(ValueError, OSError):
-        from aero.reproduction.cells import plan_target, unique_cells
+        from aero.reproduction.cells import Cell, TargetPlan, plan_target, unique_cells
         from aero.reproduction.targets import load_target, target_names
 
         _refuse_ignored(context, target, launcher)
@@ -107,14 +108,23 @@ def reproduce(
         if names == ["all"]:
             names = [name for name in target_names() if load_target(name).exists_at(scale)]
         settings = [*(set_ or ()), *data_settings(data)]
-        plans = [plan_target(name, scale, seeds=seeds, settings=settings) for name in names]
-        cells = unique_cells(plans)
 
-        from aero.reproduction.running import cell_table, run_cells
+        def planned() -> list[TargetPlan]:
+            return [
+                plan_target(name, scale, seeds=seeds, settings=settings, output=output)
+                for name in names
+            ]
+
+        plans = planned()
+        cells, to_come = unique_cells(plans), sum(plan.to_come for plan in plans)
+
+        from aero.reproduction.running import cell_table, run_cells, run_plans
 
         queue = _queue(cells, output, cache_dir, slurm) if launcher == "slurm" else None
         if dry_run or status:
             say(cell_table(cells, output, queue and queue.states()))
+        if to_come and not collect:
+            say(f"then {to_come} cells at the rates that these find best")
         if cancel and queue:
             say(f"cancelled {queue.cancel()} jobs")
         if status or cancel:
@@ -129,10 +139,15 @@ def reproduce(
             for key, asked in (queue.requests() if queue else {}).items():
                 say(f"{key}: {' '.join(f'{name}={value}' for name, value in asked.items())}")
             return
-        if queue and not collect:
-            queue.run()
-        elif not collect:
-            run_cells(cells, output=output, cache_dir=cache_dir, jobs=jobs, say=note)
+
+        def train(cells: Sequence[Cell]) -> None:
+            if launcher == "slurm":
+                _queue(cells, output, cache_dir, slurm).run()
+            else:
+                run_cells(cells, output=output, cache_dir=cache_dir, jobs=jobs, say=note)
+
+        if not collect:
+            plans = list(run_plans(planned, train))
 
         from aero.reproduction.document import results_document, write_results
         from aero.reproduction.outcome import write_target
@@ -149,7 +164,7 @@ def reproduce(
         say(f"files: {output / 'results' / scale}")
 
 
-def _queue(cells: list[Any], output: Path, cache_dir: Path, slurm: list[str] | None) -> Any:
+def _queue(cells: Sequence[Any], output: Path, cache_dir: Path, slurm: list[str] | None) -> Any:
     """The jobs of the cells, with the options that were given for them."""
     from aero.reproduction.slurm import SlurmJobs
 

@@ -8,17 +8,18 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from aero.architecture import ArchitectureSpec
-from aero.reading import parse_yaml
-from aero.reproduction.targets import Row, Target, load_target
+from aero.reading import parse_yaml, read_json
+from aero.reproduction.targets import RATE, Row, Target, load_target
 from aero.train.errors import TrainingError
 from aero.train.planning import PlannedRun, plan_runs
 from aero.train.recipe import Recipe
@@ -121,6 +122,8 @@ def _scales() -> dict[str, Any]:
 
 # Of the configuration's hash; a collision among some hundred groups is one in ten million.
 _DIGEST_LENGTH = 10
+# The seed that tries rates; networks are judged by others, which did not choose their rate.
+_TRIAL_SEED = 1
 
 
 @dataclass(frozen=True)
@@ -191,6 +194,16 @@ class Cell:
         """Whether the run came to an end, with finite numbers or without."""
         return self.status(output) in ("finished", "diverged")
 
+    def perplexity(self, output: str | Path) -> float:
+        """On validation text; infinite of a run that diverged, NaN of one without an evaluation."""
+        if self.status(output) == "diverged":
+            return math.inf
+        file = self.folder(output).path / "evaluation.json"
+        if not file.exists():
+            return math.nan
+        value = read_json(file, {"perplexity": float | None})["perplexity"]
+        return math.inf if value is None else float(value)
+
 
 @dataclass(frozen=True)
 class TargetPlan:
@@ -199,18 +212,28 @@ class TargetPlan:
     Attributes:
         target: the table or figure.
         scale: the size.
-        cells_by_row: name of a row -> one cell per seed.
+        cells_by_row: name of a row -> one cell per seed; none of a row whose rates are being tried.
+        trials: name of a row -> rate -> its cell, where the target tries rates; none of a row whose
+            teacher has no rate yet.
+        to_come: how many cells follow, at rates or from teachers that are not known yet.
     """
 
     target: Target
     scale: Scale
     cells_by_row: dict[str, tuple[Cell, ...]]
+    trials: dict[str, dict[float, Cell]] = field(default_factory=dict)
+    to_come: int = 0
 
     @property
     def cells(self) -> list[Cell]:
-        """All cells, first seeds of all rows first."""
+        """All cells that are known, first seeds of all rows first."""
+        tried = [cell for cells in self.trials.values() for cell in cells.values()]
         cells = [cell for row in self.cells_by_row.values() for cell in row]
-        return sorted(cells, key=lambda cell: cell.seed)
+        return sorted([*tried, *cells], key=lambda cell: cell.seed)
+
+    def best_rate(self, row: str, output: str | Path) -> float | None:
+        """The rate of a row's lowest perplexity; None before all of its rates were tried."""
+        return _best_rate(self.trials.get(row, {}), output)
 
 
 def plan_target(
@@ -219,14 +242,19 @@ def plan_target(
     *,
     seeds: int | None = None,
     settings: Iterable[str] = (),
+    output: str | Path | None = None,
 ) -> TargetPlan:
     """Returns the cells of a target.
+
+    Where a target tries rates, seed 1 trains every row at each of them. The best is the row's, and
+    the seeds from 2 on are trained at it: plan again when the trials are done.
 
     Args:
         target: its name, or one of your own.
         scale: its name, or one of your own.
         seeds: how many, from 1; None takes the scale's number.
         settings: `section.key=value` for all rows, after those of scale and row.
+        output: folder of all cells, where trials of rates are looked for; None has none.
 
     Raises:
         TrainingError: no such target or scale, or settings that do not fit.
@@ -244,20 +272,69 @@ def plan_target(
         raise TrainingError(
             f"reproduce: {target.name} exists at --scale {scales} only, got {scale.name!r}"
         )
+    settings = tuple(settings)
+    if target.rates and any(text.partition("=")[0].strip() == RATE for text in settings):
+        rates = ", ".join(f"{rate:g}" for rate in target.rates)
+        raise TrainingError(
+            f"reproduce: {target.name} tries the rates {rates} itself; --set {RATE} means nothing"
+        )
     cells: dict[str, tuple[Cell, ...]] = {}
+    trials: dict[str, dict[float, Cell]] = {}
+    to_come = 0
     # Teachers first; the result keeps the order of the rows.
     for row in sorted(target.rows, key=lambda row: row.distill_from is not None):
-        recipe = _recipe(row, scale, tuple(settings))
+        count = _seeds(row, scale, seeds)
         teachers = cells[row.distill_from] if row.distill_from else (None,)
-        first = teachers[0]
+        if not teachers:
+            cells[row.name], trials[row.name] = (), {}
+            to_come += len(target.rates) + count
+            continue
+        group = _Group(row, scale, settings, teachers)
+        if not target.rates:
+            cells[row.name] = group.cells(range(1, count + 1))
+            continue
+        tried = {rate: group.cells([_TRIAL_SEED], rate)[0] for rate in target.rates}
+        best = None if output is None else _best_rate(tried, output)
+        trials[row.name] = tried
+        if best is None:
+            cells[row.name] = ()
+            to_come += count
+        else:
+            cells[row.name] = group.cells(range(_TRIAL_SEED + 1, _TRIAL_SEED + 1 + count), best)
+    in_order = {row.name: cells[row.name] for row in target.rows}
+    return TargetPlan(target, scale, in_order, trials, to_come)
+
+
+def _best_rate(tried: Mapping[float, Cell], output: str | Path) -> float | None:
+    if not tried or not all(cell.is_done(output) for cell in tried.values()):
+        return None
+    return min(tried, key=lambda rate: tried[rate].perplexity(output))
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The cells of a row."""
+
+    row: Row
+    scale: Scale
+    settings: tuple[str, ...]
+    teachers: tuple[Cell | None, ...]
+
+    def cells(self, seeds: Iterable[int], rate: float | None = None) -> tuple[Cell, ...]:
+        """One per seed, at a rate or at the recipe's own; teachers are taken in their order."""
+        row, first = self.row, self.teachers[0]
+        recipe = _recipe(row, self.scale, self.settings)
+        if rate is not None:
+            optimizer = dataclasses.replace(recipe.optimizer, learning_rate=rate)
+            recipe = dataclasses.replace(recipe, optimizer=optimizer)
         digest = _digest(recipe, None if first is None else first.key)
         group = f"{row.model}-t{row.context_length}-{digest}"
-        label = scale.label(row.label, row.model)
-        cells[row.name] = tuple(
-            Cell(label, seed, recipe, group, teachers[min(seed, len(teachers)) - 1])
-            for seed in range(1, _seeds(row, scale, seeds) + 1)
-        )
-    return TargetPlan(target, scale, {row.name: cells[row.name] for row in target.rows})
+        label = self.scale.label(row.label, row.model)
+        return tuple(Cell(label, seed, recipe, group, self._teacher(seed)) for seed in seeds)
+
+    def _teacher(self, seed: int) -> Cell | None:
+        """Of the same seed, else the nearest."""
+        return min(self.teachers, key=lambda cell: 0 if cell is None else abs(cell.seed - seed))
 
 
 def unique_cells(plans: Sequence[TargetPlan]) -> list[Cell]:

@@ -72,6 +72,8 @@ def target_section(outcome: Mapping[str, Any], *, figures: str | None = None) ->
         figures: folder of its figures as links see it; None leaves them out.
     """
     parts = [f"## {outcome['paper']}: {outcome['title']}", _numbers(outcome)]
+    if any(row.get("rates") for row in outcome["rows"]):
+        parts.append(_rates(outcome))
     if outcome["claims"]:
         parts.append(_claims(outcome))
     if outcome.get("private"):
@@ -98,7 +100,8 @@ def _missing(outcome: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _numbers(outcome: Mapping[str, Any]) -> str:
-    header, lines = ["network"], []
+    tried = any(row.get("rates") for row in outcome["rows"])
+    header, lines = ["network", *["rate"] * tried], []
     for name in outcome["show"]:
         if _has_paper(outcome, name):
             header.append(f"{_heading(name)}, paper")
@@ -107,13 +110,36 @@ def _numbers(outcome: Mapping[str, Any]) -> str:
         if not row["paper"] and _seeds(row) == "none":
             continue  # nothing to show; it stands among those not run
         label = row["name"] if row["label"] in row["name"] else f"{row['name']} (`{row['label']}`)"
-        line = [label]
+        line = [label, *([_best_rate(row["rates"])] if tried else [])]
         for name in outcome["show"]:
             if _has_paper(outcome, name):
                 line.append(_paper_cell(row, name))
             line.append(_cell(row, name))
         lines.append([*line, _seeds(row)])
     return markdown_table([*header, "seeds"], lines)
+
+
+def _best_rate(rates: Mapping[str, Any]) -> str:
+    """The rate that a network was trained at; said where a rate beyond it was not tried."""
+    best, tried = rates["best"], [float(rate) for rate in rates["tried"]]
+    if best is None:
+        return "-"
+    edge = {min(tried): ", the smallest tried", max(tried): ", the largest tried"}.get(best, "")
+    return f"{best:g}{edge}"
+
+
+def _rates(outcome: Mapping[str, Any]) -> str:
+    rows = [(row["name"], row["rates"]) for row in outcome["rows"] if row["rates"]["tried"]]
+    rates = dict.fromkeys(rate for _, found in rows for rate in found["tried"])
+    about = (
+        "Perplexity of seed 1 at each rate; the lowest is the network's rate. Seed 1 judges "
+        "nothing else."
+    )
+    lines = [
+        [name, *("-" if (p := found["tried"].get(rate)) is None else f"{p:.2f}" for rate in rates)]
+        for name, found in rows
+    ]
+    return "\n\n".join([about, markdown_table(["network", *rates], lines)])
 
 
 def _heading(name: str) -> str:

@@ -6,7 +6,8 @@ An outcome, format 2, as `OUTPUT/results/SCALE/TARGET.json` holds it:
 - `rows`: `name`, `label` (at this scale's depth), `model`, `context_length`, `paper` (numbers by
   statistic), `statistics` (by name: mean, standard_deviation, minimum, maximum, values and their
   seeds; None without a finite number), `change` and `paper_change` (perplexity relative to the
-  baseline, None without), `cells` (`key`, `seed`, `status`)
+  baseline, None without), `cells` (`key`, `seed`, `status`), and where rates were tried `rates`:
+  `tried` (perplexity of the first seed by rate, None where it is not finite) and `best`
 - `claims`: `claim`, `where`, `verdict`, `reasons`, `seeds` (the fewest of a comparison that has
   any) and `differences`, one per comparison: `verdict`, `effect`, `low`, `high` (of perplexities in
   logarithms), `seeds`, `freedom`
@@ -185,7 +186,7 @@ def _described(row: Row, plan: TargetPlan, values: Values, output: str | Path) -
     baseline = plan.target.baseline_of(row)
     return {
         "name": row.name,
-        "label": cells[0].label,
+        "label": plan.scale.label(row.label, row.model),
         "model": row.model,
         "context_length": row.context_length,
         "paper": dict(row.paper),
@@ -197,7 +198,17 @@ def _described(row: Row, plan: TargetPlan, values: Values, output: str | Path) -
         "cells": [
             {"key": cell.key, "seed": cell.seed, "status": cell.status(output)} for cell in cells
         ],
+        "rates": _rates(plan, row, output),
     }
+
+
+def _rates(plan: TargetPlan, row: Row, output: str | Path) -> dict[str, Any] | None:
+    """What the trials gave; None of a target that tries none."""
+    if not plan.target.rates:
+        return None
+    trials = plan.trials[row.name]
+    tried = {f"{rate:g}": cell.perplexity(output) for rate, cell in trials.items()}
+    return {"tried": finite_or_null(tried), "best": plan.best_rate(row.name, output)}
 
 
 def _over_seeds(values: Mapping[int, float]) -> dict[str, Any] | None:

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from aero.reading import UnreadableFileError, read_json
+from aero.reading import UnreadableFileError
 from aero.report.text import duration
-from aero.reproduction.cells import Cell
+from aero.reproduction.cells import Cell, TargetPlan, unique_cells
 from aero.train.errors import StopRequestedError, TrainingError
 from aero.train.forecast import rehearse_data, rehearse_run, seconds_per_token
 from aero.train.machine import hardware, settle_in
@@ -31,6 +31,7 @@ __all__ = [
     "operations_per_second",
     "rehearse_cells",
     "run_cells",
+    "run_plans",
     "train_in_worker",
     "what_it_takes",
 ]
@@ -78,6 +79,26 @@ def run_cells(
         _work(missing, output, cache_dir, say)
     else:
         _work_together(missing, output, cache_dir, min(jobs, len(missing)), say)
+
+
+def run_plans(
+    plan: Callable[[], Sequence[TargetPlan]], train: Callable[[Sequence[Cell]], None]
+) -> Sequence[TargetPlan]:
+    """Trains what targets need, first to find rates, then at these; returns the last plans.
+
+    Args:
+        plan: `plan_target` of every target, with the output.
+        train: `run_cells` or another launcher.
+    """
+    plans = plan()
+    while True:
+        train(unique_cells(plans))
+        waiting = sum(each.to_come for each in plans)
+        if not waiting:
+            return plans
+        plans = plan()
+        if sum(each.to_come for each in plans) >= waiting:
+            raise TrainingError("reproduce: the runs ended, but not all rates were tried")
 
 
 def cell_table(
@@ -180,14 +201,11 @@ def _tell(
 
 def ended(cell: Cell, output: str | Path) -> str:
     """Returns how a cell's run ended, in one line."""
-    folder = cell.folder(output)
-    file = folder.path / "evaluation.json"
-    seconds = folder.info().get("seconds", math.nan)
-    name = f"{cell.label} seed {cell.seed}"
-    if not file.exists():
+    info, perplexity = cell.folder(output).info(), cell.perplexity(output)
+    name, seconds = f"{cell.label} seed {cell.seed}", info.get("seconds", math.nan)
+    if math.isnan(perplexity) or info.get("status") == "diverged":
         return f"{name}: {cell.status(output)} after {seconds:.0f} s"
-    perplexity = read_json(file, {"perplexity": float | None})["perplexity"]
-    shown = "not finite" if perplexity is None else f"{perplexity:.2f}"
+    shown = f"{perplexity:.2f}" if math.isfinite(perplexity) else "not finite"
     return f"{name}: perplexity {shown}, {seconds:.0f} s"
 
 

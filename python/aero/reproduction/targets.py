@@ -22,7 +22,8 @@ The files are `data/reproduction/*.yaml`:
 
 Further keys: `seeds: 1` of a row that wants fewer or more runs than its scale, `distill_from: NAME`
 of a row that learns from another one's networks, `scales: [mini]` of a target that does not exist
-at the others. How conditions read is in `aero.reproduction.claims`.
+at the others, `rates: [1e-3, 2e-3]` of a target whose rows are each trained at the best of these
+learning rates. How conditions read is in `aero.reproduction.claims`.
 """
 
 from __future__ import annotations
@@ -40,8 +41,10 @@ from aero.reading import parse_yaml
 from aero.reproduction.claims import Claim, known_row, read_claim, refuse_unknown
 from aero.train.errors import TrainingError
 
-__all__ = ["Row", "Target", "load_target", "read_target", "target_names"]
+__all__ = ["RATE", "Row", "Target", "load_target", "read_target", "target_names"]
 
+#: The setting that `rates` vary.
+RATE = "optimizer.learning_rate"
 _ROW_KEYS = {
     "name", "label", "model", "dataset", "context_length", "settings", "tokens_factor", "seeds",
     "distill_from", "paper",
@@ -56,6 +59,7 @@ _TARGET_KEYS = {
     "claims",
     "sweep",
     "scales",
+    "rates",
 }
 
 
@@ -108,6 +112,8 @@ class Target:
         baseline: label that changes are relative to, among rows of equal sizes; None without.
         sweep: `{setting, name}` where rows differ in one number; None otherwise.
         scales: where it exists; None is everywhere.
+        rates: learning rates that a first seed tries for every row, rising; empty leaves the
+            recipe's.
     """
 
     name: str
@@ -120,6 +126,7 @@ class Target:
     baseline: str | None = None
     sweep: Mapping[str, str] | None = None
     scales: tuple[str, ...] | None = None
+    rates: tuple[float, ...] = ()
 
     def exists_at(self, scale: str) -> bool:
         """Whether there are runs of a scale of that name."""
@@ -176,7 +183,8 @@ def read_target(name: str, description: Mapping[str, Any]) -> Target:
         description: as in the files.
 
     Raises:
-        TrainingError: an unknown key, a row named twice, or a claim or teacher that is no row.
+        TrainingError: an unknown key, a row named twice, a claim or teacher that is no row, or
+            rates that cannot be tried.
     """
     refuse_unknown(name, description, _TARGET_KEYS)
     rows = _rows(name, description["rows"])
@@ -203,7 +211,23 @@ def read_target(name: str, description: Mapping[str, Any]) -> Target:
         baseline,
         description.get("sweep"),
         tuple(description["scales"]) if "scales" in description else None,
+        _rates(name, description.get("rates"), rows),
     )
+
+
+def _rates(target: str, rates: Any, rows: tuple[Row, ...]) -> tuple[float, ...]:
+    if rates is None:
+        return ()
+    if len(rates) < 2 or rates != sorted(set(rates)) or rates[0] <= 0.0:
+        raise TrainingError(
+            f"reproduce: {target}: rates must be two or more, rising and above 0, got {rates}"
+        )
+    for row in rows:
+        if RATE in row.settings:
+            raise TrainingError(
+                f"reproduce: {target} tries rates, so {row.name} can have no {RATE} of its own"
+            )
+    return tuple(float(rate) for rate in rates)
 
 
 @cache

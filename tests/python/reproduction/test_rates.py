@@ -1,0 +1,159 @@
+"""Targets whose networks are each trained at the best of several learning rates."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from aero.cli import app
+from aero.reproduction.cells import TargetPlan, plan_target, unique_cells
+from aero.reproduction.document import target_section
+from aero.reproduction.outcome import collect_target
+from aero.reproduction.running import run_cells, run_plans
+from aero.reproduction.targets import read_target
+from aero.train.errors import TrainingError
+
+from . import probe
+
+RATES = (1e-6, 1e-2)
+
+
+def described(**changes: Any) -> dict[str, Any]:
+    return {
+        "title": "At their best rates",
+        "paper": "Beyond the paper",
+        "rows": [
+            {"label": "SM+R", "context_length": 32},
+            {"label": "SM+LR(layer)", "context_length": 32},
+        ],
+        "show": ["perplexity"],
+        "rates": list(RATES),
+        **changes,
+    }
+
+
+def plan(corpus: object, output: object = None, **options: Any) -> TargetPlan:
+    scale = probe.plan(corpus).scale
+    target = read_target("rated", described())
+    return plan_target(target, scale, seeds=2, output=output, **options)
+
+
+@pytest.fixture(scope="module")
+def settled(corpus, cache_dir, tmp_path_factory) -> tuple[TargetPlan, Any, list[int]]:
+    """The plan after all its runs, their output, and how many cells each round had."""
+    output, rounds = tmp_path_factory.mktemp("rates"), []
+
+    def train(cells):
+        rounds.append(len(cells))
+        run_cells(cells, output=output, cache_dir=cache_dir, say=lambda text: None)
+
+    (found,) = run_plans(lambda: [plan(corpus, output)], train)
+    return found, output, rounds
+
+
+def test_nothing_is_planned_at_a_rate_before_all_rates_were_tried(corpus, tmp_path):
+    first = plan(corpus, tmp_path)
+    assert first.cells_by_row == {"SM+R": (), "SM+LR(layer)": ()}
+    assert [(c.label, c.seed) for c in first.cells] == [
+        *[("SM+R", 1)] * 2, *[("SM+LR(layer)", 1)] * 2,
+    ]  # fmt: skip
+    tried = first.trials["SM+R"]
+    assert [cell.recipe.optimizer.learning_rate for cell in tried.values()] == list(RATES)
+    assert first.to_come == 4
+
+
+def test_each_network_is_trained_at_its_best_rate_with_other_seeds(settled):
+    found, output, rounds = settled
+    assert rounds == [4, 8]
+    for row, cells in found.cells_by_row.items():
+        tried = {rate: cell.perplexity(output) for rate, cell in found.trials[row].items()}
+        best = min(tried, key=tried.get)
+        assert best == 1e-2
+        assert [c.recipe.optimizer.learning_rate for c in cells] == [best] * 2
+        # The seed that chose the rate is not among those that judge it.
+        assert [cell.seed for cell in cells] == [2, 3]
+    assert found.to_come == 0
+
+
+def test_the_outcome_holds_what_was_tried(settled):
+    found, output, _ = settled
+    outcome = collect_target(found, output)
+    row = outcome["rows"][0]
+    assert row["rates"]["best"] == 1e-2
+    assert list(row["rates"]["tried"]) == ["1e-06", "0.01"]
+    assert row["rates"]["tried"]["1e-06"] > row["rates"]["tried"]["0.01"]
+    assert row["statistics"]["perplexity"]["seeds"] == [2, 3]
+    text = target_section(outcome)
+    assert "| network | rate | perplexity | seeds |" in text
+    assert "| 0.01, the largest tried |" in text
+    assert "Perplexity of seed 1 at each rate" in text
+    # 4 of trials and 4 of the networks.
+    assert outcome["training"]["seconds"] > 0.0
+
+
+def test_a_diverged_trial_is_the_worst(settled, tmp_path, monkeypatch):
+    found, output, _ = settled
+    worst = found.trials["SM+R"][1e-2]
+    monkeypatch.setattr(
+        type(worst),
+        "perplexity",
+        lambda self, folder: float("inf") if self.recipe.optimizer.learning_rate == 1e-2 else 9.0,
+    )
+    again = plan_target(found.target, found.scale, seeds=2, output=output)
+    assert {c.recipe.optimizer.learning_rate for c in again.cells_by_row["SM+R"]} == {1e-6}
+
+
+def test_a_student_waits_until_its_teacher_has_a_rate(corpus, settled):
+    found, output, _ = settled
+    rows = [
+        {"label": "SM+R", "context_length": 32},
+        {"label": "SM+LR(layer)", "context_length": 32, "distill_from": "SM+R"},
+    ]
+    target = read_target("rated", described(rows=rows))
+    before = plan_target(target, found.scale, seeds=2, output=None)
+    assert before.trials["SM+LR(layer)"] == {} and before.to_come == 2 + 2 + 2
+    after = plan_target(target, found.scale, seeds=2, output=output)
+    teacher = after.cells_by_row["SM+R"][0]
+    assert all(cell.teacher == teacher for cell in after.trials["SM+LR(layer)"].values())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rates": [1e-3]}, "rates must be two or more, rising and above 0, got [0.001]"),
+        ({"rates": [2e-3, 1e-3]}, "rates must be two or more, rising and above 0"),
+        (
+            {"rows": [{"label": "SM+R", "settings": {"optimizer.learning_rate": 1e-3}}]},
+            "rated tries rates, so SM+R can have no optimizer.learning_rate of its own",
+        ),
+    ],
+)
+def test_rates_that_cannot_be_tried_are_refused(change, message):
+    with pytest.raises(TrainingError) as caught:
+        read_target("rated", described(**change))
+    assert message in str(caught.value)
+
+
+def test_one_rate_for_all_is_refused_where_rates_are_tried(corpus, tmp_path):
+    with pytest.raises(TrainingError, match=r"rated tries the rates 1e-06, 0\.01 itself"):
+        plan(corpus, settings=["optimizer.learning_rate=1e-3"])
+
+
+def test_the_command_says_what_follows_the_trials(tmp_path):
+    found = CliRunner().invoke(
+        app, ["reproduce", "start", "--status", "--output", str(tmp_path), "--seeds", "3"]
+    )
+    assert found.exit_code == 0, found.output
+    rows = plan_target("start", "mini").trials
+    tried = sum(map(len, rows.values()))
+    assert f"0 of {tried} cells done" in found.output
+    assert f"then {3 * len(rows)} cells at the rates that these find best" in found.output
+
+
+def test_trials_of_several_targets_are_trained_once(corpus, tmp_path):
+    first = plan(corpus, tmp_path)
+    other = dataclasses.replace(first, target=dataclasses.replace(first.target, name="other"))
+    assert len(unique_cells([first, other])) == 4
