@@ -12,30 +12,22 @@
 # ---
 
 # %% [markdown]
-# # 1. Attention entropy: what collapse and overload look like
+# # 1. Attention entropy: collapse and overload
 #
-# **Question.** Take LayerNorm and GELU out of a transformer, because they are expensive to compute on secret data. What happens to attention, and can one number per head show it?
+# **Question.** LayerNorm and GELU are expensive to compute on secret data, so we take them out of a transformer. What happens to attention, and can one number per head show it?
 #
-# **What you need.** `pip install . jupyterlab` in a clone of this repository ([README](../README.md)), which brings PyTorch, and Jupyter started from that environment. The text is the Python standard library that comes with your interpreter. Everything below trains on one CPU core in a few minutes; you can also just read on.
+# **What you need.** In a clone of this repository run `pip install torch==2.13.0 scikit-build-core pybind11`, then `pip install --no-build-isolation . jupyterlab`, and start Jupyter from that environment. The networks learn the Python standard library of your interpreter. Everything below trains on one CPU core in a few minutes. You can also just read on.
 
 # %%
-import asyncio
 import math
 import os
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
-import aero
 from aero import analysis
-from aero.analysis.figures.drawing import entropy_colors, layer_colors
-from aero.analysis.statistics import layerwise_mean, quarter_shares
 from aero.ops import attention_entropy
-from aero.report import read_run
-from aero.train import load_recipe, plan_runs, prepare_data, train_runs
-from aero.train.run_results import validation_measure
 
 FAST = "AERO_FAST" in os.environ  # the tests run every cell, on less text and with fewer steps
 plt.rcParams.update(analysis.FIGURE_STYLE)
@@ -48,7 +40,7 @@ torch.set_num_threads(1)
 #
 # $$E_i = -\sum_j a_{ij} \log a_{ij},$$
 #
-# is 0 when one key has all the attention and $\log n$ when all have the same. $e^{E_i}$ is the number of keys the row effectively looks at. The entropy of a *head* is the mean over its rows. `aero.ops.attention_entropy` computes it along with the attention output, in one pass and with gradients.
+# is 0 when one key has all the attention and $\log n$ when all have the same. $e^{E_i}$ is the number of keys the row effectively looks at. The entropy of a *head* is the mean over its rows. `aero.ops.attention_entropy` computes the entropies and the attention output in one pass, with gradients.
 #
 # Here is one attention head with random scores at three temperatures. A temperature $t$ divides the scores before the softmax: low sharpens, high flattens.
 
@@ -69,7 +61,7 @@ for panel, (t, name) in zip(axes, [(0.1, "collapse"), (1.0, "between"), (10.0, "
 plt.show()
 
 # %% [markdown]
-# On the left every row picks one token: *entropy collapse*. The head copies; when the scores are that large, gradients through the softmax are tiny or huge, and training tends to blow up. On the right every row averages everything it sees: *entropic overload*. The head says the same about every position, whatever the text. Useful heads live between.
+# On the left every row picks one token: *entropy collapse*. The head copies. With such large scores the gradients through the softmax are tiny or huge, and training tends to blow up. On the right every row averages everything it sees: *entropic overload*. The head says the same about every position, whatever the text. Useful heads live between.
 #
 # ## Closed forms
 #
@@ -77,7 +69,7 @@ plt.show()
 #
 # 1. **Uniform** attention: row $i$ (counted from 0) sees $i+1$ keys, so $E_i = \log(i+1)$. The head's mean over $T$ rows is $\frac1T \log T!$, *not* $\log T$: a causal head that looks everywhere reaches 3.88 nats at $T = 128$, where $\log T = 4.85$.
 # 2. **One-hot** attention: $E_i = 0$.
-# 3. **Gaussian scores** $s \sim \mathcal N(0, \sigma^2)$: with $n$ keys, $E \approx \log n - \sigma^2/2$ while $\sigma < \sqrt{2 \log n}$, and for large $n$ it freezes near 0 beyond (Derrida's random energy model: attention at low temperature is a spin glass). Halving the temperature doubles $\sigma$ and so quadruples what is lost.
+# 3. **Gaussian scores** $s \sim \mathcal N(0, \sigma^2)$: with $n$ keys, $E \approx \log n - \sigma^2/2$ while $\sigma < \sqrt{2 \log n}$, and for large $n$ it freezes near 0 beyond (Derrida's random energy model: attention at low temperature is a spin glass). Halving the temperature doubles $\sigma$, so the loss of entropy quadruples.
 
 # %%
 n = 512
@@ -109,11 +101,11 @@ axes[1].legend()
 plt.show()
 
 # %% [markdown]
-# The dotted line on the right is $\sqrt{2 \log n}$, where the formula for large $n$ freezes; 512 keys round the corner off. So collapse is no strange accident: it is what happens when scores grow, and in a network *without LayerNorm* nothing keeps the inputs of queries and keys from growing.
+# The dotted line on the right is $\sqrt{2 \log n}$, where the formula for large $n$ freezes; 512 keys round the corner off. Collapse is therefore no accident: growing scores cause it. In a network *without LayerNorm* nothing keeps the inputs of queries and keys from growing.
 #
 # ## Trained networks
 #
-# Now the real thing. Five networks of one size learn to predict the next byte of Python source. They differ only in their nonlinearities; the labels name what is kept.
+# Five networks of one size now learn to predict the next byte of Python source. They differ only in their nonlinearities. The labels name the nonlinearities that are left.
 #
 # | label | softmax | LayerNorm | FFN |
 # | --- | --- | --- | --- |
@@ -124,6 +116,15 @@ plt.show()
 # | `SM+ScFuFFN` | yes | no | one linear layer with learned scales |
 
 # %%
+import asyncio
+from pathlib import Path
+
+from IPython.display import Markdown, display
+
+from aero.report import read_run
+from aero.tables import markdown_table
+from aero.train import load_recipe, plan_runs, train_runs
+
 LABELS = ["SM+LN+G", "SM+G", "SM+R", "SM", "SM+ScFuFFN"]
 recipe = load_recipe(
     "demo",
@@ -143,18 +144,20 @@ recipe = load_recipe(
     ],
 )
 plan = plan_runs(recipe, LABELS, seeds=[0], output="../runs/notebooks/bytes")
-# Interrupted, the next call goes on; finished, it reuses what is there.
+# After an interruption the next call continues; finished runs are reused.
 train_runs(plan, cache_dir="../runs/corpora", say=lambda message: None)
 runs = {run.label: read_run(run.folder.path) for run in plan}
-for label, run in runs.items():
-    print(f"{label:12s} perplexity {run.evaluation['perplexity']:6.2f} per byte")
+rows = [(f"`{label}`", f"{run.evaluation['perplexity']:.2f}") for label, run in runs.items()]
+display(Markdown(markdown_table(["network", "perplexity per byte"], rows, right=[1])))
 
 # %% [markdown]
 # ### Where the heads stand
 #
-# All panels share one scale, from 0 to $\log T = 4.85$. A head that looks at everything alike reaches 3.88, dark heads look at a single token.
+# All panels share one scale: the share of the entropy that a causal head can reach, row by row, from 0 to 1. A head that looks at everything alike reaches 3.88 nats and is yellow. Dark heads look at a single token.
 
 # %% tags=["gallery=entropy_without_nonlinearities"]
+from aero.analysis.figures.drawing import entropy_colors
+
 context = recipe.model.context_length
 heads = {label: np.array(run.analysis.values["head_entropy"]) for label, run in runs.items()}
 fig, axes = plt.subplots(1, 5, figsize=(11, 2.7), sharey=True)
@@ -166,11 +169,43 @@ fig.colorbar(entropy_colors(), ax=axes, label="of the reachable entropy")
 plt.show()
 
 # %% [markdown]
-# Three things to see. Without LayerNorm the *early* layers stay at 3.88 or just below: they have learned nothing about where to look. In `SM+G` and `SM` the *last* layer plunges towards collapse, on its way to the NaN that the paper reports for larger networks. And the learned scales of `SM+ScFuFFN` prevent the collapse, but not the overload.
+# Three things stand out. Without LayerNorm the *early* layers stay at 3.88 or just below: they have not learned where to look. In `SM` the *last* layer nears collapse. The paper reports NaN there for larger networks. The learned scales of `SM+ScFuFFN` prevent the collapse, but not the overload.
+#
+# ### Two patterns of each network
+#
+# An entropy summarizes a matrix of attention weights. Here are the heads of least and of most entropy, of the baseline and of the softmax-only network, on the first 64 bytes of held-out text. Brighter cells have more weight.
+
+# %%
+from aero import AeroForCausalLM
+from aero.models.row_entropies import attention_maps
+from aero.train import prepare_data
+
+data = prepare_data(recipe.data, cache_dir="../runs/corpora", context_length=context)
+text = torch.from_numpy(data.validation[:64].astype(np.int64)).view(1, 64)
+fig, axes = plt.subplots(1, 4, figsize=(11, 3.1), sharey=True)
+for pair, label in zip(axes.reshape(2, 2), ["SM+LN+G", "SM+ScFuFFN"]):
+    model = AeroForCausalLM.from_pretrained(runs[label].folder / "model")
+    maps = attention_maps(model, text)[:, 0]  # [L, H, T, T]
+    for panel, flat in zip(pair, (heads[label].argmin(), heads[label].argmax())):
+        layer, head = np.unravel_index(flat, heads[label].shape)
+        panel.imshow(maps[layer, head].sqrt(), cmap="viridis", vmin=0, vmax=1)
+        nats = heads[label][layer, head]
+        panel.set_title(f"{label}\nlayer {layer}, head {head}: {nats:.2f} nats", fontsize="medium")
+        panel.set_xlabel("key")
+axes[0].set_ylabel("query")
+plt.show()
+
+# %% [markdown]
+# The sharp head of the baseline looks at recent bytes of certain kinds. The sharp head of the softmax-only network looks at single bytes far back. The overloaded head averages all bytes that it sees, so each row is one even band.
+#
+# ### Quarters
+#
 #
 # The paper sorts heads into quarters of $[0, \max]$: the first quarter is collapse, the last is overload. Its $\max$ is the largest head entropy observed; $\log T$ is the same for all networks, so that is what we take here.
 
 # %%
+from aero.analysis.statistics import quarter_shares
+
 shares = {
     label: quarter_shares(entropy, maximum=math.log(context)) for label, entropy in heads.items()
 }
@@ -180,11 +215,14 @@ axes.legend(ncols=4, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, 
 plt.show()
 
 # %% [markdown]
-# ### How they got there
+# ### Entropy during training
 #
 # Every network starts with uniform heads, because random scores are small. The dotted line is $\log T$. With LayerNorm all layers come down early: the heads specialise. Without it the first two layers never leave the start.
 
 # %%
+from aero.analysis.figures.drawing import layer_colors
+from aero.analysis.statistics import layerwise_mean
+
 fig, axes = plt.subplots(1, 5, figsize=(11, 2.5), sharey=True)
 for panel, (label, run) in zip(axes, runs.items()):
     lines = run.metrics["entropy"]
@@ -198,7 +236,7 @@ plt.show()
 # %% [markdown]
 # ### Is it the position or the head?
 #
-# A row that sees few keys cannot have much entropy. Divided by the most that its position allows, $\log(i+1)$, the rows of one head say whether it is overloaded everywhere or only looks so at the start. One line per head; 1 is uniform.
+# A row that sees few keys cannot have much entropy. We divide each row by the largest entropy of its position, $\log(i+1)$. Then the rows of one head show whether it is overloaded everywhere or only at the start. One line per head; 1 is uniform.
 
 # %%
 fig, axes = plt.subplots(1, 2, figsize=(8.5, 3), sharey=True)
@@ -217,10 +255,12 @@ plt.show()
 # %% [markdown]
 # ## Is entropy a cause or a symptom?
 #
-# Turn the knob by hand. The trained baseline gets a temperature on every head, which changes nothing at $t = 1$, and then all heads are sharpened or flattened together. Nothing is retrained.
+# We turn the knob by hand. The trained baseline gets a temperature on every head, which changes nothing at $t = 1$. Then we sharpen or flatten all heads together, without retraining.
 
 # %%
-data = prepare_data(recipe.data, cache_dir="../runs/corpora", context_length=context)
+import aero
+from aero.train.run_results import validation_measure
+
 measure = validation_measure(data, max_tokens=4096 if FAST else 32_768)
 baseline = aero.AeroForCausalLM.from_pretrained(runs["SM+LN+G"].folder / "model")
 network = aero.convert(baseline, "SM(t)+LN+G")
@@ -250,15 +290,15 @@ axes[1].set(xlabel="mean entropy (nats)", ylabel="perplexity per byte", xlim=(0.
 plt.show()
 
 # %% [markdown]
-# Both directions hurt. Sharpened tenfold, the same weights go from a perplexity of 10 to almost 13; flattened tenfold, attention is a plain average and the network is worse than any that was trained without LayerNorm. The best mean entropy is the one that training found.
+# Both directions hurt. Sharpened tenfold, the same weights go from a perplexity of 10 to 14. Flattened tenfold, attention is a plain average, and the network is worse than any that was trained without LayerNorm. The best mean entropy is the one that training found.
 #
 # ## Conclusion
 #
-# - The entropy of a head tells how many tokens it looks at: 0 is collapse, $\frac1T \log T!$ is overload, and both ends have closed forms that the operator meets.
-# - Taking LayerNorm out leaves the early layers overloaded, and with a GELU or nothing in the FFN drives the last layer towards collapse. ReLU and learned scales prevent the collapse only. All four networks pay the same for it here, half as much perplexity again.
-# - Entropy is not just a symptom: moved by hand, in either direction, it costs perplexity. So it is worth steering.
+# - The entropy of a head measures how many tokens it looks at: 0 is collapse, $\frac1T \log T!$ is overload. The operator agrees with the closed forms of both ends.
+# - Without LayerNorm the early layers stay overloaded. With nothing in the FFN the last layer nears collapse. An activation or learned scales prevent the collapse only. All four networks without LayerNorm have about half as much perplexity again here.
+# - Entropy is not just a symptom: every change by hand, in either direction, raises the perplexity. Entropy is therefore worth steering.
 #
-# One seed, 400 steps, under a million parameters: enough to see the effect, not to rank networks. `benchmarks/results` has the runs with several seeds.
+# One seed, 400 steps, under a million parameters: enough to see the effect, but not to rank networks. `benchmarks/results` has runs with several seeds.
 
 # %% [markdown]
 # **Next:** [2. Entropy regularization](2_entropy_regularization.ipynb) trains with a penalty on exactly this number. At larger size: `make demo`, `aero reproduce figure5` and the other figures in [docs/paper.md](../docs/paper.md).

@@ -175,7 +175,7 @@ axes.legend()
 plt.show()
 
 # %% [markdown]
-# Cut at once, the network does not come back in these 200 steps. Annealed and taught, the *same* softmax-only network ends where the LayerNorm baseline had been when we took it: better than 15.6, which the same architecture reached from scratch in twice the steps in [notebook 1](1_attention_entropy.ipynb). The baseline, going on, is ahead by one again. And with the teacher's help it hardly matters whether a foldable norm is left in; from scratch it matters a lot (README, *What the demo shows*).
+# Cut at once, the network does not come back in these 200 steps. Annealed and taught, the *same* softmax-only network ends where the LayerNorm baseline had been when we took it: better than 15.95, which the same architecture reached from scratch in twice the steps in [notebook 1](1_attention_entropy.ipynb). The baseline, going on, is ahead by one again. And with the teacher's help it hardly matters whether a foldable norm is left in; from scratch it matters a lot (README, *What the demo shows*).
 #
 # ## What is left to compute
 #
