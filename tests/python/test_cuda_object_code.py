@@ -10,6 +10,8 @@ meant, and say so in its commit:
 from __future__ import annotations
 
 import functools
+import gzip
+import hashlib
 import json
 import os
 import re
@@ -163,18 +165,35 @@ def registers_and_spills() -> Usage:
     return table
 
 
+def listing(file: Path, kept: Path) -> Path:
+    """The disassembly of an object; kept, as cuobjdump takes 3 s of a processor per megabyte."""
+    program, environment = disassembler()
+    content = hashlib.sha256(file.read_bytes() + str(Path(program).stat().st_mtime_ns).encode())
+    whole = kept / f"{file.stem}.{content.hexdigest()[:16]}.gz"
+    if not whole.exists():
+        kept.mkdir(parents=True, exist_ok=True)
+        part, command = kept / f"{file.stem}.{os.getpid()}", [program, "-sass", str(file)]
+        with (
+            gzip.open(part, "wt", compresslevel=1) as out,
+            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as run,
+        ):
+            assert run.stdout
+            # Every second line is a number alone.
+            out.writelines(line for line in run.stdout if not line.startswith(" " * 40))
+        assert run.returncode == 0, f"{command} failed"
+        for old in kept.glob(f"{file.stem}.*.gz"):
+            old.unlink()
+        part.rename(whole)
+    return whole
+
+
 @functools.cache
 def built_code() -> list[Code]:
     """All kernels that were built, disassembled, under their readable names."""
-    files = sorted(build_folder().glob("*.o"))
-    program, environment = disassembler()
     kernels: list[Code] = []
-    for file in files:
-        command = [program, "-sass", str(file)]
-        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as run:
-            assert run.stdout
-            kernels += disassembled(run.stdout)
-        assert run.returncode == 0, f"{command} failed"
+    for file in sorted(build_folder().glob("*.o")):
+        with gzip.open(listing(file, ROOT / "build" / "object_code"), "rt") as lines:
+            kernels += disassembled(lines)
     for code, name in zip(kernels, readable([code.kernel for code in kernels]), strict=True):
         code.kernel = name
     return kernels
@@ -275,6 +294,30 @@ def test_a_listing_is_counted_by_loops_of_products() -> None:
     }
     assert (second.kernel, second.architecture) == ("second", "sm_90a")
     assert not any(second.counts().values())
+
+
+def test_an_object_is_disassembled_once_for_each_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, file = tmp_path / "cuobjdump", tmp_path / "kernels.o"
+    program.write_text(f"#!/bin/sh\necho once >> {tmp_path}/calls\ncat $2\n")
+    program.chmod(0o755)
+    monkeypatch.setitem(globals(), "disassembler", lambda: (str(program), {**os.environ}))
+
+    def kernels_of(text: str) -> list[Code]:
+        file.write_text(text)
+        with gzip.open(listing(file, tmp_path / "kept"), "rt") as lines:
+            return list(disassembled(lines))
+
+    expected = list(disassembled(LISTING.splitlines(keepends=True)))
+    assert kernels_of(LISTING) == kernels_of(LISTING) == expected
+    assert (tmp_path / "calls").read_text().count("once") == 1
+    other = LISTING.replace("EXIT", "NOP")
+    assert kernels_of(other) != expected
+    assert len(list((tmp_path / "kept").iterdir())) == 1
+    program.write_text(program.read_text() + "exit 3\n")
+    with pytest.raises(AssertionError, match=r"kernels\.o'\] failed"):
+        kernels_of(LISTING)
 
 
 if __name__ == "__main__":
