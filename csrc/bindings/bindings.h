@@ -7,6 +7,7 @@ namespace aero::bindings {
 
 void bind_architecture(pybind11::module_& module);
 void bind_build_info(pybind11::module_& module);
+void bind_cost(pybind11::module_& module);
 void bind_fixed_point(pybind11::module_& module);
 void bind_latency(pybind11::module_& module);
 void bind_mpc(pybind11::module_& module);

@@ -1,56 +1,82 @@
-// Costs, stacks and their prices as plain Python values, for every file that binds the cost model.
+// Values that several files of the cost model pass to Python.
 #pragma once
 
 #include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
 
-#include <map>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <string>
-#include <tuple>
+#include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "csrc/mpc/cost.h"
 #include "csrc/mpc/generation.h"
-#include "csrc/mpc/stacks.h"
+#include "csrc/mpc/latency.h"
+#include "csrc/mpc/op_graph.h"
 
 namespace aero::bindings {
 
-inline pybind11::tuple cost_tuple(const mpc::Cost& cost) {
-  const auto whole = [](double count) { return static_cast<std::int64_t>(count); };
-  return pybind11::make_tuple(cost.sent_bytes[mpc::kClient], cost.sent_bytes[mpc::kServer],
-                              whole(cost.rounds), cost.elementwise_ciphertexts,
-                              whole(cost.ct_pt_products), whole(cost.plaintext_encodings),
-                              whole(cost.automorphisms), whole(cost.ots));
+// An operation of a report with its cost and where it runs.
+struct PricedOperation {
+  std::string name;
+  std::optional<std::int64_t> layer;
+  std::string kind;
+  std::string shape;
+  std::vector<std::size_t> inputs;
+  mpc::Cost cost;
+  mpc::Evaluator evaluator = mpc::Evaluator::kBoth;
+  bool token_by_token = false;
+
+  bool operator==(const PricedOperation&) const = default;
+};
+
+template <class Member>
+auto plain(const Member& member) {
+  if constexpr (std::is_enum_v<Member>)
+    return static_cast<int>(member);
+  else
+    return member;
 }
 
-// Operation -> field -> value, as a stack description has them.
-using PriceMap = std::map<std::string, std::map<std::string, double>>;
-
-// A named stack with some fields changed and some operations priced.
-inline mpc::Stack stack_of(const std::string& name, const spec::FieldValues& fields,
-                           const PriceMap& prices) {
-  mpc::Stack stack = mpc::with_fields(mpc::stack(name), fields);
-  std::vector<mpc::PriceEntry> entries;
-  for (const auto& [operation, values] : prices)
-    for (const auto& [field, value] : values) entries.push_back({operation, field, value});
-  stack.prices = mpc::with_prices(stack.prices, entries);
-  return stack;
+template <class Member>
+void set(Member& member, pybind11::handle from) {
+  if constexpr (std::is_enum_v<Member>)
+    member = static_cast<Member>(from.cast<int>());
+  else
+    member = from.cast<Member>();
 }
 
-inline mpc::NextToken next_token_of(const std::string& name) {
-  if (name == "argmax") return mpc::NextToken::kArgmax;
-  if (name == "client") return mpc::NextToken::kClient;
-  throw std::invalid_argument(
-      "simulate_generation: sampling must be \"argmax\" or \"client\", got \"" + name + "\"");
+// Lets Python copy and pickle a bound class of these members, and what holds it.
+template <auto... members, class Bound>
+void allow_copies(Bound& bound) {
+  using Value = typename Bound::type;
+  bound.def(pybind11::pickle(
+      [](const Value& self) { return pybind11::make_tuple(plain(self.*members)...); },
+      [](const pybind11::tuple& state) {
+        Value value;
+        std::size_t next = 0;
+        (set(value.*members, state[next++]), ...);
+        return value;
+      }));
 }
 
-// Batch, index of the token, how it is chosen.
-using TokenTuple = std::tuple<std::int64_t, std::int64_t, std::string>;
+inline pybind11::dict by_kind_dict(const std::vector<std::pair<mpc::Kind, mpc::Cost>>& by_kind) {
+  pybind11::dict found;
+  for (const auto& [kind, cost] : by_kind) found[pybind11::str(mpc::kind_name(kind))] = cost;
+  return found;
+}
 
-inline mpc::Pass pass_of(const spec::ArchitectureSpec& spec, const TokenTuple& tuple) {
-  const auto& [batch, token, sampling] = tuple;
-  return mpc::token_pass(spec, {.batch = batch, .next_token = next_token_of(sampling)}, token);
+inline mpc::Generation generation_of(std::int64_t batch, std::int64_t new_tokens,
+                                     const std::string& sampling) {
+  if (sampling != "argmax" && sampling != "client")
+    throw std::invalid_argument(
+        "simulate_generation: sampling must be \"argmax\" or \"client\", got \"" + sampling + "\"");
+  return {batch, new_tokens,
+          sampling == "argmax" ? mpc::NextToken::kArgmax : mpc::NextToken::kClient};
 }
 
 }  // namespace aero::bindings

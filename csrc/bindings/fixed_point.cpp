@@ -13,7 +13,6 @@
 #include "csrc/fixed_point/approximations.h"
 #include "csrc/fixed_point/arithmetic.h"
 #include "csrc/fixed_point/rows.h"
-#include "csrc/mpc/stacks.h"
 
 namespace py = pybind11;
 
@@ -152,13 +151,6 @@ Arithmetic arithmetic_from(unsigned fraction_bits, const std::string& truncation
                      .seed = seed});
 }
 
-py::dict changed_stack_fields(const std::string& stack, const spec::FieldValues& fields) {
-  py::dict values;
-  for (const auto& [name, value] : mpc::field_values(mpc::with_fields(mpc::stack(stack), fields)))
-    values[py::str(name)] = value;
-  return values;
-}
-
 constexpr const char* kArithmeticDoc =
     R"doc(Fixed-point numbers in Z_2^64, truncated as SPU's Cheetah protocol does.
 
@@ -241,8 +233,6 @@ void bind_fixed_point(py::module_& module) {
                  {{squarings, clip, clip_bits, ring_32}, score_truncation, broadcast_reciprocal});
            })
       .def("layer_norm", &layer_norm);
-  module.def("changed_stack_fields", &changed_stack_fields, py::arg("stack"), py::arg("fields"),
-             "The fields of a named stack after some are changed and checked.");
 }
 
 }  // namespace aero::bindings

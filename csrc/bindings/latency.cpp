@@ -1,16 +1,17 @@
-// Times and schedules for Python, from the operations of a report as plain values.
+// Times and schedules for Python, from the operations of a report.
 
 #include "csrc/mpc/latency.h"
 
+#include <pybind11/operators.h>
 #include <pybind11/stl.h>
 
 #include <array>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <vector>
 
 #include "csrc/bindings/bindings.h"
+#include "csrc/bindings/cost_values.h"
 #include "csrc/mpc/profiles.h"
 #include "csrc/mpc/schedule.h"
 
@@ -20,12 +21,7 @@ namespace aero::bindings {
 namespace {
 
 using mpc::Nanoseconds;
-// Client compute, server compute, client to server, server to client, rounds.
-using TimeTuple = std::tuple<Nanoseconds, Nanoseconds, Nanoseconds, Nanoseconds, Nanoseconds>;
-// As `cost_tuple` gives it.
-using CostTuple = std::tuple<double, double, double, double, double, double, double, double>;
-// Cost, name of the evaluator, token by token.
-using Work = std::tuple<CostTuple, std::string, bool>;
+using Inputs = std::vector<std::vector<std::size_t>>;
 
 constexpr std::array<std::string_view, mpc::kNumResources> kResourceNames{
     "client compute", "server compute", "client to server", "server to client", "rounds"};
@@ -44,44 +40,24 @@ py::dict compute_fields(const std::string& name, const spec::FieldValues& fields
   return fields_dict(mpc::field_values(mpc::with_fields(mpc::compute_profile(name), fields)));
 }
 
-mpc::Cost cost_of(const CostTuple& tuple) {
-  mpc::Cost cost;
-  std::tie(cost.sent_bytes[mpc::kClient], cost.sent_bytes[mpc::kServer], cost.rounds,
-           cost.elementwise_ciphertexts, cost.ct_pt_products, cost.plaintext_encodings,
-           cost.automorphisms, cost.ots) = tuple;
-  return cost;
-}
-
-mpc::Evaluator evaluator_of(const std::string& name) {
-  if (name == "client") return mpc::Evaluator::kClient;
-  return name == "server" ? mpc::Evaluator::kServer : mpc::Evaluator::kBoth;
-}
-
-std::vector<TimeTuple> operation_times(const std::vector<Work>& operations,
-                                       const spec::FieldValues& network_values,
-                                       const spec::FieldValues& compute_values) {
+std::vector<mpc::OperationTime> operation_times(
+    const std::vector<const PricedOperation*>& operations, const spec::FieldValues& network_values,
+    const spec::FieldValues& compute_values) {
   const mpc::NetworkProfile network = mpc::with_fields(mpc::NetworkProfile{}, network_values);
   const mpc::ComputeProfile compute = mpc::with_fields(mpc::ComputeProfile{}, compute_values);
-  std::vector<TimeTuple> times;
+  std::vector<mpc::OperationTime> times;
   times.reserve(operations.size());
-  for (const auto& [cost, evaluator, token_by_token] : operations) {
-    const mpc::OperationTime time = mpc::operation_time(
-        cost_of(cost), {evaluator_of(evaluator), token_by_token}, network, compute);
-    times.emplace_back(time.compute[0], time.compute[1], time.transfer[0], time.transfer[1],
-                       time.rounds);
-  }
+  for (const PricedOperation* one : operations)
+    times.push_back(
+        mpc::operation_time(one->cost, {one->evaluator, one->token_by_token}, network, compute));
   return times;
 }
 
-std::vector<mpc::Step> steps_of(const std::vector<TimeTuple>& times,
-                                const std::vector<std::vector<std::size_t>>& inputs) {
-  std::vector<mpc::Step> steps(times.size());
-  for (std::size_t i = 0; i < times.size(); ++i) {
-    mpc::OperationTime& time = steps[i].time;
-    std::tie(time.compute[0], time.compute[1], time.transfer[0], time.transfer[1], time.rounds) =
-        times[i];
-    steps[i].inputs = inputs.at(i);
-  }
+std::vector<mpc::Step> steps_of(const std::vector<mpc::OperationTime>& times,
+                                const Inputs& inputs) {
+  std::vector<mpc::Step> steps;
+  steps.reserve(times.size());
+  for (std::size_t i = 0; i < times.size(); ++i) steps.push_back({times[i], inputs.at(i)});
   return steps;
 }
 
@@ -89,40 +65,67 @@ std::string_view name_of(mpc::Resource resource) {
   return kResourceNames[static_cast<std::size_t>(resource)];
 }
 
-py::dict schedule(const std::vector<TimeTuple>& times,
-                  const std::vector<std::vector<std::size_t>>& inputs, bool overlap,
-                  bool full_duplex) {
-  const mpc::Schedule result = mpc::schedule(steps_of(times, inputs), {overlap, full_duplex});
-  py::list operations;
-  for (const mpc::ScheduledOperation& one : result.operations)
-    operations.append(py::make_tuple(one.start, one.finish, one.compute, one.transfer, one.rounds,
-                                     one.waiting, name_of(one.bound)));
-  py::list segments;
-  for (const mpc::Segment& segment : result.segments)
-    segments.append(py::make_tuple(segment.operation, name_of(segment.resource), segment.start,
-                                   segment.finish));
-  py::dict busy;
-  for (std::size_t i = 0; i < mpc::kNumResources; ++i)
-    busy[py::str(kResourceNames[i])] = result.busy[i];
+py::dict busy(const mpc::Schedule& schedule) {
   py::dict found;
-  found["makespan"] = result.makespan;
-  found["operations"] = operations;
-  found["critical_path"] = result.critical_path;
-  found["busy"] = busy;
-  found["segments"] = segments;
+  for (std::size_t i = 0; i < mpc::kNumResources; ++i)
+    found[py::str(kResourceNames[i])] = schedule.busy[i];
   return found;
 }
 
-Nanoseconds makespan(const std::vector<TimeTuple>& times,
-                     const std::vector<std::vector<std::size_t>>& inputs, bool overlap,
-                     bool full_duplex, const std::vector<double>& times_faster) {
+mpc::Schedule schedule(const std::vector<mpc::OperationTime>& times, const Inputs& inputs,
+                       bool overlap, bool full_duplex) {
+  return mpc::schedule(steps_of(times, inputs), {overlap, full_duplex});
+}
+
+Nanoseconds makespan(const std::vector<mpc::OperationTime>& times, const Inputs& inputs,
+                     bool overlap, bool full_duplex, const std::vector<double>& times_faster) {
   const std::vector<mpc::Step> steps = mpc::sped_up(steps_of(times, inputs), times_faster);
   return mpc::schedule(steps, {overlap, full_duplex}).makespan;
+}
+
+// All of them in nanoseconds.
+void bind_times(py::module_& module) {
+  using mpc::OperationTime, mpc::Schedule, mpc::ScheduledOperation, mpc::Segment;
+  py::class_<OperationTime> time(module, "OperationTime",
+                                 "What an operation asks of every resource.");
+  time.def_readonly("compute", &OperationTime::compute, "Of client and server.")
+      .def_readonly("transfer", &OperationTime::transfer, "Client to server, server to client.")
+      .def_readonly("rounds", &OperationTime::rounds, "Waiting for messages to arrive.")
+      .def_property_readonly("compute_alone", &OperationTime::compute_alone,
+                             "The slower party's computing.")
+      .def("transfer_alone", &OperationTime::transfer_alone, py::arg("full_duplex"),
+           "Sending; a full-duplex link sends both ways at once.")
+      .def(py::self == py::self);
+  allow_copies<&OperationTime::compute, &OperationTime::transfer, &OperationTime::rounds>(time);
+  py::class_<ScheduledOperation>(module, "ScheduledOperation", "When an operation runs.")
+      .def_readonly("start", &ScheduledOperation::start)
+      .def_readonly("finish", &ScheduledOperation::finish)
+      .def_readonly("compute", &ScheduledOperation::compute)
+      .def_readonly("transfer", &ScheduledOperation::transfer)
+      .def_readonly("rounds", &ScheduledOperation::rounds)
+      .def_readonly("waiting", &ScheduledOperation::waiting)
+      .def_property_readonly("bound",
+                             [](const ScheduledOperation& self) { return name_of(self.bound); });
+  py::class_<Segment> segment(module, "Segment",
+                              "An operation that uses a resource without a break.");
+  segment.def_readonly("operation", &Segment::operation, "Its index.")
+      .def_property_readonly("resource", [](const Segment& self) { return name_of(self.resource); })
+      .def_readonly("start", &Segment::start)
+      .def_readonly("finish", &Segment::finish)
+      .def(py::self == py::self);
+  allow_copies<&Segment::operation, &Segment::resource, &Segment::start, &Segment::finish>(segment);
+  py::class_<Schedule>(module, "Schedule", "A schedule of all operations.")
+      .def_readonly("makespan", &Schedule::makespan)
+      .def_readonly("operations", &Schedule::operations)
+      .def_readonly("critical_path", &Schedule::critical_path)
+      .def_property_readonly("busy", &busy, "Per resource.")
+      .def_readonly("segments", &Schedule::segments);
 }
 
 }  // namespace
 
 void bind_latency(py::module_& module) {
+  bind_times(module);
   module.def("network_names", &mpc::network_names, "Named networks.");
   module.def("compute_names", &mpc::compute_names, "Named compute profiles.");
   module.def("network_fields", &network_fields, py::arg("name"), py::arg("fields"),

@@ -1,12 +1,13 @@
-// The cost model for Python as plain values; the modules of aero.mpc give them names.
+// Costs of networks and of single operations for Python; the values are those of aero.mpc.
 
+#include <pybind11/operators.h>
 #include <pybind11/stl.h>
 
 #include <map>
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "csrc/bindings/bindings.h"
@@ -28,57 +29,89 @@ using mpc::Cost;
 using mpc::Stack;
 using Sizes = std::vector<std::int64_t>;
 
-py::dict fields_dict(const Stack& stack) {
-  py::dict fields;
-  for (const auto& [name, value] : mpc::field_values(stack)) fields[py::str(name)] = value;
-  return fields;
+std::string_view evaluator_name(const PricedOperation& self) {
+  if (self.evaluator == mpc::Evaluator::kBoth) return "both";
+  return self.evaluator == mpc::Evaluator::kClient ? "client" : "server";
 }
 
-std::string_view evaluator_name(mpc::Evaluator evaluator) {
-  if (evaluator == mpc::Evaluator::kBoth) return "both";
-  return evaluator == mpc::Evaluator::kClient ? "client" : "server";
+void bind_operation(py::module_& module) {
+  using Inputs = std::vector<std::size_t>;
+  py::class_<PricedOperation> bound(module, "Operation", "One operation on secret values.");
+  bound
+      .def(py::init([](std::string name, std::optional<std::int64_t> layer, std::string kind,
+                       std::string shape, Inputs inputs, const Cost& cost) {
+             return PricedOperation{.name = std::move(name),
+                                    .layer = layer,
+                                    .kind = std::move(kind),
+                                    .shape = std::move(shape),
+                                    .inputs = std::move(inputs),
+                                    .cost = cost};
+           }),
+           py::kw_only(), py::arg("name"), py::arg("layer"), py::arg("kind"), py::arg("shape"),
+           py::arg("inputs"), py::arg("cost"))
+      .def_readonly("name", &PricedOperation::name,
+                    "Its result, such as \"queries, keys, values\".")
+      .def_readonly("layer", &PricedOperation::layer,
+                    "Layer from 0, or None for set-up, embedding, final norm, head and argmax.")
+      .def_readonly("kind", &PricedOperation::kind, "A key of `CostReport.by_kind`.")
+      .def_readonly("shape", &PricedOperation::shape,
+                    "Sizes as text: \"128x768x2304\"; \"12 x 128x64x128\" for twelve heads.")
+      .def_property_readonly(
+          "inputs", [](const PricedOperation& self) { return py::tuple(py::cast(self.inputs)); },
+          "Indices of the operations that must be finished first.")
+      .def_readonly("cost", &PricedOperation::cost, "Its cost; bytes are whole.")
+      .def_property_readonly(
+          "evaluator", &evaluator_name,
+          "Who evaluates its ciphertexts: \"client\", \"server\", or \"both\", half each.")
+      .def_readonly("token_by_token", &PricedOperation::token_by_token,
+                    "Whether its matrix products take one row after the other.")
+      .def(py::self == py::self)
+      .def("__repr__", [](const PricedOperation& self) {
+        return "<Operation " + self.name + ": " + self.shape + ">";
+      });
+  allow_copies<&PricedOperation::name, &PricedOperation::layer, &PricedOperation::kind,
+               &PricedOperation::shape, &PricedOperation::inputs, &PricedOperation::cost,
+               &PricedOperation::evaluator, &PricedOperation::token_by_token>(bound);
 }
 
-py::list operation_list(const mpc::CostReport& report, const Stack& stack) {
-  py::list operations;
+std::vector<PricedOperation> operations_of(const mpc::CostReport& report, const Stack& stack) {
+  std::vector<PricedOperation> operations;
+  operations.reserve(report.operations.size());
   for (std::size_t i = 0; i < report.operations.size(); ++i) {
-    const mpc::Operation& operation = report.operations[i];
-    const py::object layer = operation.layer == mpc::kOutsideLayers
-                                 ? py::object(py::none())
-                                 : py::object(py::int_(operation.layer));
-    const mpc::Placement placement = mpc::placement(stack, operation.shape);
-    operations.append(py::make_tuple(
-        operation.name, layer, mpc::part_name(operation.part), mpc::shape_text(operation.shape),
-        py::tuple(py::cast(operation.inputs)), cost_tuple(report.operation_costs[i]),
-        evaluator_name(placement.evaluator), placement.token_by_token));
+    const mpc::Operation& one = report.operations[i];
+    const bool outside = one.layer == mpc::kOutsideLayers;
+    const mpc::Placement placement = mpc::placement(stack, one.shape);
+    operations.push_back(
+        {std::string(one.name), outside ? std::nullopt : std::optional<std::int64_t>(one.layer),
+         std::string(mpc::kind_name(one.kind)), mpc::shape_text(one.shape), one.inputs,
+         report.operation_costs[i], placement.evaluator, placement.token_by_token});
   }
   return operations;
 }
 
-py::dict simulate_cost(const spec::ArchitectureSpec& spec, const std::string& stack_name,
-                       const spec::FieldValues& fields, const PriceMap& prices,
-                       const std::optional<TokenTuple>& token) {
-  const Stack stack = stack_of(stack_name, fields, prices);
-  const mpc::CostReport report =
-      mpc::simulate(spec, stack, token ? pass_of(spec, *token) : mpc::whole_context(spec));
-  py::dict by_kind;
-  for (const auto& [part, cost] : report.by_part)
-    by_kind[py::str(mpc::part_name(part))] = cost_tuple(cost);
-  py::list by_layer;
-  for (const Cost& cost : report.by_layer) by_layer.append(cost_tuple(cost));
-  py::dict result;
-  result["stack_fields"] = fields_dict(stack);
-  result["operations"] = operation_list(report, stack);
-  result["total"] = cost_tuple(report.total);
-  result["by_kind"] = by_kind;
-  result["by_layer"] = by_layer;
-  result["outside_layers"] = cost_tuple(report.outside_layers);
-  result["unchecked"] = report.unchecked;
-  return result;
+py::dict report_values(const mpc::CostReport& report, const Stack& stack) {
+  py::dict values;
+  values["operations"] = py::tuple(py::cast(operations_of(report, stack)));
+  values["total"] = report.total;
+  values["by_kind"] = by_kind_dict(report.by_kind);
+  values["by_layer"] = py::tuple(py::cast(report.by_layer));
+  values["outside_layers"] = report.outside_layers;
+  values["unchecked"] = py::tuple(py::cast(report.unchecked));
+  return values;
 }
 
-// Protocols by name: how many sizes each takes, and its cost.
-struct Protocol {
+py::dict simulate(const spec::ArchitectureSpec& spec, const Stack& stack) {
+  return report_values(mpc::simulate(spec, stack), stack);
+}
+
+py::dict simulate_token(const spec::ArchitectureSpec& spec, const Stack& stack, std::int64_t batch,
+                        std::int64_t token, const std::string& sampling) {
+  const mpc::Generation generation = generation_of(batch, 1, sampling);
+  return report_values(mpc::simulate(spec, stack, mpc::token_pass(spec, generation, token)), stack);
+}
+
+// What `operation_cost` takes by name: how many sizes, and the cost.
+struct SizedCost {
   std::size_t num_sizes;
   Cost (*cost)(const Stack&, const Sizes&);
 };
@@ -119,8 +152,8 @@ mpc::OperationShape softmax(const Sizes& s) {
   return mpc::SoftmaxShape{s[0], s[1], mpc::element_count({s[0], s[1]}, "softmax")};
 }
 
-const std::map<std::string, Protocol>& protocols() {
-  static const std::map<std::string, Protocol> table = {
+const std::map<std::string, SizedCost>& priced_operations() {
+  static const std::map<std::string, SizedCost> table = {
       {"product", {1, in_ring_64<mpc::product>}},
       {"square", {1, in_ring_64<mpc::square>}},
       {"private_product", {1, in_ring_64<mpc::private_product>}},
@@ -153,10 +186,10 @@ const std::map<std::string, Protocol>& protocols() {
   return table;
 }
 
-std::vector<std::string_view> protocol_names() {
-  std::vector<std::string_view> names;
-  for (const auto& [name, protocol] : protocols()) names.emplace_back(name);
-  return names;
+std::vector<std::string_view> names() {
+  std::vector<std::string_view> found;
+  for (const auto& [name, sized] : priced_operations()) found.emplace_back(name);
+  return found;
 }
 
 void check_sizes(const std::string& name, std::size_t expected, const Sizes& sizes) {
@@ -170,15 +203,13 @@ void check_sizes(const std::string& name, std::size_t expected, const Sizes& siz
                                   " must be integers from 1 to 2^40, got " + std::to_string(size));
 }
 
-py::tuple protocol_cost(const std::string& name, const Sizes& sizes, const std::string& stack_name,
-                        const spec::FieldValues& fields, const PriceMap& prices) {
-  const auto found = protocols().find(name);
-  if (found == protocols().end())
-    throw std::invalid_argument("operation_cost: name must be " +
-                                spec::quoted_list(protocol_names()) + ", got " +
-                                spec::quoted(name));
+Cost operation_cost(const std::string& name, const Sizes& sizes, const Stack& stack) {
+  const auto found = priced_operations().find(name);
+  if (found == priced_operations().end())
+    throw std::invalid_argument("operation_cost: name must be " + spec::quoted_list(names()) +
+                                ", got " + spec::quoted(name));
   check_sizes(name, found->second.num_sizes, sizes);
-  return cost_tuple(found->second.cost(stack_of(stack_name, fields, prices), sizes));
+  return found->second.cost(stack, sizes);
 }
 
 py::tuple matmul_block(std::int64_t rows, std::int64_t inner, std::int64_t columns) {
@@ -190,12 +221,10 @@ py::tuple matmul_block(std::int64_t rows, std::int64_t inner, std::int64_t colum
 }  // namespace
 
 void bind_mpc(py::module_& module) {
+  bind_operation(module);
   module.def("stack_names", &mpc::stack_names, "Named protocol stacks.");
   module.def("optimized_stack_names", &mpc::optimized_stack_names,
              "`spu-2024` with optimizations.");
-  module.def(
-      "stack_fields", [](const std::string& name) { return fields_dict(mpc::stack(name)); },
-      py::arg("name"), "The fields of a named stack.");
   module.def(
       "stack_field_documents",
       [] {
@@ -205,11 +234,12 @@ void bind_mpc(py::module_& module) {
         return documents;
       },
       "Unit and meaning of every field of a stack.");
-  module.def("simulate_cost", &simulate_cost, py::arg("spec"), py::arg("stack"), py::arg("fields"),
-             py::arg("prices") = PriceMap{}, py::arg("token") = py::none(),
+  module.def("simulate", &simulate, py::arg("spec"), py::arg("stack"),
              "One private forward pass; see aero.mpc.simulate.");
-  module.def("protocol_cost", &protocol_cost, py::arg("name"), py::arg("sizes"), py::arg("stack"),
-             py::arg("fields"), py::arg("prices") = PriceMap{},
+  module.def("simulate_token", &simulate_token, py::arg("spec"), py::arg("stack"), py::kw_only(),
+             py::arg("batch"), py::arg("token"), py::arg("sampling"),
+             "The pass that makes one token, from 0; see aero.mpc.simulate_generation.");
+  module.def("operation_cost", &operation_cost, py::arg("name"), py::arg("sizes"), py::arg("stack"),
              "One operation; see aero.mpc.operation_cost.");
   module.def("matmul_block", &matmul_block, py::arg("rows"), py::arg("inner"), py::arg("columns"),
              "Rows, inner and columns of the polynomials that a matrix product is cut into.");

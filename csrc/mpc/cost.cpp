@@ -7,27 +7,16 @@
 namespace aero::mpc {
 
 Cost& Cost::operator+=(const Cost& other) {
-  sent_bytes[kClient] += other.sent_bytes[kClient];
-  sent_bytes[kServer] += other.sent_bytes[kServer];
-  rounds += other.rounds;
-  elementwise_ciphertexts += other.elementwise_ciphertexts;
-  ct_pt_products += other.ct_pt_products;
-  plaintext_encodings += other.plaintext_encodings;
-  automorphisms += other.automorphisms;
-  ots += other.ots;
+  for_each_count([](CountName, double& sum, double count) { sum += count; }, *this, other);
   return *this;
 }
 
 Cost operator+(Cost left, const Cost& right) { return left += right; }
 
 Cost sequential(const Cost& one, double copies) {
-  return {{one.sent_bytes[kClient] * copies, one.sent_bytes[kServer] * copies},
-          one.rounds * copies,
-          one.elementwise_ciphertexts * copies,
-          one.ct_pt_products * copies,
-          one.plaintext_encodings * copies,
-          one.automorphisms * copies,
-          one.ots * copies};
+  Cost all = one;
+  for_each_count([=](CountName, double& count) { count *= copies; }, all);
+  return all;
 }
 
 Cost with_rounds(Cost cost, double rounds) {
@@ -44,15 +33,15 @@ Cost checked(const Cost& cost, std::string_view what) {
   // Their sum to the nearest byte, so that it orders costs as the exact sum does.
   rounded.sent_bytes[kServer] = std::nearbyint(cost.sent_bytes[kServer]);
   rounded.sent_bytes[kClient] = std::nearbyint(cost.comm_bytes()) - rounded.sent_bytes[kServer];
-  for (const double count :
-       {rounded.comm_bytes(), cost.rounds, cost.elementwise_ciphertexts, cost.ct_pt_products,
-        cost.plaintext_encodings, cost.automorphisms, cost.ots}) {
+  const auto check = [&](double count) {
     if (!(count >= 0 && count <= kMaxExactCount)) {
       throw std::invalid_argument("simulate: " + std::string(what) +
                                   " costs more than 2^53 of something and cannot be counted "
                                   "exactly; choose smaller sizes");
     }
-  }
+  };
+  check(rounded.comm_bytes());
+  for_each_count([&](CountName, double count) { check(count); }, rounded);
   return rounded;
 }
 

@@ -18,20 +18,52 @@ inline constexpr std::size_t kServer = 1;
 // not whole numbers; whole numbers are exact up to this bound, and beyond it `checked` throws.
 inline constexpr double kMaxExactCount = 9007199254740992.0;  // 2^53
 
+// `for_each_count` says what each count is.
 struct Cost {
   std::array<double, 2> sent_bytes{};  // by client and server; no byte is counted twice
-  double rounds = 0;                   // one-way messages that must be waited for
-  double elementwise_ciphertexts = 0;  // homomorphic evaluations in elementwise products
-  double ct_pt_products = 0;           // ciphertext x plaintext products in matrix products
+  double rounds = 0;
+  double elementwise_ciphertexts = 0;
+  double ct_pt_products = 0;
   double plaintext_encodings = 0;
   double automorphisms = 0;
-  double ots = 0;  // oblivious transfers
+  double ots = 0;
 
   double comm_bytes() const { return sent_bytes[kClient] + sent_bytes[kServer]; }
 
   Cost& operator+=(const Cost& other);
   bool operator==(const Cost&) const = default;
 };
+
+struct CountName {
+  std::string_view name;  // as Python and reports have it
+  bool whole;             // of whole operations; averages over many runs are not
+  std::string_view meaning;
+};
+
+// Calls visit(CountName, count of the first cost, of the second, ...) for every count. The one list
+// of them: sums, checks and the Python side go through it.
+template <class Visit, class... Costs>
+constexpr void for_each_count(Visit&& visit, Costs&... costs) {
+  visit(CountName{"client_bytes", false,
+                  "Sent by the client, the owner of the input (SPU's rank 0)."},
+        costs.sent_bytes[kClient]...);
+  visit(CountName{"server_bytes", false, "Sent by the server, the owner of the weights (rank 1)."},
+        costs.sent_bytes[kServer]...);
+  visit(CountName{"rounds", true,
+                  "One-way messages that must be waited for; a round trip is two rounds."},
+        costs.rounds...);
+  visit(CountName{"elementwise_ciphertexts", false,
+                  "Homomorphic evaluations in elementwise products. Cached Beaver triples count by "
+                  "their share of a ciphertext."},
+        costs.elementwise_ciphertexts...);
+  visit(CountName{"ct_pt_products", true, "Ciphertext x plaintext products in matrix products."},
+        costs.ct_pt_products...);
+  visit(CountName{"plaintext_encodings", true, "Plaintexts encoded for them."},
+        costs.plaintext_encodings...);
+  visit(CountName{"automorphisms", true, "Spent on packing their responses."},
+        costs.automorphisms...);
+  visit(CountName{"ots", true, "Oblivious transfers."}, costs.ots...);
+}
 
 Cost operator+(Cost left, const Cost& right);
 

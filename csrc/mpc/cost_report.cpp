@@ -60,15 +60,15 @@ std::vector<std::string> unchecked_operations(const spec::ArchitectureSpec& spec
 
 // Parts of a priced stack that it quotes no price for.
 std::string unquoted_parts(const OperationGraph& operations, const Prices& prices) {
-  std::array<bool, kNumParts> unquoted{};
+  std::array<bool, kNumKinds> unquoted{};
   for (const Operation& operation : operations)
     if (!is_quoted(prices, operation.shape))
-      unquoted[static_cast<std::size_t>(operation.part)] = true;
+      unquoted[static_cast<std::size_t>(operation.kind)] = true;
   std::string names;
-  for (std::size_t part = 0; part < kNumParts; ++part)
-    if (unquoted[part]) {
+  for (std::size_t kind = 0; kind < kNumKinds; ++kind)
+    if (unquoted[kind]) {
       if (!names.empty()) names += ", ";
-      names += part_name(static_cast<Part>(part));
+      names += kind_name(static_cast<Kind>(kind));
     }
   return names;
 }
@@ -81,22 +81,22 @@ CostReport simulate(const spec::ArchitectureSpec& spec, const Stack& stack, cons
   report.by_layer.resize(static_cast<std::size_t>(spec.num_layers));
   report.operation_costs.reserve(report.operations.size());
   ShapePrices prices(stack);
-  std::array<Cost, kNumParts> parts{};
-  std::array<bool, kNumParts> occurs{};
+  std::array<Cost, kNumKinds> kinds{};
+  std::array<bool, kNumKinds> occurs{};
   for (const Operation& operation : report.operations) {
     const Cost cost = prices(operation);
     report.operation_costs.push_back(cost);
     report.total = checked(report.total + cost, "the network");
-    const auto part = static_cast<std::size_t>(operation.part);
-    parts[part] += cost;
-    occurs[part] = true;
+    const auto kind = static_cast<std::size_t>(operation.kind);
+    kinds[kind] += cost;
+    occurs[kind] = true;
     Cost& layer = operation.layer == kOutsideLayers
                       ? report.outside_layers
                       : report.by_layer[static_cast<std::size_t>(operation.layer)];
     layer += cost;
   }
-  for (std::size_t part = 0; part < kNumParts; ++part)
-    if (occurs[part]) report.by_part.emplace_back(static_cast<Part>(part), parts[part]);
+  for (std::size_t kind = 0; kind < kNumKinds; ++kind)
+    if (occurs[kind]) report.by_kind.emplace_back(static_cast<Kind>(kind), kinds[kind]);
   report.unchecked = unchecked_operations(spec, stack);
   if (stack.prices == Prices{}) return report;
   const std::string rest = unquoted_parts(report.operations, stack.prices);

@@ -1,4 +1,4 @@
-// One private forward pass, priced: every operation, and the sums over parts, layers and all.
+// One private forward pass, priced: every operation, and the sums over kinds, layers and all.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ struct CostReport {
   OperationGraph operations;
   std::vector<Cost> operation_costs;           // one per operation
   Cost total;                                  // their exact sum, as are the sums below
-  std::vector<std::pair<Part, Cost>> by_part;  // the parts that occur, in the order of Part
+  std::vector<std::pair<Kind, Cost>> by_kind;  // the kinds that occur, in their order
   std::vector<Cost> by_layer;                  // one per layer
   Cost outside_layers;                         // set-up, embedding, final norm, head, argmax
   std::vector<std::string> unchecked;          // parts that nothing published or measured confirms

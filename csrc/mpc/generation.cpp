@@ -33,8 +33,8 @@ GenerationCost simulate_generation(const spec::ArchitectureSpec& spec, const Sta
                                 std::to_string(kMaxNewTokens) + ", got " +
                                 std::to_string(generation.new_tokens));
   GenerationCost result;
-  std::array<Cost, kNumParts> parts{};
-  std::array<bool, kNumParts> occurs{};
+  std::array<Cost, kNumKinds> kinds{};
+  std::array<bool, kNumKinds> occurs{};
   for (std::int64_t token = 0; token < generation.new_tokens; ++token) {
     const OperationGraph graph = build_graph(spec, stack, token_pass(spec, generation, token));
     ShapePrices prices(stack);
@@ -42,15 +42,15 @@ GenerationCost simulate_generation(const spec::ArchitectureSpec& spec, const Sta
     for (const Operation& operation : graph) {
       const Cost& cost = prices(operation);
       one += cost;
-      const auto part = static_cast<std::size_t>(operation.part);
-      parts[part] += cost;
-      occurs[part] = true;
+      const auto kind = static_cast<std::size_t>(operation.kind);
+      kinds[kind] += cost;
+      occurs[kind] = true;
     }
     result.per_token.push_back(one);
     result.total = checked(result.total + one, "the generation");
   }
-  for (std::size_t part = 0; part < kNumParts; ++part)
-    if (occurs[part]) result.by_part.emplace_back(static_cast<Part>(part), parts[part]);
+  for (std::size_t kind = 0; kind < kNumKinds; ++kind)
+    if (occurs[kind]) result.by_kind.emplace_back(static_cast<Kind>(kind), kinds[kind]);
   return result;
 }
 

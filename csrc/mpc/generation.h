@@ -24,7 +24,7 @@ struct GenerationCost {
   // The first token's includes the prompts and the set-up, those of the others are one position's.
   std::vector<Cost> per_token;
   Cost total;
-  std::vector<std::pair<Part, Cost>> by_part;  // the parts that occur, in the order of Part
+  std::vector<std::pair<Kind, Cost>> by_kind;  // the kinds that occur, in their order
 };
 
 // The pass that makes a token, from 0: over `context_length` prompt positions, or over one query

@@ -14,7 +14,7 @@ using spec::ArchitectureSpec;
 using spec::FeedForward;
 using Inputs = std::vector<std::size_t>;
 
-constexpr std::array<std::string_view, kNumParts> kPartNames{
+constexpr std::array<std::string_view, kNumKinds> kKindNames{
     "qkv/proj",  "QK",    "softmax", "PV",     "ffn",   "act",
     "layernorm", "embed", "lm head", "argmax", "setup", "reveal"};
 
@@ -60,8 +60,8 @@ class GraphBuilder {
       : spec_(spec), stack_(stack), pass_(pass), absorbed_(is_absorbed()) {}
 
   OperationGraph build() {
-    if (stack_.setup && pass_.first) stream_ = {add(Part::kSetup, "set-up", SessionSetup{}, {})};
-    stream_ = {add(Part::kEmbed, "token embedding",
+    if (stack_.setup && pass_.first) stream_ = {add(Kind::kSetup, "set-up", SessionSetup{}, {})};
+    stream_ = {add(Kind::kEmbed, "token embedding",
                    EmbeddingShape{positions(pass_.queries), spec_.vocab_size, spec_.width},
                    stream_)};
     for (layer_ = 0; layer_ < spec_.num_layers; ++layer_) add_layer();
@@ -79,19 +79,19 @@ class GraphBuilder {
     return stack_.absorb_ffn != AbsorbFfn::kNo && can_absorb_ffn(spec_);
   }
 
-  std::size_t add(Part part, std::string_view name, const OperationShape& shape, Inputs inputs) {
-    graph_.push_back({name, layer_, part, shape, std::move(inputs)});
+  std::size_t add(Kind kind, std::string_view name, const OperationShape& shape, Inputs inputs) {
+    graph_.push_back({name, layer_, kind, shape, std::move(inputs)});
     return graph_.size() - 1;
   }
 
-  Inputs add_product(Part part, std::string_view name, MatmulShape shape, Inputs inputs) {
-    return {add(part, name, WeightProduct{shape}, std::move(inputs))};
+  Inputs add_product(Kind kind, std::string_view name, MatmulShape shape, Inputs inputs) {
+    return {add(kind, name, WeightProduct{shape}, std::move(inputs))};
   }
 
   // Foldable norms are constants at inference and live in the next weights.
   Inputs add_norm(std::string_view name, bool is_layer_norm, std::int64_t rows, Inputs inputs) {
     if (!is_layer_norm) return inputs;
-    return {add(Part::kLayerNorm, name, LayerNorm{rows, spec_.width}, std::move(inputs))};
+    return {add(Kind::kLayerNorm, name, LayerNorm{rows, spec_.width}, std::move(inputs))};
   }
 
   Inputs add_block_norm(std::string_view name, std::int64_t rows, Inputs inputs) {
@@ -104,7 +104,7 @@ class GraphBuilder {
     if (!spec_.shaped_attention || !is_foldable(spec_.norm))
       return add_block_norm("norm before attention", rows, stream_);
     const std::int64_t elements = element_count({rows, spec_.width}, "gain");
-    return {add(Part::kLayerNorm, "gain before attention", WeightScaling{elements}, stream_)};
+    return {add(Kind::kLayerNorm, "gain before attention", WeightScaling{elements}, stream_)};
   }
 
   // Of all sequences.
@@ -147,7 +147,7 @@ class GraphBuilder {
     const std::int64_t inner = H * spec_.head_dim;
     const bool shaped = spec_.shaped_attention;
     const Inputs projected =
-        add_product(Part::kQkvProj, shaped ? "queries, keys" : "queries, keys, values",
+        add_product(Kind::kQkvProj, shaped ? "queries, keys" : "queries, keys, values",
                     {positions(pass_.queries), d, (shaped ? 2 : 3) * inner}, input);
     const Inputs probabilities = add_shape_factor(rows, add_probabilities(rows, projected));
     // Shaped attention has no value projection: head h reads channels h d/H onward of its input.
@@ -156,9 +156,9 @@ class GraphBuilder {
     inputs.insert(inputs.end(), values.begin(), values.end());
     const MatmulShape shape{rows, S, shaped ? d / H : spec_.head_dim};
     const Triangle triangle = is_skipped(rows) ? Triangle::kLeftFactor : Triangle::kNone;
-    Inputs heads = {add(Part::kPv, "heads", HeadProduct{pass_.batch * H, shape, triangle}, inputs)};
+    Inputs heads = {add(Kind::kPv, "heads", HeadProduct{pass_.batch * H, shape, triangle}, inputs)};
     if (shaped) return heads;
-    return add_product(Part::kQkvProj, "projection", {positions(rows), inner, d}, heads);
+    return add_product(Kind::kQkvProj, "projection", {positions(rows), inner, d}, heads);
   }
 
   // A layer of one row sees all columns.
@@ -170,9 +170,9 @@ class GraphBuilder {
     const MatmulShape shape{rows, spec_.head_dim, S};
     const bool skip = is_skipped(rows);
     const Triangle triangle = skip ? Triangle::kResult : Triangle::kNone;
-    const Inputs scores = {add(Part::kQk, "scores", HeadProduct{H, shape, triangle},
+    const Inputs scores = {add(Kind::kQk, "scores", HeadProduct{H, shape, triangle},
                                add_scaling(positions(rows), add_rotation(rows, projected)))};
-    return {add(Part::kSoftmax, "softmax",
+    return {add(Kind::kSoftmax, "softmax",
                 SoftmaxShape{element_count({H, rows}, "softmax"), S, live_scores(rows)}, scores)};
   }
 
@@ -187,7 +187,7 @@ class GraphBuilder {
   // product, of every score.
   Inputs add_shape_factor(std::int64_t rows, const Inputs& probabilities) {
     if (!spec_.shaped_attention || !stack_.secret_shape_factors) return probabilities;
-    return {add(Part::kPv, "shape factor", WeightScaling{live_scores(rows)}, probabilities)};
+    return {add(Kind::kPv, "shape factor", WeightScaling{live_scores(rows)}, probabilities)};
   }
 
   // Rotary positions: the rotating channels times cos, their pairs times sin, both public, each
@@ -198,7 +198,7 @@ class GraphBuilder {
     if (channels == 0) return projected;
     const auto truncated = [&](std::string_view name, std::int64_t of) {
       const Truncation shape{element_count({positions(of), spec_.num_heads, channels}, "rotary")};
-      return add(Part::kQk, name, shape, projected);
+      return add(Kind::kQk, name, shape, projected);
     };
     return {truncated("queries times cos", rows), truncated("queries times sin", rows),
             truncated("keys times cos", pass_.queries), truncated("keys times sin", pass_.queries)};
@@ -213,20 +213,20 @@ class GraphBuilder {
     Inputs scaled =
         stack_.fold_score_scale
             ? projected
-            : Inputs{add(Part::kQkvProj, "1/sqrt(d_k)", Truncation{elements}, projected)};
+            : Inputs{add(Kind::kQkvProj, "1/sqrt(d_k)", Truncation{elements}, projected)};
     if (!stack_.secret_temperature || spec_.temperature != spec::Temperature::kHeadPosition)
       return scaled;
-    return {add(Part::kQkvProj, "1/temperature", WeightScaling{elements}, scaled)};
+    return {add(Kind::kQkvProj, "1/temperature", WeightScaling{elements}, scaled)};
   }
 
   Inputs add_ffn(std::int64_t rows, Inputs input) {
     const std::int64_t d = spec_.width;
     const std::int64_t F = spec_.hidden_width;
     if (is_fused(spec_.ffn))
-      return add_product(Part::kFfn, "FFN, fused", {rows, d, d}, std::move(input));
-    Inputs hidden = add_product(Part::kFfn, "FFN, in", {rows, d, F}, std::move(input));
+      return add_product(Kind::kFfn, "FFN, fused", {rows, d, d}, std::move(input));
+    Inputs hidden = add_product(Kind::kFfn, "FFN, in", {rows, d, F}, std::move(input));
     hidden = add_activation(rows * F, std::move(hidden));
-    return add_product(Part::kFfn, "FFN, out", {rows, F, d}, std::move(hidden));
+    return add_product(Kind::kFfn, "FFN, out", {rows, F, d}, std::move(hidden));
   }
 
   Inputs add_activation(std::int64_t elements, Inputs input) {
@@ -245,7 +245,7 @@ class GraphBuilder {
       default:
         return input;
     }
-    return {add(Part::kActivation, "activation", Activation{kind, elements}, std::move(input))};
+    return {add(Kind::kActivation, "activation", Activation{kind, elements}, std::move(input))};
   }
 
   void add_head() {
@@ -253,16 +253,16 @@ class GraphBuilder {
     const Inputs normed =
         add_norm("final norm", spec_.final_norm == spec::FinalNorm::kLayer, rows, stream_);
     const Inputs logits =
-        add_product(Part::kLmHead, "logits", {rows, spec_.width, spec_.vocab_size}, normed);
+        add_product(Kind::kLmHead, "logits", {rows, spec_.width, spec_.vocab_size}, normed);
     const std::int64_t V = spec_.vocab_size;
     if (pass_.next_token == NextToken::kClient) {
-      add(Part::kReveal, "logits to the client", Opening{positions(V)}, logits);
+      add(Kind::kReveal, "logits to the client", Opening{positions(V)}, logits);
       return;
     }
     const bool opened = pass_.next_token == NextToken::kArgmax;
     if (!opened && !stack_.argmax) return;
-    const std::size_t token = add(Part::kArgmax, "next token", Argmax{V, pass_.batch}, logits);
-    if (opened) add(Part::kReveal, "token to the client", Opening{pass_.batch}, {token});
+    const std::size_t token = add(Kind::kArgmax, "next token", Argmax{V, pass_.batch}, logits);
+    if (opened) add(Kind::kReveal, "token to the client", Opening{pass_.batch}, {token});
   }
 
   const ArchitectureSpec& spec_;
@@ -276,7 +276,7 @@ class GraphBuilder {
 
 }  // namespace
 
-std::string_view part_name(Part part) { return kPartNames[static_cast<std::size_t>(part)]; }
+std::string_view kind_name(Kind kind) { return kKindNames[static_cast<std::size_t>(kind)]; }
 
 std::string shape_text(const OperationShape& shape) { return std::visit(ShapeText{}, shape); }
 

@@ -20,8 +20,8 @@
 
 namespace aero::mpc {
 
-// The parts of the cost report, in the order it is printed.
-enum class Part : std::uint8_t {
+// Kinds of operations, in the order of a cost report.
+enum class Kind : std::uint8_t {
   kQkvProj,
   kQk,
   kSoftmax,
@@ -35,10 +35,10 @@ enum class Part : std::uint8_t {
   kSetup,
   kReveal,
 };
-inline constexpr std::size_t kNumParts = 12;
+inline constexpr std::size_t kNumKinds = 12;
 
 // As tables and Python name it: "qkv/proj", "QK", "softmax", ...
-std::string_view part_name(Part part);
+std::string_view kind_name(Kind kind);
 
 struct SessionSetup {
   bool operator==(const SessionSetup&) const = default;
@@ -115,9 +115,11 @@ inline constexpr std::int64_t kOutsideLayers = -1;
 struct Operation {
   std::string_view name;  // "queries, keys, values"
   std::int64_t layer = kOutsideLayers;
-  Part part = Part::kSetup;
+  Kind kind = Kind::kSetup;
   OperationShape shape;
   std::vector<std::size_t> inputs;  // operations that must be finished, all earlier in the graph
+
+  bool operator==(const Operation&) const = default;
 };
 
 // Operations in an order in which they can run one after the other.

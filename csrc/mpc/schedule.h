@@ -45,6 +45,8 @@ struct ScheduledOperation {
   Nanoseconds rounds = 0;
   Nanoseconds waiting = 0;
   Resource bound = Resource::kRounds;  // which of the five took longest in that span
+
+  bool operator==(const ScheduledOperation&) const = default;
 };
 
 // A time without interruption in which an operation uses a resource.
@@ -53,6 +55,8 @@ struct Segment {
   Resource resource = Resource::kRounds;
   Nanoseconds start = 0;
   Nanoseconds finish = 0;
+
+  bool operator==(const Segment&) const = default;
 };
 
 struct Schedule {

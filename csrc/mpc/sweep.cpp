@@ -27,7 +27,7 @@ std::int64_t combinations(const Sweep& sweep) {
 SweepResult price(const spec::ArchitectureSpec& spec, const Stack& stack,
                   const std::vector<Machines>& machines) {
   SweepResult result;
-  result.seconds.resize(machines.size());
+  result.nanoseconds.resize(machines.size());
   ShapePrices prices(stack);
   for (const Operation& operation : build_graph(spec, stack)) {
     const Cost& cost = prices(operation);
@@ -37,7 +37,7 @@ SweepResult price(const spec::ArchitectureSpec& spec, const Stack& stack,
       const auto& [network, compute] = machines[i];
       const Nanoseconds time =
           operation_time(cost, where, network, compute).alone(network.full_duplex);
-      result.seconds[i] = added(result.seconds[i], time);
+      result.nanoseconds[i] = added(result.nanoseconds[i], time);
     }
   }
   return result;
@@ -63,7 +63,7 @@ std::vector<SweepResult> run_sweep(const Sweep& sweep) {
       for (const Stack& stack : sweep.stacks) try {
           results.push_back(price(spec::with_fields(base, fields), stack, sweep.machines));
         } catch (const std::invalid_argument& error) {
-          results.push_back({.total = {}, .seconds = {}, .error = error.what()});
+          results.push_back({.total = {}, .nanoseconds = {}, .error = error.what()});
         }
     }
   return results;

@@ -34,8 +34,8 @@ struct Sweep {
 
 struct SweepResult {
   Cost total;
-  std::vector<Nanoseconds> seconds;  // closed form, one per machine; in nanoseconds
-  std::string error;                 // why there is no such network; the rest is then empty
+  std::vector<Nanoseconds> nanoseconds;  // closed form, one per machine
+  std::string error;                     // why there is no such network; the rest is then empty
 };
 
 // In the order of loops over specs, axes (the last one fastest) and stacks (innermost). Throws

@@ -68,14 +68,17 @@ def returned_classes(module: ModuleType) -> dict[str, type]:
             hints += typing.get_args(hint)
             home = getattr(hint, "__module__", "") if inspect.isclass(hint) else ""
             name = getattr(hint, "__name__", "")
-            if (
-                home.startswith(f"{module.__name__}.")
-                and not name.startswith("_")
-                and name not in {*module.__all__, *found}
-            ):
+            is_here = home.startswith(f"{module.__name__}.") or home == "aero._core"
+            if is_here and not name.startswith("_") and name not in {*exported_names(), *found}:
                 found[name] = hint
                 left.append(hint)
     return found
+
+
+@functools.cache
+def exported_names() -> frozenset[str]:
+    """What any public package exports."""
+    return frozenset(name for package in TASKS for name in getattr(aero, package).__all__)
 
 
 def _hints_of(member: Any) -> list[Any]:
@@ -86,4 +89,6 @@ def _hints_of(member: Any) -> list[Any]:
         hints = typing.get_type_hints(member)
     except Exception:  # no class or function, or names that its module does not have
         return []
-    return list(hints.values()) if inspect.isclass(member) else [hints.get("return")]
+    if inspect.isclass(member):
+        return [hint for name, hint in hints.items() if not name.startswith("_")]
+    return [hints.get("return")]

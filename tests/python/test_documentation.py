@@ -55,6 +55,7 @@ def test_the_manual_has_every_public_name(site: Path) -> None:
             held = getattr(package, name)
             home = getattr(held, "__module__", package.__name__)
             assert {f"{home}.{name}", f"{package.__name__}.{name}"} & anchors, (package, name)
+    assert {"aero._core.Cost", "aero._core.Operation"} <= anchors
     assert '<span class="gp">&gt;&gt;&gt; </span>' in page  # examples are code
 
 

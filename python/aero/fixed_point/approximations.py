@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from aero import _core
 from aero._core import Arithmetic
 from aero.mpc.described_stacks import StackDescription, stack_description
 from aero.mpc.simulation import plain_value
@@ -85,8 +84,7 @@ class Approximations:
         own = {name: fields.pop(name) for name in _OWN_FIELDS if name in fields}
         try:
             plain = {name: plain_value(name, value) for name, value in fields.items()}
-            base, changes, _ = stack_description(stack).core(plain.items())
-            values = _core.changed_stack_fields(base, changes)
+            values = stack_description(stack).with_fields(plain.items()).fields
         except ValueError as error:
             raise ValueError(f"fixed point: {str(error).removeprefix('simulate: ')}") from None
         if values["static_max"]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aero.architecture import ArchitectureSpec
-from aero.mpc.cost import Cost, FieldValue, Operation
+from aero.mpc.cost import Cost, FieldValue, Operation, Stack
 from aero.mpc.described_stacks import StackDescription
 from aero.mpc.latency import Duration, Latency
 from aero.mpc.profiles import ComputeProfile, NetworkProfile, compute_profile, network_profile
@@ -51,6 +51,15 @@ class CostReport:
     outside_layers: Cost
     unchecked: tuple[str, ...]
     description: StackDescription
+
+    @staticmethod
+    def of(
+        spec: ArchitectureSpec, stack: StackDescription, priced: Stack, found: dict[str, Any]
+    ) -> CostReport:
+        """What the C++ side found for a network on a stack, which was `priced` so."""
+        return CostReport(
+            spec=spec, stack=stack.name, stack_fields=priced.fields, description=stack, **found
+        )
 
     @property
     def comm_bytes(self) -> float:

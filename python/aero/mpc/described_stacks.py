@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from aero import _core
+from aero.mpc.cost import FieldValue, Stack
 from aero.reading import parse_yaml, read_json, read_yaml, shown
 
 _KEYS = ("format", "name", "base", "source", "fields", "prices")
@@ -55,20 +56,18 @@ class StackDescription:
 
     name: str
     base: str
-    fields: Mapping[str, bool | int | float | str] = field(default_factory=dict)
+    fields: Mapping[str, FieldValue] = field(default_factory=dict)
     prices: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     source: str = ""
 
-    def core(
-        self, overrides: Iterable[tuple[str, bool | int | float | str]] = ()
-    ) -> tuple[str, list[tuple[str, bool | int | float | str]], dict[str, dict[str, float]]]:
-        """Base, fields and prices as the C++ side takes them; `overrides` win."""
+    def with_fields(self, overrides: Iterable[tuple[str, FieldValue]] = ()) -> Stack:
+        """The stack that operations are priced on; `overrides` win."""
         prices = {name: dict(price) for name, price in self.prices.items()}
-        return self.base, [*self.fields.items(), *overrides], prices
+        return Stack(self.base, [*self.fields.items(), *overrides], prices)
 
-    def all_fields(self) -> dict[str, bool | int | float | str]:
+    def all_fields(self) -> dict[str, FieldValue]:
         """Every field of the stack, before overrides."""
-        return {**_core.stack_fields(self.base), **self.fields}
+        return {**Stack(self.base).fields, **self.fields}
 
 
 def described_stack_names() -> list[str]:
@@ -205,7 +204,7 @@ def _check(description: StackDescription, where: str) -> None:
     if description.name in (*_core.stack_names(), *_core.optimized_stack_names()):
         raise ValueError(f"{where}: name must not be that of a stack, got {description.name!r}")
     try:
-        _core.checked_stack(description.core())
+        description.with_fields()
     except (ValueError, TypeError) as error:
         text = str(error).removeprefix("stack description: ").removeprefix("simulate: ")
         raise ValueError(f"{where}: {text}") from error

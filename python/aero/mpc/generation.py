@@ -12,7 +12,7 @@ from aero.mpc.cost import Cost, FieldValue
 from aero.mpc.cost_report import CostReport
 from aero.mpc.described_stacks import StackDescription, stack_description
 from aero.mpc.profiles import ComputeProfile, NetworkProfile
-from aero.mpc.simulation import make_report, network_and_fields
+from aero.mpc.simulation import network_and_fields
 from aero.tables import in_units
 
 Sampling = Literal["argmax", "client"]
@@ -72,8 +72,11 @@ class GenerationReport:
                 f"token_report: token must be from 0 to {self.new_tokens - 1}, got {token}"
             )
         description = self.prefill.description
-        stack = description.core(self.prefill.changed_fields().items())
-        return _token_report(self.spec, description, stack, (self.batch, token, self.sampling))
+        stack = description.with_fields(self.prefill.changed_fields().items())
+        found = _core.simulate_token(
+            self.spec, stack, batch=self.batch, token=token, sampling=self.sampling
+        )
+        return CostReport.of(self.spec, description, stack, found)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready values."""
@@ -99,18 +102,6 @@ class GenerationReport:
             f"<GenerationReport {self.spec.label} on {self.stack}: {self.new_tokens} tokens, "
             f"{in_units(self.comm_bytes)} GB>"
         )
-
-
-def _token_report(
-    spec: ArchitectureSpec,
-    description: StackDescription,
-    stack: tuple[str, list[tuple[str, FieldValue]], dict[str, dict[str, float]]],
-    token: tuple[int, int, str],
-) -> CostReport:
-    base, fields, prices = stack
-    return make_report(
-        spec, description, _core.simulate_cost(spec, base, fields, prices, token=token)
-    )
 
 
 def simulate_generation(
@@ -157,19 +148,19 @@ def simulate_generation(
     spec, fields = network_and_fields(
         label_or_spec, model, context_length, vocab_size, description, overrides
     )
-    core = description.core(fields)
+    core = description.with_fields(fields)
     for name, value in (("new_tokens", new_tokens), ("batch", batch)):
         if isinstance(value, bool) or not isinstance(value, int):
             raise ValueError(f"simulate_generation: {name} must be an integer, got {value!r}")
-    result = _core.generation_cost(spec, core, batch, new_tokens, sampling)
+    passes: dict[str, Any] = {"batch": batch, "sampling": sampling}
+    found = _core.simulate_generation(spec, core, new_tokens=new_tokens, **passes)
+    prompts = _core.simulate_token(spec, core, token=0, **passes)
     return GenerationReport(
         spec=spec,
         stack=description.name,
         batch=batch,
         new_tokens=new_tokens,
         sampling=sampling,
-        prefill=_token_report(spec, description, core, (batch, 0, sampling)),
-        per_token=tuple(Cost(*cost) for cost in result["per_token"]),
-        total=Cost(*result["total"]),
-        by_kind={kind: Cost(*cost) for kind, cost in result["by_kind"].items()},
+        prefill=CostReport.of(spec, description, core, prompts),
+        **found,
     )

@@ -70,8 +70,7 @@ class Latency:
         priced: Its operations.
         network: The link.
         compute: The machines.
-        operation_times: Per operation the nanoseconds of client and server computing, client and
-            server sending, and rounds.
+        operation_times: Per operation the nanoseconds that it asks of every resource.
         operations: Per operation its time alone.
     """
 
@@ -79,7 +78,7 @@ class Latency:
     priced: tuple[Operation, ...]
     network: NetworkProfile
     compute: ComputeProfile
-    operation_times: tuple[tuple[int, int, int, int, int], ...]
+    operation_times: tuple[_core.OperationTime, ...]
     operations: tuple[Duration, ...]
 
     @staticmethod
@@ -90,9 +89,7 @@ class Latency:
         compute: ComputeProfile,
     ) -> Latency:
         """Times priced operations; see `CostReport.latency`."""
-        work = [(one.cost.counts(), one.evaluator, one.token_by_token) for one in operations]
-        times = tuple(_core.operation_times(work, network.values(), compute.values()))
-        sending = max if network.full_duplex else int.__add__
+        times = tuple(_core.operation_times(operations, network.values(), compute.values()))
         return Latency(
             label=label,
             priced=operations,
@@ -100,8 +97,8 @@ class Latency:
             compute=compute,
             operation_times=times,
             operations=tuple(
-                Duration(max(client, server), sending(up, down), rounds)
-                for client, server, up, down, rounds in times
+                Duration(one.compute_alone, one.transfer_alone(network.full_duplex), one.rounds)
+                for one in times
             ),
         )
 

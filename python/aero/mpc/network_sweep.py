@@ -153,17 +153,18 @@ def sweep(
         raise ValueError("sweep: stacks must name at least one stack")
     values = {name: _values(name, value) for name, value in axes.items()}
     stack_axes, spec_axes = _split(values, described)
-    machines = _machines(networks, compute)
+    links = [network_profile(network) for network in networks]
     variants = [
         (stack, dict(zip(stack_axes, chosen, strict=True)))
         for stack in described
         for chosen in itertools.product(*stack_axes.values())
     ]
-    results = _core.sweep_costs(
+    results = _core.sweep(
         [network.spec for network in networks_found],
         list(spec_axes.items()),
-        [stack.core(fields.items()) for stack, fields in variants],
-        [core for _, core in machines],
+        [stack.with_fields(fields.items()) for stack, fields in variants],
+        [link.values() for link in links],
+        compute_profile(compute).values(),
     )
     sizes = [
         dict(zip(spec_axes, chosen, strict=True))
@@ -171,21 +172,21 @@ def sweep(
     ]
     rows = []
     skipped = []
-    names = [name for name, _ in machines]
     combinations = itertools.product(networks_found, sizes, variants)
-    for (network, size, (stack, fields)), (cost, seconds, error) in zip(
-        combinations, results, strict=True
-    ):
+    for (network, size, (stack, fields)), found in zip(combinations, results, strict=True):
         values_here = {**size, "stack": stack.name, **fields}
-        if error:
-            skipped.append(({"label": network.label, **values_here}, error))
+        if found.error:
+            skipped.append(({"label": network.label, **values_here}, found.error))
             continue
         rows.append(
             SweepRow(
                 network.label,
                 values_here,
-                Cost(*cost),
-                dict(zip(names, seconds, strict=True)),
+                found.total,
+                {
+                    link.name: time * 1e-9
+                    for link, time in zip(links, found.nanoseconds, strict=True)
+                },
                 network.perplexity_at(size),
                 network.run,
             )
@@ -260,12 +261,12 @@ def _split(
     values: dict[str, list[FieldValue]], stacks: Sequence[StackDescription]
 ) -> tuple[dict[str, list[FieldValue]], dict[str, list[FieldValue]]]:
     """Axes of the stacks and of the networks; both are checked before the grid is walked."""
-    fields = _core.stack_fields(stacks[0].base)
+    fields = _core.Stack(stacks[0].base).fields
     stack_axes = {name: value for name, value in values.items() if name in fields}
     for stack in stacks:
         for name, choices in stack_axes.items():
             for choice in choices:
-                _core.checked_stack(stack.core([(name, choice)]))
+                stack.with_fields([(name, choice)])
     spec_axes = {name: value for name, value in values.items() if name not in fields}
     known = ArchitectureSpec.from_label("SM").to_dict()
     for name in spec_axes:
@@ -277,15 +278,3 @@ def _split(
 def _unknown(name: str, known: list[str]) -> str:
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
     return f"sweep: unknown keyword {name!r}; did you mean {nearest!r}?"
-
-
-def _machines(
-    networks: Sequence[str | NetworkProfile], compute: str
-) -> list[tuple[str, tuple[str, list[tuple[str, Any]], str, list[tuple[str, Any]]]]]:
-    """Name and plain values of each network profile with the compute profile."""
-    found = []
-    for network in networks:
-        link = network_profile(network)
-        machine = compute_profile(compute).values()
-        found.append((link.name, ("paper-testbed", link.values(), "paper-testbed", machine)))
-    return found

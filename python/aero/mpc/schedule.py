@@ -12,7 +12,8 @@ from aero.mpc.cost import Operation
 
 ROUNDS = "rounds"
 
-_Times = tuple[tuple[int, int, int, int, int], ...]
+Segment = _core.Segment
+_Times = tuple[_core.OperationTime, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Schedule:
             times add up to the makespan.
         busy_seconds: Per resource: client compute, server compute, client to server, server to
             client.
-        segments: Operation, resource, start and finish in nanoseconds of every piece of work.
+        segments: Every piece of work: operation, resource, start and finish in nanoseconds.
     """
 
     overlap: bool
@@ -64,7 +65,7 @@ class Schedule:
     critical_path: tuple[int, ...]
     busy_seconds: dict[str, float]
     _times: _Times
-    segments: tuple[tuple[int, str, int, int], ...]
+    segments: tuple[Segment, ...]
 
     @staticmethod
     def of(
@@ -76,28 +77,24 @@ class Schedule:
         return Schedule(
             overlap=overlap,
             full_duplex=full_duplex,
-            makespan_ns=found["makespan"],
+            makespan_ns=found.makespan,
             operations=tuple(
                 ScheduledOperation(
                     operation,
-                    start_seconds=start / 1e9,
-                    finish_seconds=finish / 1e9,
-                    compute_seconds=compute / 1e9,
-                    transfer_seconds=transfer / 1e9,
-                    rounds_seconds=rounds / 1e9,
-                    waiting_seconds=waiting / 1e9,
-                    bound=bound,
+                    start_seconds=one.start / 1e9,
+                    finish_seconds=one.finish / 1e9,
+                    compute_seconds=one.compute / 1e9,
+                    transfer_seconds=one.transfer / 1e9,
+                    rounds_seconds=one.rounds / 1e9,
+                    waiting_seconds=one.waiting / 1e9,
+                    bound=one.bound,
                 )
-                for operation, (start, finish, compute, transfer, rounds, waiting, bound) in zip(
-                    operations, found["operations"], strict=True
-                )
+                for operation, one in zip(operations, found.operations, strict=True)
             ),
-            critical_path=tuple(found["critical_path"]),
-            busy_seconds={
-                name: busy / 1e9 for name, busy in found["busy"].items() if name != ROUNDS
-            },
+            critical_path=tuple(found.critical_path),
+            busy_seconds={name: busy / 1e9 for name, busy in found.busy.items() if name != ROUNDS},
             _times=times,
-            segments=tuple(found["segments"]),
+            segments=tuple(found.segments),
         )
 
     @property

@@ -5,11 +5,10 @@ from __future__ import annotations
 import difflib
 import operator
 from pathlib import Path
-from typing import Any
 
 from aero import _core
 from aero.architecture import ArchitectureSpec
-from aero.mpc.cost import Cost, FieldValue, Operation
+from aero.mpc.cost import Cost, FieldValue, Stack
 from aero.mpc.cost_report import CostReport
 from aero.mpc.described_stacks import StackDescription, stack_description
 
@@ -85,8 +84,8 @@ def simulate(
     spec, fields = network_and_fields(
         label_or_spec, model, context_length, vocab_size, described, overrides
     )
-    base, all_fields, prices = described.core(fields)
-    return make_report(spec, described, _core.simulate_cost(spec, base, all_fields, prices))
+    priced = described.with_fields(fields)
+    return CostReport.of(spec, described, priced, _core.simulate(spec, priced))
 
 
 def network_and_fields(
@@ -118,27 +117,6 @@ def network_and_fields(
     return spec, list(stack_overrides.items())
 
 
-def make_report(
-    spec: ArchitectureSpec, stack: StackDescription, result: dict[str, Any]
-) -> CostReport:
-    """A report from the plain values of the C++ side."""
-    return CostReport(
-        spec=spec,
-        stack=stack.name,
-        stack_fields=result["stack_fields"],
-        operations=tuple(
-            Operation(name, layer, kind, shape, inputs, Cost(*cost), *placement)
-            for name, layer, kind, shape, inputs, cost, *placement in result["operations"]
-        ),
-        total=Cost(*result["total"]),
-        by_kind={kind: Cost(*cost) for kind, cost in result["by_kind"].items()},
-        by_layer=tuple(Cost(*cost) for cost in result["by_layer"]),
-        outside_layers=Cost(*result["outside_layers"]),
-        unchecked=tuple(result["unchecked"]),
-        description=stack,
-    )
-
-
 _SPEC_FIELDS = tuple(ArchitectureSpec.from_label("SM").to_dict())
 _OWN_KEYWORDS = ("model", "context_length", "vocab_size", "stack")
 
@@ -159,7 +137,7 @@ def _split(
     overrides: dict[str, FieldValue], stack: str
 ) -> tuple[dict[str, FieldValue], dict[str, FieldValue]]:
     """Overrides of the stack and of the network."""
-    stack_names = _core.stack_fields(stack)
+    stack_names = Stack(stack).fields
     for name in overrides:
         if name not in stack_names and name not in _SPEC_FIELDS:
             known = [*stack_names, *_SPEC_FIELDS, *_OWN_KEYWORDS]
@@ -203,4 +181,4 @@ def operation_cost(
         39.74
     """
     fields = [(field, plain_value(field, value)) for field, value in overrides.items()]
-    return Cost(*_core.protocol_cost(name, list(sizes), *stack_description(stack).core(fields)))
+    return _core.operation_cost(name, list(sizes), stack_description(stack).with_fields(fields))

@@ -11,12 +11,9 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from aero.mpc.schedule import ROUNDS, Schedule
+from aero.mpc.schedule import ROUNDS, Schedule, Segment
 
 _PROCESS = {"pid": 1}
-
-# Operation, resource, start and finish in nanoseconds.
-Segment = tuple[int, str, int, int]
 
 
 def trace_json(schedule: Schedule) -> str:
@@ -46,13 +43,13 @@ def _threads(segments: Sequence[Segment], resources: list[str]) -> list[int]:
     """The thread of every segment: its resource's, or the first one free of rounds."""
     free_from: list[int] = []
     threads = [0] * len(segments)
-    for index in sorted(range(len(segments)), key=lambda index: segments[index][2]):
-        _, resource, start, finish = segments[index]
-        if resource != ROUNDS:
-            threads[index] = 1 + resources.index(resource)
+    for index in sorted(range(len(segments)), key=lambda index: segments[index].start):
+        one = segments[index]
+        if one.resource != ROUNDS:
+            threads[index] = 1 + resources.index(one.resource)
             continue
-        lane = next((i for i, free in enumerate(free_from) if free <= start), len(free_from))
-        free_from[lane:] = [finish, *free_from[lane + 1 :]]
+        lane = next((i for i, free in enumerate(free_from) if free <= one.start), len(free_from))
+        free_from[lane:] = [one.finish, *free_from[lane + 1 :]]
         threads[index] = 1 + len(resources) + lane
     return threads
 
@@ -68,8 +65,7 @@ def _names(resources: list[str], threads: int) -> Iterator[dict[str, Any]]:
 
 
 def _slice(schedule: Schedule, segment: Segment, thread: int) -> dict[str, Any]:
-    index, _, start, finish = segment
-    operation = schedule.operations[index].operation
+    operation = schedule.operations[segment.operation].operation
     where = "" if operation.layer is None else f"layer {operation.layer}: "
     return {
         "ph": "X",
@@ -77,14 +73,14 @@ def _slice(schedule: Schedule, segment: Segment, thread: int) -> dict[str, Any]:
         "tid": thread,
         "name": where + operation.name,
         "cat": operation.kind,
-        "ts": start / 1e3,
-        "dur": (finish - start) / 1e3,
+        "ts": segment.start / 1e3,
+        "dur": (segment.finish - segment.start) / 1e3,
         "args": {
-            "operation": index,
+            "operation": segment.operation,
             "shape": operation.shape,
             "bytes": operation.cost.comm_bytes,
             "rounds": operation.cost.rounds,
-            "on critical path": index in schedule.critical_path,
+            "on critical path": segment.operation in schedule.critical_path,
         },
     }
 

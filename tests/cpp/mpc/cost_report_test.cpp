@@ -25,7 +25,7 @@ TEST(CostReport, TotalsAddUpExactly) {
       Cost operations, layers = report.outside_layers, parts;
       for (const Cost& cost : report.operation_costs) operations += cost;
       for (const Cost& cost : report.by_layer) layers += cost;
-      for (const auto& [part, cost] : report.by_part) parts += cost;
+      for (const auto& [kind, cost] : report.by_kind) parts += cost;
       EXPECT_EQ(operations, report.total);
       EXPECT_EQ(layers, report.total);
       EXPECT_EQ(parts, report.total);

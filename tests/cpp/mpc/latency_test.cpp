@@ -18,8 +18,8 @@ TEST(Latency, PaperTestbedIsItsFiveFittedNumbers) {
   for (const char* label : {"SM+LN+G", "SM+ScFuFFN", "SOTA:SM+ScFFN"}) {
     const CostReport report = report_of(label, stack);
     double embedding_products = 0;
-    for (const auto& [part, cost] : report.by_part)
-      if (part == Part::kEmbed) embedding_products = cost.ct_pt_products;
+    for (const auto& [kind, cost] : report.by_kind)
+      if (kind == Kind::kEmbed) embedding_products = cost.ct_pt_products;
     const Cost& total = report.total;
     const double seconds =
         4.8 * total.comm_bytes() / 1e9 + 6e-3 * total.rounds + 54e-6 * embedding_products +

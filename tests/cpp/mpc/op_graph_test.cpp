@@ -18,9 +18,9 @@ spec::ArchitectureSpec tiny(std::string_view label, const spec::FieldValues& fie
   return spec::architecture_from_label(label, "tiny", fields);
 }
 
-std::int64_t count(const OperationGraph& graph, Part part) {
+std::int64_t count(const OperationGraph& graph, Kind kind) {
   return std::count_if(graph.begin(), graph.end(),
-                       [&](const Operation& operation) { return operation.part == part; });
+                       [&](const Operation& operation) { return operation.kind == kind; });
 }
 
 constexpr std::array kLabels{"SM+LN+G",           "SM+LR(layer)",      "SM+FN+R",
@@ -49,9 +49,9 @@ TEST(OpGraph, NonlinearOperationsEqualTheSpecs) {
     const spec::ArchitectureSpec spec = tiny(label);
     const OperationGraph graph = build_graph(spec, Stack{});
     const spec::NonlinearOperations operations = spec::nonlinear_operations(spec);
-    EXPECT_EQ(count(graph, Part::kSoftmax) * spec.num_heads, operations.softmax.count) << label;
-    EXPECT_EQ(count(graph, Part::kLayerNorm), operations.layernorm.count) << label;
-    EXPECT_EQ(count(graph, Part::kActivation), operations.activation.count) << label;
+    EXPECT_EQ(count(graph, Kind::kSoftmax) * spec.num_heads, operations.softmax.count) << label;
+    EXPECT_EQ(count(graph, Kind::kLayerNorm), operations.layernorm.count) << label;
+    EXPECT_EQ(count(graph, Kind::kActivation), operations.activation.count) << label;
   }
 }
 
@@ -68,12 +68,12 @@ TEST(OpGraph, AttentionAndFfnOfAParallelBlockDoNotWaitForEachOther) {
 
 TEST(OpGraph, ShapedAttentionHasNoValueAndOutputProjections) {
   const OperationGraph graph = build_graph(tiny("SOTA:SM+ScFuFFN"), Stack{});
-  EXPECT_EQ(count(graph, Part::kQkvProj), 2 * 2);  // queries and keys, 1/sqrt(d_k); two layers
+  EXPECT_EQ(count(graph, Kind::kQkvProj), 2 * 2);  // queries and keys, 1/sqrt(d_k); two layers
   EXPECT_EQ(shape_text(graph[2].shape), "32x32x64");
   // The values are the stream's own channels, shared out among the heads, whatever head_dim is.
   const auto narrow = tiny("SOTA:SM+ScFuFFN", {{"head_dim", spec::FieldValue{std::int64_t{4}}}});
   for (const Operation& operation : build_graph(narrow, Stack{}))
-    if (operation.part == Part::kPv) {
+    if (operation.kind == Kind::kPv) {
       EXPECT_EQ(shape_text(operation.shape), "2 x 32x32x16");
     }
 }
@@ -81,9 +81,9 @@ TEST(OpGraph, ShapedAttentionHasNoValueAndOutputProjections) {
 TEST(OpGraph, OnlyTheFirstPassSetsUp) {
   const Stack stack{.setup = true};
   Pass pass = whole_context(tiny("SM"));
-  EXPECT_EQ(count(build_graph(tiny("SM"), stack, pass), Part::kSetup), 1);
+  EXPECT_EQ(count(build_graph(tiny("SM"), stack, pass), Kind::kSetup), 1);
   pass.first = false;
-  EXPECT_EQ(count(build_graph(tiny("SM"), stack, pass), Part::kSetup), 0);
+  EXPECT_EQ(count(build_graph(tiny("SM"), stack, pass), Kind::kSetup), 0);
 }
 
 TEST(OpGraph, FoldableNormsAreFree) {
@@ -116,7 +116,7 @@ TEST(OpGraph, SecretShapeFactorsAreOneProductPerScore) {
             (Shapes{"2048", "64"}));
   EXPECT_EQ(scores({.causal_skip = true, .secret_shape_factors = true}),
             (Shapes{"1056", "1056"}));  // H T (T + 1) / 2
-  EXPECT_EQ(count(build_graph(tiny("SM"), {.secret_shape_factors = true}), Part::kPv), 2);
+  EXPECT_EQ(count(build_graph(tiny("SM"), {.secret_shape_factors = true}), Kind::kPv), 2);
 }
 
 // Half of two heads' 16 channels at 32 positions, queries and keys, cos and sin.
@@ -126,7 +126,7 @@ TEST(OpGraph, RotaryPositionsAreFourTruncations) {
         build_graph(tiny("SM", {{"rotary_fraction", spec::FieldValue{fraction}}}), stack);
     std::vector<std::string> shapes;
     for (const Operation& operation : graph)
-      if (operation.part == Part::kQk && std::holds_alternative<Truncation>(operation.shape))
+      if (operation.kind == Kind::kQk && std::holds_alternative<Truncation>(operation.shape))
         shapes.push_back(shape_text(operation.shape));
     return shapes;
   };
@@ -139,8 +139,8 @@ TEST(OpGraph, RotaryPositionsAreFourTruncations) {
 
 TEST(OpGraph, PrunedLayersHaveNoFfnAndNoNormBeforeIt) {
   const OperationGraph graph = build_graph(tiny("SM+LN+R_i2"), Stack{});
-  EXPECT_EQ(count(graph, Part::kFfn), 0);
-  EXPECT_EQ(count(graph, Part::kLayerNorm), 2 + 1);
+  EXPECT_EQ(count(graph, Kind::kFfn), 0);
+  EXPECT_EQ(count(graph, Kind::kLayerNorm), 2 + 1);
 }
 
 TEST(OpGraph, AbsorptionIsAnErrorWhereItIsNotExact) {
@@ -149,8 +149,8 @@ TEST(OpGraph, AbsorptionIsAnErrorWhereItIsNotExact) {
     EXPECT_THROW(build_graph(tiny(label), absorb), std::invalid_argument) << label;
   const auto normed = tiny("SM+ScFuFFN", {{"final_norm", spec::FieldValue{std::string("layer")}}});
   EXPECT_THROW(build_graph(normed, absorb), std::invalid_argument);
-  EXPECT_EQ(count(build_graph(tiny("SM+FN+ScFuFFN"), absorb), Part::kFfn), 0);
-  EXPECT_EQ(count(build_graph(tiny("SM+R"), {.absorb_ffn = AbsorbFfn::kWhereLegal}), Part::kFfn),
+  EXPECT_EQ(count(build_graph(tiny("SM+FN+ScFuFFN"), absorb), Kind::kFfn), 0);
+  EXPECT_EQ(count(build_graph(tiny("SM+R"), {.absorb_ffn = AbsorbFfn::kWhereLegal}), Kind::kFfn),
             4);
 }
 
@@ -158,21 +158,21 @@ TEST(OpGraph, LastLayerOfOneRowStillNeedsAllKeys) {
   const OperationGraph graph = build_graph(tiny("SM"), {.last_layer_one_row = true});
   std::vector<std::string> scores;
   for (const Operation& operation : graph)
-    if (operation.part == Part::kQk) scores.push_back(shape_text(operation.shape));
+    if (operation.kind == Kind::kQk) scores.push_back(shape_text(operation.shape));
   EXPECT_EQ(scores, (std::vector<std::string>{"2 x 32x16x32", "2 x 1x16x32"}));
 }
 
 TEST(OpGraph, SecretTemperaturePerPositionIsOneProductPerQueryElement) {
   const Stack secret{.secret_temperature = true};
-  EXPECT_EQ(count(build_graph(tiny("SM(t)"), secret), Part::kQkvProj), 2 * 4);
-  EXPECT_EQ(count(build_graph(tiny("SM(t:head)"), secret), Part::kQkvProj), 2 * 3);
-  EXPECT_EQ(count(build_graph(tiny("SM(t)"), Stack{}), Part::kQkvProj), 2 * 3);
+  EXPECT_EQ(count(build_graph(tiny("SM(t)"), secret), Kind::kQkvProj), 2 * 4);
+  EXPECT_EQ(count(build_graph(tiny("SM(t:head)"), secret), Kind::kQkvProj), 2 * 3);
+  EXPECT_EQ(count(build_graph(tiny("SM(t)"), Stack{}), Kind::kQkvProj), 2 * 3);
 }
 
 TEST(OpGraph, AFoldedScaleHasNoTruncation) {
   const auto graph = build_graph(tiny("SM"), {.fold_score_scale = true});
-  EXPECT_EQ(count(graph, Part::kQkvProj), 2 * 2);
-  EXPECT_EQ(count(build_graph(tiny("SM"), Stack{}), Part::kQkvProj), 2 * 3);
+  EXPECT_EQ(count(graph, Kind::kQkvProj), 2 * 2);
+  EXPECT_EQ(count(build_graph(tiny("SM"), Stack{}), Kind::kQkvProj), 2 * 3);
 }
 
 TEST(OpGraph, OneQuerySeesAllKeysOfItsSequenceOnly) {

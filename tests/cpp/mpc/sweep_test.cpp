@@ -38,7 +38,7 @@ TEST(Sweep, RowsAreReportsInTheOrderOfTheLoops) {
           const CostReport report = simulate(spec, one);
           const auto& [network, compute] = sweep.machines[0];
           EXPECT_EQ(rows[row].total, report.total);
-          EXPECT_EQ(rows[row].seconds[0], closed_form(report, one, network, compute));
+          EXPECT_EQ(rows[row].nanoseconds[0], closed_form(report, one, network, compute));
           ++row;
         }
 }
@@ -68,7 +68,7 @@ TEST(Generation, TokensAddUpAndTheFirstIsThePrompt) {
   ASSERT_EQ(cost.per_token.size(), 4u);
   Cost tokens, parts;
   for (const Cost& one : cost.per_token) tokens += one;
-  for (const auto& [part, one] : cost.by_part) parts += one;
+  for (const auto& [kind, one] : cost.by_kind) parts += one;
   EXPECT_EQ(tokens, cost.total);
   EXPECT_EQ(parts, cost.total);
   for (const std::int64_t token : {0, 1, 3}) {
@@ -93,9 +93,9 @@ TEST(Generation, TheClientSamplesFromOpenedLogits) {
   const Generation client{.batch = 2, .new_tokens = 1, .next_token = NextToken::kClient};
   const GenerationCost cost = simulate_generation(spec, Stack{}, client);
   bool found = false;
-  for (const auto& [part, one] : cost.by_part) {
-    EXPECT_NE(part, Part::kArgmax);
-    if (part != Part::kReveal) continue;
+  for (const auto& [kind, one] : cost.by_kind) {
+    EXPECT_NE(kind, Kind::kArgmax);
+    if (kind != Kind::kReveal) continue;
     found = true;
     EXPECT_EQ(one, (Cost{.sent_bytes = {0, 8.0 * 2 * 256}, .rounds = 1}));
   }

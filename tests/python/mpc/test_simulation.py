@@ -66,7 +66,7 @@ def reports(draw: st.DrawFn) -> mpc.CostReport:
 
 def add(costs: list[Cost]) -> dict[str, float]:
     """Sums by name, in the given order of addition."""
-    names = Cost(0, 0, 0, 0, 0, 0, 0, 0).to_dict()
+    names = Cost().to_dict()
     return {name: sum(cost.to_dict()[name] for cost in costs) for name in names}
 
 

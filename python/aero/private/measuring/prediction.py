@@ -58,7 +58,10 @@ def predicted_operations(
     cost = likeliest_cost(spec.vocab_size, count, settings)
     shape = f"{count} of {spec.vocab_size}"
     ready = (len(others),)
-    return *others, last, Operation("likeliest tokens", None, "top-k", shape, ready, cost)
+    likeliest = Operation(
+        name="likeliest tokens", layer=None, kind="top-k", shape=shape, inputs=ready, cost=cost
+    )
+    return *others, last, likeliest
 
 
 def likeliest_cost(vocabulary: int, count: int, settings: PrivateSettings) -> Cost:
@@ -211,4 +214,4 @@ def total_cost(costs: Iterable[Cost]) -> Cost:
         >>> total_cost([relu, relu]).rounds == 2 * relu.rounds
         True
     """
-    return Cost(*(sum(column) for column in zip(*(c.counts() for c in costs), strict=True)))
+    return sum(costs, start=Cost())

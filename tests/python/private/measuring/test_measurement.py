@@ -216,7 +216,10 @@ def test_the_resolution_bounds_the_spread_over_all_phases(
 ) -> None:
     # Per run so many OTs in either direction, and triples: 8 / 8192 ciphertexts each, four of which
     # are a refill of 4,096.
-    cost = Cost(5e5, 5e5, 1, 8 * triples / 8192, 0, 0, 0, client + server)
+    cost = Cost(
+        client_bytes=5e5, server_bytes=5e5, rounds=1, ots=client + server,
+        elementwise_ciphertexts=8 * triples / 8192,
+    )  # fmt: skip
 
     def variance(per_run: float, size: float) -> float:
         phases = [(phase + 0.5) / 200 for phase in range(200)]
@@ -251,7 +254,10 @@ def test_of_whole_extensions_and_refills_nothing_remains(
 ) -> None:
     # Long vectors take whole or half as many ciphertexts as a refill.
     ciphertexts = 8 * triples / 8192 + 2 * whole
-    cost = Cost(5e5, 5e5, 1, ciphertexts, 0, 0, 0, client + server)
+    cost = Cost(
+        client_bytes=5e5, server_bytes=5e5, rounds=1, ots=client + server,
+        elementwise_ciphertexts=ciphertexts,
+    )  # fmt: skip
     sizes = (266_259, 266_259, 1_143_924)
     per_run = (client / 10_017_120, server / 10_017_120, triples / 4096)
     chance = sum(
