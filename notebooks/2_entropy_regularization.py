@@ -14,9 +14,9 @@
 # %% [markdown]
 # # 2. Entropy regularization: a penalty that keeps heads useful
 #
-# **Question.** Without LayerNorm and GELU, attention heads drift to extremes ([notebook 1](1_attention_entropy.ipynb)). AERO adds a penalty on each head's entropy, with thresholds that are learned too. Does it move the heads, does it help the perplexity, and what do its knobs do?
+# **Question.** Without LayerNorm and GELU, attention heads drift to extremes ([notebook 1](1_attention_entropy.ipynb)). AERO adds a penalty on each head's entropy, with thresholds that are learned too. Does it move the heads? Does it help the perplexity? How do its settings act?
 #
-# **What you need.** `pip install . jupyterlab` in a clone of this repository ([README](../README.md)), which brings PyTorch, and Jupyter started from that environment. The text is the Python standard library of your interpreter; everything trains on one CPU core in about five minutes.
+# **What you need.** In a clone of this repository run `pip install torch==2.13.0 scikit-build-core pybind11`, then `pip install --no-build-isolation . jupyterlab`, and start Jupyter from that environment. The networks learn the Python standard library of your interpreter. Everything trains on one CPU core in about five minutes.
 
 # %%
 import asyncio
@@ -48,7 +48,7 @@ torch.set_num_threads(1)
 #
 # $$\text{penalty} = \begin{cases} (E - \theta_h E_{\max})^2 & \text{if } |E - \theta_h E_{\max}| > \gamma E_{\max} \\ 0 & \text{else.} \end{cases}$$
 #
-# $\lambda$ times the penalty is added to the loss. The gradient reaches $E$, and through it queries, keys and temperatures, and also $\theta_h$: a head that cannot come to its threshold lets the threshold come to it.
+# $\lambda$ times the penalty is added to the loss. The gradient reaches $E$, and through it queries, keys and temperatures, and also $\theta_h$: if a head cannot reach its threshold, the threshold moves to the head.
 
 # %%
 context = 128
@@ -71,7 +71,7 @@ plt.show()
 # %% [markdown]
 # ## Does it work?
 #
-# Three networks, alike but for this: `SM+ScFuFFN` is plain softmax-only, `SM(t)+ScFuFFN` has a learned temperature per head and position, `EReg(SM(t)+ScFuFFN)` the penalty too. They learn to predict the next byte of Python source.
+# Three networks differ in one thing. `SM+ScFuFFN` is plain softmax-only. `SM(t)+ScFuFFN` has a learned temperature per head and position. `EReg(SM(t)+ScFuFFN)` has the penalty too. They learn to predict the next byte of Python source.
 
 # %%
 settings = [
@@ -127,13 +127,13 @@ fig.colorbar(layer_colors(4), ax=axes, label="layer", ticks=range(4))
 plt.show()
 
 # %% [markdown]
-# The penalty does what it says. Temperatures alone, which start at 0.01 as in the paper, sharpen every score a hundredfold: within 20 steps the last layer collapses to a single token, and never recovers. With the penalty the same start is pulled to the thresholds within 50 steps, in all layers, from above and from below.
+# The penalty works. Temperatures alone, which start at 0.01 as in the paper, sharpen every score a hundredfold. The last layer then collapses to a single token within 20 steps, and never recovers. The penalty pulls the same start to the thresholds within 50 steps, in all layers, from above and from below.
 #
-# And the perplexity? Against `SM(t)+ScFuFFN` the penalty helps; against the plain network it is a tie. So far it moves heads where they need not go. Now to its knobs.
+# Its effect on the perplexity is mixed. The penalty helps against `SM(t)+ScFuFFN`, and ties with the plain network. So far it moves heads without need. The next sections change its settings.
 #
 # ## How wide should the margin be?
 #
-# The paper's listing has $\gamma = 0.10$, the authors' training script 0.20. A margin of 0 punishes every deviation; a wide one lets heads do what they like.
+# The paper's listing has $\gamma = 0.10$, the authors' training script 0.20. A margin of 0 punishes every deviation. A wide margin leaves heads free.
 
 # %%
 margins = [0.0, 0.1, 0.2, 0.3]
@@ -155,7 +155,7 @@ axes[1].legend(ncols=2, fontsize="small", loc="upper center", bbox_to_anchor=(0.
 plt.show()
 
 # %% [markdown]
-# Every step wider is better here: heads want room. That all of them have nearly the same entropy is not a goal in itself.
+# Every wider margin is better here. Nearly equal entropies of all heads are no goal in themselves.
 #
 # ## Where temperatures start, and how strong the penalty is
 #
@@ -180,7 +180,7 @@ for name, repeated in others.items():
     )
 
 # %% [markdown]
-# Not the start: from 1 the first layer is never pulled off uniform attention, and the perplexity is worse. It is the strength. With an eighth of $\lambda$ the heads keep entropies of their own, and at either seed the network is 3 to 4 % better than the plain one of the same seed. That is no more than two seeds are apart, so do not read much into the second digit.
+# The start is not the reason. From 1 the first layer never leaves uniform attention, and the perplexity is worse. The strength is the reason. With an eighth of $\lambda$ the heads keep entropies of their own. At either seed the network is 3 to 4 % better than the plain one of the same seed. Two seeds differ by as much, so the second digit means little.
 #
 # ## Thresholds learn
 #
@@ -200,13 +200,13 @@ axes[2].set_ylim(0.4, 0.65)
 plt.show()
 
 # %% [markdown]
-# Early layers, which attend broadly, raise their thresholds; heads of one layer end apart. That is why thresholds belong to heads and not to the network. In the demo's networks they reach from 0.13 to 0.42.
+# Early layers, which attend broadly, raise their thresholds. Heads of one layer end apart, so each head has a threshold of its own. In the demo's networks they reach from 0.13 to 0.42.
 #
 # ## `position_sum` against `query_mean`
 #
-# The paper says two things. Its PyTorch listing penalises every *row* and adds up over batch and positions (`position_sum`, as the authors' code does). Its Algorithm 1 averages a head's rows first and penalises the *mean* (`query_mean`). They are not the same penalty in another unit:
+# The paper has two definitions. Its PyTorch listing penalises every *row* and adds up over batch and positions (`position_sum`, as the authors' code does). Its Algorithm 1 averages a head's rows first and penalises the *mean* (`query_mean`). The two differ by more than a unit:
 #
-# - `position_sum` grows with the tokens in a batch, so its $\lambda$ belongs to a number of tokens, to which training scales the sum whatever a batch, a micro-batch or a process holds. `query_mean` does not grow.
+# - `position_sum` grows with the tokens in a batch, so its $\lambda$ belongs to a number of tokens. Training scales the sum to that number, whatever the batch, the micro-batch or the processes. `query_mean` does not grow.
 # - `query_mean` is content if half the rows lie above the threshold and half below. `position_sum` wants every row near it, even the first row, which sees one key and cannot have any entropy but 0.
 
 # %%
@@ -231,9 +231,9 @@ axes.legend()
 plt.show()
 
 # %% [markdown]
-# With the paper's $E_{\max} = \log T$ the first rows are pulled *up* although they are as uniform as they can be: those are the negative gradients at the left. `max_entropy="log_visible"` measures each row by what it can see, $\log(i+1)$, and pulls all of them the same way.
+# The paper's $E_{\max} = \log T$ pulls the first rows *up* although they are already uniform. The negative gradients at the left show this. `max_entropy="log_visible"` measures each row by its visible keys, $\log(i+1)$, and pulls all rows the same way.
 #
-# Trained with a weight of the same size ($\lambda$ times the 2,048 tokens of a step):
+# The next cell trains each variant with a weight of the same size ($\lambda$ times the 2,048 tokens of a step):
 
 # %%
 variants = {
@@ -256,10 +256,10 @@ for name, run in variants.items():
 # %% [markdown]
 # ## Conclusion
 #
-# - The penalty moves heads, fast and in both directions: it undoes overload and the collapse that low temperatures cause.
-# - Whether it helps is a question of dose. So strong that all heads stand in a row, it gains nothing; with an eighth of that weight, or with a wide margin, the network gets a few per cent better than the plain one.
-# - The dose is this network's. With six layers and a vocabulary of 1,024 an eighth of the weight lets the last layers collapse and gains nothing, while a wide margin helps there too ([measured](../benchmarks/results/entropy_penalty_amd_epyc_202611.md)). In the demo, whose embeddings start at variance 1, three seeds do not decide whether the penalty changes anything.
+# - The penalty moves heads fast and in both directions. It undoes overload, and the collapse that low temperatures cause.
+# - Its benefit depends on the dose. A penalty that gives all heads the same entropy gains nothing. With an eighth of that weight, or with a wide margin, the network gets a few per cent better than the plain one.
+# - The right dose depends on the network. With six layers and a vocabulary of 1,024 an eighth of the weight lets the last layers collapse and gains nothing. A wide margin helps there too ([measured](../benchmarks/results/entropy_penalty_amd_epyc_202611.md)). In the demo, whose embeddings start at variance 1, three seeds do not decide whether the penalty changes anything.
 # - Temperatures that start low are part of the recipe: they pull the early heads off uniform attention, and the penalty catches the late ones.
-# - `position_sum` with $E_{\max} = \log T$, the published penalty, pulls the first rows of a sequence where they cannot go. `query_mean` does not, and lets rows differ; here both are equally good, and neither comes near LayerNorm (perplexity 10 in [notebook 1](1_attention_entropy.ipynb)).
+# - `position_sum` with $E_{\max} = \log T$, the published penalty, pulls the first rows of a sequence towards entropies that they cannot reach. `query_mean` does not, and lets rows differ. Here both are equally good, and neither comes near LayerNorm (perplexity 10 in [notebook 1](1_attention_entropy.ipynb)).
 #
 # One or two seeds and 400 steps: differences of a tenth in perplexity mean nothing here. `aero reproduce figure18` repeats the margins and `aero reproduce penalty` the other knobs, over seeds and at another size. **Next:** [3. Softmax-only architectures](3_softmax_only_architectures.ipynb).

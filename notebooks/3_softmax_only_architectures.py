@@ -14,9 +14,9 @@
 # %% [markdown]
 # # 3. Softmax-only: four steps, live
 #
-# **Question.** A trained network with LayerNorm and GELU costs four times the bytes in private that a softmax-only one costs. Can the one be turned into the other, which of the steps are exact, and what do the others break?
+# **Question.** A trained network with LayerNorm and GELU costs four times the private bytes of a softmax-only one. Can we turn the one into the other? Which steps are exact, and how much do the others lose?
 #
-# **What you need.** `pip install . jupyterlab` in a clone of this repository ([README](../README.md)), which brings PyTorch, and Jupyter started from that environment. The text is the Python standard library of your interpreter; everything runs on one CPU core in about five minutes.
+# **What you need.** In a clone of this repository run `pip install torch==2.13.0 scikit-build-core pybind11`, then `pip install --no-build-isolation . jupyterlab`, and start Jupyter from that environment. The networks learn the Python standard library of your interpreter. Everything runs on one CPU core in about five minutes.
 
 # %%
 import asyncio
@@ -86,7 +86,7 @@ print(f"perplexity {perplexity(baseline):.2f} per byte")
 # %% [markdown]
 # ## The plan
 #
-# `dry_run` says what each step does, whether it is exact, and what it leaves to pay, before anything changes.
+# `dry_run` changes nothing. It lists each step, whether the step is exact, and the cost that is left after it.
 
 # %%
 print(aero.convert(baseline, "EReg(SM(t)+ScFuFFN_i1)", dry_run=True))
@@ -95,8 +95,8 @@ print(aero.convert(baseline, "EReg(SM(t)+ScFuFFN_i1)", dry_run=True))
 # ## Step by step, without any retraining
 #
 # 1. **Activation**: GELU becomes ReLU, or nothing.
-# 2. **LayerNorm** goes; its gains fold into the next weights, its statistics are lost.
-# 3. **FFN**: two linear layers with nothing between are one, so they are *fused*, exactly; the deepest FFNs are *pruned*.
+# 2. **LayerNorm** goes. Its gains fold into the next weights, and its statistics are lost.
+# 3. **FFN**: two linear layers with nothing between equal one layer, so they are *fused*, exactly. The deepest FFNs are *pruned*.
 # 4. **Attention** gets temperatures and thresholds, both neutral at first, exactly.
 
 # %%
@@ -124,11 +124,11 @@ axes[1].set_xscale("log")
 plt.show()
 
 # %% [markdown]
-# Fusing, scales, temperatures and thresholds change no logit by more than rounding. Exchanging GELU for ReLU costs a little and saves most of the bytes. LayerNorm is what the network cannot lose: without it the perplexity goes from 11 to over 100. And pruning the last FFN costs again. These steps want retraining.
+# Fusing, scales, temperatures and thresholds change no logit by more than rounding. Exchanging GELU for ReLU costs a little and saves most of the bytes. The network cannot lose LayerNorm: without it the perplexity goes from 11 to over 100. Pruning the last FFN costs again. These steps need retraining.
 #
 # ## Retraining
 #
-# Half as many steps as the baseline had, in three ways: *cut* removes everything at once and trains on; *annealed* lets LayerNorm and GELU fade over the first third while the baseline's logits teach; the last row does the same but keeps a *foldable* normalization, `FN`, by running statistics instead of the token's own. At inference it is a fixed linear map and folds into the next weights, so it costs nothing in private. For a fair comparison the baseline itself goes on for as many steps.
+# We retrain for half as many steps as the baseline had, in three ways. *Cut* removes everything at once and continues training. *Annealed* lets LayerNorm and GELU fade over the first third of the steps while the baseline's logits teach. The last row does the same but keeps a *foldable* normalization, `FN`, which uses running statistics instead of the token's own. At inference it is a fixed linear map and folds into the next weights, so it costs nothing in private. For a fair comparison the baseline itself trains for as many steps more.
 
 # %%
 half = [s for s in settings if "training.tokens" not in s]
@@ -175,9 +175,9 @@ axes.legend()
 plt.show()
 
 # %% [markdown]
-# Cut at once, the network does not come back in these 200 steps. Annealed and taught, the *same* softmax-only network ends where the LayerNorm baseline had been when we took it: better than 15.95, which the same architecture reached from scratch in twice the steps in [notebook 1](1_attention_entropy.ipynb). The baseline, going on, is ahead by one again. And with the teacher's help it hardly matters whether a foldable norm is left in; from scratch it matters a lot (README, *What the demo shows*).
+# After a cut the network does not recover in these 200 steps. Annealed and taught, the *same* softmax-only network ends where the LayerNorm baseline was at the start: better than 15.95, which the same architecture reached from scratch in twice the steps in [notebook 1](1_attention_entropy.ipynb). The baseline, trained for the same steps, is ahead by one again. With the teacher's help a foldable norm makes little difference. From scratch it makes a large one ([results](../docs/results.md)).
 #
-# ## What is left to compute
+# ## The computation that is left
 #
 # Two more steps are exact and cost nothing. `fold_norm` multiplies a foldable norm into the next weights. `absorb_ffn` goes further: if every FFN is linear and no norm is left between, each FFN is a fixed matrix on the residual stream and can be moved into the neighbouring attention weights. Then no FFN is computed at all, up to a bound on how ill-conditioned the matrices may be.
 
@@ -190,7 +190,7 @@ off = (logits(absorbed.model) - logits(free)).abs().max() / logits(free).abs().m
 print(f"relative to the trained network the logits are off by {off:.1e}")
 
 # %% [markdown]
-# The first layer's matrix is nearly singular, so its FFN is kept and three of four are absorbed; the logits stay the same to six digits. And what all of it buys, at the size of GPT-2 and 128 tokens:
+# The first layer's matrix is nearly singular, so its FFN stays, and three of four are absorbed. The logits stay the same to six digits. The next figure shows the saving of all steps at the size of GPT-2 and 128 tokens:
 
 # %% tags=["gallery=four_steps"]
 labels = ["SM+LN+G", "SM+LN+R", "SM+R", "SM", "SM+ScFuFFN"]
@@ -206,8 +206,8 @@ plt.show()
 # %% [markdown]
 # ## Conclusion
 #
-# - Fusing, scaling, temperatures, thresholds, folding and absorbing are exact. Removing LayerNorm, GELU or an FFN is not, and LayerNorm is the one that hurts.
-# - How the inexact steps are taken matters more than which network comes out: annealed under a teacher, softmax-only stays within a tenth of a baseline that trains on; cut at once it loses four tenths.
-# - Nearly all of the fourfold saving comes from the activation (2.7 times) and LayerNorm. The linear layers that FFN steps remove are cheap in bytes; they save minutes.
+# - Fusing, scaling, temperatures, thresholds, folding and absorbing are exact. Removing LayerNorm, GELU or an FFN is not, and LayerNorm costs the most quality.
+# - The way of the inexact steps matters more than the resulting network. Annealed under a teacher, softmax-only stays within a tenth of a baseline that trains on. Cut at once it loses four tenths.
+# - Nearly all of the fourfold saving comes from the activation (2.7 times) and LayerNorm. The linear layers that FFN steps remove are cheap in bytes, but they save minutes.
 #
 # One seed, 200 steps. `aero convert` and `aero train --from --distill-from` do the same on the command line, to GPT-2 and Pythia checkpoints too; at the demo's size the numbers are [here](../benchmarks/results/retraining_amd_epyc_202611.md). **Next:** [4. Private inference: where the gigabytes go](4_private_inference_cost.ipynb).
