@@ -7,8 +7,8 @@ import hashlib
 import json
 import os
 import re
-from collections import defaultdict
-from dataclasses import dataclass
+import time
+from dataclasses import astuple, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,30 @@ context = ${{PYTEST_CURRENT_TEST-}}
 """
 
 
+@dataclass(order=True)
+class Duration:
+    """Of a test: of the processor, with processes that have ended, and of the clock.
+
+    A busy machine takes as much of the first as an idle one.
+    """
+
+    processor_seconds: float
+    clock_seconds: float
+
+    @staticmethod
+    def so_far() -> Duration:
+        return Duration(time.process_time() + sum(os.times()[2:4]), time.monotonic())
+
+    def since(self, begun: Duration) -> Duration:
+        processor = self.processor_seconds - begun.processor_seconds
+        return Duration(processor, self.clock_seconds - begun.clock_seconds)
+
+
 @dataclass
 class Covering:
-    """Of one file of tests: seconds of each that passes, and who runs which line of a source."""
+    """Of one file of tests: how long each that passes takes, and who runs which line."""
 
-    seconds: dict[str, float]
+    durations: dict[str, Duration]
     lines: dict[int, set[str]]
 
 
@@ -39,18 +58,20 @@ class _Recorder:
 
     def __init__(self, measured: Any) -> None:
         self.measured = measured
-        self.seconds: dict[str, float] = defaultdict(float)
+        self.begun = Duration.so_far()
+        self.durations: dict[str, Duration] = {}
         self.failed: set[str] = set()
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.begun = Duration.so_far()
         self.measured.switch_context(nodeid)
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        self.seconds[report.nodeid] += report.duration
         if not report.passed:
             self.failed.add(report.nodeid)
 
-    def pytest_runtest_logfinish(self) -> None:
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self.durations[nodeid] = Duration.so_far().since(self.begun)
         self.measured.switch_context("")
 
 
@@ -68,12 +89,12 @@ def _record(file: str, data: Path, settings: Path) -> dict[str, Any]:
     all_of_it = coverage.Coverage(data_file=str(data), config_file=False)
     all_of_it.combine(data_paths=[str(data.parent)])
     all_of_it.save()
-    passed = {k: v for k, v in recorder.seconds.items() if k not in recorder.failed}
+    passed = {k: astuple(v) for k, v in recorder.durations.items() if k not in recorder.failed}
     data_of_all = all_of_it.get_data()
     run = [path for path in data_of_all.measured_files() if data_of_all.lines(path)]
     sources = [file, *map(str, _above(file)), *run]
     return {
-        "seconds": passed,
+        "durations": passed,
         "failed": sorted(recorder.failed),
         "digests": {name: digest(name) for name in sources},
     }
@@ -112,7 +133,7 @@ def covering(file: str, path: str) -> Covering:
         wanted = [file, *map(str, _above(file)), source]
         was = {source: digest(source)} if _is_older(source, known) else {}  # no test ran it
         was |= record["digests"]
-        fresh = all(was.get(name) == digest(name) for name in wanted)
+        fresh = "durations" in record and all(was.get(name) == digest(name) for name in wanted)
     if not fresh:
         for old in folder.iterdir():
             old.unlink()
@@ -133,7 +154,7 @@ def covering(file: str, path: str) -> Covering:
         line: {re.sub(r" \((setup|call|teardown)\)$", "", name) for name in names}
         for line, names in by_line.items()
     }
-    return Covering(record["seconds"], lines)
+    return Covering({k: Duration(*v) for k, v in record["durations"].items()}, lines)
 
 
 @cache
@@ -148,18 +169,18 @@ def statements(path: str) -> list[tuple[int, int]]:
     return spans
 
 
-def tests_of(path: str, line: int, files: list[str]) -> dict[str, float]:
-    """The tests that run a line of a file, with their seconds, the quickest first.
+def tests_of(path: str, line: int, files: list[str]) -> dict[str, Duration]:
+    """The tests that run a line of a file, with how long they take, the quickest first.
 
     A line that runs when its module is imported may show in any test of a file that imports it.
     """
     around = [(first, last) for first, last in statements(path) if first <= line <= last]
     first, last = max(around, default=(line, line))
-    chosen: dict[str, float] = {}
+    chosen: dict[str, Duration] = {}
     for file in files:
         found = covering(file, path)
         names = set().union(*(found.lines.get(n, set()) for n in range(first, last + 1)))
         if "" in names:
-            names = set(found.seconds)
-        chosen |= {name: found.seconds[name] for name in names if name in found.seconds}
+            names = set(found.durations)
+        chosen |= {name: found.durations[name] for name in names if name in found.durations}
     return {name: chosen[name] for name in sorted(chosen, key=chosen.__getitem__)}

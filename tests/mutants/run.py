@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 from tests.mutants import edits, warm
-from tests.mutants.covering import tests_of
+from tests.mutants.covering import Duration, tests_of
 from tests.mutants.sites import ROOT, Mutant, sample
 
 KNOWN = Path(__file__).parent / "survivors.yaml"
@@ -38,7 +38,7 @@ TESTS_OF_ROOM = {
 }
 # Nothing but torch.compile, which covering.py leaves out.
 WITHOUT_TESTS = {"test_compile.py"}
-# A survivor has run this much of the tests that run its line, the quickest first.
+# A survivor has run this much of the tests that run its line, the quickest first; of the processor.
 FIRST_SECONDS, ALL_SECONDS = 5.0, 40.0
 
 
@@ -67,7 +67,7 @@ def _run_tests(mutant: Mutant | None, file: Path, names: list[str]) -> list[Any]
     return [int(status), failure.name]
 
 
-def _verdict(mutant: Mutant, chosen: dict[str, float]) -> tuple[str, str]:
+def _verdict(mutant: Mutant, chosen: dict[str, Duration]) -> tuple[str, str]:
     """caught, survived or undecided, and the test that caught it or why."""
     order = list(chosen)
     if not order:
@@ -79,12 +79,12 @@ def _verdict(mutant: Mutant, chosen: dict[str, float]) -> tuple[str, str]:
     while done < len(order) and spent < ALL_SECONDS:
         last, batch = done, 0.0
         while last < len(order) and (last == done or batch < FIRST_SECONDS or not first):
-            batch += chosen[order[last]]
+            batch += chosen[order[last]].processor_seconds
             last += 1
             if spent + batch > ALL_SECONDS:
                 break
         names = order[done:last]
-        limit = 90 + 10 * batch
+        limit = 90 + 10 * sum(chosen[name].clock_seconds for name in names)
         run = partial(_run_tests, mutant, file, names)
         answer = warm.run_in_fork(run, log, limit)
         status, failed = answer or (-1, "does not end, or ends the process")
