@@ -25,6 +25,7 @@ from aero.analysis.figures.drawing import entropy_colors, layer_colors, threshol
 from aero.analysis.figures.learned import plot_learned_temperatures, plot_learned_thresholds
 from aero.analysis.files import StoredAnalysis
 from aero.analysis.statistics import layerwise_mean
+from aero.pareto import pareto_front
 from aero.reading import shown
 from aero.report.networks import Network
 from aero.report.picture import Picture, figure_grid, shared_legend
@@ -268,9 +269,12 @@ def _front(report: Mapping[str, Any]) -> Picture | None:
         f"{entry['name']}: perplexity {with_spread(entry['perplexity'])}, {cost:.3g} GB"
         for entry, cost in zip(shown, costs, strict=True)
     ]
+    means = [entry["perplexity"]["mean"] for entry in shown]
+    best = pareto_front([*zip(costs, means, strict=True)])
+    unbeaten = "those on the dashed line" if len(best) > 1 else shown[best[0]]["name"]
     caption = (
         "Perplexity against the bytes of one private pass: mean over seeds, the bar from the best "
-        "seed to the worst. No other network here beats those on the dashed line in both."
+        f"seed to the worst. No other network here beats {unbeaten} in both."
     )
     return Picture.of("front", figure, caption, {"points": titles})
 

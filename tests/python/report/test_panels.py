@@ -25,3 +25,17 @@ def test_the_words_at_the_colour_bar_are_not_cut_off(
     assert bar.yaxis.label.get_text()
     assert figure.bbox.y0 <= words.y0 and words.y1 <= figure.bbox.y1
     assert figure.bbox.x0 <= words.x0 and words.x1 <= figure.bbox.x1
+
+
+@pytest.mark.parametrize(("dear", "unbeaten"), [(60.0, "SM"), (50.0, "those on the dashed line")])
+def test_the_caption_of_the_front_names_what_no_other_network_beats(dear, unbeaten):
+    networks = [
+        {
+            "name": name,
+            "perplexity": {"values": [perplexity], "mean": perplexity, "standard_deviation": None},
+            "private_inference": {"trained": {"spu-2024": {"comm_bytes": gigabytes * 1e9}}},
+        }
+        for name, perplexity, gigabytes in (("SM+LN+G", dear, 2.5), ("SM", 55.0, 0.9))
+    ]
+    drawn = panels._front({"stacks": ["spu-2024"], "networks": networks})
+    assert drawn.caption.endswith(f"No other network here beats {unbeaten} in both.")
