@@ -68,7 +68,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Section:
-    """One table: what competes, in which environment."""
+    """One table: the contenders and their environment."""
 
     name: str
     cases: Sequence[Case]

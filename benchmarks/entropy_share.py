@@ -1,4 +1,4 @@
-"""What entropy and temperature cost: the attention kernels against themselves without the two.
+"""The cost of entropy and temperature: the attention kernels against themselves without the two.
 
     python benchmarks/entropy_share.py
 

@@ -1,4 +1,4 @@
-"""What fixed-point arithmetic costs in accuracy: function by function, and in trained networks.
+"""The accuracy of fixed-point arithmetic: function by function, and in trained networks.
 
     python benchmarks/fixed_point.py runs/demo/*-seed1 [--max-tokens 8192] [--output table.md]
 

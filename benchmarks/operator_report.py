@@ -1,4 +1,4 @@
-"""What the benchmarks of single operators share: sections, command line, report."""
+"""Common parts of the benchmarks of single operators: sections, command line, report."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def run(title: str, notes: str, script: str, cases: Sequence[Case], *, rounds: i
 
     Args:
         title: of the report.
-        notes: what is compared, Markdown.
+        notes: the compared methods, Markdown.
         script: name of the benchmark, for the command in the report.
         cases: the sizes; all with the same contenders.
         rounds: samples of each contender; a third of it with --quick, which leaves sections out.

@@ -1,4 +1,4 @@
-"""What the machine can do at most, measured in the same minutes as what it is compared with.
+"""The peaks of the machine, measured in the same minutes as the times compared with them.
 
 python benchmarks/peaks.py --threads 2
 """

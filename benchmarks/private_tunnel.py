@@ -1,4 +1,4 @@
-"""What encryption costs: bytes through the parties' own connection over loopback, plain and by TLS.
+"""The cost of encryption: bytes through the parties' connection over loopback, plain and by TLS.
 
     python benchmarks/private_tunnel.py --output build/private_tunnel.json
 
@@ -84,7 +84,7 @@ def measure(size: int, *, encrypted: bool) -> dict[str, float]:
 
 
 def _child(job: Any, pipe: tuple[int, int]) -> int:
-    """A process that does the job and says what it took."""
+    """A process that does the job and reports its time."""
     child = os.fork()
     if child == 0:
         code = 1

@@ -1,4 +1,4 @@
-"""temperature_softmax against torch.softmax, alone and with temperature and entropy beside it.
+"""temperature_softmax against torch.softmax, alone and with separate temperature and entropy.
 
 python benchmarks/temperature_softmax.py [--quick] [--output results/NAME.md]
 """

@@ -126,7 +126,7 @@ def in_child(arguments: Sequence[str], environment: Mapping[str, str]) -> Any:
 
 
 def machine() -> str:
-    """One line on what the numbers were measured with."""
+    """One line on the machine and the software of the numbers."""
     return (
         f"{processor()}, {torch.get_num_threads()} threads, torch {torch.__version__} "
         f"({torch.backends.cpu.get_cpu_capability()}), Python {platform.python_version()}"

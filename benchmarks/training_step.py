@@ -182,7 +182,7 @@ def peak_bytes() -> int:
 
 
 def attention_bytes(case: Case, name: str) -> int:
-    """What the attention of all layers keeps between forward and backward.
+    """The bytes that the attention of all layers keeps between forward and backward.
 
     Counted by `saved_tensors_hooks` over one forward of attention alone at this size: tensors that
     autograd saves, each storage once, without q, k, v and the parameters, which every form keeps.

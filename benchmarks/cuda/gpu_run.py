@@ -1,4 +1,4 @@
-"""What a run on a borrowed GPU needs: an end that is kept, and results that survive one.
+"""The parts of a run on a borrowed GPU: an end that is kept, and results that survive one.
 
 Both `tests/cuda/run.py` and `benchmarks/cuda/run.py` write one JSON after every single result. A
 second call with the same library on the same kind of device goes on where the first one ended.
@@ -38,7 +38,7 @@ class Deadline:
 
 
 class Record:
-    """Results by name in one JSON, together with what they were measured with.
+    """Results by name in one JSON, together with the machine and software of the measurement.
 
     Results of another identity (another library, device or PyTorch) are left behind.
     """
@@ -67,7 +67,7 @@ class Record:
         self.write()
 
     def begin(self, name: str) -> None:
-        """Notes what is running, for the case that it never ends."""
+        """Notes the running measurement, for the case that it never ends."""
         self.content["running"] = name
         self.write()
 
@@ -85,7 +85,7 @@ class Record:
 
 
 def said_by(*command: str) -> str:
-    """What a program prints, in one line; "unknown" where there is none."""
+    """The output of a program in one line; "unknown" if there is none."""
     if shutil.which(command[0]) is None:
         return "unknown"
     try:
@@ -96,7 +96,7 @@ def said_by(*command: str) -> str:
 
 
 def identity(device: str) -> dict[str, str]:
-    """What results depend on: the operator library, the device and the software."""
+    """The identity of results: the operator library, the device and the software."""
     import torch
 
     from aero._library import cuda_obstacle, library_path

@@ -1,4 +1,4 @@
-"""What run.py measured on a GPU, as Markdown tables; what was not measured says so."""
+"""The measurements of run.py on a GPU as Markdown tables; missing ones are marked."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def steps(results: Results) -> str:
 
 
 def shares(results: Results) -> str:
-    """What entropy and temperature cost inside the kernels."""
+    """The cost of entropy and temperature inside the kernels."""
     x = results.get("share", {}).get("found")
     if x is None:
         return NOT_MEASURED
@@ -188,7 +188,7 @@ def targets(results: Results) -> str:
 
 
 def troubles(results: Results) -> str:
-    """What failed or was not measured, in words."""
+    """Failed and missing measurements, in words."""
     lines = []
     for name, result in results.items():
         if result["outcome"] != "passed":

@@ -1,4 +1,4 @@
-"""What entropy and temperature cost on the GPU: the kernels against themselves without the two.
+"""The cost of entropy and temperature on the GPU: the kernels against themselves without the two.
 
 As ../entropy_share.py does on the CPU: the opponent is the same source in which the expressions of
 REPLACED are taken out. Both are compiled for this GPU and timed by without_entropy.cu.

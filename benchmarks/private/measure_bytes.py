@@ -1,4 +1,4 @@
-"""Bytes between two parties, operation by operation, next to what the simulator counts.
+"""Bytes between two parties, operation by operation, next to the simulator's.
 
     python benchmarks/private/measure_bytes.py --output runs/private/measured [--results PAGE.md]
 

@@ -1,4 +1,4 @@
-"""What the private environment runs for `measure_bytes.py`.
+"""The program of the private environment for `measure_bytes.py`.
 
 Takes a file with the cells of one group of settings, both parties in this process, and writes a
 file for each cell as soon as it is measured; cells that have one are passed over.
@@ -117,7 +117,7 @@ def _warm_up(parties: InProcessParties) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """What all of this ran on."""
+    """The machine and the software of the measurement."""
     packages = {name: version(name) for name in ("spu", "jax", "numpy")}
     return {"python": platform.python_version(), **packages, "processor": processor()}
 

@@ -1,4 +1,4 @@
-"""What is measured: operations over a grid of shapes, and whole networks.
+"""The measured cells: operations over a grid of shapes, and whole networks.
 
 A cell is one thing that the parties compute, with the settings under which they do, and what of the
 simulator prices it: for an operation the names and sizes of `aero.mpc.operation_cost` that add up.
@@ -99,7 +99,7 @@ class NetworkCell(calibration.NetworkCell):
 
 
 def predicted_cost(cell: Cell) -> Cost:
-    """What the simulator counts for a cell, averaged over many runs."""
+    """The simulator's counts for a cell, averaged over many runs."""
     fields = PrivateSettings.from_dict(cell.settings).stack_fields()
     return total_cost(
         mpc.operation_cost(name, *sizes, stack=STACK, **fields)

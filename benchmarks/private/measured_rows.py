@@ -1,4 +1,4 @@
-"""What was measured beside what the simulator counts: a row per operation and per network piece."""
+"""Measurements next to the simulator's counts: a row per operation and per network piece."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What SPU's configuration offers beyond the defaults, each setting on the operations it touches.
+"""SPU's configuration beyond the defaults, each setting on the operations that it touches.
 
 `measure_bytes.py --settings`: bytes and the distance from plain arithmetic, without it and
 with it.

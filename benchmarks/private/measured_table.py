@@ -20,7 +20,7 @@ _HEADER = ("runs", "measured MB", "predicted MB", "ratio", "± %", "left %", "cl
 
 
 def write_tables(cells: Sequence[Cell], networks: Sequence[NetworkCell], folder: Path) -> str:
-    """Writes measured.md and measured.json of what has been measured; returns the Markdown.
+    """Writes measured.md and measured.json of the measured cells; returns the Markdown.
 
     Args:
         cells: operations.
@@ -49,7 +49,7 @@ def write_tables(cells: Sequence[Cell], networks: Sequence[NetworkCell], folder:
 
 
 def table_markdown(title: str, rows: Sequence[MeasuredRow]) -> str:
-    """A line per row: megabytes per run, measured / predicted, in all and of what each party sends.
+    """A line per row: megabytes per run, measured / predicted, in all and by sender.
 
     ± is the resolution of the average, left what whole refills and extensions leave.
 

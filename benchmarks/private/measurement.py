@@ -46,7 +46,7 @@ def measure(
     python: Path | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> None:
-    """Measures what has no result in the folder yet.
+    """Measures the cells without a result in the folder.
 
     Args:
         cells: operations.
@@ -55,7 +55,7 @@ def measure(
         export: writes a network with random weights to a folder, as `aero export` does.
         wanted: resolution of an operation's average.
         python: of the private environment; default: the one that is found.
-        progress: is told each cell's name when it is measured.
+        progress: called with each cell's name when it is measured.
 
     Raises:
         PrivateEnvironmentError: there is no private environment.

@@ -29,7 +29,7 @@ def atomic_binary_file(path: str | Path) -> Iterator[IO[bytes]]:
         A file object open for binary writing.
 
     Raises:
-        OSError: the folder is missing or the disk is full; `path` is then what it was before.
+        OSError: the folder is missing or the disk is full; `path` is then unchanged.
 
     Example:
         >>> import tempfile

@@ -1,6 +1,6 @@
 """The command line: `aero train`, `prune`, `convert`, `evaluate`, `export`, `cost` and the others.
 
-Each command imports what it needs when it runs: help and `aero cost` start without torch. Bad input
+Each command imports its modules when it runs: help and `aero cost` start without torch. Bad input
 ends with one line on standard error and exit code 2, an interrupt with 130; anything else is a
 defect and shows its traceback.
 """

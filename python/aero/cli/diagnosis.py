@@ -56,7 +56,7 @@ class Finding:
 
 
 def findings() -> Iterator[Finding]:
-    """Yields what was found, part by part; needs no network and no torch.
+    """Yields the findings part by part; needs no network and no torch.
 
     Example:
         >>> from aero.cli.diagnosis import findings

@@ -10,7 +10,7 @@ from aero.report import read_run
 
 
 def machine_facts() -> dict[str, str]:
-    """Returns how aero was built and what it runs on, by name.
+    """Returns how aero was built, and its machine, by name.
 
     Example:
         >>> from aero.cli.facts import machine_facts

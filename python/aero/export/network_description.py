@@ -74,7 +74,7 @@ class NetworkDescription:
 
     Attributes:
         tensors: by name, contiguous, on the CPU, float32 (float64 of a float64 network).
-        content: what `network.json` says, but for the file of the weights.
+        content: of `network.json`, but for the file of the weights.
     """
 
     def __init__(self, model: AeroForCausalLM) -> None:

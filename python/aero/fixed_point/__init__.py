@@ -1,6 +1,6 @@
 """Z_2^64 fixed-point arithmetic as SPU computes with it; importable without torch.
 
-What private inference gets wrong against exact arithmetic: exp by squarings, reciprocals by
+The differences of private inference from exact arithmetic: exp by squarings, reciprocals by
 Goldschmidt iterations, polynomials for 1/sqrt, tanh and GELU, and a truncation after every product.
 The functions of `aero.fixed_point.functions` take and return ring elements, int64 arrays of
 ``x * 2**f``; its `encode` and `decode` convert. The bits are those of SPU (tests hold bits that

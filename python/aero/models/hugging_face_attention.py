@@ -3,7 +3,7 @@
 ``attn_implementation="aero"`` computes attention with the fused operator; ``"aero_entropy"`` also
 returns the row entropies [B, H, T] in place of attention weights, so that a call with
 ``output_attentions=True`` finds them in ``outputs.attentions``. What the operator does not compute
-is refused, with what to do instead.
+is refused, with an alternative.
 """
 
 from __future__ import annotations

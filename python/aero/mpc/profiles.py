@@ -142,7 +142,7 @@ def network_profile(network: str | NetworkProfile, **changes: float | bool) -> N
         **changes: Fields of a named network.
 
     Raises:
-        ValueError: Naming the field and what it may be.
+        ValueError: Names the field and its range.
 
     Example:
         >>> from aero import mpc
@@ -160,7 +160,7 @@ def compute_profile(compute: str | ComputeProfile, **changes: float) -> ComputeP
     """A compute profile by name or description ("paper-testbed,threads=8"); see `network_profile`.
 
     Raises:
-        ValueError: Naming the field and what it may be.
+        ValueError: Names the field and its range.
 
     Example:
         >>> from aero import mpc

@@ -58,7 +58,7 @@ def causal_attention(
     temperature: Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Attention as a decoder calls it: causal unless a mask says what is visible.
+    """Attention as a decoder calls it: causal unless a mask decides which keys are visible.
 
     Args:
         query: [B, H, T, D].

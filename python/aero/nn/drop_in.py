@@ -28,7 +28,7 @@ _MASK_BUFFERS = ("bias", "masked_bias")
 
 
 class DropInAttention(CausalSelfAttention):
-    """Replaces the attention of a GPT-2 block: `c_attn`, `c_proj`, and what AERO adds.
+    """Replaces the attention of a GPT-2 block: `c_attn`, `c_proj`, and AERO's own parts.
 
     Args:
         width: C.

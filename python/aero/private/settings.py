@@ -105,7 +105,7 @@ class PrivateSettings:
         fold_score_scale: the factor 1/sqrt(D) is multiplied into the query weights beforehand;
             else the queries are multiplied by it.
         argmax: the parties compute the next token; else the client finds it in the logits.
-        reveal: what the client gets of a pass, and nothing else: "token", the next one; "top-k",
+        reveal: the client's part of a pass, and nothing else: "token", the next one; "top-k",
             the likeliest tokens with their logits; "last-logits", those of the last position;
             "all", those of every position that the head computes.
         top_k: how many tokens "top-k" reveals, 1 to 64.

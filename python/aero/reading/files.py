@@ -72,7 +72,7 @@ def read_json(path: str | Path, shape: Any = dict, *, finite: bool = True) -> An
 
     Args:
         path: the file.
-        shape: what it must hold, see `aero.reading.shapes`.
+        shape: its required contents, see `aero.reading.shapes`.
         finite: whether NaN and Infinity are refused, which strict JSON has no words for.
 
     Returns:
@@ -99,7 +99,7 @@ def read_yaml(path: str | Path, shape: Any = dict) -> Any:
 
     Args:
         path: the file.
-        shape: what it must hold, see `aero.reading.shapes`.
+        shape: its required contents, see `aero.reading.shapes`.
 
     Raises:
         UnreadableFileError: as for `read_json`.

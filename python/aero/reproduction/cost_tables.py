@@ -161,7 +161,7 @@ def write_cost_tables(found: CostTables, output_dir: str | Path) -> list[Path]:
     """Writes `costs.html`, `.txt` and `.json`, and one SVG per figure.
 
     Args:
-        found: What `reproduce_costs` returned.
+        found: The result of `reproduce_costs`.
         output_dir: A folder; made if it is missing.
 
     Returns:
@@ -196,7 +196,7 @@ def cost_tables_page(found: CostTables, pictures: Mapping[str, str]) -> str:
     """Returns everything as one page that loads nothing: findings, figures, tables.
 
     Args:
-        found: What `reproduce_costs` returned.
+        found: The result of `reproduce_costs`.
         pictures: Title of a figure -> SVG.
     """
     parts = [page.heading("Findings"), page.bullets(f.text for f in found.findings)]

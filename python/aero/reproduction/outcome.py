@@ -203,7 +203,7 @@ def _described(row: Row, plan: TargetPlan, values: Values, output: str | Path) -
 
 
 def _rates(plan: TargetPlan, row: Row, output: str | Path) -> dict[str, Any] | None:
-    """What the trials gave; None of a target that tries none."""
+    """The results of the trials; None for a target without trials."""
     if not plan.target.rates:
         return None
     trials = plan.trials[row.name]

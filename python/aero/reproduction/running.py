@@ -84,7 +84,7 @@ def run_cells(
 def run_plans(
     plan: Callable[[], Sequence[TargetPlan]], train: Callable[[Sequence[Cell]], None]
 ) -> Sequence[TargetPlan]:
-    """Trains what targets need, first to find rates, then at these; returns the last plans.
+    """Trains the networks of targets, first to find rates, then at these; returns the last plans.
 
     Args:
         plan: `plan_target` of every target, with the output.

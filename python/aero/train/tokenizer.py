@@ -1,7 +1,7 @@
 """Byte-level BPE: trained on a corpus, saved and loaded as a Hugging Face fast tokenizer.
 
 Byte-level means that every UTF-8 text can be written and that each token stands for a fixed number
-of bytes, which is what bits per byte need.
+of bytes, as bits per byte need.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What all figures share: style, files, colours, new Axes, rows of names, heat maps."""
+"""Common parts of all figures: style, files, colours, new Axes, rows of names, heat maps."""
 
 import io
 from pathlib import Path
