@@ -6,6 +6,7 @@ TORCH     ?= torch==2.13.0
 AERO_CUDA ?= AUTO
 SEEDS     ?= 1
 MINUTES   ?= 30
+PYTHONS   ?= $(shell for n in 10 11 12 13 14; do python3.$$n -c 'import sys; print(sys.executable)' 2>/dev/null || true; done)
 CUDA_RESULTS ?= build/cuda-results
 SHELL     := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
@@ -35,7 +36,7 @@ DEMO_LABELS := SM+LN+G SM+ScFuFFN "EReg(SM(t)+ScFuFFN)" SM+FN+ScFuFFN SM+FN+R
 INSTALLED := AERO_CUDA=$(AERO_CUDA) $(sort $(shell find python/aero -name '*.py'))
 $(shell mkdir -p build && echo '$(INSTALLED)' | cmp -s - build/installed || echo '$(INSTALLED)' > build/installed)
 
-.PHONY: help demo private private-test private-bench test slurm-test threads mutants fuzz fuzz-sanitized build lint bench test-cuda bench-cuda house notebooks docs clean
+.PHONY: help demo private private-test private-bench test wheels slurm-test threads mutants fuzz fuzz-sanitized build lint bench test-cuda bench-cuda house notebooks docs clean
 .DEFAULT_GOAL := help
 # ninja shares out its own work, and fails where `make --jobs` tells it of jobs that it cannot reach.
 unexport MAKEFLAGS
@@ -72,6 +73,12 @@ private-bench: ## time private networks on an idle machine, after make demo and 
 test: $(VENV)/.tests build/tests/.built ## run the C++ and the Python tests
 	ctest --test-dir build/tests --output-on-failure --parallel 2
 	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
+# The Python of .venv is tried with its torch; the others without.
+wheels: $(VENV)/.wheels ## build the source archive and a wheel per Python in dist, and try them
+	$(BIN)/python python/build_wheels.py $(PYTHONS)
+	$(BIN)/python python/try_wheels.py $(PYTHONS)
+	$(BIN)/python python/try_wheels.py --torch $(patsubst torch==%,%,$(TORCH))
 
 # Not part of `make test`, which skips these: where systemd runs, the packages start daemons at boot.
 slurm-test: $(VENV)/.tests ## run cells as jobs of Slurm on loopback; apt installs it, as root
@@ -154,6 +161,10 @@ $(VENV)/.built: $(VENV)/.tools $(NATIVE) build/installed
 
 $(VENV)/.tests: $(VENV)/.built
 	$(PIP) aero-torch[test]
+	@touch $@
+
+$(VENV)/.wheels: $(VENV)/.built
+	$(PIP) aero-torch[wheels]
 	@touch $@
 
 $(VENV)/.mutants: $(VENV)/.tests

