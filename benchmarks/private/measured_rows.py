@@ -12,8 +12,13 @@ from measured_grid import Cell, NetworkCell, predicted_cost
 from measurement import SET_UP
 
 from aero.mpc.cost import Cost
-from aero.private.measuring.prediction import predicted_costs, set_up_cost, total_cost
-from aero.private.measuring.refills import remainder, resolution
+from aero.private.measuring.prediction import (
+    predicted_costs,
+    remainder,
+    resolution,
+    set_up_cost,
+    total_cost,
+)
 from aero.private.settings import PrivateSettings
 from aero.reading import read_json
 
@@ -35,7 +40,7 @@ class MeasuredRow:
         server_bytes: measured, sent by the server.
         predicted_client_bytes: of the simulator.
         predicted_server_bytes: of the simulator.
-        resolution: standard deviation of the average, see `aero.private.measuring.refills`.
+        resolution: standard deviation of the average, see `aero.private.measuring.prediction`.
         largest_difference: of the result from plain arithmetic, of a network's logits; None of the
             set-up.
         remainder: bytes of measured - predicted that whole refills and extensions leave.

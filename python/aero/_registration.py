@@ -17,8 +17,6 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-__all__ = ["register_with_notebooks", "register_with_transformers"]
-
 # Where the results of `aero.mpc` are defined that `aero.report.cost_pages` draws.
 _DRAWN = {
     "aero.mpc.cost_report": ("CostReport", "CostComparison"),

@@ -2,19 +2,24 @@
 
 A reader never sees half a file, and a full disk or an interrupt leaves the previous version in
 place: the content goes to a temporary name in the same folder, is flushed to the device, and takes
-the final name in one rename.
+the final name in one rename. `SHA256SUMS` has the SHA-256 of a folder's files;
+`sha256sum --check` reads it too.
 """
 
+from __future__ import annotations
+
 import contextlib
+import hashlib
 import json
 import os
+import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-__all__ = ["atomic_binary_file", "json_bytes", "write_bytes_atomically", "write_json_atomically"]
+from aero.reading import UnreadableFileError, one_line, read_bytes, shown
 
 
 @contextmanager
@@ -112,3 +117,134 @@ def json_bytes(value: object) -> bytes:
     """Returns the text that `write_json_atomically` writes."""
     text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
     return f"{text}\n".encode()
+
+
+CHECKSUM_FILE = "SHA256SUMS"
+_LINE = re.compile(r"([0-9a-f]{64})  (.+)")
+_MOST_BYTES = 1 << 24  # 100,000 files
+_BLOCK_BYTES = 1 << 20
+
+
+def checksums_of(folder: str | Path, names: Iterable[str] | None = None) -> dict[str, str]:
+    """Returns the SHA-256 of files by name, in hexadecimal.
+
+    Args:
+        folder: where they are.
+        names: relative to it; None takes all files below it but hidden ones and `SHA256SUMS`.
+
+    Raises:
+        OSError: a file cannot be read.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from aero.atomic_files import checksums_of
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> _ = Path(folder.name, "a").write_bytes(b"")
+        >>> {name: digest[:8] for name, digest in checksums_of(folder.name).items()}
+        {'a': 'e3b0c442'}
+    """
+    folder = Path(folder)
+    return {
+        name: _digest(folder / name)
+        for name in (_names(folder) if names is None else sorted(names))
+    }
+
+
+def write_checksums(folder: str | Path, checksums: dict[str, str]) -> None:
+    """Writes `SHA256SUMS`, whole or not at all.
+
+    Args:
+        folder: where it goes.
+        checksums: as `checksums_of` returns them.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    lines = "".join(f"{digest}  {name}\n" for name, digest in checksums.items())
+    write_bytes_atomically(Path(folder) / CHECKSUM_FILE, lines.encode())
+
+
+def read_checksums(folder: str | Path) -> dict[str, str]:
+    """Returns the SHA-256 of files by name as `SHA256SUMS` has them; nothing where there is none.
+
+    Raises:
+        UnreadableFileError: it is damaged.
+    """
+    path = Path(folder) / CHECKSUM_FILE
+    if not path.is_file():
+        return {}
+    found = {}
+    lines = read_bytes(path, _MOST_BYTES).decode(errors="replace").split("\n")
+    for number, line in enumerate(lines, start=1):
+        match = _LINE.fullmatch(line)
+        # Names lead nowhere out of the folder.
+        if match and not {"", "..", "."} & set(match[2].split("/")):
+            found[match[2]] = match[1]
+        elif line or number < len(lines):
+            raise UnreadableFileError(
+                f"{path}, line {number}: expected a SHA-256 and a name, got {shown(line)}"
+            )
+    return found
+
+
+def damage(folder: str | Path, names: Iterable[str] | None = None) -> list[str]:
+    """Returns the defects of the files of a folder, a line each; none if all are whole.
+
+    Args:
+        folder: with `SHA256SUMS`.
+        names: files to look at; None takes all that are there or listed, so that none can be there
+            without a checksum.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from aero.atomic_files import checksums_of, damage, write_checksums
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> _ = Path(folder.name, "a").write_bytes(b"1")
+        >>> write_checksums(folder.name, checksums_of(folder.name))
+        >>> damage(folder.name)
+        []
+        >>> _ = Path(folder.name, "a").write_bytes(b"2")
+        >>> [line.removeprefix(folder.name) for line in damage(folder.name)]
+        ['/a does not match its SHA-256']
+    """
+    folder = Path(folder)
+    if not (folder / CHECKSUM_FILE).is_file():
+        return [f"{folder / CHECKSUM_FILE} is missing"]
+    try:
+        listed = read_checksums(folder)
+    except UnreadableFileError as error:
+        return [str(error)]
+    wanted = {*listed, *_names(folder)} if names is None else set(names)
+    found = []
+    for name in sorted(wanted):
+        file = folder / name
+        if not file.is_file():
+            found.append(f"{one_line(file)} is missing")
+        elif name not in listed:
+            found.append(f"{one_line(file)} has no SHA-256 in {CHECKSUM_FILE}")
+        else:
+            try:
+                if _digest(file) != listed[name]:
+                    found.append(f"{one_line(file)} does not match its SHA-256")
+            except OSError as error:
+                found.append(f"{one_line(file)} cannot be read: {error.strerror}")
+    return found
+
+
+def _names(folder: Path) -> list[str]:
+    names = (file.relative_to(folder) for file in folder.rglob("*") if file.is_file())
+    return sorted(
+        name.as_posix()
+        for name in names
+        if name.as_posix() != CHECKSUM_FILE and not any(p.startswith(".") for p in name.parts)
+    )
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()

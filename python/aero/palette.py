@@ -6,8 +6,6 @@ Example:
     ('#0072b2', '#0072b2')
 """
 
-__all__ = ["GREY", "NETWORK_COLORS", "PART_COLORS"]
-
 # Okabe and Ito's palette (Color Universal Design, 2008): distinguishable with every common colour
 # blindness; a brown of similar weight replaces its yellow, which cannot be seen on white.
 NETWORK_COLORS = (

@@ -5,8 +5,6 @@ from __future__ import annotations
 import platform
 from pathlib import Path
 
-__all__ = ["processor"]
-
 _FILE = Path("/proc/cpuinfo")
 _NUMBERS = {"family": "cpu family", "model": "model"}
 

@@ -40,7 +40,6 @@ MAY_IMPORT = {
     "_library": {"_core"},
     "_registration": set(),
     "atomic_files": set(),
-    "checksums": {"atomic_files"},
     "palette": set(),
     "pareto": set(),
     "processor": set(),
@@ -58,11 +57,11 @@ MAY_IMPORT = {
     "export": {"models", "nn", "ops", "architecture", "atomic_files"},
     "private": {"export", "mpc", "architecture", "atomic_files"},
     "report": {
-        "architecture", "mpc", "paper", "analysis", "atomic_files", "checksums", "palette",
+        "architecture", "mpc", "paper", "analysis", "atomic_files", "palette",
     },
     "train": {
         "models", "nn", "conversion", "analysis", "report", "architecture", "atomic_files",
-        "fixed_point", "checksums",
+        "fixed_point",
     },
     "reproduction": {
         "train", "mpc", "paper", "analysis", "report", "architecture", "atomic_files",

@@ -9,8 +9,6 @@ paper, `observed_max` in our files) or log T (`log_context`).
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["heads_in_quarter", "layerwise_mean", "nan_counts", "quarter_shares"]
-
 FloatArray = NDArray[np.float64]
 
 

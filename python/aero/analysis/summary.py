@@ -14,8 +14,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from aero.analysis.statistics import heads_in_quarter, layerwise_mean, nan_counts, quarter_shares
 
-__all__ = ["EntropyAccumulator", "EntropySummary", "summarize_entropies"]
-
 FloatArray = NDArray[np.float64]
 
 # A row that sees one key has entropy 0 of at most log 1 = 0: that ratio says nothing, so it is not

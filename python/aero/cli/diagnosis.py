@@ -19,8 +19,6 @@ import typer
 
 from aero.cli.errors import say
 
-__all__ = ["Finding", "doctor", "findings"]
-
 REINSTALL = "pip install --no-build-isolation --force-reinstall --no-deps ."
 # In a process of its own: a library that does not fit its torch or its processor may end it.
 _OPERATORS = """

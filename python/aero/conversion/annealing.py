@@ -27,8 +27,6 @@ from aero.models.causal_lm import carry_over
 from aero.nn import FoldableNorm
 from aero.nn.annealed_modules import AnnealedNorm, annealing_progress
 
-__all__ = ["begin_annealing", "finish_annealing"]
-
 _NAMED_BY_LABELS = (
     "norm", "final_norm", "ffn", "normalized_layers", "num_pruned_ffns", "temperature",
     "entropy_regularized", "shaped_attention",

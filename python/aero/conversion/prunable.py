@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from aero.models import AeroForCausalLM
 from aero.models.causal_lm import carry_over
 
-__all__ = ["PrunableFfns", "select_prunable_ffns"]
-
 Measure = Callable[[AeroForCausalLM], float]
 
 

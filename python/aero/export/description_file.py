@@ -11,8 +11,6 @@ from typing import Any
 
 from aero.reading import UnreadableFileError, checked, read_json, shown
 
-__all__ = ["read_description"]
-
 _AFFINE = ({"weight": str, "bias": str | None}, None)
 _LAYER_NORM = {"kind": str, "weight": str, "bias": str | None, "epsilon": float}
 _NORM = (_LAYER_NORM, {"kind": str, "scale": str}, None)

@@ -30,8 +30,6 @@ from numpy.typing import ArrayLike, NDArray
 from aero.export.description_file import read_description
 from aero.reading import UnreadableFileError, checked, library_errors, shown
 
-__all__ = ["Network", "forward", "read_network"]
-
 Array = NDArray[np.float64]
 Part = dict[str, Any]
 

@@ -17,10 +17,14 @@ from transformers.utils.generic import can_return_tuple
 from aero.models.building import build_block, build_norm, put_in_annealed_parts
 from aero.models.configuration import AeroConfig
 from aero.models.embedding import check_token_ids
-from aero.models.hugging_face_attention import ATTENTION_NAMES, check_computable
+from aero.models.hugging_face_attention import (
+    ATTENTION_NAMES,
+    check_computable,
+    is_packed,
+    refuse_crossing,
+)
 from aero.models.initialization import initialize_module
 from aero.models.outputs import AeroModelOutput
-from aero.models.visible_keys import is_packed, refuse_crossing
 from aero.nn import Block, KeyValueCache, SequenceContext
 from aero.nn.block import normalize
 from aero.nn.rotary import rotary_tables

@@ -33,8 +33,8 @@ import torch
 from torch import Tensor, nn
 
 from aero import ops
+from aero.models.hugging_face_attention import visible_keys
 from aero.models.loss import PUBLISHED_TOKENS, penalty_beside_loss
-from aero.models.visible_keys import visible_keys
 from aero.ops import reference
 from aero.ops.entropy_regularization import MaxEntropy, Reduction
 

@@ -21,7 +21,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_N
 
 from aero.models.configuration import AeroConfig
 from aero.models.foreign_reader import NetworkReader, check_weights, runs_like, unsupported
-from aero.nn.layout import TransposedLinear
+from aero.nn.linear import TransposedLinear
 
 # `AeroForCausalLM`, which reads checkpoints with this module.
 NetworkT = TypeVar("NetworkT", bound=PreTrainedModel)

@@ -27,8 +27,8 @@ from aero.models.hugging_face_attention import (
     check_computable,
     computes_own_attention,
     refuse_own_attention,
+    visible_keys,
 )
-from aero.models.visible_keys import visible_keys
 from aero.ops import reference
 
 

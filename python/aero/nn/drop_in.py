@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from aero.nn.attention import CausalSelfAttention, KeyValueCache, SequenceContext
 from aero.nn.block import Block, Norm, Residual
 from aero.nn.feed_forward import FeedForward, FusedFeedForward
-from aero.nn.layout import set_weight_layout
+from aero.nn.linear import set_weight_layout
 from aero.nn.temperature import Temperature
 
 Host = Literal["gpt2", "nanogpt", "gpt_neox"]

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from aero.ops import _gradients, reference
-from aero.ops._autograd import native_gradients, register
-from aero.ops._batching import looped
+from aero.ops._autograd import looped, native_gradients, register
 from aero.ops._boundary import Backend, call_native, require_tensors, use_native
 
 Reduction = Literal["position_sum", "query_mean"]

@@ -7,8 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from aero.ops import _gradients, reference
-from aero.ops._autograd import native_gradients, register
-from aero.ops._batching import folded
+from aero.ops._autograd import folded, native_gradients, register
 from aero.ops._boundary import Backend, call_native, require_tensors, use_native
 from aero.ops.reference import statistics_dtype
 

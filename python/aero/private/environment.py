@@ -11,8 +11,6 @@ import os
 import sys
 from pathlib import Path
 
-__all__ = ["PrivateEnvironmentError", "find_private_python", "private_command"]
-
 # Names the Python of the private environment when it is not found by itself.
 VARIABLE = "AERO_PRIVATE_PYTHON"
 _PACKAGE = Path(__file__).parents[1]

@@ -13,8 +13,6 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-__all__ = ["EXP_CLIP", "REVEALS", "RING_BITS", "SPU_FIELDS", "STACK", "PrivateSettings"]
-
 # The simulator's stack that prices these runs.
 STACK = "spu-0.9.5"
 # Cheetah computes in Z_2^64; its 32-bit ring cannot hold products of 18 fraction bits.

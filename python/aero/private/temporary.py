@@ -14,8 +14,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["temporary_folder"]
-
 _PREFIX = "aero-private."
 
 

@@ -6,8 +6,6 @@ from typing import Any
 
 import yaml
 
-__all__ = ["load_bounded"]
-
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 

@@ -13,16 +13,6 @@ from typing import Any
 
 from aero.reading.shapes import UnreadableFileError, checked, one_line, printable, shown
 
-__all__ = [
-    "library_errors",
-    "parse_json",
-    "parse_yaml",
-    "read_bytes",
-    "read_json",
-    "read_json_lines",
-    "read_yaml",
-]
-
 # Tokenizers of 260,000 tokens have 35 MB with 2 million commas and brackets; a person's YAML has a
 # few kB, and PyYAML is slow.
 _MOST_JSON_BYTES = 128 << 20

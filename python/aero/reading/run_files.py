@@ -2,8 +2,6 @@
 
 from typing import Any
 
-__all__ = ["EVALUATION", "METRIC", "REPORT", "RUN", "SAMPLE"]
-
 _ORIGIN = {"path": str, "label?": str | None}
 
 # run.json. Of a run that has just begun some entries are missing.

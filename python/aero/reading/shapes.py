@@ -15,8 +15,6 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["UnreadableFileError", "checked", "one_line", "printable", "shown"]
-
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
 _SHORT.maxlevel = _SHORT.maxlist = _SHORT.maxdict = 4

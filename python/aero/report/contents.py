@@ -21,8 +21,6 @@ from aero.report.run_findings import find
 from aero.report.runs import RunRecord
 from aero.report.text import gigabytes
 
-__all__ = ["FORMAT", "assemble", "read_seed_spread"]
-
 FORMAT = 1
 
 

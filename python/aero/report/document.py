@@ -14,8 +14,6 @@ from aero.report.picture import Picture
 from aero.report.run_findings import baseline_of
 from aero.tables import markdown_table, table_lines
 
-__all__ = ["markdown_tables", "render_html", "render_markdown", "summary_table"]
-
 Report = Mapping[str, Any]
 
 

@@ -11,8 +11,6 @@ from typing import Any, Literal
 
 from aero.report.seeds import Difference, Verdict
 
-__all__ = ["VERDICTS", "Finding", "finding_lines"]
-
 #: Verdict -> its words in a table, and the words after "the paper's ordering" in a sentence.
 VERDICTS: Mapping[str, tuple[str, str]] = {
     "holds": ("holds", "holds at this scale"),

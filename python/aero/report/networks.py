@@ -10,8 +10,6 @@ import numpy as np
 from aero.architecture import ArchitectureSpec
 from aero.report.runs import RunRecord, divergence_text
 
-__all__ = ["Network", "describe_network", "group_runs", "spread_of"]
-
 
 @dataclass(frozen=True, eq=False)
 class Network:

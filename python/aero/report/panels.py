@@ -20,8 +20,8 @@ from aero.analysis import (
     plot_pareto,
     plot_quarter_shares,
 )
-from aero.analysis.figures.attention import plot_attention, row_entropies
 from aero.analysis.figures.drawing import entropy_colors, layer_colors, threshold_colors
+from aero.analysis.figures.entropy import plot_attention, row_entropies
 from aero.analysis.figures.learned import plot_learned_temperatures, plot_learned_thresholds
 from aero.analysis.files import StoredAnalysis
 from aero.analysis.statistics import layerwise_mean
@@ -30,18 +30,6 @@ from aero.reading import shown
 from aero.report.networks import Network
 from aero.report.picture import Picture, figure_grid, shared_legend
 from aero.report.text import with_spread
-
-__all__ = [
-    "draw_all",
-    "draw_attention",
-    "draw_heat_maps",
-    "draw_layerwise",
-    "draw_losses",
-    "draw_quarters",
-    "draw_thresholds",
-    "row_titles",
-    "triangles",
-]
 
 
 def draw_all(networks: Sequence[Network], report: Mapping[str, Any]) -> list[Picture]:

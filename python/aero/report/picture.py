@@ -15,8 +15,6 @@ from matplotlib.figure import Figure
 
 from aero.analysis import FIGURE_STYLE
 
-__all__ = ["Picture", "figure_grid", "shared_legend"]
-
 _SVG = "{http://www.w3.org/2000/svg}"
 _LINK = "{http://www.w3.org/1999/xlink}href"
 

@@ -6,14 +6,6 @@ from aero import mpc
 from aero.architecture import ArchitectureSpec
 from aero.paper import paper_tables, with_one_more_layernorm
 
-__all__ = [
-    "GPT2_CONTEXT",
-    "describe_costs",
-    "secret_temperature_bytes",
-    "stacks",
-    "unchecked_parts",
-]
-
 # Table 4 of the paper: GPT-2 (small), 12 layers, T = 128.
 GPT2_CONTEXT = 128
 

@@ -12,8 +12,6 @@ from aero.report.seeds import Difference, Verdict
 from aero.report.text import gigabytes, heads, percent, with_spread
 from aero.report.twins import Entry, Judged, twins_of
 
-__all__ = ["baseline_of", "find"]
-
 # Two measured-in-GB factors this close are the same factor; the model agrees with the paper's byte
 # counts to 0.8 % when exactly the listed operators are counted (1.6 % for a ratio of two of them).
 _SAME_FACTOR = 0.02

@@ -8,11 +8,9 @@ from typing import Any
 from aero.analysis import read_analysis
 from aero.analysis.files import StoredAnalysis
 from aero.architecture import ArchitectureSpec
-from aero.checksums import damage, read_checksums
+from aero.atomic_files import damage, read_checksums
 from aero.reading import UnreadableFileError, checked, one_line, read_json, read_json_lines
 from aero.reading.run_files import EVALUATION, METRIC, RUN, SAMPLE
-
-__all__ = ["RunRecord", "find_runs", "read_run"]
 
 _RUN_FORMAT = 1
 _READ = (

@@ -39,16 +39,6 @@ from typing import Literal
 
 import numpy as np
 
-__all__ = [
-    "Difference",
-    "Pool",
-    "Series",
-    "Verdict",
-    "family_of",
-    "judge_signs",
-    "student_quantile",
-]
-
 Verdict = Literal["holds", "does not hold", "level", "undecided", "not tested"]
 
 # Of all intervals of one set of comparisons that one fails to hold the true difference.

@@ -19,12 +19,10 @@ from numpy.typing import NDArray
 
 from aero import mpc
 from aero.analysis import FIGURE_STYLE, plot_stepwise_savings
-from aero.analysis.figures.attention import row_entropies
+from aero.analysis.figures.entropy import row_entropies
 from aero.architecture import ArchitectureSpec
 from aero.reading import printable, shown
 from aero.report.picture import svg_of
-
-__all__ = ["at_temperature", "show_page", "token_costs"]
 
 _TEMPERATURES = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
 # Whole per cent in one byte; this value marks keys that a causal head does not see.

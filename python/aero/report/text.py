@@ -5,19 +5,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = [
-    "duration",
-    "gigabytes",
-    "heads",
-    "large_count",
-    "operations",
-    "percent",
-    "perplexity_cell",
-    "quarters_cell",
-    "significant",
-    "with_spread",
-]
-
 
 def significant(value: float | None, digits: int = 4) -> str:
     """Returns a number with this many significant digits, never in exponent form; "-" for None.

@@ -6,8 +6,6 @@ from typing import Any
 
 from aero.report.seeds import Difference, Pool, Series, family_of
 
-__all__ = ["Entry", "Judged", "twins_of"]
-
 Entry = Mapping[str, Any]
 
 

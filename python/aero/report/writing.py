@@ -12,8 +12,6 @@ from aero.report.networks import group_runs
 from aero.report.panels import draw_all
 from aero.report.runs import find_runs, read_run
 
-__all__ = ["ReportPaths", "write_report", "write_results"]
-
 
 @dataclass(frozen=True)
 class ReportPaths:

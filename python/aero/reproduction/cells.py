@@ -27,16 +27,6 @@ from aero.train.recipe_files import load_recipe, recipe_to_dict
 from aero.train.run_folder import RunFolder, run_slug
 from aero.train.run_lock import lock_holder
 
-__all__ = [
-    "Cell",
-    "Scale",
-    "TargetPlan",
-    "load_scale",
-    "plan_target",
-    "scale_names",
-    "unique_cells",
-]
-
 _PRUNED = re.compile(r"_i(\d+)")
 
 

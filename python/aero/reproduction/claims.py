@@ -17,8 +17,6 @@ from typing import Any
 from aero.reproduction.run_statistics import STATISTICS
 from aero.train.errors import TrainingError
 
-__all__ = ["Claim", "Comparison", "Side", "known_row", "read_claim", "refuse_unknown"]
-
 _FACTOR = re.compile(r"([0-9.]+) x (.+)$")
 _OTHER_STATISTIC = re.compile(r"(\w+) of (.+)$")
 

@@ -16,18 +16,18 @@ from aero.report import page
 from aero.report.finding import Finding, finding_lines
 from aero.report.picture import svg_of
 from aero.reproduction.cost_findings import find_all
-from aero.reproduction.cost_rows import TABLES, ReproducedRow, cost_rows
-from aero.reproduction.flop_shares import Shares, ffn_shares, find_flop_shares, share_rows
-from aero.reproduction.savings import (
+from aero.reproduction.cost_rows import (
+    TABLES,
+    ReproducedRow,
     SavingStep,
+    cost_rows,
     equal_time_rows,
     figure_lines,
     saving_figures,
     step_rows,
 )
+from aero.reproduction.flop_shares import Shares, ffn_shares, find_flop_shares, share_rows
 from aero.tables import table_lines
-
-__all__ = ["cost_tables_page", "savings_picture", "write_cost_tables"]
 
 ABOUT_TABLES = (
     "'listed': exactly the operators that the table lists; '+LN': one LayerNorm more, which the "

@@ -12,8 +12,6 @@ from aero.report.text import duration, with_spread
 from aero.reproduction.run_statistics import STATISTICS
 from aero.tables import markdown_table
 
-__all__ = ["results_document", "target_section", "write_results"]
-
 _HOW_JUDGED = (
     "How a claim is judged: networks are compared seed by seed, as logarithms of perplexity or as "
     "they are. After the means stands how far the higher side lies above the lower one, with its "

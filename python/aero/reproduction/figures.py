@@ -16,10 +16,10 @@ from aero.analysis import FIGURE_STYLE, plot_pareto
 from aero.analysis.figures.learned import (
     plot_learned_scales,
     plot_learned_slopes,
+    plot_nan_counts,
     plot_thresholds_by_layer,
 )
 from aero.analysis.figures.tradeoffs import plot_sweep
-from aero.analysis.figures.training import plot_nan_counts
 from aero.reading import read_yaml
 from aero.report.networks import Network
 from aero.report.panels import (
@@ -34,8 +34,6 @@ from aero.report.runs import RunRecord
 from aero.reproduction.fronts import FrontPoint, front_of, front_points
 from aero.reproduction.run_statistics import learned_over_training, measure
 from aero.reproduction.targets import Target
-
-__all__ = ["FIGURE_KINDS", "draw_figures"]
 
 # The stack whose bytes are drawn; the tables have the others, and minutes.
 _WAY = "spu-2024"

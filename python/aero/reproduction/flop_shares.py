@@ -13,8 +13,6 @@ from typing import Literal
 from aero.architecture import ArchitectureSpec
 from aero.report.finding import Finding
 
-__all__ = ["LENGTHS", "Shares", "ffn_shares", "find_flop_shares", "share_rows"]
-
 #: Title of a figure -> size -> context length -> share of the FFNs, 0 to 1.
 Shares = Mapping[str, Mapping[str, Mapping[int, float]]]
 

@@ -21,8 +21,6 @@ from aero.report.runs import RunRecord
 from aero.report.seeds import Pool, Series, family_of
 from aero.reproduction.cost_rows import PrivateCost, private_costs, ways_to_price
 
-__all__ = ["Front", "FrontPoint", "describe_fronts", "front_of", "front_points"]
-
 
 @dataclass(frozen=True)
 class FrontPoint:

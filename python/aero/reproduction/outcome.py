@@ -39,8 +39,6 @@ from aero.train.errors import TrainingError
 from aero.train.recipe_files import recipe_to_dict
 from aero.train.run_folder import finite_or_null
 
-__all__ = ["collect_target", "judge_again", "write_target"]
-
 _FORMAT = 2
 
 # Statistic -> row -> seed -> value.

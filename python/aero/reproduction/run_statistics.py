@@ -18,15 +18,6 @@ from aero.analysis.statistics import quarter_shares
 from aero.report.runs import RunRecord
 from aero.reproduction.cost_rows import PrivateCost, private_costs
 
-__all__ = [
-    "STATISTICS",
-    "Statistic",
-    "head_entropies",
-    "learned_over_training",
-    "measure",
-    "statistic_names",
-]
-
 _Array = NDArray[np.float64]
 
 

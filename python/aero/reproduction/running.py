@@ -24,18 +24,6 @@ from aero.train.run_folder import checkpoint_step
 from aero.train.run_lock import RunLockedError
 from aero.train.signals import StopRequest
 
-__all__ = [
-    "cell_table",
-    "ended",
-    "operations_left",
-    "operations_per_second",
-    "rehearse_cells",
-    "run_cells",
-    "run_plans",
-    "train_in_worker",
-    "what_it_takes",
-]
-
 # How often a process looks again at cells that others hold.
 _POLL_SECONDS = 1.0
 

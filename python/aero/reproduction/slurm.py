@@ -30,8 +30,6 @@ from aero.train.progress import LOG
 from aero.train.run_folder import run_slug
 from aero.train.signals import StopRequest
 
-__all__ = ["SlurmJobs"]
-
 # How often the queue is asked, and a stop is looked for in between.
 _POLL_SECONDS, _POLLS = 5.0, 20
 # A cell that needs longer than this on the machine that submits asks for a GPU.

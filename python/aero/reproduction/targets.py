@@ -41,8 +41,6 @@ from aero.reading import parse_yaml
 from aero.reproduction.claims import Claim, known_row, read_claim, refuse_unknown
 from aero.train.errors import TrainingError
 
-__all__ = ["RATE", "Row", "Target", "load_target", "read_target", "target_names"]
-
 #: The setting that `rates` vary.
 RATE = "optimizer.learning_rate"
 _ROW_KEYS = {

@@ -22,8 +22,6 @@ from aero.reproduction.claims import Comparison, Side
 from aero.reproduction.run_statistics import STATISTICS, Statistic
 from aero.reproduction.targets import Target
 
-__all__ = ["Rows", "judge_claims"]
-
 # The `rows` of an outcome.
 Rows = Sequence[Mapping[str, Any]]
 

@@ -10,23 +10,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from aero.atomic_files import write_json_atomically
-from aero.checksums import checksums_of, damage, read_checksums, write_checksums
+from aero.atomic_files import (
+    checksums_of,
+    damage,
+    read_checksums,
+    write_checksums,
+    write_json_atomically,
+)
 from aero.reading import UnreadableFileError, printable, read_json
 from aero.train.errors import TrainingError
 from aero.train.planning import PlannedRun
 from aero.train.run_folder import RunFolder, checkpoint_step
 from aero.train.run_lock import lock_holder
-
-__all__ = [
-    "checkpoint_damage",
-    "finish_checkpoint",
-    "from_whole_checkpoint",
-    "read_checkpoint_state",
-    "require_whole",
-    "run_problems",
-    "runs_below",
-]
 
 _STATE_FILE = "aero_state.json"
 _STATE_SHAPE = {

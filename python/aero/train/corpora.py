@@ -29,8 +29,6 @@ from aero.reading import UnreadableFileError, parse_json
 from aero.train.errors import TrainingError
 from aero.train.progress import progress_bar
 
-__all__ = ["CorpusScan", "CorpusSource", "TextPiece", "find_corpus", "scan_corpus"]
-
 # Codes in CorpusScan.fates, one per unit.
 TRAIN, VALIDATION, DUPLICATE, UNDECODABLE, EMPTY = range(5)
 

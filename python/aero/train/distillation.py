@@ -11,8 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["Distillation", "distillation_loss"]
-
 
 def distillation_loss(
     logits: Tensor,

@@ -15,8 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["NonFinite", "find_first_non_finite", "preserved_buffers"]
-
 _LAYER = re.compile(r"(?:^|\.)h\.(\d+)(?:\.|$)")
 
 

@@ -1,4 +1,4 @@
-"""Attention entropies during the training of any model, for TensorBoard."""
+"""Attention entropies and the parts of the loss during the training of any model."""
 
 from __future__ import annotations
 
@@ -7,14 +7,142 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-from transformers import TrainerControl, TrainerState, TrainingArguments
+import torch
+from torch import Tensor, nn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from aero.models import entropies
-from aero.train.loss_log import LossLogCallback
 from aero.train.tensorboard import TensorBoardFile, entropy_scalars
 
-__all__ = ["EntropyCallback"]
+_PARTS = ("lm_loss", "entropy_loss")
+
+
+class LossLogCallback(TrainerCallback):
+    """Puts `lm_loss` and `entropy_loss` next to `loss`, and `eval_lm_loss` and so on next to it.
+
+    They stand in `state.log_history`, in the metrics that `evaluate` returns and in the logs that
+    the callbacks behind this one get. Only models that return them have them: AERO's, and those of
+    `aero.with_entropy_penalty`.
+    """
+
+    def __init__(self) -> None:
+        self._watched: nn.Module | None = None
+        self._sums = {"train": _Sums(), "eval": _Sums()}
+        self._last: dict[str, Any] | None = None
+        self._logged_step = 0
+
+    def on_init_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Begins to watch the model."""
+        self._watch(kwargs["model"])
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Begins to watch the model, if the callback came later."""
+        self._watch(kwargs["model"])
+        self._logged_step = state.global_step
+        self._sums["train"] = _Sums()
+
+    def on_prediction_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Counts the call that was this step of an evaluation; other calls are none of ours."""
+        if self._last is not None:
+            self._sums["eval"].add(**self._last)
+            self._last = None
+
+    def on_predict(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float],
+        **kwargs: Any,
+    ) -> None:
+        """Forgets a prediction, which is not logged."""
+        self._sums["eval"] = _Sums()
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Puts the parts next to the loss of a training or evaluation log."""
+        logs = {} if logs is None else logs
+        evaluated = [
+            name.removesuffix("_runtime")
+            for name in logs
+            if name.endswith("_runtime") and f"{name.removesuffix('_runtime')}_loss" in logs
+        ]
+        if "loss" in logs and "learning_rate" in logs:
+            found = self._take("train", args, state.global_step - self._logged_step)
+            self._logged_step = state.global_step
+        elif evaluated and evaluated[0] != "train":
+            found = self._take("eval", args, None)
+            found = {f"{evaluated[0]}_{name}": value for name, value in found.items()}
+        else:
+            return
+        logs.update(found)
+        state.log_history[-1].update(found)
+
+    def _watch(self, model: nn.Module) -> None:
+        if self._watched is not model:
+            self._watched = model
+            model.register_forward_hook(self._see, with_kwargs=True)
+
+    def _see(self, model: nn.Module, args: Any, kwargs: dict[str, Any], outputs: Any) -> None:
+        if getattr(outputs, "lm_loss", None) is None:
+            return
+        parts = {name: getattr(outputs, name, None) for name in _PARTS}
+        call: dict[str, Any] = {
+            "parts": {
+                name: part.detach().double() for name, part in parts.items() if part is not None
+            },
+            "rows": 1 if model.training else len(outputs.logits),
+            "is_counted": kwargs.get("num_items_in_batch") is not None,
+        }
+        if model.training:
+            self._sums["train"].add(**call)
+        else:
+            self._last = call
+
+    def _take(self, kind: str, args: TrainingArguments, steps: int | None) -> dict[str, float]:
+        sums, self._sums[kind] = self._sums[kind], _Sums()
+        if not sums.parts:
+            return {}
+        total = torch.stack([*sums.parts.values()])
+        total = torch.cat([total, total.new_tensor([sums.rows])])
+        processes = 1
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.all_reduce(total)
+            processes = torch.distributed.get_world_size()
+        *parts, rows = total.tolist()
+        # Losses that are divided by the tokens of a whole step add up to the step's.
+        divisor = steps * processes if sums.is_counted and steps is not None else rows
+        if sums.is_counted and args.average_tokens_across_devices:
+            divisor /= processes
+        return {name: part / divisor for name, part in zip(sums.parts, parts, strict=True)}
+
+
+class _Sums:
+    """Of calls: each part times the rows it counts with, and the rows."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, Tensor] = {}
+        self.rows = 0
+        self.is_counted = False
+
+    def add(self, parts: dict[str, Tensor], rows: int, is_counted: bool) -> None:
+        for name, part in parts.items():
+            before = self.parts.get(name, torch.zeros_like(part))
+            self.parts[name] = before + rows * part.to(before)
+        self.rows += rows
+        self.is_counted = is_counted
 
 
 class EntropyCallback(LossLogCallback):

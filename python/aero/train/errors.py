@@ -10,8 +10,6 @@ from pathlib import Path
 
 from aero.reading import shown
 
-__all__ = ["Bounds", "StopRequestedError", "TrainingError", "disk_errors"]
-
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # safetensors says it in Rust's words, torch.save only that its file ended early.
 _FULL_IN_WORDS = ("No space left", "File too large", "os error 28", "enforce fail at inline_cont")

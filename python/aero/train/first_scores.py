@@ -18,8 +18,6 @@ from torch import Tensor
 
 from aero.models import AeroForCausalLM
 
-__all__ = ["DEGENERATE", "first_scores_warning", "score_deviations"]
-
 # Below it q and k weights must grow more than tenfold, 1 / sqrt(deviation), until scores differ by
 # 1 and attention prefers one key to another. A step of Adam adds the learning rate at most.
 DEGENERATE = 0.01

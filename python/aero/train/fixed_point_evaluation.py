@@ -18,8 +18,6 @@ from aero.train.run_folder import RunFolder
 from aero.train.run_results import open_run
 from aero.train.windows import validation_windows
 
-__all__ = ["FixedPointEvaluation", "evaluate_run_in_fixed_point"]
-
 
 @dataclass(frozen=True)
 class FixedPointEvaluation:

@@ -40,8 +40,6 @@ from aero.train.trainer import batch_split, training_arguments
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-__all__ = ["forecast", "rehearse_data", "rehearse_run"]
-
 # One timing must last this long to say something about a step.
 _ENOUGH_SECONDS = 0.3
 

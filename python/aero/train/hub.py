@@ -11,8 +11,6 @@ from aero.atomic_files import atomic_binary_file
 from aero.train.errors import TrainingError
 from aero.train.progress import progress_bar
 
-__all__ = ["download_dataset", "downloaded_file", "require_dataset"]
-
 _TEXT_FIELDS = ("text", "content")
 
 

@@ -11,12 +11,10 @@ from safetensors import safe_open
 from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from aero.checksums import CHECKSUM_FILE, damage
+from aero.atomic_files import CHECKSUM_FILE, damage
 from aero.models import AeroForCausalLM
 from aero.reading import UnreadableFileError, library_errors, printable, read_json, shown
 from aero.train.errors import TrainingError
-
-__all__ = ["load_saved_network", "require_whole_network"]
 
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 # The sizes of a configuration, in the words of GPT-2, Pythia and ours.

@@ -14,8 +14,6 @@ import torch
 import aero
 from aero.processor import processor
 
-__all__ = ["git_commit", "hardware", "package_versions", "settle_in"]
-
 _PACKAGES = ("torch", "transformers", "accelerate", "tokenizers", "numpy")
 
 

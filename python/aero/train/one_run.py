@@ -14,8 +14,7 @@ import torch
 from transformers import PrinterCallback, set_seed
 from transformers.utils import logging as transformers_logging
 
-from aero.atomic_files import write_json_atomically
-from aero.checksums import checksums_of, write_checksums
+from aero.atomic_files import checksums_of, write_checksums, write_json_atomically
 from aero.conversion.annealing import finish_annealing
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.train.checkpoints import read_checkpoint_state
@@ -40,8 +39,6 @@ from aero.train.starting import (
 )
 from aero.train.trainer import AeroTrainer, training_arguments
 from aero.train.windows import TrainingWindows, collate_windows
-
-__all__ = ["OneRun", "build_model", "build_trainer", "model_config", "open_folder", "save_model"]
 
 
 class OneRun:

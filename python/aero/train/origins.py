@@ -14,8 +14,6 @@ from aero.reading import checked, read_json
 from aero.train.errors import TrainingError
 from aero.train.run_folder import RunFolder, checkpoint_step
 
-__all__ = ["Origin", "find_origin"]
-
 
 @dataclass(frozen=True)
 class Origin:

@@ -33,8 +33,6 @@ from aero.train.prepared_data import PreparedData
 from aero.train.progress import progress_bar
 from aero.train.windows import validation_windows
 
-__all__ = ["HeldOutLoss", "measure_loss", "norm_gap"]
-
 
 @dataclass(frozen=True)
 class HeldOutLoss:

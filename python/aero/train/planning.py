@@ -19,9 +19,6 @@ from aero.train.recipe import Recipe
 from aero.train.recipe_files import recipe_to_dict
 from aero.train.run_folder import RunFolder, checkpoint_step, run_slug
 
-__all__ = ["PlannedRun", "plan_runs", "require_current_split", "spec_for", "with_action"]
-
-
 # The seeds of NumPy's generators.
 _SEEDS = Bounds(0, 2**32 - 1)
 

@@ -44,8 +44,6 @@ from aero.train.tokenizer import (
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-__all__ = ["PreparedData", "open_prepared_data", "prepare_data"]
-
 _FORMAT = 2
 _BATCH_BYTES = 1 << 20
 _TOKEN_FILE = {"file": str, "dtype": str, "tokens": int, "text_bytes": int, "sha256": str}

@@ -10,8 +10,6 @@ from tqdm import tqdm
 
 from aero.reading import printable
 
-__all__ = ["LOG", "is_main_process", "progress_bar"]
-
 # Where lines about runs go that no caller asked for.
 LOG = logging.getLogger("aero.train")
 

@@ -20,9 +20,6 @@ from aero.train.progress import LOG
 from aero.train.recipe import AnnealingSection, Recipe
 from aero.train.run_folder import RunFolder, run_slug
 
-__all__ = ["PruningSearch", "PruningStage", "search_prunable_ffns"]
-
-
 _RESULTS = {
     "evaluation.json": {"loss": float | None},
     "analysis.json": {"quarters": {"log_context": [float]}},

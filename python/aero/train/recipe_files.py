@@ -19,8 +19,6 @@ from aero.reading import UnreadableFileError, parse_yaml, read_yaml, shown
 from aero.train.errors import TrainingError
 from aero.train.recipe import Recipe, RegularizationSection
 
-__all__ = ["load_recipe", "recipe_names", "recipe_to_dict"]
-
 
 def recipe_names() -> list[str]:
     """Returns the names of the shipped recipes.

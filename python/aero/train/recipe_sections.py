@@ -11,20 +11,6 @@ from typing import Any
 
 from aero.train.errors import Bounds
 
-__all__ = [
-    "TOLERANCE_MARGINS",
-    "AnnealingSection",
-    "DataSection",
-    "DistillationSection",
-    "EvaluationSection",
-    "LoggingSection",
-    "ModelSection",
-    "OptimizerSection",
-    "RegularizationSection",
-    "ScheduleSection",
-    "TrainingSection",
-]
-
 # The two published tolerance margins: the paper's PyTorch listing and the authors' training script.
 TOLERANCE_MARGINS = {"listing": 0.10, "authors_code": 0.20}
 

@@ -20,8 +20,6 @@ from aero.train.run_folder import RunFolder, finite_or_null
 from aero.train.signals import RunningClock
 from aero.train.tensorboard import TensorBoardFile, entropy_scalars
 
-__all__ = ["RunRecorder"]
-
 _LOSSES = ("loss", "lm_loss", "entropy_loss")
 
 

@@ -28,8 +28,6 @@ from aero.train.signals import StopRequest
 from aero.train.trainer import AeroTrainer
 from aero.train.windows import validation_windows
 
-__all__ = ["RunCallback", "head_entropies"]
-
 
 class RunCallback(TrainerCallback):
     """Watches one run.

@@ -24,13 +24,18 @@ from typing import Any
 
 import yaml
 
-from aero.atomic_files import json_bytes, write_bytes_atomically, write_json_atomically
-from aero.checksums import checksums_of, damage, read_checksums, write_checksums
+from aero.atomic_files import (
+    checksums_of,
+    damage,
+    json_bytes,
+    read_checksums,
+    write_bytes_atomically,
+    write_checksums,
+    write_json_atomically,
+)
 from aero.reading import UnreadableFileError, read_json, read_json_lines, read_yaml
 from aero.reading.run_files import METRIC, RUN
 from aero.train.errors import TrainingError
-
-__all__ = ["RunFolder", "run_slug"]
 
 _WAY_OUT = "restore it, or delete the folder to train again"
 # While it is begun, and for tools that want one entry, none is required.

@@ -23,8 +23,6 @@ from pathlib import Path
 
 from aero.train.errors import TrainingError, disk_errors
 
-__all__ = ["RunLockedError", "lock_holder", "locked", "require_unlocked"]
-
 _LEASES = ".locks"
 _BEAT_SECONDS = 10.0
 # Without a beat for so long a holder on another machine is dead: nine beats, and more than the 60 s

@@ -12,7 +12,7 @@ import torch
 from aero.analysis import EntropyAccumulator
 from aero.analysis.files import write_analysis
 from aero.analysis.summary import EntropySummary
-from aero.checksums import checksums_of
+from aero.atomic_files import checksums_of
 from aero.models import AeroForCausalLM
 from aero.reading import checked
 from aero.train.errors import TrainingError, disk_errors
@@ -24,15 +24,6 @@ from aero.train.recipe import DataSection
 from aero.train.run_folder import RunFolder
 from aero.train.samples import sample_of
 from aero.train.windows import validation_windows
-
-__all__ = [
-    "analyze_model",
-    "analyze_run",
-    "evaluate_run",
-    "open_run",
-    "validation_measure",
-    "write_evaluation",
-]
 
 # Enough rows for three stable digits of a head entropy.
 _ANALYSIS_WINDOWS = 64

@@ -23,8 +23,6 @@ from aero.train.run_lock import locked, require_unlocked
 from aero.train.signals import StopRequest
 from aero.train.trainer import training_arguments
 
-__all__ = ["train_runs"]
-
 
 def train_runs(
     plan: Sequence[PlannedRun], *, cache_dir: str | Path, say: Callable[[str], None] = LOG.info

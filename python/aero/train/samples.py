@@ -19,8 +19,6 @@ from aero.models.row_entropies import attention_maps
 from aero.reading import shown
 from aero.train.errors import TrainingError
 
-__all__ = ["look_at", "sample_of", "sentence_of"]
-
 _FORMAT = 1
 # Words enough for heads to differ, few enough for every head's map to be read on one page.
 _CHARACTERS = range(30, 61)

@@ -10,8 +10,6 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from aero.nn.annealed_modules import set_annealing_progress
 
-__all__ = ["AnnealingCallback", "PenaltyScheduleCallback", "annealing_at", "penalty_share"]
-
 _SHAPES: dict[str, Callable[[float], float]] = {
     "linear": lambda part: part,
     "cosine": lambda part: (1.0 - math.cos(math.pi * part)) / 2.0,

@@ -10,8 +10,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["RunningClock", "StopRequest"]
-
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 

@@ -23,8 +23,6 @@ from aero.train.tokenizer import load_tokenizer
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-__all__ = ["load_network", "require_tokenizer", "starting_network", "teacher_of", "training_fields"]
-
 # Settings that a label leaves open; a run that starts from a network has the network's.
 _SIZES = (
     "family", "num_layers", "width", "num_heads", "head_dim", "hidden_width", "context_length",

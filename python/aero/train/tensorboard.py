@@ -22,8 +22,6 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from aero.analysis.statistics import quarter_shares
 
-__all__ = ["TensorBoardFile", "entropy_scalars"]
-
 
 class TensorBoardFile:
     """One event file.

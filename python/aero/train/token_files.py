@@ -24,8 +24,6 @@ from aero.reading import UnreadableFileError, read_json, shown
 from aero.train.errors import TrainingError
 from aero.train.progress import progress_bar
 
-__all__ = ["SPLITS", "TokenFile", "TokenWriter", "open_tokens", "sha256_of_file", "token_dtype"]
-
 SPLITS = ("train", "validation")
 
 _COUNTS = dict.fromkeys(SPLITS, int)

@@ -20,15 +20,6 @@ from aero.train.errors import TrainingError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-__all__ = [
-    "END_OF_TEXT",
-    "bytes_per_token",
-    "load_tokenizer",
-    "read_tokenizer",
-    "save_tokenizer",
-    "train_tokenizer",
-]
-
 _FILES = {
     "tokenizer.json": {
         "added_tokens": [{"id": int, "content": str}],

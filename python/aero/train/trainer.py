@@ -28,12 +28,10 @@ from transformers import Trainer, TrainingArguments
 from aero.models.parameter_groups import decay_parameter_names
 from aero.train.checkpoints import finish_checkpoint, require_whole
 from aero.train.distillation import Distillation
+from aero.train.entropy_callback import LossLogCallback
 from aero.train.errors import TrainingError, disk_errors
-from aero.train.loss_log import LossLogCallback
 from aero.train.planning import PlannedRun
 from aero.train.recipe import Recipe
-
-__all__ = ["AeroTrainer", "batch_split", "training_arguments"]
 
 
 def training_arguments(run: PlannedRun) -> TrainingArguments:

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-__all__ = ["TrainingWindows", "collate_windows", "validation_windows"]
-
 
 class TrainingWindows(Dataset[Any]):
     """A fixed sequence of training windows: the same for every run with this seed.

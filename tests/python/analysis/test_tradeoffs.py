@@ -14,10 +14,10 @@ from aero import analysis
 from aero.analysis.figures.learned import (
     plot_learned_scales,
     plot_learned_slopes,
+    plot_nan_counts,
     plot_thresholds_by_layer,
 )
 from aero.analysis.figures.tradeoffs import plot_sweep
-from aero.analysis.figures.training import plot_nan_counts
 from aero.palette import NETWORK_COLORS, PART_COLORS
 from aero.pareto import pareto_front
 

@@ -17,7 +17,7 @@ from aero.report import to_html
 from aero.report.cost_pages import to_fragment
 from aero.report.picture import svg_of
 from aero.reproduction import reproduce_costs
-from aero.reproduction.savings import timed_steps
+from aero.reproduction.cost_rows import timed_steps
 
 SVG = "{http://www.w3.org/2000/svg}"
 

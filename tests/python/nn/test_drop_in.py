@@ -21,8 +21,7 @@ from aero.nn import (
     SequenceContext,
     Temperature,
 )
-from aero.nn.layout import TransposedLinear, set_weight_layout
-from aero.nn.linear import Linear
+from aero.nn.linear import Linear, TransposedLinear, set_weight_layout
 
 
 def gpt2(**fields):

@@ -11,8 +11,7 @@ import aero
 from aero.export.numpy_forward import forward, read_network
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.private.environment import private_command
-from aero.private.measuring.prediction import likeliest_cost
-from aero.private.measuring.refills import remainder
+from aero.private.measuring.prediction import likeliest_cost, remainder
 from aero.private.settings import PrivateSettings
 
 from ..export.conftest import trained

@@ -9,8 +9,6 @@ from numpy.typing import ArrayLike
 from aero.analysis.figures.drawing import label_rows, own_or_new_axes
 from aero.palette import NETWORK_COLORS, PART_COLORS
 
-__all__ = ["plot_bytes_by_kind", "plot_stepwise_savings"]
-
 _OURS, _PUBLISHED = NETWORK_COLORS[:2]
 
 

@@ -16,8 +16,6 @@ from numpy.typing import ArrayLike, NDArray
 from aero.atomic_files import write_bytes_atomically
 from aero.palette import NETWORK_COLORS
 
-__all__ = ["FIGURE_STYLE", "save_figure"]
-
 # Enough of the values written inside a heat map to read them; above it they would only be noise.
 _MOST_CELLS_WITH_TEXT = 64
 

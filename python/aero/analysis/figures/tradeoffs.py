@@ -13,8 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 from aero.analysis.figures.drawing import network_colors, own_or_new_axes
 from aero.pareto import pareto_front
 
-__all__ = ["name_points", "plot_pareto", "plot_sweep"]
-
 # In points, 1/72 inch: half a marker with its rim, the gap between marker and name, and from how
 # far off a name needs a line to its point.
 _MARKER, _GAP, _FAR = 3.5, 5.0, 9.0

@@ -16,8 +16,6 @@ from numpy.typing import DTypeLike, NDArray
 
 from aero.private.settings import PrivateSettings
 
-__all__ = ["AbstractArray", "Call", "OperationTraffic", "Parties", "Party", "Traffic", "Value"]
-
 
 class Party(IntEnum):
     """The two parties; the number is SPU's rank."""

@@ -20,11 +20,6 @@ import numpy as np
 from aero.export.numpy_forward import Network
 from aero.private.settings import EXP_CLIP, PrivateSettings
 
-__all__ = [
-    "Piece", "clipped_exp", "embedding", "forward", "last_row", "likeliest", "network_pieces",
-    "next_token", "norm", "softmax",
-]  # fmt: skip
-
 Array = Any  # of JAX, or of SPU's compiler in its place
 Part = dict[str, Any]
 Weights = dict[str, Array]

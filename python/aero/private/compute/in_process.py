@@ -22,8 +22,6 @@ from aero.private.compute.spu_runtime import ProfileLog, SpuParty, compile_funct
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 
-__all__ = ["InProcessParties"]
-
 # The time that one party still has to end by itself when the other has failed.
 GRACE_SECONDS = 5.0
 

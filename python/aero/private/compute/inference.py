@@ -19,9 +19,6 @@ from aero.private.compute.calls import AbstractArray, Call, Parties, Party, Valu
 from aero.private.compute.forward import last_row, network_pieces
 from aero.private.compute.preparation import fold_constants
 
-__all__ = ["Pass", "PrivateNetwork", "set_up"]
-
-
 # SPU gives every thread so many elements of an operation before it takes another one (state.cc).
 _ELEMENTS_PER_THREAD = 2048
 

@@ -27,8 +27,6 @@ from numpy.typing import NDArray
 
 from aero.export.numpy_forward import Network
 
-__all__ = ["fold_constants", "with_blank_weights"]
-
 Array = NDArray[np.float64]
 Part = dict[str, Any]
 

@@ -18,8 +18,6 @@ from aero.private.compute.calls import Call, OperationTraffic, Party, Traffic, V
 from aero.private.settings import PrivateSettings
 from aero.private.temporary import temporary_folder
 
-__all__ = ["ProfileLog", "Program", "SpuParty", "compile_function", "runtime_config"]
-
 
 def runtime_config(settings: PrivateSettings, *, profiled: bool) -> Any:
     """SPU's `RuntimeConfig`: Cheetah over Z_2^64.

@@ -19,8 +19,6 @@ from aero.private.compute.spu_runtime import ProfileLog, SpuParty, compile_funct
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 
-__all__ = ["TcpParties"]
-
 
 class TcpParties:
     """`Parties` of which this process is one; the other runs the same program.

@@ -23,8 +23,6 @@ from aero.private.links.keys import Security
 from aero.private.party_errors import PartyError, PeerFailedError
 from aero.reading import UnreadableFileError, one_line, parse_json
 
-__all__ = ["Channel", "Message", "accept", "connect", "listen", "parse_address", "shown_address"]
-
 Message = dict[str, Any]
 
 FRAME_BYTES = 1 << 18

@@ -16,8 +16,6 @@ from pathlib import Path
 from aero.private.party_errors import PartyError
 from aero.reading import read_bytes
 
-__all__ = ["Security", "fingerprints", "make_keys"]
-
 KEY, CERTIFICATE = "key.pem", "certificate.pem"
 _YEARS = 10  # trust ends where a certificate is no longer listed, not with time
 _MOST_BYTES = 1 << 20

@@ -17,8 +17,6 @@ from pathlib import Path
 from aero.private.links.channel import FRAME_BYTES, Channel
 from aero.private.party_errors import PartyError
 
-__all__ = ["Tunnel"]
-
 _MOST_STREAMS = 64  # SPU opens a few
 
 

@@ -22,14 +22,11 @@ from numpy.typing import NDArray
 from aero import mpc
 from aero.architecture import ArchitectureSpec
 from aero.mpc.cost import Cost
-from aero.private.measuring.prediction import predicted_costs
-from aero.private.measuring.refills import EXTENSION_OTS, extensions
+from aero.private.measuring.prediction import EXTENSION_OTS, extensions, predicted_costs
 from aero.private.parties.two_processes import generate_over
 from aero.private.settings import PrivateSettings
 from aero.private.temporary import temporary_folder
 from aero.processor import processor
-
-__all__ = ["NETWORKS", "QUIET_PROCESSORS", "MeasuredPiece", "NetworkCell", "calibrate", "fitted"]
 
 
 @dataclass(frozen=True)

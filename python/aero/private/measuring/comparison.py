@@ -33,8 +33,6 @@ from aero.private.settings import PrivateSettings
 from aero.reading import UnreadableFileError, printable, read_json, shown
 from aero.tables import in_units
 
-__all__ = ["Cell", "compare_networks", "network_name", "part_of", "predicted"]
-
 # Of both parties' computing, one thread each; where the parties share processors it is an estimate.
 COMPUTE = "spu-epyc"
 # An average over a minute needs three to forget twenty busy processes.

@@ -10,8 +10,6 @@ from aero.atomic_files import write_bytes_atomically
 from aero.private.measuring.comparison import network_name, part_of
 from aero.tables import in_units, markdown_table
 
-__all__ = ["comparison_tables", "write_between_marks"]
-
 Measured = dict[str, Any]
 
 # The load of two busy parties and the wire between them, and a little more.

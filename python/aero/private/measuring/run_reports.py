@@ -20,14 +20,13 @@ from aero.private.measuring.prediction import (
     predicted_costs,
     predicted_durations,
     predicted_operations,
+    remainder,
+    resolution,
     total_cost,
 )
-from aero.private.measuring.refills import remainder, resolution
 from aero.private.parties.job import Generated
 from aero.private.settings import STACK, PrivateSettings
 from aero.tables import in_units
-
-__all__ = ["PassReport", "RunReport", "run_report"]
 
 Decode = Callable[[Sequence[int]], str]
 

@@ -26,8 +26,6 @@ from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 from aero.private.temporary import temporary_folder
 
-__all__ = ["Generated", "check_runnable", "check_tokens", "collect", "generate_privately"]
-
 Part = dict[str, Any]
 
 _RESIDUALS = {"sequential", "parallel", "skipless"}

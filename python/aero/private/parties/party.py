@@ -20,8 +20,6 @@ from aero.private.settings import PrivateSettings
 from aero.private.temporary import temporary_folder
 from aero.reading import one_line
 
-__all__ = ["PartyJob", "ask", "check_security"]
-
 
 @dataclass(frozen=True)
 class PartyJob:

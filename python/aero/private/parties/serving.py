@@ -27,8 +27,6 @@ from aero.private.party_errors import PartyError
 from aero.private.temporary import temporary_folder
 from aero.reading import checked, one_line, read_json
 
-__all__ = ["serve"]
-
 _MOST_STRANGERS = 32  # connections before their hello
 _MOST_WAITING = 8
 _REFUSALS_SECONDS = 1.0  # one line for all strangers in that time

@@ -13,8 +13,6 @@ from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 from aero.reading import one_line, shown
 
-__all__ = ["check_hello", "checked_request", "flat_terms", "hello", "party_terms"]
-
 PROTOCOL = "aero-private 2"
 
 

@@ -20,8 +20,6 @@ from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 from aero.private.temporary import temporary_folder
 
-__all__ = ["generate_over", "generate_over_tcp"]
-
 # The time that one party still has to end by itself when the other has failed.
 _GRACE_SECONDS = 5.0
 LOOPBACK = ShapedLink(([], []), ("127.0.0.1", "127.0.0.1"))

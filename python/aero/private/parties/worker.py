@@ -20,8 +20,6 @@ from aero.private.parties.worker_pipe import WorkerPipe
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 
-__all__ = ["generate", "reported_call", "reported_pass"]
-
 
 def main() -> None:
     """Does the job; whatever goes wrong is the last event."""

@@ -14,8 +14,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-__all__ = ["WorkerPipe", "held_memory", "most_memory"]
-
 
 class WorkerPipe:
     """Lines of JSON from and to the supervisor; may be made once per process.

@@ -16,12 +16,12 @@ from aero.private.compute.calls import Call, Traffic
 from aero.private.measuring import calibration
 from aero.private.measuring.calibration import NETWORKS, MeasuredPiece, calibrate, fitted
 from aero.private.measuring.prediction import (
+    EXTENSION_OTS,
     machine_profiles,
     predicted_costs,
     predicted_durations,
     predicted_operations,
 )
-from aero.private.measuring.refills import EXTENSION_OTS
 from aero.private.parties.job import Generated
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
