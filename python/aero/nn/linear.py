@@ -1,4 +1,4 @@
-"""Linear layers: float32 products through oneDNN on CPUs, GPT-2's layout, weight and spectral norms."""
+"""Linear layers: float32 products by oneDNN on CPUs, GPT-2's layout, weight and spectral norms."""
 
 from __future__ import annotations
 
