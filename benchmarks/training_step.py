@@ -28,7 +28,7 @@ from transformers import AttentionInterface, GPT2Config, GPT2LMHeadModel
 from transformers.utils import logging
 
 from aero.models import AeroConfig, AeroForCausalLM
-from aero.models.parameter_groups import decay_parameter_names
+from aero.models.initialization import decay_parameter_names
 from aero.ops import attention_entropy
 from aero.tables import markdown_table
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
 from aero.mpc import CostReport, operation_cost, simulate
 from aero.reading import parse_json
-from aero.tables import markdown_table
 
 
 def paper_tables() -> list[dict[str, Any]]:
@@ -135,38 +134,3 @@ def with_one_more_layernorm(report: CostReport) -> float:
     size = report.spec.context_length, report.spec.width
     layernorm = operation_cost("layernorm", *size, stack=report.description)
     return report.comm_bytes + layernorm.comm_bytes
-
-
-def comparison_markdown(rows: Sequence[PaperComparison]) -> str:
-    """The rows as a Markdown table: a line per network, three columns per table of the paper.
-
-    GB of both parties, and in parentheses ours over the paper's.
-
-    Example:
-        >>> from aero import paper
-        >>> print(paper.comparison_markdown(paper.compare_with_paper([4])[:1]))
-        | network | T=128: paper | ours as listed | ours, one LayerNorm more |
-        | --- | --- | --- | --- |
-        | `SM+LN+G` | 25.32 | 25.23 (0.9966) | 25.32 (0.9999) |
-    """
-    tables = sorted({row.table for row in rows})
-    cells = {(row.label, row.table): row for row in rows}
-    header = ["network"]
-    for table in tables:
-        length = next(row.context_length for row in rows if row.table == table)
-        header += [f"T={length}: paper", "ours as listed", "ours, one LayerNorm more"]
-    lines = []
-    for label in dict.fromkeys(row.label for row in rows):
-        found = [_cells(cells.get((label, table))) for table in tables]
-        lines.append([f"`{label}`", *(cell for three in found for cell in three)])
-    return markdown_table(header, lines)
-
-
-def _cells(row: PaperComparison | None) -> list[str]:
-    if row is None:
-        return ["", "", ""]
-    return [
-        f"{row.paper_gb:.2f}",
-        f"{row.listed_gb:.2f} ({row.listed_ratio:.4f})",
-        f"{row.one_more_layernorm_gb:.2f} ({row.one_more_layernorm_ratio:.4f})",
-    ]

@@ -22,8 +22,7 @@ Example:
 from __future__ import annotations
 
 from aero._core import Arithmetic
-from aero.fixed_point.approximations import Approximations
-from aero.fixed_point.errors import function_errors
+from aero.fixed_point.errors import Approximations, function_errors
 
 __all__ = [
     "Approximations",

@@ -33,11 +33,6 @@ class Optimization:
     implemented: str
     listed: bool = True
 
-    @property
-    def changes_function(self) -> bool:
-        """Whether anything but the same numbers comes out."""
-        return self.changes != "no"
-
     def to_dict(self) -> dict[str, Any]:
         """All attributes as JSON-ready values."""
         return {

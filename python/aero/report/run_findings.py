@@ -7,10 +7,9 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from aero.report.finding import VERDICTS, Finding
+from aero.report.finding import VERDICTS, Entry, Finding, Judged, twins_of
 from aero.report.seeds import Difference, Verdict
 from aero.report.text import gigabytes, heads, percent, with_spread
-from aero.report.twins import Entry, Judged, twins_of
 
 # Two measured-in-GB factors this close are the same factor; the model agrees with the paper's byte
 # counts to 0.8 % when exactly the listed operators are counted (1.6 % for a ratio of two of them).

@@ -19,7 +19,6 @@ from aero.conversion.annealing import finish_annealing
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.train.checkpoints import read_checkpoint_state
 from aero.train.errors import StopRequestedError, TrainingError
-from aero.train.first_scores import first_scores_warning, score_deviations
 from aero.train.machine import git_commit, hardware, package_versions
 from aero.train.perplexity import norm_gap
 from aero.train.planning import PlannedRun
@@ -32,7 +31,9 @@ from aero.train.run_results import analyze_model, write_evaluation
 from aero.train.schedules import AnnealingCallback, PenaltyScheduleCallback
 from aero.train.signals import StopRequest
 from aero.train.starting import (
+    first_scores_warning,
     require_tokenizer,
+    score_deviations,
     starting_network,
     teacher_of,
     training_fields,

@@ -79,16 +79,11 @@ class AnnealingCallback(TrainerCallback):
         }
 
     def on_step_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: Any = None,
-        **kwargs: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Sets a for the step that begins."""
         progress = annealing_at(state.global_step + 1, state.max_steps, **self._schedule)
-        set_annealing_progress(model, progress)
+        set_annealing_progress(kwargs["model"], progress)
 
 
 _SHARES: dict[str, Callable[[float], float]] = {
@@ -139,24 +134,14 @@ class PenaltyScheduleCallback(TrainerCallback):
         self._weight, self._schedule = weight, schedule
 
     def on_step_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: Any = None,
-        **kwargs: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Sets the weight of the step that begins."""
         share = penalty_share(state.global_step + 1, state.max_steps, self._schedule)
-        model.config.entropy_weight = self._weight * share
+        kwargs["model"].config.entropy_weight = self._weight * share
 
     def on_train_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: Any = None,
-        **kwargs: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Leaves lambda in the configuration that is saved."""
-        model.config.entropy_weight = self._weight
+        kwargs["model"].config.entropy_weight = self._weight

@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 from torch.utils.data import Dataset, Sampler, SequentialSampler
 from transformers import Trainer, TrainingArguments
 
-from aero.models.parameter_groups import decay_parameter_names
+from aero.models.initialization import decay_parameter_names
 from aero.train.checkpoints import finish_checkpoint, require_whole
 from aero.train.distillation import Distillation
 from aero.train.entropy_callback import LossLogCallback

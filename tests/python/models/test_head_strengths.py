@@ -11,7 +11,7 @@ from aero import ops
 from aero.conversion import convert
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.models.entropy_penalty import penalty_of_heads, strengths_of
-from aero.models.parameter_groups import decay_parameter_names
+from aero.models.initialization import decay_parameter_names
 from aero.train.one_run import model_config
 from aero.train.planning import plan_runs
 from aero.train.recipe_files import load_recipe

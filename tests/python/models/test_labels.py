@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from aero.architecture import ArchitectureSpec
-from aero.models.parameter_groups import decay_parameter_names
+from aero.models.initialization import decay_parameter_names
 
 from .labels import FAMILIES, LABELS, tiny
 
