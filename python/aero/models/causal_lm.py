@@ -18,10 +18,9 @@ from transformers.utils.generic import can_return_tuple
 from aero.models.configuration import AeroConfig
 from aero.models.decoder import AeroModel, AeroPreTrainedModel
 from aero.models.embedding import check_token_ids, embed_tied
-from aero.models.entropy_penalty import penalty_of_heads, strengths_of
 from aero.models.foreign_networks import carried_over, foreign_model_type, load_foreign_network
 from aero.models.hugging_face_attention import visible_keys
-from aero.models.loss import next_token_loss, penalty_beside_loss
+from aero.models.loss import next_token_loss, penalty_beside_loss, penalty_of_heads, strengths_of
 from aero.models.outputs import AeroCausalLMOutput, AeroModelOutput
 from aero.nn import FoldableNorm
 from aero.nn.linear import Linear, linear

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from aero.models.causal_lm import AeroForCausalLM, whole
-from aero.models.entropy_penalty import EntropyPenalty, entropies_in, strengths_of
+from aero.models.entropy_penalty import EntropyPenalty, entropies_in
+from aero.models.loss import strengths_of
 from aero.models.row_entropies import entropies, without_adapters
 
 _ATTRIBUTE = "entropy_penalty"  # of the model, its configuration and PEFT's files
