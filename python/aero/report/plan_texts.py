@@ -13,6 +13,8 @@ from aero.mpc.optimization_tables import OptimizationRow, OptimizationTable, Opt
 from aero.report.cost_texts import Compute, Network, to_csv, to_text
 from aero.tables import in_units, table_csv, table_lines
 
+__all__ = ["shown_cells", "to_csv", "to_text"]
+
 
 @to_text.register
 def _generation_text(

@@ -29,6 +29,21 @@ from aero.train.recipe_sections import (
     TrainingSection,
 )
 
+__all__ = [
+    "TOLERANCE_MARGINS",
+    "AnnealingSection",
+    "DataSection",
+    "DistillationSection",
+    "EvaluationSection",
+    "LoggingSection",
+    "ModelSection",
+    "OptimizerSection",
+    "Recipe",
+    "RegularizationSection",
+    "ScheduleSection",
+    "TrainingSection",
+]
+
 
 @dataclass(frozen=True)
 class Recipe:
