@@ -191,7 +191,9 @@ def test_a_claim_and_its_opposite_never_both_hold(left, right, other):
     assert backward == opposite.get(forward, forward)
 
 
-@pytest.mark.parametrize("stem", ["reproduction_mini_*", "first_split_mini_*", "pareto_mini_*_tables"])
+@pytest.mark.parametrize(
+    "stem", ["reproduction_mini_*", "first_split_mini_*", "pareto_mini_*_tables"]
+)
 def test_committed_verdicts_and_pages_follow_from_the_committed_values(stem):
     # Where this fails, `aero reproduce judge --results STEM` writes both anew.
     (file,) = RESULTS.glob(f"{stem}.json")
