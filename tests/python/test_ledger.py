@@ -193,11 +193,13 @@ def single_passes() -> tuple[float, float]:
     return whole, left
 
 
-def seconds_missed() -> float:
-    """Largest share by which the predicted seconds missed the measured ones."""
-    return max(
-        abs(cell["predicted_seconds"] / cell["seconds"] - 1)
-        for cell in data("private_seconds")["cells"]
+def seconds_missed() -> int:
+    """Whole per cent within which all predicted seconds lie of the measured ones."""
+    return math.ceil(
+        max(
+            100 * abs(cell["predicted_seconds"] / cell["seconds"] - 1)
+            for cell in data("private_seconds")["cells"]
+        )
     )
 
 

@@ -35,7 +35,7 @@ def calibrate(
         ),
     ] = False,
 ) -> None:
-    """Measures six small networks between two processes, two minutes on an idle machine.
+    """Measures two networks between two processes, a minute on an idle machine.
 
     Their times and the simulator's counts give the rates of this machine. The file notes the
     machine, its load, and the error of the rates.

@@ -32,7 +32,7 @@ Event = dict[str, Any]
 TICK_SECONDS = 0.25
 _POLL_SECONDS = 0.02
 # Frames of the other party, at most 256 KiB each, that wait for a stalled SPU; later ones are read.
-_MOST_FRAMES = 64
+_MOST_FRAMES = 32
 
 
 @dataclass(frozen=True)
