@@ -103,7 +103,7 @@ def show_page(
 def _costs(spec: ArchitectureSpec, prompt_tokens: int) -> str:
     costs = token_costs(spec, prompt_tokens)
     with rc_context(FIGURE_STYLE):
-        figure = Figure(figsize=(7.0, 0.8 + 0.34 * len(costs)), layout="constrained")
+        figure = Figure(figsize=(4.9, 0.8 + 0.34 * len(costs)), layout="constrained")
         axes = figure.subplots()
         unit = "MB of one more token, both parties"
         plot_stepwise_savings(

@@ -25,7 +25,7 @@ from aero.private.settings import PrivateSettings
 from ...export.conftest import trained
 from ..pretending import LIMITS, Served, client_hello, frame, pretending_python, received, said
 
-# With AERO_FUZZ_MESSAGES=10000 each takes a minute.
+# `make private-test` sends 10,000 in each of two tests, which takes a minute each.
 MESSAGES = int(os.environ.get("AERO_FUZZ_MESSAGES", "400"))
 
 
