@@ -22,7 +22,7 @@ PACKAGES = ["aero", *(f"aero.{n}" for n in aero.__all__ if inspect.ismodule(geta
 JAX = ["forward", "in_process", "inference", "spu_runtime", "tcp_parties"]
 ELSEWHERE = (
     *(f"aero.private.compute.{name}" for name in JAX),
-    "aero.private.parties.worker",
+    "aero.private.parties.both_parties_worker",
     "aero.export.remote.",
     "aero.cli.__main__",
     "aero.libaero_ops",

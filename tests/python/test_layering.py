@@ -256,7 +256,7 @@ def test_only_the_boundary_of_the_command_line_prints() -> None:
 
 def test_the_library_prints_nothing_and_takes_no_print_as_default() -> None:
     # Own processes talk to their parents through standard output.
-    own_processes = {"delay_line.py", "party_worker.py"}
+    own_processes = {"delay_line.py", "one_party_worker.py"}
     for path in sorted(p for p in PACKAGE.rglob("*.py") if p.name not in own_processes):
         if room_of(path) == "cli":
             continue

@@ -258,11 +258,11 @@ def info(
     """Shows a run and its start, or how aero was built and the machine that it runs on."""
     with one_line_errors(ImportError, ValueError):
         if run is not None:
-            from aero.cli.facts import run_facts
+            from aero.cli.info import run_facts
 
             facts = run_facts(run)
         else:
-            from aero.cli.facts import machine_facts
+            from aero.cli.info import machine_facts
 
             facts = machine_facts()
         if as_json:

@@ -65,13 +65,13 @@ def private_command(program: str, python: Path | None = None) -> list[str]:
     """The command that runs a program in the private environment, with this package.
 
     Args:
-        program: a module of this package, such as "aero.private.parties.worker", or a .py file.
+        program: the full name of a module of this package, or a .py file.
         python: of the environment; default: `find_private_python()`.
 
     Example:
         >>> from pathlib import Path
         >>> from aero.private.environment import private_command
-        >>> private_command("aero.private.parties.worker", Path("python3"))[0]
+        >>> private_command("aero.private.parties.both_parties_worker", Path("python3"))[0]
         'python3'
     """
     python = find_private_python() if python is None else python

@@ -14,7 +14,7 @@ from aero.export.numpy_forward import forward, read_network
 from aero.private.compute.calls import Party
 from aero.private.compute.in_process import InProcessParties
 from aero.private.compute.inference import PrivateNetwork, set_up
-from aero.private.parties.worker import reported_pass
+from aero.private.parties.both_parties_worker import reported_pass
 from aero.private.settings import PrivateSettings
 
 

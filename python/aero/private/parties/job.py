@@ -1,6 +1,6 @@
 """A private run from outside the private environment: the job, its checks and its events.
 
-The job goes as a line of JSON to `aero.private.parties.worker` in the private environment:
+The job goes as a line of JSON to `both_parties_worker` in the private environment:
 `{"folder": ..., "settings": {...}, "tokens": [...], "new_tokens": N}`. Back come lines with an
 "event": "piece" for each part that ran (pass, name, seconds, bytes and messages of each party),
 "pass" for each token (logits that are revealed are float32 in base64), and last "done" or "failed"
@@ -139,7 +139,7 @@ def generate_privately(
         "new_tokens": new_tokens,
     }
     found = Generated()
-    for event in _events(private_command("aero.private.parties.worker", python), job):
+    for event in _events(private_command("aero.private.parties.both_parties_worker", python), job):
         collect(found, event, after_piece)
     return found
 

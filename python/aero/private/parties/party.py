@@ -125,7 +125,7 @@ def ask(job: PartyJob, on_event: Callable[[Event], None], python: Path | None = 
         ValueError: the address needs keys.
     """
     check_security(job)
-    command = private_command("aero.private.parties.party_worker", python)
+    command = private_command("aero.private.parties.one_party_worker", python)
     with temporary_folder() as folder:
         log = job.log or folder / "worker.log"
         worker = Worker(command, {"party": "client", **job.to_dict()}, log)

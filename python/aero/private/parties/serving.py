@@ -69,7 +69,7 @@ def serve(
     check_security(job)
     with temporary_folder() as folder, listen(job.address) as listener:
         server = _Server(
-            job, on_event, private_command("aero.private.parties.party_worker", python), folder
+            job, on_event, private_command("aero.private.parties.one_party_worker", python), folder
         )
         try:
             asyncio.run(server.serve(listener, once=once))

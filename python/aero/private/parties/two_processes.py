@@ -148,7 +148,7 @@ def _link(network: NetworkProfile | None) -> Iterator[ShapedLink]:
 
 
 def _start(party: Party, job: PartyJob, link: ShapedLink, logs: Path, python: Path) -> Worker:
-    command = [*link.enter[party], *private_command("aero.private.parties.party_process", python)]
+    command = [*link.enter[party], *private_command("aero.private.parties.party_program", python)]
     said = {"party": party.name.lower(), **job.to_dict()}
     return Worker(command, said, logs / party.name)
 

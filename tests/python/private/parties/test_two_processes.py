@@ -70,7 +70,7 @@ class Pair:
 
     def _start(self, party: str) -> None:
         job = dataclasses.replace(self.jobs[party], log=self.logs[party])
-        command = private_command("aero.private.parties.party_process")
+        command = private_command("aero.private.parties.party_program")
         said = {"party": party, **job.to_dict()}
         self.processes[party] = Worker(command, said, self.logs[party])
 

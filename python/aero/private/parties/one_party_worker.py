@@ -55,7 +55,7 @@ def _take_part(party: Party, job: Part, pipe: WorkerPipe) -> None:
     from aero.private.compute.inference import PrivateNetwork, set_up
     from aero.private.compute.preparation import with_blank_weights
     from aero.private.compute.tcp_parties import TcpParties
-    from aero.private.parties.worker import reported_call, reported_pass
+    from aero.private.parties.both_parties_worker import reported_call, reported_pass
 
     def say_piece(index: int, call: Call) -> None:
         pipe.say("piece", **reported_call(call, index))

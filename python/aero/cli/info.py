@@ -13,7 +13,7 @@ def machine_facts() -> dict[str, str]:
     """Returns how aero was built, and its machine, by name.
 
     Example:
-        >>> from aero.cli.facts import machine_facts
+        >>> from aero.cli.info import machine_facts
         >>> machine_facts()["cuda"] == "no" or "CUDA" in machine_facts()["cuda"]
         True
     """
