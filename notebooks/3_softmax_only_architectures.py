@@ -19,10 +19,8 @@
 # **What you need.** In a clone of this repository run `pip install torch==2.13.0 scikit-build-core pybind11`, then `pip install --no-build-isolation . jupyterlab`, and start Jupyter from that environment. The networks learn the Python standard library of your interpreter. Everything runs on one CPU core in about five minutes.
 
 # %%
-import asyncio
 import math
 import os
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -30,10 +28,6 @@ import torch
 
 import aero
 from aero import analysis, mpc
-from aero.analysis.figures.drawing import network_colors
-from aero.report import read_run
-from aero.train import load_recipe, plan_runs, prepare_data, train_runs
-from aero.train.run_results import validation_measure
 
 FAST = "AERO_FAST" in os.environ  # the tests run every cell, on less text and with fewer steps
 plt.rcParams.update(analysis.FIGURE_STYLE)
@@ -45,6 +39,12 @@ torch.set_num_threads(1)
 # A small GPT-2 that predicts the next byte of Python source. Its label, `SM+LN+G`, names its nonlinearities: softmax, LayerNorm, GELU. `aero.convert` takes a `GPT2LMHeadModel` or a Pythia just as well.
 
 # %%
+import asyncio
+from pathlib import Path
+
+from aero.train import load_recipe, plan_runs, prepare_data, train_runs
+from aero.train.run_results import validation_measure
+
 settings = [
     "data.vocabulary=257",  # bytes and an end mark: attention matters from the first steps on
     f"data.source={Path(asyncio.__file__).parent if FAST else 'stdlib'}",
@@ -100,15 +100,22 @@ print(aero.convert(baseline, "EReg(SM(t)+ScFuFFN_i1)", dry_run=True))
 # 4. **Attention** gets temperatures and thresholds, both neutral at first, exactly.
 
 # %%
+from IPython.display import Markdown, display
+
+from aero.analysis.figures.drawing import network_colors
+from aero.tables import markdown_table
+
 steps = ["SM+LN+G", "SM+LN+R", "SM+R", "SM", "SM+ScFFN", "SM+ScFuFFN", "SM+ScFuFFN_i1"]
 steps.append("EReg(SM(t)+ScFuFFN_i1)")
-network, rows = baseline, []
+network, rows, shown = baseline, [], []
 for label in steps:
     changed = aero.convert(network, label)
     off = (logits(changed) - logits(network)).abs().max().item()
     rows.append((label, perplexity(changed), mpc.simulate(label).comm_bytes / 1e9))
-    print(f"{label:24s} logits change by {off:8.1e}  perplexity {rows[-1][1]:8.2f}")
+    shown.append((f"`{label}`", f"{off:.1e}", f"{rows[-1][1]:.2f}"))
     network = changed
+header = ["network", "change of the logits", "perplexity per byte"]
+display(Markdown(markdown_table(header, shown, right=[1, 2])))
 
 labels, perplexities, gigabytes = zip(*rows)
 fig, axes = plt.subplots(1, 2, figsize=(8.5, 3.2), sharey=True)
@@ -131,6 +138,8 @@ plt.show()
 # We retrain for half as many steps as the baseline had, in three ways. *Cut* removes everything at once and continues training. *Annealed* lets LayerNorm and GELU fade over the first third of the steps while the baseline's logits teach. The last row does the same but keeps a *foldable* normalization, `FN`, which uses running statistics instead of the token's own. At inference it is a fixed linear map and folds into the next weights, so it costs nothing in private. For a fair comparison the baseline itself trains for as many steps more.
 
 # %%
+from aero.report import read_run
+
 half = [s for s in settings if "training.tokens" not in s]
 half.append(f"training.tokens={2048 * (8 if FAST else 200)}")
 
@@ -158,8 +167,8 @@ ways = {
 }
 scores = {"SM+LN+G, the baseline": perplexity(baseline)}
 scores |= {name: run.evaluation["perplexity"] for name, run in ways.items()}
-for name, value in scores.items():
-    print(f"{name:26s} perplexity {value:6.2f} per byte")
+rows = [(name, f"{value:.2f}") for name, value in scores.items()]
+display(Markdown(markdown_table(["network", "perplexity per byte"], rows, right=[1])))
 
 # %%
 fig, axes = plt.subplots(figsize=(8.5, 3))
@@ -175,7 +184,7 @@ axes.legend()
 plt.show()
 
 # %% [markdown]
-# After a cut the network does not recover in these 200 steps. Annealed and taught, the *same* softmax-only network ends where the LayerNorm baseline was at the start: better than 15.95, which the same architecture reached from scratch in twice the steps in [notebook 1](1_attention_entropy.ipynb). The baseline, trained for the same steps, is ahead by one again. With the teacher's help a foldable norm makes little difference. From scratch it makes a large one ([results](../docs/results.md)).
+# After a cut the network does not recover in these 200 steps. Annealed and taught, the *same* softmax-only network ends where the LayerNorm baseline was at the start: better than 15.95, which the same architecture reached from scratch in twice the steps in [notebook 1](1_attention_entropy.ipynb). The baseline, trained for the same steps, is ahead by one again. With the teacher's help a foldable norm makes little difference.
 #
 # ## The computation that is left
 #

@@ -79,7 +79,7 @@ print(f"{len(cells)} cells, simulated / paper: median {np.median(ratios):.4f}")
 print(f"{sum(abs(ratio - 1) < 0.0015 for ratio in ratios)} of them within 0.15 %")
 
 # %% [markdown]
-# (The paper's totals hold one LayerNorm more than its list of operators; with exactly what it lists ours are 0.8 % lower. `aero reproduce costs` prints every cell.) Two real parties agree with the simulator too: 509.2 MB where it predicts 509.3, 171.6 where it predicts 172.0 ([measured](../benchmarks/results/private_effect_amd_epyc_202611.md), `aero private compare`).
+# (The paper's totals hold one LayerNorm more than its list of operators; with exactly what it lists ours are 0.8 % lower. `aero reproduce costs` prints every cell.) Two real parties agree with the simulator too: 509.2 MB where it predicts 509.3, 171.6 where it predicts 172.0 ([measured](../benchmarks/results/private_effect_amd_epyc_202611.md), `benchmarks/private/measure_networks.py`).
 #
 # ## Minutes are not gigabytes
 #
