@@ -66,9 +66,9 @@ PRIVATE_EFFECT := $(basename $(lastword $(sort $(wildcard benchmarks/results/pri
 TOKENS ?= 32
 LINKS  ?= tcp lan-1gbps wan-400mbps wan-100mbps
 private-bench: ## time private networks on an idle machine, after make demo and private (20 minutes)
-	$(BIN)/aero private compare runs/demo/sm-ln-g-seed1 runs/demo/sm-scfuffn-seed1 --tokens $(TOKENS) \
+	$(BIN)/python benchmarks/private/measure_networks.py runs/demo/sm-ln-g-seed1 runs/demo/sm-scfuffn-seed1 --tokens $(TOKENS) \
 	  $(addprefix --link ,$(LINKS)) --max-load 5 --output $(PRIVATE_EFFECT).json --results $(PRIVATE_EFFECT).md
-	$(BIN)/aero private compare runs/demo/sm-fn-r-seed1 runs/demo/ereg-sm-t-scfuffn-seed1 runs/demo/sm-fn-scfuffn-seed1 \
+	$(BIN)/python benchmarks/private/measure_networks.py runs/demo/sm-fn-r-seed1 runs/demo/ereg-sm-t-scfuffn-seed1 runs/demo/sm-fn-scfuffn-seed1 \
 	  --tokens $(TOKENS) --link tcp --max-load 5 --output $(PRIVATE_EFFECT).json --results $(PRIVATE_EFFECT).md
 
 test: $(VENV)/.tests build/tests/.built ## run the C++ and the Python tests

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from comparison_tables import write_between_marks
 from measured_grid import OPERATIONS, grid, network_grid
 from measured_settings import setting_cells, settings_markdown
 from measured_table import write_tables
@@ -19,7 +20,6 @@ from measurement import measure as measure_cells
 
 from aero.cli.errors import note, one_line_errors, say
 from aero.cli.private_measuring import export_random
-from aero.private.measuring.comparison_tables import write_between_marks
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

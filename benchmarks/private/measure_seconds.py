@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from comparison import Cell, compare_networks
+from comparison_tables import write_between_marks
 
 from aero.atomic_files import write_json_atomically
 from aero.cli.errors import note, one_line_errors, say
 from aero.cli.private_measuring import export_random
 from aero.private.environment import find_private_python
 from aero.private.measuring.calibration import NetworkCell, calibrate
-from aero.private.measuring.comparison import Cell, compare_networks
-from aero.private.measuring.comparison_tables import write_between_marks
 from aero.private.party_errors import PartyError
 from aero.tables import markdown_table
 

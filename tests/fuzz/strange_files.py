@@ -43,10 +43,6 @@ def _more_files() -> None:
     recipe = yaml.safe_load((RUN / "config.yaml").read_text())
     del recipe["label"], recipe["seed"]
     (SCRATCH / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    compared = sorted(Path(__file__).parents[2].glob("benchmarks/results/private_effect_*"))
-    (SCRATCH / "compared").mkdir()
-    for path in compared[-2:]:
-        shutil.copy(path, SCRATCH / "compared" / f"effect{path.suffix}")
 
 
 _more_files()
@@ -65,7 +61,6 @@ READ_EXPORT = (("private", "publish", "case", "--output", "out"),
 READ_RECIPE = (("train", "--label", "SM+R", "--config", "case.yaml",
                 "--cache-dir", str(SCRATCH / "cache"), "--dry-run"),)  # fmt: skip
 SHOW = (("cost", "show", "SM+LN+G", "--model", "tiny", "--stack", "case.yaml"),)
-COMPARED = (("private", "compare", "--output", "case/effect.json", "--results", "case/effect.md"),)
 READ_CORPUS = ((*train_command(LABEL, Path("out"), cache=Path("case")), "--dry-run"),)
 VERIFY = (("verify", "case"),)
 RECORDS = ("run.json", "config.yaml", "metrics.jsonl", "evaluation.json", "manifest.json",
@@ -92,7 +87,6 @@ TARGETS: list[tuple[Path, tuple[tuple[str, ...], ...], tuple[str, ...], float]] 
     (SCRATCH / "export", READ_EXPORT, ("network.json", "weights.safetensors"), 2),
     (SCRATCH / "report" / "report.json",
      (("report", str(RUN), "--output", "out", "--seed-spread", "case.json"),), ("",), 0.5),
-    (SCRATCH / "compared", COMPARED, ("effect.json", "effect.md"), 1),
     (SCRATCH / "cache", READ_CORPUS, files_of(SCRATCH / "cache"), 1),
     (RUN, VERIFY, files_of(RUN), 1),
 ]  # fmt: skip

@@ -21,7 +21,7 @@ from aero.cli.diagnosis import doctor
 from aero.cli.errors import OneLineGroup, note, one_line_errors, say
 from aero.cli.networks import convert, export, show
 from aero.cli.private import private
-from aero.cli.private_measuring import calibrate, compare
+from aero.cli.private_measuring import calibrate
 from aero.cli.private_parties import ask, keys, publish, serve
 from aero.cli.pruning import prune
 from aero.cli.reproduction import reproduce
@@ -44,7 +44,6 @@ for command, short in (
     (serve, "Computes a network for clients."),
     (ask, "Continues a prompt with a server's network."),
     (calibrate, "Measures the speed of this machine."),
-    (compare, "Measures bytes and seconds per network."),
 ):
     private.command(short_help=short)(command)
 app.add_typer(private, name="private")

@@ -7,17 +7,17 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import comparison
 import numpy as np
 import pytest
+from comparison import Cell, compare_networks, predicted
+from comparison_tables import comparison_tables, write_between_marks
+from measure_networks import app
 from typer.testing import CliRunner
 
 import aero
 from aero import mpc
-from aero.cli import app
 from aero.private.compute.calls import Call, Party, Traffic
-from aero.private.measuring import comparison
-from aero.private.measuring.comparison import Cell, compare_networks, predicted
-from aero.private.measuring.comparison_tables import comparison_tables, write_between_marks
 from aero.private.parties.job import Generated
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
@@ -204,7 +204,7 @@ def test_without_networks_all_is_predicted_and_written_anew(
         found["predicted_client_bytes"] = 1.0
     output.write_text(json.dumps(kept))
     page.write_text("Words.\n<!-- tables -->\nold\n<!-- end of tables -->\nMore.\n")
-    arguments = ["private", "compare", "--output", str(output), "--results", str(page)]
+    arguments = ["--output", str(output), "--results", str(page)]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
     assert json.loads(output.read_text())["cells"] == expected
@@ -241,7 +241,7 @@ def test_a_cell_of_the_file_that_is_none_is_one_line(
         inner = inner[name]
     inner[place[-1]] = value
     output.write_text(json.dumps(kept))
-    done = CliRunner().invoke(app, ["private", "compare", "--output", str(output)])
+    done = CliRunner().invoke(app, ["--output", str(output)])
     assert done.exit_code == 2 and done.stdout == "", done.exception
     (line,) = done.stderr.splitlines()
     assert says in line
@@ -249,11 +249,11 @@ def test_a_cell_of_the_file_that_is_none_is_one_line(
 
 
 def test_a_setting_that_is_none_is_named(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["private", "compare", "--also-set", "nothing"])
+    done = CliRunner().invoke(app, ["--also-set", "nothing"])
     assert done.exit_code == 2
     assert "aero: --also-set must be FIELD=VALUE, got 'nothing'" in done.output
     nowhere = tmp_path / "nowhere.json"
-    done = CliRunner().invoke(app, ["private", "compare", "--output", str(nowhere)])
+    done = CliRunner().invoke(app, ["--output", str(nowhere)])
     assert done.exit_code == 2
     assert f"there is no {nowhere}" in done.output
     assert not nowhere.exists()

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from comparison import predicted
 from measured_rows import set_up_row
 
 from aero import mpc
 from aero.architecture import ArchitectureSpec
-from aero.private.measuring.comparison import predicted
 from aero.private.measuring.prediction import (
     likeliest_cost,
     predicted_costs,

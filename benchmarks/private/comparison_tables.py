@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from comparison import network_name, part_of
+
 from aero.atomic_files import write_bytes_atomically
-from aero.private.measuring.comparison import network_name, part_of
 from aero.tables import in_units, markdown_table
 
 Measured = dict[str, Any]
@@ -210,7 +211,7 @@ def write_between_marks(document: Path, name: str, text: str) -> None:
 
     Example:
         >>> from pathlib import Path
-        >>> from aero.private.measuring.comparison_tables import write_between_marks
+        >>> from comparison_tables import write_between_marks
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     page = Path(folder) / "page.md"

@@ -176,7 +176,7 @@ def part_of(piece: str) -> str:
     """The part of a network that a piece of a run belongs to; the likeliest count as the argmax.
 
     Example:
-        >>> from aero.private.measuring.comparison import part_of
+        >>> from comparison import part_of
         >>> part_of("layer 3"), part_of("head"), part_of("top-k")
         ('layers', 'head', 'argmax')
     """
@@ -247,7 +247,7 @@ def network_name(described: dict[str, Any]) -> str:
     """The difference of a network of one size from the others.
 
     Example:
-        >>> from aero.private.measuring.comparison import network_name
+        >>> from comparison import network_name
         >>> network_name({"label": "SM+LN+G", "gelu": "erf"})
         'SM+LN+G, exact GELU'
     """
