@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from aero.architecture import ArchitectureSpec
 from aero.conversion.feed_forwards import fuse_ffn
-from aero.conversion.folding import fold_norm
+from aero.conversion.folding import folding_step, has_foldable_blocks
+from aero.conversion.plan import take_steps
 from aero.models import AeroForCausalLM
 from aero.models.building import AnnealedParts, check_annealing, spec_at_the_end
 from aero.models.causal_lm import carry_over
@@ -53,7 +54,7 @@ def begin_annealing(
         **training_fields: of `AeroConfig`, for the network to be trained.
 
     Returns:
-        The network; same device, dtype and mode.
+        The network; same device, dtype, mode and generation settings.
 
     Raises:
         ValueError: there is no way from the one to the other.
@@ -133,12 +134,11 @@ def finish_annealing(model: AeroForCausalLM) -> AeroForCausalLM:
     config.annealed_from = None
     network = _like(AeroForCausalLM(config), model)
     network.load_state_dict(_without_old_parts(model.state_dict(), network))
-    network.generation_config = model.generation_config
-    _keep_discrepancies(model, network)
     if "fused" in target.ffn and target.num_pruned_ffns < target.num_layers:
         network = fuse_ffn(network)
-    if target.norm == "none" and any(isinstance(m, FoldableNorm) for m in network.modules()):
-        network = fold_norm(network)
+    if target.norm == "none" and has_foldable_blocks(network.config.spec):
+        network = take_steps(network, [folding_step(network.config, keeps_final=True)])
+    _keep_discrepancies(model, network)
     assert network.config.spec == target
     return network
 
@@ -170,5 +170,6 @@ def _keep_discrepancies(model: AeroForCausalLM, network: AeroForCausalLM) -> Non
 
 def _like(network: AeroForCausalLM, model: AeroForCausalLM) -> AeroForCausalLM:
     nn.Module.to(network, model.device, model.dtype)
+    network.generation_config = copy.deepcopy(model.generation_config)
     network.train(model.training)
     return network

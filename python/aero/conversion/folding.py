@@ -56,11 +56,11 @@ def fold_norm(model: AeroForCausalLM) -> AeroForCausalLM:
     return take_steps(network, [folding_step(network.config)])
 
 
-def folding_step(config: AeroConfig) -> Step:
-    """The step that folds all foldable norms."""
+def folding_step(config: AeroConfig, *, keeps_final: bool = False) -> Step:
+    """The step that folds all foldable norms, or those of the blocks alone."""
     spec = config.spec
     folds_blocks = has_foldable_blocks(spec)
-    folds_head = spec.final_norm == "foldable"
+    folds_head = spec.final_norm == "foldable" and not keeps_final
     if not folds_blocks and not folds_head:
         raise ValueError(f"fold_norm: {spec.label} has no foldable norm")
 

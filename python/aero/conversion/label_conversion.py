@@ -288,7 +288,8 @@ def replace_in_place(model: nn.Module, converted: AeroForCausalLM) -> nn.Module:
     the stream. Embeddings stay the model's own.
     """
     if isinstance(model, AeroForCausalLM):
-        for name in ("config", "transformer", "lm_head", "is_entropy_regularized"):
+        kept = ("config", "transformer", "lm_head", "is_entropy_regularized", "strength_bias")
+        for name in kept:
             setattr(model, name, getattr(converted, name))
         return model
     host: Any = model

@@ -8,6 +8,8 @@ from aero.conversion import prune_ffn, select_prunable_ffns
 from aero.conversion.prunable import PrunableFfns
 from aero.models import AeroConfig, AeroForCausalLM
 
+from .networks import aero_network, tokens
+
 BATCHES = torch.randint(0, 256, (3, 2, 32), generator=torch.Generator().manual_seed(3))
 
 
@@ -113,3 +115,34 @@ def test_wrong_use_is_refused():
         select_prunable_ffns(network("SM"), [])
     with pytest.raises(ValueError, match="SM_i4 has no FFN left"):
         select_prunable_ffns(network("SM_i4"), BATCHES)
+
+
+def test_a_loss_may_grow_by_the_bound_and_no_more():
+    def scores(*, grown, **bound):
+        losses = iter([0.0, grown, 2.0, grown, 2.0])
+        model = aero_network("SM")
+        return select_prunable_ffns(model, lambda network: next(losses), **bound)
+
+    assert scores(grown=0.02).max_loss_increase == 0.02
+    assert (scores(grown=0.02).deepest, scores(grown=0.02).layers) == (1, (0,))
+    assert (scores(grown=0.0201).deepest, scores(grown=0.0201).layers) == (0, ())
+    assert (scores(grown=0.0, max_loss_increase=0).deepest) == 1
+    with pytest.raises(ValueError, match="max_loss_increase must be >= 0, got nan"):
+        scores(grown=0.0, max_loss_increase=math.nan)
+
+
+@pytest.mark.parametrize("label", ["SM+LN+G", "SOTA:SM+FN+R"])
+def test_scoring_gives_back_every_part_even_where_the_measure_fails(label):
+    model = aero_network(label).train()
+    before, ids = dict(model.state_dict()), tokens()
+    select_prunable_ffns(model, [ids])
+
+    def failing(network):
+        if any(block.mlp is None for block in network.transformer.h):
+            raise RuntimeError("out of tokens")
+        return 1.0
+
+    with pytest.raises(RuntimeError, match="out of tokens"):
+        select_prunable_ffns(model, failing)
+    assert model.training and model.state_dict().keys() == before.keys()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
