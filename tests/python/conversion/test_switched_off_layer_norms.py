@@ -6,6 +6,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from aero.conversion import convert, remove_layernorm
 
+from .networks import aero_network, gpt2, logits_of, pythia, relative_difference, tokens
+
 
 def published(*, tied=True, final_bias=0.0):
     """A model as in those checkpoints: an epsilon of 1e12, and gains of 1e6 times the map."""
@@ -47,3 +49,44 @@ def test_what_cannot_fold_is_refused():
         convert(published(final_bias=0.4), "SM+G")
     with pytest.raises(ValueError, match=r"switched off \(epsilon 1e\+12\); convert it to a label"):
         convert(published(), "SM+FN+G")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: pythia(layer_norm_eps=1e12),
+        lambda: gpt2(layer_norm_epsilon=1e12, tie_word_embeddings=False),
+        lambda: aero_network("SM+LN+ScFFN_i1", "pythia", layer_norm_epsilon=1e12),
+        lambda: aero_network("SM+LN+ScFuFFN_i2", tied_embeddings=False, layer_norm_epsilon=1e12),
+    ],
+)
+def test_any_network_with_a_head_of_its_own_loses_them_exactly(make):
+    model = make().double()
+    removed = remove_layernorm(model)
+    assert removed.config.conversion_steps[-1] == (
+        "remove_layernorm (exact): switched off by epsilon 1e+12: centring, gain and bias fold"
+    )
+    # A variance of the stream is 1e-10 of the epsilon or less.
+    assert relative_difference(logits_of(removed, tokens()), logits_of(model, tokens())) < 1e-9
+
+
+@pytest.mark.parametrize(("epsilon", "is_exact"), [(1e11, True), (1e11 - 0.5, False)])
+def test_an_epsilon_of_1e11_switches_off(epsilon, is_exact):
+    steps = convert(gpt2(layer_norm_epsilon=epsilon), "SM+G", dry_run=True).steps
+    assert all(step.is_exact for step in steps) == is_exact
+
+
+@pytest.mark.parametrize(("gain", "is_taken"), [(1 + 9e-6, True), (1 - 9e-6, True), (1.5, False)])
+def test_a_tied_head_takes_in_no_gain_but_one(gain, is_taken):
+    model = published()
+    with torch.no_grad():
+        model.transformer.ln_f.weight.fill_(1e6 * gain)
+    if is_taken:
+        assert convert(model, "SM+G").lm_head.weight is not None
+        return
+    with pytest.raises(ValueError) as error:
+        convert(model, "SM+G")
+    assert str(error.value) == (
+        "convert: the final LayerNorm has a gain or a bias, which a tied head cannot take in; "
+        "untie the head first"
+    )
