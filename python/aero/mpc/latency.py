@@ -119,7 +119,7 @@ class Latency:
 
     @cached_property
     def by_kind(self) -> dict[str, Duration]:
-        """The sum per part of the cost report, in the order of `CostReport.by_kind`."""
+        """The sum per part of the cost report, in the order of the operations."""
         return {
             kind: self._where("kind", kind) for kind in dict.fromkeys(o.kind for o in self.priced)
         }

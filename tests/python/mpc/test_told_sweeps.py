@@ -1,0 +1,230 @@
+"""All that networks at equal time, sweeps and generations say of themselves, field by field."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aero import mpc
+from aero.architecture import ArchitectureSpec
+from aero.mpc.cost import Cost
+from aero.mpc.equal_time import EqualTime, TimedNetwork, compare_at_equal_time, timed_rows
+from aero.mpc.network_sweep import SweepResult, SweepRow
+from aero.tables import in_units
+
+TINY: dict[str, Any] = {"model": "tiny", "context_length": 8}
+
+
+def json_of(value: Any) -> Any:
+    return json.loads(json.dumps(value))
+
+
+# --- networks at equal time -----------------------------------------------------------------------
+
+
+def test_a_network_at_equal_time_is_told_in_full() -> None:
+    network = TimedNetwork("A", "T=8", 90.0, 5.0, 2)
+    best = TimedNetwork("B", "", 99.0, 4.0)
+    assert (network.name, best.name, best.runs) == ("A T=8", "B", 1)
+    found = EqualTime(network, best)
+    change = 4.0 / 5.0 - 1
+    assert found.to_dict() == {
+        "network": asdict(network),
+        "best": asdict(best),
+        "time_ratio": 1.1,
+        "perplexity_change": change,
+    }
+    assert found.cells() == {
+        "network": "A T=8",
+        "minutes": "1.50",
+        "perplexity": "5.00",
+        "best that takes as long": "B",
+        "its minutes": "1.65",
+        "its perplexity": "4.00",
+        "change": "-20.0 %",
+    }
+    alone = EqualTime(network, None)
+    assert alone.to_dict() == {
+        "network": asdict(network),
+        "best": None,
+        "time_ratio": None,
+        "perplexity_change": None,
+    }
+    assert alone.cells() == {
+        "network": "A T=8",
+        "minutes": "1.50",
+        "perplexity": "5.00",
+        "best that takes as long": "none",
+    }
+
+
+@pytest.mark.parametrize("within", [0, 1])
+def test_the_ends_of_the_range_of_equal_time_are_in_it(within: float) -> None:
+    pair = [TimedNetwork("A", "", 100.0, 5.0), TimedNetwork("B", "", 100.0 * (1 + within), 4.0)]
+    assert compare_at_equal_time(pair, within=within)[0].best is pair[1]
+
+
+@pytest.mark.parametrize("within", [-0.001, 1.001, math.nan])
+def test_what_is_out_of_the_range_of_equal_time_is_refused(within: float) -> None:
+    message = f"^equal time: within must be a number from 0 to 1, got {within}$"
+    with pytest.raises(ValueError, match=message):
+        compare_at_equal_time([], within=within)
+
+
+def test_only_rows_with_a_perplexity_are_timed_and_only_what_varies_among_them_is_named() -> None:
+    def row(perplexity: float | None, seconds: float, **values: Any) -> SweepRow:
+        return SweepRow("A", values, Cost(), {"lan": seconds, "wan": 9.0}, perplexity)
+
+    same = {"stack": "s", "width": 4}
+    rows = [
+        row(None, 1.0, stack="other", width=4),
+        row(3.0, 1.0, **same),
+        row(6.0, 1.0, **same),
+        row(8.0, 2.0, **same),
+        row(1.0, 1.0, stack="s", width=5),
+    ]
+    assert timed_rows(SweepResult(tuple(rows)), "lan") == [
+        TimedNetwork("A", "width=4", 1.0, 4.5, 2),
+        TimedNetwork("A", "width=4", 2.0, 8.0, 1),
+        TimedNetwork("A", "width=5", 1.0, 1.0, 1),
+    ]
+    with pytest.raises(ValueError, match=r"one of the sweep's \(lan, wan\), got man$"):
+        timed_rows(SweepResult(tuple(rows)), "man")
+    untimed = SweepResult((SweepRow("A", {}, Cost(), {}, 3.0),))
+    with pytest.raises(ValueError, match=r"one of the sweep's \(none\), got lan$"):
+        timed_rows(untimed, "lan")
+
+
+# --- sweeps ---------------------------------------------------------------------------------------
+
+
+def test_a_row_of_a_sweep_is_one_flat_mapping() -> None:
+    cost = Cost(client_bytes=1e9, server_bytes=5e8, rounds=7)
+    row = SweepRow("A", {"stack": "s"}, cost, {"lan": 2.0})
+    plain = {"label": "A", "stack": "s", "comm_gb": 1.5, "rounds": 7, "seconds lan": 2.0}
+    assert row.to_dict() == plain
+    run = SweepRow("A", {"stack": "s"}, cost, {"lan": 2.0}, None, "r")
+    assert run.to_dict() == {**plain, "perplexity": None, "run": "r"}
+    names = ("comm_gb", "rounds", "perplexity", "lan")
+    assert [run.objective(name) for name in names] == [1.5, 7, None, 2.0]
+    found = SweepResult((row,), (({"label": "B", "num_heads": 5}, "why"),))
+    assert found.to_dict() == {
+        "rows": [plain],
+        "skipped": [{"values": {"label": "B", "num_heads": 5}, "reason": "why"}],
+    }
+    assert repr(found) == "<SweepResult of 1 combinations>" and len(found) == 1
+    assert found.pareto("rounds").skipped == found.skipped
+    known = r"\['comm_gb', 'rounds', 'perplexity', 'lan'\]"
+    with pytest.raises(
+        ValueError, match=rf"^pareto: objectives must be among {known}, got \['x'\]$"
+    ):
+        found.pareto("x")
+    nothing = SweepResult(())
+    assert nothing.pareto("comm_gb") == nothing
+
+
+def test_a_sweep_takes_specs_labels_single_values_and_the_machines_it_is_given() -> None:
+    spec = ArchitectureSpec.from_label("SM+R", model="tiny", context_length=16)
+    found = mpc.sweep(
+        [spec, "SM"], model="tiny", networks=["lan-1gbps"], compute="none", exp_squarings=5
+    )
+    for row, one in zip(found.rows, (spec, "SM"), strict=True):
+        options = {} if one is spec else {"model": "tiny"}
+        report = mpc.simulate(one, exp_squarings=5, **options)
+        assert (row.label, row.cost) == (report.spec.label, report.total)
+        assert row.values == {"stack": "spu-2024", "exp_squarings": 5}
+        seconds = report.latency("lan-1gbps", "none").seconds
+        assert row.seconds == {"lan-1gbps": pytest.approx(seconds, rel=1e-12)}
+        assert (row.perplexity, row.run) == (None, None)
+    assert [row.label for row in mpc.sweep("SM", model="tiny").rows] == ["SM"]
+
+
+def test_a_combination_that_does_not_exist_is_named_with_all_its_values() -> None:
+    asked: dict[str, Any] = {"model": "tiny", "num_heads": [3, 2, 5], "exp_squarings": [5]}
+    found = mpc.sweep("SM", skip=True, **asked)
+    places = [
+        {"label": "SM", "num_heads": n, "stack": "spu-2024", "exp_squarings": 5} for n in (3, 5)
+    ]
+    assert [values for values, _ in found.skipped] == places
+    reason = found.skipped[0][1]
+    with pytest.raises(ValueError) as error:
+        mpc.sweep("SM", **asked)
+    assert str(error.value) == f"sweep: 2 combinations do not exist, first {places[0]}: {reason}"
+
+
+def test_runs_are_told_by_what_is_wrong_with_them(tmp_path: Path) -> None:
+    spec = ArchitectureSpec.from_label("SM", model="tiny").to_dict()
+    for name, run, evaluation in (
+        ("no_spec", {"format": 1}, {"perplexity": 3}),
+        ("no_field", {"spec": {**spec, "num_layers": "x"}}, {"perplexity": 3}),
+        ("no_perplexity", {"spec": spec}, {}),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "run.json").write_text(json.dumps(run))
+        (folder / "evaluation.json").write_text(json.dumps(evaluation))
+        with pytest.raises(ValueError, match=rf"^sweep: \S+{name} is no run folder: .+"):
+            mpc.sweep(runs=[str(folder)])
+    (tmp_path / "no_perplexity" / "evaluation.json").write_text('{"perplexity": 3.5}')
+    (row,) = mpc.sweep(runs=[tmp_path / "no_perplexity"]).rows
+    assert (row.perplexity, row.run, row.label) == (3.5, "no_perplexity", "SM")
+
+
+# --- generation -----------------------------------------------------------------------------------
+
+
+def test_a_generation_is_told_in_full() -> None:
+    report = mpc.simulate_generation("SM+R", new_tokens=3, batch=2, **TINY)
+    assert report.stack == "aero-optimized-generation" and report.sampling == "argmax"
+    assert len(report) == 3
+    assert json_of(report.to_dict()) == json_of(
+        {
+            "label": "SM+R",
+            "spec": report.spec.to_dict(),
+            "stack": "aero-optimized-generation",
+            "stack_fields": mpc.stack_fields("aero-optimized-generation"),
+            "batch": 2,
+            "new_tokens": 3,
+            "sampling": "argmax",
+            **report.total.to_dict(),
+            "by_kind": {kind: cost.to_dict() for kind, cost in report.by_kind.items()},
+            "per_token": [cost.to_dict() for cost in report.per_token],
+            "unchecked": list(report.token_report(0).unchecked),
+        }
+    )
+    gigabytes = in_units(report.comm_bytes)
+    assert repr(report) == (
+        f"<GenerationReport SM+R on aero-optimized-generation: 3 tokens, {gigabytes} GB>"
+    )
+    assert report.seconds_per_token() == tuple(
+        report.token_report(token).latency("paper-testbed", "paper-testbed").seconds
+        for token in range(3)
+    )
+    free = report.seconds_per_token("lan-1gbps", "none")
+    assert free[1] == report.token_report(1).latency("lan-1gbps", "none").seconds
+    for token in (-1, 3):
+        message = f"^token_report: token must be from 0 to 2, got {token}$"
+        with pytest.raises(ValueError, match=message):
+            report.token_report(token)
+
+
+def test_a_token_is_priced_with_the_fields_that_were_changed() -> None:
+    asked = {"exp_squarings": 6, "stack": "spu-2024", "sampling": "client", "batch": 2}
+    report = mpc.simulate_generation("SM", new_tokens=2, **TINY, **asked)
+    for token, cost in enumerate(report.per_token):
+        one = report.token_report(token)
+        assert one.changed_fields() == {"exp_squarings": 6}
+        assert one.total == cost and "reveal" in one.by_kind
+
+
+@pytest.mark.parametrize("value", [True, "3", 1.5])
+@pytest.mark.parametrize("name", ["new_tokens", "batch"])
+def test_a_count_of_a_generation_is_an_integer(name: str, value: Any) -> None:
+    message = f"^simulate_generation: {name} must be an integer, got {value!r}$"
+    with pytest.raises(ValueError, match=message):
+        mpc.simulate_generation("SM", **{"new_tokens": 1, **TINY, name: value})
