@@ -130,6 +130,14 @@ def test_a_named_checkpoint_that_is_damaged_is_refused(stopped, tiny_recipe):
         from_whole_checkpoint(run, pytest.fail)
 
 
+def test_auto_is_a_word_wherever_it_was_written(stopped, tiny_recipe):
+    folder, _ = stopped
+    word = "".join(["au", "to"])  # as of a command line: equal to the constant, and not the same
+    run = plan_one(tiny_recipe, EREG, folder.path.parent, resume=word)
+    DAMAGES["flipped"](folder.checkpoints / "step-15" / "optimizer.pt")
+    assert from_whole_checkpoint(run, lambda text: None).checkpoint.name == "step-10"
+
+
 def test_a_checkpoint_under_another_steps_name_is_not_taken(stopped):
     folder, run = stopped
     (folder.checkpoints / "step-15").rename(folder.checkpoints / "step-17")

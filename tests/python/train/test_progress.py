@@ -1,8 +1,11 @@
 import io
+import math
+from contextlib import nullcontext
 
 import pytest
 
-from aero.train import progress
+from aero.train import progress, runs
+from aero.train.planning import plan_runs
 
 
 @pytest.fixture
@@ -49,3 +52,62 @@ def test_other_processes_of_a_run_are_silent(clock, monkeypatch):
         bar.update(5)
     assert output.getvalue() == ""
     assert not progress.is_main_process()
+
+
+class Bar(nullcontext):
+    """What a bar is asked to show."""
+
+    def __init__(self, description, total, unit, *, initial):
+        super().__init__(self)
+        self.asked = (description, total, unit, initial)
+        self.n, self.total, self.shown, self.losses = initial, total, [], []
+
+    def set_description(self, text, refresh):
+        assert not refresh
+        self.shown.append((text, self.n, self.total))
+
+    def set_postfix_str(self, text, refresh):
+        assert not refresh
+        self.losses.append(text)
+
+    def update(self, steps):
+        self.n += steps
+
+    def clear(self):
+        self.shown.append(("clear", self.n, self.total))
+
+
+def test_the_bar_counts_runs_and_the_steps_that_are_left(monkeypatch, tiny_recipe, tmp_path):
+    plan = plan_runs(tiny_recipe, ["SM", "SM+R"], [0], output=tmp_path)
+    bars, said = [], []
+
+    class OneRun:
+        """The first run diverges at its seventh step of twenty."""
+
+        def __init__(self, run, data, stop, advance, say):
+            self.run, self.advance = run, advance
+
+        def train(self):
+            for step in range(7 if self.run.name.startswith("SM seed") else 20):
+                self.advance(math.nan if step == 3 else 0.5 + step)
+            return "done"
+
+    def bar_of(*arguments, **options):
+        bars.append(Bar(*arguments, **options))
+        return bars[-1]
+
+    monkeypatch.setattr(runs, "progress_bar", bar_of)
+    monkeypatch.setattr(runs, "OneRun", OneRun)
+    monkeypatch.setattr(runs, "prepare_data", lambda *arguments, **options: None)
+    monkeypatch.setattr(runs, "settle_in", lambda threads: None)
+    runs.train_runs(plan, cache_dir=tmp_path, say=said.append)
+    (bar,) = bars
+    assert bar.asked == ("training", 40, "step", 0)
+    assert bar.shown == [
+        ("[1/2] SM seed 0", 0, 40),
+        ("clear", 7, 27),
+        ("[2/2] SM+R seed 0", 7, 27),
+        ("clear", 27, 27),
+    ]
+    assert bar.losses[:4] == ["loss 0.500", "loss 1.500", "loss 2.500", "loss 4.500"]
+    assert said == ["SM seed 0: done", "SM+R seed 0: done"]
