@@ -152,6 +152,10 @@ def _read_converted(model: Any) -> tuple[AeroConfig, dict[str, Tensor]]:
     if spec.ffn == "leaky_relu_global":
         for name in [n for n in weights if n.endswith("mlp.negative_slope")]:
             weights["transformer.negative_slope"] = weights.pop(name)
+    if spec.entropy_regularized and config.entropy_strengths == "learned":
+        # Where the blocks are, no strengths are kept: all heads begin equal.
+        equal = embedding.weight.new_zeros(spec.num_layers, spec.num_heads)
+        weights["strength_bias"] = equal
     config.update_spec(spec.replace(vocab_size=embedding.weight.shape[0]))
     return config, weights
 

@@ -245,6 +245,15 @@ def test_a_model_trained_in_place_becomes_an_aero_network(source, label, tmp_pat
     assert torch.equal(logits_of(loaded, tokens()), logits_of(network, tokens()))
 
 
+def test_strengths_of_a_model_in_place_begin_equal_in_the_aero_network():
+    label, asked = "EReg(SM+LN+G)", {"entropy_strengths": "learned"}
+    model = convert(gpt2(), label, inplace=True, **asked)
+    network = convert(model, label)
+    assert network.strength_bias.shape == (3, 3) and not network.strength_bias.any()
+    assert (convert(gpt2(), label, **asked).head_strengths() == 1).all()
+    assert convert(convert(gpt2(), label, inplace=True), label).strength_bias is None
+
+
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_model_is_converted_in_place_in_several_steps(source):
     model = convert(SOURCES[source](), "SM+FN+ScFFN", inplace=True)
