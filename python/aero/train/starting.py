@@ -83,6 +83,7 @@ def starting_network(run: PlannedRun, **token_ids: int | None) -> AeroForCausalL
         raise TrainingError(f"train: --from {run.source.path}: {error}") from error
     for name, value in token_ids.items():
         setattr(network.config, name, value)
+        setattr(network.generation_config, name, value)
     return network
 
 

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from aero.report import write_report
 from aero.train.errors import StopRequestedError, TrainingError
+from aero.train.one_run import build_model
 from aero.train.planning import plan_runs
 from aero.train.recipe_files import load_recipe
 from aero.train.run_callback import RunCallback
@@ -72,6 +73,15 @@ def test_an_annealed_run_ends_as_the_network_of_its_label(annealed, whole_runs):
     assert evaluate_run(annealed.path, max_tokens=1024).loss == pytest.approx(
         before["loss"], rel=1e-6
     )
+
+
+@pytest.mark.parametrize("label", [SOURCE, "SM+FN+ScFuFFN"])
+def test_the_tokens_of_a_run_are_those_of_its_data(label, whole_runs, tiny_recipe, tmp_path):
+    source = whole_runs(SOURCE).path
+    (run,) = plan_runs(tiny_recipe, [label], [0], output=tmp_path, start_from=source)
+    network = build_model(run, bos_token_id=5, eos_token_id=6)
+    for settings in (network.config, network.generation_config):
+        assert (settings.bos_token_id, settings.eos_token_id) == (5, 6)
 
 
 def test_an_annealed_run_begins_with_the_function_of_its_source(annealed, whole_runs):
