@@ -135,14 +135,13 @@ class RunFolder:
         if listed:
             write_checksums(self.path, listed | checksums)
 
-    def require_whole(self, *names: str) -> None:
-        """Compares those files with `SHA256SUMS` that it names.
+    def require_whole(self, name: str) -> None:
+        """Compares a file with `SHA256SUMS`, if that names it.
 
         Raises:
-            TrainingError: one is damaged.
+            TrainingError: it is damaged.
         """
-        listed = self._checksums().keys() & set(names)
-        problems = damage(self.path, listed) if listed else []
+        problems = damage(self.path, [name]) if name in self._checksums() else []
         if problems:
             raise TrainingError(f"train: {problems[0]}; {_WAY_OUT}")
 
