@@ -9,8 +9,10 @@ import torch
 
 from aero.nn import FoldableNorm
 from aero.train.perplexity import norm_gap
-from aero.train.run_results import evaluate_run, open_run
+from aero.train.run_results import analyze_model, evaluate_run, open_run
 from aero.train.windows import validation_windows
+
+from .conftest import stopped_at
 
 WINDOWS, CONTEXT = 7, 32
 
@@ -72,3 +74,16 @@ def test_only_networks_with_foldable_norms_have_a_gap(whole_runs) -> None:
         assert again.get("norm_gap", math.nan) == pytest.approx(
             trained.get("norm_gap", math.nan), abs=1e-6, nan_ok=True
         )
+
+
+def test_an_analysis_measures_in_evaluation_mode_and_gives_the_mode_back(whole_runs, tmp_path):
+    folder = stopped_at(whole_runs("SM+FN+R"), 20, tmp_path / "run")
+    model, data = open_run(whole_runs("SM+FN+R"))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    found = []
+    for training in (False, True):
+        summary = analyze_model(model.train(training), data, folder, windows=3)
+        assert {module.training for module in model.modules()} == {training}
+        assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+        found.append((summary.to_dict(), json.loads((folder.path / "sample.json").read_text())))
+    assert found[0] == found[1]
