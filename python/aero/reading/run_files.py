@@ -2,7 +2,12 @@
 
 from typing import Any
 
-_ORIGIN = {"path": str, "label?": str | None}
+_ORIGIN = {
+    "path": str,
+    "label?": str | None,
+    "tokens?": int | None,
+    "flops_per_token?": float | None,
+}
 
 # run.json. Of a run that has just begun some entries are missing.
 RUN: dict[str, Any] = {

@@ -20,8 +20,14 @@ from typing import Any
 from aero.architecture import ArchitectureSpec
 from aero.reading import parse_yaml, read_json
 from aero.reproduction.targets import RATE, Row, Target, load_target
+from aero.reproduction.training_flops import (
+    Teacher,
+    affordable_tokens,
+    forward_flops,
+    training_flops,
+)
 from aero.train.errors import TrainingError
-from aero.train.planning import PlannedRun, plan_runs
+from aero.train.planning import PlannedRun, plan_runs, spec_for
 from aero.train.recipe import Recipe
 from aero.train.recipe_files import load_recipe, recipe_to_dict
 from aero.train.run_folder import RunFolder, run_slug
@@ -157,6 +163,21 @@ class Cell:
             self.recipe, [self.label], [self.seed], output=group, distill_from=teacher
         )[0]
 
+    @property
+    def spec(self) -> ArchitectureSpec:
+        """The network."""
+        return spec_for(self.recipe, self.label)
+
+    @property
+    def tokens(self) -> int:
+        """Of all steps."""
+        return self.recipe.steps * self.recipe.training.tokens_per_step
+
+    @property
+    def as_teacher(self) -> Teacher:
+        """What its students owe to it."""
+        return Teacher(self.tokens, forward_flops(self.spec))
+
     def without_teacher(self) -> Cell:
         """The same run from the text alone, which can be planned before the teacher is there."""
         return dataclasses.replace(self, teacher=None)
@@ -279,7 +300,12 @@ def plan_target(
             cells[row.name], trials[row.name] = (), {}
             to_come += len(target.rates) + count
             continue
-        group = _Group(row, scale, settings, teachers)
+        paid = None
+        if row.flops_of is not None:
+            (other,) = (entry for entry in target.rows if entry.name == row.flops_of)
+            (cell,) = _Group(other, scale, settings, (None,)).cells([_TRIAL_SEED])
+            paid = training_flops(cell.spec, cell.tokens)
+        group = _Group(row, scale, settings, teachers, paid)
         if not target.rates:
             cells[row.name] = group.cells(range(1, count + 1))
             continue
@@ -309,6 +335,7 @@ class _Group:
     scale: Scale
     settings: tuple[str, ...]
     teachers: tuple[Cell | None, ...]
+    paid: float | None = None  # the training FLOPs; None is the row's tokens
 
     def cells(self, seeds: Iterable[int], rate: float | None = None) -> tuple[Cell, ...]:
         """One per seed, at a rate or at the recipe's own; teachers are taken in their order."""
@@ -317,9 +344,17 @@ class _Group:
         if rate is not None:
             optimizer = dataclasses.replace(recipe.optimizer, learning_rate=rate)
             recipe = dataclasses.replace(recipe, optimizer=optimizer)
+        label = self.scale.label(row.label, row.model)
+        if self.paid is not None:
+            training = recipe.training
+            taught_by = None if first is None else first.as_teacher
+            tokens = affordable_tokens(
+                spec_for(recipe, label), self.paid, training.tokens_per_step, taught_by
+            )
+            training = dataclasses.replace(training, tokens=tokens)
+            recipe = dataclasses.replace(recipe, training=training)
         digest = _digest(recipe, None if first is None else first.key)
         group = f"{row.model}-t{row.context_length}-{digest}"
-        label = self.scale.label(row.label, row.model)
         return tuple(Cell(label, seed, recipe, group, self._teacher(seed)) for seed in seeds)
 
     def _teacher(self, seed: int) -> Cell | None:

@@ -3,7 +3,9 @@
 A condition is a statistic and a chain of two or more sides with `<` or `>` between them; a side is
 a row, a number, a factor and a row (`1.02 x SM+G`), or another statistic (`0.1 x minutes of SM+G`).
 Factors are for perplexities and costs, other statistics for costs, conditions on `diverged` read
-`diverged: SM > 0.5` (every run does) or `< 0.5` (none does).
+`diverged: SM > 0.5` (every run does) or `< 0.5` (none does). Of a group of rows that the target
+names, `every GROUP` compares with each of them, `best GROUP` with the costs of the one that has the
+lowest mean perplexity.
 """
 
 from __future__ import annotations
@@ -17,6 +19,9 @@ from typing import Any
 from aero.reproduction.run_statistics import STATISTICS
 from aero.train.errors import TrainingError
 
+# Name of a group -> its rows.
+Groups = Mapping[str, tuple[str, ...]]
+
 _FACTOR = re.compile(r"([0-9.]+) x (.+)$")
 _OTHER_STATISTIC = re.compile(r"(\w+) of (.+)$")
 
@@ -29,11 +34,13 @@ class Side:
         row: name of the row; None for a number.
         factor: of the row's statistic, or the number itself.
         statistic: another one than the comparison's; None is the comparison's.
+        best_of: rows of which the one with the lowest mean perplexity is meant; empty means `row`.
     """
 
     row: str | None
     factor: float = 1.0
     statistic: str | None = None
+    best_of: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         if self.row is None:
@@ -72,13 +79,16 @@ class Claim:
     comparisons: tuple[Comparison, ...]
 
 
-def read_claim(target: str, entry: Mapping[str, Any], rows: list[str]) -> Claim:
+def read_claim(
+    target: str, entry: Mapping[str, Any], rows: list[str], groups: Groups | None = None
+) -> Claim:
     """Returns the claim that a description says, checked.
 
     Args:
         target: its name, for errors.
         entry: `claim`, `where` and `holds_if`, one condition or a list.
         rows: names of the target's rows.
+        groups: of rows, by the name that `every` and `best` call them.
 
     Raises:
         TrainingError: an unknown key, a condition that cannot be read, or no such row.
@@ -92,18 +102,31 @@ def read_claim(target: str, entry: Mapping[str, Any], rows: list[str]) -> Claim:
     refuse_unknown(target, entry, {"claim", "where", "holds_if"})
     conditions = entry["holds_if"]
     texts = [conditions] if isinstance(conditions, str) else conditions
-    found = [part for text in texts for part in _comparisons(target, text, rows)]
+    found = [
+        part
+        for text in texts
+        for each in _of_every_row(text, groups or {})
+        for part in _comparisons(target, each, rows, groups or {})
+    ]
     return Claim(entry["claim"], entry["where"], tuple(found))
 
 
-def _comparisons(target: str, text: str, rows: list[str]) -> list[Comparison]:
+def _of_every_row(text: str, groups: Groups) -> list[str]:
+    """A condition on `every GROUP` as one per row of the group."""
+    for name, rows in groups.items():
+        if f"every {name}" in text:
+            return [text.replace(f"every {name}", row) for row in rows]
+    return [text]
+
+
+def _comparisons(target: str, text: str, rows: list[str], groups: Groups) -> list[Comparison]:
     statistic, colon, chain = text.partition(": ")
     parts = re.split(r" ([<>]) ", chain)
     if not colon or len(parts) < 3:
         raise TrainingError(
             f"reproduce: {target}: a condition must read 'statistic: row < row', got {text!r}"
         )
-    sides = [_side(target, part, rows) for part in parts[::2]]
+    sides = [_side(target, part, rows, groups) for part in parts[::2]]
     found = []
     for left, sign, right in zip(sides, parts[1::2], sides[1:], strict=False):
         lower, higher = (left, right) if sign == "<" else (right, left)
@@ -128,6 +151,8 @@ def _refuse_what_cannot_be_judged(target: str, text: str, comparison: Comparison
         and not (exact or kinds[0].is_ratio),
         "must compare perplexities with what is above 0": kinds[0].is_ratio
         and min(side.factor for side in sides) <= 0.0,
+        "compares the best of a group in what is no cost": not exact
+        and any(side.best_of for side in sides),
         "must compare with 0.5": kinds[0].form == "yes" and numbers != [0.5],
     }
     for what, applies in wrong.items():
@@ -135,7 +160,7 @@ def _refuse_what_cannot_be_judged(target: str, text: str, comparison: Comparison
             raise TrainingError(f"reproduce: {target}: the condition {text!r} {what}")
 
 
-def _side(target: str, text: str, rows: list[str]) -> Side:
+def _side(target: str, text: str, rows: list[str], groups: Groups) -> Side:
     if text in rows:
         return Side(text)
     try:
@@ -148,6 +173,8 @@ def _side(target: str, text: str, rows: list[str]) -> Side:
     statistic = None
     if text not in rows and (other := _OTHER_STATISTIC.match(text)):
         statistic, text = other.groups()
+    if (group := text.removeprefix("best ")) != text and group in groups:
+        return Side(text, factor, statistic, groups[group])
     return Side(known_row(target, text, rows), factor, statistic)
 
 

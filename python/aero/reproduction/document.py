@@ -184,6 +184,8 @@ def _formatted(name: str, value: float) -> str:
         return {0.0: "no", 1.0: "yes"}.get(value, f"{100 * value:.0f} % of the seeds")
     if form == "count":
         return f"{value:,.0f}"
+    if form == "power":
+        return f"{value:.3g}"
     if form == "exact":
         return f"{value:.3f}"
     return f"{value:.{_decimals(name)}f}"

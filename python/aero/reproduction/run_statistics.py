@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from aero.analysis.statistics import quarter_shares
 from aero.report.runs import RunRecord
 from aero.reproduction.cost_rows import PrivateCost, private_costs
+from aero.reproduction.training_flops import Teacher, training_flops
 
 _Array = NDArray[np.float64]
 
@@ -29,7 +30,8 @@ class Statistic:
         heading: of its column.
         meaning: in a sentence, for the notes.
         read: takes the run's record; None where the run has no such number.
-        form: `number`, `exact` (the same for every seed), `count`, `percent` or `yes`.
+        form: `number`, `exact` (the same for every seed), `count`, `power` (of ten), `percent` or
+            `yes`.
         is_ratio: spreads are relative, as of perplexities.
         margin: the smallest difference of interest; of ratios in their logarithm.
     """
@@ -169,6 +171,28 @@ def _cost(way: str, read: Callable[[PrivateCost], float]) -> Callable[[RunRecord
     return lambda record: read(private_costs(record.spec)[way])
 
 
+def _tokens(record: RunRecord) -> float | None:
+    if not record.info.get("distilled_from"):
+        return float(record.tokens)
+    teacher = _teacher(record)
+    return None if teacher is None else float(record.tokens + teacher.tokens)
+
+
+def _training_flops(record: RunRecord) -> float | None:
+    if not record.info.get("distilled_from"):
+        return training_flops(record.spec, record.tokens)
+    teacher = _teacher(record)
+    return None if teacher is None else training_flops(record.spec, record.tokens, teacher)
+
+
+def _teacher(record: RunRecord) -> Teacher | None:
+    """None where the run does not say what its teacher took."""
+    told = record.info["distilled_from"]
+    if told.get("tokens") is None or told.get("flops_per_token") is None:
+        return None
+    return Teacher(told["tokens"], told["flops_per_token"])
+
+
 def _norm_gap(record: RunRecord) -> float | None:
     gap = (record.evaluation or {}).get("norm_gap")
     return None if gap is None else math.expm1(gap)
@@ -286,12 +310,19 @@ STATISTICS: dict[str, Statistic] = {
         _cost("aero-approximate", lambda cost: cost.gigabytes), form="exact",
     ),
     "minutes": Statistic(
-        "minutes, spu-2024", "on the paper's machines and network, set-up included",
+        "minutes, spu-2024, fitted",
+        "on the paper's machines and network, whose rates are fitted to its minutes; set-up "
+        "included",
         _cost("spu-2024", lambda cost: cost.minutes), form="exact",
     ),
     "minutes_approximate": Statistic(
-        "minutes, aero-approximate", "the same with the optimizations of aero-approximate",
+        "minutes, aero-approximate, fitted", "the same with the optimizations of aero-approximate",
         _cost("aero-approximate", lambda cost: cost.minutes), form="exact",
+    ),
+    "minutes_link": Statistic(
+        "minutes on 100 Mbit/s and 80 ms",
+        "of sending and waiting alone on the link that the paper states, nothing fitted",
+        _cost("spu-2024", lambda cost: cost.link_minutes), form="exact",
     ),
     "norm_gap": Statistic(
         "running statistics cost",
@@ -299,8 +330,11 @@ STATISTICS: dict[str, Statistic] = {
         "statistics see later positions, so this is a check and not a model",
         _norm_gap, form="percent",
     ),
-    "tokens": Statistic("tokens", "seen in training", lambda record: float(record.tokens),
-                        form="count"),
+    "tokens": Statistic("tokens", "seen in training, by a teacher too", _tokens, form="count"),
+    "training_flops": Statistic(
+        "training FLOPs", "of the matrix products as executed, a teacher's training and passes "
+        "included", _training_flops, form="power",
+    ),
     "seconds": Statistic("seconds", "of training, evaluation included",
                          lambda record: float(record.info["seconds"]), form="count"),
 }  # fmt: skip

@@ -15,6 +15,7 @@ from pathlib import Path
 from aero.reading import UnreadableFileError
 from aero.report.text import duration
 from aero.reproduction.cells import Cell, TargetPlan, unique_cells
+from aero.reproduction.training_flops import training_flops
 from aero.train.errors import StopRequestedError, TrainingError
 from aero.train.forecast import rehearse_data, rehearse_run, seconds_per_token
 from aero.train.machine import hardware, settle_in
@@ -197,10 +198,6 @@ def ended(cell: Cell, output: str | Path) -> str:
     return f"{name}: perplexity {shown}, {seconds:.0f} s"
 
 
-# A backward pass takes about twice the operations of a forward pass.
-_PASSES = 3
-
-
 def what_it_takes(cells: Sequence[Cell], output: str | Path, *, jobs: int = 1) -> str:
     """Returns the cells left, their tokens and operations, and how long they take on this machine.
 
@@ -280,7 +277,7 @@ def _tokens_left(run: PlannedRun) -> int:
 
 
 def _operations_per_token(run: PlannedRun) -> float:
-    return _PASSES * float(run.spec.flops("executed").total) / run.spec.context_length
+    return training_flops(run.spec, 1)
 
 
 def _hours(seconds: float) -> str:

@@ -23,7 +23,9 @@ The files are `data/reproduction/*.yaml`:
 Further keys: `seeds: 1` of a row that wants fewer or more runs than its scale, `distill_from: NAME`
 of a row that learns from another one's networks, `scales: [mini]` of a target that does not exist
 at the others, `rates: [1e-3, 2e-3]` of a target whose rows are each trained at the best of these
-learning rates. How conditions read is in `aero.reproduction.claims`.
+learning rates, `groups: {GROUP: [NAME, ...]}` of rows that claims compare with together, and
+`flops_of: NAME` of a row that gets as many tokens as bring its training FLOPs, its teacher's
+included, to those of another row. How conditions read is in `aero.reproduction.claims`.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ from aero.train.errors import TrainingError
 RATE = "optimizer.learning_rate"
 _ROW_KEYS = {
     "name", "label", "model", "dataset", "context_length", "settings", "tokens_factor", "seeds",
-    "distill_from", "paper",
+    "distill_from", "paper", "flops_of",
 }  # fmt: skip
 _TARGET_KEYS = {
     "title",
@@ -58,6 +60,7 @@ _TARGET_KEYS = {
     "sweep",
     "scales",
     "rates",
+    "groups",
 }
 
 
@@ -76,6 +79,8 @@ class Row:
         seeds: runs of this row, and the most that are made on request; None takes the scale's.
         distill_from: name of the row whose networks teach these, seed by seed; None without.
         paper: the paper's numbers, by statistic.
+        flops_of: name of the row whose training FLOPs this one spends, in tokens of its own; None
+            takes the scale's tokens.
     """
 
     name: str
@@ -88,11 +93,13 @@ class Row:
     seeds: int | None = None
     distill_from: str | None = None
     paper: Mapping[str, float] = field(default_factory=dict)
+    flops_of: str | None = None
 
     @property
     def setting(self) -> str:
         """Sizes, text, length and tokens: rows of one setting may be compared seed by seed."""
-        return f"{self.model} {self.dataset} {self.context_length} {self.tokens_factor}"
+        budget = self.tokens_factor if self.flops_of is None else f"FLOPs of {self.flops_of}"
+        return f"{self.model} {self.dataset} {self.context_length} {budget}"
 
 
 @dataclass(frozen=True)
@@ -131,9 +138,10 @@ class Target:
         return self.scales is None or scale in self.scales
 
     def baseline_of(self, row: Row) -> Row | None:
-        """Returns the first baseline at a row's model, data, length and tokens; None without."""
+        """The first baseline of a row's model, data, length and tokens or FLOPs; None without."""
         for other in self.rows:
-            if other.setting == row.setting and other.label == self.baseline:
+            is_alike = other.setting == row.setting or other.name == row.flops_of
+            if is_alike and other.label == self.baseline:
                 return other
         return None
 
@@ -181,8 +189,8 @@ def read_target(name: str, description: Mapping[str, Any]) -> Target:
         description: as in the files.
 
     Raises:
-        TrainingError: an unknown key, a row named twice, a claim or teacher that is no row, or
-            rates that cannot be tried.
+        TrainingError: an unknown key, a row named twice, a claim, group, teacher or budget of what
+            is no row, or rates that cannot be tried.
     """
     refuse_unknown(name, description, _TARGET_KEYS)
     rows = _rows(name, description["rows"])
@@ -191,13 +199,26 @@ def read_target(name: str, description: Mapping[str, Any]) -> Target:
     if repeated:
         raise TrainingError(f"reproduce: {name} has two rows named {repeated[0]!r}")
     baseline = description.get("baseline")
-    claims = tuple(read_claim(name, entry, names) for entry in description.get("claims", ()))
+    groups = {
+        group: tuple(known_row(f"{name}: {group}", row, names) for row in members)
+        for group, members in description.get("groups", {}).items()
+    }
+    claims = tuple(
+        read_claim(name, entry, names, groups) for entry in description.get("claims", ())
+    )
     if baseline is not None:
         known_row(name, baseline, [row.label for row in rows])
     teachers = [row.name for row in rows if row.distill_from is None]
+    by_tokens = [row.name for row in rows if row.flops_of is None]
     for row in rows:
         if row.distill_from is not None:
             known_row(f"{name}: distill_from", row.distill_from, teachers)
+        if row.flops_of is not None:
+            known_row(f"{name}: flops_of", row.flops_of, by_tokens)
+            if row.tokens_factor != 1:
+                raise TrainingError(
+                    f"reproduce: {name}: {row.name} has flops_of, so it can have no tokens_factor"
+                )
     return Target(
         name,
         description["title"],

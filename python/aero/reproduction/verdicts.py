@@ -11,6 +11,7 @@ A comparison can be `level` only between two networks, or with 0: another bound 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -93,7 +94,9 @@ def _used(statistic: str, targets: Iterable[tuple[Target, Rows]]) -> list[Series
             if comparison.statistic == statistic
             for side in (comparison.lower, comparison.higher)
         }
-        found += [_series(target, row, statistic) for row in rows if row["name"] in names]
+        # A row whose rates are still being tried has no cells.
+        used = [row for row in rows if row["name"] in names and row["cells"]]
+        found += [_series(target, row, statistic) for row in used]
     return found
 
 
@@ -127,7 +130,7 @@ def _judge(
     pools: Mapping[str, Pool],
     comparisons: int,
 ) -> tuple[Difference, str]:
-    sides = (comparison.lower, comparison.higher)
+    sides = tuple(_resolved(side, rows) for side in (comparison.lower, comparison.higher))
     values = [
         _values(rows[side.row], statistic) if side.row is not None and side.row in rows else {}
         for side, statistic in zip(sides, comparison.statistics, strict=True)
@@ -155,7 +158,18 @@ def _judge(
             offset=_offset(comparison, statistic),
             margin=statistic.margin if _may_be_level(comparison) else 0.0,
         )
-    return difference, _reason(comparison, means, statistic, difference)
+    return difference, _reason(sides, means, statistic, difference)
+
+
+def _resolved(side: Side, rows: Mapping[str, Mapping[str, Any]]) -> Side:
+    """The best of a group by its name; as it is where one of the group has no perplexity."""
+    means = {
+        name: _mean(_values(rows[name], "perplexity").values()) if name in rows else math.nan
+        for name in side.best_of
+    }
+    if not means or any(math.isnan(mean) for mean in means.values()):
+        return side
+    return dataclasses.replace(side, row=min(means, key=lambda name: means[name]), best_of=())
 
 
 def _every_run(
@@ -197,14 +211,11 @@ def _logarithm(value: float) -> float:
 
 
 def _reason(
-    comparison: Comparison, means: Sequence[float], statistic: Statistic, found: Difference
+    sides: Sequence[Side], means: Sequence[float], statistic: Statistic, found: Difference
 ) -> str:
     """The means, and how far the higher side is above the lower one."""
-    lower, higher = (
-        _shown(side, mean)
-        for side, mean in zip((comparison.lower, comparison.higher), means, strict=True)
-    )
-    text = f"{higher} > {lower}" if comparison.lower.row is None else f"{lower} < {higher}"
+    lower, higher = (_shown(side, mean) for side, mean in zip(sides, means, strict=True))
+    text = f"{higher} > {lower}" if sides[0].row is None else f"{lower} < {higher}"
     if not math.isfinite(found.effect) or statistic.form == "exact":
         return text
     ends = [_effect(statistic, end) for end in (found.low, found.high)]

@@ -26,6 +26,7 @@ class Origin:
         label: of AERO networks, else None.
         steps: optimizer steps it was trained for, where a run says so.
         tokens: training tokens, likewise.
+        flops_per_token: of a forward pass, likewise.
     """
 
     path: Path
@@ -34,6 +35,7 @@ class Origin:
     label: str | None = None
     steps: int | None = None
     tokens: int | None = None
+    flops_per_token: float | None = None
 
     def record(self) -> dict[str, Any]:
         """Returns its record for `run.json`, with the digest of its weights."""
@@ -42,6 +44,7 @@ class Origin:
             "label": self.label,
             "steps": self.steps,
             "tokens": self.tokens,
+            "flops_per_token": self.flops_per_token,
             "sha256": _digest(self.weights),
         }
 
@@ -98,7 +101,7 @@ def _run(folder: Path, option: str) -> Origin:
     checked(info, shape, str(folder / "run.json"))
     steps = info["steps_done"]
     tokens = steps * info["tokens_per_step"]
-    return Origin(folder, run.model, run.model, info["label"], steps, tokens)
+    return Origin(folder, run.model, run.model, info["label"], steps, tokens, _flops(info))
 
 
 def _checkpoint(folder: Path) -> Origin:
@@ -111,7 +114,17 @@ def _checkpoint(folder: Path) -> Origin:
     checked(info, shape, str(run.path / "run.json"))
     tokenizer = Path(info["corpus"]["folder"]) / "tokenizer"
     tokens = steps * info["tokens_per_step"]
-    return Origin(folder, folder, tokenizer, info["label"], steps, tokens)
+    return Origin(folder, folder, tokenizer, info["label"], steps, tokens, _flops(info))
+
+
+def _flops(info: dict[str, Any]) -> float | None:
+    """Operations of a forward pass per token of a full window; None of a run without its spec."""
+    from aero.architecture import ArchitectureSpec
+
+    if "spec" not in info:
+        return None
+    spec = ArchitectureSpec.from_dict(info["spec"])
+    return float(spec.flops("executed").total) / spec.context_length
 
 
 def _label_of(folder: Path) -> str | None:
