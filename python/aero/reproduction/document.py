@@ -72,6 +72,8 @@ def target_section(outcome: Mapping[str, Any], *, figures: str | None = None) ->
     parts = [f"## {outcome['paper']}: {outcome['title']}", _numbers(outcome)]
     if any(row.get("rates") for row in outcome["rows"]):
         parts.append(_rates(outcome))
+    if outcome.get("steps"):
+        parts.append(_steps(outcome))
     if outcome["claims"]:
         parts.append(_claims(outcome))
     if outcome.get("private"):
@@ -88,6 +90,8 @@ def target_section(outcome: Mapping[str, Any], *, figures: str | None = None) ->
 
 def _missing(outcome: Mapping[str, Any]) -> Iterator[str]:
     for row in outcome["rows"]:
+        if (rates := row.get("rates")) and rates["best"] is None:
+            yield f"{row['name']} ({_done(rates['cells'])} of {len(rates['cells'])} rates tried)"
         left = [c for c in row["cells"] if c["status"] not in ("finished", "diverged")]
         by_status: dict[str, list[str]] = {}
         for cell in left:
@@ -138,6 +142,29 @@ def _rates(outcome: Mapping[str, Any]) -> str:
         for name, found in rows
     ]
     return "\n\n".join([about, markdown_table(["network", *rates], lines)])
+
+
+def _steps(outcome: Mapping[str, Any]) -> str:
+    """What each change saves in bytes and costs in perplexity, against the row before."""
+    rows = {row["name"]: row["statistics"] for row in outcome["rows"]}
+    lines: list[list[str]] = []
+    before: tuple[float | None, float | None] = (None, None)
+    for name in outcome["steps"]:
+        found = [rows[name].get(key) for key in ("gigabytes", "perplexity")]
+        size, perplexity = (None if entry is None else entry["mean"] for entry in found)
+        cells = [name, _or_dash(size, ".3f"), "-", _or_dash(perplexity, ".2f"), "-"]
+        if before[0] and size:
+            cells[2] = f"{before[0] / size:.2f}"
+        if before[1] and perplexity:
+            cells[4] = _signed(perplexity / before[1] - 1.0)
+        lines.append(cells)
+        before = size, perplexity
+    header = ["one change per row", _heading("gigabytes"), "times fewer", "perplexity", "change"]
+    return markdown_table(header, lines)
+
+
+def _or_dash(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
 
 
 def _heading(name: str) -> str:
@@ -261,11 +288,15 @@ def _overview(outcomes: Sequence[Mapping[str, Any]]) -> str:
     lines = []
     for outcome in outcomes:
         verdicts = [entry["verdict"] for entry in outcome["claims"]]
-        cells = [cell for row in outcome["rows"] for cell in row["cells"]]
-        done = sum(cell["status"] in ("finished", "diverged") for cell in cells)
+        kinds = [kind for row in outcome["rows"] for kind in (row, row.get("rates") or {})]
+        cells = [cell for kind in kinds for cell in kind.get("cells", ())]
         counts = [str(verdicts.count(verdict)) for verdict in VERDICTS]
-        lines.append([outcome["paper"], *counts, f"{done} of {len(cells)}"])
+        lines.append([outcome["paper"], *counts, f"{_done(cells)} of {len(cells)}"])
     return markdown_table(["", *(f"claims: {v}" for v, _ in VERDICTS.values()), "runs"], lines)
+
+
+def _done(cells: Sequence[Mapping[str, Any]]) -> int:
+    return sum(cell["status"] in ("finished", "diverged") for cell in cells)
 
 
 def _how_made(outcomes: Sequence[Mapping[str, Any]], command: str) -> str:

@@ -2,12 +2,13 @@
 
 An outcome, format 2, as `OUTPUT/results/SCALE/TARGET.json` holds it:
 
-- `format`, `target`, `title`, `paper`, `scale`, `show`, `seeds` (asked for)
+- `format`, `target`, `title`, `paper`, `scale`, `show`, `seeds` (asked for), `steps` (rows, each
+  one change away from the one before)
 - `rows`: `name`, `label` (at this scale's depth), `model`, `context_length`, `paper` (numbers by
   statistic), `statistics` (by name: mean, standard_deviation, minimum, maximum, values and their
   seeds; None without a finite number), `change` and `paper_change` (perplexity relative to the
   baseline, None without), `cells` (`key`, `seed`, `status`), and where rates were tried `rates`:
-  `tried` (perplexity of the first seed by rate, None where it is not finite) and `best`
+  `tried` (perplexity of the first seed by rate, None where it is not finite), `best` and `cells`
 - `claims`: `claim`, `where`, `verdict`, `reasons`, `seeds` (the fewest of a comparison that has
   any) and `differences`, one per comparison: `verdict`, `effect`, `low`, `high` (of perplexities in
   logarithms), `seeds`, `freedom`
@@ -28,7 +29,7 @@ from typing import Any
 from aero.atomic_files import write_bytes_atomically, write_json_atomically
 from aero.report.networks import spread_of
 from aero.report.runs import RunRecord, read_run
-from aero.reproduction.cells import TargetPlan
+from aero.reproduction.cells import Cell, TargetPlan
 from aero.reproduction.document import target_section
 from aero.reproduction.figures import draw_figures
 from aero.reproduction.fronts import describe_fronts
@@ -72,11 +73,12 @@ def collect_target(
         "paper": plan.target.paper,
         "scale": plan.scale.name,
         "show": list(plan.target.show),
+        "steps": list(plan.target.steps),
         "seeds": max(map(len, plan.cells_by_row.values())),
         "rows": rows,
         "claims": _describe_claims(plan.target, rows, others),
         "private": describe_fronts(records) if "front" in plan.target.figures else None,
-        "training": _training(plan, [run for runs in records.values() for run in runs]),
+        "training": _training(plan, _every_run(plan, records, output)),
     }
 
 
@@ -156,6 +158,15 @@ def _records(plan: TargetPlan, output: str | Path) -> dict[str, list[RunRecord]]
     }
 
 
+def _every_run(
+    plan: TargetPlan, records: Mapping[str, Sequence[RunRecord]], output: str | Path
+) -> list[RunRecord]:
+    """The trials of rates, then the networks."""
+    tried = [cell for cells in plan.trials.values() for cell in cells.values()]
+    trials = [read_run(cell.folder(output).path) for cell in tried if cell.is_done(output)]
+    return [*trials, *(run for runs in records.values() for run in runs)]
+
+
 def _values(target: Target, records: Mapping[str, Sequence[RunRecord]]) -> Values:
     """Of every run that has one."""
     claimed = [
@@ -193,9 +204,7 @@ def _described(row: Row, plan: TargetPlan, values: Values, output: str | Path) -
         "paper_change": None
         if baseline is None
         else _relative(row.paper.get("perplexity"), baseline.paper.get("perplexity")),
-        "cells": [
-            {"key": cell.key, "seed": cell.seed, "status": cell.status(output)} for cell in cells
-        ],
+        "cells": _stands(cells, output),
         "rates": _rates(plan, row, output),
     }
 
@@ -206,7 +215,15 @@ def _rates(plan: TargetPlan, row: Row, output: str | Path) -> dict[str, Any] | N
         return None
     trials = plan.trials[row.name]
     tried = {f"{rate:g}": cell.perplexity(output) for rate, cell in trials.items()}
-    return {"tried": finite_or_null(tried), "best": plan.best_rate(row.name, output)}
+    return {
+        "tried": finite_or_null(tried),
+        "best": plan.best_rate(row.name, output),
+        "cells": _stands(trials.values(), output),
+    }
+
+
+def _stands(cells: Iterable[Cell], output: str | Path) -> list[dict[str, Any]]:
+    return [{"key": cell.key, "seed": cell.seed, "status": cell.status(output)} for cell in cells]
 
 
 def _over_seeds(values: Mapping[int, float]) -> dict[str, Any] | None:

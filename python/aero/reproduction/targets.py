@@ -25,7 +25,8 @@ of a row that learns from another one's networks, `scales: [mini]` of a target t
 at the others, `rates: [1e-3, 2e-3]` of a target whose rows are each trained at the best of these
 learning rates, `groups: {GROUP: [NAME, ...]}` of rows that claims compare with together, and
 `flops_of: NAME` of a row that gets as many tokens as bring its training FLOPs, its teacher's
-included, to those of another row. How conditions read is in `aero.reproduction.claims`.
+included, to those of another row, `steps: [NAME, ...]` of rows that are one change away from the
+one before. How conditions read is in `aero.reproduction.claims`.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ _TARGET_KEYS = {
     "scales",
     "rates",
     "groups",
+    "steps",
 }
 
 
@@ -119,6 +121,7 @@ class Target:
         scales: where it exists; None is everywhere.
         rates: learning rates that a first seed tries for every row, rising; empty leaves the
             recipe's.
+        steps: rows, each one change away from the one before, whose savings are told apart.
     """
 
     name: str
@@ -132,6 +135,7 @@ class Target:
     sweep: Mapping[str, str] | None = None
     scales: tuple[str, ...] | None = None
     rates: tuple[float, ...] = ()
+    steps: tuple[str, ...] = ()
 
     def exists_at(self, scale: str) -> bool:
         """Whether there are runs of a scale of that name."""
@@ -231,6 +235,7 @@ def read_target(name: str, description: Mapping[str, Any]) -> Target:
         description.get("sweep"),
         tuple(description["scales"]) if "scales" in description else None,
         _rates(name, description.get("rates"), rows),
+        tuple(known_row(f"{name}: steps", step, names) for step in description.get("steps", ())),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from typer.testing import CliRunner
 
 from aero.cli import app
 from aero.reproduction.cells import TargetPlan, plan_target, unique_cells
-from aero.reproduction.document import target_section
+from aero.reproduction.document import results_document, target_section
 from aero.reproduction.outcome import collect_target
 from aero.reproduction.running import run_cells, run_plans
 from aero.reproduction.targets import read_target
@@ -65,6 +66,16 @@ def test_nothing_is_planned_at_a_rate_before_all_rates_were_tried(corpus, tmp_pa
     assert first.to_come == 4
 
 
+def test_claims_on_rows_whose_rates_are_being_tried_are_not_tested(corpus, tmp_path):
+    claim = {"claim": "c", "where": "w", "holds_if": "perplexity: SM+R < SM+LR(layer)"}
+    target = read_target("rated", described(claims=[claim]))
+    outcome = collect_target(plan_target(target, probe.plan(corpus).scale), tmp_path)
+    assert [entry["verdict"] for entry in outcome["claims"]] == ["not tested"]
+    assert "Not run: SM+R (0 of 2 rates tried); SM+LR(layer) (0 of 2 rates tried)." in (
+        target_section(outcome)
+    )
+
+
 def test_each_network_is_trained_at_its_best_rate_with_other_seeds(settled):
     found, output, rounds = settled
     assert rounds == [4, 8]
@@ -91,7 +102,13 @@ def test_the_outcome_holds_what_was_tried(settled):
     assert "| 0.01, the largest tried |" in text
     assert "Perplexity of seed 1 at each rate" in text
     # 4 of trials and 4 of the networks.
-    assert outcome["training"]["seconds"] > 0.0
+    runs = [*output.glob("cells/*/*/run.json")]
+    assert len(runs) == 8
+    seconds = sum(json.loads(file.read_text())["seconds"] for file in runs)
+    assert outcome["training"]["seconds"] == pytest.approx(seconds)
+    assert "| Beyond the paper | 0 | 0 | 0 | 0 | 0 | 0 | 8 of 8 |" in results_document(
+        [outcome], command="here"
+    )
 
 
 def test_a_diverged_trial_is_the_worst(settled, tmp_path, monkeypatch):

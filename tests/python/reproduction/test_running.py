@@ -15,9 +15,11 @@ from typer.testing import CliRunner
 
 from aero.cli import app
 from aero.report.networks import spread_of
+from aero.report.runs import read_run
 from aero.reproduction.cells import plan_target
 from aero.reproduction.document import results_document, write_results
 from aero.reproduction.outcome import collect_target, write_target
+from aero.reproduction.run_statistics import measure
 from aero.reproduction.running import cell_table, run_cells, what_it_takes
 from aero.train.errors import StopRequestedError, TrainingError
 from aero.train.run_lock import locked
@@ -77,6 +79,8 @@ def test_students_wait_for_their_teachers(trained, corpus, cache_dir, tmp_path):
     assert [text.partition(" seed")[0] for text in said] == ["SM+R", "SM+LR(layer)"]
     info = student.folder(tmp_path).info()
     assert info["distilled_from"]["label"] == "SM+R"
+    # 10 steps of 256 tokens each.
+    assert measure("tokens", read_run(student.folder(tmp_path).path)) == 2 * 2560
     assert info["status"] == "finished"
     student.folder(tmp_path).remove_results()
     student.folder(tmp_path).update({"status": "interrupted"})

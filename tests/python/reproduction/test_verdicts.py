@@ -17,12 +17,16 @@ from aero.train.errors import TrainingError
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 
 
+GROUPS = {"dense": ["SM+G", "SM+R"]}
+
+
 def target(*claims):
     description = {
         "title": "t",
         "paper": "p",
         "rows": ["SM+G", "SM+R", "SM", {"name": "long", "label": "SM+R", "context_length": 256}],
         "show": ["perplexity"],
+        "groups": GROUPS,
         "claims": [
             {"claim": "c", "where": "w", "holds_if": claim if isinstance(claim, list) else [claim]}
             for claim in claims
@@ -164,11 +168,50 @@ def test_rows_that_no_claim_uses_do_not_widen_the_spread():
         ("diverged: SM > 0.7", "must compare with 0.5"),
         ("diverged: SM > SM+G", "must compare with 0.5"),
         ("perplexity: 2 < 3", "two numbers"),
+        ("perplexity: SM < best dense", "the best of a group in what is no cost"),
+        ("gigabytes: SM < best sparse", "no row 'best sparse'"),
     ],
 )
 def test_conditions_that_cannot_be_judged_are_refused(condition, message):
     with pytest.raises(TrainingError, match=message):
         target(condition)
+
+
+def test_every_row_of_a_group_is_a_comparison_of_its_own():
+    together, apart = (
+        target(condition).claims[0].comparisons
+        for condition in (
+            "perplexity: SM < 1.02 x every dense",
+            ["perplexity: SM < 1.02 x SM+G", "perplexity: SM < 1.02 x SM+R"],
+        )
+    )
+    assert together == apart
+    assert verdict("perplexity: SM < every dense", s=LOW, g=HIGH, r=HIGHER) == "holds"
+    assert verdict("perplexity: SM < every dense", s=HIGH, g=LOW, r=HIGHER) == "does not hold"
+
+
+def test_the_best_of_a_group_is_that_of_the_lowest_mean_perplexity():
+    claim = "gigabytes: SM < 0.5 x best dense"
+
+    def found(**perplexities):
+        given = rows("perplexity", s=LOW, **perplexities)
+        for row, size in zip(given, (3.0, 1.0, 0.9, 9.0), strict=True):
+            row["statistics"]["gigabytes"] = {"values": [size], "seeds": [1]}
+        return judge_claims(target(claim), given)[0]
+
+    assert found(g=LOW, r=HIGH).verdict == "holds"
+    cheap = found(g=HIGH, r=LOW)
+    assert cheap.verdict == "does not hold"
+    assert cheap.reasons == ("SM (0.9) < 0.5 x SM+R (0.5)",)
+    # Nobody knows the best before all of the group ended.
+    missing = found(g=HIGH)
+    assert missing.verdict == "not tested" and "0.5 x best dense (no run)" in missing.reasons[0]
+
+
+def test_a_group_of_what_is_no_row_is_refused():
+    description = {"title": "t", "paper": "p", "rows": ["SM+G"], "show": ["perplexity"]}
+    with pytest.raises(TrainingError, match="probe: dense has no row 'SM\\+R'"):
+        read_target("probe", {**description, "groups": GROUPS})
 
 
 def test_greater_reads_as_less_with_sides_exchanged():

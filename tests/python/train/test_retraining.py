@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
+from aero.architecture import ArchitectureSpec
 from aero.report import write_report
 from aero.train.errors import StopRequestedError, TrainingError
 from aero.train.one_run import build_model
@@ -97,6 +98,9 @@ def test_the_run_folder_says_where_the_network_came_from(annealed, whole_runs):
         assert (record["path"], record["label"]) == (str(source.path), SOURCE)
         assert (record["steps"], record["tokens"]) == (20, 5120)
         assert len(record["sha256"]) == 64
+        spec = source.info()["spec"]
+        spec = ArchitectureSpec.from_dict(spec)
+        assert record["flops_per_token"] == spec.flops("executed").total / spec.context_length
     assert origin["annealing"] == {
         "schedule": "linear",
         "start_fraction": 0.0,
