@@ -27,7 +27,7 @@ settings.register_profile("explore", derandomize=False, deadline=None, print_blo
 settings.load_profile("repeatable")
 
 FOLDER = Path(__file__).parent
-# Each takes half a minute or more. What takes long begins first, so that no core waits at the end.
+# Each takes half a minute or more. Long ones begin first, so that no core waits at the end.
 LONG = [
     "test_cuda_readiness.py",
     "test_notebooks.py",
@@ -62,7 +62,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def fork_server() -> ForkServerContext:
-    """In place of `spawn`: what it starts is as fresh, but torch has been imported once for all."""
+    """In place of `spawn`: the new process is as fresh, but torch was imported once."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["aero.nn", "aero.train.runs"])
     return context

@@ -29,7 +29,7 @@ class Reads:
     command: tuple[str, ...]
     file: str
     kind: str
-    status: int = 0  # with the good files; what needs SPU's environment ends without it
+    status: int = 0  # with the good files; commands that need SPU's environment end without it
 
     @property
     def name(self) -> str:

@@ -99,7 +99,7 @@ _OTHERS: tuple[Any, ...] = (
 
 
 def damaged(good: bytes, generator: random.Random, count: int) -> Iterator[tuple[str, bytes]]:
-    """Yields what accidents make of a file: cut off, bits flipped, bytes lost, repeated, replaced.
+    """Yields a file after accidents: cut off, bits flipped, bytes lost, repeated, replaced.
 
     Some are still good files.
     """

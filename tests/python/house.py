@@ -55,7 +55,7 @@ def arrows_of(folder: Path) -> dict[str, set[str]]:
         ): path
         for path in folder.rglob("*.py")
     }
-    # What `aero` itself hands on is every room.
+    # `aero` itself hands on every room.
     files = {module: path for module, path in files.items() if module != "aero"}
     return {module: imported(path, folder, files) - {module} for module, path in files.items()}
 
@@ -68,7 +68,7 @@ def import_circles(folder: Path) -> list[list[str]]:
 def room_circles(folder: Path) -> list[list[str]]:
     """Rooms of one house, or of one room, that import each other in a loop.
 
-    A room is a folder or a single file; what a folder's own `__init__` imports is left out.
+    A room is a folder or a single file; imports of a folder's own `__init__` are left out.
     """
     between: dict[str, set[str]] = {}
     for module, imports in arrows_of(folder).items():
@@ -107,7 +107,7 @@ def circles_of(arrows: dict[str, set[str]]) -> list[list[str]]:
 
 def imported(path: Path, folder: Path, files: dict[str, Path]) -> set[str]:
     """The modules of `files` that a file imports; a package counts where its own name is taken."""
-    stub = path.with_suffix(".pyi")  # what a package loads on first use
+    stub = path.with_suffix(".pyi")  # the names that a package loads on first use
     path = stub if stub.is_file() else path
     found = {name for name, _ in imports_of(path, folder)}
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

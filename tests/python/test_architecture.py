@@ -229,7 +229,7 @@ def test_flops_are_the_papers_to_the_printed_digit(row: dict[str, Any]) -> None:
     flops = _spec_of(row).flops("paper")
     assert _billions(flops.attention) == row["flops_attention"]
     if (row["table"], row["label"]) == (4, "SOTA:SM+ScFuFFN_i1"):
-        # 1.2B is what four pruned FFNs leave, not one.
+        # 1.2B are left by four pruned FFNs, not by one.
         four_pruned = _spec_of(row).replace(num_pruned_ffns=4)
         assert _billions(flops.ffn) == "1.7B"
         assert _billions(four_pruned.flops().ffn) == row["flops_ffn"]

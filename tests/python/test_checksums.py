@@ -1,4 +1,4 @@
-"""`SHA256SUMS` as the system's own tool reads and writes it, and what damage is called."""
+"""`SHA256SUMS` as the system's own tool reads and writes it, and the names of damage."""
 
 import hashlib
 import subprocess

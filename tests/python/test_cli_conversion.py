@@ -1,4 +1,4 @@
-"""`aero convert`: what it prints, writes and refuses."""
+"""`aero convert`: its output, files and errors."""
 
 import json
 

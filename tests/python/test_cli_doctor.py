@@ -15,7 +15,7 @@ from aero.cli import diagnosis as doctor
 
 
 def diagnosis(code: int = 0) -> dict[str, dict[str, str]]:
-    """What the command prints as JSON, by part."""
+    """The command's JSON, by part."""
     result = CliRunner().invoke(cli.app, ["doctor", "--json"])
     assert result.exit_code == code, result.output
     return {finding["name"]: finding for finding in json.loads(result.stdout)}

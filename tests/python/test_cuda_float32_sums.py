@@ -1,4 +1,4 @@
-"""float32 attention on the emulated GPU: its error does not grow with what is summed.
+"""float32 attention on the emulated GPU: its error does not grow with the number of terms.
 
 Products of the emulation round toward zero once per instruction. The committed page of errors comes
 from this file, in three minutes of one core:
@@ -23,7 +23,7 @@ PAGE = ROOT / "benchmarks" / "results" / "cuda_float32_sums_emulated_202611.md"
 README = ROOT / "kernels" / "cuda" / "README.md"
 WIDTHS = (32, 64, 96, 128, 256)
 LENGTHS = (256, 1024, 4096, 16384)
-#: What every pair of head width and length is held to in tests, in half a minute.
+#: The bound of every pair of head width and length in tests, in half a minute.
 CASES = [(width, length) for width in WIDTHS for length in (256, 4096)] + [(64, 1024), (64, 16384)]
 #: Where a tile's sum is kept apart from the running sum.
 APART = "static constexpr bool kSumsTilesApart = true;"

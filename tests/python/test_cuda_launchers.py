@@ -1,4 +1,4 @@
-"""What cannot be put on a GPU is said in words: the launchers, without a GPU.
+"""Errors of calls that no GPU can run: the launchers, without a GPU.
 
 Those of the build with the real runtime, and launch.cpp alone with a runtime of our own.
 """
@@ -19,7 +19,7 @@ DRIVER = ROOT / "tests" / "object_code" / "cuda_launchers.cpp"
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What each call of the driver was answered, linked with the newest build of the kernels."""
+    """The answers to each call of the driver, linked with the newest build of the kernels."""
     builds = [
         path.parent
         for path in ROOT.glob("build/*/libaero_cuda_launchers.a")
@@ -123,7 +123,7 @@ def test_the_probe_of_the_first_contact_compiles_to_the_instructions_of_the_kern
 
 @pytest.fixture(scope="module")
 def fake_runtime(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str, str]]:
-    """What calls over a runtime of our own are answered, by the version the driver supports."""
+    """The answers to calls over a runtime of our own, by the version the driver supports."""
     nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
     if nvcc is None or shutil.which("g++") is None:
         pytest.skip("there is no g++ or no CUDA toolkit, whose headers the launchers need")

@@ -13,11 +13,11 @@ EMULATION = ROOT / "tests" / "cpp" / "kernels" / "cuda"
 DRIVERS = ROOT / "tests" / "object_code"
 # Unoptimised: compiling takes longer than running.
 COMPILE = ["g++", "-std=c++20", "-O0"]
-# What takes a third of that time and is the same for all.
+# The headers, which take a third of that time and are the same for all.
 STANDARD_HEADERS = ["algorithm", "array", "cmath", "cstdio", "cstring", "exception", "functional",
                     "limits", "random", "string", "vector"]  # fmt: skip
 
-# What is broken, where, what stands there, what is put in its place.
+# The change in words, its file, the old text, the new text.
 ATTENTION_MUTATIONS = [
     ("swizzle left out", "shared_rows.h", "column ^ (row & 7)", "column"),
     ("swizzle beyond the row", "shared_rows.h", "column ^ (row & 7)", "column ^ (row & 15)"),
@@ -133,7 +133,7 @@ MUTATIONS = [
 
 @pytest.fixture(scope="module")
 def emulation(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of what no mutation touches: the emulated GPU's objects, and standard.h compiled."""
+    """Files that no mutation touches: the emulated GPU's objects, and standard.h compiled."""
     if shutil.which("g++") is None:
         pytest.skip("there is no g++ to compile deliberate errors with")
     folder = tmp_path_factory.mktemp("emulation")

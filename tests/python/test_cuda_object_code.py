@@ -1,4 +1,4 @@
-"""What the CUDA kernels became: registers, spills and instructions, without a GPU.
+"""The object code of the CUDA kernels: registers, spills and instructions, without a GPU.
 
 The assembler's report and the disassembly of the kernels that were built, held against
 tests/object_code/cuda_budget.json for every architecture. Renew the budget after a change that is
@@ -34,7 +34,7 @@ ASSEMBLED = re.compile(
     re.DOTALL,
 )
 INSTRUCTION = re.compile(r"\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?\w+\s+)?([A-Z][\w.]*)(.*?);")
-# What products of tiles are on the tensor cores, by the element type in a kernel's name.
+# The tensor cores' instructions for products of tiles, by the element type in a kernel's name.
 PRODUCT = {
     "BFloat16": "HMMA.16816.F32.BF16",
     "Float16": "HMMA.16816.F32",
@@ -153,7 +153,7 @@ def readable(names: list[str]) -> list[str]:
 
 
 def registers_and_spills() -> Usage:
-    """What the assembler said of every kernel; spills are bytes."""
+    """The assembler's report of every kernel; spills are bytes."""
     files = sorted(build_folder().glob("*.ptxas"))
     found = [match for file in files for match in ASSEMBLED.finditer(file.read_text())]
     table: Usage = {}

@@ -1,4 +1,4 @@
-"""What a GPU machine will run, run here as far as it goes: no line of it meets a GPU unread.
+"""The program of a GPU machine, run here as far as it goes: no line of it meets a GPU unread.
 
 `make test-cuda` and `make bench-cuda` on the CPU with small sizes, where streams and graphs have
 stand-ins, and their judgements on output that only a GPU gives.

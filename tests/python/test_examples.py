@@ -35,7 +35,7 @@ MODULES = ["aero"] + [
 
 
 def files_behind(package: str) -> set[str]:
-    """The modules of this library that define what a package exports."""
+    """The modules of this library that define the names of a package."""
     module = importlib.import_module(package)
     homes = {getattr(getattr(module, name), "__module__", "") for name in module.__all__}
     return {home for home in homes if home.startswith("aero.") and home != "aero._core"}

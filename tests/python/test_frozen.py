@@ -9,7 +9,7 @@ import pytest
 
 from .test_examples import MODULES
 
-# What fills while something runs, and what transformers changes.
+# Values that fill while something runs, and those that transformers changes.
 MAY_CHANGE = {
     "models": {"AeroCausalLMOutput", "AeroConfig", "AeroModelOutput"},
     "mpc": {"_Network"},

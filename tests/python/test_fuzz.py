@@ -1,4 +1,4 @@
-"""The long attack itself: that it watches its processes, goes on, and notices what is wrong."""
+"""The long attack itself: that it watches its processes, goes on, and notices errors."""
 
 from __future__ import annotations
 

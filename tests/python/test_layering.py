@@ -18,7 +18,7 @@ PACKAGE = ROOT / "python" / "aero"
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 
 # C++ room -> first words of the include paths it may name. Standard headers have no slash and no
-# suffix; what is not listed here is forbidden.
+# suffix; an import that is not listed here is forbidden.
 MAY_INCLUDE = {
     "kernels": ("kernels/",),
     "csrc/spec": ("csrc/spec/",),
@@ -78,7 +78,7 @@ MAY_IMPORT_IN_PRIVATE = {
     "parties": {"links", "compute"},
     "measuring": {"parties", "compute"},
 }
-# What any room may import besides.
+# Modules that any room may import besides.
 EVERYWHERE = {"__version__", "_lazy_exports", "pareto", "processor", "reading", "tables"}
 # Third-party packages that analysis may use.
 ANALYSIS_PACKAGES = {"numpy", "matplotlib", "mpl_toolkits"}
@@ -112,7 +112,7 @@ def test_cpu_and_cuda_kernels_do_not_include_each_other() -> None:
 
 
 def test_operators_reach_memory_through_the_gate_alone() -> None:
-    """Only what checks a tensor may read its address; only the matrix product has its handle."""
+    """Only checks of a tensor may read its address; only the matrix product has its handle."""
     holders = {
         "data_ptr": {"tensor_checks.h", "tensor_checks.cpp"},
         "TensorHandle": {"matrix_product.cpp"},
@@ -209,7 +209,7 @@ def test_only_the_private_environment_imports_jax_and_spu() -> None:
         ".".join(path.relative_to(folder).with_suffix("").parts): path
         for path in folder.rglob("*.py")
     }
-    # What the command line reaches runs beside torch; strings name what it starts elsewhere.
+    # Modules of the command line run beside torch; strings name programs for elsewhere.
     seen: set[str] = set()
     found = {name for p in PACKAGE.rglob("*.py") if room_of(p) != "private" for name in named(p)}
     while found:
@@ -247,7 +247,7 @@ def test_strangers_files_go_through_the_one_reader() -> None:
 
 
 def test_only_the_boundary_of_the_command_line_prints() -> None:
-    # It shows what a terminal would act on as escapes.
+    # It shows control characters as escapes.
     for path in (p for p in PACKAGE.rglob("*.py") if p.name not in {"errors.py", *OWN_PIPES}):
         if room_of(path) == "cli":
             text = path.read_text(encoding="utf-8")
@@ -285,7 +285,7 @@ def test_package_and_torch_free_rooms_import_without_torch() -> None:
 
 
 def test_no_module_bears_the_name_of_something_that_its_package_exports() -> None:
-    # Else `from aero.mpc import sweep` depends on what was imported before. An operator's one word
+    # Else `from aero.mpc import sweep` depends on earlier imports. An operator's one word
     # is that of its file as well; aero.ops binds the functions last.
     for file in sorted(PACKAGE.glob("*/__init__.py")):
         package = file.parent.name

@@ -25,7 +25,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 LEDGER: dict[str, Any] = yaml.safe_load((ROOT / "docs" / "ledger.yaml").read_text("utf-8"))
 PAGES = [name for name in LEDGER if name != "everywhere"]
 NUMBER = re.compile(r"(?<![\w.,])\d(?:[\d,]*\d)?(?:\.\d+)?(?:e[-+]?\d+)?(?![\d]|\.\d)")
-#: Code, addresses, formulas and what was generated and has a test of its own say no results.
+#: Code, addresses, formulas and generated text with a test of its own say no results.
 CODE = re.compile(
     r"```.*?```|(?<!`)`[^`\n]+`|\]\([^)]*\)|\$\$.*?\$\$|\$[^$\n]+\$|<!--.*?-->|https?://\S+",
     re.DOTALL,
@@ -204,7 +204,7 @@ def seconds_missed() -> int:
 
 
 def gigabytes(label: str, stack: str = "spu-2024", **settings: Any) -> float:
-    """What the simulator counts for one pass; GPT-2's size where no other is said."""
+    """The simulator's count for one pass; GPT-2's size where no other is said."""
     return mpc.simulate(label, stack=stack, **settings).comm_bytes / 1e9
 
 

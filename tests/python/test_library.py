@@ -1,4 +1,4 @@
-"""The operator library: what it needs, and what is said when that is missing."""
+"""The operator library: its needs, and the error where one is missing."""
 
 from __future__ import annotations
 

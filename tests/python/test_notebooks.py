@@ -1,4 +1,4 @@
-"""Every notebook runs from top to bottom; what is committed is what its reviewed text says."""
+"""Every notebook runs from top to bottom; the committed notebook is the reviewed text's."""
 
 from __future__ import annotations
 

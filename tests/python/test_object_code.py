@@ -162,7 +162,7 @@ def loop_facts(file: Path) -> dict[str, float]:
 
     Sums stay in registers there, so "vector stores" counts those for which there was none, and
     "stack loads" other operands that had to be parked; "instructions per multiply-add" is 1 plus
-    what is spent on loads and counting.
+    the share of loads and counting.
     """
     loops = [loop for code in functions(file) for loop in innermost_loops(code)]
     products = [
@@ -298,7 +298,7 @@ def test_a_build_without_the_objects_to_check_fails() -> None:
 
 
 def renew() -> None:
-    """Writes what the installed kernels need now as the budget."""
+    """Writes the present needs of the installed kernels as the budget."""
     with tempfile.TemporaryDirectory() as folder:
         driver = built_driver(Path(folder))
         kept: dict[str, object] = {"compiler": compiler_version()}

@@ -1,4 +1,4 @@
-"""What the build promises: clear failure without torch, the stable ABI, no symbols to trip over."""
+"""Promises of the build: clear failure without torch, the stable ABI, no symbols to trip over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users type stays what it is, or the record of it changes in the same commit.
+"""Names that users type stay, or the record of it changes in the same commit.
 
 tests/python/public_surface.txt holds every public name with its parameters and their defaults, and
 the public methods and attributes of classes. Renew it after a change that is meant, and write the
@@ -58,7 +58,7 @@ def surface() -> list[str]:
 
 
 def names_of(module: Path) -> list[str]:
-    """What a module exports: the names of its stub where it has one, else its `__all__`."""
+    """The exports of a module: the names of its stub where it has one, else its `__all__`."""
     stub = module / "__init__.pyi"
     if stub.is_file():
         return re.findall(r" as (\w+)$", stub.read_text(encoding="utf-8"), re.MULTILINE)

@@ -1,4 +1,4 @@
-"""What the README and the pages that it leads to say is what the code does."""
+"""The README and the pages that it leads to agree with the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Help and manual say of every setting what it is: unit, default and meaning.
+"""Help and manual describe every setting: unit, default and meaning.
 
 Values, units and defaults are held against tests/data/settings.yaml. Renew it after a change that
 is meant, and say so in its commit:

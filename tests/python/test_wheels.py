@@ -1,4 +1,4 @@
-"""`make wheels`: what is linked for an older Linux runs, and what may not be shipped is named."""
+"""`make wheels`: code linked for an older Linux runs, and forbidden files are named."""
 
 from __future__ import annotations
 

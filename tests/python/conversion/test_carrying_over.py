@@ -74,7 +74,7 @@ def test_the_carried_network_gives_the_same_logits(kind):
 
 
 def test_a_model_that_was_trained_in_mixed_precision_is_still_the_same_network(monkeypatch):
-    # What Trainer(bf16=True) leaves behind: a forward that computes in bfloat16. Accelerators of a
+    # As Trainer(bf16=True) leaves it: a forward that computes in bfloat16. Accelerators of a
     # process share their precision; this one shares it with nobody.
     for state in (AcceleratorState, PartialState):
         monkeypatch.setattr(state, "_shared_state", {})
@@ -82,7 +82,7 @@ def test_a_model_that_was_trained_in_mixed_precision_is_still_the_same_network(m
     Accelerator(mixed_precision="bf16", cpu=True).prepare_model(model)
     plain.load_state_dict(model.state_dict())
     rounded = relative_difference(logits_of(model, tokens()), logits_of(plain, tokens()))
-    assert rounded > 1e-4  # accelerate does what this test is about
+    assert rounded > 1e-4  # accelerate does round
     with torch.autocast("cpu", torch.bfloat16):
         network = carry_over(model)
     assert relative_difference(logits_of(network, tokens()), logits_of(plain, tokens())) < 1e-5

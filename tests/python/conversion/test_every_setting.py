@@ -191,7 +191,7 @@ def test_every_field_of_training_arrives_and_no_other_field_changes(label):
     assert model.config.to_dict() == before
     for name, value in {**OTHER, **TRAINING}.items():
         assert getattr(asked.config, name) == value, name
-    kept = convert(asked, label)  # what stands there, where nothing is asked
+    kept = convert(asked, label)  # the network's own, where nothing is asked
     assert kept.config.to_dict() == asked.config.to_dict()
 
 

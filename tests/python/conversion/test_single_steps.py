@@ -94,7 +94,7 @@ def test_folding_serves_other_peoples_networks(source):
 
 
 class _Affine(torch.nn.Module):
-    """What is left of a LayerNorm without centring and division."""
+    """The rest of a LayerNorm without centring and division."""
 
     def __init__(self, norm):
         super().__init__()
@@ -123,7 +123,7 @@ def test_removing_a_layer_norm_keeps_its_gain_and_bias_and_nothing_else(make):
         if isinstance(module, torch.nn.LayerNorm):
             parent, _, name = path.rpartition(".")
             parent = model.get_submodule(parent)
-            # A block of ours asks what its norm is: a foldable one is applied as it stands.
+            # A block of ours asks for the kind of its norm: a foldable one is applied as it stands.
             setattr(parent, name, _Affine(module))
     assert _agree(removed, model)
 

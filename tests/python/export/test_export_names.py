@@ -1,4 +1,4 @@
-"""What `aero.export` exports is there, although it loads on first use."""
+"""Every name of `aero.export` is there, although it loads on first use."""
 
 import aero.export
 

@@ -59,7 +59,7 @@ print(json.dumps([str(warning.message) for warning in said]))
 
 @pytest.fixture(scope="module")
 def networks(tmp_path_factory):
-    """Folder of the exported networks and of what the program made of them, and its output."""
+    """Folder of the exported networks and the program's results, and its output."""
     folder = tmp_path_factory.mktemp("remote")
     for name, (label, family) in NETWORKS.items():
         export_remote_code(trained(label, family), folder / name)

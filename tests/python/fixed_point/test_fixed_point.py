@@ -34,7 +34,7 @@ def test_softmax_error_on_normal_scores_is_the_published_one(squarings, publishe
 
     The published number is that of the formula (1 + x / 2^t)^(2^t) alone, in floating point. The
     truncations add at most: to each exponential 2^(t+1) ulp of which most is common to a row and
-    cancels, and to the reciprocal 6e-5; 5e-4 bounds what is left.
+    cancels, and to the reciprocal 6e-5; 5e-4 bounds the rest.
     """
     scores = np.random.default_rng(0).standard_normal((12 * 128, 128))
     exact = exact_softmax(scores)
@@ -136,7 +136,7 @@ def test_stack_fields_become_approximations():
     assert bumblebee.one_bit_product_error and bumblebee.clip_bits == 50
     assert (bumblebee.exp_squarings, bumblebee.gelu) == (5, "segment")
     assert bumblebee.arithmetic().fraction_bits == 20
-    # What changes costs alone changes nothing here.
+    # A setting of costs alone changes nothing here.
     assert fp.Approximations.of_stack("spu-2024", private_weights=True, batch_heads=True) == spu
 
 

@@ -25,7 +25,7 @@ _SIZES = {
     "pad_token_id": 0, "bos_token_id": 0, "eos_token_id": None,
 }  # fmt: skip
 _FLAT = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
-#: Model types of transformers, with what they need beside the sizes.
+#: Model types of transformers, with their settings besides the sizes.
 MODELS: dict[str, dict[str, Any]] = {
     "gpt2": _FLAT,
     "gpt_neox": {},

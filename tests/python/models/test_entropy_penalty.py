@@ -211,7 +211,7 @@ def test_a_saved_model_has_the_penalty_it_had(name, tmp_path):
     assert torch.equal(again(rows(2), labels=rows(2)).loss, expected.loss)
     found = again.entropy_penalty
     assert {name: getattr(found, name) for name in settings} == settings
-    # What is given wins over what was saved, and what is saved next is what is then.
+    # Given values win over saved ones, and are saved next.
     changed = loaded("first", weight=0.5, threshold=0.25)
     changed.save_pretrained(tmp_path / "second")
     other = loaded("second").entropy_penalty

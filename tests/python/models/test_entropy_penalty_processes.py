@@ -121,7 +121,7 @@ LOOPS = [f"plain {reduction} {parts}" for reduction, parts in product(REDUCTIONS
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """What one process and two leave behind."""
+    """The files of one process and of two."""
     folder = tmp_path_factory.mktemp("processes")
     script = folder / "script.py"
     script.write_text(PROGRAM)

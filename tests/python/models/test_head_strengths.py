@@ -147,7 +147,7 @@ def test_a_network_learns_saves_and_exports_its_strengths(tmp_path):
     expected = model(tokens, labels=tokens)
     assert torch.equal(loaded(tokens, labels=tokens).entropy_loss, expected.entropy_loss)
 
-    # What is learned about training is in no description of the network and in its remote code.
+    # Parameters of training alone are in no description of the network and in its remote code.
     aero.export_weights(model, tmp_path / "weights")
     assert not [
         n for n in load_file(tmp_path / "weights" / "weights.safetensors") if "strength" in n

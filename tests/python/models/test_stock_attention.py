@@ -16,7 +16,7 @@ from .stock_models import CONFIGS, stock_model
 T = 11
 NAMES = list(CONFIGS)
 UNIT_ROUNDOFF = 2.0**-24
-# For tests of what does not depend on the kind of attention.
+# For tests that do not depend on the kind of attention.
 SOME = ["gpt2", "llama-grouped"]
 
 

@@ -1,4 +1,4 @@
-"""docs/reference/models.md says what a call of every feature on every model type gives."""
+"""docs/reference/models.md has the result of every feature on every model type."""
 
 from __future__ import annotations
 

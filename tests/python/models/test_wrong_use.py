@@ -1,4 +1,4 @@
-"""What `attn_implementation="aero"` cannot compute is an error that says what to do instead."""
+"""A call that `attn_implementation="aero"` cannot compute is an error that names another way."""
 
 import pytest
 import torch
@@ -213,7 +213,7 @@ def test_ids_beyond_the_vocabulary_are_named_with_it(unknown, tied):
     for call in calls:
         with pytest.raises(ValueError, match=message) as caught:
             call()
-        assert caught.value.__suppress_context__  # what torch said of them is no help
+        assert caught.value.__suppress_context__  # torch's own words are no help
 
 
 def test_an_index_error_of_another_cause_stays_what_it_is():

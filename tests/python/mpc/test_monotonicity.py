@@ -64,7 +64,7 @@ def test_more_bits_are_never_cheaper(
     )
 
 
-# What costs the same per token, element or row on every stack.
+# Parts that cost the same per token, element or row on every stack.
 EXACT = {"set-up", "1/sqrt(d_k)", "next token"}
 
 

@@ -1,4 +1,4 @@
-"""The optimizations beyond the paper: their records, and what they save."""
+"""The optimizations beyond the paper: their records and savings."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_every_optimization_says_what_it_assumes_and_where_it_is() -> None:
         assert optimization.implemented
         assert optimization.title
         changed = {name for name, value in optimization.fields.items() if value != fields[name]}
-        assert changed == set(optimization.fields), "an optimization changes what it names"
+        assert changed == set(optimization.fields), "an optimization changes the fields it names"
         assert optimization.name.partition("=")[0] in optimization.fields
     unchanged = {one.name for one in mpc.optimizations() if one.changes == "no"}
     exact = set(mpc.stack_fields("aero-optimized").items()) - set(fields.items())
@@ -141,7 +141,7 @@ def test_every_optimization_beyond_the_list_saves_bytes_once_the_others_are_on()
 
 
 def test_the_better_causal_layout_loses_less_of_the_half() -> None:
-    # What a layout without any loss would send of the softmax: live scores at the price per element
+    # The bytes of the softmax in a layout without any loss: live scores at the price per element
     # of long vectors.
     sizes = {"context_length": 128, "stack": "spu-2024", "batch_heads": True}
     full = mpc.simulate("SM", **sizes).by_kind

@@ -1,4 +1,4 @@
-"""`aero.mpc`: sums, graph, arguments and what a report shows."""
+"""`aero.mpc`: sums, graph, arguments and the contents of a report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stacks described in files: what they change, and how bad ones are refused."""
+"""Stacks described in files: their changes, and how bad ones are refused."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The cost model against its reference numbers: every field to 1e-6 relative.
 
-What measurements have corrected since, and why, stands under "corrections" in their file.
+Later corrections by measurements, with reasons, stand under "corrections" in their file.
 """
 
 from __future__ import annotations

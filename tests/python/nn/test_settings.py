@@ -1,4 +1,4 @@
-"""What is left out of a module's arguments is as documented; words may come from files."""
+"""Arguments left out of a module have the documented defaults; words may come from files."""
 
 from __future__ import annotations
 

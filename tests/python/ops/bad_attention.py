@@ -1,4 +1,4 @@
-"""Calls of the attention operators with one argument changed, and what is said to that."""
+"""Calls of the attention operators with one argument changed, and the error of each."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class Draw:
     def heads(self, layout: str, *shape: int) -> Tensor:
         """[B, heads, rows, D] values in the named memory layout."""
         x = self.normal(*shape)
-        if layout == "BTHD":  # what models pass: a transposed view
+        if layout == "BTHD":  # as models pass it: a transposed view
             return x.transpose(1, 2).contiguous().transpose(1, 2)
         if layout == "column":  # last dimension not contiguous
             return x.transpose(2, 3).contiguous().transpose(2, 3)

@@ -1,7 +1,7 @@
-"""What the four operators mean, in plain float64 PyTorch that imports nothing from `aero`.
+"""The meaning of the four operators, in plain float64 PyTorch that imports nothing from `aero`.
 
 The formulas of the docstrings, written densely and without a thought for speed; autograd gives the
-gradients. What the contract says of odd rows holds here too: keys hidden by `mask`, by the causal
+gradients. The contract on odd rows holds here too: keys hidden by `mask`, by the causal
 rule or by a score of -inf have no weight; a row that sees no key has results 0 (logsumexp -inf)
 and passes no gradient; a row that sees a score of NaN or +inf, or whose temperature is NaN or 0,
 is NaN.

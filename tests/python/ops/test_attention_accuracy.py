@@ -166,7 +166,7 @@ def check(dtype: torch.dtype, setting: str, name: str, relative_error: Any) -> N
     )  # fmt: skip
     scores_rounding = 100 if name == "0.01" else 10 if name == "0.1" else 1
     for got, other, want in pairs:
-        # What plain torch happens to round to exactly may still be off by half a unit here; the
+        # An entry that plain torch rounds exactly may still be off by half a unit here; the
         # oracle of float64 is itself computed in float64.
         allowed = 2 * relative_error(other, want) + torch.finfo(dtype).eps
         if dtype == torch.float64:

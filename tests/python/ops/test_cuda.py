@@ -1,4 +1,4 @@
-"""The CUDA kernels where there is no GPU: they load, and say what keeps them from running."""
+"""The CUDA kernels where there is no GPU: they load, and say why they cannot run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every message about bad input: operator, argument, what was expected, what came."""
+"""Every message about bad input: operator, argument, the expected and the given value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for every operator, over the shared list of samples."""
+"""Properties of every operator, over the shared list of samples."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_float64_agrees_with_the_oracle(sample: Any, backend: str, relative_erro
 def test_errors_are_at_most_twice_those_of_plain_torch(
     sample: Any, dtype: torch.dtype, relative_error: Any
 ) -> None:
-    """The first result and what flows back from it, against float64 on the same inputs."""
+    """The first result and its gradients, against float64 on the same inputs."""
     inputs = sample.inputs(dtype)
     native, usual = inputs.run(), plain(inputs)
     cotangents = (sample.cotangents(native)[0], *[None] * (len(native) - 1))

@@ -24,7 +24,7 @@ def row(*values: float, keys: int) -> Tensor:
     return scores
 
 
-#: What a row of S scores holds; the last entries of the first row are hidden by a mask if there
+#: Contents of a row of S scores; the last entries of the first row are hidden by a mask if there
 #: is one.
 SCORES: dict[str, Any] = {
     "normal": lambda keys: row(keys=keys),
@@ -42,7 +42,7 @@ SCORES: dict[str, Any] = {
     "1e37 apart": lambda keys: torch.linspace(0, 1e37, keys),
 }  # fmt: skip
 TEMPERATURES = [None, 1.0, -1.0, 0.01, 1e30, -1e30, 1e38, -3e38, INF, -INF]
-#: Of these a row of attention holds only what q k^T can be without leaving the range.
+#: Of these a row of attention holds only the values that q k^T can have within the range.
 OF_ATTENTION = [
     "normal", "one NaN", "NaN first and last", "all -1e30", "two of -1e30", "1e37 apart",
 ]  # fmt: skip

@@ -21,7 +21,7 @@ from aero import ops
 from . import oracle
 
 Sizes = dict[str, int]
-#: What a call is made of: arguments with gradients, and the others.
+#: The parts of a call: arguments with gradients, and the others.
 Call = tuple[dict[str, Tensor], dict[str, Any]]
 
 
@@ -60,7 +60,7 @@ class Memory:
             return uniform < 0.7
         if kind == "count":
             return (uniform * 9).long()
-        if kind == "scale":  # what divides, and where to
+        if kind == "scale":  # the divisor, and its target
             return ((uniform + 0.5) * (-1 if self.one_in(3) else 1)).to(self.statistics)
         if kind == "entropy":
             return (2 * uniform).to(self.statistics)
@@ -185,6 +185,6 @@ def test_tensors_may_lie_anyhow_in_memory(
     ):
         finite = want[want.isfinite()]
         size = max(1.0, finite.abs().max().item() if finite.numel() else 1.0)
-        if name in ("alpha", "beta"):  # sums over what the weight's gradient is made of
+        if name in ("alpha", "beta"):  # sums over the terms of the weight's gradient
             size = max(1.0, wanted["weight"].abs().sum().item())
         torch.testing.assert_close(got.double(), want, rtol=0, atol=allowed * size)

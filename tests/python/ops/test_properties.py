@@ -209,7 +209,7 @@ def penalties(draw: st.DrawFn) -> Case:
 def error(got: Tensor, want: Tensor, floor: float) -> float:
     """Difference in the Euclidean norm over that of `want`, whose entries count `floor` at least.
 
-    The floor is the size of what cancels: the gradient of k with a single key is zero.
+    The floor is the size of the terms that cancel: the gradient of k with a single key is zero.
     """
     got, want = got.detach().double(), want.detach().double()
     finite = want.isfinite()
@@ -219,7 +219,7 @@ def error(got: Tensor, want: Tensor, floor: float) -> float:
 
 
 def size_of_terms(case: Case, name: str) -> float:
-    """Of what is summed to one entry of a gradient: of a temperature, gradients of whole rows."""
+    """Of the terms of one entry of a gradient: for a temperature, gradients of whole rows."""
     temperature = case.inputs.get("temperature")
     if name != "temperature" or temperature is None or not temperature.numel():
         return 1.0
@@ -328,7 +328,7 @@ def test_any_call_is_bitwise_repeatable(case: Case) -> None:
 
 
 def test_the_oracle_is_the_dense_definition() -> None:
-    """What the properties above lean on, in two lines of PyTorch."""
+    """The facts behind the properties above, in two lines of PyTorch."""
     q, k, v = torch.randn(3, 2, 3, 7, 5, dtype=torch.float64)
     p = (q @ k.transpose(-1, -2) / 5**0.5 / 0.3).softmax(-1)
     out, entropy, _ = oracle.attention_entropy(q, k, v, temperature=torch.tensor(0.3).double())

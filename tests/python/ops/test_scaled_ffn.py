@@ -125,7 +125,7 @@ def test_a_float32_stream_keeps_its_digits_beside_half_weights(dtype: torch.dtyp
     assert y.dtype == gradients[0].dtype == torch.float32
 
     exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
-    narrow = x.detach().to(dtype).double()  # what the product sees
+    narrow = x.detach().to(dtype).double()  # the product's input
     product = narrow @ exact[1] + exact[2]
     want = exact[4] * exact[0] + product / exact[3]
     # The product is rounded once; the stream beside it is not.

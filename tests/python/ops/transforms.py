@@ -124,7 +124,7 @@ def checkpointed(call: Call) -> Any:
     return torch.autograd.grad(first, leaves, call.directions)
 
 
-#: Transform -> what it gives; every operator must give what the oracle gives.
+#: Transform -> its result; every operator must give the oracle's.
 EAGER: dict[str, Callable[[Call], Any]] = {
     "backward": backward,
     "double backward": double_backward,
@@ -160,7 +160,7 @@ EAGER: dict[str, Callable[[Call], Any]] = {
     "`torch.utils.checkpoint`, differentiated twice": checkpointed,
 }
 
-#: Transform -> what every operator does there; test_transformations.py has a test of each line.
+#: Transform -> the behaviour of every operator; test_transformations.py has a test of each line.
 TRACED = {
     "`torch.compile`, dynamic shapes, with gradients": WORKS,
     "`torch.compile` of `grad`, `vmap(grad)`, `jvp`, `hessian`": WORKS,

@@ -1,6 +1,6 @@
 """Runs in the private environment: in one process, the server fails within a run.
 
-Prints what the caller is told; the client's thread still waits when this process ends.
+Prints the caller's error; the client's thread still waits when this process ends.
 """
 
 import json

@@ -18,7 +18,7 @@ from aero.private.parties.supervision import TimeLimits
 from aero.private.settings import PrivateSettings
 
 # In the place of the private environment's Python. SPU is one connection that is echoed: the
-# client's connects to the other party's, and what comes back is its result.
+# client's connects to the other party's, and the answer is its result.
 PYTHON = """#!{python} -S
 import json, os, socket, sys, time
 def say(event, **values): print(json.dumps({{"event": event, **values}}), flush=True)
@@ -159,7 +159,7 @@ def said(**message: Any) -> bytes:
 
 
 def client_hello(**changes: Any) -> bytes:
-    """What an honest client says first."""
+    """An honest client's first message."""
     terms = {"exp_squarings": 8, "weights": None}
     request = {"prompt_length": 3, "new_tokens": 1}
     whole = {"protocol": "aero-private 2", "role": "client", "terms": terms, "request": request}

@@ -21,7 +21,7 @@ from aero.private.settings import PrivateSettings
 
 
 def exact(network, settings, tokens):
-    """What SPU approximates: plain JAX, but exp as the power that SPU computes."""
+    """Plain JAX, but exp as the power that SPU computes."""
     folded = fold_constants(network, fold_score_scale=settings.fold_score_scale)
     powers = 2**settings.exp_squarings
     with mock.patch.object(jnp, "exp", lambda x: (1 + x / powers) ** powers):

@@ -19,7 +19,7 @@ from aero.private.settings import PrivateSettings
 
 
 class Watched(InProcessParties):
-    """Keeps what is revealed, and the client's share of the head's result."""
+    """Keeps the revealed values, and the client's share of the head's result."""
 
     def __init__(self, settings):
         super().__init__(settings)

@@ -1,4 +1,4 @@
-"""`aero private run`: what it asks for, what it shows, and what stops it before anything starts."""
+"""`aero private run`: its request, its output, and the errors before anything starts."""
 
 import base64
 import json
@@ -23,7 +23,7 @@ from aero.train.tokenizer import save_tokenizer, train_tokenizer
 
 from ..export.conftest import trained
 
-# Takes the place of the private environment's Python: keeps what it was given, plays a script.
+# Takes the place of the private environment's Python: keeps its input, plays a script.
 PRETENDER = """#!{python}
 import json, os, sys
 from pathlib import Path
@@ -40,7 +40,7 @@ sys.stdin.read()
 
 
 class Pretender:
-    """A private environment whose worker says what it is told to say."""
+    """A private environment whose worker plays a script."""
 
     def __init__(self, folder):
         self.folder = folder

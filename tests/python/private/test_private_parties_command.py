@@ -1,4 +1,4 @@
-"""`aero private publish`, `serve` and `ask`: what stops them before anything is computed."""
+"""`aero private publish`, `serve` and `ask`: errors before anything is computed."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
         [sys.executable, "-m", "aero.cli", "private", *arguments],
         stderr=subprocess.PIPE,
         text=True,
-        # A shell starts what it puts in the background with SIGINT ignored, and that is inherited.
+        # A shell starts background programs with SIGINT ignored, and they inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as program:
         try:
@@ -186,7 +186,7 @@ def test_a_prompt_may_come_where_nobody_sees_it(
             capture_output=True,
             text=True,
         )
-    # It was read and understood: what is missing is the server.
+    # It was read and understood: only the server is missing.
     assert f"no server at {unused_address}" in done.stderr
 
 

@@ -1,4 +1,4 @@
-"""`aero.private.settings`: ranges, and that the simulator knows what it is given."""
+"""`aero.private.settings`: ranges, and that the simulator knows every field."""
 
 import dataclasses
 

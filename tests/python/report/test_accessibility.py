@@ -12,7 +12,7 @@ import pytest
 
 from aero.report import write_report
 
-# Every rule of WCAG 2.1 A and AA that axe-core knows; what it finds becomes the page.
+# Every rule of WCAG 2.1 A and AA that axe-core knows; its findings become the page.
 _AXE = """<script>{axe}</script><script>
 axe.run(document, {{runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}}).then(found => {{
   const element = document.createElement("axe-result");
@@ -30,7 +30,7 @@ def page(three_seed_runs, tmp_path_factory):
 
 
 class Rules(html.parser.HTMLParser):
-    """Collects what breaks the rules that can be read off the text of a page."""
+    """Collects the places that break the rules that can be read off the text of a page."""
 
     def __init__(self):
         super().__init__()
@@ -43,7 +43,7 @@ class Rules(html.parser.HTMLParser):
         if tag in ("img", "svg") and not (given.get("alt") or given.get("aria-label")):
             self.broken.append(f"{tag} without a name")
         if tag == "div" and given.get("class") == "wide" and given.get("tabindex") != "0":
-            self.broken.append("what scrolls cannot be reached with the keyboard")
+            self.broken.append("the keyboard cannot reach a scrolling part")
         if given.get("role") == "region" and not given.get("aria-label"):
             self.broken.append("region without a name")
         if re.fullmatch("h[1-6]", tag):

@@ -103,7 +103,7 @@ def test_pages_load_nothing_and_have_table_and_pictures() -> None:
     assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
     assert all(f"<td>{kind}</td>" in page for kind in REPORT.by_kind)
     assert "seconds" not in page
-    # The bytes, all layers, what is outside them, and the one kind of layer.
+    # The bytes, all layers, the parts outside them, and the one kind of layer.
     assert page.count("<svg") == to_fragment(REPORT).count("<svg") == 4
 
 

@@ -1,4 +1,4 @@
-"""What every finding has, whoever found it."""
+"""The parts of every finding, whoever found it."""
 
 from __future__ import annotations
 

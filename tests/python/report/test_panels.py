@@ -1,4 +1,4 @@
-"""Figures of small networks: what is written at them stays within them."""
+"""Figures of small networks: their text stays within them."""
 
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg

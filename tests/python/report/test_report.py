@@ -45,7 +45,7 @@ def network(paths, label):
 
 
 class Page(html.parser.HTMLParser):
-    """Collects what a browser would fetch, and the tags left open."""
+    """Collects the addresses that a browser would fetch, and the tags left open."""
 
     void = frozenset({"meta", "img", "br", "link", "input", "hr"})
 

@@ -1,4 +1,4 @@
-"""Findings say what the numbers say, in both directions."""
+"""Findings follow the numbers, in both directions."""
 
 import copy
 import math
@@ -20,7 +20,7 @@ PLAIN_SPEC = {
 
 
 def entry(name, perplexities, spec=None, *, gigabytes=(0.88, 0.44), gpt2=(6.34, 3.54), paper=None):
-    """One `networks` entry with just what findings read."""
+    """One `networks` entry with just the values that findings read."""
     return {
         "name": name,
         "spec": {**PLAIN_SPEC, **(spec or {})},

@@ -1,4 +1,4 @@
-"""Run folders: what is missing is said, what is damaged is an error that names the file."""
+"""Run folders: missing parts are said, damage is an error that names the file."""
 
 import json
 

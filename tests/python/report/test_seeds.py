@@ -1,4 +1,4 @@
-"""What seeds decide: intervals against SciPy's and a two-way layout, and how often they are false.
+"""Decisions by seeds: intervals against SciPy's and a two-way layout, and how often they are false.
 
 The oracles are closed forms and `scipy.stats`; none shares code with `aero.report.seeds`.
 """

@@ -1,4 +1,4 @@
-"""The page of `aero show`: what it says, and what a stranger's tokens cannot do to it."""
+"""The page of `aero show`: its contents, and a stranger's tokens that do no harm."""
 
 import json
 import re

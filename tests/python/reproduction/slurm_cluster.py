@@ -93,7 +93,7 @@ def cluster(folder: Path) -> Iterator[dict[str, str]]:
         _wait_for(lambda: "idle" in _answer(environment, "sinfo", "--noheader", "-o", "%T"), folder)
         yield environment
     finally:
-        # What a job started outlives the daemons.
+        # A job's processes outlive the daemons.
         _answer(environment, "scancel", "--quiet", "--me")
         _wait_for(lambda: not _answer(environment, "squeue", "--noheader"), folder, 90.0)
         for process in reversed(started):

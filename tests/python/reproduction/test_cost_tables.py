@@ -1,4 +1,4 @@
-"""The paper's tables and figures beside ours, and what follows from them."""
+"""The paper's tables and figures next to ours, and the findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fronts of perplexity against private cost, and what stands near them."""
+"""Fronts of perplexity against private cost, and the networks near them."""
 
 import math
 import re

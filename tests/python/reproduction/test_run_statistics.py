@@ -1,4 +1,4 @@
-"""What is read off a run, beside numbers worked out by hand."""
+"""Statistics of a run, next to numbers worked out by hand."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def queue(running_cluster, monkeypatch):
 
 @pytest.fixture
 def pretended(tmp_path, monkeypatch):
-    """Slurm's commands as scripts: a function that says what one of them does."""
+    """Slurm's commands as scripts: a function that writes one of them."""
     folder = tmp_path / "bin"
     folder.mkdir()
 

@@ -14,7 +14,7 @@ from aero.reproduction.targets import read_target
 from aero.train.errors import TrainingError
 from aero.train.one_run import model_config
 
-# What the paper reports about training; its other tables and figures are about cost or drawings.
+# The paper's reports on training; its other tables and figures are about cost or drawings.
 PUBLISHED = {
     *(f"table{n}" for n in (2, 3, 4, 5, 6, 7, 8, 9)),
     *(f"figure{n}" for n in (3, 4, 5, 6, 9, 10, 11, 12, 13, 14, 16, 17, 18, 19)),

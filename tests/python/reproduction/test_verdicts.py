@@ -1,4 +1,4 @@
-"""Claims judged from rows of outcomes: what a comparison is, and a claim of several."""
+"""Claims judged from rows of outcomes: one comparison, and a claim of several."""
 
 import copy
 import json
@@ -84,7 +84,7 @@ def test_two_networks_within_two_percent_are_level_and_a_claimed_bound_is_taken_
     near = [value * 1.004 for value in (40.0, 40.25, 40.05)]
     assert verdict("perplexity: SM+R < SM+G", r=LOW, g=near) == "level"
     assert verdict("perplexity: SM+G < SM+R", r=LOW, g=near) == "level"
-    # Within 2 % of each other is what these two conditions say.
+    # These two conditions say: within 2 % of each other.
     both = ["perplexity: SM+R < 1.02 x SM+G", "perplexity: SM+G < 1.02 x SM+R"]
     assert verdict(both, r=LOW, g=near) == "holds"
 

@@ -139,7 +139,7 @@ def stopped_at(folder: RunFolder, step: int, target: Path) -> RunFolder:
 
 
 def command_line(corpus: Path, cache_dir: Path, output: Path, label: str) -> list[str]:
-    """Arguments of `aero` that train what `tiny_recipe` trains."""
+    """Arguments of `aero` that train the networks of `tiny_recipe`."""
     settings = [f"--set={setting}" for setting in tiny_settings(corpus)]
     places = ["--output", str(output), "--cache-dir", str(cache_dir)]
     return ["train", "--label", label, *places, *settings]

@@ -1,4 +1,4 @@
-"""Checkpoints are whole or not taken; what is damaged is named, and nothing is lost."""
+"""Checkpoints are whole or not taken; damage is named, and nothing is lost."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def stopped(whole_runs, tiny_recipe, tmp_path):
-    """A run stopped at step 15, and what its command plans; it has checkpoints 5, 10 and 15."""
+    """A run stopped at step 15, and the plan of its command; it has checkpoints 5, 10 and 15."""
     whole = whole_runs(EREG)
     folder = stopped_at(whole, 15, tmp_path / whole.path.name)
     return folder, plan_one(tiny_recipe, EREG, tmp_path)
@@ -78,7 +78,7 @@ def test_metrics_that_changed_are_named_and_an_earlier_checkpoint_is_taken(stopp
                 from_whole_checkpoint(run, said.append)
         assert len(said) == 3 - len(wanted)
         assert all(f"{file} does not begin as step-" in line for line in said)
-    # Cut off after a line: nothing is wrong with what is there.
+    # Cut off after a line: the rest is whole.
     file.write_bytes(b"".join(lines[:-6]))
     assert from_whole_checkpoint(run, lambda text: None).checkpoint.name == "step-10"
     file.unlink()

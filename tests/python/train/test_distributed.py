@@ -1,4 +1,4 @@
-"""Two processes, gradient accumulation and activation checkpointing give what one pass gives.
+"""Two processes, gradient accumulation and activation checkpointing give the results of one pass.
 
 All that two processes compute comes from one `torchrun` of `two_processes.py`.
 """

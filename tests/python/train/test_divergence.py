@@ -114,7 +114,7 @@ def test_buffers_come_back_even_after_an_error():
         assert torch.equal(buffer, value)
 
 
-# --- what a run makes of it -------------------------------------------------------------------
+# --- a run's records of it --------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ def test_a_skipped_step_leaves_weights_and_running_statistics_finite(run_with_na
     assert line.startswith("SM+FN+R seed 0: perplexity ") and ", skipped 2 non-finite steps" in line
     assert finite_weights(folder)
     assert math.isfinite([r for r in folder.metrics() if r["kind"] == "validation"][-1]["loss"])
-    # What was left out before a checkpoint is still told by the run that goes on from it.
+    # Steps left out before a checkpoint are still told by the run that goes on from it.
     resume = str(folder.checkpoints / "step-10")
     folder, said = run_with_nan("SM+FN+R", "skip", {17}, resume=resume)
     again = folder.info()
@@ -234,6 +234,6 @@ def test_entropies_of_a_head_with_nan_are_counted(monkeypatch):
     model = network("SM+R")
     poison_attention(monkeypatch, 0, 1)
     heads = head_entropies(model, batch()["input_ids"])
-    # Layer 1 reads what layer 0 wrote, so all its heads are lost too.
+    # Layer 1 reads the output of layer 0, so all its heads are lost too.
     np.testing.assert_array_equal(np.isnan(heads), [[False, True], [True, True]])
     assert model.training

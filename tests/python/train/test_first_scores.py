@@ -1,4 +1,4 @@
-"""What the first scores of a network say of how it starts, and that asking changes nothing."""
+"""The first scores of a network show how it starts, and asking for them changes nothing."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What a run says of the machine that it runs on, and of the time that it will take."""
+"""A run's words on its machine, and on the time that it will take."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_other_processes_of_a_run_are_silent(clock, monkeypatch):
 
 
 class Bar(nullcontext):
-    """What a bar is asked to show."""
+    """The calls of a bar."""
 
     def __init__(self, description, total, unit, *, initial):
         super().__init__(self)

@@ -1,4 +1,4 @@
-"""What `aero.train` exports is there, although it loads on first use."""
+"""Every name of `aero.train` is there, although it loads on first use."""
 
 import pkgutil
 

@@ -170,7 +170,7 @@ def test_numbers_may_be_written_without_a_decimal_point():
     recipe = load_recipe("demo", settings=["optimizer.learning_rate=1e-3", "training.tokens=1e6"])
     assert recipe.optimizer.learning_rate == 1e-3
     assert recipe.training.tokens == 1_000_000
-    # A whole number for a fraction is a fraction: what is made of it must not become integers.
+    # A whole number for a fraction is a fraction: products of it must not become integers.
     value = load_recipe("demo", settings=["regularization.temperature_init=1"]).regularization
     assert isinstance(value.temperature_init, float)
 

@@ -192,7 +192,7 @@ def test_the_report_keeps_ways_apart_and_compares_them(annealed, retrain, whole_
     assert finding["values"]["relative_gain"] == pytest.approx(gain)
 
 
-# --- what is refused --------------------------------------------------------------------------
+# --- refusals ---------------------------------------------------------------------------------
 
 
 def test_settings_without_their_option_are_refused(tiny_recipe, tmp_path):

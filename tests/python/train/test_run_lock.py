@@ -57,7 +57,7 @@ def start(script, *arguments):
 
 
 def lease_of_another_machine(folder, number, age=0.0):
-    """Puts down what a process of another machine writes that renewed it `age` seconds ago."""
+    """Writes the lease of a process of another machine that renewed it `age` seconds ago."""
     (folder / ".locks").mkdir(parents=True, exist_ok=True)
     lease = folder / ".locks" / str(number)
     lease.write_text("process 7 on box\nits-boot 4026531836 99")

@@ -105,5 +105,5 @@ def test_a_process_that_was_stopped_leaves_the_stop_out():
     time.sleep(1.0)
     child.send_signal(signal.SIGCONT)
     counted, passed = map(float, child.communicate("end\n")[0].split())
-    # It stood still for the whole sleep, and what it did after its last tick is left out as well.
+    # It stood still for the whole sleep, and its time after the last tick is left out as well.
     assert passed - counted >= 1.0

@@ -1,4 +1,4 @@
-"""Whole runs of a tiny network: what they leave behind, and that stopping them loses nothing."""
+"""Whole runs of a tiny network: their files, and that stopping them loses nothing."""
 
 import json
 import math
@@ -58,7 +58,7 @@ def signal_at(monkeypatch):
     return install
 
 
-# --- what a run leaves behind -----------------------------------------------------------------
+# --- the files of a run -----------------------------------------------------------------------
 
 
 def test_a_finished_run_folder_holds_what_the_report_reads(whole_runs):

@@ -1,6 +1,6 @@
-"""What `test_distributed` runs under `torchrun`: each job leaves its results in the folder given.
+"""The jobs of `test_distributed` under `torchrun`: each leaves its results in the given folder.
 
-The networks, rows and labels of the jobs are also what the tests compute in one process.
+The tests compute the networks, rows and labels of the jobs in one process too.
 """
 
 from __future__ import annotations

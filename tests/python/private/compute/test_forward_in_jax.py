@@ -1,4 +1,4 @@
-"""The JAX forward pass computes what `network.json` means, for every kind of network."""
+"""The JAX forward pass follows `network.json`, for every kind of network."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How two parties find each other, or do not, and what goes between them."""
+"""How two parties find each other, or do not, and their messages."""
 
 from __future__ import annotations
 
@@ -272,4 +272,4 @@ def test_a_frame_waits_while_the_other_party_takes_none() -> None:
             pass
         return sent
 
-    assert asyncio.run(both()) < 12  # of 256 KiB: what the two ends and the system hold
+    assert asyncio.run(both()) < 12  # of 256 KiB: the two ends and the system hold as much

@@ -1,4 +1,4 @@
-"""Mutual TLS: who gets in, and what those in between see."""
+"""Mutual TLS: who gets in, and who can read the bytes."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ def test_who_listens_in_between_reads_nothing(
 ) -> None:
     server = serving("ann")
     security: Security | None = people.security("ann", "server")
-    if not encrypted:  # what there would be to read
+    if not encrypted:  # the text that there would be to read
         server.end()
         server, security = Served(export, pretending_python(tmp_path)), None
     middle = Eavesdropper(server.address)

@@ -1,4 +1,4 @@
-"""The wire between two network namespaces: when packets arrive, and what TCP makes of it."""
+"""The wire between two network namespaces: when packets arrive, and TCP's rate over it."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ connection.shutdown(socket.SHUT_WR)
 connection.recv(1)
 print(min(trips), time.perf_counter() - start)
 """
-# Faster than these nothing can be; how much slower depends on what else the machine does.
+# Faster than these nothing can be; how much slower depends on the machine's other work.
 NETWORK = mpc.NetworkProfile(uplink_mbps=40, downlink_mbps=400, round_trip_seconds=0.02)
 
 

@@ -1,4 +1,4 @@
-"""SPU's connections through the parties' own: what goes in comes out, and no more than a few."""
+"""SPU's connections through the parties' own: bytes come out unchanged, and connections are few."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rates of a machine from what small networks took, and the files that hold them."""
+"""Rates of a machine from the times of small networks, and the files that hold them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ EXTENSION, WAIT, BYTE, BYTE_COMPUTED = 0.7, 2e-4, 1e-8, 3e-8
 
 
 def pieces_of_a_machine(others: float = 0.0) -> list[MeasuredPiece]:
-    """What the networks take there; other work makes the clock, not the processors, go slower."""
+    """The networks' times there; other work makes the clock, not the processors, go slower."""
     found = []
     for cell in NETWORKS:
         settings = PrivateSettings()
@@ -78,7 +78,7 @@ def test_other_work_of_the_machine_does_not_change_what_is_computed() -> None:
     quiet = fitted(pieces_of_a_machine(), quiet=True)
     busy = fitted(pieces_of_a_machine(others=4.0), quiet=False)
     assert busy["compute"] == pytest.approx(quiet["compute"])
-    # What cannot be told from waiting for a processor is left out, and the source says so.
+    # Waiting that may be for a processor is left out, and the source says so.
     assert busy["network"]["software_seconds"] == pytest.approx(RATES["software_seconds"])
     assert "busy machine" in busy["source"] and "busy" not in quiet["source"]
 
@@ -175,7 +175,7 @@ def test_the_pieces_make_the_whole(machine: Path) -> None:
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, others: float) -> list[tuple[str, int]]:
-    """Runs that take what the machine takes, while others keep so many processors busy."""
+    """Runs that take the machine's times, while others keep so many processors busy."""
     asked = []
     by_network = {
         (piece.network, piece.piece): piece for piece in pieces_of_a_machine(others=others)
@@ -255,7 +255,7 @@ def test_the_work_of_this_process_is_not_others() -> None:
     assert own > 0.05
     elapsed = calibration.time.monotonic() - clock._start
     others = clock.taken_by_others()
-    # Read last, so that what others take meanwhile makes the bound larger.
+    # Read last, so that others' work meanwhile makes the bound larger.
     busy = calibration._busy_seconds() - clock._busy
     assert busy > 0
     assert others * elapsed <= max(0.0, busy - own) + 0.2

@@ -1,4 +1,4 @@
-"""Networks side by side: cells are kept, and the tables say what the cells say."""
+"""Networks side by side: cells are kept, and the tables agree with the cells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `benchmarks/private/measure_bytes.py` makes of results: jobs, resuming, averages, tables.
+"""`benchmarks/private/measure_bytes.py`: jobs, resuming, averages, tables.
 
 The private environment is played by a program that writes results without computing.
 """
@@ -115,7 +115,7 @@ def test_networks_are_exported_once(tmp_path: Path, pretender: Path) -> None:
 
 
 def written(cell: NetworkCell, folder: Path, factor: float) -> dict[str, Cost]:
-    """Results of a network that sends `factor` times what is predicted."""
+    """Results of a network that sends `factor` times the predicted bytes."""
     costs = predicted_costs(
         {"spec": cell.spec.to_dict()}, cell.tokens, PrivateSettings(**cell.settings)
     )
@@ -266,7 +266,7 @@ def test_of_whole_extensions_and_refills_nothing_remains(
     measured = cost.comm_bytes + (chance + more) / count
     found = remainder(cost, count, measured) * count
     assert abs(found) <= abs(more) + 1e-3
-    # What does not come from chance shows, unless another combination happens to be nearer.
+    # A difference that does not come from chance shows, unless another combination is nearer.
     assert found == pytest.approx(more, abs=1e-3) or abs(found) < abs(more)
 
 

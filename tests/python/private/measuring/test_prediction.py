@@ -1,4 +1,4 @@
-"""What the simulator is asked for the pieces of a private run."""
+"""The simulator's predictions for the pieces of a private run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What parties compare before a run: every difference has a name."""
+"""The terms that parties compare before a run: every difference has a name."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def versions(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def difference(server: dict[str, Any], client: dict[str, Any]) -> tuple[str, str]:
-    """What the server and the client say of each other's terms."""
+    """The answers of server and client to each other's terms."""
     said = {"server": hello("server", server), "client": hello("client", client)}
     errors = []
     for own, peer in (("server", "client"), ("client", "server")):

@@ -175,7 +175,7 @@ CLIENTS: dict[str, bytes] = {
 
 
 def run_as_client(server: Served, sent: bytes) -> None:
-    """Says a proper hello, waits for its turn, sends what it likes, and leaves."""
+    """Says a proper hello, waits for its turn, sends the given bytes, and leaves."""
     with server.connect() as client:
         client.sendall(client_hello())
         heard = b""
@@ -255,7 +255,7 @@ def test_off_the_loopback_both_parties_need_keys(export: Path) -> None:
 
 
 class Garbage:
-    """Malformed, truncated and replayed messages, from what an honest client says."""
+    """Malformed, truncated and replayed messages, made from an honest client's."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)

@@ -1,4 +1,4 @@
-"""What ends a run of two parties, with workers that only pretend to compute."""
+"""The ends of a run of two parties, with workers that only pretend to compute."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ for number in range(job.get("stages", 3)):
 say("done", told=told)
 sys.stdin.read()
 """
-# What these tests end is not ended by the clock: a busy machine may take its time.
+# The clock ends none of these tests: a busy machine may take its time.
 PATIENT = TimeLimits(connect=60, ready=60, silence=60, stage=60)
 REQUEST = {"prompt_length": 3, "new_tokens": 1}
 

@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def public(folder: Path, tmp_path: Path) -> Path:
-    """What the client has: no weights."""
+    """The client's folder: no weights."""
     made = tmp_path / "client"
     made.mkdir()
     (made / "network.json").write_bytes((folder / "network.json").read_bytes())
@@ -53,7 +53,7 @@ def public(folder: Path, tmp_path: Path) -> Path:
 
 
 class Pair:
-    """A server's and a client's process, with what they report."""
+    """A server's and a client's process, with their reports."""
 
     def __init__(self, server: PartyJob, client: PartyJob, logs: Path, through: Any = None) -> None:
         self.jobs = {"server": server, "client": client}
@@ -77,7 +77,7 @@ class Pair:
     def wait_for(self, party: str, *kinds: str, stage: str | None = None) -> Event:
         end = time.monotonic() + 240
         while time.monotonic() < end:
-            # What it said before it ended may have been read while the other was waited for.
+            # Its last words may have been read while the other was waited for.
             for event in self.events[party]:
                 if event["event"] in kinds and stage in (None, event.get("stage")):
                     return event
@@ -134,7 +134,7 @@ def test_two_processes_compute_what_the_plain_network_computes(folder: Path) -> 
     found = generate_over_tcp(folder, PROMPT, 1, settings)
     network = read_network(folder)
     plain = forward(network, [PROMPT])[0]
-    # 18 fraction bits through two layers: what the in-process run keeps as well.
+    # 18 fraction bits through two layers, as in the in-process run.
     assert np.abs(found.logits[0] - plain).max() < 0.02
     assert found.tokens == [int(plain[-1].argmax())]
     assert all(each[0] > 0 for each in found.cpu_seconds.values())
@@ -180,7 +180,7 @@ def test_encrypted_over_a_shaped_link_the_tokens_and_bytes_are_those_of_loopback
 
 
 class Capture:
-    """Between the client and the server: counts what passes of SPU's streams, by direction."""
+    """Between the client and the server: counts the bytes of SPU's streams, by direction."""
 
     def __init__(self, server: str) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
