@@ -27,7 +27,7 @@ from tests.mutants.sites import ROOT, Mutant, sample
 KNOWN = Path(__file__).parent / "survivors.yaml"
 RESULTS = warm.BUILD / "results.jsonl"
 # The folders and files of tests that may catch a folder's mutants.
-FOR_ALL = ["test_frozen.py"]
+FOR_ALL = ["test_frozen.py", "test_signatures.py"]
 TESTS_OF_ROOM = {
     "ops": ["ops"],
     "nn": ["nn", "conversion"],

@@ -92,6 +92,13 @@ def test_a_network_without_norm_is_reached_through_foldable_norms():
     assert model.transformer.ln_f.target is None
 
 
+def test_a_label_counts_the_ffns_of_the_network_itself():
+    sizes = {"num_layers": 13, "num_heads": 1, "head_dim": 4, "width": 4, "hidden_width": 4}
+    assert begin_annealing(network("SM+LN+G", **sizes), "SM_i13").config.num_pruned_ffns == 13
+    with pytest.raises(ValueError, match=r"num_pruned_ffns .*2, got 3"):
+        begin_annealing(network("SM+LN+G"), "SM_i3")
+
+
 def test_only_what_differs_is_annealed():
     model = begin_annealing(network("SM+LN+G"), "SM+LN+R")
     assert isinstance(model.transformer.h[0].ln_1, torch.nn.LayerNorm)

@@ -195,6 +195,22 @@ def test_every_field_of_training_arrives_and_no_other_field_changes(label):
     assert kept.config.to_dict() == asked.config.to_dict()
 
 
+def test_temperatures_that_are_there_keep_the_start_they_had():
+    for before in ("SM(t:scalar)+LN+G", "SM(t:head)+LN+G", "SM(t)+LN+G"):
+        network = convert(aero_network(before, temperature_init=0.5), "SM(t)+LN+R")
+        assert network.config.temperature_init == 0.5
+    added = convert(aero_network("SM+LN+G", temperature_init=0.5), "SM(t)+LN+R")
+    assert added.config.temperature_init == 1.0
+
+
+def test_a_spectral_norm_is_that_of_the_weights_it_is_put_on():
+    model = aero_network("SM")
+    for block in convert(model, "SM+SNFFN").transformer.h:
+        for layer in (block.mlp.c_fc, block.mlp.c_proj):
+            # 15 turns of the power iteration leave some per cent at singular values this close.
+            assert torch.linalg.matrix_norm(layer.weight, 2).item() == pytest.approx(1, rel=0.05)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("training", [False, True])
 def test_every_conversion_keeps_mode_dtype_and_generation_and_leaves_its_model(dtype, training):
