@@ -55,25 +55,24 @@ class CallOf : public Call {
     p.data_type = type;
     p.batch = batch, p.heads = p.key_heads = heads;
     p.queries = p.keys = length, p.head_dim = head_dim;
-    p.q = q_.data(), p.k = k_.data(), p.v = v_.data();
-    p.q_strides = p.k_strides = p.v_strides = strides;
+    p.q = {q_.data(), strides}, p.k = {k_.data(), strides}, p.v = {v_.data(), strides};
     p.scale = 0.125;
     p.is_causal = true;
 #ifndef AERO_WITHOUT_ENTROPY
-    p.temperature = temperature_.data();
-    p.temperature_strides = {heads * length, length, 1};
+    p.temperature = {temperature_.data(), {heads * length, length, 1}};
     backward_.dentropy = dentropy_.data();
     backward_.dtemperature = dtemperature_.data();
 #endif
     static_cast<AttentionEntropyParams&>(backward_) = p;
-    forward_.out = out_.data(), forward_.out_strides = strides;
+    forward_.out = {out_.data(), strides};
     forward_.entropy = entropy_.data(), forward_.logsumexp = logsumexp_.data();
     forward_.statistics = statistics_.data();
-    backward_.out = out_.data(), backward_.out_strides = strides;
+    backward_.out = {out_.data(), strides};
     backward_.statistics = statistics_.data();
-    backward_.dout = dout_.data(), backward_.dout_strides = strides;
-    backward_.dq = dq_.data(), backward_.dk = dk_.data(), backward_.dv = dv_.data();
-    backward_.dq_strides = backward_.dk_strides = backward_.dv_strides = strides;
+    backward_.dout = {dout_.data(), strides};
+    backward_.dq = {dq_.data(), strides};
+    backward_.dk = {dk_.data(), strides};
+    backward_.dv = {dv_.data(), strides};
     scratch_.resize(static_cast<size_t>(
         larger(Forward::scratch_bytes(forward_), Backward::scratch_bytes(backward_))));
     CallOf::forward();

@@ -54,9 +54,10 @@ struct Call {
         partials(static_cast<size_t>(heads * parts * (3 + kHeadDim))) {
     p.batch = 1, p.heads = p.key_heads = heads;
     p.queries = 1, p.keys = keys, p.head_dim = kHeadDim;
-    p.q = q.data(), p.k = k.data(), p.v = v.data(), p.out = out.data();
-    p.q_strides = p.out_strides = {heads * kHeadDim, kHeadDim, kHeadDim};
-    p.k_strides = p.v_strides = {heads * keys * kHeadDim, keys * kHeadDim, kHeadDim};
+    const Strides query{heads * kHeadDim, kHeadDim, kHeadDim};
+    const Strides rows_of_keys{heads * keys * kHeadDim, keys * kHeadDim, kHeadDim};
+    p.q = {q.data(), query}, p.out = {out.data(), query};
+    p.k = {k.data(), rows_of_keys}, p.v = {v.data(), rows_of_keys};
     p.scale = 0.125;
     p.entropy = rows.data(), p.logsumexp = rows.data() + heads;
     p.statistics = rows.data() + 2 * heads;

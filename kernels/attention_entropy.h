@@ -26,29 +26,25 @@ struct AttentionEntropyParams {
   int64_t keys = 0;
   int64_t head_dim = 0;
 
-  const void* q = nullptr;  ///< [B, H, T, D]
-  const void* k = nullptr;  ///< [B, G, S, D]
-  const void* v = nullptr;  ///< [B, G, S, D]
-  Strides q_strides, k_strides, v_strides;
+  TensorView<const void> q;  ///< [B, H, T, D]
+  TensorView<const void> k;  ///< [B, G, S, D]
+  TensorView<const void> v;  ///< [B, G, S, D]
 
   double scale = 1.0;
   /// [B, H, T], float (double for kFloat64), nonzero, any sign; null means 1.
-  const void* temperature = nullptr;
-  Strides temperature_strides;
+  TensorView<const void> temperature;
 
   bool is_causal = false;  ///< query i sees keys j <= i + S - T
   /// [B, H, T, S], true where the query sees the key; null means everywhere. Combined with
   /// is_causal by and.
-  const bool* mask = nullptr;
-  MaskStrides mask_strides;
+  TensorView<const bool> mask;
 
   /// On a GPU products of kFloat32 may round their operands to TF32, 10 bits behind the point.
   bool allow_tf32 = false;
 };
 
 struct AttentionEntropyForwardParams : AttentionEntropyParams {
-  void* out = nullptr;  ///< [B, H, T, D], data_type
-  Strides out_strides;
+  TensorView<void> out;        ///< [B, H, T, D], data_type
   void* entropy = nullptr;     ///< [B, H, T] contiguous, float (double for kFloat64), nats
   void* logsumexp = nullptr;   ///< [B, H, T] contiguous, float (double for kFloat64)
   void* statistics = nullptr;  ///< [B, H, 3, T] contiguous, type of entropy; null: not kept
@@ -62,19 +58,16 @@ struct AttentionEntropyForwardParams : AttentionEntropyParams {
 /// Every incoming gradient may be null (then it is zero) and every outgoing gradient may be null
 /// (then it is not written).
 struct AttentionEntropyBackwardParams : AttentionEntropyParams {
-  const void* out = nullptr;  ///< [B, H, T, D], from the forward pass; read only when dout is given
-  Strides out_strides;
+  TensorView<const void> out;        ///< [B, H, T, D] of the forward pass; read only with dout
   const void* statistics = nullptr;  ///< [B, H, 3, T] contiguous, from the forward pass
 
-  const void* dout = nullptr;  ///< [B, H, T, D], data_type
-  Strides dout_strides;
+  TensorView<const void> dout;       ///< [B, H, T, D], data_type
   const void* dentropy = nullptr;    ///< [B, H, T] contiguous, float (double for kFloat64)
   const void* dlogsumexp = nullptr;  ///< [B, H, T] contiguous, float (double for kFloat64)
 
-  void* dq = nullptr;  ///< [B, H, T, D], data_type
-  void* dk = nullptr;  ///< [B, G, S, D], data_type
-  void* dv = nullptr;  ///< [B, G, S, D], data_type
-  Strides dq_strides, dk_strides, dv_strides;
+  TensorView<void> dq;           ///< [B, H, T, D], data_type
+  TensorView<void> dk;           ///< [B, G, S, D], data_type
+  TensorView<void> dv;           ///< [B, G, S, D], data_type
   void* dtemperature = nullptr;  ///< [B, H, T] contiguous, type of entropy, one value per row
 
   /// Threads that will share the items. With fewer heads than threads the work is cut finer, at the

@@ -27,20 +27,14 @@ struct EntropyRegularizationParams {
   int64_t heads = 0;
   int64_t queries = 0;
 
-  const void* entropies = nullptr;  ///< [L, B, H, T], Real, nats
-  int64_t entropies_layer_stride = 0;
-  Strides entropies_strides;
+  TensorView<const void> entropies;  ///< [L, B, H, T], Real, nats
   const void* thresholds = nullptr;  ///< [L, H] contiguous, Real
 
   /// E_max of [B, T], Real; a stride of 0 broadcasts.
-  const void* max_entropy = nullptr;
-  int64_t max_entropy_batch_stride = 0;
-  int64_t max_entropy_row_stride = 0;
+  TensorView<const void> max_entropy;
 
   /// [B, T], true where the row counts; null: every row. A stride of 0 broadcasts.
-  const bool* row_mask = nullptr;
-  int64_t row_mask_batch_stride = 0;
-  int64_t row_mask_row_stride = 0;
+  TensorView<const bool> row_mask;
 
   double margin = 0.1;  ///< share of E_max
   EntropyReduction reduction = EntropyReduction::kPositionSum;

@@ -1,4 +1,4 @@
-// How tensors are described to the kernels: raw pointers, an element type, and element strides.
+// How tensors are described to the kernels: an element type, an address and element strides.
 #pragma once
 
 #include <cstdint>
@@ -9,20 +9,23 @@ namespace aero::kernels {
 /// are float for the first three and double for kFloat64.
 enum class DataType : uint8_t { kFloat32, kBFloat16, kFloat16, kFloat64 };
 
-/// Element strides of a [batch, head, row, column] tensor whose columns are contiguous, or of a
-/// [batch, head, row] tensor. A stride of 0 broadcasts.
+/// Element strides of a tensor in the dimensions that it has. A stride of 0 broadcasts.
 struct Strides {
   int64_t batch = 0;
   int64_t head = 0;
   int64_t row = 0;
+  int64_t column = 0;  ///< read of masks alone: the columns of other tensors are contiguous
+  int64_t layer = 0;
 };
 
-/// Element strides of the boolean mask [batch, head, query, key]. A stride of 0 broadcasts.
-struct MaskStrides {
-  int64_t batch = 0;
-  int64_t head = 0;
-  int64_t query = 0;
-  int64_t key = 0;
+/// A tensor where it lies, or none. T: void where the params name the element type.
+template <class T>
+struct TensorView {
+  T* data = nullptr;  ///< null: there is no tensor
+  Strides strides;
+
+  // Inlined always: a copy would be shared by the instruction sets (README.md).
+  [[gnu::always_inline]] constexpr explicit operator bool() const { return data != nullptr; }
 };
 
 /// Bytes of one element of the large tensors.

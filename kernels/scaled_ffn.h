@@ -35,8 +35,7 @@ struct ScaledFfnGradientParams {
   int64_t rows = 0;
   int64_t width = 0;
   const void* dy = nullptr;       ///< [M, C] contiguous, data_type
-  const void* weight = nullptr;   ///< [C, C], data_type
-  int64_t weight_row_stride = 0;  ///< its columns are contiguous
+  TensorView<const void> weight;  ///< [C, C], data_type
   const void* bias = nullptr;     ///< [C] contiguous, data_type
   const void* alpha = nullptr;    ///< one float (double for kFloat64)
   void* dweight = nullptr;        ///< [C, C] contiguous, data_type; holds G before, dW after
@@ -53,8 +52,7 @@ struct ScaledFfnProductParams {
   int64_t width = 0;
   const void* x = nullptr;            ///< [M, C] contiguous, stream_type
   const void* operand = nullptr;      ///< [M, C] contiguous, x as data_type
-  const void* weight = nullptr;       ///< [C, C], data_type
-  int64_t weight_row_stride = 0;      ///< its columns are contiguous
+  TensorView<const void> weight;      ///< [C, C], data_type
   bool weight_is_transposed = false;  ///< x W^T
   const void* bias = nullptr;         ///< [C] contiguous, data_type, or null
   const void* alpha = nullptr;        ///< one float

@@ -23,26 +23,22 @@ struct TemperatureSoftmaxParams {
   int64_t queries = 0;
   int64_t keys = 0;
 
-  const void* scores = nullptr;  ///< [B, H, T, S]
-  Strides scores_strides;
+  TensorView<const void> scores;  ///< [B, H, T, S]
 
   /// [B, H, T], float (double for kFloat64), nonzero, any sign; null means 1.
-  const void* temperature = nullptr;
-  Strides temperature_strides;
+  TensorView<const void> temperature;
 
   bool is_causal = false;  ///< query i sees keys j <= i + S - T
   /// [B, H, T, S], true where the query sees the key; null means everywhere. Combined with
   /// is_causal by and.
-  const bool* mask = nullptr;
-  MaskStrides mask_strides;
+  TensorView<const bool> mask;
 };
 
 struct TemperatureSoftmaxForwardParams : TemperatureSoftmaxParams {
-  void* probabilities = nullptr;  ///< [B, H, T, S], data_type
-  Strides probabilities_strides;
-  void* entropy = nullptr;     ///< [B, H, T] contiguous, float (double for kFloat64), nats
-  void* logsumexp = nullptr;   ///< [B, H, T] contiguous, float (double for kFloat64)
-  void* statistics = nullptr;  ///< [B, H, 3, T] contiguous, type of entropy; null: not kept
+  TensorView<void> probabilities;  ///< [B, H, T, S], data_type
+  void* entropy = nullptr;         ///< [B, H, T] contiguous, float (double for kFloat64), nats
+  void* logsumexp = nullptr;       ///< [B, H, T] contiguous, float (double for kFloat64)
+  void* statistics = nullptr;      ///< [B, H, 3, T] contiguous, type of entropy; null: not kept
 };
 
 /// Every incoming gradient may be null (then it is zero) and every outgoing gradient may be null
@@ -51,13 +47,11 @@ struct TemperatureSoftmaxForwardParams : TemperatureSoftmaxParams {
 struct TemperatureSoftmaxBackwardParams : TemperatureSoftmaxParams {
   const void* statistics = nullptr;  ///< [B, H, 3, T] contiguous, from the forward pass
 
-  const void* dprobabilities = nullptr;  ///< [B, H, T, S], data_type
-  Strides dprobabilities_strides;
-  const void* dentropy = nullptr;    ///< [B, H, T] contiguous, float (double for kFloat64)
-  const void* dlogsumexp = nullptr;  ///< [B, H, T] contiguous, float (double for kFloat64)
+  TensorView<const void> dprobabilities;  ///< [B, H, T, S], data_type
+  const void* dentropy = nullptr;         ///< [B, H, T] contiguous, float (double for kFloat64)
+  const void* dlogsumexp = nullptr;       ///< [B, H, T] contiguous, float (double for kFloat64)
 
-  void* dscores = nullptr;  ///< [B, H, T, S], data_type
-  Strides dscores_strides;
+  TensorView<void> dscores;      ///< [B, H, T, S], data_type
   void* dtemperature = nullptr;  ///< [B, H, T] contiguous, type of entropy, one value per row
 };
 

@@ -123,19 +123,19 @@ void time_length(int64_t length, bool is_last) {
                                floats(3 * kTokens * kHeads, 0), floats(kTokens * kHeads, 0),
                                floats(kWorkspace, 0)};
   const Strides strides{length * kHeads * kWidth, kWidth, kHeads * kWidth};  // [B, T, H, D]
-  p.q = tensors[0], p.k = tensors[1], p.v = tensors[2];
-  p.q_strides = p.k_strides = p.v_strides = p.out_strides = p.dout_strides = strides;
-  p.dq_strides = p.dk_strides = p.dv_strides = strides;
-  p.temperature = temperature, p.temperature_strides = {0, 4096, 1};
+  p.q = {tensors[0], strides}, p.k = {tensors[1], strides}, p.v = {tensors[2], strides};
+  p.temperature = {temperature, {0, 4096, 1}};
 
   AttentionEntropyForwardParams f;
   static_cast<AttentionEntropyParams&>(f) = p;
-  f.out = tensors[3], f.out_strides = strides;
+  f.out = {tensors[3], strides};
   f.entropy = rows[0], f.logsumexp = rows[1], f.statistics = rows[2];
   const double forward_ms = median_milliseconds([&] { forward(f); });
 
-  p.out = tensors[3], p.dout = tensors[4], p.dentropy = dentropy, p.statistics = rows[2];
-  p.dq = tensors[5], p.dk = tensors[6], p.dv = tensors[7], p.dtemperature = rows[3];
+  p.out = {tensors[3], strides}, p.dout = {tensors[4], strides};
+  p.dentropy = dentropy, p.statistics = rows[2];
+  p.dq = {tensors[5], strides}, p.dk = {tensors[6], strides}, p.dv = {tensors[7], strides};
+  p.dtemperature = rows[3];
   p.head_blocks = head_blocks_for(p, multiprocessors());
   p.workspace = rows[4];
   const double backward_ms = median_milliseconds([&] { backward(p); });

@@ -38,20 +38,15 @@ struct Inputs {
     params.queries = rows.queries;
     params.keys = rows.keys;
     params.head_dim = q_any.size(3);
-    params.q = q.data();
-    params.k = k.data();
-    params.v = v.data();
-    params.q_strides = q.strides();
-    params.k_strides = k.strides();
-    params.v_strides = v.strides();
+    params.q = q.view();
+    params.k = k.view();
+    params.v = v.view();
     params.scale = scale ? *scale : 1 / std::sqrt(static_cast<double>(params.head_dim));
     temperature = gate.temperature(temperature_any, statistics, rows);
-    params.temperature = temperature.data();
-    params.temperature_strides = temperature.strides();
+    params.temperature = temperature.view();
     params.is_causal = is_causal;
     mask = visibility_mask(gate, mask_any, rows);
-    params.mask = static_cast<const bool*>(mask.data());
-    params.mask_strides = mask_strides(mask);
+    params.mask = mask.view<bool>();
     params.allow_tf32 = allows_tf32();
   }
 
@@ -135,8 +130,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_entropy(
 
   kernels::AttentionEntropyForwardParams params;
   static_cast<kernels::AttentionEntropyParams&>(params) = inputs.params;
-  params.out = out.data();
-  params.out_strides = out.strides();
+  params.out = out.view();
   results.pass_to(params);
   run_where_it_is(params, q);
   return {out.tensor(), results.entropy.tensor(), results.logsumexp.tensor(),
@@ -159,17 +153,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_entropy_backward(
 
   kernels::AttentionEntropyBackwardParams params;
   static_cast<kernels::AttentionEntropyParams&>(params) = inputs.params;
-  params.out = out_rows.data();
-  params.out_strides = out_rows.strides();
-  params.dout = dout_rows.data();
-  params.dout_strides = dout_rows.strides();
+  params.out = out_rows.view();
+  params.dout = dout_rows.view();
   row_gradients.pass_to(params);
-  params.dq = dq.data();
-  params.dk = dk.data();
-  params.dv = dv.data();
-  params.dq_strides = dq.strides();
-  params.dk_strides = dk.strides();
-  params.dv_strides = dv.strides();
+  params.dq = dq.view();
+  params.dk = dk.view();
+  params.dv = dv.view();
   params.threads = thread_count();
   if (inputs.rows.heads > 0) {
     run_where_it_is(params, q);

@@ -42,16 +42,16 @@ struct Inputs {
     params.batch = sizes[1];
     params.heads = sizes[2];
     params.queries = sizes[3];
-    params.entropies = entropies.data();
-    params.entropies_layer_stride = entropies.stride(0);
-    params.entropies_strides = {entropies.stride(1), entropies.stride(2), entropies.stride(3)};
+    params.entropies = entropies.view({.batch = entropies.stride(1),
+                                       .head = entropies.stride(2),
+                                       .row = entropies.stride(3),
+                                       .layer = entropies.stride(0)});
     params.thresholds = thresholds.data();
-    params.max_entropy = max_entropy.data();
-    params.max_entropy_batch_stride = max_entropy.stride(0);
-    params.max_entropy_row_stride = max_entropy.stride(1);
-    params.row_mask = static_cast<const bool*>(row_mask.data());
-    params.row_mask_batch_stride = row_mask.stride(0);
-    params.row_mask_row_stride = row_mask.stride(1);
+    const auto of_rows = [](const Operand& operand) {
+      return kernels::Strides{.batch = operand.stride(0), .row = operand.stride(1)};
+    };
+    params.max_entropy = max_entropy.view(of_rows(max_entropy));
+    params.row_mask = row_mask.view<bool>(of_rows(row_mask));
     params.margin = margin;
     params.reduction = query_mean ? kernels::EntropyReduction::kQueryMean
                                   : kernels::EntropyReduction::kPositionSum;

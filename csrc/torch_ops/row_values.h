@@ -15,9 +15,6 @@ inline Operand visibility_mask(const Gate& gate, const OptionalTensor& mask, con
                                ScalarType::Bool,
                                " (true where the query sees the key)"});
 }
-inline kernels::MaskStrides mask_strides(const Operand& mask) {
-  return {mask.stride(0), mask.stride(1), mask.stride(2), mask.stride(3)};
-}
 
 /// Entropy and logsumexp, [B, H, T], and kept statistics, [B, H, 3, T], for a kernel to fill.
 struct RowResults {

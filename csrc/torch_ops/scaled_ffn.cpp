@@ -140,8 +140,7 @@ Tensor product_on_device(const Inputs& inputs, const StreamRows& rows, bool is_b
   params.width = x.size(1);
   params.x = rows.stream.data();
   params.operand = rows.operand.data();
-  params.weight = matrix.memory.data();
-  params.weight_row_stride = matrix.memory.stride(0);
+  params.weight = matrix.memory.view({.row = matrix.memory.stride(0)});
   params.weight_is_transposed = is_backward != matrix.is_transposed;
   params.bias = is_backward ? nullptr : inputs.bias.data();
   params.alpha = inputs.alpha.data();
@@ -207,8 +206,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> scaled_ffn_backward(
   params.rows = dy_rows.shape()[0];
   params.width = inputs.shape.back();
   params.dy = dy_rows.operand.data();
-  params.weight = weight_rows.data();
-  params.weight_row_stride = weight_rows.stride(0);
+  params.weight = weight_rows.view({.row = weight_rows.stride(0)});
   params.bias = inputs.bias.data();
   params.alpha = inputs.alpha.data();
   params.dweight = dweight.data();

@@ -30,15 +30,12 @@ struct Inputs {
     params.heads = rows.heads;
     params.queries = rows.queries;
     params.keys = rows.keys;
-    params.scores = scores.data();
-    params.scores_strides = scores.strides();
+    params.scores = scores.view();
     temperature = gate.temperature(temperature_any, statistics, rows);
-    params.temperature = temperature.data();
-    params.temperature_strides = temperature.strides();
+    params.temperature = temperature.view();
     params.is_causal = is_causal;
     mask = visibility_mask(gate, mask_any, rows);
-    params.mask = static_cast<const bool*>(mask.data());
-    params.mask_strides = mask_strides(mask);
+    params.mask = mask.view<bool>();
   }
 
   /// A tensor of the shape of the scores.
@@ -75,8 +72,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> temperature_softmax(const Tensor& sco
 
   kernels::TemperatureSoftmaxForwardParams params;
   static_cast<kernels::TemperatureSoftmaxParams&>(params) = inputs.params;
-  params.probabilities = probabilities.data();
-  params.probabilities_strides = probabilities.strides();
+  params.probabilities = probabilities.view();
   results.pass_to(params);
   run_where_it_is(params, scores);
   return {probabilities.tensor(), results.entropy.tensor(), results.logsumexp.tensor(),
@@ -98,11 +94,9 @@ std::tuple<Tensor, Tensor> temperature_softmax_backward(
 
   kernels::TemperatureSoftmaxBackwardParams params;
   static_cast<kernels::TemperatureSoftmaxParams&>(params) = inputs.params;
-  params.dprobabilities = dprobabilities_rows.data();
-  params.dprobabilities_strides = dprobabilities_rows.strides();
+  params.dprobabilities = dprobabilities_rows.view();
   row_gradients.pass_to(params);
-  params.dscores = dscores.data();
-  params.dscores_strides = dscores.strides();
+  params.dscores = dscores.view();
   run_where_it_is(params, scores);
   return {dscores.tensor(), row_gradients.dtemperature(temperature, needs_temperature)};
 }

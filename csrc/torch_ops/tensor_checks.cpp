@@ -37,8 +37,7 @@ const char* type_name(ScalarType type) {
 /// Refuses a temperature whose inverse is not finite: 0, NaN, and numbers that small.
 template <class Real>
 void require_inverses(const char* op, const Operand& temperature, const Rows& rows) {
-  const auto* values = static_cast<const Real*>(temperature.data());
-  const kernels::Strides strides = temperature.strides();
+  const auto [values, strides] = temperature.view<Real>();
   // A broadcast dimension is looked at once.
   const int64_t batch = strides.batch ? rows.batch : std::min<int64_t>(rows.batch, 1);
   const int64_t heads = strides.head ? rows.heads : std::min<int64_t>(rows.heads, 1);
@@ -241,9 +240,9 @@ Operand Gate::scalar(const char* name, const Tensor& tensor, ScalarType dtype, b
 Result::Result(const Tensor& like, const Shape& shape, ScalarType dtype, bool wanted)
     : tensor_(torch::stable::new_empty(like, wanted ? shape : Shape{0}, dtype)) {}
 
-kernels::Strides Result::strides() const {
-  if (tensor_.dim() < 3) return {};
-  return {tensor_.stride(0), tensor_.stride(1), tensor_.stride(2)};
+kernels::TensorView<void> Result::view() const {
+  if (tensor_.dim() < 3) return {data(), {}};
+  return {data(), {tensor_.stride(0), tensor_.stride(1), tensor_.stride(2)}};
 }
 
 Tensor sum_to_temperature(const Tensor& row_gradients, const Tensor& temperature) {

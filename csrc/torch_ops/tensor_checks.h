@@ -71,7 +71,15 @@ class Operand {
   const void* data() const { return tensor_ ? tensor_->const_data_ptr() : nullptr; }
   /// Of dimension d of the shape that was asked for; 0 where the tensor broadcasts.
   int64_t stride(size_t d) const { return strides_[d]; }
-  kernels::Strides strides() const { return {strides_[0], strides_[1], strides_[2]}; }
+  /// With the strides of [batch, head, row, column], or with others.
+  template <class T = void>
+  kernels::TensorView<const T> view() const {
+    return view<T>({strides_[0], strides_[1], strides_[2], strides_[3]});
+  }
+  template <class T = void>
+  kernels::TensorView<const T> view(const kernels::Strides& strides) const {
+    return {static_cast<const T*>(data()), strides};
+  }
 
  private:
   friend class Gate;
@@ -134,7 +142,8 @@ class Result {
 
   const Tensor& tensor() const { return tensor_; }
   void* data() const { return tensor_.numel() ? tensor_.mutable_data_ptr() : nullptr; }
-  kernels::Strides strides() const;
+  /// Of [batch, head, row, ...].
+  kernels::TensorView<void> view() const;
 
  private:
   Tensor tensor_;

@@ -15,14 +15,14 @@ namespace {
 
 /// vector . rows[r] for kLanes rows, of which the first `count` exist.
 template <class Real, class Element>
-Vec<Real> dots_of_rows(const Element* rows, int64_t stride, int64_t count, const Real* vector,
+Vec<Real> dots_of_rows(Matrix<const Element> rows, int64_t count, const Real* vector,
                        int64_t columns) {
   constexpr int lanes = kLanes<Real>;
   Vec<Real> products[lanes];
   for (int r = 0; r < lanes; ++r) {
     products[r] = Vec<Real>{};
     if (r >= count) continue;
-    const Element* row = rows + r * stride;
+    const Element* row = rows.row(r);
     for (int64_t d = 0; d < columns; d += lanes)
       products[r] += load_part<Real>(row + d, columns - d) * load(vector + d);
   }
@@ -31,8 +31,8 @@ Vec<Real> dots_of_rows(const Element* rows, int64_t stride, int64_t count, const
 
 /// sum = sum * factor + sum_j weights[j] rows[j]
 template <class Real, class Element>
-void add_weighted(const Element* rows, int64_t stride, int64_t count, const Real* weights,
-                  Vec<Real> factor, Real* sum, int64_t columns) {
+void add_weighted(Matrix<const Element> rows, int64_t count, const Real* weights, Vec<Real> factor,
+                  Real* sum, int64_t columns) {
   constexpr int lanes = kLanes<Real>, kBlock = 4;
   int64_t d = 0;
   for (; d + kBlock * lanes <= columns; d += kBlock * lanes) {
@@ -40,7 +40,7 @@ void add_weighted(const Element* rows, int64_t stride, int64_t count, const Real
     for (int64_t j = 0; j < count; ++j)
 #pragma GCC unroll 4
       for (int n = 0; n < kBlock; ++n)
-        block[n] += weights[j] * load_elements(rows + j * stride + d + n * lanes);
+        block[n] += weights[j] * load_elements(rows.row(j) + d + n * lanes);
 #pragma GCC unroll 4
     for (int n = 0; n < kBlock; ++n) {
       Real* to = sum + d + n * lanes;
@@ -50,7 +50,7 @@ void add_weighted(const Element* rows, int64_t stride, int64_t count, const Real
   for (; d < columns; d += lanes) {
     Vec<Real> part{};
     for (int64_t j = 0; j < count; ++j)
-      part += weights[j] * load_part<Real>(rows + j * stride + d, columns - d);
+      part += weights[j] * load_part<Real>(rows.row(j) + d, columns - d);
     store(sum + d, load(sum + d) * factor + part);
   }
 }
@@ -61,7 +61,7 @@ struct DecodeRow {
   int64_t batch, head, index;
   int64_t seen;  ///< keys [0, seen) are what the causal rule shows
   Real temperature, scale;
-  const Element *query, *keys, *values;
+  Matrix<const Element> query, keys, values;
 
   /// `row` counts over [B, H, T].
   DecodeRow(const AttentionEntropyParams& p, int64_t row)
@@ -69,14 +69,13 @@ struct DecodeRow {
         head(row / p.queries % p.heads),
         index(row % p.queries),
         seen(p.is_causal ? larger(0, smaller(p.keys, index + p.keys - p.queries + 1)) : p.keys),
-        temperature(p.temperature ? *row_of(static_cast<const Real*>(p.temperature),
-                                            p.temperature_strides, batch, head, index)
+        temperature(p.temperature ? *rows_at<const Real>(p.temperature, batch, head, index).data
                                   : 1),
         scale(static_cast<Real>(p.scale / static_cast<double>(temperature))) {
     const int64_t g = head / (p.heads / p.key_heads);
-    query = row_of(static_cast<const Element*>(p.q), p.q_strides, batch, head, index);
-    keys = row_of(static_cast<const Element*>(p.k), p.k_strides, batch, g, 0);
-    values = row_of(static_cast<const Element*>(p.v), p.v_strides, batch, g, 0);
+    query = rows_at<const Element>(p.q, batch, head, index);
+    keys = rows_at<const Element>(p.k, batch, g, 0);
+    values = rows_at<const Element>(p.v, batch, g, 0);
   }
 
   /// scores[j] of keys [key, key + count), kMaskedScore where they are hidden and up to the end of
@@ -87,24 +86,22 @@ struct DecodeRow {
     constexpr int lanes = kLanes<Real>;
     const auto log2_scale = static_cast<Real>(p.scale / static_cast<double>(temperature) * kLog2E);
     for (int64_t j = 0; j < count; j += lanes)
-      store(scores + j, dots_of_rows(keys + (key + j) * p.k_strides.row, p.k_strides.row, count - j,
-                                     query_copy, p.head_dim) *
-                            log2_scale);
-    if (p.mask != nullptr) {
-      const MaskStrides& s = p.mask_strides;
-      const bool* mask = p.mask + batch * s.batch + head * s.head + index * s.query + key * s.key;
+      store(scores + j,
+            dots_of_rows(keys.from(key + j), count - j, query_copy, p.head_dim) * log2_scale);
+    if (p.mask) {
+      const bool* mask = rows_at<const bool>(p.mask, batch, head, index).data;
       for (int64_t j = 0; j < count; ++j)
-        if (!mask[j * s.key]) scores[j] = kMaskedScore<Real>;
+        if (!mask[(key + j) * p.mask.strides.column]) scores[j] = kMaskedScore<Real>;
     }
     for (int64_t j = count; j < round_up(count, lanes); ++j) scores[j] = kMaskedScore<Real>;
   }
 };
 
-/// A row as whole vectors of Real, zeros after it.
+/// The first row as whole vectors of Real, zeros after it.
 template <class Real, class Element>
-void copy_row(const Element* from, int64_t columns, Real* to) {
+void copy_row(Matrix<const Element> from, int64_t columns, Real* to) {
   for (int64_t d = 0; d < columns; d += kLanes<Real>)
-    store(to + d, load_part<Real>(from + d, columns - d));
+    store(to + d, load_part<Real>(from.data + d, columns - d));
 }
 
 }  // namespace

@@ -71,20 +71,18 @@ class BackwardPass {
         key_begin_(key_begin),
         key_end_(key_end),
         wants_keys_(wants_keys) {
-    const bool copy = p_.k_strides.row != p_.head_dim || p_.v_strides.row != p_.head_dim;
+    const auto k = key_rows<const Element>(p_.k), v = key_rows<const Element>(p_.v);
+    const bool copy = k.stride != p_.head_dim || v.stride != p_.head_dim;
     const bool copy_keys = copy || p_.head_dim % kL != 0;
     const int64_t count = key_end_ - key_begin_;
-    const Element* k = key_row(static_cast<const Element*>(p_.k), p_.k_strides);
-    keys_ = Operands::rows(k, p_.k_strides.row, count, p_.head_dim, copy_keys, operands(at_.keys));
+    keys_ = Operands::rows(k, count, p_.head_dim, copy_keys, operands(at_.keys));
     packed_keys_ = keys_;
     if (kPack > 1 && p_.dq)
-      packed_keys_ = Operands::weighted_rows(k, p_.k_strides.row, count, p_.head_dim, copy_keys,
-                                             operands(at_.packed_keys));
-    if (p_.dout)
-      values_ = Operands::rows(key_row(static_cast<const Element*>(p_.v), p_.v_strides),
-                               p_.v_strides.row, count, p_.head_dim, copy, operands(at_.values));
-    dkeys_ = sums(p_.dk, p_.dk_strides, at_.dkeys);
-    dvalues_ = sums(p_.dv, p_.dv_strides, at_.dvalues);
+      packed_keys_ =
+          Operands::weighted_rows(k, count, p_.head_dim, copy_keys, operands(at_.packed_keys));
+    if (p_.dout) values_ = Operands::rows(v, count, p_.head_dim, copy, operands(at_.values));
+    dkeys_ = sums(p_.dk, at_.dkeys);
+    dvalues_ = sums(p_.dv, at_.dvalues);
   }
 
   static bool has_whole_heads(const Params& p) { return p.batch * p.key_heads >= p.threads; }
@@ -93,21 +91,22 @@ class BackwardPass {
 
   Operand* operands(int64_t offset) const { return reinterpret_cast<Operand*>(memory_ + offset); }
 
-  template <class Pointer>
-  Pointer key_row(Pointer tensor, const Strides& s) const {
-    return row_of(tensor, s, batch_, key_head_, key_begin_);
+  template <class T, class Tensor>
+  Matrix<T> key_rows(const Tensor& tensor) const {
+    return rows_at<T>(tensor, batch_, key_head_, key_begin_);
   }
 
   /// Rows are used in place where they are of type Real, whole vectors, and follow each other. Far
   /// apart, as in [B, T, H, D], they fall into few sets of the cache.
   static constexpr bool kSameType = sizeof(Element) == sizeof(Real);
-  bool in_place(const Strides& s) const {
-    return kSameType && p_.head_dim % kL == 0 && s.row == p_.head_dim;
+  template <class Tensor>
+  bool in_place(const Tensor& tensor) const {
+    return kSameType && p_.head_dim % kL == 0 && tensor.strides.row == p_.head_dim;
   }
 
-  Matrix<Real> sums(void* tensor, const Strides& s, int64_t scratch) const {
+  Matrix<Real> sums(const TensorView<void>& tensor, int64_t scratch) const {
     if constexpr (kSameType)
-      if (tensor && in_place(s)) return {key_row(static_cast<Real*>(tensor), s), s.row};
+      if (tensor && in_place(tensor)) return key_rows<Real>(tensor);
     return {memory_ + scratch, at_.row};
   }
 
@@ -121,36 +120,33 @@ class BackwardPass {
       for (int64_t tile = 0; tile < query_tiles(p_); ++tile)
         query_tile(key_head_ * group + h, tile, wants_queries);
     }
-    finish(dkeys_, p_.dk, p_.dk_strides);
-    finish(dvalues_, p_.dv, p_.dv_strides);
+    finish(dkeys_, p_.dk);
+    finish(dvalues_, p_.dv);
   }
 
   void clear(Matrix<Real> sum) const {
     for (int64_t j = 0; j < key_end_ - key_begin_; ++j)
-      for (int64_t d = 0; d < p_.head_dim; ++d) sum.data[j * sum.stride + d] = 0;
+      for (int64_t d = 0; d < p_.head_dim; ++d) sum.row(j)[d] = 0;
   }
 
   /// Sums that were not made in place go to their tensor.
-  void finish(Matrix<Real> sum, void* tensor, const Strides& s) const {
-    if (!tensor || in_place(s)) return;
-    for (int64_t j = 0; j < key_end_ - key_begin_; ++j) {
-      Element* to = key_row(static_cast<Element*>(tensor), s) + j * s.row;
-      const Real* from = sum.data + j * sum.stride;
+  void finish(Matrix<Real> sum, const TensorView<void>& tensor) const {
+    if (!tensor || in_place(tensor)) return;
+    const auto to = key_rows<Element>(tensor);
+    for (int64_t j = 0; j < key_end_ - key_begin_; ++j)
       for (int64_t d = 0; d < p_.head_dim; d += kL)
-        store_part<Real>(to + d, load(from + d), p_.head_dim - d);
-    }
+        store_part<Real>(to.row(j) + d, load(sum.row(j) + d), p_.head_dim - d);
   }
 
   /// One tile of queries against the keys [key_begin, key_end).
   void query_tile(int64_t head, int64_t tile, bool wants_queries) {
     const QueryTile<Real> q(p_, TileRange<Real>(p_, batch_, head, tile));
     RowGradients<Element, Real> rows(p_, q);
-    const Matrix<const Operand> queries =
-        load_tile(q, p_.q, p_.q_strides, at_.queries_t, at_.queries);
+    const Matrix<const Operand> queries = load_tile(q, p_.q, at_.queries_t, at_.queries);
     Matrix<const Operand> douts{};
-    if (p_.dout) douts = load_tile(q, p_.dout, p_.dout_strides, at_.douts_t, at_.douts);
+    if (p_.dout) douts = load_tile(q, p_.dout, at_.douts_t, at_.douts);
     const bool wants_dq = wants_queries && p_.dq;
-    const WeightedRows<Operands> dq(q, p_.dq, p_.dq_strides, p_.head_dim, memory_ + at_.dqueries);
+    const WeightedRows<Operands> dq(q, p_.dq, p_.head_dim, memory_ + at_.dqueries);
     const Ones<Real> ones;
 
     Prefetch prefetch;
@@ -160,11 +156,10 @@ class BackwardPass {
     for (int64_t key = key_begin_; key < last_key; key += kKeyTile) {
       const Visibility<Real> visible(p_, q, key, last_key);
       const int64_t row = key - key_begin_;
-      const Matrix<const Operand> keys{keys_.data + row * keys_.stride, keys_.stride};
       alignas(64) Real unused_maxima[kTile] = {};
       compute_scores<Operands>(q, visible, static_cast<const Operand*>(operands(at_.queries_t)),
-                               keys, p_.head_dim / kPack, memory_ + at_.scores, unused_maxima,
-                               prefetch);
+                               keys_.from(row), p_.head_dim / kPack, memory_ + at_.scores,
+                               unused_maxima, prefetch);
       if (p_.dout) compute_dweights(q, visible, key, prefetch);
       compute_dscores(q, visible, rows);
       if (wants_dq)
@@ -199,21 +194,20 @@ class BackwardPass {
       if (b == p_.batch) return;
     }
     const TileRange<Real> next(p_, b, h, first / kTile);
-    const auto add = [&](const void* tensor, const Strides& s, int64_t head, int64_t row,
-                         int64_t rows) {
-      prefetch.add(static_cast<const Element*>(tensor), s, b, head, row, rows, p_.head_dim);
+    const auto add = [&](const auto& tensor, int64_t head, int64_t row, int64_t rows) {
+      prefetch.add<Element>(tensor, b, head, row, rows, p_.head_dim);
     };
     const int64_t keys = next.visible_keys(p_) - from;
-    add(p_.q, p_.q_strides, h, first, next.count);
+    add(p_.q, h, first, next.count);
     if (p_.dout) {
-      add(p_.dout, p_.dout_strides, h, first, next.count);
-      add(p_.out, p_.out_strides, h, first, next.count);
+      add(p_.dout, h, first, next.count);
+      add(p_.out, h, first, next.count);
     }
-    add(p_.k, p_.k_strides, h / group, from, keys);
-    add(p_.v, p_.v_strides, h / group, from, keys);
-    add(p_.dq, p_.dq_strides, h, first, next.count);
-    add(p_.dv, p_.dv_strides, h / group, from, keys);
-    add(p_.dk, p_.dk_strides, h / group, from, keys);
+    add(p_.k, h / group, from, keys);
+    add(p_.v, h / group, from, keys);
+    add(p_.dq, h, first, next.count);
+    add(p_.dv, h / group, from, keys);
+    add(p_.dk, h / group, from, keys);
     // Scores, dP, dK and dV, and dQ of every tile of keys.
     const int64_t seen = q.visible_keys(p_), tiles = (seen + kKeyTile - 1) / kKeyTile;
     const int64_t column_groups = (at_.row + kColumns * kL - 1) / (kColumns * kL);
@@ -222,17 +216,17 @@ class BackwardPass {
   }
 
   /// Transposes a tile of rows, and returns it also as packed rows.
-  Matrix<const Operand> load_tile(const TileRange<Real>& q, const void* tensor, const Strides& s,
+  Matrix<const Operand> load_tile(const TileRange<Real>& q, const TensorView<const void>& tensor,
                                   int64_t transposed, int64_t packed) const {
-    const Element* rows = row_of(static_cast<const Element*>(tensor), s, q.batch, q.head, q.first);
-    Operands::transposed(rows, s.row, q.count, p_.head_dim, operands(transposed));
-    return Operands::packed_rows(rows, s.row, q.count, p_.head_dim, !in_place(s), operands(packed));
+    const auto rows = rows_at<const Element>(tensor, q.batch, q.head, q.first);
+    Operands::transposed(rows, q.count, p_.head_dim, operands(transposed));
+    return Operands::packed_rows(rows, q.count, p_.head_dim, !in_place(tensor), operands(packed));
   }
 
   /// dP[j][i] = dO_i . v_j
   void compute_dweights(const QueryTile<Real>& q, const Visibility<Real>& visible, int64_t key,
                         Prefetch& prefetch) const {
-    const Operand* values = values_.data + (key - key_begin_) * values_.stride;
+    const Matrix<const Operand> values = values_.from(key - key_begin_);
     const Operand* douts = operands(at_.douts_t);
     Real* dweights = memory_ + at_.dweights;
     for_key_runs(q, visible, [&](auto columns, int first, int64_t begin, int64_t end) {
@@ -241,8 +235,7 @@ class BackwardPass {
         constexpr int R = decltype(group)::value;
         prefetch.step(R);
         typename Operands::template Product<R, C> product;
-        multiply_rows(product, values + row * values_.stride, values_.stride, douts + first * kL,
-                      kTile, p_.head_dim / kPack);
+        multiply_rows(product, values.from(row), {douts + first * kL, kTile}, p_.head_dim / kPack);
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
@@ -293,7 +286,7 @@ class BackwardPass {
   void add_outer(const QueryTile<Real>& q, const Visibility<Real>& visible, const Operand* weights,
                  Matrix<const Operand> rows, int64_t key, int64_t reached, Matrix<Real> sum,
                  Prefetch& prefetch) const {
-    Real* base = sum.data + (key - key_begin_) * sum.stride;
+    const Matrix<Real> base = sum.from(key - key_begin_);
     for_key_runs(q, visible, [&](auto, int run_first, int64_t begin, int64_t end) {
       for_column_groups(at_.row / kL, [&](auto columns, int64_t first) {
         constexpr int C = decltype(columns)::value;
@@ -303,10 +296,10 @@ class BackwardPass {
           const int64_t query =
               larger(run_first * kL, visible.first_query(row)) / Operands::kUnit * Operands::kUnit;
           typename Operands::template Product<R, C> product;
-          multiply_rows(product, weights + (row * kTile + query) / kPack, kTile / kPack,
-                        rows.data + query / kPack * rows.stride + first * kL, rows.stride,
+          multiply_rows(product, {weights + (row * kTile + query) / kPack, kTile / kPack},
+                        rows.from(query / kPack, first * kL),
                         (round_up(q.count, Operands::kUnit) - query) / kPack);
-          store_sums<0>(product.at, row, reached, base + row * sum.stride + first * kL, sum.stride);
+          store_sums<0>(product.at, row, reached, base.from(row, first * kL));
         });
       });
     });
@@ -315,7 +308,7 @@ class BackwardPass {
   /// What was reached is reached in whole groups of kRows, of which a product may hold more.
   template <int First, int R, int C>
   static AERO_INLINE void store_sums(const Vec<Real> (&sums)[R][C], int64_t row, int64_t reached,
-                                     Real* to, int64_t stride) {
+                                     Matrix<Real> to) {
     constexpr int count = R < kRows ? R : kRows;
     const bool adds = row + First < reached;
 #pragma GCC unroll 4
@@ -323,10 +316,10 @@ class BackwardPass {
 #pragma GCC unroll 4
       for (int v = 0; v < C; ++v) {
         const Vec<Real> sum = sums[First + r][v];
-        Real* cell = to + (First + r) * stride + v * kL;
+        Real* cell = to.row(First + r) + v * kL;
         store(cell, adds ? load(cell) + sum : sum);
       }
-    if constexpr (First + kRows < R) store_sums<First + kRows>(sums, row, reached, to, stride);
+    if constexpr (First + kRows < R) store_sums<First + kRows>(sums, row, reached, to);
   }
 
   const Params& p_;

@@ -75,8 +75,7 @@ class DecodePass {
         state.add(x, weight);
         store(weights + j, weight);
       }
-      add_weighted(row.values + key * p.v_strides.row, p.v_strides.row, count, weights, factor, out,
-                   p.head_dim);
+      add_weighted(row.values.from(key), count, weights, factor, out, p.head_dim);
     }
     const OnlineSoftmax<Real> sums{state.maximum[0], sum_of_lanes<Real>(state.sum),
                                    sum_of_lanes<Real>(state.score_sum)};
@@ -99,8 +98,7 @@ class DecodePass {
     const int64_t n = (row.batch * p.heads + row.head) * p.queries + row.index;
     store_row_result<Real>(p, n, finish_row<Real>(sums, natural_log(sums.sum)),
                            [](Real* to, Real value) { *to = value; });
-    Element* to =
-        row_of(static_cast<Element*>(p.out), p.out_strides, row.batch, row.head, row.index);
+    Element* to = rows_at<Element>(p.out, row.batch, row.head, row.index).data;
     const Real inverse = sums.sum == 0 ? 0 : 1 / sums.sum;
     for (int64_t d = 0; d < p.head_dim; d += kL)
       store_part<Real>(to + d, load(out + d) * inverse, p.head_dim - d);

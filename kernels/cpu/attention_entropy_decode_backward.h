@@ -60,8 +60,8 @@ class DecodeBackwardPass {
       const int64_t count = smaller(kKeyTile, p_.keys - key);
       for (int64_t at = 0; at < 2 * kKeyTile * row_; at += kL) store(dkeys_ + at, Vec<Real>{});
       for (int64_t n = 0; n < rows_; ++n) add_row(n, key);
-      store_rows(dkeys_, p_.dk, p_.dk_strides, key, count);
-      store_rows(dvalues_, p_.dv, p_.dv_strides, key, count);
+      store_rows(dkeys_, p_.dk, key, count);
+      store_rows(dvalues_, p_.dv, key, count);
     }
     for (int64_t n = 0; n < rows_; ++n) end_row(n);
   }
@@ -74,11 +74,11 @@ class DecodeBackwardPass {
     store(own.dtemperature, Vec<Real>{});
     Vec<Real> center{};
     if (p_.dout) {
-      const auto rows_of = [&](const void* tensor, const Strides& s) {
-        return row_of(static_cast<const Element*>(tensor), s, row.batch, row.head, row.index);
+      const auto row_of = [&](const TensorView<const void>& tensor) {
+        return rows_at<const Element>(tensor, row.batch, row.head, row.index);
       };
-      copy_row(rows_of(p_.dout, p_.dout_strides), p_.head_dim, own.dout);
-      center = dots_of_rows(rows_of(p_.out, p_.out_strides), 0, 1, own.dout, p_.head_dim);
+      copy_row(row_of(p_.dout), p_.head_dim, own.dout);
+      center = dots_of_rows(row_of(p_.out), 1, own.dout, p_.head_dim);
     }
     store(own.center, splat(center[0] - value_of(p_.dlogsumexp, n)));
   }
@@ -109,9 +109,8 @@ class DecodeBackwardPass {
     row.scores(p_, key, count, own.query, weights);
     Vec<Real> dtemperature = load(own.dtemperature);
     for (int64_t j = 0; j < count; j += kL) {
-      const Element* values = row.values + (key + j) * p_.v_strides.row;
       const Vec<Real> dweight =
-          p_.dout ? dots_of_rows(values, p_.v_strides.row, count - j, own.dout, p_.head_dim)
+          p_.dout ? dots_of_rows(row.values.from(key + j), count - j, own.dout, p_.head_dim)
                   : Vec<Real>{};
       const auto result = gradients.of(load(weights + j), dweight);
       dtemperature += result.dscore * result.z;
@@ -120,8 +119,7 @@ class DecodeBackwardPass {
     }
     store(own.dtemperature, dtemperature);
     if (p_.dq)
-      add_weighted(row.keys + key * p_.k_strides.row, p_.k_strides.row, count, dscores,
-                   splat(Real{1}), own.dquery, p_.head_dim);
+      add_weighted(row.keys.from(key), count, dscores, splat(Real{1}), own.dquery, p_.head_dim);
     if (p_.dk) add_outer(dscores, count, own.query, dkeys_);
     if (p_.dv && p_.dout) add_outer(weights, count, own.dout, dvalues_);
   }
@@ -136,21 +134,20 @@ class DecodeBackwardPass {
   }
 
   /// `count` rows of a block go to their tensor.
-  void store_rows(const Real* from, void* tensor, const Strides& s, int64_t key,
+  void store_rows(const Real* from, const TensorView<void>& tensor, int64_t key,
                   int64_t count) const {
     if (!tensor) return;
-    Element* to = row_of(static_cast<Element*>(tensor), s, batch_, key_head_, key);
+    const auto to = rows_at<Element>(tensor, batch_, key_head_, key);
     for (int64_t j = 0; j < count; ++j)
       for (int64_t d = 0; d < p_.head_dim; d += kL)
-        store_part<Real>(to + j * s.row + d, load(from + j * row_ + d), p_.head_dim - d);
+        store_part<Real>(to.row(j) + d, load(from + j * row_ + d), p_.head_dim - d);
   }
 
   void end_row(int64_t n) const {
     const DecodeRow<Element, Real> row(p_, first_row_ + n);
     const Kept own = kept(n);
     if (p_.dq) {
-      Element* to =
-          row_of(static_cast<Element*>(p_.dq), p_.dq_strides, row.batch, row.head, row.index);
+      Element* to = rows_at<Element>(p_.dq, row.batch, row.head, row.index).data;
       for (int64_t d = 0; d < p_.head_dim; d += kL)
         store_part<Real>(to + d, load(own.dquery + d), p_.head_dim - d);
     }

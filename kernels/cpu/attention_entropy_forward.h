@@ -76,14 +76,13 @@ class ForwardPass {
     const int64_t group = p_.heads / p_.key_heads, b = next.batch, h = next.head, g = h / group;
     const bool same_keys = b == q.batch && g == q.head / group;
     const int64_t from = same_keys ? q.visible_keys(p_) : 0, keys = next.visible_keys(p_) - from;
-    const auto add = [&](const void* tensor, const Strides& s, int64_t head, int64_t row,
-                         int64_t rows) {
-      prefetch.add(static_cast<const Element*>(tensor), s, b, head, row, rows, p_.head_dim);
+    const auto add = [&](const auto& tensor, int64_t head, int64_t row, int64_t rows) {
+      prefetch.add<Element>(tensor, b, head, row, rows, p_.head_dim);
     };
-    add(p_.q, p_.q_strides, h, next.first, next.count);
-    add(p_.k, p_.k_strides, g, from, keys);
-    add(p_.v, p_.v_strides, g, from, keys);
-    add(p_.out, p_.out_strides, h, next.first, next.count);
+    add(p_.q, h, next.first, next.count);
+    add(p_.k, g, from, keys);
+    add(p_.v, g, from, keys);
+    add(p_.out, h, next.first, next.count);
     // Scores, and outputs of every tile of keys.
     const int64_t seen = q.visible_keys(p_), tiles = (seen + kKeyTile - 1) / kKeyTile;
     prefetch.spread(seen + tiles * WeightedRows<Operands>::product_rows(p_.head_dim, q.count));
@@ -95,25 +94,21 @@ class ForwardPass {
     const int64_t g = q.head / (p_.heads / p_.key_heads), head = q.batch * p_.key_heads + g;
     if (head == loaded_head_) return;
     loaded_head_ = head;
-    const bool copy = p_.k_strides.row != p_.head_dim || p_.v_strides.row != p_.head_dim;
+    const auto k = rows_at<const Element>(p_.k, q.batch, g, 0);
+    const auto v = rows_at<const Element>(p_.v, q.batch, g, 0);
+    const bool copy = k.stride != p_.head_dim || v.stride != p_.head_dim;
     const bool copy_values = copy || p_.head_dim % kL != 0;
-    const auto* k = static_cast<const Element*>(p_.k);
-    const auto* v = static_cast<const Element*>(p_.v);
-    keys_ = Operands::rows(row_of(k, p_.k_strides, q.batch, g, 0), p_.k_strides.row, p_.keys,
-                           p_.head_dim, copy, operands(at_.keys));
-    values_ = Operands::weighted_rows(row_of(v, p_.v_strides, q.batch, g, 0), p_.v_strides.row,
-                                      p_.keys, p_.head_dim, copy_values, operands(at_.values));
+    keys_ = Operands::rows(k, p_.keys, p_.head_dim, copy, operands(at_.keys));
+    values_ = Operands::weighted_rows(v, p_.keys, p_.head_dim, copy_values, operands(at_.values));
   }
 
   void run_tile(const QueryTile<Real>& q, Prefetch& prefetch) const {
     OnlineSoftmax<Vec<Real>> state[kColumns];
     for (int v = 0; v < kColumns; ++v)
       state[v] = {splat(kEmptyMaximum<Real>), Vec<Real>{}, Vec<Real>{}};
-    const auto* queries = static_cast<const Element*>(p_.q);
-    Operands::transposed(row_of(queries, p_.q_strides, q.batch, q.head, q.first), p_.q_strides.row,
-                         q.count, p_.head_dim, operands(at_.queries));
-    const WeightedRows<Operands> outputs(q, p_.out, p_.out_strides, p_.head_dim,
-                                         memory_ + at_.outputs);
+    Operands::transposed(rows_at<const Element>(p_.q, q.batch, q.head, q.first), q.count,
+                         p_.head_dim, operands(at_.queries));
+    const WeightedRows<Operands> outputs(q, p_.out, p_.head_dim, memory_ + at_.outputs);
 
     const int64_t key_end = q.visible_keys(p_);
     alignas(64) Real inverse_sums[kTile] = {};
@@ -123,11 +118,11 @@ class ForwardPass {
     }
     for (int64_t key = 0; key < key_end; key += kKeyTile) {
       const Visibility<Real> visible(p_, q, key, key_end);
-      const Matrix<const Operand> keys{keys_.data + key * keys_.stride, keys_.stride};
       alignas(64) Real maxima[kTile], factors[kTile];
       for (int v = 0; v < kColumns; ++v) store(maxima + v * kL, state[v].maximum);
-      compute_scores<Operands>(q, visible, static_cast<const Operand*>(operands(at_.queries)), keys,
-                               p_.head_dim / kPack, memory_ + at_.scores, maxima, prefetch);
+      compute_scores<Operands>(q, visible, static_cast<const Operand*>(operands(at_.queries)),
+                               keys_.from(key), p_.head_dim / kPack, memory_ + at_.scores, maxima,
+                               prefetch);
       for (int v = 0; v < kColumns; ++v)
         store(factors + v * kL,
               state[v].raise_maximum(load(maxima + v * kL), [](auto x) { return exp2(x); }));

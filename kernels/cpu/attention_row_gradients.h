@@ -76,10 +76,8 @@ struct RowGradients {
 
   /// dO . O of a vector of rows from row i of the tile on.
   static Vec<Real> output_dots(const Params& p, const QueryTile<Real>& q, int64_t i) {
-    const auto rows_of = [&](const void* tensor, const Strides& s) {
-      return row_of(static_cast<const Element*>(tensor), s, q.batch, q.head, q.first + i);
-    };
-    const Element *out = rows_of(p.out, p.out_strides), *dout = rows_of(p.dout, p.dout_strides);
+    const auto out = rows_at<const Element>(p.out, q.batch, q.head, q.first + i);
+    const auto dout = rows_at<const Element>(p.dout, q.batch, q.head, q.first + i);
     constexpr int together = kRows < kL ? kRows : kL;
     Vec<Real> dots[kL];
 #pragma GCC unroll 4
@@ -88,8 +86,8 @@ struct RowGradients {
       for (int n = 0; n < together; ++n) {
         // Beyond the last row of the tile it stands in.
         const int64_t row = smaller(r + n, q.count - i - 1);
-        outs[n] = out + row * p.out_strides.row;
-        douts[n] = dout + row * p.dout_strides.row;
+        outs[n] = out.row(row);
+        douts[n] = dout.row(row);
       }
       Vec<Real> sums[together] = {};
       for (int64_t d = 0; d < p.head_dim; d += kL)

@@ -22,13 +22,14 @@ constexpr int kKeyTile = 64;
 /// Without it a head's first touch of its rows waits for L3 or memory.
 class Prefetch {
  public:
-  /// `rows` rows of `columns` elements from row `first` of a head; nothing if tensor is null.
-  template <class Element>
-  void add(const Element* tensor, const Strides& s, int64_t b, int64_t h, int64_t first,
-           int64_t rows, int64_t columns) {
+  /// `rows` rows of `columns` elements from row `first` of a head; nothing if there is no tensor.
+  template <class Element, class T>
+  void add(const TensorView<T>& tensor, int64_t b, int64_t h, int64_t first, int64_t rows,
+           int64_t columns) {
     if (!tensor || rows <= 0) return;
-    const auto* data = reinterpret_cast<const char*>(row_of(tensor, s, b, h, first));
-    const int64_t stride = s.row * static_cast<int64_t>(sizeof(Element));
+    const auto from = rows_at<const Element>(tensor, b, h, first);
+    const auto* data = reinterpret_cast<const char*>(from.data);
+    const int64_t stride = from.stride * static_cast<int64_t>(sizeof(Element));
     int64_t bytes = columns * static_cast<int64_t>(sizeof(Element));
     if (stride == bytes) bytes *= rows, rows = 1;
     const int64_t lines = (bytes + kLine - 1) / kLine;
@@ -101,10 +102,8 @@ struct QueryTile : TileRange<Real> {
         vectors(static_cast<int>((range.count + kLanes<Real> - 1) / kLanes<Real>)) {
     for (Real& t : temperature) t = 1;
     if (p.temperature) {
-      const Real* rows = row_of(static_cast<const Real*>(p.temperature), p.temperature_strides,
-                                this->batch, this->head, this->first);
-      for (int64_t i = 0; i < this->count; ++i)
-        temperature[i] = rows[i * p.temperature_strides.row];
+      const auto rows = rows_at<const Real>(p.temperature, this->batch, this->head, this->first);
+      for (int64_t i = 0; i < this->count; ++i) temperature[i] = *rows.row(i);
     }
     // In double: an error in the scale is one in the temperature, seen by all scores alike.
     for (int64_t i = 0; i < kQueryTile<Real>; ++i) {
@@ -156,9 +155,9 @@ struct Visibility {
     // As much earlier than the first hidden score as a group of rows may be longer than kRows.
     const int64_t first_group = larger(diagonal + 1 - (kMostRows - kRows), 0);
     masked = p.is_causal ? smaller(count, first_group / kRows * kRows) : count;
-    if (p.mask != nullptr) masked = 0;
+    if (p.mask) masked = 0;
     for (int64_t j = masked; j < count; ++j) bits[j] = ~uint64_t{0};
-    if (p.mask != nullptr) and_mask(p, q, key);
+    if (p.mask) and_mask(p, q, key);
     if (p.is_causal)
       for (int64_t j = larger(masked, diagonal + 1); j < count; ++j)
         bits[j] &= j - diagonal < 64 ? ~uint64_t{0} << static_cast<unsigned>(j - diagonal) : 0;
@@ -170,17 +169,17 @@ struct Visibility {
 
  private:
   void and_mask(const AttentionEntropyParams& p, const QueryTile<Real>& q, int64_t key) {
-    const MaskStrides& s = p.mask_strides;
-    const bool* mask = p.mask + q.batch * s.batch + q.head * s.head + key * s.key;
-    if (s.query == 0) {
-      for (int64_t j = 0; j < count; ++j) bits[j] = mask[j * s.key] ? ~uint64_t{0} : 0;
+    const int64_t step = p.mask.strides.column;
+    const auto rows = rows_at<const bool>(p.mask, q.batch, q.head, q.first).from(0, key * step);
+    if (rows.stride == 0) {
+      for (int64_t j = 0; j < count; ++j) bits[j] = rows.data[j * step] ? ~uint64_t{0} : 0;
       return;
     }
     for (int64_t j = 0; j < count; ++j) bits[j] = 0;
     for (int64_t i = 0; i < q.count; ++i) {
-      const bool* row = mask + (q.first + i) * s.query;
+      const bool* row = rows.row(i);
       const auto bit = static_cast<unsigned>(i);
-      for (int64_t j = 0; j < count; ++j) bits[j] |= uint64_t{row[j * s.key]} << bit;
+      for (int64_t j = 0; j < count; ++j) bits[j] |= uint64_t{row[j * step]} << bit;
     }
   }
 };
@@ -214,8 +213,7 @@ void compute_scores(const QueryTile<Real>& q, const Visibility<Real>& visible,
       constexpr int R = decltype(rows)::value;
       prefetch.step(R);
       typename Operands::template Product<R, C> product;
-      multiply_rows(product, keys.data + row * keys.stride, keys.stride, q_transposed + lane, tile,
-                    width);
+      multiply_rows(product, keys.from(row), {q_transposed + lane, tile}, width);
       const bool hidden = row >= visible.masked;
 #pragma GCC unroll 4
       for (int v = 0; v < C; ++v) {

@@ -29,11 +29,10 @@ class WeightedRows {
 
   /// The sums go to `tensor` (null: nothing is added); until they are whole they are kept in
   /// `sums`, `size(head_dim)` long.
-  WeightedRows(const QueryTile<Real>& q, void* tensor, const Strides& s, int64_t head_dim,
+  WeightedRows(const QueryTile<Real>& q, const TensorView<void>& tensor, int64_t head_dim,
                Real* sums)
       : q_(q),
-        to_(tensor ? row_of(static_cast<Element*>(tensor), s, q.batch, q.head, q.first) : nullptr),
-        stride_(s.row),
+        to_(tensor ? rows_at<Element>(tensor, q.batch, q.head, q.first) : Matrix<Element>{}),
         head_dim_(head_dim),
         row_(round_up(head_dim, kL)),
         sums_(sums) {}
@@ -98,7 +97,7 @@ class WeightedRows {
         prefetch.step(R);
         const int64_t seen = visible.seen_by(smaller(i + R, q_.count) - 1);
         typename Operands::template Product<R, C> product;
-        multiply_rows(product, weights + i, 1, rows.data + first * kL, rows.stride,
+        multiply_rows(product, {weights + i, 1}, rows.from(0, first * kL),
                       round_up(seen, kPack) / kPack, kTile);
         take_turn(turn, product, i, first * kL);
       });
@@ -125,14 +124,14 @@ class WeightedRows {
     each([&](int r, int, Vec<Real>& x) AERO_LAMBDA_INLINE { x *= turn.last_factors[i + r]; });
     if (i + R <= q_.count && d + C * kL <= head_dim_)
       each([&](int r, int lane, Vec<Real>& x)
-               AERO_LAMBDA_INLINE { store_elements(to_ + (i + r) * stride_ + d + lane, x); });
+               AERO_LAMBDA_INLINE { store_elements(to_.row(i + r) + d + lane, x); });
     else
       each([&](int r, int lane, Vec<Real>& x)
                AERO_LAMBDA_INLINE { store_row(i + r, d + lane, x); });
   }
 
   AERO_INLINE void store_row(int64_t i, int64_t d, Vec<Real> x) const {
-    if (i < q_.count) store_part<Real>(to_ + i * stride_ + d, x, head_dim_ - d);
+    if (i < q_.count) store_part<Real>(to_.row(i) + d, x, head_dim_ - d);
   }
 
   /// The same with columns of `rows` for rows of the product, and queries in the vectors.
@@ -146,7 +145,7 @@ class WeightedRows {
         typename Operands::template Product<R, C> sum;
         constexpr int depth = decltype(sum)::kDepth;
         sum.clear();
-        const Operand* a = rows.data + d * rows.stride;
+        const Operand* a = rows.row(d);
         const Operand* b = weights;
         int64_t j = 0;
         const auto add_until = [&](auto first) AERO_LAMBDA_INLINE {
@@ -170,12 +169,12 @@ class WeightedRows {
           }
       });
     });
-    if (turn.is_last) store_transposed(sums_, turn.last_factors, to_, stride_, q_.count, head_dim_);
+    if (turn.is_last) store_transposed(sums_, turn.last_factors, to_, q_.count, head_dim_);
   }
 
   const QueryTile<Real>& q_;
-  Element* const to_;
-  const int64_t stride_, head_dim_, row_;
+  const Matrix<Element> to_;
+  const int64_t head_dim_, row_;
   Real* const sums_;
 };
 
@@ -183,7 +182,7 @@ class WeightedRows {
 template <class Operands, class Operand>
 Matrix<const Operand> weighted_from(Matrix<const Operand> rows, int64_t key) {
   const int64_t n = key / Operands::kPack;
-  return {rows.data + (Operands::kColumnsApart ? n : n * rows.stride), rows.stride};
+  return Operands::kColumnsApart ? rows.from(0, n) : rows.from(n);
 }
 
 }  // namespace

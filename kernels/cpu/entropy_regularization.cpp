@@ -24,7 +24,8 @@ void with_real(DataType data_type, Function&& function) {
 }
 
 bool counts(const EntropyRegularizationParams& p, int64_t b, int64_t i) {
-  return !p.row_mask || p.row_mask[b * p.row_mask_batch_stride + i * p.row_mask_row_stride];
+  const Strides& s = p.row_mask.strides;
+  return !p.row_mask || p.row_mask.data[b * s.batch + i * s.row];
 }
 
 int64_t counted_rows(const EntropyRegularizationParams& p, int64_t b) {
@@ -49,19 +50,19 @@ class Head {
       : kernels(kernels_for<Real>()),
         p_(params),
         scratch_(scratch),
-        entropies_(static_cast<const Real*>(p_.entropies) +
-                   item / p_.heads * p_.entropies_layer_stride +
-                   item % p_.heads * p_.entropies_strides.head),
+        entropies_(static_cast<const Real*>(p_.entropies.data) +
+                   item / p_.heads * p_.entropies.strides.layer +
+                   item % p_.heads * p_.entropies.strides.head),
         threshold_(static_cast<const Real*>(p_.thresholds)[item]),
         margin_(static_cast<Real>(p_.margin)) {}
 
   const EntropyRegularizationKernels<Real>& kernels;
 
   EntropyRows<Real> rows(int64_t b) const {
-    const Real* entropies = entropies_ + b * p_.entropies_strides.batch;
-    const auto* largest =
-        static_cast<const Real*>(p_.max_entropy) + b * p_.max_entropy_batch_stride;
-    const int64_t stride = p_.entropies_strides.row, largest_stride = p_.max_entropy_row_stride;
+    const Strides &strides = p_.entropies.strides, &largest_strides = p_.max_entropy.strides;
+    const Real* entropies = entropies_ + b * strides.batch;
+    const auto* largest = static_cast<const Real*>(p_.max_entropy.data) + b * largest_strides.batch;
+    const int64_t stride = strides.row, largest_stride = largest_strides.row;
     const bool lie_well = stride == 1 && largest_stride <= 1 && largest_stride >= 0;
     if (lie_well && !p_.row_mask)
       return {entropies, largest, largest_stride == 0, p_.queries, threshold_, margin_};

@@ -5,6 +5,7 @@
 // head columns where outputs and gradients are.
 #pragma once
 
+#include "kernels/cpu/rows.h"
 #include "kernels/cpu/simd_elements.h"
 
 namespace aero::kernels::cpu {
@@ -62,18 +63,16 @@ struct Tile {
   AERO_INLINE void finish() {}
 };
 
-/// A(r, n) = a[r * row_stride + n * step], B(n, v) = b[n * b_stride + ...]. Product: a Tile, or
-/// what takes its place.
+/// A(r, n) = a.row(r)[n * step], B(n, v) = b.row(n)[...]. Product: a Tile, or what takes its place.
 template <class Product, class Operand>
-AERO_INLINE void multiply_rows(Product& product, const Operand* a, int64_t row_stride,
-                               const Operand* b, int64_t b_stride, int64_t count,
-                               int64_t step = 1) {
+AERO_INLINE void multiply_rows(Product& product, Matrix<const Operand> a, Matrix<const Operand> b,
+                               int64_t count, int64_t step = 1) {
   product.clear();
   int64_t n = 0;
   for (; n <= count - Product::kDepth; n += Product::kDepth)
-    product.add_product(a + n * step, row_stride, b + n * b_stride, b_stride);
+    product.add_product(a.data + n * step, a.stride, b.row(n), b.stride);
   if constexpr (Product::kDepth > 1)
-    if (n < count) product.add_last_product(a + n, row_stride, b + n * b_stride, b_stride);
+    if (n < count) product.add_last_product(a.data + n, a.stride, b.row(n), b.stride);
   product.finish();
 }
 

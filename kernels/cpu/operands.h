@@ -26,30 +26,17 @@ AERO_INLINE constexpr int64_t round_up(int64_t n, int64_t unit) {
   return (n + unit - 1) / unit * unit;
 }
 
-template <class Pointer>
-AERO_INLINE Pointer row_of(Pointer base, const Strides& s, int64_t b, int64_t h, int64_t i) {
-  return base + (b * s.batch + h * s.head + i * s.row);
-}
-
-/// A matrix of operands or sums.
-template <class T>
-struct Matrix {
-  T* data;
-  int64_t stride;
-};
-
-/// out[d][i] = rows[i][d] for d < columns and i < kQueryTile; zero for i >= count. `row_stride` is
-/// in Elements; Unit is what is moved, an Element or a pair of them.
+/// out[d][i] = rows[i][d] for d < columns and i < kQueryTile; zero for i >= count. Unit is what is
+/// moved, an Element or a pair of them.
 template <class Real, class Unit, class Element>
-void load_transposed(const Element* rows, int64_t row_stride, int64_t count, int64_t columns,
-                     Real* out) {
+void load_transposed(Matrix<const Element> rows, int64_t count, int64_t columns, Real* out) {
   constexpr int lanes = kLanes<Real>;
   for (int64_t i = 0; i < count; i += lanes)
     for (int64_t d = 0; d < columns; d += lanes) {
       Vec<Real> block[lanes];
 #pragma GCC unroll 16
       for (int r = 0; r < lanes; ++r) {
-        const Unit* from = reinterpret_cast<const Unit*>(rows + (i + r) * row_stride) + d;
+        const Unit* from = reinterpret_cast<const Unit*>(rows.row(i + r)) + d;
         block[r] = i + r < count ? load_part<Real>(from, columns - d) : Vec<Real>{};
       }
       transpose<Real>(block);
@@ -61,8 +48,8 @@ void load_transposed(const Element* rows, int64_t row_stride, int64_t count, int
 
 /// rows[i][d] = in[d][i] * factors[i] for i < count.
 template <class Real, class Element>
-void store_transposed(const Real* in, const Real* factors, Element* rows, int64_t row_stride,
-                      int64_t count, int64_t columns) {
+void store_transposed(const Real* in, const Real* factors, Matrix<Element> rows, int64_t count,
+                      int64_t columns) {
   constexpr int lanes = kLanes<Real>;
   for (int64_t i = 0; i < count; i += lanes) {
     const Vec<Real> factor = load(factors + i);
@@ -75,7 +62,7 @@ void store_transposed(const Real* in, const Real* factors, Element* rows, int64_
       transpose<Real>(block);
 #pragma GCC unroll 16
       for (int r = 0; r < lanes; ++r)
-        if (i + r < count) store_part<Real>(rows + (i + r) * row_stride + d, block[r], columns - d);
+        if (i + r < count) store_part<Real>(rows.row(i + r) + d, block[r], columns - d);
     }
   }
 }
@@ -101,39 +88,35 @@ struct Single {
 
   /// `count` rows of operands, contiguous along a row. Where `copy` is set or the type differs they
   /// are copied to `buffer`, as rows of whole vectors.
-  static Matrix<const Operand> rows(const Element* rows, int64_t row_stride, int64_t count,
-                                    int64_t columns, bool copy, Operand* buffer) {
+  static Matrix<const Operand> rows(Matrix<const Element> from, int64_t count, int64_t columns,
+                                    bool copy, Operand* buffer) {
     if constexpr (sizeof(Element) == sizeof(Real)) {
-      if (!copy) return {rows, row_stride};
+      if (!copy) return from;
     }
-    const int64_t stride = round_up(columns, kLanes<Real>);
-    for (int64_t i = 0; i < count; ++i) {
-      const Element* from = rows + i * row_stride;
-      Real* to = buffer + i * stride;
+    const Matrix<Operand> to{buffer, round_up(columns, kLanes<Real>)};
+    for (int64_t i = 0; i < count; ++i)
       for (int64_t d = 0; d < columns; d += kLanes<Real>)
-        store(to + d, load_part<Real>(from + d, columns - d));
-    }
-    return {buffer, stride};
+        store(to.row(i) + d, load_part<Real>(from.row(i) + d, columns - d));
+    return {to.data, to.stride};
   }
   /// The same with kPack rows in one: operand d of row n holds element d of rows kPack * n and up.
-  static Matrix<const Operand> packed_rows(const Element* from, int64_t row_stride, int64_t count,
+  static Matrix<const Operand> packed_rows(Matrix<const Element> from, int64_t count,
                                            int64_t columns, bool copy, Operand* buffer) {
-    return rows(from, row_stride, count, columns, copy, buffer);
+    return rows(from, count, columns, copy, buffer);
   }
   /// What a product sums with weights: packed rows. Where kColumnsApart is set, operand d of packed
   /// row n is at d * stride + n, not n * stride + d.
-  static Matrix<const Operand> weighted_rows(const Element* from, int64_t row_stride, int64_t count,
+  static Matrix<const Operand> weighted_rows(Matrix<const Element> from, int64_t count,
                                              int64_t columns, bool copy, Operand* buffer) {
-    return rows(from, row_stride, count, columns, copy, buffer);
+    return rows(from, count, columns, copy, buffer);
   }
   /// Operands that its buffer must hold.
   static int64_t weighted_size(int64_t count, int64_t columns) {
     return count * round_up(columns, kLanes<Real>);
   }
   /// out[d][i] = operand d of row i.
-  static void transposed(const Element* rows, int64_t row_stride, int64_t count, int64_t columns,
-                         Operand* out) {
-    load_transposed<Real, Element>(rows, row_stride, count, columns, out);
+  static void transposed(Matrix<const Element> rows, int64_t count, int64_t columns, Operand* out) {
+    load_transposed<Real, Element>(rows, count, columns, out);
   }
   /// One vector for each of the kPack rows, packed.
   static AERO_INLINE void store_packed(Operand* to, const Vec<Real> (&x)[kPack]) {
@@ -155,22 +138,23 @@ struct Paired {
   using Product = Tile<float, Rows, Columns>;
   using Registers = NoRegisters;
 
-  static Matrix<const Pair> rows(const BFloat16* rows, int64_t row_stride, int64_t count,
-                                 int64_t columns, bool copy, Pair* buffer) {
-    if (!copy && row_stride % 2 == 0) return {reinterpret_cast<const Pair*>(rows), row_stride / 2};
+  static Matrix<const Pair> rows(Matrix<const BFloat16> from, int64_t count, int64_t columns,
+                                 bool copy, Pair* buffer) {
+    if (!copy && from.stride % 2 == 0)
+      return {reinterpret_cast<const Pair*>(from.data), from.stride / 2};
     const int64_t pairs = columns / 2;
     for (int64_t i = 0; i < count; ++i)
-      __builtin_memcpy(buffer + i * pairs, rows + i * row_stride,
+      __builtin_memcpy(buffer + i * pairs, from.row(i),
                        static_cast<size_t>(columns) * sizeof(BFloat16));
     return {buffer, pairs};
   }
-  static Matrix<const Pair> packed_rows(const BFloat16* rows, int64_t row_stride, int64_t count,
-                                        int64_t columns, bool, Pair* buffer) {
+  static Matrix<const Pair> packed_rows(Matrix<const BFloat16> from, int64_t count, int64_t columns,
+                                        bool, Pair* buffer) {
     constexpr int lanes = kLanes<float>;
     const int64_t stride = round_up(columns, lanes);
     for (int64_t i = 0; i < count; i += 2) {
-      const BFloat16* low = rows + i * row_stride;
-      const BFloat16* high = i + 1 < count ? low + row_stride : nullptr;
+      const BFloat16* low = from.row(i);
+      const BFloat16* high = i + 1 < count ? low + from.stride : nullptr;
       Pair* to = buffer + i / 2 * stride;
       for (int64_t d = 0; d < columns; d += lanes) {
         BFloat16 some[2][lanes];
@@ -187,17 +171,15 @@ struct Paired {
     }
     return {buffer, stride};
   }
-  static Matrix<const Pair> weighted_rows(const BFloat16* from, int64_t row_stride, int64_t count,
+  static Matrix<const Pair> weighted_rows(Matrix<const BFloat16> from, int64_t count,
                                           int64_t columns, bool copy, Pair* buffer) {
-    return packed_rows(from, row_stride, count, columns, copy, buffer);
+    return packed_rows(from, count, columns, copy, buffer);
   }
   static int64_t weighted_size(int64_t count, int64_t columns) {
     return count * round_up(columns, kLanes<float>);
   }
-  static void transposed(const BFloat16* rows, int64_t row_stride, int64_t count, int64_t columns,
-                         Pair* out) {
-    load_transposed<float, Pair>(rows, row_stride, count, columns / 2,
-                                 reinterpret_cast<float*>(out));
+  static void transposed(Matrix<const BFloat16> rows, int64_t count, int64_t columns, Pair* out) {
+    load_transposed<float, Pair>(rows, count, columns / 2, reinterpret_cast<float*>(out));
   }
   static AERO_INLINE void store_packed(Pair* to, const Vec<float> (&x)[2]) {
     store_pairs(to, x[0], x[1]);
@@ -218,22 +200,21 @@ struct Tiled : Paired {
       std::conditional_t<Rows == kTileRows, TileOfRegisters<Columns>, Tile<float, Rows, Columns>>;
   using Registers = TileRegisters;
 
-  static Matrix<const Pair> packed_rows(const BFloat16* from, int64_t row_stride, int64_t count,
-                                        int64_t columns, bool copy, Pair* buffer) {
-    const auto packed = Paired::packed_rows(from, row_stride, count, columns, copy, buffer);
+  static Matrix<const Pair> packed_rows(Matrix<const BFloat16> from, int64_t count, int64_t columns,
+                                        bool copy, Pair* buffer) {
+    const auto packed = Paired::packed_rows(from, count, columns, copy, buffer);
     const int64_t end = round_up(count, kUnit) / 2 * packed.stride;
     for (int64_t n = (count + 1) / 2 * packed.stride; n < end; n += kLanes<float>)
       store_packed(buffer + n, {});
     return packed;
   }
-  static Matrix<const Pair> weighted_rows(const BFloat16* from, int64_t row_stride, int64_t count,
+  static Matrix<const Pair> weighted_rows(Matrix<const BFloat16> from, int64_t count,
                                           int64_t columns, bool, Pair* buffer) {
     const int64_t stride = weighted_stride(count);
     for (int64_t n = 0; n < (count + 1) / 2; n += kTilePairs)
       for (int64_t d = 0; d < columns; d += kLanes<float>) {
         const auto part_of = [&](int64_t row) {
-          return row < count ? load_part<float>(from + row * row_stride + d, columns - d)
-                             : Vec<float>{};
+          return row < count ? load_part<float>(from.row(row) + d, columns - d) : Vec<float>{};
         };
         Vec<float> block[kTilePairs];
         for (int r = 0; r < kTilePairs; ++r)

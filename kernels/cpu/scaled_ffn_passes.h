@@ -70,7 +70,7 @@ inline void any_column_sums(const ScaledFfnGradientParams& p, int64_t first, int
 
 template <class Element, class Real>
 void weight_row(const ScaledFfnGradientParams& p, int64_t row, Real& product, Real& diagonal) {
-  const auto* weight = static_cast<const Element*>(p.weight) + row * p.weight_row_stride;
+  const auto* weight = static_cast<const Element*>(p.weight.data) + row * p.weight.strides.row;
   auto* gradient = static_cast<Element*>(p.dweight) + row * p.width;
   const Real inverse_alpha = 1 / scalar<Real>(p.alpha);
   diagonal = to_real<Real>(gradient[row]);

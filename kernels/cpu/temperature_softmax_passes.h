@@ -44,7 +44,7 @@ struct TemperatureSoftmaxForward {
         });
       for (int r = 0; r < count; ++r) {
         const Row& row = rows[r];
-        auto* probabilities = row.template at<Element>(p.probabilities, p.probabilities_strides);
+        auto* probabilities = row.template at<Element>(p.probabilities);
         row.streams(probabilities) ? write<true>(row, probabilities, weights[r], states[r].sum)
                                    : write<false>(row, probabilities, weights[r], states[r].sum);
       }
@@ -143,7 +143,7 @@ struct TemperatureSoftmaxBackward {
         });
       }
       for (int r = 0; r < count; ++r) {
-        auto* dscores = rows[r].template at<Element>(p.dscores, p.dscores_strides);
+        auto* dscores = rows[r].template at<Element>(p.dscores);
         p.dscores&& rows[r].streams(dscores)
             ? write<kHasGradient, true>(p, rows[r], dscores, index + r, states[r])
             : write<kHasGradient, false>(p, rows[r], dscores, index + r, states[r]);
@@ -168,8 +168,7 @@ struct TemperatureSoftmaxBackward {
   template <bool kHasGradient, class Source>
   AERO_INLINE static Real weigh(const Params& p, const Row& row, const Source* scores,
                                 const State& state) {
-    const auto* dprobabilities =
-        row.template at<const Element>(p.dprobabilities, p.dprobabilities_strides);
+    const auto* dprobabilities = row.template at<const Element>(p.dprobabilities);
     Vec<Real> products[kSums] = {};
     for_each_vector<Real>(0, row.visible, [&](int64_t j, auto lanes, int sum) AERO_LAMBDA_INLINE {
       const Vec<Real> x = row.exponents(load_lanes(scores + j, Row::kHidden, lanes), state.top);
@@ -184,8 +183,7 @@ struct TemperatureSoftmaxBackward {
   template <bool kHasGradient, bool kStreams>
   static void write(const Params& p, const Row& row, Element* dscores, int64_t index,
                     const State& state) {
-    const auto* dprobabilities =
-        row.template at<const Element>(p.dprobabilities, p.dprobabilities_strides);
+    const auto* dprobabilities = row.template at<const Element>(p.dprobabilities);
     const Real dentropy = value(p.dentropy, index), inverse = 1 / row.temperature;
     Vec<Real> dtemperature[kSums] = {};
     for_each_vector<Real>(0, row.visible, [&](int64_t j, auto lanes, int sum) AERO_LAMBDA_INLINE {

@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "kernels/cpu/rows.h"
 #include "kernels/cpu/vector_loop.h"
 #include "kernels/online_softmax.h"
 #include "kernels/temperature_softmax.h"
@@ -42,7 +43,7 @@ class SoftmaxRow {
     const int64_t limit = query_ + p.keys - p.queries + 1;
     visible = !p.is_causal || limit > p.keys ? p.keys : limit < 0 ? 0 : limit;
     written = padded(visible) < p.keys ? padded(visible) : p.keys;
-    if (p.temperature) temperature = *at<const Real>(p.temperature, p.temperature_strides);
+    if (p.temperature) temperature = *at<const Real>(p.temperature);
     const Real size = temperature < 0 ? -temperature : temperature;
     if (size > kHuge) {
       direction = static_cast<Real>(kLog2E / static_cast<double>(temperature));
@@ -54,9 +55,9 @@ class SoftmaxRow {
     }
   }
 
-  template <class T, class Void>
-  T* at(Void* tensor, const Strides& s) const {
-    return static_cast<T*>(tensor) + (batch_ * s.batch + head_ * s.head + query_ * s.row);
+  template <class T, class Tensor>
+  T* at(const Tensor& tensor) const {
+    return rows_at<T>(tensor, batch_, head_, query_).data;
   }
 
   /// Index of the row's r in [B, H, 3, T].
@@ -68,25 +69,25 @@ class SoftmaxRow {
   /// Rows without a mask whose direction is 1 are used where they lie.
   void prepare(Real* scratch) const {
     if (lies_well()) return;
-    const auto* scores = at<const Element>(p_->scores, p_->scores_strides);
+    const auto* scores = at<const Element>(p_->scores);
     for_each_vector<Real>(0, visible, [&](int64_t j, auto lanes, int) AERO_LAMBDA_INLINE {
       const Vec<Real> score = load_lanes(scores + j, kHidden, lanes);
       // NaN where the score is +inf, which a negative direction would hide.
       store(scratch + j, score == kHidden ? score : score * direction + (score - score));
     });
     if (!p_->mask) return;
-    const MaskStrides& s = p_->mask_strides;
-    const bool* mask = p_->mask + batch_ * s.batch + head_ * s.head + query_ * s.query;
-    if (s.key == 1)  // a loop of its own: the compiler vectorises it
+    const int64_t step = p_->mask.strides.column;
+    const bool* mask = at<const bool>(p_->mask);
+    if (step == 1)  // a loop of its own: the compiler vectorises it
       for (int64_t j = 0; j < visible; ++j) scratch[j] = mask[j] ? scratch[j] : kHidden;
     else
-      for (int64_t j = 0; j < visible; ++j) scratch[j] = mask[j * s.key] ? scratch[j] : kHidden;
+      for (int64_t j = 0; j < visible; ++j) scratch[j] = mask[j * step] ? scratch[j] : kHidden;
   }
 
   /// visit(scores) on what prepare made of them.
   template <class Visit>
   AERO_INLINE void visit_scores(const Real* scratch, const Visit& visit) const {
-    lies_well() ? visit(at<const Element>(p_->scores, p_->scores_strides)) : visit(scratch);
+    lies_well() ? visit(at<const Element>(p_->scores)) : visit(scratch);
   }
 
   /// r, the highest of the prepared scores; the lowest number where no score is seen.

@@ -101,10 +101,10 @@ struct BackwardHeadPass : Shape {
       Streamed::fetch(p, lane, pair.head, pair.query, stage);
     };
     fetch_rows<Element, kStaying, kThreads>(lane, Memory::first_staying(),
-                                            key_rows<Element>(p, p.k, p.k_strides, head), first);
+                                            key_rows<Element>(p, p.k, head), first);
     if (p.dout)
       fetch_rows<Element, kStaying, kThreads>(lane, Memory::second_staying(),
-                                              key_rows<Element>(p, p.v, p.v_strides, head), first);
+                                              key_rows<Element>(p, p.v, head), first);
     if (pairs > 0) fetch(0, 0);
     lane.commit_copies();
     lane.template wait_copies<0>();
@@ -269,7 +269,7 @@ struct BackwardHeadPass : Shape {
     lane.barrier();
     copy_out_rows<Element, kStreamed, kThreads>(
         lane,
-        rows_of<char>(p.dq, p.dq_strides, pair.head.batch, pair.head.head, p.queries, p.head_dim,
+        rows_of<char>(p.dq, pair.head.batch, pair.head.head, p.queries, p.head_dim,
                       Element::kBytes),
         rows, pair.query);
   }
@@ -324,15 +324,14 @@ struct BackwardHeadPass : Shape {
     store_sums<Element>(lane, dk, warp.in_tile, warp.dk);
     store_sums<Element>(lane, dv, warp.in_tile, warp.dv);
     lane.barrier();
-    const auto copy_out = [&](void* tensor, const Strides& strides, auto rows) {
+    const auto copy_out = [&](const TensorView<void>& tensor, auto rows) {
       copy_out_rows<Element, kStaying, kThreads>(
           lane,
-          rows_of<char>(tensor, strides, head.batch, head.key_head, p.keys, p.head_dim,
-                        Element::kBytes),
+          rows_of<char>(tensor, head.batch, head.key_head, p.keys, p.head_dim, Element::kBytes),
           rows, first);
     };
-    if (p.dk) copy_out(p.dk, p.dk_strides, dk);
-    if (p.dv) copy_out(p.dv, p.dv_strides, dv);
+    if (p.dk) copy_out(p.dk, dk);
+    if (p.dv) copy_out(p.dv, dv);
     // The next tile of keys comes where these rows are. Each thread then overwrites what it read
     // itself, but PTX orders asynchronous copies after reads by barriers alone.
     lane.barrier();

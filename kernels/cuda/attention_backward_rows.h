@@ -86,8 +86,8 @@ struct BackwardRowsPass {
   AERO_DEVICE static float dot(const Params& p, const Lane& lane, const Head<int64_t>& head,
                                int query) {
     constexpr int kElements = 16 / Element::kBytes;
-    const auto out = query_rows<Element>(p, p.out, p.out_strides, head);
-    const auto dout = query_rows<Element>(p, p.dout, p.dout_strides, head);
+    const auto out = query_rows<Element>(p, p.out, head);
+    const auto dout = query_rows<Element>(p, p.dout, head);
     const bool aligned = out.is_aligned() && dout.is_aligned();
     float sum = 0;
     for (int chunk = lane.thread % kLanes; chunk * kElements < p.head_dim; chunk += kLanes) {

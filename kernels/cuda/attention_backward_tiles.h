@@ -68,10 +68,10 @@ struct StreamedQueries {
   AERO_DEVICE static void fetch(const BackwardParams& p, Lane& lane, const Head<Int>& head,
                                 int query, int stage) {
     fetch_rows<Element, kStreamed, kThreads>(lane, Memory::first(stage),
-                                             query_rows<Element>(p, p.q, p.q_strides, head), query);
+                                             query_rows<Element>(p, p.q, head), query);
     if (p.dout)
-      fetch_rows<Element, kStreamed, kThreads>(
-          lane, Memory::second(stage), query_rows<Element>(p, p.dout, p.dout_strides, head), query);
+      fetch_rows<Element, kStreamed, kThreads>(lane, Memory::second(stage),
+                                               query_rows<Element>(p, p.dout, head), query);
     // Weights and gradients of rows that are not there are 0.
     const RowTable table(p, p.workspace);
     const int64_t row = row_index(p, head, query);

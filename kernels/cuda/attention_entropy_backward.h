@@ -32,8 +32,8 @@ struct BackwardQueryPass : Shape {
     const Head<int64_t> head(p, block / tiles);
     const int first = (tiles - 1 - static_cast<int>(block % tiles)) * kStaying;
     const VisibleKeys visible(p, head.batch, head.head);
-    const auto keys = key_rows<Element>(p, p.k, p.k_strides, head);
-    const auto values = key_rows<Element>(p, p.v, p.v_strides, head);
+    const auto keys = key_rows<Element>(p, p.k, head);
+    const auto values = key_rows<Element>(p, p.v, head);
     const int key_tiles = (visible.end(first + kStaying - 1) + kStreamed - 1) / kStreamed;
     const auto fetch = [&](int tile, int stage) {
       fetch_rows<Element, kStreamed, kThreads>(lane, Memory::first(stage), keys, tile * kStreamed);
@@ -42,13 +42,11 @@ struct BackwardQueryPass : Shape {
                                                  tile * kStreamed);
     };
     fetch_rows<Element, kStaying, kThreads>(lane, Memory::first_staying(),
-                                            query_rows<Element>(p, p.q, p.q_strides, head), first);
+                                            query_rows<Element>(p, p.q, head), first);
     // Without dO its rows are not looked at; something has to be there.
     fetch_rows<Element, kStaying, kThreads>(
         lane, Memory::second_staying(),
-        p.dout ? query_rows<Element>(p, p.dout, p.dout_strides, head)
-               : query_rows<Element>(p, p.q, p.q_strides, head),
-        first);
+        p.dout ? query_rows<Element>(p, p.dout, head) : query_rows<Element>(p, p.q, head), first);
     lane.commit_copies();
     if (key_tiles > 0) fetch(0, 0);
     lane.commit_copies();
@@ -70,9 +68,7 @@ struct BackwardQueryPass : Shape {
     store_sums<Element>(lane, Rows{0}, in_tile, warp.dq);
     lane.barrier();
     copy_out_rows<Element, kStaying, kThreads>(
-        lane,
-        rows_of<char>(p.dq, p.dq_strides, head.batch, head.head, p.queries, p.head_dim,
-                      Element::kBytes),
+        lane, rows_of<char>(p.dq, head.batch, head.head, p.queries, p.head_dim, Element::kBytes),
         Rows{0}, first);
   }
 
@@ -185,9 +181,9 @@ struct BackwardKeyPass : Shape {
       Streamed::fetch(p, lane, reader, first_query + tile % query_tiles * kStreamed, stage);
     };
     fetch_rows<Element, kStaying, kThreads>(lane, Memory::first_staying(),
-                                            key_rows<Element>(p, p.k, p.k_strides, head), first);
+                                            key_rows<Element>(p, p.k, head), first);
     fetch_rows<Element, kStaying, kThreads>(lane, Memory::second_staying(),
-                                            key_rows<Element>(p, p.v, p.v_strides, head), first);
+                                            key_rows<Element>(p, p.v, head), first);
     lane.commit_copies();
     if (query_tiles > 0) fetch(0, 0);
     lane.commit_copies();
@@ -251,14 +247,14 @@ struct BackwardKeyPass : Shape {
     store_sums<Element>(lane, dk, in_tile, warp.dk);
     store_sums<Element>(lane, dv, in_tile, warp.dv);
     lane.barrier();
-    const auto copy_out = [&](void* tensor, const Strides& strides, Part rows) {
-      const auto all = rows_of<char>(tensor, strides, head.batch, head.key_head, p.keys, p.head_dim,
-                                     Element::kBytes);
+    const auto copy_out = [&](const TensorView<void>& tensor, Part rows) {
+      const auto all =
+          rows_of<char>(tensor, head.batch, head.key_head, p.keys, p.head_dim, Element::kBytes);
       copy_out_rows<Element, kStaying, kThreads>(lane, columns_from<Element>(all, part * kColumns),
                                                  rows, first);
     };
-    if (p.dk) copy_out(p.dk, p.dk_strides, dk);
-    if (p.dv) copy_out(p.dv, p.dv_strides, dv);
+    if (p.dk) copy_out(p.dk, dk);
+    if (p.dv) copy_out(p.dv, dv);
   }
 };
 

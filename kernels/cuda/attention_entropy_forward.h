@@ -57,15 +57,15 @@ struct ForwardPass : Shape {
     // Under the causal rule the last queries see most; blocks begin in this order.
     const int first = (tiles - 1 - index % tiles) * kQueries;
     const VisibleKeys visible(p, head.batch, head.head);
-    const auto keys = key_rows<Element>(p, p.k, p.k_strides, head);
-    const auto values = key_rows<Element>(p, p.v, p.v_strides, head);
+    const auto keys = key_rows<Element>(p, p.k, head);
+    const auto values = key_rows<Element>(p, p.v, head);
     const int key_tiles = (visible.end(first + kQueries - 1) + kKeys - 1) / kKeys;
     const auto fetch = [&](int tile, int stage) {
       fetch_rows<Element, kKeys, kThreads>(lane, key_stage(stage), keys, tile * kKeys);
       fetch_rows<Element, kKeys, kThreads>(lane, value_stage(stage), values, tile * kKeys);
     };
     fetch_rows<Element, kQueries, kThreads>(lane, Rows{kQueryBase},
-                                            query_rows<Element>(p, p.q, p.q_strides, head), first);
+                                            query_rows<Element>(p, p.q, head), first);
     lane.commit_copies();
     if (key_tiles > 0) fetch(0, 0);
     lane.commit_copies();
@@ -84,9 +84,7 @@ struct ForwardPass : Shape {
     store_sums<Element>(lane, Rows{0}, in_tile, warp.sums);
     lane.barrier();
     copy_out_rows<Element, kQueries, kThreads>(
-        lane,
-        rows_of<char>(p.out, p.out_strides, head.batch, head.head, p.queries, p.head_dim,
-                      Element::kBytes),
+        lane, rows_of<char>(p.out, head.batch, head.head, p.queries, p.head_dim, Element::kBytes),
         Rows{0}, first);
   }
 

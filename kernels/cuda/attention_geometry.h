@@ -37,9 +37,12 @@ struct VisibleKeys {
       : queries(static_cast<int>(p.queries)),
         keys(static_cast<int>(p.keys)),
         diagonal(static_cast<int>(p.is_causal ? p.keys - p.queries : p.keys)),
-        mask(p.mask ? p.mask + batch * p.mask_strides.batch + head * p.mask_strides.head : nullptr),
-        query_stride(p.mask_strides.query),
-        key_stride(p.mask_strides.key) {}
+        mask(nullptr),
+        query_stride(p.mask.strides.row),
+        key_stride(p.mask.strides.column) {
+    const Strides& s = p.mask.strides;
+    if (p.mask) mask = p.mask.data + batch * s.batch + head * s.head;
+  }
 
   /// Whether `query` and all after it see all keys up to `key`.
   AERO_DEVICE bool sees_all(int query, int key) const {
@@ -124,10 +127,10 @@ AERO_DEVICE int64_t row_index(const AttentionEntropyParams& p, const Head<Int>& 
 
 template <class Int>
 AERO_DEVICE float temperature_of(const AttentionEntropyParams& p, const Head<Int>& h, int query) {
-  const Strides& s = p.temperature_strides;
-  return p.temperature ? static_cast<const float*>(
-                             p.temperature)[h.batch * s.batch + h.head * s.head + query * s.row]
-                       : 1.0f;
+  const Strides& s = p.temperature.strides;
+  if (!p.temperature) return 1;
+  return static_cast<const float*>(
+      p.temperature.data)[h.batch * s.batch + h.head * s.head + query * s.row];
 }
 AERO_DEVICE float score_scale(const AttentionEntropyParams& p) {
   return static_cast<float>(p.scale * kLog2E);
@@ -135,16 +138,16 @@ AERO_DEVICE float score_scale(const AttentionEntropyParams& p) {
 
 /// The tensors of a head.
 template <class Element, class Int>
-AERO_DEVICE TensorRows<const char> query_rows(const AttentionEntropyParams& p, const void* tensor,
-                                              const Strides& strides, const Head<Int>& h) {
-  return rows_of<const char>(tensor, strides, h.batch, h.head, p.queries, p.head_dim,
-                             Element::kBytes);
+AERO_DEVICE TensorRows<const char> query_rows(const AttentionEntropyParams& p,
+                                              const TensorView<const void>& tensor,
+                                              const Head<Int>& h) {
+  return rows_of<const char>(tensor, h.batch, h.head, p.queries, p.head_dim, Element::kBytes);
 }
 template <class Element, class Int>
-AERO_DEVICE TensorRows<const char> key_rows(const AttentionEntropyParams& p, const void* tensor,
-                                            const Strides& strides, const Head<Int>& h) {
-  return rows_of<const char>(tensor, strides, h.batch, h.key_head, p.keys, p.head_dim,
-                             Element::kBytes);
+AERO_DEVICE TensorRows<const char> key_rows(const AttentionEntropyParams& p,
+                                            const TensorView<const void>& tensor,
+                                            const Head<Int>& h) {
+  return rows_of<const char>(tensor, h.batch, h.key_head, p.keys, p.head_dim, Element::kBytes);
 }
 
 /// Walks tiles that stream through shared memory: copies of the next one run while this one is

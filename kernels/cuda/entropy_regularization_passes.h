@@ -29,13 +29,14 @@ struct EntropyRows {
 
   AERO_DEVICE EntropyRows(const EntropyRegularizationParams& p, int64_t layer, int64_t batch,
                           int64_t head)
-      : entropies(static_cast<const float*>(p.entropies) + layer * p.entropies_layer_stride +
-                  batch * p.entropies_strides.batch + head * p.entropies_strides.head),
-        largest(static_cast<const float*>(p.max_entropy) + batch * p.max_entropy_batch_stride),
-        mask(p.row_mask ? p.row_mask + batch * p.row_mask_batch_stride : nullptr),
-        stride(p.entropies_strides.row),
-        largest_stride(p.max_entropy_row_stride),
-        mask_stride(p.row_mask_row_stride),
+      : entropies(static_cast<const float*>(p.entropies.data) + layer * p.entropies.strides.layer +
+                  batch * p.entropies.strides.batch + head * p.entropies.strides.head),
+        largest(static_cast<const float*>(p.max_entropy.data) +
+                batch * p.max_entropy.strides.batch),
+        mask(p.row_mask ? p.row_mask.data + batch * p.row_mask.strides.batch : nullptr),
+        stride(p.entropies.strides.row),
+        largest_stride(p.max_entropy.strides.row),
+        mask_stride(p.row_mask.strides.row),
         count(static_cast<int>(p.queries)) {}
 
   /// Calls use(i, counts, entropy, largest entropy) for every 32nd row; zeros where a row does not
@@ -97,7 +98,7 @@ AERO_DEVICE float penalty_divisor(const EntropyRegularizationParams& p, Lane& la
   for (int64_t batch = warp_of(lane); batch < p.batch; batch += kWarps) {
     bool counts = false;
     for (int64_t i = lane.thread % kWarp; i < p.queries; i += kWarp)
-      counts |= p.row_mask[batch * p.row_mask_batch_stride + i * p.row_mask_row_stride];
+      counts |= p.row_mask.data[batch * p.row_mask.strides.batch + i * p.row_mask.strides.row];
     const float lanes = sum_over_warp(lane, counts ? 1.0f : 0.0f);
     used += lane.thread % kWarp == 0 && lanes > 0 ? 1.0f : 0.0f;
   }

@@ -71,7 +71,7 @@ bool multiply_matrices(const char* op, const CublasLt& library, const MatrixProd
   const auto width = static_cast<uint64_t>(p.width), rows = static_cast<uint64_t>(p.rows);
 
   Description weight(lt.MatrixLayoutDestroy), a(lt.MatrixLayoutDestroy), y(lt.MatrixLayoutDestroy);
-  check(lt.MatrixLayoutCreate(weight.target(), operand, width, width, p.weight_row_stride));
+  check(lt.MatrixLayoutCreate(weight.target(), operand, width, width, p.weight.strides.row));
   check(lt.MatrixLayoutCreate(a.target(), operand, width, rows, p.width));
   check(lt.MatrixLayoutCreate(y.target(), result, width, rows, p.width));
 
@@ -95,7 +95,7 @@ bool multiply_matrices(const char* op, const CublasLt& library, const MatrixProd
   };
   const int64_t operand_bytes = element_bytes(p.data_type), bytes = element_bytes(p.stream_type);
   prefer(kMaxWorkspaceBytes, uint64_t{kProductWorkspaceBytes});
-  prefer(kAlignmentA, alignment_of(p.weight, p.weight_row_stride * operand_bytes));
+  prefer(kAlignmentA, alignment_of(p.weight.data, p.weight.strides.row * operand_bytes));
   prefer(kAlignmentB, alignment_of(p.a, p.width * operand_bytes));
   prefer(kAlignmentC, alignment_of(p.addend, p.width * bytes));
   prefer(kAlignmentD, alignment_of(p.y, p.width * bytes));
@@ -108,9 +108,9 @@ bool multiply_matrices(const char* op, const CublasLt& library, const MatrixProd
   if (status == 0) status = found == 0 ? kNotSupported : best.state;
   if (status == kNotSupported) return false;
   check(status);
-  check(lt.Matmul(library.handle, product.get(), p.factor, p.weight, weight.get(), p.a, a.get(),
-                  p.addend_factor, p.addend, y.get(), p.y, y.get(), &best.algorithm, p.workspace,
-                  kProductWorkspaceBytes, stream));
+  check(lt.Matmul(library.handle, product.get(), p.factor, p.weight.data, weight.get(), p.a,
+                  a.get(), p.addend_factor, p.addend, y.get(), p.y, y.get(), &best.algorithm,
+                  p.workspace, kProductWorkspaceBytes, stream));
   return true;
 }
 

@@ -13,8 +13,7 @@ struct MatrixProductParams {
   int64_t rows = 0;                           ///< M
   int64_t width = 0;                          ///< C
   const void* a = nullptr;                    ///< [M, C]
-  const void* weight = nullptr;               ///< [C, C]
-  int64_t weight_row_stride = 0;              ///< at least C; its columns are contiguous
+  TensorView<const void> weight;              ///< [C, C], rows at least C apart
   bool weight_is_transposed = false;          ///< a W^T
   const void* addend = nullptr;               ///< [M, C]
   const void* bias = nullptr;                 ///< [C], or null

@@ -47,7 +47,6 @@ bool launch(const ScaledFfnProductParams& params, void* workspace, const Queue& 
   product.width = params.width;
   product.a = params.operand;
   product.weight = params.weight;
-  product.weight_row_stride = params.weight_row_stride;
   product.weight_is_transposed = params.weight_is_transposed;
   product.addend = params.x;
   product.bias = params.bias ? scales.scaled_bias : nullptr;

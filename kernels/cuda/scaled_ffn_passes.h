@@ -162,7 +162,7 @@ struct ScaledFfnSumsPass {
     float product = 0, trace = 0;
     if (row < p.width) {
       char* gradient = static_cast<char*>(p.dweight) + row * p.width * Element::kBytes;
-      const char* weight = row_of(p.weight, row, p.weight_row_stride);
+      const char* weight = row_of(p.weight.data, row, p.weight.strides.row);
       for (int column = lane.thread % kWarp * kPerChunk; column < width; column += kTileColumns) {
         uint32_t g[4], w[4];
         load_chunk<Element>(g, gradient, column, width, 0);

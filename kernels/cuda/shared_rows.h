@@ -51,10 +51,11 @@ AERO_DEVICE TensorRows<Byte> columns_from(const TensorRows<Byte>& rows, int firs
   return {rows.data + first * Element::kBytes, rows.stride, left < 0 ? 0 : left, rows.end};
 }
 
-template <class Byte, class Tensor>
-AERO_DEVICE TensorRows<Byte> rows_of(Tensor* tensor, const Strides& s, int64_t batch, int64_t head,
+template <class Byte, class T>
+AERO_DEVICE TensorRows<Byte> rows_of(const TensorView<T>& tensor, int64_t batch, int64_t head,
                                      int64_t rows, int64_t columns, int element_bytes) {
-  Byte* data = static_cast<Byte*>(tensor) + (batch * s.batch + head * s.head) * element_bytes;
+  const Strides& s = tensor.strides;
+  Byte* data = static_cast<Byte*>(tensor.data) + (batch * s.batch + head * s.head) * element_bytes;
   return {data, s.row * element_bytes, static_cast<int>(columns) * element_bytes,
           static_cast<int>(rows)};
 }

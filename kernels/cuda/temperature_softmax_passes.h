@@ -74,7 +74,7 @@ struct SoftmaxForwardPass : SoftmaxShape<Element_, kWarps_, 3> {
     const int64_t index = Shape::row_of(block, lane);
     if (index >= p.batch * p.heads * p.queries) return;
     const SoftmaxRow<Element, Lane> row(p, index);
-    const char* scores = row.of(p.scores, p.scores_strides);
+    const char* scores = row.of(p.scores);
     OnlineSoftmax<float> state{-__FLT_MAX__, 0.0f, 0.0f};
     Words words;
     const auto load = [&](int segment) {
@@ -93,10 +93,9 @@ struct SoftmaxForwardPass : SoftmaxShape<Element_, kWarps_, 3> {
     const float score_sum = Team::sum(lane, 2, state.score_sum);
 
     const float inverse = sum == 0 ? 0.0f : 1 / sum;
-    Shape::write_row(lane, row, row.of(p.probabilities, p.probabilities_strides), load,
-                     [&](int chunk, int n) {
-                       return Lane::exp2(row.exponent(row.score(words[chunk], n), top)) * inverse;
-                     });
+    Shape::write_row(lane, row, row.of(p.probabilities), load, [&](int chunk, int n) {
+      return Lane::exp2(row.exponent(row.score(words[chunk], n), top)) * inverse;
+    });
     if (lane.thread % Team::kLanes == 0)
       store_row(p, row, index,
                 finish_row<float>(top, sum, score_sum, Lane::log(sum), top / row.unit));
@@ -160,7 +159,7 @@ struct SoftmaxBackwardPass : SoftmaxShape<Element_, kWarps_, 2> {
     const float center = Team::sum(lane, 0, product) - saved.dlogsumexp;
 
     float dtemperature = 0;
-    char* dscores = p.dscores ? row.of(p.dscores, p.dscores_strides) : nullptr;
+    char* dscores = p.dscores ? row.of(p.dscores) : nullptr;
     Shape::write_row(lane, row, dscores, load, [&](int chunk, int n) {
       const float x = row.exponent(row.score(scores[chunk], n), saved.top);
       const float z = __builtin_fmaf(x, static_cast<float>(kLn2), saved.offset);
@@ -202,10 +201,9 @@ struct SoftmaxBackwardPass : SoftmaxShape<Element_, kWarps_, 2> {
   AERO_DEVICE static void load_segment(const Params& p, const Lane& lane, const Row& row,
                                        int segment, Words& scores, Words& gradients) {
     Shape::for_own_chunks(lane, segment, row.visible, [&](int chunk, int key) {
-      row.load_scores(scores[chunk], row.of(p.scores, p.scores_strides), key);
+      row.load_scores(scores[chunk], row.of(p.scores), key);
       if (p.dprobabilities)
-        row.load_gradients(gradients[chunk], row.of(p.dprobabilities, p.dprobabilities_strides),
-                           key);
+        row.load_gradients(gradients[chunk], row.of(p.dprobabilities), key);
       else
         gradients[chunk][0] = gradients[chunk][1] = gradients[chunk][2] = gradients[chunk][3] = 0;
     });

@@ -38,10 +38,9 @@ struct SoftmaxRow {
         temperature(1) {
     if (p.is_causal)
       visible = larger(0, smaller(keys, static_cast<int>(query + p.keys - p.queries + 1)));
-    const MaskStrides& m = p.mask_strides;
-    if (p.mask) mask = p.mask + batch * m.batch + head * m.head + query * m.query;
+    if (p.mask) mask = p.mask.data + offset(p.mask.strides);
     if (p.temperature)
-      temperature = static_cast<const float*>(p.temperature)[offset(p.temperature_strides)];
+      temperature = static_cast<const float*>(p.temperature.data)[offset(p.temperature.strides)];
     const float size = __builtin_fabsf(temperature);
     const bool is_huge = size > kHuge;
     unit = is_huge ? static_cast<float>(kLog2E) : size;
@@ -53,11 +52,11 @@ struct SoftmaxRow {
     return batch * s.batch + head * s.head + query * s.row;
   }
   /// This row of a [B, H, T, S] tensor.
-  AERO_DEVICE const char* of(const void* tensor, const Strides& s) const {
-    return static_cast<const char*>(tensor) + offset(s) * Element::kBytes;
+  AERO_DEVICE const char* of(const TensorView<const void>& tensor) const {
+    return static_cast<const char*>(tensor.data) + offset(tensor.strides) * Element::kBytes;
   }
-  AERO_DEVICE char* of(void* tensor, const Strides& s) const {
-    return static_cast<char*>(tensor) + offset(s) * Element::kBytes;
+  AERO_DEVICE char* of(const TensorView<void>& tensor) const {
+    return static_cast<char*>(tensor.data) + offset(tensor.strides) * Element::kBytes;
   }
   /// Index of the row's r in [B, H, 3, T].
   AERO_DEVICE int64_t saved() const {
@@ -96,7 +95,7 @@ struct SoftmaxRow {
  private:
   AERO_DEVICE void hide(uint32_t (&words)[4], int first, uint32_t bits) const {
     if (!mask && first + kChunkElements<Element> <= visible) return;
-    const int64_t stride = params.mask_strides.key;
+    const int64_t stride = params.mask.strides.column;
     AERO_UNROLL
     for (int n = 0; n < kChunkElements<Element>; ++n)
       if (first + n >= visible || (mask && !mask[(first + n) * stride]))

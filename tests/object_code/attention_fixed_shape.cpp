@@ -58,23 +58,25 @@ int main(int, char** arguments) {
   forward.data_type = type;
   forward.batch = 1, forward.heads = kHeads, forward.key_heads = 1;
   forward.queries = forward.keys = kLength, forward.head_dim = kHeadDim;
-  forward.q = q.bytes.data(), forward.k = k.bytes.data(), forward.v = v.bytes.data();
-  forward.q_strides = forward.k_strides = forward.v_strides = strides;
+  forward.q = {q.bytes.data(), strides};
+  forward.k = {k.bytes.data(), strides};
+  forward.v = {v.bytes.data(), strides};
   forward.scale = 0.125;
-  forward.temperature = temperature.data(), forward.temperature_strides = {kRows, kLength, 1};
+  forward.temperature = {temperature.data(), {kRows, kLength, 1}};
   forward.is_causal = true;
-  forward.out = out.bytes.data(), forward.out_strides = strides;
+  forward.out = {out.bytes.data(), strides};
   forward.entropy = entropy.data(), forward.logsumexp = logsumexp.data();
   forward.statistics = statistics.data();
 
   AttentionEntropyBackwardParams backward;
   static_cast<AttentionEntropyParams&>(backward) = forward;
-  backward.out = out.bytes.data(), backward.out_strides = strides;
+  backward.out = {out.bytes.data(), strides};
   backward.statistics = statistics.data();
-  backward.dout = dout.bytes.data(), backward.dout_strides = strides;
+  backward.dout = {dout.bytes.data(), strides};
   backward.dentropy = dentropy.data();
-  backward.dq = dq.bytes.data(), backward.dk = dk.bytes.data(), backward.dv = dv.bytes.data();
-  backward.dq_strides = backward.dk_strides = backward.dv_strides = strides;
+  backward.dq = {dq.bytes.data(), strides};
+  backward.dk = {dk.bytes.data(), strides};
+  backward.dv = {dv.bytes.data(), strides};
   backward.dtemperature = dtemperature.data();
 
   const size_t bytes = cpu::workspace_bytes(forward, 1) + cpu::workspace_bytes(backward, 1);

@@ -55,7 +55,7 @@ Errors errors_of(int64_t head_dim, int64_t summed) {
   {
     AttentionProblem p = problem_of(kFew, summed, head_dim);
     AttentionEntropyBackwardParams backward = p.backward_params();
-    backward.dk = backward.dv = nullptr;
+    backward.dk = backward.dv = {};
     run(p.forward_params(), backward);
     const AttentionReference r(p);
     errors.out = relative_error(p.out.values(), r.out);
@@ -63,7 +63,7 @@ Errors errors_of(int64_t head_dim, int64_t summed) {
   }
   AttentionProblem p = problem_of(summed, kFew, head_dim);
   AttentionEntropyBackwardParams backward = p.backward_params();
-  backward.dq = backward.dtemperature = nullptr;
+  backward.dq = {}, backward.dtemperature = nullptr;
   run(p.forward_params(), backward);
   const AttentionReference r(p);
   errors.dk = relative_error(p.dk.values(), r.dk);

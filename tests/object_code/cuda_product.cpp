@@ -37,9 +37,9 @@ bool is_right(DataType type, bool weight_is_transposed, bool allow_tf32) {
   MatrixProductParams p;
   p.data_type = p.stream_type = type;
   p.rows = kRows, p.width = kWidth;
-  p.a = a_given.data(), p.weight = weight_given.data();
+  p.a = a_given.data(), p.weight = weight_given;
   p.addend = addend.data(), p.bias = bias.data();
-  p.weight_row_stride = weight.strides().row, p.weight_is_transposed = weight_is_transposed;
+  p.weight_is_transposed = weight_is_transposed;
   p.factor = &kFactor, p.addend_factor = &kAddendFactor;
   p.y = y.data(), p.workspace = workspace, p.allow_tf32 = allow_tf32;
   if (!multiply_matrices("scaled_ffn", fake_cublas_lt_library(), p, nullptr)) return false;

@@ -90,8 +90,8 @@ bool feed_forward_is_right() {
   }
   float dalpha = 0, dbeta = 0;
   ScaledFfnGradientParams params;
-  params.rows = kRows, params.width = params.weight_row_stride = kWidth;
-  params.dy = dy.data(), params.weight = weight.data(), params.bias = bias.data();
+  params.rows = kRows, params.width = kWidth;
+  params.dy = dy.data(), params.weight = weight, params.bias = bias.data();
   params.alpha = &alpha;
   params.dweight = dweight.data(), params.dbias = dbias.data();
   params.dalpha = &dalpha, params.dbeta = &dbeta;

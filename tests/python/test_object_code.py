@@ -220,7 +220,7 @@ PLANTED = """
 using namespace aero::kernels::cpu;
 void product(const float* a, const float* b, float* to, int64_t count) {{
   Tile<float, {rows}, 4> tile;
-  multiply_rows(tile, a, 64, b, 64, count);
+  multiply_rows(tile, Matrix<const float>{{a, 64}}, {{b, 64}}, count);
   for (int r = 0; r < {rows}; ++r)
     for (int v = 0; v < 4; ++v) store(to + (r * 4 + v) * kLanes<float>, tile.at[r][v]);
 }}

@@ -114,7 +114,7 @@ struct AttentionProblem {
     return 1;
   }
   /// Padding is one row for all heads and queries; of the others one is stored by keys.
-  MaskStrides mask_strides() const {
+  Strides mask_strides() const {
     const int64_t rows = test.queries, row = test.keys, head = rows * row;
     const int64_t batch = test.heads * head;
     if (test.mask == MaskKind::kPadding) return {batch, 0, 0, 1};
@@ -122,8 +122,8 @@ struct AttentionProblem {
     return {batch, head, row, 1};
   }
   size_t mask_index(int64_t b, int64_t h, int64_t i, int64_t j) const {
-    const MaskStrides s = mask_strides();
-    return static_cast<size_t>(b * s.batch + h * s.head + i * s.query + j * s.key);
+    const Strides s = mask_strides();
+    return static_cast<size_t>(b * s.batch + h * s.head + i * s.row + j * s.column);
   }
   bool visible(int64_t b, int64_t h, int64_t i, int64_t j) const {
     return (!test.is_causal || j <= i + test.keys - test.queries) && mask[mask_index(b, h, i, j)];
@@ -134,28 +134,25 @@ struct AttentionProblem {
     p.data_type = test.type;
     p.batch = test.batch, p.heads = test.heads, p.key_heads = test.key_heads;
     p.queries = test.queries, p.keys = test.keys, p.head_dim = test.head_dim;
-    p.q = q.data(), p.q_strides = q.strides();
-    p.k = k.data(), p.k_strides = k.strides();
-    p.v = v.data(), p.v_strides = v.strides();
+    p.q = q;
+    p.k = k;
+    p.v = v;
     p.scale = scale();
     p.is_causal = test.is_causal;
     p.allow_tf32 = test.allow_tf32;
     if (test.temperature != TemperatureKind::kNone) {
-      p.temperature = temperature.data();
-      p.temperature_strides = temperature.strides();
-      if (test.temperature != TemperatureKind::kRow) p.temperature_strides.batch = 0;
-      if (test.temperature == TemperatureKind::kScalar) p.temperature_strides = {};
-      if (test.temperature == TemperatureKind::kHead) p.temperature_strides.row = 0;
+      p.temperature = temperature;
+      if (test.temperature != TemperatureKind::kRow) p.temperature.strides.batch = 0;
+      if (test.temperature == TemperatureKind::kScalar) p.temperature.strides = {};
+      if (test.temperature == TemperatureKind::kHead) p.temperature.strides.row = 0;
     }
-    if (test.mask != MaskKind::kNone) {
-      p.mask = reinterpret_cast<const bool*>(mask.data());
-      p.mask_strides = mask_strides();
-    }
+    if (test.mask != MaskKind::kNone)
+      p.mask = {reinterpret_cast<const bool*>(mask.data()), mask_strides()};
   }
   AttentionEntropyForwardParams forward_params() {
     AttentionEntropyForwardParams p;
     fill_params(p);
-    p.out = out.data(), p.out_strides = out.strides();
+    p.out = out;
     p.entropy = entropy.data();
     p.logsumexp = logsumexp.data();
     p.statistics = statistics.data();
@@ -166,14 +163,14 @@ struct AttentionProblem {
   AttentionEntropyBackwardParams backward_params() {
     AttentionEntropyBackwardParams p;
     fill_params(p);
-    p.out = out.data(), p.out_strides = out.strides();
+    p.out = out;
     p.statistics = statistics.data();
-    if (test.has_dout) p.dout = dout.data(), p.dout_strides = dout.strides();
+    if (test.has_dout) p.dout = dout;
     if (test.has_dentropy) p.dentropy = dentropy.data();
     if (test.has_dlogsumexp) p.dlogsumexp = dlogsumexp.data();
-    p.dq = dq.data(), p.dq_strides = dq.strides();
-    p.dk = dk.data(), p.dk_strides = dk.strides();
-    p.dv = dv.data(), p.dv_strides = dv.strides();
+    p.dq = dq;
+    p.dk = dk;
+    p.dv = dv;
     p.dtemperature = dtemperature.data();
     p.threads = test.threads;
     return p;

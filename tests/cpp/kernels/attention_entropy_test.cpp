@@ -161,9 +161,9 @@ TEST_P(AttentionEntropy, WritesOnlyTheGradientsAskedFor) {
       AttentionProblem p({.type = data_type(), .queries = 21, .keys = 29, .threads = threads});
       p.run_forward();
       AttentionEntropyBackwardParams params = p.backward_params();
-      if (!(asked & 1)) params.dq = nullptr;
-      if (!(asked & 2)) params.dk = nullptr;
-      if (!(asked & 4)) params.dv = nullptr;
+      if (!(asked & 1)) params.dq = {};
+      if (!(asked & 2)) params.dk = {};
+      if (!(asked & 4)) params.dv = {};
       if (!(asked & 8)) params.dtemperature = nullptr;
       run_kernel(params, threads);
       const AttentionReference reference(p);

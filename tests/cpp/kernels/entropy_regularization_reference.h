@@ -42,18 +42,12 @@ struct EntropyProblem {
     params.batch = b;
     params.heads = h;
     params.queries = t;
-    params.entropies = entropies.data();
-    params.entropies_layer_stride = b * h * t;
-    params.entropies_strides = {h * t, t, 1};
+    params.entropies = {entropies.data(),
+                        {.batch = h * t, .head = t, .row = 1, .layer = b * h * t}};
     params.thresholds = thresholds.data();
-    params.max_entropy = max_entropy.data();
-    params.max_entropy_batch_stride = t;
-    params.max_entropy_row_stride = 1;
-    if (masked) {
-      params.row_mask = reinterpret_cast<const bool*>(row_mask.data());
-      params.row_mask_batch_stride = t;
-      params.row_mask_row_stride = 1;
-    }
+    params.max_entropy = {max_entropy.data(), {.batch = t, .row = 1}};
+    if (masked)
+      params.row_mask = {reinterpret_cast<const bool*>(row_mask.data()), {.batch = t, .row = 1}};
     params.reduction = reduction;
   }
 
@@ -64,8 +58,8 @@ struct EntropyProblem {
     return entropies[static_cast<size_t>(((l * batch + b) * heads + h) * queries + i)];
   }
   double largest_at(int64_t b, int64_t i) const {
-    return max_entropy[static_cast<size_t>(b * params.max_entropy_batch_stride +
-                                           i * params.max_entropy_row_stride)];
+    const Strides& s = params.max_entropy.strides;
+    return max_entropy[static_cast<size_t>(b * s.batch + i * s.row)];
   }
   /// Deviation from the threshold where it leaves the free band.
   double excess(int64_t l, int64_t h, double entropy, double largest) const {

@@ -58,8 +58,7 @@ TEST_P(EntropyRegularization, TheLargestEntropiesMayLieAtAnyStride) {
   for (const auto& [batch_stride, row_stride] :
        std::vector<std::array<int64_t, 2>>{{1, 0}, {0, 0}, {0, 1}, {1, 2}}) {
     Problem problem(2, 3, 2, 37, reduction, masked);
-    problem.params.max_entropy_batch_stride = batch_stride;
-    problem.params.max_entropy_row_stride = row_stride;
+    problem.params.max_entropy.strides = {.batch = batch_stride, .row = row_stride};
     const double expected = EntropyReference(problem).loss;
     EXPECT_NEAR(loss_of(problem), expected, 1e-12 * (1 + expected))
         << batch_stride << " " << row_stride;

@@ -155,8 +155,7 @@ void expect_gradients(DataType type, int64_t rows, int64_t width, int64_t thread
   params.rows = rows;
   params.width = width;
   params.dy = dy.data();
-  params.weight = weight.data();
-  params.weight_row_stride = weight.strides().row;
+  params.weight = weight;
   params.bias = bias.data();
   params.alpha = alpha.data();
   params.dweight = gradient.data();

@@ -49,16 +49,16 @@ struct SoftmaxProblem {
     for (size_t n = 0; c.has_mask && n < mask.size(); ++n)
       mask[n] = n / static_cast<size_t>(c.keys) % 3 != 1 && generator() % 3 != 0;
   }
-  MaskStrides mask_strides() const {
+  Strides mask_strides() const {
     const int64_t rows = test.queries, keys = test.keys;
-    return test.has_key_major_mask ? MaskStrides{rows * keys, 0, 1, rows}
-                                   : MaskStrides{rows * keys, 0, keys, 1};
+    return test.has_key_major_mask ? Strides{rows * keys, 0, 1, rows}
+                                   : Strides{rows * keys, 0, keys, 1};
   }
   /// A score of -inf is a key that is not seen.
   bool visible(int64_t b, int64_t h, int64_t i, int64_t j) const {
-    const MaskStrides s = mask_strides();
+    const Strides s = mask_strides();
     return (!test.is_causal || j <= i + test.keys - test.queries) &&
-           mask[static_cast<size_t>(b * s.batch + i * s.query + j * s.key)] &&
+           mask[static_cast<size_t>(b * s.batch + i * s.row + j * s.column)] &&
            scores.get(b, h, i, j) != -std::numeric_limits<double>::infinity();
   }
   double temperature_at(int64_t b, int64_t h, int64_t i) const {
@@ -68,19 +68,15 @@ struct SoftmaxProblem {
     p.data_type = test.type;
     p.batch = p.heads = 2;
     p.queries = test.queries, p.keys = test.keys;
-    p.scores = scores.data(), p.scores_strides = scores.strides();
+    p.scores = scores;
     p.is_causal = test.is_causal;
-    if (test.has_temperature)
-      p.temperature = temperature.data(), p.temperature_strides = temperature.strides();
-    if (test.has_mask) {
-      p.mask = reinterpret_cast<const bool*>(mask.data());
-      p.mask_strides = mask_strides();
-    }
+    if (test.has_temperature) p.temperature = temperature;
+    if (test.has_mask) p.mask = {reinterpret_cast<const bool*>(mask.data()), mask_strides()};
   }
   TemperatureSoftmaxForwardParams forward_params() {
     TemperatureSoftmaxForwardParams p;
     fill_params(p);
-    p.probabilities = probabilities.data(), p.probabilities_strides = probabilities.strides();
+    p.probabilities = probabilities;
     p.entropy = entropy.data(), p.logsumexp = logsumexp.data();
     p.statistics = statistics.data();
     return p;
@@ -89,11 +85,10 @@ struct SoftmaxProblem {
     TemperatureSoftmaxBackwardParams p;
     fill_params(p);
     p.statistics = statistics.data();
-    if (test.has_dprobabilities)
-      p.dprobabilities = dprobabilities.data(), p.dprobabilities_strides = dprobabilities.strides();
+    if (test.has_dprobabilities) p.dprobabilities = dprobabilities;
     if (test.has_dentropy) p.dentropy = dentropy.data();
     if (test.has_dlogsumexp) p.dlogsumexp = dlogsumexp.data();
-    p.dscores = dscores.data(), p.dscores_strides = dscores.strides();
+    p.dscores = dscores;
     p.dtemperature = dtemperature.data();
     return p;
   }

@@ -141,7 +141,10 @@ class Tensor {
     return all;
   }
   void* data() { return bytes_.data(); }
-  const Strides& strides() const { return strides_; }
+  template <class T>
+  operator TensorView<T>() {
+    return {bytes_.data(), strides_};
+  }
   int64_t size() const { return batch_ * heads_ * rows_ * columns_; }
 
  private:

@@ -80,13 +80,13 @@ TEST(CudaAttentionHeads, WriteOnlyTheGradientsAskedFor) {
     run_emulated(p.forward_params());
     AttentionEntropyBackwardParams params = p.backward_params();
     params.head_blocks = 1;
-    if (!(asked & 1)) params.dq = nullptr;
-    if (!(asked & 2)) params.dk = nullptr;
-    if (!(asked & 4)) params.dv = nullptr;
+    if (!(asked & 1)) params.dq = {};
+    if (!(asked & 2)) params.dk = {};
+    if (!(asked & 4)) params.dv = {};
     if (!(asked & 8)) params.dtemperature = nullptr;
     run_emulated(params);
-    const auto expect_same = [](const void* pointer, const Tensor& found, const Tensor& expected) {
-      if (pointer) {
+    const auto expect_same = [](auto asked_for, const Tensor& found, const Tensor& expected) {
+      if (asked_for) {
         EXPECT_EQ(found.values(), expected.values());
       }
     };

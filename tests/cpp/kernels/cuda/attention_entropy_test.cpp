@@ -99,9 +99,9 @@ TEST(CudaAttentionEntropy, WritesOnlyTheGradientsAskedFor) {
     AttentionProblem p({.queries = 21, .keys = 29});
     run_emulated(p.forward_params());
     AttentionEntropyBackwardParams params = p.backward_params();
-    if (!(asked & 1)) params.dq = nullptr;
-    if (!(asked & 2)) params.dk = nullptr;
-    if (!(asked & 4)) params.dv = nullptr;
+    if (!(asked & 1)) params.dq = {};
+    if (!(asked & 2)) params.dk = {};
+    if (!(asked & 4)) params.dv = {};
     if (!(asked & 8)) params.dtemperature = nullptr;
     run_emulated(params);
     const AttentionReference reference(p);

@@ -97,16 +97,16 @@ TEST_P(CudaEntropyRegularization, TakesBroadcastLimitsAndRowsThatLieApart) {
   Problem problem(2, 3, 2, 37, reduction, masked);
   // One largest entropy for all rows, as log_context has it.
   for (float& x : problem.max_entropy) x = problem.max_entropy[0];
-  problem.params.max_entropy_batch_stride = problem.params.max_entropy_row_stride = 0;
+  problem.params.max_entropy.strides = {};
   expect_emulation_matches(problem);
 
   // The same entropies with every row two elements behind the one before.
   Buffer<float> apart(2 * problem.entropies.size(), std::numeric_limits<float>::quiet_NaN());
   for (size_t n = 0; n < problem.entropies.size(); ++n) apart[2 * n] = problem.entropies[n];
-  problem.params.entropies = apart.data();
-  problem.params.entropies_layer_stride *= 2;
-  Strides& strides = problem.params.entropies_strides;
-  strides = {2 * strides.batch, 2 * strides.head, 2 * strides.row};
+  problem.params.entropies.data = apart.data();
+  Strides& strides = problem.params.entropies.strides;
+  for (int64_t* stride : {&strides.layer, &strides.batch, &strides.head, &strides.row})
+    *stride *= 2;
   expect_emulation_matches(problem);
 }
 

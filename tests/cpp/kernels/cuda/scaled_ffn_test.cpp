@@ -93,7 +93,7 @@ struct Layer {
     p.data_type = type, p.stream_type = stream_type;
     p.rows = rows, p.width = width;
     p.a = operand.data();
-    p.weight = weight.data(), p.weight_row_stride = weight.strides().row;
+    p.weight = weight;
     p.weight_is_transposed = is_transposed;
     p.addend = x.data();
     p.bias = has_bias ? scaled_bias.data() : nullptr;
@@ -212,7 +212,7 @@ void expect_gradients(DataType type, int64_t rows, int64_t width) {
   params.data_type = type;
   params.rows = rows, params.width = width;
   params.dy = dy.data();
-  params.weight = weight.data(), params.weight_row_stride = weight.strides().row;
+  params.weight = weight;
   params.bias = bias.data();
   params.alpha = &kAlpha;
   params.dweight = gradient.data();

@@ -146,11 +146,11 @@ TEST(CudaTemperatureSoftmax, WritesOnlyTheGradientsAskedFor) {
     SoftmaxProblem p({.queries = 9, .keys = 21});
     run_emulated(p.forward_params());
     TemperatureSoftmaxBackwardParams params = p.backward_params();
-    if (!(asked & 1)) params.dscores = nullptr;
+    if (!(asked & 1)) params.dscores = {};
     if (!(asked & 2)) params.dtemperature = nullptr;
     run_emulated(params);
     const SoftmaxReference r(p);
-    EXPECT_EQ(std::isnan(p.dscores.get(1, 1, 8, 0)), params.dscores == nullptr);
+    EXPECT_EQ(std::isnan(p.dscores.get(1, 1, 8, 0)), !params.dscores);
     EXPECT_EQ(std::isnan(p.dtemperature.get(1, 1, 8)), params.dtemperature == nullptr);
     const double dscores_error = relative_error(p.dscores.values(), r.dscores);
     const double dtemperature_error = relative_error(p.dtemperature.values(), r.dtemperature);
@@ -289,9 +289,9 @@ TEST(CudaTemperatureSoftmax, ReachesElementsBeyondTwoToThe32nd) {
     std::memcpy(static_cast<float*>(scores.data()) + b * kApart,
                 static_cast<float*>(p.scores.data()) + b * batch_elements, batch_bytes);
   TemperatureSoftmaxForwardParams params = p.forward_params();
-  params.scores = scores.data();
-  params.probabilities = probabilities.data();
-  params.scores_strides.batch = params.probabilities_strides.batch = kApart;
+  params.scores.data = scores.data();
+  params.probabilities.data = probabilities.data();
+  params.scores.strides.batch = params.probabilities.strides.batch = kApart;
   run_emulated(params);
   for (int64_t b = 0; b < 2; ++b)
     EXPECT_EQ(
