@@ -15,7 +15,7 @@
 
 namespace aero::kernels {
 
-/// What both directions read. Letters: B batch, H heads, G key heads (H a multiple of G), T
+/// The inputs of both directions. Letters: B batch, H heads, G key heads (H a multiple of G), T
 /// queries, S keys, D head width (at most kMaxHeadDim). B, H, T and S may be zero.
 struct AttentionEntropyParams {
   DataType data_type = DataType::kFloat32;
@@ -50,7 +50,7 @@ struct AttentionEntropyForwardParams : AttentionEntropyParams {
   void* statistics = nullptr;  ///< [B, H, 3, T] contiguous, type of entropy; null: not kept
 
   /// In how many parts the keys of each row are read, from cpu::key_parts; with more than one,
-  /// `partials` takes what cpu::finish puts together.
+  /// `partials` takes the parts that cpu::finish puts together.
   int64_t key_parts = 1;
   void* partials = nullptr;  ///< [B * H * T, key_parts, 3 + D], type of entropy, not initialised
 };

@@ -9,7 +9,7 @@ struct Queue {
   void* stream = nullptr;
 };
 
-/// What keeps the kernels from running on this machine, in words; "" where nothing does.
+/// The reason why the kernels cannot run on this machine, in words; "" where nothing does.
 const char* obstacle();
 
 }  // namespace aero::kernels::cuda

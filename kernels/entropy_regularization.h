@@ -64,7 +64,7 @@ void run(const EntropyRegularizationForwardParams& params, void* workspace, int6
 void run(const EntropyRegularizationBackwardParams& params, void* workspace, int64_t first,
          int64_t last, int64_t thread);
 
-/// Adds up what all items left in the workspace; call it once, after them.
+/// Adds up the results of all items in the workspace; call it once, after them.
 void finish(const EntropyRegularizationForwardParams& params, const void* workspace);
 
 }  // namespace cpu

@@ -76,7 +76,7 @@ struct OnlineSoftmax {
   }
 };
 
-/// What a finished row, or a vector of rows, is reduced to.
+/// The values that a finished row, or a vector of rows, is reduced to.
 template <class Value>
 struct RowResult {
   Value entropy;

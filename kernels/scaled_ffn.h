@@ -1,4 +1,4 @@
-// What surrounds the matrix products of the scaled feed-forward layer
+// The passes around the matrix products of the scaled feed-forward layer
 // y = beta * x + (x W + b) / alpha; the products themselves come from torch. On a GPU those that
 // carry the stream are one call of cublasLt each, which scales, adds and shifts.
 //
@@ -74,7 +74,7 @@ void run(const ScaledFfnEpilogueParams& params, void* workspace, int64_t first, 
 void run(const ScaledFfnGradientParams& params, void* workspace, int64_t first, int64_t last,
          int64_t thread);
 
-/// Adds up what all items left in the workspace; call it once, after them.
+/// Adds up the results of all items in the workspace; call it once, after them.
 void finish(const ScaledFfnGradientParams& params, const void* workspace);
 
 }  // namespace cpu

@@ -15,7 +15,7 @@
 
 namespace aero::kernels {
 
-/// What both directions read. Letters: B batch, H heads, T queries, S keys; any may be zero.
+/// The inputs of both directions. Letters: B batch, H heads, T queries, S keys; any may be zero.
 struct TemperatureSoftmaxParams {
   DataType data_type = DataType::kFloat32;
   int64_t batch = 0;

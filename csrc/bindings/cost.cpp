@@ -1,4 +1,4 @@
-// What work costs, and the stack that it is priced on: two values that the other files pass around.
+// A cost, and the stack that it is priced on: two values that the other files pass around.
 
 #include "csrc/mpc/cost.h"
 

@@ -87,7 +87,7 @@ Nanoseconds makespan(const std::vector<mpc::OperationTime>& times, const Inputs&
 void bind_times(py::module_& module) {
   using mpc::OperationTime, mpc::Schedule, mpc::ScheduledOperation, mpc::Segment;
   py::class_<OperationTime> time(module, "OperationTime",
-                                 "What an operation asks of every resource.");
+                                 "The demand of an operation on every resource.");
   time.def_readonly("compute", &OperationTime::compute, "Of client and server.")
       .def_readonly("transfer", &OperationTime::transfer, "Client to server, server to client.")
       .def_readonly("rounds", &OperationTime::rounds, "Waiting for messages to arrive.")

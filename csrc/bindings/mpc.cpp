@@ -110,7 +110,7 @@ py::dict simulate_token(const spec::ArchitectureSpec& spec, const Stack& stack, 
   return report_values(mpc::simulate(spec, stack, mpc::token_pass(spec, generation, token)), stack);
 }
 
-// What `operation_cost` takes by name: how many sizes, and the cost.
+// The operations of `operation_cost` by name: how many sizes, and the cost.
 struct SizedCost {
   std::size_t num_sizes;
   Cost (*cost)(const Stack&, const Sizes&);

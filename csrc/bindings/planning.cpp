@@ -55,7 +55,7 @@ py::dict price_fields() {
 
 void bind_planning(py::module_& module) {
   py::class_<mpc::SweepResult>(module, "SweepResult", "One combination of a sweep.")
-      .def_readonly("total", &mpc::SweepResult::total, "What one pass spends.")
+      .def_readonly("total", &mpc::SweepResult::total, "The cost of one pass.")
       .def_readonly("nanoseconds", &mpc::SweepResult::nanoseconds, "Per network, closed form.")
       .def_readonly("error", &mpc::SweepResult::error, "Why there is no such network, or empty.");
   module.def("simulate_generation", &simulate_generation, py::arg("spec"), py::arg("stack"),

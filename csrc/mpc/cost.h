@@ -18,7 +18,7 @@ inline constexpr std::size_t kServer = 1;
 // not whole numbers; whole numbers are exact up to this bound, and beyond it `checked` throws.
 inline constexpr double kMaxExactCount = 9007199254740992.0;  // 2^53
 
-// `for_each_count` says what each count is.
+// `for_each_count` explains each count.
 struct Cost {
   std::array<double, 2> sent_bytes{};  // by client and server; no byte is counted twice
   double rounds = 0;

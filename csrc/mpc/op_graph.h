@@ -1,4 +1,4 @@
-// One private forward pass as a graph of operations on secret values: what is computed, on which
+// One private forward pass as a graph of operations on secret values: the computation, on which
 // shapes and in which order, but not how. Additions and products with public constants are local
 // and free; they appear only as edges.
 //

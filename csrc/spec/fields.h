@@ -1,4 +1,4 @@
-// The fields of an ArchitectureSpec by name: reading, checked changing, what follows from what.
+// The fields of an ArchitectureSpec by name: reading, checked changing, dependent fields.
 #pragma once
 
 #include <cstdint>

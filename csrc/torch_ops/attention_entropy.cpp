@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* kOp = "attention_entropy";
 
-/// Checked inputs; the operands keep alive what the params point to.
+/// Checked inputs; the operands keep the memory of the params alive.
 struct Inputs {
   Gate gate;
   Rows rows;
@@ -63,7 +63,7 @@ struct Inputs {
             q.scalar_type(),
             " like q"};
   }
-  /// Checks what shapes alone do not say.
+  /// Checks that shapes alone do not make.
   static Rows checked_rows(const Tensor& q, const Tensor& k) {
     if (q.size(3) < 1 || q.size(3) > kernels::kMaxHeadDim)
       refuse(kOp, "D", "from 1 to " + std::to_string(kernels::kMaxHeadDim),
@@ -78,7 +78,7 @@ struct Inputs {
   }
 };
 
-/// [B, heads, rows, D] in memory laid out as [B, rows, heads, D]: what models transpose back to.
+/// [B, heads, rows, D] in memory laid out as [B, rows, heads, D], to which models transpose back.
 Result empty_heads(const Tensor& like) {
   const Result memory(like, {like.size(0), like.size(2), like.size(1), like.size(3)},
                       like.scalar_type());

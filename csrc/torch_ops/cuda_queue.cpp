@@ -24,7 +24,7 @@ CudaQueue::CudaQueue(const char* op, const Tensor& like) : guard_(like.get_devic
 }  // namespace aero::torch_ops
 #endif
 
-/// What keeps the CUDA kernels from running, "" where nothing does; a plain C symbol like
+/// The reason why the CUDA kernels cannot run, "" where nothing does; a plain C symbol like
 /// aero_cpu_isa.
 extern "C" __attribute__((visibility("default"))) const char* aero_cuda_obstacle() {
   thread_local std::string text;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr const char* kOp = "entropy_regularization";
 
-/// Checked inputs; the operands keep alive what the params point to.
+/// Checked inputs; the operands keep the memory of the params alive.
 struct Inputs {
   Gate gate;
   Operand entropies, thresholds, max_entropy, row_mask;

@@ -49,7 +49,7 @@ class Workspace {
   using Memory = std::unique_ptr<void, Free>;
   static Memory allocated(size_t bytes) { return Memory(::operator new(bytes, kAlignment)); }
 
-  Memory own_;  ///< what is too large to keep
+  Memory own_;  ///< memory that is too large to keep
   void* data_;
 };
 

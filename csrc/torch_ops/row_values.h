@@ -1,4 +1,4 @@
-// What temperature_softmax and attention_entropy have per row of the attention matrix: results,
+// The values of temperature_softmax and attention_entropy per row of the attention matrix: results,
 // statistics kept for the backward pass, and gradients.
 #pragma once
 
@@ -33,7 +33,7 @@ struct RowResults {
   }
 };
 
-/// What a backward pass is given per row.
+/// The inputs of a backward pass per row.
 struct IncomingRows {
   const Tensor& statistics;
   const OptionalTensor &dentropy, &dlogsumexp;

@@ -32,7 +32,7 @@ struct Inputs {
         shape(shape_of(x)) {
     const int64_t width = shape.back();
     if (width > 0) require_possible(kOp, "rows of x", x.numel() / width);
-    // Beside half weights a float32 stream stays what it is: only its product is computed in half.
+    // Beside half weights a float32 stream stays: only its product is computed in half.
     const bool is_half = weight_type == ScalarType::BFloat16 || weight_type == ScalarType::Half;
     weight = gate.take(weight_any, {"weight",
                                     {width, width},
@@ -79,7 +79,7 @@ Tensor add_residual(const Inputs& inputs, const StreamRows& rows, const Tensor& 
   return y.tensor();
 }
 
-/// x W + b, or dy W^T for what flows back, by torch.
+/// x W + b, or dy W^T for the gradient, by torch.
 Tensor linear_of(const Inputs& inputs, const StreamRows& rows, bool is_backward) {
   const Tensor& weight = inputs.weight.tensor();
   return is_backward ? matrix_product(rows.operand.tensor(), weight)
@@ -119,7 +119,7 @@ bool is_torch_asked_for() {
 }
 
 #if defined(AERO_CUDA)
-/// Does a call in torch's stream, and returns what launch does.
+/// Does a call in torch's stream, and returns launch's result.
 template <class Params>
 auto run_on_device(const Params& params, const Tensor& like) {
   const Result workspace(like, {static_cast<int64_t>(kernels::cuda::workspace_bytes(params))},
@@ -151,7 +151,7 @@ Tensor product_on_device(const Inputs& inputs, const StreamRows& rows, bool is_b
 }
 #endif
 
-/// beta * x + (x W + b) / alpha, or beta * dy + dy W^T / alpha for what flows back.
+/// beta * x + (x W + b) / alpha, or beta * dy + dy W^T / alpha for the gradient.
 Tensor scaled_product(const Inputs& inputs, const StreamRows& rows, bool is_backward) {
   if (is_torch_asked_for()) return product_of_torch(inputs, rows, is_backward);
 #if defined(AERO_CUDA)

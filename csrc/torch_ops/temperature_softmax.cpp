@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* kOp = "temperature_softmax";
 
-/// Checked inputs; the operands keep alive what the params point to.
+/// Checked inputs; the operands keep the memory of the params alive.
 struct Inputs {
   Gate gate;
   Rows rows;

@@ -1,5 +1,6 @@
 // The gate: the one place where an operator's tensors are checked, and the only one that reads
-// their addresses and strides (tests/python/test_layering.py). What has passed it is an Operand.
+// their addresses and strides (tests/python/test_layering.py). A tensor that has passed it is an
+// Operand.
 //
 // std::invalid_argument arrives in Python as ValueError; thrown inside a parallel loop it would
 // lose its message, so everything is checked before one starts.
@@ -44,11 +45,11 @@ struct Rows {
   Shape shape() const { return {batch, heads, queries}; }
 };
 
-/// What strides a kernel honours; a tensor that has others is copied.
+/// The strides that a kernel honours; a tensor that has others is copied.
 enum class Layout : uint8_t { kAny, kRows, kContiguous };  ///< kRows: the last dimension has 1
 
-/// What an operator asks of a tensor. `letters` is like "[B, H, T, D]"; `like` names what sets the
-/// type, as in " like q".
+/// The requirements of an operator for a tensor. `letters` is like "[B, H, T, D]"; `like` names
+/// what sets the type, as in " like q".
 struct Wanted {
   const char* name;
   Shape shape;
@@ -62,7 +63,7 @@ struct Wanted {
 class Operand {
  public:
   Operand() = default;
-  /// What an operator computed itself, made contiguous.
+  /// A result of the operator itself, made contiguous.
   static Operand contiguous(const Tensor& tensor);
 
   explicit operator bool() const { return tensor_.has_value(); }
@@ -137,7 +138,7 @@ class Gate {
 class Result {
  public:
   Result(const Tensor& like, const Shape& shape, ScalarType dtype, bool wanted = true);
-  /// A permuted view of what this fills.
+  /// A permuted view of the tensor that this fills.
   explicit Result(const Tensor& own) : tensor_(own) {}
 
   const Tensor& tensor() const { return tensor_; }

@@ -1,4 +1,4 @@
-// Where the backward pass of attention keeps what it computes.
+// The scratch memory of attention's backward pass.
 #pragma once
 
 #include "kernels/cpu/attention_weighted_rows.h"

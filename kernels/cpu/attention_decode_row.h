@@ -59,7 +59,7 @@ void add_weighted(Matrix<const Element> rows, int64_t count, const Real* weights
 template <class Element, class Real>
 struct DecodeRow {
   int64_t batch, head, index;
-  int64_t seen;  ///< keys [0, seen) are what the causal rule shows
+  int64_t seen;  ///< the causal rule shows keys [0, seen)
   Real temperature, scale;
   Matrix<const Element> query, keys, values;
 

@@ -183,8 +183,8 @@ class BackwardPass {
     return p_.is_causal ? q.first + p_.keys - p_.queries - key : kKeyTile;
   }
 
-  /// What the tile after this one reads and writes: of the same head, or else the next head's
-  /// first.
+  /// The memory that the tile after this one reads and writes: of the same head, or else the next
+  /// head's first.
   void announce(const TileRange<Real>& q, Prefetch& prefetch) const {
     const int64_t group = p_.heads / p_.key_heads;
     int64_t b = q.batch, h = q.head, first = q.first + kTile, from = q.visible_keys(p_);

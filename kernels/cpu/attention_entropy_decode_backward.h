@@ -33,7 +33,7 @@ class DecodeBackwardPass {
   static int64_t padded(const Params& p) { return round_up(p.head_dim, kL); }
   static int64_t row_stride(const Params& p) { return 3 * padded(p) + 2 * kL; }
 
-  /// What is kept of a row from one block of keys to the next: vectors of D, then of lanes.
+  /// A row's values from one block of keys to the next: vectors of D, then of lanes.
   struct Kept {
     Real *query, *dout, *dquery, *dtemperature, *center;
   };

@@ -71,7 +71,7 @@ class ForwardPass {
 
   Operand* operands(int64_t offset) const { return reinterpret_cast<Operand*>(memory_ + offset); }
 
-  /// What the next tile reads and writes and this one does not.
+  /// The memory that the next tile reads and writes and this one does not.
   void announce(const TileRange<Real>& q, const TileRange<Real>& next, Prefetch& prefetch) const {
     const int64_t group = p_.heads / p_.key_heads, b = next.batch, h = next.head, g = h / group;
     const bool same_keys = b == q.batch && g == q.head / group;

@@ -1,4 +1,4 @@
-// What the backward pass of attention knows of each query, one query per lane.
+// The values of each query in attention's backward pass, one query per lane.
 #pragma once
 
 #include "kernels/cpu/attention_tile.h"
@@ -6,7 +6,7 @@
 namespace aero::kernels::cpu {
 namespace {
 
-/// What turns scores into gradients, one row per lane; see online_softmax.h.
+/// The factors that turn scores into gradients, one row per lane; see online_softmax.h.
 template <class Real>
 struct ScoreGradients {
   Vec<Real> row_maximum, inverse_sum, offset;  ///< m, 1 / l (0 for a row that saw no key), w

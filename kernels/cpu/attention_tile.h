@@ -1,4 +1,4 @@
-// What the forward and the backward pass of attention share: one tile of queries against one tile
+// The common part of attention's forward and backward pass: one tile of queries against one tile
 // of keys, queries in the vector lanes.
 //
 // A tile of scores is [keys x queries]. With one query per lane, everything that belongs to a row
@@ -89,7 +89,7 @@ struct TileRange {
   }
 };
 
-/// A tile of queries with what its scores are scaled by.
+/// A tile of queries with the scale of its scores.
 template <class Real>
 struct QueryTile : TileRange<Real> {
   int vectors;                         ///< vectors that hold at least one query

@@ -48,7 +48,7 @@ class WeightedRows {
     return (vectors + kColumns - 1) / kColumns * round_up(queries, kRows);
   }
 
-  /// What queries that see no key come to.
+  /// The result of queries that see no key.
   void store_zeros() const {
     for (int64_t i = 0; i < q_.count; ++i)
       for (int64_t d = 0; d < head_dim_; d += kL) store_row(i, d, Vec<Real>{});

@@ -86,7 +86,7 @@ class Head {
   Real threshold_, margin_;
 };
 
-/// Averages over the counted rows of one batch entry and head, and what follows from them.
+/// Averages over the counted rows of one batch entry and head, and their consequences.
 template <class Real>
 struct RowMean {
   Real max_entropy = 0;
@@ -111,7 +111,7 @@ Real penalty_sum(const EntropyRegularizationParams& p, const Head<Real>& head) {
   });
 }
 
-/// What the sum over one head's penalties is divided by in the loss; 0 where nothing counts.
+/// The divisor of the sum over one head's penalties in the loss; 0 where nothing counts.
 int64_t divisor(const EntropyRegularizationParams& p) {
   const int64_t heads = p.layers * p.heads;
   return p.reduction == EntropyReduction::kQueryMean ? heads * counted_batch(p) : heads;

@@ -1,4 +1,4 @@
-// Small matrix products held in registers: what attention spends its time in.
+// Small matrix products held in registers, in which attention spends its time.
 //
 // All of them are  acc[r][v] += A(r, n) * B(n, v)  over n, where A is read one number at a time and
 // broadcast, and B one vector at a time. The vectors hold queries where scores and dP are made, and

@@ -1,5 +1,5 @@
-// What the register tiles multiply: rows of the tensors as numbers of the type computed with, or as
-// pairs of bfloat16; in place, copied, packed or transposed.
+// The operands of the register tiles: rows of the tensors as numbers of the type computed with, or
+// as pairs of bfloat16; in place, copied, packed or transposed.
 #pragma once
 
 #include <type_traits>

@@ -1,4 +1,4 @@
-// Rows of tensors and of what is copied from them.
+// Rows of tensors and of their copies.
 #pragma once
 
 #include "kernels/cpu/simd.h"

@@ -1,5 +1,5 @@
 // Epilogue and parameter gradients of the scaled feed-forward layer: shares them out over items and
-// adds up what the items leave.
+// adds up the results of the items.
 #include "kernels/scaled_ffn.h"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ int64_t gradient_blocks(const ScaledFfnGradientParams& p) {
   return ceil_divide(p.rows, kGradientRows);
 }
 
-/// What the items leave for finish: [C] of <G_c, W_c>, [C] of G_cc, and per block of rows the
+/// The items' results for finish: [C] of <G_c, W_c>, [C] of G_cc, and per block of rows the
 /// column sums of dy, [blocks, C].
 template <class Real>
 struct Partials {

@@ -1,4 +1,4 @@
-// What surrounds the matrix products of scaled_ffn, for one instruction set.
+// The passes around the matrix products of scaled_ffn, for one instruction set.
 //
 // Bytes moved are the least there can be beside a matrix product that cannot add the scaled stream
 // itself: the epilogue reads the product and the stream once and writes y once, the gradients read

@@ -55,8 +55,8 @@ AERO_INLINE void store_elements(Float16* p, Vec<float> x) {
 #endif
 }
 
-/// store_elements past the caches, to an address aligned to what is stored: otherwise the processor
-/// first reads what it is about to overwrite. Call end_streaming before others read.
+/// store_elements past the caches, to an address aligned to the size of the store: otherwise the
+/// processor first reads what it is about to overwrite. Call end_streaming before others read.
 template <class Element, class V>
 AERO_INLINE void stream_elements(Element* p, V x) {
 #if defined(__AVX512F__)

@@ -116,7 +116,7 @@ struct TemperatureSoftmaxBackward {
   }
 
  private:
-  /// A row's x, P, and what its gradients need besides.
+  /// A row's x, P, and the other operands of its gradients.
   struct State {
     Real* exponents;
     Real* weights;

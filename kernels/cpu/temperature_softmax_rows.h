@@ -1,4 +1,4 @@
-// Rows of temperature_softmax: where they lie and what they see; keys in the vector lanes.
+// Rows of temperature_softmax: their places and their keys; keys in the vector lanes.
 #pragma once
 
 #include <limits>
@@ -28,7 +28,7 @@ AERO_INLINE int64_t block_rows(int64_t keys) {
   return rows < 1 ? 1 : rows > kMostBlockRows ? kMostBlockRows : rows;
 }
 
-/// One row: where it is, what it sees, and how its scores scale.
+/// One row: its place, its keys, and the scale of its scores.
 template <class Element, class Real>
 class SoftmaxRow {
  public:
@@ -84,7 +84,7 @@ class SoftmaxRow {
       for (int64_t j = 0; j < visible; ++j) scratch[j] = mask[j * step] ? scratch[j] : kHidden;
   }
 
-  /// visit(scores) on what prepare made of them.
+  /// visit(scores) on the prepared scores.
   template <class Visit>
   AERO_INLINE void visit_scores(const Real* scratch, const Visit& visit) const {
     lies_well() ? visit(at<const Element>(p_->scores)) : visit(scratch);
@@ -127,11 +127,11 @@ class SoftmaxRow {
   int64_t visible = 0;   ///< keys that the causal rule shows
   int64_t written = 0;   ///< keys in vectors that hold a visible one
   Real temperature = 1;  ///< t
-  Real direction = 1;    ///< what scores are prepared with: the sign of t, or log2(e) / t
-  Real factor = 1;       ///< what prepared scores are multiplied by; with direction log2(e) / t
+  Real direction = 1;    ///< the factor of preparation: the sign of t, or log2(e) / t
+  Real factor = 1;       ///< the factor of prepared scores; with direction log2(e) / t
   Real unit = 1;         ///< prepared scores are nats times this
 
-  /// What stands for a key that is not seen: a score of -inf, as people mask them.
+  /// The value of a key that is not seen: a score of -inf, as people mask them.
   static constexpr Real kHidden = -std::numeric_limits<Real>::infinity();
 
  private:

@@ -3,7 +3,7 @@
 // One instruction adds A B to sixteen rows of sixteen sums: A holds sixteen rows of sixteen pairs,
 // B sixteen rows of pairs for sixteen columns, both as the vector tiles of micro_kernel.h read
 // them. Sums reach vectors through memory. Written in assembly: GCC 12's intrinsics do not tell the
-// compiler what memory a tile is loaded from, nor that a configuration is 64 bytes long.
+// compiler which memory a tile is loaded from, nor that a configuration is 64 bytes long.
 #pragma once
 
 #include "kernels/cpu/micro_kernel.h"
@@ -42,7 +42,7 @@ class TileRegisters {
   };
 };
 
-/// What Tile<float, 16, C> is to vectors. One at a time.
+/// The counterpart of Tile<float, 16, C>. One at a time.
 template <int C>
 struct TileOfRegisters {
   static constexpr int kDepth = kTilePairs;

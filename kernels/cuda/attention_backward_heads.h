@@ -88,7 +88,7 @@ struct BackwardHeadPass : Shape {
     // The first tile of keys also takes the queries that see no key: their gradients are 0.
     const int left_out = first == 0 ? 0 : of_head.first_query(first) / kStreamed;
     const int taken = tiles - left_out, pairs = taken * Head<int>::readers(p);
-    // Back and forth: what was used last comes first, while the L2 cache still has it.
+    // Back and forth: the tile used last comes first, while the L2 cache still has it.
     const auto pair_at = [&](int n) {
       const int turned = first / kStaying % 2 == 0 ? n : pairs - 1 - n;
       const int query = (left_out + turned % taken) * kStreamed;
@@ -234,7 +234,7 @@ struct BackwardHeadPass : Shape {
             {sums[block][0], sums[block][1], sums[block][2], sums[block][3]}};
     }
 
-    /// Adds the product with the first `keys` keys of the tile, which is what these rows see.
+    /// Adds the product with the first `keys` keys of the tile, which these rows see.
     template <class Lane>
     AERO_DEVICE void multiply(Lane& lane, int keys) {
       AERO_ROLLED

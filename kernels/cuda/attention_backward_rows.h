@@ -1,4 +1,4 @@
-// What the backward pass knows of each row of the attention matrix, gathered once in scratch memory
+// The backward pass's values for each row of the attention matrix, gathered once in scratch memory
 // so that both of its passes read 32 bytes per row.
 #pragma once
 
@@ -7,14 +7,14 @@
 
 namespace aero::kernels::cuda {
 
-/// First half: what weights are computed from.
+/// First half: the operands of weights.
 struct alignas(16) RowWeights {
   float scale;        ///< of scores, times log2(e)
   float maximum;      ///< m
   float inverse_sum;  ///< 1 / l, 0 for a row that saw no key
   float offset;       ///< w
 };
-/// Second half: what gradients of scores are computed from.
+/// Second half: the operands of gradients of scores.
 struct alignas(16) RowGradient {
   float dentropy;
   float center;  ///< dO . O - dlogsumexp

@@ -1,4 +1,4 @@
-// What the passes of attention's backward direction have in common: sizes of tiles, their place in
+// The common parts of the passes of attention's backward direction: sizes of tiles, their place in
 // shared memory, the gradient of one score, and queries that stream by keys.
 #pragma once
 

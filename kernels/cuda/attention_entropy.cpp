@@ -1,4 +1,5 @@
-// Attention with temperature and entropy on a GPU: what cannot be launched is said in words.
+// Attention with temperature and entropy on a GPU: a call that cannot be launched is an error in
+// words.
 #include "kernels/attention_entropy.h"
 
 #include <cstdlib>
@@ -31,7 +32,7 @@ void launch_checked(const Params& params, const Queue& queue) {
   });
 }
 
-/// What AERO_CUDA_BACKWARD asks for. Read anew at every call, so tests may change the variable.
+/// The choice of AERO_CUDA_BACKWARD. Read anew at every call, so tests may change the variable.
 BackwardScheme backward_scheme() {
   const char* wanted = std::getenv("AERO_CUDA_BACKWARD");
   const std::string scheme = wanted ? wanted : "";

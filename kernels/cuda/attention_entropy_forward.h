@@ -96,7 +96,7 @@ struct ForwardPass : Shape {
     return {stage * kPairBytes + kKeys * kRowBytes};
   }
 
-  /// What a warp keeps of its rows; index [tile][half] is row 16 tile + 8 half + group.
+  /// A warp's values of its rows; index [tile][half] is row 16 tile + 8 half + group.
   struct Warp {
     int first, last, group, member;
     StayingRows<kRowTiles, kRowBytes, Shape::kQueriesInRegisters> queries;

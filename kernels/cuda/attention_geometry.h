@@ -56,13 +56,13 @@ struct VisibleKeys {
   AERO_DEVICE int first_query(int key) const {
     return key < keys ? larger(0, key - diagonal) : queries;
   }
-  /// What the mask has for a query and a key.
+  /// The mask's value for a query and a key.
   AERO_DEVICE const bool* mask_at(int query, int key) const {
     return mask + query * query_stride + key * key_stride;
   }
 };
 
-/// What shapes of tiles have in common: elements, and D rounded up.
+/// The common part of shapes of tiles: elements, and D rounded up.
 template <class Element_, int kWidth_>
 struct RowShape {
   using Element = Element_;

@@ -18,7 +18,7 @@ void find(void* library, const char* name, Function& function, bool& complete) {
   complete = complete && function != nullptr;
 }
 
-/// Only what is loaded already: the version that torch was built for.
+/// Only a library that is loaded already: the version that torch was built for.
 void* opened_library() {
   for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12"})
     if (void* library = dlopen(name, RTLD_NOW | RTLD_NOLOAD)) return library;

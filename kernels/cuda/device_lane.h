@@ -1,4 +1,4 @@
-// The lane of a GPU: each member is an instruction or two. What they do is in lane.h.
+// The lane of a GPU: each member is an instruction or two. lane.h describes them.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -1,4 +1,4 @@
-// Entropy penalty on a GPU: what cannot be launched is said in words.
+// Entropy penalty on a GPU: a call that cannot be launched is an error in words.
 #include "kernels/entropy_regularization.h"
 
 #include "kernels/cuda/entropy_regularization_kernels.h"

@@ -8,7 +8,7 @@
 
 namespace aero::kernels::cuda {
 
-/// What leaves the free band.
+/// The deviation from the free band.
 struct EntropyExcess {
   float threshold, margin;
 
@@ -66,7 +66,7 @@ AERO_DEVICE float sum_over_warp(Lane& lane, float value) {
   return RowTeam<1, 0>::sum(lane, 0, value);
 }
 
-/// Averages over the counted rows, and what follows from them; the same in all lanes of a warp.
+/// Averages over the counted rows, and their consequences; the same in all lanes of a warp.
 struct EntropyMean {
   float count = 0, largest = 0, excess = 0;
 
@@ -87,7 +87,7 @@ struct EntropyMean {
   }
 };
 
-/// What the sum over penalties is divided by in the loss; 0 where nothing counts. All lanes of the
+/// The divisor of the sum over penalties in the loss; 0 where nothing counts. All lanes of the
 /// block call it together and have it afterwards.
 template <int kWarps, int kSlots, class Lane>
 AERO_DEVICE float penalty_divisor(const EntropyRegularizationParams& p, Lane& lane, int slot) {

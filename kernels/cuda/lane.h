@@ -1,4 +1,5 @@
-// What a pass may use: a lane, one thread of a block, on a GPU (device_lane.h) or emulated (tests).
+// The interface of a pass: a lane, one thread of a block, on a GPU (device_lane.h) or emulated
+// (tests).
 //
 // A lane has these members. Shared memory is addressed in bytes from the start of the block's own.
 // Those marked (warp) must be reached by all 32 lanes of a warp together.
@@ -83,7 +84,7 @@ constexpr int largest(int a, int b) { return a > b ? a : b; }
 /// Number of tiles of `size` that cover `count`.
 constexpr int64_t tiles_of(int64_t count, int size) { return (count + size - 1) / size; }
 
-/// What the scores of a row are multiplied by, `scale` being that of all rows. A temperature of
+/// The factor of a row's scores, `scale` being that of all rows. A temperature of
 /// zero makes the row NaN: whether there is one is not known without waiting for the device.
 AERO_DEVICE float row_scale(float scale, float temperature) {
   return temperature == 0 ? __builtin_nanf("") : scale / temperature;

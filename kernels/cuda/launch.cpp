@@ -30,7 +30,7 @@ const CudaVersions& versions() {
   return found;
 }
 
-/// What of them does not fit; "" where they do.
+/// The one that does not fit; "" where all do.
 const std::string& wrong_versions() {
   static const std::string wrong = misfit(versions());
   return wrong;

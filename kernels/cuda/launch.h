@@ -1,4 +1,4 @@
-// Putting passes in a queue, and saying in words what cannot be.
+// Putting passes in a queue, and errors in words for those that cannot be.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -9,7 +9,7 @@ namespace {
 
 using namespace cublas_lt;
 
-/// What may go wrong in a call, and in which operator.
+/// Errors of a call, and its operator.
 struct Check {
   const char* op;
   const Functions& lt;

@@ -24,7 +24,7 @@ struct MatrixProductParams {
   bool allow_tf32 = false;                    ///< of kFloat32: operands may be rounded to TF32
 };
 
-/// Scratch memory of a product: what NVIDIA advises for Hopper.
+/// Scratch memory of a product, as NVIDIA advises for Hopper.
 inline constexpr size_t kProductWorkspaceBytes = size_t{32} << 20U;
 
 /// Puts the product in the stream; false where cublasLt has no algorithm for it, and y is as it

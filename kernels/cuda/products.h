@@ -52,7 +52,7 @@ struct Matrix {
   }
 };
 
-/// What products of elements of 32 bits have in common.
+/// The common parts of products of elements of 32 bits.
 struct WordMatrix {
   static constexpr int kStep = 8;
   static constexpr int kBlocksPerStep = 1;
@@ -143,7 +143,7 @@ struct Matrix<TensorFloat32> : WordMatrix {
   }
 };
 
-/// Rounds rows that have arrived to what products see of them, once for all warps. All lanes of the
+/// Rounds rows that have arrived to the precision of products, once for all warps. All lanes of the
 /// block come here together, and find the rows done when they leave. Nothing for other elements.
 template <class Element, int kRows, int kThreads, int kRowBytes, class Lane>
 AERO_DEVICE void round_rows(Lane& lane, SharedRows<kRowBytes> rows) {

@@ -1,4 +1,4 @@
-// The lanes that do a row together, a warp or all warps of a block, and what they reduce over it.
+// The lanes that do a row together, a warp or all warps of a block, and their reductions.
 #pragma once
 
 #include "kernels/cuda/lane.h"
@@ -11,7 +11,7 @@ struct RowTeam {
   static constexpr int kLanes = kWarps * kWarp;
   static constexpr int kSharedBytes = kWarps == 1 ? 0 : kSlots * kWarps * kWarp * 4;
 
-  /// What all lanes' values come to, the same in every lane, in an order that never changes.
+  /// The reduction of all lanes' values, the same in every lane, in an order that never changes.
   template <class Lane, class Combine>
   AERO_DEVICE static float over_row(Lane& lane, int slot, float value, Combine combine) {
     AERO_UNROLL

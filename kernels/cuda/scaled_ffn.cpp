@@ -1,4 +1,4 @@
-// The scaled feed-forward layer on a GPU: what cannot be launched is said in words.
+// The scaled feed-forward layer on a GPU: a call that cannot be launched is an error in words.
 #include "kernels/scaled_ffn.h"
 
 #include "kernels/cuda/matrix_product.h"

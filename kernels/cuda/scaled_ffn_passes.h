@@ -1,4 +1,4 @@
-// What surrounds the products of the scaled feed-forward layer on a GPU: the scales before them,
+// The passes around the products of the scaled feed-forward layer on a GPU: the scales before them,
 // and the gradients of the parameters after them. Equations: ../scaled_ffn.h.
 #pragma once
 

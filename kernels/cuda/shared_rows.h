@@ -29,7 +29,7 @@ template <class Byte>
 struct TensorRows {
   Byte* data;      ///< row 0
   int64_t stride;  ///< bytes from row to row
-  int row_bytes;   ///< of a row, without what lies between rows
+  int row_bytes;   ///< of a row, without the gap between rows
   int end;         ///< rows [0, end) exist
 
   /// Whether every chunk of every row is one aligned access.
@@ -71,7 +71,7 @@ AERO_DEVICE void for_own_chunks(const Lane& lane, Use use) {
   }
 }
 
-/// Begins to copy rows [first, first + kRows) of a tensor; what it does not have becomes 0. To be
+/// Begins to copy rows [first, first + kRows) of a tensor; rows it does not have become 0. To be
 /// committed and waited for, also where the rows are not aligned and go through registers.
 template <class Element, int kRows, int kThreads, int kRowBytes, class Lane>
 AERO_DEVICE void fetch_rows(Lane& lane, SharedRows<kRowBytes> to,

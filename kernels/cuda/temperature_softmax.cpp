@@ -1,4 +1,5 @@
-// Softmax with temperature and entropy on a GPU: what cannot be launched is said in words.
+// Softmax with temperature and entropy on a GPU: a call that cannot be launched is an error in
+// words.
 #include "kernels/temperature_softmax.h"
 
 #include "kernels/cuda/temperature_softmax_kernels.h"

@@ -12,7 +12,7 @@
 namespace aero::kernels::cuda {
 namespace {  // as in online_softmax.h
 
-/// Who owns a row and what fits in its registers.
+/// The owner of a row, and the keys that fit in its registers.
 template <class Element_, int kWarps_, int kSlots>
 struct SoftmaxShape {
   using Element = Element_;
@@ -178,7 +178,7 @@ struct SoftmaxBackwardPass : SoftmaxShape<Element_, kWarps_, 2> {
   }
 
  private:
-  /// What is known of a row before its scores.
+  /// A row before its scores.
   struct Saved {
     float top, inverse, offset;  ///< r, 1 / l, w
     float dentropy, dlogsumexp;

@@ -1,4 +1,4 @@
-// A row of temperature_softmax: where it is, what it sees, and how its scores scale.
+// A row of temperature_softmax: its place, its keys, and the scale of its scores.
 #pragma once
 
 #include "kernels/cuda/elements.h"
@@ -9,7 +9,7 @@ namespace aero::kernels::cuda {
 namespace {  // as in online_softmax.h
 
 /// Scores are taken times the sign of the temperature, so that the highest has the most weight, and
-/// over a huge temperature times log2(e) / t, so that those of -inf stay what they are.
+/// over a huge temperature times log2(e) / t, so that those of -inf stay.
 template <class Element, class Lane>
 struct SoftmaxRow {
   // Below 2^-2000 a weight is 0 whatever x is; the bound keeps 0 * x from becoming 0 * inf.
@@ -23,8 +23,8 @@ struct SoftmaxRow {
   int visible;        ///< those that the causal rule shows
   const bool* mask;   ///< of key 0, or null
   float temperature;  ///< t
-  float direction;    ///< what scores are taken times
-  float factor;       ///< what they are multiplied by then; with direction log2(e) / t
+  float direction;    ///< first factor of scores
+  float factor;       ///< second factor; with direction log2(e) / t
   float unit;         ///< scores taken so are nats times this
 
   AERO_DEVICE SoftmaxRow(const TemperatureSoftmaxParams& p, int64_t index)
@@ -76,7 +76,7 @@ struct SoftmaxRow {
         set_element<Element>(words, n, bits_of<Element, Lane>(score * direction + (score - score)));
     }
   }
-  /// What flows to the keys from `first` on; nothing to those that are not seen.
+  /// The gradients of the keys from `first` on; nothing to those that are not seen.
   AERO_DEVICE void load_gradients(uint32_t (&words)[4], const char* row, int first) const {
     load_chunk<Element>(words, row, first, keys, 0);
     hide(words, first, 0);

@@ -52,7 +52,7 @@ struct MatmulPlan {
 // head falls by up to 3.4 %. The whole network falls at five lengths at most, by at most 11 %, and
 // never below what kFewestBytes sends for fewer tokens.
 //
-// kFewestBytes: what is sent, over all blocks SPU chooses from and over blocks wider than the
+// kFewestBytes: the bytes sent, over all blocks SPU chooses from and over blocks wider than the
 // product, filled up with zeros. It never costs more bytes than kSpu for an uncut product, nor
 // fewer for a larger one: with any one block no count falls when a dimension grows, and a block
 // that fits a larger product also fits a smaller one.
