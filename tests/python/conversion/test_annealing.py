@@ -15,6 +15,8 @@ from aero.models import AeroConfig, AeroForCausalLM
 from aero.nn.annealed_modules import annealing_progress, set_annealing_progress
 from aero.train import AnnealingCallback
 
+from .networks import aero_network
+
 PYTHIA = {
     "family": "pythia",
     "rotary_fraction": 0.25,
@@ -201,3 +203,35 @@ def test_an_annealing_under_way_is_not_finished():
             change(model, "SM")
     with pytest.raises(ValueError, match="is not being annealed"):
         finish_annealing(network("SM"))
+
+
+HISTORY = "begin_annealing (inexact): SM+LN+R becomes SM+ScFuFFN_i1"
+
+
+def test_an_annealing_keeps_history_settings_and_discrepancies():
+    trained = replace_activation(aero_network("SM+LN+G"), "relu")
+    model = begin_annealing(trained, "SM+ScFuFFN_i1", final_norm="foldable", entropy_weight=0.25)
+    first = "replace_activation (inexact): gelu becomes relu"
+    assert model.config.conversion_steps == [first, HISTORY]
+    assert trained.config.conversion_steps == [first]
+    assert model.config.entropy_weight == 0.25 and model.config.final_norm == "foldable"
+    assert begin_annealing(aero_network("SM+LN+R"), "SM+ScFuFFN_i1").config.conversion_steps == [
+        HISTORY
+    ]
+    set_annealing_progress(model, 1.0)
+    with torch.no_grad():
+        model.transformer.ln_f.target.discrepancy.fill_(0.375)
+    finished = finish_annealing(model)
+    assert finished.config.final_norm == "foldable"
+    assert finished.transformer.ln_f.discrepancy.item() == 0.375
+
+
+def test_temperatures_start_at_1_in_an_annealing_unless_told():
+    for asked, start in [({}, 1.0), ({"temperature_init": 0.5}, 0.5)]:
+        model = begin_annealing(aero_network("SM+LN+G"), "SM(t)+LN+R", **asked)
+        assert model.transformer.h[1].attn.temperature.value.eq(start).all()
+
+
+def test_an_annealing_stays_on_the_device_of_its_network():
+    network = begin_annealing(aero_network("SM+LN+G").to("meta"), "SM+ScFuFFN")
+    assert {value.device.type for value in network.state_dict().values()} == {"meta"}

@@ -333,30 +333,3 @@ def test_a_channel_that_the_last_norm_blanks_stays_blank():
     removed = remove_layernorm(model)
     assert not removed.lm_head.weight[:, 3].any()
     assert logits_of(removed, tokens()).isfinite().all()
-
-
-HISTORY = "begin_annealing (inexact): SM+LN+R becomes SM+ScFuFFN_i1"
-
-
-def test_an_annealing_keeps_history_settings_and_discrepancies():
-    trained = replace_activation(aero_network("SM+LN+G"), "relu")
-    model = begin_annealing(trained, "SM+ScFuFFN_i1", final_norm="foldable", entropy_weight=0.25)
-    first = "replace_activation (inexact): gelu becomes relu"
-    assert model.config.conversion_steps == [first, HISTORY]
-    assert trained.config.conversion_steps == [first]
-    assert model.config.entropy_weight == 0.25 and model.config.final_norm == "foldable"
-    assert begin_annealing(aero_network("SM+LN+R"), "SM+ScFuFFN_i1").config.conversion_steps == [
-        HISTORY
-    ]
-    set_annealing_progress(model, 1.0)
-    with torch.no_grad():
-        model.transformer.ln_f.target.discrepancy.fill_(0.375)
-    finished = finish_annealing(model)
-    assert finished.config.final_norm == "foldable"
-    assert finished.transformer.ln_f.discrepancy.item() == 0.375
-
-
-def test_temperatures_start_at_1_in_an_annealing_unless_told():
-    for asked, start in [({}, 1.0), ({"temperature_init": 0.5}, 0.5)]:
-        model = begin_annealing(aero_network("SM+LN+G"), "SM(t)+LN+R", **asked)
-        assert model.transformer.h[1].attn.temperature.value.eq(start).all()
