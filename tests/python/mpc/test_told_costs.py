@@ -265,6 +265,8 @@ def test_savings_are_told_only_where_both_are_known() -> None:
 def test_a_record_of_an_optimization_is_told_in_full() -> None:
     for one in mpc.optimizations():
         assert one.to_dict() == {**asdict(one), "fields": dict(one.fields)}
+    tiles = {one.name: one.fields.get("matmul_tile_bytes") for one in mpc.optimizations()}
+    assert tiles["mul_share"] == 1024**3 and "1 GiB" in mpc.optimizations()[1].title
     assert [one.name for one in mpc.optimizations() if not one.listed] == [
         "cheapest_layouts", "share_ciphertexts", "fill_ciphertexts", "pack_triangle",
         "fold_score_scale", "argmax_ties=False", "comparison_bits=40",
