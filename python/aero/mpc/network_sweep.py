@@ -260,13 +260,9 @@ def _values(name: str, value: Sequence[FieldValue] | FieldValue) -> list[FieldVa
 def _split(
     values: dict[str, list[FieldValue]], stacks: Sequence[StackDescription]
 ) -> tuple[dict[str, list[FieldValue]], dict[str, list[FieldValue]]]:
-    """Axes of the stacks and of the networks; both are checked before the grid is walked."""
+    """Axes of the stacks and of the networks; the names are checked."""
     fields = _core.Stack(stacks[0].base).fields
     stack_axes = {name: value for name, value in values.items() if name in fields}
-    for stack in stacks:
-        for name, choices in stack_axes.items():
-            for choice in choices:
-                stack.with_fields([(name, choice)])
     spec_axes = {name: value for name, value in values.items() if name not in fields}
     known = ArchitectureSpec.from_label("SM").to_dict()
     for name in spec_axes:

@@ -86,6 +86,9 @@ def test_profiles_are_found_by_name_description_and_value() -> None:
     for name in mpc.network_names():
         values = mpc.network_profile(name).to_dict()
         assert mpc.NetworkProfile(**values) == mpc.network_profile(name)
+    for name in mpc.compute_names():
+        values = mpc.compute_profile(name).to_dict()
+        assert mpc.ComputeProfile(**values) == mpc.compute_profile(name)
 
 
 @pytest.mark.parametrize(
