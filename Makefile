@@ -29,6 +29,7 @@ SPREAD    := $(lastword $(sort $(wildcard benchmarks/results/demo_*.json)))
 BENCHMARKS := $(filter-out $(addprefix benchmarks/,timer.py peaks.py attention_report.py operator_report.py entropy_share.py fixed_point.py start_of_training.py out_of_domain.py private_protocols.py private_tunnel.py),$(wildcard benchmarks/*.py))
 CMAKE_TESTS := cmake -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
                -DAERO_TESTS=ON -DAERO_WERROR=ON -DAERO_PYTHON=OFF -DAERO_TORCH_OPS=OFF -DAERO_CUDA=OFF
+ARM       := -DCMAKE_TOOLCHAIN_FILE=$(CURDIR)/tests/cpp/aarch64_linux.cmake
 DEMO_LABELS := SM+LN+G SM+ScFuFFN "EReg(SM(t)+ScFuFFN)" SM+FN+ScFuFFN SM+FN+R
 
 # An editable install knows the Python files by name, so it is renewed when the list of them changes,
@@ -36,7 +37,7 @@ DEMO_LABELS := SM+LN+G SM+ScFuFFN "EReg(SM(t)+ScFuFFN)" SM+FN+ScFuFFN SM+FN+R
 INSTALLED := AERO_CUDA=$(AERO_CUDA) $(sort $(shell find python/aero -name '*.py'))
 $(shell mkdir -p build && echo '$(INSTALLED)' | cmp -s - build/installed || echo '$(INSTALLED)' > build/installed)
 
-.PHONY: help demo private private-test private-bench test wheels slurm-test threads mutants fuzz fuzz-sanitized build lint bench test-cuda bench-cuda house notebooks docs clean
+.PHONY: help demo private private-test private-bench test wheels arm-test slurm-test threads mutants fuzz fuzz-sanitized build lint bench test-cuda bench-cuda house notebooks docs clean
 .DEFAULT_GOAL := help
 # ninja shares out its own work, and fails where `make --jobs` tells it of jobs that it cannot reach.
 unexport MAKEFLAGS
@@ -80,6 +81,10 @@ wheels: $(VENV)/.wheels ## build the source archive and a wheel per Python in di
 	$(BIN)/python python/build_wheels.py $(PYTHONS)
 	$(BIN)/python python/try_wheels.py $(PYTHONS)
 	$(BIN)/python python/try_wheels.py --torch $(patsubst torch==%,%,$(TORCH))
+
+# Speed there says nothing. GoogleTest is compiled too, from Debian's sources of it.
+arm-test: build/arm/.built ## run the C++ tests as 64-bit ARM under QEMU; apt installs it, as root
+	ctest --test-dir build/arm --output-on-failure --parallel 2
 
 # Not part of `make test`, which skips these: where systemd runs, the packages start daemons at boot.
 slurm-test: $(VENV)/.tests ## run cells as jobs of Slurm on loopback; apt installs it, as root
@@ -195,6 +200,16 @@ build/tests/.built: $(VENV)/.tools $(NATIVE) $(CPP_TESTS)
 	$(NEEDS_GTEST)
 	$(CMAKE_TESTS) -B build/tests -DAERO_SANITIZE=ON
 	cmake --build build/tests
+	@touch $@
+
+build/arm/.built: $(VENV)/.tools $(NATIVE) $(CPP_TESTS) tests/cpp/aarch64_linux.cmake
+	command -v aarch64-linux-gnu-g++ qemu-aarch64-static >/dev/null && test -e /usr/src/googletest || \
+	  (apt-get update -qq && apt-get install -y -qq --no-install-recommends g++-aarch64-linux-gnu qemu-user-static googletest)
+	cmake -S /usr/src/googletest -B build/arm/googletest -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja $(ARM) \
+	  -DCMAKE_INSTALL_PREFIX=$(CURDIR)/build/arm/installed -DBUILD_GMOCK=OFF
+	cmake --build build/arm/googletest --target install
+	$(CMAKE_TESTS) -B build/arm $(ARM) -DCMAKE_BUILD_TYPE=Release -DGTest_DIR=$(CURDIR)/build/arm/installed/lib/cmake/GTest
+	cmake --build build/arm
 	@touch $@
 
 build/threads/.built: $(VENV)/.tools $(NATIVE) $(CPP_TESTS)

@@ -17,7 +17,7 @@ struct Chosen {
 
 #if defined(__AMX_BF16__)
 using PairOperands = Tiled;
-#elif defined(__AVX512BF16__)
+#elif defined(AERO_MULTIPLIES_PAIRS)
 using PairOperands = Paired;
 #endif
 
@@ -25,7 +25,7 @@ using PairOperands = Paired;
 /// pairs where the machine multiplies pairs and the head width is even.
 template <template <class> class Pass, class Element, class Real, class Params, class Function>
 auto with_operands([[maybe_unused]] const Params& p, Function&& function) {
-#if defined(__AVX512BF16__)
+#if defined(AERO_MULTIPLIES_PAIRS)
   if constexpr (__is_same(Element, BFloat16))
     if (p.head_dim % 2 == 0) return function(Chosen<Pass<PairOperands>>{});
 #endif

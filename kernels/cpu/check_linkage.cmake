@@ -4,7 +4,7 @@
 #
 # Of an inline function or template emitted in several objects the linker keeps one copy. If that is
 # the AVX-512 one, code meant for a plain machine dies of an illegal instruction.
-list(FILTER OBJECTS INCLUDE REGEX "/(scalar|amx|avx[a-z0-9]*)\\.cpp\\.o(bj)?$")
+list(FILTER OBJECTS INCLUDE REGEX "/(scalar|amx|(avx|neon)[a-z0-9]*)\\.cpp\\.o(bj)?$")
 if(NOT OBJECTS)
   message(FATAL_ERROR "no object of an instruction set to check: expected scalar.cpp.o and others")
 endif()

@@ -9,6 +9,10 @@
 #if defined(__x86_64__) && defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 namespace aero::kernels::cpu {
@@ -70,6 +74,21 @@ const Kernels& table_with_tile_registers() {
   return kernels;
 }
 
+#elif defined(__aarch64__)
+
+bool has_neonbf16() {
+#if defined(__linux__)
+  constexpr unsigned long kBf16 = 1ul << 14u;  // HWCAP2_BF16
+  return (getauxval(AT_HWCAP2) & kBf16) != 0;
+#elif defined(__APPLE__)
+  int found = 0;
+  size_t bytes = sizeof(found);
+  return sysctlbyname("hw.optional.arm.FEAT_BF16", &found, &bytes, nullptr, 0) == 0 && found != 0;
+#else
+  return false;
+#endif
+}
+
 #endif
 
 // From the plainest to the best.
@@ -80,6 +99,9 @@ constexpr InstructionSet kInstructionSets[] = {
     {"avx512", has_avx512, table<kAvx512>},
     {"avx512bf16", has_avx512bf16, table<kAvx512Bf16>},
     {"amx", has_amx, table_with_tile_registers},
+#elif defined(__aarch64__)
+    {"neon", [] { return true; }, table<kNeon>},
+    {"neonbf16", has_neonbf16, table<kNeonBf16>},
 #endif
 };
 

@@ -95,7 +95,7 @@ struct Kernels {
   ScaledFfnKernels scaled_ffn;
 };
 
-extern const Kernels kScalar, kAvx2, kAvx512, kAvx512Bf16;
+extern const Kernels kScalar, kAvx2, kAvx512, kAvx512Bf16, kNeon, kNeonBf16;
 /// attention_entropy in bfloat16 alone: tile registers multiply nothing else.
 extern const Kernels kAmx;
 

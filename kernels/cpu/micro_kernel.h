@@ -15,7 +15,7 @@ namespace {
 /// enough to hide the latency of the FMA (8 in flight); with 16 registers 4 x 2. One vector
 /// loads B and four broadcasts serve 16 or 8 FMAs, so loads never bound it.
 constexpr int kRows = 4;
-constexpr int kColumns = kVectorBytes == 64 ? 4 : 2;
+constexpr int kColumns = kVectorRegisters == 32 ? 4 : 2;
 
 /// A value known at compile time, to pass to generic lambdas.
 template <int N>

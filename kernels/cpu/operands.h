@@ -126,7 +126,7 @@ struct Single {
   static AERO_INLINE void store_row(Operand* rows, int64_t at, Vec<Real> x) { store(rows + at, x); }
 };
 
-#if defined(__AVX512BF16__)
+#if defined(AERO_MULTIPLIES_PAIRS)
 /// Operands are pairs of bfloat16; takes even head widths.
 struct Paired {
   using Element = BFloat16;

@@ -12,6 +12,13 @@
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
 #pragma GCC diagnostic pop
+#elif defined(AERO_NEON)
+#include <arm_neon.h>
+#endif
+
+// Whether the machine multiplies pairs of bfloat16.
+#if defined(__AVX512BF16__) || (defined(AERO_NEON) && defined(__ARM_FEATURE_BF16))
+#define AERO_MULTIPLIES_PAIRS
 #endif
 
 #include <cstdint>
@@ -28,6 +35,11 @@ constexpr int kVectorBytes = 64;
 constexpr int kVectorBytes = 32;
 #else
 constexpr int kVectorBytes = 16;
+#endif
+#if defined(__AVX512F__) || defined(AERO_NEON)
+constexpr int kVectorRegisters = 32;
+#else
+constexpr int kVectorRegisters = 16;
 #endif
 
 template <class Real>

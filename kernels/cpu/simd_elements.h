@@ -25,6 +25,8 @@ AERO_INLINE Vec<float> load_elements(const Float16* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 #elif defined(__F16C__)
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+#elif defined(AERO_NEON)
+  return (Vec<float>)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(&p->bits)));
 #else
   Vec<float> x{};
   for (int i = 0; i < kLanes<float>; ++i) x[i] = to_real<float>(p[i]);
@@ -38,6 +40,8 @@ AERO_INLINE void store_elements(double* p, Vec<double> x) { store(p, x); }
 AERO_INLINE void store_elements(BFloat16* p, Vec<float> x) {
 #if defined(__AVX512BF16__)
   *reinterpret_cast<UnalignedHalfWords*>(p) = (HalfWords)_mm512_cvtneps_pbh(x);
+#elif defined(AERO_MULTIPLIES_PAIRS)
+  *reinterpret_cast<UnalignedHalfWords*>(p) = (HalfWords)vcvt_bf16_f32((float32x4_t)x);
 #else
   const Words bits = (Words)x;
   const Words rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
@@ -50,6 +54,8 @@ AERO_INLINE void store_elements(Float16* p, Vec<float> x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
 #elif defined(__F16C__)
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+#elif defined(AERO_NEON)
+  vst1_u16(&p->bits, vreinterpret_u16_f16(vcvt_f16_f32((float32x4_t)x)));
 #else
   for (int i = 0; i < kLanes<float>; ++i) p[i] = from_real<Float16>(x[i]);
 #endif
@@ -113,7 +119,7 @@ template <class Real>
 AERO_INLINE Vec<Real> multiply_add(Vec<Real> a, Vec<Real> b, Vec<Real> sum) {
   return sum + a * b;
 }
-#if defined(__AVX512BF16__)
+#if defined(AERO_MULTIPLIES_PAIRS)
 AERO_INLINE Words load_operand(const Pair* p) {
   return *reinterpret_cast<const UnalignedWords*>(p);
 }
@@ -124,15 +130,26 @@ AERO_INLINE Words splat_operand(const Pair* p) {
 }
 template <class Real>
 AERO_INLINE Vec<float> multiply_add(Words a, Words b, Vec<float> sum) {
+#if defined(__AVX512BF16__)
   return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+#else
+  return (Vec<float>)vbfdotq_f32((float32x4_t)sum, (bfloat16x8_t)a, (bfloat16x8_t)b);
+#endif
 }
 /// Rounds two vectors to bfloat16 and stores them as pairs (low[i], high[i]).
 AERO_INLINE void store_pairs(Pair* p, Vec<float> low, Vec<float> high) {
+#if defined(__AVX512BF16__)
   typedef short Shorts __attribute__((vector_size(64)));
   const Shorts rounded = (Shorts)_mm512_cvtne2ps_pbh(high, low);
   *reinterpret_cast<UnalignedWords*>(p) = (Words)__builtin_shufflevector(
       rounded, rounded, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23, 8, 24, 9, 25, 10,
       26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+#else
+  BFloat16 rounded[2][kLanes<float>];
+  store_elements(rounded[0], low);
+  store_elements(rounded[1], high);
+  store_interleaved(p, rounded[0], rounded[1]);
+#endif
 }
 #endif
 

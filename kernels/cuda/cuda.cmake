@@ -28,7 +28,7 @@ if(AERO_NVCC)
   string(REGEX MATCH "#\\$ TOP=([^\n]*)" nvcc_top "${nvcc_plan}")
   set(CUDA_TOOLKIT "${CMAKE_MATCH_1}")
   find_library(AERO_CUDART cudart_static HINTS ${CUDA_TOOLKIT}/lib64 ${CUDA_TOOLKIT}/lib
-               PATH_SUFFIXES x86_64-linux-gnu)
+               PATH_SUFFIXES ${CMAKE_LIBRARY_ARCHITECTURE})
 endif()
 if(NOT AERO_NVCC OR NOT AERO_CUDART)
   if(AERO_CUDA STREQUAL "ON")

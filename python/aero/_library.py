@@ -53,7 +53,7 @@ def cpu_isa() -> str:
 
     Example:
         >>> from aero._library import cpu_isa
-        >>> cpu_isa() in ("scalar", "avx2", "avx512", "avx512bf16", "amx")
+        >>> cpu_isa() in ("scalar", "avx2", "avx512", "avx512bf16", "amx", "neon", "neonbf16")
         True
     """
     name = ctypes.CDLL(str(library_path())).aero_cpu_isa

@@ -36,7 +36,7 @@ OPTIONS = {
     "CMAKE_INTERPROCEDURAL_OPTIMIZATION": "OFF", "Python_EXECUTABLE": sys.executable,
     "CMAKE_MAKE_PROGRAM": str(Path(sys.executable).parent / "ninja"),
 }  # fmt: skip
-OTHER_SETS = re.compile(r"kernels/cpu/(avx2|avx512|avx512bf16|amx)\.cpp")
+OTHER_SETS = re.compile(r"kernels/cpu/(avx2|avx512|avx512bf16|amx|neon|neonbf16)\.cpp")
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ MAY_INCLUDE = {
     "csrc/torch_ops": ("csrc/torch_ops/", "kernels/", "torch/"),
 }  # fmt: skip
 SYSTEM_HEADERS = {
-    "immintrin.h", "cpuid.h", "dlfcn.h", "sys/syscall.h", "unistd.h",
+    "immintrin.h", "cpuid.h", "dlfcn.h", "sys/syscall.h", "unistd.h", "arm_neon.h", "sys/auxv.h",
+    "sys/sysctl.h",
     "cuda_bf16.h", "cuda_fp16.h", "cuda_runtime.h", "cuda_runtime_api.h",
 }  # fmt: skip
 

@@ -20,6 +20,7 @@ struct SimdProbe {
   void (*transpose_double)(double* square);
 };
 
-extern const SimdProbe kSimdScalar, kSimdAvx2, kSimdAvx512, kSimdAvx512Bf16;
+extern const SimdProbe kSimdScalar, kSimdAvx2, kSimdAvx512, kSimdAvx512Bf16, kSimdNeon,
+    kSimdNeonBf16;
 
 }  // namespace aero::kernels::testing

@@ -23,10 +23,14 @@ class Simd : public ::testing::TestWithParam<std::string> {
   const SimdProbe& probe() const {
     static const std::map<std::string, const SimdProbe*> probes = {
         {"scalar", &kSimdScalar},
-        {"avx2", &kSimdAvx2},
-        {"avx512", &kSimdAvx512},
-        {"avx512bf16", &kSimdAvx512Bf16},
-        {"amx", &kSimdAvx512Bf16}};  // the same vectors
+#if defined(__x86_64__)
+        {"avx2", &kSimdAvx2},      {"avx512", &kSimdAvx512}, {"avx512bf16", &kSimdAvx512Bf16},
+        {"amx", &kSimdAvx512Bf16},  // the same vectors
+#elif defined(__aarch64__)
+        {"neon", &kSimdNeon},
+        {"neonbf16", &kSimdNeonBf16},
+#endif
+    };
     return *probes.at(GetParam());
   }
   std::vector<float> exp2(std::vector<float> x) const {

@@ -91,7 +91,7 @@ class EmulatedLane {
     return __builtin_bit_cast(float, static_cast<uint32_t>(bits) << 16);
   }
   static float unpack(Float16, uint16_t bits) {
-    return static_cast<float>(__builtin_bit_cast(_Float16, bits));
+    return static_cast<float>(__builtin_bit_cast(Half, bits));
   }
   /// To nearest, ties away: what is left are 10 bits behind the point.
   static uint32_t round_to_tf32(float x) {
@@ -109,6 +109,12 @@ class EmulatedLane {
   static float log(float x) { return std::log(x); }
 
  private:
+#if defined(__aarch64__)  // where g++ 12 knows no _Float16 in C++
+  using Half = __fp16;
+#else
+  using Half = _Float16;
+#endif
+
   struct Operands {
     float* c;
     const uint32_t* a;
@@ -125,7 +131,7 @@ class EmulatedLane {
     return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
   }
   static uint16_t float16_bits(float x) {
-    return __builtin_bit_cast(uint16_t, static_cast<_Float16>(x));
+    return __builtin_bit_cast(uint16_t, static_cast<Half>(x));
   }
 
   void count_conflicts(const char* instruction, int address, int words, int64_t& extra) {
