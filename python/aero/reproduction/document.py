@@ -265,7 +265,12 @@ def _private(private: Mapping[str, Any]) -> list[str]:
     for front in fronts:
         near = f"; not decidedly worse: {', '.join(map(_quoted, front['near']))}"
         members = ", ".join(map(_quoted, front["names"])) + (near if front["near"] else "")
-        budget = f"{front['tokens'] / 1e6:.2f} million tokens"
+        flops = front.get("flops")
+        budget = (
+            f"{flops:.2g} training FLOPs"
+            if flops
+            else f"{front['tokens'] / 1e6:.2f} million tokens"
+        )
         priced = {"gigabytes": "GB", "minutes": "minutes"}[front["quantity"]]
         alike.setdefault((budget, members), []).append(f"{priced} of {front['way']}")
     found = [
@@ -315,14 +320,15 @@ def _how_made(outcomes: Sequence[Mapping[str, Any]], command: str) -> str:
         for c in t["corpora"]
     )
     seconds = sum(t["seconds"] for t in trainings)
+    tried = any(row.get("rates") for row in outcomes[0]["rows"])
+    rate = f"{recipe['optimizer']['learning_rate']:g}" if not tried else "the best of those tried"
     return "\n".join(
         [
             f"Made with `{command}`.",
             f"First row: preset `{recipe['model']['preset']}`, T = "
             f"{recipe['model']['context_length']}, vocabulary {recipe['data']['vocabulary']:,}, "
             f"{trainings[0]['steps']:,} steps of {recipe['training']['tokens_per_step']:,} tokens, "
-            f"{recipe['training']['precision']}, peak learning rate "
-            f"{recipe['optimizer']['learning_rate']:g}.",
+            f"{recipe['training']['precision']}, peak learning rate {rate}.",
             f"Hardware: {hardware or 'none yet'}. Versions: {versions or '-'}. Corpus: "
             f"{corpora or '-'}. Training of these runs, shared ones counted per target: "
             f"{duration(seconds)}.",

@@ -1,5 +1,6 @@
 """Quality against private cost: one point per network and budget, and those that nothing beats.
 
+A budget is equal tokens, or training FLOPs that are equal within 3 %; a teacher's count too.
 A network that was trained with several settings (learning rates) counts with its best one, by the
 mean over seeds. The front is that of the means; a network next to it is `near` where its seeds, by
 `aero.report.seeds`, do not decide that it is worse than the network of the front that costs no
@@ -20,6 +21,10 @@ from aero.pareto import pareto_front
 from aero.report.runs import RunRecord
 from aero.report.seeds import Pool, Series, family_of
 from aero.reproduction.cost_rows import PrivateCost, private_costs, ways_to_price
+from aero.reproduction.run_statistics import measure
+
+# Training FLOPs of one budget differ by less: a step more or less, and widths in whole heads.
+_ALIKE = 1.03
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,8 @@ class FrontPoint:
     Attributes:
         name: its row.
         spec: the network.
-        tokens: seen in training.
+        tokens: seen in training, by a teacher too.
+        flops: of the training, likewise.
         perplexities: seed -> perplexity, all finite.
         costs: as `private_costs` gives them.
     """
@@ -37,6 +43,7 @@ class FrontPoint:
     name: str
     spec: ArchitectureSpec
     tokens: int
+    flops: float
     perplexities: Mapping[int, float]
     costs: Mapping[str, PrivateCost]
 
@@ -62,14 +69,16 @@ class Front:
     """The networks that no other of the same budget beats in perplexity and cost at once.
 
     Attributes:
-        tokens: the budget.
+        tokens: the budget; None where it is `flops`.
+        flops: the most that a network of the budget takes; None where it is `tokens`.
         way: how it is priced.
         quantity: `gigabytes` or `minutes`.
         names: on the front, cheapest first.
         near: next to it and not decidedly worse, cheapest first; of two seeds or more.
     """
 
-    tokens: int
+    tokens: int | None
+    flops: float | None
     way: str
     quantity: str
     names: tuple[str, ...]
@@ -80,7 +89,8 @@ def front_points(records: Mapping[str, Sequence[RunRecord]]) -> list[FrontPoint]
     """Returns a point per network and budget, cheapest budget first.
 
     Args:
-        records: row -> its runs that ended; rows with a diverged run are left out.
+        records: row -> its runs that ended; rows with a diverged run, or with a teacher of unknown
+            training, are left out.
     """
     best: dict[tuple[str, int], FrontPoint] = {}
     for name, runs in records.items():
@@ -89,9 +99,13 @@ def front_points(records: Mapping[str, Sequence[RunRecord]]) -> list[FrontPoint]
         perplexities = {
             int(run.info["seed"]): float((run.evaluation or {})["perplexity"]) for run in runs
         }
-        spec, tokens = runs[0].spec, runs[0].tokens
-        point = FrontPoint(name, spec, tokens, perplexities, private_costs(spec))
-        key = (json.dumps(spec.to_dict(), sort_keys=True), tokens)
+        spec = runs[0].spec
+        tokens, flops = (measure(budget, runs[0]) for budget in ("tokens", "training_flops"))
+        if tokens is None or flops is None:
+            continue
+        costs = private_costs(spec)
+        point = FrontPoint(name, spec, int(tokens), flops, perplexities, costs)
+        key = (json.dumps(spec.to_dict(), sort_keys=True), point.tokens)
         if key not in best or point.mean < best[key].mean:
             best[key] = point
     return sorted(best.values(), key=lambda point: point.tokens)
@@ -100,7 +114,7 @@ def front_points(records: Mapping[str, Sequence[RunRecord]]) -> list[FrontPoint]
 def front_of(
     points: Sequence[FrontPoint], tokens: int, way: str, quantity: str = "gigabytes"
 ) -> Front:
-    """Returns the front of one budget priced in one way.
+    """Returns the front of one budget of tokens priced in one way.
 
     Args:
         points: of any budgets.
@@ -108,10 +122,14 @@ def front_of(
         way: one of `ways_to_price()`.
         quantity: `gigabytes` or `minutes`.
     """
-    chosen = sorted(
-        (point for point in points if point.tokens == tokens),
-        key=lambda point: point.cost(way, quantity),
-    )
+    chosen = [point for point in points if point.tokens == tokens]
+    return _front(chosen, tokens, None, way, quantity)
+
+
+def _front(
+    points: Sequence[FrontPoint], tokens: int | None, flops: float | None, way: str, quantity: str
+) -> Front:
+    chosen = sorted(points, key=lambda point: point.cost(way, quantity))
     costs = [point.cost(way, quantity) for point in chosen]
     means = [point.mean for point in chosen]
     on_front = pareto_front([*zip(costs, means, strict=True)])
@@ -124,7 +142,22 @@ def front_of(
         if found.verdict != "holds" and found.seeds > 1:
             near.append(chosen[index].name)
     names = tuple(chosen[i].name for i in on_front)
-    return Front(tokens, way, quantity, names, tuple(near))
+    return Front(tokens, flops, way, quantity, names, tuple(near))
+
+
+def equal_flops(points: Sequence[FrontPoint]) -> list[list[FrontPoint]]:
+    """Returns the points of alike training FLOPs, least first, where their tokens differ.
+
+    Args:
+        points: of any budgets.
+    """
+    groups: list[list[FrontPoint]] = []
+    for point in sorted(points, key=lambda point: point.flops):
+        if groups and point.flops <= _ALIKE * groups[-1][0].flops:
+            groups[-1].append(point)
+        else:
+            groups.append([point])
+    return [group for group in groups if len({point.tokens for point in group}) > 1]
 
 
 def describe_fronts(records: Mapping[str, Sequence[RunRecord]]) -> dict[str, Any]:
@@ -135,25 +168,31 @@ def describe_fronts(records: Mapping[str, Sequence[RunRecord]]) -> dict[str, Any
 
     Returns:
         `points`: `name`, `tokens`, `perplexities`, `costs` (way -> gigabytes, setup_gigabytes,
-        minutes); `fronts`: `tokens`, `way`, `quantity`, `names`, `near`, of budgets with two
-        points or more.
+        minutes); `fronts`: `tokens` or `flops`, `way`, `quantity`, `names`, `near`, of budgets with
+        two points or more.
     """
     points = front_points(records)
-    budgets = [point.tokens for point in points]
+    tokens = [point.tokens for point in points]
+    budgets: list[tuple[list[FrontPoint], int | None, float | None]] = [
+        ([point for point in points if point.tokens == count], count, None)
+        for count in sorted(set(tokens))
+        if tokens.count(count) > 1
+    ]
+    budgets += [(group, None, group[-1].flops) for group in equal_flops(points)]
     return {
         "points": [
             {
                 "name": point.name,
                 "tokens": point.tokens,
+                "flops": point.flops,
                 "perplexities": list(point.perplexities.values()),
                 "costs": {way: asdict(cost) for way, cost in point.costs.items()},
             }
             for point in points
         ],
         "fronts": [
-            asdict(front_of(points, tokens, way, quantity))
-            for tokens in sorted(set(budgets))
-            if budgets.count(tokens) > 1
+            asdict(_front(group, count, flops, way, quantity))
+            for group, count, flops in budgets
             for quantity in ("gigabytes", "minutes")
             for way in ways_to_price()
         ],

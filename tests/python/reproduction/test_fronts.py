@@ -11,7 +11,7 @@ from aero.architecture import ArchitectureSpec
 from aero.report.runs import RunRecord
 from aero.reproduction.cost_rows import private_costs, ways_to_price
 from aero.reproduction.figures import FIGURE_KINDS
-from aero.reproduction.fronts import front_of, front_points
+from aero.reproduction.fronts import describe_fronts, front_of, front_points
 from aero.reproduction.targets import load_target
 
 TOKENS_PER_STEP = 2048
@@ -83,6 +83,36 @@ def test_near_is_what_seeds_do_not_decide_to_be_worse(gap, is_near) -> None:
     found = front_of(points, BUDGET, "spu-2024")
     assert found.names == ("cheap",)
     assert found.near == (("dear",) if is_near else ())
+
+
+def test_networks_of_equal_training_flops_make_a_front_of_their_own() -> None:
+    # SM+ScFuFFN takes 0.54 of the baseline's FLOPs per token: 1.84 times the steps cost as much.
+    described = describe_fronts(
+        {
+            "gelu": runs("SM+LN+G", 69.0, vocab_size=1024),
+            "softmax-only": runs("SM+ScFuFFN", 72.0, vocab_size=1024),
+            "equal": runs("SM+ScFuFFN", 64.0, steps=735, vocab_size=1024),
+            "long": runs("SM+LN+G", 40.0, steps=800, vocab_size=1024),
+        }
+    )
+    fronts = {
+        (front["tokens"], front["flops"]): front["names"]
+        for front in described["fronts"]
+        if (front["way"], front["quantity"]) == ("spu-2024", "gigabytes")
+    }
+    (gelu,) = (point for point in described["points"] if point["name"] == "gelu")
+    assert fronts == {
+        (BUDGET, None): ("softmax-only", "gelu"),
+        (None, gelu["flops"]): ("equal",),
+    }
+
+
+def test_a_taught_networks_budget_has_its_teachers_tokens() -> None:
+    student, elsewhere = runs("SM+R", 50.0), runs("SM+R", 45.0)
+    student[0].info["distilled_from"] = {"tokens": BUDGET, "flops_per_token": 1e6}
+    elsewhere[0].info["distilled_from"] = {"tokens": None}
+    points = front_points({"student": student, "elsewhere": elsewhere})
+    assert [(point.name, point.tokens) for point in points] == [("student", 2 * BUDGET)]
 
 
 def test_costs_are_the_simulators_with_its_set_up_told_apart() -> None:

@@ -106,9 +106,9 @@ def test_the_outcome_holds_what_was_tried(settled):
     assert len(runs) == 8
     seconds = sum(json.loads(file.read_text())["seconds"] for file in runs)
     assert outcome["training"]["seconds"] == pytest.approx(seconds)
-    assert "| Beyond the paper | 0 | 0 | 0 | 0 | 0 | 0 | 8 of 8 |" in results_document(
-        [outcome], command="here"
-    )
+    page = results_document([outcome], command="here")
+    assert "| Beyond the paper | 0 | 0 | 0 | 0 | 0 | 0 | 8 of 8 |" in page
+    assert "peak learning rate the best of those tried." in page
 
 
 def test_a_diverged_trial_is_the_worst(settled, tmp_path, monkeypatch):
