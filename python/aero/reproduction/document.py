@@ -133,15 +133,15 @@ def _best_rate(rates: Mapping[str, Any]) -> str:
 def _rates(outcome: Mapping[str, Any]) -> str:
     rows = [(row["name"], row["rates"]) for row in outcome["rows"] if row["rates"]["tried"]]
     rates = dict.fromkeys(rate for _, found in rows for rate in found["tried"])
-    about = (
-        "Perplexity of seed 1 at each rate; the lowest is the network's rate. Seed 1 judges "
-        "nothing else."
-    )
-    lines = [
-        [name, *("-" if (p := found["tried"].get(rate)) is None else f"{p:.2f}" for rate in rates)]
-        for name, found in rows
-    ]
+    about = "Perplexity of seed 1 at each rate. The lowest sets the rate; seed 1 judges nothing."
+    lines = [[name, *(_tried(found, rate) for rate in rates)] for name, found in rows]
     return "\n\n".join([about, markdown_table(["network", *rates], lines)])
+
+
+def _tried(rates: Mapping[str, Any], rate: str) -> str:
+    """A perplexity; NaN of a run that diverged."""
+    status = dict(zip(rates["tried"], rates["cells"], strict=True))[rate]["status"]
+    return "NaN" if status == "diverged" else _or_dash(rates["tried"][rate], ".2f")
 
 
 def _steps(outcome: Mapping[str, Any]) -> str:

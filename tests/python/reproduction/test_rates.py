@@ -109,6 +109,9 @@ def test_the_outcome_holds_what_was_tried(settled):
     page = results_document([outcome], command="here")
     assert "| Beyond the paper | 0 | 0 | 0 | 0 | 0 | 0 | 8 of 8 |" in page
     assert "peak learning rate the best of those tried." in page
+    row["rates"]["cells"][0]["status"], row["rates"]["tried"]["1e-06"] = "diverged", None
+    row["rates"]["cells"][1]["status"], row["rates"]["tried"]["0.01"] = "killed", None
+    assert "| SM+R | NaN | - |" in target_section(outcome)
 
 
 def test_a_diverged_trial_is_the_worst(settled, tmp_path, monkeypatch):
