@@ -53,7 +53,7 @@ def requirements(wheel: Path, torch: str | None) -> list[str]:
     with zipfile.ZipFile(wheel) as opened:
         (name,) = (n for n in opened.namelist() if n.endswith(".dist-info/METADATA"))
         metadata = opened.read(name).decode("utf-8")
-    tools = ["pytest>=8,<10", "hypothesis>=6.100,<7"]
+    tools = ["pytest>=8,<10", "hypothesis>=6.100,<7", "ipython>=8,<10"]
     if torch is not None:
         return [f"torch=={torch}", *tools]
     needed = re.findall(r"^Requires-Dist: ([^;\n]+)$", metadata, re.MULTILINE)

@@ -122,6 +122,43 @@ def test_pages_and_metadata_name_the_same_pythons() -> None:
         assert said == [(str(minors[0]), str(minors[-1]))], page
 
 
+def test_pages_and_metadata_name_the_same_pythons() -> None:
+    metadata = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    minors = [int(n) for n in re.findall(r"Python :: 3\.(\d+)\"", metadata)]
+    assert minors == [*range(minors[0], minors[-1] + 1)]
+    assert f'requires-python = ">=3.{minors[0]}"' in metadata
+    assert {*minors} <= {*map(int, re.findall(r'"cp3(\d+)-\*"', metadata))}
+    for page in ("README.md", "docs/quickstart.md", "docs/reference/platforms.md"):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        said = re.findall("Python 3\\.(\\d+)\N{EN DASH}3\\.(\\d+)", text)
+        assert said == [(str(minors[0]), str(minors[-1]))], page
+
+
+def test_the_table_of_platforms_shows_every_result_and_invents_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(DOCS / "tools")
+    import platforms
+
+    row = {"platform": "Linux x86_64", "python": "3.11", "torch": "2.13.0", "passed": 7,
+           "failed": 0, "how": "native"}  # fmt: skip
+    others = [
+        row | {"torch": None, "passed": 5, "failed": 2},
+        row | {"platform": "Linux aarch64", "how": "emulated by QEMU"},
+        row | {"platform": "Darwin arm64", "passed": 0, "how": "built"},
+    ]
+    monkeypatch.setattr(platforms, "results", lambda: [row, *others])
+    cells = re.findall(r"(?<=\| )([^|\n]*[a-z][^|\n]*?)(?= \|)", platforms.platforms())
+    kept = [cell for cell in cells if not cell.startswith(("torch", "without", "Python"))]
+    assert len(kept) == 60
+    assert sorted(cell for cell in kept if cell != "not tried") == [
+        "2 of 7 tests fail", "built", "tested: 7 tests", "tested: 7 tests, emulated by QEMU",
+    ]  # fmt: skip
+    monkeypatch.setattr(platforms, "results", lambda: [row | {"python": "2.7"}])
+    with pytest.raises(ValueError, match="no table has a place for"):
+        platforms.platforms()
+
+
 @pytest.mark.parametrize("page", [*PAGES, *NOTEBOOKS], ids=lambda path: path.name)
 def test_links_lead_to_files_of_the_repository(page: Path) -> None:
     for link in LINK.findall(markdown_of(page)):

@@ -149,7 +149,7 @@ def test_an_environment_without_torch_gets_what_costs_need_and_nothing_that_brin
     wheel = tmp_path / "some.whl"
     with zipfile.ZipFile(wheel, "w") as opened:
         opened.writestr("some-1.dist-info/METADATA", metadata)
-    tools = ["pytest>=8,<10", "hypothesis>=6.100,<7"]
+    tools = ["pytest>=8,<10", "hypothesis>=6.100,<7", "ipython>=8,<10"]
     assert try_wheels.requirements(wheel, None) == [*tools, "numpy<3,>=1.26", "typer<1,>=0.15"]
     assert try_wheels.requirements(wheel, "2.13.0") == ["torch==2.13.0", *tools]
 
