@@ -48,14 +48,13 @@ else:
         except OSError:
             pass
         time.sleep(0.02)
-    got = b""
-    while len(got) < size:
-        connection.sendall(sent[len(got) : len(got) + 65536])
-        while len(got) < size and len(got) % 65536 == 0 or not got:
-            got += connection.recv(65536 - len(got) % 65536)
-            if len(got) % 65536 == 0: break
+    for first in range(0, size, 65536):
+        chunk, got = sent[first : first + 65536], b""
+        connection.sendall(chunk)
+        while len(got) < len(chunk) and (part := connection.recv(len(chunk) - len(got))):
+            got += part
+        assert got == chunk
     connection.close()
-    assert got == sent
     say("stage", stage="revealed")
 say("done")
 sys.stdin.read()
