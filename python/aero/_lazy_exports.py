@@ -21,11 +21,6 @@ def lazy_exports(
     Args:
         package: its `__name__`.
         file: its `__file__`.
-
-    Example:
-        >>> from aero import train
-        >>> "load_recipe" in train.__all__, train.load_recipe.__module__
-        (True, 'aero.train.recipe_files')
     """
     defined_in = _read_stub(Path(file).with_suffix(".pyi"))
     names = sorted(defined_in)

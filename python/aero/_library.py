@@ -49,40 +49,21 @@ def library_path() -> Path:
 
 
 def cpu_isa() -> str:
-    """Which instruction set the CPU kernels run with, or why there is none to run with.
-
-    Example:
-        >>> from aero._library import cpu_isa
-        >>> cpu_isa() in ("scalar", "avx2", "avx512", "avx512bf16", "amx", "neon", "neonbf16")
-        True
-    """
+    """Which instruction set the CPU kernels run with, or why there is none to run with."""
     name = ctypes.CDLL(str(library_path())).aero_cpu_isa
     name.restype = ctypes.c_char_p
     return str(name().decode())
 
 
 def cuda_obstacle() -> str:
-    """What keeps the CUDA kernels from running here, "" where nothing does.
-
-    Example:
-        >>> from aero._library import cuda_obstacle
-        >>> isinstance(cuda_obstacle(), str)
-        True
-    """
+    """What keeps the CUDA kernels from running here, "" where nothing does."""
     text = ctypes.CDLL(str(library_path())).aero_cuda_obstacle
     text.restype = ctypes.c_char_p
     return str(text().decode())
 
 
 def allows_tf32() -> bool:
-    """Whether the CUDA kernels may round operands of float32 products to TF32, as torch says now.
-
-    Example:
-        >>> import torch
-        >>> from aero._library import allows_tf32
-        >>> allows_tf32() == (torch.backends.cuda.matmul.fp32_precision == "tf32")
-        True
-    """
+    """Whether CUDA kernels may round operands of float32 products to TF32, as torch says now."""
     return bool(ctypes.CDLL(str(library_path())).aero_allows_tf32())
 
 

@@ -35,16 +35,6 @@ def atomic_binary_file(path: str | Path) -> Iterator[IO[bytes]]:
 
     Raises:
         OSError: the folder is missing or the disk is full; `path` is then unchanged.
-
-    Example:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> from aero.atomic_files import atomic_binary_file
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> with atomic_binary_file(Path(folder.name, "a")) as file:
-        ...     _ = file.write(b"whole")
-        >>> Path(folder.name, "a").read_bytes()
-        b'whole'
     """
     path = Path(path).resolve()
     if path.exists() and not path.is_file():
@@ -75,15 +65,6 @@ def write_bytes_atomically(path: str | Path, content: bytes) -> None:
 
     Raises:
         OSError: as for `atomic_binary_file`.
-
-    Example:
-        >>> from pathlib import Path
-        >>> from aero.atomic_files import write_bytes_atomically
-        >>> import tempfile
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> write_bytes_atomically(Path(folder.name, "a"), b"whole")
-        >>> Path(folder.name, "a").read_bytes()
-        b'whole'
     """
     with atomic_binary_file(path) as file:
         file.write(content)
@@ -100,15 +81,6 @@ def write_json_atomically(path: str | Path, value: object) -> None:
     Raises:
         ValueError: `value` holds NaN or infinity; nothing is written.
         OSError: as for `atomic_binary_file`.
-
-    Example:
-        >>> from pathlib import Path
-        >>> from aero.atomic_files import write_json_atomically
-        >>> import tempfile
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> write_json_atomically(Path(folder.name, "a.json"), {"step": 3})
-        >>> Path(folder.name, "a.json").read_text()
-        '{\n  "step": 3\n}\n'
     """
     write_bytes_atomically(path, json_bytes(value))
 
@@ -134,15 +106,6 @@ def checksums_of(folder: str | Path, names: Iterable[str] | None = None) -> dict
 
     Raises:
         OSError: a file cannot be read.
-
-    Example:
-        >>> from pathlib import Path
-        >>> from aero.atomic_files import checksums_of
-        >>> import tempfile
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> _ = Path(folder.name, "a").write_bytes(b"")
-        >>> {name: digest[:8] for name, digest in checksums_of(folder.name).items()}
-        {'a': 'e3b0c442'}
     """
     folder = Path(folder)
     return {
@@ -195,19 +158,6 @@ def damage(folder: str | Path, names: Iterable[str] | None = None) -> list[str]:
         folder: with `SHA256SUMS`.
         names: files to look at; None takes all that are there or listed, so that none can be there
             without a checksum.
-
-    Example:
-        >>> from pathlib import Path
-        >>> from aero.atomic_files import checksums_of, damage, write_checksums
-        >>> import tempfile
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> _ = Path(folder.name, "a").write_bytes(b"1")
-        >>> write_checksums(folder.name, checksums_of(folder.name))
-        >>> damage(folder.name)
-        []
-        >>> _ = Path(folder.name, "a").write_bytes(b"2")
-        >>> [line.removeprefix(folder.name) for line in damage(folder.name)]
-        ['/a does not match its SHA-256']
     """
     folder = Path(folder)
     if not (folder / CHECKSUM_FILE).is_file():

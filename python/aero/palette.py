@@ -1,10 +1,4 @@
-"""The colours of every figure and page, defined once.
-
-Example:
-    >>> from aero.palette import NETWORK_COLORS, PART_COLORS
-    >>> NETWORK_COLORS[0], PART_COLORS["softmax"]
-    ('#0072b2', '#0072b2')
-"""
+"""The colours of every figure and page, defined once."""
 
 # Okabe and Ito's palette (Color Universal Design, 2008): distinguishable with every common colour
 # blindness; a brown of similar weight replaces its yellow, which cannot be seen on white.

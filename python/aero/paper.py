@@ -19,11 +19,6 @@ def paper_tables() -> list[dict[str, Any]]:
         `context_length`, `num_layers`, `vocab_size`, `final_norm` (as the operators are listed),
         `perplexity` (None if `diverged`); Tables 4-7 also `nonlinear_operations`, `flops_ffn`,
         `flops_attention`, `comm_gb` (both parties), `latency_minutes`.
-
-    Example:
-        >>> from aero import paper
-        >>> next(row["comm_gb"] for row in paper.paper_tables() if row["table"] == 4)
-        25.32
     """
     content = resources.files("aero").joinpath("data/paper_tables.json").read_bytes()
     rows: list[dict[str, Any]] = parse_json(content, "paper_tables.json", [dict])
@@ -78,12 +73,6 @@ def compare_with_paper(
 
     Raises:
         ValueError: For another table or stack.
-
-    Example:
-        >>> from aero import paper
-        >>> row = paper.compare_with_paper([4])[0]
-        >>> row.label, row.paper_gb, round(row.listed_gb, 2), round(row.one_more_layernorm_gb, 2)
-        ('SM+LN+G', 25.32, 25.23, 25.32)
     """
     wanted = set(tables)
     if not wanted <= {4, 5, 6, 7}:
@@ -123,14 +112,7 @@ def _compare(row: dict[str, Any], stack: str) -> PaperComparison:
 
 
 def with_one_more_layernorm(report: CostReport) -> float:
-    """Bytes of both parties with one LayerNorm more than the network has.
-
-    Example:
-        >>> from aero import mpc, paper
-        >>> listed = mpc.simulate("SM+LN+G", final_norm="none")
-        >>> round(paper.with_one_more_layernorm(listed) / 1e9, 2)
-        25.32
-    """
+    """Bytes of both parties with one LayerNorm more than the network has."""
     size = report.spec.context_length, report.spec.width
     layernorm = operation_cost("layernorm", *size, stack=report.description)
     return report.comm_bytes + layernorm.comm_bytes

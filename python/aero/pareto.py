@@ -17,11 +17,6 @@ def pareto_front(points: Sequence[Sequence[float]]) -> list[int]:
 
     Returns:
         Indices into `points`.
-
-    Example:
-        >>> from aero.pareto import pareto_front
-        >>> pareto_front([(1.0, 30.0), (2.0, 35.0), (3.0, 20.0), (3.0, 20.0)])
-        [0, 2, 3]
     """
     finite = [index for index, point in enumerate(points) if all(map(math.isfinite, point))]
     # In this order a point can be beaten by earlier ones only.

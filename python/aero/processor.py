@@ -14,11 +14,6 @@ def processor() -> str:
 
     A name alone may be that of several generations: AMD calls Zen 4 (family 25) and Zen 5 (26)
     "AMD EPYC". ARM's processors have neither, and show their architecture.
-
-    Example:
-        >>> from aero.processor import processor
-        >>> processor().strip() != ""
-        True
     """
     try:
         text = _FILE.read_text("utf-8").partition("\n\n")[0]

@@ -55,13 +55,6 @@ def markdown_table(
 
     Raises:
         ValueError: A row has more or fewer cells than the header.
-
-    Example:
-        >>> from aero.tables import markdown_table
-        >>> print(markdown_table(["run", "GB"], [["a|b", "25.3"]], right=[1]))
-        | run | GB |
-        | --- | ---: |
-        | a\|b | 25.3 |
     """
     rule = ["---:" if index in right else "---" for index in range(len(header))]
     lines = [[_markdown_cell(cell) for cell in header], rule]
@@ -77,11 +70,5 @@ def _markdown_cell(text: str) -> str:
 
 
 def in_units(comm_bytes: float, unit: str = "GB", decimals: int = 3) -> str:
-    """Bytes in GB (1e9 bytes) or MB (1e6 bytes), without the unit.
-
-    Example:
-        >>> from aero.tables import in_units
-        >>> in_units(25_317_200_000), in_units(3_125_000, "MB", 1)
-        ('25.317', '3.1')
-    """
+    """Bytes in GB (1e9 bytes) or MB (1e6 bytes), without the unit."""
     return f"{comm_bytes / _UNITS[unit]:,.{decimals}f}"

@@ -54,17 +54,6 @@ def write_analysis(run_dir: str | Path, summary: EntropySummary) -> None:
 
     Raises:
         OSError: the folder is missing or the disk is full; earlier files stay as they were.
-
-    Example:
-        >>> import numpy as np
-        >>> from aero.analysis import read_analysis
-        >>> from aero.analysis.files import write_analysis
-        >>> import tempfile
-        >>> from aero.analysis import summarize_entropies
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> write_analysis(folder.name, summarize_entropies(np.ones((2, 1, 3, 4))))
-        >>> read_analysis(folder.name).values["head_entropy"]
-        [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
     """
     folder = Path(run_dir)
     with atomic_binary_file(folder / "analysis.npz") as file:

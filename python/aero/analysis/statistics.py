@@ -20,11 +20,6 @@ def layerwise_mean(head_entropy: ArrayLike) -> FloatArray:
 
     Returns:
         [..., L], nats.
-
-    Example:
-        >>> from aero.analysis.statistics import layerwise_mean
-        >>> layerwise_mean([[1.0, 3.0], [2.0, float("nan")]])
-        array([2., 2.])
     """
     entropy = np.asarray(head_entropy, dtype=np.float64)
     finite = np.isfinite(entropy)
@@ -42,11 +37,6 @@ def nan_counts(head_entropy: ArrayLike) -> NDArray[np.int64]:
 
     Returns:
         [..., L], counts.
-
-    Example:
-        >>> from aero.analysis.statistics import nan_counts
-        >>> nan_counts([[1.0, 3.0], [2.0, float("nan")]])
-        array([0, 1])
     """
     entropy = np.asarray(head_entropy, dtype=np.float64)
     return np.asarray((~np.isfinite(entropy)).sum(axis=-1), dtype=np.int64)
@@ -77,11 +67,6 @@ def quarter_shares(head_entropy: ArrayLike, maximum: float) -> FloatArray:
 
     Raises:
         ValueError: `maximum` is negative or not finite.
-
-    Example:
-        >>> from aero.analysis.statistics import quarter_shares
-        >>> quarter_shares([0.1, 0.9, 1.5, 2.5, 3.9], maximum=4.0)
-        array([0.4, 0.2, 0.2, 0.2])
     """
     quarter = _quarter_of(head_entropy, maximum)
     counts = np.array([(quarter == index).sum() for index in range(4)], dtype=np.float64)
@@ -102,11 +87,6 @@ def heads_in_quarter(head_entropy: ArrayLike, maximum: float, quarter: int) -> l
 
     Raises:
         ValueError: `maximum` is negative or not finite, or `quarter` is not 0..3.
-
-    Example:
-        >>> from aero.analysis.statistics import heads_in_quarter
-        >>> heads_in_quarter([[0.1, 3.9], [2.0, 0.0]], maximum=4.0, quarter=0)
-        [[0, 0], [1, 1]]
     """
     if quarter not in range(4):
         raise ValueError(f"heads_in_quarter: quarter must be 0, 1, 2 or 3, got {quarter}")

@@ -54,13 +54,7 @@ class Finding:
 
 
 def findings() -> Iterator[Finding]:
-    """Yields the findings part by part; needs no network and no torch.
-
-    Example:
-        >>> from aero.cli.diagnosis import findings
-        >>> next(findings()).name
-        'python'
-    """
+    """Yields the findings part by part; needs no network and no torch."""
     yield _python()
     yield _native_code()
     yield from _torch_and_operators()

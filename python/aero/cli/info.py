@@ -10,13 +10,7 @@ from aero.report import read_run
 
 
 def machine_facts() -> dict[str, str]:
-    """Returns how aero was built, and its machine, by name.
-
-    Example:
-        >>> from aero.cli.info import machine_facts
-        >>> machine_facts()["cuda"] == "no" or "CUDA" in machine_facts()["cuda"]
-        True
-    """
+    """Returns how aero was built, and its machine, by name."""
     import torch
 
     from aero._library import TORCH_TARGET_VERSION, cpu_isa, library_path

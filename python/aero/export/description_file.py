@@ -65,15 +65,6 @@ def read_description(folder: str | Path) -> dict[str, Any]:
 
     Raises:
         UnreadableFileError: it is missing, damaged, or of another format or version.
-
-    Example:
-        >>> from aero.export.description_file import read_description
-        >>> from aero.reading.shapes import UnreadableFileError
-        >>> try:
-        ...     read_description("/nowhere")
-        ... except UnreadableFileError as error:
-        ...     print(error)
-        /nowhere/network.json: cannot be read: No such file or directory
     """
     path = Path(folder) / "network.json"
     described: dict[str, Any] = read_json(path)

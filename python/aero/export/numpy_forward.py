@@ -2,17 +2,6 @@
 
 Needs NumPy and safetensors, no torch. Letters: B batch, T tokens, C width, H heads, D head width,
 V vocabulary.
-
-Example:
-    >>> from aero.export.numpy_forward import forward, read_network
-    >>> import tempfile
-    >>> from aero.models import AeroConfig, AeroForCausalLM
-    >>> from aero.export import export_weights
-    >>> model = AeroForCausalLM(AeroConfig.from_label("SM+ScFuFFN", model="tiny"))
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     network = read_network(export_weights(model, folder))
-    >>> forward(network, [[1, 2, 3]]).shape
-    (1, 3, 256)
 """
 
 from __future__ import annotations

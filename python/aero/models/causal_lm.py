@@ -313,12 +313,5 @@ def carry_over(model: nn.Module) -> AeroForCausalLM:
     Raises:
         ValueError: a network of another kind, or with parts that AERO networks do not have; the
             message names it and the alternative.
-
-    Example:
-        >>> from aero.models.causal_lm import carry_over
-        >>> from transformers import GPT2Config, GPT2LMHeadModel
-        >>> config = GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=9, attn_pdrop=0.0)
-        >>> carry_over(GPT2LMHeadModel(config)).config.spec.label
-        'SM+LN+G'
     """
     return carried_over(model, AeroForCausalLM)

@@ -68,15 +68,6 @@ class AeroModel(AeroPreTrainedModel):  # type: ignore[no-untyped-call]
 
     Args:
         config: the network.
-
-    Example:
-        >>> from aero import AeroConfig
-        >>> from aero.models.decoder import AeroModel
-        >>> import torch
-        >>> model = AeroModel(AeroConfig.from_label("SM+ScFuFFN", model="tiny"))
-        >>> output = model(torch.tensor([[1, 2, 3]]))
-        >>> output.last_hidden_state.shape, len(output.entropies), output.entropies[0].shape
-        (torch.Size([1, 3, 32]), 2, torch.Size([1, 2, 3]))
     """
 
     def __init__(self, config: AeroConfig) -> None:

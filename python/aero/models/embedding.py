@@ -24,14 +24,6 @@ def check_token_ids(model: str, token_ids: Tensor, vocabulary: int) -> None:
 
     Raises:
         ValueError: an id below 0 or not below `vocabulary`.
-
-    Example:
-        >>> from aero.models.embedding import check_token_ids
-        >>> import torch
-        >>> check_token_ids("AeroModel", torch.tensor([[7, 300]]), 256)
-        Traceback (most recent call last):
-            ...
-        ValueError: AeroModel: input_ids must be from 0 to 255, the vocabulary, got 300
     """
     if token_ids.numel() == 0:
         return
@@ -57,15 +49,6 @@ def embed_tied(tokens: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         The embedded tokens, [B, T, C], and `weight` again, which only the head may use: its
         gradient is written to.
-
-    Example:
-        >>> import torch
-        >>> from aero.models.embedding import embed_tied
-        >>> weight = torch.eye(3, requires_grad=True)
-        >>> embedded, head = embed_tied(torch.tensor([[2, 2]]), weight)
-        >>> (embedded.sum() + 5 * (head * 1).sum()).backward()
-        >>> weight.grad.tolist()
-        [[5.0, 5.0, 5.0], [5.0, 5.0, 5.0], [7.0, 7.0, 7.0]]
     """
     return cast(
         "tuple[Tensor, Tensor]",

@@ -165,15 +165,6 @@ def register_attention() -> None:
     """Makes both names known to `transformers`, with boolean masks (else padding is ignored).
 
     Importing `aero` and `transformers` has done so already.
-
-    Example:
-        >>> import torch
-        >>> from transformers import GPT2Config, GPT2LMHeadModel
-        >>> config = GPT2Config(n_layer=1, n_head=2, n_embd=8, attn_pdrop=0.0)
-        >>> model = GPT2LMHeadModel._from_config(config, attn_implementation="aero_entropy")
-        >>> output = model(torch.tensor([[1, 2, 3]]), output_attentions=True)
-        >>> output.attentions[0].shape  # row entropies [B, H, T]
-        torch.Size([1, 2, 3])
     """
     AttentionInterface.register("aero", aero_attention_forward)
     AttentionInterface.register("aero_entropy", aero_entropy_attention_forward)

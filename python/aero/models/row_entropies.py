@@ -245,14 +245,6 @@ def attention_maps(model: nn.Module, batch: Tensor | Mapping[str, Any]) -> Tenso
 
     Raises:
         ValueError: as of `aero.entropies`.
-
-    Example:
-        >>> import torch
-        >>> from aero import AeroConfig, AeroForCausalLM
-        >>> from aero.models.row_entropies import attention_maps
-        >>> model = AeroForCausalLM(AeroConfig.from_label("SM", model="tiny"))
-        >>> attention_maps(model, torch.tensor([[1, 2, 3]])).sum(-1).round().unique().tolist()
-        [1.0]
     """
     recorded = _Recorded()
     with recorded:

@@ -71,14 +71,7 @@ class StackDescription:
 
 
 def described_stack_names() -> list[str]:
-    """Protocols of other papers that come with the package; `simulate` takes them as `stack`.
-
-    Example:
-        >>> from aero import mpc
-        >>> from aero.mpc.described_stacks import described_stack_names
-        >>> described_stack_names()
-        ['blb', 'sigma']
-    """
+    """Protocols of other papers that come with the package; `simulate` takes them as `stack`."""
     return sorted(path.name.removesuffix(".yaml") for path in _shipped().iterdir())
 
 
@@ -91,12 +84,6 @@ def stack_description(stack: str | Path | StackDescription) -> StackDescription:
 
     Raises:
         ValueError: For an unknown name, or a file that is no description.
-
-    Example:
-        >>> from aero import mpc
-        >>> from aero.mpc.described_stacks import stack_description
-        >>> stack_description("sigma").name
-        'sigma'
     """
     if isinstance(stack, StackDescription):
         return stack

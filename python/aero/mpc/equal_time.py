@@ -94,15 +94,6 @@ def compare_at_equal_time(
 
     Raises:
         ValueError: If `within` is not a number from 0 to 1.
-
-    Example:
-        >>> from aero import mpc
-        >>> from aero.mpc.equal_time import TimedNetwork
-        >>> slow, near = TimedNetwork("A", "", 100, 5.0), TimedNetwork("B", "", 105, 4.0)
-        >>> from aero.mpc.equal_time import compare_at_equal_time
-        >>> found = compare_at_equal_time([slow, near])
-        >>> found[0].best.label, round(found[0].perplexity_change, 3)
-        ('B', -0.2)
     """
     if not 0 <= within <= 1:
         raise ValueError(f"equal time: within must be a number from 0 to 1, got {within}")

@@ -29,18 +29,6 @@ class AnnealedNorm(nn.Module):
 
     Attributes:
         progress: a, [1], starts at 0.
-
-    Example:
-        >>> import torch.nn as nn
-        >>> from aero.nn.annealed_modules import AnnealedNorm
-        >>> import torch
-        >>> norm = AnnealedNorm(nn.LayerNorm(4), None)
-        >>> x = torch.randn(2, 3, 4)
-        >>> torch.equal(norm(x), norm.source(x))
-        True
-        >>> _ = norm.progress.fill_(1.0)
-        >>> torch.equal(norm(x), x)
-        True
     """
 
     progress: Tensor
@@ -79,12 +67,6 @@ class AnnealedFeedForward(ScaledFeedForward):
 
     Attributes:
         progress: a, [1], starts at 0.
-
-    Example:
-        >>> from aero.nn.annealed_modules import AnnealedFeedForward
-        >>> import torch
-        >>> AnnealedFeedForward(8, 32, source="gelu", target="linear")(torch.zeros(2, 3, 8)).shape
-        torch.Size([2, 3, 8])
     """
 
     progress: Tensor
@@ -141,17 +123,6 @@ def set_annealing_progress(model: nn.Module, progress: float) -> None:
 
     Raises:
         ValueError: `progress` is outside of [0, 1].
-
-    Example:
-        >>> from aero import AeroConfig, AeroForCausalLM
-        >>> from aero.conversion import begin_annealing
-        >>> from aero.nn.annealed_modules import annealing_progress
-        >>> from aero.nn.annealed_modules import set_annealing_progress
-        >>> network = AeroForCausalLM(AeroConfig.from_label("SM+LN+G", model="tiny"))
-        >>> begun = begin_annealing(network, "SM+ScFuFFN")
-        >>> set_annealing_progress(begun, 0.25)
-        >>> annealing_progress(begun), annealing_progress(network)
-        (0.25, None)
     """
     if not 0.0 <= progress <= 1.0:
         raise ValueError(f"set_annealing_progress: progress must be in [0, 1], got {progress}")
@@ -161,14 +132,7 @@ def set_annealing_progress(model: nn.Module, progress: float) -> None:
 
 
 def annealing_progress(model: nn.Module) -> float | None:
-    """Returns a; None for a model without annealed parts. The least advanced part counts.
-
-    Example:
-        >>> import torch
-        >>> from aero.nn.annealed_modules import annealing_progress
-        >>> print(annealing_progress(torch.nn.Linear(2, 2)))
-        None
-    """
+    """Returns a; None for a model without annealed parts. The least advanced part counts."""
     found = [
         float(module.progress)
         for module in model.modules()

@@ -71,14 +71,6 @@ def causal_attention(
 
     Returns:
         Output [B, H, T, D] and row entropies [B, H, T], nats, float32.
-
-    Example:
-        >>> import torch
-        >>> from aero.nn.attention import causal_attention
-        >>> q, k, v = torch.zeros(3, 1, 2, 4, 8)
-        >>> output, entropy = causal_attention(q, k, v)
-        >>> output.shape, entropy[0, 0].exp().round().tolist()  # equal scores: as many keys as seen
-        (torch.Size([1, 2, 4, 8]), [1.0, 2.0, 3.0, 4.0])
     """
     key, value = written_keys(key, value, query.shape[2], mask)
     output, entropy, _ = ops.attention_entropy(
@@ -103,13 +95,6 @@ def uniform_attention(value: Tensor, num_queries: int, mask: Tensor | None = Non
         value: [B, H, S, D].
         num_queries: T; without a mask the last query sees all keys, the one before one fewer, ...
         mask: boolean, broadcastable to [B, H, T, S]. A query that sees nothing gets zeros.
-
-    Example:
-        >>> import torch
-        >>> from aero.nn.attention import uniform_attention
-        >>> value = torch.tensor([[[[1.0], [3.0], [8.0]]]])
-        >>> uniform_attention(value, num_queries=3).flatten().tolist()
-        [1.0, 2.0, 4.0]
     """
     if mask is not None:
         weights = mask.to(value.dtype)

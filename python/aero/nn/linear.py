@@ -28,12 +28,6 @@ class Linear(nn.Linear):
         start: how a model initializes the weight: ``"normal"``, ``"residual"`` for a layer that
             writes to the residual stream (smaller in deeper networks) or ``"zero"``. On its own the
             layer starts as `torch.nn.Linear` does.
-
-    Example:
-        >>> import torch
-        >>> from aero.nn.linear import Linear
-        >>> Linear(4, 8)(torch.zeros(2, 3, 4)).shape
-        torch.Size([2, 3, 8])
     """
 
     def __init__(
@@ -149,13 +143,6 @@ def normalize_weight(linear: nn.Linear, kind: WeightNormalization) -> nn.Linear:
 
     Returns:
         The same layer.
-
-    Example:
-        >>> from aero.nn.linear import normalize_weight
-        >>> import torch
-        >>> layer = normalize_weight(torch.nn.Linear(8, 8), "spectral_norm").eval()
-        >>> round(torch.linalg.matrix_norm(layer.weight, 2).item(), 1)
-        1.0
     """
     if kind == "weight_norm":
         parametrizations.weight_norm(linear, "weight")
@@ -174,14 +161,6 @@ def plain_linear(linear: nn.Linear) -> nn.Linear:
 
     Unlike `torch.nn.utils.parametrize.remove_parametrizations` this also serves deep copies, whose
     class is shared with the original.
-
-    Example:
-        >>> import torch
-        >>> from aero.nn.linear import normalize_weight
-        >>> from aero.nn.linear import plain_linear
-        >>> linear = normalize_weight(torch.nn.Linear(4, 3), "weight_norm")
-        >>> torch.equal(plain_linear(linear).weight, linear.weight)
-        True
     """
     plain = Linear(linear.in_features, linear.out_features)
     plain.weight = nn.Parameter(linear.weight.detach().clone())
@@ -214,13 +193,6 @@ class TransposedLinear(nn.Module):
     Attributes:
         weight: [in, out].
         bias: [out] or None.
-
-    Example:
-        >>> import torch
-        >>> from aero.nn.linear import TransposedLinear
-        >>> layer = TransposedLinear(4, 8)
-        >>> layer(torch.zeros(2, 3, 4)).shape, layer.weight.shape
-        (torch.Size([2, 3, 8]), torch.Size([4, 8]))
     """
 
     def __init__(
@@ -257,12 +229,6 @@ def set_weight_layout(module: Module, layout: WeightLayout) -> Module:
 
     Raises:
         ValueError: another layout.
-
-    Example:
-        >>> from aero.nn.linear import set_weight_layout
-        >>> from aero.nn import FeedForward
-        >>> set_weight_layout(FeedForward(8, 32), "in_out").c_fc.weight.shape
-        torch.Size([8, 32])
     """
     if layout not in ("out_in", "in_out"):
         raise ValueError(f"set_weight_layout: layout must be 'out_in' or 'in_out', got {layout!r}")

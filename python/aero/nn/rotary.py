@@ -19,13 +19,6 @@ def rotary_tables(position_ids: Tensor, rotary_dim: int, *, base: float = 10000.
 
     Returns:
         cos and sin, each [B, 1, T, rotary_dim / 2], float32.
-
-    Example:
-        >>> import torch
-        >>> from aero.nn.rotary import rotary_tables
-        >>> cos, sin = rotary_tables(torch.arange(5)[None], rotary_dim=8)
-        >>> cos.shape, sin[0, 0, 1, 0].item() == torch.tensor(1.0).sin().item()
-        (torch.Size([1, 1, 5, 4]), True)
     """
     exponents = torch.arange(0, rotary_dim, 2, device=position_ids.device) / rotary_dim
     angles = position_ids.unsqueeze(-1).float() * base**-exponents
@@ -34,16 +27,7 @@ def rotary_tables(position_ids: Tensor, rotary_dim: int, *, base: float = 10000.
 
 
 def apply_rotary(heads: Tensor, tables: RotaryTables) -> Tensor:
-    """Rotates channel pairs (i, i + rotary_dim / 2) of `heads`, [B, H, T, D], by the angles.
-
-    Example:
-        >>> import torch
-        >>> from aero.nn.rotary import apply_rotary, rotary_tables
-        >>> tables = rotary_tables(torch.arange(3).view(1, 3), rotary_dim=2)
-        >>> heads = torch.tensor([1.0, 0.0]).expand(1, 1, 3, 2)
-        >>> torch.allclose(apply_rotary(heads, tables)[0, 0, :, 0], torch.arange(3).cos())
-        True
-    """
+    """Rotates channel pairs (i, i + rotary_dim / 2) of `heads`, [B, H, T, D], by the angles."""
     cos, sin = (table.to(heads.dtype) for table in tables)
     half = cos.shape[-1]
     first, second, rest = heads[..., :half], heads[..., half : 2 * half], heads[..., 2 * half :]

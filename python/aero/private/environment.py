@@ -30,7 +30,13 @@ else:
 
 
 class PrivateEnvironmentError(ValueError):
-    """There is no private environment, or it is not complete."""
+    """There is no private environment, or it is not complete.
+
+    Example:
+        >>> from aero.private import PrivateEnvironmentError
+        >>> issubclass(PrivateEnvironmentError, ValueError)
+        True
+    """
 
 
 def find_private_python() -> Path:
@@ -67,12 +73,6 @@ def private_command(program: str, python: Path | None = None) -> list[str]:
     Args:
         program: the full name of a module of this package, or a .py file.
         python: of the environment; default: `find_private_python()`.
-
-    Example:
-        >>> from pathlib import Path
-        >>> from aero.private.environment import private_command
-        >>> private_command("aero.private.parties.both_parties_worker", Path("python3"))[0]
-        'python3'
     """
     python = find_private_python() if python is None else python
     return [str(python), "-I", "-c", _START, str(_PACKAGE), program]

@@ -22,13 +22,6 @@ def temporary_folder() -> Iterator[Path]:
     """A folder that only this user can enter, for a block.
 
     First removes those that killed programs of this user have left.
-
-    Example:
-        >>> from aero.private.temporary import temporary_folder
-        >>> with temporary_folder() as folder:
-        ...     _ = (folder / "weights").write_bytes(b"secret")
-        >>> folder.exists()
-        False
     """
     for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError), _locked(left) as lock:  # OSError: it is in use

@@ -2,12 +2,6 @@
 
 Whatever a file holds, reading it ends soon and in bounded memory: with plain values of the expected
 shape (`aero.reading.shapes`), or with an `UnreadableFileError`, whose text is one printable line.
-
-Example:
-    >>> from aero.reading.files import parse_json
-    >>> parse_json('{"sizes": [1, "2"]}', "my file", {"sizes": [int]})
-    Traceback (most recent call last):
-    aero.reading.shapes.UnreadableFileError: my file: sizes[1]: expected a whole number, got '2'
 """
 
 from aero.reading.files import (

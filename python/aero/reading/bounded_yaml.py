@@ -22,11 +22,6 @@ def load_bounded(text: str, nodes: int, levels: int, digits: int) -> Any:
         yaml.YAMLError: it is no YAML, has more of something than it may, an entry twice, or a
             number that is not finite.
         ValueError: PyYAML's own failures on odd tags and numbers.
-
-    Example:
-        >>> from aero.reading.bounded_yaml import load_bounded
-        >>> load_bounded("{a: &one [1], b: *one}", 9, 4, 20)
-        {'a': [1], 'b': [1]}
     """
     loader = _Loader(text)
     loader.bounds = (nodes, levels, digits)

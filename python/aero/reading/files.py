@@ -70,16 +70,6 @@ def read_json(path: str | Path, shape: Any = dict, *, finite: bool = True) -> An
 
     Raises:
         UnreadableFileError: there is no such file, or it holds something else.
-
-    Example:
-        >>> from pathlib import Path
-        >>> from aero.reading.files import read_json
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder, "run.json")
-        ...     _ = path.write_text('{"seed": 1}')
-        ...     read_json(path, {"seed": int})
-        {'seed': 1}
     """
     return parse_json(read_bytes(path, _MOST_JSON_BYTES), path, shape, finite=finite)
 
@@ -104,12 +94,6 @@ def parse_json(
 
     Raises:
         UnreadableFileError: it is no JSON of this shape.
-
-    Example:
-        >>> from aero.reading.files import parse_json
-        >>> parse_json('{"a": [1, NaN]}', "my file")
-        Traceback (most recent call last):
-        aero.reading.shapes.UnreadableFileError: my file: expected finite numbers, got NaN
     """
     name = _name(name)
     text = _decoded(content, name, _MOST_JSON_BYTES)
@@ -159,11 +143,6 @@ def parse_yaml(content: str | bytes, name: str | Path, shape: Any = dict) -> Any
 
     Raises:
         UnreadableFileError: it is no YAML of this shape.
-
-    Example:
-        >>> from aero.reading.files import parse_yaml
-        >>> parse_yaml("seeds: [1, 2]", "my file", {"seeds": [int]})
-        {'seeds': [1, 2]}
     """
     import yaml  # here, as most commands need no YAML
 
@@ -222,13 +201,6 @@ def library_errors(path: str | Path, expected: str) -> Iterator[None]:
     Args:
         path: of the file.
         expected: its expected kind, in words.
-
-    Example:
-        >>> from aero.reading.files import library_errors
-        >>> with library_errors("a.npz", "NumPy arrays"):
-        ...     raise KeyError("b")
-        Traceback (most recent call last):
-        aero.reading.shapes.UnreadableFileError: a.npz: expected NumPy arrays, got KeyError: 'b'
     """
     try:
         yield

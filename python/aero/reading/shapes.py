@@ -27,11 +27,6 @@ def printable(text: str) -> str:
 
     These are control characters with line ends, marks that change the direction of writing,
     invisible characters, and halves of surrogate pairs.
-
-    Example:
-        >>> from aero.reading.shapes import printable
-        >>> print(printable("run\x1b[2J\n\u202e"))
-        run\x1b[2J\n\u202e
     """
     if text.isprintable():
         return text
@@ -42,11 +37,6 @@ def one_line(text: object, most: int = 400) -> str:
     r"""Returns a message as one printable line of bounded length.
 
     Of a word of 400 characters or more the middle is left out, so that the others are still seen.
-
-    Example:
-        >>> from aero.reading.shapes import one_line
-        >>> one_line("what a library\n  says \x1b[0m", 24)
-        'what a library says \\x1b...'
     """
     words = _LONG_WORD.sub(r"\1...\2", str(text)).split()
     line = printable(" ".join(words)[: 4 * most])
@@ -54,13 +44,7 @@ def one_line(text: object, most: int = 400) -> str:
 
 
 def shown(value: object) -> str:
-    r"""Returns a value's `repr` for an error: printable, and short however large the value is.
-
-    Example:
-        >>> from aero.reading.shapes import shown
-        >>> print(shown("\x1b[2J"), shown([1, [2, [3, [4, [5]]]]] * 100))
-        '\x1b[2J' [1, [2, [3, [4, [...]]]], 1, [2, [3, [4, [...]]]], ...]
-    """
+    r"""Returns a value's `repr` for an error: printable, and short however large the value is."""
     return one_line(_SHORT.repr(value), 120)
 
 
@@ -78,12 +62,6 @@ def checked(value: Any, shape: Any, name: str) -> Any:
 
     Raises:
         UnreadableFileError: it has another shape; the text names the entry.
-
-    Example:
-        >>> from aero.reading.shapes import checked
-        >>> checked({"sizes": [1, "2"]}, {"sizes": [int]}, "my file")
-        Traceback (most recent call last):
-        aero.reading.shapes.UnreadableFileError: my file: sizes[1]: expected a whole number, got '2'
     """
     problem = _misfit(value, shape)
     if problem is None:

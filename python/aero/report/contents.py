@@ -192,13 +192,6 @@ def read_seed_spread(path: str | Path) -> dict[str, Any]:
 
     Raises:
         ValueError: it is missing, damaged, of another format, or of a single seed.
-
-    Example:
-        >>> from aero.report.contents import read_seed_spread
-        >>> read_seed_spread("missing.json")
-        Traceback (most recent call last):
-        ...
-        ValueError: report: seed_spread missing.json is missing
     """
     path = Path(path)
     if not path.exists():

@@ -55,11 +55,6 @@ def summary_table(report: Report) -> str:
         Lines without a final newline: label, perplexity, bits per byte, share of heads per entropy
         quarter (lowest first, of the observed maximum), parameters, and GB of one private forward
         pass on the paper's stack, as trained and at GPT-2 size.
-
-    Example:
-        >>> from aero.report.document import summary_table
-        >>> summary_table({"networks": [], "stacks": ["spu-2024"]}).partition("-")[0].split()[:2]
-        ['network', 'perplexity']
     """
     stack = report["stacks"][0]
     columns = (

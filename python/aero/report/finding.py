@@ -37,11 +37,6 @@ class Finding:
         where: its place in the paper, if the paper claims it.
         differences: the evidence of seeds, one per comparison; perplexities' are logarithms.
         reasons: the same in words, with the means.
-
-    Example:
-        >>> from aero.report.finding import Finding
-        >>> Finding("bytes", "The network sends 6.3 GB.", values={"gigabytes": 6.3}).verdict
-        'noted'
     """
 
     name: str
@@ -68,13 +63,7 @@ class Finding:
 
 
 def finding_lines(findings: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Returns findings, as `Finding.to_dict` gives them, as a Markdown list.
-
-    Example:
-        >>> from aero.report.finding import Finding, finding_lines
-        >>> finding_lines([Finding("order", "A beats B.", "holds").to_dict()])
-        ['- **Holds.** A beats B.']
-    """
+    """Returns findings, as `Finding.to_dict` gives them, as a Markdown list."""
     return [
         "- "
         + ("" if finding["verdict"] == "noted" else f"**{finding['verdict'].capitalize()}.** ")

@@ -90,13 +90,7 @@ def _distinct_names(specs: Sequence[ArchitectureSpec]) -> list[str]:
 
 
 def spread_of(values: Iterable[float]) -> dict[str, Any] | None:
-    """Returns mean and spread of one number per seed; None without a number.
-
-    Example:
-        >>> from aero.report.networks import spread_of
-        >>> spread_of([9.0, 11.0])["standard_deviation"]
-        1.4142135623730951
-    """
+    """Returns mean and spread of one number per seed; None without a number."""
     numbers = [float(value) for value in values]
     if not numbers:
         return None

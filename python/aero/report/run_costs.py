@@ -11,13 +11,7 @@ GPT2_CONTEXT = 128
 
 
 def stacks() -> list[str]:
-    """Returns the protocol stacks of the report, the one the paper's bytes show first.
-
-    Example:
-        >>> from aero.report.run_costs import stacks
-        >>> stacks()[0]
-        'spu-2024'
-    """
+    """Returns the protocol stacks of the report, the one the paper's bytes show first."""
     return list(mpc.stack_names())
 
 
@@ -32,13 +26,6 @@ def describe_costs(trained: ArchitectureSpec) -> dict[str, Any]:
         paper's test bed, "by_kind"},
         "gpt2_one_more_layernorm": bytes on the paper's stack, "paper": the paper's row}; the last
         three are None for a label that GPT-2 or the paper does not have.
-
-    Example:
-        >>> from aero import ArchitectureSpec
-        >>> from aero.report.run_costs import describe_costs
-        >>> costs = describe_costs(ArchitectureSpec.from_label("SM+LN+G", model="mini"))
-        >>> costs["paper"]["comm_gigabytes"]
-        25.32
     """
     gpt2 = gpt2_spec(trained)
     return {
@@ -53,12 +40,6 @@ def gpt2_spec(trained: ArchitectureSpec) -> ArchitectureSpec | None:
     """Returns the label at GPT-2 size, T = 128, with the operators the paper's tables list.
 
     Those list no final norm for networks with LayerNorm. None if GPT-2 has too few layers for it.
-
-    Example:
-        >>> from aero import ArchitectureSpec
-        >>> from aero.report.run_costs import gpt2_spec
-        >>> gpt2_spec(ArchitectureSpec.from_label("SM+LN+G", model="mini")).final_norm
-        'none'
     """
     try:
         spec = ArchitectureSpec.from_label(trained.label, model="gpt2", context_length=GPT2_CONTEXT)
@@ -72,12 +53,6 @@ def secret_temperature_bytes(spec: ArchitectureSpec) -> float | None:
     """Returns the bytes that a secret temperature per head and position adds on the paper's stack.
 
     None for a network without that temperature.
-
-    Example:
-        >>> from aero import ArchitectureSpec
-        >>> from aero.report.run_costs import secret_temperature_bytes
-        >>> secret_temperature_bytes(ArchitectureSpec.from_label("SM")) is None
-        True
     """
     if spec.temperature != "head_position":
         return None

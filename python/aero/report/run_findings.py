@@ -29,11 +29,6 @@ def find(networks: Sequence[Entry], stacks: Sequence[str]) -> list[Finding]:
 
     Returns:
         Findings in reading order.
-
-    Example:
-        >>> from aero.report.run_findings import find
-        >>> find([], ["spu-2024"])
-        []
     """
     twins = twins_of(networks)
     judged = Judged(twins)

@@ -83,15 +83,7 @@ class RunRecord:
 
 
 def divergence_text(diverged: dict[str, Any]) -> str:
-    """Returns "NaN at step N (layer l, head h)" from a run's divergence record.
-
-    Example:
-        >>> from aero.report.runs import divergence_text
-        >>> divergence_text({"step": 120, "layer": 5, "head": 1})
-        'NaN at step 120 (layer 5, head 1)'
-        >>> divergence_text({"step": 7, "layer": None, "head": None, "what": "loss"})
-        'NaN at step 7 (loss)'
-    """
+    """Returns "NaN at step N (layer l, head h)" from a run's divergence record."""
     place = ", ".join(
         f"{name} {diverged[name]}" for name in ("layer", "head") if diverged.get(name) is not None
     )
@@ -110,16 +102,6 @@ def find_runs(paths: Iterable[str | Path]) -> list[Path]:
 
     Raises:
         ValueError: a path is no folder, or there is no run in it.
-
-    Example:
-        >>> from pathlib import Path
-        >>> from aero.report.runs import find_runs
-        >>> import tempfile
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> (Path(folder.name) / "sm-seed1").mkdir()
-        >>> _ = (Path(folder.name) / "sm-seed1" / "run.json").write_text("{}")
-        >>> [run.name for run in find_runs([folder.name])]
-        ['sm-seed1']
     """
     found: dict[Path, None] = {}
     for path in map(Path, paths):

@@ -94,11 +94,6 @@ def family_of(norm: str, shaped_attention: bool) -> str:
     Args:
         norm: of `ArchitectureSpec`.
         shaped_attention: likewise.
-
-    Example:
-        >>> from aero.report.seeds import family_of
-        >>> family_of("foldable_channel", False), family_of("none", True)
-        ('foldable', 'shaped')
     """
     return "shaped" if shaped_attention else norm.partition("_")[0]
 
@@ -109,11 +104,6 @@ def judge_signs(signs: Sequence[float], comparisons: int) -> Verdict:
     Args:
         signs: one number per seed, positive where it supports the claim.
         comparisons: m, how many are judged together.
-
-    Example:
-        >>> from aero.report.seeds import judge_signs
-        >>> judge_signs([1, 1], 1), judge_signs([1] * 6, 1), judge_signs([-1] * 6, 1)
-        ('undecided', 'holds', 'does not hold')
     """
     if not signs or 0.5 ** len(signs) > _FALSE_SETS / 2 / comparisons:
         return "undecided"
@@ -128,13 +118,6 @@ class Pool:
     Args:
         series: each network once or more; of repeated ones that with the most seeds counts.
         comparisons: m, how many are judged together.
-
-    Example:
-        >>> from aero.report.seeds import Pool, Series
-        >>> quiet = Series("a", {1: 4.00, 2: 4.02}), Series("b", {1: 4.50, 2: 4.51})
-        >>> found = Pool(quiet, comparisons=1).judge(*quiet)
-        >>> found.verdict, round(found.effect, 3), round(found.low, 2), round(found.high, 2)
-        ('holds', 0.495, 0.43, 0.56)
     """
 
     def __init__(self, series: Iterable[Series], *, comparisons: int) -> None:
@@ -247,11 +230,6 @@ def student_quantile(freedom: float, tail: float) -> float:
     Args:
         freedom: degrees of freedom, above 0.
         tail: between 0 and 1.
-
-    Example:
-        >>> from aero.report.seeds import student_quantile
-        >>> round(student_quantile(4, 0.025), 3)
-        2.776
     """
     from scipy.special import stdtrit
 

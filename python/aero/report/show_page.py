@@ -43,12 +43,6 @@ def at_temperature(attention: Weights, temperature: float) -> Weights:
     Args:
         attention: [..., T], weights of rows.
         temperature: above 0; 1 changes nothing.
-
-    Example:
-        >>> import numpy as np
-        >>> from aero.report.show_page import at_temperature
-        >>> at_temperature(np.array([0.8, 0.2, 0.0]), 0.5).round(3).tolist()
-        [0.941, 0.059, 0.0]
     """
     sharpened = (attention / attention.max(axis=-1, keepdims=True)) ** (1.0 / temperature)
     return np.asarray(sharpened / sharpened.sum(axis=-1, keepdims=True))

@@ -10,11 +10,6 @@ def significant(value: float | None, digits: int = 4) -> str:
     """Returns a number with this many significant digits, never in exponent form; "-" for None.
 
     All digits before the point are shown, even if they are more.
-
-    Example:
-        >>> from aero.report.text import significant
-        >>> significant(9.0451), significant(25317.2), significant(0.012345, 3), significant(None)
-        ('9.045', '25317', '0.0123', '-')
     """
     if value is None:
         return "-"
@@ -25,15 +20,7 @@ def significant(value: float | None, digits: int = 4) -> str:
 
 
 def with_spread(spread: Mapping[str, Any] | None, decimals: int = 2) -> str:
-    """Returns "mean ± standard deviation", the mean alone for one seed, "-" for none.
-
-    Example:
-        >>> from aero.report.text import with_spread
-        >>> with_spread({"mean": 9.05, "standard_deviation": 0.07})
-        '9.05 ± 0.07'
-        >>> with_spread({"mean": 9.05, "standard_deviation": None})
-        '9.05'
-    """
+    """Returns "mean ± standard deviation", the mean alone for one seed, "-" for none."""
     if spread is None:
         return "-"
     mean = f"{spread['mean']:.{decimals}f}"
@@ -42,24 +29,12 @@ def with_spread(spread: Mapping[str, Any] | None, decimals: int = 2) -> str:
 
 
 def gigabytes(comm_bytes: float | None) -> str:
-    """Returns bytes in GB (1e9 bytes) with three significant digits.
-
-    Example:
-        >>> from aero.report.text import gigabytes
-        >>> gigabytes(6.34e9), gigabytes(None)
-        ('6.34', '-')
-    """
+    """Returns bytes in GB (1e9 bytes) with three significant digits."""
     return significant(None if comm_bytes is None else comm_bytes / 1e9, 3)
 
 
 def large_count(value: float | None) -> str:
-    """Returns a count with k, M, B or T, three significant digits.
-
-    Example:
-        >>> from aero.report.text import large_count
-        >>> large_count(14495514624), large_count(512)
-        ('14.5B', '512')
-    """
+    """Returns a count with k, M, B or T, three significant digits."""
     if value is None:
         return "-"
     for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
@@ -69,24 +44,12 @@ def large_count(value: float | None) -> str:
 
 
 def percent(fraction: float) -> str:
-    """Returns a fraction in per cent without decimals.
-
-    Example:
-        >>> from aero.report.text import percent
-        >>> percent(0.254)
-        '25 %'
-    """
+    """Returns a fraction in per cent without decimals."""
     return f"{100 * fraction:.0f} %"
 
 
 def duration(seconds: float | None) -> str:
-    """Returns seconds as hours, minutes and seconds.
-
-    Example:
-        >>> from aero.report.text import duration
-        >>> duration(3725), duration(42.3)
-        ('1 h 2 min', '42 s')
-    """
+    """Returns seconds as hours, minutes and seconds."""
     if seconds is None:
         return "-"
     minutes, rest = divmod(round(seconds), 60)
@@ -97,29 +60,13 @@ def duration(seconds: float | None) -> str:
 
 
 def operations(text: str) -> str:
-    """Returns nonlinear operations in the words of a table cell.
-
-    Example:
-        >>> from aero.report.text import operations
-        >>> operations("SM:24xR^{128x128} R:6xR^{128x512}")
-        'SM 24 of 128x128, R 6 of 128x512'
-    """
+    """Returns nonlinear operations in the words of a table cell."""
     parts = re.findall(r"(\w+):(\d+)xR\^\{(\w+)\}", text)
     return ", ".join(f"{symbol} {count} of {shape}" for symbol, count, shape in parts)
 
 
 def heads(pairs: list[list[int]] | None, most: int = 12) -> str:
-    """Returns [layer, head] pairs as "L0 H1, H2; L3 H0", cut after `most` heads; "none" for none.
-
-    Example:
-        >>> from aero.report.text import heads
-        >>> heads([[0, 1], [0, 2], [3, 0]])
-        'L0 H1, H2; L3 H0'
-        >>> heads([[0, 1], [0, 2], [3, 0]], most=2)
-        'L0 H1, H2 and 1 more'
-        >>> heads([])
-        'none'
-    """
+    """Returns [layer, head] pairs as "L0 H1, H2; L3 H0", at most `most` heads; "none" for none."""
     if not pairs:
         return "none"
     by_layer: dict[int, list[str]] = {}

@@ -20,14 +20,6 @@ def trace_json(schedule: Schedule) -> str:
     """A schedule in the Trace Event Format.
 
     One thread per resource, threads for rounds, arrows for dependencies; microseconds.
-
-    Example:
-        >>> from aero.report.trace import trace_json
-        >>> import json
-        >>> from aero import mpc
-        >>> trace = json.loads(trace_json(mpc.simulate("SM").latency().schedule()))
-        >>> trace["displayTimeUnit"]
-        'ms'
     """
     segments, resources = schedule.segments, [*schedule.busy_seconds]
     threads = _threads(segments, resources)

@@ -78,13 +78,7 @@ class Scale:
 
 
 def scale_names() -> list[str]:
-    """Returns the scales, smallest first.
-
-    Example:
-        >>> from aero.reproduction.cells import scale_names
-        >>> scale_names()
-        ['mini', 'small', 'paper']
-    """
+    """Returns the scales, smallest first."""
     return list(_scales())
 
 
@@ -96,11 +90,6 @@ def load_scale(name: str) -> Scale:
 
     Raises:
         TrainingError: no such scale.
-
-    Example:
-        >>> from aero.reproduction.cells import load_scale
-        >>> load_scale("mini").name
-        'mini'
     """
     if name not in _scales():
         raise TrainingError(

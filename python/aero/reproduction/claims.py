@@ -92,12 +92,6 @@ def read_claim(
 
     Raises:
         TrainingError: an unknown key, a condition that cannot be read, or no such row.
-
-    Example:
-        >>> from aero.reproduction.claims import read_claim
-        >>> entry = {"claim": "c", "where": "w", "holds_if": "perplexity: SM+R < 0.9 x SM+G"}
-        >>> str(read_claim("table2", entry, ["SM+G", "SM+R"]).comparisons[0].higher)
-        '0.9 x SM+G'
     """
     refuse_unknown(target, entry, {"claim", "where", "holds_if"})
     conditions = entry["holds_if"]

@@ -20,13 +20,7 @@ TOLERANCE = 0.0015
 
 
 def find_all(rows: Sequence[ReproducedRow], stack: str) -> tuple[Finding, ...]:
-    """All findings about the reproduced rows, ours being priced on `stack`.
-
-    Example:
-        >>> from aero.reproduction import reproduce_costs
-        >>> [finding.name for finding in reproduce_costs().findings][:3]
-        ['stack', 'byte outliers', 'network']
-    """
+    """All findings about the reproduced rows, ours being priced on `stack`."""
     return (
         find_stack(),
         find_byte_outliers(rows, stack),

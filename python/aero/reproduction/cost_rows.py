@@ -141,13 +141,7 @@ class PrivateCost:
 
 
 def ways_to_price() -> list[str]:
-    """Returns the three stacks as published, then the optimized stacks.
-
-    Example:
-        >>> from aero.reproduction.cost_rows import ways_to_price
-        >>> ways_to_price()[0], ways_to_price()[-1]
-        ('spu-2024', 'aero-approximate')
-    """
+    """Returns the three stacks as published, then the optimized stacks."""
     return [*mpc.stack_names(), *mpc.optimized_stack_names()]
 
 
@@ -160,13 +154,6 @@ def private_costs(spec: ArchitectureSpec) -> dict[str, PrivateCost]:
     Returns:
         `ways_to_price()` -> cost of one pass over T tokens. Those for generation compute the last
         token's logits only.
-
-    Example:
-        >>> from aero import ArchitectureSpec
-        >>> from aero.reproduction.cost_rows import private_costs
-        >>> baseline = private_costs(ArchitectureSpec.from_label("SM+LN+G", model="mini"))
-        >>> round(baseline["spu-2024"].gigabytes, 2)
-        2.64
     """
     found = {}
     for way in ways_to_price():

@@ -169,14 +169,6 @@ def write_cost_tables(found: CostTables, output_dir: str | Path) -> list[Path]:
 
     Raises:
         OSError: The folder cannot be written.
-
-    Example:
-        >>> from aero.reproduction.cost_tables import write_cost_tables
-        >>> import tempfile
-        >>> from aero.reproduction import reproduce_costs
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     sorted(path.name for path in write_cost_tables(reproduce_costs(), folder))
-        ['costs.html', 'costs.json', 'costs.txt', 'figure-1.svg', 'figure-15.svg']
     """
     folder = Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)

@@ -40,13 +40,7 @@ SIZES = {
 
 
 def ffn_shares() -> dict[str, dict[str, dict[int, float]]]:
-    """The share of the FFNs in the FLOPs of `SM+LN+G`, for every size and length.
-
-    Example:
-        >>> from aero.reproduction.flop_shares import ffn_shares
-        >>> round(ffn_shares()["Figure 20: GPT-2"]["124M"][2048], 3)
-        0.5
-    """
+    """The share of the FFNs in the FLOPs of `SM+LN+G`, for every size and length."""
     return {
         title: {
             size: {length: _share(*published, length) for length in LENGTHS}

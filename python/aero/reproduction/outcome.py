@@ -55,13 +55,6 @@ def collect_target(
         plan: the target at a scale.
         output: folder of all cells.
         beside: other targets at the same scale, whose networks add to the spread over seeds.
-
-    Example:
-        >>> from aero.reproduction.outcome import collect_target
-        >>> from aero.reproduction import plan_target
-        >>> outcome = collect_target(plan_target("figure6", "mini"), "no/runs/yet")
-        >>> [claim["verdict"] for claim in outcome["claims"]]
-        ['not tested', 'not tested', 'not tested']
     """
     records = _records(plan, output)
     rows = _rows(plan, records, output)
@@ -134,6 +127,14 @@ def write_target(
 
     Raises:
         OSError: the folder cannot be written.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> from aero.reproduction import plan_target, write_target
+        >>> with TemporaryDirectory() as output:
+        ...     outcome = write_target(plan_target("figure6", "mini"), output)
+        >>> outcome["claims"][0]["verdict"]
+        'not tested'
     """
     folder = Path(output) / "results" / plan.scale.name
     (folder / "figures").mkdir(parents=True, exist_ok=True)

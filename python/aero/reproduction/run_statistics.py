@@ -45,13 +45,7 @@ class Statistic:
 
 
 def statistic_names() -> list[str]:
-    """Returns the names of all statistics.
-
-    Example:
-        >>> from aero.reproduction.run_statistics import statistic_names
-        >>> "perplexity" in statistic_names()
-        True
-    """
+    """Returns the names of all statistics."""
     return list(STATISTICS)
 
 

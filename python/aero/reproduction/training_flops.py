@@ -34,12 +34,6 @@ def training_flops(spec: ArchitectureSpec, tokens: int, teacher: Teacher | None 
         spec: the network.
         tokens: that it sees.
         teacher: whose logits it learns from; None learns from the text alone.
-
-    Example:
-        >>> from aero import ArchitectureSpec
-        >>> from aero.reproduction.training_flops import training_flops
-        >>> training_flops(ArchitectureSpec.from_label("SM+LN+G", model="gpt2"), 1000)
-        755347968000.0
     """
     return _per_token(spec, teacher) * tokens + _spent(teacher)
 

@@ -42,19 +42,6 @@ def judge_claims(
         target: its claims are judged.
         rows: the `rows` of its outcome.
         beside: other targets with theirs, whose networks add to the spread over seeds.
-
-    Example:
-        >>> from aero.reproduction.verdicts import judge_claims
-        >>> from aero.reproduction.targets import load_target
-        >>> target = load_target("table2")
-        >>> def row(name, *perplexities):
-        ...     found = {"perplexity": {"values": perplexities, "seeds": [1, 2, 3]}}
-        ...     cell = {"key": f"{name}-seed1", "seed": 1, "status": "finished"}
-        ...     return {"name": name, "statistics": found, "cells": [cell]}
-        >>> rows = [row("SM+R", 40.0, 40.2, 40.1), row("SM+G", 44.0, 44.3, 44.4)]
-        >>> finding = judge_claims(target, rows)[1]
-        >>> finding.verdict, finding.reasons
-        ('holds', ('SM+R (40.1) < SM+G (44.23): +10.3 % (+8.0 to +12.7)',))
     """
     everything = [(target, rows), *beside]
     varying = {c for c in _comparisons(target) if STATISTICS[c.statistic].form != "exact"}

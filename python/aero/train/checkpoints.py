@@ -161,11 +161,6 @@ def run_problems(path: str | Path) -> list[str]:
 
     Args:
         path: of the run; nothing is written there.
-
-    Example:
-        >>> from aero.train.checkpoints import run_problems
-        >>> run_problems("no/such/run")
-        ['train: no/such/run is no run folder (it has no run.json); `aero train` makes one']
     """
     folder = RunFolder(path)
     holder = lock_holder(path)

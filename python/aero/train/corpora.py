@@ -144,11 +144,6 @@ def find_corpus(source: str | Path) -> CorpusSource:
 
     Raises:
         TrainingError: nothing is there, or nothing that can be read as text.
-
-    Example:
-        >>> from aero.train.corpora import find_corpus
-        >>> find_corpus("stdlib").name
-        'stdlib'
     """
     if str(source) == "stdlib":
         root = Path(sysconfig.get_paths()["stdlib"])
@@ -188,17 +183,6 @@ def scan_corpus(source: CorpusSource, validation_fraction: float) -> CorpusScan:
 
     Raises:
         TrainingError: a file cannot be read, or fewer than two units are left.
-
-    Example:
-        >>> from pathlib import Path
-        >>> from aero.train.corpora import find_corpus, scan_corpus, TRAIN, VALIDATION
-        >>> import tempfile
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> for name in ("a", "b", "c"):
-        ...     _ = Path(folder.name, name + ".txt").write_text("text of " + name.strip("c"))
-        >>> scan = scan_corpus(find_corpus(folder.name), 0.3)
-        >>> scan.count(TRAIN), scan.count(VALIDATION)
-        (2, 1)
     """
     in_blocks = len(source.files) == 1 and not source.files[0].endswith(".jsonl")
     fates, sizes, ranks = bytearray(), array("q"), array("Q")

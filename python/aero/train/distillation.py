@@ -34,14 +34,6 @@ def distillation_loss(
 
     Returns:
         The loss in nats, 0-D, float32 (float64 for float64 logits).
-
-    Example:
-        >>> import torch
-        >>> from aero.train.distillation import distillation_loss
-        >>> logits = torch.randn(1, 3, 5)
-        >>> labels = torch.tensor([[1, 2, 3]])
-        >>> float(distillation_loss(logits, logits, labels, temperature=2.0))
-        0.0
     """
     counted = labels[:, 1:].ne(-100)
     wide = torch.promote_types(logits.dtype, torch.float32)
@@ -62,6 +54,16 @@ class Distillation:
         teacher: a causal language model with the student's vocabulary; it goes to evaluation mode.
         temperature: the divisor of the logits of both.
         weight: share of the teacher, in [0, 1].
+
+    Example:
+        >>> from aero import AeroConfig, AeroForCausalLM
+        >>> from aero.train import AeroTrainer, Distillation
+        >>> teacher, student = (
+        ...     AeroForCausalLM(AeroConfig.from_label(label, model="tiny"))
+        ...     for label in ("SM+LN+G", "SM+ScFuFFN")
+        ... )
+        >>> share = Distillation(teacher, temperature=2.0, weight=0.5)
+        >>> trainer = AeroTrainer(student, distillation=share)
     """
 
     def __init__(self, teacher: nn.Module, *, temperature: float, weight: float) -> None:

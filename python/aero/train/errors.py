@@ -19,6 +19,14 @@ class TrainingError(Exception):
     """Bad input, a corrupt file or a full disk; the text names the fault and the remedy.
 
     The command line shows the text alone, without a traceback, and ends with exit code 2.
+
+    Example:
+        >>> from aero.train import TrainingError, load_recipe
+        >>> try:
+        ...     load_recipe("gpt5")
+        ... except TrainingError as error:
+        ...     print(error)
+        train: recipe must be one of codeparrot, demo, languini, got 'gpt5'
     """
 
 
@@ -40,17 +48,6 @@ def disk_errors(
 
     Raises:
         TrainingError: the block could not write.
-
-    Example:
-        >>> import errno
-        >>> from aero.train import TrainingError
-        >>> from aero.train.errors import disk_errors
-        >>> try:
-        ...     with disk_errors("a note", "/here", "run it again"):
-        ...         raise OSError(errno.ENOSPC, "No space left on device")
-        ... except TrainingError as error:
-        ...     print(error)
-        train: no space left in /here while writing a note; make room there and run it again
     """
     try:
         yield
@@ -83,13 +80,6 @@ class Bounds:
         most: its largest.
         above: whether `least` itself lies outside.
         below: whether `most` itself lies outside.
-
-    Example:
-        >>> from aero.train.errors import Bounds
-        >>> Bounds(0, 1, below=True).complaint(1.0)
-        'must be < 1, got 1.0'
-        >>> Bounds(0, 1).complaint(1.0) is None
-        True
     """
 
     least: float

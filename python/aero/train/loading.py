@@ -44,15 +44,6 @@ def load_saved_network(
     Raises:
         TrainingError: files are missing, damaged, pickles or of another network, or weights are
             missing, which `transformers` would replace by random ones.
-
-    Example:
-        >>> from aero.train import TrainingError
-        >>> from aero.train.loading import load_saved_network
-        >>> try:
-        ...     load_saved_network("/nowhere", local_files_only=True)
-        ... except TrainingError as error:
-        ...     print(str(error).partition(":")[0])
-        /nowhere cannot be loaded
     """
     require_whole_network(path)
     try:

@@ -40,14 +40,7 @@ def settle_in(threads: int | None) -> None:
 
 
 def package_versions() -> dict[str, str]:
-    """Returns the versions that a result depends on, by name.
-
-    Example:
-        >>> import aero
-        >>> from aero.train.machine import package_versions
-        >>> package_versions()["aero"] == aero.__version__
-        True
-    """
+    """Returns the versions that a result depends on, by name."""
     versions = {"aero": aero.__version__, "python": platform.python_version()}
     return versions | {name: metadata.version(name) for name in _PACKAGES}
 

@@ -189,13 +189,6 @@ def model_config(run: PlannedRun, **token_ids: int | None) -> AeroConfig:
     Args:
         run: label, sizes and regularization.
         **token_ids: `bos_token_id` and the like.
-
-    Example:
-        >>> from aero.train.one_run import model_config
-        >>> from aero.train import load_recipe, plan_runs
-        >>> (run,) = plan_runs(load_recipe("demo"), ["SM+R"], [0], output="runs")
-        >>> model_config(run).spec.label
-        'SM+R'
     """
     model, regularization = run.recipe.model, run.recipe.regularization
     scales = {

@@ -59,15 +59,6 @@ def find_origin(path: str | Path, option: str) -> Origin:
     Raises:
         TrainingError: there is no trained network.
         UnreadableFileError: a file is damaged.
-
-    Example:
-        >>> from aero.train import TrainingError
-        >>> from aero.train.origins import find_origin
-        >>> try:
-        ...     find_origin("no/such/folder", "--from")
-        ... except TrainingError as error:
-        ...     print(str(error).partition(",")[0])
-        train: --from must be a run folder
     """
     folder = Path(path).expanduser().resolve()
     if (folder / "run.json").is_file():

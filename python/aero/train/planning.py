@@ -105,6 +105,12 @@ def plan_runs(
     Raises:
         TrainingError: bad label or size, the same run twice, an existing run with another
             configuration, or a checkpoint that does not belong to the run.
+
+    Example:
+        >>> from aero.train import load_recipe, plan_runs
+        >>> runs = plan_runs(load_recipe("demo"), ["SM+R"], [0, 1], output="runs")
+        >>> [run.folder.path.name for run in runs]
+        ['sm-r-seed0', 'sm-r-seed1']
     """
     canonical = _with_canonical_labels(recipe)
     source = None if start_from is None else find_origin(start_from, "--from")
@@ -156,12 +162,6 @@ def spec_for(recipe: Recipe, label: str) -> ArchitectureSpec:
 
     Raises:
         TrainingError: no such label or preset, or sizes that do not fit together.
-
-    Example:
-        >>> from aero.train import Recipe
-        >>> from aero.train.planning import spec_for
-        >>> spec_for(Recipe(), "sm+g").label
-        'SM+G'
     """
     model = recipe.model
     # The names that the section shares with the network.

@@ -15,13 +15,7 @@ LOG = logging.getLogger("aero.train")
 
 
 def is_main_process() -> bool:
-    """Whether this process is alone or the first of those `torchrun` started.
-
-    Example:
-        >>> from aero.train.progress import is_main_process
-        >>> is_main_process()
-        True
-    """
+    """Whether this process is alone or the first of those `torchrun` started."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
@@ -33,12 +27,6 @@ def progress_bar(description: str, total: float, unit: str, *, initial: float = 
         total: amount of work, in `unit`s.
         unit: `B` is scaled to kB, MB, GB.
         initial: work already done by an earlier, interrupted call.
-
-    Example:
-        >>> from aero.train.progress import progress_bar
-        >>> with progress_bar("counting", 3, "number") as bar:
-        ...     for _ in range(3):
-        ...         _ = bar.update(1)
     """
     on_terminal = sys.stderr.isatty()
     # tqdm hides its bars on terminals that say they have no columns, as those of containers may;

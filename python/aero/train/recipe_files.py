@@ -80,14 +80,7 @@ def load_recipe(
 
 
 def recipe_to_dict(recipe: Recipe) -> dict[str, Any]:
-    """Returns the recipe as nested plain values, ready for YAML; `per_label` only if it is used.
-
-    Example:
-        >>> from aero.train import Recipe
-        >>> from aero.train.recipe_files import recipe_to_dict
-        >>> recipe_to_dict(Recipe())["training"]["tokens_per_step"]
-        4096
-    """
+    """Returns the recipe as nested plain values, ready for YAML; `per_label` only if it is used."""
     values = dataclasses.asdict(recipe)
     values["per_label"] = {label: dict(part) for label, part in recipe.per_label.items()}
     if not values["per_label"]:

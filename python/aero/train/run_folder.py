@@ -44,13 +44,7 @@ _STEP_FOLDER = re.compile(r"step-(\d+)$")
 
 
 def run_slug(label: str) -> str:
-    """Returns a label as it appears in folder names.
-
-    Example:
-        >>> from aero.train.run_folder import run_slug
-        >>> run_slug("EReg(SM(t)+ScFuFFN)")
-        'ereg-sm-t-scfuffn'
-    """
+    """Returns a label as it appears in folder names."""
     return re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")
 
 
@@ -235,12 +229,6 @@ def checkpoint_step(path: Path) -> int:
 
     Raises:
         TrainingError: the folder has another name.
-
-    Example:
-        >>> from pathlib import Path
-        >>> from aero.train.run_folder import checkpoint_step
-        >>> checkpoint_step(Path("checkpoints/step-40"))
-        40
     """
     found = _STEP_FOLDER.search(path.name)
     if found is None:
@@ -249,13 +237,7 @@ def checkpoint_step(path: Path) -> int:
 
 
 def finite_or_null(value: Any) -> Any:
-    """Returns nested values with NaN and infinity replaced by None, which strict JSON can say.
-
-    Example:
-        >>> from aero.train.run_folder import finite_or_null
-        >>> finite_or_null({"loss": float("nan"), "heads": [1.0, float("inf")]})
-        {'loss': None, 'heads': [1.0, None]}
-    """
+    """Returns nested values with NaN and infinity replaced by None, which strict JSON can say."""
     if isinstance(value, dict):
         return {key: finite_or_null(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):

@@ -48,18 +48,6 @@ def locked(folder: str | Path) -> Iterator[Callable[[], None]]:
     Raises:
         RunLockedError: another process holds it.
         TrainingError: the file cannot be written or linked.
-
-    Example:
-        >>> import os, socket
-        >>> from aero.train.run_lock import lock_holder, locked
-        >>> import tempfile
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> with locked(folder.name) as require_held:
-        ...     require_held()
-        ...     lock_holder(folder.name) == f"process {os.getpid()} on {socket.gethostname()}"
-        True
-        >>> lock_holder(folder.name) is None
-        True
     """
     path = Path(folder)
     with disk_errors("the lock", path, "run the same command again"):

@@ -98,6 +98,14 @@ def analyze_run(path: str | Path, *, windows: int = _ANALYSIS_WINDOWS) -> Entrop
 
     Raises:
         TrainingError: no finished run, or its corpus is gone or damaged.
+
+    Example:
+        >>> from aero.train import TrainingError, analyze_run
+        >>> try:
+        ...     analyze_run("no/such/run")
+        ... except TrainingError as error:
+        ...     print(str(error).partition(" (")[0])
+        train: no/such/run is no run folder
     """
     folder = RunFolder(path)
     model, data = open_run(folder)
@@ -114,19 +122,6 @@ def validation_measure(
         data: the corpus.
         max_tokens: at most this many validation tokens, the same ones each time.
         batch_tokens: tokens in one forward pass.
-
-    Example:
-        >>> import numpy as np
-        >>> from aero import AeroForCausalLM
-        >>> from aero.train.run_results import validation_measure
-        >>> from types import SimpleNamespace
-        >>> from aero.models import AeroConfig
-        >>> config = AeroConfig.from_label("SM", model="tiny", context_length=16)
-        >>> text = np.arange(64) % 5
-        >>> data = SimpleNamespace(validation=text, token_bytes=np.ones(256, dtype=np.int64))
-        >>> measure = validation_measure(data, max_tokens=64)
-        >>> bool(abs(measure(AeroForCausalLM(config)) - np.log(256)) < 0.5)  # untrained, a guess
-        True
     """
 
     def measure(model: AeroForCausalLM) -> float:

@@ -33,11 +33,6 @@ def sentence_of(text: str) -> str:
     r"""Returns the first line of a text with five words or more in 30 to 60 characters.
 
     Without one: the beginning of the text.
-
-    Example:
-        >>> from aero.train.samples import sentence_of
-        >>> sentence_of("import os\n\n    # the quick brown fox jumps over the dog\n")
-        '# the quick brown fox jumps over the dog'
     """
     lines = (line.strip() for line in text.splitlines())
     fitting = (

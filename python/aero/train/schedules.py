@@ -32,11 +32,6 @@ def annealing_at(
         schedule: ``"linear"`` or ``"cosine"``.
         start_fraction: share of the steps before a rises from 0.
         end_fraction: share of the steps after which a is 1.
-
-    Example:
-        >>> from aero.train.schedules import annealing_at
-        >>> [annealing_at(step, 10, schedule="linear", end_fraction=0.5) for step in (1, 3, 5, 10)]
-        [0.2, 0.6, 1.0, 1.0]
     """
     start, end = start_fraction * steps, end_fraction * steps
     part = min(max((step - start) / (end - start), 0.0), 1.0)
@@ -101,11 +96,6 @@ def penalty_share(step: int, steps: int, schedule: str) -> float:
         steps: of the whole training.
         schedule: ``"constant"``, ``"falling"`` from 1 in the first to 0 in the last step, or
             ``"rising"`` from 0 to 1.
-
-    Example:
-        >>> from aero.train.schedules import penalty_share
-        >>> [penalty_share(step, 5, "falling") for step in (1, 3, 5)]
-        [1.0, 0.5, 0.0]
     """
     return _SHARES[schedule]((step - 1) / max(1, steps - 1))
 
@@ -119,10 +109,6 @@ class PenaltyScheduleCallback(TrainerCallback):
 
     Raises:
         ValueError: an unknown schedule.
-
-    Example:
-        >>> from aero.train.schedules import PenaltyScheduleCallback
-        >>> callback = PenaltyScheduleCallback(1e-5, "falling")
     """
 
     def __init__(self, weight: float, schedule: str) -> None:

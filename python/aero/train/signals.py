@@ -14,14 +14,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopRequest:
-    """While open, turns the first SIGINT or SIGTERM into a flag; a second SIGINT stops at once.
-
-    Example:
-        >>> from aero.train.signals import StopRequest
-        >>> with StopRequest() as stop:
-        ...     stop.requested
-        False
-    """
+    """While open, turns the first SIGINT or SIGTERM into a flag; a second SIGINT stops at once."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -67,13 +60,6 @@ class RunningClock:
 
     Args:
         seconds: of the parts before this one.
-
-    Example:
-        >>> from aero.train.signals import RunningClock
-        >>> clock = RunningClock(60.0)
-        >>> clock.seconds >= 60.0
-        True
-        >>> clock.close()
     """
 
     def __init__(self, seconds: float = 0.0) -> None:

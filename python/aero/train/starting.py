@@ -196,19 +196,6 @@ def score_deviations(model: AeroForCausalLM, ids: Tensor) -> list[float]:
     Returns:
         L values, root mean squares over windows, heads and rows. An estimate below 1, a lower bound
         above; float32 entropies tell nothing below 0.001. NaN where a network gives NaN.
-
-    Example:
-        >>> import torch
-        >>> from aero import AeroForCausalLM
-        >>> from aero.train.starting import score_deviations
-        >>> from aero import AeroConfig
-        >>> _ = torch.manual_seed(0)
-        >>> ids = torch.randint(256, (4, 32))
-        >>> for scale in (1.0, 50.0):
-        ...     config = AeroConfig.from_label("SM", model="tiny", embedding_scale=scale)
-        ...     print([round(d, 3) for d in score_deviations(AeroForCausalLM(config), ids)])
-        [0.0, 0.0]
-        [0.013, 0.012]
     """
     before = [buffer.clone() for buffer in model.buffers()]
     was_training = model.training

@@ -32,14 +32,6 @@ class TensorBoardFile:
 
     Raises:
         OSError: the folder cannot be written.
-
-    Example:
-        >>> from aero.train.tensorboard import TensorBoardFile
-        >>> import tempfile
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> board = TensorBoardFile(folder.name)
-        >>> board.add_scalars(1, {"train/loss": 2.5})
-        >>> board.close()
     """
 
     def __init__(self, folder: str | Path, *, first_step: int = 0) -> None:
@@ -93,13 +85,6 @@ def entropy_scalars(
         ``entropy/layer_i/mean`` in nats, ``entropy/frac_collapse`` and ``entropy/frac_overload``
         (the first and last quarter of the largest head entropy), ``aero/temperature/layer_i/mean``,
         ``.../min`` and ``.../max``, ``aero/threshold/layer_i/mean``.
-
-    Example:
-        >>> import numpy as np
-        >>> from aero.train.tensorboard import entropy_scalars
-        >>> scalars = entropy_scalars(np.array([[0.0, 4.0], [2.0, 4.0]]))
-        >>> scalars["entropy/layer_1/mean"], scalars["entropy/frac_overload"]
-        (3.0, 0.5)
     """
     finite = head_entropy[np.isfinite(head_entropy)]
     # The paper's bins: quarters of the largest head entropy.

@@ -51,13 +51,7 @@ class TokenFile:
 
 
 def token_dtype(vocabulary: int) -> np.dtype[Any]:
-    """Returns the narrower of uint16 and uint32 that holds every token of a vocabulary.
-
-    Example:
-        >>> from aero.train.token_files import token_dtype
-        >>> token_dtype(65536).name, token_dtype(65537).name
-        ('uint16', 'uint32')
-    """
+    """Returns the narrower of uint16 and uint32 that holds every token of a vocabulary."""
     return np.dtype("<u2" if vocabulary <= 1 << 16 else "<u4")
 
 
@@ -71,16 +65,6 @@ class TokenWriter:
 
     Attributes:
         next_unit: first unit of the corpus that is not yet written.
-
-    Example:
-        >>> from aero.train.token_files import TokenWriter
-        >>> import tempfile
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> writer = TokenWriter(folder.name, vocabulary=300, corpus_sha256="0")
-        >>> writer.append("train", [1, 2], text_bytes=4)
-        >>> writer.append("validation", [3], text_bytes=1)
-        >>> writer.finish()["train"].tokens
-        2
     """
 
     def __init__(self, folder: str | Path, *, vocabulary: int, corpus_sha256: str) -> None:
@@ -200,15 +184,6 @@ def open_tokens(folder: str | Path, entry: TokenFile) -> NDArray[Any]:
     Raises:
         TrainingError: the file is missing, has another length or other content than the manifest
             says; the text names the folder to delete.
-
-    Example:
-        >>> from aero.train.token_files import open_tokens, TokenWriter
-        >>> import tempfile
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> writer = TokenWriter(folder.name, vocabulary=300, corpus_sha256="0")
-        >>> writer.append("train", [1, 2], text_bytes=4)
-        >>> open_tokens(folder.name, writer.finish()["train"]).tolist()
-        [1, 2]
     """
     path = Path(folder) / entry.file
     way_out = f"delete the folder {Path(folder)} and run the command again to tokenize again"
@@ -233,15 +208,7 @@ def open_tokens(folder: str | Path, entry: TokenFile) -> NDArray[Any]:
 
 
 def sha256_of_file(path: str | Path) -> str:
-    """Returns the SHA-256 of a file as 64 hexadecimal digits, with a progress bar if it is large.
-
-    Example:
-        >>> from aero.train.token_files import sha256_of_file
-        >>> import tempfile
-        >>> with tempfile.NamedTemporaryFile() as file:
-        ...     sha256_of_file(file.name)[:8]
-        'e3b0c442'
-    """
+    """Returns the SHA-256 of a file, 64 hexadecimal digits, with a progress bar if it is large."""
     path, hasher = Path(path), hashlib.sha256()
     with (
         path.open("rb") as file,

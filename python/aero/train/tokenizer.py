@@ -41,12 +41,6 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
 
     Returns:
         The tokenizer; it has fewer tokens if the text offers no more pairs.
-
-    Example:
-        >>> from aero.train.tokenizer import train_tokenizer
-        >>> tokenizer = train_tokenizer(["to be or not to be"] * 4, 262)
-        >>> tokenizer.get_vocab_size()
-        262
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -42,13 +42,6 @@ def training_arguments(run: PlannedRun) -> TrainingArguments:
 
     Raises:
         TrainingError: the windows of a step cannot be shared evenly among the processes.
-
-    Example:
-        >>> from aero.train.trainer import training_arguments
-        >>> from aero.train import load_recipe, plan_runs
-        >>> (run,) = plan_runs(load_recipe("demo"), ["SM+R"], [3], output="runs")
-        >>> training_arguments(run).seed
-        3
     """
     recipe = run.recipe
     micro_batch, accumulation = batch_split(recipe, int(os.environ.get("WORLD_SIZE", "1")))
@@ -96,12 +89,6 @@ def batch_split(recipe: Recipe, processes: int) -> tuple[int, int]:
 
     Raises:
         TrainingError: the windows of a step cannot be shared evenly.
-
-    Example:
-        >>> from aero.train import Recipe
-        >>> from aero.train.trainer import batch_split
-        >>> batch_split(Recipe(), 2)
-        (16, 1)
     """
     windows = recipe.windows_per_step
     if windows % processes:

@@ -26,13 +26,6 @@ class TrainingWindows(Dataset[Any]):
         context_length: T.
         count: how many windows the run takes.
         seed: of the order.
-
-    Example:
-        >>> import numpy as np
-        >>> from aero.train.windows import TrainingWindows
-        >>> windows = TrainingWindows(np.arange(100, dtype=np.uint16), 8, count=30, seed=0)
-        >>> len(windows), windows.__getitems__([0, 29]).shape
-        (30, (2, 8))
     """
 
     def __init__(self, tokens: NDArray[Any], context_length: int, *, count: int, seed: int) -> None:
@@ -96,12 +89,6 @@ def validation_windows(
 
     Raises:
         ValueError: the stride does not fit between 1 and T, or the tokens hold no window.
-
-    Example:
-        >>> import numpy as np
-        >>> from aero.train.windows import validation_windows
-        >>> validation_windows(np.zeros(100), 10, max_tokens=30)
-        array([ 0, 30, 60])
     """
     stride = context_length if stride is None else stride
     if not 1 <= stride <= context_length:

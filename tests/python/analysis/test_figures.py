@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from aero import analysis
 from aero.analysis.figures.drawing import entropy_colors, layer_colors, network_colors
+from aero.analysis.figures.entropy import plot_attention
 from aero.analysis.figures.learned import plot_learned_temperatures, plot_learned_thresholds
 from aero.palette import PART_COLORS
 
@@ -183,3 +184,12 @@ def test_without_axes_a_new_figure_is_made(monkeypatch):
 def test_bad_input_names_the_argument(draw, message):
     with pytest.raises(ValueError, match=message):
         draw()
+
+
+def test_a_head_that_looks_everywhere_alike_reaches_all_of_its_entropy():
+    even = np.tril(np.ones((1, 1, 4, 4))) / np.arange(1, 5)[:, None]
+    itself = np.eye(4)[None, None]
+    panel = plot_attention(np.concatenate([even, itself], axis=1))
+    assert [text.get_text() for text in panel.texts] == ["1.00", "0.00"]
+    with pytest.raises(ValueError, match=r"attention must be \[L, H, T, T\], got \[1, 4, 4\]"):
+        plot_attention(even[0])

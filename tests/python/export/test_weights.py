@@ -13,7 +13,9 @@ from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaFo
 
 import aero
 from aero.export import numpy_forward
+from aero.export.description_file import read_description
 from aero.nn.annealed_modules import AnnealedNorm
+from aero.reading import UnreadableFileError
 
 from ..models.labels import FAMILIES, LABELS
 from .conftest import tokens, trained
@@ -172,3 +174,8 @@ def test_numpy_needs_no_torch(tmp_path):
         expected = model(torch.tensor([[1, 2, 3]])).logits[0, -1, 7].item()
     printed = done.stdout.strip().removeprefix("np.float64(").removesuffix(")")
     assert float(printed) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_folder_without_a_description_is_named(tmp_path):
+    with pytest.raises(UnreadableFileError, match=r"network\.json: cannot be read: No such file"):
+        read_description(tmp_path)

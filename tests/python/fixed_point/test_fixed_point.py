@@ -11,6 +11,7 @@ from aero.fixed_point.functions import (
     gelu,
     hyperbolic_tangent,
     layer_norm,
+    leaky_relu,
     matmul,
     maximum,
     product,
@@ -218,3 +219,7 @@ def test_errors_follow_the_arithmetic():
     fine = {e.name: e for e in fp.function_errors(fp.Approximations(fraction_bits=24))}
     assert fine["product"].largest <= 2.0**-24
     assert fine["tanh"].largest == pytest.approx(0.00486, abs=1e-4)
+
+
+def test_leaky_relu_scales_what_is_negative():
+    assert decode(leaky_relu(encode([2.0, 0.0, -2.0]), 0.25)).tolist() == [2.0, 0.0, -0.5]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from aero.report.seeds import Pool, Series, judge_signs
+from aero.report.seeds import Pool, Series, family_of, judge_signs
 
 
 def series(name, values, family="f", setting=""):
@@ -157,3 +157,11 @@ def test_true_differences_of_four_deviations_are_found_with_three_seeds():
         networks = [series(str(i), row) for i, row in enumerate(values)]
         found += Pool(networks, comparisons=5).judge(*networks[:2]).verdict == "holds"
     assert found >= 40
+
+
+@pytest.mark.parametrize(
+    ("norm", "shaped", "family"),
+    [("layer", False, "layer"), ("foldable_channel", False, "foldable"), ("none", True, "shaped")],
+)
+def test_networks_of_one_norm_are_one_family(norm, shaped, family):
+    assert family_of(norm, shaped) == family

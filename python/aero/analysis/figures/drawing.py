@@ -21,46 +21,22 @@ _MOST_CELLS_WITH_TEXT = 64
 
 
 def network_colors(count: int) -> list[str]:
-    """Returns `count` colours, the same network the same colour in every figure; repeats after 8.
-
-    Example:
-        >>> from aero.analysis.figures.drawing import network_colors
-        >>> network_colors(2)
-        ['#0072b2', '#d55e00']
-    """
+    """Returns `count` colours: a network has one colour in every figure; repeats after 8."""
     return [NETWORK_COLORS[index % len(NETWORK_COLORS)] for index in range(count)]
 
 
 def entropy_colors() -> ScalarMappable:
-    """Returns the colour scale of all entropy heat maps: [0, 1] of a causal head's largest entropy.
-
-    Example:
-        >>> from aero.analysis.figures.drawing import entropy_colors
-        >>> entropy_colors().norm.vmax
-        1.0
-    """
+    """Returns the colours of all entropy heat maps: [0, 1] of a causal head's largest entropy."""
     return ScalarMappable(Normalize(0.0, 1.0), cmap="viridis")
 
 
 def threshold_colors() -> ScalarMappable:
-    """Returns the colour scale of thresholds, [0, 1] of the maximum entropy.
-
-    Example:
-        >>> from aero.analysis.figures.drawing import threshold_colors
-        >>> threshold_colors().norm.vmax
-        1.0
-    """
+    """Returns the colour scale of thresholds, [0, 1] of the maximum entropy."""
     return ScalarMappable(Normalize(0.0, 1.0), cmap="YlGnBu")
 
 
 def layer_colors(layers: int) -> ScalarMappable:
-    """Returns the colour scale of depth, the first layer dark and the last one light.
-
-    Example:
-        >>> from aero.analysis.figures.drawing import layer_colors
-        >>> layer_colors(6).norm.vmax
-        5.0
-    """
+    """Returns the colour scale of depth, the first layer dark and the last one light."""
     # The pale end of the map cannot be seen on white.
     cmap = ListedColormap(colormaps["plasma"](np.linspace(0.0, 0.88, 256)))
     return ScalarMappable(Normalize(0.0, float(max(layers - 1, 1))), cmap=cmap)

@@ -154,13 +154,7 @@ _NORM = PowerNorm(0.5, 0.0, 1.0)
 
 
 def row_entropies(attention: ArrayLike) -> NDArray[np.float64]:
-    """Returns the entropies of the last axis, nats, `-sum p log p` with 0 log 0 = 0.
-
-    Example:
-        >>> from aero.analysis.figures.entropy import row_entropies
-        >>> row_entropies([[1.0, 0.0], [0.5, 0.5]]).round(3).tolist()
-        [0.0, 0.693]
-    """
+    """Returns the entropies of the last axis, nats, `-sum p log p` with 0 log 0 = 0."""
     weights = np.asarray(attention, dtype=np.float64)
     logarithms = np.log(np.where(weights > 0, weights, 1.0))
     return np.asarray(np.abs((weights * logarithms).sum(axis=-1)))
@@ -191,13 +185,6 @@ def plot_attention(
 
     Raises:
         ValueError: `attention` is not [L, H, T, T], or there are not T tokens.
-
-    Example:
-        >>> import numpy as np
-        >>> from aero.analysis.figures.entropy import plot_attention
-        >>> weights = np.tril(np.ones((1, 2, 4, 4))) / np.arange(1, 5)[:, None]
-        >>> [text.get_text() for text in plot_attention(weights).texts]
-        ['1.00', '1.00']
     """
     weights = np.asarray(attention, dtype=np.float64)
     if weights.ndim != 4 or weights.size == 0 or weights.shape[2] != weights.shape[3]:

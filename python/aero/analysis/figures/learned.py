@@ -33,11 +33,6 @@ def plot_learned_thresholds(
 
     Raises:
         ValueError: `thresholds` is not [L, H].
-
-    Example:
-        >>> from aero.analysis.figures.learned import plot_learned_thresholds
-        >>> plot_learned_thresholds([[0.5, 0.4]]).get_xlabel()
-        'head'
     """
     axes = own_or_new_axes(axes)
     values = matrix("plot_learned_thresholds", "thresholds", thresholds)
@@ -61,11 +56,6 @@ def plot_learned_temperatures(
 
     Raises:
         ValueError: `temperature` has another number of dimensions.
-
-    Example:
-        >>> from aero.analysis.figures.learned import plot_learned_temperatures
-        >>> len(plot_learned_temperatures([[1.0, 0.9], [1.0, 1.2]]).get_lines())
-        2
     """
     axes = own_or_new_axes(axes)
     values = np.asarray(temperature, dtype=np.float64)
@@ -102,11 +92,6 @@ def plot_thresholds_by_layer(
 
     Raises:
         ValueError: `thresholds` is not [L, H].
-
-    Example:
-        >>> from aero.analysis.figures.learned import plot_thresholds_by_layer
-        >>> plot_thresholds_by_layer([[0.5, 0.4], [0.6, 0.6]]).get_xlabel()
-        'layer'
     """
     axes = own_or_new_axes(axes)
     values = matrix("plot_thresholds_by_layer", "thresholds", thresholds)
@@ -140,11 +125,6 @@ def plot_learned_slopes(
 
     Raises:
         ValueError: shapes do not fit.
-
-    Example:
-        >>> from aero.analysis.figures.learned import plot_learned_slopes
-        >>> len(plot_learned_slopes([0, 10], [[0.1, 0.1], [0.0, -0.1]]).get_lines())
-        3
     """
     axes = own_or_new_axes(axes)
     positions, values = steps_and_rows("plot_learned_slopes", steps, "slopes", slopes)
@@ -172,11 +152,6 @@ def plot_learned_scales(
 
     Raises:
         ValueError: alpha and beta are not both [L].
-
-    Example:
-        >>> from aero.analysis.figures.learned import plot_learned_scales
-        >>> plot_learned_scales([1.0, 2.0], [1.0, 0.9]).get_xlabel()
-        'layer'
     """
     divisors = np.asarray(alpha, dtype=np.float64)
     factors = np.asarray(beta, dtype=np.float64)
@@ -278,11 +253,6 @@ def plot_nan_counts(
 
     Raises:
         ValueError: shapes do not fit.
-
-    Example:
-        >>> from aero.analysis.figures.learned import plot_nan_counts
-        >>> len(plot_nan_counts([0, 10, 20], [[0, 0], [0, 2], [1, 4]]).get_lines())
-        2
     """
     axes = own_or_new_axes(axes)
     positions, values = steps_and_rows("plot_nan_counts", steps, "counts", counts)

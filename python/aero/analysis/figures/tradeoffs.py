@@ -264,12 +264,6 @@ def plot_sweep(
 
     Raises:
         ValueError: there is not one array of results per value.
-
-    Example:
-        >>> from aero.analysis.figures.tradeoffs import plot_sweep
-        >>> drawn = plot_sweep([0.0, 0.1], [[30.0, 32.0], [29.0]], xlabel="tolerance margin")
-        >>> [float(mean) for mean in drawn.get_lines()[0].get_ydata()]
-        [31.0, 29.0]
     """
     x = np.asarray(values, dtype=np.float64)
     if x.shape != (len(results),) or not len(results):

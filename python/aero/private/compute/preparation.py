@@ -3,19 +3,6 @@
 The constants that a private run would pay a product or a truncation for go into the weights:
 embedding scale, diagonal norms, the factors of scaled feed-forwards, temperatures per head. The
 network computes the same function and is described in the same words.
-
-Example:
-    >>> from aero.private.compute.preparation import fold_constants
-    >>> import tempfile
-    >>> from aero.models import AeroConfig, AeroForCausalLM
-    >>> from aero.export import export_weights
-    >>> from aero.export.numpy_forward import forward, read_network
-    >>> config = AeroConfig.from_label("SM(t:head)+FN+ScFuFFN", model="tiny")
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     network = read_network(export_weights(AeroForCausalLM(config), folder))
-    >>> folded = fold_constants(network, fold_score_scale=True)
-    >>> bool(abs(forward(folded, [[1, 2]]) - forward(network, [[1, 2]])).max() < 1e-9)
-    True
 """
 
 from __future__ import annotations

@@ -63,13 +63,6 @@ def likeliest_cost(vocabulary: int, count: int, settings: PrivateSettings) -> Co
 
     Each takes an argmax, a comparison of its token with all V places, and the choice of its logit;
     but for the last, another choice takes it out.
-
-    Example:
-        >>> from aero.private import PrivateSettings
-        >>> from aero.private.measuring.prediction import likeliest_cost
-        >>> one, two = (likeliest_cost(1024, k, PrivateSettings()).rounds for k in (1, 2))
-        >>> 2 * one < two
-        True
     """
     row = [
         ("argmax", (vocabulary,)),
@@ -94,14 +87,6 @@ def predicted_costs(
         settings: of both parties.
 
     Rounds add up, as pieces run one after the other.
-
-    Example:
-        >>> from aero.private import PrivateSettings
-        >>> from aero.private.measuring.prediction import predicted_costs
-        >>> from aero.architecture import ArchitectureSpec
-        >>> spec = ArchitectureSpec.from_label("SM+ScFuFFN", model="tiny").to_dict()
-        >>> sorted(predicted_costs({"spec": spec}, 8, PrivateSettings()))
-        ['argmax', 'embedding', 'head', 'layer 0', 'layer 1', 'set-up']
     """
     found: dict[str, list[Cost]] = {}
     spec = ArchitectureSpec.from_dict(description["spec"])
@@ -166,12 +151,6 @@ def set_up_cost(settings: PrivateSettings) -> Cost:
 
     Those are a small matrix product, products that fill SPU's first cache of triples, and a
     truncation of so many elements that every thread has some.
-
-    Example:
-        >>> from aero.private import PrivateSettings
-        >>> from aero.private.measuring.prediction import set_up_cost
-        >>> round(set_up_cost(PrivateSettings()).comm_bytes / 1e6, 2)
-        22.73
     """
     operations: list[tuple[str, tuple[int, ...]]] = [
         ("setup", ()),
@@ -186,28 +165,14 @@ def set_up_cost(settings: PrivateSettings) -> Cost:
 
 
 def network_fields(description: dict[str, Any]) -> dict[str, Any]:
-    """Fields of a stack that a network's description tells, besides the settings.
-
-    Example:
-        >>> from aero.private.measuring.prediction import network_fields
-        >>> network_fields({"layers": [{"feed_forward": {"activation": "gelu_erf"}}]})
-        {'gelu': 'erf'}
-    """
+    """Fields of a stack that a network's description tells, besides the settings."""
     layers = [layer["feed_forward"] for layer in description.get("layers", [])]
     exact = any(mlp is not None and mlp["activation"] == "gelu_erf" for mlp in layers)
     return {"gelu": "erf"} if exact else {}
 
 
 def total_cost(costs: Iterable[Cost]) -> Cost:
-    """Of operations that run one after the other.
-
-    Example:
-        >>> from aero import mpc
-        >>> from aero.private.measuring.prediction import total_cost
-        >>> relu = mpc.operation_cost("relu", 10)
-        >>> total_cost([relu, relu]).rounds == 2 * relu.rounds
-        True
-    """
+    """Of operations that run one after the other."""
     return sum(costs, start=Cost())
 
 
@@ -229,13 +194,6 @@ def resolution(cost: Cost, count: int) -> float:
     Args:
         cost: of one run, by the simulator.
         count: how many runs.
-
-    Example:
-        >>> from aero.private.measuring.prediction import resolution
-        >>> from aero import mpc
-        >>> relu = mpc.operation_cost("relu", 65536, stack="spu-0.9.5")
-        >>> resolution(relu, 16) < 0.002 < resolution(relu, 2)
-        True
     """
     variance = min(count * cost.ots / EXTENSION_OTS, 0.5) * _EXTENSION_BYTES**2
     # Operations on long vectors take whole ciphertexts, an even number, and no triples.
@@ -262,29 +220,12 @@ def remainder(
 
     Returns:
         Bytes of one run.
-
-    Example:
-        >>> from aero.private.measuring.prediction import remainder
-        >>> from aero import mpc
-        >>> softmax = mpc.operation_cost("softmax", 512, 128, stack="spu-0.9.5")
-        >>> measured = (114122071 + 95590278) / 2  # two runs, 0.52 % less than predicted
-        >>> abs(remainder(softmax, 2, measured) / measured) < 2e-5
-        True
     """
     return _explained(cost, count, measured_bytes, one_bit_product_error)[0] / count
 
 
 def extensions(cost: Cost, measured_bytes: float) -> int:
-    """How many Ferret extensions a run made, by its bytes; see `remainder`.
-
-    Example:
-        >>> from aero import mpc
-        >>> relu = mpc.operation_cost("relu", 65536, stack="spu-0.9.5")
-        >>> none = relu.comm_bytes - 266_259 * relu.ots / 10_017_120
-        >>> from aero.private.measuring.prediction import extensions
-        >>> extensions(relu, none), extensions(relu, none + 266_259)
-        (0, 1)
-    """
+    """How many Ferret extensions a run made, by its bytes; see `remainder`."""
     return _explained(cost, 1, measured_bytes, one_bit_product_error=False)[1]
 
 

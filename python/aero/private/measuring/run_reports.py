@@ -191,25 +191,6 @@ def run_report(
         found: of `generate_privately` or `generate_over_tcp`.
         link: between the parties.
         machine: file of `aero private calibrate`; seconds are predicted with it.
-
-    Example:
-        >>> import numpy as np
-        >>> from aero.export.numpy_forward import forward
-        >>> from aero.private import PrivateSettings
-        >>> from aero.private.parties.job import Generated
-        >>> from aero.private.measuring.run_reports import run_report
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> from aero.export import export_weights
-        >>> from aero.export.numpy_forward import read_network
-        >>> from aero.models import AeroConfig, AeroForCausalLM
-        >>> config = AeroConfig.from_label("SM+ScFuFFN", model="tiny")
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     network = read_network(export_weights(AeroForCausalLM(config), Path(folder)))
-        >>> logits = forward(network, [[5, 6]])[0]
-        >>> found = Generated([int(logits[-1].argmax())], [logits.astype(np.float32)], [[]])
-        >>> run_report(network, [5, 6], PrivateSettings(), found).same_tokens
-        True
     """
     described = network.description
     profiles = None if machine is None else machine_profiles(machine, link, settings.threads)

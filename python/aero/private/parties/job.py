@@ -83,12 +83,6 @@ def check_tokens(tokens: Sequence[int], new_tokens: int, description: Part) -> N
     Raises:
         ValueError: no prompt, one that with its continuation is longer than the context, or tokens
             outside the vocabulary.
-
-    Example:
-        >>> from aero.private.parties.job import check_tokens
-        >>> check_tokens([], 1, {"spec": {"context_length": 32, "vocab_size": 256}})
-        Traceback (most recent call last):
-        ValueError: private: the prompt must have at least one token, got none
     """
     spec = description["spec"]
     context, vocabulary = spec["context_length"], spec["vocab_size"]
@@ -131,6 +125,14 @@ def generate_privately(
     Raises:
         PartyError: the run failed.
         PrivateEnvironmentError: there is no private environment.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from aero.private import PrivateSettings, generate_privately
+        >>> settings = PrivateSettings()
+        >>> found = generate_privately(Path("exported"), [5, 6], 2, settings)  # doctest: +SKIP
+        >>> found.tokens  # doctest: +SKIP
+        [17, 3]
     """
     job = {
         "folder": str(folder.resolve()),

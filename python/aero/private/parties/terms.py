@@ -17,13 +17,7 @@ PROTOCOL = "aero-private 2"
 
 
 def flat_terms(**groups: Any) -> dict[str, Any]:
-    """Terms by dotted name, so that a difference has the name of one field.
-
-    Example:
-        >>> from aero.private.parties.terms import flat_terms
-        >>> flat_terms(spu="0.9.5", settings={"threads": 1, "argmax": True})
-        {'spu': '0.9.5', 'settings.threads': 1, 'settings.argmax': True}
-    """
+    """Terms by dotted name, so that a difference has the name of one field."""
     flat: dict[str, Any] = {}
     for name, value in groups.items():
         if isinstance(value, Mapping):
@@ -58,14 +52,6 @@ def check_hello(own: Mapping[str, Any], other: Mapping[str, Any], peer: str) -> 
 
     Raises:
         PartyError: names the first field that differs, its value here and the received one.
-
-    Example:
-        >>> from aero.private.parties.terms import check_hello, hello
-        >>> server = hello("server", {"threads": 1, "weights": "5f3a"})
-        >>> check_hello(server, hello("client", {"threads": 1, "weights": None}), "client")
-        >>> check_hello(server, hello("client", {"threads": 2, "weights": None}), "client")
-        Traceback (most recent call last):
-        aero.private.party_errors.PartyError: threads must be 1 as here, got 2 from the client
     """
     for name, expected in (("protocol", PROTOCOL), ("role", peer)):
         if other.get(name) != expected:

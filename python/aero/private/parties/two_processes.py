@@ -53,6 +53,14 @@ def generate_over_tcp(
     Raises:
         PartyError: the run failed; the message has both parties' words.
         PermissionError: this system cannot shape links.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from aero.private import PrivateSettings, generate_over_tcp
+        >>> settings = PrivateSettings()
+        >>> found = generate_over_tcp(Path("exported"), [5, 6], 2, settings)  # doctest: +SKIP
+        >>> found.tokens  # doctest: +SKIP
+        [17, 3]
     """
     python = find_private_python() if python is None else python
     limits = TimeLimits() if limits is None else limits
@@ -109,15 +117,6 @@ def generate_over(
     Raises:
         ValueError: there is no such link.
         PartyError: the run failed.
-
-    Example:
-        >>> from pathlib import Path
-        >>> from aero.private import PrivateSettings
-        >>> from aero.private.parties.two_processes import generate_over
-        >>> generate_over("string", Path(), [1], 1, PrivateSettings(), print)
-        ... # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        ValueError: private: link must be memory, tcp, ... or wan-100mbps, got 'string'
     """
     *others, last = ["memory", "tcp", *network_names()]
     if link.partition(",")[0] not in (*others, last):

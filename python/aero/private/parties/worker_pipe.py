@@ -52,14 +52,7 @@ def most_memory(given: int | None) -> int:
 
 
 def held_memory(process: int) -> int:
-    """Bytes of data that a process has asked for; 0 of one that has ended.
-
-    Example:
-        >>> import os
-        >>> from aero.private.parties.worker_pipe import held_memory
-        >>> held_memory(os.getpid()) > 1_000_000
-        True
-    """
+    """Bytes of data that a process has asked for; 0 of one that has ended."""
     try:
         lines = Path(f"/proc/{process}/status").read_text().splitlines()
     except OSError:

@@ -6,12 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from comparison import predicted
 from measured_rows import set_up_row
 
+import aero
 from aero import mpc
 from aero.architecture import ArchitectureSpec
+from aero.export.numpy_forward import forward, read_network
 from aero.private.measuring.prediction import (
     likeliest_cost,
     predicted_costs,
@@ -19,7 +22,11 @@ from aero.private.measuring.prediction import (
     set_up_cost,
     total_cost,
 )
+from aero.private.measuring.run_reports import run_report
+from aero.private.parties.job import Generated
 from aero.private.settings import STACK, PrivateSettings
+
+from ...export.conftest import trained
 
 
 def described(label: str, activation: str | None = None, **sizes: Any) -> dict[str, Any]:
@@ -124,3 +131,14 @@ def test_a_comparison_prices_the_likeliest_tokens(changes: dict[str, int]) -> No
         assert found == pytest.approx(extra, abs=9)
     assert best["predicted_seconds"] > token["predicted_seconds"]
     assert best["predicted_parts"].keys() == token["predicted_parts"].keys()
+
+
+def test_a_report_compares_the_tokens_with_the_plaintext_network(tmp_path: Path) -> None:
+    network = read_network(aero.export_weights(trained("SM+ScFuFFN"), tmp_path))
+    logits = forward(network, [[5, 6]])[0].astype(np.float32)
+    best = int(logits[-1].argmax())
+    for token in (best, best ^ 1):
+        report = run_report(network, [5, 6], PrivateSettings(), Generated([token], [logits], [[]]))
+        assert report.plaintext_tokens == (best,)
+        assert report.same_tokens == (token == best)
+        assert report.passes[0].largest_difference < 1e-5

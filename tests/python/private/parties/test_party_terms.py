@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import aero
+from aero.private.parties.job import check_tokens
 from aero.private.parties.terms import check_hello, checked_request, hello, party_terms
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
@@ -176,3 +177,20 @@ def test_a_difference_is_one_printable_line() -> None:
 def test_what_is_no_request_is_named(description: dict[str, Any], request_: Any) -> None:
     with pytest.raises(PartyError, match="prompt_length must be an integer"):
         checked_request(request_, description)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "new_tokens", "message"),
+    [
+        ([1], 0, "tokens must be >= 1, got 0"),
+        ([], 1, "the prompt must have at least one token, got none"),
+        ([1] * 32, 2, "the prompt's 32 tokens and 1 before the last new one must fit in"),
+        ([1, 256], 1, "tokens must be from 0 to 255, got 256"),
+    ],
+)
+def test_a_job_that_does_not_fit_its_network_is_refused(
+    tokens: list[int], new_tokens: int, message: str
+) -> None:
+    network = {"spec": {"context_length": 32, "vocab_size": 256}}
+    with pytest.raises(ValueError, match=message):
+        check_tokens(tokens, new_tokens, network)

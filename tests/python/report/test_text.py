@@ -1,0 +1,40 @@
+"""Numbers as the report prints them."""
+
+import pytest
+
+from aero.report import text
+
+HEADS = [[0, 1], [0, 2], [3, 0]]
+
+
+@pytest.mark.parametrize(
+    ("printed", "expected"),
+    [
+        (text.significant(9.0451), "9.045"),
+        (text.significant(25317.2), "25317"),
+        (text.significant(0.012345, 3), "0.0123"),
+        (text.significant(0.0), "0"),
+        (text.significant(None), "-"),
+        (text.with_spread({"mean": 9.05, "standard_deviation": 0.07}), "9.05 ± 0.07"),
+        (text.with_spread({"mean": 9.05, "standard_deviation": None}), "9.05"),
+        (text.with_spread(None), "-"),
+        (text.gigabytes(6.34e9), "6.34"),
+        (text.gigabytes(None), "-"),
+        (text.large_count(14495514624), "14.5B"),
+        (text.large_count(1000), "1.00k"),
+        (text.large_count(512), "512"),
+        (text.large_count(None), "-"),
+        (text.percent(0.254), "25 %"),
+        (text.duration(3725), "1 h 2 min"),
+        (text.duration(62), "1 min 2 s"),
+        (text.duration(42.3), "42 s"),
+        (text.duration(None), "-"),
+        (text.operations("SM:24xR^{128x128} R:6xR^{128x512}"), "SM 24 of 128x128, R 6 of 128x512"),
+        (text.heads(HEADS), "L0 H1, H2; L3 H0"),
+        (text.heads(HEADS, most=2), "L0 H1, H2 and 1 more"),
+        (text.heads([]), "none"),
+        (text.heads(None), "none"),
+    ],
+)
+def test_a_number_is_printed_for_readers(printed, expected):
+    assert printed == expected
