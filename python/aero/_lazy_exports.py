@@ -16,12 +16,7 @@ from typing import Any
 def lazy_exports(
     package: str, file: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` of a package, from the `.pyi` next to its `.py`.
-
-    Args:
-        package: its `__name__`.
-        file: its `__file__`.
-    """
+    """`__getattr__`, `__dir__` and `__all__` of a package, from the `.pyi` next to its `.py`."""
     defined_in = _read_stub(Path(file).with_suffix(".pyi"))
     names = sorted(defined_in)
 

@@ -18,9 +18,6 @@ REBUILD_COMMAND = "pip install --no-build-isolation --force-reinstall --no-deps 
 def require_torch(version: str) -> None:
     """Refuses a torch older than the operator library's stable ABI.
 
-    Args:
-        version: `torch.__version__`, for instance "2.13.0+cpu".
-
     Raises:
         ImportError: torch is too old; names both versions and the command that rebuilds.
     """

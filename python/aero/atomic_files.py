@@ -30,9 +30,6 @@ def atomic_binary_file(path: str | Path) -> Iterator[IO[bytes]]:
         path: the final name; its folder must exist. A device or a pipe is written to as it is, a
             symbolic link stays one.
 
-    Yields:
-        A file object open for binary writing.
-
     Raises:
         OSError: the folder is missing or the disk is full; `path` is then unchanged.
     """
@@ -59,10 +56,6 @@ def atomic_binary_file(path: str | Path) -> Iterator[IO[bytes]]:
 def write_bytes_atomically(path: str | Path, content: bytes) -> None:
     """Writes `content` to `path`, whole or not at all.
 
-    Args:
-        path: the final name; its folder must exist.
-        content: of the file.
-
     Raises:
         OSError: as for `atomic_binary_file`.
     """
@@ -72,11 +65,6 @@ def write_bytes_atomically(path: str | Path, content: bytes) -> None:
 
 def write_json_atomically(path: str | Path, value: object) -> None:
     r"""Writes `value` as indented, strict JSON to `path`, whole or not at all.
-
-    Args:
-        path: the final name; its folder must exist.
-        value: anything `json` can write; NaN and infinity are refused, strict JSON has no word
-            for them.
 
     Raises:
         ValueError: `value` holds NaN or infinity; nothing is written.
@@ -116,10 +104,6 @@ def checksums_of(folder: str | Path, names: Iterable[str] | None = None) -> dict
 
 def write_checksums(folder: str | Path, checksums: dict[str, str]) -> None:
     """Writes `SHA256SUMS`, whole or not at all.
-
-    Args:
-        folder: where it goes.
-        checksums: as `checksums_of` returns them.
 
     Raises:
         OSError: it cannot be written.

@@ -48,10 +48,6 @@ class StoredAnalysis:
 def write_analysis(run_dir: str | Path, summary: EntropySummary) -> None:
     """Writes `analysis.npz` and then `analysis.json` into a run folder, each whole or not at all.
 
-    Args:
-        run_dir: an existing folder.
-        summary: the result of `summarize_entropies`.
-
     Raises:
         OSError: the folder is missing or the disk is full; earlier files stay as they were.
     """

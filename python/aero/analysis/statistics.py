@@ -82,9 +82,6 @@ def heads_in_quarter(head_entropy: ArrayLike, maximum: float, quarter: int) -> l
         maximum: upper end of the last quarter, nats.
         quarter: 0 (collapsed) to 3 (overloaded).
 
-    Returns:
-        A list of [layer, head] pairs in reading order.
-
     Raises:
         ValueError: `maximum` is negative or not finite, or `quarter` is not 0..3.
     """

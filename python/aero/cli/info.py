@@ -40,9 +40,6 @@ def machine_facts() -> dict[str, str]:
 def run_facts(path: Path) -> dict[str, str]:
     """Returns a run's kind, progress and start, by name.
 
-    Args:
-        path: the run folder.
-
     Raises:
         ValueError: it is no run folder, or its files cannot be read.
     """

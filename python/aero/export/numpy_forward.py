@@ -43,9 +43,6 @@ class Network:
 def read_network(folder: str | Path) -> Network:
     """Reads a folder of `aero.export_weights`.
 
-    Args:
-        folder: with `network.json` and `weights.safetensors`.
-
     Raises:
         ValueError: a damaged file, another format or version, or weights of another export.
         OSError: the weights are missing.

@@ -147,10 +147,6 @@ def reciprocal_square_root(x: Ring, *, arithmetic: Arithmetic | None = None) -> 
 
     ``x = u 2**(e + 1)`` with u in [1/4, 1/2), the polynomial in u, times ``2**(-(e + 1) / 2)``.
     Relative error up to 1e-3; 0 outside ``0 < x < 2**(f - 1)``.
-
-    Args:
-        x: ring elements.
-        arithmetic: how to truncate.
     """
     return _of(arithmetic).reciprocal_square_root(_ring("reciprocal_square_root", "x", x))
 
@@ -159,10 +155,6 @@ def hyperbolic_tangent(x: Ring, *, arithmetic: Arithmetic | None = None) -> Ring
     """``tanh(x)`` as a Chebyshev series (SPU, fxp_approx.cc, tanh_chebyshev).
 
     ``sum c_n T_n(x / 5)`` over n = 1, 3, ..., 17, with x clamped to [-5, 5]. Error up to 0.005.
-
-    Args:
-        x: ring elements.
-        arithmetic: how to truncate.
     """
     return _of(arithmetic).hyperbolic_tangent(_ring("hyperbolic_tangent", "x", x))
 

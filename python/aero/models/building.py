@@ -170,10 +170,6 @@ class AnnealedParts:
 def check_annealing(source: ArchitectureSpec, target: ArchitectureSpec) -> AnnealedParts:
     """Returns the parts that are annealed on the way from one network to another.
 
-    Args:
-        source: the trained network.
-        target: the network after it.
-
     Raises:
         ValueError: there is no such way.
     """
@@ -209,10 +205,6 @@ def spec_at_the_end(target: ArchitectureSpec, parts: AnnealedParts) -> Architect
 
 def put_in_annealed_parts(config: AeroConfig, blocks: Iterable[Block]) -> Any:
     """Replaces norms and FFNs of a decoder's blocks by annealed ones, as `annealed_from` asks.
-
-    Args:
-        config: of the decoder.
-        blocks: built for its target.
 
     Returns:
         The final norm.

@@ -64,11 +64,7 @@ class AeroPreTrainedModel(PreTrainedModel):  # type: ignore[no-untyped-call]
 
 
 class AeroModel(AeroPreTrainedModel):  # type: ignore[no-untyped-call]
-    """The decoder without its head.
-
-    Args:
-        config: the network.
-    """
+    """The decoder without its head."""
 
     def __init__(self, config: AeroConfig) -> None:
         super().__init__(config)

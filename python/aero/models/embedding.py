@@ -17,11 +17,6 @@ def check_token_ids(model: str, token_ids: Tensor, vocabulary: int) -> None:
 
     That reads all ids, so networks ask only once torch has refused them.
 
-    Args:
-        model: whose input they are, for the message.
-        token_ids: integers of any shape.
-        vocabulary: how many ids there are.
-
     Raises:
         ValueError: an id below 0 or not below `vocabulary`.
     """

@@ -34,11 +34,7 @@ Real = npt.NDArray[np.float64]
 
 
 class FixedPointOperations:
-    """The functions of `aero.fixed_point` with the settings of one stack and one generator.
-
-    Args:
-        approximations: the settings.
-    """
+    """The functions of `aero.fixed_point` with the settings of one stack and one generator."""
 
     def __init__(self, approximations: Approximations) -> None:
         self.approximations = approximations

@@ -239,10 +239,6 @@ def attention_maps(model: nn.Module, batch: Tensor | Mapping[str, Any]) -> Tenso
     The model computes as for `aero.entropies`. Queries and keys are taken as they reach the
     operator, so temperatures, rotation and masks count.
 
-    Args:
-        model: as of `aero.entropies`.
-        batch: as of `aero.entropies`.
-
     Raises:
         ValueError: as of `aero.entropies`.
     """

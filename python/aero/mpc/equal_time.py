@@ -104,10 +104,6 @@ def compare_at_equal_time(
 def timed_rows(found: SweepResult, network: str) -> list[TimedNetwork]:
     """The rows of a sweep that have a perplexity; runs of one network become their mean.
 
-    Args:
-        found: Of a sweep over run folders.
-        network: The name of one of its network profiles.
-
     Raises:
         ValueError: If the sweep was not timed on this network, or no row has a perplexity.
     """

@@ -140,9 +140,6 @@ def normalize_weight(linear: nn.Linear, kind: WeightNormalization) -> nn.Linear:
         kind: ``"weight_norm"``, ``W = g * V / |V|`` with one gain per output (Salimans & Kingma,
             2016), or ``"spectral_norm"``, ``W = V / sigma(V)`` with the largest singular value from
             one power iteration per training forward (Miyato et al., 2018).
-
-    Returns:
-        The same layer.
     """
     if kind == "weight_norm":
         parametrizations.weight_norm(linear, "weight")
@@ -223,9 +220,6 @@ def set_weight_layout(module: Module, layout: WeightLayout) -> Module:
             weight or spectral norm stay as they are.
         layout: ``"out_in"``, `torch.nn.Linear` as in nanoGPT, or ``"in_out"``, Conv1D as in
             `transformers`' GPT-2.
-
-    Returns:
-        The module.
 
     Raises:
         ValueError: another layout.

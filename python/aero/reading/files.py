@@ -30,10 +30,6 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 def read_bytes(path: str | Path, most: int) -> bytes:
     """Returns the content of a file or a pipe.
 
-    Args:
-        path: the file.
-        most: bytes that it may have.
-
     Raises:
         UnreadableFileError: there is none, it cannot be read, or it is larger.
     """
@@ -76,10 +72,6 @@ def read_json(path: str | Path, shape: Any = dict, *, finite: bool = True) -> An
 
 def read_yaml(path: str | Path, shape: Any = dict) -> Any:
     """Reads a YAML file of one document; dates stay texts, and keys must be texts.
-
-    Args:
-        path: the file.
-        shape: its required contents, see `aero.reading.shapes`.
 
     Raises:
         UnreadableFileError: as for `read_json`.

@@ -55,11 +55,6 @@ class UnreadableFileError(ValueError):
 def checked(value: Any, shape: Any, name: str) -> Any:
     """Returns a value that has a shape, see `aero.reading.shapes`.
 
-    Args:
-        value: plain values.
-        shape: their required shape.
-        name: of the value in errors.
-
     Raises:
         UnreadableFileError: it has another shape; the text names the entry.
     """

@@ -34,9 +34,6 @@ def assemble(
         title: of the report.
         command: that makes the report, for its footer.
         seed_spread: report.json of several seeds to quote next to a single seed.
-
-    Returns:
-        Strict JSON values.
     """
     entries = [
         {**describe_network(network), "private_inference": describe_costs(network.spec)}
@@ -183,12 +180,6 @@ def _cost_notes(networks: Sequence[Network], entries: Sequence[Mapping[str, Any]
 
 def read_seed_spread(path: str | Path) -> dict[str, Any]:
     """Reads the report.json of a run over several seeds.
-
-    Args:
-        path: the file.
-
-    Returns:
-        Its content.
 
     Raises:
         ValueError: it is missing, damaged, of another format, or of a single seed.

@@ -18,15 +18,7 @@ Report = Mapping[str, Any]
 
 
 def render_html(report: Report, pictures: Sequence[Picture]) -> str:
-    """Returns the report as one HTML page that asks nothing of the network.
-
-    Args:
-        report: content of report.json.
-        pictures: put in where they belong.
-
-    Returns:
-        The page.
-    """
+    """Returns the report as one HTML page that asks nothing of the network."""
     sources = {picture.name: Markup(picture.svg) for picture in pictures}
     return _render("report.html.j2", report, pictures, sources, escape=True)
 
@@ -37,9 +29,6 @@ def render_markdown(report: Report, pictures: Sequence[Picture] = ()) -> str:
     Args:
         report: content of report.json.
         pictures: those that lie next to the file; none for a text that stands alone.
-
-    Returns:
-        The text.
     """
     sources = {picture.name: f"figures/{picture.name}.svg" for picture in pictures}
     return _render("report.md.j2", report, pictures, sources, escape=False)
@@ -47,9 +36,6 @@ def render_markdown(report: Report, pictures: Sequence[Picture] = ()) -> str:
 
 def summary_table(report: Report) -> str:
     """Returns the report's main numbers as a text table for the terminal, at most 100 columns.
-
-    Args:
-        report: content of report.json.
 
     Returns:
         Lines without a final newline: label, perplexity, bits per byte, share of heads per entropy
@@ -124,11 +110,7 @@ def _render(
 
 
 def markdown_tables(report: Report) -> dict[str, str]:
-    """Returns the tables by name; `seeds` and `spread` are empty where the report has none.
-
-    Args:
-        report: content of report.json.
-    """
+    """Returns the tables by name; `seeds` and `spread` are empty where the report has none."""
     return {
         "networks": _networks(report),
         "entropies": _entropies(report),

@@ -76,11 +76,7 @@ Entry = Mapping[str, Any]
 
 
 def twins_of(networks: Sequence[Entry]) -> dict[str, list[tuple[Entry, Entry]]]:
-    """Returns what is said to be better next to what it is compared with, by kind of finding.
-
-    Args:
-        networks: the `networks` of report.json.
-    """
+    """Returns what is said to be better next to what it is compared with, by kind of finding."""
     found: dict[str, list[tuple[Entry, Entry]]] = {"ereg": [], "folded": [], "way": []}
     for entry in networks:
         spec = entry["spec"]
@@ -100,11 +96,7 @@ def twins_of(networks: Sequence[Entry]) -> dict[str, list[tuple[Entry, Entry]]]:
 
 
 class Judged:
-    """All comparisons of a report, which share the 5 % of its test.
-
-    Args:
-        twins: as of `twins_of`.
-    """
+    """All comparisons of a report, which share the 5 % of its test."""
 
     def __init__(self, twins: Mapping[str, Sequence[tuple[Entry, Entry]]]) -> None:
         pairs = [pair for several in twins.values() for pair in several]

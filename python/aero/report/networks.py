@@ -39,9 +39,6 @@ class Network:
 def group_runs(runs: Sequence[RunRecord]) -> list[Network]:
     """Returns the networks of the runs, baselines first.
 
-    Args:
-        runs: one record per run folder.
-
     Returns:
         One network per architecture and way; equal labels of different sizes are different
         networks.

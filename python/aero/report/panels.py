@@ -33,15 +33,7 @@ from aero.report.text import with_spread
 
 
 def draw_all(networks: Sequence[Network], report: Mapping[str, Any]) -> list[Picture]:
-    """Returns every figure the runs have data for.
-
-    Args:
-        networks: the runs by network.
-        report: the content of report.json, whose bytes are drawn.
-
-    Returns:
-        Pictures in reading order.
-    """
+    """Returns every figure the runs have data for."""
     with rc_context(FIGURE_STYLE):
         drawn: list[Picture | None] = [
             _front(report),

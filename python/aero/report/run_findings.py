@@ -26,9 +26,6 @@ def find(networks: Sequence[Entry], stacks: Sequence[str]) -> list[Finding]:
     Args:
         networks: the `networks` of report.json.
         stacks: the protocol stacks they were costed on; the first is the paper's.
-
-    Returns:
-        Findings in reading order.
     """
     twins = twins_of(networks)
     judged = Judged(twins)

@@ -97,9 +97,6 @@ def find_runs(paths: Iterable[str | Path]) -> list[Path]:
     Args:
         paths: run folders (with a `run.json`), or folders of run folders.
 
-    Returns:
-        Every run folder once.
-
     Raises:
         ValueError: a path is no folder, or there is no run in it.
     """

@@ -89,12 +89,7 @@ class Difference:
 
 
 def family_of(norm: str, shaped_attention: bool) -> str:
-    """Returns `shaped`, `layer`, `foldable` or `none`: which networks vary alike over seeds.
-
-    Args:
-        norm: of `ArchitectureSpec`.
-        shaped_attention: likewise.
-    """
+    """Returns `shaped`, `layer`, `foldable` or `none`: which networks vary alike over seeds."""
     return "shaped" if shaped_attention else norm.partition("_")[0]
 
 

@@ -85,9 +85,6 @@ def scale_names() -> list[str]:
 def load_scale(name: str) -> Scale:
     """Returns a scale.
 
-    Args:
-        name: one of `scale_names()`.
-
     Raises:
         TrainingError: no such scale.
     """

@@ -148,9 +148,6 @@ def ways_to_price() -> list[str]:
 def private_costs(spec: ArchitectureSpec) -> dict[str, PrivateCost]:
     """Prices a network; nothing is trained.
 
-    Args:
-        spec: the network at its own sizes.
-
     Returns:
         `ways_to_price()` -> cost of one pass over T tokens. Those for generation compute the last
         token's logits only.

@@ -160,13 +160,6 @@ def flops_cells(row: ReproducedRow) -> dict[str, str]:
 def write_cost_tables(found: CostTables, output_dir: str | Path) -> list[Path]:
     """Writes `costs.html`, `.txt` and `.json`, and one SVG per figure.
 
-    Args:
-        found: The result of `reproduce_costs`.
-        output_dir: A folder; made if it is missing.
-
-    Returns:
-        The files.
-
     Raises:
         OSError: The folder cannot be written.
     """
@@ -185,12 +178,7 @@ def write_cost_tables(found: CostTables, output_dir: str | Path) -> list[Path]:
 
 
 def cost_tables_page(found: CostTables, pictures: Mapping[str, str]) -> str:
-    """Returns everything as one page that loads nothing: findings, figures, tables.
-
-    Args:
-        found: The result of `reproduce_costs`.
-        pictures: Title of a figure -> SVG.
-    """
+    """Returns everything as one page that loads nothing: findings, figures, tables."""
     parts = [page.heading("Findings"), page.bullets(f.text for f in found.findings)]
     for title, steps in found.figures.items():
         parts += [

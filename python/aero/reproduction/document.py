@@ -45,12 +45,7 @@ def write_results(
 
 
 def results_document(outcomes: Sequence[Mapping[str, Any]], *, command: str) -> str:
-    """Returns the outcomes of several targets as one text.
-
-    Args:
-        outcomes: results of `collect_target`, of one scale.
-        command: that makes them.
-    """
+    """Returns the outcomes of several targets as one text."""
     scale = outcomes[0]["scale"]
     parts = [
         f"# The paper's experiments at scale `{scale}`",

@@ -146,11 +146,7 @@ def _front(
 
 
 def equal_flops(points: Sequence[FrontPoint]) -> list[list[FrontPoint]]:
-    """Returns the points of alike training FLOPs, least first, where their tokens differ.
-
-    Args:
-        points: of any budgets.
-    """
+    """Returns the points of alike training FLOPs, least first, where their tokens differ."""
     groups: list[list[FrontPoint]] = []
     for point in sorted(points, key=lambda point: point.flops):
         if groups and point.flops <= _ALIKE * groups[-1][0].flops:
@@ -162,9 +158,6 @@ def equal_flops(points: Sequence[FrontPoint]) -> list[list[FrontPoint]]:
 
 def describe_fronts(records: Mapping[str, Sequence[RunRecord]]) -> dict[str, Any]:
     """Returns points and fronts as JSON-ready values.
-
-    Args:
-        records: row -> its runs that ended.
 
     Returns:
         `points`: `name`, `tokens`, `perplexities`, `costs` (way -> gigabytes, setup_gigabytes,

@@ -50,12 +50,7 @@ def statistic_names() -> list[str]:
 
 
 def measure(name: str, record: RunRecord) -> float | None:
-    """Returns a statistic of a run that ended; None where it has none.
-
-    Args:
-        name: one of `statistic_names()`.
-        record: as `aero.report.runs.read_run` gives it.
-    """
+    """Returns a statistic of a run that ended; None where it has none."""
     return STATISTICS[name].read(record)
 
 

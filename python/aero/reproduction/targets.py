@@ -188,10 +188,6 @@ def load_target(name: str) -> Target:
 def read_target(name: str, description: Mapping[str, Any]) -> Target:
     """Returns the target that a description says, checked.
 
-    Args:
-        name: of the target.
-        description: as in the files.
-
     Raises:
         TrainingError: an unknown key, a row named twice, a claim, group, teacher or budget of what
             is no row, or rates that cannot be tried.

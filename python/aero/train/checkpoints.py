@@ -158,9 +158,6 @@ def run_problems(path: str | Path) -> list[str]:
 
     Files are compared with their checksums, and `metrics.jsonl` also with each checkpoint's record
     of it. Files that change during training have a checksum only after its end.
-
-    Args:
-        path: of the run; nothing is written there.
     """
     folder = RunFolder(path)
     holder = lock_holder(path)

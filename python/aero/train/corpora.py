@@ -139,9 +139,6 @@ def find_corpus(source: str | Path) -> CorpusSource:
     Args:
         source: `stdlib` for the running interpreter's standard library, or a folder or file.
 
-    Returns:
-        The corpus with its files in a fixed order.
-
     Raises:
         TrainingError: nothing is there, or nothing that can be read as text.
     """
@@ -177,9 +174,6 @@ def scan_corpus(source: CorpusSource, validation_fraction: float) -> CorpusScan:
     Args:
         source: the corpus.
         validation_fraction: share of the kept bytes, in (0, 0.5].
-
-    Returns:
-        The fate of each unit, and the totals.
 
     Raises:
         TrainingError: a file cannot be read, or fewer than two units are left.

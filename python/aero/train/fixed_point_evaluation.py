@@ -90,9 +90,6 @@ def evaluate_run_in_fixed_point(
         batch_tokens: tokens in one forward pass.
         show_progress: whether to draw a bar.
 
-    Returns:
-        The comparison.
-
     Raises:
         TrainingError: no finished run, its corpus is gone, or an unknown stack or field.
     """

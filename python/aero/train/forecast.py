@@ -51,9 +51,6 @@ def forecast(plan: Sequence[PlannedRun], *, cache_dir: str | Path) -> str:
         plan: from `plan_runs`; nothing is trained or written.
         cache_dir: corpora and tokenizers.
 
-    Returns:
-        Text for people.
-
     Raises:
         TrainingError: as a training would raise before its first step.
     """
@@ -188,9 +185,6 @@ def rehearse_run(run: PlannedRun, tokenizer: PreTrainedTokenizerFast | None) -> 
     Args:
         run: as planned.
         tokenizer: of its corpus; None if it is still to be trained.
-
-    Returns:
-        The network.
 
     Raises:
         TrainingError: whatever a training would find wrong before its first step.

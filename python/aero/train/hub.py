@@ -17,10 +17,6 @@ _TEXT_FIELDS = ("text", "content")
 def download_dataset(name: str, folder: Path) -> Path:
     """Writes the training split of a hub dataset to a .jsonl file, once.
 
-    Args:
-        name: the dataset's name on the hub.
-        folder: where the file goes; created if missing.
-
     Returns:
         The file, one JSON object with the field `text` per line.
 

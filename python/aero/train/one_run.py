@@ -184,12 +184,7 @@ class OneRun:
 
 
 def model_config(run: PlannedRun, **token_ids: int | None) -> AeroConfig:
-    """Returns the configuration of a planned run's network that starts with random weights.
-
-    Args:
-        run: label, sizes and regularization.
-        **token_ids: `bos_token_id` and the like.
-    """
+    """Returns the configuration of a planned run's network that starts with random weights."""
     model, regularization = run.recipe.model, run.recipe.regularization
     scales = {
         "none": 1.0,
@@ -221,15 +216,7 @@ def build_model(run: PlannedRun, **token_ids: int | None) -> AeroForCausalLM:
 def build_trainer(
     run: PlannedRun, model: AeroForCausalLM, arguments: Any, windows: Any, **hooks: Any
 ) -> AeroTrainer:
-    """Returns the Trainer of a planned run.
-
-    Args:
-        run: recipe and label.
-        model: from `build_model`.
-        arguments: from `training_arguments`.
-        windows: the training set.
-        **hooks: of `AeroTrainer`.
-    """
+    """Returns the Trainer of a planned run."""
     recipe = run.recipe
     trainer = AeroTrainer(
         model=model,

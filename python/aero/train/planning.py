@@ -156,10 +156,6 @@ def _way(recipe: Recipe, source: Origin | None, teacher: Origin | None) -> str:
 def spec_for(recipe: Recipe, label: str) -> ArchitectureSpec:
     """Returns the network of a label at the recipe's size.
 
-    Args:
-        recipe: its `model` section gives the sizes, `data.vocabulary` the vocabulary.
-        label: such as `SM+ScFuFFN`.
-
     Raises:
         TrainingError: no such label or preset, or sizes that do not fit together.
     """
@@ -235,9 +231,6 @@ def _own_checkpoint(run: PlannedRun, path: str) -> Path:
 
 def require_current_split(folder: RunFolder) -> None:
     """Refuses a run whose corpus was split before near copies were kept out of validation.
-
-    Args:
-        folder: of an existing run.
 
     Raises:
         TrainingError: its numbers do not compare with those of new runs.

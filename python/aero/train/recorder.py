@@ -81,16 +81,7 @@ class RunRecorder:
         self._clock.tick()
 
     def write_training(self, step: int, *, learning_rate: float, gradient_norm: float) -> float:
-        """Writes the means since the last line.
-
-        Args:
-            step: optimizer steps done.
-            learning_rate: of the last step.
-            gradient_norm: of the last step, before clipping.
-
-        Returns:
-            The mean loss.
-        """
+        """Writes the means since the last line and returns that of the loss."""
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.all_reduce(self._sums)
         means: list[float] = (self._sums / max(self._steps, 1)).tolist()

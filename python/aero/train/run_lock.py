@@ -109,11 +109,7 @@ class _Lease:
 
 
 def lock_holder(folder: str | Path) -> str | None:
-    """Returns who trains in a run folder, such as "process 7 on box"; None if nobody does.
-
-    Args:
-        folder: of the run; nothing is written there.
-    """
+    """Returns who trains in a run folder, such as "process 7 on box"; None if nobody does."""
     last = _last_lease(Path(folder))
     return _named_in(last) if last is not None and _is_alive(last, time.time()) else None
 

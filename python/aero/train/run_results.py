@@ -180,9 +180,6 @@ def analyze_model(
         folder: where `analysis.json` and `sample.json` go.
         windows: how many windows of T tokens.
         batch_tokens: tokens in one forward pass.
-
-    Returns:
-        The statistics, as written.
     """
     context = model.config.spec.context_length
     starts = validation_windows(data.validation, context, max_tokens=windows * context)
@@ -211,9 +208,6 @@ def analyze_model(
 
 def open_run(folder: RunFolder) -> tuple[AeroForCausalLM, PreparedData]:
     """Loads a finished run's network and corpus.
-
-    Args:
-        folder: the run folder.
 
     Raises:
         TrainingError: no finished run, or its corpus is gone or damaged.

@@ -103,10 +103,6 @@ def penalty_share(step: int, steps: int, schedule: str) -> float:
 class PenaltyScheduleCallback(TrainerCallback):
     """Sets `entropy_weight` of an AERO network before each step, and to lambda again at the end.
 
-    Args:
-        weight: lambda.
-        schedule: as of `penalty_share`.
-
     Raises:
         ValueError: an unknown schedule.
     """

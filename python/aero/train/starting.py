@@ -61,10 +61,6 @@ def training_fields(recipe: Recipe) -> dict[str, Any]:
 def starting_network(run: PlannedRun, **token_ids: int | None) -> AeroForCausalLM:
     """Returns the network of a planned run with the weights of its source.
 
-    Args:
-        run: with a source.
-        **token_ids: `bos_token_id` and the like.
-
     Raises:
         TrainingError: the source cannot become the run's network, or has other sizes.
     """
@@ -131,10 +127,6 @@ def teacher_of(run: PlannedRun, device: torch.device) -> Distillation | None:
 def load_network(origin: Origin, option: str) -> nn.Module:
     """Loads the network of an origin in float32.
 
-    Args:
-        origin: where it is.
-        option: the option that the user gave, for errors.
-
     Raises:
         TrainingError: it is no causal language model that can be loaded.
     """
@@ -148,11 +140,6 @@ def load_network(origin: Origin, option: str) -> nn.Module:
 
 def require_tokenizer(origin: Origin, tokenizer: PreTrainedTokenizerFast, option: str) -> None:
     """Checks that a network was trained with the tokenizer of the corpus.
-
-    Args:
-        origin: the network.
-        tokenizer: of the corpus.
-        option: the option with which the user named the network, for errors.
 
     Raises:
         TrainingError: it has another tokenizer, or none that could be compared.
@@ -214,12 +201,7 @@ def score_deviations(model: AeroForCausalLM, ids: Tensor) -> list[float]:
 
 
 def first_scores_warning(model: AeroForCausalLM, deviations: list[float]) -> str | None:
-    """Returns a sentence on degenerate first scores and the setting that mends them, or None.
-
-    Args:
-        model: the network before its first step.
-        deviations: from `score_deviations`.
-    """
+    """Returns a sentence on degenerate first scores and the setting that mends them, or None."""
     config, spec = model.config, model.config.spec
     close = [deviation for deviation in deviations if deviation < DEGENERATE]
     # Shaped attention starts uniform on purpose: its heads start as the identity.

@@ -47,12 +47,7 @@ class TensorBoardFile:
             self._add(Event(step=first_step + 1, session_log=start))
 
     def add_scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Writes values of one step.
-
-        Args:
-            step: optimizer steps done.
-            values: value by name.
-        """
+        """Writes values of one step."""
         entries = [
             Summary.Value(tag=name, simple_value=float(value)) for name, value in values.items()
         ]

@@ -92,11 +92,6 @@ class TokenWriter:
     def append(self, split: str, tokens: Iterable[int], *, text_bytes: int) -> None:
         """Adds tokens to a split.
 
-        Args:
-            split: `train` or `validation`.
-            tokens: token numbers.
-            text_bytes: UTF-8 bytes they stand for.
-
         Raises:
             OSError: the disk is full; earlier notes are still good.
         """
@@ -129,11 +124,7 @@ class TokenWriter:
             file.close()
 
     def finish(self) -> dict[str, TokenFile]:
-        """Gives the files their final names.
-
-        Returns:
-            The manifest's entry for each split.
-        """
+        """Gives the files their final names and returns the manifest's entry of each split."""
         entries = {}
         for file in self._files.values():
             file.flush()
@@ -173,10 +164,6 @@ class TokenWriter:
 
 def open_tokens(folder: str | Path, entry: TokenFile) -> NDArray[Any]:
     """Maps a token file into memory after comparing it with the manifest.
-
-    Args:
-        folder: where manifest and token files are.
-        entry: the manifest's entry.
 
     Returns:
         Tokens, [tokens], uint16 or uint32, read-only.

@@ -78,9 +78,6 @@ def save_tokenizer(tokenizer: Tokenizer, folder: str | Path, *, context_length: 
 def load_tokenizer(name: str | Path) -> PreTrainedTokenizerFast:
     """Loads a fast tokenizer from a folder or, by name, from the hub.
 
-    Args:
-        name: a folder, or a name such as `gpt2`.
-
     Raises:
         TrainingError: it is in neither place, or is not a fast tokenizer.
         UnreadableFileError: its files are damaged.
@@ -124,9 +121,6 @@ def _check_files(folder: Path) -> None:
 
 def bytes_per_token(tokenizer: PreTrainedTokenizerFast) -> NDArray[np.int64]:
     """Returns how many UTF-8 bytes of text each token stands for; special tokens stand for none.
-
-    Args:
-        tokenizer: a byte-level tokenizer.
 
     Returns:
         [vocabulary], int64.

@@ -37,9 +37,6 @@ from aero.train.recipe import Recipe
 def training_arguments(run: PlannedRun) -> TrainingArguments:
     """Returns the Trainer's part of a planned run; `RunCallback` writes the records.
 
-    Args:
-        run: recipe, seed and folder.
-
     Raises:
         TrainingError: the windows of a step cannot be shared evenly among the processes.
     """
@@ -82,10 +79,6 @@ def training_arguments(run: PlannedRun) -> TrainingArguments:
 
 def batch_split(recipe: Recipe, processes: int) -> tuple[int, int]:
     """Returns windows per micro-batch and process, and micro-batches per optimizer step.
-
-    Args:
-        recipe: tokens per step and the limit of a micro-batch.
-        processes: how many share a step.
 
     Raises:
         TrainingError: the windows of a step cannot be shared evenly.

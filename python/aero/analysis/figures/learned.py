@@ -28,9 +28,6 @@ def plot_learned_thresholds(
         title: above the panel.
         axes: where to draw; None makes a figure.
 
-    Returns:
-        The Axes.
-
     Raises:
         ValueError: `thresholds` is not [L, H].
     """
@@ -50,9 +47,6 @@ def plot_learned_temperatures(
         temperature: [H, T] over the query position, or [H] or [1], drawn as one marker per value.
         title: above the panel.
         axes: where to draw; None makes a figure.
-
-    Returns:
-        The Axes.
 
     Raises:
         ValueError: `temperature` has another number of dimensions.
@@ -86,9 +80,6 @@ def plot_thresholds_by_layer(
         thresholds: [L, H], fractions of the maximum entropy; the scale is [0, 1].
         title: above the panel.
         axes: where to draw; None makes a figure.
-
-    Returns:
-        The Axes.
 
     Raises:
         ValueError: `thresholds` is not [L, H].
@@ -146,9 +137,6 @@ def plot_learned_scales(
         beta: [L], the factors of the residuals.
         title: above the panel.
         axes: where to draw; None makes a figure.
-
-    Returns:
-        The Axes.
 
     Raises:
         ValueError: alpha and beta are not both [L].

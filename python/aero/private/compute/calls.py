@@ -128,12 +128,7 @@ class Call:
 
 
 class Parties(Protocol):
-    """Two connected parties.
-
-    Attributes:
-        settings: of both.
-        calls: their calls so far, in order.
-    """
+    """Two connected parties."""
 
     settings: PrivateSettings
     calls: list[Call]

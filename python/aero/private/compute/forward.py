@@ -80,12 +80,7 @@ def network_pieces(network: Network, settings: PrivateSettings) -> list[Piece]:
 
 
 def forward(pieces: list[Piece], tokens: Array) -> tuple[Array, Array | None]:
-    """Logits and, where there is a piece for it, the next token, in plain JAX.
-
-    Args:
-        pieces: of `network_pieces`.
-        tokens: [T] integers.
-    """
+    """Logits and, where there is a piece for it, the next token, in plain JAX."""
     found: dict[str, Array] = {}
     value = jnp.asarray(tokens, jnp.int32)
     for piece in pieces:

@@ -29,9 +29,6 @@ GRACE_SECONDS = 5.0
 class InProcessParties:
     """`Parties` as threads of this process.
 
-    Args:
-        settings: of both.
-
     Attributes:
         settings: of both.
         calls: their calls so far, in order. The client counts the bytes: those that it sends, and

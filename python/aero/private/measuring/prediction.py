@@ -100,13 +100,7 @@ def predicted_costs(
 def predicted_durations(
     operations: tuple[Operation, ...], network: NetworkProfile, compute: ComputeProfile
 ) -> dict[str, Duration]:
-    """The cost of the pieces of a pass, by the names of `Call`s.
-
-    Args:
-        operations: of `predicted_operations`.
-        network: the link between the parties.
-        compute: their machines.
-    """
+    """The cost of the pieces of a pass, by the names of `Call`s."""
     found: dict[str, Duration] = {}
     durations = Latency.of("", operations, network, compute).operations
     for operation, duration in zip(operations, durations, strict=True):

@@ -57,9 +57,6 @@ class Generated:
 def check_runnable(description: Part) -> None:
     """Whether the private forward pass knows every part of a network.
 
-    Args:
-        description: content of `network.json`.
-
     Raises:
         ValueError: naming the part.
     """

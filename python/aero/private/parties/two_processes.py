@@ -103,16 +103,9 @@ def generate_over(
     after_piece: Callable[[int, Call], None],
     python: Path | None = None,
 ) -> Generated:
-    """Continues a prompt over a link by name.
+    """Continues a prompt over a link by name; the other arguments are `generate_over_tcp`'s.
 
-    Args:
-        link: "memory", "tcp", or a network of `aero.mpc.network_profile` for a shaped link.
-        folder: of `export_weights`.
-        tokens: the prompt.
-        new_tokens: how many to compute.
-        settings: of both parties.
-        after_piece: called after each piece, with the number of its pass from 0.
-        python: of the private environment.
+    A link is "memory", "tcp", or a network of `aero.mpc.network_profile`, which is shaped.
 
     Raises:
         ValueError: there is no such link.
