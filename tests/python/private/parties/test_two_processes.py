@@ -219,8 +219,11 @@ def test_the_traffic_of_two_prompts_of_a_length_is_the_same(pairs: Any) -> None:
     for one, other in zip(one_pieces, other_pieces, strict=True):
         for party in ("client", "server"):
             assert one[f"{party}_messages"] == other[f"{party}_messages"], one["name"]
-            # Ciphertexts are compressed: their sizes are random, also for equal prompts.
-            assert one[f"{party}_bytes"] == pytest.approx(other[f"{party}_bytes"], rel=1e-3)
+            # Ciphertexts are compressed: their sizes are random, also for equal prompts. That they
+            # are independent of the prompt, benchmarks/private/measure_traffic.py tests.
+            spread = 0 if one["name"] == "argmax" else 1e-3
+            assert one[f"{party}_bytes"] == pytest.approx(other[f"{party}_bytes"], rel=spread)
+    assert [each["name"] for each in one_pieces].count("argmax") == 1
     for party, count in one_bytes.items():
         assert count > 10e6
         assert count == pytest.approx(other_bytes[party], rel=1e-3)
