@@ -19,11 +19,10 @@ from aero.cli.arguments import SEED, data_settings, whole
 from aero.cli.cost import cost
 from aero.cli.diagnosis import doctor
 from aero.cli.errors import OneLineGroup, note, one_line_errors, say
-from aero.cli.networks import convert, export, show
+from aero.cli.networks import convert, export, prune, show
 from aero.cli.private import private
 from aero.cli.private_measuring import calibrate
 from aero.cli.private_parties import ask, keys, publish, serve
-from aero.cli.pruning import prune
 from aero.cli.reproduction import reproduce
 from aero.reading import read_json
 from aero.train.errors import TrainingError, disk_errors
@@ -257,11 +256,11 @@ def info(
     """Shows a run and its start, or how aero was built and the machine that it runs on."""
     with one_line_errors(ImportError, ValueError):
         if run is not None:
-            from aero.cli.info import run_facts
+            from aero.cli.diagnosis import run_facts
 
             facts = run_facts(run)
         else:
-            from aero.cli.info import machine_facts
+            from aero.cli.diagnosis import machine_facts
 
             facts = machine_facts()
         if as_json:

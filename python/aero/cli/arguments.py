@@ -130,6 +130,32 @@ def put(
         say(csv().rstrip("\n") if as_csv else text())
 
 
+def put_priced(
+    found: Any,
+    as_dict: Callable[[], dict[str, Any]],
+    network: str | None = None,
+    compute: str = "paper-testbed",
+    *,
+    as_json: bool,
+    as_csv: bool,
+    html: Path | None = None,
+) -> None:
+    """Prints a result that `aero.report` can show on these machines, and writes its page."""
+    from aero.report import to_csv, to_text
+
+    put(
+        lambda: to_text(found, network, compute),
+        as_dict,
+        lambda: to_csv(found, network, compute),
+        as_json=as_json,
+        as_csv=as_csv,
+    )
+    if html is not None:
+        from aero.report import to_html
+
+        write("--html", html, to_html(found, network, compute))
+
+
 def write(option: str, path: Path, content: str) -> None:
     """Writes a file that an option names, and says so on standard error."""
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,6 +26,7 @@ from aero.cli.arguments import (
     Vocabulary,
     check_machines,
     put,
+    put_priced,
     settings,
     write,
 )
@@ -56,21 +58,10 @@ def show(
     transfers; with --network also seconds. CSV has a line per operation.
     """
     with one_line_errors(ValueError, OSError):
-        from aero.report import to_csv, to_text
-
         check_machines(network, compute)
         found = _report(label, model, context_length, vocab_size, stack, settings(set_))
-        put(
-            lambda: to_text(found, network, compute),
-            lambda: found.to_dict(network, compute),
-            lambda: to_csv(found, network, compute),
-            as_json=as_json,
-            as_csv=as_csv,
-        )
-        if html is not None:
-            from aero.report import to_html
-
-            write("--html", html, to_html(found, network, compute))
+        as_dict = functools.partial(found.to_dict, network, compute)
+        put_priced(found, as_dict, network, compute, as_json=as_json, as_csv=as_csv, html=html)
 
 
 @cost.command()
@@ -97,25 +88,14 @@ def compare(
 ) -> None:
     """Compares two networks, stacks or sizes."""
     with one_line_errors(ValueError, OSError):
-        from aero.report import to_csv, to_text
-
         check_machines(network, compute)
         both = settings(set_)
         sizes = (model, context_length, vocab_size)
         found = _report(first, *sizes, stack, both).compare(
             _report(second, *sizes, second_stack or stack, both | settings(second_set))
         )
-        put(
-            lambda: to_text(found, network, compute),
-            lambda: found.to_dict(network, compute),
-            lambda: to_csv(found, network, compute),
-            as_json=as_json,
-            as_csv=as_csv,
-        )
-        if html is not None:
-            from aero.report import to_html
-
-            write("--html", html, to_html(found, network, compute))
+        as_dict = functools.partial(found.to_dict, network, compute)
+        put_priced(found, as_dict, network, compute, as_json=as_json, as_csv=as_csv, html=html)
 
 
 @cost.command()

@@ -23,6 +23,7 @@ from aero.cli.arguments import (
     check_machines,
     decimal,
     put,
+    put_priced,
     settings,
     value_lists,
     whole,
@@ -55,18 +56,11 @@ def optimizations(
     """
     with one_line_errors(ValueError, OSError):
         from aero import mpc
-        from aero.report import to_csv, to_text
 
         sizes = [_size(text) for text in size or ("128", "256", "512:16384")]
         keywords: dict[str, Any] = {"model": model, "stack": stack, **settings(set_)}
         table = mpc.optimization_table(label, sizes=sizes, **keywords)
-        put(
-            lambda: to_text(table),
-            table.to_dict,
-            lambda: to_csv(table),
-            as_json=as_json,
-            as_csv=as_csv,
-        )
+        put_priced(table, table.to_dict, as_json=as_json, as_csv=as_csv)
 
 
 def generate(
@@ -97,7 +91,6 @@ def generate(
     """
     with one_line_errors(ValueError, OSError):
         from aero import mpc
-        from aero.report import to_csv, to_text
 
         check_machines(network, compute)
         sizes: dict[str, Any] = {"context_length": context_length, "vocab_size": vocab_size}
@@ -109,17 +102,11 @@ def generate(
             sampling=sampling,  # type: ignore[arg-type]
             **keywords,
         )
-        put(
-            lambda: to_text(found, network, compute),
-            lambda: found.to_dict() | _timed(found, network, compute),
-            lambda: to_csv(found, network, compute),
-            as_json=as_json,
-            as_csv=as_csv,
-        )
-        if html is not None:
-            from aero.report import to_html
 
-            write("--html", html, to_html(found, network, compute))
+        def as_dict() -> dict[str, Any]:
+            return found.to_dict() | _timed(found, network, compute)
+
+        put_priced(found, as_dict, network, compute, as_json=as_json, as_csv=as_csv, html=html)
 
 
 def sweep(

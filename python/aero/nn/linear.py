@@ -153,18 +153,6 @@ def normalize_weight(linear: nn.Linear, kind: WeightNormalization) -> nn.Linear:
     return linear
 
 
-def plain_linear(linear: nn.Linear) -> nn.Linear:
-    """Returns a linear layer with the present weight of `linear` and no normalization.
-
-    Unlike `torch.nn.utils.parametrize.remove_parametrizations` this also serves deep copies, whose
-    class is shared with the original.
-    """
-    plain = Linear(linear.in_features, linear.out_features)
-    plain.weight = nn.Parameter(linear.weight.detach().clone())
-    plain.bias = nn.Parameter(linear.bias.detach().clone())
-    return plain
-
-
 def _parametrization(linear: nn.Linear) -> Any:
     return linear.parametrizations["weight"][0]  # type: ignore[index]
 

@@ -184,12 +184,7 @@ def _title(name: str, cost: Cost, total: Cost) -> str:
 def sweep_picture(found: SweepResult, x: str, y: str, xlabel: str, ylabel: str) -> str:
     """One quantity of a sweep against another, a colour per network, with the front.
 
-    Args:
-        found: The sweep; rows without both quantities are left out.
-        x: An objective, as of `SweepResult.pareto`.
-        y: Likewise.
-        xlabel: The name of `x`.
-        ylabel: The name of `y`.
+    Quantities are objectives of `SweepResult.pareto`; rows without both are left out.
     """
     points = [
         (row, across, up)

@@ -104,10 +104,6 @@ def checkpoint_damage(checkpoint: Path, run: RunFolder) -> list[str]:
 def from_whole_checkpoint(run: PlannedRun, say: Callable[[str], None]) -> PlannedRun:
     """Returns a run that resumes from its last whole checkpoint, or from the one that was named.
 
-    Args:
-        run: with an action; only one that resumes is looked at.
-        say: called with a line about each checkpoint that is left out.
-
     Raises:
         TrainingError: no checkpoint is whole; nothing was changed.
     """

@@ -183,8 +183,7 @@ def _with_canonical_labels(recipe: Recipe) -> Recipe:
 def with_action(run: PlannedRun) -> PlannedRun:
     """Returns a run with the next step that its folder, as it is now, allows.
 
-    Args:
-        run: as planned; earlier decisions do not count.
+    Earlier decisions do not count.
 
     Raises:
         TrainingError: the folder holds a run with another configuration, or the checkpoint does not

@@ -114,14 +114,11 @@ def analyze_run(path: str | Path, *, windows: int = _ANALYSIS_WINDOWS) -> Entrop
 
 
 def validation_measure(
-    data: PreparedData, *, max_tokens: int, batch_tokens: int = 4096
+    data: PreparedData, *, max_tokens: int
 ) -> Callable[[AeroForCausalLM], float]:
     """Returns a function that gives a network's loss on validation windows, nats per token.
 
-    Args:
-        data: the corpus.
-        max_tokens: at most this many validation tokens, the same ones each time.
-        batch_tokens: tokens in one forward pass.
+    It measures at most `max_tokens` tokens, the same ones each time.
     """
 
     def measure(model: AeroForCausalLM) -> float:
@@ -132,7 +129,7 @@ def validation_measure(
             validation_windows(data.validation, context, max_tokens=max_tokens),
             token_bytes=data.token_bytes,
             context_length=context,
-            batch_tokens=batch_tokens,
+            batch_tokens=4096,
         ).loss
 
     return measure
@@ -141,14 +138,7 @@ def validation_measure(
 def write_evaluation(
     folder: RunFolder, measured: HeldOutLoss, *, windows: str, gap: float | None = None
 ) -> None:
-    """Writes `evaluation.json`.
-
-    Args:
-        folder: the run folder.
-        measured: the loss.
-        windows: how the text was cut, in words.
-        gap: the result of `norm_gap`; None leaves it out.
-    """
+    """Writes `evaluation.json`; `windows` says how the text was cut, and a gap is `norm_gap`'s."""
     values = {
         "windows": windows,
         "loss": measured.loss,

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from aero.nn.linear import Linear, normalize_weight, plain_linear
+from aero.nn.linear import Linear, normalize_weight
 
 
 def test_weight_norm_has_a_gain_per_output_and_starts_as_the_plain_layer():
@@ -45,15 +45,6 @@ def test_recomputing_a_checkpoint_makes_no_power_iteration(use_reentrant):
     torch.testing.assert_close(x.grad, expected)
     for name, value in plain.state_dict().items():
         torch.testing.assert_close(checkpointed.state_dict()[name], value)
-
-
-@pytest.mark.parametrize("kind", ["weight_norm", "spectral_norm"])
-def test_a_plain_copy_computes_the_same(kind):
-    layer = copy.deepcopy(normalize_weight(Linear(6, 4), kind)).eval()
-    x = torch.randn(3, 6)
-    plain = plain_linear(layer)
-    assert set(dict(plain.named_parameters())) == {"weight", "bias"}
-    torch.testing.assert_close(plain(x), layer(x))
 
 
 def test_unknown_kind_is_refused():

@@ -78,15 +78,7 @@ def compile_function(
     new_name: Callable[[], str],
     settings: PrivateSettings,
 ) -> Program:
-    """Compiles a JAX function of values.
-
-    Args:
-        name: of the function in the log.
-        function: of arrays.
-        arguments: with a `Value` for each array.
-        new_name: gives names of the results.
-        settings: of both parties.
-    """
+    """Compiles a JAX function of values; `new_name` gives names of the results."""
     values, structure = jax.tree_util.tree_flatten(arguments)
     shapes = structure.unflatten([jax.ShapeDtypeStruct(v.shape, v.dtype) for v in values])
     secret, public = libspu.Visibility.VIS_SECRET, libspu.Visibility.VIS_PUBLIC
@@ -114,14 +106,7 @@ def compile_function(
 
 
 class SpuParty:
-    """One party's side of SPU.
-
-    Args:
-        party: which.
-        link: SPU's link to the other.
-        settings: of both.
-        profiled: whether its link is counted in the `ProfileLog`.
-    """
+    """One party's side of SPU; where it is profiled, the `ProfileLog` counts its link."""
 
     def __init__(
         self, party: Party, link: Any, settings: PrivateSettings, *, profiled: bool

@@ -184,13 +184,7 @@ def run_report(
 ) -> RunReport:
     """Computes the plaintext side of a private run and joins it with the prediction.
 
-    Args:
-        network: the same, from `read_network`.
-        prompt: its tokens.
-        settings: of both parties.
-        found: of `generate_privately` or `generate_over_tcp`.
-        link: between the parties.
-        machine: file of `aero private calibrate`; seconds are predicted with it.
+    Seconds are predicted with a `machine`, the path of a file of `aero private calibrate`.
     """
     described = network.description
     profiles = None if machine is None else machine_profiles(machine, link, settings.threads)
