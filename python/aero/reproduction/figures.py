@@ -42,12 +42,7 @@ Records = Mapping[str, Sequence[RunRecord]]
 
 
 def draw_figures(target: Target, records: Records) -> list[Picture]:
-    """Returns the figures of a target that its finished runs have data for.
-
-    Args:
-        target: names the kinds.
-        records: row -> the records of its runs that ended; rows without any are left out.
-    """
+    """Returns the figures of a target that its finished runs have data for."""
     present = {name: runs for name, runs in records.items() if runs}
     with rc_context(FIGURE_STYLE):
         drawn = [FIGURE_KINDS[kind](target, present) for kind in target.figures if present]

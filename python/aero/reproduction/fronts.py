@@ -114,14 +114,7 @@ def front_points(records: Mapping[str, Sequence[RunRecord]]) -> list[FrontPoint]
 def front_of(
     points: Sequence[FrontPoint], tokens: int, way: str, quantity: str = "gigabytes"
 ) -> Front:
-    """Returns the front of one budget of tokens priced in one way.
-
-    Args:
-        points: of any budgets.
-        tokens: the budget.
-        way: one of `ways_to_price()`.
-        quantity: `gigabytes` or `minutes`.
-    """
+    """Returns the front of one budget of tokens, in `gigabytes` or `minutes` priced in one way."""
     chosen = [point for point in points if point.tokens == tokens]
     return _front(chosen, tokens, None, way, quantity)
 

@@ -74,7 +74,6 @@ def evaluate_run_in_fixed_point(
     *,
     max_tokens: int | None = None,
     stride: int | None = None,
-    batch_tokens: int = 2048,
     show_progress: bool = True,
 ) -> FixedPointEvaluation:
     """Evaluates a finished run's network in a stack's arithmetic and writes `fixed_point.json`.
@@ -87,7 +86,6 @@ def evaluate_run_in_fixed_point(
         settings: changed fields as ``name=value``, see `Approximations.of_stack`.
         max_tokens: at most this many validation tokens; None takes all.
         stride: None for disjoint windows, else the distance between overlapping ones.
-        batch_tokens: tokens in one forward pass.
         show_progress: whether to draw a bar.
 
     Raises:
@@ -113,7 +111,7 @@ def evaluate_run_in_fixed_point(
             starts,
             token_bytes=data.token_bytes,
             context_length=context,
-            batch_tokens=batch_tokens,
+            batch_tokens=2048,
             stride=stride,
             show_progress=shown,
         )

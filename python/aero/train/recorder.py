@@ -105,14 +105,7 @@ class RunRecorder:
     def write_validation(
         self, step: int, measured: HeldOutLoss, norm_discrepancy: float | None
     ) -> None:
-        """Writes a validation result.
-
-        Args:
-            step: optimizer steps done.
-            measured: the loss in evaluation mode.
-            norm_discrepancy: mean relative distance of batch from running statistics; None for
-                networks without foldable norm.
-        """
+        """Writes a validation result; networks without foldable norm have no discrepancy."""
         self._write(
             {
                 "kind": "validation",

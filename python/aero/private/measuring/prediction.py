@@ -35,13 +35,9 @@ _PIECES = {
 def predicted_operations(
     spec: ArchitectureSpec, length: int, settings: PrivateSettings, **fields: Any
 ) -> tuple[Operation, ...]:
-    """All that one pass runs, priced, without the set-up.
+    """All that one pass over T = `length` tokens runs, priced, without the set-up.
 
-    Args:
-        spec: the network.
-        length: T, tokens of the pass.
-        settings: of both parties.
-        **fields: of the stack, besides the settings': see `network_fields`.
+    `fields` are the stack's, besides the settings': see `network_fields`.
     """
     stack = {**settings.stack_fields(), **fields, "setup": False}
     found = mpc.simulate(spec, context_length=length, stack=STACK, **stack).operations
@@ -80,11 +76,6 @@ def predicted_costs(
     description: dict[str, Any], length: int, settings: PrivateSettings
 ) -> dict[str, Cost]:
     """All that the simulator counts, by the names of `Call`s.
-
-    Args:
-        description: content of `network.json`.
-        length: T, tokens of the pass.
-        settings: of both parties.
 
     Rounds add up, as pieces run one after the other.
     """

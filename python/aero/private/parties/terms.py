@@ -116,11 +116,7 @@ def party_terms(description: Part, settings: PrivateSettings) -> dict[str, Any]:
 
 
 def checked_request(request: Any, description: Part) -> tuple[int, int]:
-    """Prompt length and number of new tokens, which the client alone knows before.
-
-    Args:
-        request: as the client sent it, not to be trusted.
-        description: content of `network.json`.
+    """Prompt length and number of new tokens that a client, not to be trusted, asks for.
 
     Raises:
         PartyError: they do not fit in the context.
