@@ -20,8 +20,7 @@ from aero.cli.cost import cost
 from aero.cli.diagnosis import doctor
 from aero.cli.errors import OneLineGroup, note, one_line_errors, say
 from aero.cli.networks import convert, export, prune, show
-from aero.cli.private import private
-from aero.cli.private_measuring import calibrate
+from aero.cli.private import calibrate, private
 from aero.cli.private_parties import ask, keys, publish, serve
 from aero.cli.reproduction import reproduce
 from aero.reading import read_json

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     from aero.private.compute.calls import Call
+    from aero.private.measuring.calibration import NetworkCell
 
 private = typer.Typer(
     name="private",
@@ -60,11 +61,6 @@ Machine = Annotated[
         help="Predict seconds too, with the file of `aero private calibrate` from this machine.",
     ),
 ]
-
-
-@private.callback()
-def _group() -> None:
-    """Keeps `run` a command of its own."""
 
 
 @private.command(short_help="Continues a prompt privately.")
@@ -266,3 +262,65 @@ def shown_progress(layers: int) -> Callable[[int, Call], None]:
         note(f"{before}{call.name}{of}: {sent:.2f} MB, {call.seconds:.1f} s")
 
     return show
+
+
+def calibrate(
+    output: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE.json",
+            help="For `aero private run --machine`, and `aero cost --network` and `--compute`.",
+        ),
+    ],
+    busy: Annotated[
+        bool,
+        typer.Option(
+            "--busy",
+            help="Write the file even if other work keeps the processors busy: from processor "
+            "seconds alone, without waiting.",
+        ),
+    ] = False,
+) -> None:
+    """Measures two networks between two processes, a minute on an idle machine.
+
+    Their times and the simulator's counts give the rates of this machine. The file notes the
+    machine, its load, and the error of the rates.
+    """
+    from aero.private.party_errors import PartyError
+
+    with one_line_errors(ValueError, OSError, PartyError):
+        from aero.atomic_files import write_json_atomically
+        from aero.private.environment import find_private_python
+        from aero.private.measuring.calibration import QUIET_PROCESSORS, calibrate
+
+        if output.suffix != ".json":
+            raise ValueError(f"private: --output must end with .json, got {output}")
+        end_on_termination()
+        found = calibrate(export_random, note, find_private_python())
+        others, processors = found["processors_taken_by_others"], found["processors"]
+        load = f"others kept {others:.2f} of {processors} processors busy"
+        if not (found["quiet"] or busy):
+            raise ValueError(
+                f"private: calibrate needs a quiet machine, at most {QUIET_PROCESSORS:g} "
+                f"processors busy with other work, but {load}; wait, or give --busy to use "
+                "processor seconds alone"
+            )
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_json_atomically(output, found)
+        say(
+            f"{found['source']}; {load}\n"
+            f"rates explain the processor seconds of the networks within "
+            f"{100 * found['mean_miss']:.0f} % on average"
+        )
+
+
+def export_random(cell: NetworkCell, folder: Path) -> None:
+    """A network with random weights, as `aero export` writes it."""
+    import torch
+
+    from aero.export import export_weights
+    from aero.models import AeroConfig, AeroForCausalLM
+
+    torch.manual_seed(0)
+    config = AeroConfig.from_label(cell.label, model=cell.model, **cell.sizes)
+    export_weights(AeroForCausalLM(config), folder)

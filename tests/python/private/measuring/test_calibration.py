@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -220,9 +221,7 @@ def test_what_is_run_is_what_is_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_busy_machine_is_refused_unless_asked_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from aero.cli import private_measuring
-
-    monkeypatch.setattr(private_measuring, "export_random", export)
+    monkeypatch.setattr(sys.modules["aero.cli.private"], "export_random", export)
     monkeypatch.setattr("aero.private.environment.find_private_python", lambda: None)
     scripted(monkeypatch, 1.5)
     output = tmp_path / "machine.json"
