@@ -37,7 +37,7 @@ DEMO_LABELS := SM+LN+G SM+ScFuFFN "EReg(SM(t)+ScFuFFN)" SM+FN+ScFuFFN SM+FN+R
 INSTALLED := AERO_CUDA=$(AERO_CUDA) $(sort $(shell find python/aero -name '*.py'))
 $(shell mkdir -p build && echo '$(INSTALLED)' | cmp -s - build/installed || echo '$(INSTALLED)' > build/installed)
 
-.PHONY: help demo private private-test private-bench test wheels arm-test slurm-test threads mutants fuzz fuzz-sanitized build lint bench test-cuda bench-cuda house notebooks docs clean
+.PHONY: help demo private private-test private-bench test wheels kernel arm-test slurm-test threads mutants fuzz fuzz-sanitized build lint bench test-cuda bench-cuda house notebooks docs clean
 .DEFAULT_GOAL := help
 # ninja shares out its own work, and fails where `make --jobs` tells it of jobs that it cannot reach.
 unexport MAKEFLAGS
@@ -81,6 +81,9 @@ wheels: $(VENV)/.wheels ## build the source archive and a wheel per Python in di
 	$(BIN)/python python/build_wheels.py $(PYTHONS)
 	$(BIN)/python python/try_wheels.py $(PYTHONS)
 	$(BIN)/python python/try_wheels.py --torch $(patsubst torch==%,%,$(TORCH))
+
+kernel: $(VENV)/.built ## build the operators as a kernel of Hugging Face's Hub in dist/kernel
+	$(BIN)/python python/build_kernel.py
 
 # Speed there says nothing. GoogleTest is compiled too, from Debian's sources of it.
 arm-test: build/arm/.built ## run the C++ tests as 64-bit ARM under QEMU; apt installs it, as root

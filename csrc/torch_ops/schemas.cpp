@@ -6,7 +6,14 @@
 
 #include "csrc/torch_ops/operators.h"
 
-STABLE_TORCH_LIBRARY(aero, library) {
+#if !defined(AERO_OPS_NAMESPACE)
+#define AERO_OPS_NAMESPACE aero
+#endif
+// torch's macros paste the name that they get, so it is expanded before.
+#define AERO_LIBRARY(name, library) STABLE_TORCH_LIBRARY(name, library)
+#define AERO_LIBRARY_IMPL(name, device, library) STABLE_TORCH_LIBRARY_IMPL(name, device, library)
+
+AERO_LIBRARY(AERO_OPS_NAMESPACE, library) {
   library.def(
       "temperature_softmax(Tensor scores, Tensor? temperature, Tensor? mask, bool is_causal)"
       " -> (Tensor probabilities, Tensor entropy, Tensor logsumexp, Tensor statistics)");
@@ -59,8 +66,8 @@ void implement_all(Library& library) {
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(aero, CPU, library) { implement_all(library); }
+AERO_LIBRARY_IMPL(AERO_OPS_NAMESPACE, CPU, library) { implement_all(library); }
 
 #if defined(AERO_CUDA)
-STABLE_TORCH_LIBRARY_IMPL(aero, CUDA, library) { implement_all(library); }
+AERO_LIBRARY_IMPL(AERO_OPS_NAMESPACE, CUDA, library) { implement_all(library); }
 #endif
