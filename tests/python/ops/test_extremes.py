@@ -119,3 +119,20 @@ def test_attention_beyond_the_range_of_float32_is_nan(queries: int) -> None:
             assert result.isnan().all()
     one_low = torch.tensor([0, 0, -1e20, 0, 0]).view(1, 1, 5, 1)
     assert ops.attention_entropy(q, one_low, v)[1].isnan().all()
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+@pytest.mark.parametrize("temperature", [1e-20, -1e-20])
+def test_equal_scores_have_no_gradient_for_a_temperature_near_zero(
+    temperature: float, backend: str
+) -> None:
+    """1 / t^2 overflows float32: the gradient of a hidden key must not be that times zero."""
+    t = torch.tensor(temperature, requires_grad=True)
+    q, mask = torch.zeros(1, 1, 2, 4), torch.tensor([[True, True, False], [True, False, False]])
+    results = ops.attention_entropy(
+        q, q[:, :, :1].expand(1, 1, 3, 4), torch.ones(1, 1, 3, 4), temperature=t, mask=mask,
+        backend=backend,
+    )  # fmt: skip
+    torch.testing.assert_close(results[1], torch.tensor([[[math.log(2), 0.0]]]))
+    sum(result.sum() for result in results).backward()
+    assert t.grad is not None and t.grad.item() == 0

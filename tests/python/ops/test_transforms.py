@@ -12,6 +12,7 @@ from torch.func import grad, hessian, jvp, vmap
 from torch.utils._pytree import tree_leaves
 
 from aero import ops
+from aero.ops._autograd import _fold_mask
 
 from . import oracle
 from .transforms import EAGER, OPERATORS, PAGE, Call, page
@@ -259,6 +260,14 @@ def test_autocast_bears_tangents_and_second_derivatives() -> None:
         for a, b in zip(tree_leaves(found), tree_leaves(expected), strict=True):
             # bfloat16 keeps eight bits; second derivatives round a dozen times.
             assert (a.double() - b).norm() < 0.06 * max(b.norm().item(), 1)
+
+
+def test_a_mask_that_all_sequences_share_is_not_copied_for_each() -> None:
+    for shape in ((5, 7), (2, 5, 7), (1, 2, 5, 7)):
+        mask = torch.ones(shape, dtype=torch.bool)
+        assert _fold_mask(mask, None, 4, 3) is mask
+    own = torch.rand(3, 2, 5, 7) > 0.5
+    assert torch.equal(_fold_mask(own, None, 4, 3), own.repeat(4, 1, 1, 1))
 
 
 def test_the_page_of_transforms_is_this_table() -> None:
