@@ -94,7 +94,6 @@ class _OneDnnLinear(torch.autograd.Function):
     def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(rows, weight)
         ctx.weight_size = weight.numel()
-        ctx.has_bias = bias is not None
         return _product(rows, weight, bias)
 
     @staticmethod
@@ -112,7 +111,7 @@ class _OneDnnLinear(torch.autograd.Function):
                 d_weight = _product(rows.t(), gradient.t()).t().contiguous()
             else:
                 d_weight = _product(gradient.t(), rows.t())
-        if needs_bias and ctx.has_bias:
+        if needs_bias:
             d_bias = gradient.sum(dim=0)
         return d_rows, d_weight, d_bias
 

@@ -207,7 +207,7 @@ def scan_corpus(source: CorpusSource, validation_fraction: float) -> CorpusScan:
         )
     scan = CorpusScan(source, fates, in_blocks=in_blocks)
     byte_sizes = np.frombuffer(sizes, dtype=np.int64)
-    by_digest = np.argsort(np.frombuffer(ranks, dtype=np.uint64)[kept], kind="stable")
+    by_digest = np.argsort(np.frombuffer(ranks, dtype=np.uint64)[kept])
     order = kept[::-1] if in_blocks else kept[by_digest]
     total = int(byte_sizes.sum())
     wanted = validation_fraction * total
@@ -220,7 +220,7 @@ def scan_corpus(source: CorpusSource, validation_fraction: float) -> CorpusScan:
         candidates.sort(key=lambda index: copied[index].share > _NEAR_COPY)
     held_out = _CopiedLines()
     for index in candidates:
-        if scan.validation_bytes >= wanted and scan.validation_bytes:
+        if scan.validation_bytes >= wanted:
             break
         fates[index] = VALIDATION
         scan.validation_bytes += int(byte_sizes[index])
@@ -381,7 +381,7 @@ def _opened(path: Path) -> BinaryIO:
 def _files_below(root: Path, suffixes: tuple[str, ...], skipped: set[str]) -> tuple[str, ...]:
     names = []
     for folder, subfolders, files in os.walk(root):
-        subfolders[:] = sorted(name for name in subfolders if name not in skipped)
+        subfolders[:] = [name for name in subfolders if name not in skipped]
         names += [Path(folder, name) for name in files if name.endswith(suffixes)]
     return tuple(sorted(path.relative_to(root).as_posix() for path in names if path.is_file()))
 

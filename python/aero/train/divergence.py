@@ -107,8 +107,6 @@ def _first_in_forward(
     finally:
         for handle in handles:
             handle.remove()
-    if not found and not bool(torch.isfinite(loss)):
-        found.append(NonFinite(None, None, "loss"))
     if found:
         return found[0]
     loss.backward()

@@ -83,7 +83,10 @@ class HeldOutLoss:
 
 
 def _exp(loss: float) -> float:
-    return math.exp(loss) if loss < 709.0 else loss * math.inf
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.inf
 
 
 def measure_loss(
