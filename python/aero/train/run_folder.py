@@ -8,7 +8,7 @@ checkpoints/step-N model, optimizer, schedule, random numbers, partial sums of m
 model/             the trained network and its tokenizer, SHA256SUMS
 SHA256SUMS         of config.yaml and manifest.json; of a run that ended also of the other files
 tensorboard/       the metrics again
-evaluation.json    analysis.json  analysis.npz  sample.json
+evaluation.json    analysis.json  analysis.npz  sample.json  fixed_point.json
 """
 
 from __future__ import annotations
@@ -40,6 +40,10 @@ from aero.train.errors import TrainingError
 _WAY_OUT = "restore it, or delete the folder to train again"
 # While it is begun, and for tools that want one entry, none is required.
 _INFO = {f"{name.removesuffix('?')}?": shape for name, shape in RUN.items()}
+# Of an end of the training; another one makes others.
+_RESULTS = (
+    "evaluation.json", "analysis.json", "analysis.npz", "sample.json", "fixed_point.json",
+)  # fmt: skip
 _STEP_FOLDER = re.compile(r"step-(\d+)$")
 
 
@@ -170,7 +174,7 @@ class RunFolder:
 
     def remove_results(self) -> None:
         """Deletes the results of an earlier end: model, evaluation and analysis."""
-        for name in ("evaluation.json", "analysis.json", "analysis.npz", "sample.json"):
+        for name in _RESULTS:
             (self.path / name).unlink(missing_ok=True)
         for folder in (self.model, self.path / "model.partial"):
             shutil.rmtree(folder, ignore_errors=True)
