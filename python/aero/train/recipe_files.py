@@ -135,8 +135,8 @@ def _coerced(section: type, prefix: str, values: Mapping[Any, Any]) -> dict[str,
     result = {}
     for name, value in values.items():
         if name not in names:
-            near = _suggestion(f"{prefix}.{name}", [f"{prefix}.{known}" for known in names])
-            near = near or _suggestion(f"{prefix}.{name}", _all_keys())
+            near = _suggestion(name, [f"{prefix}.{known}" for known in names])
+            near = near or _suggestion(name, _all_keys())
             raise TrainingError(f"train: unknown setting '{prefix}.{name}'{near}")
         result[name] = _as_number(value, hints[name])
     return result
@@ -176,6 +176,8 @@ def _all_keys() -> list[str]:
     return keys
 
 
-def _suggestion(word: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean '{near[0]}'?" if near else ""
+def _suggestion(word: Any, known: Iterable[str]) -> str:
+    """The nearest key by its last name: the section would make every key of it look alike."""
+    keys = {key.rpartition(".")[2]: key for key in known}
+    near = difflib.get_close_matches(str(word), keys, n=1, cutoff=0.6)
+    return f"; did you mean '{keys[near[0]]}'?" if near else ""
