@@ -1,0 +1,58 @@
+"""Tokenizers: what their tokens stand for, and the words where there is none."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models
+
+from aero.train.errors import TrainingError
+from aero.train.tokenizer import bytes_per_token, load_tokenizer
+
+
+class Vocabulary(dict):
+    """A tokenizer with these numbers."""
+
+    all_special_tokens = ("<|x|>",)
+
+    def get_vocab(self):
+        return self
+
+
+def test_each_token_stands_for_its_bytes_and_special_ones_for_none():
+    tokens = Vocabulary({"ab": 0, "<|x|>": 2, "Ġthe": 1, "ä": 3})
+    sizes = bytes_per_token(tokens)
+    assert sizes.tolist() == [2, 4, 0, 1] and sizes.dtype == np.int64
+    for vocabulary, message in (
+        ({"日": 0}, "the tokenizer must be byte-level, got the token '日', which is not"),
+        (
+            {"a": 0, "b": 2},
+            "the tokenizer's 2 tokens must be numbered from 0, got the number 2 for 'b'",
+        ),
+    ):
+        with pytest.raises(TrainingError) as error:
+            bytes_per_token(Vocabulary(vocabulary))
+        assert str(error.value) == f"train: {message}"
+
+
+def test_a_tokenizer_that_cannot_be_had_is_told_in_a_whole_sentence(tmp_path, monkeypatch):
+    with pytest.raises(TrainingError) as error:
+        load_tokenizer(Path("no/such"))
+    assert str(error.value) == (
+        "train: tokenizer 'no/such' is neither a folder with a tokenizer nor reachable on the hub; "
+        "pass a folder or set data.tokenizer=train to train one on the corpus"
+    )
+    Tokenizer(models.BPE()).save(str(tmp_path / "tokenizer.json"))
+    from transformers import AutoTokenizer
+
+    asked = []
+
+    def slow(name, **options):
+        asked.append((name, options))
+        return object()
+
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", slow)
+    with pytest.raises(TrainingError) as error:
+        load_tokenizer(tmp_path)
+    assert str(error.value) == f"train: tokenizer '{tmp_path}' has no fast implementation"
+    assert asked == [(str(tmp_path), {"trust_remote_code": False})]
