@@ -171,7 +171,9 @@ def test_fields_and_prices_are_those_of_the_file(tmp_path: Path) -> None:
 def test_yaml_and_json_are_read_alike(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("format: 1\nname: mine\nbase: spu-2024\nfields: {mul_share: true}\n")
-    assert mpc.load_stack(path) == mpc.load_stack(written(tmp_path, fields={"mul_share": True}))
+    stack = mpc.load_stack(path)
+    assert stack == mpc.load_stack(written(tmp_path, fields={"mul_share": True}))
+    assert stack == mpc.load_stack(written(tmp_path, fields={"mul_share": True}, format=1.0))
 
 
 def test_everything_that_can_be_priced_is_in_the_documentation() -> None:

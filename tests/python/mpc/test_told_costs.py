@@ -121,6 +121,16 @@ def test_a_schedule_is_told_in_full(overlap: bool) -> None:
         assert parts + one.waiting_seconds == pytest.approx(took, abs=1e-12)
 
 
+def test_seconds_of_a_schedule_are_whole_nanoseconds_and_nothing_near_them() -> None:
+    # Attention and feed-forward side by side: the one waits for the other.
+    latency = mpc.simulate("SM+R", **TINY, parallel_residual=True).latency("lan-1gbps")
+    operations = latency.schedule().operations
+    for part in ("start", "finish", "compute", "transfer", "rounds", "waiting"):
+        seconds = [getattr(one, f"{part}_seconds") for one in operations]
+        assert max(seconds) > 0.001, part
+        assert seconds == [round(value * 1e9) / 1e9 for value in seconds], part
+
+
 def test_what_if_each_asks_what_if_of_every_key() -> None:
     schedule = mpc.simulate("SM+R", **TINY).latency("lan-1gbps").schedule(overlap=False)
     assert schedule.what_if_each() == schedule.what_if_each("kind", times_faster=math.inf)
