@@ -309,6 +309,8 @@ def test_a_call_without_a_counted_token_has_no_discrepancy():
     assert norm.discrepancy.item() > 0.4
     norm(torch.ones(2, 3, 2), torch.zeros(2, 3, dtype=torch.bool))
     assert norm.discrepancy.item() == 0 and norm.num_updates.item() == 2
+    norm(torch.full((1, 1, 2), 9.0))  # one token counts
+    assert norm.num_updates.item() == 3 and norm.discrepancy.item() > 1
 
 
 def test_rotated_heads_keep_their_type_and_unrotated_channels():
