@@ -1,0 +1,318 @@
+"""The small parts of a training: locks, signals, samples, searches."""
+
+import json
+import os
+import signal
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from aero.models import AeroConfig, AeroForCausalLM
+from aero.train import progress, pruning_search, run_lock, samples
+from aero.train.errors import TrainingError
+from aero.train.pruning_search import PruningSearch, PruningStage, _best, _judged, _write
+from aero.train.run_folder import RunFolder
+from aero.train.run_lock import RunLockedError, lock_holder, locked
+from aero.train.signals import RunningClock, StopRequest
+
+from .conftest import plan_one
+
+# --- locks and signals ------------------------------------------------------------------------
+
+
+def test_a_holder_looks_at_its_lease_when_half_of_its_time_is_over(tmp_path, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(run_lock, "_now", lambda: now[0])
+    with locked(tmp_path) as require_held:
+        lease = tmp_path / ".locks" / "1"
+        os.utime(lease, (7, 7))
+        now[0] += 45.0
+        require_held()
+        assert lease.stat().st_mtime == 7
+        now[0] += 0.5
+        require_held()
+        assert time.time() - lease.stat().st_mtime < 60
+        (tmp_path / ".locks" / "2").write_text("process 7 on box\n")
+        now[0] += 45.0
+        require_held()  # not looked at
+        now[0] += 1.0
+        with pytest.raises(RunLockedError) as error:
+            require_held()
+        (tmp_path / ".locks" / "2").unlink()
+        with pytest.raises(RunLockedError):  # what is lost is lost
+            require_held()
+    assert str(error.value) == (
+        f"train: {tmp_path} is being trained by process 7 on box; wait for its end, stop it, or "
+        "choose another --output"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "age", "holder"),
+    [
+        (b"process 7 on box", 89.0, "process 7 on box"),
+        (b"process 7 on box", 91.0, None),
+        (b"p" * 300, 0.0, "p" * 200),
+        (b"", 0.0, None),
+        (b"\n", 0.0, "another process"),
+        (b"some words\nof a machine 5", 0.0, "some words"),
+    ],
+)
+def test_the_last_lease_tells_who_holds_a_folder(text, age, holder, tmp_path):
+    (tmp_path / ".locks").mkdir()
+    for name in ("9", "10", ".hidden", "x1"):
+        (tmp_path / ".locks" / name).write_bytes(text if name == "10" else b"nobody")
+    os.utime(tmp_path / ".locks" / "10", (time.time() - age,) * 2)
+    assert lock_holder(str(tmp_path)) == holder
+
+
+def test_a_machine_that_is_unknown_is_told_by_its_heartbeat(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_lock, "_machine", lambda: "")
+    assert run_lock._identity(os.getpid()) == ""
+    with locked(tmp_path):
+        assert lock_holder(tmp_path) == f"process {os.getpid()} on {os.uname().nodename}"
+        os.utime(tmp_path / ".locks" / "1", (0, 0))
+        assert lock_holder(tmp_path) is None
+    assert (tmp_path / ".locks" / "1").read_bytes() == b""
+
+
+def test_a_second_ctrl_c_stops_at_once_and_handlers_come_back():
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with StopRequest() as stop:
+        for _ in range(2):
+            signal.raise_signal(signal.SIGTERM)
+        assert stop.requested
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    with StopRequest() as stop:
+        assert stop.requested is False
+        signal.raise_signal(signal.SIGINT)
+        assert stop.requested is True
+
+
+def test_a_clock_begins_at_nothing(monkeypatch):
+    monkeypatch.setattr("aero.train.signals.time.monotonic", lambda: 50.0)
+    clock = RunningClock()
+    clock.close()
+    assert clock.seconds == 0.0
+
+
+def test_a_bar_is_told_all_it_needs(monkeypatch):
+    asked = []
+    monkeypatch.setattr(progress, "tqdm", lambda **given: asked.append(given))
+    monkeypatch.setattr(progress.shutil, "get_terminal_size", lambda: os.terminal_size((70, 20)))
+    for terminal, unit, rank in ((True, "B", "0"), (False, "step", "3")):
+        monkeypatch.setattr(progress.sys.stderr, "isatty", lambda n=terminal: n, raising=False)
+        monkeypatch.setenv("RANK", rank)
+        progress.progress_bar("a\nb", 9, unit, initial=2)
+        assert asked.pop() == {
+            "desc": "a\\nb", "total": 9, "initial": 2, "unit": unit, "unit_scale": terminal,
+            "delay": 2.0, "mininterval": 0.2 if terminal else 10.0, "ncols": 70, "nrows": 20,
+            "disable": not terminal,
+        }  # fmt: skip
+
+
+# --- samples ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            "too short\n  next one two three four five six \nlast",
+            "next one two three four five six",
+        ),
+        ("a bb ccc dddd eeeeeeeeeeeeeeee\nz", "a bb ccc dddd eeeeeeeeeeeeeeee"),  # 30
+        ("a bb ccc dddd eeeeeeeeeeeeeee\nz", None),  # 29
+        ("a bb ccc dddd " + "e" * 46, "a bb ccc dddd " + "e" * 46),  # 60
+        ("a bb ccc dddd " + "e" * 47, "a bb ccc dddd " + "e" * 46),  # 61: its beginning
+        ("a bb ccc dddd 5 6 7 8 9 10 11 12 13", None),  # four words
+        ("a bb ccc dddd e 6 7 8 9 10 11 12 13", "a bb ccc dddd e 6 7 8 9 10 11 12 13"),
+    ],
+)
+def test_a_sentence_is_a_line_of_five_words_in_30_to_60_characters(text, sentence):
+    if sentence is None:  # its beginning
+        sentence = " ".join(text.split())[:60]
+    assert samples.sentence_of(text) == sentence
+
+
+class Characters:
+    """A tokenizer of one token per character, below 256."""
+
+    eos_token_id = 0
+
+    def __call__(self, text, add_special_tokens):
+        assert add_special_tokens is False
+        return {"input_ids": [ord(letter) for letter in text]}
+
+    def decode(self, ids, skip_special_tokens=False):
+        return "".join(chr(number) for number in ids if number or not skip_special_tokens)
+
+
+@pytest.mark.parametrize("context", [96, 40, 34, 16])
+def test_a_sample_is_a_line_its_attention_and_what_the_network_writes(context):
+    torch.manual_seed(5)
+    model = AeroForCausalLM(AeroConfig.from_label("SM", model="tiny", context_length=context))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    model.eval()
+    line = "the quick brown fox sees one dog !"  # of 34 tokens
+    ids = np.array([ord(letter) for letter in f"x\n{line}\nand so on"], dtype=np.uint16)
+    state = torch.get_rng_state()
+    sample = samples.sample_of(model, Characters(), ids)
+    assert torch.equal(torch.get_rng_state(), state)
+    shown = min(24, context)
+    prompt = torch.tensor([[ord(letter) for letter in line]])
+    expected = ""
+    if context > len(line):
+        torch.manual_seed(0)
+        made = model.generate(
+            prompt, attention_mask=torch.ones_like(prompt), do_sample=True, temperature=0.8,
+            top_k=20, pad_token_id=0, max_new_tokens=min(48, context - len(line)),
+        )  # fmt: skip
+        expected = Characters().decode(made[0, len(line) :], skip_special_tokens=True)
+        assert len(made[0]) == min(82, context)
+    maps = samples.attention_maps(model, prompt[:, :shown])[:, 0].double().tolist()
+    assert sample == {
+        "format": 1,
+        "text": line,
+        "tokens": list(line[:shown]),
+        "attention": [
+            [[[round(w, 4) for w in row[: i + 1]] for i, row in enumerate(head)] for head in layer]
+            for layer in maps
+        ],
+        "continuation": expected,
+    }
+    with pytest.raises(TrainingError) as error:
+        samples.look_at(model, Characters(), "", most_tokens=5)
+    assert str(error.value) == "the text must have at least one token, got ''"
+
+
+# --- searches ---------------------------------------------------------------------------------
+
+
+def stage(pruned, verdict="kept", loss=1.5, share=0.25):
+    return PruningStage(pruned, f"/{pruned}", "finished", loss, share, verdict)
+
+
+@pytest.mark.parametrize(
+    ("info", "loss", "share", "expected"),
+    [
+        ({"status": "finished"}, 1.75, 0.25, ("finished", 1.75, 0.25, "kept")),
+        ({"status": "finished"}, 1.751, 0.25, ("finished", 1.751, 0.25, "loss grew by 0.2510")),
+        (
+            {"status": "finished"},
+            1.0,
+            0.26,
+            ("finished", 1.0, 0.26, "26% of the heads collapsed"),
+        ),
+        (
+            {"status": "finished", "diverged": {"step": 7}},
+            1.0,
+            0.0,
+            ("NaN at step 7", None, None, "NaN at step 7"),
+        ),
+        ({"status": "interrupted"}, 1.0, 0.0, ("interrupted", None, None, "interrupted")),
+    ],
+)
+def test_a_stage_is_judged_by_two_bounds(info, loss, share, expected, tiny_recipe, tmp_path):
+    run = plan_one(tiny_recipe, "SM+ScFuFFN", tmp_path)
+    run.folder.update(info)
+    run.folder.write_result("evaluation.json", {"loss": loss})
+    quarters = {"log_context": [share, 1.0, 1.0, 1.0]}
+    run.folder.write_result("analysis.json", {"quarters": quarters})
+    judged = _judged(run, 3, [stage(0), stage(1, loss=9.0)], 0.25, 0.25)
+    assert judged == PruningStage(3, str(run.folder.path), *expected)
+    first = _judged(run, 0, [], 0.25, 1.0)
+    assert first.verdict == ("kept" if expected[0] == "finished" else expected[3])
+
+
+def test_a_search_is_told_as_a_table_and_as_json(tiny_recipe, tmp_path):
+    stages = (stage(0, share=0.0), stage(1), stage(2, "NaN at step 3", None, None))
+    spec = plan_one(tiny_recipe, "SM+ScFuFFN", tmp_path).spec
+    assert _best(spec, stages) == "SM+ScFuFFN_i1"
+    assert _best(spec, [stage(0, "no")]) == "SM+ScFuFFN"
+    found = PruningSearch("SM+ScFuFFN_i1", stages, 0.5, 0.75, tmp_path / "table.json")
+    assert found.to_text() == (
+        "pruned     loss  collapsed heads  verdict\n"
+        "     0   1.5000               0%  kept\n"
+        "     1   1.5000              25%  kept\n"
+        "     2        -                -  NaN at step 3\n"
+        "SM+ScFuFFN_i1 keeps within the bounds"
+    )
+    _write(found)
+    told = json.loads((tmp_path / "table.json").read_text())
+    assert told == {
+        "format": 1,
+        "label": "SM+ScFuFFN_i1",
+        "max_loss_increase": 0.5,
+        "max_collapsed_heads": 0.75,
+        "stages": [
+            {
+                "pruned": one.pruned, "folder": one.folder, "ending": "finished",
+                "loss": one.loss, "collapsed_heads": one.collapsed_heads, "verdict": one.verdict,
+            }
+            for one in stages
+        ],
+    }  # fmt: skip
+
+
+def test_a_search_without_bounds_of_its_own_has_the_documented_ones(
+    tiny_recipe, tmp_path, monkeypatch
+):
+    judged, trained = [], []
+
+    def judge(run, pruned, before, *bounds):
+        judged.append((pruned, bounds))
+        return stage(pruned)
+
+    def train(runs, **options):
+        trained.append(([run.name for run in runs], options))
+
+    monkeypatch.setattr(pruning_search, "_judged", judge)
+    monkeypatch.setattr("aero.train.runs.train_runs", train)
+    for bounds in ({}, {"max_loss_increase": 0, "max_collapsed_heads": 0},
+                   {"max_loss_increase": 100, "max_collapsed_heads": 1}):  # fmt: skip
+        found = pruning_search.search_prunable_ffns(
+            tiny_recipe,
+            "SM+ScFuFFN_i1",
+            seed=3,
+            output=tmp_path,
+            cache_dir="c",
+            say=print,
+            **bounds,
+        )
+        assert (found.max_loss_increase, found.max_collapsed_heads) == judged[-1][1]
+    assert judged[:2] == [(1, (0.05, 0.25)), (2, (0.05, 0.25))]
+    assert [names for names, _ in trained[:2]] == [
+        [f"SM+ScFuFFN_i{pruned} seed 3"] for pruned in (1, 2)
+    ]
+    assert trained[0][1] == {"cache_dir": "c", "say": print}
+    for name, value, complaint in (
+        ("max_loss_increase", 100.5, "must be <= 100, got 100.5"),
+        ("max_collapsed_heads", 1.5, "must be <= 1, got 1.5"),
+    ):
+        with pytest.raises(TrainingError) as error:
+            pruning_search.search_prunable_ffns(
+                tiny_recipe, "SM+ScFuFFN", seed=0, output=tmp_path, cache_dir="c", **{name: value}
+            )
+        assert str(error.value) == f"prune: {name} {complaint}"
+
+
+def test_the_records_of_a_folder_are_read_as_far_as_they_are_whole(tmp_path):
+    folder = RunFolder(str(tmp_path))
+    assert folder.metrics() == [] and folder.metrics_head() == b"" and not folder.exists()
+    lines = [folder.append_metrics({"kind": "train", "step": step}) for step in (1, 2)]
+    with (tmp_path / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"kind": "tra')
+    assert [record["step"] for record in folder.metrics()] == [1, 2]
+    assert folder.metrics_head(5) == lines[0][:5]
+    assert folder.metrics_head() == folder.metrics_head(-1) == b"".join(lines) + b'{"kind": "tra'
+    folder.update({"status": "running"})
+    folder.update({"label": "SM"})
+    assert folder.info() == {"format": 1, "status": "running", "label": "SM"}
+    assert replace(stage(1), pruned=2) == replace(stage(2), folder="/1")
