@@ -155,15 +155,16 @@ $(VENV)/.tools:
 	@echo "==> creating $(VENV) with $(TORCH) and the build tools"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -c "import torch" 2>/dev/null || $(PIP) "$(TORCH)" numpy
-	$(PIP) "scikit-build-core>=1.0,<2" "pybind11>=3.0,<4" "ninja>=1.11,<2"
+	$(PIP) "scikit-build-core>=1.0,<2" "pybind11>=3.0,<4" "ninja>=1.12,<2"
 	@touch $@
 
 $(VENV)/.built: $(VENV)/.tools $(NATIVE) build/installed
 	@echo "==> building the native code"
 	@mkdir -p build
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) --verbose --no-build-isolation --no-deps --editable . \
+	@PATH="$(CURDIR)/$(BIN):$$PATH" NINJA_STATUS='compiling: %f of %t, %W left: ' \
+	  $(PIP) --verbose --no-build-isolation --no-deps --editable . \
 	  --config-settings=cmake.define.AERO_CUDA=$(AERO_CUDA) --config-settings=cmake.define.AERO_WERROR=ON 2>&1 | tee build/native.log | \
-	  { grep --line-buffered -oE '\[[0-9]+/[0-9]+\] .*' || true; } || (tail -n 40 build/native.log; exit 1)
+	  { grep --line-buffered -oE 'compiling: .*' || true; } || (tail -n 40 build/native.log; exit 1)
 	@echo "==> installing the dependencies"
 	$(PIP) aero-torch
 	@touch $@
