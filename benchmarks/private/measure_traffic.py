@@ -23,7 +23,7 @@ from comparison_tables import write_between_marks
 
 from aero.atomic_files import write_json_atomically
 from aero.cli.errors import note, one_line_errors, say
-from aero.cli.private_measuring import export_random
+from aero.cli.private import export_random
 from aero.private.measuring.calibration import NetworkCell
 from aero.private.parties.two_processes import generate_over_tcp
 from aero.private.party_errors import PartyError

@@ -8,6 +8,7 @@ from torch import nn
 
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.train.perplexity import HeldOutLoss, measure_loss
+from aero.train.run_results import validation_measure
 from aero.train.windows import validation_windows
 
 VOCABULARY = 16
@@ -167,3 +168,21 @@ def test_one_document_or_no_marks_have_no_interval(tokens):
     assert measure(model, tokens, 10).perplexity_interval is None
     alone = measure(model, np.zeros(50, dtype=np.uint16), 10, end_mark=3)
     assert alone.documents == 1 and alone.perplexity_interval is None
+
+
+def test_networks_are_measured_on_the_same_validation_tokens():
+    config = AeroConfig.from_label("SM", model="tiny", context_length=16)
+    model = AeroForCausalLM(config).eval()
+    text = np.random.default_rng(0).integers(256, size=160).astype(np.uint16)
+    data = SimpleNamespace(validation=text, token_bytes=np.ones(256, dtype=np.int64))
+    expected = measure_loss(
+        model,
+        text,
+        validation_windows(text, 16, max_tokens=64),
+        token_bytes=data.token_bytes,
+        context_length=16,
+        batch_tokens=16,
+    )
+    found = validation_measure(data, max_tokens=64)(model)
+    assert found == pytest.approx(expected.loss) and found == pytest.approx(math.log(256), abs=0.5)
+    assert expected.tokens < len(text) - 1

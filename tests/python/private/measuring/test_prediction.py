@@ -17,6 +17,7 @@ from aero.architecture import ArchitectureSpec
 from aero.export.numpy_forward import forward, read_network
 from aero.private.measuring.prediction import (
     likeliest_cost,
+    network_fields,
     predicted_costs,
     predicted_operations,
     set_up_cost,
@@ -142,3 +143,8 @@ def test_a_report_compares_the_tokens_with_the_plaintext_network(tmp_path: Path)
         assert report.plaintext_tokens == (best,)
         assert report.same_tokens == (token == best)
         assert report.passes[0].largest_difference < 1e-5
+
+
+def test_a_network_says_where_its_gelu_is_exact() -> None:
+    assert network_fields(described("SM+G", "gelu_erf")) == {"gelu": "erf"}
+    assert network_fields(described("SM+G", "gelu_tanh")) == {}
