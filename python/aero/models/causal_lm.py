@@ -101,19 +101,27 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
 
         Args:
             input_ids: [B, T] token ids; or give `inputs_embeds`.
-            attention_mask: as in `AeroModel.forward`. Padding tokens enter no statistic and no
-                penalty.
-            position_ids: as in `AeroModel.forward`.
-            past_key_values: as in `AeroModel.forward`.
-            inputs_embeds: as in `AeroModel.forward`.
+            attention_mask: [B, S], 0 for padding, or a boolean [B, 1, T, S], True where visible.
+                Padding tokens enter no statistic and no penalty.
+            position_ids: [B, T] or [1, T]; default: consecutive, after the cached tokens. Without
+                mask and cache, a position 0 begins another sequence, which sees none before it.
+            past_key_values: cache of earlier calls.
+            inputs_embeds: [B, T, C] in place of token embeddings, before `embedding_scale`.
             labels: [B, T], the tokens themselves (they are shifted here), -100 where not counted.
-            use_cache: as in `AeroModel.forward`, but by default none with labels.
-            output_attentions: as in `AeroModel.forward`.
-            output_hidden_states: as in `AeroModel.forward`.
+            use_cache: return a cache; default: as the configuration says, never with labels, in
+                training or of packed sequences.
+            output_attentions: repeat the entropies as `attentions`.
+            output_hidden_states: return every layer's output.
             logits_to_keep: compute logits for the last so many tokens, or at these indices; 0
                 means all.
             num_items_in_batch: predicted tokens of the whole optimizer step (all micro-batches
                 and processes); then `lm_loss` is the sum over this call divided by it.
+
+        Raises:
+            ValueError: a sequence or position beyond the context length, neither or both of
+                `input_ids` and `inputs_embeds`, ids beyond the vocabulary (on a GPU and in a
+                compiled graph torch's error), a cache together with gradient checkpointing, packed
+                sequences that would see each other, or weights in float8.
         """
         if use_cache is None and labels is not None:
             use_cache = False  # a loss needs none, and filling it copies every key and value

@@ -110,26 +110,7 @@ class AeroModel(AeroPreTrainedModel):  # type: ignore[no-untyped-call]
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
     ) -> AeroModelOutput:
-        """Runs the decoder.
-
-        Args:
-            input_ids: [B, T] token ids; or give `inputs_embeds`.
-            attention_mask: [B, S], 0 for padding, or a boolean [B, 1, T, S], True where visible.
-            position_ids: [B, T] or [1, T]; default: consecutive, after the cached tokens. Without
-                mask and cache, a position 0 begins another sequence, which sees none before it.
-            past_key_values: cache of earlier calls.
-            inputs_embeds: [B, T, C] in place of token embeddings, before `embedding_scale`.
-            use_cache: return a cache; default: as the configuration says, never in training or of
-                packed sequences.
-            output_attentions: repeat the entropies as `attentions`.
-            output_hidden_states: return every layer's output.
-
-        Raises:
-            ValueError: a sequence or position beyond the context length, neither or both of
-                `input_ids` and `inputs_embeds`, ids beyond the vocabulary (on a GPU and in a
-                compiled graph torch's error), a cache together with gradient checkpointing, packed
-                sequences that would see each other, or weights in float8.
-        """
+        """Runs the decoder; arguments and errors are those of `AeroForCausalLM.forward`."""
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("AeroModel: give either input_ids or inputs_embeds")
         if input_ids is not None and (input_ids.dim() != 2 or input_ids.is_floating_point()):

@@ -40,15 +40,7 @@ class AnnealedNorm(nn.Module):
         self.register_buffer("progress", torch.zeros(1))
 
     def forward(self, x: Tensor, token_mask: Tensor | None = None) -> Tensor:
-        """Normalizes `x`.
-
-        Args:
-            x: [B, T, C].
-            token_mask: [B, T], False for tokens (padding) that take no part in the statistics.
-
-        Returns:
-            [B, T, C], the dtype of `x`.
-        """
+        """Normalizes `x`, [B, T, C], as `FoldableNorm.forward` does."""
         new = x if self.target is None else self.target(x, token_mask)
         # lerp is exact at both ends
         return torch.lerp(self.source(x).to(x.dtype), new, self.progress.to(x.dtype))
@@ -88,12 +80,7 @@ class AnnealedFeedForward(ScaledFeedForward):
         self.register_buffer("progress", torch.zeros(1))
 
     def forward(self, inputs: Tensor, negative_slope: Tensor | None = None) -> Tensor:
-        """Returns FFN(inputs), [B, T, C].
-
-        Args:
-            inputs: [B, T, C].
-            negative_slope: not used; here because `FeedForward` has it.
-        """
+        """Returns FFN(inputs), [B, T, C]; the slope is here because `FeedForward` has it."""
         hidden: Tensor = self.c_fc(inputs)
         progress = self.progress.to(hidden.dtype)
         activated = self._activated(hidden, self.source)
