@@ -123,8 +123,8 @@ def evaluate_run_in_fixed_point(
         exact=loss_of(model, shown=False),
         fixed_point=loss_of(compared, shown=show_progress),
         largest_logit_difference=compared.largest,
-        mean_logit_difference=compared.total / max(1, compared.logits),
-        changed_predictions=compared.changed / max(1, compared.positions),
+        mean_logit_difference=compared.total / compared.logits,
+        changed_predictions=compared.changed / compared.positions,
     )
     folder.write_result("fixed_point.json", found.to_dict())
     return found
