@@ -129,7 +129,7 @@ def _label_of(folder: Path) -> str | None:
     fields["temperature"] = config.get("attention_temperature", "none")
     try:
         return ArchitectureSpec.from_dict({**names, **fields}).label
-    except (ValueError, TypeError, KeyError):
+    except ValueError:
         return None
 
 

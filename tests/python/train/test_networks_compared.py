@@ -3,9 +3,11 @@
 import json
 import math
 import types
+from pickle import UnpicklingError
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig
 from transformers.utils import logging as transformers_logging
 
@@ -202,7 +204,8 @@ def test_files_that_cannot_be_a_network_are_told(tmp_path):
 
 
 def test_what_a_damaged_checkpoint_says_is_one_line():
-    for error in (OSError("a"), ValueError("a"), RuntimeError("a"), EOFError("a")):
+    kinds = (OSError, ValueError, RuntimeError, EOFError, UnpicklingError, SafetensorError)
+    for error in (kind("a") for kind in kinds):
         with pytest.raises(TrainingError) as found, _damage_named("/run/step-5"):
             raise error
         assert str(found.value) == (

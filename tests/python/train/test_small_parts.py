@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -67,6 +68,18 @@ def test_the_last_lease_tells_who_holds_a_folder(text, age, holder, tmp_path):
         (tmp_path / ".locks" / name).write_bytes(text if name == "10" else b"nobody")
     os.utime(tmp_path / ".locks" / "10", (time.time() - age,) * 2)
     assert lock_holder(str(tmp_path)) == holder
+
+
+def test_a_lease_or_a_machine_that_cannot_be_read_is_unknown(tmp_path, monkeypatch):
+    assert run_lock._named_in(tmp_path / "none") == "another process"
+    assert run_lock._is_alive(tmp_path / "none", time.time()) is False
+    assert run_lock._identity(2**30) == ""
+
+    def closed(path):
+        raise PermissionError(path)
+
+    monkeypatch.setattr(Path, "read_text", closed)
+    assert run_lock._machine() == ""
 
 
 def test_a_machine_that_is_unknown_is_told_by_its_heartbeat(tmp_path, monkeypatch):

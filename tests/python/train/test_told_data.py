@@ -197,6 +197,11 @@ def test_a_split_needs_a_window_and_the_token_behind_it(section, tmp_path):
         "model.context_length"
     )
     manifest = data.folder / "manifest.json"
+    newer = {**data.manifest["files"]["train"], "more": 1}
+    newer = {**data.manifest, "files": {**data.manifest["files"], "train": newer}}
+    manifest.write_text(json.dumps(newer))
+    with pytest.raises(TrainingError, match=r"manifest\.json cannot be read \(.*'more'\); delete"):
+        open_prepared_data(data.folder, context_length=8)
     manifest.write_text("[]")
     with pytest.raises(TrainingError) as error:
         open_prepared_data(data.folder, context_length=8)
