@@ -82,6 +82,21 @@ def test_a_lease_or_a_machine_that_cannot_be_read_is_unknown(tmp_path, monkeypat
     assert run_lock._machine() == ""
 
 
+def test_a_file_server_that_does_not_answer_ends_neither_heart_nor_run(tmp_path, monkeypatch):
+    beats = []
+
+    def beat(self):
+        beats.append(1)
+        raise OSError("no answer")
+
+    monkeypatch.setattr(run_lock, "_BEAT_SECONDS", 0.001)
+    monkeypatch.setattr(run_lock._Lease, "beat", beat)
+    with locked(tmp_path / "run"):
+        while len(beats) < 3:
+            time.sleep(0.001)
+        (tmp_path / "run" / ".locks" / "1").unlink()
+
+
 def test_a_machine_that_is_unknown_is_told_by_its_heartbeat(tmp_path, monkeypatch):
     monkeypatch.setattr(run_lock, "_machine", lambda: "")
     assert run_lock._identity(os.getpid()) == ""

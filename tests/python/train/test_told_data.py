@@ -296,9 +296,11 @@ def test_a_writer_notes_what_is_on_disk_and_goes_on_from_there(tmp_path, monkeyp
     assert (second.next_unit, second.text_bytes) == (2, 7)
     second.append("train", [5], text_bytes=1)
     second.close()
-    for damage in ("shorter", "other", "none"):
+    for damage in ("shorter", "gone", "other", "none"):
         if damage == "shorter":
             os.truncate(tmp_path / "train.bin.partial", 3)
+        elif damage == "gone":
+            (tmp_path / "validation.bin.partial").unlink()
         elif damage == "other":
             note.write_text(whole.replace("0 uint16", "1 uint16"))
         else:
