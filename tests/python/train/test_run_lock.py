@@ -26,6 +26,13 @@ with run_lock.locked(sys.argv[1]):
     print("held", flush=True)
     time.sleep(600)
 """
+# Ends without giving its folder back.
+LEAVER = """
+import sys
+from aero.train import run_lock
+held = run_lock.locked(sys.argv[1])
+held.__enter__()
+"""
 # Takes a folder again and again, and counts in a file how often it held it. Where two hold it, the
 # second one finds the first one's mark. Every fifth time it is killed as its holder.
 RACER = """
@@ -108,6 +115,15 @@ def test_a_killed_holder_blocks_nobody(machine, tmp_path, monkeypatch):
     with locked(tmp_path):
         assert lock_holder(tmp_path) == HERE
     holder.communicate()
+
+
+def test_a_process_ends_though_it_did_not_give_its_folder_back(tmp_path):
+    process = start(LEAVER, tmp_path)
+    try:
+        assert process.wait(timeout=60) == 0
+    finally:
+        process.kill()
+    assert lock_holder(tmp_path) is None
 
 
 def test_a_stopped_holder_on_this_machine_keeps_the_lock(tmp_path):
