@@ -70,6 +70,18 @@ def test_the_last_lease_tells_who_holds_a_folder(text, age, holder, tmp_path):
     assert lock_holder(str(tmp_path)) == holder
 
 
+def test_the_highest_lease_counts_though_others_were_deleted_by_hand(tmp_path, monkeypatch):
+    (tmp_path / ".locks").mkdir()
+    for number in (2, 9, 10, 30):
+        (tmp_path / ".locks" / str(number)).write_text(f"process {number} on box")
+    listed = Path.iterdir
+    for backwards in (False, True):
+        monkeypatch.setattr(
+            Path, "iterdir", lambda path, way=backwards: iter(sorted(listed(path), reverse=way))
+        )
+        assert lock_holder(tmp_path) == "process 30 on box"
+
+
 def test_a_lease_or_a_machine_that_cannot_be_read_is_unknown(tmp_path, monkeypatch):
     assert run_lock._named_in(tmp_path / "none") == "another process"
     assert run_lock._is_alive(tmp_path / "none", time.time()) is False

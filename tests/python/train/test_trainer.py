@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import Dataset
-from transformers import TrainingArguments
+from transformers import Trainer, TrainingArguments
 
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.train.errors import TrainingError
@@ -188,6 +188,37 @@ def test_a_checkpoint_is_called_step_and_nothing_half_written_stays(tmp_path, mo
     with pytest.raises(TrainingError, match=r"no space left in .* the checkpoint of step 2"):
         trainer.train()
     assert [path.name for path in tmp_path.iterdir()] == ["step-1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "handed_on"),
+    [
+        ("train", ((None, "trial"), {"ignore": 1}), ((None, "trial"), {"ignore": 1})),
+        ("train", ((True,), {}), ((True,), {})),
+        ("_load_from_checkpoint", (("x", "model"), {}), (("x", "model"), {})),
+        ("_load_from_checkpoint", (("x",), {}), (("x", None), {})),
+        ("_load_optimizer_and_scheduler", (("x",), {}), (("x",), {})),
+        ("_load_rng_state", (("x",), {}), (("x",), {})),
+        ("_get_grad_norm", (("model", 2.0), {}), (("model",), {"grad_norm": 2.0})),
+        ("prediction_step", (("m", {}, True, ["k"]), {}), (("m", {}, True, ["k"]), {})),
+        ("prediction_step", (("m", {}, False), {}), (("m", {}, False, None), {})),
+    ],
+)
+def test_what_the_base_class_is_asked_is_handed_on(name, given, handed_on, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        Trainer, name, lambda self, *args, **options: asked.append((args, options)) or "answer"
+    )
+    trainer = object.__new__(AeroTrainer)
+    trainer.compute_metrics = len
+    answer = getattr(trainer, name)(*given[0], **given[1])
+    assert asked == [handed_on] and answer == (None if name.startswith("_load") else "answer")
+    if name == "_get_grad_norm":
+        assert trainer.gradient_norm == "answer"
+    if name == "prediction_step":  # without a metric nothing needs the outputs
+        trainer.compute_metrics = None
+        trainer.prediction_step("m", {}, False)
+        assert asked[1] == (("m", {}, True, None), {})
 
 
 @pytest.mark.parametrize(
