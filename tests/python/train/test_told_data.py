@@ -266,7 +266,10 @@ def test_a_token_file_is_what_its_manifest_says_or_is_named(tmp_path):
 def test_a_writer_notes_what_is_on_disk_and_goes_on_from_there(tmp_path, monkeypatch):
     now, synced = [100.0], []
     monkeypatch.setattr(token_files.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(token_files.os, "fsync", synced.append)
+    # By number of the open file: what of it is on the way to the disk.
+    monkeypatch.setattr(
+        token_files.os, "fsync", lambda file: synced.append((file, os.fstat(file).st_size))
+    )
 
     def writer():
         return TokenWriter(tmp_path, vocabulary=300, corpus_sha256="0")
@@ -285,7 +288,8 @@ def test_a_writer_notes_what_is_on_disk_and_goes_on_from_there(tmp_path, monkeyp
         "text_bytes": {"train": 5, "validation": 2},
         "file_bytes": {"train": 4, "validation": 2},
     }
-    assert {first._files[split].fileno() for split in ("train", "validation")} <= set(synced)
+    numbers = {split: first._files[split].fileno() for split in ("train", "validation")}
+    assert {(numbers["train"], 4), (numbers["validation"], 2)} <= set(synced)
     whole = note.read_text()
     now[0] += 5.0
     first.append("train", [4], text_bytes=1)
@@ -313,6 +317,10 @@ def test_a_writer_notes_what_is_on_disk_and_goes_on_from_there(tmp_path, monkeyp
             (tmp_path / f"{split}.bin.partial").write_bytes(bytes(8))
         note.write_text(whole)
     last = writer()
+    last.append("train", [4], text_bytes=1)
+    wanted = {(last._files["train"].fileno(), 6), (last._files["validation"].fileno(), 2)}
+    synced.clear()
     entries = last.finish()
-    assert last.text_bytes == 7 and entries["train"].tokens == 2
+    assert set(synced) == wanted
+    assert last.text_bytes == 8 and entries["train"].tokens == 3
     assert not note.exists() and not list(tmp_path.glob("*.partial"))
