@@ -13,7 +13,7 @@ from aero.mpc.profiles import ComputeProfile, NetworkProfile
 from aero.mpc.schedule import Schedule
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Duration:
     """Time of a piece of work that runs alone, in whole nanoseconds, so that sums are exact.
 

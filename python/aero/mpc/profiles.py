@@ -10,7 +10,7 @@ from aero import _core
 from aero.reading import UnreadableFileError, one_line, printable, read_json
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NetworkProfile:
     """The link between client and server.
 
@@ -53,7 +53,7 @@ class NetworkProfile:
         return {"name": self.name, "source": self.source} | dict(self.values())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ComputeProfile:
     """The computing rates of both parties: seconds of one thread per item.
 

@@ -16,7 +16,7 @@ Segment = _core.Segment
 _Times = tuple[_core.OperationTime, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ScheduledOperation:
     """When one operation runs, in seconds; the parts add up to the time from start to finish.
 
