@@ -90,11 +90,9 @@ def test_a_near_copy_shares_more_than_a_tenth(copied, chosen, tmp_path):
     assert scan.copied_share == (0.1 if chosen == 0 else 0)
 
 
-def test_a_scan_is_known_by_the_text_and_the_fate_of_every_unit(tmp_path, monkeypatch):
-    contents = [b"one\n", b"\xff", b"two\n", b"", b"one\n", b"cut off: \xc3", b"three\n"]
-    for number, content in enumerate(contents):
-        (tmp_path / f"{number}.txt").write_bytes(content)
-    (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere")
+@pytest.fixture
+def bars(monkeypatch):
+    """What each bar is told."""
     bars = []
 
     class Bar:
@@ -111,6 +109,25 @@ def test_a_scan_is_known_by_the_text_and_the_fate_of_every_unit(tmp_path, monkey
             bars[-1].append(size)
 
     monkeypatch.setattr(corpora, "progress_bar", Bar)
+    return bars
+
+
+def test_a_bar_counts_the_bytes_of_every_line_and_block(tmp_path, bars):
+    lines = ['{"text": "one"}\n', '"zwölf"\n', "\n", '"three"']
+    (tmp_path / "a.jsonl").write_text("".join(lines))
+    scan_corpus(find_corpus(tmp_path / "a.jsonl"), 0.3)
+    sizes = [len(line.encode()) for line in lines]
+    assert bars.pop() == ["reading a", sum(sizes), "B", *sizes[:2], sizes[3]]
+    (tmp_path / "b.txt").write_text("x" * 70_000 + "\n" + "y" * 5)
+    scan_corpus(find_corpus(tmp_path / "b.txt"), 0.3)
+    assert bars.pop() == ["reading b", 70_006, "B", 70_001, 5]
+
+
+def test_a_scan_is_known_by_the_text_and_the_fate_of_every_unit(tmp_path, bars):
+    contents = [b"one\n", b"\xff", b"two\n", b"", b"one\n", b"cut off: \xc3", b"three\n"]
+    for number, content in enumerate(contents):
+        (tmp_path / f"{number}.txt").write_bytes(content)
+    (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere")
     source = find_corpus(tmp_path)
     assert source.files == tuple(f"{number}.txt" for number in range(7))
     scan = scan_corpus(source, 0.2)
