@@ -116,6 +116,8 @@ void bind_counts(py::module_& module) {
                                   "as the paper's tables do.")
       .def_readonly("softmax", &NonlinearOperations::softmax, "L H softmaxes of [T, T].")
       .def_readonly("layernorm", &NonlinearOperations::layernorm, "LayerNorms of [T, d].")
+      .def_readonly("dynamic_tanh", &NonlinearOperations::dynamic_tanh, "DyT, the tanh of [T, d].")
+      .def_readonly("dynamic_erf", &NonlinearOperations::dynamic_erf, "Derf, the erf of [T, d].")
       .def_readonly("activation", &NonlinearOperations::activation, "Activations of [T, F].")
       .def_readonly("activation_symbol", &NonlinearOperations::activation_symbol,
                     "\"G\", \"R\" or \"LR\" as in labels; empty without an activation.")
@@ -188,7 +190,7 @@ Example:
 )doc";
 
 constexpr const char* kNonlinearOperationsDoc =
-    R"doc(Softmaxes, LayerNorms and activations of one forward pass.
+    R"doc(Softmaxes, LayerNorms, DyT, Derf and activations of one forward pass.
 
 The final norm counts if it is a LayerNorm; the paper's tables list LN networks without one.
 
@@ -208,7 +210,7 @@ Labels say which nonlinearities a network keeps, in upper or lower case:
 
     label := ["SOTA:"] (net | "EReg(" net ")")
     net   := "SM" ["(t" [":head" | ":scalar"] ")"] ["+" norm] ["+" ffn] ["_i" K]
-    norm  := "LN" | "FN" ["(channel)" | "(scalar)"]
+    norm  := "LN" | "FN" ["(channel)" | "(scalar)"] | "DyT" | "Derf"
     ffn   := "G" | "R" | "LR(" ("layer" | "global") ")" | ("WN" | "SN") "FFN" ["(" set ")"]
            | "FuFFN" | "ScFFN" | "ScFuFFN"
     set   := "ffn" | "qk" | "qk+ffn" | "qkv+ffn" | "qkvo+ffn"

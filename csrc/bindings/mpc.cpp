@@ -143,6 +143,10 @@ mpc::OperationShape setup(const Sizes&) { return mpc::SessionSetup{}; }
 mpc::OperationShape truncation(const Sizes& s) { return mpc::Truncation{s[0]}; }
 mpc::OperationShape argmax(const Sizes& s) { return mpc::Argmax{s[0], 1}; }
 mpc::OperationShape layernorm(const Sizes& s) { return mpc::LayerNorm{s[0], s[1]}; }
+template <mpc::DynamicFunction function>
+mpc::OperationShape dynamic_norm(const Sizes& s) {
+  return mpc::DynamicNorm{function, s[0]};
+}
 mpc::OperationShape embedding(const Sizes& s) { return mpc::EmbeddingShape{s[0], s[1], s[2]}; }
 mpc::OperationShape weight_product(const Sizes& s) { return mpc::WeightProduct{matmul_shape(s)}; }
 mpc::OperationShape head_product(const Sizes& s) {
@@ -176,6 +180,8 @@ const std::map<std::string, SizedCost>& priced_operations() {
       {"relu", {1, of_shape<activation<mpc::ActivationKind::kRelu>>}},
       {"leaky_relu", {1, of_shape<activation<mpc::ActivationKind::kLeakyRelu>>}},
       {"gelu", {1, of_shape<activation<mpc::ActivationKind::kGelu>>}},
+      {"dynamic_tanh", {1, of_shape<dynamic_norm<mpc::DynamicFunction::kTanh>>}},
+      {"dynamic_erf", {1, of_shape<dynamic_norm<mpc::DynamicFunction::kErf>>}},
       {"argmax", {1, of_shape<argmax>}},
       {"softmax", {2, of_shape<softmax>}},
       {"layernorm", {2, of_shape<layernorm>}},

@@ -11,9 +11,9 @@ namespace {
 using spec::FeedForward;
 
 // The formulas of matrix products, elementwise products, comparisons, truncations, exp, softmax,
-// reciprocal, LayerNorm, ReLU, SPU's GELU, embedding, argmax and set-up are measured op by op
-// between two parties (SPU 0.9.5). The paper's tables, of which 25 of 27 byte counts come out,
-// check sums only: what is listed here is in neither.
+// reciprocal, LayerNorm, DyT, Derf, ReLU, SPU's GELU, embedding, argmax and set-up are measured op
+// by op between two parties (SPU 0.9.5). The paper's tables, of which 25 of 27 byte counts come
+// out, check sums only: what is listed here is in neither.
 std::vector<std::string> unchecked_operations(const spec::ArchitectureSpec& spec,
                                               const Stack& stack) {
   std::vector<std::string> list;
@@ -30,6 +30,9 @@ std::vector<std::string> unchecked_operations(const spec::ArchitectureSpec& spec
        "act: the segment GELU of OpenBumbleBee is derived from its source, not measured");
   note(has_gelu && stack.gelu == Gelu::kPiecewise,
        "act: the piecewise GELU in Z_2^64 is derived from its source, not measured");
+  note(spec.norm == spec::Norm::kDynamicErf || spec.final_norm == spec::FinalNorm::kDynamicErf,
+       "layernorm: the erf of Derf costs what SPU 0.9.5 computes, on every stack; no paper prices "
+       "it");
   note(spec.shaped_attention && !stack.secret_shape_factors,
        "PV: beta of shaped attention is public, hence free; secret_shape_factors=True prices a "
        "secret one");

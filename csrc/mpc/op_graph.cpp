@@ -75,7 +75,7 @@ class GraphBuilder {
     if (stack_.absorb_ffn == AbsorbFfn::kYes && !can_absorb_ffn(spec_))
       throw std::invalid_argument(
           "simulate: absorb_ffn must be False unless every FFN is one fused linear layer (FuFFN, "
-          "ScFuFFN) and no LayerNorm is left; use \"where_legal\" to absorb only then");
+          "ScFuFFN) and no norm but FN is left; use \"where_legal\" to absorb only then");
     return stack_.absorb_ffn != AbsorbFfn::kNo && can_absorb_ffn(spec_);
   }
 
@@ -88,14 +88,20 @@ class GraphBuilder {
     return {add(kind, name, WeightProduct{shape}, std::move(inputs))};
   }
 
-  // Foldable norms are constants at inference and live in the next weights.
-  Inputs add_norm(std::string_view name, bool is_layer_norm, std::int64_t rows, Inputs inputs) {
-    if (!is_layer_norm) return inputs;
-    return {add(Kind::kLayerNorm, name, LayerNorm{rows, spec_.width}, std::move(inputs))};
+  // Foldable norms are constants at inference and live in the next weights. Norm or FinalNorm.
+  template <class Norm>
+  Inputs add_norm(std::string_view name, Norm norm, std::int64_t rows, Inputs inputs) {
+    if (norm == Norm::kLayer)
+      return {add(Kind::kLayerNorm, name, LayerNorm{rows, spec_.width}, std::move(inputs))};
+    if (norm != Norm::kDynamicTanh && norm != Norm::kDynamicErf) return inputs;
+    const auto function =
+        norm == Norm::kDynamicErf ? DynamicFunction::kErf : DynamicFunction::kTanh;
+    const DynamicNorm shape{function, element_count({rows, spec_.width}, "norm")};
+    return {add(Kind::kLayerNorm, name, shape, std::move(inputs))};
   }
 
   Inputs add_block_norm(std::string_view name, std::int64_t rows, Inputs inputs) {
-    return add_norm(name, spec_.norm == spec::Norm::kLayer, rows, std::move(inputs));
+    return add_norm(name, spec_.norm, rows, std::move(inputs));
   }
 
   // The values of shaped attention are the normed stream itself: no weight can take up the gain.
@@ -250,8 +256,7 @@ class GraphBuilder {
 
   void add_head() {
     const std::int64_t rows = positions(stack_.last_token_head ? 1 : pass_.queries);
-    const Inputs normed =
-        add_norm("final norm", spec_.final_norm == spec::FinalNorm::kLayer, rows, stream_);
+    const Inputs normed = add_norm("final norm", spec_.final_norm, rows, stream_);
     const Inputs logits =
         add_product(Kind::kLmHead, "logits", {rows, spec_.width, spec_.vocab_size}, normed);
     const std::int64_t V = spec_.vocab_size;
@@ -281,8 +286,10 @@ std::string_view kind_name(Kind kind) { return kKindNames[static_cast<std::size_
 std::string shape_text(const OperationShape& shape) { return std::visit(ShapeText{}, shape); }
 
 bool can_absorb_ffn(const ArchitectureSpec& spec) {
-  return is_fused(spec.ffn) && !spec.shaped_attention && spec.norm != spec::Norm::kLayer &&
-         spec.final_norm != spec::FinalNorm::kLayer;
+  return is_fused(spec.ffn) && !spec.shaped_attention &&
+         (spec.norm == spec::Norm::kNone || is_foldable(spec.norm)) &&
+         (spec.final_norm == spec::FinalNorm::kNone ||
+          spec.final_norm == spec::FinalNorm::kFoldable);
 }
 
 Pass whole_context(const ArchitectureSpec& spec) {

@@ -83,6 +83,14 @@ struct LayerNorm {
   bool operator==(const LayerNorm&) const = default;
 };
 
+// In place of a LayerNorm.
+struct DynamicNorm {
+  DynamicFunction function = DynamicFunction::kTanh;
+  std::int64_t elements = 0;
+
+  bool operator==(const DynamicNorm&) const = default;
+};
+
 enum class ActivationKind : std::uint8_t { kGelu, kRelu, kLeakyRelu };
 
 struct Activation {
@@ -108,7 +116,7 @@ struct Opening {
 
 using OperationShape =
     std::variant<SessionSetup, EmbeddingShape, WeightProduct, HeadProduct, Truncation,
-                 WeightScaling, SoftmaxShape, LayerNorm, Activation, Argmax, Opening>;
+                 WeightScaling, SoftmaxShape, LayerNorm, DynamicNorm, Activation, Argmax, Opening>;
 
 inline constexpr std::int64_t kOutsideLayers = -1;
 
@@ -153,7 +161,7 @@ OperationGraph build_graph(const spec::ArchitectureSpec& spec, const Stack& stac
 OperationGraph build_graph(const spec::ArchitectureSpec& spec, const Stack& stack);
 
 // Whether every FFN can be multiplied into the neighbouring weights: all linear and fused, and no
-// LayerNorm anywhere.
+// norm anywhere but foldable ones.
 bool can_absorb_ffn(const spec::ArchitectureSpec& spec);
 
 }  // namespace aero::mpc

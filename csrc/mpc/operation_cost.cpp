@@ -126,6 +126,9 @@ struct Pricing {
   Cost operator()(const LayerNorm& shape) const {
     return layer_norm(stack, shape.rows, shape.width);
   }
+  Cost operator()(const DynamicNorm& shape) const {
+    return dynamic_norm(stack, shape.function, shape.elements);
+  }
   Cost operator()(const Activation& activation) const {
     switch (activation.kind) {
       case ActivationKind::kGelu:

@@ -75,7 +75,7 @@ struct Measuring {
 };
 
 // Nothing for operations that no description can price: no protocol makes opening a share or a
-// secret temperature cheaper or dearer.
+// secret temperature cheaper or dearer, and no paper on private inference prices DyT or Derf.
 std::optional<Quantity> quantity_of(const OperationShape& shape) {
   return std::visit(
       [](const auto& s) -> std::optional<Quantity> {

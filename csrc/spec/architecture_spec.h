@@ -13,9 +13,16 @@ namespace aero::spec {
 
 enum class Family : std::uint8_t { kGpt2, kPythia };
 
-enum class Norm : std::uint8_t { kNone, kLayer, kFoldableChannel, kFoldableScalar };
+enum class Norm : std::uint8_t {
+  kNone,
+  kLayer,
+  kFoldableChannel,
+  kFoldableScalar,
+  kDynamicTanh,
+  kDynamicErf,
+};
 
-enum class FinalNorm : std::uint8_t { kNone, kLayer, kFoldable };
+enum class FinalNorm : std::uint8_t { kNone, kLayer, kFoldable, kDynamicTanh, kDynamicErf };
 
 enum class FeedForward : std::uint8_t {
   kGelu,

@@ -52,6 +52,10 @@ WideCount norm_parameters(Norm norm, WideCount d) {
     case Norm::kFoldableChannel:
     case Norm::kFoldableScalar:
       return d;
+    case Norm::kDynamicTanh:
+      return 2 * d + 1;
+    case Norm::kDynamicErf:
+      return 2 * d + 2;
   }
   return 0;
 }
@@ -64,6 +68,10 @@ WideCount final_norm_parameters(const ArchitectureSpec& spec, WideCount d) {
       return norm_parameters(Norm::kLayer, d);
     case FinalNorm::kFoldable:
       return d;
+    case FinalNorm::kDynamicTanh:
+      return norm_parameters(Norm::kDynamicTanh, d);
+    case FinalNorm::kDynamicErf:
+      return norm_parameters(Norm::kDynamicErf, d);
   }
   return 0;
 }
@@ -120,7 +128,8 @@ WideCount ffn_parameters(const ArchitectureSpec& spec, const Sizes& sizes) {
 //              norm before attention; temperature [H, T], [H] or [1]
 //   per FFN    norm before the FFN; d x F, [F], F x d, [d], or fused: d x d, [d]
 //              scaled: alpha [1], beta [1]; leaky: slope [1] (global: one for the whole network)
-//   norms      LayerNorm: weight [d], bias [d]; foldable of either kind: gain [d]
+//   norms      LayerNorm: weight [d], bias [d]; foldable of either kind: gain [d]; dynamic tanh:
+//              alpha [1], weight [d], bias [d]; dynamic erf: shift [1] too
 //   weight norm: gain [out, 1] of each normalized linear layer; spectral norm: none (buffers)
 //   shaped (SOTA) blocks have query and key only, no projection; alpha, beta, gamma [H] each; one
 //              norm for both branches; per FFN g [1] and neither alpha nor beta
@@ -175,11 +184,17 @@ NonlinearOperations nonlinear_operations(const ArchitectureSpec& spec) {
   const std::int64_t T = spec.context_length;
   NonlinearOperations operations{.softmax = {spec.num_layers * spec.num_heads, T, T},
                                  .layernorm = {0, T, spec.width},
+                                 .dynamic_tanh = {0, T, spec.width},
+                                 .dynamic_erf = {0, T, spec.width},
                                  .activation = {0, T, spec.hidden_width},
                                  .activation_symbol = ""};
-  if (spec.norm == Norm::kLayer)
-    operations.layernorm.count += static_cast<std::int64_t>(block_norms(spec, sizes));
-  if (spec.final_norm == FinalNorm::kLayer) ++operations.layernorm.count;
+  const auto of_norms = [&](Norm norm, FinalNorm final_norm) {
+    return (spec.norm == norm ? static_cast<std::int64_t>(block_norms(spec, sizes)) : 0) +
+           (spec.final_norm == final_norm ? 1 : 0);
+  };
+  operations.layernorm.count = of_norms(Norm::kLayer, FinalNorm::kLayer);
+  operations.dynamic_tanh.count = of_norms(Norm::kDynamicTanh, FinalNorm::kDynamicTanh);
+  operations.dynamic_erf.count = of_norms(Norm::kDynamicErf, FinalNorm::kDynamicErf);
   switch (spec.ffn) {
     case FeedForward::kGelu:
       operations.activation_symbol = "G";
@@ -208,6 +223,8 @@ std::string to_string(const NonlinearOperations& operations) {
   };
   append("SM", operations.softmax);
   append("LN", operations.layernorm);
+  append("DyT", operations.dynamic_tanh);
+  append("Derf", operations.dynamic_erf);
   append(operations.activation_symbol, operations.activation);
   return text;
 }

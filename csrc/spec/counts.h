@@ -40,9 +40,11 @@ struct OperationCount {
 };
 
 struct NonlinearOperations {
-  OperationCount softmax;     // L H of T x T
-  OperationCount layernorm;   // before each sub-block that is there, and the final one; of T x d
-  OperationCount activation;  // one per FFN that is there; of T x F
+  OperationCount softmax;       // L H of T x T
+  OperationCount layernorm;     // before each sub-block that is there, and the final one; of T x d
+  OperationCount dynamic_tanh;  // in place of norms, as are those of erf; of T x d
+  OperationCount dynamic_erf;
+  OperationCount activation;           // one per FFN that is there; of T x F
   std::string_view activation_symbol;  // as in labels: "G", "R", "LR"; empty without an activation
 };
 

@@ -20,13 +20,14 @@ struct EnumNames<Family> {
 
 template <>
 struct EnumNames<Norm> {
-  static constexpr std::array<std::string_view, 4> words{"none", "layer", "foldable_channel",
-                                                         "foldable_scalar"};
+  static constexpr std::array<std::string_view, 6> words{
+      "none", "layer", "foldable_channel", "foldable_scalar", "dynamic_tanh", "dynamic_erf"};
 };
 
 template <>
 struct EnumNames<FinalNorm> {
-  static constexpr std::array<std::string_view, 3> words{"none", "layer", "foldable"};
+  static constexpr std::array<std::string_view, 5> words{"none", "layer", "foldable",
+                                                         "dynamic_tanh", "dynamic_erf"};
 };
 
 template <>

@@ -186,6 +186,8 @@ std::string shown(const FieldValue& value) {
 
 FinalNorm default_final_norm(const Spec& spec) {
   if (spec.shaped_attention || spec.norm == Norm::kLayer) return FinalNorm::kLayer;
+  if (spec.norm == Norm::kDynamicTanh) return FinalNorm::kDynamicTanh;
+  if (spec.norm == Norm::kDynamicErf) return FinalNorm::kDynamicErf;
   return spec.norm == Norm::kNone ? FinalNorm::kNone : FinalNorm::kFoldable;
 }
 

@@ -37,7 +37,11 @@ constexpr std::array kTemperatures{
 constexpr std::array kNorms{
     Word{"LN", Norm::kLayer, "LayerNorm before attention and before the FFN"},
     Word{"FN", Norm::kFoldableChannel,
-         "a normalization by running statistics, which folds into the weights after training"}};
+         "a normalization by running statistics, which folds into the weights after training"},
+    Word{"DyT", Norm::kDynamicTanh,
+         "Dynamic Tanh in place of the norm, the tanh of every element (arXiv 2503.10622)"},
+    Word{"Derf", Norm::kDynamicErf,
+         "Dynamic erf in place of the norm, the erf of every element (arXiv 2512.10938)"}};
 
 constexpr std::array kFoldableKinds{
     Word{"(channel)", Norm::kFoldableChannel, "FN with one statistic per channel; the default"},
@@ -80,7 +84,7 @@ std::string_view text_of(const Words& words, Enum value) {
       ->text;
 }
 
-// Calls visit for every label the grammar gives with this K (1,152 of them), plain ones first.
+// Calls visit for every label the grammar gives with this K (1,728 of them), plain ones first.
 template <class Visit>
 void for_each_label(std::int64_t num_pruned_ffns, Visit visit) {
   Label label{.num_pruned_ffns = num_pruned_ffns};
@@ -104,8 +108,8 @@ void for_each_label(std::int64_t num_pruned_ffns, Visit visit) {
     for (const bool regularized : {false, true})
       for (const Temperature temperature : {Temperature::kNone, Temperature::kHeadPosition,
                                             Temperature::kHead, Temperature::kScalar})
-        for (const Norm norm :
-             {Norm::kNone, Norm::kLayer, Norm::kFoldableChannel, Norm::kFoldableScalar}) {
+        for (const Norm norm : {Norm::kNone, Norm::kLayer, Norm::kFoldableChannel,
+                                Norm::kFoldableScalar, Norm::kDynamicTanh, Norm::kDynamicErf}) {
           label.shaped_attention = shaped;
           label.entropy_regularized = regularized;
           label.temperature = temperature;
@@ -269,12 +273,12 @@ std::string print_label(const Label& label) {
   if (label.entropy_regularized) text += kEntropyRegularized;
   text += kSoftmax;
   if (label.temperature != Temperature::kNone) text += text_of(kTemperatures, label.temperature);
-  if (label.norm == Norm::kLayer || label.norm == Norm::kFoldableChannel)
-    text.append("+").append(text_of(kNorms, label.norm));
   if (label.norm == Norm::kFoldableScalar)
     text.append("+")
         .append(text_of(kNorms, Norm::kFoldableChannel))
         .append(text_of(kFoldableKinds, label.norm));
+  else if (label.norm != Norm::kNone)
+    text.append("+").append(text_of(kNorms, label.norm));
   if (is_leaky(label.ffn))
     text.append("+")
         .append(text_of(kFeedForwards, FeedForward::kLeakyReluLayer))

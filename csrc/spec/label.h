@@ -2,7 +2,7 @@
 //
 //   label := ["SOTA:"] (net | "EReg(" net ")")
 //   net   := "SM" ["(t" [":head" | ":scalar"] ")"] ["+" norm] ["+" ffn] ["_i" K]
-//   norm  := "LN" | "FN" ["(channel)" | "(scalar)"]
+//   norm  := "LN" | "FN" ["(channel)" | "(scalar)"] | "DyT" | "Derf"
 //   ffn   := "G" | "R" | "LR(" ("layer" | "global") ")" | ("WN" | "SN") "FFN" ["(" set ")"]
 //          | "FuFFN" | "ScFFN" | "ScFuFFN"
 //   set   := "ffn" | "qk" | "qk+ffn" | "qkv+ffn" | "qkvo+ffn"

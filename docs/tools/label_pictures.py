@@ -24,6 +24,8 @@ EXAMPLES = {
     "(t:scalar)": ("SM(t:scalar)+ScFuFFN", "temperature"),
     "LN": ("SM+LN+G", "norm"),
     "FN": ("SM+FN+ScFuFFN", "norm"),
+    "DyT": ("SM+DyT+G", "norm"),
+    "Derf": ("SM+Derf+ScFuFFN", "norm"),
     "(channel)": ("SM+FN(channel)+ScFuFFN", "norm"),
     "(scalar)": ("SM+FN(scalar)+ScFuFFN", "norm"),
     "G": ("SM+G", "activation"),
@@ -43,7 +45,10 @@ EXAMPLES = {
     "(qkvo+ffn)": ("SM+WNFFN(qkvo+ffn)", "queries values output ffn"),
     "_iK": ("SM+ScFuFFN_i6", "absent"),
 }
-NORMS = {"layer": "LayerNorm", "foldable_channel": "÷ RMS[c]", "foldable_scalar": "÷ RMS"}
+NORMS = {
+    "layer": "LayerNorm", "foldable_channel": "÷ RMS[c]", "foldable_scalar": "÷ RMS",
+    "dynamic_tanh": "tanh(α x)", "dynamic_erf": "erf(α x + s)",
+}  # fmt: skip
 TEMPERATURES = {"head_position": "÷ t[h, i]", "head": "÷ t[h]", "scalar": "÷ t"}
 ACTIVATIONS = {
     "gelu": "GELU", "relu": "ReLU", "leaky_relu_layer": "leaky ReLU\nslope[l]",

@@ -208,6 +208,12 @@ def gigabytes(label: str, stack: str = "spu-2024", **settings: Any) -> float:
     return mpc.simulate(label, stack=stack, **settings).comm_bytes / 1e9
 
 
+def norms(label: str) -> tuple[float, float]:
+    """Gigabytes and rounds of the norms in that pass."""
+    cost = mpc.simulate(label, stack="spu-2024").by_kind.get("layernorm")
+    return (0, 0) if cost is None else (cost.comm_bytes / 1e9, cost.rounds)
+
+
 def factor(stack: str, **settings: Any) -> float:
     """How many times fewer bytes AERO takes than the baseline, both as the paper lists them."""
     baseline = gigabytes("SM+LN+G", stack, final_norm="none", **settings)
@@ -216,7 +222,7 @@ def factor(stack: str, **settings: Any) -> float:
 
 FUNCTIONS = (
     data, said, output, demo, network, start, factorial, finding, front, verdicts, front_verdicts,
-    measured, gigabytes, factor, largest_miss, single_passes, seconds_missed,
+    measured, gigabytes, norms, factor, largest_miss, single_passes, seconds_missed,
     paper.compare_with_paper,
 )  # fmt: skip
 SOURCES = {f.__name__: f for f in FUNCTIONS} | {"math": math, "statistics": statistics}

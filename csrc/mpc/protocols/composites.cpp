@@ -70,13 +70,24 @@ Cost piecewise_gelu(const Stack& stack, std::int64_t elements) {
          with_rounds(multiplexer(elements), 3 * multiplexer(1).rounds);
 }
 
-// 0.5 x (1 + tanh(c (x + 0.044715 x^3))): the cubic, two clamps and the Chebyshev series of
-// fxp_approx.cc, tanh_chebyshev.
+// fxp_approx.cc, tanh_chebyshev: two clamps, a fifth of x, its square, the eight odd polynomials
+// after the first, and their sum.
+Cost hyperbolic_tangent(const Stack& stack, std::int64_t elements) {
+  return sequential(relu(stack, elements), 2) + truncation(elements) +
+         scaled_square(stack, elements) + sequential(scaled_product(stack, elements), 8) +
+         truncation(elements);
+}
+
+// 0.5 x (1 + tanh(c (x + 0.044715 x^3))).
 Cost tanh_gelu(const Stack& stack, std::int64_t elements) {
   return sequential(scaled_product(stack, elements), 2) + sequential(truncation(elements), 2) +
-         sequential(relu(stack, elements), 2) + truncation(elements) +
-         scaled_square(stack, elements) + sequential(scaled_product(stack, elements), 8) +
-         sequential(truncation(elements), 2) + scaled_product(stack, elements);
+         hyperbolic_tangent(stack, elements) + truncation(elements) +
+         scaled_product(stack, elements);
+}
+
+// hal's |y| is the sign, as arithmetic shares, times y.
+Cost magnitude(const Stack& stack, std::int64_t elements) {
+  return comparison(elements) + bit_to_arithmetic(elements) + product(stack, elements);
 }
 
 // x / 2 times erfc(-x / sqrt(2)) as XLA expands erfc and JAX's exact GELU calls it: of y = -x /
@@ -84,11 +95,8 @@ Cost tanh_gelu(const Stack& stack, std::int64_t elements) {
 // degree 8 and 7 in 1 / y^2, on either side of |y| = 2. Every element pays all three and the four
 // comparisons and choices between them.
 Cost exact_gelu(Stack stack, std::int64_t elements) {
-  // hal's |y| is the sign, as arithmetic shares, times y.
-  const Cost magnitude =
-      comparison(elements) + bit_to_arithmetic(elements) + product(stack, elements);
   stack.exp_clip = false;
-  return sequential(truncation(elements), 5) + magnitude +
+  return sequential(truncation(elements), 5) + magnitude(stack, elements) +
          sequential(scaled_product(stack, elements), 23) +
          sequential(comparison(elements) + multiplexer(elements), 4) +
          exponential(stack, elements) + sequential(reciprocal(stack, elements), 2);
@@ -101,6 +109,23 @@ Cost squarings_in_ring_32(const Stack& stack, std::int64_t elements) {
   return truncation(elements, stack.exp_squarings, kRing) +
          sequential(step, static_cast<double>(stack.exp_squarings)) +
          correlated_message(elements, kRing, kRing);
+}
+
+// fxp_base.cc, reciprocal_goldschmidt_positive: normalization to [1/2, 1) by the leading bit,
+// iterations.
+Cost reciprocal_of_positive(const Stack& stack, std::int64_t elements) {
+  return prefix_or(elements) + packed_bits_to_arithmetic(elements, 2 * kFractionBits) +
+         sequential(scaled_product(stack, elements), 5) + scaled_square(stack, elements);
+}
+
+// fxp_approx.cc, f_erf, which `jax.lax.erf` calls: of y = |x| the polynomial of degree 4 of
+// Abramowitz and Stegun's equation 7.1.27 (y^2, then y^3 and y^4 side by side), its fourth power,
+// 1 - 1 / that; 1 from y = 3 on, and the sign again.
+Cost error_function(const Stack& stack, std::int64_t elements) {
+  return magnitude(stack, elements) + scaled_product(stack, elements) +
+         scaled_product(stack, 2 * elements) + truncation(elements) +
+         sequential(scaled_square(stack, elements), 2) + reciprocal_of_positive(stack, elements) +
+         sequential(relu(stack, elements), 2);
 }
 
 }  // namespace
@@ -132,6 +157,13 @@ Cost gelu(const Stack& stack, std::int64_t elements) {
   return tanh_gelu(stack, elements);
 }
 
+Cost dynamic_norm(const Stack& stack, DynamicFunction function, std::int64_t elements) {
+  // Alpha and gain are weights; shift and bias are added without a message.
+  return sequential(weight_scaling(stack, elements), 2) +
+         (function == DynamicFunction::kErf ? error_function(stack, elements)
+                                            : hyperbolic_tangent(stack, elements));
+}
+
 Cost exponential(const Stack& stack, std::int64_t elements) {
   // fxp_approx.cc, exp_taylor: (1 + x / 2^t)^(2^t). SPU's language-model examples put 0 below -14,
   // where exp underflows the fraction (flax_llama7b.py, hack_softmax).
@@ -147,11 +179,8 @@ Cost exponential(const Stack& stack, std::int64_t elements) {
 }
 
 Cost reciprocal(const Stack& stack, std::int64_t elements) {
-  // fxp_base.cc, reciprocal_goldschmidt: sign, normalization to [1/2, 1) by the leading bit,
-  // iterations.
-  return comparison(elements) + bit_to_arithmetic(elements) + product(stack, elements) +
-         prefix_or(elements) + packed_bits_to_arithmetic(elements, 2 * kFractionBits) +
-         sequential(scaled_product(stack, elements), 5) + scaled_square(stack, elements) +
+  // fxp_base.cc, reciprocal_goldschmidt: the sign comes off and is put back.
+  return magnitude(stack, elements) + reciprocal_of_positive(stack, elements) +
          product(stack, elements);
 }
 

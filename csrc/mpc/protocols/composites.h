@@ -16,6 +16,12 @@ Cost leaky_relu(const Stack& stack, std::int64_t elements);
 
 Cost gelu(const Stack& stack, std::int64_t elements);
 
+// Element by element in place of a norm: gain f(alpha x + shift) + bias, f being tanh (DyT, arXiv
+// 2503.10622) or erf (Derf, arXiv 2512.10938). Neither paper prices it.
+enum class DynamicFunction : std::uint8_t { kTanh, kErf };
+
+Cost dynamic_norm(const Stack& stack, DynamicFunction function, std::int64_t elements);
+
 // exp(x) for x <= 0.
 Cost exponential(const Stack& stack, std::int64_t elements);
 

@@ -103,16 +103,16 @@ def absorb_ffn(model: nn.Module, *, max_condition: float = 100.0) -> Absorption:
     norms are folded first.
 
     Args:
-        model: a network with fused FFNs (``FuFFN``, ``ScFuFFN``), without LayerNorm; left
-            unchanged.
+        model: a network with fused FFNs (``FuFFN``, ``ScFuFFN``), without a norm that does
+            not fold; left unchanged.
         max_condition: bound on the condition number of every matrix whose inverse is used.
 
     Returns:
         The new network, condition numbers per layer, and the measured error.
 
     Raises:
-        ValueError: a LayerNorm, shaped attention, FFNs of two layers, no FFN at all, values that
-            are not finite, or a bound below 1.
+        ValueError: LayerNorm, DyT or Derf, shaped attention, FFNs of two layers, no FFN at all,
+            values that are not finite, or a bound below 1.
 
     Example:
         >>> from aero import absorb_ffn, AeroForCausalLM
@@ -151,9 +151,9 @@ def absorb_ffn(model: nn.Module, *, max_condition: float = 100.0) -> Absorption:
 
 def _check(config: AeroConfig, max_condition: float) -> None:
     spec = config.spec
-    if "layer" in (spec.norm, spec.final_norm):
+    if not all(kind.startswith(("none", "foldable")) for kind in (spec.norm, spec.final_norm)):
         raise ValueError(
-            f"absorb_ffn: {spec.label} has a LayerNorm, which no matrix passes; call "
+            f"absorb_ffn: {spec.label} has a LayerNorm, DyT or Derf, which no matrix passes; call "
             "remove_layernorm, or train with a foldable norm (FN), first"
         )
     if spec.shaped_attention:

@@ -248,13 +248,17 @@ class _Planner:
         keeps = [b == a for b, a in zip(before, after, strict=True)]
         if any(folds) and all(f or k for f, k in zip(folds, keeps, strict=True)):
             self.add(folding_step)
-        elif all(k or b == "layer" for k, b in zip(keeps, before, strict=True)):
+        elif all(
+            b == a or (b == "layer" and not a.startswith("dynamic"))
+            for b, a in zip(before, after, strict=True)
+        ):
             self.add(layer_norm_steps, *after)
         if (self.spec.norm, self.spec.final_norm) != after:
             raise ValueError(
                 f"convert: norms {before} of {self.spec.label} (in blocks, at the end) cannot "
                 f"become {after}: a LayerNorm can be replaced or removed and a foldable norm "
-                "folded, all of them, but none can be added; state final_norm=... to keep the last"
+                "folded, all of them, but none can be added, and DyT and Derf are trained from "
+                "scratch; state final_norm=... to keep the last"
             )
 
     def plan_feed_forwards(self, target: ArchitectureSpec) -> None:

@@ -13,7 +13,8 @@ from aero.reading import UnreadableFileError, checked, read_json, shown
 
 _AFFINE = ({"weight": str, "bias": str | None}, None)
 _LAYER_NORM = {"kind": str, "weight": str, "bias": str | None, "epsilon": float}
-_NORM = (_LAYER_NORM, {"kind": str, "scale": str}, None)
+_DYNAMIC = {"kind": str, "weight": str, "bias": str | None, "alpha": str, "shift": str | None}
+_NORM = (_LAYER_NORM, {"kind": str, "scale": str}, _DYNAMIC, None)
 _ATTENTION = {
     "num_heads": int,
     "head_dim": int,

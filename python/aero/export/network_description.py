@@ -21,6 +21,7 @@ from aero.models.causal_lm import carry_over
 from aero.nn import Block, CausalSelfAttention, FeedForward, FoldableNorm, ShapedSelfAttention
 from aero.nn.annealed_modules import annealing_progress
 from aero.nn.block import Norm
+from aero.nn.norm import DynamicNorm
 
 FORMAT = "aero-network"
 VERSION = 1
@@ -41,7 +42,8 @@ CONVENTIONS = {
     ),
     "norm": (
         "layer_norm: (x - mean) / sqrt(variance + epsilon) * weight + bias over the channels; "
-        "diagonal: x * scale, the gain over the root of the running mean square."
+        "diagonal: x * scale, the gain over the root of the running mean square; dynamic_tanh: "
+        "tanh(alpha x) * weight + bias; dynamic_erf: erf(alpha x + shift) * weight + bias."
     ),
     "attention": (
         "causal, in heads of head_dim consecutive channels: scores = score_scale * "
@@ -133,13 +135,16 @@ class NetworkDescription:
             mean_square = norm.running_mean_square.double()
             scale = norm.weight.double() * torch.rsqrt(mean_square + norm.eps)
             return {"kind": "diagonal", "scale": self._keep(f"{name}.scale", scale)}
+        described = self._affine(name, norm.weight, norm.bias)  # type: ignore[arg-type]
+        if isinstance(norm, DynamicNorm):
+            return {
+                "kind": "dynamic_tanh" if norm.shift is None else "dynamic_erf",
+                **described,
+                "alpha": self._keep(f"{name}.alpha", norm.alpha),
+                "shift": self._keep(f"{name}.shift", norm.shift),
+            }
         assert isinstance(norm, nn.LayerNorm)
-        return {
-            "kind": "layer_norm",
-            "weight": self._keep(f"{name}.weight", norm.weight),
-            "bias": self._keep(f"{name}.bias", norm.bias),
-            "epsilon": norm.eps,
-        }
+        return {"kind": "layer_norm", **described, "epsilon": norm.eps}
 
     def _attention(
         self, name: str, attention: CausalSelfAttention | ShapedSelfAttention

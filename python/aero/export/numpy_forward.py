@@ -139,10 +139,18 @@ def _norm(network: Network, norm: Part | None, stream: Array) -> Array:
     if norm["kind"] == "diagonal":
         scaled: Array = stream * network.tensor(norm["scale"])
         return scaled
+    weight, bias = network.tensor(norm["weight"]), network.tensor(norm["bias"])
+    if norm["kind"] in ("dynamic_tanh", "dynamic_erf"):
+        inner = stream * network.tensor(norm["alpha"]) + network.tensor(norm["shift"])
+        squashed: Array = np.tanh(inner) if norm["kind"] == "dynamic_tanh" else _erf(inner)
+        return squashed * weight + bias
     centred = stream - stream.mean(axis=-1, keepdims=True)
     deviation = np.sqrt(stream.var(axis=-1, keepdims=True) + norm["epsilon"])
-    normed: Array = centred / deviation * network.tensor(norm["weight"])
-    return normed + network.tensor(norm["bias"])
+    normed: Array = centred / deviation * weight
+    return normed + bias
+
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 def _attention(network: Network, attention: Part, inputs: Array) -> Array:
@@ -192,8 +200,7 @@ def _activation(mlp: Part, x: Array) -> Array:
         gelu: Array = 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
         return gelu
     if kind == "gelu_erf":
-        erf = np.vectorize(math.erf, otypes=[np.float64])
-        exact: Array = 0.5 * x * (1 + erf(x / math.sqrt(2)))
+        exact: Array = 0.5 * x * (1 + _erf(x / math.sqrt(2)))
         return exact
     raise ValueError(f"forward: unknown activation {kind!r}")
 

@@ -23,6 +23,7 @@ from aero.nn import (
 )
 from aero.nn.annealed_modules import AnnealedFeedForward, AnnealedNorm
 from aero.nn.linear import normalize_weight
+from aero.nn.norm import DynamicNorm
 
 _ACTIVATIONS = {
     "gelu": "gelu",
@@ -55,13 +56,15 @@ def build_block(config: AeroConfig, layer_index: int) -> Block:
     )
 
 
-def build_norm(config: AeroConfig, kind: str) -> nn.LayerNorm | FoldableNorm | None:
+def build_norm(config: AeroConfig, kind: str) -> nn.LayerNorm | FoldableNorm | DynamicNorm | None:
     """A norm by its name in `ArchitectureSpec`; None for ``"none"``."""
     spec = config.spec
     if kind == "none":
         return None
     if kind == "layer":
         return nn.LayerNorm(spec.width, eps=config.layer_norm_epsilon)
+    if kind.startswith("dynamic_"):
+        return DynamicNorm(spec.width, kind=cast(Any, kind.removeprefix("dynamic_")))
     return FoldableNorm(
         spec.width,
         # The final norm only says "foldable": it is of the other norms' kind.
@@ -185,7 +188,7 @@ def check_annealing(source: ArchitectureSpec, target: ArchitectureSpec) -> Annea
     if source.num_pruned_ffns > 0:
         raise ValueError(f"{way}: the trained network must have all its FFNs")
     for old, new in ((source.norm, target.norm), (source.final_norm, target.final_norm)):
-        if old != new and old != "layer":
+        if old != new and (old != "layer" or new.startswith("dynamic_")):
             raise ValueError(
                 f"{way}: a norm can go from layer to foldable or none, got {old} to {new}"
             )

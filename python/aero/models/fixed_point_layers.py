@@ -17,7 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from aero.fixed_point import Approximations, functions
-from aero.fixed_point.functions import gelu, layer_norm, leaky_relu
+from aero.fixed_point.functions import (
+    error_function,
+    gelu,
+    hyperbolic_tangent,
+    layer_norm,
+    leaky_relu,
+)
 from aero.nn import (
     CausalSelfAttention,
     FeedForward,
@@ -27,6 +33,7 @@ from aero.nn import (
     ScaledFusedFeedForward,
     ShapedSelfAttention,
 )
+from aero.nn.norm import DynamicNorm
 from aero.nn.rotary import RotaryTables
 
 Ring = npt.NDArray[np.int64]
@@ -97,10 +104,11 @@ class Normalization:
 
     Args:
         operations: the arithmetic.
-        norm: LayerNorm, foldable norm or None.
+        norm: LayerNorm, foldable norm, DyT, Derf or None.
 
     Attributes:
-        scale: [C], the factors of the next weight's inputs; all 1 for a LayerNorm.
+        scale: [C], the factors of the next weight's inputs; all 1 but for a foldable norm.
+        kept: the norm where it does not fold.
     """
 
     def __init__(
@@ -108,25 +116,29 @@ class Normalization:
     ) -> None:
         self.operations = operations
         self.scale = np.ones(width)
-        self.layer_norm = norm if isinstance(norm, nn.LayerNorm) else None
+        self.kept = norm if isinstance(norm, (nn.LayerNorm, DynamicNorm)) else None
         if isinstance(norm, FoldableNorm):
             mean_square = norm.running_mean_square.double()
             self.scale = self.scale * real(norm.weight * torch.rsqrt(mean_square + norm.eps))
-        if self.layer_norm is not None:
-            self.gain = operations.encode(real(self.layer_norm.weight))
-            self.bias = operations.encode(real(self.layer_norm.bias))
+        if self.kept is not None:
+            self.gain = operations.encode(real(self.kept.weight))
+            self.bias = operations.encode(real(self.kept.bias))
 
     def __call__(self, x: Ring) -> Ring:
-        """LayerNorm of [..., C]; other norms leave x to the weights, see `scale`."""
-        if self.layer_norm is None:
+        """LayerNorm, DyT or Derf of [..., C]; a foldable norm leaves x to the weights."""
+        arithmetic = self.operations.arithmetic
+        if isinstance(self.kept, nn.LayerNorm):
+            epsilon = self.kept.eps
+            return layer_norm(x, self.gain, self.bias, epsilon=epsilon, arithmetic=arithmetic)
+        if self.kept is None:
             return x
-        return layer_norm(
-            x,
-            self.gain,
-            self.bias,
-            epsilon=self.layer_norm.eps,
-            arithmetic=self.operations.arithmetic,
-        )
+        scaled = self.operations.times(x, real(self.kept.alpha), secret=True)
+        if self.kept.shift is None:
+            squashed = hyperbolic_tangent(scaled, arithmetic=arithmetic)
+        else:
+            shift = self.operations.encode(real(self.kept.shift))
+            squashed = error_function(scaled + shift, arithmetic=arithmetic)
+        return functions.product(squashed, self.gain, arithmetic=arithmetic) + self.bias
 
 
 class Attention:

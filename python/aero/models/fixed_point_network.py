@@ -27,7 +27,7 @@ from aero.nn.rotary import RotaryTables, rotary_tables
 class FixedPointForCausalLM(nn.Module):
     """Logits as two parties running SPU would get them: every operation in Z_2^64.
 
-    Embeddings, matrix products, softmax, LayerNorm and activations are those of
+    Embeddings, matrix products, softmax, LayerNorm, DyT, Derf and activations are those of
     `aero.fixed_point`. Foldable norms and the scales of linear FFNs are part of the encoded
     weights. Runs on the CPU, one thread; the weights are those at construction.
 
@@ -135,7 +135,7 @@ class _FixedPointBlock:
         if mlp is None:
             return
         scale = self.second_norm.scale
-        if isinstance(mlp, ScaledFusedFeedForward) and self.second_norm.layer_norm is None:
+        if isinstance(mlp, ScaledFusedFeedForward) and self.second_norm.kept is None:
             self.feed_forward = joined_scaled_feed_forward(operations, mlp, scale)
             self.stream_scale = None  # it is in the matrix
             return

@@ -28,6 +28,7 @@ from aero.nn import (
 from aero.nn.annealed_modules import AnnealedFeedForward, AnnealedNorm
 from aero.nn.block import INITIAL_GAIN
 from aero.nn.linear import Linear
+from aero.nn.norm import INITIAL_ALPHA, DynamicNorm
 
 # As many as torch makes when it attaches spectral norm.
 _SPECTRAL_ITERATIONS = 15
@@ -39,9 +40,13 @@ def initialize_module(module: nn.Module, config: AeroConfig) -> None:
         _initialize_linear(module, config)
     elif isinstance(module, nn.Embedding):
         init.normal_(module.weight, std=config.initializer_range)
-    elif isinstance(module, nn.LayerNorm):
+    elif isinstance(module, (nn.LayerNorm, DynamicNorm)):
         init.ones_(module.weight)
         init.zeros_(module.bias)
+        if isinstance(module, DynamicNorm):
+            init.constant_(module.alpha, INITIAL_ALPHA)
+            if module.shift is not None:
+                init.zeros_(module.shift)
     elif isinstance(module, FoldableNorm):
         init.ones_(module.weight)
         init.ones_(module.running_mean_square)

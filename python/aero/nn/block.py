@@ -15,9 +15,9 @@ from aero.nn.feed_forward import (
     ScaledFeedForward,
     ScaledFusedFeedForward,
 )
-from aero.nn.norm import FoldableNorm
+from aero.nn.norm import DynamicNorm, FoldableNorm
 
-Norm = nn.LayerNorm | FoldableNorm | AnnealedNorm
+Norm = nn.LayerNorm | FoldableNorm | DynamicNorm | AnnealedNorm
 Residual = Literal["sequential", "parallel", "skipless"]
 
 # Start of the trainable gain on a skipless block's feed-forward (He & Hofmann, 2024).
@@ -95,8 +95,8 @@ class Block(nn.Module):
         mlp, norm = self.mlp, self.ln_2
         if mlp is None:
             return stream
-        if isinstance(mlp, ScaledFusedFeedForward) and not isinstance(
-            norm, (nn.LayerNorm, AnnealedNorm)
+        if isinstance(mlp, ScaledFusedFeedForward) and (
+            norm is None or isinstance(norm, FoldableNorm)
         ):
             scale = None if norm is None else norm.scale(stream, context.token_mask)
             return mlp.scaled(stream, input_scale=scale)

@@ -1,4 +1,4 @@
-"""Normalization by running statistics, which folds into the next weights at inference."""
+"""In place of LayerNorm: a norm by running statistics, and functions of each element."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from aero.nn.linear import is_recomputing
 
 # The average moves by at least this share per update, so it forgets within some 50 updates.
 _MINIMUM_MOMENTUM = 0.02
+
+# Start of alpha in DyT and Derf: the default of both papers' modules.
+INITIAL_ALPHA = 0.5
 
 
 class FoldableNorm(nn.Module):
@@ -128,6 +131,40 @@ class FoldableNorm(nn.Module):
     def extra_repr(self) -> str:
         """Width, kind and eps."""
         return f"{self.weight.numel()}, kind={self.kind!r}, eps={self.eps}"
+
+
+class DynamicNorm(nn.Module):
+    """DyT, ``y = g tanh(a x) + b``, or Derf, ``y = g erf(a x + s) + b``, in place of a norm.
+
+    Zhu et al. (arXiv 2503.10622) and Chen et al. (arXiv 2512.10938). Nothing is normalized: each
+    element is squashed by itself, so the module is the same in training and evaluation. It does not
+    fold into the next weights. Inputs should be of order 1: scale the embeddings up.
+
+    Args:
+        width: number of channels C.
+        kind: ``"tanh"`` (DyT) or ``"erf"`` (Derf).
+
+    Attributes:
+        alpha: a, [1], starts at 0.5.
+        shift: s, [1], starts at 0; None for ``"tanh"``.
+        weight: g, [C], starts at 1.
+        bias: b, [C], starts at 0.
+    """
+
+    def __init__(self, width: int, *, kind: Literal["tanh", "erf"]) -> None:
+        super().__init__()
+        if kind not in ("tanh", "erf"):
+            raise ValueError(f"DynamicNorm: kind must be 'tanh' or 'erf', got {kind!r}")
+        self.alpha = nn.Parameter(torch.full((1,), INITIAL_ALPHA))
+        self.shift = nn.Parameter(torch.zeros(1)) if kind == "erf" else None
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns [B, T, C] of [B, T, C]."""
+        scaled = self.alpha * x
+        squashed = scaled.tanh() if self.shift is None else torch.erf(scaled + self.shift)
+        return self.weight * squashed + self.bias
 
 
 class _SumOverProcesses(torch.autograd.Function):

@@ -70,8 +70,10 @@ def group_runs(runs: Sequence[RunRecord]) -> list[Network]:
 
 
 def _reading_order(spec: ArchitectureSpec) -> tuple[bool, int, bool]:
-    """LayerNorm networks first, then without norm, then foldable; plain before regularized."""
-    norms = ("layer", "none", "foldable_channel", "foldable_scalar")
+    """LayerNorm networks first, then without norm, then the others; plain before regularized."""
+    norms = (
+        "layer", "none", "foldable_channel", "foldable_scalar", "dynamic_tanh", "dynamic_erf"
+    )  # fmt: skip
     return spec.shaped_attention, norms.index(spec.norm), spec.entropy_regularized
 
 

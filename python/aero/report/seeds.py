@@ -89,7 +89,7 @@ class Difference:
 
 
 def family_of(norm: str, shaped_attention: bool) -> str:
-    """Returns `shaped`, `layer`, `foldable` or `none`: which networks vary alike over seeds."""
+    """Returns `shaped`, `layer`, `foldable`, `dynamic` or `none`: which networks vary alike."""
     return "shaped" if shaped_attention else norm.partition("_")[0]
 
 

@@ -86,7 +86,7 @@ class ModelSection:
     width: int | None = _number(None, "channels", 1, _MOST_WIDTH)
     hidden_width: int | None = _number(None, "channels", 1, _MOST_WIDTH)
     tied_embeddings: bool | None = None
-    final_norm: str | None = _word(None, "none", "layer", "foldable")
+    final_norm: str | None = _word(None, "none", "layer", "foldable", "dynamic_tanh", "dynamic_erf")
     initializer_range: float = _number(0.02, "standard deviation", 0.0, 100.0, above=True)
     embedding_scale: str = _word("none", "none", "sqrt_width", "unit")
     embedding_dropout: float = _number(0.0, "share", 0.0, 1.0, below=True)

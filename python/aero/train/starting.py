@@ -210,10 +210,12 @@ def first_scores_warning(model: AeroForCausalLM, deviations: list[float]) -> str
     weights, stream = config.initializer_range, config.embedding_scale * config.initializer_range
     temperature = config.temperature_init if spec.temperature != "none" else 1.0
     expected = spec.width * weights**2 / temperature  # with inputs of deviation 1
-    if spec.norm == "none" and expected >= DEGENERATE:
+    # DyT and Derf keep a small stream small, and of one of deviation 1 only a fifth of its square.
+    dynamic = spec.norm.startswith("dynamic")
+    if (spec.norm == "none" and expected >= DEGENERATE) or (dynamic and stream < 0.99):
         cause = f"no norm enlarges embeddings of deviation {stream:.2g}"
         setting = "model.embedding_scale=unit"
-    elif expected * temperature >= DEGENERATE:
+    elif expected * temperature >= DEGENERATE and not (dynamic and temperature <= 1):
         cause = f"temperatures start at {temperature:g}"
         setting = "regularization.temperature_init=1"
     else:

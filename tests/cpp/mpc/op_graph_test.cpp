@@ -23,9 +23,10 @@ std::int64_t count(const OperationGraph& graph, Kind kind) {
                        [&](const Operation& operation) { return operation.kind == kind; });
 }
 
-constexpr std::array kLabels{"SM+LN+G",           "SM+LR(layer)",      "SM+FN+R",
-                             "SM+ScFuFFN_i1",     "SOTA:SM+LN+R",      "SOTA:SM+ScFuFFN",
-                             "EReg(SM(t)+FuFFN)", "SM+WNFFN(qkvo+ffn)"};
+constexpr std::array kLabels{
+    "SM+LN+G",      "SM+LR(layer)",       "SM+FN+R",           "SM+ScFuFFN_i1",
+    "SOTA:SM+LN+R", "SOTA:SM+ScFuFFN",    "EReg(SM(t)+FuFFN)", "SM+WNFFN(qkvo+ffn)",
+    "SM+DyT+G",     "SM+Derf+ScFuFFN_i1", "SOTA:SM+Derf+R"};
 
 TEST(OpGraph, InputsAreEarlierAndEverythingIsUsed) {
   for (const char* label : kLabels) {
@@ -50,7 +51,10 @@ TEST(OpGraph, NonlinearOperationsEqualTheSpecs) {
     const OperationGraph graph = build_graph(spec, Stack{});
     const spec::NonlinearOperations operations = spec::nonlinear_operations(spec);
     EXPECT_EQ(count(graph, Kind::kSoftmax) * spec.num_heads, operations.softmax.count) << label;
-    EXPECT_EQ(count(graph, Kind::kLayerNorm), operations.layernorm.count) << label;
+    EXPECT_EQ(
+        count(graph, Kind::kLayerNorm),
+        operations.layernorm.count + operations.dynamic_tanh.count + operations.dynamic_erf.count)
+        << label;
     EXPECT_EQ(count(graph, Kind::kActivation), operations.activation.count) << label;
   }
 }
@@ -143,9 +147,27 @@ TEST(OpGraph, PrunedLayersHaveNoFfnAndNoNormBeforeIt) {
   EXPECT_EQ(count(graph, Kind::kLayerNorm), 2 + 1);
 }
 
+TEST(OpGraph, DynamicNormsStandWhereALayerNormStands) {
+  for (const auto& [label, function] : {std::pair{"SM+DyT+R_i1", DynamicFunction::kTanh},
+                                        std::pair{"SM+Derf+R_i1", DynamicFunction::kErf}}) {
+    const OperationGraph graph = build_graph(tiny(label), {.last_token_head = true});
+    const OperationGraph layer_norms = build_graph(tiny("SM+LN+R_i1"), {.last_token_head = true});
+    ASSERT_EQ(graph.size(), layer_norms.size());
+    std::vector<DynamicNorm> norms;
+    for (std::size_t i = 0; i < graph.size(); ++i) {
+      EXPECT_EQ(graph[i].name, layer_norms[i].name);
+      EXPECT_EQ(graph[i].inputs, layer_norms[i].inputs);
+      if (const auto* shape = std::get_if<DynamicNorm>(&graph[i].shape)) norms.push_back(*shape);
+    }
+    const DynamicNorm all{function, 32 * 32};
+    EXPECT_EQ(norms, (std::vector<DynamicNorm>{all, all, all, {function, 32}}));
+  }
+}
+
 TEST(OpGraph, AbsorptionIsAnErrorWhereItIsNotExact) {
   const Stack absorb{.absorb_ffn = AbsorbFfn::kYes};
-  for (const char* label : {"SM+R", "SM", "SM+ScFFN", "SM+LN+FuFFN", "SOTA:SM+ScFuFFN"})
+  for (const char* label :
+       {"SM+R", "SM", "SM+ScFFN", "SM+LN+FuFFN", "SM+DyT+FuFFN", "SOTA:SM+ScFuFFN"})
     EXPECT_THROW(build_graph(tiny(label), absorb), std::invalid_argument) << label;
   const auto normed = tiny("SM+ScFuFFN", {{"final_norm", spec::FieldValue{std::string("layer")}}});
   EXPECT_THROW(build_graph(normed, absorb), std::invalid_argument);

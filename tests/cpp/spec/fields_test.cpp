@@ -62,7 +62,8 @@ TEST(Fields, ErrorsNameTheFieldTheRangeAndTheNearestName) {
   EXPECT_EQ(error_of(spec, "tied_embeddings", std::int64_t{1}),
             "ArchitectureSpec: tied_embeddings must be True or False, got 1");
   EXPECT_EQ(error_of(spec, "final_norm", std::string("layr")),
-            "ArchitectureSpec: final_norm must be \"none\", \"layer\" or \"foldable\", got "
+            "ArchitectureSpec: final_norm must be \"none\", \"layer\", \"foldable\", "
+            "\"dynamic_tanh\" or \"dynamic_erf\", got "
             "\"layr\"; did you mean \"layer\"?");
   EXPECT_EQ(error_of(spec, "num_layers", std::int64_t{5}),
             "ArchitectureSpec: num_pruned_ffns must be an integer from 0 to num_layers = 5, got 6");
@@ -119,6 +120,8 @@ TEST(Presets, FinalNormFollowsTheLabel) {
   EXPECT_EQ(gpt2("SM+ScFuFFN").final_norm, FinalNorm::kNone);
   EXPECT_EQ(gpt2("SM+LN+G").final_norm, FinalNorm::kLayer);
   EXPECT_EQ(gpt2("SM+FN+R").final_norm, FinalNorm::kFoldable);
+  EXPECT_EQ(gpt2("SM+DyT+R").final_norm, FinalNorm::kDynamicTanh);
+  EXPECT_EQ(gpt2("SM+Derf").final_norm, FinalNorm::kDynamicErf);
   EXPECT_EQ(gpt2("SOTA:SM+ScFFN").final_norm, FinalNorm::kLayer);
 }
 

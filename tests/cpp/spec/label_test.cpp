@@ -26,7 +26,7 @@ std::vector<std::string> canonical_labels(int num_pruned_ffns) {
   for (const std::string shaped : {"", "SOTA:"})
     for (const bool regularized : {false, true})
       for (const std::string temperature : {"", "(t)", "(t:head)", "(t:scalar)"})
-        for (const std::string norm : {"", "+LN", "+FN", "+FN(scalar)"})
+        for (const std::string norm : {"", "+LN", "+FN", "+FN(scalar)", "+DyT", "+Derf"})
           for (const std::string& ffn : ffns) {
             const std::string net = "SM" + temperature + norm + ffn + suffix;
             labels.push_back(shaped + (regularized ? "EReg(" + net + ")" : net));
@@ -50,7 +50,7 @@ TEST(Label, EveryCanonicalLabelPrintsAsItself) {
       EXPECT_EQ(print_label(parse_label(text)), text);
       printed.insert(text);
     }
-  EXPECT_EQ(printed.size(), 4u * 2 * 2 * 4 * 4 * 18);
+  EXPECT_EQ(printed.size(), 4u * 2 * 2 * 4 * 6 * 18);
 }
 
 TEST(Label, DifferentLabelsAreDifferentNetworks) {
@@ -97,6 +97,9 @@ TEST(Label, FieldsAreWhatTheLabelSays) {
   EXPECT_EQ(parse_label("SM+FN+ScFuFFN"),
             (Label{.norm = Norm::kFoldableChannel, .ffn = FeedForward::kScaledFused}));
   EXPECT_EQ(parse_label("SM+FN(scalar)"), (Label{.norm = Norm::kFoldableScalar}));
+  EXPECT_EQ(parse_label("SM+DyT+G"),
+            (Label{.norm = Norm::kDynamicTanh, .ffn = FeedForward::kGelu}));
+  EXPECT_EQ(parse_label("sm+derf"), (Label{.norm = Norm::kDynamicErf}));
   EXPECT_EQ(
       parse_label("SOTA:SM+ScFuFFN_i1"),
       (Label{.shaped_attention = true, .ffn = FeedForward::kScaledFused, .num_pruned_ffns = 1}));
@@ -138,6 +141,8 @@ TEST(Label, ErrorsShowPositionExpectationAndNearestLabel) {
       {"EReg(SM(t)+G", 13, "\")\"", "EReg(SM(t)+G)"},
       {"EReg(SM+G)_i6", 11, "the end", "EReg(SM+G)"},
       {"EReg(SOTA:SM)", 6, "\"SM\"", "EReg(SM)"},
+      {"SM+DyT(x)", 7, "\"_i\" or the end", "SM+DyT"},
+      {"SM+DeRF+LN", 9, "\"G\"", "SM+Derf+G"},
       {"SM(t:row)", 3, "\"(t:head)\"", "SM(t)"},
   };
   for (const auto& [text, position, expected, nearest] : bad_labels) {

@@ -201,7 +201,8 @@ def test_an_absorbed_network_is_saved_and_loaded(tmp_path):
 
 
 REFUSED = [
-    (lambda: aero_network("SM+LN+ScFuFFN"), {}, "has a LayerNorm, which no matrix passes; call"),
+    (lambda: aero_network("SM+LN+ScFuFFN"), {}, "has a LayerNorm, DyT or Derf, which no matrix"),
+    (lambda: aero_network("SM+Derf+FuFFN"), {}, r"SM\+Derf\+FuFFN has a LayerNorm, DyT or Derf"),
     (
         lambda: aero_network("SM+ScFuFFN", final_norm="layer"),
         {},

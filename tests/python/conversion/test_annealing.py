@@ -185,6 +185,7 @@ def test_any_trainer_anneals(tmp_path):
         ("SM+LN+G", "SM+LR(layer)", "got gelu and leaky_relu_layer; cut it"),
         ("SM+ScFuFFN", "SM+FN+ScFuFFN", "FFN must go from gelu, relu, linear"),
         ("SM+G", "SM+FN+G", "a norm can go from layer to foldable or none, got none to foldable"),
+        ("SM+LN+G", "SM+DyT+G", "can go from layer to foldable or none, got layer to dynamic_tanh"),
         ("SM+LN+G_i1", "SM+LN+R", "must have all its FFNs"),
     ],
 )

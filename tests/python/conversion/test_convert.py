@@ -175,6 +175,8 @@ REFUSED = [
     (pythia, "SM+LN+G", {"tied_embeddings": True}, "head is a matrix of its own; tie the model"),
     (gpt2, "SOTA:SM+LN+G", {}, "shaped attention .* has other weights; train it again"),
     (lambda: aero_network("SM"), "SM+LN", {}, "but none can be added"),
+    (gpt2, "SM+DyT+G", {}, "DyT and Derf are trained from scratch"),
+    (lambda: aero_network("SM+Derf+G"), "SM+G", {}, "DyT and Derf are trained from scratch"),
     (lambda: aero_network("SM+ScFuFFN"), "SM+ScFFN", {}, "its FFNs are fused, which cannot be"),
     (lambda: aero_network("SM+ScFFN"), "SM", {}, "its FFNs are scaled, which cannot be undone"),
     (lambda: aero_network("SM+ScFFN"), "SM+R", {}, "linear by definition; replace the activation"),

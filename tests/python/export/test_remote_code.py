@@ -24,6 +24,7 @@ NETWORKS = {
     "slopes": ("EReg(SM(t:head)+LR(global))", "gpt2"),
     "shaped": ("SOTA:SM+SNFFN(qkvo+ffn)", "gpt2"),
     "weight-norm": ("SM+WNFFN(qkv+ffn)", "pythia"),
+    "dynamic": ("SM+Derf+ScFuFFN", "gpt2"),
 }
 
 PROGRAM = """

@@ -1,5 +1,7 @@
 """Fixed-point functions on arrays: published errors, closed forms, bounds and error messages."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ from aero import fixed_point as fp
 from aero.fixed_point.functions import (
     decode,
     encode,
+    error_function,
     exponential,
     gelu,
     hyperbolic_tangent,
@@ -87,9 +90,20 @@ def test_shares_are_off_by_little_and_reproducible():
 @pytest.mark.parametrize("shape", [(0,), (1,), (7,), (3, 0), (2, 3, 5), ()])
 def test_elementwise_functions_keep_shapes(shape):
     x = encode(np.full(shape, 0.5))
-    for function in (reciprocal, reciprocal_square_root, hyperbolic_tangent, gelu):
+    for function in (reciprocal, reciprocal_square_root, hyperbolic_tangent, error_function, gelu):
         assert function(x).shape == shape
     assert exponential(-x).shape == product(x, x).shape == shape
+
+
+def test_erf_is_odd_and_right_to_the_published_error():
+    x = np.linspace(-8, 8, 20_001)
+    elements = encode(x)
+    found = decode(error_function(elements))
+    # Abramowitz and Stegun's equation 7.1.27 is right to 5e-4, the reciprocal to 6e-5 of 1.
+    assert abs(found - np.vectorize(math.erf)(x)).max() < 5.7e-4
+    signed = elements[elements != 0]  # erf of 0 is two units, as the reciprocal of 1 is off
+    assert np.array_equal(error_function(-signed), -error_function(signed))
+    assert set(found[abs(x) >= 3]) == {-1.0, 1.0}
 
 
 def test_non_contiguous_arrays_are_read_in_order():

@@ -46,9 +46,9 @@ CASES += [(label, "pythia") for label in LABELS if not label.startswith("SOTA")]
 @pytest.mark.parametrize(("label", "family"), CASES)
 def test_every_network_computes_its_function(label, family):
     model = trained_like(label, family)
-    # tanh is right to 0.005 and 1/sqrt to 3e-4, which later layers amplify a little; the rest is
-    # right to 1e-4.
-    is_approximate = "G" in label.replace("EReg", "") or "LN" in label
+    # tanh is right to 0.005, erf to 6e-4 and 1/sqrt to 3e-4, which later layers amplify a little;
+    # the rest is right to 1e-4.
+    is_approximate = any(word in label.replace("EReg", "") for word in ("G", "LN", "DyT", "Derf"))
     assert difference(model, FINE) < (0.05 if is_approximate else 2e-3)
 
 

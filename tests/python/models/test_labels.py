@@ -106,6 +106,8 @@ def test_weight_decay_acts_on_matrices_only():
             for weight in ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.weight")
         ),
     }
+    dynamic = decay_parameter_names(tiny("SM+Derf+ScFuFFN"))
+    assert not any("ln_" in name for name in dynamic)
     shaped = decay_parameter_names(tiny("SOTA:SM(t:head)+WNFFN"))
     assert "transformer.h.0.mlp.c_fc.parametrizations.weight.original1" in shaped
     assert not any("original0" in name or "gamma" in name or "gain" in name for name in shaped)

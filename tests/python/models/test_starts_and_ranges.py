@@ -24,7 +24,8 @@ SETTINGS = {
 RESIDUAL = 0.5 / math.sqrt(2 * 2)
 # The end of a name -> the number that the parameter is, or the deviation of its numbers.
 NUMBERS = {
-    r"bias|discrepancy|num_updates|strength_bias": 0.0,
+    r"bias|discrepancy|num_updates|strength_bias|shift": 0.0,
+    r"ln_\w+\.alpha": 0.5,
     r"(ln_\w+)\.weight|alpha|beta|gamma|running_mean_square": 1.0,
     r"temperature\.value": math.log(0.25),
     r"entropy_threshold": 0.75,

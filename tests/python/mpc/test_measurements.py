@@ -26,6 +26,10 @@ MEASURED: list[tuple[str, tuple[int, ...], dict[str, Any], float]] = [
     ("exp", (SCORES * 128,), {"exp_clip": False, "exp_squarings": 5}, 140.6),
     ("layernorm", (128, 768), {}, 65.45),
     ("layernorm", (128, 768), {"private_weights": True}, 57.72),
+    ("dynamic_tanh", (128 * 768,), {}, 252.14),
+    ("dynamic_tanh", (128 * 768,), {"private_weights": True}, 236.70),
+    ("dynamic_erf", (128 * 768,), {}, 395.77),
+    ("dynamic_erf", (128 * 768,), {"private_weights": True}, 380.32),
 ]
 # Whole ciphertexts and payloads come out to 0.2 %; LayerNorm's 128-row operations take cached
 # Beaver triples, of which one run sees a refill or none: 0.5 %.

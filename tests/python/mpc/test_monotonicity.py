@@ -130,6 +130,7 @@ def test_spus_blocks_of_gpt2_fall_where_the_model_says_and_the_cheapest_never_do
 
 
 ELEMENTWISE = ["truncation", "multiplexer", "relu", "leaky_relu", "private_product", "square"]
+ELEMENTWISE += ["dynamic_tanh", "dynamic_erf"]
 
 
 @settings(max_examples=60, deadline=None)

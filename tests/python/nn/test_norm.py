@@ -1,9 +1,13 @@
+import math
+
+import numpy as np
 import pytest
 import torch
 import torch.multiprocessing
 from torch.utils.checkpoint import checkpoint
 
 from aero.nn import FoldableNorm
+from aero.nn.norm import DynamicNorm
 
 
 def test_training_output_has_unit_mean_square_in_every_channel():
@@ -112,6 +116,47 @@ def test_bfloat16_input_keeps_its_dtype_and_float32_statistics():
 def test_unknown_kind_is_refused():
     with pytest.raises(ValueError, match="kind must be 'channel' or 'scalar', got 'layer'"):
         FoldableNorm(3, kind="layer")
+
+
+@pytest.mark.parametrize("kind", ["tanh", "erf"])
+@pytest.mark.parametrize("shape", [(2, 7, 5), (1, 1, 1), (0, 3, 5), (3, 0, 5)])
+def test_dynamic_norms_are_the_published_formulas(kind, shape):
+    torch.manual_seed(0)
+    norm = DynamicNorm(shape[-1], kind=kind).double()
+    with torch.no_grad():
+        for parameter in norm.parameters():
+            parameter += torch.randn_like(parameter)
+    x = 3 * torch.randn(shape, dtype=torch.float64).transpose(0, 1)
+    own = {name: value.detach().numpy() for name, value in norm.named_parameters()}
+    if kind == "tanh":
+        squashed = np.tanh(own["alpha"] * x.numpy())
+    else:
+        inner = own["alpha"] * x.numpy() + own["shift"]
+        squashed = np.vectorize(math.erf, otypes=[float])(inner)
+    expected = own["weight"] * squashed + own["bias"]
+    for mode in (norm.train(), norm.eval()):
+        np.testing.assert_allclose(mode(x).detach().numpy(), expected, rtol=1e-14, atol=1e-15)
+
+
+@pytest.mark.parametrize("kind", ["tanh", "erf"])
+def test_dynamic_norms_have_the_gradients_of_their_formulas(kind):
+    norm = DynamicNorm(3, kind=kind).double()
+    inputs = [torch.randn(2, 4, 3, dtype=torch.float64, requires_grad=True), *norm.parameters()]
+    names = [name for name, _ in norm.named_parameters()]
+
+    def function(x, *values):
+        return torch.func.functional_call(norm, dict(zip(names, values, strict=True)), (x,))
+
+    assert torch.autograd.gradcheck(function, inputs)
+
+
+def test_dynamic_norms_start_as_published_and_only_erf_has_a_shift():
+    starts = {"alpha": [0.5], "weight": [1.0, 1.0], "bias": [0.0, 0.0]}
+    for kind, extra in (("tanh", {}), ("erf", {"shift": [0.0]})):
+        state = DynamicNorm(2, kind=kind).state_dict()
+        assert {name: value.tolist() for name, value in state.items()} == starts | extra
+    with pytest.raises(ValueError, match="kind must be 'tanh' or 'erf', got 'cosh'"):
+        DynamicNorm(3, kind="cosh")
 
 
 def _synchronized_process(rank: int, folder: str) -> None:

@@ -79,14 +79,17 @@ def test_every_kind_of_network_computes_its_logits(tmp_path):
             job(absorbed, tmp_path / "absorbed"),
             job(trained("SOTA:SM+ScFuFFN_i1", head_dim=24), tmp_path / "shaped-pruned"),
             job(trained("SOTA:EReg(SM(t)+FN+R)"), tmp_path / "shaped"),
+            job(trained("SM+DyT+R"), tmp_path / "tanh"),
+            job(trained("SM+Derf+ScFuFFN"), tmp_path / "erf"),
         ]
     )
+    tanh = found[-2]  # every element of every norm is off by up to 5e-3
     for passes in found:
         [each] = passes
         assert each["token"] == each["own_token"] == each["plain_token"]
-        # SPU's reciprocals and inverse roots are right to 1e-4 to 1e-3 and its tanh to 1e-3 (the
-        # fixed-point tests measure them); truncations of 2^-18 are far below that.
-        assert each["arithmetic"] < 5e-3
+        # SPU's reciprocals and inverse roots are right to 1e-4 to 1e-3, its tanh to 5e-3 and erf to
+        # 6e-4 (the fixed-point tests measure them); truncations of 2^-18 are far below that.
+        assert each["arithmetic"] < (1e-2 if passes is tanh else 5e-3)
         # And (1 + x / 256)^256 is off by x^2 / 512 for scores of a few units.
         assert each["difference"] < 2e-2
 

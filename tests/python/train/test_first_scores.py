@@ -75,6 +75,16 @@ def test_a_start_without_norm_and_scale_warns_and_names_the_scale(label):
     assert warning(network(label, embedding_scale=50.0)) is None
 
 
+def test_dynamic_norms_want_a_scale_and_then_larger_weights():
+    assert warning(network("SM+DyT+G")).endswith("--set model.embedding_scale=unit mends it")
+    scaled = warning(network("SM+DyT+G", embedding_scale=50.0))
+    assert scaled.endswith("--set model.initializer_range=0.088 mends it")
+    scales = {"embedding_scale": 1 / 0.088, "initializer_range": 0.088}
+    assert warning(network("SM+DyT+G", **scales)) is None
+    hot = warning(network("SM(t)+DyT+G", temperature_init=100.0, **scales))
+    assert "temperatures start at 100;" in hot
+
+
 def test_what_else_keeps_scores_close_is_named():
     hot = {"temperature_init": 100.0}
     assert "temperatures start at 100;" in warning(network("SM(t)+LN+G", **hot))

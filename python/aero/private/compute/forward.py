@@ -68,7 +68,7 @@ def network_pieces(network: Network, settings: PrivateSettings) -> list[Piece]:
     head |= _affine_names("head", described["head"])
     function = functools.partial(
         _head,
-        epsilon=_epsilon(described["final_norm"]),
+        final_norm=described["final_norm"],
         last_only=settings.last_token_head,
     )
     pieces.append(Piece("head", function, _tensors(network, head)))
@@ -171,9 +171,9 @@ def embedding(weights: Weights, tokens: Array, *, one_hot: bool) -> Array:
     return stream
 
 
-def _head(weights: Weights, stream: Array, *, epsilon: float | None, last_only: bool) -> Array:
+def _head(weights: Weights, stream: Array, *, final_norm: Part | None, last_only: bool) -> Array:
     rows = stream[-1:] if last_only else stream
-    return _affine(weights, "head", norm(weights, "norm", rows, epsilon))
+    return _affine(weights, "head", norm(weights, "norm", rows, final_norm))
 
 
 def next_token(_: Weights, logits: Array) -> Array:
@@ -203,7 +203,7 @@ def last_row(logits: Array) -> Array:
 def _layer(
     weights: Weights, stream: Array, *, layer: Part, rotary: Part | None, settings: PrivateSettings
 ) -> Array:
-    inputs = norm(weights, "norm_1", stream, _epsilon(layer["norm_1"]))
+    inputs = norm(weights, "norm_1", stream, layer["norm_1"])
     attended = _attention(weights, inputs, layer["attention"], rotary, settings)
     mlp = layer["feed_forward"]
     if layer["residual"] == "skipless":
@@ -211,24 +211,32 @@ def _layer(
     parallel = layer["residual"] == "parallel"
     start = stream if parallel else stream + attended
     if mlp is not None:
-        normed = norm(weights, "norm_2", start, _epsilon(layer["norm_2"]))
+        normed = norm(weights, "norm_2", start, layer["norm_2"])
         factor = mlp["stream_factor"]
         kept = start if factor == 1.0 else factor * start
         start = kept + _feed_forward(weights, normed, mlp)
     return attended + start if parallel else start
 
 
-def norm(weights: Weights, name: str, stream: Array, epsilon: float | None) -> Array:
-    """LayerNorm of [T, C] rows, or their scaling, or nothing, as the weights named `name` say."""
-    if f"{name}.scale" in weights:
-        return stream * weights[f"{name}.scale"]
-    if epsilon is None:
+def norm(weights: Weights, name: str, stream: Array, described: Part | None) -> Array:
+    """A described norm of [T, C] rows, with the weights named `name`; nothing for None."""
+    if described is None:
         return stream
+    if described["kind"] == "diagonal":
+        return stream * weights[f"{name}.scale"]
+    if described["kind"] in {"dynamic_tanh", "dynamic_erf"}:
+        inner = stream * weights[f"{name}.alpha"]
+        if f"{name}.shift" in weights:
+            inner = inner + weights[f"{name}.shift"]
+        # Functions of SPU itself: its erf is right to 6e-4, its tanh to 5e-3.
+        function = jnp.tanh if described["kind"] == "dynamic_tanh" else jax.lax.erf
+        squashed = function(inner) * weights[f"{name}.weight"]
+        return squashed + weights[f"{name}.bias"] if f"{name}.bias" in weights else squashed
     # As Flax computes it: the mean of the squares, and the gain in the reciprocal root.
     mean = jnp.mean(stream, axis=-1, keepdims=True)
     mean_square = jnp.mean(stream * stream, axis=-1, keepdims=True)
     variance = jnp.maximum(0.0, mean_square - mean * mean)
-    factor = jax.lax.rsqrt(variance + epsilon) * weights[f"{name}.weight"]
+    factor = jax.lax.rsqrt(variance + described["epsilon"]) * weights[f"{name}.weight"]
     normed = (stream - mean) * factor
     return normed + weights[f"{name}.bias"] if f"{name}.bias" in weights else normed
 
@@ -301,18 +309,13 @@ def _rotate(heads: Array, channels: int, base: float) -> Array:
 def _norm_names(name: str, norm: Part | None) -> dict[str, str]:
     if norm is None:
         return {}
-    if norm["kind"] == "diagonal":
-        return {f"{name}.scale": norm["scale"]}
-    return _affine_names(name, norm)
+    parts = ("scale", "weight", "bias", "alpha", "shift")
+    return {f"{name}.{part}": norm[part] for part in parts if norm.get(part) is not None}
 
 
 def _affine_names(name: str, part: Part) -> dict[str, str]:
     found = {f"{name}.weight": part["weight"], f"{name}.bias": part["bias"]}
     return {key: tensor for key, tensor in found.items() if tensor is not None}
-
-
-def _epsilon(norm: Part | None) -> float | None:
-    return norm["epsilon"] if norm is not None and norm["kind"] == "layer_norm" else None
 
 
 def _tensors(network: Network, names: dict[str, str]) -> dict[str, np.ndarray[Any, Any]]:

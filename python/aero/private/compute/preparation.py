@@ -32,9 +32,9 @@ def with_blank_weights(description: Part) -> Network:
 def fold_constants(network: Network, *, fold_score_scale: bool = False) -> Network:
     """The same function from fewer operations on secrets.
 
-    The parts left of a layer: norms (`layer_norm`, or `diagonal` where the values of skipless
-    attention need it), matrices, scores with one scale, an activation. The choices depend on the
-    description only, so that both parties come to the same network.
+    The parts left of a layer: norms (`layer_norm`, `dynamic_tanh`, `dynamic_erf`, or `diagonal`
+    where the values of skipless attention need it), matrices, scores with one scale, an activation.
+    The choices depend on the description only, so that both parties come to the same network.
 
     Args:
         network: from `read_network`, or of `with_blank_weights`.
@@ -119,6 +119,10 @@ class _Folding:
         if norm["kind"] == "diagonal":
             kept = self._keep(norm["scale"], self.network.tensor(norm["scale"]) * scale)
             return {**norm, "scale": kept}
+        if norm["kind"] != "layer_norm":  # f(a s x)
+            parts = {part: self._copy(norm[part]) for part in ("weight", "bias", "shift")}
+            alpha = self._keep(norm["alpha"], self.network.tensor(norm["alpha"]) * scale)
+            return {**norm, **parts, "alpha": alpha}
         # LN of s x with epsilon is sign(s) times LN of x with epsilon / s^2.
         weight = np.sign(scale) * self.network.tensor(norm["weight"])
         return {

@@ -29,7 +29,7 @@ from aero.private.temporary import temporary_folder
 Part = dict[str, Any]
 
 _RESIDUALS = {"sequential", "parallel", "skipless"}
-_NORMS = {"layer_norm", "diagonal"}
+_NORMS = {"layer_norm", "diagonal", "dynamic_tanh", "dynamic_erf"}
 _ACTIVATIONS = {None, "relu", "leaky_relu", "gelu_tanh", "gelu_erf"}
 
 
