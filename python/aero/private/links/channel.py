@@ -207,11 +207,6 @@ def parse_address(text: str) -> tuple[str, int]:
 
     Raises:
         ValueError: it is not of that form.
-
-    Example:
-        >>> from aero.private.links.channel import parse_address
-        >>> parse_address("127.0.0.1:7700"), parse_address("[::1]:0")
-        (('127.0.0.1', 7700), ('::1', 0))
     """
     host, _, port = text.rpartition(":")
     if not host or not (port.isascii() and port.isdecimal()) or int(port[:6]) > 65535:
@@ -220,13 +215,7 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def shown_address(host: str, port: int) -> str:
-    """The inverse of `parse_address`.
-
-    Example:
-        >>> from aero.private.links.channel import shown_address
-        >>> shown_address("::1", 7700)
-        '[::1]:7700'
-    """
+    """The inverse of `parse_address`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

@@ -43,14 +43,6 @@ class Direction:
     Attributes:
         bytes_per_second: the rate, > 0.
         delay_seconds: from the end of sending to arrival.
-
-    Example:
-        >>> from aero.private.links.delay_line import Direction
-        >>> wire = Direction(bytes_per_second=1000, delay_seconds=0.5)
-        >>> wire.send(now=0.0, wire_bytes=100, packet=b"a")
-        >>> wire.send(now=0.0, wire_bytes=100, packet=b"b")
-        >>> wire.next_arrival, list(wire.arrived(now=0.65)), list(wire.arrived(now=0.75))
-        (0.6, [b'a'], [b'b'])
     """
 
     bytes_per_second: float
@@ -80,15 +72,6 @@ def wire_bytes(packet: bytes) -> int:
     """The bytes that a packet with its segmentation header occupies on a wire of Ethernet frames.
 
     One frame per segment, each with its own copy of the packet's headers.
-
-    Example:
-        >>> import struct
-        >>> from aero.private.links.delay_line import wire_bytes
-        >>> wire_bytes(bytes(10) + bytes(100)) # one frame
-        138
-        >>> four_segments = struct.pack("<BBHHHH", 1, 1, 52, 1448, 20, 16) + bytes(52 + 4 * 1448)
-        >>> wire_bytes(four_segments) == 4 * (52 + 1448 + 38)
-        True
     """
     _, kind, header, segment, _, _ = struct.unpack_from("<BBHHHH", packet)
     length = len(packet) - _HEADER_BYTES

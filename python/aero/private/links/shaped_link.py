@@ -44,13 +44,6 @@ def shaped_link(network: NetworkProfile) -> Iterator[ShapedLink]:
     Raises:
         ValueError: the two directions share one channel, which this wire does not do.
         PermissionError: without the rights of root, or without TUN or namespaces in the kernel.
-
-    Example:
-        >>> import subprocess
-        >>> from aero import mpc
-        >>> from aero.private.links.shaped_link import CLIENT, shaped_link
-        >>> with shaped_link(mpc.network_profile("wan-400mbps")) as link:  # doctest: +SKIP
-        ...     subprocess.run([*link.enter[CLIENT], "ping", "-c1", link.addresses[1]])
     """
     if not network.full_duplex:
         raise ValueError("shaped_link: network must be full_duplex, got full_duplex=False")

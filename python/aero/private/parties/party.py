@@ -91,12 +91,6 @@ def check_security(job: PartyJob) -> None:
 
     Raises:
         ValueError: anybody between two machines could read and change their messages.
-
-    Example:
-        >>> from pathlib import Path
-        >>> from aero.private import PrivateSettings
-        >>> from aero.private.parties.party import check_security, PartyJob
-        >>> check_security(PartyJob(Path(), PrivateSettings(), "127.0.0.1:7700"))
     """
     host, _ = parse_address(job.address)
     try:

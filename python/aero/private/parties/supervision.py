@@ -49,12 +49,6 @@ class TimeLimits:
 
     Raises:
         ValueError: one is not positive.
-
-    Example:
-        >>> from aero.private.parties.supervision import TimeLimits
-        >>> TimeLimits(stage=0.0)
-        Traceback (most recent call last):
-        ValueError: private: stage must be > 0 seconds, got 0.0
     """
 
     connect: float = 60.0

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aero.private.links import channel as channels
-from aero.private.links.channel import Channel, accept, connect, listen, parse_address
+from aero.private.links.channel import Channel, accept, connect, listen, parse_address, shown_address
 from aero.private.party_errors import PartyError
 
 
@@ -45,6 +45,14 @@ def said(**message: Any) -> bytes:
 def test_an_address_without_host_or_port_is_named(address: str) -> None:
     with pytest.raises(ValueError, match=f"address must be HOST:PORT, got '{re.escape(address)}'"):
         parse_address(address)
+
+
+@pytest.mark.parametrize(
+    ("address", "read"), [("127.0.0.1:7700", ("127.0.0.1", 7700)), ("[::1]:0", ("::1", 0))]
+)
+def test_an_address_is_read_and_shown(address: str, read: tuple[str, int]) -> None:
+    assert parse_address(address) == read
+    assert shown_address(*read) == address
 
 
 def test_a_port_that_is_taken_is_named() -> None:
