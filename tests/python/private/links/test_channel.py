@@ -16,7 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aero.private.links import channel as channels
-from aero.private.links.channel import Channel, accept, connect, listen, parse_address, shown_address
+from aero.private.links.channel import (
+    Channel,
+    accept,
+    connect,
+    listen,
+    parse_address,
+    shown_address,
+)
 from aero.private.party_errors import PartyError
 
 
