@@ -115,9 +115,10 @@ def _softmax(sizes: Sizes, settings: PrivateSettings, random: np.random.Generato
 
 def _layer_norm(sizes: Sizes, settings: PrivateSettings, random: np.random.Generator) -> Measured:
     gain, bias = (_weight(_normal(random, sizes[1]), settings) for _ in range(2))
+    described = {"kind": "layer_norm", "epsilon": 1e-5}
 
     def function(x: Any, weight: Any, shift: Any) -> Any:
-        return forward.norm({"norm.weight": weight, "norm.bias": shift}, "norm", x, 1e-5)
+        return forward.norm({"norm.weight": weight, "norm.bias": shift}, "norm", x, described)
 
     return Measured(function, (Argument(_normal(random, *sizes)), gain, bias))
 
