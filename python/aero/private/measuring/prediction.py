@@ -191,20 +191,12 @@ def resolution(cost: Cost, count: int) -> float:
 def remainder(
     cost: Cost, count: int, measured_bytes: float, *, one_bit_product_error: bool = False
 ) -> float:
-    """The rest of measured - predicted when extensions and refills are counted whole.
+    """Bytes of one run that are not explained when extensions and refills are counted whole.
 
     The prediction is an average over many runs. A series sees the whole number of extensions below
     or above, in each direction, and of refills; of these the combination that leaves least is
-    taken. Their sums lie close: chance alone leaves some 30 kB of a whole series.
-
-    Args:
-        cost: of one run, by the simulator.
-        count: how many runs.
-        measured_bytes: of one run on average, sent by both parties.
-        one_bit_product_error: as of the settings.
-
-    Returns:
-        Bytes of one run.
+    taken. Their sums lie close: chance alone leaves some 30 kB of a whole series. Both parties'
+    `measured_bytes` are the mean of `count` runs, and `cost` is of one run.
     """
     return _explained(cost, count, measured_bytes, one_bit_product_error)[0] / count
 
