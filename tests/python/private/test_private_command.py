@@ -264,6 +264,7 @@ def test_weights_of_another_export_are_refused(export, pretender, tmp_path):
         ("residual", "braided", "layer 1: residual must be one of"),
         ("norm", "batch", "layers[1].norm_2: expected an entry 'weight' or an entry 'scale'"),
         ("activation", "swish", "layer 1: activation must be one of"),
+        ("final_norm", "batch", "private: final_norm must be one of"),
     ],
 )
 def test_a_network_with_an_unknown_part_is_refused(part, kind, message, export, pretender):
@@ -273,6 +274,9 @@ def test_a_network_with_an_unknown_part_is_refused(part, kind, message, export, 
         layer["residual"] = kind
     elif part == "norm":
         layer["norm_2"] = {"kind": kind}
+    elif part == "final_norm":
+        weight = next(iter(described["tensors"]))
+        described[part] = {"kind": kind, "weight": weight, "bias": None, "epsilon": 1e-5}
     else:
         layer["feed_forward"]["activation"] = kind
     (export / "network.json").write_text(json.dumps(described))

@@ -60,18 +60,23 @@ def check_runnable(description: Part) -> None:
     Raises:
         ValueError: naming the part.
     """
+    parts: list[tuple[str, Part | None, str, set[Any]]] = [
+        ("final_norm", description["final_norm"], "kind", _NORMS)
+    ]
     for index, layer in enumerate(description["layers"]):
-        mlp = layer["feed_forward"] or {"activation": None}
-        norms = [norm["kind"] for norm in (layer["norm_1"], layer["norm_2"]) if norm is not None]
-        parts: list[tuple[str, Any, set[Any]]] = [("residual", layer["residual"], _RESIDUALS)]
-        parts += [("norm", norm, _NORMS) for norm in norms]
-        parts += [("activation", mlp["activation"], _ACTIVATIONS)]
-        for name, kind, known in parts:
-            if kind not in known:
-                raise ValueError(
-                    f"private: layer {index}: {name} must be one of "
-                    f"{', '.join(sorted(map(str, known)))}, got {kind!r}"
-                )
+        where = f"layer {index}: "
+        parts += [
+            (f"{where}residual", layer, "residual", _RESIDUALS),
+            (f"{where}norm", layer["norm_1"], "kind", _NORMS),
+            (f"{where}norm", layer["norm_2"], "kind", _NORMS),
+            (f"{where}activation", layer["feed_forward"], "activation", _ACTIVATIONS),
+        ]
+    for name, part, key, known in parts:
+        if part is not None and part[key] not in known:
+            raise ValueError(
+                f"private: {name} must be one of {', '.join(sorted(map(str, known)))}, "
+                f"got {part[key]!r}"
+            )
 
 
 def check_tokens(tokens: Sequence[int], new_tokens: int, description: Part) -> None:
