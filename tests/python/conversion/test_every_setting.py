@@ -279,7 +279,8 @@ REFUSED = [
      "kind 'head'; 'scalar' cannot hold them, so keep them in the label"),
     ("SM", "SM+LN", {}, "convert: norms ('none', 'none') of SM (in blocks, at the end) cannot "
      "become ('layer', 'layer'): a LayerNorm can be replaced or removed and a foldable norm "
-     "folded, all of them, but none can be added; state final_norm=... to keep the last"),
+     "folded, all of them, but none can be added, and DyT and Derf are trained from scratch; state "
+     "final_norm=... to keep the last"),
     ("SM+ScFuFFN", "SM+ScFFN", {}, "convert: SM+ScFuFFN cannot become SM+ScFFN: its FFNs are "
      "fused, which cannot be undone; keep that in the label, or start from an earlier network"),
     ("SM", "SM_i3", {}, "convert: SM_i3 prunes more FFNs than the 2 layers of the model have; end "
