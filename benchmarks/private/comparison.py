@@ -19,7 +19,9 @@ from aero.architecture import ArchitectureSpec
 from aero.atomic_files import write_json_atomically
 from aero.export.numpy_forward import read_network
 from aero.private.compute.calls import Party, Traffic
-from aero.private.measuring.prediction import (
+from aero.private.parties.job import Generated, check_runnable, check_tokens
+from aero.private.parties.two_processes import generate_over
+from aero.private.prediction import (
     machine_profiles,
     network_fields,
     piece_of,
@@ -27,8 +29,6 @@ from aero.private.measuring.prediction import (
     predicted_operations,
     total_cost,
 )
-from aero.private.parties.job import Generated, check_runnable, check_tokens
-from aero.private.parties.two_processes import generate_over
 from aero.private.settings import PrivateSettings
 from aero.reading import UnreadableFileError, printable, read_json, shown
 from aero.tables import in_units

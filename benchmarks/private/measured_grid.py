@@ -13,7 +13,7 @@ from typing import Any
 from aero import mpc
 from aero.mpc.cost import Cost
 from aero.private.measuring import calibration
-from aero.private.measuring.prediction import total_cost
+from aero.private.prediction import total_cost
 from aero.private.settings import STACK, PrivateSettings
 
 __all__ = ["OPERATIONS", "Cell", "NetworkCell", "grid", "network_grid", "predicted_cost"]

@@ -12,7 +12,7 @@ from measured_grid import Cell, NetworkCell, predicted_cost
 from measurement import SET_UP
 
 from aero.mpc.cost import Cost
-from aero.private.measuring.prediction import (
+from aero.private.prediction import (
     predicted_costs,
     remainder,
     resolution,
@@ -40,7 +40,7 @@ class MeasuredRow:
         server_bytes: measured, sent by the server.
         predicted_client_bytes: of the simulator.
         predicted_server_bytes: of the simulator.
-        resolution: standard deviation of the average, see `aero.private.measuring.prediction`.
+        resolution: standard deviation of the average, see `aero.private.prediction`.
         largest_difference: of the result from plain arithmetic, of a network's logits; None of the
             set-up.
         remainder: bytes of measured - predicted that whole refills and extensions leave.

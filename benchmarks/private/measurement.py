@@ -17,7 +17,7 @@ from measured_grid import Cell, NetworkCell, predicted_cost
 from aero.atomic_files import write_json_atomically
 from aero.mpc.cost import Cost
 from aero.private.environment import private_command
-from aero.private.measuring.prediction import predicted_costs, resolution, total_cost
+from aero.private.prediction import predicted_costs, resolution, total_cost
 from aero.private.settings import PrivateSettings
 
 __all__ = ["QUICK_RESOLUTION", "RESOLUTION", "SET_UP", "measure", "runs_for", "set_up_key"]
@@ -25,7 +25,7 @@ __all__ = ["QUICK_RESOLUTION", "RESOLUTION", "SET_UP", "measure", "runs_for", "s
 # The result of the first thing that a group does.
 SET_UP = "set-up"
 
-# Resolution to which operations are repeated, see `aero.private.measuring.prediction`.
+# Resolution to which operations are repeated, see `aero.private.prediction`.
 RESOLUTION, QUICK_RESOLUTION = 0.004, 0.01
 # Further runs would only show the chance of an extension.
 _MOST_RUNS = 32

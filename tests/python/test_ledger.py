@@ -17,7 +17,7 @@ import yaml
 
 from aero import mpc, paper
 from aero.architecture import ArchitectureSpec
-from aero.private.measuring.prediction import predicted_operations, remainder, total_cost
+from aero.private.prediction import predicted_operations, remainder, total_cost
 from aero.private.settings import PrivateSettings
 
 ROOT = Path(__file__).parents[2]

@@ -217,6 +217,8 @@ def ask(
         def on_event(event: dict[str, Any]) -> None:
             if event["event"] == "place":
                 note(f"the server is busy: place {event['place']}")
+            elif event["event"] == "unpadded":
+                note(f"not padded: {event['reason']}")
             collect(found, event, progress)
 
         party.ask(job, on_event, find_private_python())
@@ -274,6 +276,8 @@ class _Shown:
                 )
             case "served":
                 note(f"served {len(self._found.calls)} tokens")
+            case "unpadded":
+                note(f"not padded: {event['reason']}")
             case "lost":
                 note(f"aero: {event['reason']}")
             case "refused":

@@ -6,7 +6,7 @@ The functions need nothing but NumPy. `aero private` is their command.
 
 Example:
     >>> from aero import private
-    >>> from aero.private.measuring.prediction import predicted_costs
+    >>> from aero.private.prediction import predicted_costs
     >>> from aero.architecture import ArchitectureSpec
     >>> described = {"spec": ArchitectureSpec.from_label("SM+ScFuFFN", model="tiny").to_dict()}
     >>> both = private.PrivateSettings(), private.PrivateSettings(private_weights=True)

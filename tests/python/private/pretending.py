@@ -15,10 +15,12 @@ from typing import Any
 
 from aero.private.parties.party import PartyJob, ask
 from aero.private.parties.supervision import TimeLimits
+from aero.private.parties.terms import PROTOCOL
 from aero.private.settings import PrivateSettings
 
 # In the place of the private environment's Python. SPU is one connection that is echoed: the
-# client's connects to the other party's, and the answer is its result.
+# client's connects to the other party's, and the answer is its result. Its size is random, and so
+# is the size of its pieces.
 PYTHON = """#!{python} -S
 import json, os, socket, sys, time
 def say(event, **values): print(json.dumps({{"event": event, **values}}), flush=True)
@@ -28,7 +30,7 @@ say("terms", terms={{"exp_squarings": settings["exp_squarings"], "weights": None
 told = json.loads(sys.stdin.readline())
 own, peer = (told["go"][name][5:] for name in ("own", "peer"))
 say("stage", stage="layer 0")
-size = told["request"]["prompt_length"] * 100_000
+size = told["request"]["prompt_length"] * 100_000 + 100 * os.urandom(1)[0]
 if job["party"] == "server":
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(own)
@@ -48,8 +50,9 @@ else:
         except OSError:
             pass
         time.sleep(0.02)
-    for first in range(0, size, 65536):
-        chunk, got = sent[first : first + 65536], b""
+    step = 2048 << os.urandom(1)[0] % 6
+    for first in range(0, size, step):
+        chunk, got = sent[first : first + step], b""
         connection.sendall(chunk)
         while len(got) < len(chunk) and (part := connection.recv(len(chunk) - len(got))):
             got += part
@@ -161,7 +164,7 @@ def client_hello(**changes: Any) -> bytes:
     """An honest client's first message."""
     terms = {"exp_squarings": 8, "weights": None}
     request = {"prompt_length": 3, "new_tokens": 1}
-    whole = {"protocol": "aero-private 2", "role": "client", "terms": terms, "request": request}
+    whole = {"protocol": PROTOCOL, "role": "client", "terms": terms, "request": request}
     return said(hello={**whole, **changes})
 
 

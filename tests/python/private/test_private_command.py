@@ -17,7 +17,7 @@ import aero
 from aero.cli import app
 from aero.export.numpy_forward import forward, read_network
 from aero.private import environment
-from aero.private.measuring.prediction import predicted_costs
+from aero.private.prediction import predicted_costs
 from aero.private.settings import PrivateSettings
 from aero.train.tokenizer import save_tokenizer, train_tokenizer
 

@@ -11,7 +11,7 @@ import aero
 from aero.export.numpy_forward import forward, read_network
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.private.environment import private_command
-from aero.private.measuring.prediction import likeliest_cost, remainder
+from aero.private.prediction import likeliest_cost, remainder
 from aero.private.settings import PrivateSettings
 
 from ..export.conftest import trained

@@ -28,6 +28,7 @@ def test_every_place_that_the_page_names_exists(file: str, name: str) -> None:
 
 
 def test_the_page_names_the_numbers_of_the_code() -> None:
+    from aero.private import prediction
     from aero.private.links import channel, tunnel
     from aero.private.parties import serving, supervision
     from aero.private.parties.supervision import TimeLimits
@@ -41,4 +42,9 @@ def test_the_page_names_the_numbers_of_the_code() -> None:
     assert "{} frames wait at most, {} MiB".format(*waiting) in PAGE
     assert channel._MESSAGES_PER_SECOND == 5 and channel._MESSAGES_AT_ONCE == 30
     assert "after the first 30 messages five come per second" in PAGE
+    padding = prediction._MOST_SHARE, prediction._MOST_PER_ROUND, prediction._MOST_PER_THREAD >> 20
+    assert (
+        "{:.0%}, {} bytes per round and {} MiB per thread".format(*padding).replace("%", " %")
+        in PAGE
+    )
     assert TimeLimits().run == 86400 and "a day by default" in PAGE

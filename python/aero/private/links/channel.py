@@ -1,8 +1,9 @@
 """The one connection between two parties: their supervisors' messages, and SPU's own traffic.
 
 Frames over TCP, inside TLS where the parties have keys. A frame is the number of its stream and its
-length, 4 bytes each, big-endian, then at most 256 KiB. Stream 0 carries messages, JSON; any other
-carries one connection of SPU, see `aero.private.links.tunnel`. The server alone listens.
+length, 4 bytes each, big-endian, then at most 256 KiB. Stream 0 carries messages, JSON; the last
+one carries padding, and any other one connection of SPU, see `aero.private.links.tunnel`. The
+server alone listens.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import contextlib
 import errno
 import json
+import math
 import os
 import socket
 import ssl
@@ -26,6 +28,7 @@ from aero.reading import UnreadableFileError, one_line, parse_json
 Message = dict[str, Any]
 
 FRAME_BYTES = 1 << 18
+PADDING = 0xFFFFFFFF
 _HEADER = struct.Struct("!II")
 _MESSAGE_BYTES = 1 << 16  # a hello has 3 kB
 # Signs of life are one a second.
@@ -34,6 +37,8 @@ _HEARTBEAT_SECONDS = 1.0
 _RETRY_SECONDS = 0.2
 _LINGER_SECONDS = 1.0
 _AT_ONCE = (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+# TLS 1.3 cuts what it sends into records: header, content type and tag around 16 KiB at most.
+_RECORD_BYTES, _AROUND_RECORD = 1 << 14, 22
 
 # The bounds of a message; anything else ends the connection.
 _MESSAGES: dict[str, Any] = {
@@ -47,8 +52,10 @@ _MESSAGES: dict[str, Any] = {
     "go": bool,
     "alive": bool,
     "done": bool,
+    "padded": bool,
     "failed": {"reason": str, "where": str},
 }
+_PADDED = json.dumps({"padded": True}).encode()
 
 
 class Channel:
@@ -61,13 +68,15 @@ class Channel:
 
     Attributes:
         peer, who: see above.
+        sent: bytes on the wire since the channel was made, inside TLS those of its records.
         heard: when the last whole frame came, by `time.monotonic`.
     """
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: str, who: str
     ) -> None:
-        self.peer, self.who = peer, who
+        self.peer, self.who, self.sent = peer, who, 0
+        self._encrypted = writer.get_extra_info("sslcontext") is not None
         self.heard = self._start = time.monotonic()
         self._reader, self._writer = reader, writer
         self._header: tuple[int, int] | None = None
@@ -77,9 +86,35 @@ class Channel:
 
     def post(self, **message: Any) -> None:
         """Sends a message without waiting; that it does not arrive is found by receiving."""
-        content = json.dumps(message).encode()
         if not self._writer.is_closing():
-            self._writer.write(_HEADER.pack(0, len(content)) + content)
+            self._write(0, json.dumps(message).encode())
+
+    def _write(self, stream: int, data: bytes) -> None:
+        self.sent += self._size(len(data))
+        self._writer.write(_HEADER.pack(stream, len(data)) + data)
+
+    def _size(self, length: int) -> int:
+        """Of a frame on the wire."""
+        size = _HEADER.size + length
+        return size + self._encrypted * _AROUND_RECORD * math.ceil(size / _RECORD_BYTES)
+
+    async def pad(self, size: int) -> None:
+        """Sends the last message, "padded", after frames that fill `sent` up to `size`, if it can.
+
+        Raises:
+            PartyError: as of `send`.
+        """
+        if self._beating is not None:
+            self._beating.cancel()  # the last sign of life would come after the padding
+        last, empty = self._size(len(_PADDED)), self._size(0)
+        left = size - self.sent - last
+        while left >= empty:
+            length = min(left, _RECORD_BYTES) - empty
+            if 0 < left - length - empty < empty:  # too little for another frame
+                length -= empty
+            await self.send(PADDING, bytes(length))
+            left = size - self.sent - last
+        await self.send(0, _PADDED)
 
     def beat(self) -> None:
         """Gives a sign of life every second from now on."""
@@ -94,7 +129,7 @@ class Channel:
         if self._writer.is_closing():
             raise self._gone()
         try:
-            self._writer.write(_HEADER.pack(stream, len(data)) + data)
+            self._write(stream, data)
             async with self._sending:  # Python 3.10 lets only one wait
                 await self._writer.drain()
         except OSError as error:
@@ -188,7 +223,7 @@ class Channel:
     def _gone(self) -> PartyError:
         # With TLS 1.3 a client only learns like this that its certificate was refused.
         unheard = self.peer == "server" and self.heard == self._start
-        refused = unheard and self._writer.get_extra_info("sslcontext") is not None
+        refused = unheard and self._encrypted
         hint = "; it may not know this party's certificate" if refused else ""
         return PartyError(f"the {self.peer} closed the connection{hint}")
 

@@ -55,6 +55,11 @@ class Tunnel:
             writer.transport.abort()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    async def ended(self) -> None:
+        """Waits until all streams have: this party's SPU is to be gone."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
     async def take(self, stream: int, data: bytes) -> None:
         """Hands a frame of the other party to SPU; waits while SPU takes none.
 

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from aero import mpc
 from aero.architecture import ArchitectureSpec
 from aero.mpc.cost import Cost
-from aero.private.measuring.prediction import EXTENSION_OTS, extensions, predicted_costs
 from aero.private.parties.two_processes import generate_over
+from aero.private.prediction import EXTENSION_OTS, extensions, predicted_costs
 from aero.private.settings import PrivateSettings
 from aero.private.temporary import temporary_folder
 from aero.processor import processor

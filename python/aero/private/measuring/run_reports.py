@@ -14,7 +14,8 @@ from aero.export.numpy_forward import Network, forward
 from aero.mpc import ComputeProfile, NetworkProfile
 from aero.mpc.cost import Cost
 from aero.private.compute.calls import Call, Traffic
-from aero.private.measuring.prediction import (
+from aero.private.parties.job import Generated
+from aero.private.prediction import (
     machine_profiles,
     network_fields,
     predicted_costs,
@@ -24,7 +25,6 @@ from aero.private.measuring.prediction import (
     resolution,
     total_cost,
 )
-from aero.private.parties.job import Generated
 from aero.private.settings import STACK, PrivateSettings
 from aero.tables import in_units
 

@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from aero.export.description_file import read_description
 from aero.private.environment import private_command
 from aero.private.links.channel import Channel, connect, parse_address
 from aero.private.links.keys import Security
 from aero.private.parties.supervision import Event, TimeLimits, Worker, first_report, supervise
 from aero.private.parties.terms import check_hello, hello
 from aero.private.party_errors import PartyError
+from aero.private.prediction import most_sent
 from aero.private.settings import PrivateSettings
 from aero.private.temporary import temporary_folder
 from aero.reading import one_line
@@ -135,7 +137,9 @@ def ask(job: PartyJob, on_event: Callable[[Event], None], python: Path | None = 
 async def _ask(job: PartyJob, worker: Worker, on_event: Callable[[Event], None]) -> None:
     channel = await connect(job.address, job.security, job.limits.connect, worker.check)
     assert job.tokens is not None
+    assert job.new_tokens is not None
     request = {"prompt_length": len(job.tokens), "new_tokens": job.new_tokens}
+    most = most_sent(read_description(job.folder), request, job.settings)
     failure: PartyError | None = PartyError("stopped")
     try:
         report = await first_report(worker, job.limits.ready)
@@ -147,7 +151,7 @@ async def _ask(job: PartyJob, worker: Worker, on_event: Callable[[Event], None])
     finally:
         if failure is not None:
             await channel.close(failure=failure, where="before the run")
-    await supervise(worker, channel, job.limits, on_event, request)
+    await supervise(worker, channel, job.limits, on_event, request, most and most[0])
 
 
 async def _wait_for_turn(

@@ -1,11 +1,13 @@
 """A party as a program: takes its job as a line of JSON, reports events, ends with its caller.
 
-`{"party": "server", ...}` with the fields of `PartyJob`; a server serves one client. Events are
-those of `serve` and `ask`, last "done" or "failed".
+`{"party": "server", "python": ..., ...}` with the private environment's Python and the fields of
+`PartyJob`; a server serves one client. Events are those of `serve` and `ask`, last "done" or
+"failed".
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from aero.private.parties.party import PartyJob, ask
@@ -18,7 +20,7 @@ def main() -> None:
     """Takes part in one run."""
     pipe = WorkerPipe()
     fields = pipe.next_message()
-    party = fields.pop("party")
+    party, python = fields.pop("party"), Path(fields.pop("python"))
     job = PartyJob.from_dict(fields)
 
     def on_event(event: dict[str, Any]) -> None:
@@ -26,9 +28,9 @@ def main() -> None:
 
     try:
         if party == "server":
-            serve(job, on_event, once=True)
+            serve(job, on_event, python, once=True)
         else:
-            ask(job, on_event)
+            ask(job, on_event, python)
     except (PartyError, ValueError, OSError) as error:
         pipe.say("failed", reason=str(error))
     else:

@@ -24,6 +24,7 @@ from aero.private.parties.party import PartyJob, check_security, last_words
 from aero.private.parties.supervision import Event, Worker, first_report, supervise
 from aero.private.parties.terms import check_hello, checked_request, hello
 from aero.private.party_errors import PartyError
+from aero.private.prediction import most_sent
 from aero.private.temporary import temporary_folder
 from aero.reading import checked, one_line, read_json
 
@@ -229,7 +230,10 @@ class _Server:
             except PartyError as error:
                 await channel.close(failure=error, where="in the queue")
                 raise
-            await supervise(self.worker, channel, self._job.limits, self._on_event, request)
+            most = most_sent(self._description, request, self._job.settings)
+            await supervise(
+                self.worker, channel, self._job.limits, self._on_event, request, most and most[1]
+            )
         except Exception as error:  # whatever it is, the next client is served
             self._on_event({"event": "lost", "reason": one_line(error)})
             return error if isinstance(error, PartyError) else PartyError(type(error).__name__)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aero.private.links.channel import Channel
+from aero.private.links.channel import PADDING, Channel
 from aero.private.links.tunnel import Tunnel
 from aero.private.parties.worker_pipe import held_memory, most_memory
 from aero.private.party_errors import PartyError, PeerFailedError
@@ -129,10 +129,14 @@ class Worker:
                 f"{self._most_bytes / 1e9:.2f}"
             )
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Kills it if it still runs; it is gone when this returns."""
         self._process.kill()
         self._process.wait()
+
+    def end(self) -> None:
+        """The same, and its pipes are closed."""
+        self.stop()
         for pipe in (self._input, self._output):
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
@@ -164,6 +168,7 @@ async def supervise(
     limits: TimeLimits,
     on_event: Callable[[Event], None],
     request: Event,
+    most_sent: int | None,
 ) -> Event:
     """Takes a worker through a run together with the other party's; both get the sign to go.
 
@@ -177,6 +182,9 @@ async def supervise(
         limits: of time.
         on_event: called with every event but the last.
         request: the run that is computed.
+        most_sent: bytes that this party sends at most, besides the weights' shares. Its traffic is
+            padded up to them, so that every run of this length takes equal bytes. Where that
+            fails, {"event": "unpadded", "reason": ...} tells why; None cannot be padded.
 
     Returns:
         The last event.
@@ -184,7 +192,7 @@ async def supervise(
     Raises:
         PartyError: the worker or the other party ended or stands still; both sides name the stage.
     """
-    run = _Run(worker, channel, limits, on_event)
+    run = _Run(worker, channel, limits, on_event, most_sent)
     told: PartyError | None = None
     try:
         with temporary_folder() as folder:
@@ -217,11 +225,13 @@ class _Run:
         channel: Channel,
         limits: TimeLimits,
         on_event: Callable[[Event], None],
+        most_sent: int | None,
     ) -> None:
         self._worker, self._channel, self._limits = worker, channel, limits
-        self._on_event = on_event
+        self._on_event, self._most_sent = on_event, most_sent
         self._result: Event | None = None
-        self._peer_done = False
+        self._peer_done, self._both_done = False, asyncio.Event()
+        self._peer_padded = asyncio.Event()
         self._frames: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue(_MOST_FRAMES)
         self._full = False
         self.where = "at the start of the run"
@@ -234,7 +244,12 @@ class _Run:
         loop.add_reader(reports, self._read_worker)
         tasks = [
             asyncio.create_task(each)
-            for each in (self._follow_peer(), self._deliver(tunnel), self._watch_the_clock())
+            for each in (
+                self._follow_peer(),
+                self._deliver(tunnel),
+                self._watch_the_clock(),
+                self._finish(tunnel),
+            )
         ]
         try:
             for task in tasks:
@@ -248,12 +263,36 @@ class _Run:
 
     def _fail_with(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
-        if error is not None and not self._end.done():
+        if error is None or self._end.done():
+            return
+        if self._both_done.is_set():  # nothing but the padding can be lost
+            self._conclude("" if self._peer_padded.is_set() else str(error))
+        else:
             self._end.set_exception(error)
 
-    def _end_if_both_are_done(self) -> None:
-        if self._result is not None and self._peer_done and not self._end.done():
-            self._end.set_result(self._result)
+    def _note_if_both_are_done(self) -> None:
+        if self._result is not None and self._peer_done:
+            self._both_done.set()
+
+    async def _finish(self, tunnel: Tunnel) -> None:
+        """Pads the traffic when both are done; nothing of SPU may come after it."""
+        await self._both_done.wait()
+        self._worker.stop()
+        await tunnel.ended()
+        await self._channel.pad(self._most_sent or 0)
+        await self._peer_padded.wait()
+        self._conclude()
+
+    def _conclude(self, reason: str = "") -> None:
+        if self._end.done():
+            return
+        if not reason and self._channel.sent != self._most_sent:
+            expected = "unknown" if self._most_sent is None else f"{self._most_sent:,}"
+            reason = f"this party sent {self._channel.sent:,} bytes, expected {expected}"
+        if reason:
+            self._on_event({"event": "unpadded", "reason": reason})
+        assert self._result is not None
+        self._end.set_result(self._result)
 
     def _read_worker(self) -> None:
         try:
@@ -271,10 +310,13 @@ class _Run:
                 self._result = event
                 self.where = "after the last stage"
                 self._channel.post(done=True)
-                self._end_if_both_are_done()
+                self._note_if_both_are_done()
             case "failed":
                 raise PartyError(str(event["reason"]))
             case _:
+                if event.get("name") == "weights" and self._most_sent is not None:
+                    own = "client" if self._channel.peer == "server" else "server"
+                    self._most_sent += event[f"{own}_bytes"]
                 self.where = f"in stage {event['stage']}" if "stage" in event else self.where
                 self._on_event(event)
 
@@ -285,21 +327,28 @@ class _Run:
     async def _follow_peer(self) -> None:
         while True:
             stream, content = await self._channel.receive()
+            if stream == PADDING:
+                continue
             if stream:
                 # Once so much waits for this party's SPU, nothing is read, and nobody is silent.
                 self._full = self._frames.full()
                 await self._frames.put((stream, content))
                 self._full = False
                 self._channel.heard = time.monotonic()
-            elif self._channel.message(content, ("done", "alive"))[0] == "done":
+                continue
+            name, _ = self._channel.message(content, ("done", "padded", "alive"))
+            if name == "done":
                 self._peer_done = True
-                self._end_if_both_are_done()
+                self._note_if_both_are_done()
+            elif name == "padded":
+                self._peer_padded.set()
 
     async def _watch_the_clock(self) -> None:
         limits, peer = self._limits, self._channel.peer
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            self._worker.check_memory()
+            if not self._both_done.is_set():
+                self._worker.check_memory()
             now = time.monotonic()
             if now - self._channel.heard > limits.silence and not self._full:
                 raise PartyError(f"no sign of life of the {peer} for {limits.silence:g} s")

@@ -13,7 +13,7 @@ from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 from aero.reading import one_line, shown
 
-PROTOCOL = "aero-private 2"
+PROTOCOL = "aero-private 3"
 
 
 def flat_terms(**groups: Any) -> dict[str, Any]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import select
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from aero.mpc import NetworkProfile, network_names, network_profile
 from aero.private.compute.calls import Call, Party
-from aero.private.environment import find_private_python, private_command
+from aero.private.environment import find_private_python
 from aero.private.links.keys import CERTIFICATE, Security, make_keys
 from aero.private.links.shaped_link import ShapedLink, shaped_link
 from aero.private.parties.job import Generated, collect, generate_privately
@@ -140,8 +141,8 @@ def _link(network: NetworkProfile | None) -> Iterator[ShapedLink]:
 
 
 def _start(party: Party, job: PartyJob, link: ShapedLink, logs: Path, python: Path) -> Worker:
-    command = [*link.enter[party], *private_command("aero.private.parties.party_program", python)]
-    said = {"party": party.name.lower(), **job.to_dict()}
+    command = [*link.enter[party], sys.executable, "-m", "aero.private.parties.party_program"]
+    said = {"party": party.name.lower(), "python": str(python), **job.to_dict()}
     return Worker(command, said, logs / party.name)
 
 

@@ -221,7 +221,8 @@ class Eavesdropper:
     def __init__(self, server: str) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
-        self.heard = b""
+        self.heard = bytearray()
+        self.counts = {"client": 0, "server": 0}
         self._server = server
         threading.Thread(target=self._carry, daemon=True).start()
 
@@ -229,13 +230,14 @@ class Eavesdropper:
         client, _ = self.listener.accept()
         host, port = self._server.rsplit(":", 1)
         server = socket.create_connection((host, int(port)))
-        for ends in ((client, server), (server, client)):
-            threading.Thread(target=self._copy, args=ends, daemon=True).start()
+        for sender, ends in (("client", (client, server)), ("server", (server, client))):
+            threading.Thread(target=self._copy, args=(sender, *ends), daemon=True).start()
 
-    def _copy(self, source: socket.socket, destination: socket.socket) -> None:
+    def _copy(self, sender: str, source: socket.socket, destination: socket.socket) -> None:
         with contextlib.suppress(OSError):  # either side may be gone by then
             while chunk := source.recv(1 << 16):
                 self.heard += chunk
+                self.counts[sender] += len(chunk)
                 destination.sendall(chunk)
             destination.shutdown(socket.SHUT_WR)
 
@@ -257,3 +259,22 @@ def test_who_listens_in_between_reads_nothing(
     assert any(word in middle.heard for word in words) is not encrypted
     server.end()
     middle.listener.close()
+
+
+def test_runs_of_a_length_take_equal_bytes_under_tls(serving: Any, people: People) -> None:
+    """SPU's traffic is pretended, and of random size."""
+    server = serving("ann")
+    security, counts = people.security("ann", "server"), []
+    address = server.address
+    for number in (1, 2, 3):
+        middle = Eavesdropper(address)
+        server.address = middle.address
+        events = server.ask(security=security)
+        server.wait_for("served", number)
+        assert "unpadded" not in [event["event"] for event in events]
+        counts.append(middle.counts)
+        middle.listener.close()
+    for party in ("client", "server"):
+        found = [count[party] for count in counts]
+        # Signatures of the handshake have 70 to 72 bytes.
+        assert max(found) - min(found) <= 4, found

@@ -16,15 +16,15 @@ from aero.cli import app
 from aero.private.compute.calls import Call, Traffic
 from aero.private.measuring import calibration
 from aero.private.measuring.calibration import NETWORKS, MeasuredPiece, calibrate, fitted
-from aero.private.measuring.prediction import (
+from aero.private.parties.job import Generated
+from aero.private.party_errors import PartyError
+from aero.private.prediction import (
     EXTENSION_OTS,
     machine_profiles,
     predicted_costs,
     predicted_durations,
     predicted_operations,
 )
-from aero.private.parties.job import Generated
-from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 from aero.reading import UnreadableFileError
 

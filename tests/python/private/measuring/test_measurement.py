@@ -31,7 +31,7 @@ from typer.testing import CliRunner
 from aero import mpc
 from aero.mpc.cost import Cost
 from aero.private.environment import VARIABLE
-from aero.private.measuring.prediction import predicted_costs, remainder, resolution
+from aero.private.prediction import predicted_costs, remainder, resolution
 from aero.private.settings import PrivateSettings
 
 # Takes a job as the worker does; says and writes a result per cell, and fails at the third one the

@@ -15,7 +15,9 @@ import aero
 from aero import mpc
 from aero.architecture import ArchitectureSpec
 from aero.export.numpy_forward import forward, read_network
-from aero.private.measuring.prediction import (
+from aero.private.measuring.run_reports import run_report
+from aero.private.parties.job import Generated
+from aero.private.prediction import (
     likeliest_cost,
     network_fields,
     predicted_costs,
@@ -23,8 +25,6 @@ from aero.private.measuring.prediction import (
     set_up_cost,
     total_cost,
 )
-from aero.private.measuring.run_reports import run_report
-from aero.private.parties.job import Generated
 from aero.private.settings import STACK, PrivateSettings
 
 from ...export.conftest import trained

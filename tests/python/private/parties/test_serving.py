@@ -19,6 +19,7 @@ import pytest
 
 import aero
 from aero.private.parties.party import PartyJob, ask
+from aero.private.parties.terms import PROTOCOL
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 
@@ -122,7 +123,7 @@ STRANGERS: dict[str, bytes] = {
     "a hello of another protocol": client_hello(protocol="aero-private 1"),
     "a server": client_hello(role="server"),
     "other terms": client_hello(terms={"exp_squarings": 5, "\x1b[2J\nserved": 1}),
-    "no request": said(hello={"protocol": "aero-private 2", "role": "client", "terms": {}}),
+    "no request": said(hello={"protocol": PROTOCOL, "role": "client", "terms": {}}),
     "true tokens": client_hello(request={"prompt_length": True, "new_tokens": True}),
     "many tokens": client_hello(request={"prompt_length": 3, "new_tokens": 10**15}),
     "a web browser": b"GET / HTTP/1.1\r\nHost: here\r\n\r\n",

@@ -44,6 +44,8 @@ for number in range(job.get("stages", 3)):
     if job.get("fail_at") == number:
         say("failed", reason="ValueError")
     time.sleep(job.get("seconds", 0))
+if "weights" in job:
+    say("piece", name="weights", stage="weights", **job["weights"])
 say("done", told=told)
 sys.stdin.read()
 """
@@ -63,19 +65,26 @@ class Side:
         log: Path,
         limits: TimeLimits = PATIENT,
         while_running: Callable[[], None] = lambda: None,
+        most_sent: int | None = 100_000,
     ) -> None:
-        self._limits, self._while_running = limits, while_running
+        self._limits, self._while_running, self._most_sent = limits, while_running, most_sent
+        self.unpadded: list[str] = []
         self.worker = Worker([sys.executable, "-c", PRETENDER], job, log)
         self.stages: list[str] = []
 
     def _record(self, event: dict[str, Any]) -> None:
+        if event["event"] == "unpadded":
+            self.unpadded.append(event["reason"])
+            return
         self.stages.append(event["stage"])
         self._while_running()
 
     async def run(self, channel: Channel) -> Outcome:
         try:
             await first_report(self.worker, 60)
-            return await supervise(self.worker, channel, self._limits, self._record, REQUEST)
+            return await supervise(
+                self.worker, channel, self._limits, self._record, REQUEST, self._most_sent
+            )
         except PartyError as error:
             return error
         finally:
@@ -126,6 +135,56 @@ def test_a_party_that_finishes_first_waits_for_the_other(
     limits = TimeLimits(silence=2)
     client, server = both({"stages": 0}, {"stages": 6, "seconds": 0.5}, limits=limits)
     assert client["event"] == server["event"] == "done"
+
+
+def padded(folder: Path, most: int | None, *jobs: dict[str, Any]) -> tuple[list[int], list[Side]]:
+    """Bytes that both send in a run, as the other received them, and both sides."""
+
+    async def both() -> list[int]:
+        ends = await connected()
+        counts = []
+        for end in ends:
+            read = end._reader.feed_data
+
+            def counted(data: bytes, read: Any = read, at: int = len(counts)) -> None:
+                counts[at] += len(data)
+                read(data)
+
+            counts.append(0)
+            end._reader.feed_data = counted  # type: ignore[method-assign]
+        await asyncio.gather(*(side.run(end) for side, end in zip(sides, ends, strict=True)))
+        assert [ends[1].sent, ends[0].sent] == counts
+        return counts
+
+    sides = [Side(job, folder / str(at), most_sent=most) for at, job in enumerate(jobs)]
+    return asyncio.run(asyncio.wait_for(both(), 45)), sides
+
+
+@pytest.mark.parametrize("most", [1000, 1007, 50_000, 16_384 + 113, 3_000_001])
+def test_a_run_is_padded_to_its_bound_however_long_it_takes(tmp_path: Path, most: int) -> None:
+    counts, sides = padded(tmp_path, most, {"stages": 1}, {"stages": 3, "seconds": 0.4})
+    assert counts == [most, most]
+    assert not sides[0].unpadded and not sides[1].unpadded
+
+
+def test_what_cannot_be_padded_is_told(tmp_path: Path) -> None:
+    for most, expected in ((20, "20"), (None, "unknown")):
+        counts, sides = padded(tmp_path, most, {"stages": 0}, {"stages": 0})
+        for count, side in zip(reversed(counts), sides, strict=True):
+            assert side.unpadded == [f"this party sent {count:,} bytes, expected {expected}"]
+
+
+def test_a_peer_that_leaves_after_the_run_loses_the_padding_alone(tmp_path: Path) -> None:
+    side = Side({"stages": 0}, tmp_path / "log", limits=TimeLimits(silence=2))
+    outcome, _ = run_server(side, lambda client: client.post(done=True))
+    assert outcome["event"] == "done"
+    assert side.unpadded == ["no sign of life of the client for 2 s"]
+
+
+def test_the_shares_of_weights_are_padded_too(tmp_path: Path) -> None:
+    job = {"stages": 0, "weights": {"server_bytes": 7000, "client_bytes": 0}}
+    counts, _ = padded(tmp_path, 5000, job, job)
+    assert counts == [12_000, 5000]  # as the client and the server received them
 
 
 def test_events_reach_the_caller_in_order(tmp_path: Path) -> None:

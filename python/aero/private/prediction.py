@@ -149,6 +149,41 @@ def set_up_cost(settings: PrivateSettings) -> Cost:
     )
 
 
+# A party sends more than the simulator's average: frames around SPU's and its own messages, whole
+# refills and extensions, signs of life. At most it is a share more, bytes per round and per thread.
+_MOST_SHARE, _MOST_PER_ROUND, _MOST_PER_THREAD = 0.01, 512, 1 << 22
+
+
+def most_sent(
+    description: dict[str, Any], request: dict[str, int], settings: PrivateSettings
+) -> tuple[int, int] | None:
+    """Bytes that client and server send at most in a run, besides the shares of weights.
+
+    Args:
+        description: of the network.
+        request: `prompt_length` and `new_tokens`.
+        settings: of the run.
+
+    Returns:
+        The client's and the server's; None where the simulator does not know a setting.
+    """
+    if settings.spu_fields:
+        return None
+    spec, fields = ArchitectureSpec.from_dict(description["spec"]), network_fields(description)
+    first = request["prompt_length"]
+    cost = set_up_cost(settings) + total_cost(
+        operation.cost
+        for length in range(first, first + request["new_tokens"])
+        for operation in predicted_operations(spec, length, settings, **fields)
+    )
+    more = _MOST_PER_ROUND * cost.rounds + _MOST_PER_THREAD * settings.threads
+    client, server = (
+        math.ceil((1 + _MOST_SHARE) * sent + more)
+        for sent in (cost.client_bytes, cost.server_bytes)
+    )
+    return client, server
+
+
 def network_fields(description: dict[str, Any]) -> dict[str, Any]:
     """Fields of a stack that a network's description tells, besides the settings."""
     layers = [layer["feed_forward"] for layer in description.get("layers", [])]
