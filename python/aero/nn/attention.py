@@ -159,18 +159,6 @@ class CausalSelfAttention(nn.Module):
         self.temperature = temperature
         self.entropy_threshold = _thresholds(num_heads, entropy_threshold)
 
-    def join_projections(self) -> None:
-        """Makes one `c_attn` of separate projections whose weights are plain."""
-        if not self.separate_projections:
-            return
-        parts = (self.q_attn, self.k_attn, self.v_attn)
-        joined = Linear(self.q_attn.in_features, sum(part.out_features for part in parts))
-        joined.weight = nn.Parameter(torch.cat([part.weight.detach() for part in parts]))
-        joined.bias = nn.Parameter(torch.cat([part.bias.detach() for part in parts]))
-        self.c_attn = joined
-        del self.q_attn, self.k_attn, self.v_attn
-        self.separate_projections = False
-
     def forward(self, inputs: Tensor, context: SequenceContext) -> tuple[Tensor, Tensor]:
         """Returns the output, [B, T, C], and the row entropies, [B, H, T], nats, float32.
 

@@ -48,16 +48,6 @@ def test_equal_scores_have_the_entropy_of_the_visible_keys():
     torch.testing.assert_close(entropy, expected)
 
 
-def test_separate_projections_join_into_the_same_attention():
-    layer = CausalSelfAttention(C, H, 5, separate_projections=True)
-    x = torch.randn(B, T, C)
-    before, _ = layer(x, SequenceContext())
-    layer.join_projections()
-    assert {name.split(".")[0] for name, _ in layer.named_parameters()} == {"c_attn", "c_proj"}
-    after, _ = layer(x, SequenceContext())
-    torch.testing.assert_close(after, before)
-
-
 def test_the_unwritten_end_of_a_preallocated_cache_is_not_seen():
     query, key, value = (torch.randn(B, H, length, 4) for length in (T, T + 5, T + 5))
     output, entropy = causal_attention(query, key, value)

@@ -108,17 +108,6 @@ def test_heads_that_do_not_divide_the_width_have_a_width_of_their_own():
     assert output.shape == (2, 5, 10) and entropy.shape == (2, 3, 5)
 
 
-def test_joined_projections_stay_and_tell_their_sizes():
-    layer = CausalSelfAttention(8, 2)
-    joined = layer.c_attn
-    layer.join_projections()
-    assert layer.c_attn is joined
-    apart = CausalSelfAttention(8, 2, 3, separate_projections=True)
-    apart.join_projections()
-    assert (apart.c_attn.in_features, apart.c_attn.out_features) == (8, 18)
-    assert not apart.separate_projections
-
-
 def test_a_mask_decides_over_a_preallocated_cache():
     query, key, value = torch.randn(3, 2, 2, 7, 4)
     mask = torch.zeros(2, 1, 3, 7, dtype=torch.bool)
