@@ -9,19 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
+from torch.autograd.function import _SingleLevelFunction
 
-from aero.ops._boundary import KERNELS
+from aero.ops._boundary import KERNELS, refusing
 
-Rule = Callable[..., Any]
+Function = Callable[..., Any]
 
 
-def folded(operator: str) -> Rule:
+def folded(operator: str) -> Function:
     """The batching rule of an operator of attention rows: one call, all values in one batch."""
     native = getattr(torch.ops.aero, operator).default
     names = [argument.name for argument in native._schema.arguments]
@@ -59,7 +61,7 @@ def folded(operator: str) -> Rule:
     return rule
 
 
-def looped(operator: str) -> Rule:
+def looped(operator: str) -> Function:
     """A batching rule: one call of `aero::operator` for each mapped value."""
     native = getattr(torch.ops.aero, operator).default
 
@@ -100,8 +102,7 @@ def _of_rows(shape: list[int]) -> list[int]:
 def _fold_temperature(
     temperature: Tensor, dim: int | None, size: int, rows: tuple[int, int, int]
 ) -> Tensor:
-    mapped = _mapped(temperature, dim, size)
-    mapped = mapped.reshape(size, *_of_rows(_shape(temperature, dim)))
+    mapped = _mapped(temperature, dim, size).reshape(size, *_of_rows(_shape(temperature, dim)))
     return mapped.expand(size, *rows).flatten(0, 1)
 
 
@@ -112,8 +113,6 @@ def _fold_mask(mask: Tensor, dim: int | None, size: int, batch: int) -> Tensor:
     mapped = mapped[(slice(None), *[None] * (5 - mapped.dim()), ...)]
     return mapped.expand(size, batch, *mapped.shape[2:]).flatten(0, 1)
 
-
-Function = Callable[..., Any]
 
 # The in-place and view rules have nothing to see in the memory that an operator allocates.
 _below_autograd = torch._C._AutoDispatchBelowADInplaceOrView
@@ -187,16 +186,16 @@ def _register_autograd(
     """
     native = getattr(torch.ops.aero, operator).default
 
-    class Differentiable(torch.autograd.Function):
+    # autograd.Function itself refuses functorch's transforms; one level of them is what a kernel of
+    # the dispatcher handles.
+    class Differentiable(_SingleLevelFunction):
+        _compiled_autograd_key = torch.autograd.Function._compiled_autograd_key
+
         @staticmethod
         def forward(ctx: Any, *arguments: Any) -> Any:
             *inputs, keys = arguments
-            if _in_functorch():
-                with _next_transform():
-                    results = native.redispatch(keys, *inputs)
-            else:
-                with _below_autograd():
-                    results = native.redispatch(keys, *inputs)
+            with _next_transform() if _in_functorch() else _below_autograd():
+                results = native.redispatch(keys, *inputs)
             setup_context(ctx, tuple(inputs), results)
             if _in_forward_mode():
                 ctx.inputs_with_tangents = inputs
@@ -213,24 +212,20 @@ def _register_autograd(
                 results = plain(*ctx.__dict__.pop("inputs_with_tangents"))
                 return _tangents(results)
 
-    # Function.apply itself refuses functorch's transforms; one level of them is what a kernel of
-    # the dispatcher handles.
-    apply = super(torch.autograd.Function, Differentiable).apply
-
     def differentiable(keys: Any, *arguments: Any) -> Any:
         keys = keys & torch._C._after_autograd_keyset
         if (
             torch.is_grad_enabled() and torch._C._any_requires_grad(*arguments)
         ) or _in_forward_mode():
             if not _in_functorch():
-                return apply(*arguments, keys)  # type: ignore[no-untyped-call]
+                return Differentiable.apply(*arguments, keys)  # type: ignore[attr-defined]
             with enable_single_level_autograd_function():
-                return apply(*arguments, keys)  # type: ignore[no-untyped-call]
+                return Differentiable.apply(*arguments, keys)  # type: ignore[attr-defined]
         with _below_autograd():
             return native.redispatch(keys, *arguments)
 
     _IMPLEMENTATIONS.impl(  # type: ignore[no-untyped-call]
-        operator, differentiable, "Autograd", with_keyset=True
+        operator, partial(refusing, differentiable), "Autograd", with_keyset=True
     )
 
 
@@ -245,11 +240,7 @@ def _in_forward_mode() -> bool:
 @contextmanager
 def _next_transform() -> Iterator[None]:
     # autograd.Function turns both modes off in forward; the transforms further out need them.
-    with (
-        torch.enable_grad(),
-        forward_ad._set_fwd_grad_enabled(True),
-        _below_autograd(),
-    ):
+    with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True), _below_autograd():
         yield
 
 
@@ -263,8 +254,7 @@ def _tangents(results: Any) -> Any:
 
 
 def _save_arguments(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    tensors = tuple(x if isinstance(x, Tensor) else None for x in inputs)
-    ctx.save_for_backward(*tensors)
+    ctx.save_for_backward(*(x if isinstance(x, Tensor) else None for x in inputs))
     ctx.others = tuple(None if isinstance(x, Tensor) else x for x in inputs)
     ctx.set_materialize_grads(False)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -14,9 +16,7 @@ Backend = Literal["native", "reference"]
 #: Devices that have autocast. Looked up once: not every torch can trace the question in a graph,
 #: and the answers do not change.
 AUTOCAST_DEVICES = frozenset(
-    name
-    for name in ("cpu", "cuda", "hpu", "mps", "mtia", "xla", "xpu")
-    if torch.amp.is_autocast_available(name)
+    filter(torch.amp.is_autocast_available, ("cpu", "cuda", "hpu", "mps", "mtia", "xla", "xpu"))
 )
 #: Operator -> types of devices whose tensors its kernels take; each operator's file fills it in.
 KERNELS: dict[str, frozenset[str]] = {}
@@ -69,6 +69,18 @@ def use_native(operator: str, backend: str, **tensors: Tensor | None) -> bool:
     return True
 
 
+# Torch 2.15 makes the library's std::invalid_argument a RuntimeError.
+_REFUSAL = re.compile(r"(\w+: .+|AERO_FFN_PRODUCT) must be .+, got ", re.DOTALL)
+
+
+def refusing(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls what leads to the operator library, whose refusals are ValueErrors."""
+    try:
+        return call(*arguments)
+    except RuntimeError as error:
+        raise ValueError(*error.args) if _REFUSAL.match(str(error)) else error from None
+
+
 def call_native(operator: str, *arguments: Any) -> Any:
     """Calls `aero::operator`; outside the compiled graph where that would lose tangents.
 
@@ -76,11 +88,9 @@ def call_native(operator: str, *arguments: Any) -> Any:
     `torch.func.jvp` inside torch.compile is traced, tangents and all.
     """
     native = getattr(torch.ops.aero, operator).default
-    if (
-        forward_ad._current_level >= 0
-        and torch.compiler.is_compiling()
-        and not torch._C._are_functorch_transforms_active()
-    ):
+    if not torch.compiler.is_compiling():
+        return refusing(native, *arguments)
+    if forward_ad._current_level >= 0 and not torch._C._are_functorch_transforms_active():
         return _tangents_need_func_jvp_or_backend_reference(native, *arguments)
     return native(*arguments)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from aero.ops import _gradients, reference
-from aero.ops._autograd import Rule, looped, native_gradients, register
+from aero.ops._autograd import Function, looped, native_gradients, register
 from aero.ops._boundary import Backend, call_native, cast_for_autocast, require_tensors, use_native
 from aero.ops.reference import statistics_dtype
 
@@ -104,7 +104,7 @@ def _plain(x: Tensor, weight: Tensor, bias: Tensor, alpha: Tensor, beta: Tensor)
     return reference.scaled_ffn(x, weight, bias, alpha=alpha, beta=beta)
 
 
-def _batching(operator: str) -> Rule:
+def _batching(operator: str) -> Function:
     loop = looped(operator)
 
     def rule(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:

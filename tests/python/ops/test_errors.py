@@ -10,6 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from aero import ops
+from aero.ops._boundary import refusing
 
 from .bad_attention import BAD_ATTENTION, attend, softmax
 from .bad_layers import BAD_LAYERS, feed, penalty
@@ -133,6 +134,18 @@ def test_the_operators_themselves_check_what_the_backward_pass_gets() -> None:
     x, weight, bias, one = torch.zeros(2, 5), torch.eye(5), torch.zeros(5), torch.ones(1)
     with pytest.raises(ValueError, match=r"dy must be \[..., C\] = \[2, 5\], got \[3, 5\]"):
         torch.ops.aero.scaled_ffn_backward(torch.zeros(3, 5), x, weight, bias, one, one, True, True)
+
+
+def test_a_refusal_that_torch_made_a_runtime_error_is_a_value_error_again() -> None:
+    def failing(message: str) -> None:
+        raise RuntimeError(message)
+
+    for refusal in ("scaled_ffn: x must be [..., C], got [4]", "AERO_FFN_PRODUCT must be 1, got 2"):
+        with pytest.raises(ValueError, match=f"^{re.escape(refusal)}$"):
+            refusing(failing, refusal)
+    for other in ("CUDA out of memory", "scaled_ffn: this PyTorch has no CUDA"):
+        with pytest.raises(RuntimeError, match=other):
+            refusing(failing, other)
 
 
 @pytest.mark.parametrize(
