@@ -6,7 +6,7 @@ TORCH     ?= torch==2.13.0
 AERO_CUDA ?= AUTO
 SEEDS     ?= 1
 MINUTES   ?= 30
-PYTHONS   ?= $(shell for n in 10 11 12 13 14; do python3.$$n -c 'import sys; print(sys.executable)' 2>/dev/null || true; done)
+PYTHONS   ?= $(shell for n in 10 11 12 13 14 15; do python3.$$n -c 'import sys; print(sys.executable)' 2>/dev/null || true; done)
 CUDA_RESULTS ?= build/cuda-results
 SHELL     := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
@@ -26,7 +26,7 @@ PIP       := $(BIN)/python -m pip install --disable-pip-version-check
 PROCESSOR := $(shell sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -n 1 | tr 'A-Z' 'a-z' | tr -cs 'a-z0-9\n' '_')
 RESULTS   ?= benchmarks/results/demo_$(PROCESSOR)_$(shell date +%Y%m)
 SPREAD    := $(lastword $(sort $(wildcard benchmarks/results/demo_*.json)))
-BENCHMARKS := $(filter-out $(addprefix benchmarks/,timer.py peaks.py attention_report.py operator_report.py entropy_share.py fixed_point.py start_of_training.py out_of_domain.py private_protocols.py private_tunnel.py),$(wildcard benchmarks/*.py))
+BENCHMARKS := $(filter-out $(addprefix benchmarks/,timer.py peaks.py attention_report.py operator_report.py entropy_share.py fixed_point.py start_of_training.py out_of_domain.py private_protocols.py private_tunnel.py wheel_speed.py),$(wildcard benchmarks/*.py))
 CMAKE_TESTS := cmake -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
                -DAERO_TESTS=ON -DAERO_WERROR=ON -DAERO_PYTHON=OFF -DAERO_TORCH_OPS=OFF -DAERO_CUDA=OFF
 ARM       := -DCMAKE_TOOLCHAIN_FILE=$(CURDIR)/tests/cpp/aarch64_linux.cmake
@@ -37,7 +37,7 @@ DEMO_LABELS := SM+LN+G SM+ScFuFFN "EReg(SM(t)+ScFuFFN)" SM+FN+ScFuFFN SM+FN+R
 INSTALLED := AERO_CUDA=$(AERO_CUDA) $(sort $(shell find python/aero -name '*.py'))
 $(shell mkdir -p build && echo '$(INSTALLED)' | cmp -s - build/installed || echo '$(INSTALLED)' > build/installed)
 
-.PHONY: help demo private private-test private-bench test wheels kernel arm-test slurm-test threads mutants fuzz fuzz-sanitized build lint bench test-cuda bench-cuda house notebooks docs clean
+.PHONY: help demo private private-test private-bench test wheels arm-wheel kernel arm-test slurm-test threads mutants fuzz fuzz-sanitized build lint bench test-cuda bench-cuda house notebooks docs clean
 .DEFAULT_GOAL := help
 # ninja shares out its own work, and fails where `make --jobs` tells it of jobs that it cannot reach.
 unexport MAKEFLAGS
@@ -46,6 +46,8 @@ help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 23
 
 demo: AERO_CUDA := OFF # its networks train on the CPU
+# Where a wheel of dist, or of AERO_WHEELS, was built from these native sources, nothing is compiled.
+demo: FROM_WHEELS := $(or $(AERO_WHEELS),dist)
 demo: $(VENV)/.built ## train five small networks, compare them in runs/demo/report.html (10 minutes)
 	$(BIN)/aero train --recipe demo --data stdlib --output runs/demo \
 	  $(foreach label,$(DEMO_LABELS),--label $(label)) $(foreach seed,$(shell seq $(SEEDS)),--seed $(seed))
@@ -76,11 +78,19 @@ test: $(VENV)/.tests build/tests/.built ## run the C++ and the Python tests
 	ctest --test-dir build/tests --output-on-failure --parallel 2
 	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-# The Python of .venv is tried with its torch; the others without.
+# The Python of .venv is tried with its torch, the others without. TORCHES="2.11.0 2.15.0" tries more
+# with every Python: each is gigabytes of CUDA.
 wheels: $(VENV)/.wheels ## build the source archive and a wheel per Python in dist, and try them
 	$(BIN)/python python/build_wheels.py $(PYTHONS)
 	$(BIN)/python python/try_wheels.py $(PYTHONS)
 	$(BIN)/python python/try_wheels.py --torch $(patsubst torch==%,%,$(TORCH))
+	$(if $(TORCHES),$(BIN)/python python/try_wheels.py $(addprefix --torch ,$(TORCHES)) $(PYTHONS))
+
+# The index has torch for ARM with CUDA alone.
+arm-wheel: $(VENV)/.wheels ## build a wheel for 64-bit ARM and try it under QEMU; 5 GB; apt, as root
+	command -v aarch64-linux-gnu-g++ qemu-aarch64-static >/dev/null || \
+	  (apt-get update -qq && apt-get install -y -qq --no-install-recommends g++-aarch64-linux-gnu qemu-user-static)
+	$(BIN)/python python/arm_wheel.py --torch $(patsubst torch==%,%,$(TORCH))
 
 kernel: $(VENV)/.built ## build the operators as a kernel of Hugging Face's Hub in dist/kernel
 	$(BIN)/python python/build_kernel.py
@@ -159,10 +169,13 @@ $(VENV)/.tools:
 	@touch $@
 
 $(VENV)/.built: $(VENV)/.tools $(NATIVE) build/installed
-	@echo "==> building the native code"
 	@mkdir -p build
-	@PATH="$(CURDIR)/$(BIN):$$PATH" NINJA_STATUS='compiling: %f of %t, %W left: ' \
-	  $(PIP) --verbose --no-build-isolation --no-deps --editable . \
+	@wheel="$(if $(FROM_WHEELS),$$($(BIN)/python python/fitting_wheel.py $(FROM_WHEELS) build/from_wheel/libraries))"; \
+	if [ -n "$$wheel" ]; then echo "==> taking the native code of $$wheel"; from=(build-dir=build/from_wheel/objects \
+	  cmake.define.AERO_PREBUILT=$(CURDIR)/build/from_wheel/libraries); \
+	else echo "==> building the native code"; from=(); fi; \
+	PATH="$(CURDIR)/$(BIN):$$PATH" NINJA_STATUS='compiling: %f of %t, %W left: ' \
+	  $(PIP) --verbose --no-build-isolation --no-deps --editable . "$${from[@]/#/--config-settings=}" \
 	  --config-settings=cmake.define.AERO_CUDA=$(AERO_CUDA) --config-settings=cmake.define.AERO_WERROR=ON 2>&1 | tee build/native.log | \
 	  { grep --line-buffered -oE 'compiling: .*' || true; } || (tail -n 40 build/native.log; exit 1)
 	@echo "==> installing the dependencies"

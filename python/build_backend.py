@@ -87,6 +87,7 @@ def build_editable(
     config_settings: dict[str, Any] | None = None,
     metadata_directory: str | None = None,
 ) -> str:
-    """Builds an editable wheel with a compiler that can."""
-    _require_compiler()
+    """Builds an editable wheel with a compiler that can; libraries of a wheel need none."""
+    if not (config_settings or {}).get("cmake.define.AERO_PREBUILT"):
+        _require_compiler()
     return _backend.build_editable(wheel_directory, config_settings, metadata_directory)

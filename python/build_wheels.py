@@ -13,6 +13,7 @@ import argparse
 import hashlib
 import importlib.util
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -22,11 +23,14 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
+import fitting_wheel
 from older_linux import NEWEST, linker_flags, newest_versions
 
 ROOT = Path(__file__).resolve().parents[1]
 DIST, WORK = ROOT / "dist", ROOT / "build" / "wheels"
-PLATFORM = "manylinux_2_28_x86_64"
+PLATFORM = "manylinux_2_28"
+#: What CMake is told, beside the flags of the linker.
+DEFINES = {"AERO_CUDA": "OFF", "AERO_WERROR": "ON"}
 MOST_BYTES = 20_000_000
 #: In no library of the system: they come with the torch that is installed.
 OF_TORCH = ("libtorch.so", "libtorch_cpu.so", "libc10.so")
@@ -100,8 +104,7 @@ def compiled_wheel(python: Path, source: Path, flags: str) -> Path:
     (objects / "CMakeCache.txt").unlink(missing_ok=True)
     settings = {
         "build-dir": objects,
-        "cmake.define.AERO_CUDA": "OFF",
-        "cmake.define.AERO_WERROR": "ON",
+        **{f"cmake.define.{name}": value for name, value in DEFINES.items()},
         "cmake.define.CMAKE_SHARED_LINKER_FLAGS": flags,
         "cmake.define.CMAKE_MODULE_LINKER_FLAGS": flags,
     }
@@ -111,10 +114,11 @@ def compiled_wheel(python: Path, source: Path, flags: str) -> Path:
         *given, source,
     )  # fmt: skip
     (wheel,) = raw.glob("*.whl")
+    fitting_wheel.sign(wheel, source)
     return wheel
 
 
-def obstacles(wheel: Path) -> list[str]:
+def obstacles(wheel: Path, processor: str = "x86_64") -> list[str]:
     """Why a wheel may not be shipped, in words; empty where nothing is wrong."""
     found = []
     if (size := wheel.stat().st_size) > MOST_BYTES:
@@ -131,9 +135,13 @@ def obstacles(wheel: Path) -> list[str]:
         for family, newest in newest_versions(path).items():
             if family in NEWEST and newest > NEWEST[family]:
                 text = ".".join(map(str, newest))
-                found.append(f"{path.name} needs {family} {text}, newer than {PLATFORM}")
+                found.append(
+                    f"{path.name} needs {family} {text}, newer than {PLATFORM}_{processor}"
+                )
         if ".debug_info" in (sections := run("readelf", "-SW", path)) or ".symtab" in sections:
             found.append(f"{path.name} is not stripped")
+        if path.name.startswith("_core") and f"{processor}-" not in path.name:
+            found.append(f"{path.name} is not named for {processor}")
         # A module may leave symbols to the process that loads it: only Python's are there.
         wanted = run("nm", "-D", "--undefined-only", path) if path.name.startswith("_core") else ""
         for symbol in re.findall(r" U (?!_?Py)([^@\s]+)$", wanted, re.MULTILINE):
@@ -141,17 +149,19 @@ def obstacles(wheel: Path) -> list[str]:
     return found
 
 
-def shipped_wheel(wheel: Path) -> Path:
+def shipped_wheel(wheel: Path, processor: str = "x86_64") -> Path:
     """The wheel in dist/, judged by auditwheel and by us."""
     exclude = [word for name in OF_TORCH for word in ("--exclude", name)]
+    # For another processor than this one's, auditwheel knows no name but auto; older is better.
+    plat = f"{PLATFORM}_{processor}" if processor == platform.machine() else "auto"
     made = WORK / "repaired"
     shutil.rmtree(made, ignore_errors=True)
     run(
-        sys.executable, "-m", "auditwheel", "repair", "--plat", PLATFORM, "--only-plat", *exclude,
+        sys.executable, "-m", "auditwheel", "repair", "--plat", plat, "--only-plat", *exclude,
         "--wheel-dir", made, wheel,
     )  # fmt: skip
     (repaired,) = made.glob("*.whl")
-    if wrong := obstacles(repaired):
+    if wrong := obstacles(repaired, processor):
         raise SystemExit(f"build_wheels: {repaired.name} {'; '.join(wrong)}")
     return Path(shutil.move(repaired, DIST / repaired.name))
 

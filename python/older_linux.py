@@ -20,6 +20,8 @@ __all__ = ["linker_flags", "newest_versions", "offered"]
 
 #: The newest versions of manylinux_2_28: glibc 2.28, and libstdc++ of gcc 8.
 NEWEST = {"GLIBC": (2, 28), "GLIBCXX": (3, 4, 25), "CXXABI": (1, 3, 11)}
+#: What starts programs, and has symbols of glibc that libraries ask for.
+LOADERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
 _SYMBOL = re.compile(
     r"^ *\d+: \w+ +(?P<size>\w+) (?P<type>FUNC|IFUNC|OBJECT|NOTYPE) +(?:GLOBAL|WEAK|UNIQUE) +"
     r"DEFAULT +(?!UND)\S+ (?P<name>[^@\s]+)@@?(?P<family>[A-Z]+)_(?P<version>[\d.]+)$",
@@ -63,7 +65,7 @@ def offered(library: Path) -> dict[str, tuple[str, str, int]]:
     return {name: rest for name, (_, *rest) in best.items()}  # type: ignore[misc]
 
 
-def _stand_in(library: Path, name: str, folder: Path) -> Path:
+def _stand_in(compiler: str, library: Path, name: str, folder: Path) -> Path:
     """A library with the same older symbols, and no code."""
     symbols = offered(library)
     if not symbols:
@@ -82,7 +84,7 @@ def _stand_in(library: Path, name: str, folder: Path) -> Path:
         "".join(f"{v} {{ global: {'; '.join(names)}; }};\n" for v, names in by_version.items())
     )
     _output(
-        "gcc", "-shared", "-nostdlib", f"-Wl,-soname,{name}",
+        compiler, "-shared", "-nostdlib", f"-Wl,-soname,{name}",
         f"-Wl,--version-script={versions}", source, "-o", made,
     )  # fmt: skip
     return made
@@ -91,25 +93,28 @@ def _stand_in(library: Path, name: str, folder: Path) -> Path:
 def linker_flags(folder: Path, compiler: str = "g++") -> str:
     """Writes the stand-ins into a folder; returns the flags that make the linker use them."""
     folder.mkdir(parents=True, exist_ok=True)
+    loader = LOADERS[_output(compiler, "-dumpmachine").partition("-")[0].strip()]
     found = {
         name: Path(_output(compiler, f"-print-file-name={name}").strip()).resolve()
-        for name in ("libc.so.6", "libm.so.6", "libstdc++.so.6", "libstdc++.a", "libc_nonshared.a")
-    }
+        for name in (
+            "libc.so.6", "libm.so.6", "libstdc++.so.6", "libstdc++.a", "libc_nonshared.a", loader,
+        )
+    }  # fmt: skip
     for name, path in found.items():
         if not path.is_file():
             raise SystemExit(f"older_linux: {compiler} has no {name}")
     source, archive = folder / "single_threaded.s", folder / "libolder.a"
     source.write_text(_SINGLE_THREADED)
-    _output("gcc", "-c", source, "-o", source.with_suffix(".o"))
+    _output(compiler, "-c", source, "-o", source.with_suffix(".o"))
     archive.unlink(missing_ok=True)
-    _output("ar", "rc", archive, source.with_suffix(".o"))
-    made = {n: _stand_in(path, n, folder) for n, path in found.items() if n.endswith(".so.6")}
-    loader = _output("readelf", "-lW", sys.executable)
-    interpreter = re.search(r"interpreter: ([^\]]+)", loader)
-    assert interpreter is not None
+    archiver = _output(compiler, "-print-prog-name=ar").strip()
+    _output(archiver, "rc", archive, source.with_suffix(".o"))
+    made = {
+        n: _stand_in(compiler, path, n, folder) for n, path in found.items() if n.endswith(".so.6")
+    }
     scripts = {
         "libc.so": f"{made['libc.so.6']} {found['libc_nonshared.a']} {archive} "
-        f"AS_NEEDED ( {interpreter[1]} )",
+        f"AS_NEEDED ( {found[loader]} )",
         "libm.so": f"{made['libm.so.6']}",
         "libstdc++.so": f"{made['libstdc++.so.6']} {found['libstdc++.a']}",
     }

@@ -8,8 +8,8 @@ from typing import Any
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 PLATFORMS = ("Linux x86_64", "Linux aarch64", "Darwin arm64")
-PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
-TORCHES = (None, "2.11", "2.12", "2.13")
+PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14", "3.15")
+TORCHES = (None, "2.11", "2.12", "2.13", "2.14", "2.15")
 
 
 def results() -> list[dict[str, Any]]:
@@ -43,7 +43,12 @@ def platforms() -> str:
     heads = ["without torch", *(f"torch {t}" for t in TORCHES if t)]
     lines = []
     for platform in PLATFORMS:
-        lines += [f"## {platform}", "", f"| Python | {' | '.join(heads)} |", "| --- " * 5 + "|"]
+        lines += [
+            f"## {platform}",
+            "",
+            f"| Python | {' | '.join(heads)} |",
+            "| --- " * (len(heads) + 1) + "|",
+        ]
         for python in PYTHONS:
             cells = [cell(found.get((platform, python, torch))) for torch in TORCHES]
             lines.append(f"| {python} | {' | '.join(cells)} |")

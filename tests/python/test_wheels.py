@@ -16,7 +16,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "python"))
 
+import arm_wheel  # noqa: E402
 import build_wheels  # noqa: E402
+import fitting_wheel  # noqa: E402
 import older_linux  # noqa: E402
 import try_wheels  # noqa: E402
 
@@ -68,10 +70,10 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def linked(folder: Path, name: str, *flags: str) -> Path:
+def linked(folder: Path, name: str, *flags: str, compiler: str = "g++") -> Path:
     source, library = folder / "library.cpp", folder / name
     source.write_text(LIBRARY)
-    command = ["g++", "-std=c++20", "-O2", "-shared", "-fPIC", source, *flags, "-o", library]
+    command = [compiler, "-std=c++20", "-O2", "-shared", "-fPIC", source, *flags, "-o", library]
     subprocess.run([*map(str, command)], check=True)
     return library
 
@@ -89,6 +91,17 @@ def test_a_library_linked_for_an_older_linux_needs_nothing_newer(
     here = older_linux.newest_versions(linked(tmp_path, "here.so"))
     assert any(here[family] > newest for family, newest in older_linux.NEWEST.items())
     found = older_linux.newest_versions(older)
+    assert found.keys() >= {"GLIBC", "GLIBCXX"}
+    for family, newest in older_linux.NEWEST.items():
+        assert found.get(family, ()) <= newest
+
+
+@pytest.mark.skipif(not shutil.which(arm_wheel.COMPILER), reason="`make arm-wheel` installs it")
+def test_a_library_for_arm_needs_nothing_newer_either(tmp_path: Path) -> None:
+    flags = older_linux.linker_flags(tmp_path / "stand_ins", arm_wheel.COMPILER).split()
+    made = linked(tmp_path, "arm.so", *flags, "-Wl,--no-undefined", compiler=arm_wheel.COMPILER)
+    assert b"AArch64" in subprocess.run(["readelf", "-h", made], capture_output=True).stdout
+    found = older_linux.newest_versions(made)
     assert found.keys() >= {"GLIBC", "GLIBCXX"}
     for family, newest in older_linux.NEWEST.items():
         assert found.get(family, ()) <= newest
@@ -125,10 +138,13 @@ def test_a_wheel_that_may_not_be_shipped_is_named_with_every_reason(
     monkeypatch.setattr(build_wheels, "WORK", tmp_path / "work")
     stripped = tmp_path / "stripped.so"
     subprocess.run(["strip", older, "-o", stripped], check=True)
-    good = wheel_of(tmp_path, libaero_ops=stripped, _core=stripped)
+    good = wheel_of(tmp_path, **{"libaero_ops": stripped, "_core.x86_64-linux": stripped})
     said = "; ".join(build_wheels.obstacles(good))
     # A module may ask Python alone for symbols that no library of its own has.
-    assert re.fullmatch(r"(_core\.so needs \w+, which no library of its own has(; )?)*", said)
+    own = r"(_core\.x86_64-linux\.so needs \w+, which no library of its own has(; )?)*"
+    assert re.fullmatch(own, said)
+    other = "; ".join(build_wheels.obstacles(good, "aarch64"))
+    assert "_core.x86_64-linux.so is not named for aarch64" in other
     newer = linked(tmp_path, "newer.so", "-g")
     bad = "; ".join(build_wheels.obstacles(wheel_of(tmp_path, libaero_ops=newer)))
     assert "must hold the libraries _core and libaero_ops, got ['libaero_ops']" in bad
@@ -149,9 +165,25 @@ def test_an_environment_without_torch_gets_what_costs_need_and_nothing_that_brin
     wheel = tmp_path / "some.whl"
     with zipfile.ZipFile(wheel, "w") as opened:
         opened.writestr("some-1.dist-info/METADATA", metadata)
-    tools = ["pytest>=8,<10", "hypothesis>=6.100,<7", "ipython>=8,<10"]
+    tools = try_wheels.TOOLS
     assert try_wheels.requirements(wheel, None) == [*tools, "numpy<3,>=1.26", "typer<1,>=0.15"]
     assert try_wheels.requirements(wheel, "2.13.0") == ["torch==2.13.0", *tools]
+
+
+def test_a_torch_that_has_no_wheel_for_a_python_is_told_from_an_index_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def failing(*_: object) -> None:
+        raise SystemExit(said)
+
+    monkeypatch.setattr(try_wheels, "run", failing)
+    none = "ERROR: No matching distribution found for torch==2.11.0"
+    said = f"ERROR: Could not find torch==2.11.0 (from versions: 2.15.0)\n{none}\nfailed: pip"
+    with pytest.raises(try_wheels.NoTorchError):
+        try_wheels.install_torch(("pip",), "2.11.0")
+    said = f"ERROR: Could not find torch==2.11.0 (from versions: none)\n{none}\nfailed: pip"
+    with pytest.raises(SystemExit, match="from versions: none"):
+        try_wheels.install_torch(("pip",), "2.11.0")
 
 
 def test_a_result_takes_the_place_of_the_earlier_one_of_its_kind_alone(
@@ -174,3 +206,65 @@ def test_a_wheel_that_is_not_there_is_named(
     monkeypatch.setattr(try_wheels, "DIST", tmp_path)
     with pytest.raises(SystemExit, match=r"dist must hold one wheel for \(3, 11\), has 0"):
         try_wheels.wheel_for((3, 11))
+
+
+@pytest.fixture(name="sources")
+def _sources(tmp_path: Path) -> Path:
+    root = tmp_path / "sources"
+    for name in ("CMakeLists.txt", "pyproject.toml", "kernels/cpu/one.cpp", "csrc/two.h"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(name)
+    return root
+
+
+def wheel_from(sources: Path, tag: str) -> Path:
+    wheel = sources.parent / f"aero_torch-0.1.0-{tag}.whl"
+    with zipfile.ZipFile(wheel, "w") as opened:
+        opened.writestr("aero_torch-0.1.0.dist-info/METADATA", "")
+        opened.writestr("aero/_core.so", "machine code")
+    fitting_wheel.sign(wheel, sources)
+    return wheel
+
+
+HERE = str(next(fitting_wheel.sys_tags()))
+
+
+@pytest.mark.parametrize(
+    "changed", ["kernels/cpu/one.cpp", "csrc/two.h", "csrc/new.cpp", "CMakeLists.txt"]
+)
+def test_a_wheel_fits_until_a_native_source_changes(
+    sources: Path, changed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wheel = wheel_from(sources, HERE)
+    assert fitting_wheel.fitting_wheel(sources.parent, sources) == wheel
+    (sources / "csrc" / "notes.md").write_text("no source")
+    assert fitting_wheel.fitting_wheel(sources.parent, sources) == wheel
+    assert not capsys.readouterr().err
+    (sources / changed).write_text("int changed;")
+    assert fitting_wheel.fitting_wheel(sources.parent, sources) is None
+    assert f"{wheel.name} was built from other sources" in capsys.readouterr().err
+
+
+def test_wheels_for_others_and_wheels_that_name_no_sources_do_not_fit(sources: Path) -> None:
+    wheel_from(sources, "cp39-cp39-win_amd64")
+    assert fitting_wheel.fitting_wheel(sources.parent, sources) is None
+    unsigned = sources.parent / f"aero_torch-0.1.0-{HERE}.whl"
+    with zipfile.ZipFile(unsigned, "w") as opened:
+        opened.writestr("aero_torch-0.1.0.dist-info/METADATA", "")
+    assert fitting_wheel.fitting_wheel(sources.parent, sources) is None
+
+
+def test_the_libraries_of_a_wheel_are_installed_and_nothing_is_compiled(
+    sources: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = sources.parent
+    monkeypatch.setattr(fitting_wheel, "fitting_wheel", lambda _: wheel_from(sources, HERE))
+    monkeypatch.setattr(sys, "argv", ["", str(folder), str(folder / "libraries")])
+    fitting_wheel.main()
+    assert capsys.readouterr().out == f"aero_torch-0.1.0-{HERE}.whl\n"
+    build = ["cmake", "-S", ROOT, "-B", folder / "build", f"-DAERO_PREBUILT={folder}/libraries"]
+    done = subprocess.run([*map(str, build)], capture_output=True, text=True)
+    assert done.returncode == 0 and "compiler" not in done.stdout, done.stderr
+    install = ["cmake", "--install", folder / "build", "--prefix", folder / "installed"]
+    subprocess.run([*map(str, install)], check=True, capture_output=True)
+    assert (folder / "installed" / "aero" / "_core.so").read_text() == "machine code"
