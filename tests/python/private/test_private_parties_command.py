@@ -21,9 +21,9 @@ from typer.testing import CliRunner
 import aero
 from aero.cli import app
 from aero.private import environment
-from aero.private.links.channel import listen
+from aero.private.links.connections import listen
 from aero.private.parties import party, serving
-from aero.private.parties.supervision import Worker
+from aero.private.parties.worker_pipe import Worker
 from aero.train.tokenizer import save_tokenizer, train_tokenizer
 
 from ..export.conftest import trained

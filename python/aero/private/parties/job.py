@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from aero.private.compute.calls import Call, Party, Traffic
 from aero.private.environment import private_command
-from aero.private.parties.supervision import Worker
+from aero.private.parties.worker_pipe import Worker
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 from aero.private.temporary import temporary_folder

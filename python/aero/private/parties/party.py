@@ -12,10 +12,12 @@ from typing import Any
 
 from aero.export.description_file import read_description
 from aero.private.environment import private_command
-from aero.private.links.channel import Channel, connect, parse_address
+from aero.private.links.channel import Channel
+from aero.private.links.connections import connect, parse_address
 from aero.private.links.keys import Security
-from aero.private.parties.supervision import Event, TimeLimits, Worker, first_report, supervise
+from aero.private.parties.supervision import TimeLimits, supervise
 from aero.private.parties.terms import check_hello, hello
+from aero.private.parties.worker_pipe import Event, Worker, first_report
 from aero.private.party_errors import PartyError
 from aero.private.prediction import most_sent
 from aero.private.settings import PrivateSettings

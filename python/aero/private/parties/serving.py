@@ -19,10 +19,12 @@ from typing import Any
 from aero.atomic_files import write_bytes_atomically
 from aero.export.description_file import read_description
 from aero.private.environment import private_command
-from aero.private.links.channel import Channel, accept, listen, shown_address
+from aero.private.links.channel import Channel
+from aero.private.links.connections import accept, listen, shown_address
 from aero.private.parties.party import PartyJob, check_security, last_words
-from aero.private.parties.supervision import Event, Worker, first_report, supervise
+from aero.private.parties.supervision import supervise
 from aero.private.parties.terms import check_hello, checked_request, hello
+from aero.private.parties.worker_pipe import Event, Worker, first_report
 from aero.private.party_errors import PartyError
 from aero.private.prediction import most_sent
 from aero.private.temporary import temporary_folder

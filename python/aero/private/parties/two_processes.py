@@ -16,7 +16,8 @@ from aero.private.links.keys import CERTIFICATE, Security, make_keys
 from aero.private.links.shaped_link import ShapedLink, shaped_link
 from aero.private.parties.job import Generated, collect, generate_privately
 from aero.private.parties.party import PartyJob
-from aero.private.parties.supervision import Event, TimeLimits, Worker
+from aero.private.parties.supervision import TimeLimits
+from aero.private.parties.worker_pipe import Event, Worker
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 from aero.private.temporary import temporary_folder

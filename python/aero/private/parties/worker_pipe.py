@@ -1,4 +1,4 @@
-"""A worker's end of the pipes to its supervisor, and the limit of its memory.
+"""The pipes between a worker and its supervisor, both ends, and the limit of its memory.
 
 Where an allocation fails in one of SPU's threads, a message is lost and both parties wait on. So
 the supervisor ends a worker above its limit, and the system refuses memory only a quarter above.
@@ -6,13 +6,25 @@ the supervisor ends a worker above its limit, and the system refuses memory only
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
 import queue
+import signal
+import subprocess
 import sys
 import threading
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from aero.private.party_errors import PartyError
+
+Event = dict[str, Any]
+
+_POLL_SECONDS = 0.02
 
 
 class WorkerPipe:
@@ -58,3 +70,101 @@ def held_memory(process: int) -> int:
     except OSError:
         return 0
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData:"))
+
+
+class Worker:
+    """The child process that computes, and its lines of JSON.
+
+    Args:
+        command: program and arguments; secrets do not belong here, others can read them.
+        job: its work, as JSON values, on its standard input.
+        log: file for its standard error.
+    """
+
+    def __init__(self, command: Sequence[str], job: Event, log: Path) -> None:
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,  # an interrupt from the keyboard is the supervisor's
+            )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._input, self._output = self._process.stdin, self._process.stdout
+        os.set_blocking(self._output.fileno(), False)
+        self._received = b""
+        self._most_bytes = most_memory(job.get("memory_bytes"))
+        self.tell(job)
+
+    def fileno(self) -> int:
+        """The descriptor of its reports, for select."""
+        return self._output.fileno()
+
+    def tell(self, message: Event) -> None:
+        """Gives it a line; a worker that has ended is found by `events`."""
+        with contextlib.suppress(BrokenPipeError):
+            self._input.write(json.dumps(message).encode() + b"\n")
+            self._input.flush()
+
+    def events(self) -> list[Event]:
+        """Its reports since the last call.
+
+        Raises:
+            PartyError: it has ended.
+        """
+        try:
+            chunk = os.read(self._output.fileno(), 1 << 20)
+        except BlockingIOError:
+            return []
+        if chunk:
+            *lines, self._received = (self._received + chunk).split(b"\n")
+            return [json.loads(line) for line in lines]
+        raise PartyError(f"the worker ended with {_ending(self._process.wait())}")
+
+    def check(self) -> None:
+        """Raises PartyError if it has ended."""
+        code = self._process.poll()
+        if code is not None:
+            raise PartyError(f"private: the worker ended with {_ending(code)} (before the run)")
+
+    def check_memory(self) -> None:
+        """Raises PartyError if it holds more memory than its job says."""
+        held = held_memory(self._process.pid)
+        if held > self._most_bytes:
+            raise PartyError(
+                f"the worker took {held / 1e9:.2f} GB of memory, and it may take "
+                f"{self._most_bytes / 1e9:.2f}"
+            )
+
+    def stop(self) -> None:
+        """Kills it if it still runs; it is gone when this returns."""
+        self._process.kill()
+        self._process.wait()
+
+    def end(self) -> None:
+        """The same, and its pipes are closed."""
+        self.stop()
+        for pipe in (self._input, self._output):
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+
+
+def _ending(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+async def first_report(worker: Worker, seconds: float) -> Event:
+    """A worker's first report, {"event": "terms", ...}: values that must be equal at both parties.
+
+    Raises:
+        PartyError: it ended, failed or took longer.
+    """
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for event in worker.events():
+            if event["event"] == "terms":
+                return event
+            raise PartyError(str(event["reason"]))
+        await asyncio.sleep(_POLL_SECONDS)
+    raise PartyError(f"the worker was not ready within {seconds:g} s")

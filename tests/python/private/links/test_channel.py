@@ -16,14 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aero.private.links import channel as channels
-from aero.private.links.channel import (
-    Channel,
-    accept,
-    connect,
-    listen,
-    parse_address,
-    shown_address,
-)
+from aero.private.links.channel import Channel
+from aero.private.links.connections import accept, connect, listen, parse_address, shown_address
 from aero.private.party_errors import PartyError
 
 

@@ -16,7 +16,8 @@ import pytest
 
 from aero.private.links import channel as channels
 from aero.private.links.channel import Channel
-from aero.private.parties.supervision import TimeLimits, Worker, first_report, supervise
+from aero.private.parties.supervision import TimeLimits, supervise
+from aero.private.parties.worker_pipe import Worker, first_report
 from aero.private.party_errors import PartyError
 
 # Reads its job, says its terms, waits for "go", walks through stages.
@@ -367,7 +368,7 @@ def test_a_worker_ends_with_its_supervisor(tmp_path: Path) -> None:
     program = (
         "import sys, time\n"
         "from pathlib import Path\n"
-        "from aero.private.parties.supervision import Worker\n"
+        "from aero.private.parties.worker_pipe import Worker\n"
         "worker = Worker([sys.executable, '-c', sys.argv[1]], {}, Path(sys.argv[2]))\n"
         "print(worker._process.pid, flush=True)\n"
         "time.sleep(60)\n"

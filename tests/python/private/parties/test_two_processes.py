@@ -24,8 +24,9 @@ from aero import mpc
 from aero.export.numpy_forward import forward, read_network
 from aero.private.environment import find_private_python
 from aero.private.parties.party import PartyJob
-from aero.private.parties.supervision import Event, TimeLimits, Worker
+from aero.private.parties.supervision import TimeLimits
 from aero.private.parties.two_processes import generate_over_tcp
+from aero.private.parties.worker_pipe import Event, Worker
 from aero.private.party_errors import PartyError
 from aero.private.prediction import predicted_costs
 from aero.private.settings import PrivateSettings

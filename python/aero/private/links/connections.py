@@ -1,0 +1,156 @@
+"""Connections between the parties: where the server listens, and channels of those that come."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from typing import Any
+
+from aero.private.links.channel import FRAME_BYTES, Channel
+from aero.private.links.keys import Security
+from aero.private.party_errors import PartyError
+from aero.reading import one_line
+
+_RETRY_SECONDS = 0.2
+_AT_ONCE = (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port of "HOST:PORT"; port 0 is any free one.
+
+    Raises:
+        ValueError: it is not of that form.
+    """
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdecimal()) or int(port[:6]) > 65535:
+        raise ValueError(f"private: address must be HOST:PORT, got {text!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def shown_address(host: str, port: int) -> str:
+    """The inverse of `parse_address`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def listen(address: str) -> socket.socket:
+    """Listens for clients; `getsockname()` tells a port that the system chose.
+
+    Raises:
+        ValueError: the port is taken, or the address is not this machine's.
+    """
+    host, port = parse_address(address)
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, port), family=family, backlog=128)
+    except OSError as error:
+        raise ValueError(f"private: cannot listen on {address}: {error.strerror}") from error
+    listener.setblocking(False)
+    return listener
+
+
+async def accept(connection: socket.socket, security: Security | None, seconds: float) -> Channel:
+    """The channel to a client that has connected.
+
+    Args:
+        connection: of it.
+        security: of the server; None: neither encrypted nor authenticated.
+        seconds: that TLS may take.
+
+    Raises:
+        PartyError: it does not speak TLS, or its certificate is not one of the known ones.
+    """
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(FRAME_BYTES)
+    protocol = asyncio.StreamReaderProtocol(reader)
+    context = None if security is None else security.context(server=True)
+    try:
+        host = str(connection.getpeername()[0])
+        connection.setsockopt(*_AT_ONCE)
+        transport, _ = await loop.connect_accepted_socket(
+            lambda: protocol,
+            connection,
+            ssl=context,
+            ssl_handshake_timeout=None if context is None else seconds,
+        )
+    except (OSError, asyncio.TimeoutError) as error:  # of TLS too
+        connection.close()
+        raise PartyError(f"a client without a known certificate: {_words(error)}") from error
+    writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+    return _known_channel(reader, writer, "client", host, security)
+
+
+async def connect(
+    address: str,
+    security: Security | None,
+    seconds: float,
+    while_waiting: Callable[[], None],
+) -> Channel:
+    """Connects to the server, which may start later than the client.
+
+    Args:
+        address: HOST:PORT.
+        security: of the client; None: neither encrypted nor authenticated.
+        seconds: until it must be there.
+        while_waiting: called several times a second; an exception of it ends the wait.
+
+    Raises:
+        PartyError: nobody listened there, or its certificate is not the known one.
+    """
+    host, port = parse_address(address)
+    end = time.monotonic() + seconds
+    tls: dict[str, Any] = {}
+    if security is not None:  # names are not checked: the certificate itself is
+        tls = {"ssl": security.context(server=False), "server_hostname": ""}
+    while True:
+        while_waiting()
+        try:
+            opened = asyncio.open_connection(host, port, limit=FRAME_BYTES, **tls)
+            reader, writer = await asyncio.wait_for(opened, min(seconds, 10.0))
+            connection = writer.get_extra_info("socket")
+            if security is None and connection.getsockname() == connection.getpeername():
+                # Where nobody listens the system may give that very port to this end.
+                writer.transport.abort()
+                raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+            if connection is not None:  # else the server has closed already
+                connection.setsockopt(*_AT_ONCE)
+            return _known_channel(reader, writer, "server", host, security)
+        except ssl.SSLError as error:
+            raise PartyError(
+                f"private: the server at {address} has another certificate than the known one: "
+                f"{_words(error)}"
+            ) from error
+        except (OSError, asyncio.TimeoutError) as error:
+            if time.monotonic() > end:
+                raise PartyError(
+                    f"private: no server at {address} within {seconds:g} s: {_words(error)}"
+                ) from error
+            await asyncio.sleep(_RETRY_SECONDS)
+
+
+def _known_channel(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    peer: str,
+    host: str,
+    security: Security | None,
+) -> Channel:
+    who = host
+    if security is not None:
+        certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        try:
+            who = security.checked(certificate)
+        except PartyError:
+            writer.transport.abort()
+            raise
+    return Channel(reader, writer, peer, who)
+
+
+def _words(error: BaseException) -> str:
+    code = getattr(error, "errno", None)  # asyncio's own words are "Connect call failed"
+    reason = os.strerror(code) if isinstance(error, ConnectionError) and code else str(error)
+    return one_line(reason or type(error).__name__, 200)
