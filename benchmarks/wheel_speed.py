@@ -90,7 +90,9 @@ def main() -> None:
     table = markdown_table(["", "source", "wheel", "ratio"], rows)
     title = "# The operators of a wheel against a build from source"
     method = METHOD.format(rounds=rounds, clock="CPU time" if given.cpu_time else "the wall clock")
-    publish("\n\n".join([title, machine(), method, table]), given.output)
+    options = f"--threads {given.threads} --rounds {rounds}{' --cpu-time' * given.cpu_time}"
+    said = f"`python benchmarks/wheel_speed.py dist/{given.wheel.name} {options}`"
+    publish("\n\n".join([title, said, machine(), method, table]), given.output)
 
 
 if __name__ == "__main__":
