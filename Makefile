@@ -2,7 +2,8 @@
 # except that `make test` installs GoogleTest through apt when it is missing and that is allowed.
 
 PYTHON    ?= python3
-TORCH     ?= torch==2.13.0
+# The first torch for Python 3.15 is 2.15.
+TORCH     ?= torch==$(shell $(PYTHON) -c 'import sys; print("2.15.0" if sys.version_info >= (3, 15) else "2.13.0")')
 AERO_CUDA ?= AUTO
 SEEDS     ?= 1
 MINUTES   ?= 30
