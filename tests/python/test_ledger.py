@@ -135,11 +135,11 @@ def front(name: str, stack: str | None = None) -> list[float]:
     return [found["mean"], found["standard_deviation"]]
 
 
-def verdicts(verdict: str, own: bool = False, of: str = "reproduction_mini") -> int:
+def verdicts(verdict: str, own: bool = False) -> int:
     """How many of the paper's claims, or of ours on the penalty, got this verdict, or any."""
     return sum(
         verdict in ("", claim["verdict"])
-        for target in data("first_split_mini" if own else of)["targets"]
+        for target in data("reproduction_mini")["targets"]
         for claim in target["claims"]
         if own == (target["target"] == "penalty")
     )
