@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -27,6 +28,7 @@ from aero.private.parties.worker_pipe import Worker
 from aero.train.tokenizer import save_tokenizer, train_tokenizer
 
 from ..export.conftest import trained
+from .pretending import pretending_python
 
 # Takes the place of the private environment's Python: says who it is and waits.
 PRETENDER = """#!{python}
@@ -206,6 +208,22 @@ def test_a_signal_ends_a_server_and_its_worker(export: Path, worker_pid: Path, n
         os.kill(server.pid, signal.Signals[name])
         assert server.wait(60) == 130
     assert ended(int(worker_pid.read_text()))
+
+
+def test_both_parties_print_that_a_run_was_not_padded(
+    export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(environment.VARIABLE, str(pretending_python(tmp_path)))
+    unpriced = ("--set", "fxp_div_goldschmidt_iters=3")
+    told = r"not padded: this party sent [\d,]+ bytes, expected unknown"
+    with started("serve", str(export), "--listen", "127.0.0.1:0", *unpriced) as server:
+        assert server.stderr is not None
+        waiting = next(line for line in server.stderr if line.startswith("waiting for clients on"))
+        address = waiting.split()[-1]
+        asked = run("ask", export, "--connect", address, "--prompt", "to be", *unpriced)
+        assert asked.exit_code == 0 and re.search(told, asked.output)
+        lines = itertools.takewhile(lambda line: not line.startswith("served"), server.stderr)
+        assert any(re.match(told, line) for line in lines)
 
 
 def test_a_signal_ends_both_parties_of_a_run(export: Path, worker_pid: Path) -> None:
