@@ -1,0 +1,84 @@
+"""The norms that benchmarks/norms.py sets beside ours, against autograd and their own formulas."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from aero.nn import FoldableNorm
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+import norms
+
+WIDTH = 5
+
+
+def text(scale: float = 3.0) -> torch.Tensor:
+    return scale * torch.randn(4, 6, WIDTH, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("kind", ["power", "unified"])
+def test_both_begin_as_a_foldable_norm_with_the_statistics_of_the_batch(kind):
+    relative, foldable, x = norms.ByWindow(WIDTH, kind, steps=100), FoldableNorm(WIDTH), text()
+    assert relative(x).allclose(foldable(x), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["power", "unified"])
+def test_their_gradient_of_a_text_that_repeats_becomes_the_exact_one(kind):
+    # With one text, running and batch statistics agree, and so must the two gradients in the end.
+    relative, x, weights = norms.ByWindow(WIDTH, kind, steps=100), text(), text(1.0)
+    for _ in range(300):
+        again = x.clone().requires_grad_()
+        (weights * relative(again)).sum().backward()
+    exact = x.clone().requires_grad_()
+    (weights * exact * exact.square().mean((0, 1), keepdim=True).rsqrt()).sum().backward()
+    assert again.grad.allclose(exact.grad, atol=1e-4)
+    without = weights * x.square().mean((0, 1)).rsqrt()
+    assert not again.grad.allclose(without, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [
+        norms.ByWindow(WIDTH, "power", 100),
+        norms.ByWindow(WIDTH, "unified", 100),
+        norms.Progressive(WIDTH, "prepbn"),
+        norms.Progressive(WIDTH, "taper"),
+    ],
+    ids=["power", "unified", "prepbn", "taper"],
+)
+def test_each_is_an_affine_map_of_every_channel_when_the_training_is_over(norm):
+    for _ in range(5):
+        norm(text())
+    norm.eval()
+    one, other = text(), text().flip(0)
+    nothing = norm(torch.zeros_like(one))
+    assert (norm(one) + norm(other) - nothing).allclose(norm(one + other), atol=1e-5)
+    moved = one.clone()
+    moved[..., 0] += 1.0
+    assert norm(moved)[..., 1:].equal(norm(one)[..., 1:])
+
+
+@pytest.mark.parametrize("kind", ["prepbn", "taper"])
+def test_the_others_begin_as_layer_norm_and_end_without_it(kind):
+    norm, x = norms.Progressive(WIDTH, kind), text()
+    layer = torch.nn.functional.layer_norm(x, (WIDTH,))
+    assert norm(x).allclose(layer, atol=1e-5)
+    norm.progress = 1.0
+    assert not norm(x).allclose(layer, atol=0.1)
+    if kind == "taper":
+        inverse = x.var(-1, unbiased=False).rsqrt().mean()
+        expected = 0.9 + 0.1 * inverse  # one step of the average, which starts at 1
+        assert norm(x).allclose(expected * x, atol=1e-4)
+
+
+def test_the_networks_have_the_norms_that_the_table_names():
+    for name, (_, kind, _) in norms.NORMS.items():
+        blocks = list(norms.build(name, seed=1, steps=100).transformer.blocks())
+        found = {type(getattr(block, place)) for block in blocks for place in ("ln_1", "ln_2")}
+        assert len(blocks) == 6 and len(found) == 1
+        if kind:
+            assert found < {norms.ByWindow, norms.Progressive}, name
