@@ -38,7 +38,7 @@ DEMO_LABELS := SM+LN+G SM+ScFuFFN "EReg(SM(t)+ScFuFFN)" SM+FN+ScFuFFN SM+FN+R
 INSTALLED := AERO_CUDA=$(AERO_CUDA) $(sort $(shell find python/aero -name '*.py'))
 $(shell mkdir -p build && echo '$(INSTALLED)' | cmp -s - build/installed || echo '$(INSTALLED)' > build/installed)
 
-.PHONY: help demo private private-test private-bench test wheels arm-wheel kernel arm-test slurm-test threads mutants fuzz fuzz-sanitized build lint bench test-cuda bench-cuda house notebooks docs clean
+.PHONY: help demo private private-test private-bench test wheels arm-wheel mac-wheel kernel arm-test slurm-test threads mutants fuzz fuzz-sanitized build lint bench test-cuda bench-cuda house notebooks docs clean
 .DEFAULT_GOAL := help
 # ninja shares out its own work, and fails where `make --jobs` tells it of jobs that it cannot reach.
 unexport MAKEFLAGS
@@ -92,6 +92,10 @@ arm-wheel: $(VENV)/.wheels ## build a wheel for 64-bit ARM and try it under QEMU
 	command -v aarch64-linux-gnu-g++ qemu-aarch64-static >/dev/null || \
 	  (apt-get update -qq && apt-get install -y -qq --no-install-recommends g++-aarch64-linux-gnu qemu-user-static)
 	$(BIN)/python python/arm_wheel.py --torch $(patsubst torch==%,%,$(TORCH))
+
+# Nothing of it can run here.
+mac-wheel: $(VENV)/.wheels ## compile and link the wheel for macOS on 64-bit ARM with zig (300 MB)
+	$(BIN)/python python/mac_wheel.py --torch $(patsubst torch==%,%,$(TORCH))
 
 kernel: $(VENV)/.built ## build the operators as a kernel of Hugging Face's Hub in dist/kernel
 	$(BIN)/python python/build_kernel.py

@@ -1,14 +1,21 @@
 #include "csrc/torch_ops/float32_precision.h"
 
+// On macOS the linker has an underscore before every name.
+#if defined(__APPLE__)
+#define AERO_LINKED_NAME(name) asm("_" name)
+#else
+#define AERO_LINKED_NAME(name) asm(name)
+#endif
+
 extern "C" {
 
 // at::globalContext() and at::Context::float32Precision(backend, op), by the names that the linker
 // has for them: under the stable ABI their header cannot be included. Both are the same in all
 // torches from 2.10 on. Weak: a later one may lack them, and float32 is then never rounded.
-__attribute__((weak)) const void* aero_torch_context() asm("_ZN2at13globalContextEv");
-__attribute__((weak)) int aero_torch_float32_precision(
-    const void* context, int backend,
-    int operation) asm("_ZNK2at7Context16float32PrecisionENS_14Float32BackendENS_9Float32OpE");
+__attribute__((weak)) const void* aero_torch_context() AERO_LINKED_NAME("_ZN2at13globalContextEv");
+__attribute__((weak)) int aero_torch_float32_precision(const void* context, int backend,
+                                                       int operation)
+    AERO_LINKED_NAME("_ZNK2at7Context16float32PrecisionENS_14Float32BackendENS_9Float32OpE");
 
 }  // extern "C"
 

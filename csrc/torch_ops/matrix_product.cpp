@@ -3,7 +3,8 @@
 #include <array>
 
 // torch's C shim of oneDNN's linear, the entry point that compiled inductor models use. Its header
-// cannot be included under the stable ABI. Weak: a libtorch built without oneDNN lacks it.
+// cannot be included under the stable ABI. Weak: a libtorch built without oneDNN lacks it, such as
+// that of macOS.
 // NOLINTNEXTLINE(bugprone-reserved-identifier): the name is torch's
 extern "C" __attribute__((weak)) AOTITorchError aoti_torch_cpu__linear_pointwise(
     AtenTensorHandle input, AtenTensorHandle weight, AtenTensorHandle* bias, const char* activation,

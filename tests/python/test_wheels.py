@@ -268,3 +268,16 @@ def test_the_libraries_of_a_wheel_are_installed_and_nothing_is_compiled(
     install = ["cmake", "--install", folder / "build", "--prefix", folder / "installed"]
     subprocess.run([*map(str, install)], check=True, capture_output=True)
     assert (folder / "installed" / "aero" / "_core.so").read_text() == "machine code"
+
+
+def test_macos_is_told_of_every_symbol_that_its_torch_may_lack():
+    # Linux leaves a weak symbol empty that no library has; macOS refuses to link without its name.
+    folder = ROOT / "csrc" / "torch_ops"
+    # cuda_queue.cpp has one more, which only a build with CUDA compiles.
+    sources = [path.read_text() for path in folder.glob("*.cpp") if path.stem != "cuda_queue"]
+    declared = r"__attribute__\(\(weak\)\)[^;(]*?(\w+)\([^;]*?\)\s*(AERO_LINKED_NAME)?[^;]*;"
+    weak = {found for text in sources for found in re.findall(declared, text)}
+    options = re.findall(r"LINKER:-U,_(\w+)", (ROOT / "CMakeLists.txt").read_text())
+    assert options == [name for name, renamed in weak if not renamed] and len(weak) == 3
+    # There a name has an underscore more, which the macro adds.
+    assert not [text for text in sources if re.search(r'asm\("_Z', text)]
