@@ -13,7 +13,7 @@ from aero.fixed_point import Approximations
 from aero.models import AeroCausalLMOutput, AeroForCausalLM, FixedPointForCausalLM
 from aero.reading import parse_yaml
 from aero.train.errors import TrainingError
-from aero.train.perplexity import HeldOutLoss, measure_loss
+from aero.train.perplexity import HeldOutLoss, measure_loss, rank_and_world
 from aero.train.run_folder import RunFolder
 from aero.train.run_results import open_run
 from aero.train.windows import validation_windows
@@ -89,8 +89,14 @@ def evaluate_run_in_fixed_point(
         show_progress: whether to draw a bar.
 
     Raises:
-        TrainingError: no finished run, its corpus is gone, or an unknown stack or field.
+        TrainingError: no finished run, its corpus is gone, an unknown stack or field, or a
+            process group of several processes, which would share the windows.
     """
+    _, processes = rank_and_world()
+    if processes > 1:
+        raise TrainingError(
+            f"fixed point: one process must evaluate, got a process group of {processes}"
+        )
     try:
         approximations = Approximations.of_stack(stack, **_fields_from(settings or ()))
     except ValueError as error:

@@ -119,7 +119,7 @@ def measure_loss(
         The sums over all processes.
     """
     device = next(model.parameters()).device
-    rank, world = _rank_and_world()
+    rank, world = rank_and_world()
     batch = max(1, batch_tokens // context_length)
     chunks = [starts[first : first + batch] for first in range(0, len(starts), batch)]
     # Of position p: how many documents end before it. Then loss and tokens of each.
@@ -192,7 +192,8 @@ def _counted_targets(
     return counted
 
 
-def _rank_and_world() -> tuple[int, int]:
+def rank_and_world() -> tuple[int, int]:
+    """Returns this process's number and how many there are; 0 and 1 without a process group."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     return 0, 1

@@ -129,6 +129,14 @@ def test_a_comparison_measures_both_networks_on_the_same_windows(whole_runs, mon
             fixed_point_evaluation.evaluate_run_in_fixed_point(folder.path, "spu-2024", **options)
 
 
+def test_a_comparison_by_several_processes_is_refused(tmp_path, monkeypatch):
+    # They would share the windows, and each would keep the differences of its own alone.
+    monkeypatch.setattr(fixed_point_evaluation, "rank_and_world", lambda: (0, 2))
+    refusal = "^fixed point: one process must evaluate, got a process group of 2$"
+    with pytest.raises(TrainingError, match=refusal):
+        fixed_point_evaluation.evaluate_run_in_fixed_point(tmp_path, "spu-2024")
+
+
 # --- networks in folders ----------------------------------------------------------------------
 
 
