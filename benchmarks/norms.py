@@ -2,9 +2,9 @@
 
     python benchmarks/norms.py --results benchmarks/results/norms_<hardware>
 
-The network is SM+LN+R at the demo's size, with 0.82 million tokens. Seed 1 tries three learning
-rates for every norm; the next three seeds train at the best and judge. Nothing is timed.
-Interrupted, the same command goes on.
+The network is SM+LN+R at the demo's size, with 0.82 million tokens. Seed 1 tries learning rates
+for every norm, three and then half or twice the best while that is at an end; the next three seeds
+train at the best and judge. Nothing is timed. Interrupted, the same command goes on.
 
 Declared before the first run: FN is compared with each of the others by the test of
 `aero.report.seeds`. Its intervals hold together with 95 %, and within 2 % of perplexity two norms
@@ -37,6 +37,8 @@ from aero.train.schedules import annealing_at
 from aero.train.windows import TrainingWindows, collate_windows, validation_windows
 
 TOKENS, RATES, SEEDS = 819_200, (2e-3, 4e-3, 8e-3), (2, 3, 4)
+# The rates are not extended beyond these.
+LEAST, MOST = 2.5e-4, 3.2e-2
 LEVEL = math.log(1.02)
 EPS = 1e-6
 
@@ -192,13 +194,20 @@ def build(name: str, seed: int, steps: int) -> AeroForCausalLM:
             label, model="mini", vocab_size=recipe.data.vocabulary, embedding_scale=50.0
         )
     )
-    for block in model.transformer.blocks() if kind else ():
-        for place in ("ln_1", "ln_2"):
-            width = getattr(block, place).weight.numel()
+    if kind:
+        for owner, place in places(model):
+            width = getattr(owner, place).weight.numel()
             progressive = kind in Progress.SCHEDULES
             new = Progressive(width, kind) if progressive else ByWindow(width, kind, steps)
-            setattr(block, place, new)
+            setattr(owner, place, new)
     return model
+
+
+def places(model: AeroForCausalLM) -> list[tuple[nn.Module, str]]:
+    """Where a network has norms: two in each block, and the final one."""
+    blocks = model.transformer.blocks()
+    inside = [(block, place) for block in blocks for place in ("ln_1", "ln_2")]
+    return [*inside, (model.transformer, "ln_f")]
 
 
 def train(name: str, rate: float, seed: int, data: PreparedData) -> dict[str, Any]:
@@ -277,18 +286,22 @@ def judged(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 WORDS = {"holds": "FN is better", "does not hold": "FN is worse"}
+NOT = "-"
 
 
 def page(content: dict[str, Any]) -> str:
     """The results as Markdown."""
 
-    def shown(loss: float | None) -> str:
+    def shown(loss: float | str | None) -> str:
+        if isinstance(loss, str):
+            return loss
         return "diverged" if loss is None else f"{math.exp(loss):.2f}"
 
     def percent(value: float) -> str:
         return f"{100 * math.expm1(value):+.1f}"
 
     heads = ["norm", "rate", "perplexity", "above FN, %", "interval, %", "verdict"]
+    rates = sorted({float(rate) for row in content["rows"] for rate in row["tried"]})
     cells, tried = [], []
     for row in content["rows"]:
         perplexities = [math.exp(loss) for loss in row["losses"]]
@@ -302,7 +315,7 @@ def page(content: dict[str, Any]) -> str:
         line["above FN, %"] = percent(row["effect"]) if other else ""
         ends = f"{percent(row['low'])} to {percent(row['high'])}"
         cells.append({**line, "interval, %": ends if other else "", "verdict": row["verdict"]})
-        tried.append({"norm": row["norm"], **{k: shown(v) for k, v in row["tried"].items()}})
+        tried.append([row["norm"], *(shown(row["tried"].get(str(rate), NOT)) for rate in rates)])
     return "\n".join(
         [
             PAGE.format(**content),
@@ -310,7 +323,7 @@ def page(content: dict[str, Any]) -> str:
             "",
             "Perplexity of seed 1 at each rate. The lowest sets the rate; seed 1 judges nothing.",
             "",
-            markdown_table([*tried[0]], [[*row.values()] for row in tried]),
+            markdown_table(["norm", *(f"{rate:g}" for rate in rates)], tried),
             "",
         ]
     )
@@ -320,7 +333,7 @@ PAGE = (
     "# The foldable norm and its relatives\n\n"
     "`python benchmarks/norms.py`: `SM+LN+R` at the demo's size (L 6, d 128, H 4, T 128), "
     "embeddings of variance 1, 400 steps of 2,048 tokens in bfloat16. Every norm takes LayerNorm's "
-    "place; the network has no final norm. Seed 1 tries the rates; three more seeds judge. All "
+    "place, the final one too. Seed 1 tries the rates; three more seeds judge. All "
     "intervals hold together with 95 %. [What differs](../../docs/explanation/related_work.md).\n\n"
     "{hardware}, commit {git_commit}.\n"
 )
@@ -351,8 +364,12 @@ def main() -> None:
         write_json_atomically(file, content)
 
     for name in NORMS:
-        for rate in RATES:
+        rates = [*RATES]
+        for rate in rates:  # which grows
             wanted(name, rate, 1)
+            if rate == rates[-1] and LEAST < (best := best_rate(runs, name)) < MOST:
+                ends = {min(rates): best / 2, max(rates): best * 2}
+                rates += [ends[best]] if best in ends else []
     for seed in SEEDS:
         for name in NORMS:
             wanted(name, best_rate(runs, name), seed)
