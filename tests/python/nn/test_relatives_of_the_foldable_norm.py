@@ -77,8 +77,9 @@ def test_the_others_begin_as_layer_norm_and_end_without_it(kind):
 
 def test_the_networks_have_the_norms_that_the_table_names():
     for name, (_, kind, _) in norms.NORMS.items():
-        model = norms.build(name, seed=1, steps=100)
-        found = {type(getattr(owner, place)) for owner, place in norms.places(model)}
-        assert len(norms.places(model)) == 13 and len(found) == 1
+        stack = norms.build(name, seed=1, steps=100).transformer
+        blocks = list(stack.blocks())
+        found = {type(getattr(block, place)) for block in blocks for place in ("ln_1", "ln_2")}
+        assert len(blocks) == 6 and len(found) == 1 and type(stack.ln_f) is torch.nn.LayerNorm
         if kind:
             assert found < {norms.ByWindow, norms.Progressive}, name
