@@ -335,7 +335,8 @@ PAGE = (
     "`python benchmarks/norms.py`: `SM+LN+R` at the demo's size (L 6, d 128, H 4, T 128), "
     "embeddings of variance 1, 400 steps of 2,048 tokens in bfloat16. Every norm takes LayerNorm's "
     "place in the blocks; the final norm stays a LayerNorm in all networks. Seed 1 tries the "
-    "rates, three more seeds judge. All intervals hold together with 95 %. [What differs](../../docs/explanation/related_work.md).\n\n"
+    "rates, three more seeds judge. All intervals hold together with 95 %. "
+    "[What differs](../../docs/explanation/related_work.md).\n\n"
     "{hardware}, commit {git_commit}.\n"
 )
 
