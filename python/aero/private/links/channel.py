@@ -19,8 +19,6 @@ from typing import Any
 from aero.private.party_errors import PartyError, PeerFailedError
 from aero.reading import UnreadableFileError, one_line, parse_json
 
-Message = dict[str, Any]
-
 FRAME_BYTES = 1 << 18
 PADDING = 0xFFFFFFFF
 _HEADER = struct.Struct("!II")
