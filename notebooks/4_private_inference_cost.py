@@ -211,40 +211,29 @@ axes.set_title("networks of one shape, a million tokens of Python each")
 plt.show()
 
 # %% [markdown]
-# The curves above show that heads cost bytes and width does not. The next figure therefore changes the shape as well. *Wide* networks have four layers of 256 channels, with *one* head each unless their name says otherwise. All see equal tokens, and each kind has its own learning rate. The right panel has ten times the tokens. With ReLU the advantage lasts. The softmax-only network is ahead after a short training and falls far behind later.
+# The curves above show that heads cost bytes and width does not. The next figure therefore changes the shape as well. The baselines have every lever that our networks have: ReLU, one head, half of the layers, the start of the embeddings, and a learning rate of their own at both budgets. No network takes more training FLOPs than `SM+LN+G` does in the same panel.
 
-# %%
-# Written by `aero reproduce pareto`.
-table = json.loads(sorted(results.glob("pareto_mini_*.json"))[-1].read_text())["targets"][0]
-BEST_RATE = {"SM+LN+R": "SM+LN+R, rate 1e-3"}
-NAMED = [
-    "SM+LN+G",
-    "SM+LN+R",
-    "SM+LN+G, wide, 4 heads",
-    "SM+FN+R, 1 head",
-    "SM+FN+R, wide",
-    "SM+FN+ScFuFFN, wide",
-]
-rows = [row for row in table["rows"] if row["statistics"].get("perplexity")]
-fig, axes = plt.subplots(1, 2, figsize=(9.5, 3.8))
-for panel, tokens in zip(axes, (819_200, 8_192_000)):
-    chosen = [
+# %% tags=["gallery=front"]
+# Written by `aero reproduce front front_long`: a first seed finds the learning rates, three are shown.
+targets = json.loads(sorted(results.glob("front_mini_*.json"))[-1].read_text())["targets"]
+fig, axes = plt.subplots(1, 2, figsize=(9.5, 4.2))
+for panel, target in zip(axes, targets):
+    # All but the teacher, and the baseline's published start, which is far above.
+    rows = [
         row
-        for row in rows
-        if row["statistics"]["tokens"]["mean"] == tokens
-        and ("rate" not in row["name"] or row["name"] in BEST_RATE.values())
-        and row["name"] not in BEST_RATE
+        for row in target["rows"]
+        if not row["name"].endswith(("a quarter of the tokens", "0.02"))
     ]
-    names = [row["name"].removesuffix(", 10x").removesuffix(", rate 1e-3") for row in chosen]
+    budget = rows[0]["statistics"]  # of SM+LN+G
     analysis.plot_pareto(
-        [row["statistics"]["gigabytes"]["mean"] for row in chosen],
-        [row["statistics"]["perplexity"]["values"] for row in chosen],
-        names,
-        named=[i for i, name in enumerate(names) if name in NAMED],
-        title=f"{tokens / 1e6:.2g} million tokens",
+        [row["statistics"]["gigabytes"]["mean"] for row in rows],
+        [row["statistics"]["perplexity"]["values"] for row in rows],
+        [row["name"] for row in rows],
+        named=range(len(rows)),
+        title=f"{budget['tokens']['mean'] / 1e6:.2g} million tokens, {budget['training_flops']['mean']:.1e} FLOPs",
         axes=panel,
     )
-    panel.margins(x=0.2, y=0.15)
+    panel.margins(x=0.25, y=0.15)
 plt.show()
 
 # %% [markdown]
@@ -252,7 +241,7 @@ plt.show()
 #
 # - The bytes of a private pass sit in nonlinear elements: two thirds of the baseline's in GELU, almost two thirds of a softmax-only network's in softmax. FLOPs hardly matter for bytes, but they matter for minutes on a fast line.
 # - Softmax-only saves 4.0 times on `spu-2024`, 2.0 times on OpenBumbleBee. Protocols can save as much as networks: the same softmax-only network takes 6.3 GB as published and 1.9 with `aero-approximate`.
-# - Only trainings show the quality. In the demo, after a million tokens, the softmax-only network has 2.7 % less perplexity than the LayerNorm baseline at 2.7 times fewer bytes. Its embeddings start at the right size ([how networks start](../docs/explanation/start.md)). Short trainings favour networks that start fast. These runs do not show how much of that lead a longer training leaves.
-# - Shape is the cheapest optimization of all. With few wide heads, networks with a foldable normalization beat the demo's LayerNorm baseline for a fifth of the bytes. They still do after ten times the tokens ([findings, and claims that did not hold](../benchmarks/results/pareto_mini_amd_epyc_202611.md)).
+# - Only trainings show the quality. In the demo, after a million tokens, the softmax-only network has 2.7 % less perplexity than the LayerNorm baseline at 2.7 times fewer bytes. Its embeddings start at the right size ([how networks start](../docs/explanation/start.md)). Short trainings favour networks that start fast: with more than three times the tokens the lead is gone.
+# - Shape saves bytes too, and needs no protocol. A network without activations, in the baseline's own shape but with one head, keeps up with the baseline at equal training FLOPs and a sixth of its bytes; which of the two is better is undecided. Few wide layers are cheaper still. They lead after 0.82 million tokens and fall behind after 3.3 million ([findings, and claims that did not hold](../docs/results.md#perplexity-against-private-cost)).
 #
 # `aero cost show 'SM+ScFuFFN' --html report.html` draws one cost report operation by operation; `aero cost sweep` goes through grids of networks and stacks.

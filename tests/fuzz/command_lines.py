@@ -46,7 +46,7 @@ FITTING: dict[str, tuple[object, ...]] = {
     "start_from": (RUN, RUN / "checkpoints" / "step-6"), "distill_from": (RUN,),
     "resume": ("auto", "never"), "tokenizer": (RUN / "model",), "output": ("out", "out/deeper"),
     "cache_dir": (SCRATCH / "cache",), "config": (RUN / "config.yaml",), "target": ("table2",
-    "list", "pareto"),
+    "list", "front"),
     "scale": ("mini", "small", "paper"), "pareto": ("comm_gb", "rounds", "perplexity"),
     "listen": ("127.0.0.1:0",), "connect": ("127.0.0.1:1",), "prompt": ("def f(",),
     "prompt_tokens": ("1,2,3",), "size": ("128", "64:1000"), "results": ("stem",),

@@ -125,9 +125,9 @@ def factorial(name: str) -> float:
     return float(found["mean"])
 
 
-def front(name: str, stack: str | None = None) -> list[float]:
-    """Perplexity and ± of a row of the Pareto front, or its GB on a stack."""
-    (target,) = data("pareto_mini", "_tables.json")["targets"]
+def front(name: str, budget: str = "front", stack: str | None = None) -> list[float]:
+    """Perplexity and ± of a row of the fair front at one budget, or its GB on a stack."""
+    (target,) = (t for t in data("front_mini")["targets"] if t["target"] == budget)
     if stack is not None:
         (point,) = (p for p in target["private"]["points"] if p["name"] == name)
         return [point["costs"][stack]["gigabytes"]]
@@ -146,9 +146,17 @@ def verdicts(verdict: str, own: bool = False) -> int:
 
 
 def front_verdicts(verdict: str) -> int:
-    """The same for the claims on the Pareto front."""
-    (front,) = data("pareto_mini", "_tables.json")["targets"]
-    return sum(verdict in ("", claim["verdict"]) for claim in front["claims"])
+    """The same for the claims on the fair front, both budgets together."""
+    targets = data("front_mini")["targets"]
+    return sum(verdict in ("", c["verdict"]) for target in targets for c in target["claims"])
+
+
+def beside_fn(name: str) -> list[float]:
+    """Perplexity and ± of a norm, and how far it lies above FN's with its interval, in %."""
+    (row,) = (row for row in data("norms")["rows"] if row["norm"] == name)
+    perplexities = [math.exp(loss) for loss in row["losses"]]
+    gap = [100 * math.expm1(row[end]) for end in ("effect", "low", "high")]
+    return [statistics.mean(perplexities), statistics.stdev(perplexities), *gap]
 
 
 def finding(name: str) -> Any:
@@ -222,6 +230,7 @@ def factor(stack: str, **settings: Any) -> float:
 
 FUNCTIONS = (
     data, said, output, demo, network, start, factorial, finding, front, verdicts, front_verdicts,
+    beside_fn,
     measured, gigabytes, norms, factor, largest_miss, single_passes, seconds_missed,
     paper.compare_with_paper,
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -83,3 +84,10 @@ def test_the_networks_have_the_norms_that_the_table_names():
         assert len(blocks) == 6 and len(found) == 1 and type(stack.ln_f) is torch.nn.LayerNorm
         if kind:
             assert found < {norms.ByWindow, norms.Progressive}, name
+
+
+def test_the_committed_page_follows_from_its_runs():
+    (file,) = (Path(__file__).parents[3] / "benchmarks" / "results").glob("norms_*.json")
+    content = json.loads(file.read_text("utf-8"))
+    assert norms.judged(content["runs"]) == content["rows"]
+    assert norms.page(content) == file.with_suffix(".md").read_text("utf-8")

@@ -134,7 +134,7 @@ def test_the_figure_names_the_front_and_lists_the_others_by_number() -> None:
         "longer": runs("SM+FN+R", 40.0, steps=800),
         "longest": runs("SM+LN+R", 45.0, steps=800),
     }
-    picture = FIGURE_KINDS["front"](load_target("pareto"), records)
+    picture = FIGURE_KINDS["front"](load_target("front"), records)
     assert picture is not None
     written = [" ".join(text.split()) for text in re.findall(r">([^<>]+)</t", picture.svg)]
     for name in ("gelu", "four", "longer", "1 relu", "2 longest"):

@@ -156,16 +156,24 @@ def test_students_have_a_folder_of_their_own_and_the_teacher_of_their_seed():
 
 
 def test_a_baseline_has_the_data_and_the_tokens_of_its_row():
-    target = load_target("pareto")
+    conditions = {"": {}, ", demo": {"dataset": "demo"}, ", 10x": {"tokens_factor": 10}}
+    described = [
+        {"dataset": "front", **settings, "name": label + name, "label": label}
+        for name, settings in conditions.items()
+        for label in ("SM+LN+G", "SM+R")
+    ]
+    equal = {**described[1], "name": "SM+R, equal FLOPs", "flops_of": "SM+LN+G"}
+    description = {**DESCRIPTION, "rows": [*described, equal], "baseline": "SM+LN+G"}
+    target = read_target("probe", {**description, "scales": ["mini"]})
     rows = {row.name: row for row in target.rows}
 
     def baseline(name):
         found = target.baseline_of(rows[name])
         return None if found is None else found.name
 
-    assert baseline("SM+FN+R, wide") == "SM+LN+G"
-    assert baseline("SM+FN+R, demo") == "SM+LN+G, demo"
-    assert baseline("SM+FN+R, wide, 10x") == "SM+LN+G, 10x"
+    assert baseline("SM+R") == baseline("SM+R, equal FLOPs") == "SM+LN+G"
+    assert baseline("SM+R, demo") == "SM+LN+G, demo"
+    assert baseline("SM+R, 10x") == "SM+LN+G, 10x"
 
 
 DESCRIPTION = {"title": "t", "paper": "p", "rows": ["SM+G", "SM+R"], "show": ["perplexity"]}

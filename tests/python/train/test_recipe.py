@@ -52,7 +52,7 @@ def test_embeddings_start_at_variance_one_where_no_publication_is_reproduced():
         assert recipe.model.embedding_scale == "none"
         assert recipe.optimizer == load_recipe("codeparrot").optimizer
         assert recipe.regularization.temperature_init == 1e-2
-    front = plan_target("pareto", "mini").cells_by_row["SM+LN+G"][0].recipe
+    front = plan_target("front", "mini").cells[0].recipe
     assert front.model.embedding_scale == "unit"
 
 
