@@ -145,6 +145,17 @@ def verdicts(verdict: str, own: bool = False) -> int:
     )
 
 
+def failed_then(verdict: str) -> int:
+    """How many of the paper's claims that do not hold got this verdict at variance 1, or any."""
+
+    def claims(stem: str) -> dict[tuple[str, str], str]:
+        targets = data(stem)["targets"]
+        return {(t["target"], c["claim"]): c["verdict"] for t in targets for c in t["claims"]}
+
+    before, after = claims("reproduction_mini"), claims("reproduction_unit_mini")
+    return sum(verdict in ("", after[c]) for c in after if before[c] == "does not hold")
+
+
 def front_verdicts(verdict: str) -> int:
     """The same for the claims on the fair front, both budgets together."""
     targets = data("front_mini")["targets"]
@@ -230,7 +241,7 @@ def factor(stack: str, **settings: Any) -> float:
 
 FUNCTIONS = (
     data, said, output, demo, network, start, factorial, finding, front, verdicts, front_verdicts,
-    beside_fn,
+    beside_fn, failed_then,
     measured, gigabytes, norms, factor, largest_miss, single_passes, seconds_missed,
     paper.compare_with_paper,
 )  # fmt: skip
