@@ -170,7 +170,7 @@ def test_every_gallery_picture_is_shown_with_the_command_that_makes_it() -> None
 def test_gallery_pictures_are_small() -> None:
     pictures = [*(DOCS / "images").glob("*.png")]
     assert pictures
-    assert max(path.stat().st_size for path in pictures) < 100_000
+    assert max(path.stat().st_size for path in pictures) < 80_000
 
 
 def test_the_readme_leads_to_gallery_and_papers() -> None:
