@@ -182,11 +182,6 @@ def _teacher(record: RunRecord) -> Teacher | None:
     return Teacher(told["tokens"], told["flops_per_token"])
 
 
-def _norm_gap(record: RunRecord) -> float | None:
-    gap = (record.evaluation or {}).get("norm_gap")
-    return None if gap is None else math.expm1(gap)
-
-
 def _diverged(record: RunRecord) -> float | None:
     return float(record.info["status"] == "diverged")
 
@@ -289,13 +284,10 @@ STATISTICS: dict[str, Statistic] = {
         "GB, spu-2024", "sent by both parties in one private pass, set-up included",
         _cost("spu-2024", lambda cost: cost.gigabytes), form="exact",
     ),
-    "gigabytes_optimized": Statistic(
-        "GB, aero-optimized", "the same with optimizations that leave the function as it is",
-        _cost("aero-optimized", lambda cost: cost.gigabytes), form="exact",
-    ),
     "gigabytes_approximate": Statistic(
         "GB, aero-approximate",
-        "the same for the next token only, with a shorter exp and one-bit product errors besides",
+        "the same with optimizations, for the next token only; exp is shorter, products have "
+        "one-bit errors",
         _cost("aero-approximate", lambda cost: cost.gigabytes), form="exact",
     ),
     "minutes": Statistic(
@@ -304,26 +296,14 @@ STATISTICS: dict[str, Statistic] = {
         "included",
         _cost("spu-2024", lambda cost: cost.minutes), form="exact",
     ),
-    "minutes_approximate": Statistic(
-        "minutes, aero-approximate, fitted", "the same with the optimizations of aero-approximate",
-        _cost("aero-approximate", lambda cost: cost.minutes), form="exact",
-    ),
     "minutes_link": Statistic(
         "minutes on 100 Mbit/s and 80 ms",
         "of sending and waiting alone on the link that the paper states, nothing fitted",
         _cost("spu-2024", lambda cost: cost.link_minutes), form="exact",
-    ),
-    "norm_gap": Statistic(
-        "running statistics cost",
-        "perplexity with running statistics over that with each batch's own, minus 1; batch "
-        "statistics see later positions, so this is a check and not a model",
-        _norm_gap, form="percent",
     ),
     "tokens": Statistic("tokens", "seen in training, by a teacher too", _tokens, form="count"),
     "training_flops": Statistic(
         "training FLOPs", "of the matrix products as executed, a teacher's training and passes "
         "included", _training_flops, form="power",
     ),
-    "seconds": Statistic("seconds", "of training, evaluation included",
-                         lambda record: float(record.info["seconds"]), form="count"),
 }  # fmt: skip
