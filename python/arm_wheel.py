@@ -102,17 +102,8 @@ def install(torch: str) -> None:
 def built() -> Path:
     """The wheel for ARM in dist/."""
     suffix = ".cpython-{}{}-aarch64-linux-gnu.so".format(*release(sys.executable))
-    os.environ |= {
-        "CMAKE_TOOLCHAIN_FILE": str(ROOT / "tests" / "cpp" / "aarch64_linux.cmake"),
-        "SETUPTOOLS_EXT_SUFFIX": suffix,
-        "_PYTHON_HOST_PLATFORM": "linux-aarch64",
-    }
-    build_wheels.WORK, build_wheels.DEFINES["PYTHON_MODULE_EXTENSION"] = FOLDER, suffix
-    torch = FOLDER / "torch_alone" / "torch"
-    torch.parent.mkdir(exist_ok=True)
-    torch.unlink(missing_ok=True)
-    torch.symlink_to(PACKAGES / "torch")
-    python = build_wheels.build_environment(sys.executable, torch.parent)
+    toolchain = ROOT / "tests" / "cpp" / "aarch64_linux.cmake"
+    python = build_wheels.build_for("linux-aarch64", toolchain, suffix, FOLDER, PACKAGES / "torch")
     flags = linker_flags(FOLDER / "older_linux", COMPILER)
     wheel = build_wheels.compiled_wheel(python, build_wheels.source_archive(python), flags)
     return build_wheels.shipped_wheel(wheel, "aarch64")

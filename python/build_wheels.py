@@ -60,11 +60,36 @@ def torch_folder() -> Path:
     found = importlib.util.find_spec("torch")
     if found is None or not found.submodule_search_locations:
         raise SystemExit(f"build_wheels: {sys.executable} has no torch to build against")
+    return alone(Path(next(iter(found.submodule_search_locations))))
+
+
+def alone(torch: Path) -> Path:
+    """A folder that holds nothing but this torch."""
     link = WORK / "torch" / "torch"
     link.parent.mkdir(parents=True, exist_ok=True)
     link.unlink(missing_ok=True)
-    link.symlink_to(next(iter(found.submodule_search_locations)))
+    link.symlink_to(torch)
     return link.parent
+
+
+def build_for(system: str, toolchain: Path, suffix: str, folder: Path, torch: Path) -> Path:
+    """Sets all further steps to another system; returns the Python that builds for it.
+
+    Args:
+        system: as Python names it, such as "linux-aarch64".
+        toolchain: CMake's file of its compiler.
+        suffix: that ends the names of its modules.
+        folder: everything that is built lies in it.
+        torch: the package of that system.
+    """
+    global WORK
+    os.environ |= {
+        "CMAKE_TOOLCHAIN_FILE": str(toolchain),
+        "SETUPTOOLS_EXT_SUFFIX": suffix,
+        "_PYTHON_HOST_PLATFORM": system,
+    }
+    WORK, DEFINES["PYTHON_MODULE_EXTENSION"] = folder, suffix
+    return build_environment(sys.executable, alone(torch))
 
 
 def build_environment(python: str, torch: Path) -> Path:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import sys
 import zipfile
@@ -46,7 +45,7 @@ for word in "$@"; do
     *) words+=("$word") ;;
   esac
 done
-PYTHONPATH={zig} exec {python} -m ziglang c++ -target aarch64-macos.14.0 "${{words[@]}}"
+PYTHONPATH={zig} exec {python} -m ziglang c++ -target aarch64-macos.{macos} "${{words[@]}}"
 """
 TOOLCHAIN = """set(CMAKE_SYSTEM_NAME Darwin)
 set(CMAKE_SYSTEM_PROCESSOR arm64)
@@ -82,7 +81,9 @@ def toolchain() -> Path:
     started = f"#!/bin/sh\nexport PYTHONPATH={FOLDER / 'zig'}\nexec {sys.executable} -m ziglang "
     for name in ("ar", "ranlib"):
         (folder / name).write_text(f'{started}{name} "$@"\n')
-    (folder / "c++").write_text(COMPILER.format(zig=FOLDER / "zig", python=sys.executable))
+    (folder / "c++").write_text(
+        COMPILER.format(zig=FOLDER / "zig", python=sys.executable, macos=MACOS)
+    )
     for program in folder.iterdir():
         program.chmod(0o755)
     file = FOLDER / "arm64_macos.cmake"
@@ -135,17 +136,8 @@ def obstacles(wheel: Path) -> list[str]:
 def built() -> Path:
     """The wheel for macOS."""
     suffix = ".cpython-{}{}-darwin.so".format(*release(sys.executable))
-    os.environ |= {
-        "CMAKE_TOOLCHAIN_FILE": str(toolchain()),
-        "SETUPTOOLS_EXT_SUFFIX": suffix,
-        "_PYTHON_HOST_PLATFORM": f"macosx-{MACOS}-arm64",
-    }
-    build_wheels.WORK, build_wheels.DEFINES["PYTHON_MODULE_EXTENSION"] = FOLDER, suffix
-    torch = FOLDER / "torch_alone" / "torch"
-    torch.parent.mkdir(exist_ok=True)
-    torch.unlink(missing_ok=True)
-    torch.symlink_to(PACKAGES / "torch")
-    python = build_wheels.build_environment(sys.executable, torch.parent)
+    system = f"macosx-{MACOS}-arm64"
+    python = build_wheels.build_for(system, toolchain(), suffix, FOLDER, PACKAGES / "torch")
     include = run(python, "-c", "import sysconfig; print(sysconfig.get_path('include'))").strip()
     check_headers(include)
     wheel = build_wheels.compiled_wheel(python, build_wheels.source_archive(python), "")

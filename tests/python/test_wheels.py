@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -281,3 +282,20 @@ def test_macos_is_told_of_every_symbol_that_its_torch_may_lack():
     assert options == [name for name, renamed in weak if not renamed] and len(weak) == 3
     # There a name has an underscore more, which the macro adds.
     assert not [text for text in sources if re.search(r'asm\("_Z', text)]
+
+
+def test_a_build_for_another_system_is_told_of_it(tmp_path, monkeypatch):
+    names = ("CMAKE_TOOLCHAIN_FILE", "SETUPTOOLS_EXT_SUFFIX", "_PYTHON_HOST_PLATFORM")
+    for name in names:
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr(build_wheels, "WORK", build_wheels.WORK)
+    monkeypatch.setattr(build_wheels, "DEFINES", {**build_wheels.DEFINES})
+    monkeypatch.setattr(build_wheels, "build_environment", lambda *asked: asked)
+    torch = tmp_path / "packages" / "torch"
+    torch.mkdir(parents=True)
+    folder = tmp_path / "build"
+    python, seen = build_wheels.build_for("linux-x", Path("tools.cmake"), ".x.so", folder, torch)
+    assert [os.environ[name] for name in names] == ["tools.cmake", ".x.so", "linux-x"]
+    assert (build_wheels.WORK, python) == (folder, sys.executable)
+    assert build_wheels.DEFINES["PYTHON_MODULE_EXTENSION"] == ".x.so"
+    assert [path.resolve() for path in seen.iterdir()] == [torch.resolve()]
