@@ -1,7 +1,4 @@
-"""Cells: the training runs that targets mean, each in a folder that its configuration names.
-
-A scale holds the paper's data sets and models at `mini`, `small` and `paper` size.
-"""
+"""Cells: the training runs that targets mean, each in a folder that its configuration names."""
 
 from __future__ import annotations
 
@@ -9,16 +6,15 @@ import dataclasses
 import hashlib
 import json
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from aero.architecture import ArchitectureSpec
-from aero.reading import parse_yaml, read_json
+from aero.reading import read_json
+from aero.reproduction.scales import Scale, load_scale
 from aero.reproduction.targets import RATE, Row, Target, load_target
 from aero.reproduction.training_flops import (
     Teacher,
@@ -27,80 +23,11 @@ from aero.reproduction.training_flops import (
     training_flops,
 )
 from aero.train.errors import TrainingError
-from aero.train.planning import PlannedRun, plan_runs, spec_for
+from aero.train.planning import PlannedRun, plan_runs, spec_for, training_way
 from aero.train.recipe import Recipe
 from aero.train.recipe_files import load_recipe, recipe_to_dict
 from aero.train.run_folder import RunFolder, run_slug
 from aero.train.run_lock import lock_holder
-
-_PRUNED = re.compile(r"_i(\d+)")
-
-
-@dataclass(frozen=True)
-class Scale:
-    """One size of all experiments.
-
-    Attributes:
-        name: `mini`, `small` or `paper`.
-        seeds: how many seeds a command trains by default.
-        recipes: data set -> {`recipe`: name, `settings`: {section.key: value}}.
-        models: model -> settings of its sizes.
-    """
-
-    name: str
-    seeds: int
-    recipes: Mapping[str, Mapping[str, Any]]
-    models: Mapping[str, Mapping[str, Any]]
-
-    def label(self, label: str, model: str) -> str:
-        """Returns a label of the paper with its pruning depth at this scale's number of layers.
-
-        Args:
-            label: such as `SM+ScFuFFN_i6`, at the paper's depth.
-            model: as targets name it; it is the paper's preset.
-
-        Example:
-            >>> from aero.reproduction.cells import load_scale
-            >>> load_scale("mini").label("EReg(SM(t)+ScFuFFN_i6)", "gpt2")
-            'EReg(SM(t)+ScFuFFN_i3)'
-        """
-        papers: int = ArchitectureSpec.from_label("SM", model=model).num_layers
-        preset = self.models[model]["model.preset"]
-        ours = self.models[model].get(
-            "model.num_layers", ArchitectureSpec.from_label("SM", model=preset).num_layers
-        )
-
-        def scaled(found: re.Match[str]) -> str:
-            # Half up; FFNs that the paper prunes are pruned here.
-            return f"_i{max(1, int(int(found.group(1)) * ours / papers + 0.5))}"
-
-        return _PRUNED.sub(scaled, label)
-
-
-def scale_names() -> list[str]:
-    """Returns the scales, smallest first."""
-    return list(_scales())
-
-
-def load_scale(name: str) -> Scale:
-    """Returns a scale.
-
-    Raises:
-        TrainingError: no such scale.
-    """
-    if name not in _scales():
-        raise TrainingError(
-            f"reproduce: --scale must be one of {', '.join(scale_names())}, got {name!r}"
-        )
-    return Scale(name=name, **_scales()[name])
-
-
-@cache
-def _scales() -> dict[str, Any]:
-    file = resources.files("aero") / "data" / "reproduction" / "scales.yaml"
-    found: dict[str, Any] = parse_yaml(file.read_bytes(), "scales.yaml")
-    return found
-
 
 # Of the configuration's hash; a collision among some hundred groups is one in ten million.
 _DIGEST_LENGTH = 10
@@ -117,19 +44,20 @@ class Cell:
         seed: of weights and data order.
         recipe: the settings of the training.
         group: folder below `cells` that all labels and seeds of this recipe share.
-        teacher: whose logits it learns from; None learns from the text alone.
+        origins: `start_from` and `distill_from`, as `plan_runs` has them -> the run whose network
+            that is.
     """
 
     label: str
     seed: int
     recipe: Recipe
     group: str
-    teacher: Cell | None = None
+    origins: Mapping[str, Cell] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
         """The run folder below `cells`; equal keys are the same run."""
-        way = "" if self.teacher is None else "-distilled"
+        way = training_way(self.recipe, **dict.fromkeys(self.origins, True))
         return f"{self.group}/{run_slug(self.label)}{way}-seed{self.seed}"
 
     def folder(self, output: str | Path) -> RunFolder:
@@ -141,12 +69,17 @@ class Cell:
 
         Raises:
             TrainingError: a label or size that does not fit, a folder with another run, or no
-                trained teacher.
+                trained network to start or to learn from.
         """
         group = Path(output) / "cells" / self.group
-        teacher = None if self.teacher is None else self.teacher.folder(output).path
+        origins = {way: cell.folder(output).path for way, cell in self.origins.items()}
         return plan_runs(
-            self.recipe, [self.label], [self.seed], output=group, distill_from=teacher
+            self.recipe,
+            [self.label],
+            [self.seed],
+            output=group,
+            start_from=origins.get("start_from"),
+            distill_from=origins.get("distill_from"),
         )[0]
 
     @property
@@ -164,13 +97,17 @@ class Cell:
         """What its students owe to it."""
         return Teacher(self.tokens, forward_flops(self.spec))
 
-    def without_teacher(self) -> Cell:
-        """The same run from the text alone, which can be planned before the teacher is there."""
-        return dataclasses.replace(self, teacher=None)
+    def without_origins(self) -> Cell:
+        """The same run from random weights and the text alone: its origins need not be there."""
+        default = Recipe()
+        recipe = dataclasses.replace(
+            self.recipe, annealing=default.annealing, distillation=default.distillation
+        )
+        return dataclasses.replace(self, recipe=recipe, origins={})
 
     def is_ready(self, output: str | Path) -> bool:
-        """Whether its teacher, if it has one, came to an end."""
-        return self.teacher is None or self.teacher.is_done(output)
+        """Whether the runs that it starts or learns from came to an end."""
+        return all(cell.is_done(output) for cell in self.origins.values())
 
     def status(self, output: str | Path) -> str:
         """`missing`, `killed`, or as in `run.json`: running, interrupted, finished, diverged.
@@ -210,9 +147,9 @@ class TargetPlan:
         target: the table or figure.
         scale: the size.
         cells_by_row: name of a row -> one cell per seed; none of a row whose rates are being tried.
-        trials: name of a row -> rate -> its cell, where the target tries rates; none of a row whose
-            teacher has no rate yet.
-        to_come: how many cells follow, at rates or from teachers that are not known yet.
+        trials: name of a row -> rate -> its cell, where the target tries rates; none of a row that
+            starts or learns from one without a rate yet.
+        to_come: how many cells follow, at rates or from networks that are not known yet.
     """
 
     target: Target
@@ -278,20 +215,20 @@ def plan_target(
     cells: dict[str, tuple[Cell, ...]] = {}
     trials: dict[str, dict[float, Cell]] = {}
     to_come = 0
-    # Teachers first; the result keeps the order of the rows.
-    for row in sorted(target.rows, key=lambda row: row.distill_from is not None):
+    # Those that others start or learn from first; the result keeps the order of the rows.
+    for row in sorted(target.rows, key=lambda row: bool(row.origins)):
         count = _seeds(row, scale, seeds)
-        teachers = cells[row.distill_from] if row.distill_from else (None,)
-        if not teachers:
+        origins = {way: cells[name] for way, name in row.origins.items()}
+        if not all(origins.values()):
             cells[row.name], trials[row.name] = (), {}
             to_come += len(target.rates) + count
             continue
         paid = None
         if row.flops_of is not None:
             (other,) = (entry for entry in target.rows if entry.name == row.flops_of)
-            (cell,) = _Group(other, scale, settings, (None,)).cells([_TRIAL_SEED])
+            (cell,) = _Group(other, scale, settings, {}).cells([_TRIAL_SEED])
             paid = training_flops(cell.spec, cell.tokens)
-        group = _Group(row, scale, settings, teachers, paid)
+        group = _Group(row, scale, settings, origins, paid)
         if not target.rates:
             cells[row.name] = group.cells(range(1, count + 1))
             continue
@@ -320,12 +257,13 @@ class _Group:
     row: Row
     scale: Scale
     settings: tuple[str, ...]
-    teachers: tuple[Cell | None, ...]
+    origins: Mapping[str, tuple[Cell, ...]]
     paid: float | None = None  # the training FLOPs; None is the row's tokens
 
     def cells(self, seeds: Iterable[int], rate: float | None = None) -> tuple[Cell, ...]:
-        """One per seed, at a rate or at the recipe's own; teachers are taken in their order."""
-        row, first = self.row, self.teachers[0]
+        """One per seed, at a rate or at the recipe's own."""
+        row = self.row
+        first = {way: cells[0] for way, cells in self.origins.items()}
         recipe = _recipe(row, self.scale, self.settings)
         if rate is not None:
             optimizer = dataclasses.replace(recipe.optimizer, learning_rate=rate)
@@ -333,19 +271,22 @@ class _Group:
         label = self.scale.label(row.label, row.model)
         if self.paid is not None:
             training = recipe.training
-            taught_by = None if first is None else first.as_teacher
+            teacher = first["distill_from"].as_teacher if first else None
             tokens = affordable_tokens(
-                spec_for(recipe, label), self.paid, training.tokens_per_step, taught_by
+                spec_for(recipe, label), self.paid, training.tokens_per_step, teacher
             )
             training = dataclasses.replace(training, tokens=tokens)
             recipe = dataclasses.replace(recipe, training=training)
-        digest = _digest(recipe, None if first is None else first.key)
+        digest = _digest(recipe, {way: cell.key for way, cell in first.items()})
         group = f"{row.model}-t{row.context_length}-{digest}"
-        return tuple(Cell(label, seed, recipe, group, self._teacher(seed)) for seed in seeds)
+        return tuple(Cell(label, seed, recipe, group, self._nearest(seed)) for seed in seeds)
 
-    def _teacher(self, seed: int) -> Cell | None:
-        """Of the same seed, else the nearest."""
-        return min(self.teachers, key=lambda cell: 0 if cell is None else abs(cell.seed - seed))
+    def _nearest(self, seed: int) -> dict[str, Cell]:
+        """Origins of the same seed, else of the nearest."""
+        return {
+            way: min(cells, key=lambda cell: abs(cell.seed - seed))
+            for way, cells in self.origins.items()
+        }
 
 
 def unique_cells(plans: Sequence[TargetPlan]) -> list[Cell]:
@@ -383,7 +324,7 @@ def _loaded(name: str, settings: tuple[str, ...]) -> Recipe:
     return load_recipe(name, settings=settings)
 
 
-def _digest(recipe: Recipe, teacher: str | None) -> str:
+def _digest(recipe: Recipe, origins: Mapping[str, str]) -> str:
     """A hash of the differences from the defaults: a setting added later renames no cell."""
     defaults = recipe_to_dict(Recipe())
     differing = {
@@ -391,9 +332,7 @@ def _digest(recipe: Recipe, teacher: str | None) -> str:
         for key, value in _flat(recipe_to_dict(recipe)).items()
         if _flat(defaults).get(key) != value
     }
-    if teacher is not None:
-        differing["distill_from"] = teacher
-    text = json.dumps(differing, sort_keys=True)
+    text = json.dumps({**differing, **origins}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_LENGTH]
 
 

@@ -161,13 +161,17 @@ def _cost(way: str, read: Callable[[PrivateCost], float]) -> Callable[[RunRecord
 
 
 def _tokens(record: RunRecord) -> float | None:
-    if not record.info.get("distilled_from"):
-        return float(record.tokens)
-    teacher = _teacher(record)
-    return None if teacher is None else float(record.tokens + teacher.tokens)
+    """None where it starts or learns from a network that does not say what it took."""
+    origins = [record.info[key] for key in ("from", "distilled_from") if record.info.get(key)]
+    # One network may be both.
+    spent = {origin["path"]: origin.get("tokens") for origin in origins}
+    return None if None in spent.values() else float(record.tokens + sum(spent.values()))
 
 
 def _training_flops(record: RunRecord) -> float | None:
+    """None of a run that starts from a network: annealed parts change the operations by step."""
+    if record.info.get("from"):
+        return None
     if not record.info.get("distilled_from"):
         return training_flops(record.spec, record.tokens)
     teacher = _teacher(record)
@@ -301,7 +305,10 @@ STATISTICS: dict[str, Statistic] = {
         "of sending and waiting alone on the link that the paper states, nothing fitted",
         _cost("spu-2024", lambda cost: cost.link_minutes), form="exact",
     ),
-    "tokens": Statistic("tokens", "seen in training, by a teacher too", _tokens, form="count"),
+    "tokens": Statistic(
+        "tokens", "seen in training, with those of the networks that it starts or learns from",
+        _tokens, form="count",
+    ),
     "training_flops": Statistic(
         "training FLOPs", "of the matrix products as executed, a teacher's training and passes "
         "included", _training_flops, form="power",

@@ -268,7 +268,7 @@ def rehearse_cells(cells: Sequence[Cell], output: str | Path, *, cache_dir: str 
 
 
 def _planned(cell: Cell, output: str | Path) -> PlannedRun:
-    return cell.without_teacher().planned(output)
+    return cell.without_origins().planned(output)
 
 
 def _tokens_left(run: PlannedRun) -> int:

@@ -162,7 +162,7 @@ class SlurmJobs:
                         continue  # trained by a process without a job
                     elif key in watched - missed:
                         missed.add(key)  # a shared file system may show the result later
-                    elif key in watched or not self._has_teacher(cell, todo):
+                    elif key in watched or not self._has_origins(cell, todo):
                         del todo[key]
                         failed += 1
                         self.say(f"{cell.label} seed {cell.seed}: {self._why(cell, job)}")
@@ -227,14 +227,16 @@ class SlurmJobs:
         digest = hashlib.sha256(str(cell.folder(self.output).path.resolve()).encode()).hexdigest()
         return f"{run_slug(cell.label)}-seed{cell.seed}-{digest[:12]}"
 
-    def _has_teacher(self, cell: Cell, todo: Mapping[str, Cell]) -> bool:
-        """Whether its teacher, if it has one, is trained or may be yet."""
-        return cell.teacher is None or cell.teacher.key in todo or cell.is_ready(self.output)
+    def _has_origins(self, cell: Cell, todo: Mapping[str, Cell]) -> bool:
+        """Whether the runs that it starts or learns from are done or may be yet."""
+        return all(
+            other.key in todo or other.is_done(self.output) for other in cell.origins.values()
+        )
 
     def _why(self, cell: Cell, job: _Job | None) -> str:
         """Why a cell that is not done has no open job."""
         if not cell.is_ready(self.output):
-            return "its teacher has no result"
+            return "the network that it starts or learns from has no result"
         if job is None:
             return "its job left the queue without a result"
         log = self.output / "slurm" / f"{job.number}_0_log.err"

@@ -20,13 +20,14 @@ The files are `data/reproduction/*.yaml`:
           where: Section 3.1
           holds_if: "perplexity: SM+R < SM+G"   # or a list that must hold together
 
-Further keys: `seeds: 1` of a row that wants fewer or more runs than its scale, `distill_from: NAME`
-of a row that learns from another one's networks, `scales: [mini]` of a target that does not exist
-at the others, `rates: [1e-3, 2e-3]` of a target whose rows are each trained at the best of these
-learning rates, `groups: {GROUP: [NAME, ...]}` of rows that claims compare with together, and
-`flops_of: NAME` of a row that gets as many tokens as bring its training FLOPs, its teacher's
-included, to those of another row, `steps: [NAME, ...]` of rows that are one change away from the
-one before. How conditions read is in `aero.reproduction.claims`.
+Further keys: `seeds: 1` of a row that wants fewer or more runs than its scale, `start_from: NAME`
+and `distill_from: NAME` of a row that starts or learns from another one's networks,
+`scales: [mini]` of a target that does not exist at the others, `rates: [1e-3, 2e-3]` of a target
+whose rows are each trained at the best of these learning rates, `groups: {GROUP: [NAME, ...]}` of
+rows that claims compare with together, and `flops_of: NAME` of a row that gets as many tokens as
+bring its training FLOPs, its teacher's included, to those of another row, `steps: [NAME, ...]` of
+rows that are one change away from the one before. How conditions read is in
+`aero.reproduction.claims`.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from aero.train.errors import TrainingError
 RATE = "optimizer.learning_rate"
 _ROW_KEYS = {
     "name", "label", "model", "dataset", "context_length", "settings", "tokens_factor", "seeds",
-    "distill_from", "paper", "flops_of",
+    "start_from", "distill_from", "paper", "flops_of",
 }  # fmt: skip
 _TARGET_KEYS = {
     "title",
@@ -79,6 +80,8 @@ class Row:
         settings: of the recipe, `section.key` -> value.
         tokens_factor: times the scale's training tokens.
         seeds: runs of this row, and the most that are made on request; None takes the scale's.
+        start_from: name of the row whose networks these start from, seed by seed; None starts with
+            random weights.
         distill_from: name of the row whose networks teach these, seed by seed; None without.
         paper: the paper's numbers, by statistic.
         flops_of: name of the row whose training FLOPs this one spends, in tokens of its own; None
@@ -93,9 +96,16 @@ class Row:
     settings: Mapping[str, Any] = field(default_factory=dict)
     tokens_factor: int = 1
     seeds: int | None = None
+    start_from: str | None = None
     distill_from: str | None = None
     paper: Mapping[str, float] = field(default_factory=dict)
     flops_of: str | None = None
+
+    @property
+    def origins(self) -> dict[str, str]:
+        """`start_from` and `distill_from`, where it has them -> name of the row."""
+        named = {"start_from": self.start_from, "distill_from": self.distill_from}
+        return {way: name for way, name in named.items() if name is not None}
 
     @property
     def setting(self) -> str:
@@ -189,8 +199,9 @@ def read_target(name: str, description: Mapping[str, Any]) -> Target:
     """Returns the target that a description says, checked.
 
     Raises:
-        TrainingError: an unknown key, a row named twice, a claim, group, teacher or budget of what
-            is no row, or rates that cannot be tried.
+        TrainingError: an unknown key, a row named twice, a claim, group, origin or budget of what
+            is no row, a budget of FLOPs for a row that starts from another one, or rates that
+            cannot be tried.
     """
     refuse_unknown(name, description, _TARGET_KEYS)
     rows = _rows(name, description["rows"])
@@ -208,17 +219,22 @@ def read_target(name: str, description: Mapping[str, Any]) -> Target:
     )
     if baseline is not None:
         known_row(name, baseline, [row.label for row in rows])
-    teachers = [row.name for row in rows if row.distill_from is None]
+    originals = [row.name for row in rows if not row.origins]
     by_tokens = [row.name for row in rows if row.flops_of is None]
     for row in rows:
-        if row.distill_from is not None:
-            known_row(f"{name}: distill_from", row.distill_from, teachers)
+        for way, origin in row.origins.items():
+            known_row(f"{name}: {way}", origin, originals)
         if row.flops_of is not None:
             known_row(f"{name}: flops_of", row.flops_of, by_tokens)
-            if row.tokens_factor != 1:
-                raise TrainingError(
-                    f"reproduce: {name}: {row.name} has flops_of, so it can have no tokens_factor"
-                )
+            # While a network is annealed, its operations change from step to step.
+            for key, given in (
+                ("tokens_factor", row.tokens_factor != 1),
+                ("start_from", row.start_from),
+            ):
+                if given:
+                    raise TrainingError(
+                        f"reproduce: {name}: {row.name} has flops_of, so it can have no {key}"
+                    )
     return Target(
         name,
         description["title"],

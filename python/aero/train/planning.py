@@ -115,7 +115,7 @@ def plan_runs(
     canonical = _with_canonical_labels(recipe)
     source = None if start_from is None else find_origin(start_from, "--from")
     teacher = None if distill_from is None else find_origin(distill_from, "--distill-from")
-    way = _way(recipe, source, teacher)
+    way = training_way(recipe, start_from=source is not None, distill_from=teacher is not None)
     runs = []
     for seed in dict.fromkeys(seeds):
         _SEEDS.check("train: seed", seed)
@@ -139,18 +139,27 @@ def plan_runs(
     return [with_action(run) for run in runs]
 
 
-def _way(recipe: Recipe, source: Origin | None, teacher: Origin | None) -> str:
-    """The part of a folder's name for the way in which a network is trained."""
-    for section, option, origin in (
-        ("annealing", "--from", source),
-        ("distillation", "--distill-from", teacher),
+def training_way(recipe: Recipe, *, start_from: bool = False, distill_from: bool = False) -> str:
+    """Returns the part of a run folder's name for the way in which its network is trained.
+
+    Args:
+        recipe: the settings of the run.
+        start_from: whether it starts from a trained network.
+        distill_from: whether it learns from one.
+
+    Raises:
+        TrainingError: settings of a way that the run does not take.
+    """
+    for section, option, is_taken in (
+        ("annealing", "--from", start_from),
+        ("distillation", "--distill-from", distill_from),
     ):
-        if origin is None and getattr(recipe, section) != getattr(Recipe(), section):
+        if not is_taken and getattr(recipe, section) != getattr(Recipe(), section):
             raise TrainingError(f"train: settings of {section} are for runs with {option}")
     way = ""
-    if source is not None:
+    if start_from:
         way = "-continued" if recipe.annealing.schedule == "none" else "-annealed"
-    return way if teacher is None else f"{way}-distilled"
+    return f"{way}-distilled" if distill_from else way
 
 
 def spec_for(recipe: Recipe, label: str) -> ArchitectureSpec:

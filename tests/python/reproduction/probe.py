@@ -12,8 +12,9 @@ import threading
 import time
 from pathlib import Path
 
-from aero.reproduction.cells import Scale, TargetPlan, plan_target
+from aero.reproduction.cells import TargetPlan, plan_target
 from aero.reproduction.running import run_cells
+from aero.reproduction.scales import Scale
 from aero.reproduction.targets import read_target
 
 SETTINGS = {

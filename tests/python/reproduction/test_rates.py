@@ -137,7 +137,9 @@ def test_a_student_waits_until_its_teacher_has_a_rate(corpus, settled):
     assert before.trials["SM+LR(layer)"] == {} and before.to_come == 2 + 2 + 2
     after = plan_target(target, found.scale, seeds=2, output=output)
     teacher = after.cells_by_row["SM+R"][0]
-    assert all(cell.teacher == teacher for cell in after.trials["SM+LR(layer)"].values())
+    assert all(
+        cell.origins == {"distill_from": teacher} for cell in after.trials["SM+LR(layer)"].values()
+    )
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,9 @@ def test_an_outcome_holds_numbers_verdicts_and_figures(trained, tmp_path):
 def test_students_wait_for_their_teachers(trained, corpus, cache_dir, tmp_path):
     plan, _ = trained
     teacher = plan.cells_by_row["SM+R"][0]
-    student = dataclasses.replace(plan.cells_by_row["SM+LR(layer)"][0], teacher=teacher)
+    student = dataclasses.replace(
+        plan.cells_by_row["SM+LR(layer)"][0], origins={"distill_from": teacher}
+    )
     assert not student.is_ready(tmp_path)
     with pytest.raises(TrainingError, match="--distill-from must be a run folder"):
         student.planned(tmp_path)
@@ -85,6 +87,23 @@ def test_students_wait_for_their_teachers(trained, corpus, cache_dir, tmp_path):
     student.folder(tmp_path).remove_results()
     student.folder(tmp_path).update({"status": "interrupted"})
     assert what_it_takes([student], tmp_path).startswith("1 cells to train, 0 done")
+
+
+@pytest.mark.parametrize("schedule", ["none", "linear"])
+def test_a_run_starts_from_the_network_of_another(trained, corpus, cache_dir, tmp_path, schedule):
+    plan, _ = trained
+    source = plan.cells_by_row["SM+R"][0]
+    annealing = dataclasses.replace(source.recipe.annealing, schedule=schedule)
+    recipe = dataclasses.replace(source.recipe, annealing=annealing)
+    origins = {"start_from": source, "distill_from": source}
+    cell = dataclasses.replace(source, label="SM+ScFuFFN", recipe=recipe, origins=origins)
+    assert not cell.is_ready(tmp_path)
+    run_cells([cell, source], output=tmp_path, cache_dir=cache_dir, say=lambda text: None)
+    info = cell.folder(tmp_path).info()
+    assert info["status"] == "finished"
+    assert Path(info["from"]["path"]) == source.folder(tmp_path).path.resolve()
+    assert info["from"]["annealing"]["schedule"] == schedule
+    assert measure("tokens", read_run(cell.folder(tmp_path).path)) == 2 * 2560
 
 
 def test_finished_cells_are_not_trained_again(trained, cache_dir):

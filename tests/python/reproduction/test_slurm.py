@@ -89,7 +89,7 @@ def test_jobs_train_the_networks_of_one_process_students_after_teachers(
 ):
     plan, whole = trained
     teacher, student, other = (cell for cell in plan.cells if cell.seed == 1)
-    student = dataclasses.replace(student, teacher=teacher)
+    student = dataclasses.replace(student, origins={"distill_from": teacher})
     said = []
     jobs = SlurmJobs([student, teacher, other], tmp_path, cache_dir, say=said.append)
     jobs.run()
@@ -229,13 +229,15 @@ def test_a_cell_that_a_process_trains_or_without_a_teacher_gets_no_job(
     pretended, corpus, cache_dir, tmp_path
 ):
     teacher, student, _ = probe.plan(corpus).cells
-    student = dataclasses.replace(student, teacher=teacher)
+    student = dataclasses.replace(student, origins={"distill_from": teacher})
     pretended("sbatch", f"touch {tmp_path}/submitted; exit 1")
     said = []
     jobs = SlurmJobs([student], tmp_path / "output", cache_dir, say=said.append)
     with pytest.raises(TrainingError, match="1 of 1 cells have no result"):
         jobs.run()
-    assert said == [f"{student.label} seed 1: its teacher has no result"]
+    assert said == [
+        f"{student.label} seed 1: the network that it starts or learns from has no result"
+    ]
     jobs = SlurmJobs([teacher], tmp_path / "output", cache_dir)
     pretended("squeue", f"touch {tmp_path}/asked")
 

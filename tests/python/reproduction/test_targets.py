@@ -7,9 +7,10 @@ from aero.architecture import ArchitectureSpec
 from aero.cli import app
 from aero.paper import paper_tables
 from aero.reproduction import load_target, plan_target, target_names
-from aero.reproduction.cells import load_scale, scale_names, unique_cells
+from aero.reproduction.cells import unique_cells
 from aero.reproduction.figures import FIGURE_KINDS
 from aero.reproduction.run_statistics import statistic_names
+from aero.reproduction.scales import load_scale, scale_names
 from aero.reproduction.targets import read_target
 from aero.train.errors import TrainingError
 from aero.train.one_run import model_config
@@ -35,11 +36,11 @@ def test_every_target_gives_runs_that_can_be_planned(name, scale, tmp_path):
     plan = plan_target(name, scale)
     for row in plan.target.rows:
         for cell in plan.cells_by_row[row.name]:
-            run = cell.without_teacher().planned(tmp_path)
+            run = cell.without_origins().planned(tmp_path)
             assert run.action == "train"
             assert run.label == cell.label
             assert run.spec.context_length == row.context_length
-            assert run.folder.path == cell.without_teacher().folder(tmp_path).path
+            assert run.folder.path == cell.without_origins().folder(tmp_path).path
 
 
 @pytest.mark.parametrize("name", target_names())
@@ -148,11 +149,34 @@ def test_students_have_a_folder_of_their_own_and_the_teacher_of_their_seed():
     description = {"title": "t", "paper": "p", "show": ["perplexity"], "rows": rows}
     cells = plan_target(read_target("probe", description), "mini").cells_by_row
     assert list(cells) == ["taught", "SM+G", "SM+R"]
-    assert [cell.teacher.key for cell in cells["taught"]] == [
+    assert [cell.origins["distill_from"].key for cell in cells["taught"]] == [
         cells["SM+G"][index].key for index in (0, 1, 1)
     ]
     assert cells["taught"][0].key.endswith("/sm-r-distilled-seed1")
     assert cells["taught"][0].group != cells["SM+R"][0].group == cells["SM+G"][0].group
+
+
+def test_rows_that_start_from_others_have_folders_of_their_own():
+    cut = {"annealing.schedule": "none"}
+    start = {"label": "SM+R", "start_from": "SM+G"}
+    rows = [
+        {**start, "name": "annealed"},
+        {**start, "name": "cut", "settings": cut},
+        {**start, "name": "taught", "settings": cut, "distill_from": "SM+G"},
+        "SM+G",
+    ]
+    cells = plan_target(read_target("probe", {**DESCRIPTION, "rows": rows}), "mini").cells_by_row
+    names = [cells[row][1].key.partition("/")[2] for row in ("annealed", "cut", "taught")]
+    assert names == [
+        "sm-r-annealed-seed2",
+        "sm-r-continued-seed2",
+        "sm-r-continued-distilled-seed2",
+    ]
+    assert len({cells[row][0].group for row in cells}) == 4
+    source = cells["SM+G"][1]
+    assert cells["cut"][1].origins == {"start_from": source}
+    assert cells["taught"][1].origins == {"start_from": source, "distill_from": source}
+    assert cells["taught"][1].without_origins().recipe == source.recipe
 
 
 def test_a_baseline_has_the_data_and_the_tokens_of_its_row():
@@ -188,6 +212,10 @@ DESCRIPTION = {"title": "t", "paper": "p", "rows": ["SM+G", "SM+R"], "show": ["p
         (
             {"rows": ["SM+G", {"label": "SM+R", "distill_from": "SM"}]},
             "probe: distill_from has no row 'SM'; it has SM\\+G",
+        ),
+        (
+            {"rows": ["SM+G", {"label": "SM+R", "start_from": "SM+R"}]},
+            "probe: start_from has no row 'SM\\+R'; it has SM\\+G",
         ),
         ({"baseline": "SM"}, "no row 'SM'; it has SM\\+G, SM\\+R"),
         (

@@ -63,7 +63,7 @@ def test_a_student_pays_for_its_teachers_training_and_passes():
     cell = first(plan(teacher, long, student), "equal")
     # Of 1,600 steps of the baseline 400 train the teacher, and the student's take a pass of it.
     assert cell.tokens == (1600 - 400) * 3 * BASELINE // (3 * LINEAR + BASELINE) * STEP
-    assert cell.teacher is not None and cell.teacher.tokens == 400 * STEP
+    assert cell.origins["distill_from"].tokens == 400 * STEP
 
 
 def test_a_teacher_that_leaves_nothing_is_refused():
@@ -86,6 +86,7 @@ def test_a_row_of_equal_flops_changes_against_the_row_that_it_is_equal_to():
         ({"flops_of": "SM"}, "probe: flops_of has no row 'SM'; it has SM\\+LN\\+G"),
         ({"flops_of": "equal"}, "probe: flops_of has no row 'equal'"),
         ({"tokens_factor": 2}, "equal has flops_of, so it can have no tokens_factor"),
+        ({"start_from": "SM+LN+G"}, "equal has flops_of, so it can have no start_from"),
     ],
 )
 def test_budgets_that_cannot_be_read_are_refused(change, message):
@@ -93,11 +94,15 @@ def test_budgets_that_cannot_be_read_are_refused(change, message):
         plan({**LINEAR_ROW, **change})
 
 
-def record(steps: int, teacher: dict[str, Any] | None) -> RunRecord:
+def record(
+    steps: int, teacher: dict[str, Any] | None, source: dict[str, Any] | None = None
+) -> RunRecord:
     spec = ArchitectureSpec.from_label("SM+ScFuFFN", model="mini", vocab_size=1024)
     info: dict[str, Any] = {"steps_done": steps, "tokens_per_step": STEP}
     if teacher is not None:
         info["distilled_from"] = {"path": "teacher", **teacher}
+    if source is not None:
+        info["from"] = source
     return RunRecord(Path("none"), info, spec, {}, None, None, None)
 
 
@@ -112,13 +117,30 @@ def record(steps: int, teacher: dict[str, Any] | None) -> RunRecord:
         ),
         # Of a teacher from elsewhere nobody knows what it took.
         ({"tokens": None, "flops_per_token": None}, None, None),
-        ({"tokens": 7 * STEP}, None, None),
+        ({"tokens": 7 * STEP}, 107 * STEP, None),
     ],
 )
 def test_tokens_and_flops_of_a_run_are_its_teachers_too(teacher, tokens, flops):
     found = record(100, teacher)
     assert measure("tokens", found) == tokens
     assert measure("training_flops", found) == flops
+
+
+@pytest.mark.parametrize(
+    ("source", "teacher", "tokens"),
+    [
+        ({"path": "source", "tokens": 7 * STEP}, None, 107 * STEP),
+        ({"path": "source", "tokens": 7 * STEP}, {"tokens": 5 * STEP}, 112 * STEP),
+        # One network is both: its training counts once.
+        ({"path": "teacher", "tokens": 7 * STEP}, {"tokens": 7 * STEP}, 107 * STEP),
+        ({"path": "source", "tokens": None}, None, None),
+        ({"path": "source"}, {"tokens": 5 * STEP}, None),
+    ],
+)
+def test_tokens_of_a_run_are_its_sources_too_and_its_flops_are_not_known(source, teacher, tokens):
+    found = record(100, teacher, source)
+    assert measure("tokens", found) == tokens
+    assert measure("training_flops", found) is None
 
 
 def test_the_link_of_the_paper_takes_its_bytes_and_its_rounds():
