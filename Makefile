@@ -27,7 +27,7 @@ PIP       := $(BIN)/python -m pip install --disable-pip-version-check
 PROCESSOR := $(shell sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -n 1 | tr 'A-Z' 'a-z' | tr -cs 'a-z0-9\n' '_')
 RESULTS   ?= benchmarks/results/demo_$(PROCESSOR)_$(shell date +%Y%m)
 SPREAD    := $(lastword $(sort $(wildcard benchmarks/results/demo_*.json)))
-BENCHMARKS := $(filter-out $(addprefix benchmarks/,timer.py peaks.py attention_report.py operator_report.py entropy_share.py fixed_point.py start_of_training.py norms.py out_of_domain.py private_protocols.py private_tunnel.py wheel_speed.py),$(wildcard benchmarks/*.py))
+BENCHMARKS := $(filter-out $(addprefix benchmarks/,timer.py peaks.py attention_report.py operator_report.py entropy_share.py fixed_point.py start_of_training.py half_precision.py norms.py out_of_domain.py private_protocols.py private_tunnel.py wheel_speed.py),$(wildcard benchmarks/*.py))
 CMAKE_TESTS := cmake -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
                -DAERO_TESTS=ON -DAERO_WERROR=ON -DAERO_PYTHON=OFF -DAERO_TORCH_OPS=OFF -DAERO_CUDA=OFF
 ARM       := -DCMAKE_TOOLCHAIN_FILE=$(CURDIR)/tests/cpp/aarch64_linux.cmake

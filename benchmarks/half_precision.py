@@ -1,0 +1,156 @@
+"""Whether float16 with loss scaling makes networks reach NaN that do not in bfloat16.
+
+    python benchmarks/half_precision.py --results benchmarks/results/half_precision_<hardware>
+
+Every network trains as the mini scale of `aero reproduce` trains it, under autocast. float16 has
+torch's loss scaling: a step with an infinite gradient is skipped and halves the scale. Nothing is
+timed: products in float16 are slow on most processors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from aero import AeroConfig, AeroForCausalLM
+from aero.atomic_files import write_bytes_atomically, write_json_atomically
+from aero.reproduction import plan_target
+from aero.train.machine import git_commit, hardware, package_versions
+from aero.train.prepared_data import PreparedData, prepare_data
+from aero.train.recipe import Recipe
+from aero.train.windows import TrainingWindows
+
+# The paper's Figure 6 follows the first; the second is as deep as the paper's.
+NETWORKS = (("SM", 6), ("SM", 12), ("SM+ScFuFFN", 6), ("SM+LN+G", 6))
+PRECISIONS = (torch.bfloat16, torch.float16)
+LARGEST = torch.finfo(torch.float16).max
+
+
+def train(
+    label: str, layers: int, precision: torch.dtype, recipe: Recipe, data: PreparedData, seed: int
+) -> dict[str, Any]:
+    """Trains a network until its loss is not finite, or to the end; what it met."""
+    torch.manual_seed(seed)
+    sizes: dict[str, Any] = {
+        "model": "mini", "vocab_size": recipe.data.vocabulary, "num_layers": layers
+    }  # fmt: skip
+    model = AeroForCausalLM(AeroConfig.from_label(label, **sizes))
+    settings = recipe.optimizer
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        lr=settings.learning_rate,
+        betas=(settings.beta1, settings.beta2),
+        weight_decay=settings.weight_decay,
+    )
+    scaler = torch.amp.GradScaler("cpu", enabled=precision == torch.float16)
+    length, steps, warmup = recipe.model.context_length, recipe.steps, recipe.warmup_steps
+    batch = recipe.training.tokens_per_step // length
+    windows = TrainingWindows(data.train, length, count=batch * steps, seed=seed)
+    losses: list[float] = []
+    largest_state = largest_gradient = 0.0
+    skipped, broken = 0, None
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            left = (steps - step) / (steps - warmup)
+            group["lr"] = settings.learning_rate * min((step + 1) / warmup, left)
+        chosen = windows.__getitems__(range(batch * step, batch * (step + 1)))
+        ids = torch.from_numpy(chosen.astype("int64"))
+        with torch.autocast("cpu", dtype=precision):
+            output = model(ids, labels=ids, output_hidden_states=True)
+        state = max(float(stream.detach().abs().max()) for stream in output.hidden_states)
+        largest_state = max(largest_state, state)
+        if not math.isfinite(float(output.loss.detach())) or not math.isfinite(state):
+            broken = step + 1
+            break
+        losses.append(float(output.loss.detach()))
+        scaler.scale(output.loss).backward()
+        scaler.unscale_(optimizer)
+        norm = float(nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm or math.inf))
+        if math.isfinite(norm):
+            largest_gradient = max(largest_gradient, norm)
+        else:
+            skipped += 1
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    return {
+        "label": label,
+        "layers": layers,
+        "precision": str(precision).removeprefix("torch."),
+        "nan_at_step": broken,
+        "skipped_steps": skipped,
+        "largest_of_the_stream": largest_state,
+        "largest_gradient_norm": largest_gradient,
+        "loss": sum(losses[-20:]) / len(losses[-20:]),
+    }
+
+
+def row(run: dict[str, Any]) -> str:
+    """A run as a row of the page."""
+    broken = "no" if run["nan_at_step"] is None else f"step {run['nan_at_step']}"
+    values = [
+        f"`{run['label']}`", str(run["layers"]), run["precision"], broken,
+        str(run["skipped_steps"]), f"{run['largest_of_the_stream']:.3g}",
+        f"{run['largest_gradient_norm']:.3g}", f"{run['loss']:.3f}",
+    ]  # fmt: skip
+    return f"| {' | '.join(values)} |"
+
+
+PAGE = """# Half precision and NaN
+
+`python benchmarks/half_precision.py`: the networks of the mini scale of `aero reproduce`, {steps} \
+steps of {tokens_per_step:,} tokens at rate {learning_rate:g}, under autocast, seed {seed}. \
+Embeddings start at 0.02, as published. float16 has torch's loss scaling from 65,536; a step whose \
+gradient is not finite is skipped. The largest element of the residual stream is that of all \
+layers and steps. float16 ends at {largest:,.0f}. The loss is the mean of the last 20 steps. \
+[What it means](../../docs/paper.md#why-claims-fail).
+
+{hardware}, commit {git_commit}.
+
+| network | layers | autocast | NaN | skipped steps | largest of the stream | largest gradient \
+norm | loss |
+| --- | ---: | --- | --- | ---: | ---: | ---: | ---: |
+"""
+
+
+def main() -> None:
+    """Trains every network in both precisions, and writes a page and its numbers."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--results", type=Path, required=True, help="page and JSON, without suffix")
+    parser.add_argument("--cache-dir", type=Path, default=Path("runs/corpora"))
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    recipe = plan_target("figure6", "mini").cells[0].recipe
+    data = prepare_data(
+        recipe.data, cache_dir=arguments.cache_dir, context_length=recipe.model.context_length
+    )
+    runs = []
+    for label, layers in NETWORKS:
+        for precision in PRECISIONS:
+            runs.append(train(label, layers, precision, recipe, data, arguments.seed))
+            print(row(runs[-1]), flush=True)
+    facts = {
+        "hardware": hardware(),
+        "versions": package_versions(),
+        "git_commit": git_commit(),
+        "corpus": data.summary(),
+        "seed": arguments.seed,
+        "steps": recipe.steps,
+        "tokens_per_step": recipe.training.tokens_per_step,
+        "learning_rate": recipe.optimizer.learning_rate,
+    }
+    write_json_atomically(arguments.results.with_suffix(".json"), {**facts, "runs": runs})
+    page = PAGE.format(**facts, largest=LARGEST) + "\n".join([*map(row, runs), ""])
+    write_bytes_atomically(arguments.results.with_suffix(".md"), page.encode())
+
+
+if __name__ == "__main__":
+    main()
