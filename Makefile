@@ -38,7 +38,7 @@ DEMO_LABELS := SM+LN+G SM+ScFuFFN "EReg(SM(t)+ScFuFFN)" SM+FN+ScFuFFN SM+FN+R
 INSTALLED := AERO_CUDA=$(AERO_CUDA) $(sort $(shell find python/aero -name '*.py'))
 $(shell mkdir -p build && echo '$(INSTALLED)' | cmp -s - build/installed || echo '$(INSTALLED)' > build/installed)
 
-.PHONY: help demo private private-test private-bench test wheels arm-wheel mac-wheel kernel arm-test slurm-test threads mutants fuzz fuzz-sanitized build lint bench test-cuda bench-cuda house notebooks docs clean
+.PHONY: help demo private private-test private-bench test wheels cuda-wheel arm-wheel mac-wheel kernel arm-test slurm-test threads mutants fuzz fuzz-sanitized build lint bench test-cuda bench-cuda house notebooks docs clean
 .DEFAULT_GOAL := help
 # ninja shares out its own work, and fails where `make --jobs` tells it of jobs that it cannot reach.
 unexport MAKEFLAGS
@@ -86,6 +86,11 @@ wheels: $(VENV)/.wheels ## build the source archive and a wheel per Python in di
 	$(BIN)/python python/try_wheels.py $(PYTHONS)
 	$(BIN)/python python/try_wheels.py --torch $(patsubst torch==%,%,$(TORCH))
 	$(if $(TORCHES),$(BIN)/python python/try_wheels.py $(addprefix --torch ,$(TORCHES)) $(PYTHONS))
+
+# Its kernels need no GPU to be compiled; what is tried runs on the CPU.
+cuda-wheel: $(VENV)/.wheels ## build a wheel with the CUDA kernels per Python in dist/cuda, and try them
+	$(BIN)/python python/build_wheels.py --cuda $(PYTHONS)
+	$(BIN)/python python/try_wheels.py --cuda --torch $(patsubst torch==%,%,$(TORCH))
 
 # The index has torch for ARM with CUDA alone.
 arm-wheel: $(VENV)/.wheels ## build a wheel for 64-bit ARM and try it under QEMU; 5 GB; apt, as root

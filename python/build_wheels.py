@@ -1,6 +1,7 @@
 """Builds the source archive and, from it, one wheel per Python into dist/: `make wheels`.
 
     python python/build_wheels.py python3.11 python3.12
+    python python/build_wheels.py --cuda python3.11      # with the CUDA kernels, in dist/cuda
 
 The operator library belongs to no Python and is compiled once; `_core` is compiled for each. It is
 built against the torch of the Python that runs this program, whose stable ABI serves every torch
@@ -27,7 +28,8 @@ import fitting_wheel
 from older_linux import NEWEST, linker_flags, newest_versions
 
 ROOT = Path(__file__).resolve().parents[1]
-DIST, WORK = ROOT / "dist", ROOT / "build" / "wheels"
+ARCHIVES, WORK = ROOT / "dist", ROOT / "build" / "wheels"
+DIST = ARCHIVES
 PLATFORM = "manylinux_2_28"
 #: What CMake is told, beside the flags of the linker.
 DEFINES = {"AERO_CUDA": "OFF", "AERO_WERROR": "ON"}
@@ -92,6 +94,24 @@ def build_for(system: str, toolchain: Path, suffix: str, folder: Path, torch: Pa
     return build_environment(sys.executable, alone(torch))
 
 
+def build_with_cuda() -> None:
+    """Sets all further steps to wheels that hold the CUDA kernels too."""
+    global DIST, WORK
+    DIST, WORK, DEFINES["AERO_CUDA"] = ARCHIVES / "cuda", ROOT / "build" / "cuda_wheels", "ON"
+
+
+def name_toolkit(source: Path) -> None:
+    """Writes the toolkit into the version of unpacked sources, such as 0.1.0+cuda13."""
+    nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    found = re.search(r"release (\d+)\.", run(nvcc, "--version"))
+    if found is None:
+        raise SystemExit(f"build_wheels: {nvcc} --version names no release")
+    metadata = source / "pyproject.toml"
+    # At most once: the folder stays.
+    plain = re.compile(r'^(version = "[^"+]+)"$', re.MULTILINE)
+    metadata.write_text(plain.sub(rf'\g<1>+cuda{found[1]}"', metadata.read_text(), count=1))
+
+
 def build_environment(python: str, torch: Path) -> Path:
     """The Python of an environment that has the build tools, and sees torch without running it."""
     folder = WORK / "python{}.{}".format(*release(python))
@@ -108,15 +128,17 @@ def source_archive(python: Path) -> Path:
     """The folder of dist/*.tar.gz unpacked, which stays with its objects while that is the same."""
     program = (
         "import sys; sys.path.insert(0, 'python'); import build_backend; "
-        f"print(build_backend.build_sdist({str(DIST)!r}))"
+        f"print(build_backend.build_sdist({str(ARCHIVES)!r}))"
     )
-    archive = DIST / run(python, "-c", program).split()[-1]
+    archive = ARCHIVES / run(python, "-c", program).split()[-1]
     unpacked = WORK / "source" / hashlib.sha256(archive.read_bytes()).hexdigest()[:16]
     if not unpacked.is_dir():
         shutil.rmtree(unpacked.parent, ignore_errors=True)
         with tarfile.open(archive) as opened:
             opened.extractall(unpacked, filter="data")
     (folder,) = unpacked.iterdir()
+    if DEFINES["AERO_CUDA"] == "ON":
+        name_toolkit(folder)
     return folder
 
 
@@ -193,7 +215,7 @@ def shipped_wheel(wheel: Path, processor: str = "x86_64") -> Path:
 
 def build(pythons: Iterable[str]) -> list[Path]:
     """Builds everything; returns the wheels in dist/."""
-    DIST.mkdir(exist_ok=True)
+    DIST.mkdir(parents=True, exist_ok=True)
     torch, flags = torch_folder(), linker_flags(WORK / "older_linux")
     environments = [build_environment(python, torch) for python in pythons]
     source = source_archive(environments[0])
@@ -204,7 +226,11 @@ def main() -> None:
     """Builds for the Pythons that the command names, by default this one."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("python", nargs="*", default=[sys.executable])
-    for wheel in build(parser.parse_args().python):
+    parser.add_argument("--cuda", action="store_true", help="with the CUDA kernels, in dist/cuda")
+    given = parser.parse_args()
+    if given.cuda:
+        build_with_cuda()
+    for wheel in build(given.python):
         print(f"{wheel.relative_to(ROOT)}  {wheel.stat().st_size / 1e6:.1f} MB")
 
 

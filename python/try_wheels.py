@@ -3,6 +3,7 @@
     python python/try_wheels.py --torch 2.13.0 python3.11                # all dependencies
     python python/try_wheels.py --torch 2.11.0 --torch 2.12.1 python3.11 python3.12
     python python/try_wheels.py python3.10 python3.12                    # costs alone, no torch
+    python python/try_wheels.py --cuda --torch 2.13.0 python3.11         # those of dist/cuda
 
 A result stands in benchmarks/results/platforms_*.json under its platform, Python and torch. `pip`
 chooses the build of torch: on Linux the usual index has the one with gigabytes of CUDA. An
@@ -26,7 +27,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from build_wheels import DIST, ROOT, WORK, release, run
+import build_wheels
+from build_wheels import ROOT, release, run
 
 _FOLDER = ROOT / "benchmarks" / "results"
 RESULTS = max(
@@ -50,9 +52,12 @@ WITH_TORCH = [
 
 def wheel_for(version: tuple[int, int], processor: str = platform.machine()) -> Path:
     """The wheel of dist/ for a Python and a processor."""
-    found = [*DIST.glob(f"*-cp{version[0]}{version[1]}-*_{processor}.whl")]
+    found = [*build_wheels.DIST.glob(f"*-cp{version[0]}{version[1]}-*_{processor}.whl")]
     if len(found) != 1:
-        raise SystemExit(f"try_wheels: dist must hold one wheel for {version}, has {len(found)}")
+        folder = build_wheels.DIST.relative_to(ROOT)
+        raise SystemExit(
+            f"try_wheels: {folder} must hold one wheel for {version}, has {len(found)}"
+        )
     return found[0]
 
 
@@ -106,8 +111,9 @@ def tried(python: str, torch: str | None, folder: Path) -> dict[str, Any]:
     """
     version = release(python)
     wheel = wheel_for(version)
+    kernels = "" if build_wheels.DEFINES["AERO_CUDA"] == "OFF" else ", with CUDA kernels"
     row = {
-        "platform": f"{platform.system()} {platform.machine()}",
+        "platform": f"{platform.system()} {platform.machine()}{kernels}",
         "python": ".".join(map(str, version)),
         "torch": torch,
         "wheel": wheel.name,
@@ -160,10 +166,13 @@ def main() -> None:
     parser.add_argument(
         "--torch", action="append", help="version, such as 2.13.0; repeatable; default: no torch"
     )
+    parser.add_argument("--cuda", action="store_true", help="the wheels of dist/cuda")
     given = parser.parse_args()
+    if given.cuda:
+        build_wheels.build_with_cuda()
     failed = []
     for python, torch in itertools.product(given.python, given.torch or [None]):
-        folder = WORK / "tried"
+        folder = build_wheels.WORK / "tried"
         shutil.rmtree(folder, ignore_errors=True)
         try:
             result = tried(python, torch, folder)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
-PLATFORMS = ("Linux x86_64", "Linux aarch64", "Darwin arm64")
+PLATFORMS = ("Linux x86_64", "Linux x86_64, with CUDA kernels", "Linux aarch64", "Darwin arm64")
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14", "3.15")
 TORCHES = (None, "2.11", "2.12", "2.13", "2.14", "2.15")
 

@@ -299,3 +299,33 @@ def test_a_build_for_another_system_is_told_of_it(tmp_path, monkeypatch):
     assert (build_wheels.WORK, python) == (folder, sys.executable)
     assert build_wheels.DEFINES["PYTHON_MODULE_EXTENSION"] == ".x.so"
     assert [path.resolve() for path in seen.iterdir()] == [torch.resolve()]
+
+
+def test_wheels_with_the_cuda_kernels_say_so_and_lie_apart(tmp_path, monkeypatch):
+    for name in ("DIST", "WORK"):
+        monkeypatch.setattr(build_wheels, name, getattr(build_wheels, name))
+    monkeypatch.setattr(build_wheels, "DEFINES", {**build_wheels.DEFINES})
+    usual = {build_wheels.DIST, build_wheels.WORK}
+    build_wheels.build_with_cuda()
+    assert build_wheels.DIST == ROOT / "dist" / "cuda"
+    assert build_wheels.WORK not in usual
+    assert build_wheels.DEFINES["AERO_CUDA"] == "ON"
+    with pytest.raises(SystemExit, match=r"try_wheels: dist/cuda must hold one wheel for \(2, 7\)"):
+        try_wheels.wheel_for((2, 7))
+    nvcc = tmp_path / "nvcc"
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    metadata = tmp_path / "pyproject.toml"
+    shutil.copy(ROOT / "pyproject.toml", metadata)
+    lines = metadata.read_text().splitlines()
+    for said in ("no release", "Cuda compilation tools, release 13.0, V13.0.88"):
+        nvcc.write_text(f"#!/bin/sh\necho {said}\n")
+        nvcc.chmod(0o755)
+        if "13" not in said:
+            with pytest.raises(SystemExit, match=r"nvcc --version names no release"):
+                build_wheels.name_toolkit(tmp_path)
+    for _ in range(2):
+        build_wheels.name_toolkit(tmp_path)
+        changed = dict(zip(lines, metadata.read_text().splitlines(), strict=True))
+        assert [(a, b) for a, b in changed.items() if a != b] == [
+            ('version = "0.1.0"', 'version = "0.1.0+cuda13"')
+        ]
