@@ -32,7 +32,7 @@ def cell(row: dict[str, Any] | None) -> str:
 
 
 def platforms() -> str:
-    """One table per platform: Pythons down, torch across."""
+    """One table per platform: the Pythons tried down, torch across."""
     found = {
         (row["platform"], row["python"], row["torch"] and row["torch"].rpartition(".")[0]): row
         for row in results()
@@ -49,7 +49,8 @@ def platforms() -> str:
             f"| Python | {' | '.join(heads)} |",
             "| --- " * (len(heads) + 1) + "|",
         ]
-        for python in PYTHONS:
+        tried = {python for name, python, _ in found if name == platform}
+        for python in (python for python in PYTHONS if python in tried):
             cells = [cell(found.get((platform, python, torch))) for torch in TORCHES]
             lines.append(f"| {python} | {' | '.join(cells)} |")
         lines.append("")
