@@ -22,7 +22,8 @@ PRIVATE_RUN := $(firstword $(patsubst %/model/config.json,%,$(wildcard runs/demo
 NATIVE    := CMakeLists.txt pyproject.toml python/build_backend.py \
              $(shell find kernels csrc -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cmake')
 CPP_TESTS := $(shell find tests/cpp -name '*.cpp' -o -name '*.h')
-PIP       := $(BIN)/python -m pip install --disable-pip-version-check
+# Python compiles what it imports, at its first import: torch and transformers have far more.
+PIP       := $(BIN)/python -m pip install --disable-pip-version-check --no-compile
 # `make demo SEEDS=3` renews the committed spread over seeds, which the report of one seed quotes.
 PROCESSOR := $(shell sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -n 1 | tr 'A-Z' 'a-z' | tr -cs 'a-z0-9\n' '_')
 RESULTS   ?= benchmarks/results/demo_$(PROCESSOR)_$(shell date +%Y%m)
