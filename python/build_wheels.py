@@ -5,7 +5,9 @@
 
 The operator library belongs to no Python and is compiled once; `_core` is compiled for each. It is
 built against the torch of the Python that runs this program, whose stable ABI serves every torch
-from 2.11 on, and for manylinux_2_28 (older_linux.py). auditwheel judges the result.
+from 2.11 on, and for manylinux_2_28 (older_linux.py). auditwheel judges the result. abi3audit has
+nothing to judge: `_core` does not claim Python's stable ABI, and the operator library calls no
+Python.
 """
 
 from __future__ import annotations
