@@ -54,9 +54,8 @@ def wheel_for(version: tuple[int, int], processor: str = platform.machine()) -> 
     """The wheel of dist/ for a Python and a processor."""
     found = [*build_wheels.DIST.glob(f"*-cp{version[0]}{version[1]}-*_{processor}.whl")]
     if len(found) != 1:
-        folder = build_wheels.DIST.relative_to(ROOT)
         raise SystemExit(
-            f"try_wheels: {folder} must hold one wheel for {version}, has {len(found)}"
+            f"try_wheels: {build_wheels.DIST} must hold one wheel for {version}, has {len(found)}"
         )
     return found[0]
 

@@ -204,7 +204,7 @@ def test_a_result_takes_the_place_of_the_earlier_one_of_its_kind_alone(
 def test_a_wheel_that_is_not_there_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(try_wheels, "DIST", tmp_path)
+    monkeypatch.setattr(build_wheels, "DIST", tmp_path / "dist")
     with pytest.raises(SystemExit, match=r"dist must hold one wheel for \(3, 11\), has 0"):
         try_wheels.wheel_for((3, 11))
 
@@ -310,7 +310,7 @@ def test_wheels_with_the_cuda_kernels_say_so_and_lie_apart(tmp_path, monkeypatch
     assert build_wheels.DIST == ROOT / "dist" / "cuda"
     assert build_wheels.WORK not in usual
     assert build_wheels.DEFINES["AERO_CUDA"] == "ON"
-    with pytest.raises(SystemExit, match=r"try_wheels: dist/cuda must hold one wheel for \(2, 7\)"):
+    with pytest.raises(SystemExit, match=r"dist/cuda must hold one wheel for \(2, 7\)"):
         try_wheels.wheel_for((2, 7))
     nvcc = tmp_path / "nvcc"
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")

@@ -109,8 +109,8 @@ def test_networks_of_equal_training_flops_make_a_front_of_their_own() -> None:
 
 def test_a_taught_networks_budget_has_its_teachers_tokens() -> None:
     student, elsewhere = runs("SM+R", 50.0), runs("SM+R", 45.0)
-    student[0].info["distilled_from"] = {"tokens": BUDGET, "flops_per_token": 1e6}
-    elsewhere[0].info["distilled_from"] = {"tokens": None}
+    student[0].info["distilled_from"] = {"path": "a", "tokens": BUDGET, "flops_per_token": 1e6}
+    elsewhere[0].info["distilled_from"] = {"path": "b", "tokens": None}
     points = front_points({"student": student, "elsewhere": elsewhere})
     assert [(point.name, point.tokens) for point in points] == [("student", 2 * BUDGET)]
 
