@@ -9,18 +9,15 @@ timed: products in float16 are slow on most processors.
 
 from __future__ import annotations
 
-import argparse
 import math
-from pathlib import Path
 from typing import Any
 
 import torch
+from start_of_training import command_line, publish
 from torch import nn
 
 from aero import AeroConfig, AeroForCausalLM
-from aero.atomic_files import write_bytes_atomically, write_json_atomically
 from aero.reproduction import plan_target
-from aero.train.machine import git_commit, hardware, package_versions
 from aero.train.prepared_data import PreparedData, prepare_data
 from aero.train.recipe import Recipe
 from aero.train.windows import TrainingWindows
@@ -114,42 +111,26 @@ layers and steps. float16 ends at {largest:,.0f}. The loss is the mean of the la
 
 | network | layers | autocast | NaN | skipped steps | largest of the stream | largest gradient \
 norm | loss |
-| --- | ---: | --- | --- | ---: | ---: | ---: | ---: |
-"""
+| --- | ---: | --- | --- | ---: | ---: | ---: | ---: |"""
 
 
 def main() -> None:
     """Trains every network in both precisions, and writes a page and its numbers."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--results", type=Path, required=True, help="page and JSON, without suffix")
-    parser.add_argument("--cache-dir", type=Path, default=Path("runs/corpora"))
-    parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
+    given = command_line(__doc__)
     torch.set_num_threads(1)
     recipe = plan_target("figure6", "mini").cells[0].recipe
-    data = prepare_data(
-        recipe.data, cache_dir=arguments.cache_dir, context_length=recipe.model.context_length
-    )
+    context = recipe.model.context_length
+    data = prepare_data(recipe.data, cache_dir=given.cache_dir, context_length=context)
     runs = []
     for label, layers in NETWORKS:
         for precision in PRECISIONS:
-            runs.append(train(label, layers, precision, recipe, data, arguments.seed))
+            runs.append(train(label, layers, precision, recipe, data, given.seed))
             print(row(runs[-1]), flush=True)
-    facts = {
-        "hardware": hardware(),
-        "versions": package_versions(),
-        "git_commit": git_commit(),
-        "corpus": data.summary(),
-        "seed": arguments.seed,
-        "steps": recipe.steps,
-        "tokens_per_step": recipe.training.tokens_per_step,
-        "learning_rate": recipe.optimizer.learning_rate,
-    }
-    write_json_atomically(arguments.results.with_suffix(".json"), {**facts, "runs": runs})
-    page = PAGE.format(**facts, largest=LARGEST) + "\n".join([*map(row, runs), ""])
-    write_bytes_atomically(arguments.results.with_suffix(".md"), page.encode())
+    publish(
+        given, PAGE, [*map(row, runs)], runs, data,
+        steps=recipe.steps, tokens_per_step=recipe.training.tokens_per_step,
+        learning_rate=recipe.optimizer.learning_rate, largest=LARGEST,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -142,35 +142,54 @@ def row(run: dict[str, Any]) -> str:
     )
 
 
-def main() -> None:
-    """Trains every cell and writes a page and its numbers."""
+def command_line(description: str) -> argparse.Namespace:
+    """Where results go and corpora are kept, and the seed."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--results", type=Path, required=True, help="page and JSON, without suffix")
     parser.add_argument("--cache-dir", type=Path, default=Path("runs/corpora"))
     parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    recipe = load_recipe("demo")
-    data = prepare_data(recipe.data, cache_dir=arguments.cache_dir, context_length=TOKENS)
-    runs = []
-    for label, rule in CELLS:
-        runs.append(train(label, rule, data, arguments.seed))
-        print(row(runs[-1]), flush=True)
+    return parser.parse_args()
+
+
+def publish(
+    given: argparse.Namespace,
+    page: str,
+    lines: list[str],
+    runs: list[dict[str, Any]],
+    data: PreparedData,
+    **facts: Any,
+) -> None:
+    """Writes runs and facts as JSON, and a page that says the facts above the lines of a table."""
     facts = {
         "hardware": hardware(),
         "versions": package_versions(),
         "git_commit": git_commit(),
         "corpus": data.summary(),
-        "seed": arguments.seed,
-        "learning_rate": recipe.optimizer.learning_rate,
-        "warmup_steps": recipe.warmup_steps,
+        "seed": given.seed,
+        **facts,
     }
-    write_json_atomically(arguments.results.with_suffix(".json"), {**facts, "runs": runs})
+    write_json_atomically(given.results.with_suffix(".json"), {**facts, "runs": runs})
+    text = "\n".join([page.format(**facts), *lines, ""])
+    write_bytes_atomically(given.results.with_suffix(".md"), text.encode())
+
+
+def main() -> None:
+    """Trains every cell and writes a page and its numbers."""
+    given = command_line(__doc__)
+    torch.set_num_threads(1)
+    recipe = load_recipe("demo")
+    data = prepare_data(recipe.data, cache_dir=given.cache_dir, context_length=TOKENS)
+    runs = []
+    for label, rule in CELLS:
+        runs.append(train(label, rule, data, given.seed))
+        print(row(runs[-1]), flush=True)
     lines = ["| " + " | ".join(HEADS) + " |", "| --- | --- |" + " ---: |" * (len(HEADS) - 2)]
-    page = "\n".join([PAGE.format(**facts), *lines, *map(row, runs), ""])
-    write_bytes_atomically(arguments.results.with_suffix(".md"), page.encode())
+    publish(
+        given, PAGE, [*lines, *map(row, runs)], runs, data,
+        learning_rate=recipe.optimizer.learning_rate, warmup_steps=recipe.warmup_steps,
+    )  # fmt: skip
 
 
 PAGE = (
