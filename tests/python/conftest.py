@@ -20,6 +20,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # Waiting threads sleep: spinning ones cost a busy machine three quarters of its time.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+# The workers of xdist keep all cores busy. The operators are tested on several: ops/conftest.py.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # The same examples in every run, so that a commit passes or fails for good.
 # `pytest --hypothesis-profile=explore` draws new ones.
 settings.register_profile("repeatable", derandomize=True, deadline=None)

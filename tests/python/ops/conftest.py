@@ -9,8 +9,9 @@ Letters: B batch, H heads, G key heads, T queries, S keys, D head width, L layer
 from __future__ import annotations
 
 import dataclasses
+import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -20,6 +21,15 @@ from torch import Tensor
 from aero import ops
 
 from . import oracle
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _several_threads() -> Iterator[None]:
+    """Operators share out their work between threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(max(2, os.cpu_count() or 1))
+    yield
+    torch.set_num_threads(threads)
 
 
 def statistics_dtype(dtype: torch.dtype) -> torch.dtype:
