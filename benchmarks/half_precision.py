@@ -2,14 +2,15 @@
 
     python benchmarks/half_precision.py --results benchmarks/results/half_precision_<hardware>
 
-Every network trains as the mini scale of `aero reproduce` trains it, under autocast. float16 has
-torch's loss scaling: a step with an infinite gradient is skipped and halves the scale. Nothing is
-timed: products in float16 are slow on most processors.
+Sizes, text, optimizer, schedule and length are those of the mini scale of `aero reproduce`; the
+networks train under autocast. float16 has torch's loss scaling: a step with an infinite gradient is
+skipped and halves the scale. Nothing is timed: products in float16 are slow on most processors.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from start_of_training import command_line, publish
 from torch import nn
 
 from aero import AeroConfig, AeroForCausalLM
+from aero.models.initialization import decay_parameter_names
 from aero.reproduction import plan_target
 from aero.train.prepared_data import PreparedData, prepare_data
 from aero.train.recipe import Recipe
@@ -37,12 +39,18 @@ def train(
         "model": "mini", "vocab_size": recipe.data.vocabulary, "num_layers": layers
     }  # fmt: skip
     model = AeroForCausalLM(AeroConfig.from_label(label, **sizes))
-    settings = recipe.optimizer
+    settings, decayed = recipe.optimizer, {*decay_parameter_names(model)}
+    parameters = [
+        {
+            "params": [
+                value for name, value in model.named_parameters() if (name in decayed) is on
+            ],
+            "weight_decay": settings.weight_decay if on else 0.0,
+        }
+        for on in (True, False)
+    ]
     optimizer = torch.optim.AdamW(
-        model.parameters(),
-        lr=settings.learning_rate,
-        betas=(settings.beta1, settings.beta2),
-        weight_decay=settings.weight_decay,
+        parameters, lr=settings.learning_rate, betas=(settings.beta1, settings.beta2)
     )
     scaler = torch.amp.GradScaler("cpu", enabled=precision == torch.float16)
     length, steps, warmup = recipe.model.context_length, recipe.steps, recipe.warmup_steps
@@ -60,20 +68,21 @@ def train(
         with torch.autocast("cpu", dtype=precision):
             output = model(ids, labels=ids, output_hidden_states=True)
         state = max(float(stream.detach().abs().max()) for stream in output.hidden_states)
-        largest_state = max(largest_state, state)
-        if not math.isfinite(float(output.loss.detach())) or not math.isfinite(state):
+        loss = float(output.loss.detach())
+        if not (math.isfinite(loss) and math.isfinite(state)):
             broken = step + 1
             break
-        losses.append(float(output.loss.detach()))
+        largest_state = max(largest_state, state)
+        losses.append(loss)
         scaler.scale(output.loss).backward()
         scaler.unscale_(optimizer)
         norm = float(nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm or math.inf))
         if math.isfinite(norm):
             largest_gradient = max(largest_gradient, norm)
-        else:
-            skipped += 1
+        scale = scaler.get_scale()
         scaler.step(optimizer)
         scaler.update()
+        skipped += scaler.get_scale() < scale
         optimizer.zero_grad()
     return {
         "label": label,
@@ -83,7 +92,7 @@ def train(
         "skipped_steps": skipped,
         "largest_of_the_stream": largest_state,
         "largest_gradient_norm": largest_gradient,
-        "loss": sum(losses[-20:]) / len(losses[-20:]),
+        "loss": statistics.fmean(losses[-20:]) if losses else None,
     }
 
 
@@ -93,7 +102,7 @@ def row(run: dict[str, Any]) -> str:
     values = [
         f"`{run['label']}`", str(run["layers"]), run["precision"], broken,
         str(run["skipped_steps"]), f"{run['largest_of_the_stream']:.3g}",
-        f"{run['largest_gradient_norm']:.3g}", f"{run['loss']:.3f}",
+        f"{run['largest_gradient_norm']:.3g}", "" if run["loss"] is None else f"{run['loss']:.3f}",
     ]  # fmt: skip
     return f"| {' | '.join(values)} |"
 
