@@ -102,9 +102,9 @@ def build_with_cuda() -> None:
     DIST, WORK, DEFINES["AERO_CUDA"] = ARCHIVES / "cuda", ROOT / "build" / "cuda_wheels", "ON"
 
 
-def name_toolkit(source: Path) -> None:
-    """Writes the toolkit into the version of unpacked sources, such as 0.1.0+cuda13."""
-    nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+def choose_toolkit(source: Path) -> None:
+    """Compiles with one toolkit, and writes it into the version of the sources: 0.1.0+cuda13."""
+    DEFINES["AERO_NVCC"] = nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
     found = re.search(r"release (\d+)\.", run(nvcc, "--version"))
     if found is None:
         raise SystemExit(f"build_wheels: {nvcc} --version names no release")
@@ -139,8 +139,6 @@ def source_archive(python: Path) -> Path:
         with tarfile.open(archive) as opened:
             opened.extractall(unpacked, filter="data")
     (folder,) = unpacked.iterdir()
-    if DEFINES["AERO_CUDA"] == "ON":
-        name_toolkit(folder)
     return folder
 
 
@@ -221,6 +219,8 @@ def build(pythons: Iterable[str]) -> list[Path]:
     torch, flags = torch_folder(), linker_flags(WORK / "older_linux")
     environments = [build_environment(python, torch) for python in pythons]
     source = source_archive(environments[0])
+    if DEFINES["AERO_CUDA"] == "ON":
+        choose_toolkit(source)
     return [shipped_wheel(compiled_wheel(python, source, flags)) for python in environments]
 
 

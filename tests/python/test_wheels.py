@@ -322,10 +322,12 @@ def test_wheels_with_the_cuda_kernels_say_so_and_lie_apart(tmp_path, monkeypatch
         nvcc.chmod(0o755)
         if "13" not in said:
             with pytest.raises(SystemExit, match=r"nvcc --version names no release"):
-                build_wheels.name_toolkit(tmp_path)
+                build_wheels.choose_toolkit(tmp_path)
     for _ in range(2):
-        build_wheels.name_toolkit(tmp_path)
+        build_wheels.choose_toolkit(tmp_path)
         changed = dict(zip(lines, metadata.read_text().splitlines(), strict=True))
         assert [(a, b) for a, b in changed.items() if a != b] == [
             ('version = "0.1.0"', 'version = "0.1.0+cuda13"')
         ]
+    # CMake would look for one elsewhere too.
+    assert build_wheels.DEFINES["AERO_NVCC"] == str(nvcc)
