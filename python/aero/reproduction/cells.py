@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ class Cell:
     group: str
     origins: Mapping[str, Cell] = field(default_factory=dict)
 
-    @property
+    @cached_property  # asked for every cell that is missing, each time that folders are looked at
     def key(self) -> str:
         """The run folder below `cells`; equal keys are the same run."""
         way = training_way(self.recipe, **dict.fromkeys(self.origins, True))

@@ -21,6 +21,7 @@ from aero.reproduction.document import results_document, write_results
 from aero.reproduction.outcome import collect_target, write_target
 from aero.reproduction.run_statistics import measure
 from aero.reproduction.running import cell_table, run_cells, what_it_takes
+from aero.train import Recipe
 from aero.train.errors import StopRequestedError, TrainingError
 from aero.train.run_lock import locked
 
@@ -64,6 +65,17 @@ def test_an_outcome_holds_numbers_verdicts_and_figures(trained, tmp_path):
     text = (folder / "probe.md").read_text()
     assert "| network | perplexity, paper | perplexity |" in text
     assert "**holds**" in text and "Not run" not in text
+
+
+def test_looking_for_ended_runs_again_plans_nothing_again(monkeypatch, tmp_path):
+    plan = plan_target("figure6", "mini")
+    assert not any(cell.is_done(tmp_path) for cell in plan.cells)
+
+    def unexpected(*_, **__):
+        raise AssertionError("a recipe was made again")
+
+    monkeypatch.setattr(Recipe, "__post_init__", unexpected)
+    assert not any(cell.is_done(tmp_path) for cell in plan.cells)
 
 
 def test_students_wait_for_their_teachers(trained, corpus, cache_dir, tmp_path):
