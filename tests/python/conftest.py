@@ -1,5 +1,6 @@
 """Settings every Python test runs under."""
 
+import gc
 import multiprocessing
 import os
 from multiprocessing.context import ForkServerContext
@@ -61,6 +62,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     place = {FOLDER / name: number for number, name in enumerate(LONG)}
     assert all(path.exists() for path in place), "a file of LONG is gone"
     items.sort(key=lambda item: place.get(item.path, len(place)))
+
+
+def pytest_collection_finish() -> None:
+    """Takes all that the imports made out of the collector's sight: each training collects."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -339,7 +339,8 @@ def test_a_cell_that_another_process_takes_first_is_left_to_it(corpus, cache_dir
         said.append(text)
         told.set()
 
-    run_cells([Slow(**vars(cell))], output=tmp_path, cache_dir=cache_dir, say=say)
+    values = {entry.name: getattr(cell, entry.name) for entry in dataclasses.fields(cell)}
+    run_cells([Slow(**values)], output=tmp_path, cache_dir=cache_dir, say=say)
     assert said == [
         "waiting for 1 cells that other processes train",
         "SM+R seed 1: finished after 1 s",
