@@ -114,24 +114,28 @@ def _work(
     from aero.train.runs import train_runs
 
     remaining, waiting = list(cells), False
-    while remaining:
-        for cell in list(remaining):
-            if cell.is_done(output):  # by another process, since this one looked
-                say(ended(cell, output))
-            elif cell.is_locked(output) or not cell.is_ready(output):
-                continue
-            else:
-                try:
-                    train_runs([cell.planned(output)], cache_dir=cache_dir, say=say)
-                except RunLockedError:  # another process was faster
+    # A request in a run's last evaluation ends that run as it should, and no other begins.
+    with StopRequest() as stop:
+        while remaining:
+            for cell in list(remaining):
+                if stop.requested:
+                    raise StopRequestedError("stopped; run the same command again to go on")
+                if cell.is_done(output):  # by another process, since this one looked
+                    say(ended(cell, output))
+                elif cell.is_locked(output) or not cell.is_ready(output):
                     continue
-            remaining.remove(cell)
-            break
-        else:
-            if not waiting:
-                say(f"waiting for {len(remaining)} cells that other processes train")
-            waiting = True
-            time.sleep(_POLL_SECONDS)
+                else:
+                    try:
+                        train_runs([cell.planned(output)], cache_dir=cache_dir, say=say)
+                    except RunLockedError:  # another process was faster
+                        continue
+                remaining.remove(cell)
+                break
+            else:
+                if not waiting:
+                    say(f"waiting for {len(remaining)} cells that other processes train")
+                waiting = True
+                time.sleep(_POLL_SECONDS)
 
 
 def _work_together(

@@ -32,9 +32,12 @@ class StopRequest:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Puts the earlier handlers back."""
+        """Puts the earlier handlers back; a request around this one has the flag too."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+            outer = getattr(handler, "__self__", None)
+            if isinstance(outer, StopRequest):
+                outer.requested |= self.requested
 
     def agreed(self, device: torch.device) -> bool:
         """Whether any process was asked; collective under `torchrun`, so that all stop together."""

@@ -181,6 +181,21 @@ def test_workers_of_one_command_stop_together_and_go_on_together(
     assert said[-1].startswith(f"[{len(said)}/{len(said)}] ")
 
 
+def test_a_request_to_stop_after_the_last_step_of_a_run_begins_no_other(
+    corpus, cache_dir, tmp_path
+):
+    first, second, _ = probe.plan(corpus).cells
+
+    def say(text):
+        if "perplexity" in text:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(StopRequestedError, match="run the same command again"):
+        run_cells([first, second], output=tmp_path, cache_dir=cache_dir, say=say)
+    assert first.is_done(tmp_path)
+    assert second.status(tmp_path) == "missing"
+
+
 def test_a_run_that_nobody_trains_is_killed_not_running(corpus, tmp_path):
     cell = probe.plan(corpus).cells[0]
     cell.folder(tmp_path).update({"status": "running"})
