@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import math
@@ -19,6 +20,8 @@ from aero import mpc, paper
 from aero.architecture import ArchitectureSpec
 from aero.private.prediction import predicted_operations, remainder, total_cost
 from aero.private.settings import PrivateSettings
+from aero.reproduction.targets import load_target
+from aero.reproduction.verdicts import judge_claims
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -118,11 +121,31 @@ def start(label: str, rule: str) -> list[float]:
     return [*cells[:3], cells[6], cells[-1]]
 
 
-def factorial(name: str) -> float:
-    """Perplexity of a row of the starts with all norms and FFNs."""
+def factorial(name: str) -> list[float]:
+    """Perplexity, ± and the rate of a row of the starts with all norms and FFNs."""
     (target,) = data("start_factorial")["targets"]
-    (found,) = (row["statistics"]["perplexity"] for row in target["rows"] if row["name"] == name)
-    return float(found["mean"])
+    (row,) = (row for row in target["rows"] if row["name"] == name)
+    found = row["statistics"]["perplexity"]
+    return [found["mean"], found["standard_deviation"], row["rates"]["best"]]
+
+
+def factorial_runs(name: str) -> list[float]:
+    """Perplexities of such a row, seed by seed without those that ended in NaN, and its rate."""
+    (target,) = data("start_factorial")["targets"]
+    (row,) = (row for row in target["rows"] if row["name"] == name)
+    return [*row["statistics"]["perplexity"]["values"], row["rates"]["best"]]
+
+
+def start_gain(number: int, without: str | None = None) -> list[float]:
+    """Effect and interval in % of a claim of the starts; without a row, its claims are not made."""
+    target = load_target("start")
+    (outcome,) = data("start_factorial")["targets"]
+    claim = target.claims[number - 1]
+    sides = {c: {c.lower.row, c.higher.row} for each in target.claims for c in each.comparisons}
+    kept = [each for each in target.claims if all(without not in sides[c] for c in each.comparisons)]
+    target = dataclasses.replace(target, claims=tuple(kept))
+    (found,) = judge_claims(target, outcome["rows"])[kept.index(claim)].differences
+    return [100 * math.expm1(end) for end in (found.effect, found.low, found.high)]
 
 
 def front(name: str, budget: str = "front", stack: str | None = None) -> list[float]:
@@ -240,8 +263,8 @@ def factor(stack: str, **settings: Any) -> float:
 
 
 FUNCTIONS = (
-    data, said, output, demo, network, start, factorial, finding, front, verdicts, front_verdicts,
-    beside_fn, failed_then,
+    data, said, output, demo, network, start, factorial, factorial_runs, start_gain, finding,
+    front, verdicts, front_verdicts, beside_fn, failed_then,
     measured, gigabytes, norms, factor, largest_miss, single_passes, seconds_missed,
     paper.compare_with_paper,
 )  # fmt: skip
