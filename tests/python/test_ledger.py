@@ -141,8 +141,11 @@ def start_gain(number: int, without: str | None = None) -> list[float]:
     target = load_target("start")
     (outcome,) = data("start_factorial")["targets"]
     claim = target.claims[number - 1]
-    sides = {c: {c.lower.row, c.higher.row} for each in target.claims for c in each.comparisons}
-    kept = [each for each in target.claims if all(without not in sides[c] for c in each.comparisons)]
+    kept = [
+        each
+        for each in target.claims
+        if without not in {s.row for c in each.comparisons for s in (c.lower, c.higher) if s.row}
+    ]
     target = dataclasses.replace(target, claims=tuple(kept))
     (found,) = judge_claims(target, outcome["rows"])[kept.index(claim)].differences
     return [100 * math.expm1(end) for end in (found.effect, found.low, found.high)]
