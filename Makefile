@@ -22,7 +22,9 @@ PRIVATE_RUN := $(firstword $(patsubst %/model/config.json,%,$(wildcard runs/demo
 NATIVE    := CMakeLists.txt pyproject.toml python/build_backend.py \
              $(shell find kernels csrc -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cmake')
 CPP_TESTS := $(shell find tests/cpp -name '*.cpp' -o -name '*.h')
-# Python compiles what it imports, at its first import: torch and transformers have far more.
+# Python compiles what it imports, at its first import: torch and transformers have far more. Where the
+# environment forbids it to keep that, every process would compile all again, for seven seconds.
+unexport PYTHONDONTWRITEBYTECODE
 PIP       := $(BIN)/python -m pip install --disable-pip-version-check --no-compile
 # `make demo SEEDS=3` renews the committed spread over seeds, which the report of one seed quotes.
 PROCESSOR := $(shell sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -n 1 | tr 'A-Z' 'a-z' | tr -cs 'a-z0-9\n' '_')
