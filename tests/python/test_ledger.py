@@ -121,19 +121,13 @@ def start(label: str, rule: str) -> list[float]:
     return [*cells[:3], cells[6], cells[-1]]
 
 
-def factorial(name: str) -> list[float]:
-    """Perplexity, ± and the rate of a row of the starts with all norms and FFNs."""
+def factorial(name: str, *, each: bool = False) -> list[float]:
+    """Perplexity and ±, or each seed's but NaN, and the rate of a row of the starts."""
     (target,) = data("start_factorial")["targets"]
     (row,) = (row for row in target["rows"] if row["name"] == name)
     found = row["statistics"]["perplexity"]
-    return [found["mean"], found["standard_deviation"], row["rates"]["best"]]
-
-
-def factorial_runs(name: str) -> list[float]:
-    """Perplexities of such a row, seed by seed without those that ended in NaN, and its rate."""
-    (target,) = data("start_factorial")["targets"]
-    (row,) = (row for row in target["rows"] if row["name"] == name)
-    return [*row["statistics"]["perplexity"]["values"], row["rates"]["best"]]
+    numbers = found["values"] if each else [found["mean"], found["standard_deviation"]]
+    return [*numbers, row["rates"]["best"]]
 
 
 def start_gain(number: int, without: str | None = None) -> list[float]:
@@ -266,7 +260,7 @@ def factor(stack: str, **settings: Any) -> float:
 
 
 FUNCTIONS = (
-    data, said, output, demo, network, start, factorial, factorial_runs, start_gain, finding,
+    data, said, output, demo, network, start, factorial, start_gain, finding,
     front, verdicts, front_verdicts, beside_fn, failed_then,
     measured, gigabytes, norms, factor, largest_miss, single_passes, seconds_missed,
     paper.compare_with_paper,
