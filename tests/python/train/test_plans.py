@@ -11,6 +11,7 @@ import torch
 from aero.train import forecast as forecast_module
 from aero.train import starting
 from aero.train.errors import TrainingError
+from aero.train.one_run import build_model
 from aero.train.origins import Origin
 from aero.train.perplexity import HeldOutLoss
 from aero.train.planning import plan_runs
@@ -131,6 +132,18 @@ def test_a_step_is_timed_until_that_takes_a_while(tiny_recipe, tmp_path, monkeyp
     forecast_module._timed(small, Network())
     # Micro-batches divide a step: two windows at most.
     assert sizes == ["train", *[(n, 32) for n in (1, 1, 2, 2)]]
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_step_is_timed_in_the_precision_of_the_recipe(tiny_recipe, tmp_path, precision):
+    run, met = plan_one(tiny_recipe, "SM", tmp_path), set()
+    run = replace(run, recipe=replace(run.recipe, training=replace(
+        run.recipe.training, precision=precision
+    )))  # fmt: skip
+    network = build_model(run)
+    network.lm_head.register_forward_hook(lambda module, inputs, logits: met.add(logits.dtype))
+    forecast_module._timed(run, network)
+    assert met == {getattr(torch, precision)}
 
 
 def test_a_network_larger_than_the_memory_is_refused(tiny_recipe, tmp_path, monkeypatch):
