@@ -129,9 +129,10 @@ PAGE = """# Half precision and NaN
 
 `python benchmarks/half_precision.py`: the networks of the mini scale of `aero reproduce`, {steps} \
 steps of {tokens_per_step:,} tokens at rate {learning_rate:g}, under autocast, seed {seed}. \
-Matrix products sum in float32. Embeddings start at 0.02, as published. float16 has torch's loss scaling from 65,536; a step whose \
-gradient is not finite is skipped. The largest element of the residual stream is that of all \
-layers and steps. float16 ends at {largest:,.0f}. The loss is the mean of the last 20 steps. \
+Matrix products sum in float32. Embeddings start at 0.02, as published. float16 has torch's loss \
+scaling from 65,536; a step whose gradient is not finite is skipped. The largest element of the \
+residual stream is that of all layers and steps. float16 ends at {largest:,.0f}. The loss is the \
+mean of the last 20 steps. \
 [What it means](../../docs/paper.md#why-claims-fail).
 
 {hardware}, commit {git_commit}.
