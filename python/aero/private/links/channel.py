@@ -13,8 +13,8 @@ import json
 import math
 import struct
 import time
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeVar
 
 from aero.private.party_errors import PartyError, PeerFailedError
 from aero.reading import UnreadableFileError, one_line, parse_json
@@ -46,6 +46,28 @@ _MESSAGES: dict[str, Any] = {
     "failed": {"reason": str, "where": str},
 }
 _PADDED = json.dumps({"padded": True}).encode()
+
+_Result = TypeVar("_Result")
+
+
+async def within(seconds: float, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
+    """`asyncio.wait_for`, which before Python 3.12 can lose a cancellation.
+
+    It loses one that comes in the turn of the loop in which the coroutine ends; whoever cancelled
+    then waits for a task that goes on.
+
+    Raises:
+        asyncio.TimeoutError: the coroutine took longer, and was cancelled.
+    """
+    task = asyncio.ensure_future(coroutine)
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+        if task.done():
+            return task.result()
+        raise asyncio.TimeoutError
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 class Channel:
@@ -178,7 +200,7 @@ class Channel:
             PartyError: none came in `seconds`, or as of `message`.
         """
         try:
-            stream, content = await asyncio.wait_for(self.receive(), seconds)
+            stream, content = await within(seconds, self.receive())
         except asyncio.TimeoutError as error:
             raise PartyError(f"no sign of life of the {self.peer} for {seconds:g} s") from error
         if stream:
@@ -198,12 +220,12 @@ class Channel:
             with contextlib.suppress(OSError, EOFError, asyncio.TimeoutError):
                 self.post(failed={"reason": str(failure)[:1000], "where": where})
                 # To close with unread bytes would reset the connection and lose the message.
-                await asyncio.wait_for(self._until_closed(), _LINGER_SECONDS)
+                await within(_LINGER_SECONDS, self._until_closed())
         else:
             with contextlib.suppress(OSError, asyncio.TimeoutError):
-                await asyncio.wait_for(self._writer.drain(), _LINGER_SECONDS)
+                await within(_LINGER_SECONDS, self._writer.drain())
                 self._writer.close()
-                await asyncio.wait_for(self._writer.wait_closed(), _LINGER_SECONDS)
+                await within(_LINGER_SECONDS, self._writer.wait_closed())
         self._writer.transport.abort()
 
     def foreign(self, got: object) -> PartyError:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from aero.private.links.channel import FRAME_BYTES, Channel
+from aero.private.links.channel import FRAME_BYTES, Channel, within
 from aero.private.links.keys import Security
 from aero.private.party_errors import PartyError
 from aero.reading import one_line
@@ -110,7 +110,7 @@ async def connect(
         while_waiting()
         try:
             opened = asyncio.open_connection(host, port, limit=FRAME_BYTES, **tls)
-            reader, writer = await asyncio.wait_for(opened, min(seconds, 10.0))
+            reader, writer = await within(min(seconds, 10.0), opened)
             connection = writer.get_extra_info("socket")
             if security is None and connection.getsockname() == connection.getpeername():
                 # Where nobody listens the system may give that very port to this end.

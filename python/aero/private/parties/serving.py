@@ -19,7 +19,7 @@ from typing import Any
 from aero.atomic_files import write_bytes_atomically
 from aero.export.description_file import read_description
 from aero.private.environment import private_command
-from aero.private.links.channel import Channel
+from aero.private.links.channel import Channel, within
 from aero.private.links.connections import accept, listen, shown_address
 from aero.private.parties.party import PartyJob, check_security, last_words
 from aero.private.parties.supervision import supervise
@@ -161,7 +161,7 @@ class _Server:
             self._refuse(error)
             return
         try:
-            client = _Client(channel, await asyncio.wait_for(self._agree(channel), seconds))
+            client = _Client(channel, await within(seconds, self._agree(channel)))
             if len(self._queue) >= _MOST_WAITING:
                 raise PartyError(f"{_MOST_WAITING} clients wait already")
             self._queue.append(client)

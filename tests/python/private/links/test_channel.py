@@ -40,6 +40,23 @@ def said(**message: Any) -> bytes:
     return frame(0, json.dumps(message).encode())
 
 
+def test_waiting_for_a_message_ends_where_one_comes_at_the_same_moment() -> None:
+    async def cancelled_after(turns: int) -> bool:
+        client, server = await pair()
+        waiting = asyncio.create_task(server.next_message(10, "alive"))
+        await asyncio.sleep(0.01)
+        server._reader.feed_data(said(alive=True))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        accepted = waiting.cancel()
+        await asyncio.wait({waiting})
+        for each in (client, server):
+            await each.close()
+        return accepted == waiting.cancelled()
+
+    assert [turns for turns in range(9) if not asyncio.run(cancelled_after(turns))] == []
+
+
 @pytest.mark.parametrize(
     "address", ["", "7700", "host:", ":7700", "host:seven", "host:70000", "host:\u0665", "h:1e9"]
 )
