@@ -144,7 +144,9 @@ def test_a_clock_begins_at_nothing(monkeypatch):
 def test_a_bar_is_told_all_it_needs(monkeypatch):
     asked = []
     monkeypatch.setattr(progress, "tqdm", lambda **given: asked.append(given))
-    monkeypatch.setattr(progress.shutil, "get_terminal_size", lambda **_: os.terminal_size((70, 20)))
+    monkeypatch.setattr(
+        progress.shutil, "get_terminal_size", lambda **_: os.terminal_size((70, 20))
+    )
     for terminal, unit, rank in ((True, "B", "0"), (False, "step", "3")):
         monkeypatch.setattr(progress.sys.stderr, "isatty", lambda n=terminal: n, raising=False)
         monkeypatch.setenv("RANK", rank)
