@@ -70,6 +70,15 @@ async def within(seconds: float, coroutine: Coroutine[Any, Any, _Result]) -> _Re
         await asyncio.gather(task, return_exceptions=True)
 
 
+def abort(writer: asyncio.StreamWriter) -> None:
+    """Ends a connection at once, also one that has ended.
+
+    asyncio's own fails where the last bytes went out after the connection was told to close.
+    """
+    with contextlib.suppress(AttributeError):
+        writer.transport.abort()
+
+
 class Channel:
     """Frames to and from the other party; nothing it sends is trusted.
 
@@ -226,7 +235,7 @@ class Channel:
                 await within(_LINGER_SECONDS, self._writer.drain())
                 self._writer.close()
                 await within(_LINGER_SECONDS, self._writer.wait_closed())
-        self._writer.transport.abort()
+        abort(self._writer)
 
     def foreign(self, got: object) -> PartyError:
         """The error that the other party broke the protocol."""

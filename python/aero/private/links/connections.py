@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from aero.private.links.channel import FRAME_BYTES, Channel, within
+from aero.private.links.channel import FRAME_BYTES, Channel, abort, within
 from aero.private.links.keys import Security
 from aero.private.party_errors import PartyError
 from aero.reading import one_line
@@ -114,7 +114,7 @@ async def connect(
             connection = writer.get_extra_info("socket")
             if security is None and connection.getsockname() == connection.getpeername():
                 # Where nobody listens the system may give that very port to this end.
-                writer.transport.abort()
+                abort(writer)
                 raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
             if connection is not None:  # else the server has closed already
                 connection.setsockopt(*_AT_ONCE)
@@ -145,7 +145,7 @@ def _known_channel(
         try:
             who = security.checked(certificate)
         except PartyError:
-            writer.transport.abort()
+            abort(writer)
             raise
     return Channel(reader, writer, peer, who)
 

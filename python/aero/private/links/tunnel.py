@@ -14,7 +14,7 @@ import contextlib
 import itertools
 from pathlib import Path
 
-from aero.private.links.channel import FRAME_BYTES, Channel
+from aero.private.links.channel import FRAME_BYTES, Channel, abort
 from aero.private.party_errors import PartyError
 
 _MOST_STREAMS = 64  # SPU opens a few
@@ -52,7 +52,7 @@ class Tunnel:
         for task in self._tasks:
             task.cancel()
         for writer in self._writers.values():
-            writer.transport.abort()
+            abort(writer)
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def ended(self) -> None:
@@ -69,7 +69,7 @@ class Tunnel:
         if stream not in self._writers and not (data and await self._join(stream)):
             return
         writer = self._writers[stream]
-        if not data:
+        if not data or writer.is_closing():  # nothing comes after the end
             writer.close()
             return
         with contextlib.suppress(OSError):  # where SPU has closed, its end is under way

@@ -57,6 +57,23 @@ def test_waiting_for_a_message_ends_where_one_comes_at_the_same_moment() -> None
     assert [turns for turns in range(9) if not asyncio.run(cancelled_after(turns))] == []
 
 
+def test_a_connection_that_sends_its_last_bytes_late_closes_all_the_same() -> None:
+    async def close_before_all_is_sent() -> int:
+        client, server = await pair()
+        connection = client._writer.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        await client.send(1, bytes(50_000))
+        assert client._writer.transport.get_write_buffer_size() > 0
+        closing = asyncio.create_task(client.close())
+        await asyncio.sleep(0.01)
+        _, content = await server.receive()
+        await closing
+        await server.close()
+        return len(content)
+
+    assert asyncio.run(close_before_all_is_sent()) == 50_000
+
+
 @pytest.mark.parametrize(
     "address", ["", "7700", "host:", ":7700", "host:seven", "host:70000", "host:\u0665", "h:1e9"]
 )
