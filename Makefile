@@ -45,6 +45,10 @@ $(shell mkdir -p build && echo '$(INSTALLED)' | cmp -s - build/installed || echo
 .DEFAULT_GOAL := help
 # ninja shares out its own work, and fails where `make --jobs` tells it of jobs that it cannot reach.
 unexport MAKEFLAGS
+# Installing keeps one core busy, so the C++ tests compile meanwhile.
+ifneq ($(filter test,$(MAKECMDGOALS)),)
+MAKEFLAGS += --jobs=2
+endif
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 23
