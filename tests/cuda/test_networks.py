@@ -118,16 +118,21 @@ def test_a_networks_loss_entropies_and_gradients_are_those_of_the_cpu(
         assert relative_error(a.grad.cpu(), b.grad) < 1e-3, name
 
 
-def test_a_network_learns_one_batch_under_autocast(device: torch.device) -> None:
+@pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16], ids=str)
+def test_a_network_learns_one_batch_under_autocast(
+    precision: torch.dtype, device: torch.device
+) -> None:
     model = network(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    scaler = torch.amp.GradScaler(device.type, enabled=precision == torch.float16)
     ids = tokens(model, device)
     losses = []
     for _ in range(30):
-        with torch.autocast(device.type, torch.bfloat16):
+        with torch.autocast(device.type, precision):
             loss = model(ids, labels=ids).loss
-        loss.backward()
-        optimizer.step()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
         optimizer.zero_grad()
         losses.append(loss.detach())
     first, last = losses[0].item(), losses[-1].item()

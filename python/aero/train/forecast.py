@@ -102,12 +102,12 @@ def _timed(run: PlannedRun, model: AeroForCausalLM) -> float:
     context, vocabulary = run.spec.context_length, run.spec.vocab_size
     most, _ = batch_split(run.recipe, processes=1)
     windows, seconds = 1, 0.0
-    in_bfloat16 = run.recipe.training.precision == "bfloat16"
+    precision = getattr(torch, run.recipe.training.precision)
     while True:
         ids = torch.randint(vocabulary, (windows, context), device=model.device)
         for _ in range(2):  # the first one warms up
             started = time.perf_counter()
-            with torch.autocast(model.device.type, torch.bfloat16, enabled=in_bfloat16):
+            with torch.autocast(model.device.type, precision, enabled=precision != torch.float32):
                 loss = model(input_ids=ids, labels=ids).loss
             loss.backward()
             if model.device.type == "cuda":

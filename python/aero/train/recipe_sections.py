@@ -181,7 +181,8 @@ class TrainingSection:
             context length.
         micro_batch_tokens: the most that one process takes through the network at once; null is
             no limit.
-        precision: `float32`, or `bfloat16` for autocast.
+        precision: `float32`, or autocast in `bfloat16`, or on a GPU in `float16` with loss scaling,
+            which leaves out and counts the steps whose scaled gradients overflow.
         nan_policy: after a non-finite loss or gradient: `stop`, `skip` the step, or `continue`.
         checkpoint_every_steps: steps between two checkpoints; 0 saves none but the one at an
             interrupt.
@@ -193,7 +194,7 @@ class TrainingSection:
     tokens: int = _number(1_000_000, "tokens", 1, _MOST_TOKENS)
     tokens_per_step: int = _number(4096, "tokens", 1, _MOST_TOKENS_AT_ONCE)
     micro_batch_tokens: int | None = _number(None, "tokens", 1, _MOST_TOKENS_AT_ONCE)
-    precision: str = _word("float32", "float32", "bfloat16")
+    precision: str = _word("float32", "float32", "bfloat16", "float16")
     nan_policy: str = _word("stop", "stop", "skip", "continue")
     checkpoint_every_steps: int = _number(100, "steps", 0, _MOST_STEPS)
     keep_checkpoints: int = _number(2, "checkpoints", 1, 10**6)

@@ -80,11 +80,19 @@ class RunRecorder:
         self._steps += 1
         self._clock.tick()
 
+    def losses_are_finite(self) -> bool:
+        """Whether every process's losses since the last line are; the same answer for all."""
+        return bool(torch.isfinite(self._sums_of_all()).all())
+
+    def _sums_of_all(self) -> Tensor:
+        sums = self._sums.clone()
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.all_reduce(sums)
+        return sums
+
     def write_training(self, step: int, *, learning_rate: float, gradient_norm: float) -> float:
         """Writes the means since the last line and returns that of the loss."""
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            torch.distributed.all_reduce(self._sums)
-        means: list[float] = (self._sums / max(self._steps, 1)).tolist()
+        means: list[float] = (self._sums_of_all() / max(self._steps, 1)).tolist()
         self._sums.zero_()
         self._steps = 0
         losses = dict(zip(_LOSSES, means, strict=True))

@@ -43,7 +43,7 @@ class RunCallback(TrainerCallback):
 
     Attributes:
         divergence: the first non-finite step as in `run.json`; None while all is finite.
-        skipped_steps: steps the policy `skip` left out.
+        skipped_steps: steps that the policy `skip` or the scaling of float16's loss left out.
         trainer: set by the caller before training.
     """
 
@@ -96,6 +96,10 @@ class RunCallback(TrainerCallback):
         assert scheduler is not None
         self._learning_rate = float(scheduler.get_last_lr()[0])
         if bool(torch.isfinite(torch.as_tensor(self.trainer.gradient_norm))):
+            return
+        if self.trainer.accelerator.scaler is not None and self._recorder.losses_are_finite():
+            # Only the scaled gradients overflowed: the optimizer leaves the step out by itself.
+            self.skipped_steps += 1
             return
         policy = self._recipe.training.nan_policy
         if self.divergence is None:

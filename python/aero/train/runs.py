@@ -49,8 +49,10 @@ def train_runs(
             say(_reused(run))
     if not todo:
         return
-    for run in todo if is_main_process() else []:
-        require_unlocked(run.folder.path)
+    for run in todo:
+        training_arguments(run)  # refuses now what it would refuse once the corpus is prepared
+        if is_main_process():
+            require_unlocked(run.folder.path)
     settle_in(todo[0].recipe.training.threads)
     data = prepare_data(
         todo[0].recipe.data,

@@ -38,9 +38,11 @@ def training_arguments(run: PlannedRun) -> TrainingArguments:
     """Returns the Trainer's part of a planned run; `RunCallback` writes the records.
 
     Raises:
-        TrainingError: the windows of a step cannot be shared evenly among the processes.
+        TrainingError: the windows of a step cannot be shared evenly among the processes, or
+            float16 is asked for without a GPU.
     """
     recipe = run.recipe
+    _require_gpu_for_float16(recipe)
     micro_batch, accumulation = batch_split(recipe, int(os.environ.get("WORLD_SIZE", "1")))
     on_gpu = torch.cuda.is_available()
     cosine = recipe.schedule.shape == "cosine"
@@ -63,6 +65,7 @@ def training_arguments(run: PlannedRun) -> TrainingArguments:
         seed=run.seed,
         use_cpu=not on_gpu,
         bf16=recipe.training.precision == "bfloat16",
+        fp16=recipe.training.precision == "float16",
         # RunCallback decides when to write, evaluate and save.
         logging_strategy="no",
         eval_strategy="no",
@@ -75,6 +78,15 @@ def training_arguments(run: PlannedRun) -> TrainingArguments:
         ddp_find_unused_parameters=False,
         log_level="error",
     )
+
+
+def _require_gpu_for_float16(recipe: Recipe) -> None:
+    """The Trainer scales losses on GPUs alone; elsewhere it would train in float32 unsaid."""
+    if recipe.training.precision == "float16" and not torch.cuda.is_available():
+        raise TrainingError(
+            "train: training.precision must be float32 or bfloat16 on a machine without a GPU, "
+            "got float16"
+        )
 
 
 def batch_split(recipe: Recipe, processes: int) -> tuple[int, int]:
@@ -254,6 +266,10 @@ class AeroTrainer(Trainer):
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         with _damage_named(checkpoint):
             super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_scaler(self, checkpoint: str | None) -> None:
+        with _damage_named(checkpoint):
+            super()._load_scaler(checkpoint)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         with _damage_named(checkpoint):

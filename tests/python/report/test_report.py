@@ -442,3 +442,8 @@ def test_a_run_that_went_on_after_nan_says_so(make_run, tmp_path, no_figures):
     text = paths.html.read_text(encoding="utf-8")
     assert "finished, after NaN at step 7 (layer 1) and 3 skipped steps" in text
     assert network(paths, "SM+G")["perplexity"]["mean"] == 10.0
+
+
+def test_a_run_whose_scaled_gradients_overflowed_says_so(make_run, tmp_path, no_figures):
+    paths = write_report([make_run("SM+LN+G", info={"skipped_steps": 2})], tmp_path / "report")
+    assert "finished, after 2 skipped steps<" in paths.html.read_text(encoding="utf-8")

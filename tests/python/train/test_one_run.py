@@ -215,6 +215,7 @@ def test_the_arguments_of_the_trainer_are_those_of_the_recipe(short, tmp_path, m
         "seed": 0,
         "use_cpu": True,
         "bf16": True,
+        "fp16": False,
         "logging_strategy": "no",
         "eval_strategy": "no",
         "save_strategy": "no",

@@ -198,6 +198,7 @@ def test_a_checkpoint_is_called_step_and_nothing_half_written_stays(tmp_path, mo
         ("_load_from_checkpoint", (("x", "model"), {}), (("x", "model"), {})),
         ("_load_from_checkpoint", (("x",), {}), (("x", None), {})),
         ("_load_optimizer_and_scheduler", (("x",), {}), (("x",), {})),
+        ("_load_scaler", (("x",), {}), (("x",), {})),
         ("_load_rng_state", (("x",), {}), (("x",), {})),
         ("_get_grad_norm", (("model", 2.0), {}), (("model",), {"grad_norm": 2.0})),
         ("prediction_step", (("m", {}, True, ["k"]), {}), (("m", {}, True, ["k"]), {})),
