@@ -39,7 +39,6 @@ SIZES = {"num_layers": 2, "width": 64, "num_heads": 4, "vocab_size": 256}
 LABELS = ("SM+ScFuFFN", "SM+LN+G")
 RUNS = 15
 LEVEL = 0.01
-PARTIES = ("client", "server")
 Run = dict[str, Any]
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

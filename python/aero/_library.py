@@ -59,11 +59,6 @@ def cuda_obstacle() -> str:
     return str(text().decode())
 
 
-def allows_tf32() -> bool:
-    """Whether CUDA kernels may round operands of float32 products to TF32, as torch says now."""
-    return bool(ctypes.CDLL(str(library_path())).aero_allows_tf32())
-
-
 def load() -> None:
     """Makes the operators known to torch as `torch.ops.aero.*`."""
     require_torch(torch.__version__)

@@ -44,11 +44,6 @@ class Statistic:
     margin: float = 0.05
 
 
-def statistic_names() -> list[str]:
-    """Returns the names of all statistics."""
-    return list(STATISTICS)
-
-
 def measure(name: str, record: RunRecord) -> float | None:
     """Returns a statistic of a run that ended; None where it has none."""
     return STATISTICS[name].read(record)

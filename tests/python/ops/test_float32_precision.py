@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,8 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from aero._library import allows_tf32
+from aero._library import library_path
 from aero.ops import attention_entropy
+
+
+def allows_tf32() -> bool:
+    """Whether CUDA kernels may round operands of float32 products to TF32, as torch says now."""
+    return bool(ctypes.CDLL(str(library_path())).aero_allows_tf32())
 
 
 @pytest.fixture(autouse=True)
