@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+# What `NonFinite.what` says where no single place is to blame.
+NO_PLACE = ("norm of the gradients", "loss")
 _LAYER = re.compile(r"(?:^|\.)h\.(\d+)(?:\.|$)")
 
 
@@ -52,7 +54,8 @@ def find_first_non_finite(
         head_dim: d_k.
 
     Returns:
-        The place; "loss" if running again shows nothing.
+        The place; "norm of the gradients" if they are finite and their squares overflow; "loss" if
+        running again shows nothing.
     """
     gradients = [parameter.grad for parameter in model.parameters()]
     for parameter in model.parameters():
@@ -63,7 +66,7 @@ def find_first_non_finite(
                 found = _first_in_forward(model, batch, num_heads, head_dim)
                 if found is not None:
                     return found
-        return _first_gradient(model, num_heads) or NonFinite(None, None, "loss")
+        return _first_gradient(model, num_heads) or _no_place(model)
     finally:
         for parameter, gradient in zip(model.parameters(), gradients, strict=True):
             parameter.grad = gradient
@@ -138,6 +141,13 @@ def _first_gradient(model: nn.Module, num_heads: int) -> NonFinite | None:
             head = int(bad.nonzero()[0])
         return NonFinite(int(layer.group(1)) if layer else None, head, f"gradient of {name}")
     return None
+
+
+def _no_place(model: nn.Module) -> NonFinite:
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    of_norm, of_loss = NO_PLACE
+    is_finite = bool(torch.isfinite(nn.utils.get_total_norm(gradients)))
+    return NonFinite(None, None, of_loss if is_finite else of_norm)
 
 
 def _float_tensors(values: Any) -> Iterator[Tensor]:

@@ -18,7 +18,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from aero.models import AeroForCausalLM
 from aero.nn import FoldableNorm
-from aero.train.divergence import NonFinite, find_first_non_finite
+from aero.train.divergence import NO_PLACE, NonFinite, find_first_non_finite
 from aero.train.perplexity import HeldOutLoss, measure_loss
 from aero.train.prepared_data import PreparedData
 from aero.train.recipe import Recipe
@@ -278,9 +278,9 @@ def _due(step: int, every: int) -> bool:
 
 
 def _first_of_all_processes(found: NonFinite) -> NonFinite:
-    """The finding nearest the input among all processes; only "loss" names no place."""
+    """The finding nearest the input among all processes."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return found
     gathered = [found] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(gathered, found)
-    return min(gathered, key=lambda place: place.what == "loss")
+    return min(gathered, key=lambda place: place.what in NO_PLACE)

@@ -88,6 +88,13 @@ def test_a_gradient_that_overflows_is_found_when_forward_is_finite():
     assert found.what == "gradient of transformer.h.0.attn.temperature.value"
 
 
+def test_a_norm_that_overflows_although_every_gradient_is_finite_is_called_so():
+    model = network("SM+ScFuFFN")
+    values = model.transformer.h[0].attn.c_attn.weight
+    values.register_hook(lambda gradient: torch.full_like(gradient, 1e20))  # its square overflows
+    assert first_place(model) == NonFinite(None, None, "norm of the gradients")
+
+
 def test_a_healthy_step_shows_nothing():
     assert first_place(network("SM+FN+R")) == NonFinite(None, None, "loss")
 
