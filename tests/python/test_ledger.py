@@ -121,13 +121,25 @@ def start(label: str, rule: str) -> list[float]:
     return [*cells[:3], cells[6], cells[-1]]
 
 
-def factorial(name: str, *, each: bool = False) -> list[float]:
+def factorial(name: str, *, each: bool = False, stem: str = "start_factorial") -> list[float]:
     """Perplexity and ±, or each seed's but NaN, and the rate of a row of the starts."""
-    (target,) = data("start_factorial")["targets"]
+    (target,) = data(stem)["targets"]
     (row,) = (row for row in target["rows"] if row["name"] == name)
     found = row["statistics"]["perplexity"]
     numbers = found["values"] if each else [found["mean"], found["standard_deviation"]]
     return [*numbers, row["rates"]["best"]]
+
+
+def retrained(name: str) -> list[float]:
+    """Perplexity and ± of a row of the networks from a trained baseline."""
+    return factorial(name, stem="retraining")[:2]
+
+
+def retraining_gain(number: int) -> list[float]:
+    """Effect and interval in % of a claim about them."""
+    (target,) = data("retraining")["targets"]
+    (found,) = target["claims"][number - 1]["differences"]
+    return [100 * math.expm1(found[end]) for end in ("effect", "low", "high")]
 
 
 def start_gain(number: int, without: str | None = None) -> list[float]:
@@ -165,14 +177,14 @@ def verdicts(verdict: str, own: bool = False) -> int:
     )
 
 
-def failed_then(verdict: str) -> int:
-    """How many of the paper's claims that do not hold got this verdict at variance 1, or any."""
+def failed_then(verdict: str, change: str = "unit") -> int:
+    """How many of the paper's claims that do not hold got this verdict after a change, or any."""
 
     def claims(stem: str) -> dict[tuple[str, str], str]:
         targets = data(stem)["targets"]
         return {(t["target"], c["claim"]): c["verdict"] for t in targets for c in t["claims"]}
 
-    before, after = claims("reproduction_mini"), claims("reproduction_unit_mini")
+    before, after = claims("reproduction_mini"), claims(f"reproduction_{change}_mini")
     return sum(verdict in ("", after[c]) for c in after if before[c] == "does not hold")
 
 
@@ -261,7 +273,7 @@ def factor(stack: str, **settings: Any) -> float:
 
 FUNCTIONS = (
     data, said, output, demo, network, start, factorial, start_gain, finding,
-    front, verdicts, front_verdicts, beside_fn, failed_then,
+    retrained, retraining_gain, front, verdicts, front_verdicts, beside_fn, failed_then,
     measured, gigabytes, norms, factor, largest_miss, single_passes, seconds_missed,
     paper.compare_with_paper,
 )  # fmt: skip
