@@ -135,11 +135,11 @@ def retrained(name: str) -> list[float]:
     return factorial(name, stem="retraining")[:2]
 
 
-def retraining_gain(number: int) -> list[float]:
-    """Effect and interval in % of a claim about them."""
-    (target,) = data("retraining")["targets"]
-    (found,) = target["claims"][number - 1]["differences"]
-    return [100 * math.expm1(found[end]) for end in ("effect", "low", "high")]
+def claimed(stem: str, target: str, claim: str, part: int = 0) -> list[float]:
+    """Effect and interval in % of a comparison of the claim of a target that begins so."""
+    (outcome,) = (each for each in data(stem)["targets"] if each["target"] == target)
+    (found,) = (each for each in outcome["claims"] if each["claim"].startswith(claim))
+    return [100 * math.expm1(found["differences"][part][end]) for end in ("effect", "low", "high")]
 
 
 def start_gain(number: int, without: str | None = None) -> list[float]:
@@ -273,7 +273,7 @@ def factor(stack: str, **settings: Any) -> float:
 
 FUNCTIONS = (
     data, said, output, demo, network, start, factorial, start_gain, finding,
-    retrained, retraining_gain, front, verdicts, front_verdicts, beside_fn, failed_then,
+    retrained, claimed, front, verdicts, front_verdicts, beside_fn, failed_then,
     measured, gigabytes, norms, factor, largest_miss, single_passes, seconds_missed,
     paper.compare_with_paper,
 )  # fmt: skip
