@@ -191,8 +191,8 @@ def main() -> None:
         print(json.dumps(measure(SECTIONS[chosen.section], chosen.rounds)))
         return
     names, scale = (QUICK, 0.3) if chosen.quick else (tuple(SECTIONS), 1.0)
-    measured = {result.section.name: result for result in results(names, scale)}
     shares = entropy_share.table(5 if chosen.quick else 15)
+    measured = {result.section.name: result for result in results(names, scale)}
     command, image = "python benchmarks/attention_entropy.py", None
     if chosen.output:
         picture = chosen.output.with_suffix(".png")

@@ -36,7 +36,7 @@ FLAGS = {
 SIZES = ((2, 12, 128), (1, 6, 512), (1, 3, 1024))  # B, H, T
 REMOVED = {
     "online_softmax.h": (
-        "score_sum = factor * (score_sum + delta * sum);",
+        "score_sum = factor * score_sum + delta * sum;",
         "score_sum += weight * x;",
     ),
     "cpu/attention_row_gradients.h": (" - dentropy * z",),

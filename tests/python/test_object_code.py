@@ -297,6 +297,17 @@ def test_a_build_without_the_objects_to_check_fails() -> None:
     assert found.returncode != 0 and "no object of an instruction set" in found.stderr
 
 
+def test_the_benchmark_can_still_take_entropy_out_of_the_kernels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import entropy_share
+
+    folder = entropy_share.without_entropy()
+    for name in entropy_share.REMOVED:
+        assert (folder / "kernels" / name).read_text() != (ROOT / "kernels" / name).read_text()
+
+
 def renew() -> None:
     """Writes the present needs of the installed kernels as the budget."""
     with tempfile.TemporaryDirectory() as folder:
