@@ -14,6 +14,11 @@ namespace aero::mpc {
 inline constexpr std::size_t kClient = 0;
 inline constexpr std::size_t kServer = 1;
 
+// The quotient rounded up, as batches and blocks are counted.
+constexpr std::int64_t ceil_div(std::int64_t numerator, std::int64_t denominator) {
+  return (numerator + denominator - 1) / denominator;
+}
+
 // Counts are doubles because averages over many runs (Ferret extensions, cached Beaver triples) are
 // not whole numbers; whole numbers are exact up to this bound, and beyond it `checked` throws.
 inline constexpr double kMaxExactCount = 9007199254740992.0;  // 2^53

@@ -13,10 +13,6 @@ namespace {
 
 using Block = std::array<std::int64_t, 3>;
 
-constexpr std::int64_t ceil_div(std::int64_t numerator, std::int64_t denominator) {
-  return (numerator + denominator - 1) / denominator;
-}
-
 Block count_blocks(const MatmulShape& shape, const Block& block) {
   return {ceil_div(shape.rows, block[0]), ceil_div(shape.inner, block[1]),
           ceil_div(shape.columns, block[2])};

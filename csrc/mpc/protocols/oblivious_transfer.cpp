@@ -23,10 +23,6 @@ constexpr std::int64_t kDigitBits = 4;
 constexpr double kChoiceBlockBits = 128;
 constexpr std::int64_t kCorrelatedBatch = 8;
 
-constexpr std::int64_t ceil_div(std::int64_t numerator, std::int64_t denominator) {
-  return (numerator + denominator - 1) / denominator;
-}
-
 double filled_bytes(double bits, double unit_bits) {
   return std::ceil(bits / unit_bits) * (unit_bits / 8);
 }

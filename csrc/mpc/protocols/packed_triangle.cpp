@@ -65,10 +65,6 @@ Fill fill_of(const Layout& layout, std::int64_t length) {
   return fill;
 }
 
-constexpr std::int64_t ceil_div(std::int64_t numerator, std::int64_t denominator) {
-  return (numerator + denominator - 1) / denominator;
-}
-
 }  // namespace
 
 std::int64_t triangle_slots(const MatmulShape& shape) {
