@@ -189,7 +189,8 @@ struct AttentionProblem {
 struct AttentionReference {
   std::vector<double> out, entropy, logsumexp, dq, dk, dv, dtemperature;
 
-  explicit AttentionReference(const AttentionProblem& p) {
+  explicit AttentionReference(const AttentionProblem& p)
+      : q_(p.q), k_(p.k), v_(p.v), dout_(p.dout) {
     const AttentionCase& c = p.test;
     const int64_t group = c.key_heads ? c.heads / c.key_heads : 1;
     const auto D = static_cast<size_t>(c.head_dim), S = static_cast<size_t>(c.keys);
@@ -205,12 +206,14 @@ struct AttentionReference {
   void row(const AttentionProblem& p, int64_t b, int64_t h, int64_t i, int64_t g, size_t base) {
     const AttentionCase& c = p.test;
     const double t = c.temperature == TemperatureKind::kNone ? 1 : p.temperature.get(b, h, i);
+    const double *q = q_.row(b, h, i), *dout = dout_.row(b, h, i);
     std::vector<double> score(static_cast<size_t>(c.keys)), probability(score), dp(score);
     double maximum = -std::numeric_limits<double>::infinity(), sum = 0;
     for (int64_t j = 0; j < c.keys; ++j) {
       if (!p.visible(b, h, i, j)) continue;
       double& s = score[static_cast<size_t>(j)];
-      for (int64_t d = 0; d < c.head_dim; ++d) s += p.q.get(b, h, i, d) * p.k.get(b, g, j, d);
+      const double* k = k_.row(b, g, j);
+      for (int64_t d = 0; d < c.head_dim; ++d) s += q[d] * k[d];
       s *= p.scale() / t;
       maximum = std::max(maximum, s);
     }
@@ -226,12 +229,13 @@ struct AttentionReference {
     }
     entropy.push_back(h_row);
     logsumexp.push_back(lse);
-    for (int64_t d = 0; d < c.head_dim; ++d) {
-      double sum_d = 0;
-      for (int64_t j = 0; j < c.keys; ++j)
-        sum_d += probability[static_cast<size_t>(j)] * p.v.get(b, g, j, d);
-      out.push_back(sum_d);
+    std::vector<double> out_row(static_cast<size_t>(c.head_dim));
+    for (int64_t j = 0; j < c.keys; ++j) {
+      const double* v = v_.row(b, g, j);
+      for (int64_t d = 0; d < c.head_dim; ++d)
+        out_row[static_cast<size_t>(d)] += probability[static_cast<size_t>(j)] * v[d];
     }
+    out.insert(out.end(), out_row.begin(), out_row.end());
     // From dP, through the softmax, its entropy and its logsumexp, to the scores and what made
     // them.
     const double ge = c.has_dentropy ? p.dentropy.get(b, h, i) : 0;
@@ -239,8 +243,8 @@ struct AttentionReference {
     double expected_dp = 0;
     for (int64_t j = 0; j < c.keys; ++j) {
       const auto n = static_cast<size_t>(j);
-      for (int64_t d = 0; c.has_dout && d < c.head_dim; ++d)
-        dp[n] += p.dout.get(b, h, i, d) * p.v.get(b, g, j, d);
+      const double* v = v_.row(b, g, j);
+      for (int64_t d = 0; c.has_dout && d < c.head_dim; ++d) dp[n] += dout[d] * v[d];
       expected_dp += probability[n] * dp[n];
     }
     double dt = 0;
@@ -251,16 +255,20 @@ struct AttentionReference {
       const double log_p = score[n] - lse;
       const double ds = probability[n] * (dp[n] - expected_dp - ge * (log_p + h_row) + gl);
       dt -= ds * score[n] / t;
+      const double* k = k_.row(b, g, j);
+      const double scaled = ds * p.scale() / t;
       for (int64_t d = 0; d < c.head_dim; ++d) {
         const size_t at = base + n * static_cast<size_t>(c.head_dim) + static_cast<size_t>(d);
-        dq_row[static_cast<size_t>(d)] += ds * p.scale() / t * p.k.get(b, g, j, d);
-        dk[at] += ds * p.scale() / t * p.q.get(b, h, i, d);
-        if (c.has_dout) dv[at] += probability[n] * p.dout.get(b, h, i, d);
+        dq_row[static_cast<size_t>(d)] += scaled * k[d];
+        dk[at] += scaled * q[d];
+        if (c.has_dout) dv[at] += probability[n] * dout[d];
       }
     }
     dtemperature.push_back(dt);
     dq.insert(dq.end(), dq_row.begin(), dq_row.end());
   }
+
+  Decoded q_, k_, v_, dout_;
 };
 
 }  // namespace aero::kernels::testing

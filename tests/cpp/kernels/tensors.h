@@ -108,9 +108,8 @@ class Tensor {
       strides_ = {heads * rows * row, rows * row, row};
     }
     const int64_t count = size() == 0 ? 0 : index(batch - 1, heads - 1, rows - 1, columns - 1) + 1;
-    bytes_.resize(static_cast<size_t>(count * element_bytes(type)));
-    for (int64_t i = 0; i < count; ++i)
-      encode(type, std::numeric_limits<double>::quiet_NaN(), at(i));
+    // NaN in every type.
+    bytes_.resize(static_cast<size_t>(count * element_bytes(type)), 0xff);
   }
 
   void fill_normal(std::mt19937& generator, double deviation = 1) {
@@ -137,6 +136,7 @@ class Tensor {
   }
   std::vector<double> values() const {
     std::vector<double> all;
+    all.reserve(static_cast<size_t>(size()));
     for_each([&](int64_t b, int64_t h, int64_t i, int64_t d) { all.push_back(get(b, h, i, d)); });
     return all;
   }
@@ -146,6 +146,9 @@ class Tensor {
     return {bytes_.data(), strides_};
   }
   int64_t size() const { return batch_ * heads_ * rows_ * columns_; }
+  int64_t heads() const { return heads_; }
+  int64_t rows() const { return rows_; }
+  int64_t columns() const { return columns_; }
 
  private:
   int64_t index(int64_t b, int64_t h, int64_t i, int64_t d) const {
@@ -157,6 +160,24 @@ class Tensor {
   int64_t batch_, heads_, rows_, columns_;
   Strides strides_;
   Buffer<unsigned char> bytes_;
+};
+
+/// A tensor's values, each decoded once: a definition in double reads it for every product.
+class Decoded {
+ public:
+  explicit Decoded(const Tensor& tensor)
+      : heads_(tensor.heads()),
+        rows_(tensor.rows()),
+        columns_(tensor.columns()),
+        values_(tensor.values()) {}
+
+  const double* row(int64_t b, int64_t h, int64_t i) const {
+    return values_.data() + ((b * heads_ + h) * rows_ + i) * columns_;
+  }
+
+ private:
+  int64_t heads_, rows_, columns_;
+  std::vector<double> values_;
 };
 
 /// |a - b| / |b| in the Euclidean norm; 0 where both are empty or equal, NaN where a has NaN.
