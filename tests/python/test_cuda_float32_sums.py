@@ -3,22 +3,19 @@
 Products of the emulation round toward zero once per instruction. The committed page of errors comes
 from this file, in three minutes of one core:
 
-    python tests/python/test_cuda_float32_sums.py
+    python -m tests.python.test_cuda_float32_sums
 """
 
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-import pytest
+from .emulated_gpu import ROOT, built, with_changed_kernels
 
-ROOT = Path(__file__).parents[2]
-EMULATION = ROOT / "tests" / "cpp" / "kernels" / "cuda"
 PAGE = ROOT / "benchmarks" / "results" / "cuda_float32_sums_emulated_202611.md"
 README = ROOT / "kernels" / "cuda" / "README.md"
 WIDTHS = (32, 64, 96, 128, 256)
@@ -40,26 +37,13 @@ def budget(width: int) -> float:
     return 3 * (width + 64) / 8 * 2**-23 + 1e-6
 
 
-def built(kernels: Path, folder: Path) -> Path:
-    """The driver compiled with the kernels that lie in a folder `kernels`."""
-    names = ("emulated_block", "emulated_lane", "shared_memory", "stack_switch")
-    sources = [ROOT / "tests" / "object_code" / "cuda_float32_sums.cpp"]
-    sources += [EMULATION / f"{name}.cpp" for name in names]
-    driver = folder / "driver"
-    command = ["g++", "-std=c++20", "-O2", f"-I{kernels.parent}", f"-I{ROOT}", *map(str, sources)]
-    subprocess.run([*command, "-o", str(driver)], check=True)
-    return driver
+def driver_of(folder: Path, kernels: Path = ROOT / "kernels") -> Path:
+    return built("cuda_float32_sums.cpp", folder, kernels, "-O2")
 
 
 def broken(folder: Path) -> Path:
     """Kernels whose running sums go through the tensor cores."""
-    kernels = folder / "kernels"
-    shutil.copytree(ROOT / "kernels", kernels)
-    products = kernels / "cuda" / "products.h"
-    text = products.read_text()
-    assert text.count(APART) == 1
-    products.write_text(text.replace(APART, APART.replace("true", "false")))
-    return kernels
+    return with_changed_kernels(folder, "products.h", APART, APART.replace("true", "false"))
 
 
 def errors(driver: Path, cases: list[tuple[int, int]]) -> Errors:
@@ -75,18 +59,14 @@ def errors(driver: Path, cases: list[tuple[int, int]]) -> Errors:
 
 
 def test_the_error_of_float32_is_in_its_budget_however_much_is_summed(tmp_path: Path) -> None:
-    if shutil.which("g++") is None:
-        pytest.skip("there is no g++ to compile the emulated GPU with")
-    found = errors(built(ROOT / "kernels", tmp_path), CASES)
+    found = errors(driver_of(tmp_path), CASES)
     assert list(found) == CASES
     for (width, length), of in found.items():
         assert 0 < max(of) <= budget(width), f"D = {width}, N = {length}: {of}"
 
 
 def test_running_sums_in_the_tensor_cores_are_over_the_budget(tmp_path: Path) -> None:
-    if shutil.which("g++") is None:
-        pytest.skip("there is no g++ to compile the emulated GPU with")
-    driver = built(broken(tmp_path), tmp_path)
+    driver = driver_of(tmp_path, broken(tmp_path))
     for (width, length), of in errors(driver, [(64, 1024), (128, 4096)]).items():
         assert min(of) > budget(width), f"D = {width}, N = {length}: {of}"
 
@@ -127,7 +107,7 @@ are standard normal, one head, no causal rule. out and dq are sums over N keys f
 and dv are sums over N queries for 16 keys. The numbers are not measured on a GPU: how its tensor
 cores round inside is not documented.
 
-    python {Path(__file__).relative_to(ROOT)}
+    python -m tests.python.test_cuda_float32_sums
 
 {table(now)}
 ## If the running sums went through the tensor cores
@@ -142,7 +122,7 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         every = [(width, length) for width in WIDTHS for length in LENGTHS]
-        now = errors(built(ROOT / "kernels", folder), every)
-        through = errors(built(broken(folder), folder), [c for c in every if c[0] == 64])
+        now = errors(driver_of(folder), every)
+        through = errors(driver_of(folder, broken(folder)), [c for c in every if c[0] == 64])
     PAGE.write_text(page(now, through))
     sys.stdout.write(PAGE.read_text())

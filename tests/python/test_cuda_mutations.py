@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-EMULATION = ROOT / "tests" / "cpp" / "kernels" / "cuda"
-DRIVERS = ROOT / "tests" / "object_code"
-# Unoptimised: compiling takes longer than running.
-COMPILE = ["g++", "-std=c++20", "-O0"]
-# The headers, which take a third of that time and are the same for all.
-STANDARD_HEADERS = ["algorithm", "array", "cmath", "cstdio", "cstring", "exception", "functional",
-                    "limits", "random", "string", "vector"]  # fmt: skip
+from .emulated_gpu import COMPILE, ROOT, built, with_changed_kernels
+
+# Compiling takes longer than running.
+UNOPTIMIZED = "-O0"
+# What no error below is in, which is half of what a driver includes.
+HEADERS = ["<cstdio>", "<exception>", '"tests/cpp/kernels/attention_entropy_reference.h"',
+           '"tests/cpp/kernels/entropy_regularization_reference.h"',
+           '"tests/cpp/kernels/temperature_softmax_reference.h"',
+           '"tests/cpp/kernels/cuda/emulated_block.h"']  # fmt: skip
 
 # The change in words, its file, the old text, the new text.
 ATTENTION_MUTATIONS = [
@@ -132,36 +132,27 @@ MUTATIONS = [
 
 
 @pytest.fixture(scope="module")
-def emulation(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Files that no mutation touches: the emulated GPU's objects, and standard.h compiled."""
-    if shutil.which("g++") is None:
-        pytest.skip("there is no g++ to compile deliberate errors with")
-    folder = tmp_path_factory.mktemp("emulation")
-    for name in ("emulated_block", "emulated_lane", "shared_memory", "stack_switch"):
-        command = ["g++", "-std=c++20", "-O2", f"-I{ROOT}", "-c", str(EMULATION / f"{name}.cpp")]
-        subprocess.run([*command, "-o", str(folder / f"{name}.o")], check=True)
-    standard = folder / "standard.h"
-    standard.write_text("".join(f"#include <{name}>\n" for name in STANDARD_HEADERS))
-    command = [*COMPILE, "-x", "c++-header", str(standard), "-o", f"{standard}.gch"]
-    subprocess.run(command, check=True)
-    return folder
+def headers(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Flags that include HEADERS, compiled once."""
+    header = tmp_path_factory.mktemp("headers") / "headers.h"
+    header.write_text("".join(f"#include {name}\n" for name in HEADERS))
+    command = [*COMPILE, UNOPTIMIZED, f"-I{ROOT}", "-x", "c++-header", str(header)]
+    subprocess.run([*command, "-o", f"{header}.gch"], check=True)
+    return ["-include", str(header), "-Winvalid-pch"]
 
 
-def run_driver(
-    driver: str, kernels: Path, emulation: Path, folder: Path
+def status(
+    driver: str, folder: Path, kernels: Path, headers: list[str]
 ) -> subprocess.CompletedProcess[str]:
-    """Compiles a driver with the kernels that lie beside `kernels`, and runs it."""
-    program = folder / "driver"
-    sources = [DRIVERS / driver, *emulation.glob("*.o")]
-    command = [*COMPILE, "-include", str(emulation / "standard.h"), "-Winvalid-pch"]
-    command += [f"-I{kernels.parent}", f"-I{ROOT}", *map(str, sources)]
-    subprocess.run([*command, "-o", str(program)], check=True)
+    program = built(driver, folder, kernels, UNOPTIMIZED, *headers)
     return subprocess.run([program], capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.parametrize("driver", sorted({mutation[0] for mutation in MUTATIONS}))
-def test_the_passes_as_they_are_are_right(driver: str, emulation: Path, tmp_path: Path) -> None:
-    done = run_driver(driver, ROOT / "kernels", emulation, tmp_path)
+def test_the_passes_as_they_are_are_right(
+    driver: str, headers: list[str], tmp_path: Path
+) -> None:
+    done = status(driver, tmp_path, ROOT / "kernels", headers)
     assert done.returncode == 0, done.stdout
 
 
@@ -169,18 +160,7 @@ def test_the_passes_as_they_are_are_right(driver: str, emulation: Path, tmp_path
     ("driver", "what", "file", "old", "new"), MUTATIONS, ids=[m[1] for m in MUTATIONS]
 )
 def test_a_deliberate_error_is_seen(
-    driver: str,
-    what: str,
-    file: str,
-    old: str,
-    new: str,
-    emulation: Path,
-    tmp_path: Path,
+    driver: str, what: str, file: str, old: str, new: str, headers: list[str], tmp_path: Path
 ) -> None:
-    kernels = tmp_path / "kernels"
-    shutil.copytree(ROOT / "kernels", kernels)
-    broken = kernels / "cuda" / file
-    text = broken.read_text()
-    assert old in text, f"nothing to break: {what}"
-    broken.write_text(text.replace(old, new))
-    assert run_driver(driver, kernels, emulation, tmp_path).returncode == 1
+    kernels = with_changed_kernels(tmp_path, file, old, new)
+    assert status(driver, tmp_path, kernels, headers).returncode == 1

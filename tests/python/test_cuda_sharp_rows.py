@@ -2,13 +2,12 @@
 
 The committed page of errors comes from this file:
 
-    python tests/python/test_cuda_sharp_rows.py
+    python -m tests.python.test_cuda_sharp_rows
 """
 
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,20 +15,15 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-EMULATION = ROOT / "tests" / "cpp" / "kernels" / "cuda"
+from .emulated_gpu import ROOT, built
+
 PAGE = ROOT / "benchmarks" / "results" / "cuda_sharp_rows_emulated_202611.md"
 README = ROOT / "kernels" / "cuda" / "README.md"
 
 
 def errors(folder: Path) -> list[list[float]]:
     """Deviation of q and k; error of dK; the largest of elements from its rms on, and a tenth."""
-    names = ("emulated_block", "emulated_lane", "shared_memory", "stack_switch")
-    sources = [ROOT / "tests" / "object_code" / "cuda_sharp_rows.cpp"]
-    sources += [EMULATION / f"{name}.cpp" for name in names]
-    driver = folder / "driver"
-    command = ["g++", "-std=c++20", "-O1", f"-I{ROOT}", *map(str, sources), "-o", str(driver)]
-    subprocess.run(command, check=True)
+    driver = built("cuda_sharp_rows.cpp", folder, ROOT / "kernels", "-O1")
     said = subprocess.run([driver], capture_output=True, text=True, timeout=300)
     assert said.returncode == 0, said.stdout
     return [[float(word) for word in line.split()] for line in said.stdout.splitlines()]
@@ -38,8 +32,6 @@ def errors(folder: Path) -> list[list[float]]:
 def test_dk_of_sharp_rows_is_right_as_a_tensor_and_as_far_off_in_elements_as_the_page_says(
     tmp_path: Path,
 ) -> None:
-    if shutil.which("g++") is None:
-        pytest.skip("there is no g++ to compile the emulated GPU with")
     found = errors(tmp_path)
     rows = [line.strip("| ").split(" | ") for line in PAGE.read_text().splitlines()]
     kept = [[float(c) for c in cells] for cells in rows if re.match(r"[\d.]+$", cells[0])]
@@ -64,7 +56,7 @@ One causal head, T = S = 128, D = 64, v and dO standard normal; the larger the d
 the sharper the rows. Relative rms error of dK against its definition in double, and the largest
 relative error of its single elements that are at least the tensor's rms, or a tenth of it.
 
-    python {Path(__file__).relative_to(ROOT)}
+    python -m tests.python.test_cuda_sharp_rows
 
 | deviation | tensor | elements from rms | elements from rms / 10 |
 |---|---|---|---|
