@@ -295,8 +295,9 @@ def relative_error(got: Tensor, expected: Tensor) -> float:
     """
     got, expected = got.detach().double(), expected.detach().double()
     finite = expected.isfinite()
-    assert torch.equal(got[~finite], expected[~finite])
-    got, expected = got[finite], expected[finite]
+    if not finite.all():  # to select takes most of the time of many tests
+        assert torch.equal(got[~finite], expected[~finite])
+        got, expected = got[finite], expected[finite]
     norm, ones_norm = expected.norm().item(), max(expected.numel(), 1) ** 0.5
     return (got - expected).norm().item() / (norm if norm > 1e-6 * ones_norm else ones_norm)
 

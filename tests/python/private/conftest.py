@@ -8,6 +8,13 @@ from pathlib import Path
 import pytest
 
 from aero.private.environment import private_command
+from aero.private.links import channel
+
+
+@pytest.fixture(autouse=True)
+def _short_farewells(monkeypatch):
+    """Strangers of these tests do not close their end, and a party waits for that."""
+    monkeypatch.setattr(channel, "_LINGER_SECONDS", 0.3)
 
 
 @pytest.fixture(scope="session")
