@@ -31,6 +31,8 @@ PROCESSOR := $(shell sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -n 1
 RESULTS   ?= benchmarks/results/demo_$(PROCESSOR)_$(shell date +%Y%m)
 SPREAD    := $(lastword $(sort $(wildcard benchmarks/results/demo_*.json)))
 BENCHMARKS := $(filter-out $(addprefix benchmarks/,timer.py peaks.py attention_report.py operator_report.py entropy_share.py fixed_point.py start_of_training.py half_precision.py norms.py out_of_domain.py private_protocols.py private_tunnel.py wheel_speed.py),$(wildcard benchmarks/*.py))
+# Where the installed native code is compiled, and the C++ tests beside it.
+NATIVE_BUILD := build/native
 CMAKE_TESTS := cmake -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
                -DAERO_TESTS=ON -DAERO_WERROR=ON -DAERO_PYTHON=OFF -DAERO_TORCH_OPS=OFF -DAERO_CUDA=OFF
 ARM       := -DCMAKE_TOOLCHAIN_FILE=$(CURDIR)/tests/cpp/aarch64_linux.cmake
@@ -41,11 +43,11 @@ DEMO_LABELS := SM+LN+G SM+ScFuFFN "EReg(SM(t)+ScFuFFN)" SM+FN+ScFuFFN SM+FN+R
 INSTALLED := AERO_CUDA=$(AERO_CUDA) $(sort $(shell find python/aero -name '*.py'))
 $(shell mkdir -p build && echo '$(INSTALLED)' | cmp -s - build/installed || echo '$(INSTALLED)' > build/installed)
 
-.PHONY: help demo private private-test private-bench test wheels cuda-wheel arm-wheel mac-wheel kernel arm-test slurm-test threads mutants fuzz fuzz-sanitized build lint bench test-cuda bench-cuda house notebooks docs clean
+.PHONY: help demo private private-test private-bench test ctest wheels cuda-wheel arm-wheel mac-wheel kernel arm-test slurm-test sanitizers mutants fuzz fuzz-sanitized build lint bench test-cuda bench-cuda house notebooks docs clean
 .DEFAULT_GOAL := help
 # ninja shares out its own work, and fails where `make --jobs` tells it of jobs that it cannot reach.
 unexport MAKEFLAGS
-# Installing keeps one core busy, so the C++ tests compile meanwhile.
+# Installing keeps one core busy, so the C++ tests compile and run meanwhile.
 ifneq ($(filter test,$(MAKECMDGOALS)),)
 MAKEFLAGS += --jobs=2
 endif
@@ -82,9 +84,12 @@ private-bench: ## time private networks on an idle machine, after make demo and 
 	$(BIN)/python benchmarks/private/measure_networks.py runs/demo/sm-fn-r-seed1 runs/demo/ereg-sm-t-scfuffn-seed1 runs/demo/sm-fn-scfuffn-seed1 \
 	  --tokens $(TOKENS) --link tcp --max-load 5 --output $(PRIVATE_EFFECT).json --results $(PRIVATE_EFFECT).md
 
-test: $(VENV)/.tests build/tests/.built ## run the C++ and the Python tests
-	ctest --test-dir build/tests --output-on-failure --parallel 2
+test: $(VENV)/.tests ctest ## run the C++ and the Python tests
 	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
+# Apart, so that they run while the other core installs packages.
+ctest: $(NATIVE_BUILD)/.tests
+	ctest --test-dir $(NATIVE_BUILD) --output-on-failure --parallel 2
 
 # The Python of .venv is tried with its torch, the others without. TORCHES="2.11.0 2.15.0" tries more
 # with every Python: each is gigabytes of CUDA.
@@ -122,7 +127,8 @@ slurm-test: $(VENV)/.tests ## run cells as jobs of Slurm on loopback; apt instal
 	  (apt-get update -qq && apt-get install -y -qq --no-install-recommends slurm-wlm munge)
 	$(BIN)/python -m pytest tests/python/reproduction/test_slurm.py
 
-threads: build/threads/.built ## run the kernels from several threads under the thread sanitizer
+sanitizers: build/sanitized/.built build/threads/.built ## run the C++ tests under sanitizers of addresses, undefined behaviour, threads
+	ctest --test-dir build/sanitized --output-on-failure --parallel 2
 	build/threads/aero_kernel_tests --gtest_brief=1 --gtest_filter='*AtOnce*'
 
 # ROOM is a folder of aero, or edits for the list of edits of C++ sources; both without it. SAMPLE=60
@@ -185,23 +191,27 @@ $(VENV)/.tools:
 	$(PIP) "scikit-build-core>=1.0,<2" "pybind11>=3.0,<4" "ninja>=1.12,<2"
 	@touch $@
 
-$(VENV)/.built: $(VENV)/.tools $(NATIVE) build/installed
+$(VENV)/.native: $(VENV)/.tools $(NATIVE) build/installed
 	@mkdir -p build
 	@wheel="$(if $(FROM_WHEELS),$$($(BIN)/python python/fitting_wheel.py $(FROM_WHEELS) build/from_wheel/libraries))"; \
 	if [ -n "$$wheel" ]; then echo "==> taking the native code of $$wheel"; from=(build-dir=build/from_wheel/objects \
 	  cmake.define.AERO_PREBUILT=$(CURDIR)/build/from_wheel/libraries); \
-	else echo "==> building the native code"; from=(); fi; \
+	else echo "==> building the native code"; from=(build-dir=$(NATIVE_BUILD)); fi; \
 	PATH="$(CURDIR)/$(BIN):$$PATH" NINJA_STATUS='compiling: %f of %t, %W left: ' \
 	  $(PIP) --verbose --no-build-isolation --no-deps --editable . "$${from[@]/#/--config-settings=}" \
 	  --config-settings=cmake.define.AERO_CUDA=$(AERO_CUDA) --config-settings=cmake.define.AERO_WERROR=ON 2>&1 | tee build/native.log | \
 	  { grep --line-buffered -oE 'compiling: .*' || true; } || (tail -n 40 build/native.log; exit 1)
+	@touch $@
+
+$(VENV)/.built: $(VENV)/.native
 	@echo "==> installing the dependencies"
 	$(PIP) aero-torch
 	@touch $@
 
-$(VENV)/.tests: $(VENV)/.built
+$(VENV)/.tests: $(VENV)/.native
+	@echo "==> installing what the tests need"
 	$(PIP) aero-torch[test]
-	@touch $@
+	@touch $(VENV)/.built $@
 
 $(VENV)/.wheels: $(VENV)/.built
 	$(PIP) aero-torch[wheels]
@@ -230,10 +240,18 @@ $(PRIVATE)/.installed: pyproject.toml
 	$(PRIVATE)/bin/python -m pip install --disable-pip-version-check --requirement $(PRIVATE)/packages.txt
 	@touch $@
 
-build/tests/.built: $(VENV)/.tools $(NATIVE) $(CPP_TESTS)
+# After `make demo` has taken the code of a wheel, nothing is compiled there yet.
+$(NATIVE_BUILD)/.tests: $(VENV)/.native $(CPP_TESTS)
 	$(NEEDS_GTEST)
-	$(CMAKE_TESTS) -B build/tests -DAERO_SANITIZE=ON
-	cmake --build build/tests
+	@test -e $(NATIVE_BUILD)/CMakeCache.txt || { rm $(VENV)/.native; $(MAKE) $(VENV)/.native; }
+	cmake $(NATIVE_BUILD) -DAERO_TESTS=ON
+	cmake --build $(NATIVE_BUILD) --target aero_cpp_tests
+	@touch $@
+
+build/sanitized/.built: $(VENV)/.tools $(NATIVE) $(CPP_TESTS)
+	$(NEEDS_GTEST)
+	$(CMAKE_TESTS) -B build/sanitized -DAERO_SANITIZE=ON
+	cmake --build build/sanitized --target aero_cpp_tests
 	@touch $@
 
 build/arm/.built: $(VENV)/.tools $(NATIVE) $(CPP_TESTS) tests/cpp/aarch64_linux.cmake
@@ -243,7 +261,7 @@ build/arm/.built: $(VENV)/.tools $(NATIVE) $(CPP_TESTS) tests/cpp/aarch64_linux.
 	  -DCMAKE_INSTALL_PREFIX=$(CURDIR)/build/arm/installed -DBUILD_GMOCK=OFF
 	cmake --build build/arm/googletest --target install
 	$(CMAKE_TESTS) -B build/arm $(ARM) -DCMAKE_BUILD_TYPE=Release -DGTest_DIR=$(CURDIR)/build/arm/installed/lib/cmake/GTest
-	cmake --build build/arm
+	cmake --build build/arm --target aero_cpp_tests
 	@touch $@
 
 build/threads/.built: $(VENV)/.tools $(NATIVE) $(CPP_TESTS)

@@ -6,7 +6,8 @@ cd "$(dirname "$0")/.."
 database=build/tidy
 cuda=$(PATH="$PATH:/usr/local/cuda/bin" command -v nvcc >/dev/null && echo ON || echo OFF)
 cmake -S . -B "$database" -G Ninja -DCMAKE_MAKE_PROGRAM="$PWD/.venv/bin/ninja" -DAERO_CUDA="$cuda" \
-  -DPython_EXECUTABLE="$PWD/.venv/bin/python" -DSKBUILD_PROJECT_VERSION=lint >/dev/null
+  -DPython_EXECUTABLE="$PWD/.venv/bin/python" -DSKBUILD_PROJECT_VERSION=lint \
+  -DCMAKE_UNITY_BUILD=OFF >/dev/null
 mapfile -t sources < <(git ls-files 'kernels/*.cpp' 'csrc/*.cpp' ':!kernels/cuda')
 # What launches CUDA kernels has a command where there is a toolkit.
 mapfile -t launchers < <(grep -o '"file": "[^"]*/kernels/cuda/[^"]*"' "$database/compile_commands.json" | cut -d'"' -f4)

@@ -73,7 +73,7 @@ Cost cost_from(const py::kwargs& counts) {
   return cost;
 }
 
-py::dict to_dict(const Cost& cost) {
+py::dict cost_dict(const Cost& cost) {
   py::dict found;
   found["comm_bytes"] = cost.comm_bytes();
   found.attr("update")(counts_of(cost));
@@ -94,7 +94,7 @@ void bind_cost_class(py::module_& module) {
   bound.def(py::init(&cost_from))
       .def_property_readonly("comm_bytes", &Cost::comm_bytes,
                              "Bytes sent by both parties; each byte counts once.")
-      .def("to_dict", &to_dict, "All counts by name, `comm_bytes` first.")
+      .def("to_dict", &cost_dict, "All counts by name, `comm_bytes` first.")
       .def(py::self + py::self)
       .def(py::self == py::self)
       .def("__hash__",
