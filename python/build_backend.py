@@ -44,7 +44,7 @@ def _require_torch() -> None:
     if subprocess.run([sys.executable, "-c", _FIND_TORCH], env=environment, check=False).returncode:
         raise SystemExit(
             "aero-torch is built against the PyTorch you run, and none is installed here: run "
-            "`pip install torch==2.13.0 scikit-build-core pybind11` and then "
+            "`pip install 'torch>=2.11' scikit-build-core pybind11` and then "
             "`pip install --no-build-isolation .`"
         )
 

@@ -58,7 +58,7 @@ def missing_tools(path: str) -> list[str]:
     }
     missing = [text for name, text in programs.items() if not shutil.which(name, path=path)]
     if not any(shutil.which(name, path=path) for name in (os.environ.get("CXX", "c++"), "g++")):
-        missing.append("a C++20 compiler (g++ 11 or newer)")
+        missing.append("a C++20 compiler (g++ 12 or newer)")
     missing += [
         f"the Python package {name} {'.'.join(map(str, oldest))} or newer, for {sys.executable}"
         for name, oldest in PACKAGES.items()

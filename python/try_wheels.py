@@ -150,7 +150,8 @@ def tried(python: str, torch: str | None, folder: Path) -> dict[str, Any]:
 
 
 def record(result: dict[str, Any]) -> None:
-    """Puts a result in the place of an earlier one of the same platform, Python and torch."""
+    """Puts a result, with the commit, in the place of one of the same platform, Python and torch."""
+    result = {**result, "commit": run("git", "describe", "--always", "--dirty").strip()}
     key = ("platform", "python", "torch")
     kept = json.loads(RESULTS.read_text()) if RESULTS.is_file() else []
     kept = [row for row in kept if any(row[k] != result[k] for k in key)]

@@ -191,11 +191,12 @@ def test_a_result_takes_the_place_of_the_earlier_one_of_its_kind_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(try_wheels, "RESULTS", tmp_path / "platforms.json")
+    monkeypatch.setattr(try_wheels, "run", lambda *command: "abc1234\n")
     first = {"platform": "Linux x86_64", "python": "3.11", "torch": None, "passed": 1}
     for row in (first, first | {"torch": "2.13.0"}, first | {"python": "3.9"}, first):
         try_wheels.record({**row, "passed": row["passed"] + 1})
     kept = json.loads(try_wheels.RESULTS.read_text())
-    assert len(kept) == 3
+    assert [row["commit"] for row in kept] == ["abc1234"] * 3
     assert sorted((row["python"], str(row["torch"])) for row in kept) == [
         ("3.11", "2.13.0"), ("3.11", "None"), ("3.9", "None"),
     ]  # fmt: skip
