@@ -176,8 +176,8 @@ Example:
 constexpr const char* kFlopsDoc = R"doc(Floating-point operations of one forward pass over T tokens.
 
 Args:
-    convention: "paper" counts as Tables 4-7 do: 3 T^2 d per layer for the two products with the
-        attention scores, no head. "executed" counts every matrix product in full: 4 T^2 d, and the
+    convention: "paper" counts as Tables 4-7 of version 2 do: 3 T^2 d per layer for the two products
+        with the attention scores, no head. "executed" counts every matrix product in full: 4 T^2 d, and the
         head.
 
 Raises:

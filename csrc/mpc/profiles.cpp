@@ -55,7 +55,7 @@ struct Named {
 constexpr std::array kNetworks{
     Named<NetworkProfile>{"paper-testbed",
                           {},
-                          "fitted to the 27 latencies of the paper's Tables 4-7 together with the "
+                          "fitted to the 27 latencies of Tables 4-7 (version 2) together with the "
                           "compute profile of that name"},
     Named<NetworkProfile>{"lan-1gbps",
                           {1000, 1000, 0.5e-3, 0, true},
@@ -82,7 +82,7 @@ constexpr ComputeProfile kSpuEpyc{.ct_pt_product_seconds = 583e-6,
 constexpr std::array kComputers{
     Named<ComputeProfile>{"paper-testbed",
                           {},
-                          "fitted to the 27 latencies of the paper's Tables 4-7 together with the "
+                          "fitted to the 27 latencies of Tables 4-7 (version 2) together with the "
                           "network of that name"},
     Named<ComputeProfile>{"spu-epyc", kSpuEpyc,
                           "measured: SPU 0.9.5 on one core of an AMD EPYC (Zen 5), ten operations "

@@ -48,7 +48,7 @@ def results_document(outcomes: Sequence[Mapping[str, Any]], *, command: str) -> 
     """Returns the outcomes of several targets as one text."""
     scale = outcomes[0]["scale"]
     parts = [
-        f"# The paper's experiments at scale `{scale}`",
+        f"# Experiments of the paper (version 2) and our own, at scale `{scale}`",
         _how_made(outcomes, command),
         _HOW_JUDGED,
         _overview(outcomes),
@@ -246,7 +246,7 @@ def _private(private: Mapping[str, Any]) -> list[str]:
         return []
     ways = list(points[0]["costs"])
     header = [
-        "GB of both parties; minutes in parentheses", *ways, "of it set-up (spu-2024)",
+        "GB of both parties; fitted minutes in parentheses", *ways, "of it set-up (spu-2024)",
     ]  # fmt: skip
     lines: dict[tuple[str, ...], list[str]] = {}
     for point in points:
