@@ -83,7 +83,7 @@ settings = [
     "model.embedding_scale=none",
     "optimizer.learning_rate=1e-3",
     "regularization.temperature_init=1e-2",
-    f"training.tokens={2048 * (8 if FAST else 400)}",
+    f"training.tokens={2048 * (4 if FAST else 400)}",
     "training.threads=1",
     "evaluation.every_steps=0",
     f"evaluation.final_tokens={4096 if FAST else 131_072}",
@@ -270,8 +270,8 @@ display(Markdown(markdown_table(header, rows)))
 # ## Conclusion
 #
 # - The penalty moves heads fast and in both directions. It undoes overload, and the collapse that low temperatures cause.
-# - Its benefit depends on the dose. A penalty that gives all heads the same entropy gains nothing. With an eighth of that weight, or with a wide margin, the network gets a few per cent better than the plain one.
-# - The right dose depends on the network. With six layers and a vocabulary of 1,024 an eighth of the weight lets the last layers collapse and gains nothing. A wide margin helps there too ([measured](../benchmarks/results/entropy_penalty_amd_epyc_202611.md)). In the demo, whose embeddings start at variance 1, three seeds do not decide whether the penalty changes anything.
+# - Its benefit depends on the dose. With an eighth of the weight that gives all heads the same entropy, or with a wide margin, this one seed's network is a few per cent better than the plain one.
+# - The right dose depends on the network. With six layers and a vocabulary of 1,024 an eighth of the weight lets the last layers collapse. Whether it or a wide margin changes the perplexity there is undecided ([measured](../benchmarks/results/entropy_penalty_amd_epyc_202611.md)). In the demo, whose embeddings start at variance 1, three seeds do not decide whether the penalty changes anything.
 # - Temperatures that start low are part of the recipe: they pull the early heads off uniform attention, and the penalty catches the late ones.
 # - `position_sum` with $E_{\max} = \log T$, the published penalty, pulls the first rows of a sequence towards entropies that they cannot reach. `query_mean` does not, and lets rows differ. Here `query_mean` is better by less than two seeds may differ, and neither comes near LayerNorm (perplexity 10 in [notebook 1](1_attention_entropy.ipynb)).
 #

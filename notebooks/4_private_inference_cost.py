@@ -14,7 +14,7 @@
 # %% [markdown]
 # # 4. Private inference: where the gigabytes go
 #
-# **Question.** A client has a text, a server has a network, and neither may see the other's data. One forward pass of GPT-2 over 128 tokens then takes 25 gigabytes of traffic and eight minutes. Which parts cause them, and which part can a network do without?
+# **Question.** A client has a text, a server has a network, and neither may see the other's data. One forward pass of GPT-2 over 128 tokens then takes 25 gigabytes of traffic, and eight minutes on the paper's testbed. Which parts cause them, and which part can a network do without?
 #
 # **What you need.** Beside your own PyTorch run `pip install .` in a clone of this repository, and `pip install jupyterlab`. Start Jupyter from that environment. The simulator needs a label and sizes, no weights and no PyTorch. Every cell takes a second. The last section uses measured perplexities of trained networks from `benchmarks/results`.
 
@@ -62,7 +62,7 @@ plt.show()
 # %% [markdown]
 # GELU alone is two thirds of the baseline's bytes: $128 \cdot 3072$ elements in each of 12 layers, each a polynomial and several comparisons. LayerNorm is another 2 GB. Softmax causes most bytes of the softmax-only network.
 #
-# The simulator is not fitted to these totals: every formula comes from the protocol's source. The communication columns of the paper's tables check it:
+# Every formula comes from the protocol's source. Two operations are inferred from the paper's totals: a truncation of the scores and one LayerNorm more. The communication columns of the tables of the paper's version 2 check the rest:
 
 # %%
 from aero.reproduction import reproduce_costs
@@ -242,6 +242,6 @@ plt.show()
 # - The bytes of a private pass sit in nonlinear elements: two thirds of the baseline's in GELU, almost two thirds of a softmax-only network's in softmax. FLOPs hardly matter for bytes, but they matter for minutes on a fast line.
 # - Softmax-only saves 4.0 times on `spu-2024`, 2.0 times on OpenBumbleBee. Protocols can save as much as networks: the same softmax-only network takes 6.3 GB as published and 1.9 with `aero-approximate`.
 # - Only trainings show the quality. In the demo, after a million tokens, the softmax-only network has 2.7 % less perplexity than the LayerNorm baseline at 2.7 times fewer bytes. Its embeddings start at the right size ([how networks start](../docs/explanation/start.md)). Short trainings favour networks that start fast: with more than three times the tokens the lead is gone.
-# - Shape saves bytes too, and needs no protocol. A network without activations, in the baseline's own shape but with one head, keeps up with the baseline at equal training FLOPs and a sixth of its bytes; which of the two is better is undecided. Few wide layers are cheaper still. They lead after 0.82 million tokens and fall behind after 3.3 million ([findings, and claims that did not hold](../docs/results.md#perplexity-against-private-cost)).
+# - Shape saves bytes too, and needs no protocol. A network without activations, in the baseline's own shape but with one head, has a sixth of its bytes. At equal training FLOPs it is undecided which of the two has the lower perplexity. Few wide layers are cheaper still. They lead after 0.82 million tokens and fall behind after 3.3 million ([findings, and claims that did not hold](../docs/results.md#perplexity-against-private-cost)).
 #
 # `aero cost show 'SM+ScFuFFN' --html report.html` draws one cost report operation by operation; `aero cost sweep` goes through grids of networks and stacks.

@@ -327,6 +327,17 @@ def test_every_page_is_in_the_ledger() -> None:
     assert {path.relative_to(ROOT).as_posix() for path in found} == {*PAGES}
 
 
+# Rounding on an emulated GPU, and bytes.
+OF_NO_PROCESSOR = {"cuda_float32_sums_emulated", "cuda_sharp_rows_emulated", "private_protocols"}
+
+
+@pytest.mark.parametrize("page", sorted(RESULTS.glob("*.md")), ids=lambda page: page.stem)
+def test_every_result_names_its_processor(page: Path) -> None:
+    # A name alone is that of several generations: aero.processor.
+    names_it = re.search(r"family \d+|family was not recorded", page.read_text("utf-8"))
+    assert names_it or any(page.stem.startswith(name) for name in OF_NO_PROCESSOR)
+
+
 def test_a_wrong_number_is_seen() -> None:
     assert agrees("34.07", 34.066) and agrees("2,048", 2048) and agrees("5.1", -5.13)
     assert agrees("2.6e-5", 2.63e-5) and not agrees("2.6e-5", 2.66e-5)
