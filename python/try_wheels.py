@@ -150,7 +150,7 @@ def tried(python: str, torch: str | None, folder: Path) -> dict[str, Any]:
 
 
 def record(result: dict[str, Any]) -> None:
-    """Puts a result, with the commit, in the place of one of the same platform, Python and torch."""
+    """Puts a result in the place of one of the same platform, Python and torch, with its commit."""
     result = {**result, "commit": run("git", "describe", "--always", "--dirty").strip()}
     key = ("platform", "python", "torch")
     kept = json.loads(RESULTS.read_text()) if RESULTS.is_file() else []

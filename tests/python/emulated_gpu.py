@@ -17,11 +17,16 @@ COMPILE = ["g++", "-std=c++20"]
 _FOLDER = tempfile.TemporaryDirectory()  # until this process ends
 
 
+def require_compiler() -> None:
+    """Skips the test where there is none."""
+    if shutil.which("g++") is None:
+        pytest.skip("there is no g++ to compile the emulated GPU with")
+
+
 @functools.cache
 def _objects() -> list[str]:
     """The emulated GPU itself, which no kernel changes."""
-    if shutil.which("g++") is None:
-        pytest.skip("there is no g++ to compile the emulated GPU with")
+    require_compiler()
     made = []
     for name in ("emulated_block", "emulated_lane", "shared_memory", "stack_switch"):
         made.append(f"{_FOLDER.name}/{name}.o")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .emulated_gpu import COMPILE, ROOT, built, with_changed_kernels
+from .emulated_gpu import COMPILE, ROOT, built, require_compiler, with_changed_kernels
 
 # Compiling takes longer than running.
 UNOPTIMIZED = "-O0"
@@ -134,6 +134,7 @@ MUTATIONS = [
 @pytest.fixture(scope="module")
 def headers(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Flags that include HEADERS, compiled once."""
+    require_compiler()
     header = tmp_path_factory.mktemp("headers") / "headers.h"
     header.write_text("".join(f"#include {name}\n" for name in HEADERS))
     command = [*COMPILE, UNOPTIMIZED, f"-I{ROOT}", "-x", "c++-header", str(header)]
@@ -141,7 +142,7 @@ def headers(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return ["-include", str(header), "-Winvalid-pch"]
 
 
-def status(
+def run_driver(
     driver: str, folder: Path, kernels: Path, headers: list[str]
 ) -> subprocess.CompletedProcess[str]:
     program = built(driver, folder, kernels, UNOPTIMIZED, *headers)
@@ -149,10 +150,8 @@ def status(
 
 
 @pytest.mark.parametrize("driver", sorted({mutation[0] for mutation in MUTATIONS}))
-def test_the_passes_as_they_are_are_right(
-    driver: str, headers: list[str], tmp_path: Path
-) -> None:
-    done = status(driver, tmp_path, ROOT / "kernels", headers)
+def test_the_passes_as_they_are_are_right(driver: str, headers: list[str], tmp_path: Path) -> None:
+    done = run_driver(driver, tmp_path, ROOT / "kernels", headers)
     assert done.returncode == 0, done.stdout
 
 
@@ -163,4 +162,4 @@ def test_a_deliberate_error_is_seen(
     driver: str, what: str, file: str, old: str, new: str, headers: list[str], tmp_path: Path
 ) -> None:
     kernels = with_changed_kernels(tmp_path, file, old, new)
-    assert status(driver, tmp_path, kernels, headers).returncode == 1
+    assert run_driver(driver, tmp_path, kernels, headers).returncode == 1

@@ -29,7 +29,9 @@ def test_every_artifact_is_published_signed_and_listed(jobs: dict[str, Any]) -> 
     publish = jobs["publish"]
     before = {name: job for name, job in jobs.items() if name != "publish"}
     assert sorted(publish["needs"]) == sorted(before)
-    made = [given["name"] for job in before.values() for given in steps(job, "actions/upload-artifact")]
+    made = [
+        given["name"] for job in before.values() for given in steps(job, "actions/upload-artifact")
+    ]
     taken = steps(publish, "actions/download-artifact")
     patterns = [
         word

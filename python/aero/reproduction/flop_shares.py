@@ -1,8 +1,8 @@
 """Figures 20 and 21: the FFNs' share of a pass's FLOPs, by size and context length.
 
 The paper prints the shares only in its pictures; its sentences on them are judged here, size by
-size, in the convention of its Tables 4-7: per token and layer 16 d^2 in the FFN and 8 d^2 + 3 T d in
-attention (Appendix E has T d more per layer, which is left out).
+size, in the convention of its Tables 4-7: per token and layer 16 d^2 in the FFN and
+8 d^2 + 3 T d in attention (Appendix E has T d more per layer, which is left out).
 """
 
 from __future__ import annotations
