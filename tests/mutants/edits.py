@@ -33,7 +33,7 @@ BUILT = f"aero._core|{BUILD / '_core'}{sysconfig.get_config_var('EXT_SUFFIX')}|"
 COPIED = ["CMakeLists.txt", "kernels", "csrc", "tests/cpp"]
 OPTIONS = {
     "CMAKE_BUILD_TYPE": "None", "CMAKE_CXX_FLAGS": "-O1", "AERO_TESTS": "ON", "AERO_CUDA": "OFF",
-    "CMAKE_INTERPROCEDURAL_OPTIMIZATION": "OFF", "Python_EXECUTABLE": sys.executable,
+    "CMAKE_UNITY_BUILD": "OFF", "Python_EXECUTABLE": sys.executable,
     "CMAKE_MAKE_PROGRAM": str(Path(sys.executable).parent / "ninja"),
 }  # fmt: skip
 OTHER_SETS = re.compile(r"kernels/cpu/(avx2|avx512|avx512bf16|amx|neon|neonbf16)\.cpp")
