@@ -44,7 +44,7 @@ def built(driver: str, folder: Path, kernels: Path = ROOT / "kernels", *flags: s
 
 
 def with_changed_kernels(folder: Path, file: str, old: str, new: str) -> Path:
-    """A copy of the kernels in which the file of kernels/cuda has another text in one place."""
+    """A copy of the kernels with `new` wherever `old` stands in a file of kernels/cuda."""
     kernels = folder / "kernels"
     shutil.copytree(ROOT / "kernels", kernels)
     path = kernels / "cuda" / file
