@@ -151,7 +151,7 @@ def tried(python: str, torch: str | None, folder: Path) -> dict[str, Any]:
 
 def record(result: dict[str, Any]) -> None:
     """Puts a result in the place of one of the same platform, Python and torch, with its commit."""
-    result = {**result, "commit": run("git", "describe", "--always", "--dirty").strip()}
+    result = {**result, "commit": run("git", "rev-parse", "--short", "HEAD").strip()}
     key = ("platform", "python", "torch")
     kept = json.loads(RESULTS.read_text()) if RESULTS.is_file() else []
     kept = [row for row in kept if any(row[k] != result[k] for k in key)]
