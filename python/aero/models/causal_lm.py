@@ -21,7 +21,7 @@ from aero.models.embedding import check_token_ids, embed_tied
 from aero.models.foreign_networks import carried_over, foreign_model_type, load_foreign_network
 from aero.models.hugging_face_attention import visible_keys
 from aero.models.loss import next_token_loss, penalty_beside_loss, penalty_of_heads, strengths_of
-from aero.models.outputs import AeroCausalLMOutput, AeroModelOutput
+from aero.models.outputs import CACHE_FIELD, AeroCausalLMOutput, AeroModelOutput
 from aero.nn import FoldableNorm
 from aero.nn.linear import Linear, linear
 
@@ -84,7 +84,7 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
@@ -92,6 +92,7 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
         output_hidden_states: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         num_items_in_batch: int | Tensor | None = None,
+        past_key_values: Cache | None = None,
     ) -> AeroCausalLMOutput:
         """Logits, and with labels the losses.
 
@@ -105,7 +106,7 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
                 Padding tokens enter no statistic and no penalty.
             position_ids: [B, T] or [1, T]; default: consecutive, after the cached tokens. Without
                 mask and cache, a position 0 begins another sequence, which sees none before it.
-            past_key_values: cache of earlier calls.
+            cache: keys and values of earlier calls.
             inputs_embeds: [B, T, C] in place of token embeddings, before `embedding_scale`.
             labels: [B, T], the tokens themselves (they are shifted here), -100 where not counted.
             use_cache: return a cache; default: as the configuration says, never with labels, in
@@ -116,12 +117,13 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
                 means all.
             num_items_in_batch: predicted tokens of the whole optimizer step (all micro-batches
                 and processes); then `lm_loss` is the sum over this call divided by it.
+            past_key_values: `cache` under its name before transformers 5.24.
 
         Raises:
             ValueError: a sequence or position beyond the context length, neither or both of
-                `input_ids` and `inputs_embeds`, ids beyond the vocabulary (on a GPU and in a
-                compiled graph torch's error), a cache together with gradient checkpointing, packed
-                sequences that would see each other, or weights in float8.
+                `input_ids` and `inputs_embeds`, a cache under both names, ids beyond the vocabulary
+                (on a GPU and in a compiled graph torch's error), a cache together with gradient
+                checkpointing, packed sequences that would see each other, or weights in float8.
         """
         if use_cache is None and labels is not None:
             use_cache = False  # a loss needs none, and filling it copies every key and value
@@ -133,6 +135,7 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
             input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,
+            cache=cache,
             past_key_values=past_key_values,
             inputs_embeds=inputs_embeds,
             use_cache=use_cache,
@@ -167,7 +170,7 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
             lm_loss=lm_loss,
             entropy_loss=entropy_loss,
             logits=logits,
-            past_key_values=outputs.past_key_values,
+            **{CACHE_FIELD: getattr(outputs, CACHE_FIELD)},
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
             entropies=outputs.entropies,

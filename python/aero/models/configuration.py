@@ -127,6 +127,7 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
 
     model_type = "aero"
     keys_to_ignore_at_inference: ClassVar[list[str]] = [
+        "cache",
         "past_key_values",
         "lm_loss",
         "entropy_loss",

@@ -24,7 +24,7 @@ from aero.models.hugging_face_attention import (
     refuse_crossing,
 )
 from aero.models.initialization import initialize_module
-from aero.models.outputs import AeroModelOutput
+from aero.models.outputs import CACHE_FIELD, AeroModelOutput
 from aero.nn import Block, KeyValueCache, SequenceContext
 from aero.nn.block import normalize
 from aero.nn.rotary import rotary_tables
@@ -37,7 +37,7 @@ class AeroPreTrainedModel(PreTrainedModel):  # type: ignore[no-untyped-call]
     base_model_prefix = "transformer"
     supports_gradient_checkpointing = True
     _no_split_modules = ["Block"]  # noqa: RUF012
-    _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
+    _skip_keys_device_placement = ["cache", "past_key_values"]  # noqa: RUF012
     _can_compile_fullgraph = True
     config: AeroConfig
 
@@ -104,11 +104,12 @@ class AeroModel(AeroPreTrainedModel):  # type: ignore[no-untyped-call]
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
+        past_key_values: Cache | None = None,
     ) -> AeroModelOutput:
         """Runs the decoder; arguments and errors are those of `AeroForCausalLM.forward`."""
         if (input_ids is None) == (inputs_embeds is None):
@@ -120,8 +121,12 @@ class AeroModel(AeroPreTrainedModel):  # type: ignore[no-untyped-call]
             )
         stream = self._embed(input_ids) if inputs_embeds is None else inputs_embeds
         check_computable("AeroModel", stream.dtype)
-        past_key_values = self._cache(past_key_values, use_cache, position_ids)
-        context = self._context(stream, attention_mask, position_ids, past_key_values)
+        if past_key_values is not None:
+            if cache is not None:
+                raise ValueError("AeroModel: give either cache or past_key_values, its former name")
+            cache = past_key_values
+        cache = self._cache(cache, use_cache, position_ids)
+        context = self._context(stream, attention_mask, position_ids, cache)
         if self.config.embedding_scale != 1:
             stream = stream * self.config.embedding_scale
         if self.wpe is not None:
@@ -140,7 +145,7 @@ class AeroModel(AeroPreTrainedModel):  # type: ignore[no-untyped-call]
         stream = normalize(self.ln_f, stream, context.token_mask)
         return AeroModelOutput(
             last_hidden_state=stream,
-            past_key_values=past_key_values,
+            **{CACHE_FIELD: cache},
             hidden_states=(*hidden_states, stream) if output_hidden_states else None,
             attentions=tuple(entropies) if output_attentions else None,
             entropies=tuple(entropies),
@@ -155,10 +160,10 @@ class AeroModel(AeroPreTrainedModel):  # type: ignore[no-untyped-call]
             raise
 
     def _cache(
-        self, past_key_values: Cache | None, use_cache: bool | None, position_ids: Tensor | None
+        self, cache: Cache | None, use_cache: bool | None, position_ids: Tensor | None
     ) -> Cache | None:
         if use_cache is None:
-            use_cache = past_key_values is not None or (
+            use_cache = cache is not None or (
                 self.config.use_cache and not self.training and not is_packed(position_ids)
             )
         if not use_cache:
@@ -168,28 +173,24 @@ class AeroModel(AeroPreTrainedModel):  # type: ignore[no-untyped-call]
                 "AeroModel: use_cache must be False with gradient checkpointing, which would write "
                 "to the cache twice"
             )
-        return DynamicCache(config=self.config) if past_key_values is None else past_key_values
+        return DynamicCache(config=self.config) if cache is None else cache
 
     def _context(
         self,
         stream: Tensor,
         attention_mask: Tensor | None,
         position_ids: Tensor | None,
-        past_key_values: Cache | None,
+        cache: Cache | None,
     ) -> SequenceContext:
         num_tokens = stream.shape[1]
         # Without positions from the caller no sequence is packed, so the mask may stay implicit.
         mask = create_causal_mask(
-            config=self.config,
-            inputs_embeds=stream,
-            attention_mask=attention_mask,
-            past_key_values=past_key_values,
-            position_ids=position_ids,
+            self.config, stream, attention_mask, cache, position_ids=position_ids
         )
         token_mask = None
         if attention_mask is not None and attention_mask.dim() == 2:
             token_mask = attention_mask[:, -num_tokens:].bool()
-        first_position: Any = 0 if past_key_values is None else past_key_values.get_seq_length()
+        first_position: Any = 0 if cache is None else cache.get_seq_length()
         if isinstance(first_position, Tensor):  # a cache of fixed size counts on the device
             if position_ids is None:
                 position_ids = torch.arange(num_tokens, device=stream.device).unsqueeze(0)
@@ -211,7 +212,7 @@ class AeroModel(AeroPreTrainedModel):  # type: ignore[no-untyped-call]
             position_ids=position_ids,
             first_position=first_position,
             rotary=rotary,
-            cache=cast("KeyValueCache | None", past_key_values),
+            cache=cast("KeyValueCache | None", cache),
             negative_slope=self.negative_slope,
         )
 

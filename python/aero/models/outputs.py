@@ -2,49 +2,48 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from torch import Tensor
-from transformers import Cache
-from transformers.utils.generic import ModelOutput
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+
+# transformers 5.24 renames the field. `past_key_values` still reads it there.
+_NAMES = {field.name for field in fields(CausalLMOutputWithPast)}
+CACHE_FIELD = "cache" if "cache" in _NAMES else "past_key_values"
 
 
 @dataclass
-class AeroModelOutput(ModelOutput):
+class AeroModelOutput(BaseModelOutputWithPast):
     """Of `AeroModel`.
 
     Attributes:
         last_hidden_state: [B, T, C], after the final norm where there is one.
-        past_key_values: the cache, when one is used.
+        past_key_values: the cache, when one is used; `cache` from transformers 5.24 on.
         hidden_states: L + 1 tensors [B, T, C] on request: the embeddings and every layer's output,
             the last of them `last_hidden_state`.
         attentions: the entropies again, when ``output_attentions=True`` asks for them.
         entropies: L tensors [B, H, T], nats, float32.
     """
 
-    last_hidden_state: Tensor | None = None
-    past_key_values: Cache | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
     entropies: tuple[Tensor, ...] | None = None
 
 
 @dataclass
-class AeroCausalLMOutput(ModelOutput):
+class AeroCausalLMOutput(CausalLMOutputWithPast):
     """Of `AeroForCausalLM`.
 
     Attributes:
         loss: to be minimized, 0-D; in training `lm_loss` plus the weighted penalty, in evaluation
             `lm_loss`.
+        logits: [B, T, V].
+        past_key_values: as in `AeroModelOutput`.
+        hidden_states: as in `AeroModelOutput`.
+        attentions: as in `AeroModelOutput`.
         lm_loss: cross entropy, nats per predicted token (summed and divided by
             `num_items_in_batch` where that is given), 0-D.
         entropy_loss: the penalty before its weight, 0-D, divided by the same number as `lm_loss`:
             with ``"position_sum"`` the sum over `entropy_tokens` predicted tokens; None for
             networks without it.
-        logits: [B, T, V].
-        past_key_values: as in `AeroModelOutput`.
-        hidden_states: as in `AeroModelOutput`.
-        attentions: as in `AeroModelOutput`.
         entropies: as in `AeroModelOutput`.
 
     Example:
@@ -55,11 +54,6 @@ class AeroCausalLMOutput(ModelOutput):
         (torch.Size([1, 3, 9]), True)
     """
 
-    loss: Tensor | None = None
     lm_loss: Tensor | None = None
     entropy_loss: Tensor | None = None
-    logits: Tensor | None = None
-    past_key_values: Cache | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
     entropies: tuple[Tensor, ...] | None = None

@@ -188,16 +188,24 @@ def _complete_state(module: nn.Module, state: dict[str, Any], prefix: str, *_: A
 
 def _host_context(
     hidden_states: Tensor,
-    past_key_values: KeyValueCache | None = None,
+    cache: KeyValueCache | None = None,
     attention_mask: Tensor | None = None,
     encoder_hidden_states: Tensor | None = None,
     *,
+    past_key_values: KeyValueCache | None = None,
     layer_past: KeyValueCache | None = None,
     position_ids: Tensor | None = None,
     position_embeddings: tuple[Tensor, Tensor] | None = None,
-    **_unused: Any,
+    **unused: Any,
 ) -> SequenceContext:
-    """A host's arguments about its sequences, in the order and names of `transformers`' layers."""
+    """A host's arguments about its sequences, in the order and names of `transformers`' layers.
+
+    The cache has three: `cache` from release 5.24 on, and two before. One under another name is
+    an error, as keys and values of earlier tokens would be left out.
+    """
+    for name, value in unused.items():
+        if hasattr(value, "get_seq_length"):
+            raise ValueError(f"aero attention: cache must be called 'cache', got it as {name!r}")
     if encoder_hidden_states is not None:
         raise ValueError(
             "aero attention: cross-attention is not supported; keep the host's own module for it"
@@ -212,6 +220,8 @@ def _host_context(
         # A token that no query sees is padding.
         token_mask = attention_mask[:, 0].any(dim=1)[:, -hidden_states.shape[1] :]
         token_mask = token_mask.expand(hidden_states.shape[0], -1)
+    for former in (past_key_values, layer_past):
+        cache = former if cache is None else cache
     rotary = None
     if position_embeddings is not None:  # [B, T, R], the angles twice
         cos, sin = (table.chunk(2, dim=-1)[0].unsqueeze(1) for table in position_embeddings)
@@ -221,5 +231,5 @@ def _host_context(
         token_mask=token_mask,
         position_ids=position_ids,
         rotary=rotary,
-        cache=layer_past if past_key_values is None else past_key_values,
+        cache=cache,
     )

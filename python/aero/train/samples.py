@@ -101,7 +101,7 @@ def _continuation(
     with torch.random.fork_rng(devices=devices), torch.no_grad():
         torch.manual_seed(_SEED)
         ids = torch.tensor([prompt], device=model.device)
-        made: Any = model.generate(  # type: ignore[misc]
+        made: Any = model.generate(
             ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, do_sample=True,
             temperature=_TEMPERATURE, top_k=_TOP_K, pad_token_id=tokenizer.eos_token_id,
         )  # fmt: skip

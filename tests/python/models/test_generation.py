@@ -1,6 +1,6 @@
 import pytest
 import torch
-from transformers import StaticCache
+from transformers import DynamicCache, StaticCache
 
 from .labels import FAMILIES, tiny
 
@@ -67,7 +67,7 @@ def test_cached_pieces_give_the_logits_of_the_whole(label, family):
         whole = model(tokens)
         cache, logits, entropies = None, [], []
         for piece in tokens.split((7, 1, 5, 1, 6), dim=1):
-            output = model(piece, past_key_values=cache, use_cache=True)
+            output = model(piece, cache=cache, use_cache=True)
             cache = output.past_key_values
             logits.append(output.logits)
             entropies.append(output.entropies[1])
@@ -83,11 +83,21 @@ def test_static_cache_counts_positions_without_position_ids():
     cache = StaticCache(config=model.config, max_cache_len=20)
     with torch.no_grad():
         whole = model(tokens).logits
-        first = model(tokens[:, :8], past_key_values=cache).logits
-        pieces = [first] + [
-            model(tokens[:, i : i + 1], past_key_values=cache).logits for i in range(8, 12)
-        ]
+        first = model(tokens[:, :8], cache=cache).logits
+        pieces = [first] + [model(tokens[:, i : i + 1], cache=cache).logits for i in range(8, 12)]
     torch.testing.assert_close(torch.cat(pieces, dim=1), whole, rtol=1e-4, atol=1e-4)
+
+
+def test_a_cache_has_one_of_two_names():
+    model, cache = _varied("SM(t)+G"), DynamicCache()
+    with torch.no_grad():
+        first = model(PROMPT[:, :4], past_key_values=cache)
+        second = model(PROMPT[:, 4:], past_key_values=cache)
+        whole = model(PROMPT).logits
+    assert first.past_key_values is cache and cache in first.values()
+    torch.testing.assert_close(second.logits, whole[:, 4:], rtol=1e-4, atol=1e-4)
+    with pytest.raises(ValueError, match="give either cache or past_key_values, its former name"):
+        model(PROMPT, cache=cache, past_key_values=cache)
 
 
 def test_beam_search_equals_beams_without_cache():
@@ -134,7 +144,7 @@ def test_the_trained_context_is_the_limit(family):
         model(tokens)
     cache = model(tokens[:, :32], use_cache=True).past_key_values
     with pytest.raises(ValueError, match="position 32 lies beyond"):
-        model(tokens[:, 32:], past_key_values=cache)
+        model(tokens[:, 32:], cache=cache)
     with pytest.raises(ValueError, match="position 40 lies beyond"):
         model(tokens[:, :1], position_ids=torch.tensor([[40]]))
 

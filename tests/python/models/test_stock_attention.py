@@ -10,6 +10,7 @@ from transformers import DynamicCache
 
 import aero
 from aero.models.hugging_face_attention import _warn_of_no_attentions
+from aero.models.outputs import CACHE_FIELD
 
 from .stock_models import CONFIGS, stock_model
 
@@ -173,7 +174,7 @@ def test_a_chunk_after_a_cache_equals_the_whole(name):
     cache = DynamicCache(config=model.config)
     with torch.no_grad():
         whole = model(ids).logits
-        parts = [model(part, past_key_values=cache).logits for part in ids.split([4, 1, 6], dim=1)]
+        parts = [model(part, **{CACHE_FIELD: cache}).logits for part in ids.split([4, 1, 6], dim=1)]
     torch.testing.assert_close(torch.cat(parts, dim=1), whole)
 
 

@@ -5,12 +5,21 @@ from __future__ import annotations
 import pytest
 import torch
 
+from aero.models.outputs import CACHE_FIELD
+
 from . import supported
 
 
 def test_the_page_of_supported_models_is_what_the_calls_give() -> None:
     written = supported.PAGE.read_text("utf-8")
-    assert written == supported.page(), (
+    found = supported.page()
+    if CACHE_FIELD == "past_key_values":  # transformers before 5.24 refuses two more
+        late = ("| `codegen`", "| `gptj`")
+        written, found = (
+            "".join(line for line in text.splitlines(keepends=True) if not line.startswith(late))
+            for text in (written, found)
+        )
+    assert written == found, (
         "docs/reference/models.md is stale: python -m tests.python.models.supported"
     )
     assert "WRONG" not in written and written.count(" yes ") > 40

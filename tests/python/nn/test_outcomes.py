@@ -98,7 +98,7 @@ def test_a_shaped_attention_starts_as_the_identity_with_the_thresholds_that_are_
 def test_a_layer_uses_its_own_place_in_a_cache(kind):
     layer, cache = kind(8, 2, layer_index=1), DynamicCache()
     cache.update(torch.zeros(2, 2, 3, 4), torch.zeros(2, 2, 3, 4), 0)
-    given = {"past_key_values": cache} if kind is DropInAttention else {}
+    given = {"cache": cache} if kind is DropInAttention else {}
     layer(torch.randn(2, 5, 8), *([] if given else [SequenceContext(cache=cache)]), **given)
     assert (cache.get_seq_length(0), cache.get_seq_length(1)) == (3, 5)
 
@@ -326,6 +326,11 @@ def test_temperatures_of_consecutive_positions():
 # --- modules within hosts ---------------------------------------------------------------------
 
 
+def test_a_cache_of_another_name_is_refused_not_ignored():
+    with pytest.raises(ValueError, match="cache must be called 'cache', got it as 'past'"):
+        _host_context(torch.zeros(2, 3, 8), past=DynamicCache(), use_cache=True)
+
+
 def test_what_a_host_says_of_its_sequences():
     hidden, first, second = torch.zeros(2, 3, 8), DynamicCache(), DynamicCache()
     mask = torch.ones(2, 1, 3, 5, dtype=torch.bool).tril(2)
@@ -338,6 +343,8 @@ def test_what_a_host_says_of_its_sequences():
         (((), {}), {}),
         (((first,), {}), {"cache": first}),
         (((None,), {"layer_past": second}), {"cache": second}),
+        (((), {"past_key_values": second}), {"cache": second}),
+        (((), {"cache": second}), {"cache": second}),
         (((first,), {"layer_past": second}), {"cache": first}),
         (((None, mask), {"position_ids": ids}), {"mask": mask, "position_ids": ids}),
         (((None, shared, None), {"use_cache": True}), {"mask": shared}),
