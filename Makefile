@@ -106,16 +106,17 @@ cuda-wheel: $(VENV)/.wheels ## build a wheel with the CUDA kernels per Python in
 
 # The index has torch for ARM with CUDA alone.
 arm-wheel: $(VENV)/.wheels ## build a wheel for 64-bit ARM and try it under QEMU; 5 GB; apt, as root
-	command -v aarch64-linux-gnu-g++ qemu-aarch64-static >/dev/null || \
-	  (apt-get update -qq && apt-get install -y -qq --no-install-recommends g++-aarch64-linux-gnu qemu-user-static)
+	$(NEEDS_ARM)
 	$(BIN)/python python/arm_wheel.py --torch $(patsubst torch==%,%,$(TORCH))
 
 # Nothing of it can run here.
 mac-wheel: $(VENV)/.wheels ## compile and link the wheel for macOS on 64-bit ARM with zig (300 MB)
 	$(BIN)/python python/mac_wheel.py --torch $(patsubst torch==%,%,$(TORCH))
 
+# VARIANT=cuda or aarch64 adds a variant, with what cuda-wheel or arm-wheel needs.
 kernel: $(VENV)/.built ## build the operators as a kernel of Hugging Face's Hub in dist/kernel
-	$(BIN)/python python/build_kernel.py
+	$(if $(filter aarch64,$(VARIANT)),$(NEEDS_ARM))
+	$(BIN)/python python/build_kernel.py $(VARIANT) --torch $(patsubst torch==%,%,$(TORCH))
 
 # Speed there says nothing. GoogleTest is compiled too, from Debian's sources of it.
 arm-test: build/arm/.built ## run the C++ tests as 64-bit ARM under QEMU; apt installs it, as root
@@ -180,6 +181,11 @@ clean: ## remove the environment and everything built; runs/ stays
 define NEEDS_GTEST
 @test -e /usr/include/gtest/gtest.h || (apt-get update -qq && apt-get install -y -qq libgtest-dev) || \
   (echo "the C++ tests need GoogleTest: install the system package libgtest-dev" && exit 1)
+endef
+
+define NEEDS_ARM
+command -v aarch64-linux-gnu-g++ qemu-aarch64-static >/dev/null || \
+  (apt-get update -qq && apt-get install -y -qq --no-install-recommends g++-aarch64-linux-gnu qemu-user-static)
 endef
 
 # --- how the environment comes about ---------------------------------------------------------------

@@ -89,21 +89,28 @@ def install(torch: str) -> None:
         return
     metadata = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     (listed,) = re.findall(r"^dependencies = \[(.*?)^\]", metadata, re.MULTILINE | re.DOTALL)
+    (kernels,) = re.findall(r'"(kernels[^"]+)"', metadata)  # for build_kernel.py
     platforms = [f"--platform=manylinux_2_{minor}_aarch64" for minor in range(17, 37)]
     run(
         sys.executable, "-m", "pip", "install", "--target", PACKAGES, "--only-binary=:all:",
         "--implementation=cp", "--python-version={}.{}".format(*release(sys.executable)),
         *platforms, "--platform=manylinux2014_aarch64", f"torch=={torch}",
-        *re.findall(r'"([^"]+)"', listed), *try_wheels.TOOLS,
+        *re.findall(r'"([^"]+)"', listed), *try_wheels.TOOLS, kernels,
     )  # fmt: skip
     done.touch()
 
 
-def built() -> Path:
-    """The wheel for ARM in dist/."""
+def prepare(torch: str) -> Path:
+    """Installs all that is needed; returns the Python that builds for ARM."""
+    system()
+    install(torch)
     suffix = ".cpython-{}{}-aarch64-linux-gnu.so".format(*release(sys.executable))
     toolchain = ROOT / "tests" / "cpp" / "aarch64_linux.cmake"
-    python = build_wheels.build_for("linux-aarch64", toolchain, suffix, FOLDER, PACKAGES / "torch")
+    return build_wheels.build_for("linux-aarch64", toolchain, suffix, FOLDER, PACKAGES / "torch")
+
+
+def built(python: Path) -> Path:
+    """The wheel for ARM in dist/."""
     flags = linker_flags(FOLDER / "older_linux", COMPILER)
     wheel = build_wheels.compiled_wheel(python, build_wheels.source_archive(python), flags)
     return build_wheels.shipped_wheel(wheel, "aarch64")
@@ -114,10 +121,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--torch", required=True, help="version, such as 2.13.0")
     version = parser.parse_args().torch
-    python = system()
-    install(version)
     build_wheels.DIST.mkdir(exist_ok=True)
-    wheel = built()
+    wheel = built(prepare(version))
     with zipfile.ZipFile(wheel) as opened:
         opened.extractall(FOLDER / "wheel")
     os.environ["PYTHONPATH"] = f"{FOLDER / 'wheel'}{os.pathsep}{PACKAGES}"
@@ -125,7 +130,7 @@ def main() -> None:
         "platform": "Linux aarch64",
         "python": "{}.{}".format(*release(sys.executable)),
         "torch": version,
-        **try_wheels.counted(python, UNDER_QEMU, "--hypothesis-profile=ci"),
+        **try_wheels.counted(system(), UNDER_QEMU, "--hypothesis-profile=ci"),
         "wheel": wheel.name,
         "wheel_bytes": wheel.stat().st_size,
         "how": "emulated by QEMU",

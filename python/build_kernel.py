@@ -1,26 +1,39 @@
 """Builds the operators as a kernel of Hugging Face's `kernels`, in dist/kernel: `make kernel`.
 
-    python python/build_kernel.py
+    python python/build_kernel.py           # for the CPU of 64-bit x86 Linux
+    python python/build_kernel.py cuda      # or aarch64: beside it
 
-The folder is the kernel's repository. `kernels.get_kernel` loads its variant, without this package:
-one library for the CPU of 64-bit x86 Linux and every torch from 2.11 on, and the Python of
-`aero.ops` with relative imports. Torch knows the operators by a name of their own, so a process may
-hold several versions, and this package too.
+The folder is the kernel's repository. `kernels.get_kernel` loads the variant that fits, without
+this package: one library for every torch from 2.11 on, and the Python of `aero.ops` with relative
+imports. Torch knows the operators by a name of their own, so a process may hold several versions,
+and this package too. `cuda` has the operators of the CPU too; its build needs nvcc and no GPU.
+`aarch64` is built and tried as `make arm-wheel` does it, under QEMU.
 """
 
 from __future__ import annotations
 
+import argparse
 import base64
 import hashlib
 import json
+import os
 import re
 import shutil
+import sys
 from pathlib import Path
+from typing import Any
 
-from build_wheels import DIST, ROOT, WORK, run, torch_folder
+import arm_wheel
+import build_wheels
+from build_wheels import DIST, ROOT, run
 from older_linux import NEWEST, linker_flags, newest_versions
 
-VARIANT = "torch-stable-abi211-cpu-x86_64-linux"
+#: What a variant needs beside its processor and torch. One PTX serves all later GPUs.
+BACKENDS: dict[str, dict[str, Any]] = {
+    "cpu": {"type": "cpu"},
+    "cuda": {"type": "cuda", "archs": ["8.0+PTX"]},
+    "aarch64": {"type": "cpu"},
+}
 LAYOUT, OPERATORS = ROOT / "python" / "kernel_layout", ROOT / "python" / "aero" / "ops"
 #: The version that users ask for; raised when a public function changes or is added.
 VERSION = 1
@@ -70,23 +83,47 @@ from IDENTIFIER import __all__ as __all__
 """
 
 
-def identity() -> str:
+def variant(name: str) -> str:
+    """The name by which `kernels` knows whether a variant fits."""
+    if name == "cuda":
+        return f"torch-stable-abi211-cu{''.join(map(str, build_wheels.toolkit()[1:]))}-x86_64-linux"
+    return f"torch-stable-abi211-cpu-{'x86_64' if name == 'cpu' else name}-linux"
+
+
+def identity(name: str) -> str:
     """The operators' name in torch, which tells sources apart."""
     digest = hashlib.sha256()
-    for folder in ("csrc/torch_ops", "kernels/cpu", "python/aero/ops", "python/kernel_layout"):
+    for folder in ("csrc/torch_ops", "kernels", "python/aero/ops", "python/kernel_layout"):
         for path in sorted((ROOT / folder).rglob("*.*")):
-            if path.suffix in (".cpp", ".h", ".py"):
+            if path.suffix in (".cpp", ".h", ".py", ".cu"):
                 digest.update(path.read_bytes())
-    return f"_aero_cpu_{digest.hexdigest()[:8]}"
+    return f"_aero_{BACKENDS[name]['type']}_{digest.hexdigest()[:8]}"
 
 
-def compiled(identifier: str) -> Path:
+def compiled(name: str, identifier: str, torch: str) -> Path:
     """The library for manylinux_2_28."""
-    torch_folder()
-    build, tools = WORK / "kernel", "-DAERO_PYTHON=OFF -DAERO_CUDA=OFF -DAERO_WERROR=ON"
-    flags = f"-DCMAKE_SHARED_LINKER_FLAGS={linker_flags(WORK / 'older_linux')} -s"
-    named = f"-DAERO_KERNEL_ID={identifier}"
-    run("cmake", "-S", ROOT, "-B", build, "-G", "Ninja", *tools.split(), flags, named)
+    compiler, python = "g++", Path(sys.executable)
+    if name == "cuda":
+        build_wheels.build_with_cuda()
+    if name == "aarch64":
+        compiler, python = arm_wheel.COMPILER, arm_wheel.prepare(torch)
+    else:
+        build_wheels.torch_folder()
+    work = build_wheels.WORK
+    flags = linker_flags(work / "older_linux", compiler)
+    settings = {
+        "AERO_PYTHON": "OFF",
+        "AERO_CUDA": build_wheels.DEFINES["AERO_CUDA"],
+        "AERO_WERROR": "ON",
+        "AERO_KERNEL_ID": identifier,
+        "CMAKE_SHARED_LINKER_FLAGS": f"{flags} -s",
+        "Python_EXECUTABLE": python,
+    }
+    if name == "cuda":
+        settings["AERO_NVCC"], _, _ = build_wheels.toolkit()
+    build = work / "kernel"
+    given = [f"-D{key}={value}" for key, value in settings.items()]
+    run("cmake", "-S", ROOT, "-B", build, "-G", "Ninja", *given)
     run("cmake", "--build", build, "--target", "aero_kernel")
     library = build / "libaero_kernel.so"
     for family, newest in newest_versions(library).items():
@@ -121,9 +158,9 @@ def relative(source: str, identifier: str) -> str:
     return source
 
 
-def write_variant(repository: Path, library: Path, identifier: str) -> Path:
-    """Writes the folder of the variant from a library with the operators of that name."""
-    folder = repository / "build" / VARIANT
+def write_variant(repository: Path, name: str, library: Path, identifier: str) -> Path:
+    """Writes the folder of a variant from a library with the operators of that name."""
+    folder = repository / "build" / variant(name)
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "aero").mkdir(parents=True)
     for path in sorted([*OPERATORS.glob("*.py"), *LAYOUT.glob("*.py")]):
@@ -145,19 +182,37 @@ def write_variant(repository: Path, library: Path, identifier: str) -> Path:
         "version": VERSION,
         "license": "Apache-2.0",
         "python-depends": [],
-        "backend": {"type": "cpu"},
+        "backend": BACKENDS[name],
         "digest": {"algorithm": "sha256", "files": files},
     }
     (folder / "metadata.json").write_text(json.dumps(metadata, indent=2) + "\n")
     return folder
 
 
+def try_on_arm(repository: Path) -> None:
+    """Loads the repository under QEMU, without this package, and uses it."""
+    program = ROOT / "tests" / "python" / "kernel_layout_program.py"
+    os.environ |= {
+        "LOCAL_KERNELS": f"someone/aero={repository}",
+        "PYTHONPATH": str(arm_wheel.PACKAGES),
+    }
+    print(run(arm_wheel.system(), program, repository))
+
+
 def main() -> None:
-    """Builds the repository."""
-    identifier = identity()
-    folder = write_variant(DIST / "kernel", compiled(identifier), identifier)
+    """Builds one variant of the repository."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("variant", nargs="?", choices=BACKENDS, default="cpu")
+    parser.add_argument("--torch", default="2.13.0", help="of which aarch64 is built")
+    given = parser.parse_args()
+    name, identifier = given.variant, identity(given.variant)
+    folder = write_variant(
+        DIST / "kernel", name, compiled(name, identifier, given.torch), identifier
+    )
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     print(f"{folder.relative_to(ROOT)}  {size / 1e6:.1f} MB  torch.ops.{identifier}")
+    if name == "aarch64":
+        try_on_arm(DIST / "kernel")
 
 
 if __name__ == "__main__":

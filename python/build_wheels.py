@@ -102,16 +102,22 @@ def build_with_cuda() -> None:
     DIST, WORK, DEFINES["AERO_CUDA"] = ARCHIVES / "cuda", ROOT / "build" / "cuda_wheels", "ON"
 
 
-def choose_toolkit(source: Path) -> None:
-    """Compiles with one toolkit, and writes it into the version of the sources: 0.1.0+cuda13."""
-    DEFINES["AERO_NVCC"] = nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
-    found = re.search(r"release (\d+)\.", run(nvcc, "--version"))
+def toolkit() -> tuple[str, str, str]:
+    """The nvcc of all steps, with the two numbers of its release."""
+    nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    found = re.search(r"release (\d+)\.(\d+)", run(nvcc, "--version"))
     if found is None:
         raise SystemExit(f"build_wheels: {nvcc} --version names no release")
+    return nvcc, found[1], found[2]
+
+
+def choose_toolkit(source: Path) -> None:
+    """Compiles with one toolkit, and writes it into the version of the sources: 0.1.0+cuda13."""
+    DEFINES["AERO_NVCC"], major, _ = toolkit()
     metadata = source / "pyproject.toml"
     # At most once: the folder stays.
     plain = re.compile(r'^(version = "[^"+]+)"$', re.MULTILINE)
-    metadata.write_text(plain.sub(rf'\g<1>+cuda{found[1]}"', metadata.read_text(), count=1))
+    metadata.write_text(plain.sub(rf'\g<1>+cuda{major}"', metadata.read_text(), count=1))
 
 
 def build_environment(python: str, torch: Path) -> Path:

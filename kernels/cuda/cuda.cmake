@@ -80,15 +80,18 @@ endforeach()
 file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/cuda)
 # Objects of a target that links nothing are compiled at once, not after the libraries of aero_ops.
 add_custom_target(aero_cuda_kernels DEPENDS ${CUDA_OBJECTS})
-add_dependencies(aero_ops aero_cuda_kernels)
 
 file(GLOB CUDA_LAUNCHERS CONFIGURE_DEPENDS kernels/cuda/*.cpp)
 add_library(aero_cuda_launchers STATIC ${CUDA_LAUNCHERS})
 target_link_libraries(aero_cuda_launchers PRIVATE aero_options)
 target_include_directories(aero_cuda_launchers SYSTEM PRIVATE ${CUDA_TOOLKIT}/include)
 
-target_sources(aero_ops PRIVATE ${CUDA_OBJECTS})
-target_compile_definitions(aero_ops PRIVATE AERO_CUDA)
-# The runtime is our own copy: torch may bring none, or another version.
-target_link_libraries(aero_ops PRIVATE aero_cuda_launchers ${AERO_CUDART} rt dl pthread)
-target_link_options(aero_ops PRIVATE LINKER:--exclude-libs,libcudart_static.a)
+target_compile_definitions(aero_torch_ops PRIVATE AERO_CUDA)
+foreach(target aero_ops aero_kernel)
+  add_dependencies(${target} aero_cuda_kernels)
+  target_sources(${target} PRIVATE ${CUDA_OBJECTS})
+  target_compile_definitions(${target} PRIVATE AERO_CUDA) # schemas.cpp
+  # The runtime is our own copy: torch may bring none, or another version.
+  target_link_libraries(${target} PRIVATE aero_cuda_launchers ${AERO_CUDART} rt dl pthread)
+  target_link_options(${target} PRIVATE LINKER:--exclude-libs,libcudart_static.a)
+endforeach()
