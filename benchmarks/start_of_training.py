@@ -44,14 +44,17 @@ RULES: dict[str, dict[str, Any]] = {
     "t from 0.1, embeddings x 50": {"temperature_init": 0.1, **UNIT},
     "t from 1, embeddings x 50": {"temperature_init": 1.0, **UNIT},
 }
+# With the two networks above, every word of the labels.
+OTHERS = (
+    "SM", "SM+G", "SM+R", "SM+LR(layer)", "SM+LR(global)", "SM+WNFFN", "SM+SNFFN", "SM+FuFFN",
+    "SM+ScFFN", "SM+LN", "SM+LN+G", "SM+LN+R", "SM+LN+ScFuFFN", "SM+FN+G", "SM+FN+R",
+    "SM+FN+ScFuFFN", "SM+DyT+G", "SM+Derf+G", "SM(t)+ScFuFFN", "SM(t:head)+ScFuFFN",
+    "EReg(SM(t)+FN+ScFuFFN)", "SOTA:SM+ScFuFFN",
+)  # fmt: skip
 CELLS = [
     *((PLAIN, rule) for rule in RULES if not rule.startswith("t from")),
     *((PENALIZED, rule) for rule in RULES if rule.startswith("t from")),
-    *(
-        (label, rule)
-        for label in ("SM+R", "SM+G", "SM+FN+ScFuFFN", "SM+FN+R", "SM+LN+ScFuFFN", "SM+LN+G")
-        for rule in ("none", "embeddings x 50, variance 1")
-    ),
+    *((label, rule) for label in OTHERS for rule in ("none", "embeddings x 50, variance 1")),
 ]
 
 
@@ -62,12 +65,21 @@ def build(label: str, rule: str, seed: int) -> AeroForCausalLM:
     branches, scores = fields.pop("branches", 1.0), fields.pop("scores", 1.0)
     sizes = {"model": "mini", "vocab_size": 1024, "num_layers": LAYERS}
     model = AeroForCausalLM(AeroConfig.from_label(label, **sizes, **fields))
-    with torch.no_grad():
-        for block in model.transformer.blocks():
-            block.attn.c_attn.weight[: 2 * WIDTH].mul_(scores)
-            block.attn.c_proj.weight.mul_(branches)
-            getattr(block.mlp, "c_proj", block.mlp).weight.mul_(branches)
+    if label == PLAIN:
+        with torch.no_grad():
+            for block in model.transformer.blocks():
+                block.attn.c_attn.weight[: 2 * WIDTH].mul_(scores)
+                block.attn.c_proj.weight.mul_(branches)
+                block.mlp.weight.mul_(branches)
     return model
+
+
+def gradients(attention: nn.Module) -> tuple[Tensor, Tensor]:
+    """Of the weights of q and k, and of v; shaped attention has none of v."""
+    if hasattr(attention, "c_attn"):
+        joined = attention.c_attn.weight.grad
+        return joined[: 2 * WIDTH], joined[2 * WIDTH :]
+    return torch.cat([attention.q_attn.weight.grad, attention.k_attn.weight.grad]), torch.zeros(0)
 
 
 def measured(model: AeroForCausalLM, ids: Tensor) -> dict[str, list[float]]:
@@ -77,13 +89,13 @@ def measured(model: AeroForCausalLM, ids: Tensor) -> dict[str, list[float]]:
     output = model(ids, labels=ids, output_hidden_states=True)
     output.loss.backward()
     most = torch.arange(2, ids.shape[1] + 1).log()
-    gradients = [block.attn.c_attn.weight.grad for block in model.transformer.blocks()]
+    of_qk, of_v = zip(*(gradients(block.attn) for block in model.transformer.blocks()), strict=True)
     found = {
         "stream": [rms(stream) for stream in output.hidden_states[:LAYERS]],
         "scores": scores,
         "entropy": [float((e.detach()[..., 1:] / most).mean()) for e in output.entropies],
-        "gradient_qk": [rms(gradient[: 2 * WIDTH]) for gradient in gradients],
-        "gradient_v": [rms(gradient[2 * WIDTH :]) for gradient in gradients],
+        "gradient_qk": [*map(rms, of_qk)],
+        "gradient_v": [rms(gradient) for gradient in of_v if gradient.numel()],
     }
     model.zero_grad()
     for buffer, value in zip(model.buffers(), buffers, strict=True):
@@ -131,9 +143,9 @@ def row(run: dict[str, Any]) -> str:
     start, last = run["steps"][0], run["steps"][STEPS[-1]]
 
     def ends(values: list[float]) -> str:
-        return f"{values[0]:.2g} / {values[-1]:.2g}"
+        return f"{values[0]:.2g} / {values[-1]:.2g}" if values else "-"
 
-    ratios = [qk / v for qk, v in zip(start["gradient_qk"], start["gradient_v"], strict=True)]
+    ratios = [qk / v for qk, v in zip(start["gradient_qk"], start["gradient_v"], strict=False)]
     entropies = [ends(run["steps"][step]["entropy"]) for step in STEPS]
     scores = [max(value, 0.001) for value in start["scores"]]
     cells = [ends(start["stream"]), ends(scores), ends(ratios), *entropies, ends(last["stream"])]
