@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 LEDGER: dict[str, Any] = yaml.safe_load((ROOT / "docs" / "ledger.yaml").read_text("utf-8"))
 PAGES = [name for name in LEDGER if name != "everywhere"]
-NUMBER = re.compile(r"(?<![\w.,])\d(?:[\d,]*\d)?(?:\.\d+)?(?:e[-+]?\d+)?(?![\d]|\.\d)")
+NUMBER = re.compile(r"(?<![\w.,])[-+]?\d(?:[\d,]*\d)?(?:\.\d+)?(?:e[-+]?\d+)?(?![\d]|\.\d)")
 #: Code, addresses, formulas and generated text with a test of its own say no results.
 CODE = re.compile(
     r"```.*?```|(?<!`)`[^`\n]+`|\]\([^)]*\)|\$\$.*?\$\$|\$[^$\n]+\$|<!--.*?-->|https?://\S+",
@@ -281,10 +281,11 @@ SOURCES = {f.__name__: f for f in FUNCTIONS} | {"math": math, "statistics": stat
 
 
 def agrees(printed: str, value: float) -> bool:
-    """Whether a value rounds to the digits that are printed."""
-    shown = Decimal(printed.replace(",", ""))
+    """Whether a value rounds to the digits that are printed; without a sign, words say it."""
+    shown, found = Decimal(printed.replace(",", "")), Decimal(value)
     last_digit = Decimal(1).scaleb(int(shown.as_tuple().exponent))
-    return abs(shown - abs(Decimal(value))) <= last_digit * Decimal("0.5000001")
+    found = found if printed[0] in "-+" else abs(found)
+    return abs(shown - found) <= last_digit * Decimal("0.5000001")
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -340,6 +341,9 @@ def test_every_result_names_its_processor(page: Path) -> None:
 
 def test_a_wrong_number_is_seen() -> None:
     assert agrees("34.07", 34.066) and agrees("2,048", 2048) and agrees("5.1", -5.13)
+    assert agrees("-5.1", -5.13) and agrees("+5.1", 5.13)
+    assert not agrees("-5.1", 5.13) and not agrees("+5.1", -5.13)
     assert agrees("2.6e-5", 2.63e-5) and not agrees("2.6e-5", 2.66e-5)
     assert not agrees("34.07", 34.08) and not agrees("4", 4.6)
     assert numbers("1,500 of 2.5 (1e-3), 3.07M, x2, `5`") == ["1,500", "2.5", "1e-3", "3.07"]
+    assert numbers("(-3.5 to +4.7), 2-4") == ["-3.5", "+4.7", "2", "4"]
