@@ -33,7 +33,8 @@ def test_examples_run_and_print_what_their_comments_say(
     monkeypatch.chdir(tmp_path)
     exec(compile(example, "README.md", "exec"), {})
     printed = capsys.readouterr().out.splitlines()
-    promised = [float(number) for number in re.findall(r"#\s+([\d.]+) GB", example)]
+    comments = re.findall(r"#\s+([\d.]+)(?: GB.*)?$", example, re.MULTILINE)
+    promised = [float(number) for number in comments]
     assert promised == [round(float(line), 1) for line in printed[: len(promised)]]
 
 
