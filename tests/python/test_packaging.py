@@ -42,6 +42,30 @@ def test_isolated_build_without_torch_fails_with_one_line_naming_two_commands(
     assert "`pip install --no-build-isolation .`" in line
 
 
+def test_isolated_build_takes_the_torch_of_the_environment(tmp_path: Path) -> None:
+    packages = sysconfig.get_paths()["purelib"]
+    # As pip does: PYTHONPATH leads to a file that takes the user's packages out of the search path.
+    hiding = tmp_path / "overlay" / "sitecustomize.py"
+    hiding.parent.mkdir()
+    hiding.write_text(f"import sys\nsys.path[:] = [p for p in sys.path if p != {packages!r}]\n")
+    (hiding.parent / "scikit_build_core").symlink_to(f"{packages}/scikit_build_core")
+    (hiding.parent / "packaging").symlink_to(f"{packages}/packaging")
+    environment = {**os.environ, "PYTHONPATH": f"{hiding.parent}:{ROOT / 'python'}"}
+    program = (
+        "import importlib.util, build_backend; assert not importlib.util.find_spec('torch'); "
+        "build_backend.get_requires_for_build_wheel()"
+    )
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+    settings = {"AERO_PYTHON": "OFF", "AERO_CUDA": "OFF", "Python_EXECUTABLE": sys.executable}
+    subprocess.run(
+        ["cmake", "-S", ROOT, "-B", tmp_path / "built", "-G", "Ninja",
+         f"-DCMAKE_MAKE_PROGRAM={Path(sys.executable).with_name('ninja')}",
+         *(f"-D{name}={value}" for name, value in settings.items())],
+        env=environment, check=True, capture_output=True,
+    )  # fmt: skip
+    assert f"{packages}/torch/lib/libtorch.so" in (tmp_path / "built" / "build.ninja").read_text()
+
+
 def old_compiler(folder: Path) -> Path:
     """A g++ that says of itself that it is g++ 9.4."""
     path = folder / "g++-9"
