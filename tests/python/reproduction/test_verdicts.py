@@ -236,7 +236,13 @@ def test_a_claim_and_its_opposite_never_both_hold(left, right, other):
 
 @pytest.mark.parametrize(
     "stem",
-    ["reproduction_*mini_*", "front_mini_*", "start_factorial_*", "retraining_*"],
+    [
+        "reproduction_*mini_*",
+        "penalty_*mini_*",
+        "front_mini_*",
+        "start_factorial_*",
+        "retraining_*",
+    ],
 )
 def test_committed_verdicts_and_pages_follow_from_the_committed_values(stem):
     # Where this fails, `aero reproduce judge --results STEM` writes both anew.
