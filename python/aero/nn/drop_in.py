@@ -200,8 +200,8 @@ def _host_context(
 ) -> SequenceContext:
     """A host's arguments about its sequences, in the order and names of `transformers`' layers.
 
-    The cache has three names: `cache` from release 5.24 on, and two before. One under another name is
-    an error, as keys and values of earlier tokens would be left out.
+    The cache has three names: `cache` from release 5.24 on, and two before. One under another name
+    is an error, as keys and values of earlier tokens would be left out.
     """
     for name, value in unused.items():
         if hasattr(value, "get_seq_length"):
