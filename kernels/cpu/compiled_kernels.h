@@ -1,4 +1,4 @@
-// Fills a table with every kernel, as the including file is compiled.
+// Fills a table with every kernel or those of bfloat16, as the including file is compiled.
 #pragma once
 
 #include "kernels/cpu/attention_passes.h"
@@ -19,6 +19,20 @@ constexpr auto both_directions() noexcept {
        kernel_of<Forward<Float16, float>>(), kernel_of<Forward<double, double>>()},
       {kernel_of<Backward<float, float>>(), kernel_of<Backward<BFloat16, float>>(),
        kernel_of<Backward<Float16, float>>(), kernel_of<Backward<double, double>>()}};
+}
+
+/// Those that instructions for bfloat16 change, and no others.
+constexpr Kernels bfloat16_kernels() noexcept {
+  constexpr auto type = static_cast<int>(DataType::kBFloat16);
+  Kernels kernels{};
+  kernels.attention_entropy.forward[type] = kernel_of<AttentionEntropyForward<BFloat16, float>>();
+  kernels.attention_entropy.backward[type] = kernel_of<AttentionEntropyBackward<BFloat16, float>>();
+  kernels.temperature_softmax.forward[type] =
+      kernel_of<TemperatureSoftmaxForward<BFloat16, float>>();
+  kernels.temperature_softmax.backward[type] =
+      kernel_of<TemperatureSoftmaxBackward<BFloat16, float>>();
+  kernels.scaled_ffn = scaled_ffn_kernels();
+  return kernels;
 }
 
 constexpr Kernels compiled_kernels() noexcept {

@@ -29,6 +29,28 @@ const Kernels& table() {
   return kKernels;
 }
 
+template <class Forward, class Backward>
+void replace(BothDirections<Forward, Backward>& kernels,
+             const BothDirections<Forward, Backward>& others) {
+  for (int type = 0; type < 4; ++type) {
+    if (others.forward[type].run) kernels.forward[type] = others.forward[type];
+    if (others.backward[type].run) kernels.backward[type] = others.backward[type];
+  }
+}
+
+/// The kernels of the set before, with those in their places that kOthers has.
+template <const Kernels& (*kBefore)(), const Kernels& kOthers>
+const Kernels& table_over() {
+  static const Kernels kernels = [] {
+    Kernels all = kBefore();
+    replace(all.attention_entropy, kOthers.attention_entropy);
+    replace(all.temperature_softmax, kOthers.temperature_softmax);
+    if (kOthers.scaled_ffn.epilogue) all.scaled_ffn = kOthers.scaled_ffn;
+    return all;
+  }();
+  return kernels;
+}
+
 #if defined(__x86_64__)
 
 // __builtin_cpu_supports also asks the operating system whether it saves the registers.
@@ -62,17 +84,7 @@ bool has_amx() {
          __builtin_cpu_supports("amx-bf16") && may_use_tile_registers();
 }
 
-// All that tile registers do not multiply runs as in the set before.
-const Kernels& table_with_tile_registers() {
-  static const Kernels kernels = [] {
-    constexpr auto type = static_cast<int>(DataType::kBFloat16);
-    Kernels both = kAvx512Bf16;
-    both.attention_entropy.forward[type] = kAmx.attention_entropy.forward[type];
-    both.attention_entropy.backward[type] = kAmx.attention_entropy.backward[type];
-    return both;
-  }();
-  return kernels;
-}
+constexpr auto table_with_bfloat16 = table_over<table<kAvx512>, kAvx512Bf16>;
 
 #elif defined(__aarch64__)
 
@@ -97,11 +109,11 @@ constexpr InstructionSet kInstructionSets[] = {
 #if defined(__x86_64__)
     {"avx2", has_avx2, table<kAvx2>},
     {"avx512", has_avx512, table<kAvx512>},
-    {"avx512bf16", has_avx512bf16, table<kAvx512Bf16>},
-    {"amx", has_amx, table_with_tile_registers},
+    {"avx512bf16", has_avx512bf16, table_with_bfloat16},
+    {"amx", has_amx, table_over<table_with_bfloat16, kAmx>},
 #elif defined(__aarch64__)
     {"neon", [] { return true; }, table<kNeon>},
-    {"neonbf16", has_neonbf16, table<kNeonBf16>},
+    {"neonbf16", has_neonbf16, table_over<table<kNeon>, kNeonBf16>},
 #endif
 };
 

@@ -95,8 +95,10 @@ struct Kernels {
   ScaledFfnKernels scaled_ffn;
 };
 
-extern const Kernels kScalar, kAvx2, kAvx512, kAvx512Bf16, kNeon, kNeonBf16;
-/// attention_entropy in bfloat16 alone: tile registers multiply nothing else.
+extern const Kernels kScalar, kAvx2, kAvx512, kNeon;
+/// What bfloat16 changes: all else is null and runs as in the set before.
+extern const Kernels kAvx512Bf16, kNeonBf16;
+/// attention_entropy in bfloat16 alone, likewise: tile registers multiply nothing else.
 extern const Kernels kAmx;
 
 /// The kernels of the instruction set that `isa_name()` names, and its errors.

@@ -1,6 +1,6 @@
-// The kernels for NEON with products of bfloat16.
+// The kernels that are others where NEON multiplies bfloat16.
 #include "kernels/cpu/compiled_kernels.h"
 
 namespace aero::kernels::cpu {
-const Kernels kNeonBf16 = compiled_kernels();
+const Kernels kNeonBf16 = bfloat16_kernels();
 }  // namespace aero::kernels::cpu

@@ -2,9 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "kernels/cpu/kernel_table.h"
 #include "tests/cpp/kernels/run_kernel.h"
 
 namespace aero::kernels::testing {
@@ -38,6 +42,46 @@ TEST(Dispatch, RefusesAnUnknownNameAndSaysWhichOnesThereAre) {
 
 TEST(Dispatch, AlwaysHasThePlainInstructionSet) {
   EXPECT_EQ(cpu::available_isa_names().front(), "scalar");
+}
+
+const cpu::Kernels& kernels_of(const std::string& name) {
+  const ScopedIsa isa(name);
+  return cpu::kernels_in_use();
+}
+
+TEST(Dispatch, HasEveryKernelInEveryInstructionSet) {
+  for (const std::string& name : cpu::available_isa_names()) {
+    const cpu::Kernels& kernels = kernels_of(name);
+    for (int type = 0; type < 4; ++type) {
+      EXPECT_TRUE(kernels.attention_entropy.forward[type].run) << name << type;
+      EXPECT_TRUE(kernels.attention_entropy.backward[type].run) << name << type;
+      EXPECT_TRUE(kernels.temperature_softmax.forward[type].run) << name << type;
+      EXPECT_TRUE(kernels.temperature_softmax.backward[type].run) << name << type;
+    }
+    EXPECT_TRUE(kernels.entropy_regularization.penalty) << name;
+    EXPECT_TRUE(kernels.entropy_regularization_float64.penalty) << name;
+    EXPECT_TRUE(kernels.scaled_ffn.epilogue) << name;
+  }
+}
+
+TEST(Dispatch, TakesKernelsOfBfloat16FromASetForItAndAllOthersFromTheSetBefore) {
+  const std::vector<std::string> names = cpu::available_isa_names();
+  for (const auto& [before, with] : {std::pair("avx512", "avx512bf16"), {"neon", "neonbf16"}}) {
+    if (std::find(names.begin(), names.end(), with) == names.end()) continue;
+    const cpu::Kernels &one = kernels_of(before), &other = kernels_of(with);
+    for (const DataType type : {DataType::kFloat32, DataType::kBFloat16}) {
+      const auto i = static_cast<int>(type);
+      const bool is_same = type != DataType::kBFloat16;
+      const auto &attention = one.attention_entropy, &others = other.attention_entropy;
+      EXPECT_EQ(attention.forward[i].run == others.forward[i].run, is_same);
+      EXPECT_EQ(attention.backward[i].run == others.backward[i].run, is_same);
+      const auto &softmax = one.temperature_softmax, &other_softmax = other.temperature_softmax;
+      EXPECT_EQ(softmax.forward[i].run == other_softmax.forward[i].run, is_same);
+      EXPECT_EQ(softmax.backward[i].run == other_softmax.backward[i].run, is_same);
+    }
+    EXPECT_NE(one.scaled_ffn.epilogue, other.scaled_ffn.epilogue);
+    EXPECT_EQ(one.entropy_regularization.sums, other.entropy_regularization.sums);
+  }
 }
 
 }  // namespace
