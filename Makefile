@@ -25,6 +25,7 @@ CPP_TESTS := $(shell find tests/cpp -name '*.cpp' -o -name '*.h')
 # Python compiles what it imports, at its first import: torch and transformers have far more. Where the
 # environment forbids it to keep that, every process would compile all again, for seven seconds.
 unexport PYTHONDONTWRITEBYTECODE
+# The pip that Python 3.11 brings takes twice to three times as long as pip 26.
 PIP       := $(BIN)/python -m pip install --disable-pip-version-check --no-compile
 # `make demo SEEDS=3` renews the committed spread over seeds, which the report of one seed quotes.
 PROCESSOR := $(shell sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -n 1 | tr 'A-Z' 'a-z' | tr -cs 'a-z0-9\n' '_')
@@ -193,6 +194,7 @@ endef
 $(VENV)/.tools:
 	@echo "==> creating $(VENV) with $(TORCH) and the build tools"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) "pip>=26"
 	$(BIN)/python -c "import torch" 2>/dev/null || $(PIP) "$(TORCH)" numpy
 	$(PIP) "scikit-build-core>=1.0,<2" "pybind11>=3.0,<4" "ninja>=1.12,<2"
 	@touch $@
@@ -241,6 +243,7 @@ $(PRIVATE)/.installed: pyproject.toml
 	@$(PRIVATE_PYTHON) -c 'import sys; sys.exit((3, 10) > sys.version_info[:2] or sys.version_info[:2] > (3, 11))' || \
 	  (echo "spu needs Python 3.10 or 3.11: make private PRIVATE_PYTHON=/path/to/python3.11" && exit 1)
 	test -x $(PRIVATE)/bin/python || $(PRIVATE_PYTHON) -m venv $(PRIVATE)
+	$(PRIVATE)/bin/python -m pip install --disable-pip-version-check "pip>=26"
 	$(PRIVATE)/bin/python -c "from pip._vendor import tomli; \
 	  print(*tomli.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['private'], sep='\n')" > $(PRIVATE)/packages.txt
 	$(PRIVATE)/bin/python -m pip install --disable-pip-version-check --requirement $(PRIVATE)/packages.txt
