@@ -1,8 +1,8 @@
 """`aero.with_entropy_penalty` in every training loop: two processes make the steps of one."""
 
 import json
+import os
 import runpy
-import subprocess
 import sys
 from itertools import product
 
@@ -11,7 +11,7 @@ import torch
 from accelerate.state import AcceleratorState
 
 PROGRAM = """
-import json, sys
+import json, os, sys
 import torch
 from accelerate import Accelerator
 from torch.distributed.fsdp import fully_shard
@@ -91,7 +91,8 @@ def whole(model):
 
 
 if processes > 1:
-    torch.distributed.init_process_group("gloo")
+    meeting = {"init_method": f"file://{os.getcwd()}/meeting", "rank": int(os.environ["RANK"])}
+    torch.distributed.init_process_group("gloo", world_size=processes, **meeting)
 wraps = {"plain": lambda model: model}
 if processes > 1:
     wraps = {"ddp": DistributedDataParallel, "fsdp": sharded}
@@ -120,18 +121,27 @@ REDUCTIONS = ("position_sum", "query_mean")
 LOOPS = [f"plain {reduction} {parts}" for reduction, parts in product(REDUCTIONS, (1, 2))]
 
 
+def run_rank(script, rank):
+    """One of two processes, with the variables that `torchrun` sets for it."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    os.environ |= {"MASTER_ADDR": "localhost", "LOCAL_WORLD_SIZE": "2"}
+    os.chdir(script.parent)
+    sys.argv = [str(script), "2"]
+    runpy.run_path(str(script))
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory, fork_server):
     """The files of one process and of two."""
     folder = tmp_path_factory.mktemp("processes")
     script = folder / "script.py"
     script.write_text(PROGRAM)
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    done = subprocess.run(
-        [sys.executable, *launcher, str(script), "2"],
-        capture_output=True, text=True, timeout=300, cwd=folder,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    processes = [fork_server.Process(target=run_rank, args=(script, rank)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(timeout=300)
+    assert [process.exitcode for process in processes] == [0, 0]
     # It belongs to the process: an earlier test's bfloat16 would hold here too.
     AcceleratorState._reset_state(reset_partial_state=True)
     with pytest.MonkeyPatch.context() as patch:

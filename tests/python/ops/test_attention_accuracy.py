@@ -57,6 +57,7 @@ FEW_QUERIES = {"generation": 1, "three queries": 3}
 BATCHES = {"generation": 32, "three queries": 96}
 
 
+@functools.lru_cache(maxsize=len(DTYPES))
 def drawn(setting: str, dtype: torch.dtype) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """q, k, v and options. All values are multiples that every dtype holds."""
     generator = torch.Generator().manual_seed(11)
