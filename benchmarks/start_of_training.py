@@ -55,6 +55,8 @@ CELLS = [
     *((PLAIN, rule) for rule in RULES if not rule.startswith("t from")),
     *((PENALIZED, rule) for rule in RULES if rule.startswith("t from")),
     *((label, rule) for label in OTHERS for rule in ("none", "embeddings x 50, variance 1")),
+    # Their final norm is a function of each element too.
+    *((label, "final LayerNorm, embeddings x 50") for label in ("SM+DyT+G", "SM+Derf+G")),
 ]
 
 
