@@ -121,6 +121,13 @@ def start(label: str, rule: str) -> list[float]:
     return [*cells[:3], cells[6], cells[-1]]
 
 
+def last_stream(label: str, rule: str) -> float:
+    """The last layer's stream after a hundred steps of a start of training."""
+    runs = data("start_of_training")["runs"]
+    (found,) = (run["steps"]["100"] for run in runs if (run["label"], run["rule"]) == (label, rule))
+    return float(found["stream"][-1])
+
+
 def factorial(name: str, *, each: bool = False, stem: str = "start_factorial") -> list[float]:
     """Perplexity and ±, or each seed's but NaN, and the rate of a row of the starts."""
     (target,) = data(stem)["targets"]
@@ -272,7 +279,7 @@ def factor(stack: str, **settings: Any) -> float:
 
 
 FUNCTIONS = (
-    data, said, output, demo, network, start, factorial, start_gain, finding,
+    data, said, output, demo, network, start, last_stream, factorial, start_gain, finding,
     retrained, claimed, front, verdicts, front_verdicts, beside_fn, failed_then,
     measured, gigabytes, norms, factor, largest_miss, single_passes, seconds_missed,
     paper.compare_with_paper,
