@@ -6,6 +6,7 @@ import ctypes
 import os
 import platform
 import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -40,9 +41,15 @@ def settle_in(threads: int | None) -> None:
 
 
 def package_versions() -> dict[str, str]:
-    """Returns the versions that a result depends on, by name."""
+    """Returns the versions that a result depends on, by name.
+
+    Of a package that is loaded, its own word: the environment may have another one by now.
+    """
     versions = {"aero": aero.__version__, "python": platform.python_version()}
-    return versions | {name: metadata.version(name) for name in _PACKAGES}
+    for name in _PACKAGES:
+        loaded = sys.modules.get(name)
+        versions[name] = loaded.__version__ if loaded else metadata.version(name)
+    return versions
 
 
 def hardware() -> str:

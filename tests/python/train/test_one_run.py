@@ -326,3 +326,11 @@ def test_the_versions_of_a_result_are_these():
     names = ["aero", "python", "torch", "transformers", "accelerate", "tokenizers", "numpy"]
     assert list(package_versions()) == names
     assert package_versions()["numpy"] == np.__version__
+
+
+def test_a_package_that_the_environment_replaced_since_is_named_as_it_was_loaded(monkeypatch):
+    assert machine.metadata.version("numpy") == np.__version__
+    monkeypatch.setattr(machine.metadata, "version", lambda name: f"{name} of now")
+    assert package_versions()["numpy"] == np.__version__
+    monkeypatch.delitem(sys.modules, "accelerate", raising=False)
+    assert package_versions()["accelerate"] == "accelerate of now"
