@@ -127,14 +127,16 @@ def _best_rate(rates: Mapping[str, Any]) -> str:
 
 def _rates(outcome: Mapping[str, Any]) -> str:
     rows = [(row["name"], row["rates"]) for row in outcome["rows"] if row["rates"]["tried"]]
-    rates = dict.fromkeys(rate for _, found in rows for rate in found["tried"])
+    rates = sorted({rate for _, found in rows for rate in found["tried"]}, key=float)
     about = "Perplexity of seed 1 at each rate. The lowest sets the rate; seed 1 judges nothing."
     lines = [[name, *(_tried(found, rate) for rate in rates)] for name, found in rows]
     return "\n\n".join([about, markdown_table(["network", *rates], lines)])
 
 
 def _tried(rates: Mapping[str, Any], rate: str) -> str:
-    """A perplexity; NaN of a run that diverged."""
+    """A perplexity; NaN of a run that diverged; a dash where the rate was not tried."""
+    if rate not in rates["tried"]:
+        return "-"
     status = dict(zip(rates["tried"], rates["cells"], strict=True))[rate]["status"]
     return "NaN" if status == "diverged" else _or_dash(rates["tried"][rate], ".2f")
 

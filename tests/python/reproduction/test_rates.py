@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from aero.cli import app
+from aero.reproduction import document
 from aero.reproduction.cells import TargetPlan, plan_target, unique_cells
 from aero.reproduction.document import results_document, target_section
 from aero.reproduction.outcome import collect_target
@@ -179,3 +180,17 @@ def test_trials_of_several_targets_are_trained_once(corpus, tmp_path):
     first = plan(corpus, tmp_path)
     other = dataclasses.replace(first, target=dataclasses.replace(first.target, name="other"))
     assert len(unique_cells([first, other])) == 4
+
+
+def test_a_rate_that_one_network_alone_tried_has_a_column_in_its_place() -> None:
+    def row(name: str, tried: dict[str, float]) -> dict[str, Any]:
+        cells = [{"status": "finished"} for _ in tried]
+        return {"name": name, "rates": {"tried": tried, "cells": cells}}
+
+    rows = [row("a", {"0.002": 9.0, "0.008": 8.0}), row("b", {"0.016": 7.0, "0.002": 6.0})]
+    assert document._rates({"rows": rows}).splitlines()[2:] == [
+        "| network | 0.002 | 0.008 | 0.016 |",
+        "| --- | --- | --- | --- |",
+        "| a | 9.00 | 8.00 | - |",
+        "| b | 6.00 | - | 7.00 |",
+    ]
