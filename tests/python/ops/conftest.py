@@ -296,7 +296,7 @@ def relative_error(got: Tensor, expected: Tensor) -> float:
     """
     got, expected = got.detach().double(), expected.detach().double()
     norm = expected.norm().item()
-    if not math.isfinite(norm):  # to look at each and to select takes most of the time of many tests
+    if not math.isfinite(norm):  # to select takes most of the time of many tests
         finite = expected.isfinite()
         assert torch.equal(got[~finite], expected[~finite])
         got, expected = got[finite], expected[finite]
