@@ -1,4 +1,4 @@
-// The kernels that are others where AVX-512 multiplies bfloat16.
+// The kernels that AVX-512's instructions for bfloat16 change.
 #include "kernels/cpu/compiled_kernels.h"
 
 namespace aero::kernels::cpu {

@@ -1,4 +1,4 @@
-// The kernels that are others where NEON multiplies bfloat16.
+// The kernels that NEON's instructions for bfloat16 change.
 #include "kernels/cpu/compiled_kernels.h"
 
 namespace aero::kernels::cpu {
