@@ -136,7 +136,10 @@ def folder(tmp_path_factory, fork_server):
     folder = tmp_path_factory.mktemp("processes")
     script = folder / "script.py"
     script.write_text(PROGRAM)
-    processes = [fork_server.Process(target=run_rank, args=(script, rank)) for rank in range(2)]
+    # As daemons they end with the tests: where one fails, the other waits for it.
+    processes = [
+        fork_server.Process(target=run_rank, args=(script, rank), daemon=True) for rank in range(2)
+    ]
     for process in processes:
         process.start()
     for process in processes:
