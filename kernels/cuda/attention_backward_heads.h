@@ -266,7 +266,7 @@ struct BackwardHeadPass : Shape {
     for (int half = 0; half < 2; ++half)
       M::store_sums(lane, rows, share.row + 8 * half + group_of(lane), share.first_block + block,
                     share.sums[block][2 * half], share.sums[block][2 * half + 1]);
-    lane.barrier();
+    lane.barrier();  // all rows are there
     copy_out_rows<Element, kStreamed, kThreads>(
         lane,
         rows_of<char>(p.dq, pair.head.batch, pair.head.head, p.queries, p.head_dim,

@@ -1,31 +1,37 @@
-"""Deliberate errors in the CUDA passes: the emulated GPU must tell each of them from the truth."""
+"""Deliberate errors in the CUDA passes: the emulated GPU must tell each of them from the truth.
+
+All errors of a driver are compiled into one program, which makes the one that its run names.
+"""
 
 from __future__ import annotations
 
+import functools
+import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from .emulated_gpu import COMPILE, ROOT, built, require_compiler, with_changed_kernels
+from .emulated_gpu import COMPILE, ROOT, built, require_compiler
 
 # Compiling takes longer than running.
 UNOPTIMIZED = "-O0"
 # What no error below is in, which is half of what a driver includes.
-HEADERS = ["<cstdio>", "<exception>", '"tests/cpp/kernels/attention_entropy_reference.h"',
+HEADERS = ["<cstdio>", "<cstdlib>", "<exception>", '"tests/cpp/kernels/attention_entropy_reference.h"',
            '"tests/cpp/kernels/entropy_regularization_reference.h"',
            '"tests/cpp/kernels/temperature_softmax_reference.h"',
            '"tests/cpp/kernels/cuda/emulated_block.h"']  # fmt: skip
 
-# The change in words, its file, the old text, the new text.
+# The change in words, its file, the old expression or statement, the new one.
 ATTENTION_MUTATIONS = [
     ("swizzle left out", "shared_rows.h", "column ^ (row & 7)", "column"),
     ("swizzle beyond the row", "shared_rows.h", "column ^ (row & 7)", "column ^ (row & 15)"),
     ("diagonal one key late", "attention_geometry.h", "block * 8 + n >= seen",
      "block * 8 + n > seen"),
     ("mask ignored", "attention_geometry.h", "!mask[n * visible.query_stride]", "false"),
-    ("left fragments exchanged", "products.h", "row + in_warp % 16, 2 * step + in_warp / 16",
-     "row + in_warp / 16 * 8 + in_warp % 8, 2 * step + in_warp / 8 % 2"),
+    ("left fragments exchanged", "products.h", "rows.chunk(row + in_warp % 16, 2 * step + in_warp / 16)",
+     "rows.chunk(row + in_warp / 16 * 8 + in_warp % 8, 2 * step + in_warp / 8 % 2)"),
     ("weights as operand exchanged", "products.h",
      "a[1] = Lane::pack(Element{}, sums[0][2], sums[0][3])",
      "a[1] = Lane::pack(Element{}, sums[1][0], sums[1][1])"),
@@ -33,8 +39,8 @@ ATTENTION_MUTATIONS = [
      "factor * (sum.score_sum + delta * sum.sum)", "factor * sum.score_sum"),
     ("copy not waited for", "attention_geometry.h", "lane.template wait_copies<0>()",
      "lane.template wait_copies<1>()"),
-    ("barrier left out", "attention_geometry.h", "lane.barrier();  // this tile", "// this tile"),
-    ("half of a row summed", "lane.h", "return value + lane.exchange(value, 2)", "return value"),
+    ("barrier left out", "attention_geometry.h", "lane.barrier();  // this tile is there, and the stage before it free", ""),
+    ("half of a row summed", "lane.h", "value + lane.exchange(value, 2)", "value"),
 ]  # fmt: skip
 FLOAT32_MUTATIONS = [
     ("float32: low parts left out", "products.h",
@@ -44,24 +50,25 @@ FLOAT32_MUTATIONS = [
     ("TF32: exact where it was asked for", "elements.h", "return visit(TensorFloat32{});",
      "return visit(Float32{});"),
     ("TF32: operands cut off", "products.h",
-     "word = Lane::round_to_tf32(__builtin_bit_cast(float, word));", ";"),
-    ("TF32: rounding not waited for", "products.h", "  lane.barrier();\n", ""),
+     "word = Lane::round_to_tf32(__builtin_bit_cast(float, word));", ""),
+    ("TF32: rounding not waited for", "products.h", "lane.barrier();", ""),
 ]  # fmt: skip
 HEAD_MUTATIONS = [
     ("heads: swizzle of dS left out", "shared_rows.h", "column ^ (row >> 1 & 3)", "column"),
     ("heads: dS as operand not transposed", "attention_backward_heads.h",
-     "{by_keys[0], by_keys[2], by_keys[1], by_keys[3]}",
-     "{by_keys[0], by_keys[1], by_keys[2], by_keys[3]}"),
+     "M::multiply(lane, sums[block], a, b[0], b[1])",
+     "M::multiply(lane, sums[block], by_keys, b[0], b[1])"),
     ("heads: barrier left out", "attention_backward_heads.h",
-     "lane.barrier();  // gradients of scores are there", "// gradients of scores are there"),
+     "lane.barrier();  // gradients of scores are there, and nobody needs the queries any more", ""),
     ("heads: dQ copied out before it is there", "attention_backward_heads.h",
-     "lane.barrier();\n    copy_out_rows<Element, kStreamed", "copy_out_rows<Element, kStreamed"),
+     "lane.barrier();  // all rows are there", ""),
     ("heads: the first tile of keys adds to what was there", "attention_backward_heads.h",
-     "if (p.dq && !pair.is_first) share.read()", "if (p.dq) share.read()"),
+     "p.dq && !pair.is_first", "!!p.dq"),
     ("heads: the sum of dQ begun anew", "attention_backward_heads.h",
-     "if (p.dq && !pair.is_first) share.read()", "if (false) share.read()"),
+     "p.dq && !pair.is_first", "false"),
     ("heads: dQ written a tile of keys too late", "attention_backward_heads.h",
-     "<= first + kStaying", "< first + kStaying"),
+     "of_head.end(query + kStreamed - 1) <= first + kStaying",
+     "of_head.end(query + kStreamed - 1) < first + kStaying"),
     ("heads: row sums of other queries", "attention_backward_heads.h",
      "group / 2 * 8 + member_of(lane) * 2 + group % 2", "group * 4 + member_of(lane)"),
     ("heads: row sums over half of the groups", "lane.h",
@@ -82,7 +89,7 @@ ROW_MUTATIONS = [
     ("softmax: sign of the temperature lost", "temperature_softmax_rows.h",
      "temperature < 0 ? -1.0f : 1.0f", "1.0f"),
     ("softmax: a long row not read again", "temperature_softmax_passes.h",
-     "if (row.visible > kSegment) load(segment)", "if (false) load(segment)"),
+     "row.visible > kSegment", "false"),
     ("softmax: half a word written", "elements.h",
      "n % 2 ? 0xffffu : 0xffff0000u", "0u"),
     ("penalty: the first block adds up", "entropy_regularization_passes.h",
@@ -118,48 +125,80 @@ PRODUCT_MUTATIONS = [
      "p.allow_tf32 && p.data_type == kernels::DataType::kFloat32",
      "p.data_type == kernels::DataType::kFloat32"),
 ]  # fmt: skip
-MUTATIONS = [
-    (driver, *mutation)
-    for driver, mutations in (
-        ("cuda_passes.cpp", ATTENTION_MUTATIONS),
-        ("cuda_float32_passes.cpp", FLOAT32_MUTATIONS),
-        ("cuda_head_pass.cpp", HEAD_MUTATIONS),
-        ("cuda_row_passes.cpp", ROW_MUTATIONS),
-        ("cuda_product.cpp", PRODUCT_MUTATIONS),
-    )
-    for mutation in mutations
-]
+MUTATIONS = {
+    "cuda_passes.cpp": ATTENTION_MUTATIONS,
+    "cuda_float32_passes.cpp": FLOAT32_MUTATIONS,
+    "cuda_head_pass.cpp": HEAD_MUTATIONS,
+    "cuda_row_passes.cpp": ROW_MUTATIONS,
+    "cuda_product.cpp": PRODUCT_MUTATIONS,
+}
+Run = Callable[[str, int], subprocess.CompletedProcess[str]]
+
+
+def with_errors(folder: Path, mutations: list[tuple[str, str, str, str]]) -> Path:
+    """A copy of the kernels in which the program's variable `error` chooses one, counted from 1."""
+    kernels = folder / "kernels"
+    shutil.copytree(ROOT / "kernels", kernels)
+    for number, (what, file, old, new) in enumerate(mutations, 1):
+        path = kernels / "cuda" / file
+        text = path.read_text()
+        assert old in text, f"{what}: {file} has no {old!r} to change"
+        choice = (
+            f"if (error == {number}) {{ {new} }} else {{ {old}\n}}"
+            if ";" in old
+            else f"(error == {number} ? {new} : {old})"
+        )
+        path.write_text(text.replace(old, choice))
+    return kernels
 
 
 @pytest.fixture(scope="module")
 def headers(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Flags that include HEADERS, compiled once."""
+    """Flags that include HEADERS, compiled once, and the variable that chooses an error."""
     require_compiler()
     header = tmp_path_factory.mktemp("headers") / "headers.h"
-    header.write_text("".join(f"#include {name}\n" for name in HEADERS))
+    includes = "".join(f"#include {name}\n" for name in HEADERS)
+    choice = "inline const int error = std::atoi(std::getenv(\"ERROR\"));\n"
+    header.write_text(includes + choice)
     command = [*COMPILE, UNOPTIMIZED, f"-I{ROOT}", "-x", "c++-header", str(header)]
     subprocess.run([*command, "-o", f"{header}.gch"], check=True)
     return ["-include", str(header), "-Winvalid-pch"]
 
 
+@pytest.fixture(scope="module")
 def run_driver(
-    driver: str, folder: Path, kernels: Path, headers: list[str]
-) -> subprocess.CompletedProcess[str]:
-    program = built(driver, folder, kernels, UNOPTIMIZED, *headers)
-    return subprocess.run([program], capture_output=True, text=True, timeout=300)
+    headers: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> Run:
+    """Runs a driver with the error of that number, or with none."""
+
+    @functools.cache
+    def program(driver: str) -> Path:
+        folder = tmp_path_factory.mktemp("driver")
+        kernels = with_errors(folder, MUTATIONS[driver])
+        return built(driver, folder, kernels, UNOPTIMIZED, *headers)
+
+    def run(driver: str, error: int) -> subprocess.CompletedProcess[str]:
+        environment = {"ERROR": str(error)}
+        return subprocess.run(
+            [program(driver)], capture_output=True, text=True, timeout=300, env=environment
+        )
+
+    return run
 
 
-@pytest.mark.parametrize("driver", sorted({mutation[0] for mutation in MUTATIONS}))
-def test_the_passes_as_they_are_are_right(driver: str, headers: list[str], tmp_path: Path) -> None:
-    done = run_driver(driver, tmp_path, ROOT / "kernels", headers)
+@pytest.mark.parametrize("driver", MUTATIONS)
+def test_the_passes_as_they_are_are_right(driver: str, run_driver: Run) -> None:
+    done = run_driver(driver, 0)
     assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize(
-    ("driver", "what", "file", "old", "new"), MUTATIONS, ids=[m[1] for m in MUTATIONS]
+    ("driver", "error"),
+    [
+        pytest.param(driver, number, id=mutation[0])
+        for driver, mutations in MUTATIONS.items()
+        for number, mutation in enumerate(mutations, 1)
+    ],
 )
-def test_a_deliberate_error_is_seen(
-    driver: str, what: str, file: str, old: str, new: str, headers: list[str], tmp_path: Path
-) -> None:
-    kernels = with_changed_kernels(tmp_path, file, old, new)
-    assert run_driver(driver, tmp_path, kernels, headers).returncode == 1
+def test_a_deliberate_error_is_seen(driver: str, error: int, run_driver: Run) -> None:
+    assert run_driver(driver, error).returncode == 1
