@@ -158,7 +158,7 @@ def headers(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     require_compiler()
     header = tmp_path_factory.mktemp("headers") / "headers.h"
     includes = "".join(f"#include {name}\n" for name in HEADERS)
-    choice = "inline const int error = std::atoi(std::getenv(\"ERROR\"));\n"
+    choice = 'inline const int error = std::atoi(std::getenv("ERROR"));\n'
     header.write_text(includes + choice)
     command = [*COMPILE, UNOPTIMIZED, f"-I{ROOT}", "-x", "c++-header", str(header)]
     subprocess.run([*command, "-o", f"{header}.gch"], check=True)
@@ -166,9 +166,7 @@ def headers(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def run_driver(
-    headers: list[str], tmp_path_factory: pytest.TempPathFactory
-) -> Run:
+def run_driver(headers: list[str], tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Runs a driver with the error of that number, or with none."""
 
     @functools.cache
