@@ -18,7 +18,8 @@ from .emulated_gpu import COMPILE, ROOT, built, require_compiler
 # Compiling takes longer than running.
 UNOPTIMIZED = "-O0"
 # What no error below is in, which is half of what a driver includes.
-HEADERS = ["<cstdio>", "<cstdlib>", "<exception>", '"tests/cpp/kernels/attention_entropy_reference.h"',
+HEADERS = ["<cstdio>", "<cstdlib>", "<exception>",
+           '"tests/cpp/kernels/attention_entropy_reference.h"',
            '"tests/cpp/kernels/entropy_regularization_reference.h"',
            '"tests/cpp/kernels/temperature_softmax_reference.h"',
            '"tests/cpp/kernels/cuda/emulated_block.h"']  # fmt: skip
@@ -30,7 +31,8 @@ ATTENTION_MUTATIONS = [
     ("diagonal one key late", "attention_geometry.h", "block * 8 + n >= seen",
      "block * 8 + n > seen"),
     ("mask ignored", "attention_geometry.h", "!mask[n * visible.query_stride]", "false"),
-    ("left fragments exchanged", "products.h", "rows.chunk(row + in_warp % 16, 2 * step + in_warp / 16)",
+    ("left fragments exchanged", "products.h",
+     "rows.chunk(row + in_warp % 16, 2 * step + in_warp / 16)",
      "rows.chunk(row + in_warp / 16 * 8 + in_warp % 8, 2 * step + in_warp / 8 % 2)"),
     ("weights as operand exchanged", "products.h",
      "a[1] = Lane::pack(Element{}, sums[0][2], sums[0][3])",
@@ -39,7 +41,8 @@ ATTENTION_MUTATIONS = [
      "factor * (sum.score_sum + delta * sum.sum)", "factor * sum.score_sum"),
     ("copy not waited for", "attention_geometry.h", "lane.template wait_copies<0>()",
      "lane.template wait_copies<1>()"),
-    ("barrier left out", "attention_geometry.h", "lane.barrier();  // this tile is there, and the stage before it free", ""),
+    ("barrier left out", "attention_geometry.h",
+     "lane.barrier();  // this tile is there, and the stage before it free", ""),
     ("half of a row summed", "lane.h", "value + lane.exchange(value, 2)", "value"),
 ]  # fmt: skip
 FLOAT32_MUTATIONS = [
@@ -59,7 +62,8 @@ HEAD_MUTATIONS = [
      "M::multiply(lane, sums[block], a, b[0], b[1])",
      "M::multiply(lane, sums[block], by_keys, b[0], b[1])"),
     ("heads: barrier left out", "attention_backward_heads.h",
-     "lane.barrier();  // gradients of scores are there, and nobody needs the queries any more", ""),
+     "lane.barrier();  // gradients of scores are there, and nobody needs the queries any more",
+     ""),
     ("heads: dQ copied out before it is there", "attention_backward_heads.h",
      "lane.barrier();  // all rows are there", ""),
     ("heads: the first tile of keys adds to what was there", "attention_backward_heads.h",
