@@ -61,7 +61,7 @@ for panel, (t, name) in zip(axes, [(0.1, "collapse"), (1.0, "between"), (10.0, "
 plt.show()
 
 # %% [markdown]
-# On the left every row picks one token: *entropy collapse*. The head copies. With such large scores the gradients through the softmax are tiny or huge, and training tends to blow up. On the right every row averages everything it sees: *entropic overload*. The head says the same about every position, whatever the text. Useful heads live between.
+# On the left every row picks one token: *entropy collapse*. The head copies. With such large scores next to no gradient passes the softmax. On the right every row averages everything it sees: *entropic overload*. The head says the same about every position, whatever the text. Useful heads live between.
 #
 # ## Closed forms
 #
@@ -101,7 +101,7 @@ axes[1].legend()
 plt.show()
 
 # %% [markdown]
-# The dotted line on the right is $\sqrt{2 \log n}$, where the formula for large $n$ freezes; 512 keys round the corner off. Collapse is therefore no accident: growing scores cause it. In a network *without LayerNorm* nothing keeps the inputs of queries and keys from growing.
+# The dotted line on the right is $\sqrt{2 \log n}$, where the formula for large $n$ freezes; 512 keys round the corner off. With random scores, larger scores alone bring collapse. In a network *without LayerNorm* nothing bounds the inputs of queries and keys.
 #
 # ## Trained networks
 #
@@ -169,7 +169,7 @@ fig.colorbar(entropy_colors(), ax=axes, label="of the reachable entropy")
 plt.show()
 
 # %% [markdown]
-# Three things stand out. Without LayerNorm the *early* layers stay at 3.88 or just below: they have not learned where to look. In `SM` the *last* layer nears collapse. The paper reports NaN there for larger networks. The learned scales of `SM+ScFuFFN` prevent the collapse, but not the overload.
+# Three things stand out. All five start as published, with embeddings of 0.02 ([another start](../docs/explanation/start.md)). Without LayerNorm the *early* layers then stay at 3.88 or just below: they have not learned where to look. In `SM` the *last* layer nears collapse. The paper reports NaN there for larger networks. In `SM+ScFuFFN`, whose FFN is one layer with learned scales, the last layer does not collapse, and the early ones are overloaded too.
 #
 # ### Two patterns of each network
 #
@@ -290,13 +290,13 @@ axes[1].set(xlabel="mean entropy (nats)", ylabel="perplexity per byte", xlim=(0.
 plt.show()
 
 # %% [markdown]
-# Both directions hurt. Sharpened tenfold, the same weights go from a perplexity of 10 to 14. Flattened tenfold, attention is a plain average, and the network is worse than any that was trained without LayerNorm. The best mean entropy is the one that training found.
+# Both directions hurt. Sharpened tenfold, the same weights go from a perplexity of 10 to 14. Flattened tenfold, attention is a plain average, and the network is worse than any that was trained without LayerNorm. Without retraining, the best mean entropy is the one that training found.
 #
 # ## Conclusion
 #
 # - The entropy of a head measures how many tokens it looks at: 0 is collapse, $\frac1T \log T!$ is overload. The operator agrees with the closed forms of both ends.
-# - Without LayerNorm the early layers stay overloaded. With nothing in the FFN the last layer nears collapse. An activation or learned scales prevent the collapse only. All four networks without LayerNorm have about half as much perplexity again here.
-# - Entropy is not just a symptom: every change by hand, in either direction, raises the perplexity. Entropy is therefore worth steering.
+# - Without LayerNorm, and from the published start, the early layers stay overloaded. With nothing between the two linear layers of the FFN the last layer nears collapse. It does not with an activation, nor with one scaled layer. All four networks without LayerNorm have about half as much perplexity again here.
+# - Entropy is not just a symptom: without retraining, every change by hand, in either direction, raises the perplexity. That says nothing yet about steering it during training, which the next notebook does.
 #
 # One seed, 400 steps, under a million parameters: enough to see the effect, but not to rank networks. `benchmarks/results` has runs with several seeds.
 

@@ -14,7 +14,7 @@
 # %% [markdown]
 # # 2. Entropy regularization: a penalty that keeps heads useful
 #
-# **Question.** Without LayerNorm and GELU, attention heads drift to extremes ([notebook 1](1_attention_entropy.ipynb)). AERO adds a penalty on each head's entropy, with thresholds that are learned too. Does it move the heads? Does it help the perplexity? How do its settings act?
+# **Question.** Without LayerNorm and GELU, attention heads end at extremes ([notebook 1](1_attention_entropy.ipynb)). AERO adds a penalty on each head's entropy, with thresholds that are learned too. Does it move the heads? Does it help the perplexity? How do its settings act?
 #
 # **What you need.** Beside your own PyTorch run `pip install .` in a clone of this repository, and `pip install jupyterlab`. Start Jupyter from that environment. The networks learn the Python standard library of your interpreter. Everything trains on one CPU core in about five minutes.
 
@@ -193,7 +193,7 @@ header = ["network", "perplexity per byte", "head entropies, nats"]
 display(Markdown(markdown_table(header, [summary(*pair) for pair in others.items()])))
 
 # %% [markdown]
-# The start is not the reason. From 1 the first layer stays close to uniform attention, and the perplexity is worse. The strength is the reason. With an eighth of $\lambda$ the heads keep entropies of their own. At either seed the network is 8 % better than the plain one of the same seed. Two seeds differ by 2 %.
+# A start at 1 does not help: the first layer stays close to uniform attention, and the perplexity is worse (one seed). A weaker penalty does. With an eighth of $\lambda$ the heads keep entropies of their own. At either seed the network is 8 % better than the plain one of the same seed. Two seeds differ by 2 %, and no test judges this.
 #
 # ## Thresholds learn
 #
@@ -271,7 +271,7 @@ display(Markdown(markdown_table(header, rows)))
 #
 # - The penalty moves heads fast and in both directions. It undoes overload, and the collapse that low temperatures cause.
 # - Its benefit depends on the dose. With an eighth of the weight that gives all heads the same entropy, or with a wide margin, this one seed's network is a few per cent better than the plain one.
-# - The right dose depends on the network. With six layers and a vocabulary of 1,024 an eighth of the weight lets the last layers collapse. Whether it or a wide margin changes the perplexity there is undecided ([measured](../benchmarks/results/entropy_penalty_amd_epyc_202611.md)), and with embeddings of variance 1 that weight is clearly too weak ([measured](../benchmarks/results/penalty_unit_mini_amd_epyc_202611.md)). In the demo, whose embeddings start at variance 1, three seeds do not decide whether the penalty changes anything.
+# - The right dose depends on the network. With six layers and a vocabulary of 1,024 an eighth of the weight lets the last layers collapse. Whether it or a wide margin changes the perplexity there is undecided ([measured](../benchmarks/results/entropy_penalty_amd_epyc_202611.md)), and with embeddings of variance 1 that weight is clearly too weak ([measured](../benchmarks/results/penalty_unit_mini_amd_epyc_202611.md)). In the demo, whose embeddings start at variance 1, three seeds do not decide whether the penalty changes the perplexity.
 # - Temperatures that start low are part of the recipe: they pull the early heads off uniform attention, and the penalty catches the late ones.
 # - `position_sum` with $E_{\max} = \log T$, the published penalty, pulls the first rows of a sequence towards entropies that they cannot reach. `query_mean` does not, and lets rows differ. Here `query_mean` is better by less than two seeds may differ, and neither comes near LayerNorm (perplexity 10 in [notebook 1](1_attention_entropy.ipynb)).
 #

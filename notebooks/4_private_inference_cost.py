@@ -193,7 +193,7 @@ plt.show()
 # %% [markdown]
 # ## Bytes against quality: the Pareto front
 #
-# A cheap network is useful only if it is good. The figure shows measured perplexities of trained networks against the bytes of one private pass at their own size. Bars reach from the best to the worst seed. No network beats those on the dashed line. The first figure has the five networks of the demo, all of one shape.
+# A cheap network is useful only if it is good. The figure shows measured perplexities of trained networks against the bytes of one private pass at their own size. Bars reach from the best to the worst seed. A dashed line joins networks that no other beats. The first figure has the five networks of the demo, all of one shape.
 
 # %% tags=["gallery=pareto_front"]
 results = Path("../benchmarks/results")
@@ -242,7 +242,7 @@ plt.show()
 #
 # - The bytes of a private pass sit in nonlinear elements: two thirds of the baseline's in GELU, almost two thirds of a softmax-only network's in softmax. FLOPs hardly matter for bytes, but they matter for minutes on a fast line.
 # - Softmax-only saves 4.0 times on `spu-2024`, 2.0 times on OpenBumbleBee. Protocols can save as much as networks: the same softmax-only network takes 6.3 GB as published and 1.9 with `aero-approximate`.
-# - Only trainings show the quality. In the demo, after a million tokens, the softmax-only network has 2.7 % less perplexity than the LayerNorm baseline at 2.7 times fewer bytes. Its embeddings start at the right size ([how networks start](../docs/explanation/start.md)). Short trainings favour networks that start fast: with more than three times the tokens the lead is gone.
-# - Shape saves bytes too, and needs no protocol. A network without activations, in the baseline's own shape but with one head, has a sixth of its bytes. At equal training FLOPs it is undecided which of the two has the lower perplexity. Few wide layers are cheaper still. They lead after 0.82 million tokens and fall behind after 3.3 million ([findings, and claims that did not hold](../docs/results.md#perplexity-against-private-cost)).
+# - Only trainings show the quality. In the demo, after a million tokens, the softmax-only network has 2.7 % less perplexity than the LayerNorm baseline at 2.7 times fewer bytes. Its embeddings start at the right size ([how networks start](../docs/explanation/start.md)). That lead is not settled: with two million tokens and a rate of its own for each, the baseline has 41.5 and the softmax-only network 43.4 ([three seeds, no test](../docs/how_to/train.md#start-from-a-trained-network)).
+# - Shape saves bytes too, and needs no protocol. A network without activations, in the baseline's own shape but with one head, has a sixth of its bytes. At equal training FLOPs it is undecided which of the two has the lower perplexity. Four wide layers are cheaper still. They lead after 0.82 million tokens and fall behind after 3.3 million ([findings, and claims that did not hold](../docs/results.md#perplexity-against-private-cost)).
 #
 # `aero cost show 'SM+ScFuFFN' --html report.html` draws one cost report operation by operation; `aero cost sweep` goes through grids of networks and stacks.

@@ -128,6 +128,18 @@ def last_stream(label: str, rule: str) -> float:
     return float(found["stream"][-1])
 
 
+def start_labels() -> list[float]:
+    """How many labels end a hundred steps with a lower loss at variance 1, and of how many."""
+    scaled = {"none": "embeddings x 50, variance 1", "t from 0.01": "t from 0.01, embeddings x 50"}
+    losses = {(run["label"], run["rule"]): run["loss"] for run in data("start_of_training")["runs"]}
+    pairs = [
+        (loss, losses[label, scaled[rule]])
+        for (label, rule), loss in losses.items()
+        if (label, scaled.get(rule)) in losses
+    ]
+    return [sum(after < before for before, after in pairs), len(pairs)]
+
+
 def factorial(name: str, *, each: bool = False, stem: str = "start_factorial") -> list[float]:
     """Perplexity and ±, or each seed's but NaN, and the rate of a row of the starts."""
     (target,) = data(stem)["targets"]
@@ -182,6 +194,24 @@ def verdicts(verdict: str, own: bool = False) -> int:
         for claim in target["claims"]
         if own == (target["target"] == "penalty")
     )
+
+
+def penalty_tests() -> list[float]:
+    """Comparisons of AERO at the paper's balance with the plain network: all, lost and won."""
+    claims = (
+        r"The entropy penalty improves|It (also )?improves the pruned|"
+        r"The penalty (adds|improves the ann|at the)"
+    )
+    changes = ("reproduction_mini", "reproduction_unit_mini", "reproduction_final_norm_mini")
+    demo_ends = ("({} to … %, simultaneous", "to {} %, simultaneous")
+    ends = [tuple(said("demo", f"EReg(SM(t)+ScFuFFN) has … {end}") for end in demo_ends)]
+    for stem in (*changes, "penalty_unit_mini", "start_factorial", "retraining"):
+        made = [claim for target in data(stem)["targets"] for claim in target["claims"]]
+        found = [
+            c for claim in made if re.match(claims, claim["claim"]) for c in claim["differences"]
+        ]
+        ends += [(each["low"], each["high"]) for each in found if each["low"] is not None]
+    return [len(ends), sum(high < 0 for _, high in ends), sum(low > 0 for low, _ in ends)]
 
 
 def failed_then(verdict: str, change: str = "unit") -> int:
@@ -279,9 +309,9 @@ def factor(stack: str, **settings: Any) -> float:
 
 
 FUNCTIONS = (
-    data, said, output, demo, network, start, last_stream, factorial, start_gain, finding,
-    retrained, claimed, front, verdicts, front_verdicts, beside_fn, failed_then,
-    measured, gigabytes, norms, factor, largest_miss, single_passes, seconds_missed,
+    data, said, output, demo, network, start, start_labels, last_stream, factorial, start_gain,
+    finding, retrained, claimed, front, verdicts, front_verdicts, beside_fn, failed_then,
+    penalty_tests, measured, gigabytes, norms, factor, largest_miss, single_passes, seconds_missed,
     paper.compare_with_paper,
 )  # fmt: skip
 SOURCES = {f.__name__: f for f in FUNCTIONS} | {"math": math, "statistics": statistics}
