@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from aero.conversion.plan import Step
-from aero.conversion.weights import Weights, with_spec
+from aero.conversion.weights import Weights, untie, with_spec
 from aero.models import AeroConfig
 
 # From coarse to fine, and in words.
@@ -95,12 +95,8 @@ def _fold_into(config: AeroConfig) -> Callable[[Weights], None]:
 
 def untying_step(config: AeroConfig) -> Step:
     """The step that gives the head a matrix of its own."""
-
-    def change(weights: Weights) -> None:
-        weights.tensors["lm_head.weight"] = weights.tensors["transformer.wte.weight"].clone()
-
     changed = with_spec(config, config.spec.replace(tied_embeddings=False))
-    return Step("untie_head", True, "the head is a matrix of its own", changed, change)
+    return Step("untie_head", True, "the head is a matrix of its own", changed, untie)
 
 
 def context_step(config: AeroConfig, context_length: int) -> Step:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from aero.architecture import ArchitectureSpec
 from aero.conversion.plan import Step, take_steps
-from aero.conversion.weights import Weights, feed_forward_output, readers, with_spec
+from aero.conversion.weights import Weights, feed_forward_output, readers, untie, with_spec
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.models.causal_lm import carry_over
 from aero.nn import FoldableNorm
@@ -66,7 +66,7 @@ def folding_step(config: AeroConfig, *, keeps_final: bool = False) -> Step:
 
     def change(weights: Weights) -> None:
         if folds_head:
-            _untie(weights)
+            untie(weights)
             weights.set_matrix(
                 "lm_head", _scale(weights, "transformer.ln_f")[:, None] * weights.matrix("lm_head")
             )
@@ -92,10 +92,6 @@ def folding_step(config: AeroConfig, *, keeps_final: bool = False) -> Step:
 def has_foldable_blocks(spec: ArchitectureSpec) -> bool:
     """Whether the norms of the blocks are foldable."""
     return spec.norm in ("foldable_channel", "foldable_scalar")
-
-
-def _untie(weights: Weights) -> None:
-    weights.tensors.setdefault("lm_head.weight", weights.tensors["transformer.wte.weight"])
 
 
 def _scale(weights: Weights, norm: str) -> Tensor:
@@ -130,7 +126,7 @@ def _fold_shaped_blocks(weights: Weights, num_layers: int) -> None:
             weights.set(f"{output}.bias", weights.vector(f"{output}.bias") / after)
         weights.drop(norm)
         after = after / scale
-    _untie(weights)
+    untie(weights)
     for name in ("transformer.wte.weight", "transformer.wpe.weight"):
         if name in weights.tensors:
             weights.set(name, weights.vector(name) / after)

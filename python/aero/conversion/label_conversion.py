@@ -289,7 +289,7 @@ def replace_in_place(model: nn.Module, converted: AeroForCausalLM) -> nn.Module:
     """Gives `model` the blocks, the final norm and the head of `converted`; returns `model`.
 
     Whole blocks are replaced, because a scaled or pruned feed-forward changes what a block adds to
-    the stream. Embeddings stay the model's own.
+    the stream. Embeddings stay the model's own, with the values of `converted`.
     """
     if isinstance(model, AeroForCausalLM):
         kept = ("config", "transformer", "lm_head", "is_entropy_regularized", "strength_bias")
@@ -311,6 +311,12 @@ def replace_in_place(model: nn.Module, converted: AeroForCausalLM) -> nn.Module:
     setattr(tree, "final_layer_norm" if is_neox else "ln_f", final.train(model.training))
     if not converted.config.spec.tied_embeddings:
         _output_layer(host).weight = converted.lm_head.weight
+        if isinstance(model, PreTrainedModel):
+            model.config.tie_word_embeddings = False
+    for ours, theirs in (("wte", "embed_in" if is_neox else "wte"), ("wpe", "wpe")):
+        embedding = getattr(converted.transformer, ours, None)
+        if embedding is not None:
+            getattr(tree, theirs).weight.copy_(embedding.weight)
     host.aero_config = converted.config  # with it `carry_over` reads the model again
     if isinstance(model, PreTrainedModel):
         # Masks become boolean, as the operator wants them.

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from aero.conversion.plan import Step, take_steps
-from aero.conversion.weights import Weights, feed_forward_output, readers, with_spec
+from aero.conversion.weights import Weights, feed_forward_output, readers, untie, with_spec
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.models.causal_lm import carry_over
 
@@ -49,7 +49,8 @@ def fold_layernorm(model: nn.Module) -> AeroForCausalLM:
 def remove_layernorm(model: nn.Module) -> AeroForCausalLM:
     """Removes every LayerNorm. Inexact: centring and division by the standard deviation are gone.
 
-    LayerNorms that an epsilon of 1e11 or more switches off are removed exactly.
+    LayerNorms that an epsilon of 1e11 or more switches off are removed exactly. A head that is tied
+    then becomes a matrix of its own.
 
     Gain and bias of the blocks' LayerNorms are folded exactly first (`fold_layernorm`). The final
     LayerNorm's gain goes into a head that is not tied and its bias into the last bias before it; a
@@ -131,6 +132,7 @@ def _switched_off_step(config: AeroConfig, norm: str, final_norm: str) -> Step:
     divisor = config.layer_norm_epsilon**0.5
 
     def change(weights: Weights) -> None:
+        untie(weights)  # the final gain goes into the head, and centring into the embeddings
         for layer in range(spec.num_layers):
             for name in ("ln_1", "ln_2"):
                 gain = f"transformer.h.{layer}.{name}.weight"
@@ -150,20 +152,15 @@ def _switched_off_step(config: AeroConfig, norm: str, final_norm: str) -> Step:
                 weights.set(name, rows - rows.mean(1, keepdim=True))
         gain = weights.vector("transformer.ln_f.weight") / divisor
         weights.set("transformer.ln_f.weight", gain)
-        if not spec.tied_embeddings:
-            _move_final_affine(config, weights)
-        elif (gain - 1).abs().max() > 1e-5 or weights.vector("transformer.ln_f.bias").any():
-            raise ValueError(
-                "convert: the final LayerNorm has a gain or a bias, which a tied head cannot take "
-                "in; untie the head first"
-            )
+        _move_final_affine(config, weights)
         weights.drop("transformer.ln_f")
 
     return Step(
         "remove_layernorm",
         True,
-        f"switched off by epsilon {config.layer_norm_epsilon:g}: centring, gain and bias fold",
-        with_spec(config, spec.replace(norm="none", final_norm="none")),
+        f"switched off by epsilon {config.layer_norm_epsilon:g}: centring, gain and bias fold"
+        + ("; the head is no longer tied" if spec.tied_embeddings else ""),
+        with_spec(config, spec.replace(norm="none", final_norm="none", tied_embeddings=False)),
         change,
     )
 

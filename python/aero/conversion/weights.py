@@ -91,6 +91,11 @@ def feed_forward_output(weights: Weights, layer: int) -> str | None:
     return next(paths, None)
 
 
+def untie(weights: Weights) -> None:
+    """Makes the head a matrix of its own, if it is tied."""
+    weights.tensors.setdefault("lm_head.weight", weights.tensors["transformer.wte.weight"].clone())
+
+
 def take_apart(model: AeroForCausalLM) -> Weights:
     """The weights of a network; weight and spectral norm are multiplied out."""
     tensors = {name: tensor.detach() for name, tensor in model.state_dict().items()}
