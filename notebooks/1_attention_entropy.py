@@ -290,13 +290,13 @@ axes[1].set(xlabel="mean entropy (nats)", ylabel="perplexity per byte", xlim=(0.
 plt.show()
 
 # %% [markdown]
-# Both directions hurt. Sharpened tenfold, the same weights go from a perplexity of 10 to 14. Flattened tenfold, attention is a plain average, and the network is worse than any that was trained without LayerNorm. Without retraining, the best mean entropy is the one that training found.
+# Both directions hurt. Sharpened tenfold, the same weights have a higher perplexity. Flattened tenfold, attention is a plain average, and the network is worse than any that was trained without LayerNorm. Without retraining, the best mean entropy is the one that training found.
 #
 # ## Conclusion
 #
 # - The entropy of a head measures how many tokens it looks at: 0 is collapse, $\frac1T \log T!$ is overload. The operator agrees with the closed forms of both ends.
 # - Without LayerNorm, and from the published start, the early layers stay overloaded. With nothing between the two linear layers of the FFN the last layer nears collapse. It does not with an activation, nor with one scaled layer. All four networks without LayerNorm have about half as much perplexity again here.
-# - Entropy is not just a symptom: without retraining, every change by hand, in either direction, raises the perplexity. That says nothing yet about steering it during training, which the next notebook does.
+# - Without retraining, every change of the temperature by hand, in either direction, raises the perplexity. That says nothing yet about steering the entropy during training, which the next notebook does.
 #
 # One seed, 400 steps, under a million parameters: enough to see the effect, but not to rank networks. `benchmarks/results` has runs with several seeds.
 

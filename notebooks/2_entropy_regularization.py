@@ -132,7 +132,7 @@ fig.colorbar(layer_colors(4), ax=axes, label="layer", ticks=range(4))
 plt.show()
 
 # %% [markdown]
-# The penalty works. Temperatures alone, which start at 0.01 as in the paper, sharpen every score a hundredfold. The last layer then collapses to a single token within 20 steps, and never recovers. The penalty pulls the same start to the thresholds within 60 steps, in all layers, from above and from below.
+# The penalty moves the heads. Temperatures alone, which start at 0.01 as in the paper, sharpen every score a hundredfold. The last layer then collapses to a single token early in training, and never recovers. The penalty pulls the same start to the thresholds, in all layers, from above and from below.
 #
 # Its effect on the perplexity is less than the difference between two seeds. So far it moves heads without need. The next sections change its settings.
 #
@@ -273,6 +273,6 @@ display(Markdown(markdown_table(header, rows)))
 # - Its benefit depends on the dose. With an eighth of the weight that gives all heads the same entropy, or with a wide margin, this one seed's network is a few per cent better than the plain one.
 # - The right dose depends on the network. With six layers and a vocabulary of 1,024 an eighth of the weight lets the last layers collapse. Whether it or a wide margin changes the perplexity there is undecided ([measured](../benchmarks/results/entropy_penalty_amd_epyc_202611.md)), and with embeddings of variance 1 that weight is clearly too weak ([measured](../benchmarks/results/penalty_unit_mini_amd_epyc_202611.md)). In the demo, whose embeddings start at variance 1, three seeds do not decide whether the penalty changes the perplexity.
 # - Temperatures that start low are part of the recipe: they pull the early heads off uniform attention, and the penalty catches the late ones.
-# - `position_sum` with $E_{\max} = \log T$, the published penalty, pulls the first rows of a sequence towards entropies that they cannot reach. `query_mean` does not, and lets rows differ. Here `query_mean` is better by less than two seeds may differ, and neither comes near LayerNorm (perplexity 10 in [notebook 1](1_attention_entropy.ipynb)).
+# - `position_sum` with $E_{\max} = \log T$, the published penalty, pulls the first rows of a sequence towards entropies that they cannot reach. `query_mean` does not, and lets rows differ. Here `query_mean` is 0.4 better with one seed, which decides nothing, and neither comes near LayerNorm (perplexity 10 in [notebook 1](1_attention_entropy.ipynb)).
 #
 # One or two seeds and 400 steps: differences of three tenths in perplexity mean nothing here. `aero reproduce figure18` repeats the margins and `aero reproduce penalty` the other knobs, over seeds and at another size. **Next:** [3. Softmax-only architectures](3_softmax_only_architectures.ipynb).

@@ -215,7 +215,7 @@ plt.show()
 # %% [markdown]
 # ## Conclusion
 #
-# - Fusing, scaling, temperatures, thresholds, folding and absorbing are exact. Removing LayerNorm, GELU or an FFN is not, and LayerNorm costs the most quality.
+# - Fusing, scaling, temperatures, thresholds, folding and absorbing are exact. Removing LayerNorm, GELU or an FFN is not. Without retraining, LayerNorm costs this network the most quality.
 # - Here the way of the inexact steps matters most. Annealed under a teacher, softmax-only stays within a tenth of a baseline that trains on. Cut at once it loses four tenths. One seed does not say which of fading and teacher does it.
 # - Nearly all of the fourfold saving comes from the activation (2.7 times) and LayerNorm. The linear layers that FFN steps remove are cheap in bytes, but they save minutes.
 #

@@ -82,7 +82,7 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
         entropy_reduction: ``"position_sum"`` or ``"query_mean"``, see
             `aero.ops.entropy_regularization`.
         entropy_strengths: ``"equal"``, or ``"learned"``: a strength per head, of mean 1, see
-            `aero.models.entropy_penalty`.
+            `aero.models.loss`.
         threshold_init: start of the learned thresholds, a fraction of the maximum.
         temperature_init: start of the learned temperatures.
         temperature_parametrization: ``"identity"`` stores t, ``"log"`` stores log t.

@@ -36,7 +36,7 @@ class EntropyPenalty(nn.Module):
         context_length: of ``"log_context"``; None for the length of each batch.
         strengths: how strongly each head is held: ``"equal"``, ``"learned"`` from equal ones, or
             [L, H] numbers above 0 from which they are learned; their mean is always 1, see
-            `aero.models.entropy_penalty`.
+            `aero.models.loss`.
 
     Attributes:
         threshold_bias: the thresholds, [L, H], learned. `Trainer` spares parameters with "bias" in
