@@ -86,7 +86,8 @@ def convert(
         label: the network to make, such as ``"EReg(SM(t)+ScFuFFN_i6)"``. Sizes, residual scheme and
             positions are the model's.
         inplace: replace the blocks and the final norm within `model`, so that its own forward,
-            `generate` and training script go on working. A `transformers` model then computes
+            `generate` and training script go on working. Embeddings and head change where a step
+            changes them. A `transformers` model then computes
             attention as ``"aero"`` and gives row entropies for attention weights, so
             `aero.entropies` and `aero.with_entropy_penalty` serve it. Convert it once more, without
             `inplace`, to save it as an `AeroForCausalLM`.
