@@ -87,10 +87,9 @@ def convert(
             positions are the model's.
         inplace: replace the blocks and the final norm within `model`, so that its own forward,
             `generate` and training script go on working. Embeddings and head change where a step
-            changes them. A `transformers` model then computes
-            attention as ``"aero"`` and gives row entropies for attention weights, so
-            `aero.entropies` and `aero.with_entropy_penalty` serve it. Convert it once more, without
-            `inplace`, to save it as an `AeroForCausalLM`.
+            changes them. A `transformers` model then computes attention as ``"aero"`` and gives row
+            entropies for attention weights, so `aero.entropies` and `aero.with_entropy_penalty`
+            serve it. Convert it once more, without `inplace`, to save it as an `AeroForCausalLM`.
         dry_run: return the plan and change nothing.
         **options: `context_length`, shorter than the model's; ``tied_embeddings=False``, which
             makes the head a matrix of its own; `final_norm`, ``"none"``, ``"layer"`` or
