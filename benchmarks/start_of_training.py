@@ -44,15 +44,13 @@ RULES: dict[str, dict[str, Any]] = {
     "t from 0.1, embeddings x 50": {"temperature_init": 0.1, **UNIT},
     "t from 1, embeddings x 50": {"temperature_init": 1.0, **UNIT},
 }
-NORMALIZED = ("qk", "qk+ffn", "qkv+ffn", "qkvo+ffn")
-# With the two networks above, every word of the labels.
+# With the two networks above, every word of the labels but the sets of normalized layers.
 OTHERS = (
     "SM", "SM+G", "SM+R", "SM+LR(layer)", "SM+LR(global)", "SM+WNFFN", "SM+SNFFN", "SM+FuFFN",
     "SM+ScFFN", "SM+LN", "SM+LN+G", "SM+LN+R", "SM+LN+ScFuFFN", "SM+FN+G", "SM+FN+R",
     "SM+FN+ScFuFFN", "SM+FN(scalar)+ScFuFFN", "SM+DyT+G", "SM+Derf+G", "SM(t)+ScFuFFN",
     "SM(t:head)+ScFuFFN", "SM(t:scalar)+ScFuFFN", "EReg(SM(t)+FN+ScFuFFN)", "SOTA:SM+ScFuFFN",
     "SM+ScFuFFN_i3",
-    *(f"SM+{kind}FFN({layers})" for kind in ("WN", "SN") for layers in NORMALIZED),
 )  # fmt: skip
 CELLS = [
     *((PLAIN, rule) for rule in RULES if not rule.startswith("t from")),
