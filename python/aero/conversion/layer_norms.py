@@ -152,6 +152,12 @@ def _switched_off_step(config: AeroConfig, norm: str, final_norm: str) -> Step:
                 weights.set(name, rows - rows.mean(1, keepdim=True))
         gain = weights.vector("transformer.ln_f.weight") / divisor
         weights.set("transformer.ln_f.weight", gain)
+        lost = ((gain == 0) & (weights.vector("transformer.ln_f.bias") != 0)).nonzero().flatten()
+        if lost.numel():
+            raise ValueError(
+                f"convert: the final LayerNorm has a bias in channel {int(lost[0])}, whose gain is "
+                "0, and no weight can take it in; set that bias to 0 and train on"
+            )
         _move_final_affine(config, weights)
         weights.drop("transformer.ln_f")
 

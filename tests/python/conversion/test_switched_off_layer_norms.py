@@ -57,6 +57,14 @@ def test_a_tied_head_of_such_a_model_becomes_a_matrix_of_its_own():
     assert converted.lm_head.weight is not converted.transformer.wte.weight
 
 
+def test_a_final_bias_without_a_gain_is_refused():
+    model = published(final_bias=0.4)
+    with torch.no_grad():
+        model.transformer.ln_f.weight[3] = 0.0
+    with pytest.raises(ValueError, match=r"a bias in channel 3, whose gain is 0"):
+        convert(model, "SM+G")
+
+
 def test_another_norm_in_their_place_is_refused():
     with pytest.raises(ValueError, match=r"switched off \(epsilon 1e\+12\); convert it to a label"):
         convert(published(), "SM+FN+G")
