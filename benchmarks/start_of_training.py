@@ -2,6 +2,8 @@
 
     python benchmarks/start_of_training.py --results benchmarks/results/start_of_training_<hardware>
 
+An interrupted command goes on where it stopped, unless the code has changed since.
+
 Every network has the demo's size, data, learning rate and warm-up, and no weight decay. Each rule
 changes one thing of how it starts. Nothing is timed. docs/explanation/start.md derives the
 results.
@@ -10,12 +12,14 @@ results.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from aero import AeroConfig, AeroForCausalLM
 from aero.atomic_files import write_bytes_atomically, write_json_atomically
@@ -44,10 +48,12 @@ RULES: dict[str, dict[str, Any]] = {
     "t from 0.1, embeddings x 50": {"temperature_init": 0.1, **UNIT},
     "t from 1, embeddings x 50": {"temperature_init": 1.0, **UNIT},
 }
-# With the two networks above, every word of the labels but the sets of normalized layers.
+NORMALIZED = ("qk", "qk+ffn", "qkv+ffn", "qkvo+ffn")
+# With the two networks above, every word of the labels.
 OTHERS = (
-    "SM", "SM+G", "SM+R", "SM+LR(layer)", "SM+LR(global)", "SM+WNFFN", "SM+SNFFN", "SM+FuFFN",
-    "SM+ScFFN", "SM+LN", "SM+LN+G", "SM+LN+R", "SM+LN+ScFuFFN", "SM+FN+G", "SM+FN+R",
+    "SM", "SM+G", "SM+R", "SM+LR(layer)", "SM+LR(global)", "SM+WNFFN", "SM+SNFFN",
+    *(f"SM+{norm}FFN({layers})" for norm in ("WN", "SN") for layers in NORMALIZED),
+    "SM+FuFFN", "SM+ScFFN", "SM+LN", "SM+LN+G", "SM+LN+R", "SM+LN+ScFuFFN", "SM+FN+G", "SM+FN+R",
     "SM+FN+ScFuFFN", "SM+FN(scalar)+ScFuFFN", "SM+DyT+G", "SM+Derf+G", "SM(t)+ScFuFFN",
     "SM(t:head)+ScFuFFN", "SM(t:scalar)+ScFuFFN", "EReg(SM(t)+FN+ScFuFFN)", "SOTA:SM+ScFuFFN",
     "SM+ScFuFFN_i3",
@@ -77,28 +83,32 @@ def build(label: str, rule: str, seed: int) -> AeroForCausalLM:
     return model
 
 
-def gradients(attention: nn.Module) -> tuple[Tensor, Tensor]:
-    """Of the weights of q and k, and of v; shaped attention has none of v."""
-    if hasattr(attention, "c_attn"):
-        joined = attention.c_attn.weight.grad
-        return joined[: 2 * WIDTH], joined[2 * WIDTH :]
-    return torch.cat([attention.q_attn.weight.grad, attention.k_attn.weight.grad]), torch.zeros(0)
+def weights_of_attention(attention: nn.Module) -> list[Tensor]:
+    """Of q, k and v, joined or not; their gradients are kept. A normalized weight is a result."""
+    names = [name for name in ("c_attn", "q_attn", "k_attn", "v_attn") if hasattr(attention, name)]
+    weights = [getattr(attention, name).weight for name in names]
+    for weight in weights:
+        weight.retain_grad()
+    return weights
 
 
 def measured(model: AeroForCausalLM, ids: Tensor) -> dict[str, list[float]]:
     """What each layer sees in one forward and backward pass over tokens [B, T], as in training."""
     buffers = [buffer.clone() for buffer in model.buffers()]
     scores = score_deviations(model, ids)
-    output = model(ids, labels=ids, output_hidden_states=True)
-    output.loss.backward()
+    with parametrize.cached():
+        weights = [weights_of_attention(block.attn) for block in model.transformer.blocks()]
+        output = model(ids, labels=ids, output_hidden_states=True)
+        output.loss.backward()
     most = torch.arange(2, ids.shape[1] + 1).log()
-    of_qk, of_v = zip(*(gradients(block.attn) for block in model.transformer.blocks()), strict=True)
+    gradients = [torch.cat([weight.grad for weight in layer]) for layer in weights]
     found = {
         "stream": [rms(stream) for stream in output.hidden_states[:LAYERS]],
         "scores": scores,
         "entropy": [float((e.detach()[..., 1:] / most).mean()) for e in output.entropies],
-        "gradient_qk": [*map(rms, of_qk)],
-        "gradient_v": [rms(gradient) for gradient in of_v if gradient.numel()],
+        "gradient_qk": [rms(gradient[: 2 * WIDTH]) for gradient in gradients],
+        # Shaped attention has no v.
+        "gradient_v": [rms(of_v) for g in gradients if (of_v := g[2 * WIDTH :]).numel()],
     }
     model.zero_grad()
     for buffer, value in zip(model.buffers(), buffers, strict=True):
@@ -121,7 +131,7 @@ def train(label: str, rule: str, data: PreparedData, seed: int) -> dict[str, Any
     steps, losses = {}, []
     for step in range(STEPS[-1] + 1):
         if step in STEPS:
-            steps[step] = measured(model, probe)
+            steps[str(step)] = measured(model, probe)
         for group in optimizer.param_groups:
             group["lr"] = rate * min(1.0, (step + 1) / recipe.warmup_steps)
         chosen = windows.__getitems__(range(BATCH * step, BATCH * (step + 1)))
@@ -143,13 +153,13 @@ HEADS = [
 
 def row(run: dict[str, Any]) -> str:
     """First and last layer of everything, before the first step where no step is named."""
-    start, last = run["steps"][0], run["steps"][STEPS[-1]]
+    start, last = run["steps"]["0"], run["steps"][str(STEPS[-1])]
 
     def ends(values: list[float]) -> str:
         return f"{values[0]:.2g} / {values[-1]:.2g}" if values else "-"
 
     ratios = [qk / v for qk, v in zip(start["gradient_qk"], start["gradient_v"], strict=False)]
-    entropies = [ends(run["steps"][step]["entropy"]) for step in STEPS]
+    entropies = [ends(run["steps"][str(step)]["entropy"]) for step in STEPS]
     scores = [max(value, 0.001) for value in start["scores"]]
     cells = [ends(start["stream"]), ends(scores), ends(ratios), *entropies, ends(last["stream"])]
     return (
@@ -190,21 +200,29 @@ def publish(
     write_bytes_atomically(given.results.with_suffix(".md"), text.encode())
 
 
+def held_runs(given: argparse.Namespace) -> list[dict[str, Any]]:
+    """The first runs of the results, where this code made them with this seed."""
+    path = given.results.with_suffix(".json")
+    held = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    alike = held.get("git_commit") == git_commit() and held.get("seed") == given.seed
+    return list(held["runs"]) if alike else []
+
+
 def main() -> None:
-    """Trains every cell and writes a page and its numbers."""
+    """Trains every cell; a page and its numbers are written after each."""
     given = command_line(__doc__)
     torch.set_num_threads(1)
     recipe = load_recipe("demo")
     data = prepare_data(recipe.data, cache_dir=given.cache_dir, context_length=TOKENS)
-    runs = []
-    for label, rule in CELLS:
+    runs = held_runs(given)
+    lines = ["| " + " | ".join(HEADS) + " |", "| --- | --- |" + " ---: |" * (len(HEADS) - 2)]
+    for label, rule in CELLS[len(runs) :]:
         runs.append(train(label, rule, data, given.seed))
         print(row(runs[-1]), flush=True)
-    lines = ["| " + " | ".join(HEADS) + " |", "| --- | --- |" + " ---: |" * (len(HEADS) - 2)]
-    publish(
-        given, PAGE, [*lines, *map(row, runs)], runs, data,
-        learning_rate=recipe.optimizer.learning_rate, warmup_steps=recipe.warmup_steps,
-    )  # fmt: skip
+        publish(
+            given, PAGE, [*lines, *map(row, runs)], runs, data,
+            learning_rate=recipe.optimizer.learning_rate, warmup_steps=recipe.warmup_steps,
+        )  # fmt: skip
 
 
 PAGE = (

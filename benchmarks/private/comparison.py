@@ -30,6 +30,7 @@ from aero.private.prediction import (
     total_cost,
 )
 from aero.private.settings import PrivateSettings
+from aero.processor import processor
 from aero.reading import UnreadableFileError, printable, read_json, shown
 from aero.tables import in_units
 
@@ -49,7 +50,7 @@ _KEPT: dict[str, Any] = {
     **dict.fromkeys(("seconds", "load_before", "load_after"), float),
     "cpu_seconds": {"client?": float, "server?": float},
     "pieces": [{"name": str, "seconds": float}],
-    "measured_at": str,
+    **dict.fromkeys(("processor", "measured_at"), str),
 }
 
 
@@ -294,5 +295,6 @@ def _measured(cell: Cell, python: Path | None) -> dict[str, Any]:
         "load_before": before,
         "load_after": os.getloadavg()[0],
         "processors": len(os.sched_getaffinity(0)),
+        "processor": processor(),
         "measured_at": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
     }

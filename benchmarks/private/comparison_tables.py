@@ -97,7 +97,7 @@ def _seconds_table(cells: Sequence[Measured]) -> str:
 def _conditions(cells: Sequence[Measured]) -> str:
     """The time, the load of the machine, and the meaning of its timings."""
     loads = [load for cell in cells for load in (cell["load_before"], cell["load_after"])]
-    processors = {cell["processors"] for cell in cells}
+    processors = {f"{cell['processors']} processors ({cell['processor']})" for cell in cells}
     days = sorted({cell["measured_at"][:10] for cell in cells})
     at = " and ".join(sorted({days[0], days[-1]}))
     shared = (
@@ -107,8 +107,8 @@ def _conditions(cells: Sequence[Measured]) -> str:
         else ""
     )
     return (
-        f"Seconds: measured {at} on {' or '.join(map(str, sorted(processors)))} processors for "
-        f"both parties, load of the machine {min(loads):.0f} to {max(loads):.0f}{shared}."
+        f"Seconds: measured {at} on {' or '.join(sorted(processors))} for both parties, "
+        f"load of the machine {min(loads):.0f} to {max(loads):.0f}{shared}."
     )
 
 

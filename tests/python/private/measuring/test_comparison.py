@@ -21,6 +21,7 @@ from aero.private.compute.calls import Call, Party, Traffic
 from aero.private.parties.job import Generated
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
+from aero.processor import processor
 
 from ...export.conftest import trained
 
@@ -326,9 +327,12 @@ def test_the_load_of_the_machine_is_said_with_the_seconds(
 ) -> None:
     found = compare_networks(cells(folders), tmp_path / "a.json", print)
     for each in found:
+        assert each["processor"] == processor()
         each |= {"load_before": 1.0, "load_after": 2.0, "measured_at": "2026-11-21 10:00"}
+        each |= {"processor": "EPYC, family 1 model 2", "processors": 2}
     quiet = comparison_tables(found)
     assert "measured 2026-11-21 on" in quiet and "load of the machine 1 to 2." in quiet
+    assert "2 processors (EPYC, family 1 model 2) for both parties" in quiet
     found[0] |= {"load_after": 12.0, "measured_at": "2026-11-20 23:59"}
     busy = comparison_tables(found)
     assert "measured 2026-11-20 and 2026-11-21 on" in busy
