@@ -186,7 +186,7 @@ def plan_target(
     Args:
         target: its name, or one of your own.
         scale: its name, or one of your own.
-        seeds: how many, from 1; None takes the scale's number.
+        seeds: how many, from the target's first; None takes the scale's number.
         settings: `section.key=value` for all rows, after those of scale and row.
         output: folder of all cells, where trials of rates are looked for; None has none.
 
@@ -230,7 +230,8 @@ def plan_target(
             paid = training_flops(cell.spec, cell.tokens)
         group = _Group(row, scale, settings, origins, paid)
         if not target.rates:
-            cells[row.name] = group.cells(range(1, count + 1))
+            first = target.first_seed
+            cells[row.name] = group.cells(range(first, first + count))
             continue
         tried = {rate: group.cells([_TRIAL_SEED], rate)[0] for rate in target.rates}
         best = None if output is None else _best_rate(tried, output)

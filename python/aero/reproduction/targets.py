@@ -26,7 +26,8 @@ and `distill_from: NAME` of a row that starts or learns from another one's netwo
 whose rows are each trained at the best of these learning rates, `groups: {GROUP: [NAME, ...]}` of
 rows that claims compare with together, and `flops_of: NAME` of a row that gets as many tokens as
 bring its training FLOPs, its teacher's included, to those of another row, `steps: [NAME, ...]` of
-rows that are one change away from the one before. How conditions read is in
+rows that are one change away from the one before, `first_seed: 5` of a target whose seeds count
+from there, as earlier ones were seen before its claims. How conditions read is in
 `aero.reproduction.claims`.
 """
 
@@ -64,6 +65,7 @@ _TARGET_KEYS = {
     "rates",
     "groups",
     "steps",
+    "first_seed",
 }
 
 
@@ -132,6 +134,7 @@ class Target:
         rates: learning rates that a first seed tries for every row, rising; empty leaves the
             recipe's.
         steps: rows, each one change away from the one before, whose savings are told apart.
+        first_seed: the first of its seeds, where it tries no rates.
     """
 
     name: str
@@ -146,6 +149,7 @@ class Target:
     scales: tuple[str, ...] | None = None
     rates: tuple[float, ...] = ()
     steps: tuple[str, ...] = ()
+    first_seed: int = 1
 
     def exists_at(self, scale: str) -> bool:
         """Whether there are runs of a scale of that name."""
@@ -200,8 +204,8 @@ def read_target(name: str, description: Mapping[str, Any]) -> Target:
 
     Raises:
         TrainingError: an unknown key, a row named twice, a claim, group, origin or budget of what
-            is no row, a budget of FLOPs for a row that starts from another one, or rates that
-            cannot be tried.
+            is no row, a budget of FLOPs for a row that starts from another one, or rates or a
+            first seed that cannot be tried.
     """
     refuse_unknown(name, description, _TARGET_KEYS)
     rows = _rows(name, description["rows"])
@@ -248,6 +252,7 @@ def read_target(name: str, description: Mapping[str, Any]) -> Target:
         tuple(description["scales"]) if "scales" in description else None,
         _rates(name, description.get("rates"), rows),
         tuple(known_row(f"{name}: steps", step, names) for step in description.get("steps", ())),
+        _first_seed(name, description),
     )
 
 
@@ -264,6 +269,16 @@ def _rates(target: str, rates: Any, rows: tuple[Row, ...]) -> tuple[float, ...]:
                 f"reproduce: {target} tries rates, so {row.name} can have no {RATE} of its own"
             )
     return tuple(float(rate) for rate in rates)
+
+
+def _first_seed(target: str, description: Mapping[str, Any]) -> int:
+    first = description.get("first_seed", 1)
+    if type(first) is not int or first < 1 or ("rates" in description and first != 1):
+        raise TrainingError(
+            f"reproduce: {target}: first_seed must be an integer from 1, and 1 where rates are "
+            f"tried, got {first!r}"
+        )
+    return first
 
 
 @cache

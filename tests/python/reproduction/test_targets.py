@@ -130,6 +130,19 @@ def test_a_setting_with_its_default_value_names_no_other_cell():
     assert plain.key == same.key != other.key
 
 
+def test_seeds_count_from_the_first_that_a_target_names():
+    description = {"title": "t", "paper": "p", "show": ["perplexity"], "rows": ["SM+G", "SM+R"]}
+    plan = plan_target(read_target("probe", {**description, "first_seed": 5}), "mini", seeds=3)
+    assert [cell.seed for cell in plan.cells] == [5, 5, 6, 6, 7, 7]
+    for wrong in (
+        {"first_seed": 0},
+        {"first_seed": True},
+        {"first_seed": 5, "rates": [1e-3, 2e-3]},
+    ):
+        with pytest.raises(TrainingError, match="probe: first_seed must be an integer from 1"):
+            read_target("probe", {**description, **wrong})
+
+
 def test_a_row_that_wants_few_seeds_gets_no_more_than_them():
     description = {"title": "t", "paper": "p", "show": ["perplexity"]}
     rows = ["SM+G", {"label": "SM+R", "seeds": 1}, {"label": "SM", "seeds": 3}]
