@@ -7,14 +7,16 @@ This is the only place that judges seeds. The test was declared before it met an
   enter as logarithms.
 - Few seeds say little about their own spread. The variance of d is the mean over all pairs of
   networks from the same two families (`family_of`) and, where the two share a setting, of one
-  setting. The pool holds networks that a claim uses and no others.
+  setting. It is never less than the variance of these n differences themselves, so that a pair less
+  steady than its family gets a wider interval. The pool holds networks that a claim uses and no
+  others.
 - Pairs that share a network are dependent. The residuals of all pairs are C y, with y the values,
   so their sum of squares y' K y (K = C' C) has trace(K)^2 / trace(K^2) degrees of freedom
   (Satterthwaite). That is n - 1 for one pair and (R - 1)(n - 1) for R networks of one family.
 - The interval is mean(d) -+ t sqrt(variance / n), Student's t with 2.5 % / m in each tail, where m
   counts the comparisons that are judged together. So the intervals are simultaneous: with 95 %
-  all m hold the true differences, and at most one set of verdicts in twenty has a false one. Holm's
-  order would decide a little more, and no interval would then show why.
+  all m hold the true differences, where what is assumed below is so. Holm's order would decide a
+  little more, and no interval would then show why.
 - Above 0 the comparison holds, below 0 it does not. Within -+`margin`, the smallest difference of
   interest, it is level on whichever side of 0 it lies. Anything else is undecided.
 - A single seed is undecided: only a second one can show that a network is not as steady as its
