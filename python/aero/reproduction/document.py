@@ -17,12 +17,12 @@ _HOW_JUDGED = (
     "they are. After the means stands how far the higher side lies above the lower one, with its "
     "interval: Student's t, the variance of differences pooled over the networks of the same two "
     "families (layer norm, foldable norm, shaped attention, none) that claims here use, or that of "
-    "the pair's own differences where it is larger. The intervals of a target are simultaneous: all "
-    "of them hold with 95 % (Bonferroni). Above 0 a "
-    "comparison holds, below 0 it does not; within the smallest difference of interest (2 % of "
-    "perplexity, else 0.05) two networks are level, and all else is not decided, nor is anything "
-    "with a single seed. Costs need no seeds; a claim about NaN falls with one run to the contrary "
-    "and holds only with six seeds or more. ± is the standard deviation over seeds."
+    "the pair's own differences where it is larger. The intervals of a target are simultaneous: "
+    "all of them hold with 95 % (Bonferroni). Above 0 a comparison holds, below 0 it does not; "
+    "within the smallest difference of interest (2 % of perplexity, else 0.05) two networks are "
+    "level, and all else is not decided, nor is anything with a single seed. Costs need no seeds; "
+    "a claim about NaN falls with one run to the contrary and holds only with six seeds or more. ± "
+    "is the standard deviation over seeds."
 )
 
 
