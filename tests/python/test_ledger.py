@@ -20,6 +20,7 @@ from aero import mpc, paper
 from aero.architecture import ArchitectureSpec
 from aero.private.prediction import predicted_operations, remainder, total_cost
 from aero.private.settings import PrivateSettings
+from aero.reproduction.cost_rows import private_costs
 from aero.reproduction.targets import load_target
 from aero.reproduction.verdicts import judge_claims
 
@@ -161,6 +162,12 @@ def claimed(stem: str, target: str, claim: str, part: int = 0) -> list[float]:
     return [100 * math.expm1(found["differences"][part][end]) for end in ("effect", "low", "high")]
 
 
+def less(claim: str, part: int = 0) -> list[float]:
+    """How much lower the higher side of a claim that fails at the longer budget is, in %."""
+    effect, low, high = claimed("front_mini", "front_long", claim, part)
+    return [-effect, -high, -low]
+
+
 def start_gain(number: int, without: str | None = None) -> list[float]:
     """Effect and interval in % of a claim of the starts; without a row, its claims are not made."""
     target = load_target("start")
@@ -184,6 +191,15 @@ def front(name: str, budget: str = "front", stack: str | None = None) -> list[fl
         return [point["costs"][stack]["gigabytes"]]
     (found,) = (row["statistics"]["perplexity"] for row in target["rows"] if row["name"] == name)
     return [found["mean"], found["standard_deviation"]]
+
+
+def smallest(layers: int, width: int, hidden: int) -> float:
+    """GB of a small `SM+R` with one head at the front's vocabulary and context."""
+    sizes = {"num_layers": layers, "num_heads": 1, "head_dim": min(width, 32), "width": width}
+    spec = ArchitectureSpec.from_label(
+        "SM+R", model="gpt2", **sizes, hidden_width=hidden, vocab_size=1024, context_length=128
+    )
+    return private_costs(spec)["spu-2024"].gigabytes
 
 
 def verdicts(verdict: str, own: bool = False) -> int:
@@ -314,7 +330,7 @@ def factor(stack: str, **settings: Any) -> float:
 
 FUNCTIONS = (
     data, said, output, demo, network, start, start_labels, last_stream, factorial, start_gain,
-    finding, retrained, claimed, front, verdicts, front_verdicts, beside_fn, failed_then,
+    finding, retrained, claimed, front, verdicts, front_verdicts, beside_fn, failed_then, less, smallest,
     penalty_tests, measured, gigabytes, norms, factor, largest_miss, single_passes, seconds_missed,
     paper.compare_with_paper,
 )  # fmt: skip

@@ -241,6 +241,7 @@ def test_a_claim_and_its_opposite_never_both_hold(left, right, other):
         "penalty_*mini_*",
         "front_mini_*",
         "start_factorial_*",
+        "start_again_*",
         "retraining_*",
     ],
 )
