@@ -216,7 +216,7 @@ plt.show()
 # %% tags=["gallery=front"]
 # Written by `aero reproduce front front_long`: a first seed finds the learning rates, three are shown.
 targets = json.loads(sorted(results.glob("front_mini_*.json"))[-1].read_text())["targets"]
-fig, axes = plt.subplots(1, 2, figsize=(9.5, 4.2), dpi=77)
+fig, axes = plt.subplots(1, 2, figsize=(11, 5), dpi=66)
 for panel, target in zip(axes, targets):
     # All but the teacher and, far above the others, the baseline's published start on the left.
     rows = [

@@ -330,7 +330,8 @@ def factor(stack: str, **settings: Any) -> float:
 
 FUNCTIONS = (
     data, said, output, demo, network, start, start_labels, last_stream, factorial, start_gain,
-    finding, retrained, claimed, front, verdicts, front_verdicts, beside_fn, failed_then, less, smallest,
+    finding, retrained, claimed, less, front, smallest, verdicts, front_verdicts, beside_fn,
+    failed_then,
     penalty_tests, measured, gigabytes, norms, factor, largest_miss, single_passes, seconds_missed,
     paper.compare_with_paper,
 )  # fmt: skip

@@ -1,12 +1,14 @@
 """Sweeps, Pareto fronts, learned scales and slopes, NaN counts; figures as files."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib import rc_context
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
@@ -99,6 +101,18 @@ def test_pareto_goes_logarithmic_where_costs_differ_more_than_tenfold(axes):
     analysis.plot_pareto([1.0, 11.0], [[2.0], [1.0]], ["a", "b"], series=["x", "y"], axes=axes)
     assert axes.get_xscale() == "log"
     assert axes.get_legend_handles_labels()[1] == ["x", "y"]
+
+
+@pytest.mark.parametrize("largest", [2.6, 40.0, 3e4])
+def test_numbers_of_a_logarithmic_axis_stand_apart(axes, largest):
+    analysis.plot_pareto([0.25, largest], [[3.0], [2.0]], ["a", "b"], axes=axes)
+    FigureCanvasAgg(axes.figure).draw()
+    low, high = axes.get_xlim()
+    ticks = [*axes.xaxis.get_major_ticks(), *axes.xaxis.get_minor_ticks()]
+    shown = [t.label1 for t in ticks if t.label1.get_text() and low <= t.get_loc() <= high]
+    assert len(shown) >= 2 and all(float(text.get_text()) for text in shown)
+    boxes = sorted((text.get_window_extent() for text in shown), key=lambda box: box.x0)
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
 
 
 def test_a_network_with_a_diverged_seed_is_not_on_the_front(axes):

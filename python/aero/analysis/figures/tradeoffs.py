@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backend_bases import RendererBase
 from matplotlib.text import Annotation, Text
+from matplotlib.ticker import LogLocator, NullFormatter
 from matplotlib.transforms import Bbox
 from numpy.typing import ArrayLike, NDArray
 
@@ -196,6 +197,13 @@ def plot_pareto(
     if not (x > 0).all():
         raise ValueError("plot_pareto: costs must be positive")
     axes = own_or_new_axes(axes)
+    if x.max() > _LOGARITHMIC_FROM * x.min():
+        axes.set_xscale("log")
+        # Within two decades powers of ten are too few numbers, and all their multiples too many.
+        narrow = x.max() < 100.0 * x.min()
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if narrow else (1.0,)))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
     mean, below, above = _spreads(losses)
     places = np.column_stack([x, mean])
     distinct = list(dict.fromkeys([*(series_order or ()), *groups]))
@@ -227,8 +235,6 @@ def plot_pareto(
         texts=[better],
     )  # fmt: skip
     axes.margins(y=0.14)  # names below the lowest point
-    if x.max() > _LOGARITHMIC_FROM * x.min():
-        axes.set_xscale("log")
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
     axes.set_title(title)
