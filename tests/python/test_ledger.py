@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import math
@@ -21,8 +20,6 @@ from aero.architecture import ArchitectureSpec
 from aero.private.prediction import predicted_operations, remainder, total_cost
 from aero.private.settings import PrivateSettings
 from aero.reproduction.cost_rows import private_costs
-from aero.reproduction.targets import load_target
-from aero.reproduction.verdicts import judge_claims
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -147,7 +144,7 @@ def factorial(name: str, *, each: bool = False, stem: str = "start_factorial") -
     (row,) = (row for row in target["rows"] if row["name"] == name)
     found = row["statistics"]["perplexity"]
     numbers = found["values"] if each else [found["mean"], found["standard_deviation"]]
-    return [*numbers, row["rates"]["best"]]
+    return [*numbers, row["rates"]["best"]] if row["rates"] else numbers
 
 
 def retrained(name: str) -> list[float]:
@@ -166,21 +163,6 @@ def less(claim: str, part: int = 0) -> list[float]:
     """How much lower the higher side of a claim that fails at the longer budget is, in %."""
     effect, low, high = claimed("front_mini", "front_long", claim, part)
     return [-effect, -high, -low]
-
-
-def start_gain(number: int, without: str | None = None) -> list[float]:
-    """Effect and interval in % of a claim of the starts; without a row, its claims are not made."""
-    target = load_target("start")
-    (outcome,) = data("start_factorial")["targets"]
-    claim = target.claims[number - 1]
-    kept = [
-        each
-        for each in target.claims
-        if without not in {s.row for c in each.comparisons for s in (c.lower, c.higher) if s.row}
-    ]
-    target = dataclasses.replace(target, claims=tuple(kept))
-    (found,) = judge_claims(target, outcome["rows"])[kept.index(claim)].differences
-    return [100 * math.expm1(end) for end in (found.effect, found.low, found.high)]
 
 
 def front(name: str, budget: str = "front", stack: str | None = None) -> list[float]:
@@ -221,7 +203,7 @@ def penalty_tests() -> list[float]:
     changes = ("reproduction_mini", "reproduction_unit_mini", "reproduction_final_norm_mini")
     demo_ends = ("({} to … %, simultaneous", "to {} %, simultaneous")
     ends = [tuple(said("demo", f"EReg(SM(t)+ScFuFFN) has … {end}") for end in demo_ends)]
-    for stem in (*changes, "penalty_unit_mini", "start_factorial", "retraining"):
+    for stem in (*changes, "penalty_unit_mini", "start_factorial", "start_again", "retraining"):
         made = [claim for target in data(stem)["targets"] for claim in target["claims"]]
         found = [
             c for claim in made if re.match(claims, claim["claim"]) for c in claim["differences"]
@@ -329,7 +311,7 @@ def factor(stack: str, **settings: Any) -> float:
 
 
 FUNCTIONS = (
-    data, said, output, demo, network, start, start_labels, last_stream, factorial, start_gain,
+    data, said, output, demo, network, start, start_labels, last_stream, factorial,
     finding, retrained, claimed, less, front, smallest, verdicts, front_verdicts, beside_fn,
     failed_then,
     penalty_tests, measured, gigabytes, norms, factor, largest_miss, single_passes, seconds_missed,
