@@ -60,7 +60,7 @@ fig.legend(loc="outside lower center", ncols=6)
 plt.show()
 
 # %% [markdown]
-# GELU alone is two thirds of the baseline's bytes: $128 \cdot 3072$ elements in each of 12 layers, each a polynomial and several comparisons. LayerNorm is another 2 GB. Softmax causes most bytes of the softmax-only network.
+# GELU alone is 65 % of the baseline's bytes: $128 \cdot 3072$ elements in each of 12 layers, each a polynomial and several comparisons. LayerNorm is another 2 GB. Softmax causes most bytes of the softmax-only network.
 #
 # Every formula comes from the protocol's source. Two operations are inferred from the paper's totals: a truncation of the scores and one LayerNorm more. The communication columns of the tables of the paper's version 2 check the rest:
 
@@ -116,7 +116,7 @@ rows.append(["saved", *(f"{factor:.1f} times" for factor in saved)])
 display(Markdown(markdown_table(["GB", *stacks], rows, right=[1, 2, 3])))
 
 # %% [markdown]
-# OpenBumbleBee computes GELU for a fraction of the bytes, so the paper's first step, GELU to ReLU, saves a fifth there instead of two thirds. A claim of "four times fewer bytes" must name its stack.
+# OpenBumbleBee computes GELU for a fraction of the bytes, so the paper's first step, GELU to ReLU, saves 20 % there instead of 63 %. A claim of "four times fewer bytes" must name its stack.
 #
 # ## What if?
 #
@@ -240,9 +240,9 @@ plt.show()
 # %% [markdown]
 # ## Conclusion
 #
-# - The bytes of a private pass sit in nonlinear elements: two thirds of the baseline's in GELU, almost two thirds of a softmax-only network's in softmax. FLOPs hardly matter for bytes, but they matter for minutes on a fast line.
+# - The bytes of a private pass sit in nonlinear elements: 65 % of the baseline's in GELU, 62 % of a softmax-only network's in softmax. FLOPs hardly matter for bytes, but they matter for minutes on a fast line.
 # - Softmax-only saves 4.0 times on `spu-2024`, 2.0 times on OpenBumbleBee. Protocols save too: the same softmax-only network takes 6.3 GB as published and 1.9 with `aero-approximate`, whose exp is coarser.
 # - Only trainings show the quality. In the demo, after a million tokens, the softmax-only network has 2.7 % less perplexity than the LayerNorm baseline at 2.7 times fewer bytes. Its embeddings start at the right size ([how networks start](../docs/explanation/start.md)). That lead is not settled: with two million tokens and a rate of its own for each, the baseline has 41.5 and the softmax-only network 43.4 ([three seeds, no test](../docs/how_to/train.md#start-from-a-trained-network)).
-# - Shape saves bytes too, and needs no protocol. A network without activations, in the baseline's own shape but with one head, has a sixth of its bytes. At equal training FLOPs it is undecided which of the two has the lower perplexity. Four wide layers are cheaper still. They lead after 0.82 million tokens and fall behind after 3.3 million ([findings, and claims that did not hold](../docs/results.md#perplexity-against-private-cost)).
+# - Shape saves bytes too, and needs no protocol. A network without activations, in the baseline's own shape but with one head, has 6.0 times fewer bytes. At equal training FLOPs it is undecided which of the two has the lower perplexity. Four wide layers are cheaper still. They lead after 0.82 million tokens and fall behind after 3.3 million ([findings, and claims that did not hold](../docs/results.md#perplexity-against-private-cost)).
 #
 # `aero cost show 'SM+ScFuFFN' --html report.html` draws one cost report operation by operation; `aero cost sweep` goes through grids of networks and stacks.

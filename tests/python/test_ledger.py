@@ -298,6 +298,12 @@ def gigabytes(label: str, stack: str = "spu-2024", **settings: Any) -> float:
     return mpc.simulate(label, stack=stack, **settings).comm_bytes / 1e9
 
 
+def share(label: str, kind: str) -> float:
+    """How much of the bytes of that pass one kind of operation takes, in %."""
+    cost = mpc.simulate(label, stack="spu-2024")
+    return 100 * cost.by_kind[kind].comm_bytes / cost.comm_bytes
+
+
 def norms(label: str) -> tuple[float, float]:
     """Gigabytes and rounds of the norms in that pass."""
     cost = mpc.simulate(label, stack="spu-2024").by_kind.get("layernorm")
@@ -314,7 +320,7 @@ FUNCTIONS = (
     data, said, output, demo, network, start, start_labels, last_stream, factorial,
     finding, retrained, claimed, less, front, smallest, verdicts, front_verdicts, beside_fn,
     failed_then,
-    penalty_tests, measured, gigabytes, norms, factor, largest_miss, single_passes, seconds_missed,
+    penalty_tests, measured, gigabytes, share, norms, factor, largest_miss, single_passes, seconds_missed,
     paper.compare_with_paper,
 )  # fmt: skip
 SOURCES = {f.__name__: f for f in FUNCTIONS} | {"math": math, "statistics": statistics}
