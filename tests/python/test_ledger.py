@@ -317,11 +317,10 @@ def factor(stack: str, **settings: Any) -> float:
 
 
 FUNCTIONS = (
-    data, said, output, demo, network, start, start_labels, last_stream, factorial,
-    finding, retrained, claimed, less, front, smallest, verdicts, front_verdicts, beside_fn,
-    failed_then,
-    penalty_tests, measured, gigabytes, share, norms, factor, largest_miss, single_passes, seconds_missed,
-    paper.compare_with_paper,
+    data, said, output, demo, network, start, start_labels, last_stream, factorial, finding,
+    retrained, claimed, less, front, smallest, verdicts, front_verdicts, beside_fn, failed_then,
+    penalty_tests, measured, gigabytes, share, norms, factor, largest_miss, single_passes,
+    seconds_missed, paper.compare_with_paper,
 )  # fmt: skip
 SOURCES = {f.__name__: f for f in FUNCTIONS} | {"math": math, "statistics": statistics}
 
