@@ -115,6 +115,8 @@ def _no_training(*arguments: Any, **options: Any) -> None:
 
 def prepare() -> None:
     """Makes a corpus, a trained run and an export, then forbids work."""
+    # Python would compile what a command is the first to import, beside it and outside.
+    sys.dont_write_bytecode = True
     write_corpus()
     run(train_command(LABEL, SCRATCH / "runs"))
     trained = SCRATCH / "runs" / "ereg-sm-t-scfuffn-seed0"
