@@ -22,11 +22,14 @@ import json
 import math
 import statistics
 import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 
 from aero import AeroConfig, AeroForCausalLM
@@ -211,14 +214,34 @@ def build(name: str, seed: int, steps: int) -> AeroForCausalLM:
     return model
 
 
-def train(name: str, rate: float, seed: int, data: PreparedData) -> dict[str, Any]:
-    """Trains a network as `aero train` does; its perplexity."""
+def train(name: str, rate: float, seed: int, data: PreparedData) -> float | None:
+    """Trains a network as `aero train` does; its loss."""
     recipe = load_recipe("demo")
-    context, per_step = recipe.model.context_length, recipe.training.tokens_per_step
-    steps, batch = TOKENS // per_step, per_step // context
+    steps = TOKENS // recipe.training.tokens_per_step
+    batch = recipe.training.tokens_per_step // recipe.model.context_length
     model = build(name, seed, steps)
+    windows = TrainingWindows(
+        data.train, recipe.model.context_length, count=steps * batch, seed=seed
+    )
+    fit(model, windows, rate, seed, callbacks=[Progress()])
+    return evaluated(model, data)
+
+
+def fit(
+    model: AeroForCausalLM,
+    windows: Dataset[Any],
+    rate: float,
+    seed: int,
+    *,
+    callbacks: Iterable[TrainerCallback] = (),
+    trainer_class: type[AeroTrainer] = AeroTrainer,
+) -> None:
+    """Trains a network on windows with the demo's settings, all of them once."""
+    recipe = load_recipe("demo")
+    batch = recipe.training.tokens_per_step // recipe.model.context_length
+    steps = len(windows) // batch  # type: ignore[arg-type]
     with tempfile.TemporaryDirectory() as folder:
-        trainer = AeroTrainer(
+        trainer = trainer_class(
             model=model,
             args=TrainingArguments(
                 folder, max_steps=steps, per_device_train_batch_size=batch, learning_rate=rate,
@@ -228,12 +251,18 @@ def train(name: str, rate: float, seed: int, data: PreparedData) -> dict[str, An
                 disable_tqdm=True, save_strategy="no", logging_strategy="no",
                 optim="adamw_torch_fused", remove_unused_columns=False,
             ),
-            train_dataset=TrainingWindows(data.train, context, count=steps * batch, seed=seed),
+            train_dataset=windows,
             data_collator=collate_windows,
-            callbacks=[Progress()],
+            callbacks=[*callbacks],
         )  # fmt: skip
         trainer.remove_callback(PrinterCallback)
         trainer.train()
+
+
+def evaluated(model: AeroForCausalLM, data: PreparedData) -> float | None:
+    """The loss on validation text in float32; None if it is not finite."""
+    recipe = load_recipe("demo")
+    context = recipe.model.context_length
     with torch.autocast("cpu", torch.bfloat16, enabled=False):
         starts = validation_windows(
             data.validation, context, max_tokens=recipe.evaluation.final_tokens
@@ -241,9 +270,27 @@ def train(name: str, rate: float, seed: int, data: PreparedData) -> dict[str, An
         loss = measure_loss(
             model, data.validation, starts, token_bytes=data.token_bytes,
             context_length=context, batch_tokens=4096,
-        )  # fmt: skip
-    found = loss.loss if math.isfinite(loss.loss) else None
-    return {"norm": name, "rate": rate, "seed": seed, "loss": found}
+        ).loss  # fmt: skip
+    return loss if math.isfinite(loss) else None
+
+
+@dataclass(frozen=True)
+class Study:
+    """Networks that differ in one thing, each at the best of its rates.
+
+    Attributes:
+        thing: in which they differ, as tables call it.
+        families: name of a network -> family of its seeds.
+        reference: the network that the others are compared with.
+        train: (name, rate, seed, data) -> loss, None where it diverged.
+        page: the text over the tables; `{hardware}` and `{git_commit}` are filled in.
+    """
+
+    thing: str
+    families: Mapping[str, str]
+    reference: str
+    train: Callable[[str, float, int, PreparedData], float | None]
+    page: str
 
 
 def best_rate(runs: list[dict[str, Any]], name: str) -> float:
@@ -253,20 +300,24 @@ def best_rate(runs: list[dict[str, Any]], name: str) -> float:
     return float(best["rate"])
 
 
-def judged(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row per norm: its rate, losses, and its difference from FN with interval and verdict."""
+def judged(study: Study, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row per network: rate, losses, and its difference from the reference with interval."""
     series = {}
-    for name, (_, _, family) in NORMS.items():
+    for name, family in study.families.items():
         losses = {
             run["seed"]: math.inf if run["loss"] is None else run["loss"]
             for run in runs
             if run["norm"] == name and run["seed"] in SEEDS
         }
         series[name] = Series(name, losses, family)
-    pool = Pool(series.values(), comparisons=len(NORMS) - 1)
+    pool = Pool(series.values(), comparisons=len(series) - 1)
+    words = {
+        "holds": f"{study.reference} is better",
+        "does not hold": f"{study.reference} is worse",
+    }
     rows = []
     for name, one in series.items():
-        found = pool.judge(series["FN"], one, margin=LEVEL)
+        found = pool.judge(series[study.reference], one, margin=LEVEL)
         rows.append(
             {
                 "norm": name,
@@ -280,17 +331,18 @@ def judged(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "effect": found.effect,
                 "low": found.low,
                 "high": found.high,
-                "verdict": "" if name == "FN" else WORDS.get(found.verdict, found.verdict),
+                "verdict": ""
+                if name == study.reference
+                else words.get(found.verdict, found.verdict),
             }
         )
     return rows
 
 
-WORDS = {"holds": "FN is better", "does not hold": "FN is worse"}
 NOT = "-"
 
 
-def page(content: dict[str, Any]) -> str:
+def page(study: Study, content: dict[str, Any]) -> str:
     """The results as Markdown."""
 
     def shown(loss: float | str | None) -> str:
@@ -301,30 +353,31 @@ def page(content: dict[str, Any]) -> str:
     def percent(value: float) -> str:
         return f"{100 * math.expm1(value):+.1f}"
 
-    heads = ["norm", "rate", "perplexity", "above FN, %", "interval, %", "verdict"]
+    above = f"above {study.reference}, %"
+    heads = [study.thing, "rate", "perplexity", above, "interval, %", "verdict"]
     rates = sorted({float(rate) for row in content["rows"] for rate in row["tried"]})
     cells, tried = [], []
     for row in content["rows"]:
         perplexities = [math.exp(loss) for loss in row["losses"]]
         mean, spread = statistics.mean(perplexities), statistics.stdev(perplexities)
         line = {
-            "norm": row["norm"],
+            study.thing: row["norm"],
             "rate": f"{row['rate']:g}",
             "perplexity": f"{mean:.2f} ± {spread:.2f}",
         }
-        other = row["norm"] != "FN"
-        line["above FN, %"] = percent(row["effect"]) if other else ""
+        other = row["norm"] != study.reference
+        line[above] = percent(row["effect"]) if other else ""
         ends = f"{percent(row['low'])} to {percent(row['high'])}"
         cells.append({**line, "interval, %": ends if other else "", "verdict": row["verdict"]})
         tried.append([row["norm"], *(shown(row["tried"].get(str(rate), NOT)) for rate in rates)])
     return "\n".join(
         [
-            PAGE.format(**content),
+            study.page.format(**content),
             markdown_table(heads, [[row[head] for head in heads] for row in cells]),
             "",
             "Perplexity of seed 1 at each rate. The lowest sets the rate; seed 1 judges nothing.",
             "",
-            markdown_table(["norm", *(f"{rate:g}" for rate in rates)], tried),
+            markdown_table([study.thing, *(f"{rate:g}" for rate in rates)], tried),
             "",
         ]
     )
@@ -341,10 +394,10 @@ PAGE = (
 )
 
 
-def main() -> None:
+def run_study(study: Study, description: str | None) -> None:
     """Trains what is missing and writes a page and its numbers."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--results", type=Path, required=True, help="page and JSON, without suffix")
     parser.add_argument("--cache-dir", type=Path, default=Path("runs/corpora"))
@@ -361,11 +414,12 @@ def main() -> None:
     def wanted(name: str, rate: float, seed: int) -> None:
         if any((run["norm"], run["rate"], run["seed"]) == (name, rate, seed) for run in runs):
             return
-        runs.append(train(name, rate, seed, data))
+        loss = study.train(name, rate, seed, data)
+        runs.append({"norm": name, "rate": rate, "seed": seed, "loss": loss})
         print(runs[-1], flush=True)
         write_json_atomically(file, content)
 
-    for name in NORMS:
+    for name in study.families:
         rates = [*RATES]
         for rate in rates:  # which grows
             wanted(name, rate, 1)
@@ -373,12 +427,13 @@ def main() -> None:
                 ends = {min(rates): best / 2, max(rates): best * 2}
                 rates += [ends[best]] if best in ends else []
     for seed in SEEDS:
-        for name in NORMS:
+        for name in study.families:
             wanted(name, best_rate(runs, name), seed)
-    content["rows"] = judged(runs)
+    content["rows"] = judged(study, runs)
     write_json_atomically(file, content)
-    write_bytes_atomically(file.with_suffix(".md"), page(content).encode())
+    write_bytes_atomically(file.with_suffix(".md"), page(study, content).encode())
 
 
 if __name__ == "__main__":
-    main()
+    families = {name: family for name, (_, _, family) in NORMS.items()}
+    run_study(Study("norm", families, "FN", train, PAGE), __doc__)
