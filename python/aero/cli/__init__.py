@@ -185,9 +185,8 @@ def evaluate(
             interval = ""
             if measured.perplexity_interval is not None:
                 low, high = measured.perplexity_interval
-                interval = (
-                    f" (95 % interval over {measured.documents} documents {low:.3f} to {high:.3f})"
-                )
+                count = len(measured.document_nll)
+                interval = f" (95 % interval over {count} documents {low:.3f} to {high:.3f})"
             say(
                 f"{run.name}: perplexity {measured.perplexity:.3f}{interval}, "
                 f"{measured.bits_per_byte:.4f} bits per byte on {measured.tokens:,} tokens"

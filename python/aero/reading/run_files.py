@@ -69,6 +69,8 @@ EVALUATION: dict[str, Any] = {
     "windows?": str | None,
     "tokens?": int | None,
     **{f"{name}?": float | None for name in ("loss", "perplexity", "bits_per_byte")},
+    "document_nll?": [float | None],
+    "document_tokens?": [int],
 }
 
 # sample.json

@@ -80,6 +80,9 @@ class Difference:
         high: upper end.
         seeds: that both sides have.
         freedom: degrees of freedom of the spread; 0 where none is known.
+        low_over_documents: lower end of the interval of the same mean over validation documents,
+            which judges nothing; NaN where their losses are unknown.
+        high_over_documents: upper end.
     """
 
     verdict: Verdict
@@ -88,6 +91,8 @@ class Difference:
     high: float = math.inf
     seeds: int = 0
     freedom: float = 0.0
+    low_over_documents: float = math.nan
+    high_over_documents: float = math.nan
 
 
 def family_of(norm: str, shaped_attention: bool) -> str:
@@ -112,6 +117,9 @@ def judge_signs(signs: Sequence[float], comparisons: int) -> Verdict:
 class Pool:
     """All networks that a set of comparisons uses, in one number.
 
+    Attributes:
+        tail: of a distribution beyond each end of an interval.
+
     Args:
         series: each network once or more; of repeated ones that with the most seeds counts.
         comparisons: m, how many are judged together.
@@ -121,6 +129,7 @@ class Pool:
         by_seeds = sorted(series, key=lambda entry: len(entry.values))
         self._series = list({entry.network: entry for entry in by_seeds}.values())
         self._comparisons = comparisons
+        self.tail = _FALSE_SETS / 2 / comparisons
         self._spread = cache(self._measure_spread)
 
     def judge(
@@ -158,7 +167,7 @@ class Pool:
         if seeds < 2 or variance == 0.0:
             return Difference("undecided", effect, seeds=seeds)
         variance = max(variance, float(gaps.var(ddof=1)))
-        reach = student_quantile(freedom, _FALSE_SETS / 2 / self._comparisons)
+        reach = student_quantile(freedom, self.tail)
         reach *= math.sqrt(variance / seeds)
         low, high = effect - reach, effect + reach
         verdict: Verdict = "undecided"
@@ -231,3 +240,29 @@ def student_quantile(freedom: float, tail: float) -> float:
     from scipy.special import stdtrit
 
     return float(-stdtrit(freedom, tail))
+
+
+def mean_over_documents(
+    sums: Sequence[float], tokens: Sequence[int], *, tail: float = 0.025
+) -> tuple[float, float, float] | None:
+    """Returns a mean per token and its interval over documents; None for fewer than two.
+
+    The draw is of documents (files), not of tokens: with n_d tokens of sum s_d in document d of D,
+    the mean r = sum s_d / sum n_d has the standard error sqrt(D / (D - 1) sum (s_d - r n_d)^2) /
+    sum n_d (a ratio of sums over clusters), and Student's t of D - 1 degrees of freedom makes the
+    interval.
+
+    Args:
+        sums: of each document: losses, or differences of two networks' losses, [D].
+        tokens: of each, above 0, [D].
+        tail: of Student's t beyond each end.
+    """
+    documents = len(sums)
+    if documents < 2:
+        return None
+    values, counts = np.array(sums), np.array(tokens)
+    mean = values.sum() / counts.sum()
+    residuals = values - mean * counts
+    error = np.sqrt(documents / (documents - 1) * np.sum(residuals**2)) / counts.sum()
+    reach = student_quantile(documents - 1, tail) * error
+    return float(mean), float(mean - reach), float(mean + reach)

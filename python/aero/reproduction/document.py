@@ -24,6 +24,10 @@ _HOW_JUDGED = (
     "a claim about NaN falls with one run to the contrary and holds only with six seeds or more. ± "
     "is the standard deviation over seeds."
 )
+_OVER_DOCUMENTS = (
+    " After 'over documents' stands the interval of the same mean over the files of the validation "
+    "text, at the same level; it judges nothing."
+)
 
 
 def write_results(
@@ -51,7 +55,7 @@ def results_document(outcomes: Sequence[Mapping[str, Any]], *, command: str) -> 
     parts = [
         f"# Experiments of the paper (version 2) and our own, at scale `{scale}`",
         _how_made(outcomes, command),
-        _HOW_JUDGED,
+        _HOW_JUDGED + (_OVER_DOCUMENTS if _has_documents(outcomes) else ""),
         _overview(outcomes),
         *(target_section(outcome) for outcome in outcomes),
     ]
@@ -285,6 +289,11 @@ def _ways(named: Sequence[str], count: int) -> str:
 
 def _quoted(name: str) -> str:
     return f"`{name}`"
+
+
+def _has_documents(outcomes: Sequence[Mapping[str, Any]]) -> bool:
+    differences = [d for o in outcomes for claim in o["claims"] for d in claim["differences"]]
+    return any(difference.get("low_over_documents") is not None for difference in differences)
 
 
 def _overview(outcomes: Sequence[Mapping[str, Any]]) -> str:

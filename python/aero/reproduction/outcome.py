@@ -8,10 +8,11 @@ An outcome, format 2, as `OUTPUT/results/SCALE/TARGET.json` holds it:
   statistic), `statistics` (by name: mean, standard_deviation, minimum, maximum, values and their
   seeds; None without a finite number), `change` and `paper_change` (perplexity relative to the
   baseline, None without), `cells` (`key`, `seed`, `status`), and where rates were tried `rates`:
-  `tried` (perplexity of the first seed by rate, None where it is not finite), `best` and `cells`
+  `tried` (perplexity of the first seed by rate, None where it is not finite), `best` and `cells`;
+  `documents`: `nll` (means over seeds) and `tokens` of each validation document, or None
 - `claims`: `claim`, `where`, `verdict`, `reasons`, `seeds` (the fewest of a comparison that has
   any) and `differences`, one per comparison: `verdict`, `effect`, `low`, `high` (of perplexities in
-  logarithms), `seeds`, `freedom`
+  logarithms), `seeds`, `freedom`, `low_over_documents`, `high_over_documents`
 - `figures`: `name`, `caption`
 - `private`: of targets with a front, the result of `aero.reproduction.fronts.describe_fronts`
 - `training`: `seconds`, the distinct `hardware`, `versions`, `corpora`, `git_commits`, and one
@@ -25,6 +26,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from aero.atomic_files import write_bytes_atomically, write_json_atomically
 from aero.report.networks import spread_of
@@ -188,10 +191,12 @@ def _rows(
     plan: TargetPlan, records: Mapping[str, Sequence[RunRecord]], output: str | Path
 ) -> list[dict[str, Any]]:
     values = _values(plan.target, records)
-    return [_described(row, plan, values, output) for row in plan.target.rows]
+    return [_described(row, plan, values, records[row.name], output) for row in plan.target.rows]
 
 
-def _described(row: Row, plan: TargetPlan, values: Values, output: str | Path) -> dict[str, Any]:
+def _described(
+    row: Row, plan: TargetPlan, values: Values, runs: Sequence[RunRecord], output: str | Path
+) -> dict[str, Any]:
     cells = plan.cells_by_row[row.name]
     baseline = plan.target.baseline_of(row)
     return {
@@ -207,7 +212,21 @@ def _described(row: Row, plan: TargetPlan, values: Values, output: str | Path) -
         else _relative(row.paper.get("perplexity"), baseline.paper.get("perplexity")),
         "cells": _stands(cells, output),
         "rates": _rates(plan, row, output),
+        "documents": _documents(runs),
     }
+
+
+def _documents(runs: Sequence[RunRecord]) -> dict[str, Any] | None:
+    """Validation losses by document, means over seeds; None where a run has none, or diverged."""
+    found = [run.evaluation or {} for run in runs]
+    tokens = [evaluation.get("document_tokens") for evaluation in found]
+    if not found or not tokens[0] or any(other != tokens[0] for other in tokens):
+        return None
+    nll = np.array([evaluation["document_nll"] for evaluation in found], dtype=np.float64)
+    means = nll.mean(axis=0)
+    if not np.isfinite(means).all():
+        return None
+    return {"nll": [round(float(mean), 4) for mean in means], "tokens": tokens[0]}
 
 
 def _rates(plan: TargetPlan, row: Row, output: str | Path) -> dict[str, Any] | None:

@@ -18,7 +18,15 @@ from typing import Any
 
 from aero.architecture import ArchitectureSpec
 from aero.report.finding import Finding
-from aero.report.seeds import Difference, Pool, Series, Verdict, family_of, judge_signs
+from aero.report.seeds import (
+    Difference,
+    Pool,
+    Series,
+    Verdict,
+    family_of,
+    judge_signs,
+    mean_over_documents,
+)
 from aero.reproduction.claims import Comparison, Side
 from aero.reproduction.run_statistics import STATISTICS, Statistic
 from aero.reproduction.targets import Target
@@ -135,17 +143,43 @@ def _judge(
     elif statistic.form == "yes":
         difference = _every_run(comparison, values, comparisons)
     else:
-        lower, higher = (
+        series = [
             _series(target, rows[side.row], comparison.statistic) if side.row else None
             for side in sides
-        )
+        ]
         difference = pools[comparison.statistic].judge(
-            lower,
-            higher,
+            *series,
             offset=_offset(comparison, statistic),
             margin=statistic.margin if _may_be_level(comparison) else 0.0,
         )
+        if comparison.statistic == "perplexity" and math.isfinite(difference.effect):
+            lower, higher = (rows[side.row] if side.row else {} for side in sides)
+            tail, offset = pools["perplexity"].tail, _offset(comparison, statistic)
+            difference = _over_documents(difference, lower, higher, tail, offset)
     return difference, _reason(sides, means, statistic, difference)
+
+
+def _over_documents(
+    difference: Difference,
+    lower: Mapping[str, Any],
+    higher: Mapping[str, Any],
+    tail: float,
+    offset: float,
+) -> Difference:
+    """The difference with its interval over documents, where both rows have the same ones."""
+    below, above = lower.get("documents"), higher.get("documents")
+    if below is None or above is None or below["tokens"] != above["tokens"]:
+        return difference
+    if len({tuple(sorted(_values(row, "perplexity"))) for row in (lower, higher)}) > 1:
+        return difference
+    gaps = [high - low for low, high in zip(below["nll"], above["nll"], strict=True)]
+    found = mean_over_documents(gaps, below["tokens"], tail=tail)
+    if found is None:
+        return difference
+    _, low, high = found
+    return dataclasses.replace(
+        difference, low_over_documents=low + offset, high_over_documents=high + offset
+    )
 
 
 def _resolved(side: Side, rows: Mapping[str, Mapping[str, Any]]) -> Side:
@@ -207,8 +241,14 @@ def _reason(
         return text
     ends = [_effect(statistic, end) for end in (found.low, found.high)]
     unit = " %" if statistic.is_ratio else " points" if statistic.form == "percent" else ""
-    interval = f" ({ends[0]} to {ends[1]})" if math.isfinite(found.low) else ""
-    return f"{text}: {_effect(statistic, found.effect)}{unit}{interval}"
+    interval = f"{ends[0]} to {ends[1]}" if math.isfinite(found.low) else ""
+    if not math.isnan(found.low_over_documents):
+        ends = [
+            _effect(statistic, end) for end in (found.low_over_documents, found.high_over_documents)
+        ]
+        interval += f"; over documents {ends[0]} to {ends[1]}"
+    shown = f" ({interval.removeprefix('; ')})" if interval else ""
+    return f"{text}: {_effect(statistic, found.effect)}{unit}{shown}"
 
 
 def _shown(side: Side, mean: float) -> str:

@@ -3,10 +3,7 @@
 perplexity = exp(sum NLL / tokens); bits per byte = sum NLL / (ln 2 * bytes), which compares across
 tokenizers. A window of T tokens predicts T - 1 of them.
 
-Another text would give another loss. The draw is of documents (files), not of tokens: with n_d
-tokens of loss s_d in document d of D, the mean r = sum s_d / sum n_d has the standard error
-sqrt(D / (D - 1) sum (s_d - r n_d)^2) / sum n_d (a ratio of sums over clusters), and Student's t of
-D - 1 degrees of freedom makes the interval.
+Another text would give another loss: `aero.report.seeds.mean_over_documents` makes the interval.
 
 Training normalizes by the statistics of its batch, evaluation by running ones. `norm_gap` is
 their cost: the loss with batch statistics is not one of a causal model, for they see later
@@ -28,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from aero.nn import FoldableNorm
-from aero.report.seeds import student_quantile
+from aero.report.seeds import mean_over_documents
 from aero.train.prepared_data import PreparedData
 from aero.train.progress import progress_bar
 from aero.train.windows import validation_windows
@@ -42,8 +39,8 @@ class HeldOutLoss:
         nll: sum of -log p, nats.
         tokens: predicted tokens.
         bytes: UTF-8 bytes they stand for.
-        documents: D, how many the tokens come from; 0 where nothing marks their ends.
-        standard_error: of the loss over documents, nats per token; NaN for fewer than two.
+        document_nll: of each document that has tokens, [D]; empty where nothing marks their ends.
+        document_tokens: likewise.
 
     Example:
         >>> import math
@@ -55,8 +52,8 @@ class HeldOutLoss:
     nll: float
     tokens: int
     bytes: int
-    documents: int = 0
-    standard_error: float = math.nan
+    document_nll: tuple[float, ...] = ()
+    document_tokens: tuple[int, ...] = ()
 
     @property
     def loss(self) -> float:
@@ -71,10 +68,8 @@ class HeldOutLoss:
     @property
     def perplexity_interval(self) -> tuple[float, float] | None:
         """95 % interval of the perplexity over documents; None for fewer than two."""
-        if math.isnan(self.standard_error):
-            return None
-        reach = student_quantile(self.documents - 1, 0.025) * self.standard_error
-        return _exp(self.loss - reach), _exp(self.loss + reach)
+        found = mean_over_documents(self.document_nll, self.document_tokens)
+        return None if found is None else (_exp(found[1]), _exp(found[2]))
 
     @property
     def bits_per_byte(self) -> float:
@@ -157,22 +152,14 @@ def measure_loss(
         torch.distributed.all_reduce(on_device)
         sums = on_device.cpu()
     nll_of_each, tokens_of_each = sums[3:].numpy().reshape(2, count)
+    seen = tokens_of_each > 0
     return HeldOutLoss(
         float(sums[0]),
         int(sums[1]),
         int(sums[2]),
-        int(np.count_nonzero(tokens_of_each)),
-        _standard_error(nll_of_each, tokens_of_each),
+        tuple(nll_of_each[seen].tolist()),
+        tuple(tokens_of_each[seen].astype(int).tolist()),
     )
-
-
-def _standard_error(nll: NDArray[np.float64], tokens: NDArray[np.float64]) -> float:
-    """Of sum nll / sum tokens over the documents that have tokens, [D] each."""
-    documents = np.count_nonzero(tokens)
-    if documents < 2:
-        return math.nan
-    residuals = nll - nll.sum() / tokens.sum() * tokens
-    return float(np.sqrt(documents / (documents - 1) * np.sum(residuals**2)) / tokens.sum())
 
 
 def _token_losses(model: nn.Module, windows: Tensor) -> Tensor:

@@ -146,8 +146,10 @@ def write_evaluation(
         "bits_per_byte": measured.bits_per_byte,
         "tokens": measured.tokens,
         "bytes": measured.bytes,
-        "documents": measured.documents,
+        "documents": len(measured.document_nll),
         "perplexity_interval": measured.perplexity_interval,
+        "document_nll": measured.document_nll,
+        "document_tokens": measured.document_tokens,
     }
     if gap is not None:
         values["norm_gap"] = gap

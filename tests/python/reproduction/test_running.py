@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import math
 import multiprocessing
 import os
 import shutil
@@ -55,6 +56,10 @@ def test_an_outcome_holds_numbers_verdicts_and_figures(trained, tmp_path):
         [2.718281828459045**loss for loss in losses(plan.cells_by_row["SM+R"], output)]
     )
     assert row["change"] == 0.0 and outcome["rows"][1]["change"] != 0.0
+    # The losses over documents are those over all tokens, taken apart.
+    total = sum(row["documents"]["nll"]) / sum(row["documents"]["tokens"])
+    logs = [math.log(value) for value in row["statistics"]["perplexity"]["values"]]
+    assert len(row["documents"]["nll"]) >= 2 and total == pytest.approx(sum(logs) / 2, abs=1e-5)
     assert outcome["rows"][1]["statistics"]["largest_slope"]["mean"] < 1.0
     assert outcome["rows"][0]["statistics"]["largest_slope"] is None
     assert [claim["verdict"] for claim in outcome["claims"]] == ["holds", "holds"]

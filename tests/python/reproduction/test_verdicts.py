@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,48 @@ def test_perplexities_are_compared_by_their_ratio_and_the_reason_gives_it_with_i
     assert found.verdict == "holds"
     assert found.reasons == ("SM+R (40.1) < SM+G (44.23): +10.3 % (+9.4 to +11.2)",)
     assert verdict("perplexity: SM+G < SM+R", r=LOW, g=HIGH) == "does not hold"
+
+
+def test_the_same_mean_has_an_interval_over_documents_which_judges_nothing():
+    # Losses of 10, 20 and 30 tokens: per token 1, 2, 3 and 1.1, 2.3, 3.3.
+    tokens, low, high = [10, 20, 30], [10.0, 40.0, 90.0], [11.0, 46.0, 99.0]
+    means = [math.exp(sum(nll) / 60) for nll in (low, high)]
+    found = rows("perplexity", g=[means[0]] * 2, r=[means[1], means[1] * 1.0001])
+    found[0]["documents"] = {"nll": low, "tokens": tokens}
+    found[1]["documents"] = {"nll": high, "tokens": tokens}
+    claim = "perplexity: SM+G < SM+R"
+    (finding,) = judge_claims(target(claim), found)
+    (difference,) = finding.differences
+    # Each document left out: how far the mean of 16 / 60 moves, to first order.
+    mean = 16 / 60
+    moves = [(1 - 10 * mean) / 60, (6 - 20 * mean) / 60, (9 - 30 * mean) / 60]
+    reach = 4.302653 * math.sqrt(3 / 2 * sum(move**2 for move in moves))  # t, 2 degrees, 2.5 %
+    assert difference.low_over_documents == pytest.approx(mean - reach, rel=1e-6)
+    assert difference.high_over_documents == pytest.approx(mean + reach, rel=1e-6)
+    ends = [100 * math.expm1(mean + sign * reach) for sign in (-1, 1)]
+    assert f"; over documents {ends[0]:+.1f} to {ends[1]:+.1f})" in finding.reasons[0]
+    assert difference.verdict == "holds"
+    # A factor moves both ends, and two comparisons share the tails: t at 1.25 %.
+    both = target([claim, "perplexity: SM+G < 1.5 x SM+R"])
+    moved = judge_claims(both, found)[0].differences[1]
+    ends = moved.low_over_documents, moved.high_over_documents
+    assert sum(ends) / 2 == pytest.approx(mean + math.log(1.5))
+    assert ends[1] - ends[0] == pytest.approx(2 * reach * 6.205347 / 4.302653, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "other", [None, {"nll": [11.0, 46.0, 99.0], "tokens": [10, 20, 31]}, "seeds"]
+)
+def test_other_documents_or_seeds_have_no_interval_over_them(other):
+    found = rows("perplexity", g=[10.0, 10.1], r=[11.0, 11.2])
+    documents = {"nll": [10.0, 40.0, 90.0], "tokens": [10, 20, 30]}
+    found[0]["documents"], found[1]["documents"] = documents, other
+    if other == "seeds":
+        found[1]["documents"] = documents
+        found[1]["statistics"]["perplexity"]["seeds"] = [1, 3]
+    (finding,) = judge_claims(target("perplexity: SM+G < SM+R"), found)
+    assert math.isnan(finding.differences[0].low_over_documents)
+    assert "documents" not in finding.reasons[0]
 
 
 def test_factors_move_the_bound():

@@ -71,7 +71,7 @@ def test_an_origin_is_a_run_a_checkpoint_or_a_folder(whole_runs, tmp_path):
 def test_an_evaluation_measures_as_it_is_asked_to(whole_runs, monkeypatch):
     folder, asked = whole_runs(FOLDABLE), []
     before = json.loads((folder.path / "evaluation.json").read_text())
-    found = HeldOutLoss(nll=6.0, tokens=4, bytes=3, documents=2, standard_error=0.5)
+    found = HeldOutLoss(nll=6.0, tokens=4, bytes=3, document_nll=(4.0, 2.0), document_tokens=(2, 2))
 
     def measured(model, tokens, starts, **options):
         asked.append((len(starts), options))
@@ -97,6 +97,7 @@ def test_an_evaluation_measures_as_it_is_asked_to(whole_runs, monkeypatch):
         "windows": "stride 16", "loss": 1.5, "perplexity": found.perplexity, "tokens": 4,
         "bits_per_byte": found.bits_per_byte, "bytes": 3, "documents": 2,
         "perplexity_interval": [low, high], "norm_gap": 0.25,
+        "document_nll": [4.0, 2.0], "document_tokens": [2, 2],
     }  # fmt: skip
     file = folder.path / "evaluation.json"
     assert json.loads(file.read_text()) == written

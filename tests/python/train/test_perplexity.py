@@ -152,8 +152,8 @@ def test_the_interval_over_documents_is_that_of_a_ratio_of_sums():
     mean = nll[kept].mean()
     influence = [(nll[kept][of == d] - mean).sum() / len(kept) for d in range(5)]
     error = math.sqrt(5 / 4 * np.square(influence).sum())
-    assert measured.documents == 5
-    assert measured.standard_error == pytest.approx(error, rel=1e-5)
+    assert measured.document_tokens == tuple(np.bincount(of).tolist())
+    assert measured.document_nll == pytest.approx(np.bincount(of, nll[kept]), rel=1e-5)
     # Student's t of four degrees of freedom at 2.5 %.
     low, high = measured.perplexity_interval
     assert (low, high) == pytest.approx(
@@ -167,7 +167,7 @@ def test_one_document_or_no_marks_have_no_interval(tokens):
     model = ConstantModel(torch.zeros(VOCABULARY))
     assert measure(model, tokens, 10).perplexity_interval is None
     alone = measure(model, np.zeros(50, dtype=np.uint16), 10, end_mark=3)
-    assert alone.documents == 1 and alone.perplexity_interval is None
+    assert len(alone.document_nll) == 1 and alone.perplexity_interval is None
 
 
 def test_networks_are_measured_on_the_same_validation_tokens():
