@@ -184,6 +184,46 @@ def smallest(layers: int, width: int, hidden: int) -> float:
     return private_costs(spec)["spu-2024"].gigabytes
 
 
+def above_their_best() -> list[float]:
+    """Of the long front's networks without norms, at 4e-3: how many have over half more perplexity
+    than at 2e-3, of how many, and least and most more in %; at 8e-3: how many diverge, of how many.
+    """
+    (target,) = (t for t in data("front_mini")["targets"] if t["target"] == "front_long")
+    tried = [
+        row["rates"]["tried"]
+        for row in target["rows"]
+        if not re.search(r"\+LN|\+FN|taught", row["name"])
+    ]
+    more = [100 * (rates["0.004"] / rates["0.002"] - 1) for rates in tried]
+    worse = [each for each in more if each > 50]
+    diverged = sum(rates["0.008"] is None for rates in tried)
+    return [len(worse), len(tried), min(worse), max(worse), diverged, len(tried)]
+
+
+def factor_pairs() -> list[float]:
+    """Of the starts crossed with FFNs: pairs whose mean the factor lowers, and all; of the others,
+    runs without it that diverge, and the perplexity of the one that failed.
+    """
+    rows = {row["name"]: row for row in data("start_factorial")["targets"][0]["rows"]}
+    starts = ("none", "scaled"), *((norm, f"{norm}, scaled") for norm in ("final norm", "FN", "LN"))
+    lowered, diverged, failed = [], 0, []
+    for ffn in ("ScFuFFN", "R", "G"):
+        for names in starts:
+            without, with_it = (rows[f"{ffn}, {name}"] for name in names)
+            values, after = (row["statistics"]["perplexity"] for row in (without, with_it))
+            broken = sum(cell["status"] == "diverged" for cell in without["cells"])
+            far = [value for value in values["values"] if value > 2 * values["minimum"]]
+            lowered.append(not broken and not far and after["mean"] < values["mean"])
+            diverged, failed = diverged + broken, failed + far
+    return [sum(lowered), len(lowered), diverged, *failed]
+
+
+def widened() -> list[float]:
+    """Of the claims on starts crossed with FFNs: how many have an interval of over a factor of 2."""
+    differences = [c["differences"][0] for c in data("start_factorial")["targets"][0]["claims"]]
+    return [sum(d["high"] - d["low"] > math.log(2) for d in differences), len(differences)]
+
+
 def verdicts(verdict: str, own: bool = False) -> int:
     """How many of the paper's claims, or of ours on the penalty, got this verdict, or any."""
     return sum(
@@ -216,15 +256,15 @@ def penalty_tests() -> list[float]:
     return [len(ends), sum(high < 0 for _, high in ends), sum(low > 0 for low, _ in ends)]
 
 
-def failed_then(verdict: str, change: str = "unit") -> int:
-    """How many of the paper's claims that do not hold got this verdict after a change, or any."""
+def turned(before: str, after: str, change: str = "unit") -> int:
+    """How many of the paper's claims with one verdict got another, or any, after a change."""
 
     def claims(stem: str) -> dict[tuple[str, str], str]:
         targets = data(stem)["targets"]
         return {(t["target"], c["claim"]): c["verdict"] for t in targets for c in t["claims"]}
 
-    before, after = claims("reproduction_mini"), claims(f"reproduction_{change}_mini")
-    return sum(verdict in ("", after[c]) for c in after if before[c] == "does not hold")
+    first, then = claims("reproduction_mini"), claims(f"reproduction_{change}_mini")
+    return sum(after in ("", then[claim]) for claim in then if first[claim] == before)
 
 
 def front_verdicts(verdict: str) -> int:
@@ -318,8 +358,8 @@ def factor(stack: str, **settings: Any) -> float:
 
 FUNCTIONS = (
     data, said, output, demo, network, start, start_labels, last_stream, factorial, finding,
-    retrained, claimed, less, front, smallest, verdicts, front_verdicts, beside_fn, failed_then,
-    penalty_tests, measured, gigabytes, share, norms, factor, largest_miss, single_passes,
+    retrained, claimed, less, front, smallest, verdicts, front_verdicts, beside_fn, turned,
+    above_their_best, factor_pairs, widened, penalty_tests, measured, gigabytes, share, norms, factor, largest_miss, single_passes,
     seconds_missed, paper.compare_with_paper,
 )  # fmt: skip
 SOURCES = {f.__name__: f for f in FUNCTIONS} | {"math": math, "statistics": statistics}
@@ -366,6 +406,20 @@ def test_every_name_stands_on_its_page(page: str) -> None:
     text = blanked(text_of(page), CODE)
     for name in LEDGER[page].get("names", ()):
         assert re.search(name, text), f"{page} has no {name!r}: take it off docs/ledger.yaml"
+
+
+COUNT = "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
+COUNTED = re.compile(
+    rf"\b(?:{COUNT}) of (?:the |all )?(?:{COUNT})\b|\b(?:{COUNT})\b(?: of (?:the )?\w+)?"
+    r"(?: [\w']+){0,2} (?:claims?|comparisons?|intervals?|labels|pairs|undecided|hold|held|fail)\b",
+    re.IGNORECASE,
+)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_counts_of_results_are_digits_which_the_list_holds(page: str) -> None:
+    text = blanked(text_of(page), CODE, *LEDGER[page].get("names", ()))
+    assert not COUNTED.findall(text)
 
 
 def test_every_page_is_in_the_ledger() -> None:
