@@ -219,7 +219,7 @@ def factor_pairs() -> list[float]:
 
 
 def widened() -> list[float]:
-    """Of the claims on starts crossed with FFNs: how many have an interval of over a factor of 2."""
+    """Of the claims on starts crossed with FFNs: those with an interval of over a factor of 2."""
     differences = [c["differences"][0] for c in data("start_factorial")["targets"][0]["claims"]]
     return [sum(d["high"] - d["low"] > math.log(2) for d in differences), len(differences)]
 
@@ -359,8 +359,8 @@ def factor(stack: str, **settings: Any) -> float:
 FUNCTIONS = (
     data, said, output, demo, network, start, start_labels, last_stream, factorial, finding,
     retrained, claimed, less, front, smallest, verdicts, front_verdicts, beside_fn, turned,
-    above_their_best, factor_pairs, widened, penalty_tests, measured, gigabytes, share, norms, factor, largest_miss, single_passes,
-    seconds_missed, paper.compare_with_paper,
+    above_their_best, factor_pairs, widened, penalty_tests, measured, gigabytes, share, norms,
+    factor, largest_miss, single_passes, seconds_missed, paper.compare_with_paper,
 )  # fmt: skip
 SOURCES = {f.__name__: f for f in FUNCTIONS} | {"math": math, "statistics": statistics}
 
