@@ -31,7 +31,7 @@ PIP       := $(BIN)/python -m pip install --disable-pip-version-check --no-compi
 PROCESSOR := $(shell sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -n 1 | tr 'A-Z' 'a-z' | tr -cs 'a-z0-9\n' '_')
 RESULTS   ?= benchmarks/results/demo_$(PROCESSOR)_$(shell date +%Y%m)
 SPREAD    := $(lastword $(sort $(wildcard benchmarks/results/demo_*.json)))
-BENCHMARKS := $(filter-out $(addprefix benchmarks/,timer.py peaks.py attention_report.py operator_report.py entropy_share.py fixed_point.py start_of_training.py half_precision.py norms.py out_of_domain.py private_protocols.py private_tunnel.py wheel_speed.py),$(wildcard benchmarks/*.py))
+BENCHMARKS := $(patsubst %,benchmarks/%.py,attention_entropy cost_simulator entropy_regularization key_parts scaled_ffn temperature_softmax training_step)
 # Where the installed native code is compiled, and the C++ tests beside it.
 NATIVE_BUILD := build/native
 CMAKE_TESTS := cmake -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
