@@ -238,14 +238,19 @@ def over_files(stem: str) -> list[float]:
     return [len(target["rows"][0]["documents"]["tokens"]), max(ratios)]
 
 
-def verdicts(verdict: str, own: bool = False) -> int:
+def verdicts(verdict: str, own: bool = False, stem: str = "reproduction_mini") -> int:
     """How many of the paper's claims, or of ours on the penalty, got this verdict, or any."""
     return sum(
         verdict in ("", claim["verdict"])
-        for target in data("reproduction_mini")["targets"]
+        for target in data(stem)["targets"]
         for claim in target["claims"]
         if own == (target["target"] == "penalty")
     )
+
+
+def tally(stem: str = "reproduction_mini") -> list[float]:
+    """How many of the paper's claims hold, do not, are level, undecided and untested."""
+    return [verdicts(verdict, stem=stem) for verdict in VERDICTS]
 
 
 def penalty_tests() -> list[float]:
@@ -373,9 +378,10 @@ def factor(stack: str, **settings: Any) -> float:
 FUNCTIONS = (
     data, said, output, demo, network, start, start_labels, last_stream, factorial, finding,
     retrained, claimed, less, front, smallest, verdicts, front_verdicts, beside_fn, turned,
-    above_their_best, factor_pairs, widened, over_files, penalty_tests, measured, gigabytes, share,
-    norms, factor, largest_miss, single_passes, seconds_missed, paper.compare_with_paper,
+    above_their_best, factor_pairs, widened, over_files, tally, penalty_tests, measured, gigabytes,
+    share, norms, factor, largest_miss, single_passes, seconds_missed, paper.compare_with_paper,
 )  # fmt: skip
+VERDICTS = ("holds", "does not hold", "level", "undecided", "not tested")
 SOURCES = {f.__name__: f for f in FUNCTIONS} | {"math": math, "statistics": statistics}
 
 
