@@ -232,5 +232,7 @@ PAGE = (
     "{hardware}, commit {git_commit}.\n"
 )
 
+STUDY = Study("way", FAMILIES, REMOVED, train, PAGE)
+
 if __name__ == "__main__":
-    run_study(Study("way", FAMILIES, REMOVED, train, PAGE), __doc__)
+    run_study(STUDY, __doc__)

@@ -434,6 +434,8 @@ def run_study(study: Study, description: str | None) -> None:
     write_bytes_atomically(file.with_suffix(".md"), page(study, content).encode())
 
 
+FAMILIES = {name: family for name, (_, _, family) in NORMS.items()}
+STUDY = Study("norm", FAMILIES, "FN", train, PAGE)
+
 if __name__ == "__main__":
-    families = {name: family for name, (_, _, family) in NORMS.items()}
-    run_study(Study("norm", families, "FN", train, PAGE), __doc__)
+    run_study(STUDY, __doc__)

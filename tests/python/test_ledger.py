@@ -292,9 +292,12 @@ def front_verdicts(verdict: str) -> int:
     return sum(verdict in ("", c["verdict"]) for target in targets for c in target["claims"])
 
 
-def beside_fn(name: str) -> list[float]:
-    """Perplexity and ± of a norm, and how far it lies above FN's with its interval, in %."""
-    (row,) = (row for row in data("norms")["rows"] if row["norm"] == name)
+def beside_fn(name: str, stem: str = "norms") -> list[float]:
+    """Perplexity and ± of a norm, and how far it lies above FN's with its interval, in %.
+
+    With `layer_norm_removal` those of a way, and how far it lies above removal.
+    """
+    (row,) = (row for row in data(stem)["rows"] if row["norm"] == name)
     perplexities = [math.exp(loss) for loss in row["losses"]]
     gap = [100 * math.expm1(row[end]) for end in ("effect", "low", "high")]
     return [statistics.mean(perplexities), statistics.stdev(perplexities), *gap]

@@ -1,10 +1,11 @@
-"""The norms that benchmarks/norms.py sets beside ours, against autograd and their own formulas."""
+"""The norms of benchmarks/norms.py and layer_norm_removal.py: formulas, gradients and their end."""
 
 from __future__ import annotations
 
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import torch
 from aero.nn import FoldableNorm
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+import layer_norm_removal as removal
 import norms
 
 WIDTH = 5
@@ -86,8 +88,40 @@ def test_the_networks_have_the_norms_that_the_table_names():
             assert found < {norms.ByWindow, norms.Progressive}, name
 
 
-def test_the_committed_page_follows_from_its_runs():
-    (file,) = (Path(__file__).parents[3] / "benchmarks" / "results").glob("norms_*.json")
+def test_layer_norms_go_in_the_published_order_and_fold_in_the_end():
+    network, plain = removal.build("SM+LN+R", seed=1), removal.build("SM+LN+R", seed=1)
+    with torch.no_grad():  # gains and biases that a wrong fold would lose
+        for parameter in plain.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    network.load_state_dict(plain.state_dict())
+    going, fixed = removal.Removal(network), []
+    tokens = torch.randint(1024, (2, 128))
+    # Without dropout the training mode only measures deviations.
+    before, expected = network.train()(tokens).logits, plain(tokens).logits
+    assert before.allclose(expected, rtol=1e-4, atol=1e-4)
+    blocks, last_norm = network.transformer.blocks(), network.transformer.ln_f
+    for step in range(300):
+        going.on_step_begin(None, SimpleNamespace(global_step=step, max_steps=300), None)
+        norms_of_blocks = [
+            (block.ln_2.fixed, block.attn.c_attn.scores_fixed, block.attn.c_attn.norm.fixed)
+            for block in blocks
+        ]
+        fixed.append([*map(sum, zip(*norms_of_blocks, strict=True)), last_norm.fixed])
+    # Six layers: one every four steps from 20 and from 44, one every six from 68, the last at 104.
+    first = [next(i for i, row in enumerate(fixed) if row[kind]) for kind in range(4)]
+    last = [next(i for i, row in enumerate(fixed) if row[kind] == 6) for kind in range(3)]
+    assert (first, last) == ([20, 44, 68, 104], [40, 64, 98])
+    after = network.eval()(tokens).logits
+    assert not after.allclose(expected, atol=0.1)
+    folded = removal.folded(network).eval()
+    assert folded.config.spec.norm == folded.config.spec.final_norm == "none"
+    assert (folded(tokens).logits - after).abs().max() < 1e-4 * after.abs().max()
+
+
+@pytest.mark.parametrize("module", [norms, removal], ids=lambda module: module.__name__)
+def test_the_committed_page_follows_from_its_runs(module):
+    results, study = Path(__file__).parents[3] / "benchmarks" / "results", module.STUDY
+    (file,) = results.glob(f"{module.__name__}_*.json")
     content = json.loads(file.read_text("utf-8"))
-    assert norms.judged(content["runs"]) == content["rows"]
-    assert norms.page(content) == file.with_suffix(".md").read_text("utf-8")
+    assert norms.judged(study, content["runs"]) == content["rows"]
+    assert norms.page(study, content) == file.with_suffix(".md").read_text("utf-8")
