@@ -159,10 +159,21 @@ def claimed(stem: str, target: str, claim: str, part: int = 0) -> list[float]:
     return [100 * math.expm1(found["differences"][part][end]) for end in ("effect", "low", "high")]
 
 
-def less(claim: str, part: int = 0) -> list[float]:
-    """How much lower the higher side of a claim that fails at the longer budget is, in %."""
-    effect, low, high = claimed("front_mini", "front_long", claim, part)
+def less(
+    claim: str, part: int = 0, *, stem: str = "front_mini", target: str = "front_long"
+) -> list[float]:
+    """How much lower the higher side of a claim that fails is, in %: of the longer front's."""
+    effect, low, high = claimed(stem, target, claim, part)
     return [-effect, -high, -low]
+
+
+def why(target: str, row: str, statistic: str = "perplexity") -> float:
+    """Mean of a row of the targets that ask why claims fail; shares in %."""
+    (found,) = (
+        each for each in data("why_claims_fail_mini")["targets"] if each["target"] == target
+    )
+    (mean,) = (r["statistics"][statistic]["mean"] for r in found["rows"] if r["name"] == row)
+    return float(mean) if statistic == "perplexity" else 100 * float(mean)
 
 
 def front(name: str, budget: str = "front", stack: str | None = None) -> list[float]:
@@ -381,8 +392,9 @@ def factor(stack: str, **settings: Any) -> float:
 FUNCTIONS = (
     data, said, output, demo, network, start, start_labels, last_stream, factorial, finding,
     retrained, claimed, less, front, smallest, verdicts, front_verdicts, beside_fn, turned,
-    above_their_best, factor_pairs, widened, over_files, tally, penalty_tests, measured, gigabytes,
-    share, norms, factor, largest_miss, single_passes, seconds_missed, paper.compare_with_paper,
+    above_their_best, why, factor_pairs, widened, over_files, tally, penalty_tests, measured,
+    gigabytes, share, norms, factor, largest_miss, single_passes, seconds_missed,
+    paper.compare_with_paper,
 )  # fmt: skip
 VERDICTS = ("holds", "does not hold", "level", "undecided", "not tested")
 SOURCES = {f.__name__: f for f in FUNCTIONS} | {"math": math, "statistics": statistics}

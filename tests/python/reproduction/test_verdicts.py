@@ -286,6 +286,7 @@ def test_a_claim_and_its_opposite_never_both_hold(left, right, other):
         "start_factorial_*",
         "start_again_*",
         "retraining_*",
+        "why_claims_fail_*",
     ],
 )
 def test_committed_verdicts_and_pages_follow_from_the_committed_values(stem):
