@@ -295,7 +295,7 @@ plt.show()
 # ## Conclusion
 #
 # - The entropy of a head measures how many tokens it looks at: 0 is collapse, $\frac1T \log T!$ is overload. The operator agrees with the closed forms of both ends.
-# - Without LayerNorm, and from the published start, the early layers stay overloaded. With nothing between the two linear layers of the FFN the last layer nears collapse. It does not with an activation, nor with one scaled layer. All four networks without LayerNorm have about half as much perplexity again here.
+# - Without LayerNorm, and from the published start, the early layers stay overloaded. With nothing between the two linear layers of the FFN the last layer nears collapse. It does not with an activation, nor with one scaled layer. All four networks without LayerNorm have more perplexity here, by 50 to 56 %.
 # - Without retraining, every change of the temperature by hand, in either direction, raises the perplexity. That says nothing yet about steering the entropy during training, which the next notebook does.
 #
 # One seed, 400 steps, under a million parameters: enough to see the effect, but not to rank networks. `benchmarks/results` has runs with several seeds.

@@ -117,9 +117,6 @@ def judge_signs(signs: Sequence[float], comparisons: int) -> Verdict:
 class Pool:
     """All networks that a set of comparisons uses, in one number.
 
-    Attributes:
-        tail: of a distribution beyond each end of an interval.
-
     Args:
         series: each network once or more; of repeated ones that with the most seeds counts.
         comparisons: m, how many are judged together.
@@ -129,8 +126,12 @@ class Pool:
         by_seeds = sorted(series, key=lambda entry: len(entry.values))
         self._series = list({entry.network: entry for entry in by_seeds}.values())
         self._comparisons = comparisons
-        self.tail = _FALSE_SETS / 2 / comparisons
         self._spread = cache(self._measure_spread)
+
+    @property
+    def tail(self) -> float:
+        """Of a distribution, beyond each end of an interval."""
+        return _FALSE_SETS / 2 / self._comparisons
 
     def judge(
         self,
