@@ -220,10 +220,12 @@ def _documents(runs: Sequence[RunRecord]) -> dict[str, Any] | None:
     """Validation losses by document, means over seeds; None where a run has none, or diverged."""
     found = [run.evaluation or {} for run in runs]
     tokens = [evaluation.get("document_tokens") for evaluation in found]
-    if not found or not tokens[0] or any(other != tokens[0] for other in tokens):
+    losses = [evaluation.get("document_nll") or [] for evaluation in found]
+    if not found or not tokens[0] or min(tokens[0]) < 1 or any(t != tokens[0] for t in tokens):
         return None
-    nll = np.array([evaluation["document_nll"] for evaluation in found], dtype=np.float64)
-    means = nll.mean(axis=0)
+    if any(len(each) != len(tokens[0]) for each in losses):
+        return None
+    means = np.array(losses, dtype=np.float64).mean(axis=0)
     if not np.isfinite(means).all():
         return None
     return {"nll": [round(float(mean), 4) for mean in means], "tokens": tokens[0]}

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -17,6 +18,7 @@ from typer.testing import CliRunner
 from aero.cli import app
 from aero.report.networks import spread_of
 from aero.report.runs import read_run
+from aero.reproduction import outcome
 from aero.reproduction.cells import plan_target
 from aero.reproduction.document import results_document, write_results
 from aero.reproduction.outcome import collect_target, write_target
@@ -44,6 +46,20 @@ def starts(cells, output):
         sum(record["kind"] == "entropy" and record["step"] == 0 for record in folder.metrics())
         for folder in (cell.folder(output) for cell in cells)
     ]
+
+
+@pytest.mark.parametrize(
+    ("nll", "tokens"),
+    [([3.0], [2, 2]), ([3.0, None], [2, 2]), ([3.0, 1.0], [2, 0]), (None, [2, 2]), ([3.0], None)],
+)
+def test_losses_by_document_that_do_not_fit_are_left_out(nll, tokens):
+    whole = {"document_nll": [3.0, 1.0], "document_tokens": [2, 2]}
+    broken = {"document_nll": nll, "document_tokens": tokens}
+    broken = {name: value for name, value in broken.items() if value is not None}
+    runs = [SimpleNamespace(evaluation=evaluation) for evaluation in (whole, broken)]
+    assert outcome._documents(runs[:1]) == {"nll": [3.0, 1.0], "tokens": [2, 2]}
+    assert outcome._documents(runs) is None and outcome._documents(runs[1:]) is None
+    assert outcome._documents([SimpleNamespace(evaluation=None)]) is None
 
 
 def test_an_outcome_holds_numbers_verdicts_and_figures(trained, tmp_path):
