@@ -14,7 +14,7 @@
 # %% [markdown]
 # # 4. Private inference: where the gigabytes go
 #
-# **Question.** A client has a text, a server has a network, and neither may see the other's data. One forward pass of GPT-2 over 128 tokens then takes 25 gigabytes of traffic, and eight minutes on the paper's testbed. Which parts cause them, and which part can a network do without?
+# **Question.** A client has a text, a server has a network, and neither may see the other's data. One forward pass of GPT-2 over 128 tokens then takes 25 gigabytes of traffic, and 8.2 minutes on the paper's testbed. Which parts cause them, and which part can a network do without?
 #
 # **What you need.** Beside your own PyTorch run `pip install .` in a clone of this repository, and `pip install jupyterlab`. Start Jupyter from that environment. The simulator needs a label and sizes, no weights and no PyTorch. Every cell takes a second. The last section uses measured perplexities of trained networks from `benchmarks/results`.
 
@@ -116,11 +116,11 @@ rows.append(["saved", *(f"{factor:.1f} times" for factor in saved)])
 display(Markdown(markdown_table(["GB", *stacks], rows, right=[1, 2, 3])))
 
 # %% [markdown]
-# OpenBumbleBee computes GELU for a fraction of the bytes, so the paper's first step, GELU to ReLU, saves 20 % there instead of 63 %. A claim of "four times fewer bytes" must name its stack.
+# OpenBumbleBee computes GELU for a fraction of the bytes, so the paper's first step, GELU to ReLU, saves 20 % there instead of 63 %. A claim of "4.0 times fewer bytes" must name its stack.
 #
 # ## What if?
 #
-# Change the numbers and run the cell again. Each is a keyword of `mpc.simulate`: `num_heads` and `context_length` belong to the network, `exp_squarings`, `causal_skip` and twenty others to the stack (`mpc.stack_fields("spu-2024")`).
+# Change the numbers and run the cell again. Each is a keyword of `mpc.simulate`: `num_heads` and `context_length` belong to the network, `exp_squarings`, `causal_skip` and many others to the stack (`mpc.stack_fields("spu-2024")`).
 
 
 # %%
