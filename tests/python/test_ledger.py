@@ -126,6 +126,13 @@ def last_stream(label: str, rule: str) -> float:
     return float(found["stream"][-1])
 
 
+def streams(rule: str) -> list[float]:
+    """The stream at every layer of `SM+LN+G`, 30 steps after a start of training."""
+    runs = data("start_of_training")["runs"]
+    (found,) = (run["steps"]["30"] for run in runs if (run["label"], run["rule"]) == ("SM+LN+G", rule))
+    return list(found["stream"])
+
+
 def start_labels() -> list[float]:
     """How many labels end a hundred steps with a lower loss at variance 1, and of how many."""
     scaled = {"none": "embeddings x 50, variance 1", "t from 0.01": "t from 0.01, embeddings x 50"}
@@ -176,9 +183,14 @@ def why(target: str, row: str, statistic: str = "perplexity") -> float:
     return float(mean) if statistic == "perplexity" else 100 * float(mean)
 
 
+def front_targets() -> list[Any]:
+    """The fair front at both budgets, and with a longer warm-up."""
+    return [*data("front_mini")["targets"], *data("front_warmup_mini")["targets"]]
+
+
 def front(name: str, budget: str = "front", stack: str | None = None) -> list[float]:
     """Perplexity and ± of a row of the fair front at one budget, or its GB on a stack."""
-    (target,) = (t for t in data("front_mini")["targets"] if t["target"] == budget)
+    (target,) = (t for t in front_targets() if t["target"] == budget)
     if stack is not None:
         (point,) = (p for p in target["private"]["points"] if p["name"] == name)
         return [point["costs"][stack]["gigabytes"]]
@@ -299,9 +311,8 @@ def turned(before: str, after: str, change: str = "unit") -> int:
 
 
 def front_verdicts(verdict: str) -> int:
-    """The same for the claims on the fair front, both budgets together."""
-    targets = data("front_mini")["targets"]
-    return sum(verdict in ("", c["verdict"]) for target in targets for c in target["claims"])
+    """The same for the claims on the fair front, all of its targets together."""
+    return sum(verdict in ("", c["verdict"]) for t in front_targets() for c in t["claims"])
 
 
 def beside_fn(name: str, stem: str = "norms") -> list[float]:
@@ -391,7 +402,7 @@ def factor(stack: str, **settings: Any) -> float:
 
 
 FUNCTIONS = (
-    data, said, output, demo, network, start, start_labels, last_stream, factorial, finding,
+    data, said, output, demo, network, start, start_labels, streams, last_stream, factorial, finding,
     retrained, claimed, less, front, smallest, verdicts, front_verdicts, beside_fn, turned,
     above_their_best, why, factor_pairs, widened, over_files, tally, penalty_tests, measured,
     gigabytes, share, norms, factor, largest_miss, single_passes, seconds_missed,
