@@ -129,8 +129,8 @@ def last_stream(label: str, rule: str) -> float:
 def streams(rule: str) -> list[float]:
     """The stream at every layer of `SM+LN+G`, 30 steps after a start of training."""
     runs = data("start_of_training")["runs"]
-    (found,) = (run["steps"]["30"] for run in runs if (run["label"], run["rule"]) == ("SM+LN+G", rule))
-    return list(found["stream"])
+    (found,) = (run for run in runs if (run["label"], run["rule"]) == ("SM+LN+G", rule))
+    return list(found["steps"]["30"]["stream"])
 
 
 def start_labels() -> list[float]:
@@ -402,8 +402,8 @@ def factor(stack: str, **settings: Any) -> float:
 
 
 FUNCTIONS = (
-    data, said, output, demo, network, start, start_labels, streams, last_stream, factorial, finding,
-    retrained, claimed, less, front, smallest, verdicts, front_verdicts, beside_fn, turned,
+    data, said, output, demo, network, start, start_labels, streams, last_stream, factorial,
+    finding, retrained, claimed, less, front, smallest, verdicts, front_verdicts, beside_fn, turned,
     above_their_best, why, factor_pairs, widened, over_files, tally, penalty_tests, measured,
     gigabytes, share, norms, factor, largest_miss, single_passes, seconds_missed,
     paper.compare_with_paper, paper.paper_tables,
