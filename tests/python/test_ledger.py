@@ -119,18 +119,11 @@ def start(label: str, rule: str) -> list[float]:
     return [*cells[:3], cells[6], cells[-1]]
 
 
-def last_stream(label: str, rule: str) -> float:
-    """The last layer's stream after a hundred steps of a start of training."""
+def stream(label: str, rule: str, step: int, layer: int) -> float:
+    """A layer's stream after so many steps of a start of training."""
     runs = data("start_of_training")["runs"]
-    (found,) = (run["steps"]["100"] for run in runs if (run["label"], run["rule"]) == (label, rule))
-    return float(found["stream"][-1])
-
-
-def streams(rule: str) -> list[float]:
-    """The stream at every layer of `SM+LN+G`, 30 steps after a start of training."""
-    runs = data("start_of_training")["runs"]
-    (found,) = (run for run in runs if (run["label"], run["rule"]) == ("SM+LN+G", rule))
-    return list(found["steps"]["30"]["stream"])
+    (found,) = (run for run in runs if (run["label"], run["rule"]) == (label, rule))
+    return float(found["steps"][str(step)]["stream"][layer])
 
 
 def start_labels() -> list[float]:
@@ -159,10 +152,17 @@ def retrained(name: str) -> list[float]:
     return factorial(name, stem="retraining")[:2]
 
 
+def target_of(stem: str, name: str) -> Any:
+    """A target of the newest committed results of this name."""
+    (found,) = (each for each in data(stem)["targets"] if each["target"] == name)
+    return found
+
+
 def claimed(stem: str, target: str, claim: str, part: int = 0) -> list[float]:
     """Effect and interval in % of a comparison of the claim of a target that begins so."""
-    (outcome,) = (each for each in data(stem)["targets"] if each["target"] == target)
-    (found,) = (each for each in outcome["claims"] if each["claim"].startswith(claim))
+    (found,) = (
+        each for each in target_of(stem, target)["claims"] if each["claim"].startswith(claim)
+    )
     return [100 * math.expm1(found["differences"][part][end]) for end in ("effect", "low", "high")]
 
 
@@ -176,10 +176,8 @@ def less(
 
 def why(target: str, row: str, statistic: str = "perplexity") -> float:
     """Mean of a row of the targets that ask why claims fail; shares in %."""
-    (found,) = (
-        each for each in data("why_claims_fail_mini")["targets"] if each["target"] == target
-    )
-    (mean,) = (r["statistics"][statistic]["mean"] for r in found["rows"] if r["name"] == row)
+    rows = target_of("why_claims_fail_mini", target)["rows"]
+    (mean,) = (r["statistics"][statistic]["mean"] for r in rows if r["name"] == row)
     return float(mean) if statistic == "perplexity" else 100 * float(mean)
 
 
@@ -211,7 +209,7 @@ def above_their_best() -> list[float]:
     """Of the long front's networks without norms, at 4e-3: how many have over half more perplexity
     than at 2e-3, of how many, and least and most more in %; at 8e-3: how many diverge, of how many.
     """
-    (target,) = (t for t in data("front_mini")["targets"] if t["target"] == "front_long")
+    target = target_of("front_mini", "front_long")
     tried = [
         row["rates"]["tried"]
         for row in target["rows"]
@@ -252,7 +250,7 @@ def over_files(stem: str, name: str) -> list[float]:
 
     Fails where it holds 0 and the one over seeds does not.
     """
-    (target,) = (each for each in data(stem)["targets"] if each["target"] == name)
+    target = target_of(stem, name)
     ratios = []
     made = [difference for c in target["claims"] for difference in c["differences"]]
     for found in (each for each in made if each["seeds"]):  # costs have none
@@ -402,7 +400,7 @@ def factor(stack: str, **settings: Any) -> float:
 
 
 FUNCTIONS = (
-    data, said, output, demo, network, start, start_labels, streams, last_stream, factorial,
+    data, said, output, demo, network, start, start_labels, stream, factorial,
     finding, retrained, claimed, less, front, smallest, verdicts, front_verdicts, beside_fn, turned,
     above_their_best, why, factor_pairs, widened, over_files, tally, penalty_tests, measured,
     gigabytes, share, norms, factor, largest_miss, single_passes, seconds_missed,
