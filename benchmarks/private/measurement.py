@@ -20,7 +20,15 @@ from aero.private.environment import private_command
 from aero.private.prediction import predicted_costs, resolution, total_cost
 from aero.private.settings import PrivateSettings
 
-__all__ = ["QUICK_RESOLUTION", "RESOLUTION", "SET_UP", "measure", "runs_for", "set_up_key"]
+__all__ = [
+    "QUICK_RESOLUTION",
+    "RESOLUTION",
+    "SET_UP",
+    "measure",
+    "run_worker",
+    "runs_for",
+    "set_up_key",
+]
 
 # The result of the first thing that a group does.
 SET_UP = "set-up"
@@ -81,7 +89,7 @@ def measure(
             wanted_now = network.settings == group["settings"]
             if wanted_now and not _exported(network, folder).exists():
                 export(network, _exported(network, folder))
-        _run(group, folder, python, progress)
+        run_worker(group, folder, python, progress)
 
 
 def runs_for(cost: Cost, wanted: float) -> int:
@@ -124,9 +132,10 @@ def _exported(cell: NetworkCell, folder: Path) -> Path:
     return folder / "networks" / plain.key
 
 
-def _run(
+def run_worker(
     group: dict[str, Any], folder: Path, python: Path | None, progress: Callable[[str], None]
 ) -> None:
+    """Has `measure_worker.py` measure the cells of one job."""
     job = folder / "job.json"
     write_json_atomically(job, group)
     command = [
