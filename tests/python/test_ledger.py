@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import math
@@ -20,6 +21,7 @@ from aero.architecture import ArchitectureSpec
 from aero.private.prediction import predicted_operations, remainder, total_cost
 from aero.private.settings import PrivateSettings
 from aero.reproduction.cost_rows import private_costs
+from aero.reproduction.outcome import judge_again
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -270,6 +272,26 @@ def verdicts(verdict: str, own: bool = False, stem: str = "reproduction_mini") -
     )
 
 
+def judged_alone() -> list[float]:
+    """Verdicts that would differ with the spread of each target alone, of how many in all; how many
+    of them would be undecided, and how many decided. Fails where one holds in place of failing.
+    """
+    changes, count = [], 0
+    for file in RESULTS.glob("*.json"):
+        content = json.loads(file.read_text("utf-8"))
+        for target in content.get("targets", ()) if isinstance(content, dict) else ():
+            alone = copy.deepcopy(target)
+            judge_again([alone])
+            count += len(alone["claims"])
+            pairs = zip(target["claims"], alone["claims"], strict=True)
+            changes += [
+                (a["verdict"], b["verdict"]) for a, b in pairs if a["verdict"] != b["verdict"]
+            ]
+    assert not {("holds", "does not hold"), ("does not hold", "holds")} & set(changes)
+    to_undecided = sum(after == "undecided" for _, after in changes)
+    return [len(changes), count, to_undecided, len(changes) - to_undecided]
+
+
 def tally(stem: str = "reproduction_mini") -> list[float]:
     """How many of the paper's claims hold, do not, are level, undecided and untested."""
     return [verdicts(verdict, stem=stem) for verdict in VERDICTS]
@@ -402,8 +424,8 @@ def factor(stack: str, **settings: Any) -> float:
 FUNCTIONS = (
     data, said, output, demo, network, start, start_labels, stream, factorial,
     finding, retrained, claimed, less, front, smallest, verdicts, front_verdicts, beside_fn, turned,
-    above_their_best, why, factor_pairs, widened, over_files, tally, penalty_tests, measured,
-    gigabytes, share, norms, factor, largest_miss, single_passes, seconds_missed,
+    above_their_best, why, factor_pairs, widened, over_files, judged_alone, tally, penalty_tests,
+    measured, gigabytes, share, norms, factor, largest_miss, single_passes, seconds_missed,
     paper.compare_with_paper, paper.paper_tables,
 )  # fmt: skip
 VERDICTS = ("holds", "does not hold", "level", "undecided", "not tested")
