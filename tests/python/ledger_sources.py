@@ -225,7 +225,8 @@ def over_files(stem: str, name: str) -> list[float]:
     target = target_of(stem, name)
     ratios = []
     made = [difference for c in target["claims"] for difference in c["differences"]]
-    for found in (each for each in made if each["seeds"]):  # costs have none
+    # Costs have no seeds, and runs that reached NaN no effect.
+    for found in (each for each in made if each["seeds"] and each["effect"] is not None):
         low, high = found["low_over_documents"], found["high_over_documents"]
         assert found["low"] * found["high"] < 0 or (low * found["low"] > 0 < high * found["high"])
         ratios.append((high - low) / (found["high"] - found["low"]))
