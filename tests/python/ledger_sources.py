@@ -217,20 +217,21 @@ def widened() -> list[float]:
     return [sum(d["high"] - d["low"] > math.log(2) for d in differences), len(differences)]
 
 
-def over_files(stem: str, name: str) -> list[float]:
-    """How many files the validation text has, and how much wider an interval over them is at most.
+def over_files(stem: str, name: str | None = None) -> list[float]:
+    """How many files the validation text has, how much wider an interval over them is at most than
+    that over seeds, and how many comparisons of the target or of all targets have both.
 
     Fails where it holds 0 and the one over seeds does not.
     """
-    target = target_of(stem, name)
+    targets = data(stem)["targets"] if name is None else [target_of(stem, name)]
+    made = [d for target in targets for c in target["claims"] for d in c["differences"]]
     ratios = []
-    made = [difference for c in target["claims"] for difference in c["differences"]]
-    # Costs have no seeds, and runs that reached NaN no effect.
-    for found in (each for each in made if each["seeds"] and each["effect"] is not None):
+    for found in (each for each in made if each["low_over_documents"] is not None):
         low, high = found["low_over_documents"], found["high_over_documents"]
         assert found["low"] * found["high"] < 0 or (low * found["low"] > 0 < high * found["high"])
         ratios.append((high - low) / (found["high"] - found["low"]))
-    return [len(target["rows"][0]["documents"]["tokens"]), max(ratios)]
+    rows = [row for target in targets for row in target["rows"] if row.get("documents")]
+    return [len(rows[0]["documents"]["tokens"]), max(ratios), len(ratios)]
 
 
 def verdicts(verdict: str, own: bool = False, stem: str = "reproduction_mini") -> int:
