@@ -225,13 +225,17 @@ def over_files(stem: str, name: str | None = None, apart: int = 0) -> list[float
     """How many files the validation text has, how much wider an interval over them is at most than
     that over seeds, and how many comparisons of the target or of all targets have both.
 
-    Fails unless 0 lies outside it wherever it lies outside that over seeds, but for `apart` cases.
+    Fails unless 0 lies outside it wherever it lies outside that over seeds, but for `apart` cases,
+    and where a comparison of a named target has only the one over seeds.
     """
     targets = data(stem)["targets"] if name is None else [target_of(stem, name)]
     made = [d for target in targets for c in target["claims"] for d in c["differences"]]
     ratios, differing = [], 0
-    for found in (each for each in made if each["low_over_documents"] is not None):
+    # Costs have no seeds, and runs that reached NaN no effect.
+    for found in (each for each in made if each["seeds"] and each["effect"] is not None):
         low, high = found["low_over_documents"], found["high_over_documents"]
+        if low is None and name is None:
+            continue
         decided = found["low"] * found["high"] > 0
         differing += decided and not low * found["low"] > 0 < high * found["high"]
         ratios.append((high - low) / (found["high"] - found["low"]))
