@@ -1,0 +1,107 @@
+"""The prices of some thousand networks, stacks, options and lengths, as they were recorded.
+
+A change of how networks are described or priced must give each of them to the last digit.
+`python -m tests.python.mpc.recorded_prices` records them again, after a change that is meant to
+change a price.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from aero import mpc
+from aero.mpc.described_stacks import described_stack_names
+from tests.python.models.labels import LABELS
+
+FILE = Path(__file__).parents[2] / "data" / "recorded_prices.json"
+
+_SIZES: dict[str, dict[str, Any]] = {
+    "gpt2": {"model": "gpt2"},
+    "pythia": {"model": "pythia-70m"},
+    "parallel": {"model": "tiny", "parallel_residual": True, "context_length": 37},
+    "odd": {
+        "model": "tiny", "num_layers": 3, "num_heads": 3, "head_dim": 5, "width": 24,
+        "hidden_width": 50, "context_length": 37, "vocab_size": 101, "rotary_fraction": 0.4,
+    },
+}  # fmt: skip
+_LENGTHS = (1, 37, 512, 1024)
+_FINAL_NORMS = ("none", "layer", "foldable", "dynamic_tanh", "dynamic_erf")
+_OPTIONS: tuple[dict[str, Any], ...] = (
+    *(dict(one.fields) for one in mpc.optimizations()),
+    {"secret_temperature": True},
+    {"secret_shape_factors": True},
+    {"absorb_ffn": "where_legal"},
+    {"gelu": "erf"},
+    {"argmax": False, "setup": False, "threads": 8},
+    {"causal_skip": True, "last_layer_one_row": True, "batch_heads": True, "pack_triangle": True},
+)
+_MAIN = ("SM+LN+G", "EReg(SM(t)+ScFuFFN)", "SM+FN+R", "SOTA:EReg(SM(t)+FN+R)", "SM+DyT+G")
+_STACKS = (*mpc.stack_names(), *mpc.optimized_stack_names())
+
+Case = tuple[str, str, dict[str, Any]]
+
+
+def cases() -> Iterator[tuple[str, Case]]:
+    """A name that tells everything, then label, stack and keywords."""
+    for label, (size, fields), stack in itertools.product(LABELS, _SIZES.items(), _STACKS):
+        if not (label.startswith("SOTA:") and size in ("pythia", "odd")):
+            yield _case(label, stack, size, fields)
+    for label, stack, length in itertools.product(LABELS, _STACKS[1:4], _LENGTHS):
+        yield _case(label, stack, f"T {length}", {"context_length": length})
+    for label, stack, options in itertools.product(LABELS, _STACKS[:2], _OPTIONS):
+        yield _case(label, stack, str(options), options)
+    for label, norm in itertools.product(LABELS, _FINAL_NORMS):
+        yield _case(label, "spu-2024", f"final norm {norm}", {"final_norm": norm})
+    for label, stack in itertools.product(_MAIN, described_stack_names()):
+        yield _case(label, stack, "gpt2", {})
+
+
+def _case(label: str, stack: str, name: str, fields: dict[str, Any]) -> tuple[str, Case]:
+    return f"{label} | {stack} | {name}", (label, stack, fields)
+
+
+def priced(case: Case) -> str:
+    """Bytes, rounds and a digest of all that the report and its schedule hold."""
+    label, stack, fields = case
+    try:
+        report = mpc.simulate(label, stack=stack, **fields)
+    except ValueError as error:
+        return type(error).__name__
+    held = report.to_dict(network="lan-1gbps")
+    del held["spec"], held["stack_fields"]  # the question, which may gain fields
+    return f"{report.comm_bytes:.0f} {report.rounds} {_digest(held)}"
+
+
+def generated(label: str, stack: str) -> str:
+    """The same of a generation of three tokens for two prompts."""
+    report = mpc.simulate_generation(
+        label, new_tokens=3, batch=2, context_length=20, stack=stack, sampling="client"
+    )
+    held = report.to_dict()
+    held = {name: value for name, value in held.items() if name not in ("spec", "stack_fields")}
+    return f"{report.comm_bytes:.0f} {report.rounds} {_digest(held)}"
+
+
+def generations() -> Iterator[tuple[str, tuple[str, str]]]:
+    """A name, then label and stack."""
+    for label, stack in itertools.product(LABELS, _STACKS):
+        yield f"{label} | {stack} | generation", (label, stack)
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def record() -> dict[str, str]:
+    """All of them as they are now."""
+    found = {name: priced(case) for name, case in cases()}
+    return found | {name: generated(*case) for name, case in generations()}
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps(record(), indent=0) + "\n")
