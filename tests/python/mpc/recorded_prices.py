@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.python.models.labels import LABELS
+
 from aero import mpc
 from aero.mpc.described_stacks import described_stack_names
-from tests.python.models.labels import LABELS
 
 FILE = Path(__file__).parents[2] / "data" / "recorded_prices.json"
 
