@@ -128,7 +128,7 @@ class EntropyAccumulator:
         self._sum: FloatArray | None = None  # [L, H, T]
         self._normalized_sum: FloatArray | None = None  # [L, H]
         self._rows: FloatArray = np.zeros(0)  # [T]
-        self._normalized_rows = 0.0
+        self._normalized_rows: FloatArray = np.zeros(0)  # [L]
 
     def update(
         self,
@@ -142,7 +142,8 @@ class EntropyAccumulator:
         Args:
             row_entropies: [L, B, H, T], nats, any real dtype.
             row_mask: [B, T], true where a row counts; None counts all. Masked rows may hold NaN.
-            visible_keys: [T] or [B, T], number of keys a row can reach; None is causal, 1..T.
+            visible_keys: [T], [B, T] or [L, B, T], number of keys a row can reach; None is causal,
+                1..T.
 
         Raises:
             ValueError: a shape does not fit, or differs from the batches before.
@@ -154,19 +155,15 @@ class EntropyAccumulator:
                 f"got {list(rows.shape)}"
             )
         layers, batch, heads, length = rows.shape
-        mask = _fitting(
-            "row_mask", np.ones((batch, length)) if row_mask is None else row_mask, batch, length
-        )
-        keys = _fitting(
-            "visible_keys",
-            np.arange(1, length + 1) if visible_keys is None else visible_keys,
-            batch,
-            length,
-        )
+        mask = np.ones((batch, length)) if row_mask is None else row_mask
+        mask = _fitting("row_mask", mask, {"B": batch, "T": length}, at_least=2)
+        keys = np.arange(1, length + 1) if visible_keys is None else visible_keys
+        keys = _fitting("visible_keys", keys, {"L": layers, "B": batch, "T": length}, at_least=1)
         counted = mask.astype(bool)
         if self._sum is None or self._normalized_sum is None:
             self._sum = np.zeros((layers, heads, length))
             self._normalized_sum = np.zeros((layers, heads))
+            self._normalized_rows = np.zeros(layers)
             self._rows = np.zeros(length)
         elif self._sum.shape != (layers, heads, length):
             raise ValueError(
@@ -181,8 +178,8 @@ class EntropyAccumulator:
         weight = np.where(
             informative, 1.0 / np.log(np.maximum(keys, _SMALLEST_INFORMATIVE_KEY_COUNT)), 0.0
         )
-        self._normalized_sum += np.einsum("lbht,bt->lh", kept, weight)
-        self._normalized_rows += float(informative.sum())
+        self._normalized_sum += np.einsum("lbht,lbt->lh", kept, weight)
+        self._normalized_rows += informative.sum(axis=(1, 2))
 
     def summary(
         self, *, temperatures: list[Any] | None = None, thresholds: ArrayLike | None = None
@@ -212,7 +209,8 @@ class EntropyAccumulator:
         return EntropySummary(
             head_entropy=head_entropy,
             head_entropy_normalized_context=head_entropy / log_context,
-            head_entropy_normalized_visible=self._normalized_sum / max(self._normalized_rows, 1.0),
+            head_entropy_normalized_visible=self._normalized_sum
+            / np.maximum(self._normalized_rows, 1.0)[:, None],
             entropy_by_position=np.where(
                 self._rows > 0, self._sum / np.maximum(self._rows, 1.0), np.nan
             ),
@@ -236,7 +234,8 @@ def summarize_entropies(
     Args:
         row_entropies: [L, B, H, T], nats, any real dtype.
         row_mask: [B, T], true where a row counts; None counts all.
-        visible_keys: [T] or [B, T], number of keys a row can reach; None is causal, 1..T.
+        visible_keys: [T], [B, T] or [L, B, T], number of keys a row can reach; None is causal,
+            1..T.
         context_length: T of the reference log T; None takes the T of `row_entropies`.
         temperatures: learned, per layer [H, T], [H] or [1]; None for a network without.
         thresholds: learned, [L, H], fractions of the maximum entropy; None for a network without.
@@ -262,12 +261,17 @@ def summarize_entropies(
     return accumulator.summary(temperatures=temperatures, thresholds=thresholds)
 
 
-def _fitting(name: str, value: ArrayLike, batch: int, length: int) -> NDArray[Any]:
+def _fitting(name: str, value: ArrayLike, sizes: dict[str, int], *, at_least: int) -> NDArray[Any]:
+    """The array in all of these sizes, of which it may lack the first down to so many."""
     array = np.asarray(value)
-    if array.shape not in ((batch, length), (length,)) or (name == "row_mask" and array.ndim != 2):
-        expected = f"[B, T] = [{batch}, {length}]"
-        raise ValueError(f"summarize_entropies: {name} must be {expected}, got {list(array.shape)}")
-    return np.broadcast_to(array, (batch, length))
+    wanted = tuple(sizes.values())
+    if array.ndim < at_least or array.shape != wanted[max(len(wanted) - array.ndim, 0) :]:
+        names = f"[{', '.join(sizes)}] = {list(wanted)}"
+        without = f", or its last {at_least} or more" if at_least < len(sizes) else ""
+        raise ValueError(
+            f"summarize_entropies: {name} must be {names}{without}, got {list(array.shape)}"
+        )
+    return np.broadcast_to(array, wanted)
 
 
 def _checked_temperatures(

@@ -27,8 +27,8 @@ from aero.models.hugging_face_attention import (
     check_computable,
     computes_own_attention,
     refuse_own_attention,
-    visible_keys,
 )
+from aero.nn.visible_keys import AttentionCall, keys_by_layer, recorded_calls
 from aero.ops import reference
 
 
@@ -39,7 +39,8 @@ class RowEntropies:
     Attributes:
         layers: L tensors [B, H, T], nats, float32; NaN in rows of padding.
         row_mask: [B, T], False for rows of padding.
-        visible_keys: [B, T], how many keys each row sees.
+        visible_keys: [L, B, T], how many keys each row sees; layers differ where only some have a
+            window.
         temperatures: of AERO networks that have them, L arrays [H, T]; else None.
         thresholds: learned, of networks that have them, [L, H], fractions; else None.
     """
@@ -106,7 +107,7 @@ def entropies(model: nn.Module, batch: Tensor | Mapping[str, Any]) -> RowEntropi
     """
     inner = _unwrapped(model)
     arguments = _arguments(inner, batch)
-    with _measuring(inner), torch.no_grad():
+    with _measuring(inner), torch.no_grad(), recorded_calls() as calls:
         outputs = inner(**arguments, output_attentions=True, use_cache=False, return_dict=True)
     layers = getattr(outputs, "attentions", None)
     if not layers or any(layer is None or layer.dim() != 3 for layer in layers):
@@ -114,7 +115,8 @@ def entropies(model: nn.Module, batch: Tensor | Mapping[str, Any]) -> RowEntropi
             f"entropies: {type(inner).__name__} returned no attention in every layer, so there is "
             "nothing to measure; take a decoder with softmax attention throughout"
         )
-    row_mask, keys = _rows(arguments, layers[0])
+    keys = _visible_keys(calls, layers, arguments.get("attention_mask"))
+    row_mask = (keys > 0).all(dim=0)
     hidden = ~row_mask.unsqueeze(1)
     return RowEntropies(
         layers=tuple(layer.masked_fill(hidden, torch.nan) for layer in layers),
@@ -185,9 +187,9 @@ def _arguments(model: Any, batch: Tensor | Mapping[str, Any]) -> dict[str, Any]:
         )
     mask = arguments.get("attention_mask")
     takes_positions = "position_ids" in inspect.signature(model.forward).parameters
-    if mask is not None and mask.dim() == 2 and takes_positions:
+    if isinstance(mask, Tensor) and mask.dim() == 2 and takes_positions:
         # As generation counts them; a plain call would begin at the padding.
-        arguments.setdefault("position_ids", (mask.long().cumsum(dim=-1) - 1).clamp(min=0))
+        arguments.setdefault("position_ids", (mask.bool().cumsum(dim=-1) - 1).clamp(min=0))
     return arguments
 
 
@@ -220,13 +222,14 @@ def _thresholds(model: Any) -> Any:
     return whole(penalty.threshold_bias).detach().float().cpu().numpy()
 
 
-def _rows(arguments: Mapping[str, Any], layer: Tensor) -> tuple[Tensor, Tensor]:
-    """Which rows count and how many keys each sees, [B, T] both."""
-    keys = visible_keys(arguments.get("attention_mask"), arguments.get("position_ids"), layer)
+def _visible_keys(calls: list[AttentionCall], layers: Any, attention_mask: Any) -> Tensor:
+    """Of every layer, [L, B, T]."""
+    keys = keys_by_layer("entropies", calls, layers, attention_mask)
     if keys is None:
-        batch, _, length = layer.shape
-        keys = torch.arange(1, length + 1, device=layer.device).expand(batch, length)
-    return keys > 0, keys
+        batch, _, length = layers[0].shape
+        causal = torch.arange(1, length + 1, device=layers[0].device)
+        return causal.expand(len(layers), batch, length)
+    return torch.stack(keys)
 
 
 # The arguments of the operator that the weights depend on, besides q and k.

@@ -16,6 +16,7 @@ from aero import ops
 from aero.nn.linear import Linear
 from aero.nn.rotary import RotaryTables, apply_rotary
 from aero.nn.temperature import Temperature
+from aero.nn.visible_keys import record
 
 
 class KeyValueCache(Protocol):
@@ -73,6 +74,7 @@ def causal_attention(
         Output [B, H, T, D] and row entropies [B, H, T], nats, float32.
     """
     key, value = written_keys(key, value, query.shape[2], mask)
+    record(mask, key.shape[2])
     output, entropy, _ = ops.attention_entropy(
         query, key, value, temperature=temperature, mask=mask, is_causal=mask is None, scale=scale
     )

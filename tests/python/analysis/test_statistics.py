@@ -74,6 +74,17 @@ def test_masked_rows_do_not_count_even_if_they_hold_nan():
     assert np.isnan(summary.entropy_by_position[:, :, 5]).all()
 
 
+def test_layers_may_see_different_keys():
+    keys = np.array([[[1, 2, 3, 4]], [[1, 2, 2, 2]]])  # causal, and a window of two
+    rows = np.log(keys)[:, :, None] * np.ones((2, 1, 3, 1))
+    summary = summarize_entropies(rows, visible_keys=keys)
+    np.testing.assert_allclose(summary.head_entropy_normalized_visible, 1.0, rtol=1e-12)
+    # A layer whose rows see one key each says nothing.
+    keys[1] = 1
+    shares = summarize_entropies(rows, visible_keys=keys).head_entropy_normalized_visible
+    assert shares[0] == pytest.approx([1.0] * 3) and shares[1].tolist() == [0.0] * 3
+
+
 def test_visible_keys_set_the_normalisation_of_each_row():
     rows = np.array([0.0, math.log(2), math.log(3)]).reshape(1, 1, 1, 3)
     summary = summarize_entropies(rows, visible_keys=[[1, 4, 9]])
@@ -144,6 +155,7 @@ def test_float16_entropies_are_added_in_double_precision():
         ({"row_mask": np.ones((1, 5))}, r"row_mask must be \[B, T\] = \[1, 4\], got \[1, 5\]"),
         ({"row_mask": np.zeros((1, 4))}, "keep at least one row"),
         ({"visible_keys": np.ones(3)}, "visible_keys must be"),
+        ({"visible_keys": np.ones((3, 1, 4))}, r"\[L, B, T\] = \[2, 1, 4\].*, got \[3, 1, 4\]"),
         ({"context_length": 0}, "context_length must be >= 1, got 0"),
         ({"thresholds": np.ones((2, 2))}, r"thresholds must be \[L, H\] = \[2, 3\]"),
         ({"temperatures": [np.ones(3)]}, r"temperatures must be 2 arrays"),

@@ -74,7 +74,10 @@ def test_the_penalty_and_the_entropies_are_those_of_each_alone(name):
     model = aero.with_entropy_penalty(stock_model(name, "sdpa", torch.float64), **settings)
     alone = [aero.entropies(model, part) for part in PARTS]
     found = aero.entropies(model, {"input_ids": TOKENS, "position_ids": POSITIONS})
-    assert found.visible_keys.tolist() == [[1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 6]]
+    keys = [1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 6]
+    if name == "mistral-window":
+        keys = [min(number, 4) for number in keys]
+    assert found.visible_keys.tolist() == [[keys]] * 2
     for index, layer in enumerate(found.layers):
         expected = torch.cat([each.layers[index] for each in alone], dim=2)
         torch.testing.assert_close(layer, expected, atol=1e-6, rtol=0)

@@ -49,7 +49,7 @@ def test_padding_is_nan_and_in_no_statistic():
         # Positions are counted from the first token that is no padding.
         torch.testing.assert_close(layer[:1, :, 3:], short)
     assert torch.equal(found.row_mask, LEFT.bool())
-    assert found.visible_keys[0].tolist() == [0, 0, 0, 1, 2, 3, 4, 5, 6]
+    assert found.visible_keys[:, 0].tolist() == [[0, 0, 0, 1, 2, 3, 4, 5, 6]] * 2
     heads = [layer.nanmean(dim=2) for layer in found.layers]
     weights = torch.tensor([6 / 15, 9 / 15])
     expected = torch.stack([(weights[:, None] * head).sum(dim=0) for head in heads])
@@ -82,7 +82,7 @@ def test_masks_per_query_say_what_rows_see():
     )
     batch = {"input_ids": TOKENS, "attention_mask": visible.expand(2, 1, 9, 9)}
     found = aero.entropies(stock_model("gpt2", "eager"), batch)
-    assert found.visible_keys[1].tolist() == [1, 2, 3, 3, 3, 3, 3, 3, 3]
+    assert found.visible_keys[:, 1].tolist() == [[1, 2, 3, 3, 3, 3, 3, 3, 3]] * 2
     assert all((layer <= math.log(3) * (1 + 1e-6)).all() for layer in found.layers)
 
 
