@@ -156,7 +156,10 @@ def evaluate(
     ] = None,
     max_tokens: Annotated[
         int | None,
-        typer.Option(help="Validation tokens to look at; default: all.", callback=whole(1, 10**15)),
+        typer.Option(
+            help="Validation tokens to look at; default: as many as after training.",
+            callback=whole(1, 10**15),
+        ),
     ] = None,
     fixed_point: Annotated[
         str | None,
@@ -167,7 +170,11 @@ def evaluate(
         typer.Option("--set", metavar="FIELD=VALUE", help="Of the stack: exp_squarings=5, ..."),
     ] = None,
 ) -> None:
-    """Measures perplexity and bits per byte on the validation split."""
+    """Measures perplexity and bits per byte on the validation split.
+
+    The run keeps a result over the windows that were evaluated after training, which a report
+    compares; results over others are only printed.
+    """
     with one_line_errors():
         from aero.train.fixed_point_evaluation import evaluate_run_in_fixed_point
         from aero.train.run_results import evaluate_run
@@ -181,7 +188,7 @@ def evaluate(
                 )
                 say(f"{run.name}: {compared.to_text()}")
                 continue
-            measured = evaluate_run(run, max_tokens=max_tokens, stride=stride)
+            measured = evaluate_run(run, max_tokens=max_tokens, stride=stride, say=note)
             interval = ""
             if measured.perplexity_interval is not None:
                 low, high = measured.perplexity_interval
@@ -200,12 +207,15 @@ def analyze(
         int, typer.Option(help="Validation windows to average over.", callback=whole(1, 10**9))
     ] = 64,
 ) -> None:
-    """Measures the attention entropies of trained networks."""
+    """Measures the attention entropies of trained networks.
+
+    The run keeps those over the default's windows; others are only printed.
+    """
     with one_line_errors():
         from aero.train.run_results import analyze_run
 
         for run in _trained(runs):
-            found = analyze_run(run, windows=windows).to_dict()
+            found = analyze_run(run, windows=windows, say=note).to_dict()
             shares = ", ".join(f"{share:.0%}" for share in found["quarters"]["observed_max"])
             say(f"{run.name}: heads per quarter of the largest entropy: {shares}")
 

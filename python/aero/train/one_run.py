@@ -153,7 +153,7 @@ class OneRun:
         )
         if self._arguments.should_save:
             save_model(model, self._data, folder)
-            write_evaluation(folder, measured, windows="disjoint", gap=gap)
+            write_evaluation(folder, measured, gap=gap)
             analyze_model(model, self._data, folder, batch_tokens=recipe.evaluation.batch_tokens)
         self._seal("finished", steps)
         trainer.accelerator.wait_for_everyone()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from aero.analysis import EntropyAccumulator
 from aero.analysis.files import write_analysis
@@ -20,6 +22,7 @@ from aero.train.loading import load_saved_network
 from aero.train.machine import settle_in
 from aero.train.perplexity import HeldOutLoss, measure_loss, norm_gap
 from aero.train.prepared_data import PreparedData, open_prepared_data, prepare_data
+from aero.train.progress import LOG
 from aero.train.recipe import DataSection
 from aero.train.run_folder import RunFolder
 from aero.train.samples import sample_of
@@ -27,6 +30,12 @@ from aero.train.windows import validation_windows
 
 # Enough rows for three stable digits of a head entropy.
 _ANALYSIS_WINDOWS = 64
+_ANALYSIS_BATCH = 4096  # tokens
+# The settings of a run that its evaluation has too.
+_CONFIG = {
+    "evaluation": {"tokens": int, "final_tokens": int | None},
+    "training": {"tokens_per_step": int},
+}
 
 
 def evaluate_run(
@@ -35,15 +44,21 @@ def evaluate_run(
     max_tokens: int | None = None,
     stride: int | None = None,
     batch_tokens: int = 8192,
+    say: Callable[[str], None] = LOG.info,
 ) -> HeldOutLoss:
-    """Measures a finished run's network on its validation split and writes `evaluation.json`.
+    """Measures a finished run's network on its validation split.
+
+    `evaluation.json` holds the run's own evaluation, over the windows that were measured after the
+    last step. A measurement of those windows is written there; one of others is only returned.
 
     Args:
         path: the run folder.
-        max_tokens: at most this many validation tokens; None takes all.
+        max_tokens: at most this many validation tokens; None takes as many as the run's
+            `evaluation.final_tokens`.
         stride: None for disjoint windows of T (as the paper), else the distance between
             overlapping ones.
         batch_tokens: tokens in one forward pass.
+        say: called with a line where the result is not kept. Default: the logger `aero.train`.
 
     Returns:
         The loss.
@@ -54,10 +69,16 @@ def evaluate_run(
     """
     folder = RunFolder(path)
     model, data = open_run(folder)
-    config = folder.config()
+    config = checked(folder.config(), _CONFIG, str(folder.path / "config.yaml"))
     context = model.config.spec.context_length
+    own_tokens = config["evaluation"]["final_tokens"]
     try:
-        starts = validation_windows(data.validation, context, max_tokens=max_tokens, stride=stride)
+        starts = validation_windows(
+            data.validation,
+            context,
+            max_tokens=own_tokens if max_tokens is None else max_tokens,
+            stride=stride,
+        )
     except ValueError as error:
         raise TrainingError(str(error)) from error
     measured = measure_loss(
@@ -71,6 +92,10 @@ def evaluate_run(
         end_mark=data.tokenizer.eos_token_id,
         show_progress=True,
     )
+    own = validation_windows(data.validation, context, max_tokens=own_tokens)
+    if not np.array_equal(starts, own):
+        say(_not_kept(folder, "evaluation.json", len(own)))
+        return measured
     gap = norm_gap(
         model,
         data,
@@ -81,17 +106,32 @@ def evaluate_run(
     # Long measurements are at least in the error.
     found = f"perplexity {measured.perplexity:.3f}"
     with disk_errors(found, folder.path, "evaluate again", command="evaluate"):
-        windows = "disjoint" if stride is None else f"stride {stride}"
-        write_evaluation(folder, measured, windows=windows, gap=gap)
+        write_evaluation(folder, measured, gap=gap)
     return measured
 
 
-def analyze_run(path: str | Path, *, windows: int = _ANALYSIS_WINDOWS) -> EntropySummary:
-    """Writes a finished run's entropies, `analysis.json` and `.npz`, and its `sample.json`.
+def _not_kept(folder: RunFolder, name: str, windows: int) -> str:
+    return (
+        f"{folder.path.name}: not kept: {name} is for the run's own {windows:,} disjoint windows, "
+        "over which a report compares runs"
+    )
+
+
+def analyze_run(
+    path: str | Path,
+    *,
+    windows: int = _ANALYSIS_WINDOWS,
+    say: Callable[[str], None] = LOG.info,
+) -> EntropySummary:
+    """Measures a finished run's entropies.
+
+    Those over as many windows as after the last step, the default, are written to `analysis.json`
+    and `.npz`, with `sample.json`. Entropies over other windows are only returned.
 
     Args:
         path: the run folder.
         windows: validation windows to average over.
+        say: called with a line where the result is not kept. Default: the logger `aero.train`.
 
     Returns:
         The statistics.
@@ -109,8 +149,12 @@ def analyze_run(path: str | Path, *, windows: int = _ANALYSIS_WINDOWS) -> Entrop
     """
     folder = RunFolder(path)
     model, data = open_run(folder)
+    own, asked = (_analysis_starts(model, data, count) for count in (_ANALYSIS_WINDOWS, windows))
+    if not np.array_equal(asked, own):
+        say(_not_kept(folder, "analysis.json", len(own)))
+        return _entropies(model, data, asked, batch_tokens=_ANALYSIS_BATCH)
     with disk_errors("entropies", folder.path, "analyze again", command="analyze"):
-        return analyze_model(model, data, folder, windows=windows)
+        return analyze_model(model, data, folder)
 
 
 def validation_measure(
@@ -135,12 +179,10 @@ def validation_measure(
     return measure
 
 
-def write_evaluation(
-    folder: RunFolder, measured: HeldOutLoss, *, windows: str, gap: float | None = None
-) -> None:
-    """Writes `evaluation.json`; `windows` says how the text was cut, and a gap is `norm_gap`'s."""
+def write_evaluation(folder: RunFolder, measured: HeldOutLoss, *, gap: float | None = None) -> None:
+    """Writes `evaluation.json`, which is over disjoint windows; a gap is `norm_gap`'s."""
     values = {
-        "windows": windows,
+        "windows": "disjoint",
         "loss": measured.loss,
         "perplexity": measured.perplexity,
         "bits_per_byte": measured.bits_per_byte,
@@ -162,9 +204,9 @@ def analyze_model(
     folder: RunFolder,
     *,
     windows: int = _ANALYSIS_WINDOWS,
-    batch_tokens: int = 4096,
+    batch_tokens: int = _ANALYSIS_BATCH,
 ) -> EntropySummary:
-    """Measures attention entropies on validation windows, in evaluation mode, and takes a sample.
+    """Writes attention entropies on validation windows, in evaluation mode, and a sample.
 
     Args:
         model: the trained network; its mode is restored.
@@ -173,29 +215,50 @@ def analyze_model(
         windows: how many windows of T tokens.
         batch_tokens: tokens in one forward pass.
     """
-    context = model.config.spec.context_length
-    starts = validation_windows(data.validation, context, max_tokens=windows * context)
-    accumulator = EntropyAccumulator(context_length=context)
-    batch = max(1, batch_tokens // context)
-    was_training = model.training
-    model.train(False)
-    try:
-        for first in range(0, len(starts), batch):
-            positions = starts[first : first + batch, None] + np.arange(context)
-            ids = torch.from_numpy(data.validation[positions].astype(np.int64)).to(model.device)
-            with torch.no_grad():
-                entropies = model.transformer(input_ids=ids, use_cache=False).entropies
-            accumulator.update(torch.stack(entropies).float().cpu().numpy())
+    starts = _analysis_starts(model, data, windows)
+    summary = _entropies(model, data, starts, batch_tokens=batch_tokens)
+    with _in_evaluation(model):
         sample = sample_of(model, data.tokenizer, data.validation)
-    finally:
-        model.train(was_training)
-    summary = accumulator.summary(
-        temperatures=model.head_temperatures(), thresholds=model.head_thresholds()
-    )
     write_analysis(folder.path, summary)
     folder.write_result("sample.json", sample)
     folder.seal(checksums_of(folder.path, ["analysis.json", "analysis.npz"]))
     return summary
+
+
+def _analysis_starts(model: AeroForCausalLM, data: PreparedData, windows: int) -> NDArray[np.int64]:
+    context = model.config.spec.context_length
+    return validation_windows(data.validation, context, max_tokens=windows * context)
+
+
+def _entropies(
+    model: AeroForCausalLM,
+    data: PreparedData,
+    starts: NDArray[np.int64],
+    *,
+    batch_tokens: int,
+) -> EntropySummary:
+    context = model.config.spec.context_length
+    accumulator = EntropyAccumulator(context_length=context)
+    batch = max(1, batch_tokens // context)
+    with _in_evaluation(model), torch.no_grad():
+        for first in range(0, len(starts), batch):
+            positions = starts[first : first + batch, None] + np.arange(context)
+            ids = torch.from_numpy(data.validation[positions].astype(np.int64)).to(model.device)
+            entropies = model.transformer(input_ids=ids, use_cache=False).entropies
+            accumulator.update(torch.stack(entropies).float().cpu().numpy())
+    return accumulator.summary(
+        temperatures=model.head_temperatures(), thresholds=model.head_thresholds()
+    )
+
+
+@contextmanager
+def _in_evaluation(model: AeroForCausalLM) -> Iterator[None]:
+    was_training = model.training
+    model.train(False)
+    try:
+        yield
+    finally:
+        model.train(was_training)
 
 
 def open_run(folder: RunFolder) -> tuple[AeroForCausalLM, PreparedData]:

@@ -99,7 +99,7 @@ def validation_windows(
             f"{max_tokens}"
         )
     available = (len(tokens) - context_length) // stride + 1
-    wanted = available if max_tokens is None else max_tokens // stride
+    wanted = available if max_tokens is None else (max_tokens - context_length) // stride + 1
     if wanted >= available:
         return np.arange(available) * stride
     if stride < context_length:

@@ -84,27 +84,31 @@ def test_an_evaluation_measures_as_it_is_asked_to(whole_runs, monkeypatch):
     monkeypatch.setattr(run_results, "measure_loss", measured)
     monkeypatch.setattr(run_results, "norm_gap", gap)
     assert evaluate_run(str(folder.path), max_tokens=64, stride=16) is found
-    (count, options), gap_options = asked
+    ((count, options),) = asked
     data = open_run(folder)[1]
-    assert np.array_equal(options.pop("token_bytes"), data.token_bytes) and count == 4
+    assert np.array_equal(options.pop("token_bytes"), data.token_bytes) and count == 3
     assert options == {
         "context_length": 32, "batch_tokens": 8192, "stride": 16,
         "end_mark": data.tokenizer.eos_token_id, "show_progress": True,
     }  # fmt: skip
+    asked.clear()
+    assert evaluate_run(str(folder.path)) is found
+    (count, _), gap_options = asked
+    assert count == 32
     assert gap_options == {"context_length": 32, "max_tokens": 512, "batch_tokens": 256}
     low, high = found.perplexity_interval
     written = {
-        "windows": "stride 16", "loss": 1.5, "perplexity": found.perplexity, "tokens": 4,
+        "windows": "disjoint", "loss": 1.5, "perplexity": found.perplexity, "tokens": 4,
         "bits_per_byte": found.bits_per_byte, "bytes": 3, "documents": 2,
         "perplexity_interval": [low, high], "norm_gap": 0.25,
         "document_nll": [4.0, 2.0], "document_tokens": [2, 2],
     }  # fmt: skip
     file = folder.path / "evaluation.json"
     assert json.loads(file.read_text()) == written
-    write_evaluation(folder, found, windows="w")
+    write_evaluation(folder, found)
     assert json.loads(file.read_text()) == {
-        **{name: value for name, value in written.items() if name != "norm_gap"}, "windows": "w",
-    }  # fmt: skip
+        name: value for name, value in written.items() if name != "norm_gap"
+    }
     measure = run_results.validation_measure(data, max_tokens=64)
     model = types.SimpleNamespace(config=types.SimpleNamespace(spec=starting.ArchitectureSpec))
     model.config.spec = types.SimpleNamespace(context_length=32)

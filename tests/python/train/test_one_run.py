@@ -111,7 +111,7 @@ def test_a_run_that_ends_asks_for_its_measurements(short, data, cache_dir, tmp_p
     assert {name: options for name, (_, options) in asked.items()} == {
         "norm_gap": {"context_length": 32, "max_tokens": 512, "batch_tokens": 256},
         "save_model": {},
-        "write_evaluation": {"windows": "disjoint", "gap": evaluation["norm_gap"]},
+        "write_evaluation": {"gap": evaluation["norm_gap"]},
         "analyze_model": {"batch_tokens": 2048},
     }
     assert asked["norm_gap"][0] == (used,) and used.folder == data.folder

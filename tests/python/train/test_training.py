@@ -216,14 +216,34 @@ def test_evaluating_again_gives_the_same_numbers(whole_runs):
     folder = whole_runs("SM+FN+R")
     path = folder.path / "evaluation.json"
     before = json.loads(path.read_text())
-    measured = evaluate_run(folder.path, max_tokens=1024)
-    assert measured.loss == pytest.approx(before["loss"], rel=1e-6)
-    strided = evaluate_run(folder.path, max_tokens=1024, stride=16)
-    assert json.loads(path.read_text())["windows"] == "stride 16"
-    assert strided.tokens > 0
+    # As many tokens as at the run's end; no more are asked for by default.
+    for options in ({"max_tokens": 1024}, {}, {"stride": 32}):
+        path.unlink()
+        measured = evaluate_run(folder.path, **options, say=pytest.fail)
+        assert measured.loss == pytest.approx(before["loss"], rel=1e-6)
+        assert json.loads(path.read_text())["tokens"] == before["tokens"]
     folder.write_result("evaluation.json", before)
     with pytest.raises(TrainingError, match="stride must be between 1 and 32, got 33"):
         evaluate_run(folder.path, stride=33)
+
+
+def test_other_windows_are_measured_and_leave_the_runs_results_alone(whole_runs):
+    folder = whole_runs("SM+FN+R")
+    names = ("evaluation.json", "analysis.json", "analysis.npz", "sample.json", "SHA256SUMS")
+    before = {name: (folder.path / name).read_bytes() for name in names}
+    kept = json.loads(before["evaluation.json"])
+    said = []
+    for options, tokens in (
+        ({"max_tokens": 256}, 8 * 31),
+        ({"max_tokens": 10**9}, None),
+        ({"max_tokens": 1024, "stride": 16}, 1024 - 1),
+    ):
+        measured = evaluate_run(folder.path, **options, say=said.append)
+        assert measured.tokens == tokens if tokens else measured.tokens > kept["tokens"]
+        assert measured.loss != kept["loss"]
+    assert analyze_run(folder.path, windows=1, say=said.append).head_entropy.shape == (2, 2)
+    assert {name: (folder.path / name).read_bytes() for name in names} == before
+    assert len(said) == 4 and all("not kept" in line for line in said)
 
 
 def test_the_analysis_is_of_the_trained_network(whole_runs):

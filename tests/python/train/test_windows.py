@@ -63,6 +63,15 @@ def test_strided_windows_overlap():
     assert starts.tolist() == [0, 40, 80, 120, 160]
 
 
+@pytest.mark.parametrize("stride", [1, 7, 40, 99, 100, None])
+@pytest.mark.parametrize("tokens", [100, 101, 139, 140, 141, 199, 200, 259])
+def test_windows_cover_no_more_tokens_than_asked_and_all_that_fit(stride, tokens):
+    starts = validation_windows(np.zeros(260), 100, max_tokens=tokens, stride=stride)
+    covered = {int(start) + place for start in starts for place in range(100)}
+    step = stride or 100
+    assert len(covered) <= tokens < len(covered) + step, starts
+
+
 @pytest.mark.parametrize("stride", [0, 101, -1])
 def test_a_stride_outside_the_window_is_refused(stride):
     with pytest.raises(ValueError, match=f"between 1 and 100, got {stride}"):
