@@ -51,7 +51,10 @@ def temperature_step(config: AeroConfig, kind: str) -> Step:
         effect = f"{_KINDS[kind]}, {start} at the start"
         return Step("add_temperature", start == 1, effect, changed)
     if kind == "none" and before != "head_position":
-        return Step("fold_temperature", True, "W_Q = W_Q / t", changed, _fold_into(config))
+        is_normalized = spec.ffn == "spectral_norm" and "q" in spec.normalized_layers
+        effect = "W_Q = W_Q / t" + ("; its spectral norm becomes 1 again" if is_normalized else "")
+        fold = _fold_into(config)
+        return Step("fold_temperature", not is_normalized, effect, changed, fold)
     if kind == "none" or _FINENESS.index(kind) < _FINENESS.index(before):
         raise ValueError(
             f"convert: the trained temperatures of {spec.label} are of kind {before!r}; "

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from aero.architecture import ArchitectureSpec
 from aero.conversion.plan import Step, take_steps
 from aero.conversion.weights import Weights, feed_forward_output, readers, untie, with_spec
 from aero.models import AeroConfig, AeroForCausalLM
@@ -25,6 +26,8 @@ def fold_layernorm(model: nn.Module) -> AeroForCausalLM:
     ``(n g + b) W + c = n (diag(g) W) + (b W + c)`` with n the normalized stream. The LayerNorms
     stay, with gain 1 and bias 0. The final one keeps its own: the head it precedes may be tied and
     has no bias.
+
+    Spectral norms are multiplied out, since they would take the gains away again.
 
     Args:
         model: a network with LayerNorm that `aero.convert` takes; left unchanged.
@@ -111,9 +114,16 @@ def affine_step(config: AeroConfig) -> Step:
         for layer in range(spec.num_layers):
             _fold_affine(weights, layer)
 
-    return Step(
-        "fold_layernorm", True, "W = diag(g) W, c = b W + c", with_spec(config, spec), change
-    )
+    effect = "W = diag(g) W, c = b W + c"
+    if spec.ffn == "spectral_norm":
+        effect += "; spectral norms are multiplied out"
+    changed = with_spec(config, _without_spectral_norm(spec))
+    return Step("fold_layernorm", True, effect, changed, change)
+
+
+def _without_spectral_norm(spec: ArchitectureSpec) -> ArchitectureSpec:
+    """Plain weights where a spectral norm would divide by the scale that a step gives them."""
+    return spec.replace(ffn="linear") if spec.ffn == "spectral_norm" else spec
 
 
 def _switched_off_step(config: AeroConfig, norm: str, final_norm: str) -> Step:
@@ -166,7 +176,12 @@ def _switched_off_step(config: AeroConfig, norm: str, final_norm: str) -> Step:
         True,
         f"switched off by epsilon {config.layer_norm_epsilon:g}: centring, gain and bias fold"
         + ("; the head is no longer tied" if spec.tied_embeddings else ""),
-        with_spec(config, spec.replace(norm="none", final_norm="none", tied_embeddings=False)),
+        with_spec(
+            config,
+            _without_spectral_norm(spec).replace(
+                norm="none", final_norm="none", tied_embeddings=False
+            ),
+        ),
         change,
     )
 
@@ -202,6 +217,10 @@ def _normalization_step(config: AeroConfig, norm: str, final_norm: str) -> Step:
             if final_norm == "foldable"
             else "; the final one's gain and bias are dropped (the head is tied)"
         )
+    # A final foldable norm is of the other norms' kind, beside LayerNorms channelwise.
+    becomes_scalar = spec.final_norm == final_norm == "foldable" and norm == "foldable_scalar"
+    if becomes_scalar:
+        effect += "; the final norm's statistics become their mean"
 
     def change(weights: Weights) -> None:
         for layer in range(spec.num_layers):
@@ -212,6 +231,9 @@ def _normalization_step(config: AeroConfig, norm: str, final_norm: str) -> Step:
             if final_norm == "none" and not spec.tied_embeddings:
                 _move_final_affine(config, weights)
             weights.drop("transformer.ln_f" + (".bias" if final_norm == "foldable" else ""))
+        elif becomes_scalar:
+            name = "transformer.ln_f.running_mean_square"
+            weights.set(name, weights.vector(name).mean().view(1))
 
     return Step(
         "replace_layernorm" if is_replaced else "remove_layernorm",

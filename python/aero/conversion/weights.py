@@ -33,6 +33,10 @@ _OWN_STARTS = frozenset(
 )
 
 
+# The weight of a linear layer, and the tensors of its weight or spectral norm by name.
+_Normalized = tuple[Tensor, dict[str, Tensor]]
+
+
 class Weights:
     """The weights of a network, without weight or spectral norm and with joined projections.
 
@@ -40,8 +44,14 @@ class Weights:
         tensors: by name in `AeroForCausalLM`.
     """
 
-    def __init__(self, tensors: dict[str, Tensor]) -> None:
+    def __init__(self, tensors: dict[str, Tensor], normalized: dict[str, _Normalized]) -> None:
         self.tensors = tensors
+        self._normalized = normalized
+
+    def state_behind(self, path: str, weight: Tensor) -> dict[str, Tensor]:
+        """What the norm of a linear layer's weight held, if no step has changed the weight."""
+        before, state = self._normalized.get(path, (None, {}))
+        return state if before is not None and torch.equal(before, weight) else {}
 
     def has(self, path: str) -> bool:
         """Whether there is a weight of this path."""
@@ -99,12 +109,13 @@ def untie(weights: Weights) -> None:
 def take_apart(model: AeroForCausalLM) -> Weights:
     """The weights of a network; weight and spectral norm are multiplied out."""
     tensors = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    normalized: dict[str, _Normalized] = {}
     with _evaluating(model):
         for path, layer in model.named_modules():
             if isinstance(layer, nn.Linear) and is_parametrized(layer):
-                for name in [n for n in tensors if n.startswith(f"{path}.parametrizations.")]:
-                    del tensors[name]
-                tensors[f"{path}.weight"] = layer.weight.detach()
+                state = {name: tensors.pop(name) for name in _names_behind(path, layer)}
+                tensors[f"{path}.weight"] = weight = layer.weight.detach()
+                normalized[path] = (weight, state)
     for path, attention in model.named_modules():
         if isinstance(attention, CausalSelfAttention) and attention.separate_projections:
             for kind in ("weight", "bias"):
@@ -112,7 +123,12 @@ def take_apart(model: AeroForCausalLM) -> Weights:
                 tensors[f"{path}.c_attn.{kind}"] = torch.cat(parts)
     if model.config.spec.tied_embeddings:
         del tensors["lm_head.weight"]
-    return Weights(tensors)
+    return Weights(tensors, normalized)
+
+
+def _names_behind(path: str, layer: Any) -> set[str]:
+    """What a weight or spectral norm of a layer has in the network's state dict."""
+    return {f"{path}.parametrizations.{name}" for name in layer.parametrizations.state_dict()}
 
 
 @contextmanager
@@ -162,7 +178,12 @@ def put_together(config: AeroConfig, weights: Weights, like: AeroForCausalLM) ->
                 tensors |= {f"{path}.{n}_attn.{kind}": p for n, p in zip("qkv", parts, strict=True)}
     for path, layer in network.named_modules():
         if isinstance(layer, nn.Linear) and is_parametrized(layer):
-            _set_normalized(layer, tensors.pop(f"{path}.weight"))
+            weight = tensors.pop(f"{path}.weight")
+            state = weights.state_behind(path, weight)
+            if state.keys() == _names_behind(path, layer):
+                tensors |= state  # its spectral norm would be another one after more iterations
+            else:
+                _set_normalized(layer, weight)
     if network.strength_bias is None:
         tensors.pop("strength_bias", None)
     missing, unexpected = network.load_state_dict(tensors, strict=False)
