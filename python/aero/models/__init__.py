@@ -7,7 +7,7 @@ Example:
     >>> model = AeroForCausalLM(config).train()
     >>> tokens = torch.randint(256, (2, 16))
     >>> output = model(tokens, labels=tokens)
-    >>> bool(output.loss == output.lm_loss + 1e-4 * output.entropy_loss)
+    >>> bool(output.loss == output.lm_loss + output.penalty_nats)
     True
     >>> entropies(model, tokens).summary().head_entropy.shape  # layers, heads
     (2, 2)

@@ -5,6 +5,7 @@ Letters: B batch, T tokens of this call, S tokens with cached ones, H heads, C w
 
 from __future__ import annotations
 
+import math
 from typing import Any, cast
 
 import numpy as np
@@ -20,7 +21,7 @@ from aero.models.decoder import AeroModel, AeroPreTrainedModel
 from aero.models.embedding import check_token_ids, embed_tied
 from aero.models.foreign_networks import carried_over, foreign_model_type, load_foreign_network
 from aero.models.hugging_face_attention import visible_keys
-from aero.models.loss import next_token_loss, penalty_beside_loss, penalty_of_heads, strengths_of
+from aero.models.loss import IGNORED, next_token_loss, penalty_in_loss, strengths_of
 from aero.models.outputs import CACHE_FIELD, AeroCausalLMOutput, AeroModelOutput
 from aero.nn import FoldableNorm
 from aero.nn.linear import Linear, linear
@@ -96,9 +97,9 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
     ) -> AeroCausalLMOutput:
         """Logits, and with labels the losses.
 
-        In training `loss` is ``lm_loss + entropy_weight * entropy_loss``, in evaluation `lm_loss`.
-        Both parts are divided by the same number of predicted tokens, this call's or
-        `num_items_in_batch`.
+        In training `loss` is ``lm_loss + penalty_nats``, in evaluation `lm_loss`. Both parts are
+        divided by the same number of predicted tokens, this call's or `num_items_in_batch`. Where
+        that is 0, both are 0 in training, `lm_loss` is NaN in evaluation, and gradients are 0.
 
         Args:
             input_ids: [B, T] token ids; or give `inputs_embeds`.
@@ -151,24 +152,27 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
             hidden = hidden[:, -logits_to_keep:]
         logits = self.lm_head(hidden) if head_weight is None else linear(hidden, head_weight)
 
-        loss = lm_loss = entropy_loss = None
+        loss = lm_loss = entropy_loss = penalty_nats = None
         if labels is not None:
-            loss = lm_loss = next_token_loss(logits, labels, num_items_in_batch)
+            of_nothing = 0.0 if self.training else math.nan
+            loss = lm_loss = next_token_loss(
+                logits, labels, num_items_in_batch, of_nothing=of_nothing
+            )
             if self.is_entropy_regularized:
-                config = self.config
-                is_sum = config.entropy_reduction == "position_sum"
-                entropy_loss = penalty_beside_loss(
-                    self._penalty(outputs.entropies, attention_mask, position_ids),
-                    labels[:, 1:],
+                entropy_loss, penalty_nats = penalty_in_loss(
+                    outputs.entropies,
+                    self._thresholds(),
+                    labels[:, 1:].ne(IGNORED).sum(),
                     num_items_in_batch,
-                    tokens=config.entropy_tokens if is_sum else None,
+                    **self._penalty_rule(outputs.entropies[0], attention_mask, position_ids),
                 )
                 if self.training:
-                    loss = lm_loss + config.entropy_weight * entropy_loss
+                    loss = lm_loss + penalty_nats
         return AeroCausalLMOutput(
             loss=loss,
             lm_loss=lm_loss,
             entropy_loss=entropy_loss,
+            penalty_nats=penalty_nats,
             logits=logits,
             **{CACHE_FIELD: getattr(outputs, CACHE_FIELD)},
             hidden_states=outputs.hidden_states,
@@ -276,26 +280,23 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
         thresholds = [block.attn.entropy_threshold for block in self.transformer.blocks()]
         return torch.stack([whole(cast(Tensor, threshold)) for threshold in thresholds])
 
-    def _penalty(
-        self,
-        entropies: tuple[Tensor, ...],
-        attention_mask: Tensor | None,
-        position_ids: Tensor | None,
-    ) -> Tensor:
+    def _penalty_rule(
+        self, entropy: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None
+    ) -> dict[str, Any]:
         config = self.config
-        keys = visible_keys(attention_mask, position_ids, entropies[0])
+        keys = visible_keys(attention_mask, position_ids, entropy)
         by_context = config.max_entropy == "log_context"
-        return penalty_of_heads(
-            entropies,
-            self._thresholds(),
-            None if self.strength_bias is None else whole(self.strength_bias),
-            margin=config.tolerance_margin,
-            max_entropy=config.max_entropy,
-            visible_keys=None if by_context else keys,
-            row_mask=None if keys is None else keys > 0,
-            context_length=self.transformer.context_length if by_context else None,
-            reduction=config.entropy_reduction,
-        )
+        return {
+            "weight": config.entropy_weight,
+            "tokens": config.entropy_tokens,
+            "strength_bias": None if self.strength_bias is None else whole(self.strength_bias),
+            "margin": config.tolerance_margin,
+            "max_entropy": config.max_entropy,
+            "visible_keys": None if by_context else keys,
+            "row_mask": None if keys is None else keys > 0,
+            "context_length": self.transformer.context_length if by_context else None,
+            "reduction": config.entropy_reduction,
+        }
 
 
 def whole(parameter: Tensor) -> Tensor:

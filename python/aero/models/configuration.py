@@ -131,6 +131,7 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
         "past_key_values",
         "lm_loss",
         "entropy_loss",
+        "penalty_nats",
         "entropies",
         "attentions",
         "hidden_states",

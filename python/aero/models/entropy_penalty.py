@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import make_dataclass
 from typing import Any
 
@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from aero.models.hugging_face_attention import visible_keys
-from aero.models.loss import PUBLISHED_TOKENS, penalty_beside_loss, penalty_of_heads
+from aero.models.loss import IGNORED, PUBLISHED_TOKENS, penalty_in_loss, penalty_of_heads
+from aero.nn.weight_decay import Scales
 from aero.ops.entropy_regularization import MaxEntropy, Reduction
 
 _NUMBERS = {"weight": 0, "tokens": 1, "margin": 0}
@@ -21,7 +22,7 @@ _CHOICES = {
 }
 
 
-class EntropyPenalty(nn.Module):
+class EntropyPenalty(Scales):
     """Penalty on the attention entropies of a model, `aero.ops.entropy_regularization`.
 
     Args:
@@ -100,24 +101,38 @@ class EntropyPenalty(nn.Module):
             attention_mask: [B, T], 0 for padding, whose rows do not count, or [B, 1, T, S].
             position_ids: [B, T] or [1, T]; without a mask, a position 0 begins another sequence.
         """
-        keys = visible_keys(attention_mask, position_ids, layers[0])
-        by_context = self.max_entropy == "log_context"
         return penalty_of_heads(
             layers,
             self.threshold_bias,
             self.strength_bias,
-            margin=self.margin,
-            max_entropy=self.max_entropy,
-            visible_keys=None if by_context else keys,
-            row_mask=None if keys is None else keys > 0,
-            context_length=self.context_length if by_context else None,
-            reduction=self.reduction,
+            **self._rule(layers[0], attention_mask, position_ids),
         )
+
+    def term(self, layers: Sequence[Tensor], predicted: int | Tensor) -> Tensor:
+        """Returns what a training loop of its own adds to its loss, nats per token, 0-D.
+
+        It is what `AeroForCausalLM` and `aero.with_entropy_penalty` add: with ``"position_sum"``
+        the sum over the rows, times weight and `tokens`, over the predicted tokens. 0, with zero
+        gradients, where no token is predicted.
+
+        Args:
+            layers: L tensors [B, H, T], nats.
+            predicted: how many predicted tokens the loss is averaged over.
+
+        Example:
+            >>> from aero.models import EntropyPenalty
+            >>> import torch
+            >>> penalty = EntropyPenalty(torch.full((1, 1), 0.5), context_length=10)
+            >>> round(penalty.term((torch.zeros(1, 1, 2),), 2).item(), 4)  # 0.16256 (0.5 ln 10)^2
+            0.2155
+        """
+        return self._in_loss(layers, predicted)[1]
 
     def join(self, outputs: Any, arguments: Mapping[str, Any]) -> Any:
         """Adds the weighted penalty to ``outputs.loss``; the old value becomes ``lm_loss``.
 
-        As in `AeroForCausalLM`, ``entropy_loss`` is divided by the same number as ``lm_loss``.
+        As in `AeroForCausalLM`, ``entropy_loss`` is divided by the same number as ``lm_loss``, and
+        both are 0 where that is.
 
         Args:
             outputs: of a training call with entropies for attentions.
@@ -140,30 +155,65 @@ class EntropyPenalty(nn.Module):
                 "gradient_checkpointing_kwargs={'use_reentrant': False}, and leave some layer "
                 "trainable"
             )
-        penalty = self.beside_loss(layers, arguments)
-        loss = outputs.loss + self.weight * penalty
+        penalty, term = self.beside_loss(layers, arguments)
+        divisor = arguments.get("num_items_in_batch")
+        divisor = torch.as_tensor(_predicted(arguments) if divisor is None else divisor)
+        # Where nothing counts, models of transformers have NaN, which would stay in a sum.
+        lm_loss = torch.where(divisor.to(outputs.loss.device) == 0, 0.0, outputs.loss)
         output_class: Any = type(outputs)
         joined = _output_with_parts(output_class)
-        parts = {"loss": loss, "lm_loss": outputs.loss, "entropy_loss": penalty}
-        return joined(**{**outputs, **parts})
+        parts = {"lm_loss": lm_loss, "entropy_loss": penalty, "penalty_nats": term}
+        return joined(**{**outputs, **parts, "loss": lm_loss + term})
 
-    def beside_loss(self, layers: tuple[Tensor, ...], arguments: Mapping[str, Any]) -> Tensor:
-        """Returns the penalty before its weight, divided as the language-model loss is, 0-D.
+    def beside_loss(
+        self, layers: tuple[Tensor, ...], arguments: Mapping[str, Any]
+    ) -> tuple[Tensor, Tensor]:
+        """Returns the penalty before its weight, and the term that joins the loss, 0-D each.
 
         Args:
             layers: L tensors [B, H, T], nats.
             arguments: of the model's call, by name; labels or shift_labels among them.
         """
-        targets = arguments.get("shift_labels")
-        if targets is None:
-            targets = arguments["labels"][..., 1:]
-        is_sum = self.reduction == "position_sum"
-        return penalty_beside_loss(
-            self(layers, arguments.get("attention_mask"), arguments.get("position_ids")),
-            targets,
+        return self._in_loss(
+            layers,
+            _predicted(arguments),
             arguments.get("num_items_in_batch"),
-            tokens=self.tokens if is_sum else None,
+            arguments.get("attention_mask"),
+            arguments.get("position_ids"),
         )
+
+    def _in_loss(
+        self,
+        layers: Sequence[Tensor],
+        predicted: int | Tensor,
+        num_items_in_batch: int | Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        return penalty_in_loss(
+            layers,
+            self.threshold_bias,
+            predicted,
+            num_items_in_batch,
+            weight=self.weight,
+            tokens=self.tokens,
+            strength_bias=self.strength_bias,
+            **self._rule(layers[0], attention_mask, position_ids),
+        )
+
+    def _rule(
+        self, entropy: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None
+    ) -> dict[str, Any]:
+        keys = visible_keys(attention_mask, position_ids, entropy)
+        by_context = self.max_entropy == "log_context"
+        return {
+            "margin": self.margin,
+            "max_entropy": self.max_entropy,
+            "visible_keys": None if by_context else keys,
+            "row_mask": None if keys is None else keys > 0,
+            "context_length": self.context_length if by_context else None,
+            "reduction": self.reduction,
+        }
 
     def settings(self) -> dict[str, Any]:
         """The settings by name, as `aero.with_entropy_penalty` takes them."""
@@ -174,6 +224,15 @@ class EntropyPenalty(nn.Module):
     def extra_repr(self) -> str:
         """The settings."""
         return ", ".join(f"{name}={value!r}" for name, value in self.settings().items())
+
+
+def _predicted(arguments: Mapping[str, Any]) -> Tensor:
+    """How many predicted tokens a call's loss counts, 0-D."""
+    targets = arguments.get("shift_labels")
+    if targets is None:
+        targets = arguments["labels"][..., 1:]
+    count: Tensor = targets.ne(IGNORED).sum()
+    return count
 
 
 def _strength_bias(strengths: Any, thresholds: Tensor) -> nn.Parameter | None:
@@ -203,5 +262,6 @@ def entropies_in(outputs: Any) -> tuple[Tensor, ...] | None:
 @functools.cache
 def _output_with_parts(output_class: Any) -> Any:
     # Fields, not only keys: data parallelism takes outputs apart and builds them again.
-    fields = [(name, Tensor | None, None) for name in ("lm_loss", "entropy_loss")]
+    names = ("lm_loss", "entropy_loss", "penalty_nats")
+    fields = [(name, Tensor | None, None) for name in names]
     return make_dataclass(output_class.__name__, fields, bases=(output_class,))

@@ -45,7 +45,11 @@ PUBLISHED_TOKENS = 128 * 127
 
 
 def next_token_loss(
-    logits: Tensor, labels: Tensor, num_items_in_batch: int | Tensor | None = None
+    logits: Tensor,
+    labels: Tensor,
+    num_items_in_batch: int | Tensor | None = None,
+    *,
+    of_nothing: float = 0.0,
 ) -> Tensor:
     """Cross entropy of every token given the ones before it.
 
@@ -53,6 +57,7 @@ def next_token_loss(
         logits: [B, T, V].
         labels: [B, T], the tokens themselves, -100 where not counted.
         num_items_in_batch: the divisor of the sum; default: the number of counted tokens here.
+        of_nothing: the loss where the divisor is 0.
 
     Returns:
         The loss in nats, 0-D, float32 (float64 for float64 logits).
@@ -61,36 +66,24 @@ def next_token_loss(
     targets = F.pad(labels[:, 1:], (0, 1), value=IGNORED).flatten()
     if num_items_in_batch is None:
         num_items_in_batch = targets.ne(IGNORED).sum()
-    return summed_cross_entropy(logits.flatten(0, 1), targets) / num_items_in_batch
+    total = summed_cross_entropy(logits.flatten(0, 1), targets)
+    return per_counted(total, num_items_in_batch, of_nothing=of_nothing)
 
 
-def penalty_beside_loss(
-    penalty: Tensor,
-    targets: Tensor,
-    num_items_in_batch: int | Tensor | None,
-    *,
-    tokens: int | None,
-) -> Tensor:
-    """Divides a penalty by the divisor of the language-model loss.
+def per_counted(total: Tensor, count: int | Tensor, *, of_nothing: float = 0.0) -> Tensor:
+    """``total / count``; where the count is 0 `of_nothing`, with gradients of exactly 0.
 
-    A loop that averages over processes and micro-batches, or that counts the tokens of a step, so
-    treats both alike, and their balance is the same in every loop.
+    A quotient by 0 would make every gradient NaN. `transformers` has zeros there too.
 
     Args:
-        penalty: of this call, 0-D.
-        targets: the predicted tokens of this call, any shape, -100 where not counted.
-        num_items_in_batch: the divisor of the loss; default: the number of counted targets.
-        tokens: for a sum over positions: the predicted tokens at which it keeps its size. None for
-            a mean over sequences, which counts with this call's share of the predicted tokens.
-
-    Returns:
-        The penalty, 0-D.
+        total: a sum over what counts, 0-D.
+        count: how much that is.
+        of_nothing: 0, so that other batches of a step stay as they are, or NaN in an evaluation,
+            where a 0 would pass for a good loss.
     """
-    predicted = targets.ne(IGNORED).sum().to(penalty)
-    total = predicted
-    if num_items_in_batch is not None:
-        total = torch.as_tensor(num_items_in_batch).to(penalty)
-    return penalty * ((predicted if tokens is None else tokens) / total)
+    divisor = torch.as_tensor(count).to(total)
+    is_empty = divisor == 0
+    return torch.where(is_empty, of_nothing, total) / torch.where(is_empty, 1.0, divisor)
 
 
 def summed_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
@@ -178,3 +171,40 @@ def penalty_of_heads(
     logs = strength_bias.to(penalties.dtype).flatten().log_softmax(0) + math.log(penalties.numel())
     held = (logs.exp() * penalties.flatten()).mean()
     return held - penalties.mean().detach() * logs.mean()
+
+
+def penalty_in_loss(
+    entropies: Sequence[Tensor],
+    thresholds: Tensor,
+    predicted: int | Tensor,
+    num_items_in_batch: int | Tensor | None = None,
+    *,
+    weight: float,
+    tokens: int = PUBLISHED_TOKENS,
+    strength_bias: Tensor | None = None,
+    **rule: Any,
+) -> tuple[Tensor, Tensor]:
+    """The penalty as it joins a loss in nats per predicted token; 0 where no token is predicted.
+
+    It has the divisor of the loss. A loop that averages over processes and micro-batches, or that
+    counts the tokens of a step, so treats both alike, and their balance is the same in every loop.
+
+    Args:
+        entropies: L tensors [B, H, T], nats.
+        thresholds: [L, H], fractions of the maximal entropy.
+        predicted: the predicted tokens of this call that the loss counts.
+        num_items_in_batch: the divisor of the loss; default: `predicted`.
+        weight: lambda.
+        tokens: of ``"position_sum"``: the predicted tokens that lambda belongs to, at which the sum
+            keeps its size. A mean over sequences counts with this call's share of the tokens.
+        strength_bias: [L, H], as of `penalty_of_heads`.
+        **rule: as of `aero.ops.entropy_regularization`.
+
+    Returns:
+        The penalty before its weight, and the term to add to the loss, 0-D each.
+    """
+    penalty = penalty_of_heads(entropies, thresholds, strength_bias, **rule)
+    divisor = predicted if num_items_in_batch is None else num_items_in_batch
+    share = predicted if rule.get("reduction") == "query_mean" else tokens
+    penalty = penalty * per_counted(torch.as_tensor(share).to(penalty), divisor)
+    return penalty, weight * penalty

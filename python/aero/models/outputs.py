@@ -33,18 +33,18 @@ class AeroCausalLMOutput(CausalLMOutputWithPast):
     """Of `AeroForCausalLM`.
 
     Attributes:
-        loss: to be minimized, 0-D; in training `lm_loss` plus the weighted penalty, in evaluation
-            `lm_loss`.
+        loss: to be minimized, 0-D; in training ``lm_loss + penalty_nats``, in evaluation `lm_loss`.
         logits: [B, T, V].
         past_key_values: as in `AeroModelOutput`.
         hidden_states: as in `AeroModelOutput`.
         attentions: as in `AeroModelOutput`.
         lm_loss: cross entropy, nats per predicted token (summed and divided by
             `num_items_in_batch` where that is given), 0-D.
-        entropy_loss: the penalty before its weight, 0-D, divided by the same number as `lm_loss`:
-            with ``"position_sum"`` the sum over `entropy_tokens` predicted tokens; None for
-            networks without it.
+        entropy_loss: the penalty before its weight, squared nats, 0-D, divided by the same number
+            as `lm_loss`: with ``"position_sum"`` the sum over `entropy_tokens` predicted tokens;
+            None for networks without it.
         entropies: as in `AeroModelOutput`.
+        penalty_nats: the weighted penalty as it joins the loss, nats per predicted token, 0-D.
 
     Example:
         >>> from aero.models import AeroCausalLMOutput
@@ -57,3 +57,4 @@ class AeroCausalLMOutput(CausalLMOutputWithPast):
     lm_loss: Tensor | None = None
     entropy_loss: Tensor | None = None
     entropies: tuple[Tensor, ...] | None = None
+    penalty_nats: Tensor | None = None

@@ -24,16 +24,16 @@ def with_entropy_penalty(
 ) -> Any:
     """Lets a `transformers` model train with the entropy penalty; one line in any script.
 
-    The model itself is changed and returned. In training its `loss` has the weighted penalty in it,
-    `lm_loss` is the loss without and `entropy_loss` the penalty before its weight. In evaluation
-    `loss` and logits are the model's own; a call with labels adds `lm_loss` and `entropy_loss` as
-    attributes. A call with labels fills no cache unless it says so.
+    The model itself is changed and returned. In training its `loss` is ``lm_loss + penalty_nats``:
+    the loss without, and the weighted penalty in nats per predicted token; `entropy_loss` is the
+    penalty before its weight. In evaluation `loss` and logits are the model's own; a call with
+    labels adds the three as attributes. A call with labels fills no cache unless it says so.
 
     The penalty has the divisor of the loss: the predicted tokens of the call, or
     `num_items_in_batch`. So its weight is the same in `Trainer`, Accelerate and plain loops, with
     `DistributedDataParallel`, `fully_shard` and ``loss / k`` over k micro-batches, wherever the
     language-model loss is: micro-batches and processes of equally many labels, or all of them
-    counted in `num_items_in_batch`.
+    counted in `num_items_in_batch`. Where no token counts, training adds 0 with zero gradients.
 
     Thresholds are learned and saved with the model as ``entropy_penalty.threshold_bias``, [L, H],
     strengths per head as ``entropy_penalty.strength_bias`` where ``strengths="learned"`` asks for
@@ -211,10 +211,11 @@ def _penalized(model_class: Any) -> type:
         arguments["output_attentions"] = True
         if "use_cache" in names and arguments.get("use_cache") is None:
             arguments["use_cache"] = False
-        outputs = plain(self, **arguments)
         if self.training:
+            outputs = plain(self, **_divided(arguments))
             _refuse_frozen(self)
             return self.entropy_penalty.join(outputs, arguments)
+        outputs = plain(self, **arguments)
         return _measured(self, outputs, arguments, keeps_entropies=is_asked)
 
     @functools.wraps(model_class.save_pretrained)
@@ -240,6 +241,14 @@ def _penalized(model_class: Any) -> type:
     return type(model_class.__name__, (model_class,), members)
 
 
+def _divided(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Arguments under which a loss over no token has gradients: `join` makes both 0."""
+    count = arguments.get("num_items_in_batch")
+    if count is None:
+        return arguments
+    return {**arguments, "num_items_in_batch": torch.as_tensor(count).clamp(min=1)}
+
+
 def _refuse_frozen(model: Any) -> None:
     is_learned = model.entropy_penalty.threshold_bias.requires_grad
     if hasattr(model, "peft_config") and torch.is_grad_enabled() and not is_learned:
@@ -259,5 +268,5 @@ def _measured(model: Any, outputs: Any, arguments: Any, *, keeps_entropies: Any)
     found = type(outputs)(**{name: outputs[name] for name in outputs if name not in dropped})
     # Attributes, no fields: Trainer would gather those as predictions.
     found.lm_loss = found.loss
-    found.entropy_loss = model.entropy_penalty.beside_loss(layers, arguments)
+    found.entropy_loss, found.penalty_nats = model.entropy_penalty.beside_loss(layers, arguments)
     return found

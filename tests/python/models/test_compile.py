@@ -3,6 +3,8 @@ import copy
 import pytest
 import torch
 
+from aero.models.loss import next_token_loss, penalty_in_loss
+
 from .labels import tiny
 
 LABELS = [
@@ -70,3 +72,25 @@ def test_padded_training_compiles_with_dynamic_lengths():
             expected = twin(tokens, attention_mask=mask, labels=tokens).loss
             actual = compiled(tokens, attention_mask=mask, labels=tokens).loss
             torch.testing.assert_close(actual, expected)
+
+
+def test_a_compiled_loss_without_a_counted_token_has_gradients_of_zero():
+    labels = torch.full((2, 6), -100)
+
+    def loss_of(logits, entropies, thresholds, bias, count):
+        predicted = labels[:, 1:].ne(-100).sum()
+        rule = {"weight": 1.0, "margin": 0.0, "strength_bias": bias, "max_entropy": "log_visible"}
+        rule |= {"visible_keys": None, "row_mask": None, "context_length": None}
+        _, term = penalty_in_loss(
+            [entropies], thresholds, predicted, count, reduction="position_sum", **rule
+        )
+        return next_token_loss(logits, labels, count) + term
+
+    torch._dynamo.reset()
+    compiled = torch.compile(loss_of, fullgraph=True, backend="aot_eager")
+    shapes = ((2, 6, 9), (2, 3, 6), (1, 3), (1, 3))
+    given = [torch.rand(shape, requires_grad=True) for shape in shapes]
+    for count in (None, torch.tensor(0)):
+        loss = compiled(*given, count)
+        assert loss == 0
+        assert all((found == 0).all() for found in torch.autograd.grad(loss, given))
