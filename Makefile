@@ -44,7 +44,7 @@ DEMO_LABELS := SM+LN+G SM+ScFuFFN "EReg(SM(t)+ScFuFFN)" SM+FN+ScFuFFN SM+FN+R
 INSTALLED := AERO_CUDA=$(AERO_CUDA) $(sort $(shell find python/aero -name '*.py'))
 $(shell mkdir -p build && echo '$(INSTALLED)' | cmp -s - build/installed || echo '$(INSTALLED)' > build/installed)
 
-.PHONY: help demo private private-test private-bench test ctest wheels cuda-wheel arm-wheel mac-wheel kernel arm-test slurm-test sanitizers mutants fuzz fuzz-sanitized build lint bench test-cuda bench-cuda house notebooks docs clean
+.PHONY: help demo reproduce private private-test private-bench test ctest wheels cuda-wheel arm-wheel mac-wheel kernel arm-test slurm-test sanitizers mutants fuzz fuzz-sanitized build lint bench test-cuda bench-cuda house notebooks docs clean
 .DEFAULT_GOAL := help
 # ninja shares out its own work, and fails where `make --jobs` tells it of jobs that it cannot reach.
 unexport MAKEFLAGS
@@ -63,6 +63,11 @@ demo: $(VENV)/.built ## train five small networks, compare them in runs/demo/rep
 	$(BIN)/aero train --recipe demo --data stdlib --output runs/demo \
 	  $(foreach label,$(DEMO_LABELS),--label $(label)) $(foreach seed,$(shell seq $(SEEDS)),--seed $(seed))
 	$(BIN)/aero report runs/demo $(if $(filter 1,$(SEEDS)),$(addprefix --seed-spread ,$(SPREAD)),--results $(RESULTS))
+
+# TARGET="front front_long" trains several; `.venv/bin/python -m benchmarks.paper --help` says what else it takes.
+TARGET ?= list
+reproduce: $(VENV)/.built ## retrain a table or figure of the paper and judge its claims: TARGET=table2 SCALE=mini
+	$(BIN)/python -m benchmarks.paper $(TARGET) $(addprefix --scale ,$(SCALE))
 
 private: $(VENV)/.built $(PRIVATE)/.installed ## run a small trained network between two parties
 	test -e $(PRIVATE_RUN)/model/config.json || $(BIN)/aero train --recipe demo --data stdlib \
@@ -127,7 +132,7 @@ arm-test: build/arm/.built ## run the C++ tests as 64-bit ARM under QEMU; apt in
 slurm-test: $(VENV)/.tests ## run cells as jobs of Slurm on loopback; apt installs it, as root
 	command -v munged slurmctld slurmd sbatch >/dev/null || \
 	  (apt-get update -qq && apt-get install -y -qq --no-install-recommends slurm-wlm munge)
-	$(BIN)/python -m pytest tests/python/reproduction/test_slurm.py
+	$(BIN)/python -m pytest benchmarks/paper/tests/test_slurm.py
 
 sanitizers: build/sanitized/.built build/threads/.built ## run the C++ tests under sanitizers of addresses, undefined behaviour, threads
 	ctest --test-dir build/sanitized --output-on-failure --parallel 2

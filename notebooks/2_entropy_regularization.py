@@ -275,4 +275,4 @@ display(Markdown(markdown_table(header, rows)))
 # - Temperatures that start low are part of the recipe: they pull the early heads off uniform attention, and the penalty catches the late ones.
 # - `position_sum` with $E_{\max} = \log T$, the published penalty, pulls the first rows of a sequence towards entropies that they cannot reach. `query_mean` does not, and lets rows differ. Here `query_mean` is 0.4 better with one seed, which decides nothing, and neither comes near LayerNorm (perplexity 10 in [notebook 1](1_attention_entropy.ipynb)).
 #
-# One or two seeds and 400 steps: differences of three tenths in perplexity mean nothing here. `aero reproduce figure18` repeats the margins and `aero reproduce penalty` the other knobs, over seeds and at another size. **Next:** [3. Softmax-only architectures](3_softmax_only_architectures.ipynb).
+# One or two seeds and 400 steps: differences of three tenths in perplexity mean nothing here. `python -m benchmarks.paper figure18` repeats the margins and `python -m benchmarks.paper penalty` the other knobs, over seeds and at another size. **Next:** [3. Softmax-only architectures](3_softmax_only_architectures.ipynb).

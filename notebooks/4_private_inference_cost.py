@@ -65,9 +65,9 @@ plt.show()
 # Every formula comes from the protocol's source. Two operations are inferred from the paper's totals: a truncation of the scores and one LayerNorm more. The communication columns of the tables of the paper's version 2 check the rest:
 
 # %%
-from aero.reproduction import reproduce_costs
+from aero.paper import compare_with_paper
 
-cells = [row.gigabytes for row in reproduce_costs().rows]
+cells = compare_with_paper([4, 5, 6, 7])
 largest = max(cell.paper_gb for cell in cells)
 fig, axes = plt.subplots(figsize=(5.2, 3.2))
 axes.plot([0, largest], [0, largest], color="0.6", linewidth=1)
@@ -79,7 +79,7 @@ print(f"{len(cells)} cells, simulated / paper: median {np.median(ratios):.4f}")
 print(f"{sum(abs(ratio - 1) < 0.0015 for ratio in ratios)} of them within 0.15 %")
 
 # %% [markdown]
-# (The paper's totals hold one LayerNorm more than its list of operators; with exactly what it lists ours are 0.8 % lower. `aero reproduce costs` prints every cell.) Two real parties agree with the simulator too: 509.2 MB where it predicts 509.3, 171.6 where it predicts 172.0 ([measured](../benchmarks/results/private_effect_amd_epyc_202611.md), `benchmarks/private/measure_networks.py`).
+# (The paper's totals hold one LayerNorm more than its list of operators; with exactly what it lists ours are 0.8 % lower. `python -m benchmarks.paper costs` prints every cell.) Two real parties agree with the simulator too: 509.2 MB where it predicts 509.3, 171.6 where it predicts 172.0 ([measured](../benchmarks/results/private_effect_amd_epyc_202611.md), `benchmarks/private/measure_networks.py`).
 #
 # ## Minutes are not gigabytes
 #
@@ -214,7 +214,7 @@ plt.show()
 # The curves above show that heads cost bytes and width does not. The next figure therefore changes the shape as well. The baselines have every lever that our networks have: ReLU, one head, half of the layers, the start of the embeddings, and a learning rate of their own at both budgets. No network takes more training FLOPs than `SM+LN+G` does in the same panel.
 
 # %% tags=["gallery=front"]
-# Written by `aero reproduce front front_long`: a first seed finds the learning rates, three are shown.
+# Written by `python -m benchmarks.paper front front_long`: a first seed finds the learning rates, three are shown.
 targets = json.loads(sorted(results.glob("front_mini_*.json"))[-1].read_text())["targets"]
 fig, axes = plt.subplots(1, 2, figsize=(11, 5), dpi=66)
 for panel, target in zip(axes, targets):

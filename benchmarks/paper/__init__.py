@@ -1,4 +1,4 @@
-"""The paper's tables and figures about training, retrained and judged claim by claim.
+"""`python -m benchmarks.paper`: the paper's tables and figures, retrained, judged claim by claim.
 
 A target (`table2`, `figure18`, ...) is data: rows of networks, their shown values, the paper's
 numbers and its claims. A scale (`mini`, `small`, `paper`) says at which size. Both together give
@@ -9,16 +9,10 @@ targets share cells and an interrupted command goes on.
     run_cells(plan.cells, output="runs/reproduction", cache_dir="runs/corpora", jobs=2)
     write_target(plan, "runs/reproduction")
 
-Everything loads on first use, so that listing and planning do not import torch.
+Listing and planning do not import torch. `experiments` holds the programs beside the targets.
 
 Example:
-    >>> from aero import reproduction
-    >>> [row.name for row in reproduction.load_target("figure4").rows]
+    >>> from benchmarks.paper.targets import load_target
+    >>> [row.name for row in load_target("figure4").rows]
     ['SM+LR(layer)', 'SM+LR(global)']
 """
-
-from __future__ import annotations
-
-from aero._lazy_exports import lazy_exports
-
-__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

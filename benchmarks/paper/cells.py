@@ -14,20 +14,20 @@ from typing import Any
 
 from aero.architecture import ArchitectureSpec
 from aero.reading import read_json
-from aero.reproduction.scales import Scale, load_scale
-from aero.reproduction.targets import RATE, Row, Target, load_target
-from aero.reproduction.training_flops import (
-    Teacher,
-    affordable_tokens,
-    forward_flops,
-    training_flops,
-)
 from aero.train.errors import TrainingError
 from aero.train.planning import PlannedRun, plan_runs, spec_for, training_way
 from aero.train.recipe import Recipe
 from aero.train.recipe_files import load_recipe, recipe_to_dict
 from aero.train.run_folder import RunFolder, run_slug
 from aero.train.run_lock import lock_holder
+from benchmarks.paper.scales import Scale, load_scale
+from benchmarks.paper.targets import RATE, Row, Target, load_target
+from benchmarks.paper.training_flops import (
+    Teacher,
+    affordable_tokens,
+    forward_flops,
+    training_flops,
+)
 
 # Of the configuration's hash; a collision among some hundred groups is one in ten million.
 _DIGEST_LENGTH = 10
@@ -194,7 +194,7 @@ def plan_target(
         TrainingError: no such target or scale, or settings that do not fit.
 
     Example:
-        >>> from aero.reproduction import plan_target
+        >>> from benchmarks.paper.cells import plan_target
         >>> plan = plan_target("table2", "mini")
         >>> len(plan.cells), plan.cells[0].label
         (12, 'SM+LN+G')

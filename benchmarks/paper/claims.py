@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from aero.reproduction.run_statistics import STATISTICS
 from aero.train.errors import TrainingError
+from benchmarks.paper.run_statistics import STATISTICS
 
 # Name of a group -> its rows.
 Groups = Mapping[str, tuple[str, ...]]

@@ -1,4 +1,4 @@
-"""`aero reproduce`: the paper's tables and figures about training, retrained and judged."""
+"""`python -m benchmarks.paper`: the paper's tables and figures, retrained and judged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
+from aero.cli import start
 from aero.cli.arguments import data_settings, whole
 from aero.cli.errors import note, one_line_errors, say
 
@@ -23,7 +25,19 @@ TAKEN = {
 #: The options that only one launcher looks at.
 LAUNCHERS = {"local": ("--jobs",), "slurm": ("--slurm", "--cancel")}
 
+app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None, add_completion=False)
 
+
+class OneLineCommand(TyperCommand):
+    """A command whose wrong lines end with one line instead of its usage."""
+
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        """Reads the command line."""
+        with one_line_errors():
+            return super().make_context(*arguments, **options)
+
+
+@app.command(cls=OneLineCommand)
 def reproduce(
     context: typer.Context,
     target: Annotated[
@@ -89,8 +103,8 @@ def reproduce(
     JSON to OUTPUT/costs.
     """
     with one_line_errors(ValueError, OSError):
-        from aero.reproduction.cells import Cell, TargetPlan, plan_target, unique_cells
-        from aero.reproduction.targets import load_target, target_names
+        from benchmarks.paper.cells import Cell, TargetPlan, plan_target, unique_cells
+        from benchmarks.paper.targets import load_target, target_names
 
         _refuse_ignored(context, target, launcher)
         if target == ["list"]:
@@ -118,7 +132,7 @@ def reproduce(
         plans = planned()
         cells, to_come = unique_cells(plans), sum(plan.to_come for plan in plans)
 
-        from aero.reproduction.running import cell_table, run_cells, run_plans
+        from benchmarks.paper.running import cell_table, run_cells, run_plans
 
         queue = _queue(cells, output, cache_dir, slurm) if launcher == "slurm" else None
         if dry_run or status:
@@ -130,7 +144,7 @@ def reproduce(
         if status or cancel:
             return
         if not collect:
-            from aero.reproduction.running import rehearse_cells, what_it_takes
+            from benchmarks.paper.running import rehearse_cells, what_it_takes
 
             say(what_it_takes(cells, output, jobs=jobs))
             if dry_run:
@@ -149,14 +163,14 @@ def reproduce(
         if not collect:
             plans = list(run_plans(planned, train))
 
-        from aero.reproduction.document import results_document, write_results
-        from aero.reproduction.outcome import write_target
         from aero.train.errors import disk_errors
+        from benchmarks.paper.document import results_document, write_results
+        from benchmarks.paper.outcome import write_target
 
         again = "run the same command again, which trains nothing twice"
         with disk_errors("the results", output / "results", again, command="reproduce"):
             outcomes = [write_target(plan, output, beside=plans) for plan in plans]
-        command = shlex.join(["aero", *sys.argv[1:]])
+        command = shlex.join(["python", "-m", "benchmarks.paper", *sys.argv[1:]])
         say(results_document(outcomes, command=command))
         if results is not None:
             with disk_errors("--results", results.parent, again, command="reproduce"):
@@ -166,7 +180,7 @@ def reproduce(
 
 def _queue(cells: Sequence[Any], output: Path, cache_dir: Path, slurm: list[str] | None) -> Any:
     """The jobs of the cells, with the options that were given for them."""
-    from aero.reproduction.slurm import SlurmJobs
+    from benchmarks.paper.slurm import SlurmJobs
 
     options = {}
     for text in slurm or ():
@@ -195,8 +209,8 @@ def _refuse_ignored(context: typer.Context, target: list[str], launcher: str) ->
 
 def _price(stack: str, output: Path, *, as_json: bool) -> None:
     """The tables of costs next to the paper's, printed and written."""
-    from aero.reproduction.cost_tables import reproduce_costs, write_cost_tables
     from aero.train.errors import disk_errors
+    from benchmarks.paper.cost_tables import reproduce_costs, write_cost_tables
 
     found = reproduce_costs(stack=stack)
     with disk_errors("the costs", output, "run the same command again", command="reproduce"):
@@ -209,9 +223,9 @@ def _price(stack: str, output: Path, *, as_json: bool) -> None:
 def _judge_again(stem: Path | None) -> None:
     """Reads STEM.json and writes it and STEM.md with today's verdicts."""
     from aero.reading import read_json
-    from aero.reproduction.document import results_document, write_results
-    from aero.reproduction.outcome import judge_again
     from aero.train.errors import TrainingError, disk_errors
+    from benchmarks.paper.document import results_document, write_results
+    from benchmarks.paper.outcome import judge_again
 
     if stem is None:
         raise TrainingError("reproduce: judge needs --results STEM, of STEM.json")
@@ -220,3 +234,9 @@ def _judge_again(stem: Path | None) -> None:
     with disk_errors("--results", stem.parent, "run the same command again", command="reproduce"):
         write_results(content["targets"], stem, command=content["command"])
     say(results_document(content["targets"], command=content["command"]))
+
+
+def main() -> None:
+    """Entry point of `python -m benchmarks.paper`."""
+    start()  # threads wait as they do in `aero train`
+    app()

@@ -15,8 +15,9 @@ from aero.atomic_files import write_bytes_atomically, write_json_atomically
 from aero.report import page
 from aero.report.finding import Finding, finding_lines
 from aero.report.picture import svg_of
-from aero.reproduction.cost_findings import find_all
-from aero.reproduction.cost_rows import (
+from aero.tables import table_lines
+from benchmarks.paper.cost_findings import find_all
+from benchmarks.paper.cost_rows import (
     TABLES,
     ReproducedRow,
     SavingStep,
@@ -26,8 +27,7 @@ from aero.reproduction.cost_rows import (
     saving_figures,
     step_rows,
 )
-from aero.reproduction.flop_shares import Shares, ffn_shares, find_flop_shares, share_rows
-from aero.tables import table_lines
+from benchmarks.paper.flop_shares import Shares, ffn_shares, find_flop_shares, share_rows
 
 ABOUT_TABLES = (
     "'listed': exactly the operators that the table lists; '+LN': one LayerNorm more, which the "
@@ -117,7 +117,7 @@ def reproduce_costs(*, stack: str = "spu-2024") -> CostTables:
         ValueError: For an unknown stack.
 
     Example:
-        >>> from aero.reproduction import reproduce_costs
+        >>> from benchmarks.paper.cost_tables import reproduce_costs
         >>> found = reproduce_costs()
         >>> sum(abs(r.gigabytes.one_more_layernorm_ratio - 1) < 0.0015 for r in found.rows)
         25

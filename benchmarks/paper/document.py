@@ -9,8 +9,8 @@ from typing import Any
 from aero.atomic_files import write_bytes_atomically, write_json_atomically
 from aero.report.finding import VERDICTS
 from aero.report.text import duration, with_spread
-from aero.reproduction.run_statistics import STATISTICS
 from aero.tables import markdown_table
+from benchmarks.paper.run_statistics import STATISTICS
 
 _HOW_JUDGED = (
     "How a claim is judged: networks are compared seed by seed, as logarithms of perplexity or as "

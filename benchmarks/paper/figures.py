@@ -31,9 +31,9 @@ from aero.report.panels import (
 )
 from aero.report.picture import Picture, figure_grid, shared_legend
 from aero.report.runs import RunRecord
-from aero.reproduction.fronts import FrontPoint, front_of, front_points
-from aero.reproduction.run_statistics import learned_over_training, measure
-from aero.reproduction.targets import Target
+from benchmarks.paper.fronts import FrontPoint, front_of, front_points
+from benchmarks.paper.run_statistics import learned_over_training, measure
+from benchmarks.paper.targets import Target
 
 # The stack whose bytes are drawn; the tables have the others, and minutes.
 _WAY = "spu-2024"

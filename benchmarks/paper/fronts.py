@@ -20,8 +20,8 @@ from aero.architecture import ArchitectureSpec
 from aero.pareto import pareto_front
 from aero.report.runs import RunRecord
 from aero.report.seeds import Pool, Series, family_of
-from aero.reproduction.cost_rows import PrivateCost, private_costs, ways_to_price
-from aero.reproduction.run_statistics import measure
+from benchmarks.paper.cost_rows import PrivateCost, private_costs, ways_to_price
+from benchmarks.paper.run_statistics import measure
 
 # Training FLOPs of one budget differ by less: a step more or less, and widths in whole heads.
 _ALIKE = 1.03

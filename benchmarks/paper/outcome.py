@@ -14,7 +14,7 @@ An outcome, format 2, as `OUTPUT/results/SCALE/TARGET.json` holds it:
   any) and `differences`, one per comparison: `verdict`, `effect`, `low`, `high` (of perplexities in
   logarithms), `seeds`, `freedom`, `low_over_documents`, `high_over_documents`
 - `figures`: `name`, `caption`
-- `private`: of targets with a front, the result of `aero.reproduction.fronts.describe_fronts`
+- `private`: of targets with a front, the result of `benchmarks.paper.fronts.describe_fronts`
 - `training`: `seconds`, the distinct `hardware`, `versions`, `corpora`, `git_commits`, and one
   `recipe` with `parameters` of the first row
 """
@@ -32,16 +32,16 @@ import numpy as np
 from aero.atomic_files import write_bytes_atomically, write_json_atomically
 from aero.report.networks import spread_of
 from aero.report.runs import RunRecord, read_run
-from aero.reproduction.cells import Cell, TargetPlan
-from aero.reproduction.document import target_section
-from aero.reproduction.figures import draw_figures
-from aero.reproduction.fronts import describe_fronts
-from aero.reproduction.run_statistics import measure
-from aero.reproduction.targets import Row, Target, load_target
-from aero.reproduction.verdicts import Rows, judge_claims
 from aero.train.errors import TrainingError
 from aero.train.recipe_files import recipe_to_dict
 from aero.train.run_folder import finite_or_null
+from benchmarks.paper.cells import Cell, TargetPlan
+from benchmarks.paper.document import target_section
+from benchmarks.paper.figures import draw_figures
+from benchmarks.paper.fronts import describe_fronts
+from benchmarks.paper.run_statistics import measure
+from benchmarks.paper.targets import Row, Target, load_target
+from benchmarks.paper.verdicts import Rows, judge_claims
 
 _FORMAT = 2
 
@@ -133,7 +133,8 @@ def write_target(
 
     Example:
         >>> from tempfile import TemporaryDirectory
-        >>> from aero.reproduction import plan_target, write_target
+        >>> from benchmarks.paper.cells import plan_target
+        >>> from benchmarks.paper.outcome import write_target
         >>> with TemporaryDirectory() as output:
         ...     outcome = write_target(plan_target("figure6", "mini"), output)
         >>> outcome["claims"][0]["verdict"]

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from aero.analysis.statistics import quarter_shares
 from aero.report.runs import RunRecord
-from aero.reproduction.cost_rows import PrivateCost, private_costs
-from aero.reproduction.training_flops import Teacher, training_flops
+from benchmarks.paper.cost_rows import PrivateCost, private_costs
+from benchmarks.paper.training_flops import Teacher, training_flops
 
 _Array = NDArray[np.float64]
 

@@ -14,16 +14,17 @@ from pathlib import Path
 
 from aero.reading import UnreadableFileError
 from aero.report.text import duration
-from aero.reproduction.cells import Cell, TargetPlan, unique_cells
-from aero.reproduction.training_flops import training_flops
 from aero.train.errors import StopRequestedError, TrainingError
-from aero.train.forecast import rehearse_data, rehearse_run, seconds_per_token
+from aero.train.forecast import RehearsedData, rehearse_data, rehearse_run, seconds_per_token
 from aero.train.machine import hardware, settle_in
 from aero.train.planning import PlannedRun, require_current_split
 from aero.train.progress import LOG
+from aero.train.recipe_sections import DataSection
 from aero.train.run_folder import checkpoint_step
 from aero.train.run_lock import RunLockedError
 from aero.train.signals import StopRequest
+from benchmarks.paper.cells import Cell, TargetPlan, unique_cells
+from benchmarks.paper.training_flops import training_flops
 
 # How often a process looks again at cells that others hold.
 _POLL_SECONDS = 1.0
@@ -51,7 +52,7 @@ def run_cells(
         StopRequestedError: Ctrl-C or SIGTERM; checkpoints were written.
 
     Example:
-        >>> from aero.reproduction import run_cells
+        >>> from benchmarks.paper.running import run_cells
         >>> run_cells([], output="runs/reproduction", cache_dir="runs/corpora")  # nothing to do
     """
     if jobs < 1:
@@ -260,15 +261,14 @@ def rehearse_cells(cells: Sequence[Cell], output: str | Path, *, cache_dir: str 
     missing = {
         (cell.group, cell.label): cell for cell in reversed(cells) if not cell.is_done(output)
     }
-    found: dict[str, None] = {}
+    corpora: dict[tuple[DataSection, int], RehearsedData] = {}
     for cell in missing.values():
         run = _planned(cell, output)
-        line, tokenizer = rehearse_data(
-            run.recipe.data, cache_dir=cache_dir, context_length=run.recipe.model.context_length
-        )
-        found[f"data: {line}"] = None
-        rehearse_run(run, tokenizer)
-    return "\n".join(found)
+        key = run.recipe.data, run.recipe.model.context_length
+        if key not in corpora:
+            corpora[key] = rehearse_data(key[0], cache_dir=cache_dir, context_length=key[1])
+        rehearse_run(run, corpora[key].tokenizer)
+    return "\n".join(dict.fromkeys(f"data: {corpus.found}" for corpus in corpora.values()))
 
 
 def _planned(cell: Cell, output: str | Path) -> PlannedRun:

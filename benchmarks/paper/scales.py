@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from aero.architecture import ArchitectureSpec
@@ -40,7 +40,7 @@ class Scale:
             model: as targets name it; it is the paper's preset.
 
         Example:
-            >>> from aero.reproduction.scales import load_scale
+            >>> from benchmarks.paper.scales import load_scale
             >>> load_scale("mini").label("EReg(SM(t)+ScFuFFN_i6)", "gpt2")
             'EReg(SM(t)+ScFuFFN_i3)'
         """
@@ -77,6 +77,6 @@ def load_scale(name: str) -> Scale:
 
 @cache
 def _scales() -> dict[str, Any]:
-    file = resources.files("aero") / "data" / "reproduction" / "scales.yaml"
+    file = Path(__file__).parent / "data" / "scales.yaml"
     found: dict[str, Any] = parse_yaml(file.read_bytes(), "scales.yaml")
     return found

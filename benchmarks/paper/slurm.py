@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import io
 import math
+import shlex
 import shutil
 import signal
 import subprocess
@@ -22,14 +23,16 @@ from typing import Any
 
 import torch
 
-from aero.reproduction.cells import Cell
-from aero.reproduction.running import ended, operations_left, operations_per_second, train_in_worker
 from aero.train.errors import StopRequestedError, TrainingError
 from aero.train.prepared_data import prepare_data
 from aero.train.progress import LOG
 from aero.train.run_folder import run_slug
 from aero.train.signals import StopRequest
+from benchmarks.paper.cells import Cell
+from benchmarks.paper.running import ended, operations_left, operations_per_second, train_in_worker
 
+# Where jobs find this module.
+_CHECKOUT = Path(__file__).parents[2]
 # How often the queue is asked, and a stop is looked for in between.
 _POLL_SECONDS, _POLLS = 5.0, 20
 # A cell that needs longer than this on the machine that submits asks for a GPU.
@@ -189,7 +192,7 @@ class SlurmJobs:
             from submitit import SlurmExecutor
         except ImportError:
             raise TrainingError(
-                "reproduce: --launcher slurm needs submitit: pip install 'aero-torch[slurm]'"
+                "reproduce: --launcher slurm needs submitit: pip install submitit"
             ) from None
         return SlurmExecutor(folder=self.output / "slurm")
 
@@ -200,8 +203,11 @@ class SlurmJobs:
         executor.parameters.clear()
         executor.update_parameters(
             job_name=self._name(cell),
-            # From Slurm 22.05 on srun no longer takes over how many it was given.
-            setup=["export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK"],
+            setup=[
+                # From Slurm 22.05 on srun no longer takes over how many it was given.
+                "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK",
+                f"export PYTHONPATH={shlex.quote(str(_CHECKOUT))}${{PYTHONPATH:+:$PYTHONPATH}}",
+            ],
             additional_parameters=dict(asked),
         )
         try:

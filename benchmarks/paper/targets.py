@@ -2,12 +2,12 @@
 
 The paper is version 2 of arXiv 2410.13060.
 
-The files are `data/reproduction/*.yaml`:
+The files are `benchmarks/paper/data/*.yaml`:
 
     table2:
       title: GPT-2 with fewer nonlinearities
       paper: Table 2                    # where in the paper
-      rows: {table: 2}                  # the rows of data/paper_tables.json, or a list:
+      rows: {table: 2}                  # the rows of `aero.paper`, or a list:
       # rows:
       #   - SM+G                        # a label, or
       #   - {label: SM+R, name: ..., model: gpt2, dataset: codeparrot, context_length: 128,
@@ -28,7 +28,7 @@ rows that claims compare with together, and `flops_of: NAME` of a row that gets 
 bring its training FLOPs, its teacher's included, to those of another row, `steps: [NAME, ...]` of
 rows that are one change away from the one before, `first_seed: 5` of a target whose seeds count
 from there, as earlier ones were seen before its claims. How conditions read is in
-`aero.reproduction.claims`.
+`benchmarks.paper.claims`.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from aero.paper import paper_tables
 from aero.reading import parse_yaml
-from aero.reproduction.claims import Claim, known_row, read_claim, refuse_unknown
 from aero.train.errors import TrainingError
+from benchmarks.paper.claims import Claim, known_row, read_claim, refuse_unknown
 
 #: The setting that `rates` vary.
 RATE = "optimizer.learning_rate"
@@ -127,7 +127,7 @@ class Target:
         rows: its networks.
         show: statistics, in order.
         claims: the paper's statements about it.
-        figures: kinds of figure, see `aero.reproduction.figures`.
+        figures: kinds of figure, see `benchmarks.paper.figures`.
         baseline: label that changes are relative to, among rows of equal sizes; None without.
         sweep: `{setting, name}` where rows differ in one number; None otherwise.
         scales: where it exists; None is everywhere.
@@ -168,7 +168,7 @@ def target_names() -> list[str]:
     """Returns the names of all targets, tables first, in the paper's order.
 
     Example:
-        >>> from aero.reproduction import target_names
+        >>> from benchmarks.paper.targets import target_names
         >>> target_names()[:3]
         ['table2', 'table3', 'table4']
     """
@@ -185,7 +185,7 @@ def load_target(name: str) -> Target:
         TrainingError: no such target, or its description is wrong.
 
     Example:
-        >>> from aero.reproduction import load_target
+        >>> from benchmarks.paper.targets import load_target
         >>> [row.label for row in load_target("figure6").rows]
         ['SM']
     """
@@ -284,10 +284,9 @@ def _first_seed(target: str, description: Mapping[str, Any]) -> int:
 @cache
 def _descriptions() -> dict[str, Any]:
     found: dict[str, Any] = {}
-    folder = resources.files("aero") / "data" / "reproduction"
-    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
-        if entry.name.endswith(".yaml") and entry.name != "scales.yaml":
-            found.update(parse_yaml(entry.read_bytes(), entry.name))
+    for file in sorted((Path(__file__).parent / "data").glob("*.yaml")):
+        if file.name != "scales.yaml":
+            found.update(parse_yaml(file.read_bytes(), file.name))
     return found
 
 

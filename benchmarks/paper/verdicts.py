@@ -27,9 +27,9 @@ from aero.report.seeds import (
     judge_signs,
     mean_over_documents,
 )
-from aero.reproduction.claims import Comparison, Side
-from aero.reproduction.run_statistics import STATISTICS, Statistic
-from aero.reproduction.targets import Target
+from benchmarks.paper.claims import Comparison, Side
+from benchmarks.paper.run_statistics import STATISTICS, Statistic
+from benchmarks.paper.targets import Target
 
 # The `rows` of an outcome.
 Rows = Sequence[Mapping[str, Any]]

@@ -24,7 +24,6 @@ TASKS = {
     "export": "Write networks for others",
     "private": "Run privately",
     "report": "Show costs and runs",
-    "reproduction": "Reproduce the paper",
 }
 
 

@@ -9,7 +9,6 @@ from aero import nn as nn
 from aero import ops as ops
 from aero import private as private
 from aero import report as report
-from aero import reproduction as reproduction
 from aero import train as train
 from aero.architecture import ArchitectureSpec as ArchitectureSpec
 from aero.conversion import absorb_ffn as absorb_ffn

@@ -37,7 +37,7 @@ LONG = [
     "test_notebooks.py",
     "models/test_compile.py",
     "test_cuda_object_code.py",
-    "reproduction/test_running.py",
+    "../../benchmarks/paper/tests/test_running.py",
     "train/test_distributed.py",
     "test_cuda_mutations.py",
     "train/test_retraining.py",
@@ -59,7 +59,7 @@ LONG = [
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts the files that take long first; `make test` tells xdist to keep this order."""
-    place = {FOLDER / name: number for number, name in enumerate(LONG)}
+    place = {(FOLDER / name).resolve(): number for number, name in enumerate(LONG)}
     assert all(path.exists() for path in place), "a file of LONG is gone"
     items.sort(key=lambda item: place.get(item.path, len(place)))
 

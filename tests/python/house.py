@@ -28,10 +28,12 @@ def public_names() -> set[str]:
     return {name for package in packages for name in package.__all__}
 
 
-def imports_of(path: Path, folder: Path = PACKAGE) -> Iterator[tuple[str, bool]]:
+def imports_of(
+    path: Path, folder: Path = PACKAGE, root: str = "aero"
+) -> Iterator[tuple[str, bool]]:
     """Yield every absolute module name a file imports and whether at import time of the file."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    package = ".".join(("aero", *path.relative_to(folder).parts[:-1]))
+    package = ".".join((root, *path.relative_to(folder).parts[:-1]))
     outermost = {id(node) for node in tree.body}
     for node in ast.walk(tree):
         top = id(node) in outermost
@@ -43,26 +45,28 @@ def imports_of(path: Path, folder: Path = PACKAGE) -> Iterator[tuple[str, bool]]
                 parent = package.split(".")[: len(package.split(".")) - node.level + 1]
                 base = ".".join([*parent, base] if base else parent)
             yield base, top
-            if base == "aero":
-                yield from ((f"aero.{alias.name}", top) for alias in node.names)
+            if base == root:
+                yield from ((f"{root}.{alias.name}", top) for alias in node.names)
 
 
-def arrows_of(folder: Path) -> dict[str, set[str]]:
-    """Each module and those it imports; lazily, or for types alone, counts too."""
+def arrows_of(folder: Path, root: str = "aero") -> dict[str, set[str]]:
+    """Each module of a package and those it imports; lazily, or for types alone, counts too."""
     files = {
-        ".".join(("aero", *path.relative_to(folder).with_suffix("").parts)).removesuffix(
+        ".".join((root, *path.relative_to(folder).with_suffix("").parts)).removesuffix(
             ".__init__"
         ): path
         for path in folder.rglob("*.py")
     }
     # `aero` itself hands on every room.
-    files = {module: path for module, path in files.items() if module != "aero"}
-    return {module: imported(path, folder, files) - {module} for module, path in files.items()}
+    files = {module: path for module, path in files.items() if module != root}
+    return {
+        module: imported(path, folder, files, root) - {module} for module, path in files.items()
+    }
 
 
-def import_circles(folder: Path) -> list[list[str]]:
+def import_circles(folder: Path, root: str = "aero") -> list[list[str]]:
     """Modules that import each other in a loop."""
-    return circles_of(arrows_of(folder))
+    return circles_of(arrows_of(folder, root))
 
 
 def room_circles(folder: Path) -> list[list[str]]:
@@ -105,11 +109,11 @@ def circles_of(arrows: dict[str, set[str]]) -> list[list[str]]:
     )
 
 
-def imported(path: Path, folder: Path, files: dict[str, Path]) -> set[str]:
+def imported(path: Path, folder: Path, files: dict[str, Path], root: str = "aero") -> set[str]:
     """The modules of `files` that a file imports; a package counts where its own name is taken."""
     stub = path.with_suffix(".pyi")  # the names that a package loads on first use
     path = stub if stub.is_file() else path
-    found = {name for name, _ in imports_of(path, folder)}
+    found = {name for name, _ in imports_of(path, folder, root)}
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module in files and not node.level:
             names = {f"{node.module}.{alias.name}" for alias in node.names}

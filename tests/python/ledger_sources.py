@@ -18,8 +18,8 @@ from aero.paper import compare_with_paper as compare_with_paper
 from aero.paper import paper_tables as paper_tables
 from aero.private.prediction import predicted_operations, remainder, total_cost
 from aero.private.settings import PrivateSettings
-from aero.reproduction.cost_rows import private_costs
-from aero.reproduction.outcome import judge_again
+from benchmarks.paper.cost_rows import private_costs
+from benchmarks.paper.outcome import judge_again
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"

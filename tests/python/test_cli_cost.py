@@ -11,7 +11,6 @@ from aero import cli, mpc
 from aero.fixed_point import Approximations, function_errors
 from aero.mpc.described_stacks import described_stack_names
 from aero.report import to_csv, to_html, to_text
-from aero.reproduction import reproduce_costs
 
 
 def run(*arguments: str):
@@ -160,29 +159,3 @@ def test_schedule_tells_what_faster_parts_would_change():
     assert "minutes if lm head were inf times faster" in text
     data = json.loads(run("schedule", "SM", *faster, "--json").stdout)
     assert data["what_if"] == {"softmax": softmax, "lm head": schedule.what_if(kind="lm head")}
-
-
-def test_reproduce_prints_the_tables_and_writes_the_figures(tmp_path):
-    output = ("costs", "--output", str(tmp_path))
-    done = CliRunner().invoke(cli.app, ["reproduce", *output])
-    assert done.exit_code == 0
-    assert done.stdout == reproduce_costs().to_text() + "\n"
-    assert {path.name for path in (tmp_path / "costs").iterdir()} == {
-        *(f"costs.{ending}" for ending in ("html", "txt", "json")),
-        "figure-1.svg",
-        "figure-15.svg",
-    }
-    as_json = CliRunner().invoke(cli.app, ["reproduce", *output, "--json"])
-    assert len(json.loads(as_json.stdout)["rows"]) == 27
-    assert CliRunner().invoke(cli.app, ["reproduce", *output, "--stack", "spu"]).exit_code == 2
-    for ignored in (
-        ["table2", "--json", "--collect"], ["table2", "--stack", "spu-0.9.5", "--collect"],
-        ["list", "--jobs", "2"], ["judge", "--dry-run"], ["costs", "--seeds", "2"],
-    ):  # fmt: skip
-        other = CliRunner().invoke(cli.app, ["reproduce", *ignored])
-        assert other.exit_code == 2
-        assert f"reproduce: {ignored[1]} means nothing for" in other.stderr
-    nowhere = CliRunner().invoke(cli.app, ["reproduce", "costs", "--output", "/dev/null/x"])
-    assert nowhere.exit_code == 2
-    assert nowhere.stderr.count("\n") == 1
-    assert "/dev/null/x/costs" in nowhere.stderr

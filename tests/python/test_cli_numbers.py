@@ -39,7 +39,7 @@ NUMBERS = list(numbers())
 def test_there_are_such_options_in_every_room():
     rooms = {number.id.split()[0] for number in NUMBERS}
     assert rooms == {
-        "train", "prune", "evaluate", "analyze", "show", "convert", "cost", "private", "reproduce"
+        "train", "prune", "evaluate", "analyze", "show", "convert", "cost", "private"
     }  # fmt: skip
 
 
@@ -66,7 +66,6 @@ def test_each_number_has_two_bounds_and_refuses_what_lies_outside(option, kind, 
         (["prune", "score", ".", "--max-loss-increase", "nan"], "--max-loss-increase must be >= 0"),
         (["train", "--label", "SM", "--seed", "1", "--seed", "-1"], "--seed must be >= 0, got -1"),
         (["convert", ".", "--label", "SM", "--max-condition", "inf"], "must be <= 1e+16, got inf"),
-        (["reproduce", "all", "--jobs", "0"], "--jobs must be >= 1, got 0"),
     ],
 )
 def test_a_bad_number_is_one_line(arguments, message):

@@ -13,16 +13,16 @@ import nbformat
 import pytest
 
 import aero
-import aero.reproduction
 from aero import _core
 from aero.private import environment
+from benchmarks.paper.targets import load_target, target_names
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
-TARGET = re.compile(r"`aero reproduce ((?!costs)\w+)`")
+TARGET = re.compile(r"`python -m benchmarks\.paper ((?!costs)\w+)`")
 
 
 def markdown_of(path: Path) -> str:
@@ -179,14 +179,14 @@ def test_the_readme_leads_to_gallery_and_papers() -> None:
     assert {"docs/gallery.md", "docs/paper.md"} <= {*links}
 
 
-def test_every_target_of_reproduction_stands_beside_its_place_in_the_paper() -> None:
+def test_every_target_of_the_study_stands_beside_its_place_in_the_paper() -> None:
     rows = {}
     for line in (DOCS / "paper.md").read_text(encoding="utf-8").splitlines():
         for target in TARGET.findall(line) if line.startswith("|") else ():
             rows.setdefault(target, []).append(line.split("|")[1])
-    assert rows.keys() == {*aero.reproduction.target_names()}
+    assert rows.keys() == {*target_names()}
     for name, places in rows.items():
-        place = aero.reproduction.load_target(name).paper  # such as "Figure 12"
+        place = load_target(name).paper  # such as "Figure 12"
         kind, number = place.split()[0], place.split()[-1]
         assert any(kind.lower() in row.lower() and number in row for row in places), place
 
@@ -196,5 +196,5 @@ def test_every_command_named_in_the_pages_exists() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = {*re.findall(r"^([a-z-]+):", makefile, re.MULTILINE)}
     assert {*re.findall(r"`make ([a-z-]+)", text)} <= targets
-    known = {*aero.reproduction.target_names(), "list", "all", "judge", "costs"}
-    assert {*re.findall(r"`aero reproduce ([a-z]\w*)", text)} <= known
+    known = {*target_names(), "list", "all", "judge", "costs"}
+    assert {*re.findall(r"`python -m benchmarks\.paper ([a-z]\w*)", text)} <= known

@@ -14,7 +14,6 @@ MAY_CHANGE = {
     "models": {"AeroCausalLMOutput", "AeroConfig", "AeroModelOutput"},
     "mpc": {"_Network"},
     "private": {"Direction", "Generated", "_Client"},
-    "reproduction": {"SlurmJobs"},
     "train": {"CorpusScan", "_Unit"},
 }
 

@@ -64,12 +64,9 @@ MAY_IMPORT = {
         "models", "nn", "conversion", "analysis", "report", "architecture", "atomic_files",
         "fixed_point",
     },
-    "reproduction": {
-        "train", "mpc", "paper", "analysis", "report", "architecture", "atomic_files",
-    },
     "cli": {
         "_core", "_library", "architecture", "mpc", "analysis", "ops", "nn", "models", "conversion",
-        "report", "train", "atomic_files", "fixed_point", "export", "reproduction", "private",
+        "report", "train", "atomic_files", "fixed_point", "export", "private",
     },
 }  # fmt: skip
 # The rooms inside aero.private, and those of them that each may import; any may its single files.
@@ -135,6 +132,12 @@ def test_python_rooms_import_only_what_they_may() -> None:
             if parts[0] == "aero" and len(parts) > 1 and parts[1] not in {room, *EVERYWHERE}:
                 where = path.relative_to(ROOT)
                 assert parts[1] in MAY_IMPORT[room], f"{where} may not import aero.{parts[1]}"
+
+
+def test_the_package_imports_neither_benchmarks_nor_tests() -> None:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        named = {name.split(".")[0] for name, _ in imports_of(path)}
+        assert not named & {"benchmarks", "tests"}, path.relative_to(ROOT)
 
 
 def test_rooms_of_private_runs_import_only_what_they_may() -> None:
@@ -278,7 +281,7 @@ def test_package_and_torch_free_rooms_import_without_torch() -> None:
     program = (
         "import sys; sys.modules['torch'] = None; sys.modules['transformers'] = None\n"
         "import aero, aero.architecture, aero.mpc, aero.fixed_point, aero.analysis\n"
-        "import aero.report, aero.paper, aero.cli, aero.reproduction.cost_tables\n"
+        "import aero.report, aero.paper, aero.cli\n"
         "print(aero.mpc.simulate('SM', model='tiny', context_length=8).comm_bytes > 0)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

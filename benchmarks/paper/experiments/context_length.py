@@ -1,8 +1,8 @@
 """What a longer context is worth: networks of two contexts on the same tokens of the same windows.
 
-    aero reproduce table8 --output runs/table8 --cache-dir runs/corpora
-    python benchmarks/context_length.py runs/table8/cells/*/* --cache-dir runs/corpora \
-        --results benchmarks/results/context_length_<hardware>
+    python -m benchmarks.paper table8 --output runs/table8 --cache-dir runs/corpora
+    python -m benchmarks.paper.experiments.context_length runs/table8/cells/*/* \
+        --cache-dir runs/corpora --results benchmarks/results/context_length_<hardware>
 
 Runs are folders of `aero train` of equal tokens and tokens per step. Validation text is cut into
 windows of the longest context. Networks of that context read whole windows; all read the two halves
@@ -25,12 +25,12 @@ import yaml
 from numpy.typing import NDArray
 
 from aero.atomic_files import write_bytes_atomically, write_json_atomically
-from aero.reproduction import plan_target
 from aero.tables import markdown_table
 from aero.train.loading import load_saved_network
 from aero.train.machine import git_commit, hardware, package_versions
 from aero.train.prepared_data import prepare_data
 from aero.train.windows import validation_windows
+from benchmarks.paper.cells import plan_target
 
 WINDOWS_AT_ONCE = 16
 
@@ -67,10 +67,10 @@ def measured(run: Path, windows: NDArray[np.int64]) -> dict[str, Any]:
 
 PAGE = """# What a longer context is worth
 
-`python benchmarks/context_length.py`: networks of `{command}`, two contexts at equal tokens and \
-equal tokens per step. Perplexity of {windows:,} validation windows of {longest} tokens. Networks \
-of both contexts read the halves of a window alone, and those of the longer context the second \
-half after the first too. [What it means](../../docs/paper.md#why-claims-fail).
+`python -m benchmarks.paper.experiments.context_length`: networks of `{command}`, two contexts at \
+equal tokens and equal tokens per step. Perplexity of {windows:,} validation windows of {longest} \
+tokens. Networks of both contexts read the halves of a window alone, and those of the longer \
+context the second half after the first too. [What it means](../../docs/paper.md#why-claims-fail).
 
 {hardware}, commit {git_commit}.
 
@@ -84,7 +84,8 @@ def main() -> None:
     )
     parser.add_argument("runs", type=Path, nargs="+")
     parser.add_argument("--cache-dir", type=Path, default=Path("runs/corpora"))
-    parser.add_argument("--command", default="aero reproduce table8", help="that made the runs")
+    ours = "python -m benchmarks.paper table8"
+    parser.add_argument("--command", default=ours, help="that made the runs")
     parser.add_argument("--results", type=Path, required=True, help="page and JSON, without suffix")
     given = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,6 +1,7 @@
 """The accuracy of fixed-point arithmetic: function by function, and in trained networks.
 
-    python benchmarks/fixed_point.py runs/demo/*-seed1 [--max-tokens 8192] [--output table.md]
+    python -m benchmarks.paper.experiments.fixed_point runs/demo/*-seed1 [--max-tokens 8192] \
+        [--output table.md]
 
 Each function against exact arithmetic, as `aero cost accuracy`; then, for every run folder, what
 `aero evaluate RUN --fixed-point STACK --set exp_squarings=N` measures: perplexity; the largest
@@ -15,11 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from timer import machine, publish
-
 from aero.fixed_point import Approximations, function_errors
 from aero.tables import markdown_table
 from aero.train.fixed_point_evaluation import FixedPointEvaluation, evaluate_run_in_fixed_point
+from benchmarks.timer import machine, publish
 
 SQUARINGS = (8, 5, 3)
 STACKS = ("spu-2024", "spu-0.9.5", "openbumblebee")

@@ -1,8 +1,9 @@
 """Whether float16 with loss scaling makes networks reach NaN that do not in bfloat16.
 
-    python benchmarks/half_precision.py --results benchmarks/results/half_precision_<hardware>
+    python -m benchmarks.paper.experiments.half_precision \
+        --results benchmarks/results/half_precision_<hardware>
 
-Sizes, text, optimizer, schedule and length are those of the mini scale of `aero reproduce`; the
+Sizes, text, optimizer, schedule and length are those of the mini scale of the study; the
 networks train under autocast. float16 has torch's loss scaling: a step with an infinite gradient is
 skipped and halves the scale. Nothing is timed.
 """
@@ -14,16 +15,16 @@ import statistics
 from typing import Any
 
 import torch
-from start_of_training import command_line, publish
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from aero import AeroConfig, AeroForCausalLM
 from aero.models.initialization import decay_parameter_names
-from aero.reproduction import plan_target
 from aero.train.prepared_data import PreparedData, prepare_data
 from aero.train.recipe import Recipe
 from aero.train.windows import TrainingWindows
+from benchmarks.paper.cells import plan_target
+from benchmarks.paper.experiments.start_of_training import command_line, publish
 
 # The paper's Figure 6 follows the first; the second is as deep as the paper's.
 NETWORKS = (("SM", 6), ("SM", 12), ("SM+ScFuFFN", 6), ("SM+LN+G", 6))
@@ -127,12 +128,12 @@ def row(run: dict[str, Any]) -> str:
 
 PAGE = """# Half precision and NaN
 
-`python benchmarks/half_precision.py`: the networks of the mini scale of `aero reproduce`, {steps} \
-steps of {tokens_per_step:,} tokens at rate {learning_rate:g}, under autocast, seed {seed}. \
-Matrix products sum in float32. Embeddings start at 0.02, as published. float16 has torch's loss \
-scaling from 65,536; a step whose gradient is not finite is skipped. The largest element of the \
-residual stream is that of all layers and steps. float16 ends at {largest:,.0f}. The loss is the \
-mean of the last 20 steps. \
+`python -m benchmarks.paper.experiments.half_precision`: the networks of the study's mini scale, \
+{steps} steps of {tokens_per_step:,} tokens at rate {learning_rate:g}, under autocast, seed \
+{seed}. Matrix products sum in float32. Embeddings start at 0.02, as published. float16 has \
+torch's loss scaling from 65,536; a step whose gradient is not finite is skipped. The largest \
+element of the residual stream is that of all layers and steps. float16 ends at {largest:,.0f}. \
+The loss is the mean of the last 20 steps. \
 [What it means](../../docs/paper.md#why-claims-fail).
 
 {hardware}, commit {git_commit}.

@@ -1,9 +1,10 @@
 """LayerNorm removal and the foldable norm, from one trained network and beside one from scratch.
 
-    python benchmarks/layer_norm_removal.py --results benchmarks/results/layer_norm_removal_HARDWARE
+    python -m benchmarks.paper.experiments.layer_norm_removal \
+        --results benchmarks/results/layer_norm_removal_HARDWARE
 
 SM+LN+R of the demo's size sees 0.82 million tokens at 4e-3, the best rate of LayerNorm in
-`benchmarks/norms.py`. Then it loses every LayerNorm, the final one too, in as many tokens again.
+`norms.py`. Then it loses every LayerNorm, the final one too, in as many tokens again.
 
 - Removal, Baroni et al. (arXiv 2507.02559): LayerNorms divide by a fixed number, one after another,
   in the order and at the shares of the steps that the authors' code has for GPT-2 small
@@ -31,7 +32,6 @@ from functools import cache, partial
 from typing import Any
 
 import torch
-from norms import TOKENS, Study, evaluated, fit, run_study
 from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset
 from transformers import TrainerCallback
@@ -42,6 +42,7 @@ from aero.conversion import begin_annealing, finish_annealing
 from aero.train import AeroTrainer, AnnealingCallback, load_recipe
 from aero.train.prepared_data import PreparedData
 from aero.train.windows import TrainingWindows
+from benchmarks.paper.experiments.norms import TOKENS, Study, evaluated, fit, run_study
 
 FIRST_RATE, AUXILIARY_WEIGHT, SWITCHED_OFF = 4e-3, 0.1, 1e12
 # Of 300 steps of `gpt2_standard`: where ln_2 goes, ln_1 for the scores, ln_1 for the values, one
@@ -223,12 +224,12 @@ FAMILIES = {
 }
 PAGE = (
     "# LayerNorm removal beside the foldable norm\n\n"
-    "`python benchmarks/layer_norm_removal.py`: `SM+LN+R` at the demo's size (L 6, d 128, H 4, "
-    "T 128), embeddings of variance 1, trained for 400 steps of 2,048 tokens at 4e-3 in bfloat16. "
-    "Then it loses every LayerNorm in 400 steps more. From scratch `SM+FN+R` has all 800 steps. "
-    "What is measured has its norms folded, but for the one that keeps LayerNorm. Seed 1 tries the "
-    "rates of the second half, three more seeds judge. All intervals hold together with 95 %. "
-    "[What differs](../../docs/explanation/related_work.md).\n\n"
+    "`python -m benchmarks.paper.experiments.layer_norm_removal`: `SM+LN+R` at the demo's size (L "
+    "6, d 128, H 4, T 128), embeddings of variance 1, trained for 400 steps of 2,048 tokens at "
+    "4e-3 in bfloat16. Then it loses every LayerNorm in 400 steps more. From scratch `SM+FN+R` "
+    "has all 800 steps. What is measured has its norms folded, but for the one that keeps "
+    "LayerNorm. Seed 1 tries the rates of the second half, three more seeds judge. All intervals "
+    "hold together with 95 %. [What differs](../../docs/explanation/related_work.md).\n\n"
     "{hardware}, commit {git_commit}.\n"
 )
 

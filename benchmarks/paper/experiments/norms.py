@@ -1,6 +1,6 @@
 """The foldable norm and its relatives, each in the place of LayerNorm in one network.
 
-    python benchmarks/norms.py --results benchmarks/results/norms_<hardware>
+    python -m benchmarks.paper.experiments.norms --results benchmarks/results/norms_<hardware>
 
 The network is SM+LN+R at the demo's size, with 0.82 million tokens. The final norm stays a
 LayerNorm in all networks: TaperNorm's paper asks for it. In its place PowerNorm and Unified
@@ -385,11 +385,11 @@ def page(study: Study, content: dict[str, Any]) -> str:
 
 PAGE = (
     "# The foldable norm and its relatives\n\n"
-    "`python benchmarks/norms.py`: `SM+LN+R` at the demo's size (L 6, d 128, H 4, T 128), "
-    "embeddings of variance 1, 400 steps of 2,048 tokens in bfloat16. Every norm takes LayerNorm's "
-    "place in the blocks; the final norm stays a LayerNorm in all networks. Seed 1 tries the "
-    "rates, three more seeds judge. All intervals hold together with 95 %. "
-    "[What differs](../../docs/explanation/related_work.md).\n\n"
+    "`python -m benchmarks.paper.experiments.norms`: `SM+LN+R` at the demo's size (L 6, d 128, H "
+    "4, T 128), embeddings of variance 1, 400 steps of 2,048 tokens in bfloat16. Every norm takes "
+    "LayerNorm's place in the blocks; the final norm stays a LayerNorm in all networks. Seed 1 "
+    "tries the rates, three more seeds judge. All intervals hold together with 95 %. [What "
+    "differs](../../docs/explanation/related_work.md).\n\n"
     "{hardware}, commit {git_commit}.\n"
 )
 

@@ -1,6 +1,7 @@
 """Running statistics against batch statistics on text of other kinds than the training text.
 
-    python benchmarks/out_of_domain.py RUN... --text NAME=FOLDER:PATTERN ... --results PAGE
+    python -m benchmarks.paper.experiments.out_of_domain RUN... --text NAME=FOLDER:PATTERN ... \
+        --results PAGE
 
 Runs are folders of `aero train`, of networks with foldable norms. Every text is read in the order
 of its paths and cut after so many tokens of the run's own tokenizer. Nothing is timed.

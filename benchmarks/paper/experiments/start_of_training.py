@@ -1,6 +1,7 @@
 """How networks start: streams, scores, entropies, gradients at step 0, 10, 30, 100, by rule.
 
-    python benchmarks/start_of_training.py --results benchmarks/results/start_of_training_<hardware>
+    python -m benchmarks.paper.experiments.start_of_training \
+        --results benchmarks/results/start_of_training_<hardware>
 
 An interrupted command goes on where it stopped, unless the code has changed since.
 
@@ -227,11 +228,12 @@ def main() -> None:
 
 PAGE = (
     "# How networks start\n\n"
-    "`python benchmarks/start_of_training.py`: a hundred steps of 2,048 tokens at the demo's size "
-    "(L 6, d 128, H 4, T 128), rate {learning_rate:g} after {warmup_steps} steps of warm-up, seed "
-    "{seed}. Values of the first / the last layer, before the first step where no step is named; "
-    "the loss is the mean of the last ten of 101 steps. Scores are deviations read from entropies, "
-    "0.001 at least. [What it means](../../docs/explanation/start.md).\n\n"
+    "`python -m benchmarks.paper.experiments.start_of_training`: a hundred steps of 2,048 tokens "
+    "at the demo's size (L 6, d 128, H 4, T 128), rate {learning_rate:g} after {warmup_steps} "
+    "steps of warm-up, seed {seed}. Values of the first / the last layer, before the first step "
+    "where no step is named; the loss is the mean of the last ten of 101 steps. Scores are "
+    "deviations read from entropies, 0.001 at least. [What it "
+    "means](../../docs/explanation/start.md).\n\n"
     "{hardware}, commit {git_commit}.\n"
 )
 

@@ -1,12 +1,13 @@
-"""A small corpus, and a probe whose cells are trained once."""
+"""The settings of every Python test, a small corpus, and a probe whose cells are trained once."""
 
 import random
 from pathlib import Path
 
 import pytest
+from tests.python.conftest import fork_server as fork_server
 
-from aero.reproduction.cells import TargetPlan
-from aero.reproduction.running import run_cells
+from benchmarks.paper.cells import TargetPlan
+from benchmarks.paper.running import run_cells
 
 from . import probe
 

@@ -1,6 +1,6 @@
 """A target and a scale of seconds, and a program that trains them for tests with processes.
 
-python probe.py CORPUS CACHE OUTPUT [SECONDS_BEFORE_KILL]
+python -m benchmarks.paper.tests.probe CORPUS CACHE OUTPUT
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import threading
 import time
 from pathlib import Path
 
-from aero.reproduction.cells import TargetPlan, plan_target
-from aero.reproduction.running import run_cells
-from aero.reproduction.scales import Scale
-from aero.reproduction.targets import read_target
+from benchmarks.paper.cells import TargetPlan, plan_target
+from benchmarks.paper.running import run_cells
+from benchmarks.paper.scales import Scale
+from benchmarks.paper.targets import read_target
 
 SETTINGS = {
     "data.vocabulary": 320,

@@ -3,8 +3,8 @@
 import html
 import json
 
-from aero.reproduction import cost_tables as cost_files
-from aero.reproduction import reproduce_costs
+from benchmarks.paper import cost_tables as cost_files
+from benchmarks.paper.cost_tables import reproduce_costs
 
 
 def test_the_files_hold_what_was_found(tmp_path):

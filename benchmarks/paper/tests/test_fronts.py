@@ -9,10 +9,10 @@ import pytest
 from aero import mpc
 from aero.architecture import ArchitectureSpec
 from aero.report.runs import RunRecord
-from aero.reproduction.cost_rows import private_costs, ways_to_price
-from aero.reproduction.figures import FIGURE_KINDS
-from aero.reproduction.fronts import describe_fronts, front_of, front_points
-from aero.reproduction.targets import load_target
+from benchmarks.paper.cost_rows import private_costs, ways_to_price
+from benchmarks.paper.figures import FIGURE_KINDS
+from benchmarks.paper.fronts import describe_fronts, front_of, front_points
+from benchmarks.paper.targets import load_target
 
 TOKENS_PER_STEP = 2048
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from aero.cli import app
-from aero.reproduction import document
-from aero.reproduction.cells import TargetPlan, plan_target, unique_cells
-from aero.reproduction.document import results_document, target_section
-from aero.reproduction.outcome import collect_target
-from aero.reproduction.running import run_cells, run_plans
-from aero.reproduction.targets import read_target
 from aero.train.errors import TrainingError
+from benchmarks.paper import document
+from benchmarks.paper.cells import TargetPlan, plan_target, unique_cells
+from benchmarks.paper.command import app
+from benchmarks.paper.document import results_document, target_section
+from benchmarks.paper.outcome import collect_target
+from benchmarks.paper.running import run_cells, run_plans
+from benchmarks.paper.targets import read_target
 
 from . import probe
 
@@ -167,7 +167,7 @@ def test_one_rate_for_all_is_refused_where_rates_are_tried(corpus, tmp_path):
 
 def test_the_command_says_what_follows_the_trials(tmp_path):
     found = CliRunner().invoke(
-        app, ["reproduce", "start", "--status", "--output", str(tmp_path), "--seeds", "3"]
+        app, ["start", "--status", "--output", str(tmp_path), "--seeds", "3"]
     )
     assert found.exit_code == 0, found.output
     rows = plan_target("start", "mini").trials

@@ -1,9 +1,8 @@
-"""The norms of benchmarks/norms.py and layer_norm_removal.py: formulas, gradients and their end."""
+"""The norms of `norms.py` and `layer_norm_removal.py`: formulas, gradients and their end."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,10 +10,8 @@ import pytest
 import torch
 
 from aero.nn import FoldableNorm
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
-import layer_norm_removal as removal
-import norms
+from benchmarks.paper.experiments import layer_norm_removal as removal
+from benchmarks.paper.experiments import norms
 
 WIDTH = 5
 
@@ -120,8 +117,11 @@ def test_layer_norms_go_in_the_published_order_and_fold_in_the_end():
 
 @pytest.mark.parametrize("module", [norms, removal], ids=lambda module: module.__name__)
 def test_the_committed_page_follows_from_its_runs(module):
-    results, study = Path(__file__).parents[3] / "benchmarks" / "results", module.STUDY
-    (file,) = results.glob(f"{module.__name__}_*.json")
+    study, name = module.STUDY, module.__name__.rpartition(".")[2]
+    (file,) = (Path(__file__).parents[2] / "results").glob(f"{name}_*.json")
     content = json.loads(file.read_text("utf-8"))
     assert norms.judged(study, content["runs"]) == content["rows"]
-    assert norms.page(study, content) == file.with_suffix(".md").read_text("utf-8")
+    # A page is a record: it names the command as it was called when it was written.
+    committed = file.with_suffix(".md").read_text("utf-8")
+    now = committed.replace(f"python benchmarks/{name}.py", f"python -m {module.__name__}")
+    assert now != committed and norms.page(study, content) == now

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from aero.reproduction.run_statistics import STATISTICS
+from benchmarks.paper.run_statistics import STATISTICS
 
 LOG_T = math.log(128)
 

@@ -15,22 +15,22 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from aero.cli import app
 from aero.report.networks import spread_of
 from aero.report.runs import read_run
-from aero.reproduction import outcome
-from aero.reproduction.cells import plan_target
-from aero.reproduction.document import results_document, write_results
-from aero.reproduction.outcome import collect_target, write_target
-from aero.reproduction.run_statistics import measure
-from aero.reproduction.running import cell_table, run_cells, what_it_takes
 from aero.train import Recipe
 from aero.train.errors import StopRequestedError, TrainingError
 from aero.train.run_lock import locked
+from benchmarks.paper import outcome
+from benchmarks.paper.cells import plan_target
+from benchmarks.paper.command import app
+from benchmarks.paper.document import results_document, write_results
+from benchmarks.paper.outcome import collect_target, write_target
+from benchmarks.paper.run_statistics import measure
+from benchmarks.paper.running import cell_table, run_cells, what_it_takes
 
 from . import probe
 
-PROBE = Path(probe.__file__)
+ROOT = Path(__file__).parents[3]
 
 
 def losses(cells, output):
@@ -163,7 +163,8 @@ def test_what_a_killed_process_held_another_takes_up_from_its_checkpoint(
 ):
     plan, whole = trained
     cells = probe.plan(corpus).cells
-    first = subprocess.Popen([sys.executable, str(PROBE), *map(str, (corpus, cache_dir, tmp_path))])
+    program = [sys.executable, "-m", "benchmarks.paper.tests.probe"]
+    first = subprocess.Popen([*program, *map(str, (corpus, cache_dir, tmp_path))], cwd=ROOT)
     while not cells[0].folder(tmp_path).exists():
         assert first.poll() is None
         time.sleep(0.01)
@@ -231,7 +232,7 @@ def test_missing_cells_are_listed_and_never_invented(corpus, tmp_path):
     outcome = collect_target(plan, tmp_path)
     assert [claim["verdict"] for claim in outcome["claims"]] == ["not tested"] * 2
     assert all(row["statistics"]["perplexity"] is None for row in outcome["rows"])
-    text = results_document([outcome], command="aero reproduce probe")
+    text = results_document([outcome], command="python -m benchmarks.paper probe")
     assert "Not run: SM+R seed 1 (missing); SM+LR(layer) seed 1 (missing)" in text
     assert "0 of 3" in text
     assert cell_table(plan.cells, tmp_path).startswith("0 of 3 cells done\n  missing")
@@ -284,26 +285,26 @@ def test_jobs_below_one_are_refused(corpus, tmp_path):
         run_cells(probe.plan(corpus).cells, output=tmp_path, cache_dir=tmp_path, jobs=0)
 
 
-def aero(*arguments):
-    return CliRunner().invoke(app, ["reproduce", *map(str, arguments)])
+def study(*arguments):
+    return CliRunner().invoke(app, [*map(str, arguments)])
 
 
 def test_the_command_lists_targets_and_plans_without_training(tmp_path):
-    listed = aero("list")
+    listed = study("list")
     assert listed.exit_code == 0 and "figure18" in listed.output
-    planned = aero("figure6", "--dry-run", "--output", tmp_path, "--seeds", 1)
+    planned = study("figure6", "--dry-run", "--output", tmp_path, "--seeds", 1)
     assert planned.exit_code == 0, planned.output
     assert "0 of 1 cells done" in planned.output
     assert "819,200 tokens" in planned.output
     assert "to be tokenized" in planned.output or "tokens for training in" in planned.output
-    refused = aero("figure6", "--dry-run", "--output", tmp_path, "--data", tmp_path / "none")
+    refused = study("figure6", "--dry-run", "--output", tmp_path, "--data", tmp_path / "none")
     assert refused.exit_code == 2 and f"a folder or a file, got {tmp_path}/none" in refused.stderr
     assert not (tmp_path / "cells").exists()
 
 
 def test_the_command_writes_what_is_there(tmp_path):
     stem = tmp_path / "results"
-    done = aero("figure6", "table9", "--collect", "--output", tmp_path, "--results", stem)
+    done = study("figure6", "table9", "--collect", "--output", tmp_path, "--results", stem)
     assert done.exit_code == 0, done.output
     assert [
         entry["target"] for entry in json.loads(stem.with_suffix(".json").read_text())["targets"]
@@ -323,18 +324,18 @@ def test_a_results_file_is_judged_again_from_its_own_values(tmp_path):
     outcome["claims"][0]["verdict"] = "holds"
     stem = tmp_path / "results"
     write_results([{**outcome, "figures": []}], stem, command="c")
-    done = aero("judge", "--results", stem)
+    done = study("judge", "--results", stem)
     assert done.exit_code == 0, done.output
     (again,) = json.loads(stem.with_suffix(".json").read_text())["targets"]
     assert [claim["verdict"] for claim in again["claims"]][:2] == ["does not hold", "not tested"]
     assert "| Figure 6 | 0 | 0 | 1 |" in stem.with_suffix(".md").read_text()
-    refused = aero("judge")
+    refused = study("judge")
     assert refused.exit_code == 2 and "judge needs --results STEM" in refused.stderr
 
 
 def test_results_that_cannot_be_written_are_one_line_with_the_way_on(tmp_path):
     (tmp_path / "results").write_text("no folder")
-    failed = aero("figure6", "--collect", "--output", tmp_path)
+    failed = study("figure6", "--collect", "--output", tmp_path)
     assert failed.exit_code == 2
     assert failed.stderr.startswith(
         f"aero: reproduce: cannot write the results to {tmp_path / 'results'}: Not a directory"
@@ -342,7 +343,7 @@ def test_results_that_cannot_be_written_are_one_line_with_the_way_on(tmp_path):
     assert failed.stderr.endswith("run the same command again, which trains nothing twice\n")
     (tmp_path / "results").unlink()
     stem = tmp_path / "missing" / "all"
-    failed = aero("figure6", "--collect", "--output", tmp_path, "--results", stem)
+    failed = study("figure6", "--collect", "--output", tmp_path, "--results", stem)
     assert failed.exit_code == 2 and "Not run: SM seeds 1, 2 (missing)" in failed.stdout
     assert f"reproduce: cannot write --results to {stem.parent}: No such file" in failed.stderr
 
@@ -398,8 +399,8 @@ def test_paper_scale_says_what_it_takes_and_then_that_the_corpus_is_missing(tmp_
 
     monkeypatch.setattr(datasets, "load_dataset", offline)
     # The network is not timed: that is a full-size step.
-    monkeypatch.setattr("aero.reproduction.running.seconds_per_token", lambda run: 0.01)
-    done = aero("figure6", "--scale", "paper", "--output", tmp_path, "--cache-dir", tmp_path)
+    monkeypatch.setattr("benchmarks.paper.running.seconds_per_token", lambda run: 0.01)
+    done = study("figure6", "--scale", "paper", "--output", tmp_path, "--cache-dir", tmp_path)
     assert done.exit_code == 2
     assert "2,100,000,000 tokens" in done.output and "days" in done.output
     assert "the hub gave no dataset of that name: Couldn't reach the Hub" in done.output

@@ -13,19 +13,19 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from aero.cli import app
-from aero.reproduction import slurm
-from aero.reproduction.cells import plan_target
-from aero.reproduction.running import cell_table, run_cells
-from aero.reproduction.slurm import SlurmJobs
 from aero.train.errors import StopRequestedError, TrainingError
 from aero.train.run_lock import locked
+from benchmarks.paper import slurm
+from benchmarks.paper.cells import plan_target
+from benchmarks.paper.command import app
+from benchmarks.paper.running import cell_table, run_cells
+from benchmarks.paper.slurm import SlurmJobs
 
 from . import probe
 from .slurm_cluster import cluster, missing
 from .test_running import losses, starts
 
-pytest.importorskip("submitit", reason="submitit is not there: pip install 'aero-torch[slurm]'")
+pytest.importorskip("submitit", reason="submitit is not there")
 WHY = missing()
 needs_slurm = pytest.mark.skipif(WHY is not None, reason=f"no Slurm: {WHY}")
 
@@ -273,7 +273,7 @@ def test_without_slurm_or_submitit_there_is_one_line(
 ):
     cells = probe.plan(corpus).cells
     monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(TrainingError, match=r"needs submitit: pip install 'aero-torch\[slurm\]'$"):
+    with pytest.raises(TrainingError, match=r"needs submitit: pip install submitit$"):
         SlurmJobs(cells, tmp_path, cache_dir).run()
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(TrainingError, match="--launcher slurm needs sbatch in PATH; run it where"):
@@ -283,8 +283,8 @@ def test_without_slurm_or_submitit_there_is_one_line(
 SMALL = ("data.vocabulary", "data.validation_fraction", "evaluation.final_tokens")
 
 
-def aero(*arguments):
-    return CliRunner().invoke(app, ["reproduce", *map(str, arguments)])
+def study(*arguments):
+    return CliRunner().invoke(app, [*map(str, arguments)])
 
 
 def test_the_command_plans_asks_and_cancels(pretended, corpus, cache_dir, tmp_path):
@@ -295,13 +295,13 @@ def test_the_command_plans_asks_and_cancels(pretended, corpus, cache_dir, tmp_pa
     name = SlurmJobs([cell], tmp_path, tmp_path)._name(cell)
     pretended("squeue", f"echo '7|PENDING|Resources|{name}'")
     pretended("scancel", f'echo "$@" > {tmp_path}/cancelled')
-    status = aero(*plan, "--status")
+    status = study(*plan, "--status")
     assert status.exit_code == 0, status.output
     assert f"missing      SM seed 1  cells/{cell.key}  job 7 pending (Resources)" in status.output
-    planned = aero(*plan, "--dry-run", "--slurm", "partition=gpu", "--slurm", "--gpus-per-node=2")
+    planned = study(*plan, "--dry-run", "--slurm", "partition=gpu", "--slurm", "--gpus-per-node=2")
     assert planned.exit_code == 0, planned.output
     assert " cpus_per_task=1 partition=gpu gpus_per_node=2" in planned.output
-    cancelled = aero(*plan, "--cancel")
+    cancelled = study(*plan, "--cancel")
     assert cancelled.output == "cancelled 1 jobs\n"
     assert (tmp_path / "cancelled").read_text() == "7\n"
 
@@ -317,5 +317,5 @@ def test_the_command_plans_asks_and_cancels(pretended, corpus, cache_dir, tmp_pa
     ],
 )
 def test_options_that_do_not_fit_are_one_line(options, line, tmp_path):
-    refused = aero("figure6", "--output", tmp_path, *options)
+    refused = study("figure6", "--output", tmp_path, *options)
     assert (refused.exit_code, refused.stderr) == (2, f"aero: reproduce: {line}\n")

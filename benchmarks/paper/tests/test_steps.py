@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from aero.reproduction.cells import plan_target
-from aero.reproduction.document import target_section
-from aero.reproduction.outcome import collect_target
-from aero.reproduction.targets import read_target
 from aero.train.errors import TrainingError
+from benchmarks.paper.cells import plan_target
+from benchmarks.paper.document import target_section
+from benchmarks.paper.outcome import collect_target
+from benchmarks.paper.targets import read_target
 
 STEPS = ["SM+LN+G", "SM+LN+R", "SM+R"]
 DESCRIPTION = {"title": "t", "paper": "p", "show": ["gigabytes"], "rows": STEPS, "steps": STEPS}

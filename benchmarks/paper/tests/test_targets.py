@@ -4,16 +4,15 @@ import pytest
 from typer.testing import CliRunner
 
 from aero.architecture import ArchitectureSpec
-from aero.cli import app
 from aero.paper import paper_tables
-from aero.reproduction import load_target, plan_target, target_names
-from aero.reproduction.cells import unique_cells
-from aero.reproduction.figures import FIGURE_KINDS
-from aero.reproduction.run_statistics import STATISTICS
-from aero.reproduction.scales import load_scale, scale_names
-from aero.reproduction.targets import read_target
 from aero.train.errors import TrainingError
 from aero.train.one_run import model_config
+from benchmarks.paper.cells import plan_target, unique_cells
+from benchmarks.paper.command import app
+from benchmarks.paper.figures import FIGURE_KINDS
+from benchmarks.paper.run_statistics import STATISTICS
+from benchmarks.paper.scales import load_scale, scale_names
+from benchmarks.paper.targets import load_target, read_target, target_names
 
 # The paper's reports on training; its other tables and figures are about cost or drawings.
 PUBLISHED = {
@@ -266,7 +265,7 @@ def test_the_network_of_the_authors_code_is_told_apart_from_the_printed_one():
 
 
 def test_settings_of_the_command_line_reach_every_network(tmp_path):
-    arguments = ["reproduce", "table2", "--dry-run", "--output", str(tmp_path), "--set"]
+    arguments = ["table2", "--dry-run", "--output", str(tmp_path), "--set"]
     groups = []
     for setting in ("model.final_norm=none", "model.final_norm=layer", "model.final_nrm=layer"):
         result = CliRunner().invoke(app, [*arguments, setting, "--data", str(tmp_path)])

@@ -9,10 +9,10 @@ import pytest
 
 from aero.architecture import ArchitectureSpec
 from aero.report.runs import RunRecord
-from aero.reproduction.cells import Cell, TargetPlan, plan_target
-from aero.reproduction.run_statistics import STATISTICS, measure
-from aero.reproduction.targets import read_target
 from aero.train.errors import TrainingError
+from benchmarks.paper.cells import Cell, TargetPlan, plan_target
+from benchmarks.paper.run_statistics import STATISTICS, measure
+from benchmarks.paper.targets import read_target
 
 # By hand: 6 layers of 128 channels, T = 128, 1,024 words; per token and layer 8 d d in attention,
 # 4 d F in the FFN and 2 T (d + d) in scores and values, and 2 d V in the head.

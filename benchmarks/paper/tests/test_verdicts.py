@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aero.reproduction.document import results_document
-from aero.reproduction.outcome import judge_again
-from aero.reproduction.targets import read_target
-from aero.reproduction.verdicts import judge_claims
 from aero.train.errors import TrainingError
+from benchmarks.paper.document import results_document
+from benchmarks.paper.outcome import judge_again
+from benchmarks.paper.targets import read_target
+from benchmarks.paper.verdicts import judge_claims
 
-RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
+RESULTS = Path(__file__).parents[2] / "results"
 
 
 GROUPS = {"dense": ["SM+G", "SM+R"]}
@@ -284,7 +284,7 @@ JUDGED = [
 
 @pytest.mark.parametrize("file", JUDGED, ids=lambda file: file.stem)
 def test_committed_verdicts_and_pages_follow_from_the_committed_values(file):
-    # Where this fails, `aero reproduce judge --results STEM` writes both anew.
+    # Where this fails, `python -m benchmarks.paper judge --results STEM` writes both anew.
     content = json.loads(file.read_text())
     outcomes = copy.deepcopy(content["targets"])
     judge_again(outcomes)

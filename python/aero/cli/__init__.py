@@ -22,7 +22,6 @@ from aero.cli.errors import OneLineGroup, note, one_line_errors, say
 from aero.cli.networks import convert, export, prune, show
 from aero.cli.private import calibrate, private
 from aero.cli.private_parties import ask, keys, publish, serve
-from aero.cli.reproduction import reproduce
 from aero.reading import read_json
 from aero.train.errors import TrainingError, disk_errors
 
@@ -49,7 +48,6 @@ app.add_typer(prune, name="prune")
 app.command(short_help="Writes a network as plain weights.")(export)
 app.command(short_help="Converts a network to a label.")(convert)
 app.command(short_help="Shows where every head looks in a text.")(show)
-app.command(short_help="Retrains a table or figure of the paper's version 2.")(reproduce)
 app.command(short_help="Says what works here, what does not, and what to do.")(doctor)
 
 

@@ -4,10 +4,10 @@ import math
 import pytest
 import yaml
 
-from aero.reproduction.cells import plan_target
 from aero.train.errors import Bounds, TrainingError
 from aero.train.recipe import OptimizerSection, Recipe, RegularizationSection, TrainingSection
 from aero.train.recipe_files import load_recipe, recipe_names, recipe_to_dict
+from benchmarks.paper.cells import plan_target
 
 NOT_FINITE = ["nan", "inf", "-inf"]
 

@@ -1,0 +1,1 @@
+"""Times of operators, and the study of the paper; neither is part of the wheel."""

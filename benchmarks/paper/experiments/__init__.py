@@ -1,0 +1,1 @@
+"""Programs of the study beside its targets: `python -m benchmarks.paper.experiments.norms`."""
