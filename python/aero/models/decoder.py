@@ -28,9 +28,10 @@ from aero.models.outputs import CACHE_FIELD, AeroModelOutput
 from aero.nn import Block, KeyValueCache, SequenceContext
 from aero.nn.block import normalize
 from aero.nn.rotary import rotary_tables
+from aero.nn.weight_decay import Scales
 
 
-class AeroPreTrainedModel(PreTrainedModel):  # type: ignore[no-untyped-call]
+class AeroPreTrainedModel(Scales, PreTrainedModel):  # type: ignore[no-untyped-call]
     """The common base of AERO models: configuration, initialization, the attention they accept."""
 
     config_class = AeroConfig

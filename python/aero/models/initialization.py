@@ -29,6 +29,7 @@ from aero.nn.annealed_modules import AnnealedFeedForward, AnnealedNorm
 from aero.nn.block import INITIAL_GAIN
 from aero.nn.linear import Linear
 from aero.nn.norm import INITIAL_ALPHA, DynamicNorm
+from aero.nn.weight_decay import scales_of
 
 # As many as torch makes when it attaches spectral norm.
 _SPECTRAL_ITERATIONS = 15
@@ -120,12 +121,6 @@ def _find_singular_vectors(linear: nn.Linear) -> None:
     spectral.train(was_training)
 
 
-# Gains of weight norm: [out, 1], the scale of a weight and not a weight.
-_WEIGHT_NORM_GAIN = "parametrizations.weight.original0"
-# Of the entropy penalty: a number per head, [L, H].
-_OF_PENALTY = ("threshold_bias", "strength_bias")
-
-
 def decay_parameter_names(model: nn.Module) -> list[str]:
     """Names of the parameters to apply weight decay to: matrices and embeddings.
 
@@ -153,16 +148,9 @@ def decay_parameter_names(model: nn.Module) -> list[str]:
         >>> "transformer.h.0.attn.temperature.value" in decayed
         False
     """
-    temperatures = {
-        f"{prefix}.{name}"
-        for prefix, module in model.named_modules()
-        if isinstance(module, Temperature)
-        for name, _ in module.named_parameters()
-    }
+    spared = {id(scale) for module in model.modules() for _, scale in scales_of(module)}
     return [
         name
         for name, parameter in model.named_parameters()
-        if parameter.dim() >= 2
-        and name not in temperatures
-        and not name.endswith((_WEIGHT_NORM_GAIN, *_OF_PENALTY))
+        if parameter.dim() >= 2 and id(parameter) not in spared
     ]

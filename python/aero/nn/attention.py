@@ -17,6 +17,7 @@ from aero.nn.linear import Linear
 from aero.nn.rotary import RotaryTables, apply_rotary
 from aero.nn.temperature import Temperature
 from aero.nn.visible_keys import record
+from aero.nn.weight_decay import Scales
 
 
 class KeyValueCache(Protocol):
@@ -107,7 +108,7 @@ def uniform_attention(value: Tensor, num_queries: int, mask: Tensor | None = Non
     return means[:, :, num_keys - num_queries :].to(value.dtype)
 
 
-class CausalSelfAttention(nn.Module):
+class CausalSelfAttention(Scales):
     """Multi-head attention with an optional learnable temperature.
 
     Args:
@@ -184,7 +185,7 @@ class CausalSelfAttention(nn.Module):
         return self.c_proj(output.transpose(1, 2).flatten(2)), entropy
 
 
-class ShapedSelfAttention(nn.Module):
+class ShapedSelfAttention(Scales):
     """Shaped attention without value and output projections (He & Hofmann, ICLR 2024).
 
     The values are the inputs, split into heads; the attention matrix of each head is

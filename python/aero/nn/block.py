@@ -16,6 +16,7 @@ from aero.nn.feed_forward import (
     ScaledFusedFeedForward,
 )
 from aero.nn.norm import DynamicNorm, FoldableNorm
+from aero.nn.weight_decay import Scales
 
 Norm = nn.LayerNorm | FoldableNorm | DynamicNorm | AnnealedNorm
 Residual = Literal["sequential", "parallel", "skipless"]
@@ -33,7 +34,7 @@ def normalize(norm: Norm | None, stream: Tensor, token_mask: Tensor | None) -> T
     return norm(stream)  # type: ignore[no-any-return]
 
 
-class Block(nn.Module):
+class Block(Scales):
     """A transformer layer.
 
     - ``"sequential"`` (GPT-2): ``Y = X + MHA(N1(X))``, ``X' = Y + FFN(N2(Y))``.

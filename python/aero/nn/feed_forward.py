@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 from aero import ops
 from aero.nn.linear import Linear, linear
+from aero.nn.weight_decay import Scales
 
 Activation = Literal["gelu", "relu", "leaky_relu", "linear"]
 _ACTIVATIONS = ("gelu", "relu", "leaky_relu", "linear")
 
 
-class FeedForward(nn.Module):
+class FeedForward(Scales):
     """``FFN(x) = act(x W_in + b_in) W_out + b_out``.
 
     Args:
@@ -83,7 +84,7 @@ class FeedForward(nn.Module):
         return f"activation={self.activation!r}"
 
 
-class FusedFeedForward(nn.Module):
+class FusedFeedForward(Scales):
     """``FFN(x) = x W + b``: the two layers of a linear FFN as one (AERO, Section 4.2).
 
     Attributes:

@@ -9,6 +9,7 @@ import torch.distributed
 from torch import Tensor, nn
 
 from aero.nn.linear import is_recomputing
+from aero.nn.weight_decay import Scales
 
 # The average moves by at least this share per update, so it forgets within some 50 updates.
 _MINIMUM_MOMENTUM = 0.02
@@ -17,7 +18,7 @@ _MINIMUM_MOMENTUM = 0.02
 INITIAL_ALPHA = 0.5
 
 
-class FoldableNorm(nn.Module):
+class FoldableNorm(Scales):
     """Scales each channel by its root mean square, taken from running statistics at inference.
 
     In training ``y = g * x / sqrt(v + eps)`` with ``v`` the mean of ``x**2`` over batch and
@@ -133,7 +134,7 @@ class FoldableNorm(nn.Module):
         return f"{self.weight.numel()}, kind={self.kind!r}, eps={self.eps}"
 
 
-class DynamicNorm(nn.Module):
+class DynamicNorm(Scales):
     """DyT, ``y = g tanh(a x) + b``, or Derf, ``y = g erf(a x + s) + b``, in place of a norm.
 
     Zhu et al. (arXiv 2503.10622) and Chen et al. (arXiv 2512.10938). Nothing is normalized: each

@@ -7,11 +7,13 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from aero.nn.weight_decay import Scales
+
 TemperatureShape = Literal["head_position", "head", "scalar"]
 Parametrization = Literal["identity", "log"]
 
 
-class Temperature(nn.Module):
+class Temperature(Scales):
     """Temperature of ``softmax(q k^T / (t sqrt(d_k)))`` (AERO, Eq. 11).
 
     Args:
