@@ -12,6 +12,7 @@ Letters: B batch, T queries, S keys.
 from __future__ import annotations
 
 import importlib
+import inspect
 import warnings
 import weakref
 from functools import cache
@@ -19,7 +20,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import MODEL_MAPPING, AttentionInterface, AttentionMaskInterface
+from transformers import (
+    MODEL_MAPPING,
+    AttentionInterface,
+    AttentionMaskInterface,
+    PreTrainedModel,
+)
 from transformers.masking_utils import sdpa_mask
 from transformers.utils import output_capturing
 
@@ -105,6 +111,8 @@ _OWN_TABLES = {
     "gpt_neo": "GPT_NEO_ATTENTION_CLASSES",
     "gptj": "GPTJ_ATTENTION_CLASSES",
 }
+# Of the frames between a layer and the line that calls its model.
+_NOT_CALLERS = ("aero", "torch", "transformers")
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _WAY_OUT = "keep attn_implementation='eager' or 'sdpa' for this model"
 
@@ -157,7 +165,7 @@ def aero_attention_forward(*args: Any, **kwargs: Any) -> tuple[Tensor, None]:
     """As `aero_entropy_attention_forward`, without the entropies."""
     output, _ = aero_entropy_attention_forward(*args, **kwargs)
     if not torch.compiler.is_compiling() and _are_attentions_wanted(kwargs):
-        _warn_of_no_attentions()
+        _warn_of_no_attentions(kwargs["module"] if "module" in kwargs else args[0])
     return output, None
 
 
@@ -236,7 +244,12 @@ def _check_layer(module: nn.Module, dropout: float, kwargs: dict[str, Any]) -> N
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
     if getattr(module, "is_cross_attention", False) or not is_causal:
-        _refuse(module, "is encoder or cross attention, and this is causal self-attention")
+        _refuse(
+            module,
+            "is encoder or cross attention, and this is causal self-attention",
+            f"{_WAY_OUT}; its entropies are -torch.xlogy(w, w).sum(-1) of the weights w of "
+            "attn_implementation='eager' with output_attentions=True",
+        )
     for feature, name in _UNSUPPORTED.items():
         if kwargs.get(feature) is not None:
             _refuse(module, f"needs {name} ({feature}), which is not supported")
@@ -278,12 +291,34 @@ def _are_attentions_wanted(kwargs: dict[str, Any]) -> bool:
     return bool(kwargs.get("output_attentions")) or "attentions" in (collected or {})
 
 
-@cache
-def _warn_of_no_attentions() -> None:
-    warnings.warn(
-        "attn_implementation='aero' returns no attentions: output_attentions=True gives an empty "
-        "tuple; 'aero_entropy' gives row entropies [B, H, T] there, 'eager' weights",
-        stacklevel=2,
+# Layers whose model has been warned of, and these models.
+_warned: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+
+def _warn_of_no_attentions(layer: nn.Module) -> None:
+    """Warns once per model, at the line that calls it."""
+    if layer in _warned:
+        return
+    model, line = layer, None
+    frame = inspect.currentframe()
+    while frame is not None:
+        caller = frame.f_locals.get("self")
+        if isinstance(caller, PreTrainedModel):
+            model, line = caller, None
+        elif line is None and frame.f_globals["__name__"].split(".")[0] not in _NOT_CALLERS:
+            line = frame
+        frame = frame.f_back
+    is_known = model in _warned
+    _warned.update((layer, model))
+    if line is None or is_known:
+        return
+    warnings.warn_explicit(  # `warn` is silent about a second model at the same line
+        f"attn_implementation='aero' of {type(model).__name__} returns no attentions: "
+        "output_attentions=True gives an empty tuple; 'aero_entropy' gives row entropies [B, H, T] "
+        "there, 'eager' weights",
+        UserWarning,
+        line.f_code.co_filename,
+        line.f_lineno,
     )
 
 
