@@ -23,6 +23,7 @@ from aero.analysis import summarize_entropies
 from aero.analysis.statistics import layerwise_mean
 from aero.analysis.summary import EntropySummary
 from aero.models.causal_lm import AeroForCausalLM, whole
+from aero.models.embedding import check_token_ids
 from aero.models.hugging_face_attention import (
     check_computable,
     computes_own_attention,
@@ -34,7 +35,7 @@ from aero.ops import reference
 
 @dataclass(frozen=True, eq=False)
 class RowEntropies:
-    """The result of `entropies`; printed, a line per layer.
+    """The result of `entropies`; printed, a line per layer with the most that its rows could have.
 
     Attributes:
         layers: L tensors [B, H, T], nats, float32; NaN in rows of padding.
@@ -68,19 +69,23 @@ class RowEntropies:
 
     def __str__(self) -> str:
         heads = self.summary().head_entropy
-        lines = [
-            f"layer {index}: mean {mean:.3f} nats, heads {row.min():.3f} to {row.max():.3f}"
-            for index, (mean, row) in enumerate(zip(layerwise_mean(heads), heads, strict=True))
-        ]
-        return "\n".join(lines)
+        # Of a head that looks at all keys that it sees alike.
+        logs = self.visible_keys.clamp(min=1).double().log()
+        largest = (logs * self.row_mask).sum(dim=(1, 2)) / self.row_mask.sum()
+        layers = zip(layerwise_mean(heads), heads, largest.tolist(), strict=True)
+        return "\n".join(
+            f"layer {index}: mean {mean:.3f} nats, heads {row.min():.3f} to {row.max():.3f} "
+            f"of at most {most:.3f}"
+            for index, (mean, row, most) in enumerate(layers)
+        )
 
 
 def entropies(model: nn.Module, batch: Tensor | Mapping[str, Any]) -> RowEntropies:
     """Attention entropies of a model on a batch, whatever attention implementation it has.
 
     The model computes in evaluation mode without gradients, with ``"aero_entropy"`` where it is not
-    one of ours; mode and implementation are restored. `DistributedDataParallel`,
-    compiled and PEFT models are looked at from inside; adapters count.
+    one of ours; mode and implementation are restored. Data-parallel, compiled and PEFT models are
+    looked at from inside; adapters count.
 
     Args:
         model: an `AeroForCausalLM`, or any `transformers` decoder whose attention can be exchanged:
@@ -93,8 +98,9 @@ def entropies(model: nn.Module, batch: Tensor | Mapping[str, Any]) -> RowEntropi
         The entropies and their statistics.
 
     Raises:
-        ValueError: the batch has no tokens, or the model cannot give its entropies (encoders,
-            attention of their own, ...), with the alternative.
+        ValueError: the batch has no tokens or ids beyond the vocabulary (on a GPU torch's error),
+            or the model cannot give its entropies (encoders, attention of their own, ...), with
+            the alternative.
 
     Example:
         >>> import torch
@@ -108,7 +114,7 @@ def entropies(model: nn.Module, batch: Tensor | Mapping[str, Any]) -> RowEntropi
     inner = _unwrapped(model)
     arguments = _arguments(inner, batch)
     with _measuring(inner), torch.no_grad(), recorded_calls() as calls:
-        outputs = inner(**arguments, output_attentions=True, use_cache=False, return_dict=True)
+        outputs = _outputs(inner, arguments)
     layers = getattr(outputs, "attentions", None)
     if not layers or any(layer is None or layer.dim() != 3 for layer in layers):
         raise ValueError(
@@ -145,26 +151,56 @@ def without_adapters(operation: str, model: nn.Module) -> nn.Module:
     return base
 
 
+def transformers_model(operation: str, model: Any) -> Any:
+    """The model itself, which must be one of `transformers` that can give its entropies.
+
+    Raises:
+        ValueError: it is none, with the way out.
+    """
+    if not isinstance(model, PreTrainedModel):
+        raise ValueError(
+            f"{operation}: model must be a transformers model or an AeroForCausalLM, got "
+            f"{type(model).__name__}; {_way_out(model)}"
+        )
+    check_computable(f"{operation}: {type(model).__name__}", model.dtype)
+    if computes_own_attention(type(model)):
+        refuse_own_attention(operation, type(model))
+    return model
+
+
+def _way_out(model: Any) -> str:
+    parts = dict(model.named_modules()) if isinstance(model, nn.Module) else {}
+    inner = next((path for path, part in parts.items() if isinstance(part, PreTrainedModel)), None)
+    if inner is not None:
+        return f"give it the one inside, model.{inner}"
+    if any(path.endswith("attn.c_attn") for path in parts):
+        return "aero.convert(model, 'SM+LN+G') makes one of nanoGPT"
+    return (
+        "call aero.ops.attention_entropy in its attention (is_causal=False for encoders), which "
+        "returns them"
+    )
+
+
 def _unwrapped(model: Any) -> Any:
     while True:
-        if isinstance(model, nn.parallel.DistributedDataParallel):
+        if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
             model = model.module
         elif hasattr(model, "_orig_mod"):  # torch.compile
             model = model._orig_mod
         elif model is not (base := without_adapters("entropies", model)):
             model = base
         else:
-            break
-    if not isinstance(model, PreTrainedModel):
-        raise ValueError(
-            f"entropies: model must be a transformers model or an AeroForCausalLM, got "
-            f"{type(model).__name__}; aero.convert(model, 'SM+LN+G') makes one of nanoGPT, "
-            "other code can call aero.ops.attention_entropy"
-        )
-    check_computable(f"entropies: {type(model).__name__}", model.dtype)
-    if computes_own_attention(type(model)):
-        refuse_own_attention("entropies", type(model))
-    return model
+            return transformers_model("entropies", model)
+
+
+def _outputs(model: Any, arguments: dict[str, Any]) -> Any:
+    try:
+        return model(**arguments, output_attentions=True, use_cache=False, return_dict=True)
+    except IndexError:
+        ids, embeddings = arguments.get("input_ids"), model.get_input_embeddings()
+        if ids is not None and isinstance(embeddings, nn.Embedding):
+            check_token_ids("entropies", ids, embeddings.weight.shape[0])
+        raise
 
 
 def _arguments(model: Any, batch: Tensor | Mapping[str, Any]) -> dict[str, Any]:

@@ -69,11 +69,13 @@ def test_own_models_give_what_their_outputs_hold(label):
     assert (summary.thresholds is not None) == label.startswith("EReg")
 
 
-def test_wrapped_models_are_looked_at_from_inside():
+@pytest.mark.parametrize(
+    "wrap", [lambda model: torch.compile(model, backend="eager"), torch.nn.DataParallel]
+)
+def test_wrapped_models_are_looked_at_from_inside(wrap):
     model = stock_model("llama-grouped", "sdpa")
-    compiled = torch.compile(model, backend="eager")
     expected = aero.entropies(model, TOKENS).layers
-    assert all(map(torch.equal, aero.entropies(compiled, TOKENS).layers, expected))
+    assert all(map(torch.equal, aero.entropies(wrap(model), TOKENS).layers, expected))
 
 
 def test_masks_per_query_say_what_rows_see():
@@ -86,12 +88,49 @@ def test_masks_per_query_say_what_rows_see():
     assert all((layer <= math.log(3) * (1 + 1e-6)).all() for layer in found.layers)
 
 
-def test_entropies_print_a_line_per_layer():
-    lines = str(aero.entropies(stock_model("gpt2", "sdpa"), TOKENS)).splitlines()
+@pytest.mark.parametrize("name", ["gpt2", "mistral-window"])
+def test_entropies_print_a_line_per_layer_with_the_most_that_they_could_be(name):
+    window = 4 if "window" in name else 9
+    most = np.log(np.minimum(np.arange(1, 10), window)).mean()
+    lines = str(aero.entropies(stock_model(name, "sdpa"), TOKENS)).splitlines()
     assert [line.split(" nats")[0].rsplit(" ", 1)[0] for line in lines] == [
         "layer 0: mean",
         "layer 1: mean",
     ]
+    assert all(line.endswith(f" of at most {most:.3f}") for line in lines)
+
+
+class Wrapper(torch.nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.network = model
+
+
+def test_what_is_no_model_of_transformers_is_told_its_own_way_out():
+    encoder = torch.nn.TransformerEncoderLayer(16, 2, 8)
+    nanogpt = torch.nn.ModuleDict({"attn": torch.nn.ModuleDict({"c_attn": torch.nn.Linear(2, 6)})})
+    for model, way_out in (
+        (nanogpt, r"got ModuleDict; aero.convert\(model, 'SM\+LN\+G'\) makes one of nanoGPT"),
+        (encoder, r"got TransformerEncoderLayer; call aero.ops.attention_entropy.*for encoders"),
+        (
+            Wrapper(stock_model("gpt2", "sdpa")),
+            "got Wrapper; give it the one inside, model.network",
+        ),
+        ("gpt2", "got str; call"),
+    ):
+        with pytest.raises(ValueError, match=f"entropies: model must be a transf.*{way_out}"):
+            aero.entropies(model, TOKENS)
+
+
+@pytest.mark.parametrize("beyond", [-1, 16])
+@pytest.mark.parametrize("own", [False, True])
+def test_ids_beyond_the_vocabulary_are_named(own, beyond):
+    model = tiny("SM+LN+G", vocab_size=16) if own else stock_model("llama-grouped", "sdpa")
+    ids = TOKENS.clone()
+    ids[1, 3] = beyond
+    message = f"input_ids must be from 0 to 15, the vocabulary, got {beyond}"
+    with pytest.raises(ValueError, match=message):
+        aero.entropies(model, ids)
 
 
 def test_models_that_cannot_give_entropies_are_refused_and_left_as_they_were():
@@ -104,13 +143,10 @@ def test_models_that_cannot_give_entropies_are_refused_and_left_as_they_were():
     with pytest.raises(ValueError, match="MambaForCausalLM returned no attention in every"):
         aero.entropies(MambaForCausalLM(MambaConfig(**sizes)), TOKENS)
     bert = BertModel(BertConfig(**sizes, num_attention_heads=2, intermediate_size=8))
-    with pytest.raises(ValueError, match="BertSelfAttention is encoder or cross attention"):
+    message = r"BertSelfAttention is encoder or cross .* weights w of attn_implementation='eager'"
+    with pytest.raises(ValueError, match=message):
         aero.entropies(bert, TOKENS)
     assert bert.config._attn_implementation == "sdpa" and bert.training is True
-    with pytest.raises(
-        ValueError, match=r"entropies: model must be a transformers model.* makes one of nanoGPT"
-    ):
-        aero.entropies(torch.nn.Linear(2, 2), TOKENS)
 
 
 @pytest.mark.parametrize(

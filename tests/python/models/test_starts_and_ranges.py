@@ -207,8 +207,8 @@ def test_row_entropies_tell_a_line_per_layer():
     layers = (torch.tensor([[[0.0, 0.5], [1.0, 2.0]]]), torch.tensor([[[0.25, 0.25], [0.5, 0.5]]]))
     found = RowEntropies(layers, torch.ones(1, 2).bool(), torch.tensor([[[1, 2]]] * 2))
     assert str(found).splitlines() == [
-        "layer 0: mean 0.875 nats, heads 0.250 to 1.500",
-        "layer 1: mean 0.375 nats, heads 0.250 to 0.500",
+        "layer 0: mean 0.875 nats, heads 0.250 to 1.500 of at most 0.347",
+        "layer 1: mean 0.375 nats, heads 0.250 to 0.500 of at most 0.347",
     ]
     assert found.temperatures is None and found.thresholds is None
     assert found.summary().max_entropy == math.log(2)
