@@ -18,6 +18,7 @@ from aero.mpc.profiles import NetworkProfile, compute_profile, network_profile
 from aero.mpc.simulation import plain_value
 from aero.pareto import pareto_front
 from aero.reading import one_line, read_json
+from aero.reading.run_files import EVALUATION, Evaluated, unequal_evaluations
 
 Stack = str | Path | StackDescription
 
@@ -228,24 +229,31 @@ def _of_labels(labels: Iterable[str | ArchitectureSpec], model: str) -> list[_Ne
 
 
 def _of_runs(folders: Iterable[str | Path]) -> list[_Network]:
-    """The finished runs among and below the folders that have a measured perplexity."""
-    found = []
+    """The finished runs among and below the folders that have a measured perplexity, each once."""
+    files: dict[Path, Path] = {}
     for folder in map(Path, folders):
-        files = sorted({*folder.glob("run.json"), *folder.glob("**/run.json")})
-        if not files:
+        here = sorted({*folder.glob("run.json"), *folder.glob("**/run.json")})
+        if not here:
             raise ValueError(f"sweep: runs must be run folders, found no run.json in {folder}")
-        for file in files:
-            evaluation = file.with_name("evaluation.json")
-            if not evaluation.is_file():
-                continue
-            try:
-                spec = ArchitectureSpec.from_dict(read_json(file, {"spec": dict})["spec"])
-                perplexity = read_json(evaluation, {"perplexity": float})["perplexity"]
-            except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(
-                    f"sweep: {file.parent} is no run folder: {one_line(error)}"
-                ) from error
-            found.append(_Network(spec, spec.label, float(perplexity), file.parent.name))
+        for file in here:
+            files.setdefault(file.resolve(), file)
+    found, compared = [], []
+    for file in files.values():
+        evaluation = file.with_name("evaluation.json")
+        if not evaluation.is_file():
+            continue
+        try:
+            info = read_json(file, {"spec": dict, "corpus?": dict | None})
+            spec = ArchitectureSpec.from_dict(info["spec"])
+            values = read_json(evaluation, {**EVALUATION, "perplexity": float})
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"sweep: {file.parent} is no run folder: {one_line(error)}") from error
+        name, corpus = file.parent.name, info.get("corpus") or {}
+        found.append(_Network(spec, spec.label, float(values["perplexity"]), name))
+        compared.append(Evaluated(str(file.parent), corpus, spec.context_length, values))
+    unequal = unequal_evaluations(compared)
+    if unequal is not None:
+        raise ValueError(f"sweep: {unequal}")
     return found
 
 

@@ -1,6 +1,7 @@
 """The contents of the files of a run folder, as shapes of `aero.reading`."""
 
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 _ORIGIN = {
     "path": str,
@@ -72,6 +73,52 @@ EVALUATION: dict[str, Any] = {
     "document_nll?": [float | None],
     "document_tokens?": [int],
 }
+
+
+class Evaluated(NamedTuple):
+    """What decides whether two perplexities compare: `evaluation.json` and the text behind it."""
+
+    name: str
+    corpus: Mapping[str, Any]
+    context_length: int
+    evaluation: Mapping[str, Any]
+
+
+def unequal_evaluations(runs: Iterable[Evaluated]) -> str | None:
+    """Returns a sentence on two runs that were evaluated on unequal parts of one text, or None.
+
+    A window of T tokens predicts T - 1 of them, so that another T predicts others of the same text:
+    the tokens of the text that windows cover are compared, and the last window may be cut off.
+    """
+    first: dict[tuple[Any, ...], Evaluated] = {}
+    for run in runs:
+        if run.evaluation.get("tokens") is None:
+            continue
+        names = ("sha256", "train_tokens", "validation_tokens")
+        other = first.setdefault(tuple(run.corpus.get(name) for name in names), run)
+        longest = max(run.context_length, other.context_length)
+        if _windows(run) != _windows(other) or abs(_covered(run) - _covered(other)) >= longest:
+            return (
+                f"{_measured(other)} and {_measured(run)} were evaluated on unequal parts of one "
+                "text, so that their perplexities do not compare; `aero evaluate RUN` measures a "
+                "run's own windows again"
+            )
+    return None
+
+
+def _windows(run: Evaluated) -> str:
+    return run.evaluation.get("windows") or "disjoint"
+
+
+def _covered(run: Evaluated) -> int:
+    tokens: int = run.evaluation["tokens"]
+    windows = tokens // max(1, run.context_length - 1) if _windows(run) == "disjoint" else 1
+    return tokens + windows
+
+
+def _measured(run: Evaluated) -> str:
+    return f"{run.name} ({run.evaluation['tokens']:,} tokens, {_windows(run)} windows)"
+
 
 # sample.json
 SAMPLE: dict[str, Any] = {

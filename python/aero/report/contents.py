@@ -8,7 +8,7 @@ from typing import Any
 
 from aero import __version__
 from aero.reading import checked, read_json
-from aero.reading.run_files import REPORT
+from aero.reading.run_files import REPORT, Evaluated, unequal_evaluations
 from aero.report.networks import Network, describe_network
 from aero.report.run_costs import (
     describe_costs,
@@ -34,12 +34,25 @@ def assemble(
         title: of the report.
         command: that makes the report, for its footer.
         seed_spread: report.json of several seeds to quote next to a single seed.
+
+    Raises:
+        ValueError: runs were evaluated on unequal parts of one text, or `seed_spread` cannot be
+            quoted.
     """
+    runs = [run for network in networks for run in network.runs]
+    unequal = unequal_evaluations(
+        Evaluated(
+            str(run.folder), run.info.get("corpus") or {}, run.spec.context_length, run.evaluation
+        )
+        for run in runs
+        if run.finished and run.evaluation
+    )
+    if unequal is not None:
+        raise ValueError(f"report: {unequal}")
     entries = [
         {**describe_network(network), "private_inference": describe_costs(network.spec)}
         for network in networks
     ]
-    runs = [run for network in networks for run in network.runs]
     report: dict[str, Any] = {
         "format": FORMAT,
         "title": title,

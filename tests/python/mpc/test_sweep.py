@@ -118,6 +118,23 @@ def test_runs_bring_their_sizes_and_perplexities(tmp_path: Path) -> None:
     assert [row.run for row in mixed.rows] == ["dear", "cheap"]
 
 
+def test_runs_that_were_evaluated_on_unequal_tokens_are_refused(tmp_path: Path) -> None:
+    for label, tokens in (("SM+LN+G", 3100), ("SM+R", 3100), ("SM", 124)):
+        write_run(tmp_path / label, label, 9.0)
+        evaluation = {"perplexity": 9.0, "tokens": tokens, "windows": "disjoint"}
+        (tmp_path / label / "evaluation.json").write_text(json.dumps(evaluation))
+    assert len(mpc.sweep(runs=[tmp_path / "SM+LN+G", tmp_path / "SM+R"]).rows) == 2
+    with pytest.raises(ValueError, match="^sweep: .*unequal parts of one text"):
+        mpc.sweep(runs=[tmp_path])
+
+
+def test_a_run_that_is_named_twice_is_one_row(tmp_path: Path) -> None:
+    write_run(tmp_path / "all" / "run", "SM", 30.0)
+    (tmp_path / "link").symlink_to(tmp_path / "all")
+    names = [tmp_path / "all" / "run", tmp_path / "all", tmp_path / "all" / ".." / "link"]
+    assert [row.run for row in mpc.sweep(runs=names).rows] == ["run"]
+
+
 def test_a_run_at_other_sizes_has_no_perplexity(tmp_path: Path) -> None:
     write_run(tmp_path / "run", "SM", 30.0)
     own = mpc.sweep(runs=[tmp_path]).rows[0]

@@ -418,11 +418,49 @@ def test_the_interval_over_documents_stands_beside_the_spread_over_seeds(
     assert network(paths, "SM+G")["runs"][0]["perplexity_interval"] == [9.871, 10.649]
 
 
-def test_evaluations_over_different_windows_are_noted(make_run, tmp_path, no_figures):
-    runs = [make_run("SM+G", 1), make_run("SM+R", 1)]
-    values = json.loads((runs[0] / "evaluation.json").read_text())
-    (runs[0] / "evaluation.json").write_text(json.dumps({**values, "windows": "stride 64"}))
-    paths = write_report(runs, tmp_path / "report")
+def evaluated(run, **changes):
+    file = run / "evaluation.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    return run
+
+
+@pytest.mark.parametrize(
+    "changes", [{"tokens": 4064}, {"tokens": 131_072 - 127}, {"windows": "stride 64"}]
+)
+def test_unequal_parts_of_one_text_are_refused(changes, make_run, tmp_path, no_figures):
+    whole, part = make_run("SM+G", 1), evaluated(make_run("SM+R", 1), **changes)
+    write_report([part], tmp_path / "alone")
+    with pytest.raises(ValueError, match="^report: .*unequal parts of one text") as error:
+        write_report([whole, part], tmp_path / "report")
+    assert str(whole) in str(error.value) and str(part) in str(error.value)
+    assert not (tmp_path / "report").exists()
+
+
+def test_seeds_of_one_network_are_evaluated_alike(make_run, tmp_path, no_figures):
+    runs = [make_run("SM+G", 1), evaluated(make_run("SM+G", 2), tokens=4064)]
+    with pytest.raises(ValueError, match="unequal parts of one text"):
+        write_report(runs, tmp_path / "report")
+
+
+def test_windows_of_another_length_predict_other_tokens_of_the_same_text(
+    make_run, tmp_path, no_figures
+):
+    # 1,040 windows of 128 tokens, 260 of 512, of 133,120 tokens; the last window may be cut off.
+    runs = [evaluated(make_run("SM+G"), tokens=1040 * 127)]
+    for number, windows in enumerate((260, 259)):
+        longer = make_run("SM+R", number, context_length=512)
+        runs.append(evaluated(longer, tokens=windows * 511))
+    notes = content_of(write_report(runs[:2], tmp_path / "report"))["notes"]
+    (note,) = [note for note in notes if "evaluated differently" in note]
+    assert "132080 tokens" in note and "132860 tokens" in note
+    with pytest.raises(ValueError, match="unequal parts of one text"):
+        write_report(runs, tmp_path / "report")
+
+
+def test_evaluations_on_different_texts_are_noted(make_run, tmp_path, no_figures):
+    corpus = {"name": "stdlib", "sha256": "ab" * 32, "train_tokens": 2_000_000}
+    runs = [make_run("SM+G", 1), make_run("SM+R", 1, info={"corpus": corpus})]
+    paths = write_report([runs[0], evaluated(runs[1], windows="stride 64")], tmp_path / "report")
     (note,) = [note for note in content_of(paths)["notes"] if "evaluated differently" in note]
     assert "stride 64 windows" in note
     assert "disjoint windows" in note
