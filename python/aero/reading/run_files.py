@@ -38,6 +38,7 @@ RUN: dict[str, Any] = {
             "validation_tokens?": int,
             "validation_bytes?": int,
             "copied_share?": float,
+            "remarks?": [str],
         },
         None,
     ),

@@ -107,6 +107,14 @@ def _distinct(values: Sequence[Any]) -> list[Any]:
 
 def _training_notes(networks: Sequence[Network], runs: Sequence[RunRecord]) -> list[str]:
     notes = [warning for run in runs for warning in run.warnings]
+    notes += _distinct(
+        [
+            f"The corpus {corpus.get('name')}: {remark}."
+            for run in runs
+            if (corpus := run.info.get("corpus"))
+            for remark in corpus.get("remarks", ())
+        ]
+    )
     texts = _distinct([(run.info.get("corpus") or {}).get("sha256") for run in runs])
     splits = _distinct([(run.info.get("corpus") or {}).get("train_tokens") for run in runs])
     if len(texts) > 1:

@@ -5,35 +5,47 @@ Nothing is written; a little is timed.
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import yaml
 
 from aero.models import AeroForCausalLM
 from aero.train.checkpoints import from_whole_checkpoint
-from aero.train.corpora import find_corpus
-from aero.train.errors import TrainingError
+from aero.train.corpora import scan_corpus
+from aero.train.corpus_facts import corpus_facts, remarks_on
+from aero.train.corpus_files import CorpusSource, find_corpus
+from aero.train.errors import TrainingError, disk_errors
 from aero.train.hub import downloaded_file, require_dataset
 from aero.train.machine import settle_in
-from aero.train.one_run import build_model, build_trainer
+from aero.train.one_run import build_model, build_trainer, require_same_corpus
 from aero.train.planning import PlannedRun
 from aero.train.prepared_data import (
+    batches_of,
     name_on_hub,
     open_prepared_data,
     prepared_folder,
     require_fitting,
+    require_window,
+    tokenized,
+    tokenizer_for,
 )
 from aero.train.recipe import DataSection
-from aero.train.run_folder import checkpoint_step
 from aero.train.run_lock import require_unlocked
-from aero.train.starting import require_tokenizer, teacher_of
+from aero.train.starting import (
+    first_scores_warning,
+    require_tokenizer,
+    score_deviations,
+    teacher_of,
+)
+from aero.train.token_files import SPLITS
 from aero.train.tokenizer import bytes_per_token, load_tokenizer
 from aero.train.trainer import batch_split, training_arguments
 
@@ -56,26 +68,26 @@ def forecast(plan: Sequence[PlannedRun], *, cache_dir: str | Path) -> str:
     """
     recipe = plan[0].recipe
     settle_in(recipe.training.threads)
-    parts, whole, tokenizer = [], 0.0, None
+    parts: list[str] = []
+    whole, data = 0.0, RehearsedData("", None)
     if any(run.action != "reuse" for run in plan):
-        found, tokenizer = rehearse_data(
+        data = rehearse_data(
             recipe.data, cache_dir=cache_dir, context_length=recipe.model.context_length
         )
-        parts.append(f"data: {found}\n")
+        parts.append(f"data: {data.found}\n")
+
+    def say(line: str) -> None:
+        parts.append(f"{line}\n")
+
     for planned in plan:
         require_unlocked(planned.folder.path)
-        run = from_whole_checkpoint(planned, lambda line: parts.append(f"{line}\n"))
+        run = from_whole_checkpoint(planned, say)
         parts.append(yaml.safe_dump(run.config(), sort_keys=False, allow_unicode=True))
-        steps_left = run.recipe.steps
-        if run.action == "reuse":
-            steps_left = 0
-        elif run.checkpoint is not None:
-            steps_left -= checkpoint_step(run.checkpoint)
+        steps_left = 0 if run.action == "reuse" else run.recipe.steps - run.steps_done
         tokens = steps_left * run.recipe.training.tokens_per_step
         seconds = 0.0
         if run.action != "reuse":
-            model = rehearse_run(run, tokenizer)
-            seconds = tokens * _timed(run, model)
+            seconds = tokens * _seconds_of_a_token(run, data, say)
         whole += seconds
         left_out = "validation" if run.teacher is None else "validation and the teacher"
         parts.append(
@@ -88,6 +100,36 @@ def forecast(plan: Sequence[PlannedRun], *, cache_dir: str | Path) -> str:
     if len(plan) > 1:
         parts.append(f"all together {_duration(whole)}")
     return "\n".join(parts)
+
+
+def _seconds_of_a_token(run: PlannedRun, data: RehearsedData, say: Callable[[str], None]) -> float:
+    """Makes the checks of a run's start, says what it would warn of, and times its steps."""
+    _require_writable(run.folder.path)
+    if run.checkpoint is not None and data.corpus:
+        require_same_corpus(run.folder, data.corpus)
+    model = rehearse_run(run, data.tokenizer)
+    warning = _first_scores(run, model)
+    if warning is not None:
+        say(f"{run.name}: {warning}")
+    return _timed(run, model)
+
+
+def _first_scores(run: PlannedRun, model: AeroForCausalLM) -> str | None:
+    """The warning of a run that begins with random weights, if there is one."""
+    if run.source is not None or run.checkpoint is not None:
+        return None
+    ids = torch.randint(run.spec.vocab_size, (1, run.spec.context_length), device=model.device)
+    return first_scores_warning(model, score_deviations(model, ids))
+
+
+def _require_writable(folder: Path) -> None:
+    """Raises `TrainingError` where a run could not make a folder, or write into it."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    number = 0 if os.access(there, os.W_OK | os.X_OK) else errno.EACCES
+    number = number if there.is_dir() else errno.ENOTDIR
+    if number:
+        with disk_errors("the run", folder, "run the same command again"):
+            raise OSError(number, os.strerror(number))
 
 
 def seconds_per_token(run: PlannedRun) -> float:
@@ -128,58 +170,83 @@ def _duration(seconds: float) -> str:
 _BYTES_PER_PARAMETER = 16
 
 
+class RehearsedData(NamedTuple):
+    """A corpus as a dry run knows it.
+
+    Attributes:
+        found: in words, with a line for each thing that a training leaves out.
+        tokenizer: None where the corpus is still to be downloaded and its tokenizer to be trained.
+        corpus: the part of a run's record of its corpus that is known.
+    """
+
+    found: str
+    tokenizer: PreTrainedTokenizerFast | None
+    corpus: Mapping[str, Any] = {}
+
+
 def rehearse_data(
     data: DataSection, *, cache_dir: str | Path, context_length: int
-) -> tuple[str, PreTrainedTokenizerFast | None]:
-    """Finds a corpus and reads its tokenizer.
+) -> RehearsedData:
+    """Reads a corpus and its tokenizer as a run does, and keeps nothing.
 
-    A corpus that an earlier run prepared is opened, its files compared with its manifest. Of
-    another one the files are listed: whether their text suffices shows when it is tokenized, unless
-    there is too little however it is cut. A hub dataset is asked for, not downloaded.
+    A corpus that an earlier run prepared is opened, its files compared with its manifest. Another
+    one is read and split, and its tokenizer trained; of its text as much is tokenized as shows that
+    both splits suffice. A hub dataset that was never downloaded is asked for, not read.
 
     Args:
         data: the recipe's section.
         cache_dir: where prepared corpora are.
         context_length: T.
 
-    Returns:
-        The data in words, and the tokenizer; None if it is still to be trained.
-
     Raises:
         TrainingError: as `prepare_data` would raise.
     """
     cache, hub_name = Path(cache_dir), name_on_hub(data.source)
     path = downloaded_file(hub_name, cache / "hub") if hub_name else data.source
-    found = f"{hub_name} on the hub, to be downloaded"
     if hub_name and not Path(path).is_file():
-        require_dataset(hub_name)
-    else:
-        corpus = find_corpus(path)
-        folder = prepared_folder(corpus, data, cache)
-        if (folder / "manifest.json").is_file():
-            prepared = open_prepared_data(folder, context_length=context_length)
-            return f"{len(prepared.train):,} tokens for training in {folder}", prepared.tokenizer
-        found = _unread(corpus.root, corpus.files, context_length)
-    if data.tokenizer == "train":
-        return found, None
-    tokenizer = load_tokenizer(data.tokenizer)
-    require_fitting(tokenizer, data)
-    bytes_per_token(tokenizer)
-    return found, tokenizer
+        return _not_downloaded(hub_name, data)
+    source = find_corpus(path)
+    folder = prepared_folder(source, data, cache)
+    if not (folder / "manifest.json").is_file():
+        _require_writable(folder)
+        return _read(source, data, context_length)
+    prepared = open_prepared_data(folder, context_length=context_length)
+    found = f"{len(prepared.train):,} tokens for training in {folder}"
+    return RehearsedData(_lines(found, prepared.remarks), prepared.tokenizer, prepared.summary())
 
 
-def _unread(root: Path, names: tuple[str, ...], context_length: int) -> str:
-    size = sum((root / name).stat().st_size for name in names)
-    for name in names:
-        if not os.access(root / name, os.R_OK):
-            raise TrainingError(f"train: cannot read {root / name}: Permission denied")
-    # A token is at least a byte, a text has one mark at its end, and each split needs T + 1 tokens.
-    if size + len(names) < 2 * (context_length + 1):
-        raise TrainingError(
-            f"train: {root} must hold more than two windows of {context_length} tokens, got "
-            f"{size:,} bytes; use a larger corpus or a smaller model.context_length"
-        )
-    return f"{len(names):,} files of {size:,} bytes in {root}, to be tokenized"
+def _not_downloaded(name: str, data: DataSection) -> RehearsedData:
+    require_dataset(name)
+    tokenizer = None
+    if data.tokenizer != "train":
+        tokenizer = load_tokenizer(data.tokenizer)
+        require_fitting(tokenizer, data)
+        bytes_per_token(tokenizer)
+    return RehearsedData(f"{name} on the hub, to be downloaded; its text was not read", tokenizer)
+
+
+def _read(source: CorpusSource, data: DataSection, context_length: int) -> RehearsedData:
+    scan = scan_corpus(source, data.validation_fraction)
+    with tempfile.TemporaryDirectory(prefix="aero-dry-run-") as folder:
+        tokenizer = tokenizer_for(scan, data, Path(folder) / "tokenizer", context_length)
+    counts = dict.fromkeys(SPLITS, 0)
+    wanted = (p for p in scan.pieces() if counts[SPLITS[p.validation]] <= context_length)
+    for batch in batches_of(wanted):
+        for piece, tokens in tokenized(tokenizer, batch):
+            counts[SPLITS[piece.validation]] += len(tokens)
+        if min(counts.values()) > context_length:
+            break
+    for split, count in counts.items():
+        require_window(split, source.place, count, context_length)
+    facts = corpus_facts(scan, data)
+    known = {name: facts[name] for name in ("name", "version", "sha256", "copied_share")}
+    found = f"{len(source.files):,} files of {source.bytes:,} bytes in {source.place}"
+    remarks = remarks_on(facts, len(tokenizer))
+    return RehearsedData(_lines(f"{found}, to be tokenized", remarks), tokenizer, known)
+
+
+def _lines(found: str, remarks: Sequence[str]) -> str:
+    return "\ndata: ".join([found, *remarks])
 
 
 def rehearse_run(run: PlannedRun, tokenizer: PreTrainedTokenizerFast | None) -> AeroForCausalLM:
@@ -187,7 +254,7 @@ def rehearse_run(run: PlannedRun, tokenizer: PreTrainedTokenizerFast | None) -> 
 
     Args:
         run: as planned.
-        tokenizer: of its corpus; None if it is still to be trained.
+        tokenizer: of its corpus; None if it is not known yet.
 
     Raises:
         TrainingError: whatever a training would find wrong before its first step.

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from aero.atomic_files import atomic_binary_file
+from aero.train.corpus_files import TEXT_FIELDS
 from aero.train.errors import TrainingError
 from aero.train.progress import progress_bar
-
-_TEXT_FIELDS = ("text", "content")
 
 
 def download_dataset(name: str, folder: Path) -> Path:
@@ -28,10 +27,10 @@ def download_dataset(name: str, folder: Path) -> Path:
     if target.is_file():
         return target
     rows = _training_split(name)
-    fields = [field for field in _TEXT_FIELDS if field in rows.column_names]
+    fields = [field for field in TEXT_FIELDS if field in rows.column_names]
     if not fields:
         raise TrainingError(
-            f"train: dataset {name!r} has no field {' or '.join(_TEXT_FIELDS)}, "
+            f"train: dataset {name!r} has no field {' or '.join(TEXT_FIELDS)}, "
             f"only {', '.join(rows.column_names)}"
         )
     folder.mkdir(parents=True, exist_ok=True)

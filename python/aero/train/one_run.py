@@ -6,7 +6,7 @@ import math
 import shlex
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -259,7 +259,7 @@ def open_folder(run: PlannedRun, data: PreparedData) -> None:
     else:
         step = checkpoint_step(run.checkpoint)
         metrics_bytes = read_checkpoint_state(run.checkpoint)["recorder"]["metrics"]["bytes"]
-        _require_same_corpus(folder, data)
+        require_same_corpus(folder, data.summary())
     folder.update(
         {
             "status": "running",
@@ -274,7 +274,11 @@ def open_folder(run: PlannedRun, data: PreparedData) -> None:
             "versions": package_versions(),
             "hardware": hardware(),
             "git_commit": git_commit(),
-            "corpus": {**data.summary(), "folder": str(data.folder.resolve())},
+            "corpus": {
+                **data.summary(),
+                "folder": str(data.folder.resolve()),
+                "remarks": data.remarks,
+            },
             "diverged": None,
             "skipped_steps": 0,
             "command": shlex.join(["aero", *sys.argv[1:]]),
@@ -286,10 +290,11 @@ def open_folder(run: PlannedRun, data: PreparedData) -> None:
     folder.truncate_metrics(metrics_bytes)
 
 
-def _require_same_corpus(folder: RunFolder, data: PreparedData) -> None:
-    there = {name: folder.info()["corpus"].get(name) for name in data.summary()}
-    if there != data.summary():
-        names = ", ".join(name for name, value in data.summary().items() if there[name] != value)
+def require_same_corpus(folder: RunFolder, corpus: Mapping[str, Any]) -> None:
+    """Raises `TrainingError` if a run's record of its corpus has other values than these."""
+    there = folder.info()["corpus"]
+    names = ", ".join(name for name, value in corpus.items() if there.get(name) != value)
+    if names:
         raise TrainingError(
             f"train: {folder.path} was trained on another corpus ({names} differ); put the old one "
             "back, or choose another --output"

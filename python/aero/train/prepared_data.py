@@ -6,7 +6,7 @@ import fcntl
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,17 +17,9 @@ from numpy.typing import NDArray
 
 from aero.atomic_files import write_json_atomically
 from aero.reading import UnreadableFileError, one_line, read_json
-from aero.train.corpora import (
-    DUPLICATE,
-    TRAIN,
-    UNDECODABLE,
-    VALIDATION,
-    CorpusScan,
-    CorpusSource,
-    TextPiece,
-    find_corpus,
-    scan_corpus,
-)
+from aero.train.corpora import CorpusScan, TextPiece, scan_corpus
+from aero.train.corpus_facts import FACTS, corpus_facts, remarks_on
+from aero.train.corpus_files import CorpusSource, find_corpus
 from aero.train.errors import TrainingError, disk_errors
 from aero.train.hub import download_dataset
 from aero.train.progress import progress_bar
@@ -47,13 +39,7 @@ if TYPE_CHECKING:
 _FORMAT = 2
 _BATCH_BYTES = 1 << 20
 _TOKEN_FILE = {"file": str, "dtype": str, "tokens": int, "text_bytes": int, "sha256": str}
-_MANIFEST = {
-    "name": str,
-    "version": str,
-    "root": str,
-    "sha256": str,
-    "files": dict.fromkeys(SPLITS, _TOKEN_FILE),
-}
+_MANIFEST = {**FACTS, "files": dict.fromkeys(SPLITS, _TOKEN_FILE)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +74,11 @@ class PreparedData:
             "validation_bytes": files["validation"]["text_bytes"],
             "copied_share": self.manifest["copied_share"],
         }
+
+    @property
+    def remarks(self) -> list[str]:
+        """What a training leaves out or never uses, a line each."""
+        return remarks_on(self.manifest, len(self.tokenizer))
 
 
 def prepare_data(data: DataSection, *, cache_dir: str | Path, context_length: int) -> PreparedData:
@@ -171,33 +162,32 @@ def _cache_key(source: CorpusSource, data: DataSection) -> str:
 
 def _build(source: CorpusSource, data: DataSection, folder: Path, context_length: int) -> None:
     scan = scan_corpus(source, data.validation_fraction)
-    tokenizer_folder = folder / "tokenizer"
-    if data.tokenizer == "train":
-        _train_tokenizer(scan, data, tokenizer_folder, context_length)
-    elif not tokenizer_folder.is_dir():
-        _save_whole(load_tokenizer(data.tokenizer).save_pretrained, tokenizer_folder)
-    tokenizer = load_tokenizer(tokenizer_folder)
-    require_fitting(tokenizer, data)
+    tokenizer = tokenizer_for(scan, data, folder / "tokenizer", context_length)
     files = _write_tokens(scan, tokenizer, data.vocabulary, folder)
     manifest = {
         "format": _FORMAT,
-        "name": source.name,
-        "version": source.version,
-        "root": str(source.root),
-        "sha256": scan.sha256,
-        "files_sha256": source.files_sha256,
-        "documents": {
-            "train": scan.count(TRAIN),
-            "validation": scan.count(VALIDATION),
-            "duplicates_dropped": scan.count(DUPLICATE),
-            "undecodable_dropped": scan.count(UNDECODABLE),
-        },
-        "copied_share": scan.copied_share,
-        "vocabulary": data.vocabulary,
-        "tokenizer": data.tokenizer,
+        **corpus_facts(scan, data),
         "files": {split: asdict(entry) for split, entry in files.items()},
     }
     write_json_atomically(folder / "manifest.json", manifest)
+
+
+def tokenizer_for(
+    scan: CorpusScan, data: DataSection, folder: Path, context_length: int
+) -> PreTrainedTokenizerFast:
+    """Trains the tokenizer of a corpus or takes the one that is named, into a folder.
+
+    Raises:
+        TrainingError: it cannot be loaded, is not byte-level or has too many tokens.
+    """
+    if data.tokenizer == "train":
+        _train_tokenizer(scan, data, folder, context_length)
+    elif not folder.is_dir():
+        _save_whole(load_tokenizer(data.tokenizer).save_pretrained, folder)
+    tokenizer = load_tokenizer(folder)
+    require_fitting(tokenizer, data)
+    bytes_per_token(tokenizer)
+    return tokenizer
 
 
 def require_fitting(tokenizer: PreTrainedTokenizerFast, data: DataSection) -> None:
@@ -242,7 +232,7 @@ def _write_tokens(
     name = scan.source.name
     try:
         with progress_bar(f"tokenizing {name}", total, "B", initial=writer.text_bytes) as bar:
-            for batch in _batches(scan.pieces(first_unit=writer.next_unit)):
+            for batch in batches_of(scan.pieces(first_unit=writer.next_unit)):
                 bar.update(_write_batch(writer, tokenizer, batch))
         return writer.finish()
     finally:
@@ -252,16 +242,9 @@ def _write_tokens(
 def _write_batch(
     writer: TokenWriter, tokenizer: PreTrainedTokenizerFast, batch: list[TextPiece]
 ) -> int:
-    backend, mark = tokenizer.backend_tokenizer, tokenizer.eos_token_id
-    texts = [piece.text for piece in batch]
     written = 0
-    for piece, encoding in zip(
-        batch, backend.encode_batch_fast(texts, add_special_tokens=False), strict=True
-    ):
+    for piece, tokens in tokenized(tokenizer, batch):
         size = len(piece.text.encode())
-        tokens = encoding.ids
-        if piece.last and mark is not None:
-            tokens = [*tokens, mark]
         writer.append(SPLITS[int(piece.validation)], tokens, text_bytes=size)
         if piece.last:
             writer.unit_finished(piece.unit)
@@ -269,7 +252,20 @@ def _write_batch(
     return written
 
 
-def _batches(pieces: Iterator[TextPiece]) -> Iterator[list[TextPiece]]:
+def tokenized(
+    tokenizer: PreTrainedTokenizerFast, batch: Sequence[TextPiece]
+) -> Iterator[tuple[TextPiece, list[int]]]:
+    """Yields each piece with its tokens; a document ends with the tokenizer's mark, if any."""
+    backend, mark = tokenizer.backend_tokenizer, tokenizer.eos_token_id
+    texts = [piece.text for piece in batch]
+    encodings = backend.encode_batch_fast(texts, add_special_tokens=False)
+    for piece, encoding in zip(batch, encodings, strict=True):
+        ends = piece.last and mark is not None
+        yield piece, [*encoding.ids, mark] if ends else encoding.ids
+
+
+def batches_of(pieces: Iterator[TextPiece]) -> Iterator[list[TextPiece]]:
+    """Yields pieces in lists of a million characters or a little more."""
     batch: list[TextPiece] = []
     characters = 0
     for piece in pieces:
@@ -303,12 +299,7 @@ def open_prepared_data(folder: str | Path, *, context_length: int) -> PreparedDa
         ) from error
     tokens = {split: open_tokens(folder, entry) for split, entry in entries.items()}
     for split, array in tokens.items():
-        if len(array) < context_length + 1:
-            raise TrainingError(
-                f"train: the {split} split of {manifest['root']} must hold more than one window of "
-                f"{context_length} tokens, got {len(array)} tokens; use a larger corpus or a "
-                "smaller model.context_length"
-            )
+        require_window(split, manifest["root"], len(array), context_length)
     tokenizer = load_tokenizer(folder / "tokenizer")
     return PreparedData(
         folder=folder,
@@ -318,6 +309,16 @@ def open_prepared_data(folder: str | Path, *, context_length: int) -> PreparedDa
         validation=tokens["validation"],
         token_bytes=bytes_per_token(tokenizer),
     )
+
+
+def require_window(split: str, place: str | Path, tokens: int, context_length: int) -> None:
+    """Raises `TrainingError` if a split has no window and the token behind it."""
+    if tokens < context_length + 1:
+        raise TrainingError(
+            f"train: the {split} split of {place} must hold more than one window of "
+            f"{context_length} tokens, got {tokens} tokens; use a larger corpus or a smaller "
+            "model.context_length"
+        )
 
 
 @contextmanager

@@ -32,7 +32,8 @@ def train_runs(
     Args:
         plan: from `plan_runs`.
         cache_dir: corpora and tokenizers.
-        say: called with lines of text about each run: its next step, and its end.
+        say: called with lines of text: what the corpus leaves out, and each run's next step and
+            its end.
             Default: the logger `aero.train`.
 
     Raises:
@@ -59,6 +60,9 @@ def train_runs(
         cache_dir=cache_dir,
         context_length=todo[0].recipe.model.context_length,
     )
+    if is_main_process():
+        for remark in data.remarks:
+            say(f"data: {remark}")
     done = sum(run.steps_done for run in todo)
     total = sum(run.recipe.steps for run in todo)
     with StopRequest() as stop, progress_bar("training", total, "step", initial=done) as bar:

@@ -10,9 +10,9 @@ from aero.train.corpora import (
     TRAIN,
     UNDECODABLE,
     VALIDATION,
-    find_corpus,
     scan_corpus,
 )
+from aero.train.corpus_files import find_corpus
 from aero.train.errors import TrainingError
 from aero.train.hub import download_dataset
 
@@ -46,7 +46,7 @@ def test_every_unit_has_one_fate(tmp_path):
         a__py="one\n",
         b__py="two\n",
         c__txt="one\n",
-        d__txt=b"\xff\xfe bad",
+        d__txt=b"\xff",
         e__py="",
         f__md="not read",
         g__py="six\n",
@@ -123,7 +123,7 @@ def test_lines_of_json_are_units_of_their_own(tmp_path):
 
 def test_a_lone_surrogate_in_json_is_undecodable(tmp_path):
     (tmp_path / "data.jsonl").write_text(
-        '{"text": "a"}\n{"text": "b"}\n{"text": "\\ud800"}\n"\\udfff"\n'
+        f'{{"text": "{"a" * 99}"}}\n{{"text": "b"}}\n{{"text": "\\ud800"}}\n"\\udfff"\n'
     )
     scan = scan_corpus(find_corpus(tmp_path / "data.jsonl"), 0.2)
     assert scan.count(UNDECODABLE) == 2

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from aero.train import corpora
-from aero.train.corpora import CorpusScan, CorpusSource, find_corpus, scan_corpus
+from aero.train import corpora, corpus_files
+from aero.train.corpora import CorpusScan, scan_corpus
+from aero.train.corpus_files import CorpusSource, find_corpus
 from aero.train.errors import TrainingError
 
 SHARED = "a line that other files have as well...."  # 40 characters
@@ -124,7 +125,7 @@ def test_a_bar_counts_the_bytes_of_every_line_and_block(tmp_path, bars):
 
 
 def test_a_scan_is_known_by_the_text_and_the_fate_of_every_unit(tmp_path, bars):
-    contents = [b"one\n", b"\xff", b"two\n", b"", b"one\n", b"cut off: \xc3", b"three\n"]
+    contents = [b"one\n", b"\xff", b"two\n", b"", b"one\n", b"\xc3", b"three\n"]
     for number, content in enumerate(contents):
         (tmp_path / f"{number}.txt").write_bytes(content)
     (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere")
@@ -136,7 +137,7 @@ def test_a_scan_is_known_by_the_text_and_the_fate_of_every_unit(tmp_path, bars):
     order = sorted((0, 2, 6), key=lambda unit: whole[unit])
     fates = bytearray([0, 3, 0, 4, 2, 3, 0])
     fates[order[0]] = 1
-    assert scan.fates == fates and not scan.in_blocks
+    assert scan.fates == fates and not source.in_blocks
     assert scan.sha256 == hashlib.sha256(b"".join(whole) + fates).hexdigest()
     held = len(contents[order[0]])
     assert (scan.train_bytes, scan.validation_bytes) == (14 - held, held)
@@ -154,7 +155,7 @@ def test_a_single_file_is_cut_at_the_first_line_after_each_64_kilobytes(tmp_path
     lines = [f"{number:09}\n" for number in range(40_000)]
     (tmp_path / "book.txt").write_text("".join(lines))
     scan = scan_corpus(find_corpus(tmp_path / "book.txt"), 0.2)
-    assert scan.in_blocks and len(scan.fates) == 7
+    assert scan.source.in_blocks and len(scan.fates) == 7
     # Blocks of 65,540 bytes; the last one has 6,760, and 80,000 are asked for.
     assert [len(piece.text) for piece in scan.pieces()] == [65_540] * 6 + [6_760]
     assert [piece.validation for piece in scan.pieces()] == [False] * 4 + [True] * 3
@@ -176,7 +177,7 @@ def test_a_text_comes_in_pieces_of_a_megabyte_that_end_with_a_line(tmp_path):
 
 def test_lines_of_json_may_hold_what_is_none_of_ours(tmp_path):
     lines = [
-        {"content": "no", "text": "yes", "score": float("nan")},
+        {"content": "no", "text": "yes", "score": float("nan"), "more": "x" * 200},
         {"text": 3, "content": "second choice"},
         {"text": None, "n": 1},
         ["text"],
@@ -191,13 +192,13 @@ def test_lines_of_json_may_hold_what_is_none_of_ours(tmp_path):
 def test_a_single_jsonl_file_is_not_cut_into_blocks(tmp_path):
     (tmp_path / "a.jsonl").write_text('"one"\n"two"\n"one"\n')
     scan = scan_corpus(find_corpus(tmp_path / "a.jsonl"), 0.5)
-    assert not scan.in_blocks and scan.count(corpora.DUPLICATE) == 1
+    assert not scan.source.in_blocks and scan.count(corpora.DUPLICATE) == 1
 
 
 def test_equal_blocks_of_one_file_all_stay(tmp_path):
     (tmp_path / "a.txt").write_text(("x" * 63 + "\n") * 4096)
     scan = scan_corpus(find_corpus(tmp_path), 0.3)
-    assert scan.in_blocks and scan.count(corpora.DUPLICATE) == 0
+    assert scan.source.in_blocks and scan.count(corpora.DUPLICATE) == 0
     assert scan.train_bytes + scan.validation_bytes == 4096 * 64
 
 
@@ -207,7 +208,7 @@ def test_folders_of_other_peoples_code_and_of_caches_are_left_out(tmp_path, monk
             (tmp_path / place).mkdir(exist_ok=True, parents=True)
             (tmp_path / place / "x.py").write_text("x")
     (tmp_path / "a" / "y.txt").write_text("y")
-    monkeypatch.setattr(corpora.sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path)})
+    monkeypatch.setattr(corpus_files.sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path)})
     assert find_corpus("stdlib").files == ("a/a/x.py", "a/x.py")
     monkeypatch.setenv("HOME", str(tmp_path.parent))
     own = find_corpus(f"~/{tmp_path.name}")
@@ -216,8 +217,8 @@ def test_folders_of_other_peoples_code_and_of_caches_are_left_out(tmp_path, monk
 
 
 def test_the_root_of_a_machine_is_a_corpus_with_a_name(monkeypatch):
-    monkeypatch.setattr(corpora, "_files_below", lambda *asked: ("x.txt",))
-    monkeypatch.setattr(corpora, "_listing_digests", lambda *asked: ("", ""))
+    monkeypatch.setattr(corpus_files, "_files_below", lambda *asked: (("x.txt",), ()))
+    monkeypatch.setattr(corpus_files, "_listing_digests", lambda *asked: ("", ""))
     assert find_corpus("/") == CorpusSource("root", "", Path("/"), ("x.txt",), "", "")
 
 
@@ -249,5 +250,5 @@ def test_a_corpus_that_cannot_be_read_is_told_in_whole_sentences(tmp_path):
             f"train: cannot read {tmp_path / 'a.txt'}: Is a directory"
             if gone
             else f"train: {tmp_path} must hold at least two different documents (one for "
-            "validation), got 1; 1 could not be decoded"
+            "validation), got 1; 1 could not be decoded; add texts that differ"
         )

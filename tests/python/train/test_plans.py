@@ -73,8 +73,13 @@ def test_a_run_that_was_left_at_a_checkpoint_goes_on_with_its_steps(tiny_recipe,
 
 
 def test_a_forecast_is_this_text(tiny_recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr(forecast_module, "rehearse_data", lambda *a, **k: ("a text", None))
+    monkeypatch.setattr(
+        forecast_module,
+        "rehearse_data",
+        lambda *a, **k: forecast_module.RehearsedData("a text", None),
+    )
     monkeypatch.setattr(forecast_module, "rehearse_run", lambda run, tokenizer: run.label)
+    monkeypatch.setattr(forecast_module, "_first_scores", lambda run, model: "starts so")
     seconds = {"SM": 0.25, "SM+R": 1.0}
     monkeypatch.setattr(forecast_module, "_timed", lambda run, model: seconds[model])
     first, second = plan_runs(tiny_recipe, ["SM", "SM+R"], [0], output=tmp_path)
@@ -91,11 +96,13 @@ def test_a_forecast_is_this_text(tiny_recipe, tmp_path, monkeypatch):
     assert blocks == [
         "data: a text",
         "!",
+        "SM seed 0: starts so",
         f"SM seed 0 -> {first.folder.path}: train\n"
         f"  parameters  {first.spec.parameter_count(training=True):,}\n"
         "  steps       20 of 20\n  tokens      5,120\n"
         "  time        0:21:20 (estimated without validation)",
         "!",
+        "SM+R seed 0: starts so",
         f"SM+R seed 0 -> {second.folder.path}: resume\n"
         f"  parameters  {second.spec.parameter_count(training=True):,}\n"
         "  steps       5 of 20\n  tokens      1,280\n"

@@ -13,7 +13,8 @@ import pytest
 
 from aero.reading import shown
 from aero.train import prepared_data, token_files
-from aero.train.corpora import find_corpus, scan_corpus
+from aero.train.corpora import scan_corpus
+from aero.train.corpus_files import find_corpus
 from aero.train.errors import TrainingError
 from aero.train.prepared_data import (
     name_on_hub,
@@ -62,6 +63,8 @@ def test_a_manifest_and_a_summary_tell_all_of_a_corpus(section, tmp_path):
             "duplicates_dropped": 0,
             "undecodable_dropped": 0,
         },
+        "undecodable": {"bytes_share": 0.0, "first": ""},
+        "unread": {"files": 0, "first": ""},
         "vocabulary": 320,
         "tokenizer": "train",
         "files": files,
@@ -177,7 +180,7 @@ def test_a_tokenizer_is_trained_on_as_much_text_as_is_asked_for(section, tmp_pat
 
 def test_texts_are_tokenized_in_batches_of_a_million_characters():
     pieces = [types.SimpleNamespace(text="x" * size) for size in (1 << 19, 1 << 19, 5, 1 << 20, 3)]
-    batches = list(prepared_data._batches(iter(pieces)))
+    batches = list(prepared_data.batches_of(iter(pieces)))
     assert [[len(piece.text) for piece in batch] for batch in batches] == [
         [1 << 19, 1 << 19],
         [5, 1 << 20],
