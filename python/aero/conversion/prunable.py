@@ -152,8 +152,14 @@ def _mean_loss_on(batches: Iterable[Tensor | Mapping[str, Any]]) -> Measure:
             inputs = {n: v.to(network.device) for n, v in batch.items()}
             inputs.setdefault("labels", inputs["input_ids"])
             tokens = int(inputs["labels"][:, 1:].ne(-100).sum())
-            total += float(network(**inputs).lm_loss) * tokens
-            count += tokens
+            if tokens:
+                total += float(network(**inputs).lm_loss) * tokens
+                count += tokens
+        if not count:
+            raise ValueError(
+                "select_prunable_ffns: evaluation must hold a predicted token, got none; give "
+                "sequences of two tokens or more whose labels are not all -100"
+            )
         return total / count
 
     return measure

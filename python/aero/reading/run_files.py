@@ -57,8 +57,8 @@ METRIC: dict[str, Any] = {
     **{
         f"{name}?": float | None
         for name in (
-            "tokens", "loss", "lm_loss", "entropy_loss", "lr", "grad_norm", "seconds",
-            "perplexity", "bits_per_byte", "norm_discrepancy",
+            "tokens", "loss", "lm_loss", "entropy_loss", "penalty_nats", "lr", "grad_norm",
+            "seconds", "perplexity", "bits_per_byte", "norm_discrepancy",
         )
     },
     "head_entropy?": [[float | None]],

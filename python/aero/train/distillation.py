@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from aero.models.loss import IGNORED, per_counted
+
 
 def distillation_loss(
     logits: Tensor,
@@ -33,9 +35,10 @@ def distillation_loss(
         num_items_in_batch: the divisor of the sum; default: the number of counted tokens here.
 
     Returns:
-        The loss in nats, 0-D, float32 (float64 for float64 logits).
+        The loss in nats, 0-D, float32 (float64 for float64 logits); 0 with zero gradients where no
+        token counts.
     """
-    counted = labels[:, 1:].ne(-100)
+    counted = labels[:, 1:].ne(IGNORED)
     wide = torch.promote_types(logits.dtype, torch.float32)
     student, teacher = (
         F.log_softmax(values[:, :-1].to(wide) / temperature, dim=-1)
@@ -44,7 +47,7 @@ def distillation_loss(
     divergence = F.kl_div(student, teacher, reduction="none", log_target=True).sum(dim=-1)
     total = torch.where(counted, divergence, 0.0).sum()
     count = counted.sum() if num_items_in_batch is None else num_items_in_batch
-    return temperature**2 * total / count
+    return per_counted(temperature**2 * total, count)
 
 
 class Distillation:

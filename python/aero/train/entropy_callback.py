@@ -14,15 +14,16 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from aero.models import entropies
 from aero.train.tensorboard import TensorBoardFile, entropy_scalars
 
-_PARTS = ("lm_loss", "entropy_loss")
+_PARTS = ("lm_loss", "penalty_nats")
 
 
 class LossLogCallback(TrainerCallback):
-    """Puts `lm_loss` and `entropy_loss` next to `loss`, and `eval_lm_loss` and so on next to it.
+    """Puts `lm_loss` and `penalty_nats` next to `loss`, and `eval_lm_loss` and so on next to it.
 
-    They stand in `state.log_history`, in the metrics that `evaluate` returns and in the logs that
-    the callbacks behind this one get. Only models that return them have them: AERO's, and those of
-    `aero.with_entropy_penalty`.
+    Both are in nats per predicted token: `penalty_nats` is the weighted penalty, as the loss has
+    it. They stand in `state.log_history`, in the metrics that `evaluate` returns and in the logs
+    that the callbacks behind this one get. Only models that return them have them: AERO's, and
+    those of `aero.with_entropy_penalty`.
     """
 
     def __init__(self) -> None:
@@ -126,6 +127,8 @@ class LossLogCallback(TrainerCallback):
         divisor = steps * processes if sums.is_counted and steps is not None else rows
         if sums.is_counted and args.average_tokens_across_devices:
             divisor /= processes
+        if not divisor:
+            return {}
         return {name: part / divisor for name, part in zip(sums.parts, parts, strict=True)}
 
 
@@ -151,8 +154,9 @@ class EntropyCallback(LossLogCallback):
     Before the first step, every so many steps and after the last one the model is measured by
     `aero.entropies`, which changes neither the model nor any random state, and `entropy_scalars` go
     to TensorBoard. Models with the entropy penalty also have the parts of their loss in Trainer's
-    logs: `lm_loss` and `entropy_loss` next to `loss`, `eval_lm_loss` and `eval_entropy_loss` next
-    to `eval_loss`. The `report_to` of `Trainer` decides its own reports, to W&B too.
+    logs, in nats per predicted token: ``loss = lm_loss + penalty_nats``, and `eval_lm_loss` and
+    `eval_penalty_nats` next to `eval_loss`. The `report_to` of `Trainer` decides its own reports,
+    to W&B too.
 
     Args:
         batch: the tokens to look at, as for `aero.entropies`; the same each time.

@@ -100,7 +100,9 @@ class OneRun:
                 seed=run.seed,
             ),
             callbacks=[callback],
-            on_losses=self._recorder.add_losses,
+            on_losses=lambda *losses: self._recorder.add_losses(
+                *losses, weight=self._model.config.entropy_weight
+            ),
             checkpoint_state=callback.checkpoint_state,
             distillation=self._distillation,
         )

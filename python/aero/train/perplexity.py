@@ -57,8 +57,8 @@ class HeldOutLoss:
 
     @property
     def loss(self) -> float:
-        """Nats per token."""
-        return self.nll / self.tokens
+        """Nats per token; NaN where none was predicted."""
+        return self.nll / self.tokens if self.tokens else math.nan
 
     @property
     def perplexity(self) -> float:
@@ -112,7 +112,15 @@ def measure_loss(
 
     Returns:
         The sums over all processes.
+
+    Raises:
+        ValueError: the windows predict no token.
     """
+    if context_length < 2 or not len(starts):
+        raise ValueError(
+            f"evaluate: the windows must predict a token, got {len(starts)} windows of "
+            f"{context_length} tokens; the first token of a window is not predicted"
+        )
     device = next(model.parameters()).device
     rank, world = rank_and_world()
     batch = max(1, batch_tokens // context_length)

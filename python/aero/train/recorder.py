@@ -20,7 +20,8 @@ from aero.train.run_folder import RunFolder, finite_or_null
 from aero.train.signals import RunningClock
 from aero.train.tensorboard import TensorBoardFile, entropy_scalars
 
-_LOSSES = ("loss", "lm_loss", "entropy_loss")
+# The penalty is there twice: before its weight, and as the loss has it, nats per predicted token.
+_LOSSES = ("loss", "lm_loss", "entropy_loss", "penalty_nats")
 
 
 class RunRecorder:
@@ -69,11 +70,21 @@ class RunRecorder:
         """Of all that was written to `metrics.jsonl`."""
         return self._metrics.hexdigest()
 
-    def add_losses(self, loss: Tensor, lm_loss: Tensor, entropy_loss: Tensor | None) -> None:
-        """Adds this process's share of one micro-batch's losses, each 0-D."""
+    def add_losses(
+        self, loss: Tensor, lm_loss: Tensor, entropy_loss: Tensor | None, *, weight: float
+    ) -> None:
+        """Adds this process's share of one micro-batch's losses, each 0-D.
+
+        Args:
+            loss: with the weighted penalty.
+            lm_loss: without.
+            entropy_loss: the penalty before its weight; None for networks without.
+            weight: of the penalty in this step.
+        """
         self._has_entropy_loss = entropy_loss is not None
-        parts = [loss, lm_loss, torch.zeros_like(loss) if entropy_loss is None else entropy_loss]
-        self._sums += torch.stack([part.detach().double() for part in parts])
+        penalty = torch.zeros_like(loss) if entropy_loss is None else entropy_loss
+        parts = [part.detach().double() for part in (loss, lm_loss, penalty)]
+        self._sums += torch.stack([*parts, weight * parts[2]])
 
     def finish_step(self) -> None:
         """Says that an optimizer step's micro-batches are all added."""
@@ -82,7 +93,7 @@ class RunRecorder:
 
     def losses_are_finite(self) -> bool:
         """Whether every process's losses since the last line are; the same answer for all."""
-        return bool(torch.isfinite(self._sums_of_all()).all())
+        return bool(torch.isfinite(self._sums_of_all()[:3]).all())
 
     def _sums_of_all(self) -> Tensor:
         sums = self._sums.clone()
@@ -102,7 +113,7 @@ class RunRecorder:
                 "step": step,
                 "tokens": step * self._tokens_per_step,
                 **losses,
-                "entropy_loss": losses["entropy_loss"] if self._has_entropy_loss else None,
+                **({} if self._has_entropy_loss else dict.fromkeys(_LOSSES[2:])),
                 "lr": learning_rate,
                 "grad_norm": gradient_norm,
                 "seconds": round(self.seconds, 3),
@@ -176,6 +187,8 @@ class RunRecorder:
         """Continues from a checkpoint's `state`; one process takes over the sums of all."""
         if self._writes:
             sums = [float("nan") if value is None else value for value in state["sums"]]
+            # Checkpoints from before the weighted penalty was kept do not know it.
+            sums += [float("nan")] * (len(_LOSSES) - len(sums))
             self._sums.copy_(torch.tensor(sums, dtype=torch.float64))
         self._steps = state["steps"]
         self._has_entropy_loss = state["has_entropy_loss"]
@@ -190,7 +203,8 @@ class RunRecorder:
     def _write(self, record: dict[str, Any]) -> None:
         self._append(record)
         if self._board is not None:
-            skipped = ("kind", "step", "tokens")
+            # Curves are in nats per token: the penalty before its weight would pass for a loss.
+            skipped = ("kind", "step", "tokens", "entropy_loss")
             scalars = {
                 f"{record['kind']}/{name}": value
                 for name, value in record.items()

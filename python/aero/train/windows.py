@@ -98,6 +98,11 @@ def validation_windows(
             f"evaluate: max_tokens must be at least one window of {context_length} tokens, got "
             f"{max_tokens}"
         )
+    if len(tokens) < context_length:
+        raise ValueError(
+            f"evaluate: the text must hold a window of {context_length} tokens, got {len(tokens)} "
+            "tokens; measure on more text"
+        )
     available = (len(tokens) - context_length) // stride + 1
     wanted = available if max_tokens is None else (max_tokens - context_length) // stride + 1
     if wanted >= available:

@@ -108,11 +108,24 @@ def test_a_gpt2_is_scored_without_being_changed():
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+def test_a_batch_without_a_predicted_token_is_in_no_mean():
+    nothing = {"input_ids": BATCHES[0], "labels": BATCHES[0] * 0 - 100}
+    expected = select_prunable_ffns(network("SM"), BATCHES)
+    found = select_prunable_ffns(network("SM"), [nothing, *BATCHES])
+    assert found == expected and math.isfinite(found.loss)
+
+
 def test_wrong_use_is_refused():
     with pytest.raises(ValueError, match="max_loss_increase must be >= 0, got -1"):
         select_prunable_ffns(network("SM"), BATCHES, max_loss_increase=-1)
     with pytest.raises(ValueError, match="at least one batch"):
         select_prunable_ffns(network("SM"), [])
+    for nothing in (
+        torch.ones(3, 1).long(),
+        {"input_ids": BATCHES[0], "labels": BATCHES[0] * 0 - 100},
+    ):
+        with pytest.raises(ValueError, match="must hold a predicted token, got none"):
+            select_prunable_ffns(network("SM"), [nothing])
     with pytest.raises(ValueError, match="SM_i4 has no FFN left"):
         select_prunable_ffns(network("SM_i4"), BATCHES)
 

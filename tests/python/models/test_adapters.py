@@ -78,7 +78,7 @@ def test_both_orders_train_alike_in_trainer_and_save_the_thresholds(tmp_path):
         trainer = Trainer(model, arguments, train_dataset=data, callbacks=callbacks)
         trainer.train()
         log = next(log for log in trainer.state.log_history if "loss" in log)
-        together = log["lm_loss"] + 0.5 * log["entropy_loss"]
+        together = log["lm_loss"] + log["penalty_nats"]
         assert log["loss"] == pytest.approx(together, rel=1e-5)
         learned = model.get_base_model().entropy_penalty.threshold_bias.detach()
         assert (learned - 0.1).abs().min() > 0

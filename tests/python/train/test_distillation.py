@@ -43,6 +43,18 @@ def test_the_loss_is_the_divergence_of_softened_distributions():
     assert float(parted) == pytest.approx(temperature**2 * total / 10, rel=1e-12)
 
 
+@pytest.mark.parametrize("count", [None, 0, torch.tensor(0)])
+def test_a_batch_without_a_counted_token_teaches_nothing(count):
+    student, teacher = network(EREG, 0).train(), network("SM+LN+G", 1)
+    ids = torch.randint(0, 256, (2, 8))
+    inputs = {"input_ids": ids, "labels": ids * 0 - 100}
+    outputs = student(**inputs, num_items_in_batch=count)
+    loss = Distillation(teacher, temperature=2.0, weight=0.5).loss(outputs, inputs, count)
+    loss.backward()
+    assert loss == 0
+    assert all((parameter.grad == 0).all() for parameter in student.parameters())
+
+
 def test_gradients_vanish_where_the_student_agrees():
     teacher = torch.randn(1, 4, 6, dtype=torch.float64)
     student = (teacher + 3.0).requires_grad_()  # logits shifted alike are the same distribution

@@ -113,7 +113,7 @@ def test_trainers_logs_show_the_parts_of_the_loss(kind, reduction, tmp_path):
 
     with torch.no_grad():
         logits = model(ROWS).logits[:, :-1].flatten(0, 1)
-        penalty = model.train()(ROWS, labels=ROWS).entropy_loss.item()
+        penalty = model.train()(ROWS, labels=ROWS).penalty_nats.item()
     lm_loss = torch.nn.functional.cross_entropy(logits, ROWS[:, 1:].flatten()).item()
     logs = trainer.state.log_history
     steps = [log for log in logs if "loss" in log]
@@ -121,12 +121,12 @@ def test_trainers_logs_show_the_parts_of_the_loss(kind, reduction, tmp_path):
     assert (len(steps), len(evaluations)) == (2, 3)
     for log in steps:
         assert log["lm_loss"] == pytest.approx(lm_loss, rel=1e-5)
-        assert log["entropy_loss"] == pytest.approx(penalty, rel=1e-5) and penalty > 0.01
-        assert log["loss"] == pytest.approx(log["lm_loss"] + 0.5 * penalty, rel=1e-5)
+        assert log["penalty_nats"] == pytest.approx(penalty, rel=1e-5) and penalty > 0.005
+        assert log["loss"] == pytest.approx(log["lm_loss"] + penalty, rel=1e-5)
     for log in [*evaluations, metrics]:
         assert log["eval_loss"] == pytest.approx(lm_loss, rel=1e-5) == log["eval_lm_loss"]
         # Trainer's mean over rows, of batches of three and one.
-        assert log["eval_entropy_loss"] == pytest.approx(penalty, rel=1e-5)
+        assert log["eval_penalty_nats"] == pytest.approx(penalty, rel=1e-5)
 
 
 def test_training_is_the_same_with_and_without(tmp_path):

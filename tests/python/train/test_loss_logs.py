@@ -33,7 +33,8 @@ class Parts(nn.Module):
         lm_loss, penalty = self.next
         return types.SimpleNamespace(
             lm_loss=None if lm_loss is None else torch.tensor(lm_loss),
-            entropy_loss=None if penalty is None else torch.tensor(penalty),
+            entropy_loss=None if penalty is None else 1e5 * torch.tensor(penalty),
+            penalty_nats=None if penalty is None else torch.tensor(penalty),
             logits=torch.zeros(rows, 1),
         )
 
@@ -70,9 +71,13 @@ def test_parts_are_means_over_calls_and_rows(logged):
     step((2.0, None))  # a part that this call lacks
     state.global_step = 7
     found, kept = log(loss=1.0, learning_rate=0.1)
-    assert found == {"loss": 1.0, "learning_rate": 0.1, "lm_loss": 1.5, "entropy_loss": 1.5}
-    assert kept == {"lm_loss": 1.5, "entropy_loss": 1.5}
+    assert found == {"loss": 1.0, "learning_rate": 0.1, "lm_loss": 1.5, "penalty_nats": 1.5}
+    assert kept == {"lm_loss": 1.5, "penalty_nats": 1.5}
     assert log(loss=1.0, learning_rate=0.1)[1] == {}  # nothing since
+    step((1.0, None), num_items_in_batch=7)
+    assert log(loss=1.0, learning_rate=0.1)[1] == {}  # a part of a step makes no mean
+    step((1.0, None), train=False, rows=0, evaluates=True)
+    assert log(eval_loss=1.0, eval_runtime=0.1)[1] == {}  # of no rows
     # Losses over the tokens of a whole step: three micro-batches make one up.
     for loss in (1.0, 2.0, 3.0):
         step((loss, None), num_items_in_batch=7)
@@ -86,7 +91,7 @@ def test_parts_are_means_over_calls_and_rows(logged):
     step((5.0, 2.0), train=False, rows=1, evaluates=True)
     assert log(test_loss=1.0, test_runtime=2.0)[1] == {
         "test_lm_loss": 2.0,
-        "test_entropy_loss": 2.0,
+        "test_penalty_nats": 2.0,
     }
     step((4.0, 4.0), train=False, evaluates=True)
     callback.on_predict(arguments, state, control, metrics={})

@@ -131,6 +131,20 @@ def test_a_diverged_network_has_no_finite_perplexity(tokens):
     assert math.isnan(measured.loss) and math.isnan(measured.perplexity)
     assert HeldOutLoss(1e6, 1, 1).perplexity == math.inf
     assert math.isnan(HeldOutLoss(1.0, 1, 0).bits_per_byte)
+    assert math.isnan(HeldOutLoss(0.0, 0, 0).perplexity)
+
+
+@pytest.mark.parametrize(("starts", "context"), [([0, 1], 1), ([], 10)])
+def test_windows_that_predict_no_token_are_refused(tokens, starts, context):
+    with pytest.raises(ValueError, match=f"{len(starts)} windows of {context} tokens"):
+        measure_loss(
+            ConstantModel(torch.zeros(VOCABULARY)),
+            tokens,
+            np.array(starts, dtype=np.int64),
+            token_bytes=np.ones(VOCABULARY, dtype=np.int64),
+            context_length=context,
+            batch_tokens=50,
+        )
 
 
 def test_the_interval_over_documents_is_that_of_a_ratio_of_sums():

@@ -27,8 +27,9 @@ def board_of(folder):
     return {name: {e.step: round(e.value, 5) for e in events.Scalars(name)} for name in names}
 
 
-def add(recorder, *losses):
-    recorder.add_losses(*(None if value is None else torch.tensor(value) for value in losses))
+def add(recorder, *losses, weight=0.5):
+    given = [None if value is None else torch.tensor(value) for value in losses]
+    recorder.add_losses(*given, weight=weight)
 
 
 HEADS = np.array([[0.0, 4.0], [math.nan, 3.0000004]])
@@ -49,7 +50,7 @@ def test_a_run_writes_these_records_and_curves(tmp_path, still):
     for losses in ((1.0, 0.5, 0.25), (2.0, 1.5, 0.75)):
         add(recorder, *losses)
     recorder.finish_step()
-    add(recorder, 3.0, 1.0, 2.0)
+    add(recorder, 3.0, 1.0, 2.0, weight=0.25)  # another step, another weight
     recorder.finish_step()
     assert recorder.write_training(2, learning_rate=0.125, gradient_norm=math.inf) == 3.0
     assert recorder.write_training(3, learning_rate=0.0, gradient_norm=0.5) == 0.0  # no step
@@ -79,12 +80,14 @@ def test_a_run_writes_these_records_and_curves(tmp_path, still):
         "frac_collapse": entropy_scalars(HEADS)["entropy/frac_collapse"],
         "frac_overload": entropy_scalars(HEADS)["entropy/frac_overload"],
     }
-    zero = {"loss": 0.0, "lm_loss": 0.0, "entropy_loss": 0.0, "lr": 0.0, "grad_norm": 0.5}
+    zero = {"loss": 0.0, "lm_loss": 0.0, "entropy_loss": 0.0, "penalty_nats": 0.0}
+    zero |= {"lr": 0.0, "grad_norm": 0.5}
     text = (tmp_path / "metrics.jsonl").read_bytes()
     assert [json.loads(line) for line in text.splitlines()[1:]] == [
         {
             "kind": "train", "step": 2, "tokens": 128, "loss": 3.0, "lm_loss": 1.5,
-            "entropy_loss": 1.5, "lr": 0.125, "grad_norm": None, "seconds": 0.0,
+            "entropy_loss": 1.5, "penalty_nats": 0.5, "lr": 0.125, "grad_norm": None,
+            "seconds": 0.0,
         },
         {"kind": "train", "step": 3, "tokens": 192, **zero, "seconds": 0.0},
         {**validation, "step": 3, "norm_discrepancy": None},
@@ -101,9 +104,11 @@ def test_a_run_writes_these_records_and_curves(tmp_path, still):
     assert curves["entropy/layer_0/mean"] == {4: 2.0, 5: 2.0}
     assert curves["aero/temperature/layer_0/max"] == {5: 3.0}
     assert curves["aero/threshold/layer_0/mean"] == {5: 0.5}
-    assert not [name for name in curves if name.endswith(("step", "kind", "tokens"))]
+    # A curve is of what the loss has in it: the penalty before its weight reads like an explosion.
+    hidden = ("step", "kind", "tokens", "entropy_loss")
+    assert not [name for name in curves if name.endswith(hidden)]
     assert set(curves) >= {
-        *(f"train/{name}" for name in ("lm_loss", "entropy_loss", "lr", "grad_norm", "seconds")),
+        *(f"train/{name}" for name in ("lm_loss", "penalty_nats", "lr", "grad_norm", "seconds")),
         *(f"validation/{name}" for name in ("loss", "perplexity", "bits_per_byte")),
     }
 
@@ -116,7 +121,8 @@ def test_a_network_without_penalty_records_none(tmp_path, still):
     assert recorder.write_training(1, learning_rate=0.5, gradient_norm=1.0) == 1.0
     recorder.close()
     (record,) = folder.metrics()
-    assert record["entropy_loss"] is None and not folder.tensorboard.exists()
+    assert record["entropy_loss"] is record["penalty_nats"] is None
+    assert not folder.tensorboard.exists()
 
 
 def test_a_state_goes_on_as_if_nothing_had_happened(tmp_path, still):
@@ -128,7 +134,7 @@ def test_a_state_goes_on_as_if_nothing_had_happened(tmp_path, still):
     state = json.loads(json.dumps(recorder.state(), allow_nan=False))
     empty = {"bytes": 0, "sha256": hashlib.sha256(b"").hexdigest()}
     assert state == {
-        "sums": [1.0, None, 3.0],
+        "sums": [1.0, None, 3.0, 1.5],
         "steps": 1,
         "has_entropy_loss": True,
         "seconds": 7.5,
@@ -138,7 +144,7 @@ def test_a_state_goes_on_as_if_nothing_had_happened(tmp_path, still):
         other = recorder_of(RunFolder(tmp_path / "a"), tensorboard=False, writes=writes)
         other.restore(state)
         # Under `torchrun` one process takes over the sums of all.
-        kept = state if writes else {**state, "sums": [0.0, 0.0, 0.0]}
+        kept = state if writes else {**state, "sums": [0.0, 0.0, 0.0, 0.0]}
         assert other.state() == kept
         other.finish_step()
         other.write_training(1, learning_rate=0.0, gradient_norm=0.0)
@@ -146,7 +152,21 @@ def test_a_state_goes_on_as_if_nothing_had_happened(tmp_path, still):
     recorder.close()
     (record,) = RunFolder(tmp_path / "a").metrics()
     assert (record["loss"], record["lm_loss"], record["entropy_loss"]) == (0.5, None, 1.5)
-    assert record["seconds"] == 7.5
+    assert record["penalty_nats"] == 0.75 and record["seconds"] == 7.5
+
+
+def test_a_checkpoint_without_the_weighted_penalty_goes_on_and_invents_none(tmp_path, still):
+    recorder = recorder_of(RunFolder(tmp_path), tensorboard=False)
+    recorder.restore({**recorder.state(), "sums": [1.0, 0.5, 3.0], "has_entropy_loss": True})
+    assert recorder.losses_are_finite()
+    for _ in range(2):
+        add(recorder, 1.0, 0.5, 1.0)
+        recorder.finish_step()
+        recorder.write_training(1, learning_rate=0.0, gradient_norm=0.0)
+    recorder.close()
+    first, second = RunFolder(tmp_path).metrics()
+    assert (first["entropy_loss"], first["penalty_nats"]) == (4.0, None)
+    assert (second["entropy_loss"], second["penalty_nats"]) == (1.0, 0.5)
 
 
 def test_the_sums_of_processes_are_added(tmp_path, still, monkeypatch):
@@ -155,7 +175,7 @@ def test_the_sums_of_processes_are_added(tmp_path, still, monkeypatch):
     recorder.finish_step()
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda sums: sums.mul_(2))
-    assert recorder.state()["sums"] == [2.0, 4.0, 6.0]
+    assert recorder.state()["sums"] == [2.0, 4.0, 6.0, 3.0]
     assert recorder.write_training(1, learning_rate=0.0, gradient_norm=0.0) == 2.0
     recorder.close()
 

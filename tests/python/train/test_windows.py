@@ -53,6 +53,9 @@ def test_validation_windows_are_disjoint_and_spread_over_the_file():
     )
     some = validation_windows(tokens, 100, max_tokens=350)
     np.testing.assert_array_equal(some, [0, 300, 600])
+    # Seven of ten reach over the whole file too: those at floor(10 i / 7).
+    most = validation_windows(tokens, 100, max_tokens=700)
+    np.testing.assert_array_equal(most, [0, 100, 200, 400, 500, 700, 800])
     assert len(validation_windows(tokens, 100, max_tokens=100)) == 1
     assert len(validation_windows(tokens, 100, max_tokens=10**9)) == 10
     assert validation_windows(np.zeros(199), 100, max_tokens=None).tolist() == [0]
@@ -76,6 +79,13 @@ def test_windows_cover_no_more_tokens_than_asked_and_all_that_fit(stride, tokens
 def test_a_stride_outside_the_window_is_refused(stride):
     with pytest.raises(ValueError, match=f"between 1 and 100, got {stride}"):
         validation_windows(np.zeros(260), 100, max_tokens=None, stride=stride)
+
+
+@pytest.mark.parametrize("tokens", [99, 1, 0])
+def test_a_text_without_a_whole_window_is_refused(tokens):
+    for stride in (None, 40):
+        with pytest.raises(ValueError, match=f"100 tokens, got {tokens} tokens"):
+            validation_windows(np.zeros(tokens), 100, max_tokens=None, stride=stride)
 
 
 @pytest.mark.parametrize("tokens", [99, 1, 0, -1])
