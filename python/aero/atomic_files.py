@@ -116,7 +116,7 @@ def read_checksums(folder: str | Path) -> dict[str, str]:
     """Returns the SHA-256 of files by name as `SHA256SUMS` has them; nothing where there is none.
 
     Raises:
-        UnreadableFileError: it is damaged.
+        UnreadableFileError: it is damaged, or has lost all of its lines.
     """
     path = Path(folder) / CHECKSUM_FILE
     if not path.is_file():
@@ -132,6 +132,8 @@ def read_checksums(folder: str | Path) -> dict[str, str]:
             raise UnreadableFileError(
                 f"{path}, line {number}: expected a SHA-256 and a name, got {shown(line)}"
             )
+    if not found:
+        raise UnreadableFileError(f"{path}: expected lines of a SHA-256 and a name, got none")
     return found
 
 

@@ -115,6 +115,9 @@ def _training_notes(networks: Sequence[Network], runs: Sequence[RunRecord]) -> l
             for remark in corpus.get("remarks", ())
         ]
     )
+    unchecked = [f"{run.folder.name} ({run.unchecked})" for run in runs if run.unchecked]
+    if unchecked:
+        notes.append(f"Not compared with checksums, as there are none: {', '.join(unchecked)}.")
     texts = _distinct([(run.info.get("corpus") or {}).get("sha256") for run in runs])
     splits = _distinct([(run.info.get("corpus") or {}).get("train_tokens") for run in runs])
     if len(texts) > 1:

@@ -1,6 +1,7 @@
 """Run folders as the report reads them: one record per trained network and seed."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,19 +9,16 @@ from typing import Any
 from aero.analysis import read_analysis
 from aero.analysis.files import StoredAnalysis
 from aero.architecture import ArchitectureSpec
-from aero.atomic_files import damage, read_checksums
+from aero.atomic_files import CHECKSUM_FILE, damage, read_checksums
 from aero.reading import UnreadableFileError, checked, one_line, read_json, read_json_lines
 from aero.reading.run_files import EVALUATION, METRIC, RUN, SAMPLE
 
 _RUN_FORMAT = 1
-_READ = (
-    "run.json",
-    "metrics.jsonl",
-    "evaluation.json",
-    "analysis.json",
-    "analysis.npz",
-    "sample.json",
-)
+# The files that a checksum vouches for: from the start, of a run that ended, of one that finished.
+_BEGUN = ("config.yaml", "manifest.json")
+_ENDED = ("run.json", "metrics.jsonl")
+_FINISHED = ("evaluation.json", "analysis.json", "analysis.npz")
+_OPTIONAL = ("sample.json", "fixed_point.json")
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +34,7 @@ class RunRecord:
         analysis: `analysis.json` and `.npz`, None if the run was not analysed.
         sample: `sample.json`, None if the run was not analysed.
         warnings: files that could not be read completely, in words.
+        unchecked: what no checksum vouches for, in words; empty where all files were compared.
     """
 
     folder: Path
@@ -46,6 +45,7 @@ class RunRecord:
     analysis: StoredAnalysis | None
     sample: dict[str, Any] | None
     warnings: list[str] = field(default_factory=list)
+    unchecked: str = ""
 
     @property
     def finished(self) -> bool:
@@ -92,7 +92,7 @@ def divergence_text(diverged: dict[str, Any]) -> str:
 
 
 def find_runs(paths: Iterable[str | Path]) -> list[Path]:
-    """Returns the run folders among and directly below the given folders, in order of name.
+    """Returns the run folders among and directly below the given folders, each once, by name.
 
     Args:
         paths: run folders (with a `run.json`), or folders of run folders.
@@ -100,7 +100,7 @@ def find_runs(paths: Iterable[str | Path]) -> list[Path]:
     Raises:
         ValueError: a path is no folder, or there is no run in it.
     """
-    found: dict[Path, None] = {}
+    found: dict[Path, Path] = {}
     for path in map(Path, paths):
         if not path.is_dir():
             raise ValueError(f"report: {path} is not a folder")
@@ -109,8 +109,10 @@ def find_runs(paths: Iterable[str | Path]) -> list[Path]:
             raise ValueError(
                 f"report: {path} holds no run (a folder with a run.json); `aero train` makes one"
             )
-        found.update((run if run.is_dir() else run.parent, None) for run in runs)
-    return list(found)
+        for run in runs:
+            folder = run if run.is_dir() else run.parent
+            found.setdefault(folder.resolve(), folder)
+    return list(found.values())
 
 
 def read_run(folder: str | Path) -> RunRecord:
@@ -123,7 +125,8 @@ def read_run(folder: str | Path) -> RunRecord:
         The record; missing parts are None or empty.
 
     Raises:
-        ValueError: `run.json` is missing, damaged, of another format, or another file is damaged.
+        ValueError: `run.json` is missing, damaged, of another format, or another file is damaged,
+            the network's among them. Checkpoints are not looked at.
 
     Example:
         >>> from aero.report import read_run
@@ -148,7 +151,7 @@ def read_run(folder: str | Path) -> RunRecord:
         raise ValueError(
             f"report: {folder / 'run.json'} holds a bad spec: {one_line(error)}"
         ) from error
-    _require_whole(folder, info)
+    unchecked = _require_whole(folder, info["status"])
     metrics, warnings = _read_metrics(folder / "metrics.jsonl", spec)
     evaluation = folder / "evaluation.json"
     return RunRecord(
@@ -160,6 +163,7 @@ def read_run(folder: str | Path) -> RunRecord:
         analysis=read_analysis(folder),
         sample=_read_sample(folder / "sample.json", spec),
         warnings=warnings,
+        unchecked=unchecked,
     )
 
 
@@ -181,16 +185,33 @@ def _read_sample(path: Path, spec: ArchitectureSpec) -> dict[str, Any] | None:
     return sample
 
 
-def _require_whole(folder: Path, info: dict[str, Any]) -> None:
-    """Compares the finished files of a run folder with its checksums, if it has any."""
-    names = {"config.yaml", *(() if info["status"] == "running" else _READ)}
-    try:
-        listed = read_checksums(folder).keys() & names
-        problems = damage(folder, listed) if listed else []
-    except ValueError as error:
-        problems = [str(error)]
+def _require_whole(folder: Path, status: str) -> str:
+    """Compares a run with its checksums and returns what has none, in words."""
+    if not (folder / CHECKSUM_FILE).is_file():
+        return "all files"
+    has_network = (folder / "model").is_dir()
+    problems = run_damage(folder, status)
+    problems += damage(folder / "model") if has_network else []
     if problems:
         raise ValueError(f"report: {problems[0]}; `aero verify {folder}` lists all that is damaged")
+    return "" if has_network or status != "finished" else "the network, which is gone"
+
+
+def run_damage(folder: Path, status: str | None) -> list[str]:
+    """Returns the defects of a run's own files, a line each; none if all are whole.
+
+    They are compared with `SHA256SUMS`, which must name every file that a run of this status has:
+    one that has lost a line vouches for nothing. Those that change during training are in it only
+    after its end. The folders of the network and of the checkpoints have sums of their own.
+    """
+    names = [*_BEGUN]
+    names += _ENDED if status not in (None, "running") else ()
+    names += _FINISHED if status == "finished" else ()
+    listed: dict[str, str] = {}
+    with suppress(UnreadableFileError):  # `damage` says it below
+        listed = read_checksums(folder) if status == "finished" else {}
+    names += [name for name in _OPTIONAL if (folder / name).exists() or name in listed]
+    return damage(folder, names)
 
 
 def _read_metrics(

@@ -6,18 +6,12 @@ import dataclasses
 import hashlib
 import os
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from aero.atomic_files import (
-    checksums_of,
-    damage,
-    read_checksums,
-    write_checksums,
-    write_json_atomically,
-)
+from aero.atomic_files import checksums_of, damage, write_checksums, write_json_atomically
 from aero.reading import UnreadableFileError, printable, read_json
+from aero.report.runs import run_damage
 from aero.train.errors import TrainingError
 from aero.train.planning import PlannedRun
 from aero.train.run_folder import RunFolder, checkpoint_step
@@ -105,12 +99,20 @@ def from_whole_checkpoint(run: PlannedRun, say: Callable[[str], None]) -> Planne
     """Returns a run that resumes from its last whole checkpoint, or from the one that was named.
 
     Raises:
-        TrainingError: no checkpoint is whole; nothing was changed.
+        TrainingError: no checkpoint is whole, or a run that is to be reused is damaged; nothing was
+            changed.
     """
+    if run.action == "reuse":
+        problems = result_problems(run.folder)
+        if problems:
+            raise TrainingError(
+                f"train: {run.name} cannot be reused: {problems[0]}; restore the damaged file, or "
+                "delete the run folder to train again"
+            )
     if run.checkpoint is None:
         return run
     is_named = run.resume != "auto"
-    problems: list[str] = []
+    problems = []
     for checkpoint in [run.checkpoint] if is_named else run.folder.complete_checkpoints()[::-1]:
         found = checkpoint_damage(checkpoint, run.folder)
         if not found:
@@ -126,18 +128,13 @@ def from_whole_checkpoint(run: PlannedRun, say: Callable[[str], None]) -> Planne
     )
 
 
-_ENDED = ("run.json", "metrics.jsonl")
-_FINISHED = ("evaluation.json", "analysis.json", "analysis.npz")
-_OPTIONAL = ("sample.json", "fixed_point.json")
-
-
 def runs_below(paths: Iterable[str | Path]) -> list[Path]:
     """Returns the run folders among and below some folders, each once, in order of name.
 
     Raises:
         TrainingError: there is none in one of them.
     """
-    found: dict[Path, None] = {}
+    found: dict[Path, Path] = {}
     for path in map(Path, paths):
         here = (path / "run.json").exists()
         runs = [path] if here else sorted(file.parent for file in path.rglob("run.json"))
@@ -145,8 +142,9 @@ def runs_below(paths: Iterable[str | Path]) -> list[Path]:
             raise TrainingError(
                 f"verify: {printable(str(path))} holds no run (a folder with a run.json)"
             )
-        found.update(dict.fromkeys(runs))
-    return list(found)
+        for run in runs:
+            found.setdefault(run.resolve(), run)
+    return list(found.values())
 
 
 def run_problems(path: str | Path) -> list[str]:
@@ -159,27 +157,26 @@ def run_problems(path: str | Path) -> list[str]:
     holder = lock_holder(path)
     if holder is not None:
         return [f"{printable(str(path))} is being trained by {holder}; verify it after its end"]
-    problems, names, status = [], ["config.yaml", "manifest.json"], None
-    listed: dict[str, str] = {}
-    with suppress(UnreadableFileError):  # `damage` says it below
-        listed = read_checksums(path)
+    problems = result_problems(folder)
+    for checkpoint in folder.complete_checkpoints():
+        problems += checkpoint_damage(checkpoint, folder)
+    return list(dict.fromkeys(problems))
+
+
+def result_problems(folder: RunFolder) -> list[str]:
+    """Returns the faults of a run folder without its checkpoints, a line each."""
+    problems, status = [], None
     try:
         status = folder.info().get("status")
     except TrainingError as error:
         if not folder.exists():
             return [str(error)]
         problems.append(str(error))
-    names += _ENDED if status not in (None, "running") else ()
-    names += _FINISHED if status == "finished" else ()
-    expected = listed if status == "finished" else {}
-    names += [name for name in _OPTIONAL if (folder.path / name).exists() or name in expected]
-    problems += damage(path, names)
+    problems += run_damage(folder.path, status)
     try:
         folder.metrics()
     except TrainingError as error:
         problems.append(str(error))
-    for checkpoint in folder.complete_checkpoints():
-        problems += checkpoint_damage(checkpoint, folder)
     if status == "finished" or folder.model.exists():
         problems += damage(folder.model)
-    return list(dict.fromkeys(problems))
+    return problems

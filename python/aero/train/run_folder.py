@@ -134,12 +134,12 @@ class RunFolder:
             write_checksums(self.path, listed | checksums)
 
     def require_whole(self, name: str) -> None:
-        """Compares a file with `SHA256SUMS`, if that names it.
+        """Compares a file that is at rest with `SHA256SUMS`, if the run has one.
 
         Raises:
-            TrainingError: it is damaged.
+            TrainingError: the file is damaged, or `SHA256SUMS` does not name it.
         """
-        problems = damage(self.path, [name]) if name in self._checksums() else []
+        problems = damage(self.path, [name]) if self._checksums() else []
         if problems:
             raise TrainingError(f"train: {problems[0]}; {_WAY_OUT}")
 

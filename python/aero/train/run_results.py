@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from aero.analysis import EntropyAccumulator
 from aero.analysis.files import write_analysis
 from aero.analysis.summary import EntropySummary
-from aero.atomic_files import checksums_of
+from aero.atomic_files import CHECKSUM_FILE, checksums_of
 from aero.models import AeroForCausalLM
 from aero.reading import checked
 from aero.train.errors import TrainingError, disk_errors
@@ -277,6 +277,9 @@ def open_run(folder: RunFolder) -> tuple[AeroForCausalLM, PreparedData]:
             f"{folder.path} holds no trained network ({reason}); train it to the end first"
         )
     settle_in(None)
+    for path in (folder.path, folder.model):
+        if not (path / CHECKSUM_FILE).is_file():
+            LOG.warning("%s has no %s: its files were not compared", path, CHECKSUM_FILE)
     model: Any = load_saved_network(folder.model)
     if torch.cuda.is_available():
         model = model.cuda()

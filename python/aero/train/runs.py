@@ -37,8 +37,8 @@ def train_runs(
             Default: the logger `aero.train`.
 
     Raises:
-        TrainingError: bad data, a full disk.
-        StopRequestedError: Ctrl-C or SIGTERM; a checkpoint was written.
+        TrainingError: bad data, a full disk, or a run that is to be reused is damaged.
+        StopRequestedError: Ctrl-C, SIGTERM or SIGHUP; a checkpoint was written.
 
     Example:
         >>> from aero.train import train_runs
@@ -47,7 +47,7 @@ def train_runs(
     todo = [run for run in plan if run.action != "reuse"]
     for run in plan:
         if run.action == "reuse":
-            say(_reused(run))
+            say(_reused(from_whole_checkpoint(run, say)))
     if not todo:
         return
     for run in todo:
@@ -97,7 +97,9 @@ def train_runs(
 
 
 def _reused(run: PlannedRun) -> str:
-    return f"{run.name}: reusing the {run.folder.info()['status']} run in {run.folder.path}"
+    unread = "; its checkpoints were not looked at" if run.folder.complete_checkpoints() else ""
+    status = run.folder.info()["status"]
+    return f"{run.name}: reusing the {status} run in {run.folder.path}{unread}"
 
 
 def _as_it_is_now(run: PlannedRun, say: Any) -> PlannedRun:

@@ -124,7 +124,7 @@ def test_runs_that_were_evaluated_on_unequal_tokens_are_refused(tmp_path: Path) 
         evaluation = {"perplexity": 9.0, "tokens": tokens, "windows": "disjoint"}
         (tmp_path / label / "evaluation.json").write_text(json.dumps(evaluation))
     assert len(mpc.sweep(runs=[tmp_path / "SM+LN+G", tmp_path / "SM+R"]).rows) == 2
-    with pytest.raises(ValueError, match="^sweep: .*unequal parts of one text"):
+    with pytest.raises(ValueError, match=r"^sweep: .*unequal parts of one text"):
         mpc.sweep(runs=[tmp_path])
 
 

@@ -430,7 +430,7 @@ def evaluated(run, **changes):
 def test_unequal_parts_of_one_text_are_refused(changes, make_run, tmp_path, no_figures):
     whole, part = make_run("SM+G", 1), evaluated(make_run("SM+R", 1), **changes)
     write_report([part], tmp_path / "alone")
-    with pytest.raises(ValueError, match="^report: .*unequal parts of one text") as error:
+    with pytest.raises(ValueError, match=r"^report: .*unequal parts of one text") as error:
         write_report([whole, part], tmp_path / "report")
     assert str(whole) in str(error.value) and str(part) in str(error.value)
     assert not (tmp_path / "report").exists()
@@ -464,6 +464,12 @@ def test_evaluations_on_different_texts_are_noted(make_run, tmp_path, no_figures
     (note,) = [note for note in content_of(paths)["notes"] if "evaluated differently" in note]
     assert "stride 64 windows" in note
     assert "disjoint windows" in note
+
+
+def test_a_report_says_which_runs_no_checksum_vouches_for(make_run, tmp_path, no_figures):
+    notes = content_of(write_report([make_run("SM+G")], tmp_path / "report"))["notes"]
+    (note,) = [note for note in notes if "checksums" in note]
+    assert "sm-g-seed1 (all files)" in note
 
 
 def test_nothing_says_where_the_corpus_lay(make_run, tmp_path, no_figures):

@@ -1,6 +1,7 @@
 """Two trainings never write into one folder."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -245,12 +246,12 @@ def test_a_folder_in_training_is_refused_and_untouched(tiny_recipe, cache_dir, t
 
 
 def test_a_run_that_another_process_ended_in_the_meantime_is_reused(
-    tiny_recipe, cache_dir, tmp_path
+    tiny_recipe, cache_dir, tmp_path, whole_runs
 ):
     run = plan_one(tiny_recipe, "SM+R", tmp_path)
     assert run.action == "train"
-    run.folder.write_config(run.config())
-    run.folder.update({"status": "finished"})
+    shutil.copytree(whole_runs("SM+R").path, run.folder.path)
+    shutil.rmtree(run.folder.checkpoints)
     before, said = contents(tmp_path), []
     train_runs([run], cache_dir=cache_dir, say=said.append)
     assert said == [f"SM+R seed 0: reusing the finished run in {run.folder.path}"]

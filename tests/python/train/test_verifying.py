@@ -7,11 +7,15 @@ from typer.testing import CliRunner
 
 from aero import cli
 from aero.report.runs import read_run
+from aero.train import run_results
 from aero.train.checkpoints import run_problems
+from aero.train.errors import TrainingError
 from aero.train.run_folder import RunFolder
 from aero.train.run_lock import locked
+from aero.train.run_results import evaluate_run, open_run
+from aero.train.runs import train_runs
 
-from .conftest import DAMAGES, stopped_at
+from .conftest import DAMAGES, plan_one, stopped_at
 
 
 def verify(*paths):
@@ -55,8 +59,8 @@ def test_the_command_ends_with_one_where_anything_is_damaged(finished, whole_run
     assert done.exit_code == 1
     assert done.stdout.splitlines() == [
         f"{whole}: whole",
-        f"{weights} does not match its SHA-256",
         f"{finished / 'model' / 'tokenizer.json'} does not match its SHA-256",
+        f"{weights} does not match its SHA-256",
     ]
 
 
@@ -109,3 +113,80 @@ def test_a_report_takes_no_damaged_file(finished):
         with pytest.raises(ValueError, match=r"^report: .* does not match its SHA-256; `aero ver"):
             read_run(finished)
         (finished / name).write_bytes(whole)
+
+
+def result_files(run):
+    """All that a run's result is read from: everything but checkpoints and hidden files."""
+    files = [path for path in run.rglob("*") if path.is_file()]
+    apart = {"checkpoints", "tensorboard", ".locks"}
+    return [path for path in files if not apart & set(path.relative_to(run).parts)]
+
+
+@pytest.mark.parametrize("damage", ["half", "flipped", "gone"])
+def test_a_damaged_run_is_not_reused_and_stands_in_no_report(
+    damage, finished, tiny_recipe, cache_dir
+):
+    run = plan_one(tiny_recipe, "SM+FN+R", finished.parent)
+    finished = finished.rename(run.folder.path)
+    run = plan_one(tiny_recipe, "SM+FN+R", finished.parent)
+    assert run.action == "reuse"
+    said = []
+    train_runs([run], cache_dir=cache_dir, say=said.append)
+    (line,) = said
+    assert "reusing the finished run" in line and "checkpoints were not looked at" in line
+    files = result_files(finished)
+    assert {"model.safetensors", "metrics.jsonl", "evaluation.json"} <= {f.name for f in files}
+    for file in files:
+        whole = file.read_bytes()
+        DAMAGES[damage](file)
+        with pytest.raises(TrainingError):
+            train_runs([run], cache_dir=cache_dir, say=pytest.fail)
+        if file != finished / "SHA256SUMS" or damage != "gone":
+            with pytest.raises(ValueError, match=f"{file.name}|SHA-256"):
+                read_run(finished)
+        file.write_bytes(whole)
+    assert read_run(finished).unchecked == ""
+
+
+def test_a_list_of_checksums_that_lost_lines_vouches_for_nothing(finished, tiny_recipe, cache_dir):
+    run = plan_one(tiny_recipe, "SM+FN+R", finished.parent)
+    finished = finished.rename(run.folder.path)
+    run = plan_one(tiny_recipe, "SM+FN+R", finished.parent)
+    file = finished / "SHA256SUMS"
+    whole = file.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    assert len(lines) == 8
+    for number, line in enumerate(lines):
+        for lost in (
+            lines[:number],
+            lines[:number] + lines[number + 1 :],
+            [*lines[:number], line[:9]],
+        ):
+            file.write_bytes(b"".join(lost))
+            assert run_problems(finished), lost
+            with pytest.raises(ValueError, match="SHA"):
+                read_run(finished)
+            with pytest.raises(TrainingError, match="SHA"):
+                train_runs([run], cache_dir=cache_dir, say=pytest.fail)
+        file.write_bytes(b"".join(lines[:number] + lines[number + 1 :]))
+        if line.split()[1] in (b"run.json", b"config.yaml"):
+            with pytest.raises(TrainingError, match="no SHA-256"):
+                evaluate_run(finished)
+    file.write_bytes(b"")
+    with pytest.raises(TrainingError, match="SHA256SUMS"):
+        RunFolder(finished).write_result("evaluation.json", {"loss": 1.0})
+
+
+def test_what_no_checksum_vouches_for_is_said(finished, monkeypatch):
+    said = []
+    monkeypatch.setattr(run_results.LOG, "warning", lambda text, *names: said.append(text % names))
+    shutil.rmtree(finished / "checkpoints")
+    (finished / "model" / "SHA256SUMS").rename(finished / "sums")
+    open_run(RunFolder(finished))
+    assert said == [f"{finished / 'model'} has no SHA256SUMS: its files were not compared"]
+    with pytest.raises(ValueError, match="SHA256SUMS is missing"):
+        read_run(finished)
+    shutil.rmtree(finished / "model")
+    assert "network" in read_run(finished).unchecked
+    (finished / "SHA256SUMS").unlink()
+    assert "all files" in read_run(finished).unchecked
