@@ -48,6 +48,9 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
 
     def __init__(self, config: AeroConfig) -> None:
         super().__init__(config)
+        # `transformers` goes by the name of the class, which a user's class does not share; without
+        # it Trainer would count tokens that nothing predicts.
+        self.loss_type = "ForCausalLM"
         self.transformer = AeroModel(config)
         spec = config.spec
         self.lm_head = Linear(spec.width, spec.vocab_size, bias=False)
@@ -124,8 +127,11 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
             ValueError: a sequence or position beyond the context length, neither or both of
                 `input_ids` and `inputs_embeds`, a cache under both names, ids beyond the vocabulary
                 (on a GPU and in a compiled graph torch's error), a cache together with gradient
-                checkpointing, packed sequences that would see each other, or weights in float8.
+                checkpointing, packed sequences that would see each other, weights in float8, or a
+                training step whose labels were taken out of the call, and the penalty with them.
         """
+        if labels is None and num_items_in_batch is not None:
+            self._refuse_losing_the_penalty()
         if use_cache is None and labels is not None:
             use_cache = False  # a loss needs none, and filling it copies every key and value
         head_weight = None
@@ -244,6 +250,16 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
         if not norms:
             return None
         return float(torch.cat([norm.discrepancy for norm in norms]).mean())
+
+    def _refuse_losing_the_penalty(self) -> None:
+        """Of a step whose tokens Trainer has counted, for a loss that it computes from logits."""
+        if self.training and self.is_entropy_regularized:
+            raise ValueError(
+                "AeroForCausalLM: the entropy penalty of a training step needs its labels in the "
+                "call, got num_items_in_batch alone (transformers.Trainer takes labels out for "
+                "label_smoothing_factor and compute_loss_func); smooth labels with "
+                "aero.train.AeroTrainer, which keeps the penalty, or take a label without EReg"
+            )
 
     def _embed_tied(self, input_ids: Tensor) -> tuple[Tensor, Tensor]:
         weight = self.lm_head.weight

@@ -9,9 +9,10 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache, DynamicCache, PreTrainedModel
+from transformers import Cache, DynamicCache, GenerationMixin, PreTrainedModel
 from transformers import initialization as init
 from transformers.masking_utils import create_causal_mask
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils.generic import can_return_tuple
 
 from aero.models.building import build_block, build_norm, put_in_annealed_parts
@@ -28,6 +29,7 @@ from aero.models.outputs import CACHE_FIELD, AeroModelOutput
 from aero.nn import Block, KeyValueCache, SequenceContext
 from aero.nn.block import normalize
 from aero.nn.rotary import rotary_tables
+from aero.nn.visible_keys import AttentionCall, keys_by_layer
 from aero.nn.weight_decay import Scales
 
 
@@ -41,6 +43,18 @@ class AeroPreTrainedModel(Scales, PreTrainedModel):  # type: ignore[no-untyped-c
     _skip_keys_device_placement = ["cache", "past_key_values"]  # noqa: RUF012
     _can_compile_fullgraph = True
     config: AeroConfig
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Makes the names of the models with a head known, of users' classes too.
+
+        By the name of the class Trainer decides whether smoothed labels are shifted to the next
+        token, and pipelines and servers whether a model generates text.
+        """
+        super().__init_subclass__(**kwargs)  # type: ignore[no-untyped-call]
+        name = cls.__name__
+        if issubclass(cls, GenerationMixin):
+            key = "aero" if name == "AeroForCausalLM" else f"aero:{name}"
+            MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.setdefault(key, name)
 
     def _init_weights(self, module: nn.Module) -> None:
         with torch.no_grad():
@@ -144,12 +158,18 @@ class AeroModel(AeroPreTrainedModel):  # type: ignore[no-untyped-call]
                 stream, entropy = block(stream, context)
             entropies.append(entropy)
         stream = normalize(self.ln_f, stream, context.token_mask)
+        keys = None
+        if self.config.spec.entropy_regularized:
+            call = AttentionCall(context.mask, context.first_position + stream.shape[1])
+            calls = [call] * len(entropies)
+            keys = keys_by_layer("AeroModel", calls, entropies, attention_mask)
         return AeroModelOutput(
             last_hidden_state=stream,
             **{CACHE_FIELD: cache},
             hidden_states=(*hidden_states, stream) if output_hidden_states else None,
             attentions=tuple(entropies) if output_attentions else None,
             entropies=tuple(entropies),
+            visible_keys=keys,
         )
 
     def _embed(self, input_ids: Tensor | None) -> Tensor:

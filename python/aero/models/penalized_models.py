@@ -54,8 +54,8 @@ def with_entropy_penalty(
         The model.
 
     Raises:
-        ValueError: the model has attention dropout, gives no entropies, is one of ours, or has the
-            penalty already, with the alternative.
+        ValueError: the model has attention dropout, gives no entropies, is one of ours, has the
+            penalty already, or has another forward than its class, with the alternative.
         TypeError: an unknown setting.
 
     Example:
@@ -82,6 +82,7 @@ def with_entropy_penalty(
         )
     if threshold is not None:
         settings["threshold"] = threshold
+    _refuse_other_forward(vars(changed).get("forward"), changed)
     settings = {**_saved_settings(changed), **settings}
     _refuse_unknown(settings)
     _refuse_attention_dropout(changed)
@@ -198,6 +199,7 @@ def _penalized(model_class: Any) -> type:
     """The same class with the penalty in the loss and in its saved files.
 
     A class rather than hooks on the model: adapters such as those of PEFT call `forward` itself.
+    It lies in no module, so its models are pickled as the model's class and this function.
     """
     plain = model_class.forward
     names = tuple(inspect.signature(plain).parameters)[1:]
@@ -218,6 +220,20 @@ def _penalized(model_class: Any) -> type:
         outputs = plain(self, **arguments)
         return _measured(self, outputs, arguments, keeps_entropies=is_asked)
 
+    # Whoever takes wrappers off again (accelerate's `unwrap_model`) must stop here.
+    del forward.__wrapped__
+    forward.__signature__ = inspect.signature(plain)  # type: ignore[attr-defined]
+
+    def set_attribute(self: Any, name: str, value: Any) -> None:
+        if name == "forward":
+            _refuse_other_forward(value, self, forward)
+        model_class.__setattr__(self, name, value)
+
+    def reduce(self: Any, protocol: Any) -> Any:
+        reduced = model_class.__reduce_ex__(self, protocol)
+        is_ours = type(self) is _penalized(model_class)  # not what `fully_shard` makes of it
+        return (_empty, (model_class,), *reduced[2:]) if is_ours else reduced
+
     @functools.wraps(model_class.save_pretrained)
     def save_pretrained(self: Any, *args: Any, **kwargs: Any) -> Any:
         state = kwargs.get("state_dict") or self.state_dict()
@@ -235,10 +251,35 @@ def _penalized(model_class: Any) -> type:
     # Name and module stay: they go into config.json and say where the source is.
     members = {
         "forward": forward,
+        "__setattr__": set_attribute,
+        "__reduce_ex__": reduce,
         "save_pretrained": save_pretrained,
         "__module__": model_class.__module__,
     }
     return type(model_class.__name__, (model_class,), members)
+
+
+def _empty(model_class: Any) -> Any:
+    """A model of `_penalized` for pickle to fill."""
+    penalized = cast(Any, _penalized(model_class))
+    return penalized.__new__(penalized)
+
+
+def _refuse_other_forward(found: Any, model: Any, expected: Any = None) -> None:
+    """Refuses a forward of the instance that does not lead to the one with the penalty."""
+    if found is None:
+        return
+    chain = [found]
+    while hasattr(chain[-1], "__wrapped__"):
+        chain.append(chain[-1].__wrapped__)
+    if expected not in [getattr(one, "__func__", one) for one in chain]:
+        raise ValueError(
+            f"with_entropy_penalty: the forward of {type(model).__name__} is replaced by "
+            f"{getattr(found, '__qualname__', found)}, which would leave the penalty out; add the "
+            "penalty before anything that wraps the model (accelerate, device_map), wrap with "
+            "functools.wraps(model.forward), and switch off fused losses (liger: "
+            "fused_linear_cross_entropy=False)"
+        )
 
 
 def _divided(arguments: dict[str, Any]) -> dict[str, Any]:
