@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -39,6 +40,16 @@ class Linear(nn.Linear):
     def forward(self, inputs: Tensor) -> Tensor:
         """Returns ``inputs W^T + b``, [..., out]."""
         return linear(inputs, self.weight, self.bias)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "qconfig":  # torch.ao.quantization, which replaces layers by exact type
+            warnings.warn(
+                "quantization: expected torch.nn.Linear itself, got aero.nn.linear.Linear, which "
+                "stays in floating point; before it, for every such layer of model.modules(): "
+                "layer.__class__ = torch.nn.Linear",
+                stacklevel=2,
+            )
+        super().__setattr__(name, value)
 
 
 def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

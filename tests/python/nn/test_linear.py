@@ -1,6 +1,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from aero.nn.linear import Linear, linear
 
@@ -57,3 +58,20 @@ def test_autocast_gives_bfloat16():
 def test_wrong_width_is_torchs_own_error():
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
         Linear(128, 128)(torch.randn(64, 100))
+
+
+@pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated")
+def test_quantization_by_exact_type_says_what_it_leaves_out_and_the_way_out_works() -> None:
+    model = nn.Sequential(Linear(8, 8), nn.ReLU(), Linear(8, 4, bias=False))
+    x = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
+    want = model(x)
+    with pytest.warns(UserWarning, match=r"layer\.__class__ = torch\.nn\.Linear"):
+        left = torch.ao.quantization.quantize_dynamic(model)
+    assert [type(layer) for layer in left] == [type(layer) for layer in model]
+    for layer in model.modules():
+        if isinstance(layer, Linear):
+            layer.__class__ = nn.Linear
+    quantized = torch.ao.quantization.quantize_dynamic(model)
+    assert not any(isinstance(layer, nn.Linear) for layer in quantized)
+    # Eight bits for the range of inputs and of weights, in sums of eight.
+    assert (quantized(x) - want).abs().max() < 0.05 * want.abs().max()
