@@ -33,6 +33,11 @@ def require_tensors(operator: str, **arguments: Any) -> None:
             continue
         if not isinstance(value, Tensor):
             raise ValueError(f"{operator}: {name} must be a tensor, got {type(value).__name__}")
+        if value.is_nested:
+            raise ValueError(
+                f"{operator}: {name} must be a dense tensor, got a nested one; "
+                "pad it with torch.nested.to_padded_tensor and hide the padding with a mask"
+            )
         if value.layout != torch.strided:
             raise ValueError(f"{operator}: {name} must be a dense tensor, got {value.layout}")
         if value.is_complex():  # a cast would drop the imaginary parts

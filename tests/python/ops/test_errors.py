@@ -54,6 +54,21 @@ def test_what_is_no_tensor_is_named(call: Any, argument: str, value: Any) -> Non
         call(**{argument: value})
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
+@pytest.mark.parametrize(
+    ("call", "argument"),
+    [(attend, "q"), (attend, "mask"), (softmax, "scores"), (penalty, "entropies"), (feed, "x")],
+)
+def test_a_nested_tensor_is_refused_with_what_to_do(
+    call: Any, argument: str, layout: torch.layout
+) -> None:
+    parts = [torch.zeros(4, 8), torch.zeros(6, 8)]
+    nested = torch.nested.nested_tensor(parts, layout=layout)
+    with pytest.raises(ValueError, match=rf": {argument} must be a dense tensor, got .*pad"):
+        call(**{argument: nested})
+
+
 @pytest.mark.parametrize(
     ("call", "argument", "shape"),
     [
