@@ -30,6 +30,22 @@ def test_entropy_of_uniform_attention_is_log_of_the_visible_keys(dtype: torch.dt
     torch.testing.assert_close(logsumexp, entropy, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.float64], ids=str)
+@pytest.mark.parametrize("queries", [2, 37])
+@pytest.mark.parametrize("backend", ["native", "reference"])
+def test_a_scale_of_zero_is_a_scale(backend: str, queries: int, dtype: torch.dtype) -> None:
+    """All scores are 0: attention is the mean, and only values get gradients."""
+    q, k, v = (draw(1, 2, n, 16).to(dtype).requires_grad_() for n in (queries, 37, 37))
+    out, entropy, logsumexp = attention_entropy(q, k, v, scale=0.0, backend=backend)  # type: ignore[arg-type]
+    for rows in (entropy, logsumexp):
+        torch.testing.assert_close(rows, torch.full_like(rows, math.log(37)))
+    mean = v.detach().double().mean(2, keepdim=True).expand(out.shape)
+    assert (out - mean).abs().max() < 1e-2
+    dq, dk, dv = torch.autograd.grad((out.sum(), entropy.sum()), (q, k, v))
+    assert not dq.any() and not dk.any()
+    torch.testing.assert_close(dv, torch.full_like(dv, queries / 37), rtol=1e-2, atol=0)
+
+
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_entropy_of_one_hot_attention_is_zero_and_out_is_that_value(dtype: torch.dtype) -> None:
     eye = torch.eye(16, dtype=dtype).expand(1, 1, 16, 16)
