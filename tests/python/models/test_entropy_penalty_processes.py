@@ -52,6 +52,19 @@ def plain(model, parts):
         optimizer.zero_grad()
 
 
+def half_unlabelled(model):
+    # Of two micro-batches, or processes, the second counts no token.
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    rank = torch.distributed.get_rank() if processes > 1 else 0
+    for half in rows.chunk(2):
+        first, second = half.chunk(2)
+        shares = [(first, first), (second, torch.full_like(second, -100))]
+        for part, labels in shares[rank : rank + 1] if processes > 1 else shares:
+            (model(part, labels=labels).loss * processes / 2).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def accelerated(model):
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -103,6 +116,10 @@ for reduction in ("position_sum", "query_mean"):
             model = wrap(network(reduction))
             plain(model, parts)
             weights[f"{kind} {reduction} {parts}"] = whole(model)
+    for kind, wrap in wraps.items():
+        model = wrap(network(reduction))
+        half_unlabelled(model)
+        weights[f"unlabelled {kind} {reduction}"] = whole(model)
     model = network(reduction)
     accelerated(model)
     weights[f"accelerate {reduction}"] = whole(model)
@@ -171,11 +188,20 @@ def test_plain_loops_of_any_kind_make_the_steps_of_one_process(reduction, folder
     expected = one[f"plain {reduction} 1"]
     compared = {f"1 {name}": weights for name, weights in one.items() if "trainer" not in name}
     compared |= {f"2 {name}": weights for name, weights in two.items() if "trainer" not in name}
+    compared = {name: weights for name, weights in compared.items() if "unlabelled" not in name}
     compared = {name: weights for name, weights in compared.items() if reduction in name}
     # Alone: two plain and Accelerate. Together: DDP and FSDP2, with accumulation too, Accelerate.
     assert len(compared) == 3 + 5
     for name, weights in compared.items():
         assert_same_steps(weights, expected, name)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_a_process_without_a_counted_token_leaves_the_others_alone(reduction, folder):
+    one, two = (torch.load(folder / f"weights-{processes}.pt") for processes in (1, 2))
+    expected = one[f"unlabelled plain {reduction}"]
+    for kind in ("ddp", "fsdp"):
+        assert_same_steps(two[f"unlabelled {kind} {reduction}"], expected, f"{kind} {reduction}")
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
@@ -192,9 +218,9 @@ def test_trainer_makes_and_logs_the_steps_of_one_process(reduction, folder):
         for prefix in ("", "eval_"):
             if prefix + "loss" not in expected:
                 continue
-            for part in ("loss", "lm_loss", "entropy_loss"):
+            for part in ("loss", "lm_loss", "penalty_nats"):
                 assert log[prefix + part] == pytest.approx(expected[prefix + part], rel=1e-4)
-            penalty = 0.0 if prefix else expected["entropy_loss"]
+            penalty = 0.0 if prefix else expected["penalty_nats"]
             together = expected[prefix + "lm_loss"] + penalty
             assert expected[prefix + "loss"] == pytest.approx(together, rel=1e-5)
             checked += 1
