@@ -47,6 +47,16 @@ def test_tokens_parts_and_reports_add_up_exactly(
     assert json.loads(json.dumps(report.to_dict()))["comm_bytes"] == report.comm_bytes
 
 
+def test_a_token_for_the_client_is_chosen_where_a_stack_counts_no_argmax() -> None:
+    with_argmax, without = (
+        mpc.simulate_generation("SM", new_tokens=2, model="tiny", stack="spu-2024", argmax=counted)
+        for counted in (True, False)
+    )
+    assert without.by_kind["argmax"] == with_argmax.by_kind["argmax"]
+    assert without.by_kind["argmax"].comm_bytes > 0
+    assert without.by_kind["reveal"] == with_argmax.by_kind["reveal"]
+
+
 def test_a_report_tells_what_was_asked() -> None:
     report = mpc.simulate_generation(
         "SM", new_tokens=2, batch=3, sampling="client", model="tiny", context_length=9,

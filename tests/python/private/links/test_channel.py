@@ -240,6 +240,30 @@ def test_any_bytes_are_a_frame_or_a_party_error(sent: bytes, stream: int) -> Non
     asyncio.run(both(frame(stream, sent)))
 
 
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_padding_fills_a_stream_to_the_byte(
+    encrypted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over three records, from the smallest frame on."""
+    monkeypatch.setattr(channels, "_RECORD_BYTES", 100)
+
+    async def sent_beyond_the_last_message(sizes: range) -> list[int]:
+        found = []
+        for size in sizes:
+            client, server = await pair()
+            client._encrypted = encrypted
+            last = client._size(len(channels._PADDED))
+            await client.pad(last + size)
+            found.append(client.sent - last)
+            for each in (client, server):
+                each._writer.transport.abort()
+        return found
+
+    smallest = 30 if encrypted else 8
+    found = asyncio.run(sent_beyond_the_last_message(range(300)))
+    assert found == [size if size >= smallest else 0 for size in range(300)]
+
+
 @pytest.fixture
 def flood() -> Iterator[bytes]:
     return iter(lambda: said(alive=True) * 100, b"")

@@ -19,6 +19,7 @@ from aero.private.measuring.run_reports import run_report
 from aero.private.parties.job import Generated
 from aero.private.prediction import (
     likeliest_cost,
+    most_sent,
     network_fields,
     predicted_costs,
     predicted_operations,
@@ -102,6 +103,23 @@ def test_the_likeliest_tokens_are_priced_instead_of_the_argmax() -> None:
     expected = 3 * token["argmax"].comm_bytes + 3 * row.comm_bytes + 5 * choice.comm_bytes
     assert three["top-k"].comm_bytes == pytest.approx(expected, abs=9)  # those of passes are whole
     assert three["top-k"] == likeliest_cost(vocabulary, 3, PrivateSettings())
+
+
+def test_a_party_may_send_a_share_more_and_more_for_each_round_and_thread() -> None:
+    network, request = described("SM+ScFuFFN"), {"prompt_length": 8, "new_tokens": 2}
+    spec = ArchitectureSpec.from_dict(network["spec"])
+    for threads in (1, 3):
+        settings = PrivateSettings(threads=threads)
+        cost = set_up_cost(settings) + total_cost(
+            operation.cost
+            for length in (8, 9)
+            for operation in predicted_operations(spec, length, settings)
+        )
+        limits = most_sent(network, request, settings)
+        assert limits is not None
+        for most, sent in zip(limits, (cost.client_bytes, cost.server_bytes), strict=True):
+            room = most - 1.01 * sent
+            assert room == pytest.approx(512 * cost.rounds + 2**22 * threads, abs=2)
 
 
 def test_operations_stand_in_an_order_in_which_they_can_run() -> None:
