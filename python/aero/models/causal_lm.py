@@ -20,7 +20,6 @@ from aero.models.configuration import AeroConfig
 from aero.models.decoder import AeroModel, AeroPreTrainedModel
 from aero.models.embedding import check_token_ids, embed_tied
 from aero.models.foreign_networks import carried_over, foreign_model_type, load_foreign_network
-from aero.models.hugging_face_attention import visible_keys
 from aero.models.loss import IGNORED, next_token_loss, penalty_in_loss, strengths_of
 from aero.models.outputs import CACHE_FIELD, AeroCausalLMOutput, AeroModelOutput
 from aero.nn import FoldableNorm
@@ -170,7 +169,8 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
                     self._thresholds(),
                     labels[:, 1:].ne(IGNORED).sum(),
                     num_items_in_batch,
-                    **self._penalty_rule(outputs.entropies[0], attention_mask, position_ids),
+                    **self._penalty_rule(),
+                    visible_keys=outputs.visible_keys,
                 )
                 if self.training:
                     loss = lm_loss + penalty_nats
@@ -296,11 +296,8 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
         thresholds = [block.attn.entropy_threshold for block in self.transformer.blocks()]
         return torch.stack([whole(cast(Tensor, threshold)) for threshold in thresholds])
 
-    def _penalty_rule(
-        self, entropy: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None
-    ) -> dict[str, Any]:
+    def _penalty_rule(self) -> dict[str, Any]:
         config = self.config
-        keys = visible_keys(attention_mask, position_ids, entropy)
         by_context = config.max_entropy == "log_context"
         return {
             "weight": config.entropy_weight,
@@ -308,8 +305,6 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-
             "strength_bias": None if self.strength_bias is None else whole(self.strength_bias),
             "margin": config.tolerance_margin,
             "max_entropy": config.max_entropy,
-            "visible_keys": None if by_context else keys,
-            "row_mask": None if keys is None else keys > 0,
             "context_length": self.transformer.context_length if by_context else None,
             "reduction": config.entropy_reduction,
         }

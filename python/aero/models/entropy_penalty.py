@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from aero.models.hugging_face_attention import visible_keys
 from aero.models.loss import IGNORED, PUBLISHED_TOKENS, penalty_in_loss, penalty_of_heads
+from aero.nn.visible_keys import AttentionCall, keys_by_layer
 from aero.nn.weight_decay import Scales
 from aero.ops.entropy_regularization import MaxEntropy, Reduction
 
@@ -91,21 +91,17 @@ class EntropyPenalty(Scales):
     def forward(
         self,
         layers: tuple[Tensor, ...],
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
+        visible_keys: Sequence[Tensor] | None = None,
     ) -> Tensor:
         """Returns the penalty of this call, before its weight, 0-D.
 
         Args:
             layers: L tensors [B, H, T], nats.
-            attention_mask: [B, T], 0 for padding, whose rows do not count, or [B, 1, T, S].
-            position_ids: [B, T] or [1, T]; without a mask, a position 0 begins another sequence.
+            visible_keys: L tensors [B, T], how many keys each row sees, 0 in rows of padding, which
+                do not count; None where all rows are causal and none is padding.
         """
         return penalty_of_heads(
-            layers,
-            self.threshold_bias,
-            self.strength_bias,
-            **self._rule(layers[0], attention_mask, position_ids),
+            layers, self.threshold_bias, self.strength_bias, **self._rule(visible_keys)
         )
 
     def term(self, layers: Sequence[Tensor], predicted: int | Tensor) -> Tensor:
@@ -128,7 +124,9 @@ class EntropyPenalty(Scales):
         """
         return self._in_loss(layers, predicted)[1]
 
-    def join(self, outputs: Any, arguments: Mapping[str, Any]) -> Any:
+    def join(
+        self, outputs: Any, arguments: Mapping[str, Any], calls: Sequence[AttentionCall]
+    ) -> Any:
         """Adds the weighted penalty to ``outputs.loss``; the old value becomes ``lm_loss``.
 
         As in `AeroForCausalLM`, ``entropy_loss`` is divided by the same number as ``lm_loss``, and
@@ -137,6 +135,7 @@ class EntropyPenalty(Scales):
         Args:
             outputs: of a training call with entropies for attentions.
             arguments: of that call, by name.
+            calls: as of `beside_loss`.
         """
         layers = entropies_in(outputs)
         if layers is None:
@@ -155,7 +154,7 @@ class EntropyPenalty(Scales):
                 "gradient_checkpointing_kwargs={'use_reentrant': False}, and leave some layer "
                 "trainable"
             )
-        penalty, term = self.beside_loss(layers, arguments)
+        penalty, term = self.beside_loss(layers, arguments, calls)
         divisor = arguments.get("num_items_in_batch")
         divisor = torch.as_tensor(_predicted(arguments) if divisor is None else divisor)
         # Where nothing counts, models of transformers have NaN, which would stay in a sum.
@@ -166,29 +165,29 @@ class EntropyPenalty(Scales):
         return joined(**{**outputs, **parts, "loss": lm_loss + term})
 
     def beside_loss(
-        self, layers: tuple[Tensor, ...], arguments: Mapping[str, Any]
+        self,
+        layers: tuple[Tensor, ...],
+        arguments: Mapping[str, Any],
+        calls: Sequence[AttentionCall],
     ) -> tuple[Tensor, Tensor]:
         """Returns the penalty before its weight, and the term that joins the loss, 0-D each.
 
         Args:
             layers: L tensors [B, H, T], nats.
             arguments: of the model's call, by name; labels or shift_labels among them.
+            calls: what the attention of each layer got, as `recorded_calls` has it.
         """
-        return self._in_loss(
-            layers,
-            _predicted(arguments),
-            arguments.get("num_items_in_batch"),
-            arguments.get("attention_mask"),
-            arguments.get("position_ids"),
-        )
+        mask = arguments.get("attention_mask")
+        keys = keys_by_layer("with_entropy_penalty", calls, layers, mask)
+        count = arguments.get("num_items_in_batch")
+        return self._in_loss(layers, _predicted(arguments), count, keys)
 
     def _in_loss(
         self,
         layers: Sequence[Tensor],
         predicted: int | Tensor,
         num_items_in_batch: int | Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
+        visible_keys: Sequence[Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
         return penalty_in_loss(
             layers,
@@ -198,19 +197,15 @@ class EntropyPenalty(Scales):
             weight=self.weight,
             tokens=self.tokens,
             strength_bias=self.strength_bias,
-            **self._rule(layers[0], attention_mask, position_ids),
+            **self._rule(visible_keys),
         )
 
-    def _rule(
-        self, entropy: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None
-    ) -> dict[str, Any]:
-        keys = visible_keys(attention_mask, position_ids, entropy)
+    def _rule(self, visible_keys: Sequence[Tensor] | None) -> dict[str, Any]:
         by_context = self.max_entropy == "log_context"
         return {
             "margin": self.margin,
             "max_entropy": self.max_entropy,
-            "visible_keys": None if by_context else keys,
-            "row_mask": None if keys is None else keys > 0,
+            "visible_keys": visible_keys,
             "context_length": self.context_length if by_context else None,
             "reduction": self.reduction,
         }
@@ -264,4 +259,10 @@ def _output_with_parts(output_class: Any) -> Any:
     # Fields, not only keys: data parallelism takes outputs apart and builds them again.
     names = ("lm_loss", "entropy_loss", "penalty_nats")
     fields = [(name, Tensor | None, None) for name in names]
-    return make_dataclass(output_class.__name__, fields, bases=(output_class,))
+    members = {"__reduce__": lambda output: (_rebuilt, (output_class, vars(output)))}
+    return make_dataclass(output_class.__name__, fields, bases=(output_class,), namespace=members)
+
+
+def _rebuilt(output_class: Any, values: dict[str, Any]) -> Any:
+    """Outputs from pickle, which finds no class that lies in no module."""
+    return _output_with_parts(output_class)(**values)

@@ -32,30 +32,6 @@ from transformers.utils import output_capturing
 from aero.nn.attention import causal_attention
 
 
-def visible_keys(
-    attention_mask: Tensor | None, position_ids: Tensor | None, entropies: Tensor
-) -> Tensor | None:
-    """How many keys each row sees, [B, T]; 0 in rows of padding. None without mask and positions.
-
-    Args:
-        attention_mask: [B, S], 0 for padding, or a boolean [B, 1, T, S], True where visible.
-        position_ids: [B, T] or [1, T]; without a mask, a position 0 begins another sequence.
-        entropies: of one layer, [B, H, T].
-    """
-    batch, _, length = entropies.shape
-    if attention_mask is not None and attention_mask.dim() == 4:
-        keys = attention_mask[:, 0].sum(dim=-1)
-    elif attention_mask is not None:
-        keys = (attention_mask.long().cumsum(dim=-1) * attention_mask.bool())[:, -length:]
-    elif position_ids is not None and position_ids.dim() == 2:
-        index = torch.arange(length, device=position_ids.device)
-        first = torch.where(position_ids == 0, index, 0).cummax(dim=-1).values
-        keys = index - first + 1
-    else:
-        return None
-    return keys.expand(batch, length)
-
-
 def is_packed(position_ids: Tensor | None) -> bool:
     """Whether positions start again inside a row; a compiled graph cannot look and says no."""
     if position_ids is None or position_ids.dim() != 2 or torch.compiler.is_compiling():

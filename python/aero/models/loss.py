@@ -155,7 +155,12 @@ def strengths_of(bias: Tensor) -> Tensor:
 
 
 def penalty_of_heads(
-    entropies: Sequence[Tensor], thresholds: Tensor, strength_bias: Tensor | None, **rule: Any
+    entropies: Sequence[Tensor],
+    thresholds: Tensor,
+    strength_bias: Tensor | None,
+    *,
+    visible_keys: Sequence[Tensor] | None = None,
+    **rule: Any,
 ) -> Tensor:
     """The penalty, with every head held as strongly as it is learned to be, 0-D.
 
@@ -163,14 +168,56 @@ def penalty_of_heads(
         entropies: L tensors [B, H, T], nats.
         thresholds: [L, H], fractions of the maximal entropy.
         strength_bias: [L, H]; None holds all heads equally, by the fused operator.
-        **rule: as of `aero.ops.entropy_regularization`.
+        visible_keys: L tensors [B, T], the same one for layers that see the same; 0 in rows that do
+            not count. None where all rows count and are causal.
+        **rule: else as of `aero.ops.entropy_regularization`.
     """
+    groups = _layers_by_keys(visible_keys, len(entropies))
+    compute: Any = ops.entropy_regularization
+    if strength_bias is not None:
+        compute = reference.head_penalties
+    parts = [
+        compute(
+            torch.stack([entropies[layer] for layer in layers]),
+            thresholds[layers],
+            **rule,
+            **_rule_of_rows(keys, rule["max_entropy"]),
+        )
+        for layers, keys in groups
+    ]
     if strength_bias is None:
-        return ops.entropy_regularization(entropies, thresholds, **rule)
-    penalties = reference.head_penalties(torch.stack(tuple(entropies)), thresholds, **rule)
-    logs = strength_bias.to(penalties.dtype).flatten().log_softmax(0) + math.log(penalties.numel())
+        shares = [len(layers) / len(entropies) for layers, _ in groups]
+        held = [share * part for share, part in zip(shares, parts, strict=True)]
+        return torch.stack(held).sum()
+    penalties = torch.cat(parts)
+    bias = strength_bias[[layer for layers, _ in groups for layer in layers]]
+    logs = bias.to(penalties.dtype).flatten().log_softmax(0) + math.log(penalties.numel())
     held = (logs.exp() * penalties.flatten()).mean()
     return held - penalties.mean().detach() * logs.mean()
+
+
+def _layers_by_keys(
+    visible_keys: Sequence[Tensor] | None, num_layers: int
+) -> list[tuple[list[int], Tensor | None]]:
+    """The layers that share their keys, by index, and these keys."""
+    if visible_keys is None:
+        return [(list(range(num_layers)), None)]
+    groups: list[tuple[list[int], Tensor | None]] = []
+    for layer, keys in enumerate(visible_keys):
+        for layers, of_them in groups:
+            if of_them is keys:
+                layers.append(layer)
+                break
+        else:
+            groups.append(([layer], keys))
+    return groups
+
+
+def _rule_of_rows(keys: Tensor | None, max_entropy: str) -> dict[str, Tensor | None]:
+    return {
+        "visible_keys": keys if max_entropy == "log_visible" else None,
+        "row_mask": None if keys is None else keys > 0,
+    }
 
 
 def penalty_in_loss(
@@ -198,7 +245,7 @@ def penalty_in_loss(
         tokens: of ``"position_sum"``: the predicted tokens that lambda belongs to, at which the sum
             keeps its size. A mean over sequences counts with this call's share of the tokens.
         strength_bias: [L, H], as of `penalty_of_heads`.
-        **rule: as of `aero.ops.entropy_regularization`.
+        **rule: as of `penalty_of_heads`.
 
     Returns:
         The penalty before its weight, and the term to add to the loss, 0-D each.

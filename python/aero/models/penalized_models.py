@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from aero.models.causal_lm import AeroForCausalLM, whole
 from aero.models.entropy_penalty import EntropyPenalty, entropies_in
 from aero.models.loss import strengths_of
-from aero.models.row_entropies import entropies, without_adapters
+from aero.models.recorded_outputs import let_hooks_be_pickled
+from aero.models.row_entropies import entropies, transformers_model, without_adapters
+from aero.nn.visible_keys import recorded_calls
 
 _ATTRIBUTE = "entropy_penalty"  # of the model, its configuration and PEFT's files
 _SETTINGS = ("threshold", *list(inspect.signature(EntropyPenalty).parameters)[1:])
@@ -75,6 +77,7 @@ def with_entropy_penalty(
             "with_entropy_penalty: an AeroForCausalLM has its own penalty; give it a label such as "
             "'EReg(SM+LN+G)' and set entropy_weight in its configuration"
         )
+    transformers_model("with_entropy_penalty", changed)
     if hasattr(changed, _ATTRIBUTE):
         raise ValueError(
             "with_entropy_penalty: the model has a penalty; take it away with "
@@ -213,12 +216,12 @@ def _penalized(model_class: Any) -> type:
         arguments["output_attentions"] = True
         if "use_cache" in names and arguments.get("use_cache") is None:
             arguments["use_cache"] = False
+        with recorded_calls() as calls:
+            outputs = plain(self, **(_divided(arguments) if self.training else arguments))
         if self.training:
-            outputs = plain(self, **_divided(arguments))
             _refuse_frozen(self)
-            return self.entropy_penalty.join(outputs, arguments)
-        outputs = plain(self, **arguments)
-        return _measured(self, outputs, arguments, keeps_entropies=is_asked)
+            return self.entropy_penalty.join(outputs, arguments, calls)
+        return _measured(self, outputs, arguments, calls, keeps_entropies=is_asked)
 
     # Whoever takes wrappers off again (accelerate's `unwrap_model`) must stop here.
     del forward.__wrapped__
@@ -230,6 +233,7 @@ def _penalized(model_class: Any) -> type:
         model_class.__setattr__(self, name, value)
 
     def reduce(self: Any, protocol: Any) -> Any:
+        let_hooks_be_pickled(self)
         reduced = model_class.__reduce_ex__(self, protocol)
         is_ours = type(self) is _penalized(model_class)  # not what `fully_shard` makes of it
         return (_empty, (model_class,), *reduced[2:]) if is_ours else reduced
@@ -300,7 +304,7 @@ def _refuse_frozen(model: Any) -> None:
         )
 
 
-def _measured(model: Any, outputs: Any, arguments: Any, *, keeps_entropies: Any) -> Any:
+def _measured(model: Any, outputs: Any, arguments: Any, calls: Any, *, keeps_entropies: Any) -> Any:
     """The outputs of an evaluation call: the model's own, and the parts of the loss."""
     layers = entropies_in(outputs)
     if layers is None:
@@ -309,5 +313,6 @@ def _measured(model: Any, outputs: Any, arguments: Any, *, keeps_entropies: Any)
     found = type(outputs)(**{name: outputs[name] for name in outputs if name not in dropped})
     # Attributes, no fields: Trainer would gather those as predictions.
     found.lm_loss = found.loss
-    found.entropy_loss, found.penalty_nats = model.entropy_penalty.beside_loss(layers, arguments)
+    parts = model.entropy_penalty.beside_loss(layers, arguments, calls)
+    found.entropy_loss, found.penalty_nats = parts
     return found

@@ -160,7 +160,7 @@ def transformers_model(operation: str, model: Any) -> Any:
     if not isinstance(model, PreTrainedModel):
         raise ValueError(
             f"{operation}: model must be a transformers model or an AeroForCausalLM, got "
-            f"{type(model).__name__}; {_way_out(model)}"
+            f"{type(model).__name__}; {_way_out(operation, model)}"
         )
     check_computable(f"{operation}: {type(model).__name__}", model.dtype)
     if computes_own_attention(type(model)):
@@ -168,17 +168,18 @@ def transformers_model(operation: str, model: Any) -> Any:
     return model
 
 
-def _way_out(model: Any) -> str:
+def _way_out(operation: str, model: Any) -> str:
     parts = dict(model.named_modules()) if isinstance(model, nn.Module) else {}
     inner = next((path for path, part in parts.items() if isinstance(part, PreTrainedModel)), None)
     if inner is not None:
-        return f"give it the one inside, model.{inner}"
+        return f"give it the one inside, model.{inner}, and wrap that"
+    with_penalty = operation == "with_entropy_penalty"
     if any(path.endswith("attn.c_attn") for path in parts):
-        return "aero.convert(model, 'SM+LN+G') makes one of nanoGPT"
-    return (
-        "call aero.ops.attention_entropy in its attention (is_causal=False for encoders), which "
-        "returns them"
-    )
+        label = "EReg(SM+LN+G)" if with_penalty else "SM+LN+G"
+        return f"aero.convert(model, {label!r}) makes one of nanoGPT"
+    call = "call aero.ops.attention_entropy in its attention (is_causal=False for encoders)"
+    then = "add aero.models.EntropyPenalty's term to the loss" if with_penalty else "use its second"
+    return f"{call} and {then}"
 
 
 def _unwrapped(model: Any) -> Any:

@@ -80,7 +80,7 @@ def test_a_compiled_loss_without_a_counted_token_has_gradients_of_zero():
     def loss_of(logits, entropies, thresholds, bias, count):
         predicted = labels[:, 1:].ne(-100).sum()
         rule = {"weight": 1.0, "margin": 0.0, "strength_bias": bias, "max_entropy": "log_visible"}
-        rule |= {"visible_keys": None, "row_mask": None, "context_length": None}
+        rule |= {"visible_keys": None, "context_length": None}
         _, term = penalty_in_loss(
             [entropies], thresholds, predicted, count, reduction="position_sum", **rule
         )

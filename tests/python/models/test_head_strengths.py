@@ -31,28 +31,32 @@ def case(layers=2, batch=3, heads=4, queries=5):
     entropies, thresholds = random(layers, batch, heads, queries), random(layers, heads)
     keys = torch.arange(1, queries + 1).repeat(batch, 1)
     keys[0, :2] = 0  # padding
-    return entropies, thresholds, random(layers, heads), {"visible_keys": keys, **RULE}
+    return entropies, thresholds, random(layers, heads), keys
 
 
 def fixed(penalties):
     """Entropies and a rule by which the heads of one layer have these penalties."""
     entropies = torch.tensor(penalties, dtype=torch.float64).sqrt().view(1, -1, 1)
-    rule = {"visible_keys": None, "row_mask": None, "context_length": 9, "margin": 0.0}
+    rule = {"context_length": 9, "margin": 0.0}
     thresholds = torch.zeros(1, len(penalties), dtype=torch.float64)
     return (entropies,), thresholds, rule | {"max_entropy": "log_context"}
 
 
 @pytest.mark.parametrize("reduction", ["position_sum", "query_mean"])
 def test_value_and_gradients_are_those_of_the_formula(reduction):
-    entropies, thresholds, bias, rule = case()
-    rule |= {"row_mask": rule["visible_keys"] > 0, "reduction": reduction}
-    found = penalty_of_heads([*entropies.unbind()], thresholds, bias, **rule)
+    entropies, thresholds, bias, keys = case()
+    rule = {**RULE, "reduction": reduction}
+    found = penalty_of_heads(
+        [*entropies.unbind()], thresholds, bias, visible_keys=(keys, keys), **rule
+    )
     gradients = torch.autograd.grad(found, (entropies, thresholds, bias))
 
     of_head = [
         oracle.entropy_regularization(
             entropies[layer : layer + 1, :, head : head + 1],
             thresholds[layer, head].view(1, 1),
+            visible_keys=keys,
+            row_mask=keys > 0,
             **rule,
         )
         for layer in range(2)
@@ -77,11 +81,14 @@ def test_value_and_gradients_are_those_of_the_formula(reduction):
 
 @pytest.mark.parametrize("reduction", ["position_sum", "query_mean"])
 def test_equal_strengths_are_the_fused_penalty(reduction):
-    entropies, thresholds, bias, rule = case()
-    rule |= {"row_mask": rule["visible_keys"] > 0, "reduction": reduction}
-    fused = ops.entropy_regularization(entropies, thresholds, **rule)
+    entropies, thresholds, bias, keys = case()
+    rule = {**RULE, "reduction": reduction}
+    fused = ops.entropy_regularization(
+        entropies, thresholds, visible_keys=keys, row_mask=keys > 0, **rule
+    )
+    layers = [*entropies.unbind()]
     for same in (None, torch.full_like(bias, 7.0)):
-        found = penalty_of_heads([*entropies.unbind()], thresholds, same, **rule)
+        found = penalty_of_heads(layers, thresholds, same, visible_keys=(keys, keys), **rule)
         torch.testing.assert_close(found, fused, rtol=1e-12, atol=0)
 
 
@@ -108,8 +115,8 @@ def test_no_strength_falls_to_zero_and_they_rest_where_the_derivation_says():
 
 
 def test_parts_of_a_batch_sum_to_its_gradient():
-    entropies, thresholds, bias, rule = case()
-    rule |= {"row_mask": None, "reduction": "position_sum", "visible_keys": None}
+    entropies, thresholds, bias, _ = case()
+    rule = {**RULE, "reduction": "position_sum"}
 
     def gradient(rows):
         part = [layer[rows] for layer in entropies]

@@ -109,17 +109,21 @@ class Wrapper(torch.nn.Module):
 def test_what_is_no_model_of_transformers_is_told_its_own_way_out():
     encoder = torch.nn.TransformerEncoderLayer(16, 2, 8)
     nanogpt = torch.nn.ModuleDict({"attn": torch.nn.ModuleDict({"c_attn": torch.nn.Linear(2, 6)})})
-    for model, way_out in (
-        (nanogpt, r"got ModuleDict; aero.convert\(model, 'SM\+LN\+G'\) makes one of nanoGPT"),
-        (encoder, r"got TransformerEncoderLayer; call aero.ops.attention_entropy.*for encoders"),
-        (
-            Wrapper(stock_model("gpt2", "sdpa")),
-            "got Wrapper; give it the one inside, model.network",
-        ),
-        ("gpt2", "got str; call"),
+    stock, parallel = (stock_model("gpt2", "sdpa") for _ in range(2))
+    for model, way_out, penalty_way_out in (
+        (nanogpt, r"aero.convert\(model, 'SM\+LN\+G'\) makes", "'EReg.* makes one of nanoGPT"),
+        (encoder, "call aero.ops.attention_entropy.*for encoders", "EntropyPenalty's term"),
+        (Wrapper(stock), "give it the one inside, model.network", "model.network, and wrap that"),
+        ("gpt2", "got str; call", "got str; call"),
+        (torch.nn.DataParallel(parallel), None, "give it the one inside, model.module"),
+        (torch.compile(parallel), None, "give it the one inside, model._orig_mod"),
     ):
-        with pytest.raises(ValueError, match=f"entropies: model must be a transf.*{way_out}"):
-            aero.entropies(model, TOKENS)
+        expected = "model must be a transformers model"
+        if way_out is not None:
+            with pytest.raises(ValueError, match=f"entropies: {expected}.*{way_out}"):
+                aero.entropies(model, TOKENS)
+        with pytest.raises(ValueError, match=f"penalty: {expected}.*{penalty_way_out}"):
+            aero.with_entropy_penalty(model)
 
 
 @pytest.mark.parametrize("beyond", [-1, 16])
