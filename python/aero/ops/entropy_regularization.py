@@ -40,8 +40,8 @@ def entropy_regularization(
     Two published reductions differ in size by far, so the regularization weight belongs to one of
     them and, with "position_sum", to the size of the micro-batch: B rows of T tokens weigh B * T
     times the weight of one token. A loop that averages over micro-batches or processes shrinks a
-    sum. In such a loop, divide it by the number of tokens that the loss is divided by, as the
-    models of `aero.models` and `aero.with_entropy_penalty` do.
+    sum. `aero.models.EntropyPenalty.term` is what such a loop adds to its loss: the sum over the
+    tokens that the loss is divided by, times the tokens that the weight belongs to.
 
     Values and gradients are native under every transform of docs/reference/transforms.md. Tangents
     and second derivatives are those of the plain form.
@@ -49,7 +49,7 @@ def entropy_regularization(
     Args:
         entropies: [L, B, H, T] or L tensors [B, H, T], in nats, float32 or, on the CPU, float64.
         thresholds: [L, H], as a share of E_max; any real number.
-        margin: half width of the free band as a share of E_max, at least 0.
+        margin: half width of the free band as a share of E_max, a finite number, at least 0.
         max_entropy: "log_context" is ln(context_length) for every row (the paper), "log_visible"
             is ln(visible keys) of each row.
         visible_keys: [B, T] integers for "log_visible": how many keys each row sees; default i + 1.
