@@ -209,6 +209,19 @@ def test_a_job_that_failed_or_left_is_told_by_what_it_said_last(
         jobs.run()
 
 
+def test_a_job_finds_the_study_wherever_its_node_starts_it(pretended, corpus, cache_dir, tmp_path):
+    (cell,) = probe.plan(corpus).cells_by_row["SM+R"]
+    pretended("sbatch", f'cp "$1" {tmp_path}/script; echo Submitted batch job 7')
+    with pytest.raises(TrainingError, match="1 of 1 cells have no result"):
+        SlurmJobs([cell], tmp_path / "output", cache_dir, say=lambda text: None).run()
+    exports = [
+        line for line in (tmp_path / "script").read_text().splitlines() if "PYTHONPATH" in line
+    ]
+    program = f"{exports[0]}; {sys.executable} -c 'import benchmarks.paper.claims'"
+    environment = {"PATH": "/usr/bin:/bin"}
+    subprocess.run(["sh", "-c", program], cwd=tmp_path, env=environment, check=True)
+
+
 def test_a_job_of_an_earlier_command_that_ends_is_told_and_not_repeated(
     pretended, corpus, cache_dir, tmp_path
 ):
