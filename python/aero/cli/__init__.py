@@ -117,7 +117,10 @@ def train(
         typer.Option("--dry-run", help="Do all but the steps and say how long they take."),
     ] = False,
 ) -> None:
-    """Trains one or several networks; interrupted, the same command resumes."""
+    """Trains one or several networks; interrupted, the same command resumes.
+
+    Ends with 1 where a network diverged, after all others were trained.
+    """
     with one_line_errors():
         from aero.train.planning import plan_runs
         from aero.train.recipe_files import load_recipe
@@ -138,9 +141,12 @@ def train(
 
             say(forecast(plan, cache_dir=cache_dir))
             return
+        from aero.train.progress import is_main_process
         from aero.train.runs import train_runs
 
         train_runs(plan, cache_dir=cache_dir, say=note)
+        if is_main_process() and any(run.folder.info().get("status") == "diverged" for run in plan):
+            raise typer.Exit(1)
 
 
 @app.command(short_help="Measures perplexity and bits per byte.")

@@ -134,10 +134,16 @@ def measure_loss(
     bar = progress_bar("evaluating", len(chunks), "batch") if show_progress else None
     try:
         with torch.inference_mode():
-            for chunk in chunks[rank::world]:
+            for first in range(0, len(chunks), world):
+                # The forward pass of a sharded network needs all processes: one without a batch
+                # left takes part in it and counts nothing.
+                counts_here = first + rank < len(chunks)
+                chunk = chunks[first + rank if counts_here else first]
                 windows = tokens[chunk[:, None] + np.arange(context_length)].astype(np.int64)
                 counted = _counted_targets(chunk, context_length, stride)
                 nll = _token_losses(model, torch.from_numpy(windows).to(device))
+                if not counts_here:
+                    continue
                 counts = torch.from_numpy(counted).to(device)
                 targets = windows[:, 1:][counted]
                 sums[:3] += torch.tensor(

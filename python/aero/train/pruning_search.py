@@ -110,7 +110,7 @@ def search_prunable_ffns(
 
     Raises:
         TrainingError: bad data or labels, or the first stage goes wrong by itself.
-        StopRequestedError: Ctrl-C or SIGTERM; the same call goes on.
+        StopRequestedError: Ctrl-C, SIGTERM or SIGHUP; the same call goes on.
 
     Example:
         >>> from aero.train import search_prunable_ffns

@@ -1,7 +1,8 @@
-"""Ctrl-C and SIGTERM as a request to stop after the step; the time of a run without its stops."""
+"""Ctrl-C, SIGTERM and SIGHUP as a request to stop after the step; running time without stops."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -10,20 +11,29 @@ from typing import Any
 
 import torch
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopRequest:
-    """While open, turns the first SIGINT or SIGTERM into a flag; a second SIGINT stops at once."""
+    """While open, turns SIGINT, SIGTERM or SIGHUP into a flag; a second SIGINT stops at once.
+
+    SIGHUP says that the terminal is gone; one that is ignored, as under `nohup`, stays so.
+    """
 
     def __init__(self) -> None:
         self.requested = False
         self._previous: dict[int, Any] = {}
+        self._terminals: list[int] = []
 
     def __enter__(self) -> StopRequest:
         """Installs the handlers; outside of the main thread there are none to install."""
         if threading.current_thread() is threading.main_thread():
-            self._previous = {number: signal.signal(number, self._note) for number in _SIGNALS}
+            self._terminals = [number for number in (1, 2) if os.isatty(number)]
+            self._previous = {
+                number: signal.signal(number, self._note)
+                for number in _SIGNALS
+                if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
+            }
         return self
 
     def __exit__(
@@ -51,7 +61,17 @@ class StopRequest:
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
+        if number == signal.SIGHUP:
+            self._leave_terminals()
         self.requested = True
+
+    def _leave_terminals(self) -> None:
+        """Writing to a terminal that is gone is an error, which would end the step."""
+        for number in self._terminals:
+            if not os.isatty(number):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, number)
+                os.close(nowhere)
 
 
 class RunningClock:

@@ -6,6 +6,7 @@ All that two processes compute comes from one `torchrun` of `two_processes.py`.
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from .two_processes import (
     REDUCTIONS,
     ROWS,
     gradients,
+    held_out_loss,
     network,
     step,
     trainer_step,
@@ -130,6 +132,15 @@ def test_a_sharded_checkpoint_loads_into_one_process_and_back(launched):
     for rank in range(2):
         reloaded = torch.load(launched / f"reloaded-{rank}.pt")
         assert all(torch.equal(reloaded[name], before[name]) for name in before)
+
+
+@pytest.mark.parametrize("kind", ["fsdp", "ddp"])
+def test_a_batch_that_is_left_over_counts_once_and_stalls_no_process(kind, launched):
+    expected = asdict(held_out_loss(network("EReg(SM(t)+FN+ScFuFFN)", "position_sum")))
+    for rank in range(2):
+        found = json.loads((launched / f"losses-{rank}.json").read_text())[kind]
+        for name, value in expected.items():
+            assert found[name] == pytest.approx(list(value) if name[:3] == "doc" else value), name
 
 
 def test_two_processes_anneal_and_distil_as_one(

@@ -6,10 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
+from typer.testing import CliRunner
 
+from aero.cli import app
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.nn import attention as attention_module
+from aero.report.runs import read_run
 from aero.train.divergence import NonFinite, find_first_non_finite, preserved_buffers
 from aero.train.run_callback import RunCallback
 from aero.train.runs import train_runs
@@ -244,3 +248,18 @@ def test_entropies_of_a_head_with_nan_are_counted(monkeypatch):
     # Layer 1 reads the output of layer 0, so all its heads are lost too.
     np.testing.assert_array_equal(np.isnan(heads), [[False, True], [True, True]])
     assert model.training
+
+
+def test_a_command_whose_network_diverged_ends_with_one_and_a_report_shows_it(
+    run_with_nan, tmp_path
+):
+    folder, _ = run_with_nan("SM+FN+R", "stop", {3})
+    config = folder.path / "config.yaml"
+    given = yaml.safe_load(config.read_text())
+    label, seed = given.pop("label"), str(given.pop("seed"))
+    (tmp_path / "again.yaml").write_text(yaml.safe_dump(given))
+    again = ["train", "--label", label, "--seed", seed, "--config", str(tmp_path / "again.yaml")]
+    done = CliRunner().invoke(app, [*again, "--output", str(folder.path.parent)])
+    assert done.exit_code == 1, done.output
+    assert "reusing the diverged run" in done.stderr
+    assert read_run(folder.path).ending.startswith("NaN at step 3")

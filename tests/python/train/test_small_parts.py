@@ -2,7 +2,9 @@
 
 import json
 import os
+import pty
 import signal
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 import torch
 
 from aero.models import AeroConfig, AeroForCausalLM
-from aero.train import progress, pruning_search, run_lock, samples
+from aero.train import progress, pruning_search, run_lock, samples, signals
 from aero.train.errors import TrainingError
 from aero.train.pruning_search import PruningSearch, PruningStage, _best, _judged, _write
 from aero.train.run_folder import RunFolder
@@ -132,6 +134,50 @@ def test_a_second_ctrl_c_stops_at_once_and_handlers_come_back():
         assert stop.requested is False
         signal.raise_signal(signal.SIGINT)
         assert stop.requested is True
+
+
+def test_a_hangup_stops_as_a_termination_does_unless_it_is_ignored():
+    before = signal.getsignal(signal.SIGHUP)
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        with StopRequest() as stop:
+            signal.raise_signal(signal.SIGHUP)
+            assert stop.requested
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+        with StopRequest() as stop:
+            signal.raise_signal(signal.SIGHUP)
+            assert not stop.requested
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+# Writes to the terminal that is gone before it says that it was asked to stop.
+HUNG_UP = """
+import sys, time
+sys.path.insert(0, {path!r})
+from aero.train.signals import StopRequest
+with StopRequest() as stop:
+    print("ready", flush=True)
+    while not stop.requested:
+        time.sleep(0.01)
+    print("step", file=sys.stderr, flush=True)
+open({file!r}, "w").write("checkpoint")
+"""
+
+
+def test_a_terminal_that_is_gone_does_not_end_what_is_left_of_a_step(tmp_path):
+    file = tmp_path / "written"
+    process, terminal = pty.fork()
+    if process == 0:
+        path = str(Path(signals.__file__).parents[2])
+        program = HUNG_UP.format(path=path, file=str(file))
+        os.execv(sys.executable, [sys.executable, "-c", program])
+    assert b"ready" in os.read(terminal, 100)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+    assert file.read_text() == "checkpoint"
 
 
 def test_a_clock_begins_at_nothing(monkeypatch):

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed.checkpoint as distributed_checkpoint
 from torch import Tensor, nn
@@ -19,6 +21,7 @@ from transformers import Trainer, TrainingArguments
 
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.train import AeroTrainer
+from aero.train.perplexity import HeldOutLoss, measure_loss
 
 EREG = "EReg(SM(t)+ScFuFFN)"
 # Every kind of parameter that is read outside of its block, and statistics over all processes.
@@ -169,6 +172,29 @@ def trainer_steps(folder: Path) -> None:
     torch.save(found, folder / f"trainer-{torch.distributed.get_rank()}.pt")
 
 
+def held_out_loss(model: nn.Module) -> HeldOutLoss:
+    """The loss over three batches, one for each of two processes and one that is left."""
+    tokens = torch.randint(0, 256, (80,), generator=torch.Generator().manual_seed(2)).numpy()
+    return measure_loss(
+        model,
+        tokens,
+        np.arange(0, 80, 16),
+        token_bytes=np.arange(1, 257),
+        context_length=16,
+        batch_tokens=32,
+        end_mark=7,
+    )
+
+
+def sharded_losses(folder: Path) -> None:
+    """The held-out loss of a network under FSDP2 and under DDP."""
+    found = {}
+    for kind, wrap in (("fsdp", sharded), ("ddp", DistributedDataParallel)):
+        found[kind] = held_out_loss(wrap(network("EReg(SM(t)+FN+ScFuFFN)", "position_sum")))
+    values = {kind: asdict(loss) for kind, loss in found.items()}
+    (folder / f"losses-{torch.distributed.get_rank()}.json").write_text(json.dumps(values))
+
+
 def command_lines(folder: Path) -> None:
     """The commands that the test left in the folder."""
     from aero.cli import app
@@ -180,6 +206,6 @@ def command_lines(folder: Path) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")
-    for job in (direct_steps, sharded_checkpoint, trainer_steps, command_lines):
+    for job in (direct_steps, sharded_checkpoint, sharded_losses, trainer_steps, command_lines):
         job(Path(sys.argv[1]))
     torch.distributed.destroy_process_group()
