@@ -1,10 +1,8 @@
 """The command line: what people type, what they read, and the exit code."""
 
-import contextlib
 import json
 import os
 import random
-import resource
 import shutil
 import signal
 import subprocess
@@ -18,6 +16,8 @@ import typer
 from typer.testing import CliRunner
 
 from aero import cli
+
+from .full_disk import run_with_limit
 
 WORDS = ["def", "return", "self", "value", "index", "for", "in", "if", "else", "not", "None"]
 SETTINGS = [
@@ -59,15 +59,18 @@ def invoke(*arguments: str):
     return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
 
 
-@contextlib.contextmanager
-def full_disk():
-    """No file may grow beyond a few bytes."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (64, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+# Command lines, as JSON, on a disk where no file may grow beyond a few bytes.
+ON_A_FULL_DISK = """
+    import json, sys
+    from typer.testing import CliRunner
+    import aero.conversion, aero.export, aero.report
+    from aero import cli
+    from aero.train import loading, run_results
+    leave_no_room(64)
+    for arguments in json.loads(sys.argv[1]):
+        result = CliRunner().invoke(cli.app, arguments)
+        print(json.dumps([result.exit_code, result.stderr]))
+"""
 
 
 def assert_one_line(result, *parts: str) -> None:
@@ -168,19 +171,23 @@ def test_a_network_goes_from_text_to_report(train_arguments, tmp_path):
         ):
             assert_one_line(invoke(command, damaged, *options), str(damaged))
     assert not (tmp_path / "never").exists()
-    with full_disk():
+    commands = [
+        [command, str(runs / "sm-ln-g-seed0"), *options]
         for command, *options in (
             ("evaluate",),
             ("analyze",),
-            ("report", "--output", tmp_path / "full"),
-            ("convert", "--label", "SM+R", "--output", tmp_path / "full"),
-            ("export", "--output", tmp_path / "full"),
-        ):
-            result = invoke(command, runs / "sm-ln-g-seed0", *options)
-            assert result.exit_code == 2, result.output
-            line = result.stderr.strip().splitlines()[-1]
-            assert line.startswith(f"aero: {command}: no space left in {tmp_path}/")
-            assert command != "evaluate" or " while writing perplexity " in line
+            ("report", "--output", f"{tmp_path}/full"),
+            ("convert", "--label", "SM+R", "--output", f"{tmp_path}/full"),
+            ("export", "--output", f"{tmp_path}/full"),
+        )
+    ]
+    limited = run_with_limit(ON_A_FULL_DISK, json.dumps(commands))
+    for (command, *_), said in zip(commands, limited.stdout.splitlines(), strict=True):
+        exit_code, errors = json.loads(said)
+        assert exit_code == 2, errors
+        line = errors.strip().splitlines()[-1]
+        assert line.startswith(f"aero: {command}: no space left in {tmp_path}/")
+        assert command != "evaluate" or " while writing perplexity " in line
 
     evaluated = invoke("evaluate", runs)
     assert evaluated.exit_code == 0, evaluated.output

@@ -26,6 +26,7 @@ from aero.train.run_results import analyze_run, evaluate_run
 from aero.train.runs import train_runs
 from aero.train.tensorboard import TensorBoardFile
 
+from ..full_disk import run_with_limit
 from .conftest import assert_same_ending, command_line, metrics, plan_one, tiny_settings
 
 EREG = "EReg(SM(t)+ScFuFFN)"
@@ -105,7 +106,8 @@ def test_the_loss_is_language_model_loss_plus_weighted_penalty(whole_runs, tiny_
     for record in whole_runs(EREG).metrics():
         if record["kind"] == "train":
             assert record["entropy_loss"] > 0
-            together = record["lm_loss"] + weight * record["entropy_loss"]
+            assert record["penalty_nats"] == pytest.approx(weight * record["entropy_loss"])
+            together = record["lm_loss"] + record["penalty_nats"]
             assert record["loss"] == pytest.approx(together, rel=1e-6)
 
 
@@ -423,13 +425,12 @@ def test_accumulated_micro_batches_train_like_one(train, whole_runs, tiny_recipe
 # --- a full disk ------------------------------------------------------------------------------
 
 LIMITED = """
-    import resource, sys
     from aero.train import run_callback
     original = run_callback.RunCallback.on_step_begin
     def on_step_begin(self, args, state, control, **kwargs):
         if state.global_step == 12:
             # No file may grow beyond this, so the checkpoint of step 15 fails half-way.
-            resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
+            leave_no_room(60_000)
         return original(self, args, state, control, **kwargs)
     run_callback.RunCallback.on_step_begin = on_step_begin
     from aero.cli import main
@@ -441,7 +442,7 @@ def test_a_full_disk_during_a_checkpoint_is_one_clear_line_and_nothing_is_lost(
     train, whole_runs, tiny_recipe, corpus, cache_dir, tmp_path
 ):
     whole = whole_runs(EREG)
-    failed = run_python(LIMITED, *command_line(corpus, cache_dir, tmp_path, EREG))
+    failed = run_with_limit(LIMITED, *command_line(corpus, cache_dir, tmp_path, EREG))
     assert failed.returncode == 2
     line = failed.stderr.strip().splitlines()[-1]
     assert line.startswith("aero: train: no space left in ")
