@@ -113,8 +113,10 @@ class AeroTrainer(Trainer):
 
     Checkpoints go to `output_dir/step-N`. The training set is read in order: shuffle in the
     dataset, as `TrainingWindows` does, and the order survives a resume and does not depend on the
-    number of processes. Logs have `lm_loss` and `entropy_loss` next to `loss`, in evaluation
-    `eval_lm_loss` and `eval_entropy_loss`.
+    number of processes. Logs have `lm_loss` and `penalty_nats` next to `loss`, in evaluation
+    `eval_lm_loss` and `eval_penalty_nats`: nats per predicted token, the penalty weighted. With
+    `label_smoothing_factor` the loss smooths its cross entropy and keeps the penalty; `lm_loss` is
+    not smoothed.
 
     Args:
         *args: as `transformers.Trainer`.
@@ -125,6 +127,9 @@ class AeroTrainer(Trainer):
         learning_rate_factors: end of a parameter's name -> its learning rate over that of the
             others, such as `{"entropy_threshold": 10.0}`.
         **kwargs: as `transformers.Trainer`.
+
+    Raises:
+        ValueError: a setting of `transformers.Trainer` that would have no effect here.
 
     Attributes:
         gradient_norm: of the last optimizer step, before clipping; 0-D tensor or float.
@@ -164,6 +169,7 @@ class AeroTrainer(Trainer):
         super().__init__(*args, **kwargs)
         self._learning_rate_factors = dict(learning_rate_factors or {})
         self._distillation = distillation
+        self._refuse_ignored_settings()
         self._on_losses = on_losses
         self._checkpoint_state = checkpoint_state
         self.gradient_norm: Tensor | float = 0.0
@@ -172,6 +178,30 @@ class AeroTrainer(Trainer):
         losses = LossLogCallback()
         self.callback_handler.callbacks.insert(0, losses)
         losses.on_init_end(self.args, self.state, self.control, model=self.model)
+
+    def _refuse_ignored_settings(self) -> None:
+        """What the base class would heed and this one does not."""
+        args, in_order = self.args, "the training set is read in order; sort or shuffle it itself"
+        by_length = args.train_sampling_strategy not in ("random", "sequential")
+        ignored = {
+            "compute_loss_func": (self.compute_loss_func is not None, "override compute_loss"),
+            "train_sampling_strategy": (by_length, in_order),
+            "data_seed": (args.data_seed is not None, in_order),
+            "load_best_model_at_end": (args.load_best_model_at_end, "load output_dir/step-N"),
+            "save_total_limit": (args.save_total_limit is not None, "delete output_dir/step-N"),
+            "use_liger_kernel": (args.use_liger_kernel, "liger has no kernels for these networks"),
+            "label_smoothing_factor": (
+                self.label_smoother is not None and self._distillation is not None,
+                "a teacher's logits are soft labels already",
+            ),
+            "learning_rate_factors": (
+                bool(self._learning_rate_factors) and self.optimizer is not None,
+                "give the optimizer's groups their learning rates",
+            ),
+        }
+        for name, (is_given, way_out) in ignored.items():
+            if is_given:
+                raise ValueError(f"AeroTrainer: {name} must be left out: {way_out}")
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         """Names of the parameters that weight decay acts on: matrices and embeddings."""
@@ -214,11 +244,18 @@ class AeroTrainer(Trainer):
         outputs = model(**inputs, **counted)
         if model.training and self._distillation is not None:
             outputs.loss = self._distillation.loss(outputs, inputs, num_items_in_batch)
+        elif self.label_smoother is not None and "labels" in inputs:
+            smoothed = self.label_smoother(
+                outputs, inputs["labels"], shift_labels=True, num_items_in_batch=num_items_in_batch
+            )
+            # What the model adds, its penalty in training, stays.
+            outputs.loss = outputs.loss + (smoothed - outputs.lm_loss)
         loss = outputs.loss
         if counted and self.args.average_tokens_across_devices:
             # The processes' losses add up, and data parallelism averages gradients. The base class
             # multiplies in place and so changes `lm_loss`, which can be the same tensor.
-            loss = loss * self.accelerator.num_processes
+            scale = self.accelerator.num_processes // self.get_tp_size()
+            loss = loss * (scale if self.args.n_gpu <= 1 else self.args.n_gpu)
         if model.training:
             self.micro_batches.append(inputs)
             if self._on_losses is not None:

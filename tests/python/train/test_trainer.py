@@ -222,6 +222,50 @@ def test_what_the_base_class_is_asked_is_handed_on(name, given, handed_on, monke
         assert asked[1] == (("m", {}, True, None), {})
 
 
+def test_smoothed_labels_join_the_penalty_and_thresholds_move(tmp_path):
+    factor = 0.2
+    losses = []
+    model = AeroForCausalLM(AeroConfig.from_label(EREG, model="tiny", entropy_weight=1e-3))
+    start = torch.stack([b.attn.entropy_threshold.detach().clone() for b in model.transformer.h])
+    rows = Rows(8)
+    ids, labels = (
+        torch.stack([rows[i][name] for i in range(8)]) for name in ("input_ids", "labels")
+    )
+    with torch.no_grad():
+        output = model.train()(input_ids=ids, labels=labels)
+    log_p = torch.log_softmax(output.logits.double()[:, :-1], -1).numpy()
+    counted = labels[:, 1:].numpy() != -100
+    chosen = np.take_along_axis(log_p, ids[:, 1:, None].numpy(), -1)[..., 0]
+    smooth = (-(1 - factor) * chosen - factor * log_p.mean(-1))[counted].mean()
+    trainer = trainer_for(EREG, tmp_path, model=model, label_smoothing_factor=factor)
+    trainer._on_losses = lambda *parts: losses.append([part.item() for part in parts])
+    trainer.train()
+    ((loss, lm_loss, penalty),) = losses
+    assert lm_loss == pytest.approx(-chosen[counted].mean(), rel=1e-4)
+    assert penalty > 0 and loss == pytest.approx(smooth + 1e-3 * penalty, rel=1e-4)
+    moved = torch.stack([b.attn.entropy_threshold.detach() for b in model.transformer.h])
+    assert (moved != start).any()
+
+
+@pytest.mark.parametrize(
+    ("settings", "options"),
+    [
+        ({"train_sampling_strategy": "group_by_length"}, {}),
+        ({"data_seed": 3}, {}),
+        ({"save_total_limit": 2}, {}),
+        ({"load_best_model_at_end": True, "eval_strategy": "no", "save_strategy": "no"}, {}),
+        ({}, {"compute_loss_func": lambda outputs, labels, num_items_in_batch: outputs.loss}),
+        ({"label_smoothing_factor": 0.1}, {"distillation": object()}),
+        ({}, {"learning_rate_factors": {"alpha": 2.0}, "optimizers": (object(), None)}),
+    ],
+)
+def test_settings_that_would_have_no_effect_are_refused(settings, options, tmp_path):
+    model = AeroForCausalLM(AeroConfig.from_label(EREG, model="tiny"))
+    arguments = TrainingArguments(str(tmp_path), use_cpu=True, report_to=[], **settings)
+    with pytest.raises(ValueError, match=r"^AeroTrainer: \w+ must be left out: "):
+        AeroTrainer(model=model, args=arguments, train_dataset=Rows(4), **options)
+
+
 @pytest.mark.parametrize(
     ("windows", "processes", "limit", "expected"),
     [
