@@ -187,12 +187,12 @@ def penalty_of_heads(
     ]
     if strength_bias is None:
         shares = [len(layers) / len(entropies) for layers, _ in groups]
-        held = [share * part for share, part in zip(shares, parts, strict=True)]
-        return torch.stack(held).sum()
+        shared = [share * part for share, part in zip(shares, parts, strict=True)]
+        return torch.stack(shared).sum()
     penalties = torch.cat(parts)
     bias = strength_bias[[layer for layers, _ in groups for layer in layers]]
     logs = bias.to(penalties.dtype).flatten().log_softmax(0) + math.log(penalties.numel())
-    held = (logs.exp() * penalties.flatten()).mean()
+    held: Tensor = (logs.exp() * penalties.flatten()).mean()
     return held - penalties.mean().detach() * logs.mean()
 
 
