@@ -26,7 +26,7 @@ from aero.nn import FoldableNorm
 from aero.nn.linear import Linear, linear
 
 
-class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-call]
+class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):
     """An AERO language model: decoder, head, loss and entropy penalty.
 
     Args:

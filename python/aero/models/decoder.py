@@ -78,7 +78,7 @@ class AeroPreTrainedModel(Scales, PreTrainedModel):  # type: ignore[no-untyped-c
         return True
 
 
-class AeroModel(AeroPreTrainedModel):  # type: ignore[no-untyped-call]
+class AeroModel(AeroPreTrainedModel):
     """The decoder without its head."""
 
     def __init__(self, config: AeroConfig) -> None:

@@ -36,7 +36,7 @@ class Scales(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Copies and pickles are known too."""
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         _modules.add(self)
 
 

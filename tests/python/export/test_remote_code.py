@@ -54,6 +54,9 @@ with warnings.catch_warnings(record=True) as said:
         torch.save(found, f"{folder}/{name}.pt")
 assert AutoConfig.from_pretrained(f"{folder}/baseline", trust_remote_code=True).num_layers == 2
 assert len(AutoModel.from_pretrained(f"{folder}/baseline", trust_remote_code=True).h) == 2
+# By this name Trainer shifts smoothed labels.
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as known
+assert known["aero"] == "AeroForCausalLM"
 print(json.dumps([str(warning.message) for warning in said]))
 """
 
