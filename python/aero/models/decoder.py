@@ -98,6 +98,7 @@ class AeroModel(AeroPreTrainedModel):
         )
         self.rotary_dim = int(spec.rotary_fraction * spec.head_dim)
         self.context_length = spec.context_length
+        self.is_entropy_regularized = spec.entropy_regularized
         self.gradient_checkpointing = False
         self.post_init()  # type: ignore[no-untyped-call]
 
@@ -159,7 +160,7 @@ class AeroModel(AeroPreTrainedModel):
             entropies.append(entropy)
         stream = normalize(self.ln_f, stream, context.token_mask)
         keys = None
-        if self.config.spec.entropy_regularized:
+        if self.is_entropy_regularized:
             call = AttentionCall(context.mask, context.first_position + stream.shape[1])
             calls = [call] * len(entropies)
             keys = keys_by_layer("AeroModel", calls, entropies, attention_mask)
