@@ -169,6 +169,25 @@ def damage(folder: str | Path, names: Iterable[str] | None = None) -> list[str]:
     return found
 
 
+def require_no_run(folder: str | Path, command: str) -> None:
+    """Refuses to write into a run, or into or below a network or a checkpoint with checksums.
+
+    Raises:
+        ValueError: the files there are those of a training.
+    """
+    here = Path(folder).resolve()
+    found = [
+        path
+        for path in (here, *here.parents)
+        if (path / CHECKSUM_FILE).is_file() and (path / "config.json").is_file()
+    ]
+    if found or (here / "run.json").exists():
+        raise ValueError(
+            f"{command}: the output must be a folder of its own, got {one_line(folder)}, where the "
+            "files of a training are; name another"
+        )
+
+
 def _names(folder: Path) -> list[str]:
     names = (file.relative_to(folder) for file in folder.rglob("*") if file.is_file())
     return sorted(

@@ -181,8 +181,12 @@ for command in (planning.optimizations, planning.accuracy, planning.generate, pl
 
 
 def _speedups(given: list[str] | None) -> Iterator[tuple[str, float]]:
+    seen: set[str] = set()
     for text in given or ():
         name, _, times = text.rpartition("=")
+        if name in seen:
+            raise ValueError(f"--what-if {name} must be given once, got it twice")
+        seen.add(name)
         try:
             yield name, float(times)
         except ValueError:

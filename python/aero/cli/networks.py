@@ -41,12 +41,16 @@ def convert(
         if output is None and not dry_run:
             raise ValueError("convert: give --output FOLDER, or --dry-run to see the changes")
         import aero.conversion
+        from aero.atomic_files import require_no_run
         from aero.train.errors import disk_errors
         from aero.train.loading import load_saved_network
         from aero.train.run_folder import RunFolder
 
         run = RunFolder(source)
         path = str(run.model) if run.exists() else source
+        if output is not None:
+            require_no_run(output, "convert")
+            _require_another(path, output, "convert")
         options: dict[str, Any] = {"context_length": context_length}
         if untie:
             options["tied_embeddings"] = False
@@ -62,6 +66,13 @@ def convert(
         if output is not None and not dry_run:
             with disk_errors("the network", output, "convert again", command="convert"):
                 _save(converted, path, output)
+
+
+def _require_another(source: str | Path, output: Path, command: str) -> None:
+    if Path(source).exists() and Path(source).resolve() == output.resolve():
+        raise ValueError(
+            f"{command}: the output must be another folder than the network's, got {output} twice"
+        )
 
 
 def _save(model: Any, path: str, output: Path) -> None:
@@ -139,13 +150,16 @@ def export(
 ) -> None:
     """Writes plain weights and a description from which any program can compute the logits."""
     with one_line_errors(ValueError, OSError):
+        from aero.atomic_files import require_no_run
         from aero.export import export_remote_code, export_weights
         from aero.train.errors import disk_errors
         from aero.train.loading import load_saved_network
         from aero.train.run_folder import RunFolder
 
+        require_no_run(output, "export")
         folder = RunFolder(source)
         saved = folder.model if folder.exists() else source
+        _require_another(saved, output, "export")
         if not (saved / "config.json").is_file():
             raise ValueError(
                 f"export: {saved} holds no network (no config.json); give a finished run or a "

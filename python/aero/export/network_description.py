@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from aero.atomic_files import write_bytes_atomically, write_json_atomically
+from aero.atomic_files import require_no_run, write_bytes_atomically, write_json_atomically
 from aero.models import AeroForCausalLM
 from aero.models.causal_lm import carry_over
 from aero.nn import Block, CausalSelfAttention, FeedForward, FoldableNorm, ShapedSelfAttention
@@ -299,6 +299,7 @@ def export_weights(model: nn.Module, folder: str | Path) -> Path:
     """
     described = NetworkDescription(carry_over(model))
     folder = Path(folder)
+    require_no_run(folder, "export")
     folder.mkdir(parents=True, exist_ok=True)
     weights = save(described.tensors)
     write_bytes_atomically(folder / WEIGHTS_FILE, weights)

@@ -15,7 +15,7 @@ from pathlib import Path
 from torch import nn
 
 import aero
-from aero.atomic_files import write_bytes_atomically, write_json_atomically
+from aero.atomic_files import require_no_run, write_bytes_atomically, write_json_atomically
 from aero.models.causal_lm import carry_over
 from aero.reading import read_json
 
@@ -63,6 +63,7 @@ def export_remote_code(model: nn.Module, folder: str | Path) -> Path:
     """
     network = carry_over(model)
     folder = Path(folder)
+    require_no_run(folder, "export")
     folder.mkdir(parents=True, exist_ok=True)
     for name, source in _sources().items():
         write_bytes_atomically(folder / f"{name}.py", source.encode())

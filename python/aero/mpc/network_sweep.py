@@ -146,7 +146,11 @@ def sweep(
         >>> [round(row.comm_gb, 1) for row in found.rows]
         [25.3, 58.5, 6.3, 20.6]
     """
-    networks_found = [*_of_labels(labels, model), *_of_runs(runs)]
+    labelled = _of_labels(labels, model)
+    _require_once("labels", [network.spec for network in labelled])
+    _require_once("stacks", stacks)
+    _require_once("networks", networks)
+    networks_found = [*labelled, *_of_runs(runs)]
     if not networks_found:
         raise ValueError("sweep: labels or runs must name at least one network")
     described = [stack_description(stack) for stack in stacks]
@@ -262,7 +266,18 @@ def _values(name: str, value: Sequence[FieldValue] | FieldValue) -> list[FieldVa
     found = [value] if single else list(value)  # type: ignore[arg-type]
     if not found:
         raise ValueError(f"sweep: {name} must have at least one value")
+    _require_once(name, found)
     return [plain_value(name, one) for one in found]
+
+
+def _require_once(name: str, values: Iterable[Any]) -> None:
+    """Twice the same would be two rows of one thing."""
+    seen: list[Any] = []
+    for value in values:
+        if any(value == one and type(value) is type(one) for one in seen):
+            shown = getattr(value, "label", value)
+            raise ValueError(f"sweep: {name} must name each once, got {shown!r} twice")
+        seen.append(value)
 
 
 def _split(

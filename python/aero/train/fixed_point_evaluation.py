@@ -143,6 +143,8 @@ def _fields_from(settings: Sequence[str]) -> dict[str, Any]:
         name, equals, value = text.partition("=")
         if not equals:
             raise TrainingError(f"fixed point: a setting must be FIELD=VALUE, got {text!r}")
+        if name.strip() in fields:
+            raise TrainingError(f"fixed point: {name.strip()} must be given once, got it twice")
         fields[name.strip()] = parse_yaml(value, f"fixed point: {text}", object)
     return fields
 

@@ -117,9 +117,9 @@ def plan_runs(
     teacher = None if distill_from is None else find_origin(distill_from, "--distill-from")
     way = training_way(recipe, start_from=source is not None, distill_from=teacher is not None)
     runs = []
-    for seed in dict.fromkeys(seeds):
+    for seed in seeds:
         _SEEDS.check("train: seed", seed)
-        for label in dict.fromkeys(labels):
+        for label in labels:
             spec = spec_for(recipe, label)
             folder = RunFolder(Path(output) / f"{run_slug(spec.label)}{way}-seed{seed}")
             own = canonical.for_label(spec.label)
@@ -131,7 +131,9 @@ def plan_runs(
     folders = [run.folder.path for run in runs]
     for run in runs:
         if folders.count(run.folder.path) > 1:
-            raise TrainingError(f"train: {run.name} is asked for twice; name each label once")
+            raise TrainingError(
+                f"train: {run.name} is asked for twice; name each label and each seed once"
+            )
     if resume not in ("auto", "never") and len(runs) > 1:
         raise TrainingError(
             "train: --resume PATH continues one run; give a single --label and --seed"

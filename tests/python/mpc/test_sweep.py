@@ -65,8 +65,8 @@ def test_combinations_that_do_not_exist_are_skipped_or_errors() -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(
-    st.lists(st.sampled_from([16, 33, 64, 100, 128]), min_size=1, max_size=4),
-    st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=3),
+    st.lists(st.sampled_from([16, 33, 64, 100, 128]), min_size=1, max_size=4, unique=True),
+    st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=3, unique=True),
     st.sets(st.sampled_from(["comm_gb", "rounds", "lan-1gbps"]), min_size=1),
 )
 def test_the_front_is_what_nothing_beats(
@@ -133,6 +133,20 @@ def test_a_run_that_is_named_twice_is_one_row(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "all")
     names = [tmp_path / "all" / "run", tmp_path / "all", tmp_path / "all" / ".." / "link"]
     assert [row.run for row in mpc.sweep(runs=names).rows] == ["run"]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"labels": ["SM", "SM+R", "sm"]},
+        {"labels": ["SM"], "stacks": ["spu-2024", "spu-2024"]},
+        {"labels": ["SM"], "networks": ["lan-1gbps", "lan-1gbps"]},
+        {"labels": ["SM"], "context_length": [128, 256, 128]},
+    ],
+)
+def test_what_is_named_twice_is_refused(asked) -> None:
+    with pytest.raises(ValueError, match="must name each once"):
+        mpc.sweep(**asked)
 
 
 def test_a_run_at_other_sizes_has_no_perplexity(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from aero.report.networks import group_runs
 from aero.report.runs import divergence_text, find_runs, read_run
+from aero.train.checkpoints import runs_below
 
 
 def test_a_run_folder_reads_back_as_written(make_run):
@@ -24,6 +25,15 @@ def test_runs_are_found_below_a_folder_and_by_name_but_once(make_run):
     first, second = make_run("SM+ScFuFFN"), make_run("SM+FN+R")
     assert find_runs([first.parent]) == [second, first]
     assert find_runs([first, first.parent]) == [first, second]
+
+
+def test_a_run_is_found_once_by_whatever_name(make_run, tmp_path, monkeypatch):
+    run = make_run("SM+FN+R")
+    (tmp_path / "link").symlink_to(run.parent)
+    monkeypatch.chdir(tmp_path)
+    names = [run, tmp_path / "link", f"runs/../runs/{run.name}", tmp_path / "link" / run.name]
+    assert find_runs(names) == [run]
+    assert runs_below(names) == [run]
 
 
 def test_a_folder_without_runs_is_refused(tmp_path):

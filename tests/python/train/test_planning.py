@@ -65,6 +65,8 @@ def test_languini_unties_the_head_and_codeparrot_does_not():
         (["SM"], [-1], "seed must be >= 0, got -1"),
         (["SM"], [1 << 32], "seed must be <= 4,294,967,295, got 4294967296"),
         (["SM+G", "sm+g"], [0], "SM+G seed 0 is asked for twice"),
+        (["SM+G", "SM+G"], [0], "SM+G seed 0 is asked for twice"),
+        (["SM+G"], [1, 0, 1], "SM+G seed 1 is asked for twice"),
     ],
 )
 def test_bad_labels_and_seeds_are_refused(labels, seeds, message, tiny_recipe, tmp_path):

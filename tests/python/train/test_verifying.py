@@ -5,7 +5,8 @@ import shutil
 import pytest
 from typer.testing import CliRunner
 
-from aero import cli
+from aero import AeroConfig, AeroForCausalLM, cli
+from aero.export import export_remote_code, export_weights
 from aero.report.runs import read_run
 from aero.train import run_results
 from aero.train.checkpoints import run_problems
@@ -190,3 +191,29 @@ def test_what_no_checksum_vouches_for_is_said(finished, monkeypatch):
     assert "network" in read_run(finished).unchecked
     (finished / "SHA256SUMS").unlink()
     assert "all files" in read_run(finished).unchecked
+
+
+@pytest.mark.parametrize("place", [".", "model", "model/new", "checkpoints/step-20"])
+@pytest.mark.parametrize(
+    "command", [["export"], ["export", "--remote-code"], ["convert", "--label", "SM+FN+R"]]
+)
+def test_no_network_is_written_into_a_run(command, place, finished):
+    output = str(finished / place)
+    done = CliRunner().invoke(cli.app, [*command, str(finished), "--output", output])
+    assert done.exit_code == 2 and "the output must be" in done.stderr, done.output
+    assert run_problems(finished) == []
+    model = AeroForCausalLM(AeroConfig.from_label("SM", model="tiny"))
+    for write in (export_weights, export_remote_code):
+        with pytest.raises(ValueError, match="the output must be a folder of its own"):
+            write(model, output)
+    assert run_problems(finished) == []
+
+
+def test_a_network_is_not_written_over_itself(tmp_path):
+    AeroForCausalLM(AeroConfig.from_label("SM", model="tiny")).save_pretrained(tmp_path / "net")
+    before = {path: path.read_bytes() for path in (tmp_path / "net").iterdir()}
+    for command in (["export"], ["convert", "--label", "SM"]):
+        asked = [*command, str(tmp_path / "net"), "--output", str(tmp_path / "x" / ".." / "net")]
+        done = CliRunner().invoke(cli.app, asked)
+        assert done.exit_code == 2 and "the output must be another folder" in done.stderr
+    assert {path: path.read_bytes() for path in (tmp_path / "net").iterdir()} == before
