@@ -34,6 +34,19 @@ RingArray like(const py::array& array) {
   return RingArray(std::vector<py::ssize_t>(array.shape(), array.shape() + array.ndim()));
 }
 
+/// "(2, 3)", as NumPy has it.
+std::string shape_text(const py::array& array) {
+  return py::str(array.attr("shape")).cast<std::string>();
+}
+
+/// Checks the shapes of two arrays, whose elements are read without another look.
+void require_shapes(bool fit, const char* expected, const py::array& a, const py::array& b) {
+  if (fit) return;
+  throw std::invalid_argument("Arithmetic." + std::string(expected) + ", got " + shape_text(a) +
+                              " and " + shape_text(b) +
+                              "; aero.fixed_point.functions takes more shapes");
+}
+
 template <class Function>
 RingArray map_elements(const RingArray& x, const Function& function) {
   RingArray y = like(x);
@@ -60,6 +73,7 @@ RealArray decode(const Arithmetic& arithmetic, const RingArray& x) {
 }
 
 RingArray product(Arithmetic& arithmetic, const RingArray& a, const RingArray& b, bool is_public) {
+  require_shapes(a.size() == b.size(), "product: a and b must have one shape", a, b);
   RingArray c = like(a);
   const Ring* left = ring_data(a);
   const Ring* right = ring_data(b);
@@ -74,6 +88,9 @@ RingArray product(Arithmetic& arithmetic, const RingArray& a, const RingArray& b
 
 // a: [batch, rows, inner]; b: [batch, inner, columns], or batch 1 for the same in all.
 RingArray matmul(Arithmetic& arithmetic, const RingArray& a, const RingArray& b) {
+  require_shapes(a.ndim() == 3 && b.ndim() == 3 && a.shape(2) == b.shape(1) &&
+                     (b.shape(0) == 1 || b.shape(0) == a.shape(0)),
+                 "matmul: a must be [batch, rows, inner] and b [batch or 1, inner, columns]", a, b);
   const py::ssize_t batch = a.shape(0);
   const py::ssize_t rows = a.shape(1);
   const py::ssize_t inner = a.shape(2);
@@ -92,6 +109,8 @@ RingArray matmul(Arithmetic& arithmetic, const RingArray& a, const RingArray& b)
 
 RingArray softmax(Arithmetic& arithmetic, const RingArray& scores, const RingArray& live,
                   const fixed_point::Softmax& settings) {
+  require_shapes(scores.ndim() == 2 && live.size() == scores.shape(0),
+                 "softmax: scores must be [rows, keys] and live [rows]", scores, live);
   RingArray probabilities = like(scores);
   const Ring* in = ring_data(scores);
   const std::int64_t* counts = live.data();
@@ -105,6 +124,9 @@ RingArray softmax(Arithmetic& arithmetic, const RingArray& scores, const RingArr
 
 RingArray layer_norm(Arithmetic& arithmetic, const RingArray& x, const RingArray& gain,
                      const RingArray& bias, double epsilon) {
+  for (const RingArray* part : {&gain, &bias})
+    require_shapes(x.ndim() == 2 && part->size() == x.shape(1),
+                   "layer_norm: x must be [rows, width], gain and bias [width]", x, *part);
   RingArray y = like(x);
   const Ring* in = ring_data(x);
   const Ring* gains = ring_data(gain);
@@ -151,6 +173,12 @@ Arithmetic arithmetic_from(unsigned fraction_bits, const std::string& truncation
                      .seed = seed});
 }
 
+/// Of all methods but the constructor.
+constexpr const char* kMethodDoc =
+    "What the function of this name in aero.fixed_point.functions calls: use that, which checks "
+    "its "
+    "arguments, takes more shapes and says what it computes.";
+
 constexpr const char* kArithmeticDoc =
     R"doc(Fixed-point numbers in Z_2^64, truncated as SPU's Cheetah protocol does.
 
@@ -184,55 +212,71 @@ void bind_fixed_point(py::module_& module) {
            py::arg("truncation") = "floor", py::arg("one_bit_product_error") = false,
            py::arg("seed") = 0)
       .def_property_readonly("fraction_bits", &Arithmetic::fraction_bits, "f.")
-      .def("encode", &encode)
-      .def("decode", &decode)
-      .def("truncate",
-           [](Arithmetic& self, const RingArray& x, unsigned bits) {
-             return map_elements(x, [&](Ring value) { return self.truncate(value, bits); });
-           })
-      .def("product", &product)
-      .def("matmul", &matmul)
-      .def("exponential",
-           [](Arithmetic& self, const RingArray& x, unsigned squarings, bool clip,
-              unsigned clip_bits, bool ring_32) {
-             const fixed_point::Exponential settings{squarings, clip, clip_bits, ring_32};
-             return map_elements(
-                 x, [&](Ring value) { return fixed_point::exponential(self, value, settings); });
-           })
-      .def("reciprocal",
-           [](Arithmetic& self, const RingArray& x) {
-             return map_elements(x, [&](Ring v) { return fixed_point::reciprocal(self, v); });
-           })
-      .def("reciprocal_square_root",
-           [](Arithmetic& self, const RingArray& x) {
-             return map_elements(
-                 x, [&](Ring v) { return fixed_point::reciprocal_square_root(self, v); });
-           })
-      .def("hyperbolic_tangent",
-           [](Arithmetic& self, const RingArray& x) {
-             return map_elements(x,
-                                 [&](Ring v) { return fixed_point::hyperbolic_tangent(self, v); });
-           })
-      .def("gelu",
-           [](Arithmetic& self, const RingArray& x, const std::string& kind) {
-             const fixed_point::Gelu form = gelu_kind(kind);
-             return map_elements(x, [&](Ring v) { return fixed_point::gelu(self, v, form); });
-           })
-      .def("leaky_relu",
-           [](Arithmetic& self, const RingArray& x, std::int64_t slope) {
-             const Ring factor = static_cast<Ring>(slope);
-             return map_elements(x,
-                                 [&](Ring v) { return fixed_point::leaky_relu(self, v, factor); });
-           })
-      .def("softmax",
-           [](Arithmetic& self, const RingArray& scores, const RingArray& live, unsigned squarings,
-              bool clip, unsigned clip_bits, bool ring_32, bool score_truncation,
-              bool broadcast_reciprocal) {
-             return softmax(
-                 self, scores, live,
-                 {{squarings, clip, clip_bits, ring_32}, score_truncation, broadcast_reciprocal});
-           })
-      .def("layer_norm", &layer_norm);
+      .def("encode", &encode, kMethodDoc)
+      .def("decode", &decode, kMethodDoc)
+      .def(
+          "truncate",
+          [](Arithmetic& self, const RingArray& x, unsigned bits) {
+            return map_elements(x, [&](Ring value) { return self.truncate(value, bits); });
+          },
+          kMethodDoc)
+      .def("product", &product, kMethodDoc)
+      .def("matmul", &matmul, kMethodDoc)
+      .def(
+          "exponential",
+          [](Arithmetic& self, const RingArray& x, unsigned squarings, bool clip,
+             unsigned clip_bits, bool ring_32) {
+            const fixed_point::Exponential settings{squarings, clip, clip_bits, ring_32};
+            return map_elements(
+                x, [&](Ring value) { return fixed_point::exponential(self, value, settings); });
+          },
+          kMethodDoc)
+      .def(
+          "reciprocal",
+          [](Arithmetic& self, const RingArray& x) {
+            return map_elements(x, [&](Ring v) { return fixed_point::reciprocal(self, v); });
+          },
+          kMethodDoc)
+      .def(
+          "reciprocal_square_root",
+          [](Arithmetic& self, const RingArray& x) {
+            return map_elements(
+                x, [&](Ring v) { return fixed_point::reciprocal_square_root(self, v); });
+          },
+          kMethodDoc)
+      .def(
+          "hyperbolic_tangent",
+          [](Arithmetic& self, const RingArray& x) {
+            return map_elements(x,
+                                [&](Ring v) { return fixed_point::hyperbolic_tangent(self, v); });
+          },
+          kMethodDoc)
+      .def(
+          "gelu",
+          [](Arithmetic& self, const RingArray& x, const std::string& kind) {
+            const fixed_point::Gelu form = gelu_kind(kind);
+            return map_elements(x, [&](Ring v) { return fixed_point::gelu(self, v, form); });
+          },
+          kMethodDoc)
+      .def(
+          "leaky_relu",
+          [](Arithmetic& self, const RingArray& x, std::int64_t slope) {
+            const Ring factor = static_cast<Ring>(slope);
+            return map_elements(x,
+                                [&](Ring v) { return fixed_point::leaky_relu(self, v, factor); });
+          },
+          kMethodDoc)
+      .def(
+          "softmax",
+          [](Arithmetic& self, const RingArray& scores, const RingArray& live, unsigned squarings,
+             bool clip, unsigned clip_bits, bool ring_32, bool score_truncation,
+             bool broadcast_reciprocal) {
+            return softmax(
+                self, scores, live,
+                {{squarings, clip, clip_bits, ring_32}, score_truncation, broadcast_reciprocal});
+          },
+          kMethodDoc)
+      .def("layer_norm", &layer_norm, kMethodDoc);
 }
 
 }  // namespace aero::bindings

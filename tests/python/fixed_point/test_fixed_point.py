@@ -237,3 +237,25 @@ def test_errors_follow_the_arithmetic():
 
 def test_leaky_relu_scales_what_is_negative():
     assert decode(leaky_relu(encode([2.0, 0.0, -2.0]), 0.25)).tolist() == [2.0, 0.0, -0.5]
+
+
+def test_the_methods_of_an_arithmetic_refuse_shapes_that_they_do_not_take():
+    arithmetic, square = fp.Arithmetic(), np.ones((2, 2), dtype=np.int64)
+    three = np.ones((1, 2, 2), dtype=np.int64)
+    for call in (
+        lambda: arithmetic.matmul(square, square),
+        lambda: arithmetic.matmul(three, np.ones((1, 3, 2), dtype=np.int64)),
+        lambda: arithmetic.matmul(three, np.ones((2, 2, 2), dtype=np.int64)),
+        lambda: arithmetic.product(square, square[0], False),
+        lambda: arithmetic.softmax(square[0], square[0], 8, True, 64, False, False, True),
+        lambda: arithmetic.softmax(square, square[0, :1], 8, True, 64, False, False, True),
+        lambda: arithmetic.layer_norm(square[0], square[0], square[0], 1e-5),
+        lambda: arithmetic.layer_norm(square, square[0], square[0, :1], 1e-5),
+    ):
+        with pytest.raises(ValueError, match=r"^Arithmetic\.\w+: .* must .*, got \(.*functions"):
+            call()
+
+
+def test_every_method_of_an_arithmetic_says_what_to_use():
+    methods = [getattr(fp.Arithmetic, name) for name in dir(fp.Arithmetic) if name[0] != "_"]
+    assert len(methods) > 10 and all(method.__doc__ for method in methods)
