@@ -26,7 +26,7 @@ struct Inputs {
          const OptionalTensor& temperature_any, const OptionalTensor& mask_any, bool is_causal,
          std::optional<double> scale)
       : gate(kOp, "q", q_any, 4, "[B, H, T, D]"),
-        rows(checked_rows(q_any, k_any)),
+        rows(checked_rows(q_any, k_any, scale)),
         statistics(statistics_type(gate.data_type())),
         q(gate.take(q_any, of_queries("q", q_any))),
         k(gate.take(k_any, of_keys("k", q_any, k_any))),
@@ -63,8 +63,8 @@ struct Inputs {
             q.scalar_type(),
             " like q"};
   }
-  /// Checks that shapes alone do not make.
-  static Rows checked_rows(const Tensor& q, const Tensor& k) {
+  /// Checks that the gate does not make.
+  static Rows checked_rows(const Tensor& q, const Tensor& k, std::optional<double> scale) {
     if (q.size(3) < 1 || q.size(3) > kernels::kMaxHeadDim)
       refuse(kOp, "D", "from 1 to " + std::to_string(kernels::kMaxHeadDim),
              std::to_string(q.size(3)));
@@ -74,6 +74,8 @@ struct Inputs {
              std::to_string(q.size(1)));
     require_possible(kOp, "T", q.size(2));
     require_possible(kOp, "S", k.size(2));
+    if (scale && !std::isfinite(*scale))
+      refuse(kOp, "scale", "a finite number", std::to_string(*scale));
     return {q.size(0), q.size(1), q.size(2), k.size(2)};
   }
 };

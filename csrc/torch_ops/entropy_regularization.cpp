@@ -1,5 +1,7 @@
 #include "kernels/entropy_regularization.h"
 
+#include <cmath>
+
 #include "csrc/torch_ops/cuda_queue.h"
 #include "csrc/torch_ops/operators.h"
 #include "csrc/torch_ops/parallel.h"
@@ -35,7 +37,8 @@ struct Inputs {
         gate.broadcast(max_entropy_any, {"max_entropy", rows, "[B, T]", type, " like entropies"});
     row_mask = gate.take(row_mask_any, {"row_mask", rows, "[B, T]", ScalarType::Bool,
                                         " (true where the row counts)", Layout::kAny});
-    if (!(margin >= 0)) refuse(kOp, "margin", "at least 0", std::to_string(margin));
+    if (!(margin >= 0) || !std::isfinite(margin))
+      refuse(kOp, "margin", "a finite number, at least 0", std::to_string(margin));
 
     params.data_type = gate.data_type();
     params.layers = sizes[0];

@@ -192,6 +192,16 @@ BAD_ATTENTION: list[Bad] = [
     ),
     (
         attend,
+        {"scale": math.nan},
+        "attention_entropy: scale must be a finite number, got nan",
+    ),
+    (
+        attend,
+        {"scale": -math.inf},
+        "attention_entropy: scale must be a finite number, got -inf",
+    ),
+    (
+        attend,
         {"backend": "cuda"},
         "attention_entropy: backend must be 'native' or 'reference', got 'cuda'",
     ),

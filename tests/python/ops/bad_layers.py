@@ -117,12 +117,17 @@ BAD_LAYERS: list[Bad] = [
     (
         penalty,
         {"margin": -0.5},
-        "entropy_regularization: margin must be at least 0, got -0.500000",
+        "entropy_regularization: margin must be a finite number, at least 0, got -0.500000",
     ),
     (
         penalty,
         {"margin": float("nan")},
-        "entropy_regularization: margin must be at least 0, got nan",
+        "entropy_regularization: margin must be a finite number, at least 0, got nan",
+    ),
+    (
+        penalty,
+        {"margin": float("inf")},
+        "entropy_regularization: margin must be a finite number, at least 0, got inf",
     ),
     (
         penalty,
