@@ -3,7 +3,8 @@
 //
 // Row i of head h:  s_ij = (scale / t_i) q_i . k_j,  P = softmax_j(s),  out = P v,
 //                   entropy_i = -sum_j P_ij ln P_ij (nats),  logsumexp_i = ln sum_j exp(s_ij).
-// A row that sees no key gives out 0, entropy 0, logsumexp -inf and zero gradients.
+// A row that sees no key gives out 0, entropy 0, logsumexp -inf and zero gradients, whatever comes
+// back to it: its part in sums over rows is 0 where dout, dentropy or dlogsumexp is inf or NaN.
 // Equations and their derivation: online_softmax.h. Contract of the entry points: README.md.
 #pragma once
 

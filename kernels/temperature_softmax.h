@@ -3,8 +3,8 @@
 //
 // s_ij = scores_ij / t_i,  P = softmax_j(s),  entropy_i = -sum_j P_ij ln P_ij (nats),
 // logsumexp_i = ln sum_j exp(s_ij). A row that sees no key gives probabilities 0, entropy 0,
-// logsumexp -inf and zero gradients. Equations: online_softmax.h. Contract of the entry points:
-// README.md.
+// logsumexp -inf and zero gradients, whatever comes back to it; so does a key that is not seen.
+// Equations: online_softmax.h. Contract of the entry points: README.md.
 #pragma once
 
 #include <cstddef>

@@ -16,7 +16,7 @@ struct BackwardScratch {
   int64_t row;                       ///< length of such a row
   int64_t queries_t, douts_t;        ///< operands [D / kPack, tile]
   int64_t queries, douts;            ///< operands [tile / kPack, row]
-  int64_t dqueries;                  ///< sums of WeightedRows
+  int64_t dqueries;                  ///< sums of WeightedRows; before, [tile, D] elements of dO
   int64_t scores, dweights;          ///< [keys, tile]: S, dP
   int64_t weight_rows, dscore_rows;  ///< operands [keys, tile / kPack]: P, c dS
   int64_t dscores;                   ///< operands [keys / kPack, tile]: c dS

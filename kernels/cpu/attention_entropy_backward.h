@@ -144,7 +144,7 @@ class BackwardPass {
     RowGradients<Element, Real> rows(p_, q);
     const Matrix<const Operand> queries = load_tile(q, p_.q, at_.queries_t, at_.queries);
     Matrix<const Operand> douts{};
-    if (p_.dout) douts = load_tile(q, p_.dout, at_.douts_t, at_.douts);
+    if (p_.dout) douts = load_tile(q, p_.dout, at_.douts_t, at_.douts, &rows);
     const bool wants_dq = wants_queries && p_.dq;
     const WeightedRows<Operands> dq(q, p_.dq, p_.head_dim, memory_ + at_.dqueries);
     const Ones<Real> ones;
@@ -215,12 +215,19 @@ class BackwardPass {
                     tiles * WeightedRows<Operands>::product_rows(p_.head_dim, q.count));
   }
 
-  /// Transposes a tile of rows, and returns it also as packed rows.
+  /// Transposes a tile of rows, and returns it also as packed rows. Of gradients, those of rows
+  /// that saw no key are taken for 0, in a copy where the sums of dQ will be.
   Matrix<const Operand> load_tile(const TileRange<Real>& q, const TensorView<const void>& tensor,
-                                  int64_t transposed, int64_t packed) const {
-    const auto rows = rows_at<const Element>(tensor, q.batch, q.head, q.first);
+                                  int64_t transposed, int64_t packed,
+                                  const RowGradients<Element, Real>* gradients = nullptr) const {
+    auto rows = rows_at<const Element>(tensor, q.batch, q.head, q.first);
+    const bool copy = gradients && gradients->has_empty_row;
+    if (copy)
+      rows = gradients->without_empty_rows(rows, q.count, p_.head_dim,
+                                           reinterpret_cast<Element*>(memory_ + at_.dqueries));
     Operands::transposed(rows, q.count, p_.head_dim, operands(transposed));
-    return Operands::packed_rows(rows, q.count, p_.head_dim, !in_place(tensor), operands(packed));
+    return Operands::packed_rows(rows, q.count, p_.head_dim, copy || !in_place(tensor),
+                                 operands(packed));
   }
 
   /// dP[j][i] = dO_i . v_j

@@ -98,11 +98,12 @@ class DecodeBackwardPass {
   void add_row(int64_t n, int64_t key) const {
     const DecodeRow<Element, Real> row(p_, first_row_ + n);
     const int64_t count = smaller(kKeyTile, row.seen - key);
-    if (count <= 0) return;
-    const Kept own = kept(n);
     const Real* saved = statistics(n);
     const Real sum = saved[p_.queries];
-    const ScoreGradients<Real> gradients{splat(saved[0]), splat(sum == 0 ? 0 : 1 / sum),
+    // Where the row saw no key, 0 times what comes back to it need not be 0.
+    if (count <= 0 || sum == 0) return;
+    const Kept own = kept(n);
+    const ScoreGradients<Real> gradients{splat(saved[0]), splat(1 / sum),
                                          splat(saved[2 * p_.queries]),
                                          splat(value_of(p_.dentropy, n)), load(own.center)};
     alignas(64) Real weights[kKeyTile], dscores[kKeyTile];
@@ -152,11 +153,11 @@ class DecodeBackwardPass {
         store_part<Real>(to + d, load(own.dquery + d), p_.head_dim - d);
     }
     if (!p_.dtemperature) return;
-    // logsumexp - entropy; both saved numbers are 0 for a row that saw no key.
     const Real* saved = statistics(n);
+    Real sum = sum_of_lanes<Real>(load(own.dtemperature));
+    // logsumexp - entropy
     const Real mean_score = static_cast<Real>(kLn2) * saved[0] - saved[2 * p_.queries];
-    const Real sum =
-        sum_of_lanes<Real>(load(own.dtemperature)) + mean_score * value_of(p_.dlogsumexp, n);
+    if (saved[p_.queries] != 0) sum += mean_score * value_of(p_.dlogsumexp, n);
     static_cast<Real*>(p_.dtemperature)[first_row_ + n] = -sum / row.temperature;
   }
 

@@ -25,6 +25,8 @@ struct ScoreGradients {
 };
 
 /// Saved statistics and incoming gradients of the rows of a query tile; zeros beyond its last row.
+/// What comes back to a row that saw no key is 0 here: inf and NaN would not vanish in products
+/// with its weights, which are 0, and reach keys that other rows see.
 template <class Element, class Real>
 struct RowGradients {
   using Params = AttentionEntropyBackwardParams;
@@ -35,6 +37,7 @@ struct RowGradients {
   alignas(64) Real dentropy[kQueryTile<Real>] = {};
   alignas(64) Real center[kQueryTile<Real>] = {};        ///< D - gL
   alignas(64) Real dtemperature[kQueryTile<Real>] = {};  ///< sum_j dS z so far
+  bool has_empty_row = false;                            ///< one that saw no key
 
   RowGradients(const Params& p, const QueryTile<Real>& q) {
     for (int64_t i = 0; i < q.count; i += kL) {
@@ -46,14 +49,25 @@ struct RowGradients {
         return load_part<Real>(static_cast<const Real*>(tensor) + first, q.count - i);
       };
       const Vec<Real> sum = rows_of(saved, p.queries);
+      const auto seeing = [&](Vec<Real> x) { return sum == 0 ? Vec<Real>{} : x; };
       store(maximum + i, rows_of(saved, 0));
-      store(inverse_sum + i, sum == 0 ? Vec<Real>{} : 1 / sum);
+      store(inverse_sum + i, seeing(1 / sum));
       store(offset + i, rows_of(saved, 2 * p.queries));
-      if (p.dentropy) store(dentropy + i, rows_of(p.dentropy, row));
+      if (p.dentropy) store(dentropy + i, seeing(rows_of(p.dentropy, row)));
       Vec<Real> dot = p.dout ? output_dots(p, q, i) : Vec<Real>{};
       if (p.dlogsumexp) dot -= rows_of(p.dlogsumexp, row);
-      store_part<Real>(center + i, dot, q.count - i);
+      store_part<Real>(center + i, seeing(dot), q.count - i);
     }
+    for (int64_t i = 0; i < q.count; ++i) has_empty_row |= inverse_sum[i] == 0;
+  }
+
+  /// A copy of the tile's rows of a tensor, with zeros for those that saw no key.
+  Matrix<const Element> without_empty_rows(Matrix<const Element> rows, int64_t count,
+                                           int64_t columns, Element* copy) const {
+    for (int64_t i = 0; i < count; ++i)
+      for (int64_t d = 0; d < columns; ++d)
+        copy[i * columns + d] = inverse_sum[i] == 0 ? Element{} : rows.row(i)[d];
+    return {copy, columns};
   }
 
   /// dt = -(1/t) (sum_j dS z + (logsumexp - entropy) gL)
@@ -62,9 +76,11 @@ struct RowGradients {
       const int64_t row = q.row(p, i), left = q.count - i;
       Vec<Real> sum = load(dtemperature + i);
       if (p.dlogsumexp) {
-        // logsumexp - entropy; both saved numbers are 0 for a row that saw no key.
+        // logsumexp - entropy
         const Vec<Real> mean_score = static_cast<Real>(kLn2) * load(maximum + i) - load(offset + i);
-        sum += mean_score * load_part<Real>(static_cast<const Real*>(p.dlogsumexp) + row, left);
+        const Vec<Real> more =
+            mean_score * load_part<Real>(static_cast<const Real*>(p.dlogsumexp) + row, left);
+        sum += load(inverse_sum + i) == 0 ? Vec<Real>{} : more;
       }
       store_part<Real>(static_cast<Real*>(p.dtemperature) + row, -sum / load(q.temperature + i),
                        left);

@@ -127,11 +127,13 @@ void head_gradients(const EntropyRegularizationBackwardParams& p, int64_t item, 
     if (p.reduction == EntropyReduction::kPositionSum)
       return head.kernels.gradients(head.rows(b), 2 * weight, drow);
     const RowMean<Real> mean(p, head, b);
-    const Real each = mean.count ? 2 * weight * mean.excess / static_cast<Real>(mean.count) : 0;
+    // 0 times a weight that is inf or NaN would not be 0.
+    const Real each =
+        mean.excess != 0 ? 2 * weight * mean.excess / static_cast<Real>(mean.count) : 0;
     for (int64_t i = 0; i < p.queries; ++i) drow[i] = counts(p, b, i) ? each : 0;
     return mean.excess * mean.max_entropy;
   });
-  static_cast<Real*>(p.dthresholds)[item] = -2 * weight * threshold_sum;
+  static_cast<Real*>(p.dthresholds)[item] = threshold_sum != 0 ? -2 * weight * threshold_sum : 0;
 }
 
 int64_t heads_of(const EntropyRegularizationParams& p) { return p.layers * p.heads; }

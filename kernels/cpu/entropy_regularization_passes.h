@@ -34,12 +34,13 @@ struct EntropyPasses {
 
   static Real gradients(const Rows& rows, Real factor, Real* dentropies) {
     Vec<Real> products[kSums] = {};
-    visit(rows, [&](int64_t i, auto lanes, int sum, Vec<Real> entropy, Vec<Real> largest)
-                    AERO_LAMBDA_INLINE {
-                      const Vec<Real> excess = excess_of(rows, entropy, largest);
-                      products[sum] += excess * largest;
-                      store_lanes<false>(dentropies + i, excess * factor, lanes);
-                    });
+    visit(rows, [&](int64_t i, auto lanes, int sum, Vec<Real> entropy,
+                    Vec<Real> largest) AERO_LAMBDA_INLINE {
+      const Vec<Real> excess = excess_of(rows, entropy, largest);
+      products[sum] += excess * largest;
+      // 0 times a factor that is inf or NaN would not be 0.
+      store_lanes<false>(dentropies + i, excess == 0 ? Vec<Real>{} : excess * factor, lanes);
+    });
     return total<Real>(products);
   }
 

@@ -122,6 +122,12 @@ struct TemperatureSoftmaxBackward {
     Real* weights;
     Real top, inverse, offset;  ///< r, 1 / l, w
     Real center;                ///< D - dlogsumexp
+
+    /// What comes back to P of a key, nothing where it is not seen: P is 0 there, but not its
+    /// product with inf or NaN. A row that is NaN stays so.
+    AERO_INLINE Vec<Real> seen(Vec<Real> x, Vec<Real> value) const {
+      return x == kLowestExponent + 0 * inverse ? Vec<Real>{} : value;
+    }
   };
 
   template <bool kHasGradient>
@@ -173,7 +179,7 @@ struct TemperatureSoftmaxBackward {
     for_each_vector<Real>(0, row.visible, [&](int64_t j, auto lanes, int sum) AERO_LAMBDA_INLINE {
       const Vec<Real> x = row.exponents(load_lanes(scores + j, Row::kHidden, lanes), state.top);
       const Vec<Real> weight = exp2(x) * state.inverse;
-      products[sum] += weight * gradient<kHasGradient>(dprobabilities, j, lanes);
+      products[sum] += weight * state.seen(x, gradient<kHasGradient>(dprobabilities, j, lanes));
       store(state.exponents + j, x);
       store(state.weights + j, weight);
     });
@@ -187,19 +193,21 @@ struct TemperatureSoftmaxBackward {
     const Real dentropy = value(p.dentropy, index), inverse = 1 / row.temperature;
     Vec<Real> dtemperature[kSums] = {};
     for_each_vector<Real>(0, row.visible, [&](int64_t j, auto lanes, int sum) AERO_LAMBDA_INLINE {
-      const Vec<Real> z = load(state.exponents + j) * static_cast<Real>(kLn2) + state.offset;
-      const Vec<Real> dscore =
-          load(state.weights + j) *
-          (gradient<kHasGradient>(dprobabilities, j, lanes) - (dentropy * z + state.center));
+      const Vec<Real> x = load(state.exponents + j);
+      const Vec<Real> z = x * static_cast<Real>(kLn2) + state.offset;
+      const Vec<Real> slope =
+          gradient<kHasGradient>(dprobabilities, j, lanes) - (dentropy * z + state.center);
+      const Vec<Real> dscore = load(state.weights + j) * state.seen(x, slope);
       dtemperature[sum] += dscore * z;
       if (p.dscores) store_lanes<kStreams>(dscores + j, dscore * inverse, lanes);
     });
     if (p.dscores) row.template clear<kStreams>(dscores, row.visible);
     if (p.dtemperature) {
-      // logsumexp - entropy; the saved numbers are 0 for a row that saw no key.
+      Real sum = total<Real>(dtemperature);
+      // logsumexp - entropy
       const Real mean_score = state.top / row.unit - state.offset;
-      static_cast<Real*>(p.dtemperature)[index] =
-          -(total<Real>(dtemperature) + mean_score * value(p.dlogsumexp, index)) * inverse;
+      if (state.inverse != 0) sum += mean_score * value(p.dlogsumexp, index);
+      static_cast<Real*>(p.dtemperature)[index] = -sum * inverse;
     }
   }
 };

@@ -37,7 +37,8 @@ def temperature_softmax(
     """Of scores [B, H, T, S] and temperature.
 
     `dscores_j = P_j (d_j - sum_i P_i d_i + dlogsumexp - dentropy (ln P_j + entropy)) / t` with
-    `d = dprobabilities`, and `dt = -sum_j dscores_j scores_j / t`.
+    `d = dprobabilities`, and `dt = -sum_j dscores_j scores_j / t`. What comes back to keys that are
+    not seen, or to rows that see none, goes nowhere: 0 times inf or NaN is not 0.
     """
     computed = statistics_dtype(scores.dtype)
     visible = reference.seen_keys(scores.shape, scores.device, mask, is_causal)
@@ -52,13 +53,15 @@ def temperature_softmax(
 
     slope = torch.zeros_like(p)
     if dprobabilities is not None:
-        d = dprobabilities.to(computed)
+        d = torch.where(visible, dprobabilities.to(computed), 0)
         slope = slope + d - (p * d).sum(-1, keepdim=True)
     if dlogsumexp is not None:
-        slope = slope + dlogsumexp[..., None]
+        slope = slope + torch.where(empty, 0, dlogsumexp[..., None])
     if dentropy is not None:
-        slope = slope - dentropy[..., None] * (log_p - (p * log_p).sum(-1, keepdim=True))
-    dshown = p * slope if t is None else p * slope / t
+        centred = log_p - (p * log_p).sum(-1, keepdim=True)
+        slope = slope - torch.where(empty, 0, dentropy[..., None]) * centred
+    dshown = torch.where(visible, p * slope, 0)
+    dshown = dshown if t is None else dshown / t
     dtemperature = shown.new_zeros(0)
     if needs_temperature and t is not None and temperature is not None:
         of_rows = (-(dshown * shown).sum(-1, keepdim=True) / t).sum_to_size(_padded(t))
@@ -109,7 +112,8 @@ def attention_entropy(
             p, _, _ = reference.temperature_softmax(
                 scores, temperature=temperature, mask=mask, is_causal=is_causal
             )
-            dv = of_key_heads(p.mT @ dout.to(computed), v)
+            sees_a_key = p.detach().any(-1, keepdim=True)
+            dv = of_key_heads(p.mT @ torch.where(sees_a_key, dout.to(computed), 0), v)
     return dq, dk, dv, dtemperature
 
 

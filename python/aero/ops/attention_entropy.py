@@ -60,7 +60,7 @@ def attention_entropy(
         mask: boolean, broadcastable to [B, H, T, S], true where the query sees the key.
         is_causal: query i sees keys j <= i + S - T (the newest query sees all); combined with
             `mask` by and.
-        scale: multiplies the scores; default 1 / sqrt(D).
+        scale: multiplies the scores, a finite number; default 1 / sqrt(D).
         backend: "native", or "reference" for plain PyTorch, which takes any device and forms the
             scores.
 
@@ -68,7 +68,9 @@ def attention_entropy(
         out: [B, H, T, D], dtype of q.
         entropy: [B, H, T] in nats, from 0 to ln(visible keys); float32 (float64 for float64 q).
         logsumexp: [B, H, T], dtype of entropy.
-        A row that sees no key has out 0, entropy 0, logsumexp -inf and zero gradients.
+        A row that sees no key has out 0, entropy 0, logsumexp -inf and zero gradients, and adds
+        nothing to others, also where inf or NaN comes back to it. Where NaN comes back to a row
+        that sees keys, the gradients of keys that it does not see may be NaN too.
 
     Raises:
         ValueError: an argument does not fit, or a temperature on the CPU has no finite inverse, as

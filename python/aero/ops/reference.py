@@ -65,7 +65,10 @@ def attention_entropy(
             mask=mask,
             is_causal=is_causal,
         )
-        return (probabilities @ values).to(q.dtype), entropy, logsumexp
+        # What comes back to a row that sees no key would be times 0 in the values' gradients.
+        sees_a_key = probabilities.detach().any(-1, keepdim=True)
+        out = torch.where(sees_a_key, probabilities @ values, 0)
+        return out.to(q.dtype), entropy, logsumexp
 
 
 def entropy_regularization(
@@ -206,8 +209,9 @@ def _softmax_and_entropy(
     x = torch.where(visible, half, 0) / size * 2
     e = torch.where(visible, x.exp(), 0)
     total = e.sum(-1).masked_fill(empty, 1)
-    probabilities = e / total[..., None]
-    entropy = total.log() - (e * x).sum(-1) / total
+    # Constants where nothing is seen, so that nothing that comes back goes on: 0 times NaN is NaN.
+    probabilities = torch.where(visible, e / total[..., None], 0)
+    entropy = (total.log() - (e * x).sum(-1) / total).masked_fill(empty, 0)
     logsumexp = (highest / size).squeeze(-1) + total.log()
     return probabilities, entropy, logsumexp.masked_fill(empty, -math.inf)
 

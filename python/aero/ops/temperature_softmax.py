@@ -55,7 +55,8 @@ def temperature_softmax(
         probabilities: [B, H, T, S], dtype of scores.
         entropy: [B, H, T] in nats, float32 (float64 for float64 scores).
         logsumexp: [B, H, T], dtype of entropy.
-        A row that sees no key has probabilities 0, entropy 0, logsumexp -inf and zero gradients.
+        A row that sees no key has probabilities 0, entropy 0, logsumexp -inf and zero gradients,
+        also where inf or NaN comes back to it; so has a key that is not seen.
 
     Raises:
         ValueError: an argument does not fit, or a temperature on the CPU has no finite inverse, as
