@@ -1,15 +1,12 @@
-"""From any supported network to the network a label names, and back into the model it came from."""
+"""From any supported network to the network a label names."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any, Literal, cast, overload
+from typing import Any, Literal, overload
 
-import torch
 from torch import nn
-from transformers import GPTNeoXForCausalLM, PreTrainedModel
-from transformers.utils import output_capturing
 
 from aero.architecture import ArchitectureSpec
 from aero.conversion.attention_parts import (
@@ -26,13 +23,13 @@ from aero.conversion.feed_forwards import (
     scaling_step,
 )
 from aero.conversion.folding import folding_step
+from aero.conversion.in_place import check_in_place, replace_in_place
 from aero.conversion.layer_norms import layer_norm_steps
 from aero.conversion.plan import ConversionPlan, Step, take_steps
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.models.causal_lm import carry_over
 from aero.models.foreign_networks import read_network
-from aero.nn import Block, CausalSelfAttention, DropInBlock
-from aero.nn.drop_in import Host
+from aero.models.foreign_reader import check_finite
 
 # Fields of AeroConfig about the training of a network, not about its outputs.
 _TRAINING_FIELDS = (
@@ -86,10 +83,10 @@ def convert(
         label: the network to make, such as ``"EReg(SM(t)+ScFuFFN_i6)"``. Sizes, residual scheme and
             positions are the model's.
         inplace: replace the blocks and the final norm within `model`, so that its own forward,
-            `generate` and training script go on working. Embeddings and head change where a step
-            changes them. A `transformers` model then computes attention as ``"aero"`` and gives row
-            entropies for attention weights, so `aero.entropies` and `aero.with_entropy_penalty`
-            serve it. Convert it once more, without `inplace`, to save it as an `AeroForCausalLM`.
+            `generate` and training script go on working, residual dropout included. Embeddings and
+            head change where a step changes them. A `transformers` model then gives row entropies
+            for attention weights, has the penalty of ``EReg(...)`` in its loss as by
+            `aero.with_entropy_penalty`, and is saved as the `AeroForCausalLM` that it computes.
         dry_run: return the plan and change nothing.
         **options: `context_length`, shorter than the model's; ``tied_embeddings=False``, which
             makes the head a matrix of its own; `final_norm`, ``"none"``, ``"layer"`` or
@@ -98,8 +95,8 @@ def convert(
             (`entropy_weight`, `temperature_init`, ...).
 
     Returns:
-        A new `AeroForCausalLM`; `model` itself with ``inplace=True``; a `ConversionPlan` with
-        ``dry_run=True``. Dropout outside attention is left out.
+        A new `AeroForCausalLM`, without the dropout outside attention; `model` itself with
+        ``inplace=True``; a `ConversionPlan` with ``dry_run=True``.
 
     Raises:
         ValueError: a model that cannot be converted, a label that cannot be reached from it, or an
@@ -121,16 +118,13 @@ def convert(
         config = carry_over(model).config if is_ours else read_network(model)[0]
         steps = plan_steps(config, label, **options)
         return ConversionPlan(type(model).__name__, config, tuple(steps))
-    if inplace and not isinstance(model, AeroForCausalLM):
-        for name in ("context_length", "tied_embeddings"):
-            if options.get(name) is not None:
-                raise ValueError(
-                    f"convert: in place the embeddings stay the model's; leave out {name}, or "
-                    "convert without inplace"
-                )
     network = carry_over(model)
+    check_finite(network)
     config = _with_training_fields(network.config, options)
     steps = plan_steps(network.config, label, **options)
+    if inplace and not isinstance(model, AeroForCausalLM):
+        has_penalty = (steps[-1].config if steps else config).spec.entropy_regularized
+        check_in_place(model, label, options, has_penalty=has_penalty)
     converted = take_steps(network, steps, config=config)
     return replace_in_place(model, converted) if inplace else converted
 
@@ -282,66 +276,3 @@ class _Planner:
 def _activation(ffn: str) -> str:
     has_activation = ffn in ("gelu", "relu", "leaky_relu_layer", "leaky_relu_global")
     return ffn if has_activation else "linear"
-
-
-@torch.no_grad()
-def replace_in_place(model: nn.Module, converted: AeroForCausalLM) -> nn.Module:
-    """Gives `model` the blocks, the final norm and the head of `converted`; returns `model`.
-
-    Whole blocks are replaced, because a scaled or pruned feed-forward changes what a block adds to
-    the stream. Embeddings stay the model's own, with the values of `converted`.
-    """
-    if isinstance(model, AeroForCausalLM):
-        kept = ("config", "transformer", "lm_head", "is_entropy_regularized", "strength_bias")
-        for name in kept:
-            setattr(model, name, getattr(converted, name))
-        return model
-    host: Any = model
-    is_neox = isinstance(model, GPTNeoXForCausalLM)
-    tree, name = (host.gpt_neox, "layers") if is_neox else (host.transformer, "h")
-    kind: Host = (
-        "gpt_neox" if is_neox else "gpt2" if isinstance(model, PreTrainedModel) else "nanogpt"
-    )
-    blocks = [_dropped_in(block, kind) for block in converted.transformer.blocks()]
-    for block in blocks:  # one slope for the whole network
-        if converted.transformer.negative_slope is not None and block.mlp is not None:
-            block.mlp.negative_slope = converted.transformer.negative_slope
-    setattr(tree, name, nn.ModuleList(blocks).train(model.training))
-    final = nn.Identity() if converted.transformer.ln_f is None else converted.transformer.ln_f
-    setattr(tree, "final_layer_norm" if is_neox else "ln_f", final.train(model.training))
-    if not converted.config.spec.tied_embeddings:
-        _output_layer(host).weight = converted.lm_head.weight
-        if isinstance(model, PreTrainedModel):
-            model.config.tie_word_embeddings = False
-    for ours, theirs in (("wte", "embed_in" if is_neox else "wte"), ("wpe", "wpe")):
-        embedding = getattr(converted.transformer, ours, None)
-        if embedding is not None:
-            getattr(tree, theirs).weight.copy_(embedding.weight)
-    host.aero_config = converted.config  # with it `carry_over` reads the model again
-    if isinstance(model, PreTrainedModel):
-        # Masks become boolean, as the operator wants them.
-        model.set_attn_implementation("aero")
-        _record_outputs(blocks)
-    return model
-
-
-def _dropped_in(block: Block, host: Host) -> DropInBlock:
-    attention = cast(CausalSelfAttention, block.attn)
-    return DropInBlock(
-        attention, block.mlp, block.ln_1, block.ln_2, residual=block.residual, host=host
-    )
-
-
-def _output_layer(host: Any) -> Any:
-    is_hugging_face = isinstance(host, PreTrainedModel)
-    return host.get_output_embeddings() if is_hugging_face else host.lm_head
-
-
-def _record_outputs(blocks: list[DropInBlock]) -> None:
-    """Lets `outputs.attentions` (row entropies) and `outputs.hidden_states` find these modules.
-
-    `transformers` hooks modules by their class, which ours do not have.
-    """
-    for block in blocks:
-        output_capturing.install_output_capuring_hook(block.attn, "attentions", 1)
-        output_capturing.install_output_capuring_hook(block, "hidden_states", 0)

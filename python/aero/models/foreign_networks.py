@@ -20,8 +20,8 @@ from transformers import GPT2LMHeadModel, GPTNeoXForCausalLM, PreTrainedConfig, 
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from aero.models.configuration import AeroConfig
+from aero.models.converted_in_place import read_converted, read_penalty
 from aero.models.foreign_reader import NetworkReader, check_weights, runs_like, unsupported
-from aero.nn.linear import TransposedLinear
 
 # `AeroForCausalLM`, which reads checkpoints with this module.
 NetworkT = TypeVar("NetworkT", bound=PreTrainedModel)
@@ -98,9 +98,13 @@ def read_network(model: nn.Module) -> tuple[AeroConfig, dict[str, Tensor]]:
     Raises:
         ValueError: as `carried_over`.
     """
+    return read_penalty(model, *_read_network(model))
+
+
+def _read_network(model: nn.Module) -> tuple[AeroConfig, dict[str, Tensor]]:
     check_weights(model)
     if isinstance(getattr(model, "aero_config", None), AeroConfig):
-        return _read_converted(model)
+        return read_converted(model)
     if isinstance(model, GPTNeoXForCausalLM):
         return _read_gpt_neox(model)
     if isinstance(model, GPT2LMHeadModel) or _has_gpt2_names(model):
@@ -125,44 +129,6 @@ def _has_gpt2_names(model: nn.Module) -> bool:
     return all(hasattr(tree, name) for name in ("wte", "wpe", "h", "ln_f")) and hasattr(
         model, "lm_head"
     )
-
-
-def _read_converted(model: Any) -> tuple[AeroConfig, dict[str, Tensor]]:
-    """A model whose blocks are ours since it was converted in place."""
-    is_neox = isinstance(model, GPTNeoXForCausalLM)
-    tree = model.gpt_neox if is_neox else model.transformer
-    embedding = tree.embed_in if is_neox else tree.wte
-    weights = {"transformer.wte.weight": embedding.weight}
-    weights["lm_head.weight"] = _output_layer(model).weight
-    if not is_neox:
-        weights["transformer.wpe.weight"] = tree.wpe.weight
-    final = tree.final_layer_norm if is_neox else tree.ln_f
-    weights |= {f"transformer.ln_f.{name}": value for name, value in final.state_dict().items()}
-    for index, block in enumerate(tree.layers if is_neox else tree.h):
-        transposed = {
-            f"{path}.weight"
-            for path, layer in block.named_modules()
-            if isinstance(layer, TransposedLinear)
-        }
-        for name, value in block.state_dict().items():
-            turned = value.t() if name in transposed else value
-            weights[f"transformer.h.{index}.{name}"] = turned
-    config = copy.deepcopy(model.aero_config)
-    spec = config.spec
-    if spec.ffn == "leaky_relu_global":
-        for name in [n for n in weights if n.endswith("mlp.negative_slope")]:
-            weights["transformer.negative_slope"] = weights.pop(name)
-    if spec.entropy_regularized and config.entropy_strengths == "learned":
-        # Where the blocks are, no strengths are kept: all heads begin equal.
-        equal = embedding.weight.new_zeros(spec.num_layers, spec.num_heads)
-        weights["strength_bias"] = equal
-    config.update_spec(spec.replace(vocab_size=embedding.weight.shape[0]))
-    return config, weights
-
-
-def _output_layer(model: Any) -> Any:
-    is_hugging_face = isinstance(model, PreTrainedModel)
-    return model.get_output_embeddings() if is_hugging_face else model.lm_head
 
 
 def _read_gpt2(model: Any) -> tuple[AeroConfig, dict[str, Tensor]]:

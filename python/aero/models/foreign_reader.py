@@ -37,7 +37,7 @@ def unsupported(model: object, what: str, instead: str) -> ValueError:
 
 
 def check_weights(model: nn.Module) -> None:
-    """Refuses quantized weights and weights that are not there."""
+    """Refuses quantized weights, weights that are not there and weights that are not finite."""
     if not isinstance(model, nn.Module):
         raise unsupported(model, "is no torch module", "give the model itself")
     config = getattr(model, "config", None)
@@ -51,10 +51,28 @@ def check_weights(model: nn.Module) -> None:
                 f"has quantized weights ({name} is {parameter.dtype})",
                 "load it without quantization, in float32 or bfloat16, or call model.dequantize()",
             )
+    check_finite(model)
+
+
+def check_finite(model: nn.Module) -> None:
+    """Refuses weights that a diverged training left."""
+    for name, parameter in model.named_parameters():
+        if not parameter.detach().isfinite().all():
+            raise unsupported(
+                model,
+                f"has values that are not finite in {name}",
+                "take a checkpoint from before the divergence",
+            )
 
 
 def check_layer_norm(model: nn.Module, norm: Any) -> float:
     """Returns the epsilon of a LayerNorm of any class, and refuses other norms."""
+    if getattr(norm, "weight", None) is None:
+        raise unsupported(
+            model,
+            f"normalizes with {type(norm).__name__} without a weight",
+            "convert networks whose norms are LayerNorms with weights, or all nn.Identity",
+        )
     epsilon = float(getattr(norm, "eps", None) or 1e-5)
     probe = copy.deepcopy(norm).double()
     width = norm.weight.shape[0]
@@ -130,9 +148,12 @@ def _activation_within(mlp: nn.Module) -> tuple[Callable[[Tensor], Tensor], Tens
 
 @torch.no_grad()
 def runs_like(model: nn.Module, network: Any) -> bool:
-    """Whether two language models give the same logits for the last of a few tokens."""
+    """Whether two language models give the same logits for the last token of a whole context.
+
+    A model that sees fewer keys, in windows of any width, differs there and perhaps nowhere else.
+    """
     embedding = network.transformer.wte
-    num_tokens = min(network.transformer.context_length, 8)
+    num_tokens = network.transformer.context_length
     tokens = torch.arange(1, num_tokens + 1, device=embedding.weight.device) * 7919
     tokens = (tokens % embedding.weight.shape[0]).unsqueeze(0)
     expected, actual = (_last_logits(each, tokens) for each in (model, network))
@@ -174,6 +195,7 @@ class NetworkReader:
         self._weights: dict[str, Tensor] = {}
         self._seen: set[int] = set()
         self._epsilons: set[float] = set()
+        self._norms = {"layer": set[str](), "none": set[str]()}  # the names of each kind
         self._activations: set[tuple[str, str]] = set()
         self._is_tied = True
 
@@ -182,7 +204,10 @@ class NetworkReader:
         self._take(f"{name}.weight", module.weight)
 
     def norm(self, name: str, norm: Any) -> None:
-        """Takes a LayerNorm of any class, with or without bias."""
+        """Takes a LayerNorm of any class, with or without bias, or nn.Identity in its place."""
+        self._norms["none" if isinstance(norm, nn.Identity) else "layer"].add(name)
+        if isinstance(norm, nn.Identity):
+            return
         self._epsilons.add(check_layer_norm(self._model, norm))
         self._take(f"{name}.weight", norm.weight)
         self._take_bias(name, getattr(norm, "bias", None))
@@ -226,11 +251,14 @@ class NetworkReader:
             "tied_embeddings": self._is_tied,
         }
         spec = ArchitectureSpec.from_label(_LABELS[activation], model="tiny", **sizes, **fields)
+        final = "none" if "transformer.ln_f" in self._norms["none"] else "layer"
+        norm = "none" if self._norms["none"] - {"transformer.ln_f"} else "layer"
+        spec = spec.replace(norm=norm, final_norm=final)
         source = getattr(self._model, "config", None)
         ids = ("bos_token_id", "eos_token_id", "pad_token_id")
         config = AeroConfig.from_spec(
             spec,
-            layer_norm_epsilon=self._epsilons.pop(),
+            layer_norm_epsilon=self._epsilons.pop() if self._epsilons else 1e-5,
             gelu_approximation=approximation,
             rotary_base=rotary_base,
             initializer_range=float(getattr(source, "initializer_range", 0.02)),
@@ -283,6 +311,13 @@ class NetworkReader:
                 self._model,
                 f"has parameters that AERO networks have no place for: {', '.join(left[:3])}",
                 "remove them or merge them into the weights (adapters: merge_and_unload())",
+            )
+        mixed = [sorted(names - {"transformer.ln_f"}) for names in self._norms.values()]
+        if all(mixed):
+            raise unsupported(
+                self._model,
+                f"has a LayerNorm at {mixed[0][0]} and none at {mixed[1][0]}",
+                "convert networks whose blocks have all their norms, or none",
             )
         if len(self._activations) > 1 or len(self._epsilons) > 1:
             raise unsupported(

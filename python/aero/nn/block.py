@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aero.nn.annealed_modules import AnnealedNorm
@@ -79,16 +80,21 @@ class Block(Scales):
         has_gain = residual == "skipless" and mlp is not None
         self.gain = nn.Parameter(torch.full((1,), INITIAL_GAIN)) if has_gain else None
 
+    # The share that training drops of what attention and feed-forward add to the stream; only
+    # `DropInBlock` sets it.
+    dropout = 0.0
+
     def forward(self, stream: Tensor, context: SequenceContext) -> tuple[Tensor, Tensor]:
         """Returns the new stream, [B, T, C], and the attention's row entropies, [B, H, T]."""
         inputs = normalize(self.ln_1, stream, context.token_mask)
         attended, entropy = self.attn(inputs, context)
+        attended = self._dropped(attended)
         if self.residual == "parallel":
             return attended + self._after_feed_forward(stream, context), entropy
         if self.residual == "sequential":
             return self._after_feed_forward(stream + attended, context), entropy
         if self.gain is not None:
-            attended = attended + self.gain * self._feed_forward(inputs, context)
+            attended = attended + self.gain * self._dropped(self._feed_forward(inputs, context))
         return attended, entropy
 
     def _after_feed_forward(self, stream: Tensor, context: SequenceContext) -> Tensor:
@@ -96,15 +102,21 @@ class Block(Scales):
         mlp, norm = self.mlp, self.ln_2
         if mlp is None:
             return stream
-        if isinstance(mlp, ScaledFusedFeedForward) and (
-            norm is None or isinstance(norm, FoldableNorm)
-        ):
+        drops = self.dropout > 0 and self.training
+        is_one_operator = norm is None or isinstance(norm, FoldableNorm)
+        if isinstance(mlp, ScaledFusedFeedForward) and is_one_operator and not drops:
             scale = None if norm is None else norm.scale(stream, context.token_mask)
             return mlp.scaled(stream, input_scale=scale)
         inputs = normalize(norm, stream, context.token_mask)
-        if isinstance(mlp, (ScaledFeedForward, ScaledFusedFeedForward)):
-            return mlp.scaled(stream, inputs)
-        return stream + self._feed_forward(inputs, context)
+        if not isinstance(mlp, (ScaledFeedForward, ScaledFusedFeedForward)):
+            return stream + self._dropped(self._feed_forward(inputs, context))
+        if drops:
+            return mlp.beta * stream + self._dropped(mlp(inputs)) / mlp.alpha
+        return mlp.scaled(stream, inputs)
+
+    def _dropped(self, added: Tensor) -> Tensor:
+        drops = self.dropout > 0 and self.training
+        return F.dropout(added, self.dropout) if drops else added
 
     def _feed_forward(self, inputs: Tensor, context: SequenceContext) -> Tensor:
         if isinstance(self.mlp, FeedForward) and self.mlp.activation == "leaky_relu":

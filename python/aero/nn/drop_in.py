@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aero.nn.attention import CausalSelfAttention, KeyValueCache, SequenceContext
@@ -23,12 +24,16 @@ from aero.nn.temperature import Temperature
 Host = Literal["gpt2", "nanogpt", "gpt_neox"]
 
 _OWN_PARAMETERS = ("alpha", "beta", "negative_slope", "entropy_threshold", "temperature.value")
+# Before the name of an activation.
+_MARK = "activation_"
 # The causal mask that older checkpoints of both hosts hold as buffers of attention.
 _MASK_BUFFERS = ("bias", "masked_bias")
 
 
 class DropInAttention(CausalSelfAttention):
     """Replaces the attention of a GPT-2 block: `c_attn`, `c_proj`, and AERO's own parts.
+
+    A state dict does not tell the host's dropout, so give it by name.
 
     Args:
         width: C.
@@ -37,6 +42,8 @@ class DropInAttention(CausalSelfAttention):
         temperature: None for 1.
         entropy_threshold: as in `CausalSelfAttention`.
         layer_index: this layer's place in the cache.
+        dropout: the share of the output that training drops, `resid_dropout` of the hosts.
+        attention_dropout: of the attention weights; must be 0, as the operator never forms them.
 
     Attributes:
         entropy: row entropies of the latest forward, [B, H, T], nats, float32, with gradient; None
@@ -66,7 +73,15 @@ class DropInAttention(CausalSelfAttention):
         temperature: Temperature | None = None,
         entropy_threshold: float | None = None,
         layer_index: int = 0,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
     ) -> None:
+        if attention_dropout:
+            raise ValueError(
+                f"DropInAttention: attention_dropout must be 0, got {attention_dropout}, as the "
+                "operator never forms the attention weights it would drop; build the host with "
+                "attn_pdrop=0.0 (GPT-2) or dropout=0.0 (nanoGPT)"
+            )
         super().__init__(
             width,
             num_heads,
@@ -75,6 +90,7 @@ class DropInAttention(CausalSelfAttention):
             layer_index=layer_index,
         )
         self.entropy: Tensor | None = None
+        self.dropout = _checked_share(self, dropout)
         self.host = _settle(self, host)
 
     def forward(  # type: ignore[override]
@@ -89,6 +105,8 @@ class DropInAttention(CausalSelfAttention):
         """
         context = _host_context(hidden_states, *positional, **keywords)
         output, self.entropy = super().forward(hidden_states, context)
+        if self.dropout > 0:
+            output = F.dropout(output, self.dropout, self.training)
         return output if self.host == "nanogpt" else (output, self.entropy)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -105,6 +123,8 @@ class DropInBlock(Block):
         ln_1: the norm before the attention.
         ln_2: the norm before the feed-forward.
         residual: as in `Block`.
+        dropout: the share that training drops of what attention and feed-forward add to the stream,
+            `resid_dropout` and `dropout` of the hosts.
         host: whose code calls it.
 
     Attributes:
@@ -127,6 +147,7 @@ class DropInBlock(Block):
         ln_2: Norm | None = None,
         *,
         residual: Residual = "sequential",
+        dropout: float = 0.0,
         host: Host = "gpt2",
     ) -> None:
         super().__init__(attn, mlp, ln_1, ln_2, residual=residual)
@@ -134,6 +155,7 @@ class DropInBlock(Block):
         # `transformers` sets both where it finds the first.
         self.gradient_checkpointing = False
         self._gradient_checkpointing_func: Callable[..., Any] | None = None
+        self.dropout = _checked_share(self, dropout)
         self.host = _settle(self, host)
 
     def forward(  # type: ignore[override]
@@ -154,13 +176,39 @@ class DropInBlock(Block):
         return self.__dict__ | {"entropy": None}
 
 
+def mark_activation(block: DropInBlock) -> None:
+    """Gives a feed-forward whose activation is not the host's a buffer that says so.
+
+    Without it the host's own block would load such a state dict, and be another network.
+    """
+    if isinstance(block.mlp, FeedForward):
+        name, device = f"{_MARK}{block.mlp.activation}", block.mlp.c_fc.bias.device
+        block.mlp.register_buffer(name, torch.zeros(1, device=device))
+
+
+def is_activation_mark(name: str) -> bool:
+    """Whether an entry of a state dict is that of `mark_activation`."""
+    return name.rpartition(".")[2].startswith(_MARK)
+
+
+def _checked_share(module: nn.Module, dropout: float) -> float:
+    if not 0 <= dropout < 1:
+        raise ValueError(
+            f"{type(module).__name__}: dropout must be a number from 0 to below 1, got {dropout}"
+        )
+    return dropout
+
+
 def _settle(module: nn.Module, host: Host) -> Host:
     """Gives a module the weight layout and the loading of its host."""
     if host not in ("gpt2", "nanogpt", "gpt_neox"):
         raise ValueError(
             f"{type(module).__name__}: host must be 'gpt2', 'nanogpt' or 'gpt_neox', got {host!r}"
         )
-    set_weight_layout(module, "in_out" if host == "gpt2" else "out_in")
+    # Projections apart are none of the hosts' layers, and square: only their layout would tell them
+    # from those of `AeroForCausalLM`.
+    is_split = any(getattr(part, "separate_projections", False) for part in module.modules())
+    set_weight_layout(module, "in_out" if host == "gpt2" and not is_split else "out_in")
     module.register_load_state_dict_pre_hook(  # type: ignore[no-untyped-call]
         _complete_state
     )
@@ -181,6 +229,9 @@ def _complete_state(module: nn.Module, state: dict[str, Any], prefix: str, *_: A
             state.setdefault(prefix + name, parameter.detach())
         elif name.endswith(".bias") and f"{prefix}{name[:-4]}weight" in state:
             state.setdefault(prefix + name, torch.zeros_like(parameter))
+    for name, buffer in module.named_buffers():
+        if is_activation_mark(name):
+            state.setdefault(prefix + name, buffer)
     attention = prefix if isinstance(module, CausalSelfAttention) else f"{prefix}attn."
     for name in _MASK_BUFFERS:
         state.pop(attention + name, None)

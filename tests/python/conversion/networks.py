@@ -26,6 +26,7 @@ class Attention(nn.Module):
         super().__init__()
         self.c_attn = nn.Linear(width, 3 * width, bias=bias)
         self.c_proj = nn.Linear(width, width, bias=bias)
+        self.resid_dropout = nn.Dropout(0.1)
         self.n_head = num_heads
         self.dropout = 0.0
 
@@ -33,7 +34,7 @@ class Attention(nn.Module):
         parts = self.c_attn(x).chunk(3, dim=-1)
         q, k, v = (part.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for part in parts)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.c_proj(y.transpose(1, 2).flatten(2))
+        return self.resid_dropout(self.c_proj(y.transpose(1, 2).flatten(2)))
 
 
 class FeedForward(nn.Module):

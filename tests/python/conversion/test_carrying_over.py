@@ -21,6 +21,7 @@ from aero.models import AeroForCausalLM
 from aero.models.causal_lm import carry_over
 
 from .networks import (
+    CONTEXT,
     VOCABULARY,
     NanoGPT,
     aero_network,
@@ -30,6 +31,7 @@ from .networks import (
     pythia,
     relative_difference,
     tokens,
+    with_trained_weights,
 )
 
 EVERY_KIND = {
@@ -241,3 +243,69 @@ def test_other_checkpoints_are_refused_as_by_transformers(tmp_path):
         AeroForCausalLM.from_pretrained(tmp_path)
     with pytest.raises(OSError, match="no-such-folder"):
         AeroForCausalLM.from_pretrained(tmp_path / "no-such-folder")
+
+
+class Windowed(NanoGPT):
+    """GPT-2's names around attention that sees the last few keys."""
+
+    def __init__(self, window):
+        super().__init__(num_layers=1)
+        self.window = window
+        for block in self.transformer.h:
+            block.attn.forward = lambda x, own=block.attn: self._attend(own, x)
+
+    def _attend(self, own, x):
+        parts = own.c_attn(x).chunk(3, dim=-1)
+        q, k, v = (part.unflatten(-1, (own.n_head, -1)).transpose(1, 2) for part in parts)
+        visible = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+        visible = visible.triu(1 - self.window)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
+        return own.c_proj(y.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("window", [8, 9, 12, 19])
+def test_windows_of_any_width_are_refused(window):
+    model = with_trained_weights(Windowed(window))
+    with pytest.raises(ValueError, match="computes something else than GPT-2"):
+        carry_over(model)
+    assert carry_over(with_trained_weights(Windowed(CONTEXT))).config.spec.label == "SM+LN+G"
+
+
+def _without_norms(model, names):
+    for name in names:
+        path, _, last = name.rpartition(".")
+        setattr(model.get_submodule(path), last, torch.nn.Identity())
+    return model
+
+
+@pytest.mark.parametrize("make", [gpt2, pythia, nano_gpt])
+@pytest.mark.parametrize("final", [True, False])
+def test_a_network_whose_norms_are_identities_has_none(make, final):
+    tree = "gpt_neox" if make is pythia else "transformer"
+    layers, first, second, last = (
+        ("layers", "input_layernorm", "post_attention_layernorm", "final_layer_norm")
+        if make is pythia
+        else ("h", "ln_1", "ln_2", "ln_f")
+    )
+    names = [f"{tree}.{layers}.{i}.{norm}" for i in range(3) for norm in (first, second)]
+    names += [f"{tree}.{last}"] if final else []
+    model = _without_norms(make(), names)
+    network = carry_over(model)
+    assert network.config.spec.norm == "none"
+    assert network.config.spec.final_norm == ("none" if final else "layer")
+    assert relative_difference(logits_of(network, tokens()), logits_of(model, tokens())) < 1e-5
+
+
+def test_a_network_with_some_of_its_norms_is_refused_by_name():
+    model = _without_norms(gpt2(), ["transformer.h.1.ln_2"])
+    with pytest.raises(ValueError, match=r"none at transformer\.h\.1\.ln_2"):
+        carry_over(model)
+
+
+@pytest.mark.parametrize("make", [gpt2, lambda: aero_network("SM+LN+G")])
+def test_a_diverged_network_is_refused_by_name(make):
+    model = make()
+    with torch.no_grad():
+        model.transformer.h[1].mlp.c_fc.weight[2, 3] = float("nan")
+    with pytest.raises(ValueError, match=r"not finite in transformer\.h\.1\.mlp\.c_fc\.weight"):
+        aero.convert(model, "SM+LN+G")

@@ -42,6 +42,11 @@ def _with_temperatures(*models):
                     module.value.copy_(torch.linspace(0.3, 2, CONTEXT).expand(3, CONTEXT))
 
 
+def _without_penalty(label):
+    """The loss of nanoGPT has no place for it."""
+    return label.removeprefix("EReg(").removesuffix(")") if label.startswith("EReg") else label
+
+
 def _padded(side):
     mask = torch.ones(2, CONTEXT, dtype=torch.long)
     mask[0, :6] = 0
@@ -51,6 +56,7 @@ def _padded(side):
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("label", LABELS)
 def test_the_models_own_forward_gives_what_the_new_network_gives(source, label):
+    label = _without_penalty(label) if source.startswith("nanogpt") else label
     model = SOURCES[source]()
     network = convert(model, label)
     changed = convert(model, label, inplace=True)
@@ -233,6 +239,7 @@ def test_what_would_change_the_embeddings_is_refused_in_place(options):
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("label", [*LABELS, "SM+LR(global)_i1"])
 def test_a_model_trained_in_place_becomes_an_aero_network(source, label, tmp_path):
+    label = _without_penalty(label) if source.startswith("nanogpt") else label
     model = convert(SOURCES[source](), label, inplace=True)
     for parameter in model.parameters():
         with torch.no_grad():  # as a training step would
@@ -252,6 +259,40 @@ def test_strengths_of_a_model_in_place_begin_equal_in_the_aero_network():
     assert network.strength_bias.shape == (3, 3) and not network.strength_bias.any()
     assert (convert(gpt2(), label, **asked).head_strengths() == 1).all()
     assert convert(convert(gpt2(), label, inplace=True), label).strength_bias is None
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda rate: gpt2(resid_pdrop=rate),
+        lambda rate: pythia(hidden_dropout=rate),
+        lambda rate: _with_dropout(nano_gpt(), rate),
+    ],
+)
+def test_residual_dropout_of_the_host_stays(make):
+    model = make(0.25)
+    for label in ("SM+LN+R", "SM+FN+R"):  # the second time from our own blocks
+        convert(model, label, inplace=True)
+        blocks = [module for module in model.modules() if isinstance(module, DropInBlock)]
+        assert [block.dropout for block in blocks] == [0.25] * 3
+
+
+def test_dropout_that_a_block_of_ours_has_not_is_refused():
+    model = nano_gpt()
+    model.transformer.h[1].mlp.hidden_dropout = torch.nn.Dropout(0.3)
+    with pytest.raises(ValueError, match=r"dropout 0.3 in mlp.hidden_dropout"):
+        convert(model, "SM+LN+R", inplace=True)
+    model = nano_gpt()
+    model.transformer.h[1].mlp.dropout.p = 0.3
+    with pytest.raises(ValueError, match=r"several dropouts in a block, 0.1, 0.3"):
+        convert(model, "SM+LN+R", inplace=True)
+
+
+def _with_dropout(model, rate):
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = rate
+    return model
 
 
 @pytest.mark.parametrize("source", SOURCES)

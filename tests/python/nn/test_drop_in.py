@@ -211,3 +211,44 @@ def test_a_layer_computes_the_same_in_both_layouts(bias):
 def test_wrong_use_is_refused_with_what_to_do(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_attention_drops_its_output_in_training_as_the_host_does():
+    attention = DropInAttention(24, 3, host="nanogpt", dropout=0.5)
+    x = torch.randn(2, 7, 24)
+    whole = attention.eval()(x)
+    dropped = attention.train()(x)
+    is_dropped = dropped == 0
+    assert 0.3 < is_dropped.float().mean() < 0.7
+    torch.testing.assert_close(dropped[~is_dropped], 2 * whole[~is_dropped])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [FeedForward, ScaledFeedForward, lambda width, _: ScaledFusedFeedForward(width)],
+)
+def test_a_block_drops_what_its_parts_add_and_never_the_stream(make):
+    block = DropInBlock(CausalSelfAttention(24, 3), make(24, 96), host="nanogpt", dropout=0.5)
+    x = torch.randn(2, 7, 24)
+    with torch.no_grad():
+        for name, scale in (("alpha", 0.5), ("beta", 0.75)):
+            if hasattr(block.mlp, name):
+                getattr(block.mlp, name).fill_(scale)
+        for parameter in block.attn.parameters():
+            parameter.zero_()
+        output = getattr(block.mlp, "c_proj", block.mlp)
+        output.weight.zero_()
+        output.bias.fill_(1.0)  # the feed-forward adds 1 everywhere
+    alpha, beta = (getattr(block.mlp, n, torch.ones(1)).item() for n in ("alpha", "beta"))
+    added = (block.train()(x) - beta * x) * alpha
+    is_dropped = added.abs() < 1e-5
+    assert 0.3 < is_dropped.float().mean() < 0.7
+    torch.testing.assert_close(added[~is_dropped], torch.full_like(added[~is_dropped], 2.0))
+    whole = (block.eval()(x) - beta * x) * alpha
+    torch.testing.assert_close(whole, torch.ones_like(whole))
+
+
+@pytest.mark.parametrize("options", [{"attention_dropout": 0.1}, {"dropout": 1.0}])
+def test_dropout_that_cannot_be_is_refused(options):
+    with pytest.raises(ValueError, match=f"{next(iter(options))} must be"):
+        DropInAttention(4, 2, **options)
