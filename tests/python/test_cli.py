@@ -475,3 +475,24 @@ def test_ctrl_c_saves_a_checkpoint_and_says_how_to_resume(train_arguments, tmp_p
     info = json.loads((metrics.parent / "run.json").read_text())
     assert info["status"] == "interrupted" and info["steps_done"] > 0
     assert (metrics.parent / "checkpoints" / f"step-{info['steps_done']}").is_dir()
+
+
+@pytest.mark.parametrize("name", ["gpt2", "openai-community/gpt2", "EleutherAI/pythia-70m"])
+def test_a_size_in_place_of_a_label_is_told_apart(name):
+    size = name.rpartition("/")[2]
+    assert_one_line(invoke("cost", "show", name), f"aero cost show 'SM+LN+G' --model {size}")
+
+
+def test_a_network_of_another_kind_is_told_which_are_supported(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "attention_bias": false}')
+    (tmp_path / "tokenizer.json").write_text('{"added_tokens": [], "model": {"vocab": {}}}')
+    assert_one_line(
+        invoke("export", tmp_path, "--output", tmp_path / "out"), "GPT-2 or Pythia", "llama"
+    )
+
+
+def test_a_corpus_without_a_version_is_shown_by_its_name(tmp_path):
+    from .report.conftest import write_run
+
+    run = write_run(tmp_path, "SM", info={"corpus": {"name": "lf", "version": ""}})
+    assert json.loads(invoke("info", run, "--json").stdout)["corpus"] == "lf"

@@ -247,7 +247,7 @@ def run_facts(path: Path) -> dict[str, str]:
         "status": run.ending or "finished",
         "steps": f"{run.info['steps_done']} of {run.info['steps_total']}",
         "perplexity": "not evaluated" if measured is None else f"{measured:.3f}",
-        "corpus": f"{corpus.get('name')} ({corpus.get('version')})",
+        "corpus": " ".join(filter(None, (corpus.get("name"), corpus.get("version")))) or "unknown",
         "commit": run.info.get("git_commit") or "not a git checkout",
         "hardware": run.info.get("hardware") or "unknown",
         "first scores": "not measured" if deviations is None else _by_layer(deviations),

@@ -153,7 +153,7 @@ def export(
         from aero.atomic_files import require_no_run
         from aero.export import export_remote_code, export_weights
         from aero.train.errors import disk_errors
-        from aero.train.loading import load_saved_network
+        from aero.train.loading import load_saved_network, require_supported
         from aero.train.run_folder import RunFolder
 
         require_no_run(output, "export")
@@ -165,6 +165,7 @@ def export(
                 f"export: {saved} holds no network (no config.json); give a finished run or a "
                 "folder that save_pretrained wrote"
             )
+        require_supported(saved)
         model = load_saved_network(saved, as_it_is=True)
         write = export_remote_code if remote_code else export_weights
         with disk_errors("the network", output, "export again", command="export"):

@@ -46,6 +46,8 @@ def load_saved_network(
             missing, which `transformers` would replace by random ones.
     """
     require_whole_network(path)
+    if not as_it_is:
+        require_supported(path)
     try:
         _check_files(Path(path))
         with _without_bars(path), library_errors(path, "a network"):
@@ -63,6 +65,20 @@ def load_saved_network(
         )
     network: PreTrainedModel = model
     return network
+
+
+def require_supported(path: str | Path) -> None:
+    """Raises `TrainingError` where a folder's `config.json` names a kind that has no AERO form."""
+    file = Path(path) / "config.json"
+    if not file.is_file():
+        return
+    kind = read_json(file, {"model_type?": str | None}, finite=False).get("model_type")
+    if kind not in (None, "aero", "gpt2", "gpt_neox"):
+        raise TrainingError(
+            f"{printable(str(path))}: expected a network of AERO, GPT-2 or Pythia, got "
+            f"{shown(kind)}, which this command does not support; aero.entropies(model, ids) "
+            "works with it"
+        )
 
 
 def _load_as_it_is(path: str | Path, **options: Any) -> Any:
