@@ -181,6 +181,13 @@ def test_all_parts_of_a_claim_must_hold_and_one_failure_decides():
     assert verdict(chain, r=LOW, g=HIGHER, s=HIGH) == "does not hold"
 
 
+def test_a_claim_with_an_undecided_part_is_undecided_though_another_part_is_level():
+    parts = ["perplexity: SM+R < 0.905 x SM+G", "perplexity: SM+G < SM"]
+    values = {"r": LOW, "g": HIGH, "s": [v * 1.003 for v in HIGH]}
+    assert [verdict(part, **values) for part in parts] == ["undecided", "level"]
+    assert verdict(parts, **values) == verdict(parts[::-1], **values) == "undecided"
+
+
 def test_the_comparisons_of_a_target_share_its_five_percent():
     claim = "perplexity: SM+R < SM+G"
     beside = [f"perplexity: SM+R < {factor} x SM+G" for factor in (2, 3, 4)]
