@@ -16,6 +16,7 @@ import inspect
 import warnings
 import weakref
 from functools import cache
+from types import FrameType
 from typing import Any
 
 import torch
@@ -275,7 +276,8 @@ def _warn_of_no_attentions(layer: nn.Module) -> None:
     """Warns once per model, at the line that calls it."""
     if layer in _warned:
         return
-    model, line = layer, None
+    model = layer
+    line: FrameType | None = None
     frame = inspect.currentframe()
     while frame is not None:
         caller = frame.f_locals.get("self")
