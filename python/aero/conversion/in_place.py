@@ -108,8 +108,8 @@ def replace_in_place(model: nn.Module, converted: AeroForCausalLM) -> nn.Module:
         model.set_attn_implementation("aero")
         _record_outputs(blocks)
         if is_first:
-            model.register_load_state_dict_pre_hook(take_own_weights)
-            model.__class__ = _converted_class(type(model))
+            host.register_load_state_dict_pre_hook(take_own_weights)
+            host.__class__ = _converted_class(cast(Any, type(host)))
         if converted.is_entropy_regularized:
             _penalize(model, converted, blocks)
     return model
@@ -217,7 +217,7 @@ def _reduced(converted: type) -> Any:
     return _converted_class, (converted.__base__,)
 
 
-copyreg.pickle(_ConvertedClass, _reduced)  # type: ignore[arg-type]
+copyreg.pickle(_ConvertedClass, _reduced)
 
 
 def _saved_network(model: Any, state: dict[str, Tensor] | None) -> AeroForCausalLM:

@@ -103,15 +103,18 @@ class Block(Scales):
         if mlp is None:
             return stream
         drops = self.dropout > 0 and self.training
-        is_one_operator = norm is None or isinstance(norm, FoldableNorm)
-        if isinstance(mlp, ScaledFusedFeedForward) and is_one_operator and not drops:
+        if isinstance(mlp, ScaledFusedFeedForward) and (
+            not drops and (norm is None or isinstance(norm, FoldableNorm))
+        ):
             scale = None if norm is None else norm.scale(stream, context.token_mask)
             return mlp.scaled(stream, input_scale=scale)
         inputs = normalize(norm, stream, context.token_mask)
         if not isinstance(mlp, (ScaledFeedForward, ScaledFusedFeedForward)):
             return stream + self._dropped(self._feed_forward(inputs, context))
         if drops:
-            return mlp.beta * stream + self._dropped(mlp(inputs)) / mlp.alpha
+            return (
+                mlp.beta * stream + self._dropped(self._feed_forward(inputs, context)) / mlp.alpha
+            )
         return mlp.scaled(stream, inputs)
 
     def _dropped(self, added: Tensor) -> Tensor:
