@@ -308,9 +308,9 @@ struct BackwardHeadPass : Shape {
     const auto weights = Streamed::weights_of(lane, stage, in_tile);
     if (!has_row(p, lane, pair)) return;
     if (pair.is_last) {
-      // logsumexp - entropy; both numbers are 0 for a row that saw no key.
+      // logsumexp - entropy
       const float mean_score = static_cast<float>(kLn2) * weights.maximum - weights.offset;
-      if (p.dlogsumexp)
+      if (p.dlogsumexp && weights.inverse_sum != 0)
         sum += mean_score * static_cast<const float*>(p.dlogsumexp)[row_index(p, pair.head, query)];
       sum = -sum / temperature_of(p, pair.head, query);
     }

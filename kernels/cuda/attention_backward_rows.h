@@ -42,6 +42,18 @@ struct BackwardParams : AttentionEntropyBackwardParams {
   void* workspace = nullptr;
 };
 
+/// Rows of dO. Those of queries that saw no key are taken for zeros: inf and NaN would not vanish
+/// in products with their weights, which are 0. Where there are none, nothing is looked up.
+template <class Element, class Int>
+AERO_DEVICE TensorRows<const char> dout_rows(const AttentionEntropyBackwardParams& p,
+                                             const Head<Int>& head) {
+  auto rows = query_rows<Element>(p, p.dout, head);
+  if (p.mask || (p.is_causal && p.queries > p.keys))  // [B, H, 3, T]
+    rows.sums = static_cast<const float*>(p.statistics) + kSavedStatistics * row_index(p, head, 0) +
+                p.queries;
+  return rows;
+}
+
 /// dO . O in an order of its own, always the same: eight lanes a row.
 template <class Element_>
 struct BackwardRowsPass {
@@ -76,8 +88,11 @@ struct BackwardRowsPass {
     if (p.dlogsumexp) center -= static_cast<const float*>(p.dlogsumexp)[row];
     table.weights[row] = {row_scale(score_scale(p), temperature), saved[0],
                           sum == 0 ? 0.0f : 1 / sum, saved[2 * p.queries]};
-    table.gradients[row] = {p.dentropy ? static_cast<const float*>(p.dentropy)[row] : 0.0f, center,
-                            row_scale(static_cast<float>(p.scale), temperature), 0.0f};
+    RowGradient gradient{};  // whatever comes back to a row that saw no key
+    if (sum != 0)
+      gradient = {p.dentropy ? static_cast<const float*>(p.dentropy)[row] : 0.0f, center,
+                  row_scale(static_cast<float>(p.scale), temperature), 0.0f};
+    table.gradients[row] = gradient;
   }
 
  private:

@@ -71,7 +71,7 @@ struct StreamedQueries {
                                              query_rows<Element>(p, p.q, head), query);
     if (p.dout)
       fetch_rows<Element, kStreamed, kThreads>(lane, Memory::second(stage),
-                                               query_rows<Element>(p, p.dout, head), query);
+                                               dout_rows<Element>(p, head), query);
     // Weights and gradients of rows that are not there are 0.
     const RowTable table(p, p.workspace);
     const int64_t row = row_index(p, head, query);

@@ -46,7 +46,7 @@ struct BackwardQueryPass : Shape {
     // Without dO its rows are not looked at; something has to be there.
     fetch_rows<Element, kStaying, kThreads>(
         lane, Memory::second_staying(),
-        p.dout ? query_rows<Element>(p, p.dout, head) : query_rows<Element>(p, p.q, head), first);
+        p.dout ? dout_rows<Element>(p, head) : query_rows<Element>(p, p.q, head), first);
     lane.commit_copies();
     if (key_tiles > 0) fetch(0, 0);
     lane.commit_copies();
@@ -136,10 +136,11 @@ struct BackwardQueryPass : Shape {
         float sum = sum_over_group(lane, dtemperature[half]);
         if (!p.dtemperature || member != 0 || row(half) >= p.queries) continue;
         const int64_t index = row_index(p, h, row(half));
-        // logsumexp - entropy; both numbers are 0 for a row that saw no key.
+        // logsumexp - entropy
         const float mean_score =
             static_cast<float>(kLn2) * weights[half].maximum - weights[half].offset;
-        if (p.dlogsumexp) sum += mean_score * static_cast<const float*>(p.dlogsumexp)[index];
+        if (p.dlogsumexp && weights[half].inverse_sum != 0)
+          sum += mean_score * static_cast<const float*>(p.dlogsumexp)[index];
         static_cast<float*>(p.dtemperature)[index] = -sum / temperature_of(p, h, row(half));
       }
     }

@@ -195,12 +195,12 @@ struct EntropyGradientPass {
       if (p.reduction == EntropyReduction::kPositionSum) {
         rows.visit(lane, [&](int i, bool, float entropy, float largest) {
           const float excess = excess_of.of(entropy, largest);
-          dentropies[i] = excess * factor;
+          dentropies[i] = excess == 0 ? 0.0f : excess * factor;
           sum = __builtin_fmaf(excess, largest, sum);
         });
       } else {
         const EntropyMean mean(lane, rows, excess_of);
-        const float each = mean.count == 0 ? 0.0f : mean.excess * factor / mean.count;
+        const float each = mean.excess == 0 ? 0.0f : mean.excess * factor / mean.count;
         rows.visit(lane, [&](int i, bool counted, float, float) {
           dentropies[i] = counted ? each : 0.0f;
         });
@@ -208,7 +208,9 @@ struct EntropyGradientPass {
       }
     }
     sum = Team::sum(lane, 1, sum);
-    if (lane.thread == 0) static_cast<float*>(p.dthresholds)[block] = -factor * sum;
+    // 0 times a factor that is inf or NaN would not be 0, here and above.
+    if (lane.thread == 0)
+      static_cast<float*>(p.dthresholds)[block] = sum == 0 ? 0.0f : -factor * sum;
   }
 };
 

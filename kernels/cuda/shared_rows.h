@@ -27,10 +27,11 @@ struct SharedRows {
 /// Rows of one head of a tensor, or of a part of its columns. Byte: char or const char.
 template <class Byte>
 struct TensorRows {
-  Byte* data;      ///< row 0
-  int64_t stride;  ///< bytes from row to row
-  int row_bytes;   ///< of a row, without the gap between rows
-  int end;         ///< rows [0, end) exist
+  Byte* data;                   ///< row 0
+  int64_t stride;               ///< bytes from row to row
+  int row_bytes;                ///< of a row, without the gap between rows
+  int end;                      ///< rows [0, end) exist
+  const float* sums = nullptr;  ///< of weights; rows whose sum is 0 are taken for zeros
 
   /// Whether every chunk of every row is one aligned access.
   AERO_DEVICE bool is_aligned() const {
@@ -39,7 +40,8 @@ struct TensorRows {
   AERO_DEVICE Byte* chunk(int row, int column) const { return data + row * stride + column * 16; }
   /// Bytes of a chunk that the tensor has.
   AERO_DEVICE int chunk_bytes(int row, int column) const {
-    const int left = row < end ? row_bytes - column * 16 : 0;
+    const bool exists = row < end && !(sums && sums[row] == 0);
+    const int left = exists ? row_bytes - column * 16 : 0;
     return left < 0 ? 0 : left < 16 ? left : 16;
   }
 };

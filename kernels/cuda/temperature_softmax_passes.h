@@ -164,17 +164,17 @@ struct SoftmaxBackwardPass : SoftmaxShape<Element_, kWarps_, 2> {
       const float x = row.exponent(row.score(scores[chunk], n), saved.top);
       const float z = __builtin_fmaf(x, static_cast<float>(kLn2), saved.offset);
       const float flowing = element_of<Element, Lane>(gradients[chunk], n);
-      const float dscore =
-          Lane::exp2(x) * saved.inverse * (flowing - __builtin_fmaf(saved.dentropy, z, center));
+      const float slope = saved.seen(x, flowing - __builtin_fmaf(saved.dentropy, z, center));
+      const float dscore = Lane::exp2(x) * saved.inverse * slope;
       dtemperature = __builtin_fmaf(dscore, z, dtemperature);
       return dscore * saved.inverse_temperature;
     });
     dtemperature = Team::sum(lane, 1, dtemperature);
     if (!p.dtemperature || lane.thread % Team::kLanes != 0) return;
-    // logsumexp - entropy; the saved numbers are 0 for a row that saw no key.
+    // logsumexp - entropy
     const float mean_score = saved.top / row.unit - saved.offset;
-    static_cast<float*>(p.dtemperature)[index] =
-        -(dtemperature + mean_score * saved.dlogsumexp) * saved.inverse_temperature;
+    if (saved.inverse != 0) dtemperature += mean_score * saved.dlogsumexp;
+    static_cast<float*>(p.dtemperature)[index] = -dtemperature * saved.inverse_temperature;
   }
 
  private:
@@ -194,6 +194,12 @@ struct SoftmaxBackwardPass : SoftmaxShape<Element_, kWarps_, 2> {
       offset = statistics[2 * p.queries];
       dentropy = p.dentropy ? static_cast<const float*>(p.dentropy)[index] : 0.0f;
       dlogsumexp = p.dlogsumexp ? static_cast<const float*>(p.dlogsumexp)[index] : 0.0f;
+    }
+
+    /// What comes back to P of a key, nothing where it is not seen: P is 0 there, but not its
+    /// product with inf or NaN. A row that is NaN stays so.
+    AERO_DEVICE float seen(float x, float value) const {
+      return x == kLowestExponent + 0 * inverse ? 0.0f : value;
     }
   };
 
@@ -218,8 +224,8 @@ struct SoftmaxBackwardPass : SoftmaxShape<Element_, kWarps_, 2> {
       AERO_UNROLL
       for (int n = 0; n < kPerChunk; ++n) {
         const float x = row.exponent(row.score(scores[chunk], n), saved.top);
-        product = __builtin_fmaf(Lane::exp2(x) * saved.inverse,
-                                 element_of<Element, Lane>(gradients[chunk], n), product);
+        const float flowing = saved.seen(x, element_of<Element, Lane>(gradients[chunk], n));
+        product = __builtin_fmaf(Lane::exp2(x) * saved.inverse, flowing, product);
       }
     });
   }

@@ -8,12 +8,13 @@
 namespace aero::kernels::cuda {
 namespace {  // as in online_softmax.h
 
+// Below 2^-2000 a weight is 0 whatever x is; the bound keeps 0 * x from becoming 0 * inf.
+inline constexpr float kLowestExponent = -2000;
+
 /// Scores are taken times the sign of the temperature, so that the highest has the most weight, and
 /// over a huge temperature times log2(e) / t, so that those of -inf stay.
 template <class Element, class Lane>
 struct SoftmaxRow {
-  // Below 2^-2000 a weight is 0 whatever x is; the bound keeps 0 * x from becoming 0 * inf.
-  static constexpr float kLowestExponent = -2000;
   // Beyond this log2(e) / t is no normal number.
   static constexpr float kHuge = 0x1p126f;
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -48,6 +49,30 @@ inline double entropy_tolerance(const AttentionCase& c) {
     default:
       return factor * 1e-4;
   }
+}
+
+/// Rows that see no key, by a mask or by the diagonal, and something that is no number comes back
+/// to them; 0 times that must be 0.
+inline std::vector<AttentionCase> cases_with_empty_rows(const std::vector<DataType>& types,
+                                                        const std::vector<int64_t>& all_queries) {
+  std::vector<AttentionCase> cases;
+  for (const DataType type : types)
+    for (const int64_t queries : all_queries)
+      for (const MaskKind mask : {MaskKind::kNone, MaskKind::kPadding, MaskKind::kEmptyRows})
+        for (const double value :
+             {std::numeric_limits<double>::quiet_NaN(), -std::numeric_limits<double>::infinity()})
+          for (const int64_t threads : {1, 8}) {
+            AttentionCase c{.type = type, .batch = 2, .queries = queries, .mask = mask};
+            c.keys = mask == MaskKind::kNone ? (queries + 1) / 2 : queries + 3;
+            c.is_causal = mask != MaskKind::kEmptyRows;
+            if (mask == MaskKind::kPadding) c.keys = queries, c.order = Order::kRowMajor;
+            c.threads = threads;
+            c.to_empty_rows = value;
+            cases.push_back(c);
+            c.head_dim = 32, c.key_heads = 1;
+            cases.push_back(c);
+          }
+  return cases;
 }
 
 /// What a forward call leaves: out within `tolerance`, the entropies within `fine`.

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,7 @@ struct AttentionCase {
   bool allow_tf32 = false;
   int64_t threads = 2;
   int64_t key_parts = 1;
+  std::optional<double> to_empty_rows;  ///< what comes back to rows that see no key
 
   std::string describe() const {
     auto number = [](const char* name, int64_t value) {
@@ -38,7 +40,8 @@ struct AttentionCase {
            number("temperature", static_cast<int>(temperature)) +
            number("order", static_cast<int>(order)) + number("dout", has_dout) +
            number("dentropy", has_dentropy) + number("dlogsumexp", has_dlogsumexp) +
-           number("threads", threads) + number("parts", key_parts);
+           number("threads", threads) + number("parts", key_parts) +
+           (to_empty_rows ? " to empty rows=" + std::to_string(*to_empty_rows) : "");
   }
 };
 
@@ -77,6 +80,11 @@ struct AttentionProblem {
         for (int64_t i = 0; i < c.queries; ++i)
           for (int64_t j = 0; j < c.keys; ++j)
             mask[mask_index(b, h, i, j)] = mask_value(b, i, j, generator);
+    if (c.to_empty_rows)
+      for (Tensor* gradient : {&dout, &dentropy, &dlogsumexp})
+        gradient->for_each([&](int64_t b, int64_t h, int64_t i, int64_t d) {
+          if (is_empty(b, h, i)) gradient->set(b, h, i, d, *c.to_empty_rows);
+        });
   }
 
   double temperature_value(int64_t b, int64_t h, int64_t i) const {
@@ -127,6 +135,11 @@ struct AttentionProblem {
   }
   bool visible(int64_t b, int64_t h, int64_t i, int64_t j) const {
     return (!test.is_causal || j <= i + test.keys - test.queries) && mask[mask_index(b, h, i, j)];
+  }
+  bool is_empty(int64_t b, int64_t h, int64_t i) const {
+    for (int64_t j = 0; j < test.keys; ++j)
+      if (visible(b, h, i, j)) return false;
+    return true;
   }
   double scale() const { return 1 / std::sqrt(static_cast<double>(test.head_dim)); }
 

@@ -221,6 +221,11 @@ TEST_P(AttentionEntropy, OfAQueryThatSeesNoKeyIsZeroWithZeroGradients) {
   }
 }
 
+TEST_P(AttentionEntropy, OfQueriesThatSeeNoKeyPassesNothingOnWhateverComesBack) {
+  for (const AttentionCase& c : cases_with_empty_rows(data_types(), {3, 21, 70}))
+    expect_matches_reference(c);
+}
+
 TEST_P(AttentionEntropy, OfNoKeysOrNoQueriesWritesZerosOrNothing) {
   for (const DataType type : data_types())
     for (const auto& [queries, keys] :

@@ -20,6 +20,7 @@ struct SoftmaxCase {
   bool has_dprobabilities = true, has_dentropy = true, has_dlogsumexp = true;
   double temperature = 0.7;         ///< of head 0; head 1 has its negative
   bool has_key_major_mask = false;  ///< [B, S, T] in memory
+  double to_hidden = 0;             ///< what comes back to keys and rows that are not seen
 };
 
 /// Inputs, outputs and gradients of one case; B = H = 2.
@@ -48,6 +49,15 @@ struct SoftmaxProblem {
     // Every third row sees nothing.
     for (size_t n = 0; c.has_mask && n < mask.size(); ++n)
       mask[n] = n / static_cast<size_t>(c.keys) % 3 != 1 && generator() % 3 != 0;
+    if (c.to_hidden == 0) return;
+    scores.for_each([&](int64_t b, int64_t h, int64_t i, int64_t j) {
+      if (j % 5 == 2) scores.set(b, h, i, j, -std::numeric_limits<double>::infinity());
+      if (!visible(b, h, i, j)) dprobabilities.set(b, h, i, j, c.to_hidden);
+    });
+    for (Tensor* gradient : {&dentropy, &dlogsumexp})
+      gradient->for_each([&](int64_t b, int64_t h, int64_t i, int64_t d) {
+        if (is_empty(b, h, i)) gradient->set(b, h, i, d, c.to_hidden);
+      });
   }
   Strides mask_strides() const {
     const int64_t rows = test.queries, keys = test.keys;
@@ -60,6 +70,11 @@ struct SoftmaxProblem {
     return (!test.is_causal || j <= i + test.keys - test.queries) &&
            mask[static_cast<size_t>(b * s.batch + i * s.row + j * s.column)] &&
            scores.get(b, h, i, j) != -std::numeric_limits<double>::infinity();
+  }
+  bool is_empty(int64_t b, int64_t h, int64_t i) const {
+    for (int64_t j = 0; j < test.keys; ++j)
+      if (visible(b, h, i, j)) return false;
+    return true;
   }
   double temperature_at(int64_t b, int64_t h, int64_t i) const {
     return test.has_temperature ? temperature.get(b, h, i) : 1;

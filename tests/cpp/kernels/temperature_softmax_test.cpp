@@ -72,6 +72,18 @@ TEST_P(TemperatureSoftmax, AgreesWithTheDefinitionsForEveryMaskAndLayout) {
                                       .order = order});
 }
 
+TEST_P(TemperatureSoftmax, PassesNothingOnOfWhatComesBackToKeysThatAreNotSeen) {
+  for (const DataType type : kDataTypes)
+    for (const bool has_mask : {false, true})
+      for (const int64_t queries : {9, 60})  // more than keys, or as many
+        for (const double value : {std::nan(""), -std::numeric_limits<double>::infinity()})
+          expect_matches_reference({.type = type,
+                                    .queries = queries,
+                                    .keys = 40,
+                                    .has_mask = has_mask,
+                                    .to_hidden = value});
+}
+
 TEST_P(TemperatureSoftmax, TakesAMaskWhoseKeysLieApart) {
   for (const DataType type : kDataTypes)
     expect_matches_reference(

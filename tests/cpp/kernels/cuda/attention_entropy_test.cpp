@@ -121,6 +121,14 @@ TEST(CudaAttentionEntropy, KeepsItsDigitsAtASmallTemperature) {
   }
 }
 
+TEST(CudaAttentionEntropy, OfQueriesThatSeeNoKeyPassesNothingOnWhateverComesBack) {
+  for (const Elements& elements : kElements)
+    for (AttentionCase c : cases_with_empty_rows({elements.type}, {3, 70})) {
+      c.allow_tf32 = elements.allow_tf32;
+      if (c.threads == 1) expect_emulation_matches(c);
+    }
+}
+
 TEST(CudaAttentionEntropy, OfNoKeysOrNoQueriesWritesZerosOrNothing) {
   for (const Elements& elements : kElements)
     for (const auto& [queries, keys] :

@@ -149,6 +149,18 @@ TEST_P(CudaEntropyRegularization, IsZeroForEntropiesExactlyOnTheMargin) {
   }
 }
 
+TEST_P(CudaEntropyRegularization, WithoutExcessPassesNothingOnWhateverComesBack) {
+  const auto& [reduction, masked] = GetParam();
+  Problem problem(2, 3, 2, 37, reduction, masked);
+  problem.params.margin = 10;
+  for (const float value :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    const Gradients gradients(problem, value);
+    for (const double gradient : gradients.dentropies) EXPECT_EQ(gradient, 0);
+    for (const double gradient : gradients.dthresholds) EXPECT_EQ(gradient, 0);
+  }
+}
+
 TEST_P(CudaEntropyRegularization, PassesNotANumberOn) {
   const auto& [reduction, masked] = GetParam();
   Problem problem(2, 2, 2, 5, reduction, false);

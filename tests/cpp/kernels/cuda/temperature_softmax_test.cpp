@@ -116,6 +116,18 @@ TEST(CudaTemperatureSoftmax, AgreesWithTheDefinitionsForEveryMaskAndLayout) {
                                         .order = order});
 }
 
+TEST(CudaTemperatureSoftmax, PassesNothingOnOfWhatComesBackToKeysThatAreNotSeen) {
+  for (const DataType type : kTypes)
+    for (const bool has_mask : {false, true})
+      for (const int64_t queries : {9, 60})  // more than keys, or as many
+        for (const double value : {std::nan(""), -std::numeric_limits<double>::infinity()})
+          expect_emulation_matches({.type = type,
+                                    .queries = queries,
+                                    .keys = 40,
+                                    .has_mask = has_mask,
+                                    .to_hidden = value});
+}
+
 TEST(CudaTemperatureSoftmax, TouchesNothingBesideItsTensors) {
   for (const Placement placement : {Placement::kBeforeForbidden, Placement::kAfterForbidden}) {
     const ScopedPlacement placed(placement);
