@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,9 +66,23 @@ class Record:
         self.results[name] = result
         self.write()
 
+    def try_failures_again(self) -> None:
+        """Lets what failed be tried once more, as it may have been mended; what hung would hang."""
+        self.content["again"] = [
+            name
+            for name, result in self.results.items()
+            if result["outcome"] == "failed" and "did not end" not in result["message"]
+        ]
+
+    def has_ended(self, name: str) -> bool:
+        """Whether a measurement has a result that a new process leaves as it is."""
+        before = self.results.get(name, {}).get("outcome", "not run")
+        return before != "not run" and name not in self.content.get("again", ())
+
     def begin(self, name: str) -> None:
         """Notes the running measurement, for the case that it never ends."""
         self.content["running"] = name
+        self.content["again"] = [x for x in self.content.get("again", ()) if x != name]
         self.write()
 
     def end(self) -> None:
@@ -158,7 +172,7 @@ RESTARTS = 12
 DEVICE_LOST = 70
 
 
-def run_until_ended(command: Sequence[str], record: Record, seconds: Callable[[], float]) -> None:
+def run_until_ended(command: Sequence[str], record: Record, seconds: Callable[[], float]) -> bool:
     """Runs a command that keeps its results in `record` until it ends by itself.
 
     What it notes as "running" when it hangs, crashes or loses the device has failed; the command is
@@ -168,10 +182,14 @@ def run_until_ended(command: Sequence[str], record: Record, seconds: Callable[[]
         command: to be started, again and again.
         record: the JSON that it writes.
         seconds: how many are left.
+
+    Returns:
+        whether it did; else there may be more to run.
     """
+    record.write()
     for _ in range(RESTARTS):
         if seconds() <= 0:
-            return
+            return False
         status = None
         try:
             status = subprocess.run(command, timeout=seconds() + 20).returncode
@@ -183,7 +201,21 @@ def run_until_ended(command: Sequence[str], record: Record, seconds: Callable[[]
         if running is not None:
             record.add(running, {"outcome": "failed", "message": what})
         elif status != DEVICE_LOST:
-            return
+            return True
+    return False
+
+
+def exit_status(results: Iterable[dict[str, Any]], *, to_its_end: bool) -> int:
+    """1 after a failure or where nothing passed, 2 where time ran out, 3 for both, else 0.
+
+    Args:
+        results: of what was to be run.
+        to_its_end: whether all of it was reached.
+    """
+    outcomes = [(result["outcome"], result["message"]) for result in results]
+    words = {outcome for outcome, _ in outcomes}
+    late = any(outcome == "not run" and "time" in message for outcome, message in outcomes)
+    return int("failed" in words or "passed" not in words) + 2 * (late or not to_its_end)
 
 
 if __name__ == "__main__":

@@ -39,19 +39,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out what has an outcome from before, and cases between every n-th one."""
-    done = {} if config.record is None else config.record.results  # type: ignore[attr-defined]
-    # What failed is tried again, since a test may have been mended; what hung would hang again.
-    ended = {
-        name
-        for name, result in done.items()
-        if result["outcome"] == "passed" or "did not end" in result["message"]
-    }
+    record = config.record  # type: ignore[attr-defined]
     seen: dict[str, int] = {}
     kept = []
     for item in items:
         function = item.nodeid.partition("[")[0]
         seen[function] = seen.get(function, -1) + 1
-        if seen[function] % config.getoption("--every") == 0 and item.nodeid not in ended:
+        is_chosen = seen[function] % config.getoption("--every") == 0
+        if is_chosen and not (record and record.has_ended(item.nodeid)):
             kept.append(item)
     items[:] = kept
 

@@ -5,7 +5,7 @@
 Builds the package offline, runs the tests of this folder, then a few calls under compute-sanitizer.
 Results are written one by one, so that a second call goes on where the first one ended. A test that
 hangs or takes the device down counts as failed, and the others go on in a new process. The exit
-status is 1 after a failure and 2 where time ran out before all was run.
+status is 1 after a failure, 2 where time ran out before all was run, and 3 for both.
 
 `--device cpu` runs what needs no GPU, on the installed package.
 """
@@ -24,7 +24,14 @@ FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks" / "cuda"))
 
-from gpu_run import Deadline, Record, in_words, prepared, run_until_ended  # noqa: E402
+from gpu_run import (  # noqa: E402
+    Deadline,
+    Record,
+    exit_status,
+    in_words,
+    prepared,
+    run_until_ended,
+)
 from sanitizers import TOOLS, sanitized  # noqa: E402
 
 #: Seconds that the tests leave to the sanitizers.
@@ -47,8 +54,8 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def run_tests(chosen: argparse.Namespace, record: Record, deadline: Deadline) -> None:
-    """Runs pytest until it ends by itself: what hangs or crashes has failed."""
+def run_tests(chosen: argparse.Namespace, record: Record, deadline: Deadline) -> bool:
+    """Runs pytest until it ends by itself, and says if it did: what hangs or crashes has failed."""
     reserve = FOR_SANITIZERS if chosen.device == "cuda" and not chosen.only else 0
     # On a machine with other packages, their pytest plugins are none of our business.
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
@@ -61,7 +68,8 @@ def run_tests(chosen: argparse.Namespace, record: Record, deadline: Deadline) ->
         *(["-k", chosen.only] if chosen.only else []),
         *(["--stand-in"] if chosen.stand_in else []),
     ]  # fmt: skip
-    run_until_ended(command, record, lambda: deadline.left() - reserve)
+    record.try_failures_again()
+    return run_until_ended(command, record, lambda: deadline.left() - reserve)
 
 
 def run_sanitizers(chosen: argparse.Namespace, record: Record, deadline: Deadline) -> None:
@@ -102,28 +110,16 @@ def table(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def exit_status(results: dict[str, Any]) -> int:
-    """1 after a failure, 2 where time ran out, else 0."""
-    outcomes = {result["outcome"] for result in results.values()}
-    if "failed" in outcomes or "passed" not in outcomes:
-        return 1
-    return (
-        2
-        if any("time" in r["message"] for r in results.values() if r["outcome"] == "not run")
-        else 0
-    )
-
-
 def main() -> int:
     chosen = arguments()
     deadline = Deadline(chosen.budget)
     record = Record(chosen.results, prepared(chosen.device), fresh=chosen.fresh)
     record.end()
-    run_tests(chosen, record, deadline)
+    to_its_end = run_tests(chosen, record, deadline)
     if not chosen.only:
         run_sanitizers(chosen, record, deadline)
     print(f"\n{table(record.results)}\n{in_words(record.content['identity'])}\n{record.path}")
-    return exit_status(record.results)
+    return exit_status(record.results.values(), to_its_end=to_its_end)
 
 
 if __name__ == "__main__":

@@ -150,6 +150,60 @@ def test_what_hangs_or_crashes_has_failed_and_the_others_go_on(tmp_path: Path) -
     assert record.results["last"]["outcome"] == "passed"
 
 
+def test_a_test_that_takes_its_process_down_is_tried_once_in_a_call(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from gpu_run import Record, run_until_ended
+
+    (tmp_path / "test_small.py").write_text(
+        "import os\n"
+        "from pathlib import Path\n"
+        "def begun(name):\n"
+        "    with (Path(__file__).parent / 'begun').open('a') as file: print(name, file=file)\n"
+        "def test_crashes(): begun('crashes'); os.abort()\n"
+        "def test_loses_the_device():\n"
+        "    import conftest\n"
+        "    conftest.device_is_lost = lambda _: True\n"
+        "    begun('loses')\n"
+        "    assert False\n"
+        "def test_goes_on(): begun('goes on')\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    record = Record(tmp_path / "record.json", {"library": "some"})
+    command = [sys.executable, "-m", "pytest", str(tmp_path), "-q", "-p", "conftest", "-p"]
+    command += ["no:cacheprovider", "-c", os.devnull, "--device=cpu", f"--record={record.path}"]
+    for call in (1, 2):  # a second call tries again what failed, as it may have been mended
+        record.try_failures_again()
+        run_until_ended(command, record, lambda: 60)
+        assert [result["outcome"] for result in record.results.values()] == [
+            "failed", "failed", "passed",
+        ]  # fmt: skip
+        begun = (tmp_path / "begun").read_text().splitlines()
+        assert [begun.count(name) for name in ("crashes", "loses", "goes on")] == [call, call, 1]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "to_its_end", "status"),
+    [
+        ({"passed": ""}, True, 0),
+        ({"passed": "", "not run": "needs a GPU"}, True, 0),
+        ({"not run": "needs a GPU"}, True, 1),
+        ({"passed": "", "failed": "wrong"}, True, 1),
+        ({"passed": "", "not run": "the time is used up"}, True, 2),
+        ({"passed": ""}, False, 2),
+        ({"failed": "it did not end in its time"}, False, 3),
+        ({}, False, 3),
+    ],
+)
+def test_the_exit_status_tells_a_failure_from_a_lack_of_time(
+    outcomes: dict[str, str], to_its_end: bool, status: int
+) -> None:
+    from gpu_run import exit_status
+
+    results = [{"outcome": outcome, "message": message} for outcome, message in outcomes.items()]
+    assert exit_status(results, to_its_end=to_its_end) == status
+
+
 CLEAN = (
     "========= COMPUTE-SANITIZER\nsanitized calls: all done\n========= ERROR SUMMARY: 0 errors\n"
 )
