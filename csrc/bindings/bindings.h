@@ -11,6 +11,7 @@ void bind_cost(pybind11::module_& module);
 void bind_fixed_point(pybind11::module_& module);
 void bind_latency(pybind11::module_& module);
 void bind_mpc(pybind11::module_& module);
+void bind_network(pybind11::module_& module);
 void bind_planning(pybind11::module_& module);
 
 }  // namespace aero::bindings

@@ -16,7 +16,7 @@
 #include "csrc/mpc/cost.h"
 #include "csrc/mpc/generation.h"
 #include "csrc/mpc/latency.h"
-#include "csrc/mpc/op_graph.h"
+#include "csrc/mpc/operation.h"
 
 namespace aero::bindings {
 

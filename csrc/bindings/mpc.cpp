@@ -100,14 +100,14 @@ py::dict report_values(const mpc::CostReport& report, const Stack& stack) {
   return values;
 }
 
-py::dict simulate(const spec::ArchitectureSpec& spec, const Stack& stack) {
-  return report_values(mpc::simulate(spec, stack), stack);
+py::dict simulate(const network::Network& network, const Stack& stack) {
+  return report_values(mpc::simulate(network, stack, mpc::whole_context(network)), stack);
 }
 
-py::dict simulate_token(const spec::ArchitectureSpec& spec, const Stack& stack, std::int64_t batch,
+py::dict simulate_token(const network::Network& network, const Stack& stack, std::int64_t batch,
                         std::int64_t token, const std::string& sampling) {
   const mpc::Generation generation = generation_of(batch, 1, sampling);
-  return report_values(mpc::simulate(spec, stack, mpc::token_pass(spec, generation, token)), stack);
+  return report_values(mpc::simulate(network, stack, mpc::token_pass(network, generation, token)), stack);
 }
 
 // The operations of `operation_cost` by name: how many sizes, and the cost.
@@ -142,7 +142,10 @@ mpc::OperationShape activation(const Sizes& s) {
 mpc::OperationShape setup(const Sizes&) { return mpc::SessionSetup{}; }
 mpc::OperationShape truncation(const Sizes& s) { return mpc::Truncation{s[0]}; }
 mpc::OperationShape argmax(const Sizes& s) { return mpc::Argmax{s[0], 1}; }
-mpc::OperationShape layernorm(const Sizes& s) { return mpc::LayerNorm{s[0], s[1]}; }
+template <bool centred>
+mpc::OperationShape norm(const Sizes& s) {
+  return mpc::LayerNorm{s[0], s[1], centred};
+}
 template <mpc::DynamicFunction function>
 mpc::OperationShape dynamic_norm(const Sizes& s) {
   return mpc::DynamicNorm{function, s[0]};
@@ -180,11 +183,13 @@ const std::map<std::string, SizedCost>& priced_operations() {
       {"relu", {1, of_shape<activation<mpc::ActivationKind::kRelu>>}},
       {"leaky_relu", {1, of_shape<activation<mpc::ActivationKind::kLeakyRelu>>}},
       {"gelu", {1, of_shape<activation<mpc::ActivationKind::kGelu>>}},
+      {"silu", {1, of_shape<activation<mpc::ActivationKind::kSilu>>}},
       {"dynamic_tanh", {1, of_shape<dynamic_norm<mpc::DynamicFunction::kTanh>>}},
       {"dynamic_erf", {1, of_shape<dynamic_norm<mpc::DynamicFunction::kErf>>}},
       {"argmax", {1, of_shape<argmax>}},
       {"softmax", {2, of_shape<softmax>}},
-      {"layernorm", {2, of_shape<layernorm>}},
+      {"layernorm", {2, of_shape<norm<true>>}},
+      {"rmsnorm", {2, of_shape<norm<false>>}},
       {"embedding", {3, of_shape<embedding>}},
       {"weight_product", {3, of_shape<weight_product>}},
       {"head_product", {4, of_shape<head_product>}},
@@ -240,9 +245,9 @@ void bind_mpc(py::module_& module) {
         return documents;
       },
       "Unit and meaning of every field of a stack.");
-  module.def("simulate", &simulate, py::arg("spec"), py::arg("stack"),
+  module.def("simulate", &simulate, py::arg("network"), py::arg("stack"),
              "One private forward pass; see aero.mpc.simulate.");
-  module.def("simulate_token", &simulate_token, py::arg("spec"), py::arg("stack"), py::kw_only(),
+  module.def("simulate_token", &simulate_token, py::arg("network"), py::arg("stack"), py::kw_only(),
              py::arg("batch"), py::arg("token"), py::arg("sampling"),
              "The pass that makes one token, from 0; see aero.mpc.simulate_generation.");
   module.def("operation_cost", &operation_cost, py::arg("name"), py::arg("sizes"), py::arg("stack"),

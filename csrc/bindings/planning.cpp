@@ -17,11 +17,11 @@ namespace {
 
 using Axes = std::vector<std::pair<std::string, std::vector<spec::FieldValue>>>;
 
-py::dict simulate_generation(const spec::ArchitectureSpec& spec, const mpc::Stack& stack,
+py::dict simulate_generation(const network::Network& network, const mpc::Stack& stack,
                              std::int64_t batch, std::int64_t new_tokens,
                              const std::string& sampling) {
   const mpc::GenerationCost cost =
-      mpc::simulate_generation(spec, stack, generation_of(batch, new_tokens, sampling));
+      mpc::simulate_generation(network, stack, generation_of(batch, new_tokens, sampling));
   py::dict values;
   values["per_token"] = py::tuple(py::cast(cost.per_token));
   values["total"] = cost.total;
@@ -58,7 +58,7 @@ void bind_planning(py::module_& module) {
       .def_readonly("total", &mpc::SweepResult::total, "The cost of one pass.")
       .def_readonly("nanoseconds", &mpc::SweepResult::nanoseconds, "Per network, closed form.")
       .def_readonly("error", &mpc::SweepResult::error, "Why there is no such network, or empty.");
-  module.def("simulate_generation", &simulate_generation, py::arg("spec"), py::arg("stack"),
+  module.def("simulate_generation", &simulate_generation, py::arg("network"), py::arg("stack"),
              py::kw_only(), py::arg("batch"), py::arg("new_tokens"), py::arg("sampling"),
              "Prompts and new tokens; see aero.mpc.simulate_generation.");
   module.def("sweep", &sweep, py::arg("specs"), py::arg("axes"), py::arg("stacks"),

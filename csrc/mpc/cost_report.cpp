@@ -2,19 +2,28 @@
 
 #include <array>
 
+#include "csrc/mpc/network_analysis.h"
 #include "csrc/mpc/operation_cost.h"
 #include "csrc/mpc/quoted_cost.h"
 
 namespace aero::mpc {
 namespace {
 
-using spec::FeedForward;
+// Whether any operation of a network is this primitive and fulfils the condition.
+template <class Primitive, class Condition>
+bool any(const network::Network& network, Condition&& condition) {
+  for (const network::Segment& segment : network.segments)
+    for (const network::Operation& operation : segment.operations)
+      if (const auto* found = std::get_if<Primitive>(&operation.primitive))
+        if (condition(*found)) return true;
+  return false;
+}
 
 // The formulas of matrix products, elementwise products, comparisons, truncations, exp, softmax,
 // reciprocal, LayerNorm, DyT, Derf, ReLU, SPU's GELU, embedding, argmax and set-up are measured op
 // by op between two parties (SPU 0.9.5). The paper's tables, of which 25 of 27 byte counts come
 // out, check sums only: what is listed here is in neither.
-std::vector<std::string> unchecked_operations(const spec::ArchitectureSpec& spec,
+std::vector<std::string> unchecked_operations(const network::Network& network,
                                               const Stack& stack) {
   std::vector<std::string> list;
   const auto note = [&](bool applies, const char* text) {
@@ -23,20 +32,27 @@ std::vector<std::string> unchecked_operations(const spec::ArchitectureSpec& spec
   const auto derived = [&](PricedOperation operation) {
     return stack.prices[static_cast<std::size_t>(operation)] == Price{};
   };
-  const bool has_ffn = spec.num_pruned_ffns < spec.num_layers;
-  const bool has_gelu =
-      has_ffn && spec.ffn == FeedForward::kGelu && derived(PricedOperation::kGelu);
+  const bool has_gelu = derived(PricedOperation::kGelu) &&
+                        any<network::Activation>(network, [](const network::Activation& one) {
+                          return one.function == network::Function::kGeluTanh ||
+                                 one.function == network::Function::kGeluErf;
+                        });
   note(has_gelu && stack.gelu == Gelu::kSegment,
        "act: the segment GELU of OpenBumbleBee is derived from its source, not measured");
   note(has_gelu && stack.gelu == Gelu::kPiecewise,
        "act: the piecewise GELU in Z_2^64 is derived from its source, not measured");
-  note(spec.norm == spec::Norm::kDynamicErf || spec.final_norm == spec::FinalNorm::kDynamicErf,
+  note(any<network::Norm>(
+           network,
+           [](const network::Norm& one) { return one.kind == network::NormKind::kDynamicErf; }),
        "layernorm: the erf of Derf costs what SPU 0.9.5 computes, on every stack; no paper prices "
        "it");
-  note(spec.shaped_attention && !stack.secret_shape_factors,
+  note(!stack.secret_shape_factors &&
+           any<network::Shape>(network, [](const network::Shape&) { return true; }),
        "PV: beta of shaped attention is public, hence free; secret_shape_factors=True prices a "
        "secret one");
-  note(spec.temperature != spec::Temperature::kNone && !stack.secret_temperature,
+  note(!stack.secret_temperature &&
+           any<network::Scores>(network,
+                                [](const network::Scores& one) { return one.temperature; }),
        "qkv/proj: the temperature is public, hence free; secret_temperature=True prices a secret "
        "one");
   note(stack.exp_ring_bits == RingBits::k32, "softmax: exp in Z_2^32 is derived, no stack runs it");
@@ -78,10 +94,10 @@ std::string unquoted_parts(const OperationGraph& operations, const Prices& price
 
 }  // namespace
 
-CostReport simulate(const spec::ArchitectureSpec& spec, const Stack& stack, const Pass& pass) {
+CostReport simulate(const network::Network& network, const Stack& stack, const Pass& pass) {
   CostReport report;
-  report.operations = build_graph(spec, stack, pass);
-  report.by_layer.resize(static_cast<std::size_t>(spec.num_layers));
+  report.operations = lower(network, stack, pass);
+  report.by_layer.resize(static_cast<std::size_t>(layer_count(network)));
   report.operation_costs.reserve(report.operations.size());
   ShapePrices prices(stack);
   std::array<Cost, kNumKinds> kinds{};
@@ -100,7 +116,7 @@ CostReport simulate(const spec::ArchitectureSpec& spec, const Stack& stack, cons
   }
   for (std::size_t kind = 0; kind < kNumKinds; ++kind)
     if (occurs[kind]) report.by_kind.emplace_back(static_cast<Kind>(kind), kinds[kind]);
-  report.unchecked = unchecked_operations(spec, stack);
+  report.unchecked = unchecked_operations(network, stack);
   if (stack.prices == Prices{}) return report;
   const std::string rest = unquoted_parts(report.operations, stack.prices);
   if (!rest.empty())
@@ -108,10 +124,6 @@ CostReport simulate(const spec::ArchitectureSpec& spec, const Stack& stack, cons
                                ": the stack's description quotes no price for all of it; what is "
                                "left costs what the stack that it builds on derives");
   return report;
-}
-
-CostReport simulate(const spec::ArchitectureSpec& spec, const Stack& stack) {
-  return simulate(spec, stack, whole_context(spec));
 }
 
 }  // namespace aero::mpc

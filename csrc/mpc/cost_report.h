@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "csrc/mpc/cost.h"
-#include "csrc/mpc/op_graph.h"
+#include "csrc/mpc/lowering.h"
 #include "csrc/mpc/stacks.h"
-#include "csrc/spec/architecture_spec.h"
+#include "csrc/network/network.h"
 
 namespace aero::mpc {
 
@@ -22,11 +22,7 @@ struct CostReport {
   std::vector<std::string> unchecked;          // parts that nothing published or measured confirms
 };
 
-// Throws std::invalid_argument for a spec out of range, for absorb_ffn where it is not exact, and
-// for sizes whose counts exceed 2^53.
-CostReport simulate(const spec::ArchitectureSpec& spec, const Stack& stack, const Pass& pass);
-
-// The pass over the whole context of one sequence.
-CostReport simulate(const spec::ArchitectureSpec& spec, const Stack& stack);
+// Throws std::invalid_argument for what `lower` refuses, and for sizes whose counts exceed 2^53.
+CostReport simulate(const network::Network& network, const Stack& stack, const Pass& pass);
 
 }  // namespace aero::mpc

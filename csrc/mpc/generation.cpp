@@ -13,9 +13,9 @@ constexpr std::int64_t kMaxNewTokens = 1'000'000;
 
 }  // namespace
 
-Pass token_pass(const spec::ArchitectureSpec& spec, const Generation& generation,
+Pass token_pass(const network::Network& network, const Generation& generation,
                 std::int64_t token) {
-  Pass pass = whole_context(spec);
+  Pass pass = whole_context(network);
   pass.batch = generation.batch;
   pass.next_token = generation.next_token;
   if (token > 0) {
@@ -26,7 +26,7 @@ Pass token_pass(const spec::ArchitectureSpec& spec, const Generation& generation
   return pass;
 }
 
-GenerationCost simulate_generation(const spec::ArchitectureSpec& spec, const Stack& stack,
+GenerationCost simulate_generation(const network::Network& network, const Stack& stack,
                                    const Generation& generation) {
   if (generation.new_tokens < 1 || generation.new_tokens > kMaxNewTokens)
     throw std::invalid_argument("simulate_generation: new_tokens must be an integer from 1 to " +
@@ -36,7 +36,7 @@ GenerationCost simulate_generation(const spec::ArchitectureSpec& spec, const Sta
   std::array<Cost, kNumKinds> kinds{};
   std::array<bool, kNumKinds> occurs{};
   for (std::int64_t token = 0; token < generation.new_tokens; ++token) {
-    const OperationGraph graph = build_graph(spec, stack, token_pass(spec, generation, token));
+    const OperationGraph graph = lower(network, stack, token_pass(network, generation, token));
     ShapePrices prices(stack);
     Cost one;
     for (const Operation& operation : graph) {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "csrc/mpc/cost.h"
-#include "csrc/mpc/op_graph.h"
+#include "csrc/mpc/lowering.h"
 #include "csrc/mpc/stacks.h"
-#include "csrc/spec/architecture_spec.h"
+#include "csrc/network/network.h"
 
 namespace aero::mpc {
 
@@ -29,12 +29,12 @@ struct GenerationCost {
 
 // The pass that makes a token, from 0: over `context_length` prompt positions, or over one query
 // that sees the prompt and all tokens before it.
-Pass token_pass(const spec::ArchitectureSpec& spec, const Generation& generation,
+Pass token_pass(const network::Network& network, const Generation& generation,
                 std::int64_t token);
 
-// `spec.context_length` is the prompt's length. Throws std::invalid_argument for sizes out of
+// `network.context_length` is the prompt's length. Throws std::invalid_argument for sizes out of
 // range.
-GenerationCost simulate_generation(const spec::ArchitectureSpec& spec, const Stack& stack,
+GenerationCost simulate_generation(const network::Network& network, const Stack& stack,
                                    const Generation& generation);
 
 }  // namespace aero::mpc

@@ -10,7 +10,7 @@
 
 #include "csrc/mpc/cost.h"
 #include "csrc/mpc/cost_report.h"
-#include "csrc/mpc/op_graph.h"
+#include "csrc/mpc/operation.h"
 #include "csrc/mpc/profiles.h"
 #include "csrc/mpc/stacks.h"
 

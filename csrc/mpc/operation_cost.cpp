@@ -122,9 +122,13 @@ struct Pricing {
   Cost operator()(const WeightScaling& shape) const {
     return weight_scaling(stack, shape.elements);
   }
+  Cost operator()(const SharedProduct& shape) const {
+    return shared_product(stack, shape.elements);
+  }
   Cost operator()(const SoftmaxShape& shape) const { return softmax(stack, shape); }
   Cost operator()(const LayerNorm& shape) const {
-    return layer_norm(stack, shape.rows, shape.width);
+    return shape.centred ? layer_norm(stack, shape.rows, shape.width)
+                         : rms_norm(stack, shape.rows, shape.width);
   }
   Cost operator()(const DynamicNorm& shape) const {
     return dynamic_norm(stack, shape.function, shape.elements);
@@ -135,6 +139,8 @@ struct Pricing {
         return gelu(stack, activation.elements);
       case ActivationKind::kLeakyRelu:
         return leaky_relu(stack, activation.elements);
+      case ActivationKind::kSilu:
+        return silu(stack, activation.elements);
       case ActivationKind::kRelu:
         break;
     }

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "csrc/mpc/cost.h"
-#include "csrc/mpc/op_graph.h"
+#include "csrc/mpc/operation.h"
 #include "csrc/mpc/stacks.h"
 
 namespace aero::mpc {

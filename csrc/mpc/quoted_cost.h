@@ -2,7 +2,7 @@
 #pragma once
 
 #include "csrc/mpc/cost.h"
-#include "csrc/mpc/op_graph.h"
+#include "csrc/mpc/operation.h"
 #include "csrc/mpc/prices.h"
 
 namespace aero::mpc {

@@ -2,8 +2,9 @@
 
 #include <stdexcept>
 
-#include "csrc/mpc/op_graph.h"
+#include "csrc/mpc/lowering.h"
 #include "csrc/mpc/operation_cost.h"
+#include "csrc/network/label_network.h"
 
 namespace aero::mpc {
 namespace {
@@ -29,7 +30,8 @@ SweepResult price(const spec::ArchitectureSpec& spec, const Stack& stack,
   SweepResult result;
   result.nanoseconds.resize(machines.size());
   ShapePrices prices(stack);
-  for (const Operation& operation : build_graph(spec, stack)) {
+  const network::Network network = network::describe(spec);
+  for (const Operation& operation : lower(network, stack, whole_context(network))) {
     const Cost& cost = prices(operation);
     result.total = checked(result.total + cost, "the network");
     const Placement where = placement(stack, operation.shape);

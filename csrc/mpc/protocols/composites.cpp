@@ -157,6 +157,11 @@ Cost gelu(const Stack& stack, std::int64_t elements) {
   return tanh_gelu(stack, elements);
 }
 
+Cost silu(const Stack& stack, std::int64_t elements) {
+  return truncation(elements) + hyperbolic_tangent(stack, elements) +
+         scaled_product(stack, elements);
+}
+
 Cost dynamic_norm(const Stack& stack, DynamicFunction function, std::int64_t elements) {
   // Alpha and gain are weights; shift and bias are added without a message.
   return sequential(weight_scaling(stack, elements), 2) +
@@ -220,6 +225,18 @@ Cost layer_norm(const Stack& stack, std::int64_t rows, std::int64_t width) {
   return truncation(rows) + scaled_product(stack, elements) + truncation(rows) +
          scaled_product(stack, rows) + relu(stack, rows) + reciprocal_square_root(stack, rows) +
          weight_scaling(stack, elements) + scaled_product(stack, elements);
+}
+
+Cost shared_product(const Stack& stack, std::int64_t elements) {
+  return scaled_product(stack, elements);
+}
+
+Cost rms_norm(const Stack& stack, std::int64_t rows, std::int64_t width) {
+  const std::int64_t elements = element_count({rows, width}, "rmsnorm");
+  // Squares, their mean, 1/sqrt, gain, normalization; no mean to take away, and nothing to clamp.
+  return scaled_product(stack, elements) + truncation(rows) +
+         reciprocal_square_root(stack, rows) + weight_scaling(stack, elements) +
+         scaled_product(stack, elements);
 }
 
 Cost embedding(const Stack& stack, const EmbeddingShape& shape) {

@@ -16,6 +16,9 @@ Cost leaky_relu(const Stack& stack, std::int64_t elements);
 
 Cost gelu(const Stack& stack, std::int64_t elements);
 
+// x / 2 (1 + tanh(x / 2)), which costs three fifths of x / (1 + exp(-x)).
+Cost silu(const Stack& stack, std::int64_t elements);
+
 // Element by element in place of a norm: gain f(alpha x + shift) + bias, f being tanh (DyT, arXiv
 // 2503.10622) or erf (Derf, arXiv 2512.10938). Neither paper prices it.
 enum class DynamicFunction : std::uint8_t { kTanh, kErf };
@@ -43,7 +46,13 @@ Cost softmax(const Stack& stack, const SoftmaxShape& shape);
 // Every element times a weight, then the truncation.
 Cost weight_scaling(const Stack& stack, std::int64_t elements);
 
+// Two secret values, element by element, then the truncation.
+Cost shared_product(const Stack& stack, std::int64_t elements);
+
 Cost layer_norm(const Stack& stack, std::int64_t rows, std::int64_t width);
+
+// x / sqrt(mean of squares + epsilon) times a gain.
+Cost rms_norm(const Stack& stack, std::int64_t rows, std::int64_t width);
 
 // Rows of a V x d table for T tokens; without a truncation (one-hot rows are integers).
 struct EmbeddingShape {

@@ -74,7 +74,7 @@ class GenerationReport:
         description = self.prefill.description
         stack = description.with_fields(self.prefill.changed_fields().items())
         found = _core.simulate_token(
-            self.spec, stack, batch=self.batch, token=token, sampling=self.sampling
+            _core.describe(self.spec), stack, batch=self.batch, token=token, sampling=self.sampling
         )
         return CostReport.of(self.spec, description, stack, found)
 
@@ -153,8 +153,9 @@ def simulate_generation(
         if isinstance(value, bool) or not isinstance(value, int):
             raise ValueError(f"simulate_generation: {name} must be an integer, got {value!r}")
     passes: dict[str, Any] = {"batch": batch, "sampling": sampling}
-    found = _core.simulate_generation(spec, core, new_tokens=new_tokens, **passes)
-    prompts = _core.simulate_token(spec, core, token=0, **passes)
+    network = _core.describe(spec)
+    found = _core.simulate_generation(network, core, new_tokens=new_tokens, **passes)
+    prompts = _core.simulate_token(network, core, token=0, **passes)
     return GenerationReport(
         spec=spec,
         stack=description.name,

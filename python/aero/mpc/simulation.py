@@ -85,7 +85,7 @@ def simulate(
         label_or_spec, model, context_length, vocab_size, described, overrides
     )
     priced = described.with_fields(fields)
-    return CostReport.of(spec, described, priced, _core.simulate(spec, priced))
+    return CostReport.of(spec, described, priced, _core.simulate(_core.describe(spec), priced))
 
 
 def network_and_fields(
@@ -164,6 +164,8 @@ def operation_cost(
             (rows, columns); `layernorm` (rows, width); `embedding` (tokens, vocabulary, width);
             `weight_product` (rows, inner, columns: the weight as the stack has it, truncated);
             `head_product` (heads, rows, inner, columns: shares times shares, truncated).
+            Without a price of their own there: `silu`, `dynamic_tanh`, `dynamic_erf` (elements),
+            `rmsnorm` (rows, width).
             The parts of those: `product`, `square`, `private_product`, `multiplexer`, `exp`,
             `reciprocal`, `reciprocal_square_root` (elements); `comparison`, `equality` (elements,
             bits); `matmul` (rows, inner, columns: shares times shares, no truncation),

@@ -27,7 +27,7 @@ struct AttentionCase {
   bool allow_tf32 = false;
   int64_t threads = 2;
   int64_t key_parts = 1;
-  std::optional<double> to_empty_rows;  ///< what comes back to rows that see no key
+  std::optional<double> to_empty_rows = {};  ///< what comes back to rows that see no key
 
   std::string describe() const {
     auto number = [](const char* name, int64_t value) {

@@ -10,6 +10,7 @@
 #include "csrc/mpc/protocols/matmul_plan.h"
 #include "csrc/mpc/protocols/oblivious_transfer.h"
 #include "csrc/spec/presets.h"
+#include "tests/cpp/mpc/of_specs.h"
 
 namespace aero::mpc {
 namespace {

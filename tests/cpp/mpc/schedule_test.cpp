@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "csrc/spec/presets.h"
+#include "tests/cpp/mpc/of_specs.h"
 
 namespace aero::mpc {
 namespace {

@@ -8,6 +8,7 @@
 #include "csrc/mpc/cost_report.h"
 #include "csrc/mpc/generation.h"
 #include "csrc/spec/presets.h"
+#include "tests/cpp/mpc/of_specs.h"
 
 namespace aero::mpc {
 namespace {

@@ -1,9 +1,6 @@
 // One private forward pass as a graph of operations on secret values: the computation, on which
 // shapes and in which order, but not how. Additions and products with public constants are local
 // and free; they appear only as edges.
-//
-// Letters: B batch, T queries, S keys, d width, H num_heads, d_k head_dim, F hidden_width, V
-// vocab_size. A whole context has T = S = context_length.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +12,6 @@
 
 #include "csrc/mpc/protocols/composites.h"
 #include "csrc/mpc/protocols/matmul.h"
-#include "csrc/mpc/stacks.h"
-#include "csrc/spec/architecture_spec.h"
 
 namespace aero::mpc {
 
@@ -39,6 +34,9 @@ inline constexpr std::size_t kNumKinds = 12;
 
 // As tables and Python name it: "qkv/proj", "QK", "softmax", ...
 std::string_view kind_name(Kind kind);
+
+// Throws std::invalid_argument listing the names.
+Kind kind_of(std::string_view name);
 
 struct SessionSetup {
   bool operator==(const SessionSetup&) const = default;
@@ -76,9 +74,17 @@ struct WeightScaling {
   bool operator==(const WeightScaling&) const = default;
 };
 
+// Shares times shares, element by element, then the truncation.
+struct SharedProduct {
+  std::int64_t elements = 0;
+
+  bool operator==(const SharedProduct&) const = default;
+};
+
 struct LayerNorm {
   std::int64_t rows = 0;
   std::int64_t width = 0;
+  bool centred = true;  // else RMSNorm
 
   bool operator==(const LayerNorm&) const = default;
 };
@@ -91,7 +97,7 @@ struct DynamicNorm {
   bool operator==(const DynamicNorm&) const = default;
 };
 
-enum class ActivationKind : std::uint8_t { kGelu, kRelu, kLeakyRelu };
+enum class ActivationKind : std::uint8_t { kGelu, kRelu, kLeakyRelu, kSilu };
 
 struct Activation {
   ActivationKind kind = ActivationKind::kRelu;
@@ -116,12 +122,13 @@ struct Opening {
 
 using OperationShape =
     std::variant<SessionSetup, EmbeddingShape, WeightProduct, HeadProduct, Truncation,
-                 WeightScaling, SoftmaxShape, LayerNorm, DynamicNorm, Activation, Argmax, Opening>;
+                 WeightScaling, SharedProduct, SoftmaxShape, LayerNorm, DynamicNorm, Activation, Argmax,
+                 Opening>;
 
 inline constexpr std::int64_t kOutsideLayers = -1;
 
 struct Operation {
-  std::string_view name;  // "queries, keys, values"
+  std::string name;  // "queries, keys, values"
   std::int64_t layer = kOutsideLayers;
   Kind kind = Kind::kSetup;
   OperationShape shape;
@@ -135,33 +142,5 @@ using OperationGraph = std::vector<Operation>;
 
 // "T x d x 3d" as numbers: "128x768x2304", "12 x 128x64x128".
 std::string shape_text(const OperationShape& shape);
-
-// The use of the last logits. kAsStack: the argmax that `Stack::argmax` asks for, its index
-// shared. kArgmax: its index is opened to the client. kClient: the logits are, who samples.
-enum class NextToken : std::uint8_t { kAsStack, kArgmax, kClient };
-
-inline constexpr std::int64_t kMaxBatch = 65536;
-
-// The sizes of one pass: new positions of each sequence, and all that they see.
-struct Pass {
-  std::int64_t batch = 1;
-  std::int64_t queries = 0;
-  std::int64_t keys = 0;
-  NextToken next_token = NextToken::kAsStack;
-  bool first = true;  // the session's set-up is done here
-};
-
-// All positions of one sequence.
-Pass whole_context(const spec::ArchitectureSpec& spec);
-
-// Throws std::invalid_argument for a spec or a pass out of range and for absorb_ffn where it is not
-// exact.
-OperationGraph build_graph(const spec::ArchitectureSpec& spec, const Stack& stack,
-                           const Pass& pass);
-OperationGraph build_graph(const spec::ArchitectureSpec& spec, const Stack& stack);
-
-// Whether every FFN can be multiplied into the neighbouring weights: all linear and fused, and no
-// norm anywhere but foldable ones.
-bool can_absorb_ffn(const spec::ArchitectureSpec& spec);
 
 }  // namespace aero::mpc

@@ -1,4 +1,4 @@
-#include "csrc/mpc/op_graph.h"
+#include "csrc/mpc/lowering.h"
 
 #include <gtest/gtest.h>
 
@@ -10,6 +10,7 @@
 
 #include "csrc/spec/counts.h"
 #include "csrc/spec/presets.h"
+#include "tests/cpp/mpc/of_specs.h"
 
 namespace aero::mpc {
 namespace {
@@ -28,7 +29,7 @@ constexpr std::array kLabels{
     "SOTA:SM+LN+R", "SOTA:SM+ScFuFFN",    "EReg(SM(t)+FuFFN)", "SM+WNFFN(qkvo+ffn)",
     "SM+DyT+G",     "SM+Derf+ScFuFFN_i1", "SOTA:SM+Derf+R"};
 
-TEST(OpGraph, InputsAreEarlierAndEverythingIsUsed) {
+TEST(Lowering, InputsAreEarlierAndEverythingIsUsed) {
   for (const char* label : kLabels) {
     for (const bool parallel : {false, true}) {
       if (!parallel && tiny(label).shaped_attention) continue;
@@ -45,7 +46,7 @@ TEST(OpGraph, InputsAreEarlierAndEverythingIsUsed) {
   }
 }
 
-TEST(OpGraph, NonlinearOperationsEqualTheSpecs) {
+TEST(Lowering, NonlinearOperationsEqualTheSpecs) {
   for (const char* label : kLabels) {
     const spec::ArchitectureSpec spec = tiny(label);
     const OperationGraph graph = build_graph(spec, Stack{});
@@ -59,7 +60,7 @@ TEST(OpGraph, NonlinearOperationsEqualTheSpecs) {
   }
 }
 
-TEST(OpGraph, AttentionAndFfnOfAParallelBlockDoNotWaitForEachOther) {
+TEST(Lowering, AttentionAndFfnOfAParallelBlockDoNotWaitForEachOther) {
   const OperationGraph graph =
       build_graph(tiny("SM+R", {{"parallel_residual", spec::FieldValue{true}}}), Stack{});
   const auto find = [&](std::string_view name) {
@@ -70,7 +71,7 @@ TEST(OpGraph, AttentionAndFfnOfAParallelBlockDoNotWaitForEachOther) {
   EXPECT_EQ(find("FFN, in")->inputs, find("queries, keys, values")->inputs);
 }
 
-TEST(OpGraph, ShapedAttentionHasNoValueAndOutputProjections) {
+TEST(Lowering, ShapedAttentionHasNoValueAndOutputProjections) {
   const OperationGraph graph = build_graph(tiny("SOTA:SM+ScFuFFN"), Stack{});
   EXPECT_EQ(count(graph, Kind::kQkvProj), 2 * 2);  // queries and keys, 1/sqrt(d_k); two layers
   EXPECT_EQ(shape_text(graph[2].shape), "32x32x64");
@@ -82,7 +83,7 @@ TEST(OpGraph, ShapedAttentionHasNoValueAndOutputProjections) {
     }
 }
 
-TEST(OpGraph, OnlyTheFirstPassSetsUp) {
+TEST(Lowering, OnlyTheFirstPassSetsUp) {
   const Stack stack{.setup = true};
   Pass pass = whole_context(tiny("SM"));
   EXPECT_EQ(count(build_graph(tiny("SM"), stack, pass), Kind::kSetup), 1);
@@ -90,12 +91,12 @@ TEST(OpGraph, OnlyTheFirstPassSetsUp) {
   EXPECT_EQ(count(build_graph(tiny("SM"), stack, pass), Kind::kSetup), 0);
 }
 
-TEST(OpGraph, FoldableNormsAreFree) {
+TEST(Lowering, FoldableNormsAreFree) {
   EXPECT_EQ(build_graph(tiny("SM+FN+R"), Stack{}).size(),
             build_graph(tiny("SM+R"), Stack{}).size());
 }
 
-TEST(OpGraph, FoldableNormsBeforeShapedAttentionScaleItsValues) {
+TEST(Lowering, FoldableNormsBeforeShapedAttentionScaleItsValues) {
   for (const char* label : {"SOTA:SM+FN+R", "SOTA:SM+FN(scalar)+R"}) {
     const OperationGraph graph = build_graph(tiny(label), Stack{});
     const OperationShape gain = WeightScaling{32 * 32};  // T d
@@ -106,7 +107,7 @@ TEST(OpGraph, FoldableNormsBeforeShapedAttentionScaleItsValues) {
   }
 }
 
-TEST(OpGraph, SecretShapeFactorsAreOneProductPerScore) {
+TEST(Lowering, SecretShapeFactorsAreOneProductPerScore) {
   const auto scores = [](const Stack& stack) {
     std::vector<std::string> shapes;
     for (const Operation& operation : build_graph(tiny("SOTA:SM"), stack))
@@ -124,7 +125,7 @@ TEST(OpGraph, SecretShapeFactorsAreOneProductPerScore) {
 }
 
 // Half of two heads' 16 channels at 32 positions, queries and keys, cos and sin.
-TEST(OpGraph, RotaryPositionsAreFourTruncations) {
+TEST(Lowering, RotaryPositionsAreFourTruncations) {
   const auto rotations = [](double fraction, const Stack& stack) {
     const auto graph =
         build_graph(tiny("SM", {{"rotary_fraction", spec::FieldValue{fraction}}}), stack);
@@ -141,13 +142,13 @@ TEST(OpGraph, RotaryPositionsAreFourTruncations) {
             (std::vector<std::string>{"16", "16", "512", "512"}));
 }
 
-TEST(OpGraph, PrunedLayersHaveNoFfnAndNoNormBeforeIt) {
+TEST(Lowering, PrunedLayersHaveNoFfnAndNoNormBeforeIt) {
   const OperationGraph graph = build_graph(tiny("SM+LN+R_i2"), Stack{});
   EXPECT_EQ(count(graph, Kind::kFfn), 0);
   EXPECT_EQ(count(graph, Kind::kLayerNorm), 2 + 1);
 }
 
-TEST(OpGraph, DynamicNormsStandWhereALayerNormStands) {
+TEST(Lowering, DynamicNormsStandWhereALayerNormStands) {
   for (const auto& [label, function] : {std::pair{"SM+DyT+R_i1", DynamicFunction::kTanh},
                                         std::pair{"SM+Derf+R_i1", DynamicFunction::kErf}}) {
     const OperationGraph graph = build_graph(tiny(label), {.last_token_head = true});
@@ -164,7 +165,7 @@ TEST(OpGraph, DynamicNormsStandWhereALayerNormStands) {
   }
 }
 
-TEST(OpGraph, AbsorptionIsAnErrorWhereItIsNotExact) {
+TEST(Lowering, AbsorptionIsAnErrorWhereItIsNotExact) {
   const Stack absorb{.absorb_ffn = AbsorbFfn::kYes};
   for (const char* label :
        {"SM+R", "SM", "SM+ScFFN", "SM+LN+FuFFN", "SM+DyT+FuFFN", "SOTA:SM+ScFuFFN"})
@@ -176,7 +177,7 @@ TEST(OpGraph, AbsorptionIsAnErrorWhereItIsNotExact) {
             4);
 }
 
-TEST(OpGraph, LastLayerOfOneRowStillNeedsAllKeys) {
+TEST(Lowering, LastLayerOfOneRowStillNeedsAllKeys) {
   const OperationGraph graph = build_graph(tiny("SM"), {.last_layer_one_row = true});
   std::vector<std::string> scores;
   for (const Operation& operation : graph)
@@ -184,20 +185,20 @@ TEST(OpGraph, LastLayerOfOneRowStillNeedsAllKeys) {
   EXPECT_EQ(scores, (std::vector<std::string>{"2 x 32x16x32", "2 x 1x16x32"}));
 }
 
-TEST(OpGraph, SecretTemperaturePerPositionIsOneProductPerQueryElement) {
+TEST(Lowering, SecretTemperaturePerPositionIsOneProductPerQueryElement) {
   const Stack secret{.secret_temperature = true};
   EXPECT_EQ(count(build_graph(tiny("SM(t)"), secret), Kind::kQkvProj), 2 * 4);
   EXPECT_EQ(count(build_graph(tiny("SM(t:head)"), secret), Kind::kQkvProj), 2 * 3);
   EXPECT_EQ(count(build_graph(tiny("SM(t)"), Stack{}), Kind::kQkvProj), 2 * 3);
 }
 
-TEST(OpGraph, AFoldedScaleHasNoTruncation) {
+TEST(Lowering, AFoldedScaleHasNoTruncation) {
   const auto graph = build_graph(tiny("SM"), {.fold_score_scale = true});
   EXPECT_EQ(count(graph, Kind::kQkvProj), 2 * 2);
   EXPECT_EQ(count(build_graph(tiny("SM"), Stack{}), Kind::kQkvProj), 2 * 3);
 }
 
-TEST(OpGraph, OneQuerySeesAllKeysOfItsSequenceOnly) {
+TEST(Lowering, OneQuerySeesAllKeysOfItsSequenceOnly) {
   const auto graph = build_graph(tiny("SM+R"), Stack{}, {.batch = 3, .queries = 1, .keys = 40});
   std::set<std::string> shapes;
   for (const Operation& operation : graph)
@@ -206,7 +207,7 @@ TEST(OpGraph, OneQuerySeesAllKeysOfItsSequenceOnly) {
                                            "3x32x32", "3x32x128", "384", "3x128x32"}));
 }
 
-TEST(OpGraph, SpecOutOfRangeIsAnError) {
+TEST(Lowering, SpecOutOfRangeIsAnError) {
   spec::ArchitectureSpec spec = tiny("SM");
   spec.context_length = 0;
   EXPECT_THROW(build_graph(spec, Stack{}), std::invalid_argument);

@@ -1,0 +1,321 @@
+#include "csrc/mpc/lowering.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "csrc/mpc/network_analysis.h"
+#include "csrc/spec/fields.h"
+#include "csrc/spec/nearest_word.h"
+
+namespace aero::mpc {
+namespace {
+
+using network::Network;
+using network::Segment;
+using network::Value;
+using Inputs = std::vector<std::size_t>;
+
+class Lowering {
+ public:
+  Lowering(const Network& network, const Stack& stack, const Pass& pass)
+      : network_(network),
+        stack_(stack),
+        pass_(pass),
+        causal_(is_causal(network)),
+        sources_(network.values.size()) {
+    const bool can = can_absorb_ffn(network);
+    if (stack.absorb_ffn == AbsorbFfn::kYes && !can)
+      throw std::invalid_argument(
+          "simulate: absorb_ffn must be False unless every FFN is one fused linear layer (FuFFN, "
+          "ScFuFFN) and no norm but FN is left; use \"where_legal\" to absorb only then");
+    absorbed_ = stack.absorb_ffn != AbsorbFfn::kNo && can;
+  }
+
+  OperationGraph graph() {
+    if (stack_.setup && pass_.first)
+      for (Inputs& given : sources_) given = {0};
+    if (stack_.setup && pass_.first)
+      graph_.push_back({"set-up", kOutsideLayers, Kind::kSetup, SessionSetup{}, {}});
+    const std::int64_t layers = layer_count(network_);
+    std::int64_t next_layer = 0;
+    for (const Segment& segment : network_.segments) {
+      folds_ = folding_norms(segment);
+      for (std::int64_t i = 0; i < std::max<std::int64_t>(segment.layers, 1); ++i) {
+        layer_ = segment.layers > 0 ? next_layer++ : kOutsideLayers;
+        one_row_ = rows_to_compute(segment, layer_ == layers - 1);
+        for (index_ = 0; index_ < segment.operations.size(); ++index_)
+          lower(segment.operations[index_]);
+      }
+    }
+    use_logits();
+    return std::move(graph_);
+  }
+
+ private:
+  Flags rows_to_compute(const Segment& segment, bool is_last_layer) const {
+    const bool is_head = &segment == &network_.segments.back();
+    const bool one = is_head ? stack_.last_token_head : is_last_layer && stack_.last_layer_one_row;
+    if (!one) return Flags(segment.operations.size(), false);
+    return one_row_operations(network_, segment, segment.operations.back().output);
+  }
+
+  void lower(const network::Operation& operation) {
+    rows_ = one_row_[index_] ? 1 : pass_.queries;
+    Inputs made = std::visit(
+        [&](const auto& primitive) { return become(operation, primitive, inputs_of(operation)); },
+        operation.primitive);
+    sources_[operation.output] = std::move(made);
+  }
+
+  // The operations behind all inputs, each once, in their order.
+  Inputs inputs_of(const network::Operation& operation) const {
+    Inputs all;
+    for (const Value value : operation.inputs)
+      for (const std::size_t source : sources_[value])
+        if (std::find(all.begin(), all.end(), source) == all.end()) all.push_back(source);
+    return all;
+  }
+
+  Inputs add(const network::Operation& operation, const OperationShape& shape, Inputs inputs) {
+    return add(kind_of(operation.part), operation.name, shape, std::move(inputs));
+  }
+
+  Inputs add(Kind kind, std::string name, const OperationShape& shape, Inputs inputs) {
+    graph_.push_back({std::move(name), layer_, kind, shape, std::move(inputs)});
+    return {graph_.size() - 1};
+  }
+
+  // Of all sequences.
+  std::int64_t positions(std::int64_t rows) const {
+    return element_count({pass_.batch, rows}, "positions");
+  }
+
+  std::int64_t elements(std::int64_t width, std::string_view what) const {
+    return element_count({positions(rows_), width}, what);
+  }
+
+  // A layer of one row sees all columns.
+  bool is_skipped() const { return stack_.causal_skip && causal_ && rows_ == pass_.keys; }
+
+  // Scores that are worked on, of all heads and sequences.
+  std::int64_t live_scores(std::int64_t heads) const {
+    const std::int64_t S = pass_.keys;
+    const std::int64_t per_head = is_skipped() ? S * (S + 1) / 2 : rows_ * S;
+    return element_count({pass_.batch, heads, per_head}, "softmax");
+  }
+
+  // The queries of a group of heads are rows of one product with its keys.
+  HeadProduct head_product(std::int64_t heads, std::int64_t key_heads, MatmulShape shape,
+                           Triangle skipped) const {
+    const std::int64_t group = heads / key_heads;
+    shape.rows *= group;
+    return {pass_.batch * key_heads, shape,
+            is_skipped() && group == 1 ? skipped : Triangle::kNone};
+  }
+
+  // --- one function per primitive: the operations behind its result --------------------------
+
+  Inputs become(const network::Operation& operation, const network::Embed& p, Inputs inputs) {
+    // Positions are public: rows of a table at known places are the parties' own shares.
+    if (network_.values[operation.inputs[0]] == "positions") return {};
+    return add(operation, EmbeddingShape{positions(rows_), p.rows, p.width}, std::move(inputs));
+  }
+
+  Inputs become(const network::Operation& operation, const network::Linear& p, Inputs inputs) {
+    if (absorbed_ && kind_of(operation.part) == Kind::kFfn) return inputs;
+    return add(operation, WeightProduct{{positions(rows_), p.in, p.out}}, std::move(inputs));
+  }
+
+  static Inputs become(const network::Operation&, const network::SplitHeads&, Inputs inputs) {
+    return inputs;
+  }
+
+  static Inputs become(const network::Operation&, const network::JoinHeads&, Inputs inputs) {
+    return inputs;
+  }
+
+  // The rotating channels times cos, their pairs times sin, both public, each with a truncation of
+  // its own.
+  Inputs become(const network::Operation& operation, const network::Rotate& p, Inputs inputs) {
+    const Truncation shape{element_count({positions(rows_), p.heads, p.channels}, "rotary")};
+    const Kind kind = kind_of(operation.part);
+    Inputs made = add(kind, operation.name + " times cos", shape, inputs);
+    made.push_back(add(kind, operation.name + " times sin", shape, std::move(inputs))[0]);
+    return made;
+  }
+
+  // The queries are multiplied by 1/sqrt(d_k), a public constant. One temperature per head folds
+  // into W_Q, one per position does not; a public one is part of the constant.
+  Inputs become(const network::Operation& operation, const network::Scores& p, Inputs inputs) {
+    if (p.soft_cap > 0) unpriced(operation, "soft cap");
+    const std::int64_t queries = element_count({rows_, p.heads, p.head_dim}, "queries");
+    // As a factor of W_Q the constant needs no product and no truncation of its own: x (W_Q c) =
+    // (x W_Q) c up to the rounding of the weights' last bit.
+    if (!stack_.fold_score_scale && p.scale != 1.0)
+      inputs = add(Kind::kQkvProj, "1/sqrt(d_k)",
+                   Truncation{element_count({pass_.batch, queries}, "queries")}, std::move(inputs));
+    if (stack_.secret_temperature && p.per_position)
+      inputs = add(Kind::kQkvProj, "1/temperature",
+                   WeightScaling{element_count({pass_.batch, queries}, "queries")},
+                   std::move(inputs));
+    const MatmulShape shape{rows_, p.head_dim, pass_.keys};
+    return add(operation, head_product(p.heads, p.key_heads, shape, Triangle::kResult),
+               std::move(inputs));
+  }
+
+  Inputs become(const network::Operation& operation, const network::Softmax& p, Inputs inputs) {
+    const std::int64_t rows = element_count({pass_.batch * p.heads, rows_}, "softmax");
+    return add(operation, SoftmaxShape{rows, pass_.keys, live_scores(p.heads)}, std::move(inputs));
+  }
+
+  // The identity and the means are one matrix per head: only the softmax's factor is a product, of
+  // every score.
+  Inputs become(const network::Operation& operation, const network::Shape& p, Inputs inputs) {
+    if (!stack_.secret_shape_factors) return inputs;
+    return add(operation, WeightScaling{live_scores(p.heads)}, std::move(inputs));
+  }
+
+  Inputs become(const network::Operation& operation, const network::WeightedSum& p, Inputs inputs) {
+    const MatmulShape shape{rows_, pass_.keys, p.head_dim};
+    return add(operation, head_product(p.heads, p.key_heads, shape, Triangle::kLeftFactor),
+               std::move(inputs));
+  }
+
+  Inputs become(const network::Operation& operation, const network::Norm& p, Inputs inputs) {
+    switch (p.kind) {
+      case network::NormKind::kLayer:
+      case network::NormKind::kRms: {
+        const LayerNorm shape{positions(rows_), p.width, p.kind == network::NormKind::kLayer};
+        return add(operation, shape, std::move(inputs));
+      }
+      case network::NormKind::kDiagonal:
+        if (folds_[index_]) return inputs;
+        return add(operation, WeightScaling{elements(p.width, "gain")}, std::move(inputs));
+      case network::NormKind::kDynamicTanh:
+      case network::NormKind::kDynamicErf: {
+        const auto function = p.kind == network::NormKind::kDynamicErf ? DynamicFunction::kErf
+                                                                       : DynamicFunction::kTanh;
+        return add(operation, DynamicNorm{function, elements(p.width, "norm")}, std::move(inputs));
+      }
+    }
+    return unpriced(operation);
+  }
+
+  Inputs become(const network::Operation& operation, const network::Activation& p, Inputs inputs) {
+    const std::int64_t count = elements(p.width, "activation");
+    switch (p.function) {
+      case network::Function::kRelu:
+        return add(operation, Activation{ActivationKind::kRelu, count}, std::move(inputs));
+      case network::Function::kLeakyRelu:
+        return add(operation, Activation{ActivationKind::kLeakyRelu, count}, std::move(inputs));
+      case network::Function::kGeluTanh:
+      case network::Function::kGeluErf:
+        return add(operation, Activation{ActivationKind::kGelu, count}, std::move(inputs));
+      case network::Function::kSilu:
+        return add(operation, Activation{ActivationKind::kSilu, count}, std::move(inputs));
+    }
+    return unpriced(operation);
+  }
+
+  Inputs become(const network::Operation& operation, const network::Multiply& p, Inputs inputs) {
+    return add(operation, SharedProduct{elements(p.width, "product")}, std::move(inputs));
+  }
+
+  // A sum waits for its summands, and so for nothing behind one of them.
+  Inputs become(const network::Operation&, const network::Add&, Inputs inputs) {
+    const Inputs all = inputs;
+    std::erase_if(inputs, [&](std::size_t one) {
+      return std::any_of(all.begin(), all.end(), [&](std::size_t other) {
+        return other > one && waits_for(other, one);
+      });
+    });
+    return inputs;
+  }
+
+  bool waits_for(std::size_t operation, std::size_t earlier) const {
+    const Inputs& inputs = graph_[operation].inputs;
+    return std::any_of(inputs.begin(), inputs.end(), [&](std::size_t input) {
+      return input == earlier || (input > earlier && waits_for(input, earlier));
+    });
+  }
+
+  // Factors, public or of the weights, go into the weights before or behind.
+  static Inputs become(const network::Operation&, const network::Scale&, Inputs inputs) {
+    return inputs;
+  }
+
+  // Each party moves its own shares.
+  static Inputs become(const network::Operation&, const network::Shift&, Inputs inputs) {
+    return inputs;
+  }
+
+  Inputs become(const network::Operation& operation, const network::Argmax& p, Inputs inputs) {
+    return add(operation, Argmax{p.width, pass_.batch}, std::move(inputs));
+  }
+
+  template <class Primitive>
+  Inputs become(const network::Operation& operation, const Primitive&, const Inputs&) {
+    return unpriced(operation);
+  }
+
+  [[noreturn]] static Inputs unpriced(const network::Operation& operation,
+                                      std::string_view what = "") {
+    if (what.empty()) what = network::kPrimitiveNames[operation.primitive.index()];
+    throw std::invalid_argument("simulate: no price for " + std::string(what) + " of " +
+                                spec::quoted(operation.name));
+  }
+
+  // --- the pass --------------------------------------------------------------------------------
+
+  void use_logits() {
+    layer_ = kOutsideLayers;
+    const auto* head =
+        std::get_if<network::Linear>(&network_.segments.back().operations.back().primitive);
+    if (head == nullptr) return;
+    const Inputs& logits = sources_[network_.result];
+    const std::int64_t V = head->out;
+    if (pass_.next_token == NextToken::kClient) {
+      add(Kind::kReveal, "logits to the client", Opening{positions(V)}, logits);
+      return;
+    }
+    const bool opened = pass_.next_token == NextToken::kArgmax;
+    if (!opened && !stack_.argmax) return;
+    const Inputs token = add(Kind::kArgmax, "next token", Argmax{V, pass_.batch}, logits);
+    if (opened) add(Kind::kReveal, "token to the client", Opening{pass_.batch}, token);
+  }
+
+  const Network& network_;
+  const Stack& stack_;
+  const Pass& pass_;
+  const bool causal_;
+  bool absorbed_ = false;
+  OperationGraph graph_;
+  std::vector<Inputs> sources_;  // of each value: the operations that must be finished
+  Flags folds_, one_row_;        // of the segment
+  std::int64_t layer_ = kOutsideLayers;
+  std::size_t index_ = 0;   // in the segment
+  std::int64_t rows_ = 0;  // of one sequence, of the operation
+};
+
+}  // namespace
+
+Pass whole_context(const Network& network) {
+  return {.queries = network.context_length, .keys = network.context_length};
+}
+
+OperationGraph lower(const Network& network, const Stack& stack, const Pass& pass) {
+  const auto check = [](const char* name, std::int64_t value, std::int64_t largest) {
+    if (value < 1 || value > largest)
+      throw std::invalid_argument("simulate: " + std::string(name) +
+                                  " must be an integer from 1 to " + std::to_string(largest) +
+                                  ", got " + std::to_string(value));
+  };
+  check("batch", pass.batch, kMaxBatch);
+  check("keys", pass.keys, spec::kMaxContext);
+  check("queries", pass.queries, pass.keys);
+  return Lowering(network, stack, pass).graph();
+}
+
+}  // namespace aero::mpc

@@ -1,0 +1,96 @@
+#include "csrc/mpc/network_analysis.h"
+
+#include <algorithm>
+#include <variant>
+
+#include "csrc/mpc/operation.h"
+
+namespace aero::mpc {
+namespace {
+
+using network::Network;
+using network::Segment;
+using network::Value;
+
+template <class Primitive>
+bool is(const network::Operation& operation) {
+  return std::holds_alternative<Primitive>(operation.primitive);
+}
+
+// Whether an operation needs all rows of an input to make one row: keys, values, earlier tokens.
+bool needs_all_rows(const network::Operation& operation, std::size_t input) {
+  const bool attends = is<network::Scores>(operation) || is<network::WeightedSum>(operation);
+  return (attends && input == 1) || is<network::Shift>(operation) || is<network::Pool>(operation);
+}
+
+}  // namespace
+
+Flags one_row_operations(const Network& network, const Segment& segment, Value result) {
+  Flags one_row(segment.operations.size(), false);
+  Flags needed(network.values.size(), false);  // all rows are
+  Flags used(network.values.size(), false);
+  used[result] = true;
+  for (std::size_t i = segment.operations.size(); i-- > 0;) {
+    const network::Operation& operation = segment.operations[i];
+    if (!used[operation.output]) continue;
+    const bool all = needed[operation.output];
+    one_row[i] = !all;
+    used[operation.output] = needed[operation.output] = false;  // an earlier value of that name
+    for (std::size_t input = 0; input < operation.inputs.size(); ++input) {
+      const Value value = operation.inputs[input];
+      used[value] = true;
+      if (all || needs_all_rows(operation, input)) needed[value] = true;
+    }
+  }
+  return one_row;
+}
+
+Flags folding_norms(const Segment& segment) {
+  const std::vector<network::Operation>& operations = segment.operations;
+  Flags folds(operations.size(), false);
+  for (std::size_t i = 0; i < operations.size(); ++i) {
+    const auto* norm = std::get_if<network::Norm>(&operations[i].primitive);
+    if (norm == nullptr || norm->kind != network::NormKind::kDiagonal) continue;
+    folds[i] = true;
+    for (std::size_t j = i + 1; j < operations.size(); ++j) {
+      const std::vector<Value>& inputs = operations[j].inputs;
+      const bool reads =
+          std::find(inputs.begin(), inputs.end(), operations[i].output) != inputs.end();
+      if (reads && !is<network::Linear>(operations[j])) folds[i] = false;
+      if (operations[j].output == operations[i].output) break;
+    }
+  }
+  return folds;
+}
+
+bool is_causal(const Network& network) {
+  for (const Segment& segment : network.segments)
+    for (const network::Operation& operation : segment.operations)
+      if (const auto* softmax = std::get_if<network::Softmax>(&operation.primitive))
+        if (!softmax->causal) return false;
+  return true;
+}
+
+std::int64_t layer_count(const Network& network) {
+  std::int64_t layers = 0;
+  for (const Segment& segment : network.segments) layers += segment.layers;
+  return layers;
+}
+
+bool can_absorb_ffn(const Network& network) {
+  for (const Segment& segment : network.segments) {
+    std::int64_t products = 0;
+    for (const network::Operation& operation : segment.operations) {
+      const auto* norm = std::get_if<network::Norm>(&operation.primitive);
+      if (norm != nullptr && norm->kind != network::NormKind::kDiagonal) return false;
+      if (is<network::Activation>(operation) || is<network::Shape>(operation) ||
+          is<network::Multiply>(operation))
+        return false;
+      if (operation.part == kind_name(Kind::kFfn)) ++products;
+    }
+    if (products > 1) return false;
+  }
+  return true;
+}
+
+}  // namespace aero::mpc

@@ -1,0 +1,77 @@
+#include "csrc/network/fields.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+
+#include "csrc/spec/nearest_word.h"
+
+namespace aero::network {
+namespace {
+
+constexpr std::int64_t kMaxSize = 1099511627776;  // 2^40
+constexpr std::int64_t kMaxLayers = 4096;
+
+std::size_t input_count(const Operation& operation, std::size_t given) {
+  if (std::holds_alternative<Add>(operation.primitive)) return std::max<std::size_t>(given, 1);
+  const bool two = std::holds_alternative<Scores>(operation.primitive) ||
+                   std::holds_alternative<WeightedSum>(operation.primitive) ||
+                   std::holds_alternative<Multiply>(operation.primitive);
+  return two ? 2 : 1;
+}
+
+[[noreturn]] void refuse(const Operation& operation, const std::string& what) {
+  throw std::invalid_argument("network: " +
+                              std::string(kPrimitiveNames[operation.primitive.index()]) + " " +
+                              spec::quoted(operation.name) + ": " + what);
+}
+
+void check_sizes(Operation operation) {
+  const auto check = [&](std::string_view name, const auto& member, const auto&...) {
+    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(member)>, std::int64_t>) {
+      const std::int64_t smallest = name == "start" || name == "window" ? 0 : 1;
+      if (member < smallest || member > kMaxSize)
+        refuse(operation, std::string(name) + " must be an integer from " +
+                              std::to_string(smallest) + " to 2^40, got " + std::to_string(member));
+    }
+  };
+  std::visit([&](auto& primitive) { for_each_field(primitive, check); }, operation.primitive);
+  const auto check_groups = [&](const auto& p) {
+    if (p.heads % p.key_heads != 0)
+      refuse(operation, "heads must be a multiple of key_heads, got " + std::to_string(p.heads) +
+                            " and " + std::to_string(p.key_heads));
+  };
+  if (const auto* scores = std::get_if<Scores>(&operation.primitive)) check_groups(*scores);
+  if (const auto* sum = std::get_if<WeightedSum>(&operation.primitive)) check_groups(*sum);
+}
+
+}  // namespace
+
+void validate(const Network& network) {
+  std::vector<bool> written(network.values.size(), false);
+  for (Value value = 0; value < network.values.size(); ++value)
+    written[value] = network.values[value] == "tokens" || network.values[value] == "positions";
+  if (network.segments.empty() || network.segments.back().operations.empty())
+    throw std::invalid_argument("network: must end with an operation, got none");
+  for (const Segment& segment : network.segments) {
+    if (segment.layers < 0 || segment.layers > kMaxLayers)
+      throw std::invalid_argument("network: repeat must be an integer from 1 to " +
+                                  std::to_string(kMaxLayers) + ", got " +
+                                  std::to_string(segment.layers));
+    for (const Operation& operation : segment.operations) {
+      check_sizes(operation);
+      const std::size_t expected = input_count(operation, operation.inputs.size());
+      if (operation.inputs.size() != expected)
+        refuse(operation, "must have " + std::to_string(expected) + " inputs, got " +
+                              std::to_string(operation.inputs.size()));
+      for (const Value input : operation.inputs)
+        if (!written[input])
+          refuse(operation, "reads " + spec::quoted(network.values[input]) +
+                                ", which no operation before it writes");
+      written[operation.output] = true;
+    }
+  }
+}
+
+}  // namespace aero::network

@@ -1,0 +1,164 @@
+// A network as a list of operations over named values: its shape, no numbers. The meaning of every
+// primitive is in python/aero/network/numpy_reader.py; this side prices it.
+//
+// Letters: B batch, T tokens, C width, H heads, G key heads, D head width, V vocabulary.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace aero::network {
+
+// Rows of a table, by token or, of the positions, the first T: [B, T] -> [B, T, width].
+struct Embed {
+  std::int64_t rows = 0;
+  std::int64_t width = 0;
+};
+
+// x W + b, the weight [in, out], or its transpose where it is a token embedding's.
+struct Linear {
+  std::int64_t in = 0;
+  std::int64_t out = 0;
+  bool transposed = false;
+};
+
+// Channels start, start + 1, ... as heads: [B, T, *] -> [B, heads, T, head_dim].
+struct SplitHeads {
+  std::int64_t start = 0;
+  std::int64_t heads = 0;
+  std::int64_t head_dim = 0;
+};
+
+// [B, H, T, D] -> [B, T, H D].
+struct JoinHeads {};
+
+// Turns the channel pairs (i, i + channels / 2) of each head by position * base^(-2 i / channels).
+struct Rotate {
+  std::int64_t heads = 0;
+  std::int64_t channels = 0;
+  double base = 10000.0;
+};
+
+// scale * inverse_temperature[h, t] * q k^T, H / G query heads to each key head; above 0 the soft
+// cap c makes c tanh(s / c) of each score s.
+struct Scores {
+  std::int64_t heads = 0;
+  std::int64_t key_heads = 0;
+  std::int64_t head_dim = 0;
+  double scale = 1.0;
+  bool temperature = false;   // there is one
+  bool per_position = false;  // of each head and position; one per head folds into weights
+  double soft_cap = 0.0;
+};
+
+// Of each row of scores, over the keys up to its position if causal, and over the last `window` of
+// those if that is above 0.
+struct Softmax {
+  std::int64_t heads = 0;
+  bool causal = true;
+  std::int64_t window = 0;
+};
+
+// identity I + softmax P - uniform M, M the means of all positions so far, a factor per head each.
+struct Shape {
+  std::int64_t heads = 0;
+};
+
+// Weights [B, H, T, S] times values [B, G, S, D].
+struct WeightedSum {
+  std::int64_t heads = 0;
+  std::int64_t key_heads = 0;
+  std::int64_t head_dim = 0;
+};
+
+enum class NormKind : std::uint8_t { kLayer, kRms, kDiagonal, kDynamicTanh, kDynamicErf };
+
+// Over the channels of each position.
+struct Norm {
+  NormKind kind = NormKind::kLayer;
+  std::int64_t width = 0;
+  double epsilon = 0.0;  // of kLayer and kRms
+};
+
+enum class Function : std::uint8_t { kRelu, kLeakyRelu, kGeluTanh, kGeluErf, kSilu };
+
+struct Activation {
+  Function function = Function::kRelu;
+  std::int64_t width = 0;
+  double slope = 0.0;  // of kLeakyRelu
+};
+
+// Element by element of two values.
+struct Multiply {
+  std::int64_t width = 0;
+};
+
+// Of two or more values.
+struct Add {};
+
+// By a public factor.
+struct Scale {
+  double factor = 1.0;
+};
+
+// Along the tokens, by `tokens` to later positions; zeros come in.
+struct Shift {
+  std::int64_t tokens = 0;
+};
+
+// [B, T, C] -> [B, C].
+enum class PoolKind : std::uint8_t { kLast, kFirst, kMean };
+
+struct Pool {
+  PoolKind kind = PoolKind::kLast;
+};
+
+// The first index of the largest of V values.
+struct Argmax {
+  std::int64_t width = 0;
+};
+
+using Primitive = std::variant<Embed, Linear, SplitHeads, JoinHeads, Rotate, Scores, Softmax, Shape,
+                               WeightedSum, Norm, Activation, Multiply, Add, Scale, Shift, Pool,
+                               Argmax>;
+
+// As files name them.
+inline constexpr std::array<std::string_view, std::variant_size_v<Primitive>> kPrimitiveNames{
+    "embed", "linear", "split_heads", "join_heads", "rotate", "scores", "softmax", "shape",
+    "weighted_sum", "norm", "activation", "multiply", "add", "scale", "shift", "pool",
+    "argmax"};
+
+// A value's place in `Network::values`.
+using Value = std::size_t;
+
+struct Operation {
+  Primitive primitive;
+  std::string name;  // "queries, keys, values"
+  std::string part;  // that reports group by: "qkv/proj"; empty for what costs nothing
+  std::vector<Value> inputs;
+  Value output = 0;
+  // Of its weights: role and tensor, "{layer}" standing for the layer's number.
+  std::vector<std::pair<std::string, std::string>> weights = {};
+};
+
+// Operations that run `layers` times, each time as the next layer with weights of its own; 0: once,
+// and belonging to no layer.
+struct Segment {
+  std::int64_t layers = 0;
+  std::vector<Operation> operations;
+};
+
+struct Network {
+  std::vector<std::string> values;  // names; "tokens" and "positions" are given
+  std::vector<Segment> segments;
+  std::int64_t context_length = 0;
+  Value result = 0;
+};
+
+}  // namespace aero::network
