@@ -70,16 +70,15 @@ def measure(folder: str, tokens: int, protocol: str) -> dict[str, Any]:
     import spu
     from spu import libspu
 
-    from aero.export.numpy_forward import read_network
+    from aero.network.numpy_reader import read_network
     from aero.private.compute.calls import Value
-    from aero.private.compute.forward import network_pieces
-    from aero.private.compute.preparation import fold_constants
+    from aero.private.compute.pieces import network_pieces
     from aero.private.compute.spu_runtime import compile_function, runtime_config
     from aero.private.settings import PrivateSettings
 
     settings, count = PrivateSettings(reveal="all"), PROTOCOLS[protocol]
-    network = fold_constants(read_network(folder), fold_score_scale=settings.fold_score_scale)
-    [layer] = [piece for piece in network_pieces(network, settings) if piece.name == "layer 0"]
+    pieces = network_pieces(read_network(folder), settings)
+    [layer] = [piece for piece in pieces if piece.name == "layer 0"]
     config = runtime_config(settings, profiled=True)
     config.protocol = getattr(libspu.ProtocolKind, protocol)
     log = Path(tempfile.mkdtemp()) / "spu.log"

@@ -1,6 +1,6 @@
 """The measurements of run.py, one after the other, each kept as soon as it is known.
 
-    python3 benchmarks/cuda/measure.py --record FILE --device cuda --until SECONDS_SINCE_THE_EPOCH
+    python3 benchmarks/cuda/measure.py --record FILE --until SECONDS_SINCE_THE_EPOCH
 
 The most telling ones come first, for the case that time runs out.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -31,6 +32,8 @@ LENGTHS = (512, 1024, 128, 2048, 4096, 256)
 TOKENS = 131_072
 LISTING_TOKENS = 16_384
 PLAIN = ("ours", "flash", "cudnn")
+#: T at which heads of 128 are measured.
+WIDE_LENGTHS = (512, 1024, 2048, 4096)
 #: T at which both ways of the backward direction are measured, around where it is chosen.
 SCHEME_LENGTHS = (512, 1024, 128, 2048)
 #: Seconds that a measurement may take at most, by kind.
@@ -45,10 +48,10 @@ NEEDED = {
 }
 
 
-def shape_of(length: int, tokens: int, dtype: str, is_tiny: bool) -> Shape:
+def shape_of(length: int, tokens: int, dtype: str, width: int, is_tiny: bool) -> Shape:
     if is_tiny:
-        return Shape(1, length // 16, dtype, heads=2)
-    return Shape(max(1, tokens // length), length, dtype)
+        return Shape(1, length // 16, dtype, heads=2, head_dim=width)
+    return Shape(max(1, tokens // length), length, dtype, head_dim=width)
 
 
 def peak_bytes(device: torch.device, call: Callable[[], object]) -> int | None:
@@ -106,13 +109,16 @@ def attention_jobs(
 ) -> Iterator[tuple[str, str, Callable[[], Any]]]:
     """Kind, name and call of every comparison of attention."""
 
-    def job(kind: str, length: int, names: tuple[str, ...], backward: bool, dtype: str) -> Any:
+    def job(
+        kind: str, length: int, names: tuple[str, ...], backward: bool, dtype: str, width: int = 64
+    ) -> Any:
         tokens = LISTING_TOKENS if kind == "listing" else TOKENS
-        shape = shape_of(length, tokens, dtype, tiny)
+        shape = shape_of(length, tokens, dtype, width, tiny)
         direction = "both" if backward else "forward"
+        of = dtype if width == 64 else f"{dtype} D{width}"
         return (
             kind,
-            f"{kind}/{dtype}/T{length}/{direction}",
+            f"{kind}/{of}/T{length}/{direction}",
             lambda: compare(device, shape, names, backward, tiny),
         )
 
@@ -122,6 +128,8 @@ def attention_jobs(
     yield from (job("listing", 512, ("listing",), back, half) for back in (False, True))
     for length in LENGTHS[3:]:
         yield from (job("attention", length, PLAIN, back, half) for back in (False, True))
+    for length in WIDE_LENGTHS:
+        yield from (job("attention", length, PLAIN, back, half, 128) for back in (False, True))
     yield from (job("schemes", n, contenders.SCHEMES, True, half) for n in SCHEME_LENGTHS)
     yield from (job("flex", 512, ("flex",), back, half) for back in (False, True))
     for length in LENGTHS[1:]:
@@ -145,9 +153,11 @@ def jobs(device: torch.device, tiny: bool) -> Iterator[tuple[str, str, Callable[
     yield from of_attention[8:]
 
 
-def measure(record: Record, device: torch.device, until: float, tiny: bool) -> None:
+def measure(record: Record, device: torch.device, until: float, tiny: bool, only: str) -> None:
     """Makes every measurement that has no result yet and fits in the time."""
     for kind, name, job in jobs(device, tiny):
+        if not re.match(only, name):
+            continue
         before = record.results.get(name)
         if before is not None and before["outcome"] != "not run":
             continue
@@ -183,11 +193,11 @@ def main() -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--until", type=float, required=True)
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--only", default="", help="regular expression for the names' beginnings")
     chosen = parser.parse_args()
+    record, device = Record.reopened(chosen.record), torch.device(chosen.device)
     with nullcontext() if chosen.device == "cpu" else torch.cuda.device(0):
-        measure(
-            Record.reopened(chosen.record), torch.device(chosen.device), chosen.until, chosen.tiny
-        )
+        measure(record, device, chosen.until, chosen.tiny, chosen.only)
 
 
 if __name__ == "__main__":

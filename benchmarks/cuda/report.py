@@ -16,6 +16,8 @@ Results = dict[str, Any]
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 NAMES = ("ours", "flash", "cudnn", "flex", "listing")
 DIRECTIONS = {"forward": "forward", "both": "forward + backward"}
+#: As a type's name: heads of 128.
+WIDE = "bfloat16 D128"
 NOT_MEASURED = "-"
 
 
@@ -38,11 +40,11 @@ def number(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def times(results: Results, direction: str) -> str:
+def times(results: Results, direction: str, dtype: str) -> str:
     """Nanoseconds per head of everybody, and ours against the others."""
     rows = []
-    for length in LENGTHS:
-        of = {name: found(results, f"T{length}/{direction}", name) for name in NAMES}
+    for length in LENGTHS[2:] if dtype == WIDE else LENGTHS:
+        of = {name: found(results, f"T{length}/{direction}", name, dtype) for name in NAMES}
         row = [str(length)]
         row += [NOT_MEASURED if x is None else number(nanoseconds(x)) for x in of.values()]
         for other in ("flash", "listing"):
@@ -138,14 +140,14 @@ def shares(results: Results) -> str:
 
 
 def summary(results: Results) -> str:
-    """The main ratios, bfloat16 and D = 64."""
+    """The main ratios, bfloat16 and D = 64 where nothing else is said."""
     rows: list[list[str]] = []
 
     def row(name: str, value: float | None) -> None:
         rows.append([name, NOT_MEASURED if value is None else number(value)])
 
-    def ratio(name: str, mine: str, theirs: str) -> float | None:
-        both = found(results, name, mine), found(results, name, theirs)
+    def ratio(name: str, mine: str, theirs: str, dtype: str = "bfloat16") -> float | None:
+        both = found(results, name, mine, dtype), found(results, name, theirs, dtype)
         return None if None in both else nanoseconds(both[0]) / nanoseconds(both[1])
 
     ceilings, first = (
@@ -161,6 +163,8 @@ def summary(results: Results) -> str:
         for direction, words in DIRECTIONS.items():
             value = ratio(f"T{length}/{direction}", "ours", "flash")
             row(f"T = {length} {words}, times flash", value)
+            value = ratio(f"T{length}/{direction}", "ours", "flash", WIDE)
+            row(f"T = {length} {words}, D = 128, times flash", value)
     value = ratio("T512/both", "listing", "ours")
     row("T = 512 forward + backward, listing over ours", value)
     share = results.get("share", {}).get("found")
@@ -215,7 +219,11 @@ def report(results: Results, head: str) -> str:
         ),
         ("Cost of entropy and temperature", shares(results)),
         ("Training step, GPT-2 small, B 32, T 512, bfloat16 autocast", steps(results)),
-        *((f"ns per head, {w}, bfloat16", times(results, d)) for d, w in DIRECTIONS.items()),
+        *(
+            (f"ns per head, {words}, {dtype}", times(results, direction, dtype))
+            for dtype in (WIDE, "bfloat16")
+            for direction, words in DIRECTIONS.items()
+        ),
         ("Summary", summary(results)),
     ]
     body = "\n\n".join(f"## {title}\n\n{text}" for title, text in parts)

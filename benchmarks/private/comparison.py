@@ -17,7 +17,7 @@ from typing import Any
 from aero import mpc
 from aero.architecture import ArchitectureSpec
 from aero.atomic_files import write_json_atomically
-from aero.export.numpy_forward import read_network
+from aero.network.description import layer_count, read_network
 from aero.private.compute.calls import Party, Traffic
 from aero.private.parties.job import Generated, check_runnable, check_tokens
 from aero.private.parties.two_processes import generate_over
@@ -226,7 +226,7 @@ def _described(cell: Cell) -> tuple[dict[str, Any], dict[str, Any]]:
     spec = description["spec"]
     identity = {
         "label": description["label"],
-        "num_layers": len(description["layers"]),
+        "num_layers": layer_count(description),
         "width": spec["width"],
         "num_heads": spec["num_heads"],
         "vocab_size": spec["vocab_size"],

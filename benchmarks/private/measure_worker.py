@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from aero.atomic_files import write_json_atomically
-from aero.export.numpy_forward import forward, read_network
+from aero.network.numpy_reader import forward, read_network
 from aero.private.compute.calls import Call, Party, Value
 from aero.private.compute.in_process import InProcessParties
 from aero.private.compute.inference import PrivateNetwork, set_up
@@ -95,7 +95,7 @@ def measure_network(parties: InProcessParties, cell: dict[str, Any]) -> dict[str
     """Bytes of each piece of each forward pass."""
     network = read_network(cell["export"])
     computed = PrivateNetwork(parties, network)
-    vocabulary = network.description["spec"]["vocab_size"]
+    vocabulary = network.description["vocab_size"]
     tokens = np.random.default_rng(0).integers(0, vocabulary, cell["tokens"]).astype(np.int32)
     parts: dict[str, list[Call]] = {}
     for _ in range(cell["runs"]):

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from aero.private.compute import forward
+from aero.network.description import TOKENS, Operation
+from aero.private.compute import forward, pieces
 from aero.private.compute.calls import Party
 from aero.private.settings import PrivateSettings
 
@@ -115,10 +116,11 @@ def _softmax(sizes: Sizes, settings: PrivateSettings, random: np.random.Generato
 
 def _layer_norm(sizes: Sizes, settings: PrivateSettings, random: np.random.Generator) -> Measured:
     gain, bias = (_weight(_normal(random, sizes[1]), settings) for _ in range(2))
-    described = {"kind": "layer_norm", "epsilon": 1e-5}
+    norm = Operation("norm", {"kind": "layer", "epsilon": 1e-5}, ("x",), "y")
 
     def function(x: Any, weight: Any, shift: Any) -> Any:
-        return forward.norm({"norm.weight": weight, "norm.bias": shift}, "norm", x, described)
+        weights = {"weight": weight, "bias": shift}
+        return forward.OPERATIONS["norm"](norm, weights, settings, x)
 
     return Measured(function, (Argument(_normal(random, *sizes)), gain, bias))
 
@@ -127,8 +129,10 @@ def _embedding(sizes: Sizes, settings: PrivateSettings, random: np.random.Genera
     tokens, vocabulary, width = sizes
     numbers = random.integers(0, vocabulary, tokens).astype(np.int32)
 
+    embed = Operation("embed", {}, (TOKENS,), "x")
+
     def function(chosen: Any, table: Any) -> Any:
-        return forward.embedding({"token": table}, chosen, one_hot=settings.client_one_hot)
+        return forward.OPERATIONS["embed"](embed, {"weight": table}, settings, chosen)
 
     return Measured(
         function,
@@ -141,7 +145,7 @@ def _embedding(sizes: Sizes, settings: PrivateSettings, random: np.random.Genera
 
 def _argmax(sizes: Sizes, _: PrivateSettings, random: np.random.Generator) -> Measured:
     return Measured(
-        lambda logits: forward.next_token({}, logits), (Argument(_normal(random, 1, *sizes)),)
+        lambda logits: pieces.next_token({}, logits), (Argument(_normal(random, 1, *sizes)),)
     )
 
 

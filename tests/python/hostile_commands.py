@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import random
 import shutil
@@ -112,7 +113,6 @@ def write_good_files(folder: Path, write_run: Any) -> None:
     from aero.models import AeroConfig, AeroForCausalLM
     from aero.report import write_report
     from aero.train.prepared_data import prepare_data
-    from aero.train.recipe import DataSection
     from aero.train.recipe_files import load_recipe, recipe_to_dict
     from aero.train.run_folder import RunFolder
 
@@ -122,7 +122,8 @@ def write_good_files(folder: Path, write_run: Any) -> None:
     for number in range(8):
         text = "\n".join(" ".join(generator.choices(_WORDS, k=6)) for _ in range(60))
         (corpus / f"{number}.py").write_text(text)
-    section = DataSection(source=str(corpus), vocabulary=300, validation_fraction=0.2)
+    recipe = load_recipe("demo", settings=_SETTINGS)
+    section = dataclasses.replace(recipe.data, source=str(corpus))
     prepared = prepare_data(section, cache_dir=folder / "cache", context_length=16)
     shutil.copytree(prepared.folder, folder / "data")
     config = AeroConfig.from_label(_LABEL, model="tiny", vocab_size=300, context_length=16)
@@ -140,7 +141,6 @@ def write_good_files(folder: Path, write_run: Any) -> None:
     prepared.tokenizer.save_pretrained(folder / "run/model")
     export_weights(network, folder / "exported")
     shutil.copy(folder / "data/tokenizer/tokenizer.json", folder / "exported")
-    recipe = load_recipe("demo", settings=_SETTINGS)
     RunFolder(folder / "run").write_config(recipe_to_dict(recipe))
     (folder / "my.yaml").write_text(_CONFIG)
     (folder / "stack.yaml").write_text(_STACK)

@@ -19,6 +19,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TESTS, BENCHMARKS = ROOT / "tests" / "cuda", ROOT / "benchmarks" / "cuda"
+#: What heads of 64 and of 128 are called in names of measurements.
+OF = ("bfloat16", "bfloat16 D128")
 SCRIPTS = [*TESTS.glob("*.py"), *BENCHMARKS.glob("*.py"), ROOT / "python" / "build_offline.py"]
 
 
@@ -87,6 +89,8 @@ def test_the_benchmark_measures_everything_and_goes_on_where_it_ended(tmp_path: 
         found = result["found"]
         if name.startswith(("attention", "schemes", "listing")):
             assert all(min(x["ms"]) > 0 for x in found.values()), name
+    narrow, wide = (first["results"][f"attention/{x}/T512/both"]["found"]["ours"] for x in OF)
+    assert wide["flops"] == 2 * narrow["flops"]
     kept = first["results"].pop("attention/bfloat16/T512/both")
     results.write_text(json.dumps(first))
     done = run(*command)
@@ -114,6 +118,22 @@ def test_what_has_no_time_left_is_named_and_not_begun(tmp_path: Path) -> None:
     assert len(results) > 30
     expected = {"outcome": "not run", "message": "the time is used up"}
     assert all(result == expected for result in results.values())
+
+
+def test_only_the_measurements_that_are_asked_for_are_made(tmp_path: Path) -> None:
+    from gpu_run import Record
+
+    record = Record(tmp_path / "benchmark.json", {"library": "some"})
+    record.write()
+    sizes = "attention/bfloat16( D128)?/T(512|1024|2048|4096)/"
+    options = ("--record", record.path, "--device", "cpu", "--until", 0, "--only", sizes)
+    assert run(BENCHMARKS / "measure.py", *options).returncode == 0
+    assert sorted(Record.reopened(record.path).results) == sorted(
+        f"attention/{of}/T{length}/{direction}"
+        for of in OF
+        for length in (512, 1024, 2048, 4096)
+        for direction in ("forward", "both")
+    )
 
 
 def test_what_hangs_or_crashes_has_failed_and_the_others_go_on(tmp_path: Path) -> None:
@@ -241,9 +261,21 @@ def test_a_sanitizer_passes_only_if_it_watched_all_calls_and_found_nothing(
     assert (found["message"] == "") == (outcome == "passed")
 
 
-def test_the_calls_for_the_sanitizers_work() -> None:
-    done = run(TESTS / "sanitized_calls.py", "cpu")
+@pytest.mark.parametrize("how_many", ["few", "all"])
+def test_the_calls_for_the_sanitizers_work(how_many: str) -> None:
+    done = run(TESTS / "sanitized_calls.py", "cpu", how_many)
     assert done.stdout.splitlines()[-1] == "sanitized calls: all done"
+
+
+def test_the_few_calls_are_five_and_of_every_operator() -> None:
+    import torch
+    from sanitized_calls import few
+
+    operators = [inputs.operator for inputs in few(torch.device("cpu"))]
+    assert len(operators) == 5
+    assert set(operators) == {
+        "attention_entropy", "temperature_softmax", "entropy_regularization", "scaled_ffn",
+    }  # fmt: skip
 
 
 def test_every_missing_tool_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def run(
     from aero.private.party_errors import PartyError
 
     with one_line_errors(ValueError, OSError, PartyError), exported(source) as folder:
-        from aero.export.numpy_forward import read_network
+        from aero.network.description import layer_count, read_network
         from aero.private.environment import find_private_python
         from aero.private.measuring.run_reports import run_report
         from aero.private.parties.job import check_runnable, check_tokens
@@ -106,7 +106,7 @@ def run(
         check_tokens(numbers, tokens, network.description)
         chosen = private_settings(set_)
         python = find_private_python()
-        progress = shown_progress(len(network.description["layers"]))
+        progress = shown_progress(layer_count(network.description))
         found = generate_over(link, folder, numbers, tokens, chosen, progress, python)
         report = run_report(
             network, numbers, chosen, found, link, str(machine) if machine else None

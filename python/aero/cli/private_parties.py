@@ -78,7 +78,7 @@ def publish(
     """
     with one_line_errors(ValueError, OSError), exported(source) as folder:
         from aero.atomic_files import write_bytes_atomically
-        from aero.export.description_file import read_description
+        from aero.network.description import read_description
 
         output.mkdir(parents=True, exist_ok=True)
         known = find_tokenizer(None, source)
@@ -132,7 +132,7 @@ def serve(
     from aero.private.party_errors import PartyError
 
     with one_line_errors(ValueError, OSError, PartyError), exported(source) as folder:
-        from aero.export.numpy_forward import read_network
+        from aero.network.description import layer_count, read_network
         from aero.private.environment import find_private_python
         from aero.private.parties import party
         from aero.private.parties.job import check_runnable
@@ -154,7 +154,7 @@ def serve(
             log=log,
             limits=TimeLimits(connect=wait, silence=silence, stage=stage, run=longest),
         )
-        shown = _Shown(len(description["layers"]), job.security is not None, job.settings.reveal)
+        shown = _Shown(layer_count(description), job.security is not None, job.settings.reveal)
         serve(job, shown.event, find_private_python(), once=once)
 
 
@@ -182,7 +182,7 @@ def ask(
     from aero.private.party_errors import PartyError
 
     with one_line_errors(ValueError, OSError, PartyError):
-        from aero.export.description_file import read_description
+        from aero.network.description import layer_count, read_description
         from aero.private.environment import find_private_python
         from aero.private.parties import party
         from aero.private.parties.job import Generated, check_runnable, check_tokens, collect
@@ -212,7 +212,7 @@ def ask(
             limits=TimeLimits(connect=wait, silence=silence, stage=stage),
         )
         found = Generated()
-        progress = shown_progress(len(description["layers"]))
+        progress = shown_progress(layer_count(description))
 
         def on_event(event: dict[str, Any]) -> None:
             if event["event"] == "place":

@@ -1,6 +1,6 @@
 """Networks as files that need none of this library: for private inference and for others' Python.
 
-`export_weights` writes plain matrices with a description, `aero.export.numpy_forward` computes
+`export_weights` writes plain matrices with a description, `aero.network.numpy_reader` computes
 logits from them without torch; `export_remote_code` writes a folder that `transformers` loads
 without this package.
 

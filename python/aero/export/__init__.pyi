@@ -1,2 +1,2 @@
-from aero.export.network_description import export_weights as export_weights
+from aero.export.plain_weights import export_weights as export_weights
 from aero.export.remote_code import export_remote_code as export_remote_code

@@ -17,6 +17,7 @@ from aero.architecture import ArchitectureSpec
 from aero.mpc import ComputeProfile, NetworkProfile
 from aero.mpc.cost import Cost, Operation
 from aero.mpc.latency import Duration, Latency
+from aero.network.description import operations_of
 from aero.private.settings import RING_BITS, STACK, PrivateSettings
 
 # Of `aero.private.compute.inference.set_up`, which this environment cannot import.
@@ -55,7 +56,7 @@ def predicted_operations(
 
 
 def likeliest_cost(vocabulary: int, count: int, settings: PrivateSettings) -> Cost:
-    """The k best of V logits, one after the other, see `aero.private.compute.forward.likeliest`.
+    """The k best of V logits, one after the other, see `aero.private.compute.pieces.likeliest`.
 
     Each takes an argmax, a comparison of its token with all V places, and the choice of its logit;
     but for the last, another choice takes it out.
@@ -186,9 +187,10 @@ def most_sent(
 
 def network_fields(description: dict[str, Any]) -> dict[str, Any]:
     """Fields of a stack that a network's description tells, besides the settings."""
-    layers = [layer["feed_forward"] for layer in description.get("layers", [])]
-    exact = any(mlp is not None and mlp["activation"] == "gelu_erf" for mlp in layers)
-    return {"gelu": "erf"} if exact else {}
+    if "operations" not in description:  # a spec alone
+        return {}
+    functions = {one.fields.get("function") for one in operations_of(description)}
+    return {"gelu": "erf"} if "gelu_erf" in functions else {}
 
 
 def total_cost(costs: Iterable[Cost]) -> Cost:

@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 from typer.testing import CliRunner
 
 from aero.cli import app
-from aero.export import numpy_forward
+from aero.network import numpy_reader
 
 from .conftest import tokens, trained
 
@@ -22,7 +22,7 @@ def test_a_saved_network_is_exported(tmp_path):
     result = run(tmp_path / "model", "--output", tmp_path / "out")
     assert result.exit_code == 0, result.output
     assert str(tmp_path / "out") in result.stderr
-    got = numpy_forward.forward(numpy_forward.read_network(tmp_path / "out"), tokens().numpy())
+    got = numpy_reader.forward(numpy_reader.read_network(tmp_path / "out"), tokens().numpy())
     with torch.no_grad():
         np.testing.assert_allclose(got, model(tokens()).logits.numpy(), atol=1e-4)
 
@@ -31,7 +31,7 @@ def test_a_run_is_exported(tmp_path):
     trained("SM+G", dtype=torch.float32).save_pretrained(tmp_path / "run" / "model")
     (tmp_path / "run" / "run.json").write_text("{}")
     assert run(tmp_path / "run", "--output", tmp_path / "out").exit_code == 0
-    assert numpy_forward.read_network(tmp_path / "out").description["label"] == "SM+G"
+    assert numpy_reader.read_network(tmp_path / "out").description["label"] == "SM+G"
 
 
 def test_a_network_with_its_code_is_written_on_request(tmp_path):
@@ -47,7 +47,7 @@ def test_a_saved_gpt2_is_exported(tmp_path):
     )
     GPT2LMHeadModel(config).save_pretrained(tmp_path / "gpt2")
     assert run(tmp_path / "gpt2", "--output", tmp_path / "out").exit_code == 0
-    assert numpy_forward.read_network(tmp_path / "out").description["label"] == "SM+LN+G"
+    assert numpy_reader.read_network(tmp_path / "out").description["label"] == "SM+LN+G"
 
 
 @pytest.mark.parametrize("is_run", [False, True])

@@ -12,8 +12,8 @@ import torch
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM
 
 import aero
-from aero.export import numpy_forward
-from aero.export.description_file import read_description
+from aero.network import numpy_reader
+from aero.network.description import operations_of, read_description
 from aero.nn.annealed_modules import AnnealedNorm
 from aero.reading import UnreadableFileError
 
@@ -22,17 +22,22 @@ from .conftest import tokens, trained
 
 
 def assert_logits_are_reproduced(model, folder, tolerance):
-    network = numpy_forward.read_network(aero.export_weights(model, folder))
+    network = numpy_reader.read_network(aero.export_weights(model, folder))
     with torch.no_grad():
         expected = model(tokens()).logits.double().numpy()
-    got = numpy_forward.forward(network, tokens().numpy())
+    got = numpy_reader.forward(network, tokens().numpy())
     assert np.abs(got - expected).max() <= tolerance * np.abs(expected).max()
     # Every tensor is used: changing any of them changes the logits.
     for name, tensor in network.tensors.items():
         changed = {**network.tensors, name: tensor * 1.5 + 0.1}
-        other = numpy_forward.Network(network.description, changed)
-        assert not np.array_equal(numpy_forward.forward(other, tokens()[:1, :5]), got[:1, :5]), name
+        other = numpy_reader.Network(network.description, changed)
+        assert not np.array_equal(numpy_reader.forward(other, tokens()[:1, :5]), got[:1, :5]), name
     return network
+
+
+def fields(network, name):
+    """The values of a field in the order of the operations that have it."""
+    return [one.fields[name] for one in network.operations() if name in one.fields]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -66,29 +71,27 @@ def test_temperatures_are_inverted_one_per_head_and_position(tmp_path):
 def test_folded_and_absorbed_networks_and_head_biases_come_along(tmp_path):
     model = trained("SM+FN+ScFuFFN")
     running = assert_logits_are_reproduced(model, tmp_path / "running", 1e-12)
-    assert running.description["layers"][0]["norm_1"]["kind"] == "diagonal"
+    assert "diagonal" in fields(running, "kind")
     folded = aero.fold_norm(model)
     network = assert_logits_are_reproduced(folded, tmp_path / "folded", 1e-12)
-    assert network.description["layers"][0]["norm_1"] is None
-    assert network.description["head"]["transposed"] is False
+    assert fields(network, "kind") == []
+    assert fields(network, "transposed")[-1] is False
     absorbed = aero.conversion.absorb_ffn(folded, max_condition=1e6).model
     network = assert_logits_are_reproduced(absorbed, tmp_path / "absorbed", 1e-12)
-    assert all(layer["feed_forward"] is None for layer in network.description["layers"])
+    assert not any(one.name.startswith("FFN") for one in network.operations())
     with_bias = trained("SM+ScFuFFN", tied_embeddings=False)
     with_bias.lm_head.bias = torch.nn.Parameter(torch.rand(256, dtype=torch.float64))
     network = assert_logits_are_reproduced(with_bias, tmp_path / "bias", 1e-12)
-    assert network.description["head"]["bias"] == "head.bias"
+    assert [*network.operations()][-1].weights["bias"] == "head.bias"
 
 
 def test_pruned_layers_in_the_middle_and_exact_gelu_come_along(tmp_path):
     model = trained("SM+LN+G", gelu_approximation="none", layer_norm_epsilon=1e-3)
     network = assert_logits_are_reproduced(model, tmp_path, 1e-12)
-    mlp = network.description["layers"][0]["feed_forward"]
-    assert mlp["activation"] == "gelu_erf"
+    assert fields(network, "function") == ["gelu_erf", "gelu_erf"]
     model = trained("SM+ScFuFFN_i1", pruned_ffn_layers=[0], embedding_scale=3.0)
     network = assert_logits_are_reproduced(model, tmp_path, 1e-12)
-    present = [layer["feed_forward"] is not None for layer in network.description["layers"]]
-    assert present == [False, True]
+    assert [one.layer for one in network.operations() if one.name == "FFN, fused"] == [1]
 
 
 def test_foreign_networks_are_exported_too(tmp_path):
@@ -123,14 +126,14 @@ def test_the_description_says_what_the_files_hold(tmp_path):
     }
     assert described["label"] == "EReg(SM(t)+LN+G)"
     assert aero.ArchitectureSpec.from_dict(described["spec"]).label == described["label"]
-    attention = described["layers"][0]["attention"]
-    assert attention["score_scale"] == 1 / math.sqrt(attention["head_dim"])
+    operations = [*operations_of(described)]
+    scores = next(one for one in operations if one.op == "scores")
+    assert scores["scale"] == 1 / math.sqrt(scores["head_dim"])
     assert not any("threshold" in name for name in weights)
     # Every word that stands for a way to compute is explained.
-    text = " ".join(described["conventions"].values())
-    for layer in described["layers"]:
-        assert layer["residual"] in text and layer["norm_1"]["kind"] in text
-        assert layer["feed_forward"]["activation"] in text
+    for one in operations:
+        words = [one.fields[name] for name in ("kind", "function") if name in one.fields]
+        assert all(word in described["meaning"][one.op] for word in words)
 
 
 def test_files_of_two_exports_are_never_joined(tmp_path):
@@ -139,24 +142,25 @@ def test_files_of_two_exports_are_never_joined(tmp_path):
     aero.export_weights(trained("SM+G"), two)
     (one / "weights.safetensors").write_bytes((two / "weights.safetensors").read_bytes())
     with pytest.raises(ValueError, match=r"is not the file that network\.json describes"):
-        numpy_forward.read_network(one)
+        numpy_reader.read_network(one)
     described = json.loads((two / "network.json").read_text())
-    (two / "network.json").write_text(json.dumps({**described, "version": 2}))
-    with pytest.raises(ValueError, match=r"expected an aero-network 1, got \('aero-network', 2\)"):
-        numpy_forward.read_network(two)
+    for version, found in ((1, "version 1, which an earlier"), (3, r"\('aero-network', 3\)")):
+        (two / "network.json").write_text(json.dumps({**described, "version": version}))
+        with pytest.raises(ValueError, match=f"expected an aero-network 2, got {found}"):
+            numpy_reader.read_network(two)
     assert not [path for path in one.iterdir() if path.name.startswith(".")]
 
 
 def test_tokens_that_do_not_fit_are_refused(tmp_path):
-    network = numpy_forward.read_network(aero.export_weights(trained("SM"), tmp_path))
+    network = numpy_reader.read_network(aero.export_weights(trained("SM"), tmp_path))
     for shape in ([3], [1, 33]):
         with pytest.raises(ValueError, match=r"token_ids must be \[B, T\] with T <= 32, got"):
-            numpy_forward.forward(network, np.zeros(shape, dtype=int))
-    assert numpy_forward.forward(network, np.zeros((2, 32), dtype=int)).shape == (2, 32, 256)
+            numpy_reader.forward(network, np.zeros(shape, dtype=int))
+    assert numpy_reader.forward(network, np.zeros((2, 32), dtype=int)).shape == (2, 32, 256)
     # NumPy would take -1 for the last.
     for unknown in (-1, 256):
         with pytest.raises(ValueError, match=rf"from 0 to 255, the vocabulary, got {unknown}$"):
-            numpy_forward.forward(network, [[255, unknown]])
+            numpy_reader.forward(network, [[255, unknown]])
 
 
 def test_numpy_needs_no_torch(tmp_path):
@@ -164,9 +168,9 @@ def test_numpy_needs_no_torch(tmp_path):
     aero.export_weights(model, tmp_path)
     program = (
         "import sys; sys.modules['torch'] = sys.modules['transformers'] = None\n"
-        "from aero.export import numpy_forward\n"
-        f"network = numpy_forward.read_network({str(tmp_path)!r})\n"
-        "print(repr(numpy_forward.forward(network, [[1, 2, 3]])[0, -1, 7]))"
+        "from aero.network import numpy_reader\n"
+        f"network = numpy_reader.read_network({str(tmp_path)!r})\n"
+        "print(repr(numpy_reader.forward(network, [[1, 2, 3]])[0, -1, 7]))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from aero.export.numpy_forward import forward as numpy_forward
-from aero.export.numpy_forward import read_network
-from aero.private.compute.forward import forward, network_pieces
-from aero.private.compute.preparation import fold_constants
+from aero.network.numpy_reader import forward as numpy_forward
+from aero.network.numpy_reader import read_network
+from aero.private.compute.pieces import forward, network_pieces
 from aero.private.settings import PrivateSettings
 
 SETTINGS = {
@@ -29,8 +28,7 @@ for folder in sorted(Path(sys.argv[1]).iterdir()):
     tokens = np.random.default_rng(0).integers(0, 256, 19)
     expected = numpy_forward(network, [tokens])[0]
     for name, settings in SETTINGS.items():
-        folded = fold_constants(network, fold_score_scale=settings.fold_score_scale)
-        logits, token = forward(network_pieces(folded, settings), tokens)
+        logits, token = forward(network_pieces(network, settings), tokens)
         rows = expected[-1:] if settings.last_token_head else expected
         assert logits.shape == rows.shape
         off = float(np.abs(logits - rows).max() / np.abs(rows).max())

@@ -11,21 +11,19 @@ from unittest import mock
 import jax.numpy as jnp
 import numpy as np
 
-from aero.export.numpy_forward import forward as numpy_forward
-from aero.export.numpy_forward import read_network
-from aero.private.compute.forward import forward, network_pieces
+from aero.network.numpy_reader import forward as numpy_forward
+from aero.network.numpy_reader import read_network
 from aero.private.compute.in_process import InProcessParties
 from aero.private.compute.inference import PrivateNetwork, set_up
-from aero.private.compute.preparation import fold_constants
+from aero.private.compute.pieces import forward, network_pieces
 from aero.private.settings import PrivateSettings
 
 
 def exact(network, settings, tokens):
     """Plain JAX, but exp as the power that SPU computes."""
-    folded = fold_constants(network, fold_score_scale=settings.fold_score_scale)
     powers = 2**settings.exp_squarings
     with mock.patch.object(jnp, "exp", lambda x: (1 + x / powers) ** powers):
-        return np.asarray(forward(network_pieces(folded, settings), tokens)[0])
+        return np.asarray(forward(network_pieces(network, settings), tokens)[0])
 
 
 def computed(job):

@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 
-from aero.export.numpy_forward import forward, read_network
+from aero.network.numpy_reader import forward, read_network
 from aero.private.compute.calls import Party
 from aero.private.compute.in_process import InProcessParties
 from aero.private.compute.inference import PrivateNetwork, set_up

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import aero
 from aero.cli import app
-from aero.export.numpy_forward import forward, read_network
+from aero.network.numpy_reader import forward, read_network
 from aero.private import environment
 from aero.private.prediction import predicted_costs
 from aero.private.settings import PrivateSettings
@@ -259,26 +259,16 @@ def test_weights_of_another_export_are_refused(export, pretender, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("part", "kind", "message"),
+    ("op", "message"),
     [
-        ("residual", "braided", "layer 1: residual must be one of"),
-        ("norm", "batch", "layers[1].norm_2: expected an entry 'weight' or an entry 'scale'"),
-        ("activation", "swish", "layer 1: activation must be one of"),
-        ("final_norm", "batch", "private: final_norm must be one of"),
+        ("braid", "op: expected one of embed"),
+        ("pool", "private: operations must be among"),
     ],
 )
-def test_a_network_with_an_unknown_part_is_refused(part, kind, message, export, pretender):
+def test_a_network_with_an_unknown_operation_is_refused(op, message, export, pretender):
     described = json.loads((export / "network.json").read_text())
-    layer = described["layers"][1]
-    if part == "residual":
-        layer["residual"] = kind
-    elif part == "norm":
-        layer["norm_2"] = {"kind": kind}
-    elif part == "final_norm":
-        weight = next(iter(described["tensors"]))
-        described[part] = {"kind": kind, "weight": weight, "bias": None, "epsilon": 1e-5}
-    else:
-        layer["feed_forward"]["activation"] = kind
+    last = {"op": op, "inputs": ["logits"], "output": "logits", "kind": "last"}
+    described["operations"].append(last)
     (export / "network.json").write_text(json.dumps(described))
     result = run(export, "--prompt-tokens", "1")
     assert result.exit_code == 2

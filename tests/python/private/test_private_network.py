@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import aero
-from aero.export.numpy_forward import forward, read_network
 from aero.models import AeroConfig, AeroForCausalLM
+from aero.network.numpy_reader import forward, read_network
 from aero.private.environment import private_command
 from aero.private.prediction import likeliest_cost, remainder
 from aero.private.settings import PrivateSettings

@@ -14,10 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from aero.export.numpy_forward import Network
+from aero.network.numpy_reader import Network
 from aero.private.compute.calls import AbstractArray, Call, Parties, Party, Value
-from aero.private.compute.forward import last_row, network_pieces
-from aero.private.compute.preparation import fold_constants
+from aero.private.compute.pieces import last_row, network_pieces
 
 # SPU gives every thread so many elements of an operation before it takes another one (state.cc).
 _ELEMENTS_PER_THREAD = 2048
@@ -72,8 +71,7 @@ class PrivateNetwork:
     def __init__(self, parties: Parties, network: Network, *, knows_weights: bool = True) -> None:
         self._parties, self.description = parties, network.description
         settings = parties.settings
-        folded = fold_constants(network, fold_score_scale=settings.fold_score_scale)
-        self._pieces = network_pieces(folded, settings)
+        self._pieces = network_pieces(network, settings)
         self.piece_names = [piece.name for piece in self._pieces]
         self._weights: dict[str, dict[str, Value]] = {}
         for piece in self._pieces:
@@ -101,7 +99,7 @@ class PrivateNetwork:
         Raises:
             ValueError: no tokens, or more than the context.
         """
-        context = self.description["spec"]["context_length"]
+        context = self.description["context_length"]
         if len(tokens.shape) != 1 or not 1 <= tokens.shape[0] <= context:
             raise ValueError(
                 f"private: tokens must be [T] with T from 1 to {context}, got {list(tokens.shape)}"

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aero.architecture import ArchitectureSpec
-from aero.export.numpy_forward import Network, forward
 from aero.mpc import ComputeProfile, NetworkProfile
 from aero.mpc.cost import Cost
+from aero.network.numpy_reader import Network, forward
 from aero.private.compute.calls import Call, Traffic
 from aero.private.parties.job import Generated
 from aero.private.prediction import (

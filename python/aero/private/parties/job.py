@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from aero.network.description import operations_of
+from aero.network.primitives import READERS, unknown_operation
 from aero.private.compute.calls import Call, Party, Traffic
 from aero.private.environment import private_command
 from aero.private.parties.worker_pipe import Worker
@@ -27,10 +29,6 @@ from aero.private.settings import PrivateSettings
 from aero.private.temporary import temporary_folder
 
 Part = dict[str, Any]
-
-_RESIDUALS = {"sequential", "parallel", "skipless"}
-_NORMS = {"layer_norm", "diagonal", "dynamic_tanh", "dynamic_erf"}
-_ACTIVATIONS = {None, "relu", "leaky_relu", "gelu_tanh", "gelu_erf"}
 
 
 @dataclass
@@ -60,23 +58,12 @@ def check_runnable(description: Part) -> None:
     Raises:
         ValueError: naming the part.
     """
-    parts: list[tuple[str, Part | None, str, set[Any]]] = [
-        ("final_norm", description["final_norm"], "kind", _NORMS)
-    ]
-    for index, layer in enumerate(description["layers"]):
-        where = f"layer {index}: "
-        parts += [
-            (f"{where}residual", layer, "residual", _RESIDUALS),
-            (f"{where}norm", layer["norm_1"], "kind", _NORMS),
-            (f"{where}norm", layer["norm_2"], "kind", _NORMS),
-            (f"{where}activation", layer["feed_forward"], "activation", _ACTIVATIONS),
-        ]
-    for name, part, key, known in parts:
-        if part is not None and part[key] not in known:
-            raise ValueError(
-                f"private: {name} must be one of {', '.join(sorted(map(str, known)))}, "
-                f"got {part[key]!r}"
-            )
+    unknown = unknown_operation("private", (one.op for one in operations_of(description)))
+    if unknown is not None:
+        raise ValueError(
+            f"private: operations must be among {', '.join(sorted(READERS['private']))}, "
+            f"got {unknown!r}"
+        )
 
 
 def check_tokens(tokens: Sequence[int], new_tokens: int, description: Part) -> None:
@@ -86,8 +73,7 @@ def check_tokens(tokens: Sequence[int], new_tokens: int, description: Part) -> N
         ValueError: no prompt, one that with its continuation is longer than the context, or tokens
             outside the vocabulary.
     """
-    spec = description["spec"]
-    context, vocabulary = spec["context_length"], spec["vocab_size"]
+    context, vocabulary = description["context_length"], description["vocab_size"]
     if new_tokens < 1:
         raise ValueError(f"private: tokens must be >= 1, got {new_tokens}")
     if not tokens:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from aero import __version__
+from aero.network.description import layer_count
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 from aero.reading import one_line, shown
@@ -73,7 +74,7 @@ def _difference(peer: str, name: str, expected: Any, got: Any) -> PartyError:
 Part = dict[str, Any]
 
 # Of `network.json`: words, and the weights' hash, which the client need not know.
-_NOT_COMPARED = {"conventions", "weights"}
+_NOT_COMPARED = {"meaning", "weights"}
 # Settings that each party may choose for itself.
 _OWN_SETTINGS = {"timeout_seconds"}
 
@@ -93,7 +94,7 @@ def party_terms(description: Part, settings: PrivateSettings) -> dict[str, Any]:
     """
     public = {key: description[key] for key in description if key not in _NOT_COMPARED}
     text = json.dumps(public, sort_keys=True)
-    layers = len(description["layers"])
+    layers = layer_count(description)
     stages = ["embedding", f"layer 0 to {layers - 1}", "head"]
     if settings.argmax or settings.reveal == "top-k":
         stages.append("top-k" if settings.reveal == "top-k" else "argmax")
@@ -121,7 +122,7 @@ def checked_request(request: Any, description: Part) -> tuple[int, int]:
     Raises:
         PartyError: they do not fit in the context.
     """
-    context = description["spec"]["context_length"]
+    context = description["context_length"]
     asked: list[int] = []
     for name in ("prompt_length", "new_tokens"):
         value = request.get(name) if isinstance(request, dict) else None

@@ -12,9 +12,9 @@ from comparison import predicted
 from measured_rows import set_up_row
 
 import aero
-from aero import mpc
+from aero import _core, mpc
 from aero.architecture import ArchitectureSpec
-from aero.export.numpy_forward import forward, read_network
+from aero.network.numpy_reader import forward, read_network
 from aero.private.measuring.run_reports import run_report
 from aero.private.parties.job import Generated
 from aero.private.prediction import (
@@ -31,10 +31,10 @@ from aero.private.settings import STACK, PrivateSettings
 from ...export.conftest import trained
 
 
-def described(label: str, activation: str | None = None, **sizes: Any) -> dict[str, Any]:
+def described(label: str, exact_gelu: bool = False, **sizes: Any) -> dict[str, Any]:
     spec = ArchitectureSpec.from_label(label, model="tiny", **sizes)
-    layer = {"feed_forward": {"activation": activation}}
-    return {"spec": spec.to_dict(), "layers": [layer, {"feed_forward": None}]}
+    network = _core.describe(spec, exact_gelu=exact_gelu)
+    return {"spec": spec.to_dict(), "operations": network.operations}
 
 
 def test_a_run_and_a_measurement_expect_the_same_set_up(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_every_thread_sets_up_its_own_oblivious_transfers() -> None:
 def test_the_exact_gelu_of_an_export_is_priced() -> None:
     settings = PrivateSettings()
     exact, tanh = (
-        predicted_costs(described("SM+G", f"gelu_{kind}"), 8, settings) for kind in ("erf", "tanh")
+        predicted_costs(described("SM+G", exact), 8, settings) for exact in (True, False)
     )
     elements = 8 * 128
     for cost, kind in ((exact, "erf"), (tanh, "tanh")):
@@ -164,5 +164,5 @@ def test_a_report_compares_the_tokens_with_the_plaintext_network(tmp_path: Path)
 
 
 def test_a_network_says_where_its_gelu_is_exact() -> None:
-    assert network_fields(described("SM+G", "gelu_erf")) == {"gelu": "erf"}
-    assert network_fields(described("SM+G", "gelu_tanh")) == {}
+    assert network_fields(described("SM+G", exact_gelu=True)) == {"gelu": "erf"}
+    assert network_fields(described("SM+G")) == {}

@@ -124,7 +124,9 @@ def test_another_network_is_named_by_its_label(description: dict[str, Any], tmp_
 
 def test_a_factor_that_differs_is_found(description: dict[str, Any]) -> None:
     other = copy.deepcopy(description)
-    other["layers"][0]["feed_forward"]["stream_factor"] += 1e-9
+    [layers] = [entry for entry in other["operations"] if "repeat" in entry]
+    [scores] = [one for one in layers["operations"] if one["op"] == "scores"]
+    scores["scale"] += 1e-9
     terms = [party_terms(each, PrivateSettings()) for each in (description, other)]
     assert difference(*terms)[0].startswith("network.description must be '")
 
@@ -191,6 +193,6 @@ def test_what_is_no_request_is_named(description: dict[str, Any], request_: Any)
 def test_a_job_that_does_not_fit_its_network_is_refused(
     tokens: list[int], new_tokens: int, message: str
 ) -> None:
-    network = {"spec": {"context_length": 32, "vocab_size": 256}}
+    network = {"context_length": 32, "vocab_size": 256}
     with pytest.raises(ValueError, match=message):
         check_tokens(tokens, new_tokens, network)

@@ -1,0 +1,221 @@
+"""A described network in NumPy: the meaning of every operation, in code.
+
+Needs NumPy and safetensors, no torch. Letters: B batch, T tokens, C width, H heads, G key heads, D
+head width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from aero.network.description import POSITIONS, TOKENS, Network, Operation, read_network
+
+__all__ = ["Network", "forward", "read_network"]
+
+Array = NDArray[np.float64]
+Weights = dict[str, Array]
+
+
+def forward(network: Network, token_ids: ArrayLike) -> Array:
+    """Logits of every position, computed in float64.
+
+    Args:
+        network: from `read_network`.
+        token_ids: [B, T] integers; T at most the network's context length.
+
+    Returns:
+        [B, T, V].
+
+    Raises:
+        ValueError: tokens of another shape, too many of them, or one beyond the vocabulary.
+    """
+    tokens = np.asarray(token_ids)
+    check_tokens(network, tokens)
+    values: dict[str, Any] = {TOKENS: tokens, POSITIONS: np.arange(tokens.shape[1])[None]}
+    for operation in network.operations():
+        inputs = (values[name] for name in operation.inputs)
+        values[operation.output] = OPERATIONS[operation.op](
+            operation, network.weights(operation), *inputs
+        )
+    logits: Array = values["logits"]
+    return logits
+
+
+def check_tokens(network: Network, tokens: NDArray[Any]) -> None:
+    """Refuses tokens of another shape than [B, T], too many of them, or unknown ones."""
+    context = network.description["context_length"]
+    vocabulary = network.description["vocab_size"]
+    if tokens.ndim != 2 or tokens.shape[1] > context:
+        raise ValueError(
+            f"forward: token_ids must be [B, T] with T <= {context}, got {list(tokens.shape)}"
+        )
+    unknown = tokens[(tokens < 0) | (tokens >= vocabulary)]
+    if unknown.size:
+        raise ValueError(
+            f"forward: token_ids must be from 0 to {vocabulary - 1}, the vocabulary, "
+            f"got {unknown[0]}"
+        )
+
+
+def _embed(_: Operation, weights: Weights, rows: NDArray[Any]) -> Array:
+    found: Array = weights["weight"][rows]
+    return found
+
+
+def _linear(operation: Operation, weights: Weights, x: Array) -> Array:
+    matrix = weights["weight"]
+    product: Array = x @ (matrix.T if operation["transposed"] else matrix)
+    return product + weights.get("bias", 0.0)
+
+
+def _split_heads(operation: Operation, _: Weights, x: Array) -> Array:
+    start, heads, width = (operation[name] for name in ("start", "heads", "head_dim"))
+    chosen = x[..., start : start + heads * width]
+    return chosen.reshape(*x.shape[:2], heads, width).swapaxes(1, 2)
+
+
+def _join_heads(_: Operation, __: Weights, x: Array) -> Array:
+    return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)
+
+
+def _rotate(operation: Operation, _: Weights, x: Array) -> Array:
+    channels = operation["channels"]
+    half = channels // 2
+    frequencies = operation["base"] ** (-np.arange(0, channels, 2) / channels)
+    angles = np.arange(x.shape[2])[:, None] * frequencies
+    cos, sin = np.cos(angles), np.sin(angles)
+    first, second = x[..., :half], x[..., half:channels]
+    turned = (first * cos - second * sin, second * cos + first * sin, x[..., channels:])
+    return np.concatenate(turned, axis=-1)
+
+
+def _scores(operation: Operation, weights: Weights, query: Array, key: Array) -> Array:
+    group = operation["heads"] // operation["key_heads"]
+    scores: Array = operation["scale"] * query @ np.repeat(key, group, axis=1).swapaxes(-1, -2)
+    if "inverse_temperature" in weights:
+        scores = scores * weights["inverse_temperature"][:, : query.shape[2], None]
+    if operation["soft_cap"] > 0:
+        scores = operation["soft_cap"] * np.tanh(scores / operation["soft_cap"])
+    return scores
+
+
+def visible(operation: Operation, length: int) -> NDArray[np.bool_]:
+    """The keys [T, T] that the rows of a softmax see."""
+    seen = np.tri(length, dtype=bool) if operation["causal"] else np.ones((length, length), bool)
+    if operation["window"] > 0:
+        seen &= ~np.tri(length, k=-operation["window"], dtype=bool)
+    return seen
+
+
+def _softmax(operation: Operation, _: Weights, scores: Array) -> Array:
+    scores = np.where(visible(operation, scores.shape[-1]), scores, -np.inf)
+    weights: Array = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    probabilities: Array = weights / weights.sum(axis=-1, keepdims=True)
+    return probabilities
+
+
+def _shape(_: Operation, weights: Weights, probabilities: Array) -> Array:
+    identity, softmax, uniform = (
+        weights[role][:, None, None] for role in ("identity", "softmax", "uniform")
+    )
+    length = probabilities.shape[-1]
+    means = np.tri(length) / np.arange(1, length + 1)[:, None]
+    return identity * np.eye(length) + softmax * probabilities - uniform * means
+
+
+def _weighted_sum(operation: Operation, _: Weights, probabilities: Array, value: Array) -> Array:
+    group = operation["heads"] // operation["key_heads"]
+    return probabilities @ np.repeat(value, group, axis=1)
+
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def _norm(operation: Operation, weights: Weights, x: Array) -> Array:
+    kind, gain, bias = operation["kind"], weights.get("weight"), weights.get("bias", 0.0)
+    if kind == "diagonal":
+        return x * weights["scale"]
+    if kind == "dynamic_tanh":
+        return np.tanh(x * weights["alpha"]) * gain + bias
+    if kind == "dynamic_erf":
+        squashed: Array = _erf(x * weights["alpha"] + weights["shift"]) * gain
+        return squashed + bias
+    centred = x - x.mean(axis=-1, keepdims=True) if kind == "layer" else x
+    mean_square = (centred * centred).mean(axis=-1, keepdims=True)
+    normed: Array = centred / np.sqrt(mean_square + operation["epsilon"]) * gain
+    return normed + bias
+
+
+def _activation(operation: Operation, _: Weights, x: Array) -> Array:
+    function = operation["function"]
+    if function == "relu":
+        return np.maximum(x, 0.0)
+    if function == "leaky_relu":
+        return np.where(x > 0, x, operation["slope"] * x)
+    if function == "gelu_tanh":
+        tanh: Array = np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
+        return 0.5 * x * (1 + tanh)
+    if function == "gelu_erf":
+        exact: Array = 0.5 * x * (1 + _erf(x / math.sqrt(2)))
+        return exact
+    silu: Array = x / (1 + np.exp(-x))
+    return silu
+
+
+def _multiply(_: Operation, __: Weights, x: Array, y: Array) -> Array:
+    return x * y
+
+
+def _add(_: Operation, __: Weights, *summands: Array) -> Array:
+    total, *rest = summands
+    for one in rest:
+        total = total + one
+    return total
+
+
+def _scale(operation: Operation, _: Weights, x: Array) -> Array:
+    factor: float = operation["factor"]
+    return factor * x
+
+
+def _shift(operation: Operation, _: Weights, x: Array) -> Array:
+    shifted = np.zeros_like(x)
+    shifted[:, operation["tokens"] :] = x[:, : -operation["tokens"]]
+    return shifted
+
+
+def _pool(operation: Operation, _: Weights, x: Array) -> Array:
+    if operation["kind"] == "mean":
+        means: Array = x.mean(axis=1)
+        return means
+    return x[:, 0 if operation["kind"] == "first" else -1]
+
+
+def _argmax(_: Operation, __: Weights, x: Array) -> NDArray[np.int64]:
+    places: NDArray[np.int64] = np.argmax(x, axis=-1)
+    return places
+
+
+OPERATIONS: dict[str, Any] = {
+    "embed": _embed,
+    "linear": _linear,
+    "split_heads": _split_heads,
+    "join_heads": _join_heads,
+    "rotate": _rotate,
+    "scores": _scores,
+    "softmax": _softmax,
+    "shape": _shape,
+    "weighted_sum": _weighted_sum,
+    "norm": _norm,
+    "activation": _activation,
+    "multiply": _multiply,
+    "add": _add,
+    "scale": _scale,
+    "shift": _shift,
+    "pool": _pool,
+    "argmax": _argmax,
+}

@@ -1,0 +1,154 @@
+"""The operations of a description: fields, weights and meaning, one row each.
+
+Letters: B batch, T tokens, C width, H heads, G key heads, D head width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+# A list holds a number for each time that the operation's layer is repeated.
+Real = (float, [float])
+Shape = list[int]
+
+
+@dataclass(frozen=True)
+class Primitive:
+    """An operation of a description.
+
+    Attributes:
+        meaning: shapes and formula in words.
+        inputs: how many values it reads; None for two or more.
+        fields: the types of its own entries, as `aero.reading.checked` takes them.
+        weights: the shape of each weight by its role, of an operation and the context length.
+        optional: roles that it may lack.
+    """
+
+    meaning: str
+    inputs: int | None = 1
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    weights: Mapping[str, Callable[[dict[str, Any], int], Shape]] = field(default_factory=dict)
+    optional: frozenset[str] = frozenset()
+
+
+def _width(operation: dict[str, Any], _: int) -> Shape:
+    return [operation["width"]]
+
+
+def _heads(operation: dict[str, Any], _: int) -> Shape:
+    return [operation["heads"]]
+
+
+def _scalar(_: dict[str, Any], __: int) -> Shape:
+    return [1]
+
+
+def _matrix(operation: dict[str, Any], _: int) -> Shape:
+    sizes = [operation["in"], operation["out"]]
+    return sizes[::-1] if operation["transposed"] else sizes
+
+
+# Which of the weights below a norm has.
+NORM_ROLES = {
+    "layer": ("weight", "bias"),
+    "rms": ("weight",),
+    "diagonal": ("scale",),
+    "dynamic_tanh": ("weight", "bias", "alpha"),
+    "dynamic_erf": ("weight", "bias", "alpha", "shift"),
+}
+FUNCTIONS = ("relu", "leaky_relu", "gelu_tanh", "gelu_erf", "silu")
+
+PRIMITIVES: dict[str, Primitive] = {
+    "embed": Primitive(
+        "Rows of a table [rows, width]: of tokens [B, T], or the first T for `positions`.",
+        fields={"rows": int, "width": int},
+        weights={"weight": lambda operation, _: [operation["rows"], operation["width"]]},
+    ),
+    "linear": Primitive(
+        "x W + b of the last axis, row vectors; W is [in, out], or [out, in] where transposed.",
+        fields={"in": int, "out": int, "transposed": bool},
+        weights={"weight": _matrix, "bias": lambda operation, _: [operation["out"]]},
+        optional=frozenset({"bias"}),
+    ),
+    "split_heads": Primitive(
+        "Channels from `start` on as heads of head_dim consecutive ones: [B, T, *] to "
+        "[B, heads, T, head_dim].",
+        fields={"start": int, "heads": int, "head_dim": int},
+    ),
+    "join_heads": Primitive("[B, H, T, D] to [B, T, H D]."),
+    "rotate": Primitive(
+        "On the first `channels` of each head: pairs (i, i + channels / 2) turn by the angle "
+        "position * base^(-2 i / channels).",
+        fields={"heads": int, "channels": int, "base": Real},
+    ),
+    "scores": Primitive(
+        "scale * inverse_temperature[head, position of the query] * q k^T, [B, H, T, S], of "
+        "queries [B, heads, T, head_dim] and keys [B, key_heads, S, head_dim]; consecutive "
+        "query heads share a key head. Above 0, soft_cap c makes c tanh(s / c) of a score s.",
+        inputs=2,
+        fields={
+            "heads": int, "key_heads": int, "head_dim": int, "scale": Real, "temperature": bool,
+            "per_position": bool, "soft_cap": Real,
+        },
+        weights={"inverse_temperature": lambda operation, context: [operation["heads"], context]},
+        optional=frozenset({"inverse_temperature"}),
+    ),
+    "softmax": Primitive(
+        "Over the keys: if causal, those up to the query's position; of these the last `window` if "
+        "that is above 0.",
+        fields={"heads": int, "causal": bool, "window": int},
+    ),
+    "shape": Primitive(
+        "identity I + softmax P - uniform M of the weights P, one factor per head each; row i of M "
+        "is 1 / (i + 1) up to i.",
+        fields={"heads": int},
+        weights={"identity": _heads, "softmax": _heads, "uniform": _heads},
+    ),
+    "weighted_sum": Primitive(
+        "P v of weights [B, heads, T, S] and values [B, key_heads, S, head_dim].",
+        inputs=2,
+        fields={"heads": int, "key_heads": int, "head_dim": int},
+    ),
+    "norm": Primitive(
+        "Over the channels. layer: (x - mean) / sqrt(variance + epsilon) * weight + bias; rms: "
+        "x / sqrt(mean of squares + epsilon) * weight; diagonal: x * scale; dynamic_tanh: "
+        "tanh(alpha x) * weight + bias; dynamic_erf: erf(alpha x + shift) * weight + bias.",
+        fields={"kind": str, "width": int, "epsilon": Real},
+        weights={
+            "weight": _width, "bias": _width, "scale": _width, "alpha": _scalar, "shift": _scalar,
+        },
+        optional=frozenset({"weight", "bias", "scale", "alpha", "shift"}),
+    ),
+    "activation": Primitive(
+        "relu; leaky_relu: slope x below 0; gelu_tanh: 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 "
+        "x^3))); gelu_erf: 0.5 x (1 + erf(x / sqrt(2))); silu: x / (1 + exp(-x)).",
+        fields={"function": str, "width": int, "slope": Real},
+    ),
+    "multiply": Primitive("The product, element by element.", inputs=2, fields={"width": int}),
+    "add": Primitive("The sum.", inputs=None),
+    "scale": Primitive("factor * x.", fields={"factor": Real}),
+    "shift": Primitive(
+        "Along the tokens, by `tokens` to later positions; zeros come in.", fields={"tokens": int}
+    ),
+    "pool": Primitive(
+        "[B, T, C] to [B, C]: the last position, the first, or the mean.", fields={"kind": str}
+    ),
+    "argmax": Primitive("The first index of the largest of the last axis.", fields={"width": int}),
+}  # fmt: skip
+
+# Of a language model; heads that pool and classify have no private run yet.
+_OF_LANGUAGE_MODELS = frozenset(PRIMITIVES) - {"pool", "argmax"}
+# The operations that each reader knows.
+READERS: dict[str, frozenset[str]] = {
+    "NumPy": frozenset(PRIMITIVES),
+    "fixed point": _OF_LANGUAGE_MODELS,
+    "private": _OF_LANGUAGE_MODELS,
+    "cost": _OF_LANGUAGE_MODELS | {"argmax"},
+}
+
+
+def unknown_operation(reader: str, names: Iterable[str]) -> str | None:
+    """The first operation that a reader does not know; None where it knows all."""
+    return next((name for name in names if name not in READERS[reader]), None)

@@ -1,0 +1,287 @@
+"""A described network in the fixed-point arithmetic of private inference, Z_2^64.
+
+Weights are encoded once. What is linear and known before inference is in them: foldable norms,
+alpha, beta and the gain of skipless blocks. Values are NumPy int64 arrays.
+
+Letters: B batch, T tokens, H heads, G key heads, D head width, C width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from aero.fixed_point import Approximations, functions
+from aero.network.description import POSITIONS, TOKENS, Network, Operation
+from aero.network.folding import Folding, folded_steps
+from aero.network.numpy_reader import check_tokens, visible
+
+Ring = npt.NDArray[np.int64]
+Real = npt.NDArray[np.float64]
+Weights = dict[str, Any]
+
+_FOLDING = Folding(head_temperatures=False, stream="joined", shared_norms=False)
+
+
+class RingNetwork:
+    """A network with encoded weights.
+
+    Args:
+        network: described, its weights float64.
+        approximations: the arithmetic; the default is that of `spu-2024`.
+
+    Raises:
+        ValueError: the arithmetic lacks an operation of the network.
+    """
+
+    def __init__(self, network: Network, approximations: Approximations | None = None) -> None:
+        self.network = network
+        self.run = RingOperations(approximations or Approximations())
+        self._steps = []
+        for step in folded_steps(network, _FOLDING):
+            operation = step.operation
+            if operation.op not in OPERATIONS:
+                raise ValueError(f"fixed point: {operation.op} is not computed in Z_2^64")
+            encoded = _PREPARED.get(operation.op, _encoded)
+            self._steps.append((operation, encoded(self.run, step.weights)))
+
+    def logits(self, token_ids: npt.NDArray[Any]) -> Real:
+        """Logits of every position, [B, T, V], of token ids [B, T].
+
+        Raises:
+            ValueError: tokens of another shape, too many of them, or one beyond the vocabulary.
+        """
+        check_tokens(self.network, token_ids)
+        values: dict[str, Any] = {
+            TOKENS: token_ids,
+            POSITIONS: np.arange(token_ids.shape[1]),
+        }
+        for operation, weights in self._steps:
+            inputs = (values[name] for name in operation.inputs)
+            values[operation.output] = OPERATIONS[operation.op](
+                self.run, operation, weights, *inputs
+            )
+        return functions.decode(values[self._steps[-1][0].output], arithmetic=self.run.arithmetic)
+
+
+class RingOperations:
+    """The functions of `aero.fixed_point` with the settings of one stack and one generator."""
+
+    def __init__(self, approximations: Approximations) -> None:
+        self.approximations = approximations
+        self.arithmetic = approximations.arithmetic()
+
+    def encode(self, values: Real | float) -> Ring:
+        """Ring elements of real numbers."""
+        return functions.encode(values, arithmetic=self.arithmetic)
+
+    def matmul(self, a: Ring, b: Ring) -> Ring:
+        """Truncated matrix product."""
+        return functions.matmul(a, b, arithmetic=self.arithmetic)
+
+    def times(self, x: Ring, factor: Real | float, *, secret: bool = False) -> Ring:
+        """``x * factor``, truncated; the factor is public or, if `secret`, shared."""
+        return functions.product(
+            x, self.encode(factor), arithmetic=self.arithmetic, public=not secret
+        )
+
+
+def _encoded(run: RingOperations, weights: dict[str, Real]) -> Weights:
+    return {role: run.encode(np.ascontiguousarray(tensor)) for role, tensor in weights.items()}
+
+
+def _as_numbers(_: RingOperations, weights: dict[str, Real]) -> Weights:
+    return dict(weights)
+
+
+# Weights that are factors of values, encoded where they are used.
+_PREPARED = {"scores": _as_numbers, "shape": _as_numbers, "norm": _as_numbers}
+
+
+def _embed(_: RingOperations, __: Operation, weights: Weights, rows: npt.NDArray[Any]) -> Ring:
+    found: Ring = weights["weight"][rows]
+    return found
+
+
+def _linear(run: RingOperations, _: Operation, weights: Weights, x: Ring) -> Ring:
+    product = run.matmul(x, weights["weight"])
+    return product + weights["bias"] if "bias" in weights else product
+
+
+def _split_heads(_: RingOperations, operation: Operation, __: Weights, x: Ring) -> Ring:
+    start, heads, width = (operation[name] for name in ("start", "heads", "head_dim"))
+    chosen = x[..., start : start + heads * width]
+    return np.ascontiguousarray(chosen.reshape(*x.shape[:2], heads, width).swapaxes(1, 2))
+
+
+def _join_heads(_: RingOperations, __: Operation, ___: Weights, x: Ring) -> Ring:
+    swapped = np.ascontiguousarray(x.swapaxes(1, 2))
+    return swapped.reshape(*swapped.shape[:2], -1)
+
+
+def _rotate(run: RingOperations, operation: Operation, _: Weights, x: Ring) -> Ring:
+    channels = operation["channels"]
+    half = channels // 2
+    frequencies = operation["base"] ** (-np.arange(0, channels, 2) / channels)
+    angles = np.arange(x.shape[2])[:, None] * frequencies
+    cos, sin = np.cos(angles), np.sin(angles)
+    first, second = x[..., :half], x[..., half:channels]
+    turned = (
+        run.times(first, cos) - run.times(second, sin),
+        run.times(second, cos) + run.times(first, sin),
+        x[..., channels:],
+    )
+    return np.concatenate(turned, axis=-1)
+
+
+def _scores(
+    run: RingOperations, operation: Operation, weights: Weights, query: Ring, key: Ring
+) -> Ring:
+    """Of queries over ``t sqrt(D)``; a public t is part of the constant."""
+    if operation["soft_cap"] > 0:
+        raise ValueError("fixed point: a soft cap of scores is not computed in Z_2^64")
+    scale: Real | float = operation["scale"]
+    if operation["temperature"]:
+        factor = weights["inverse_temperature"][:, : query.shape[2], None]
+        if run.approximations.secret_temperature:
+            query = run.times(run.times(query, scale), factor, secret=True)
+            scale = 1.0
+        else:
+            scale = scale * factor
+    if not np.all(scale == 1.0):
+        query = run.times(query, scale)
+    transposed = np.ascontiguousarray(_grouped(key, operation).swapaxes(-1, -2))
+    return run.matmul(query, transposed)
+
+
+def _grouped(x: Ring, operation: Operation) -> Ring:
+    """[B, G, S, D] -> [B, H, S, D]: each key head for all of its group."""
+    group = operation["heads"] // operation["key_heads"]
+    return x if group == 1 else np.ascontiguousarray(np.repeat(x, group, axis=1))
+
+
+def _softmax(run: RingOperations, operation: Operation, _: Weights, scores: Ring) -> Ring:
+    length = scores.shape[-1]
+    live = visible(operation, length).sum(axis=-1)
+    if not np.array_equal(live, np.arange(1, length + 1)):
+        raise ValueError("fixed point: only causal attention to all earlier tokens is computed")
+    chosen = run.approximations
+    return functions.softmax(
+        scores,
+        live=np.broadcast_to(live, scores.shape[:-1]),
+        squarings=chosen.exp_squarings,
+        clip=chosen.exp_clip,
+        clip_bits=chosen.clip_bits,
+        ring_32=chosen.exp_ring_bits == 32,
+        score_truncation=chosen.score_truncation,
+        broadcast_reciprocal=chosen.broadcast_reciprocal,
+        arithmetic=run.arithmetic,
+    )
+
+
+def _shape(run: RingOperations, _: Operation, weights: Weights, probabilities: Ring) -> Ring:
+    """``identity I + softmax P - uniform M`` of each head, with the public part added to P's."""
+    identity, softmax, uniform = (
+        weights[role][:, None, None] for role in ("identity", "softmax", "uniform")
+    )
+    length = probabilities.shape[-1]
+    means = np.tril(np.ones((length, length)))
+    means /= means.sum(axis=1, keepdims=True)
+    public = identity * np.eye(length) - uniform * means
+    return run.times(probabilities, softmax) + run.encode(public)
+
+
+def _weighted_sum(
+    run: RingOperations, operation: Operation, _: Weights, probabilities: Ring, value: Ring
+) -> Ring:
+    return run.matmul(probabilities, _grouped(value, operation))
+
+
+def _norm(run: RingOperations, operation: Operation, weights: Weights, x: Ring) -> Ring:
+    kind, arithmetic = operation["kind"], run.arithmetic
+    if kind == "diagonal":
+        return run.times(x, weights["scale"])
+    gain = run.encode(weights["weight"])
+    bias = run.encode(weights.get("bias", np.zeros_like(weights["weight"])))
+    if kind == "layer":
+        epsilon = operation["epsilon"]
+        return functions.layer_norm(x, gain, bias, epsilon=epsilon, arithmetic=arithmetic)
+    if kind == "rms":
+        return _rms(run, x, gain, operation["epsilon"])
+    scaled = run.times(x, weights["alpha"], secret=True)
+    if kind == "dynamic_tanh":
+        squashed = functions.hyperbolic_tangent(scaled, arithmetic=arithmetic)
+    else:
+        shifted = scaled + run.encode(weights["shift"])
+        squashed = functions.error_function(shifted, arithmetic=arithmetic)
+    return functions.product(squashed, gain, arithmetic=arithmetic) + bias
+
+
+def _rms(run: RingOperations, x: Ring, gain: Ring, epsilon: float) -> Ring:
+    """The mean of the squares, and the gain in the reciprocal root, as SPU runs it."""
+    arithmetic = run.arithmetic
+    squares = functions.product(x, x, arithmetic=arithmetic)
+    mean = run.times(squares.sum(axis=-1, keepdims=True), 1 / x.shape[-1])
+    root = functions.reciprocal_square_root(mean + run.encode(epsilon), arithmetic=arithmetic)
+    factor = functions.product(np.broadcast_to(root, x.shape), gain, arithmetic=arithmetic)
+    return functions.product(x, factor, arithmetic=arithmetic)
+
+
+def _activation(run: RingOperations, operation: Operation, _: Weights, x: Ring) -> Ring:
+    function, arithmetic = operation["function"], run.arithmetic
+    if function == "relu":
+        return np.maximum(x, 0)
+    if function == "leaky_relu":
+        return functions.leaky_relu(x, operation["slope"], arithmetic=arithmetic)
+    if function == "silu":
+        return _silu(run, x)
+    return functions.gelu(x, kind=run.approximations.gelu, arithmetic=arithmetic)
+
+
+def _silu(run: RingOperations, x: Ring) -> Ring:
+    """``x / 2 (1 + tanh(x / 2))``."""
+    half = run.times(x, 0.5)
+    squashed = functions.hyperbolic_tangent(half, arithmetic=run.arithmetic)
+    return functions.product(half, squashed + run.encode(1.0), arithmetic=run.arithmetic)
+
+
+def _multiply(run: RingOperations, _: Operation, __: Weights, x: Ring, y: Ring) -> Ring:
+    return functions.product(x, y, arithmetic=run.arithmetic)
+
+
+def _add(_: RingOperations, __: Operation, ___: Weights, *summands: Ring) -> Ring:
+    total, *rest = summands
+    for one in rest:
+        total = total + one
+    return total
+
+
+def _scale(run: RingOperations, operation: Operation, _: Weights, x: Ring) -> Ring:
+    return run.times(x, operation["factor"])
+
+
+def _shift(_: RingOperations, operation: Operation, __: Weights, x: Ring) -> Ring:
+    shifted = np.zeros_like(x)
+    shifted[:, operation["tokens"] :] = x[:, : -operation["tokens"]]
+    return shifted
+
+
+OPERATIONS: dict[str, Any] = {
+    "embed": _embed,
+    "linear": _linear,
+    "split_heads": _split_heads,
+    "join_heads": _join_heads,
+    "rotate": _rotate,
+    "scores": _scores,
+    "softmax": _softmax,
+    "shape": _shape,
+    "weighted_sum": _weighted_sum,
+    "norm": _norm,
+    "activation": _activation,
+    "multiply": _multiply,
+    "add": _add,
+    "scale": _scale,
+    "shift": _shift,
+}

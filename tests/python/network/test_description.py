@@ -1,0 +1,140 @@
+"""A description is refused before a reader stumbles over it, and every reader knows its table."""
+
+import copy
+import json
+
+import numpy as np
+import pytest
+
+import aero
+from aero import _core
+from aero.network import numpy_reader, ring_reader
+from aero.network.description import check_description, layer_count, operations_of
+from aero.network.primitives import PRIMITIVES, READERS
+from aero.reading import UnreadableFileError
+
+from ..export.conftest import trained
+from ..models.labels import FAMILIES, LABELS
+
+
+@pytest.fixture(scope="module")
+def described(tmp_path_factory):
+    folder = aero.export_weights(trained("SM(t)+LN+G", "pythia"), tmp_path_factory.mktemp("made"))
+    return json.loads((folder / "network.json").read_text())
+
+
+def operation(described, op):
+    entries = [one for entry in described["operations"] for one in entry.get("operations", [entry])]
+    return next(one for one in entries if one["op"] == op)
+
+
+def price(operations):
+    network = _core.Network(operations, 8)
+    return _core.simulate(network, _core.Stack("spu-0.9.5"))
+
+
+LANGUAGE_MODEL = [
+    {"op": "embed", "inputs": ["tokens"], "output": "x", "part": "embed", "rows": 9, "width": 4},
+    None,
+    {
+        "op": "linear", "inputs": ["x"], "output": "logits", "part": "lm head", "in": 4, "out": 9,
+        "transposed": False,
+    },
+]  # fmt: skip
+_NUMBERS = {"int": 2, "bool": False, "str": "", "float": 0.5}
+
+
+def example(op):
+    """An operation of this kind in a network of width 4."""
+    fields = PRIMITIVES[op].fields
+    found = {name: _NUMBERS.get(getattr(kind, "__name__", "float"), 0.5) for name, kind in
+             fields.items()}  # fmt: skip
+    found |= {"kind": "layer"} if op == "norm" else {"kind": "last"} if op == "pool" else {}
+    found |= {"function": "relu"} if op == "activation" else {}
+    found |= {"soft_cap": 0.0} if op == "scores" else {}
+    inputs = ["x"] * (PRIMITIVES[op].inputs or 2)
+    return {"op": op, "inputs": inputs, "output": "x", "part": "ffn", **found}
+
+
+@pytest.mark.parametrize("op", PRIMITIVES)
+def test_every_reader_knows_the_operations_that_the_table_says(op):
+    assert (op in numpy_reader.OPERATIONS) == (op in READERS["NumPy"])
+    assert (op in ring_reader.OPERATIONS) == (op in READERS["fixed point"])
+    operations = [LANGUAGE_MODEL[0], {"repeat": 2, "operations": [example(op)]}, LANGUAGE_MODEL[2]]
+    if op in READERS["cost"]:
+        assert price(operations)["total"].comm_bytes > 0
+    else:
+        with pytest.raises(ValueError, match="no price"):
+            price(operations)
+
+
+def test_the_fields_of_the_table_are_those_of_the_native_side():
+    for op in PRIMITIVES:
+        complete = example(op)
+        for name in PRIMITIVES[op].fields:
+            lacking = {key: value for key, value in complete.items() if key != name}
+            with pytest.raises(ValueError, match=f'"{name}"'):
+                _core.Network([LANGUAGE_MODEL[0], lacking, LANGUAGE_MODEL[2]], 8)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("label", LABELS)
+def test_a_description_that_is_read_again_has_the_same_price(label, family):
+    if label.startswith("SOTA:") and family == "pythia":
+        return
+    spec = aero.ArchitectureSpec.from_label(label, model="tiny", **FAMILIES[family])
+    network = _core.describe(spec)
+    again = _core.Network(network.operations, network.context_length)
+    stack = _core.Stack("openbumblebee")
+    assert _core.simulate(again, stack) == _core.simulate(network, stack)
+
+
+def test_layers_are_counted_and_numbered(described):
+    assert layer_count(described) == 2
+    assert [one.layer for one in operations_of(described) if one.op == "scores"] == [0, 1]
+
+
+def changed(described, change):
+    other = copy.deepcopy(described)
+    change(other)
+    return other
+
+
+BAD = {
+    "an unknown operation": lambda d: operation(d, "norm").update(op="braid"),
+    "a missing field": lambda d: operation(d, "linear").pop("in"),
+    "a field of another type": lambda d: operation(d, "linear").update({"in": "32"}),
+    "a size below one": lambda d: operation(d, "softmax").update(heads=0),
+    "an unknown choice": lambda d: operation(d, "activation").update(function="swish"),
+    "a value that nothing writes": lambda d: operation(d, "norm").update(inputs=["y"]),
+    "too many inputs": lambda d: operation(d, "norm").update(inputs=["x", "x"]),
+    "a missing weight": lambda d: operation(d, "linear").pop("weights"),
+    "an unknown role": lambda d: operation(d, "linear")["weights"].update(gain="final_norm.bias"),
+    "a tensor that is not there": lambda d: operation(d, "norm")["weights"].update(weight="w"),
+    "a tensor of another shape": lambda d: operation(d, "linear").update({"in": 33}),
+    "no repetition": lambda d: d["operations"][1].update(repeat=0),
+    "a hundred million repetitions": lambda d: d["operations"][1].update(repeat=10**8),
+    "numbers for other layers": lambda d: operation(d, "norm").update(epsilon=[1e-5]),
+    "heads in uneven groups": lambda d: operation(d, "scores").update(heads=3),
+    "no logits": lambda d: d["operations"].pop(),
+    "no operations": lambda d: d.update(operations=None),
+    "a negative context": lambda d: d.update(context_length=-1),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_damaged_description_is_refused_in_one_line(what, described):
+    check_description(copy.deepcopy(described), "network.json")
+    with pytest.raises(UnreadableFileError) as error:
+        check_description(changed(described, BAD[what]), "network.json")
+    assert "\n" not in str(error.value) and "network.json" in str(error.value)
+    assert "expected" in str(error.value)
+
+
+def test_a_list_holds_one_number_per_layer():
+    model = trained("SM+LR(layer)")
+    network = aero.models.network_writer.described_network(model)
+    slopes = [one["slope"] for one in network.operations() if one.op == "activation"]
+    assert slopes == [block.mlp.negative_slope.item() for block in model.transformer.blocks()]
+    assert len(set(slopes)) == 2
+    assert np.array_equal([one["factor"] for one in network.operations() if one.op == "scale"], [])

@@ -1,0 +1,94 @@
+"""`aero.network.folding`: the folded network computes the same function in fewer operations."""
+
+import numpy as np
+import pytest
+
+import aero
+from aero.network import numpy_reader
+from aero.network.description import POSITIONS, TOKENS
+from aero.network.folding import Folding, folded_steps, with_blank_weights
+from aero.network.numpy_reader import forward, read_network
+
+from ..export.conftest import tokens, trained
+from ..models.labels import FAMILIES, LABELS
+
+FOLDINGS = {
+    "private": Folding(),
+    "private, scores": Folding(score_scale=True),
+    "ring": Folding(head_temperatures=False, stream="joined", shared_norms=False),
+}
+
+
+def computed(steps):
+    """The logits of folded operations, each as the NumPy reader computes it."""
+    ids = tokens(1).numpy()
+    values = {TOKENS: ids, POSITIONS: np.arange(ids.shape[1])[None]}
+    for step in steps:
+        one = step.operation
+        inputs = (values[name] for name in one.inputs)
+        values[one.output] = numpy_reader.OPERATIONS[one.op](one, step.weights, *inputs)
+    return values[steps[-1].operation.output]
+
+
+def assert_logits_are_kept(network, steps):
+    expected = forward(network, tokens(1))
+    # Float64 rounding, times the growth of a few dozen operations.
+    assert np.abs(computed(steps) - expected).max() <= 1e-12 * np.abs(expected).max()
+
+
+def shapes(steps):
+    return [(one.operation, {role: x.shape for role, x in one.weights.items()}) for one in steps]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("label", LABELS)
+def test_folding_keeps_the_logits_of_every_label(label, family, tmp_path):
+    network = read_network(aero.export_weights(trained(label, family), tmp_path))
+    for name, folding in FOLDINGS.items():
+        steps = folded_steps(network, folding)
+        assert_logits_are_kept(network, steps)
+        found = [step.operation for step in steps]
+        if folding.stream == "deferred":
+            assert not [one for one in found if one.op == "scale"], name
+        norms = [one for one in found if one.fields.get("kind") == "diagonal"]
+        assert not norms or network.description["spec"]["shaped_attention"], name
+        for one in found:
+            if one.op == "scores":
+                assert one["temperature"] == ("inverse_temperature" in one.weights) or (
+                    not one["per_position"]
+                )
+                assert (one["scale"] == 1.0) == folding.score_scale
+        # The other party comes to the same network from the description alone.
+        assert shapes(folded_steps(with_blank_weights(network.description), folding)) == shapes(
+            steps
+        )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("label", ["SM+LN+ScFuFFN", "SM+ScFFN", "SM+FN+ScFuFFN"])
+@pytest.mark.parametrize("factors", [(-0.5, 2.0), (0.0, 1.5), (1e-3, 3.0), (8.0, 8.0)])
+def test_factors_that_would_cost_accuracy_stay_outside_the_weights(
+    label, family, factors, tmp_path
+):
+    network = read_network(aero.export_weights(trained(label, family), tmp_path))
+    [layers] = [one for one in network.description["operations"] if "repeat" in one]
+    for one in layers["operations"]:
+        if one.get("name") == "beta":
+            one["factor"] = list(factors)
+    steps = folded_steps(network, Folding())
+    assert_logits_are_kept(network, steps)
+    kept = {0.0: [0.0], 1e-3: [1e-3], 8.0: [8.0]}.get(factors[0], [])
+    assert [one.operation["factor"] for one in steps if one.operation.op == "scale"] == kept
+
+
+def test_scaled_embeddings_exact_gelu_pruned_layers_and_head_biases_are_kept(tmp_path):
+    models = (
+        trained("SM+LN+G", gelu_approximation="none", layer_norm_epsilon=1e-3),
+        trained("SM+ScFuFFN_i1", pruned_ffn_layers=[0], embedding_scale=3.0),
+        trained("SM+ScFuFFN", tied_embeddings=False),
+        aero.fold_norm(trained("SM+FN+ScFuFFN")),
+    )
+    for number, model in enumerate(models):
+        network = read_network(aero.export_weights(model, tmp_path / str(number)))
+        for folding in FOLDINGS.values():
+            assert_logits_are_kept(network, folded_steps(network, folding))
