@@ -51,6 +51,7 @@ def arguments() -> argparse.Namespace:
         "--stand-in", action="store_true", help="on the CPU: run the code of the GPU's tests too"
     )
     parser.add_argument("--only", default="", help="pytest's -k; no sanitizers then")
+    parser.add_argument("--memcheck", action="store_true", help="five calls under it, no tests")
     return parser.parse_args()
 
 
@@ -81,6 +82,13 @@ def run_sanitizers(chosen: argparse.Namespace, record: Record, deadline: Deadlin
         begun = time.time()
         result = sanitized(tool, chosen.device, deadline.left())
         record.add(name, {**result, "seconds": round(time.time() - begun, 1)})
+
+
+def run_memcheck(chosen: argparse.Namespace, record: Record, deadline: Deadline) -> int:
+    """Runs five calls under memcheck alone; returns the exit status."""
+    result = sanitized("memcheck", chosen.device, deadline.left(), "few")
+    record.add("compute-sanitizer memcheck, five calls", result)
+    return exit_status([result], to_its_end=True)
 
 
 def table(results: dict[str, Any]) -> str:
@@ -115,11 +123,15 @@ def main() -> int:
     deadline = Deadline(chosen.budget)
     record = Record(chosen.results, prepared(chosen.device), fresh=chosen.fresh)
     record.end()
-    to_its_end = run_tests(chosen, record, deadline)
-    if not chosen.only:
-        run_sanitizers(chosen, record, deadline)
+    if chosen.memcheck:
+        status = run_memcheck(chosen, record, deadline)
+    else:
+        to_its_end = run_tests(chosen, record, deadline)
+        if not chosen.only:
+            run_sanitizers(chosen, record, deadline)
+        status = exit_status(record.results.values(), to_its_end=to_its_end)
     print(f"\n{table(record.results)}\n{in_words(record.content['identity'])}\n{record.path}")
-    return exit_status(record.results.values(), to_its_end=to_its_end)
+    return status
 
 
 if __name__ == "__main__":

@@ -49,8 +49,8 @@ def verdict(output: str, status: int) -> dict[str, str]:
     }
 
 
-def sanitized(tool: str, device: str, left: float) -> dict[str, str]:
-    """Runs the calls under one tool, for at most `left` seconds."""
+def sanitized(tool: str, device: str, left: float, how_many: str = "all") -> dict[str, str]:
+    """Runs all of the calls, or "few", under one tool, for at most `left` seconds."""
     if device != "cuda":
         return {"outcome": "not run", "message": "needs a GPU"}
     if left < 20:
@@ -61,6 +61,7 @@ def sanitized(tool: str, device: str, left: float) -> dict[str, str]:
     # Every tensor an allocation of its own, so that memcheck knows where it ends.
     environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     command = [found, "--tool", tool, "--error-exitcode", "9", sys.executable, str(CALLS)]
+    command += [device, how_many]
     limit = min(LIMIT, left)
     try:
         done = subprocess.run(

@@ -87,7 +87,8 @@ def find_corpus(source: str | Path) -> CorpusSource:
         names, _ = _files_below(root, (".py",), _SKIPPED_IN_STDLIB | _SKIPPED_ALWAYS)
         version = f"{platform.python_implementation()} {platform.python_version()}"
         return CorpusSource("stdlib", version, root, names, *_listing_digests(root, names))
-    path, unread = Path(source).expanduser().resolve(), ()
+    path = Path(source).expanduser().resolve()
+    unread: tuple[str, ...] = ()
     if path.is_file():
         if path.suffix not in TEXT_SUFFIXES:
             raise TrainingError(
