@@ -4,12 +4,15 @@
 
 For a machine with a GPU, a CUDA PyTorch and the CUDA toolkit, but no package index. The kernels are
 compiled for this machine's GPU alone, unless `--architectures` says otherwise. A second call
-compiles what has changed.
+compiles what has changed. The libraries lie in build/offline/native. Where another machine has
+built them for the same GPU, Python and processor from the same sources, that folder can be copied
+here; it is then taken as it is, if it can be loaded.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib.metadata
 import os
 import re
@@ -22,7 +25,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 OFFLINE = ROOT / "build" / "offline"
+NATIVE = OFFLINE / "native"
 SITE = OFFLINE / "site"
+#: Endings of the files that the native libraries are made from.
+SOURCES = (".cpp", ".h", ".cu", ".cmake", ".txt")
 #: Compute capability -> what to compile for; another one runs PTX.
 ARCHITECTURES = {
     (8, 0): "80", (8, 6): "86", (8, 7): "86", (8, 9): "86", (9, 0): "90a", (10, 0): "100",
@@ -92,6 +98,18 @@ def version() -> str:
     return found[1]
 
 
+def made_from(chosen: str) -> str:
+    """All that decides about the native libraries but the compilers."""
+    digest = hashlib.sha256()
+    folders = [*ROOT.glob("csrc/**/*"), *ROOT.glob("kernels/**/*")]
+    for source in sorted([ROOT / "CMakeLists.txt", *folders]):
+        if source.suffix in SOURCES:
+            content = source.read_bytes()
+            digest.update(f"{source.relative_to(ROOT)} {len(content)}\n".encode() + content)
+    python = sysconfig.get_config_var("EXT_SUFFIX")
+    return f"{digest.hexdigest()} version {version()} GPUs {chosen} Python {python}\n"
+
+
 def run(command: Sequence[str], path: str) -> None:
     """Runs a step; its whole output stands in build/offline/build.log."""
     environment = {**os.environ, "PATH": path}
@@ -102,12 +120,8 @@ def run(command: Sequence[str], path: str) -> None:
         raise SystemExit("\n".join([*tail, f"build_offline: failed: {' '.join(command)}"]))
 
 
-def build(chosen: str) -> Path:
-    """Builds into build/offline; returns the folder that PYTHONPATH has to name.
-
-    Raises:
-        SystemExit: something is missing or does not compile, in words.
-    """
+def compile_native(chosen: str) -> None:
+    """Compiles the libraries into NATIVE, beside a line on what they were made from."""
     path = search_path()
     if missing := missing_tools(path):
         lines = "".join(f"\n  - {what}" for what in missing)
@@ -117,7 +131,7 @@ def build(chosen: str) -> Path:
     tree = OFFLINE / "tree"
     options = {
         "CMAKE_BUILD_TYPE": "Release",
-        "CMAKE_INSTALL_PREFIX": str(SITE),
+        "CMAKE_INSTALL_PREFIX": str(NATIVE),
         "Python_EXECUTABLE": sys.executable,
         "SKBUILD_PROJECT_VERSION": version(),
         "AERO_CUDA": "ON",
@@ -127,14 +141,44 @@ def build(chosen: str) -> Path:
     defined = [f"-D{name}={value}" for name, value in options.items()]
     run(["cmake", "-S", str(ROOT), "-B", str(tree), "-G", "Ninja", *defined], path)
     run(["cmake", "--build", str(tree)], path)
-    shutil.rmtree(SITE, ignore_errors=True)
+    shutil.rmtree(NATIVE, ignore_errors=True)
     run(["cmake", "--install", str(tree)], path)
+    (NATIVE / "made_from").write_text(made_from(chosen))
+
+
+def put_together() -> None:
+    """Makes SITE of the libraries and the Python files."""
+    shutil.rmtree(SITE, ignore_errors=True)
+    shutil.copytree(NATIVE / "aero", SITE / "aero")
     shutil.copytree(
         ROOT / "python" / "aero",
         SITE / "aero",
         ignore=shutil.ignore_patterns("__pycache__", "*.so"),
         dirs_exist_ok=True,
     )
+
+
+def can_be_loaded() -> bool:
+    """Whether this machine can run what another one has built."""
+    script = "import sys, aero.ops, aero._core; sys.exit(not aero.__file__.startswith(sys.argv[1]))"
+    environment = {**os.environ, "PYTHONPATH": str(SITE)}
+    command = [sys.executable, "-c", script, str(SITE)]
+    return subprocess.run(command, env=environment, capture_output=True).returncode == 0
+
+
+def build(chosen: str) -> Path:
+    """Builds into build/offline; returns the folder that PYTHONPATH has to name.
+
+    Raises:
+        SystemExit: something is missing or does not compile, in words.
+    """
+    made = NATIVE / "made_from"
+    if made.exists() and made.read_text() == made_from(chosen):
+        put_together()
+        if (OFFLINE / "tree").exists() or can_be_loaded():
+            return SITE
+    compile_native(chosen)
+    put_together()
     return SITE
 
 
