@@ -11,9 +11,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -276,69 +274,6 @@ def test_the_few_calls_are_five_and_of_every_operator() -> None:
     assert set(operators) == {
         "attention_entropy", "temperature_softmax", "entropy_regularization", "scaled_ffn",
     }  # fmt: skip
-
-
-def test_every_missing_tool_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import build_offline
-
-    missing = build_offline.missing_tools(str(tmp_path))
-    for name in ("CMake", "ninja", "nvcc", "C++20 compiler"):
-        assert any(name in text for text in missing)
-    assert not any("Python package" in text for text in missing)
-    monkeypatch.setattr(build_offline, "PACKAGES", {"torch": (99, 0), "no_such_package": (1, 0)})
-    missing = build_offline.missing_tools(str(tmp_path))
-    for name in ("torch 99.0 or newer", "no_such_package 1.0 or newer"):
-        assert any(f"the Python package {name}, for" in text for text in missing)
-    monkeypatch.setattr(build_offline, "search_path", lambda: str(tmp_path))
-    with pytest.raises(SystemExit, match=r"this machine lacks\s+- CMake 3.25"):
-        build_offline.build("90a")
-
-
-def test_what_is_built_lies_beside_the_python_files(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    import build_offline
-
-    (tmp_path / "CMakeLists.txt").write_text(
-        "cmake_minimum_required(VERSION 3.25)\n"
-        "project(small LANGUAGES NONE)\n"
-        'file(WRITE ${CMAKE_BINARY_DIR}/libaero_ops.so "${AERO_CUDA} ${AERO_CUDA_ARCHITECTURES}")\n'
-        "install(FILES ${CMAKE_BINARY_DIR}/libaero_ops.so DESTINATION aero)\n"
-    )
-    (tmp_path / "pyproject.toml").write_text('[project]\nversion = "1.2.3"\n')
-    package = tmp_path / "python" / "aero"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("")
-    monkeypatch.setattr(build_offline, "missing_tools", lambda _: [])
-    for name, path in {
-        "ROOT": "",
-        "OFFLINE": "build/offline",
-        "SITE": "build/offline/site",
-    }.items():
-        monkeypatch.setattr(build_offline, name, tmp_path / path)
-    for _ in range(2):  # the second time over the first
-        site = build_offline.build("80;90a")
-        assert sorted(path.name for path in (site / "aero").iterdir()) == [
-            "__init__.py", "libaero_ops.so",
-        ]  # fmt: skip
-        assert (site / "aero" / "libaero_ops.so").read_text() == "ON 80;90a"
-    (tmp_path / "CMakeLists.txt").write_text("message(FATAL_ERROR none)")
-    with pytest.raises(SystemExit, match="build_offline: failed: cmake -S"):
-        build_offline.build("")
-
-
-@pytest.mark.parametrize(
-    ("said", "chosen"),
-    [("9 0\n", "90a"), ("8 0\n8 6\n", "80;86"), ("8 9\n", "86"), ("12 0\n", ""), ("", "")],
-)
-def test_the_kernels_are_compiled_for_the_gpus_that_are_there(
-    said: str, chosen: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import build_offline
-
-    answer: Callable[..., Any] = lambda *_, **__: subprocess.CompletedProcess([], 0, said, "")  # noqa: E731
-    monkeypatch.setattr(subprocess, "run", answer)
-    assert build_offline.architectures() == chosen
 
 
 def test_the_kernels_without_entropy_can_be_made_from_those_with(tmp_path: Path) -> None:
