@@ -206,7 +206,7 @@ def run_until_ended(command: Sequence[str], record: Record, seconds: Callable[[]
 
 
 def exit_status(results: Iterable[dict[str, Any]], *, to_its_end: bool) -> int:
-    """1 after a failure or where nothing passed, 2 where time ran out, 3 for both, else 0.
+    """1 after a failure, 2 where time ran out, 3 for both, 1 where nothing passed, else 0.
 
     Args:
         results: of what was to be run.
@@ -214,8 +214,9 @@ def exit_status(results: Iterable[dict[str, Any]], *, to_its_end: bool) -> int:
     """
     outcomes = [(result["outcome"], result["message"]) for result in results]
     words = {outcome for outcome, _ in outcomes}
-    late = any(outcome == "not run" and "time" in message for outcome, message in outcomes)
-    return int("failed" in words or "passed" not in words) + 2 * (late or not to_its_end)
+    late = not to_its_end or any(o == "not run" and "time" in said for o, said in outcomes)
+    has_failed = "failed" in words or not (late or "passed" in words)
+    return has_failed + 2 * late
 
 
 if __name__ == "__main__":

@@ -210,7 +210,9 @@ def test_a_test_that_takes_its_process_down_is_tried_once_in_a_call(
         ({"passed": "", "not run": "the time is used up"}, True, 2),
         ({"passed": ""}, False, 2),
         ({"failed": "it did not end in its time"}, False, 3),
-        ({}, False, 3),
+        ({}, False, 2),
+        ({}, True, 1),
+        ({"not run": "the time is used up"}, True, 2),
     ],
 )
 def test_the_exit_status_tells_a_failure_from_a_lack_of_time(
