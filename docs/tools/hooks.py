@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[2]
 # The manual has these pages too, at their own place.
 REPOSITORY = [
     "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE", "kernels/README.md",
-    "kernels/cuda/README.md", "tests/mutants/README.md",
+    "kernels/cuda/README.md", "tests/fuzz/README.md", "tests/mutants/README.md",
     *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("benchmarks/results/*"))),
     *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("notebooks/*.ipynb"))),
 ]  # fmt: skip
@@ -58,6 +58,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "recipe_settings": lambda: tables.by_section(tables.recipe_settings()),
     "stack_fields": lambda: tables.as_markdown(tables.stack_fields()),
     "spec_fields": lambda: tables.as_markdown(tables.spec_fields()),
+    "primitives": tables.primitives,
     "private_settings": lambda: tables.as_markdown(tables.private_settings()),
     "label_words": label_pictures.words_with_pictures,
     "command_line": command_line,

@@ -14,6 +14,7 @@ from typing import Any
 
 from aero import _core, mpc
 from aero.architecture import ArchitectureSpec
+from aero.network.primitives import PRIMITIVES, READERS
 from aero.private.settings import RANGES, REVEALS, SPU_FIELDS, UNITS, PrivateSettings
 from aero.tables import markdown_table
 from aero.train.errors import Bounds
@@ -135,6 +136,23 @@ def _accepted_by_spec(spec: ArchitectureSpec, name: str) -> str:
         (found,) = re.findall(r"must be (?:an? (?:integer|number) from )?(.*), got", str(error))
         return found.replace('"', "`")
     raise AssertionError(f"{name} takes '?'")
+
+
+def primitives() -> str:
+    """Every operation of a description, and the readers that know it."""
+    return markdown_table(
+        ["operation", "what it computes", "fields", "weights", *READERS],
+        [
+            [
+                f"`{name}`",
+                primitive.meaning,
+                _words(primitive.fields),
+                _words(primitive.weights),
+                *("yes" if name in known else "no" for known in READERS.values()),
+            ]
+            for name, primitive in PRIMITIVES.items()
+        ],
+    )
 
 
 def as_markdown(rows: Iterable[Setting]) -> str:

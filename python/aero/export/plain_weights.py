@@ -11,7 +11,7 @@ from torch import nn
 from aero.atomic_files import require_no_run, write_bytes_atomically, write_json_atomically
 from aero.models.causal_lm import carry_over
 from aero.models.network_writer import described_network
-from aero.network.description import DESCRIPTION_FILE, WEIGHTS_FILE
+from aero.network.description import DESCRIPTION_FILE, WEIGHTS_FILE, Network
 
 
 def export_weights(model: nn.Module, folder: str | Path) -> Path:
@@ -46,8 +46,11 @@ def export_weights(model: nn.Module, folder: str | Path) -> Path:
         ...     sorted(file.name for file in path.iterdir())
         ['network.json', 'weights.safetensors']
     """
-    network = described_network(carry_over(model))
-    folder = Path(folder)
+    return write_network(described_network(carry_over(model)), Path(folder))
+
+
+def write_network(network: Network, folder: Path) -> Path:
+    """Writes a described network; arguments, result and errors as of `export_weights`."""
     require_no_run(folder, "export")
     folder.mkdir(parents=True, exist_ok=True)
     weights = save(network.tensors)

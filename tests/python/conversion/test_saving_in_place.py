@@ -9,7 +9,6 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     GPT2LMHeadModel,
-    GPTNeoXForCausalLM,
     Trainer,
     TrainingArguments,
 )
@@ -57,12 +56,11 @@ def test_it_is_loaded_as_itself_or_not_at_all(source, label, tmp_path):
         assert _agree(loaded, model)
 
 
-@pytest.mark.parametrize("source", ["gpt2", "pythia"])
-def test_the_class_of_the_host_does_not_load_it(source, tmp_path):
-    _trained_in_place(HUGGING_FACE[source], "SM+LN+R").save_pretrained(tmp_path)
-    stock = GPTNeoXForCausalLM if source.startswith("pythia") else GPT2LMHeadModel
+# GPT-NeoX does the same, but makes its default network first: 80 GB.
+def test_the_class_of_the_host_does_not_load_it(tmp_path):
+    _trained_in_place(gpt2, "SM+LN+R").save_pretrained(tmp_path)
     with pytest.raises((RuntimeError, ValueError)):
-        stock.from_pretrained(tmp_path)
+        GPT2LMHeadModel.from_pretrained(tmp_path)
 
 
 @pytest.mark.parametrize("source", SOURCES)

@@ -1,13 +1,21 @@
 """The JAX forward pass follows `network.json`, for every kind of network."""
 
 import pytest
+from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 import aero
+from aero.export.plain_weights import write_network
+from aero.models.foreign_writer import describe_model
 
 from ...export.conftest import trained
 from ...models.labels import FAMILIES, LABELS
 
 pytestmark = pytest.mark.private
+
+_SIZES = {
+    "vocab_size": 256, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "intermediate_size": 40, "max_position_embeddings": 32,
+}  # fmt: skip
 
 
 def exports(folder):
@@ -23,7 +31,15 @@ def exports(folder):
     }
     for name, model in others.items():
         aero.export_weights(model, folder / name)
-    return 2 * (len(FAMILIES) * len(LABELS) + len(others))
+    foreign = {
+        "llama": LlamaForCausalLM(LlamaConfig(**_SIZES, num_key_value_heads=2)),
+        "mistral": MistralForCausalLM(
+            MistralConfig(**_SIZES, num_key_value_heads=1, sliding_window=5)
+        ),
+    }
+    for name, model in foreign.items():
+        write_network(describe_model(model.eval()), folder / name)
+    return 2 * (len(FAMILIES) * len(LABELS) + len(others) + len(foreign))
 
 
 def test_plain_jax_gives_the_logits_of_every_network(run_private, tmp_path):

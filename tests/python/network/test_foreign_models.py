@@ -1,0 +1,144 @@
+"""Models of `transformers` that no label names: every reader against the model itself."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+)
+
+from aero import _core, mpc
+from aero.models.foreign_writer import describe_model
+from aero.network.description import check_description
+from aero.network.numpy_reader import forward
+from aero.network.ring_reader import RingNetwork
+
+SIZES = {
+    "vocab_size": 61, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 6,
+    "intermediate_size": 40, "max_position_embeddings": 32,
+}  # fmt: skip
+MODELS = {
+    "llama": (LlamaForCausalLM, LlamaConfig(**SIZES, num_key_value_heads=2)),
+    "llama, tied, biased": (
+        LlamaForCausalLM,
+        LlamaConfig(**SIZES, num_key_value_heads=6, head_dim=8, attention_bias=True,
+                    mlp_bias=True, tie_word_embeddings=True, rope_theta=500.0),
+    ),
+    "mistral": (
+        MistralForCausalLM, MistralConfig(**SIZES, num_key_value_heads=3, sliding_window=5)
+    ),
+    "qwen2": (
+        Qwen2ForCausalLM,
+        Qwen2Config(**SIZES, num_key_value_heads=1, use_sliding_window=True, sliding_window=4,
+                    max_window_layers=1),
+    ),
+    "bert": (BertForMaskedLM, BertConfig(**SIZES)),
+}  # fmt: skip
+
+
+def made(name):
+    """A model in float64 with no parameter at its start, and its description."""
+    model_class, config = MODELS[name]
+    torch.manual_seed(0)
+    model = model_class(config).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+    return model, describe_model(model)
+
+
+def tokens():
+    return torch.randint(61, (2, 19), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_numpy_computes_the_models_logits(name):
+    model, network = made(name)
+    check_description(network.description, "network.json")
+    with torch.no_grad():
+        expected = model(tokens()).logits.numpy()
+    found = forward(network, tokens().numpy())
+    # transformers computes the angles of rotary positions in float32.
+    tolerance = 1e-12 if name == "bert" else 50 * 2.0**-24
+    assert np.abs(found - expected).max() <= tolerance * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("name", ["llama", "llama, tied, biased"])
+def test_fixed_point_follows_within_its_resolution(name):
+    _, network = made(name)
+    expected = forward(network, tokens().numpy())
+    found = RingNetwork(network).logits(tokens().numpy())
+    # Of 18 fraction bits; SPU's tanh, in SiLU, is right to 5e-3.
+    assert np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
+
+
+def test_what_fixed_point_lacks_is_named():
+    _, network = made("mistral")
+    with pytest.raises(ValueError, match="only causal attention to all earlier tokens"):
+        RingNetwork(network).logits(tokens().numpy())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_configuration_alone_has_the_price_of_its_model(name):
+    network = describe_model(MODELS[name][1])
+    assert network.description == made_as_float32(name).description
+    assert all(not array.any() for array in network.tensors.values())
+    for stack in (*mpc.stack_names(), *mpc.optimized_stack_names()):
+        priced = price(network, stack)
+        assert priced["total"].comm_bytes > 0
+        assert len(priced["by_layer"]) == 3
+
+
+def made_as_float32(name):
+    model_class, config = MODELS[name]
+    return describe_model(model_class(config).float())
+
+
+def price(network, stack):
+    described = network.description
+    return _core.simulate(
+        _core.Network(described["operations"], described["context_length"]), _core.Stack(stack)
+    )
+
+
+def test_the_price_of_a_llama_is_the_sum_of_its_parts():
+    network = describe_model(MODELS["llama"][1])
+    found = {one.name: one for one in price(network, "spu-0.9.5")["operations"] if one.layer == 1}
+    expected = {
+        "norm before attention": ("rmsnorm", 32, 24),
+        "queries, keys, values": ("weight_product", 32, 24, (6 + 2 * 2) * 4),
+        # Three query heads are the rows of one product with their key head.
+        "scores": ("head_product", 2, 3 * 32, 4, 32),
+        "softmax": ("softmax", 6 * 32, 32),
+        "heads": ("head_product", 2, 3 * 32, 32, 4),
+        "activation": ("silu", 32 * 40),
+        "FFN, gate": ("weight_product", 32, 24, 40),
+        "FFN, out": ("weight_product", 32, 40, 24),
+    }
+    for name, (operation, *sizes) in expected.items():
+        cost = mpc.operation_cost(operation, *sizes, stack="spu-0.9.5")
+        assert found[name].cost.comm_bytes == pytest.approx(cost.comm_bytes, abs=1), name
+    product = mpc.operation_cost("product", 32 * 40, stack="spu-0.9.5")
+    truncated = mpc.operation_cost("truncation", 32 * 40, stack="spu-0.9.5")
+    both = product.comm_bytes + truncated.comm_bytes
+    assert found["gate times up"].cost.comm_bytes == pytest.approx(both, abs=1)
+
+
+def test_families_and_settings_without_a_description_are_named():
+    with pytest.raises(ValueError, match="Qwen3"):
+        describe_model(Qwen3Config(**SIZES))
+    scaled = LlamaConfig(**SIZES, rope_parameters={
+        "rope_type": "linear", "factor": 2.0, "rope_theta": 1e4,
+    })  # fmt: skip
+    with pytest.raises(ValueError, match="rope_parameters of llama must be of the default type"):
+        describe_model(scaled)
+    with pytest.raises(ValueError, match="hidden_act of llama must be one of"):
+        describe_model(LlamaConfig(**SIZES, hidden_act="mish"))
