@@ -127,17 +127,23 @@ def test_the_steps_have_an_order_and_each_result_is_there_before_the_next_step(
 def test_a_step_that_hangs_is_ended_with_all_that_it_began_and_the_next_ones_run(
     machine: Machine,
 ) -> None:
-    machine.plan("accuracy", f"sleep 600 & echo $! >{machine.plans}/child; wait")
-    machine.plan("schemes", "exit 1")
+    leave_a_child = f"sleep 600 & echo $! >>{machine.plans}/children;"
+    machine.plan("accuracy", f"{leave_a_child} wait")
+    machine.plan("schemes", f"{leave_a_child} exit 1")
     assert machine.run(12) == 1
     assert machine.begun() == ORDER
     expected = dict.fromkeys(ORDER, "passed") | {"accuracy": "hung", "schemes": "failed"}
     assert machine.outcomes() == expected
-    status = Path("/proc", (machine.plans / "child").read_text().strip(), "stat")
-    assert not status.exists() or " Z " in status.read_text()
+    children = (machine.plans / "children").read_text().split()
+    assert len(children) == 2
+    for child in children:
+        status = Path("/proc", child, "stat")
+        assert not status.exists() or " Z " in status.read_text()
 
 
 def test_a_clock_that_runs_out_ends_the_call_and_the_next_one_goes_on(machine: Machine) -> None:
+    library = "build/offline/native/aero/libaero_ops.so"
+    machine.plan("build", f"echo by the first machine >{library}")
     for step in ORDER[3:]:
         machine.plan(step, "sleep 30")
     assert machine.run(9) == 1
@@ -146,8 +152,9 @@ def test_a_clock_that_runs_out_ends_the_call_and_the_next_one_goes_on(machine: M
     machine.replace()
     for step in ORDER[3:]:
         machine.plan(step, "")
-    machine.plan("build", "grep -q compiled build/offline/native/aero/libaero_ops.so || exit 1")
+    machine.plan("build", f"grep -q 'by the first machine' {library} || exit 1")
     assert machine.run(60) == 0
+    assert all(path.stat().st_mode & 0o200 for path in machine.out.iterdir())
     assert machine.begun() == ["build", *ORDER[3:]]
     assert machine.outcomes() == dict.fromkeys(ORDER, "passed")
 
