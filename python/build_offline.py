@@ -161,7 +161,8 @@ def put_together() -> None:
 def can_be_loaded() -> bool:
     """Whether this machine can run what another one has built."""
     script = "import sys, aero.ops, aero._core; sys.exit(not aero.__file__.startswith(sys.argv[1]))"
-    environment = {**os.environ, "PYTHONPATH": str(SITE)}
+    folders = [str(SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
     command = [sys.executable, "-c", script, str(SITE)]
     return subprocess.run(command, env=environment, capture_output=True).returncode == 0
 

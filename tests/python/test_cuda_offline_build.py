@@ -95,7 +95,11 @@ def test_a_library_that_was_built_elsewhere_from_these_sources_is_taken(
     taken = carried(small_project)
     monkeypatch.setattr(sys, "executable", sys._base_executable)  # type: ignore[attr-defined]
     monkeypatch.setattr(build_offline, "missing_tools", lambda _: ["everything"])
+    monkeypatch.setenv("PYTHONPATH", str(small_project / "elsewhere"))
+    (small_project / "elsewhere").mkdir()
+    (small_project / "elsewhere" / "packages_there.py").write_text("")
     (small_project / "python" / "aero" / "new.py").write_text("")
+    (small_project / "python" / "aero" / "ops.py").write_text("import packages_there")
     build_offline.build("90a")
     assert taken.read_text() == "carried"
     assert taken.with_name("new.py").exists()
