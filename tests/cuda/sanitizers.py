@@ -17,6 +17,8 @@ CALLS = Path(__file__).with_name("sanitized_calls.py")
 TOOLS = ("memcheck", "racecheck", "synccheck")
 #: Seconds that one tool may take.
 LIMIT = 110
+#: Lines of a tool's output that are shown where it does not pass.
+WORDS = 200
 # What the tools say of a kernel's mistake, unlike of a device that they cannot follow.
 FINDING = re.compile(
     r"Invalid __\w+__|Race reported|Potential \w+ hazard|Uninitialized __|Barrier error|"
@@ -74,4 +76,7 @@ def sanitized(tool: str, device: str, left: float, how_many: str = "all") -> dic
         )
     except subprocess.TimeoutExpired:
         return {"outcome": "not run", "message": f"it did not end in its time of {limit:.0f} s"}
-    return verdict(done.stdout, done.returncode)
+    found_by_it = verdict(done.stdout, done.returncode)
+    if found_by_it["outcome"] != "passed":
+        print(*done.stdout.splitlines()[:WORDS], sep="\n", flush=True)
+    return found_by_it

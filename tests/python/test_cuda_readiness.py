@@ -261,6 +261,23 @@ def test_a_sanitizer_passes_only_if_it_watched_all_calls_and_found_nothing(
     assert (found["message"] == "") == (outcome == "passed")
 
 
+def test_a_sanitizer_is_given_the_calls_and_its_words_are_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import sanitizers
+
+    tool = tmp_path / "compute-sanitizer"
+    tool.write_text('#!/bin/sh\necho "$@"\necho "Invalid __global__ read at run_pass"\nexit 9\n')
+    tool.chmod(0o755)
+    monkeypatch.setattr(sanitizers, "program", lambda: str(tool))
+    found = sanitizers.sanitized("memcheck", "cuda", 60, "few")
+    assert found["outcome"] == "failed"
+    said = capsys.readouterr().out
+    assert "--tool memcheck" in said
+    assert "sanitized_calls.py cuda few\n" in said
+    assert "read at run_pass" in said
+
+
 @pytest.mark.parametrize("how_many", ["few", "all"])
 def test_the_calls_for_the_sanitizers_work(how_many: str) -> None:
     done = run(TESTS / "sanitized_calls.py", "cpu", how_many)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -55,9 +55,9 @@ def describe_model(model: nn.Module | PretrainedConfig) -> Network:
         ['final norm', 'logits']
     """
     if isinstance(model, PretrainedConfig):
-        head = AutoModelForMaskedLM if model.model_type == "bert" else AutoModelForCausalLM
+        head: Any = AutoModelForMaskedLM if model.model_type == "bert" else AutoModelForCausalLM
         with torch.device("meta"):
-            model = head.from_config(model)
+            model = cast(nn.Module, head.from_config(model))
     config: Any = getattr(model, "config", None)
     write = _FAMILIES.get(getattr(config, "model_type", ""))
     if write is None:
@@ -99,7 +99,7 @@ class _Writer:
             weights: dict[str, str] | None = None, **fields: Any) -> str:  # fmt: skip
         """Adds an operation; returns its output."""
         entry = {"op": op, "name": name, "part": part, "inputs": list(inputs), "output": output}
-        own = {"weights": weights} if weights else {}
+        own: dict[str, Any] = {"weights": weights} if weights else {}
         self.operations.append({**entry, **fields, **own})
         return output
 
@@ -111,7 +111,7 @@ class _Writer:
         weights = {"weight": self.keep(f"{key}.weight", weight, layer)}
         if biases:
             weights["bias"] = self.keep(f"{key}.bias", torch.cat(biases), layer)
-        sizes = {"in": weight.shape[0], "out": weight.shape[1], "transposed": False}
+        sizes: dict[str, Any] = {"in": weight.shape[0], "out": weight.shape[1], "transposed": False}
         return self.add("linear", output, given, name=name, part=part, weights=weights, **sizes)
 
     def keep(self, key: str, tensor: Tensor, layer: int | None) -> str:
@@ -148,7 +148,7 @@ class _Writer:
             for name, count in (("queries", heads), ("keys", key_heads)):
                 self.add("rotate", name, name, name=name, part="QK", heads=count, channels=width,
                          base=rotary_base)  # fmt: skip
-        sizes = {"heads": heads, "key_heads": key_heads, "head_dim": width}
+        sizes: dict[str, Any] = {"heads": heads, "key_heads": key_heads, "head_dim": width}
         self.add(
             "scores", "scores", "queries", "keys", name="scores", part="QK", **sizes,
             scale=1 / math.sqrt(width), temperature=False, per_position=False, soft_cap=0.0,
