@@ -205,6 +205,10 @@ def run_until_ended(command: Sequence[str], record: Record, seconds: Callable[[]
     return False
 
 
+#: What messages say where the time was too short.
+OUT_OF_TIME = ("the time is used up", "it did not end in its time")
+
+
 def exit_status(results: Iterable[dict[str, Any]], *, to_its_end: bool) -> int:
     """1 after a failure, 2 where time ran out, 3 for both, 1 where nothing passed, else 0.
 
@@ -214,7 +218,10 @@ def exit_status(results: Iterable[dict[str, Any]], *, to_its_end: bool) -> int:
     """
     outcomes = [(result["outcome"], result["message"]) for result in results]
     words = {outcome for outcome, _ in outcomes}
-    late = not to_its_end or any(o == "not run" and "time" in said for o, said in outcomes)
+    late = not to_its_end or any(
+        outcome == "not run" and any(said in message for said in OUT_OF_TIME)
+        for outcome, message in outcomes
+    )
     has_failed = "failed" in words or not (late or "passed" in words)
     return has_failed + 2 * late
 

@@ -205,6 +205,8 @@ def test_a_test_that_takes_its_process_down_is_tried_once_in_a_call(
     [
         ({"passed": ""}, True, 0),
         ({"passed": "", "not run": "needs a GPU"}, True, 0),
+        ({"passed": "", "not run": "the tool does not know this CUDA runtime"}, True, 0),
+        ({"passed": "", "not run": "it did not end in its time of 110 s"}, True, 2),
         ({"not run": "needs a GPU"}, True, 1),
         ({"passed": "", "failed": "wrong"}, True, 1),
         ({"passed": "", "not run": "the time is used up"}, True, 2),
