@@ -39,13 +39,15 @@ def describe_model(model: nn.Module | PretrainedConfig) -> Network:
 
     Args:
         model: with its weights, which are rounded to float32 (float64 of a float64 model); or a
-            configuration, whose tensors are zeros that take no memory.
+            configuration of llama, mistral, qwen2 or bert, whose tensors are zeros that take no
+            memory.
 
     Returns:
         The network of evaluation mode, over sequences without padding.
 
     Raises:
-        ValueError: a family or a setting that has no description yet, by name.
+        ValueError: a family or a setting that has no description yet, by name; a model without
+            language-model head; or a configuration of another family, with the way out.
 
     Example:
         >>> from aero.models.foreign_writer import describe_model
@@ -55,6 +57,12 @@ def describe_model(model: nn.Module | PretrainedConfig) -> Network:
         ['final norm', 'logits']
     """
     if isinstance(model, PretrainedConfig):
+        if model.model_type not in _FAMILIES:
+            raise ValueError(
+                "describe_model: a configuration must be of llama, mistral, qwen2 or bert, got "
+                f"{type(model).__name__}; give the model itself, or take a label: "
+                "aero.ArchitectureSpec.from_label and aero.mpc.simulate"
+            )
         head: Any = AutoModelForMaskedLM if model.model_type == "bert" else AutoModelForCausalLM
         with torch.device("meta"):
             model = cast(nn.Module, head.from_config(model))
@@ -62,6 +70,7 @@ def describe_model(model: nn.Module | PretrainedConfig) -> Network:
     write = _FAMILIES.get(getattr(config, "model_type", ""))
     if write is None:
         return described_network(carry_over(model))
+    _check_parts(model, config)
     dtype = torch.float64 if next(model.parameters()).dtype == torch.float64 else torch.float32
     operations, tensors = write(model, config)
     arrays = {name: _array(tensor, dtype) for name, tensor in tensors.items()}
@@ -80,6 +89,24 @@ def describe_model(model: nn.Module | PretrainedConfig) -> Network:
         },
     }
     return Network(described, arrays)
+
+
+def _check_parts(model: nn.Module, config: Any) -> None:
+    """Refuses a model without the parts that its family's writer reads."""
+    is_bert = config.model_type == "bert"
+    parts = {name for name, _ in model.named_modules()}
+    needed = {"bert", "cls.predictions"} if is_bert else {"model.embed_tokens", "lm_head"}
+    if not needed <= parts:
+        takes = "AutoModelForMaskedLM" if is_bert else "AutoModelForCausalLM"
+        raise ValueError(
+            f"describe_model: {type(model).__name__} must have a language-model head, got no "
+            f"{' and '.join(sorted(needed - parts))}; load it as {takes}"
+        )
+    if getattr(config, "is_decoder", False):
+        raise ValueError(
+            f"describe_model: is_decoder of {config.model_type} must be false, got true: its "
+            "attention is described as an encoder's; take a decoder such as GPT-2 or Llama"
+        )
 
 
 def _array(tensor: Tensor, dtype: torch.dtype) -> Any:

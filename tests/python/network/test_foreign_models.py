@@ -6,8 +6,14 @@ import torch
 from transformers import (
     BertConfig,
     BertForMaskedLM,
+    BertForSequenceClassification,
+    BertLMHeadModel,
+    GPT2Config,
+    GPTNeoXConfig,
     LlamaConfig,
     LlamaForCausalLM,
+    LlamaForSequenceClassification,
+    LlamaModel,
     MistralConfig,
     MistralForCausalLM,
     Qwen2Config,
@@ -15,9 +21,9 @@ from transformers import (
     Qwen3Config,
 )
 
-from aero import _core, mpc
+from aero import AeroConfig, _core, mpc
 from aero.models.foreign_writer import describe_model
-from aero.network.description import check_description
+from aero.network.checks import check_description
 from aero.network.numpy_reader import forward
 from aero.network.ring_reader import RingNetwork
 
@@ -82,7 +88,7 @@ def test_fixed_point_follows_within_its_resolution(name):
 
 def test_what_fixed_point_lacks_is_named():
     _, network = made("mistral")
-    with pytest.raises(ValueError, match="only causal attention to all earlier tokens"):
+    with pytest.raises(ValueError, match="causal attention to all earlier tokens"):
         RingNetwork(network).logits(tokens().numpy())
 
 
@@ -142,3 +148,27 @@ def test_families_and_settings_without_a_description_are_named():
         describe_model(scaled)
     with pytest.raises(ValueError, match="hidden_act of llama must be one of"):
         describe_model(LlamaConfig(**SIZES, hidden_act="mish"))
+
+
+def test_bert_as_a_decoder_is_refused():
+    config = BertConfig(**SIZES, is_decoder=True)
+    for decoder in (config, BertLMHeadModel(config)):
+        with pytest.raises(ValueError, match="is_decoder"):
+            describe_model(decoder)
+
+
+@pytest.mark.parametrize(
+    "model_class", [BertForSequenceClassification, LlamaForSequenceClassification, LlamaModel]
+)
+def test_models_without_a_language_model_head_are_named(model_class):
+    model = model_class(model_class.config_class(**SIZES, pad_token_id=0))
+    with pytest.raises(ValueError, match=f"{model_class.__name__} .*language-model head"):
+        describe_model(model)
+
+
+@pytest.mark.parametrize(
+    "config", [GPT2Config(), GPTNeoXConfig(), AeroConfig.from_label("SM+R", model="tiny")]
+)
+def test_configurations_of_labelled_networks_are_referred_to_the_label(config):
+    with pytest.raises(ValueError, match=f"{type(config).__name__}.*simulate"):
+        describe_model(config)
