@@ -42,6 +42,8 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):
         (torch.Size([2, 32, 256]), 0, 0)
     """
 
+    _scale_names = ("strength_bias",)
+
     accepts_loss_kwargs = True
     _tied_weights_keys = {"lm_head.weight": "transformer.wte.weight"}  # noqa: RUF012
 

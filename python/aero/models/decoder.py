@@ -81,6 +81,8 @@ class AeroPreTrainedModel(Scales, PreTrainedModel):  # type: ignore[no-untyped-c
 class AeroModel(AeroPreTrainedModel):
     """The decoder without its head."""
 
+    _scale_names = ("negative_slope",)
+
     def __init__(self, config: AeroConfig) -> None:
         super().__init__(config)
         spec = config.spec

@@ -56,6 +56,8 @@ class EntropyPenalty(Scales):
         2.6509
     """
 
+    _scale_names = ("threshold_bias", "strength_bias")
+
     def __init__(
         self,
         thresholds: Tensor,

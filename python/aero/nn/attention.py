@@ -130,6 +130,8 @@ class CausalSelfAttention(Scales):
         (torch.Size([2, 5, 16]), torch.Size([2, 4, 5]))
     """
 
+    _scale_names = ("entropy_threshold",)
+
     def __init__(
         self,
         width: int,
@@ -213,6 +215,8 @@ class ShapedSelfAttention(Scales):
         >>> torch.allclose(output, x, atol=1e-5)
         True
     """
+
+    _scale_names = ("entropy_threshold", "alpha", "beta", "gamma")
 
     def __init__(
         self,

@@ -62,6 +62,8 @@ class Block(Scales):
         (torch.Size([2, 5, 16]), torch.Size([2, 4, 5]))
     """
 
+    _scale_names = ("gain",)
+
     def __init__(
         self,
         attn: CausalSelfAttention | ShapedSelfAttention,

@@ -36,6 +36,8 @@ class FeedForward(Scales):
         torch.Size([2, 3, 8])
     """
 
+    _scale_names = ("negative_slope",)
+
     def __init__(
         self,
         width: int,
@@ -132,6 +134,8 @@ class ScaledFeedForward(FeedForward):
         (1.0, False, True)
     """
 
+    _scale_names = (*FeedForward._scale_names, "alpha", "beta")
+
     def __init__(
         self, width: int, hidden_width: int, *, trainable: Collection[str] = ("alpha", "beta")
     ) -> None:
@@ -162,6 +166,8 @@ class ScaledFusedFeedForward(FusedFeedForward):
         >>> feed_forward.scaled(torch.ones(1, 1, 4)).tolist()
         [[[1.0, 1.0, 1.0, 1.0]]]
     """
+
+    _scale_names = ("alpha", "beta")
 
     def __init__(self, width: int, *, trainable: Collection[str] = ("alpha", "beta")) -> None:
         super().__init__(width)

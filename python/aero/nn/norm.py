@@ -53,6 +53,8 @@ class FoldableNorm(Scales):
         tensor([25., 25., 25.])
     """
 
+    _scale_names = ("weight",)
+
     running_mean_square: Tensor
     num_updates: Tensor
     discrepancy: Tensor
@@ -151,6 +153,8 @@ class DynamicNorm(Scales):
         weight: g, [C], starts at 1.
         bias: b, [C], starts at 0.
     """
+
+    _scale_names = ("alpha", "shift", "weight")
 
     def __init__(self, width: int, *, kind: Literal["tanh", "erf"]) -> None:
         super().__init__()

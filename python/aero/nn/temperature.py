@@ -34,6 +34,8 @@ class Temperature(Scales):
         [0.5, 0.5]
     """
 
+    _scale_names = ("value",)
+
     def __init__(
         self,
         shape: TemperatureShape,

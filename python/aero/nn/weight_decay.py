@@ -25,10 +25,13 @@ _THRESHOLDS = ("entropy_threshold", "threshold_bias")
 
 
 class Scales(nn.Module):
-    """A module whose own parameters, but for matrices and biases, weight decay has to spare.
+    """A module that has parameters which weight decay has to spare.
 
-    All of them are known, so that the first step of an optimizer can be compared with them.
+    All of them are known, so that the first step of an optimizer can be compared with them. What a
+    subclass adds is a scale only where it says so.
     """
+
+    _scale_names: tuple[str, ...] = ()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -48,8 +51,7 @@ _seen: WeakSet[Optimizer] = WeakSet()
 def scales_of(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """The parameters that a module itself owns and that are scales, with their names in it."""
     for name, parameter in module.named_parameters(recurse=False):
-        is_matrix = name == "weight" and parameter.dim() >= 2
-        is_scale = isinstance(module, Scales) and name != "bias" and not is_matrix
+        is_scale = isinstance(module, Scales) and name in module._scale_names
         if is_scale or (isinstance(module, ParametrizationList) and name == _WEIGHT_NORM_GAIN):
             yield name, parameter
 

@@ -141,6 +141,20 @@ def test_thresholds_of_a_stock_model_and_of_one_converted_in_place_are_told(tmp_
     assert found == {"value": 2}
 
 
+def test_matrices_that_a_subclass_adds_are_weights():
+    class Extended(aero.AeroForCausalLM):
+        def __init__(self, config):
+            super().__init__(config)
+            self.extra = torch.nn.Parameter(torch.ones(4, 4))
+
+    model = Extended(tiny("EReg(SM(t)+ScFuFFN)").config)
+    decayed = decay_parameter_names(model)
+    assert "extra" in decayed
+    assert one_step(model, two_groups(model, lambda name, _: name in decayed)) == []
+    found = told(one_step(model, two_groups(model, lambda _, p: p.dim() >= 2)))
+    assert found == {"value": 2}
+
+
 def test_a_temperature_in_a_network_of_ones_own_is_told():
     class Network(torch.nn.Module):
         def __init__(self):
