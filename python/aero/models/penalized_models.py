@@ -29,7 +29,8 @@ def with_entropy_penalty(
     The model itself is changed and returned. In training its `loss` is ``lm_loss + penalty_nats``:
     the loss without, and the weighted penalty in nats per predicted token; `entropy_loss` is the
     penalty before its weight. In evaluation `loss` and logits are the model's own; a call with
-    labels adds the three as attributes. A call with labels fills no cache unless it says so.
+    labels adds the three as attributes, and one with ``return_dict=False`` is the model's own
+    throughout. Else a call with labels fills no cache unless it says so.
 
     The penalty has the divisor of the loss: the predicted tokens of the call, or
     `num_items_in_batch`. So its weight is the same in `Trainer`, Accelerate and plain loops, with
@@ -210,7 +211,9 @@ def _penalized(model_class: Any) -> type:
     @functools.wraps(plain)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         arguments = {**dict(zip(names, args, strict=False)), **kwargs}
-        if not self.training and arguments.get("labels") is None:
+        # A tuple has no place for the parts of the loss.
+        is_tuple = arguments.get("return_dict") is False
+        if not self.training and (is_tuple or arguments.get("labels") is None):
             return plain(self, *args, **kwargs)
         is_asked = arguments.get("output_attentions")
         arguments["output_attentions"] = True
@@ -307,10 +310,10 @@ def _refuse_frozen(model: Any) -> None:
 def _measured(model: Any, outputs: Any, arguments: Any, calls: Any, *, keeps_entropies: Any) -> Any:
     """The outputs of an evaluation call: the model's own, and the parts of the loss."""
     layers = entropies_in(outputs)
-    if layers is None:
-        return outputs
     dropped = () if keeps_entropies else ("attentions", "cross_attentions")
     found = type(outputs)(**{name: outputs[name] for name in outputs if name not in dropped})
+    if layers is None:
+        return found
     # Attributes, no fields: Trainer would gather those as predictions.
     found.lm_loss = found.loss
     parts = model.entropy_penalty.beside_loss(layers, arguments, calls)

@@ -107,6 +107,17 @@ def test_evaluation_is_that_of_the_model_without():
     assert not hasattr(model(tokens), "entropy_loss")
 
 
+@pytest.mark.parametrize("attentions", [False, True])
+def test_evaluation_to_tuples_is_that_of_the_model_without(attentions):
+    tokens = rows(2)
+    given = {"labels": tokens, "output_attentions": attentions, "return_dict": False}
+    with torch.no_grad():
+        found = penalized().eval()(tokens, **given)
+        expected = stock_model("gpt2", "aero_entropy")(tokens, **given)
+    assert [type(value) for value in found] == [type(value) for value in expected]
+    assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
+
+
 def train(model, folder, accumulation=1, steps=1, checkpoint=None, **arguments):
     # One step of SGD without clipping: the change of a weight is its gradient.
     settings = {
