@@ -90,10 +90,11 @@ def unequal_evaluations(runs: Iterable[Evaluated]) -> str | None:
 
     A window of T tokens predicts T - 1 of them, so that another T predicts others of the same text:
     the tokens of the text that windows cover are compared, and the last window may be cut off.
+    Runs without their text's checksum are compared with none.
     """
     first: dict[tuple[Any, ...], Evaluated] = {}
     for run in runs:
-        if run.evaluation.get("tokens") is None:
+        if run.evaluation.get("tokens") is None or run.corpus.get("sha256") is None:
             continue
         names = ("sha256", "train_tokens", "validation_tokens")
         other = first.setdefault(tuple(run.corpus.get(name) for name in names), run)

@@ -94,12 +94,20 @@ def test_the_front_is_what_nothing_beats(
     assert sorted(map(repr, front)) == sorted(map(repr, expected))
 
 
-def write_run(folder: Path, label: str, perplexity: float | None) -> None:
+def write_run(
+    folder: Path, label: str, perplexity: float | None, corpus: dict[str, Any] | None = None
+) -> None:
     folder.mkdir(parents=True)
     spec = ArchitectureSpec.from_label(label, model="mini", context_length=32)
-    (folder / "run.json").write_text(json.dumps({"format": 1, "spec": spec.to_dict()}))
+    run = {"format": 1, "spec": spec.to_dict(), "corpus": corpus}
+    (folder / "run.json").write_text(json.dumps(run))
     if perplexity is not None:
         (folder / "evaluation.json").write_text(json.dumps({"perplexity": perplexity}))
+
+
+def write_evaluation(folder: Path, tokens: int) -> None:
+    evaluation = {"perplexity": 9.0, "tokens": tokens, "windows": "disjoint"}
+    (folder / "evaluation.json").write_text(json.dumps(evaluation))
 
 
 def test_runs_bring_their_sizes_and_perplexities(tmp_path: Path) -> None:
@@ -120,12 +128,21 @@ def test_runs_bring_their_sizes_and_perplexities(tmp_path: Path) -> None:
 
 def test_runs_that_were_evaluated_on_unequal_tokens_are_refused(tmp_path: Path) -> None:
     for label, tokens in (("SM+LN+G", 3100), ("SM+R", 3100), ("SM", 124)):
-        write_run(tmp_path / label, label, 9.0)
-        evaluation = {"perplexity": 9.0, "tokens": tokens, "windows": "disjoint"}
-        (tmp_path / label / "evaluation.json").write_text(json.dumps(evaluation))
+        write_run(tmp_path / label, label, 9.0, {"sha256": "5e" * 32})
+        write_evaluation(tmp_path / label, tokens)
     assert len(mpc.sweep(runs=[tmp_path / "SM+LN+G", tmp_path / "SM+R"]).rows) == 2
     with pytest.raises(ValueError, match=r"^sweep: .*unequal parts of one text"):
         mpc.sweep(runs=[tmp_path])
+
+
+@pytest.mark.parametrize("corpus", [None, {"name": "a text of someone's"}])
+def test_runs_that_do_not_say_their_text_are_not_of_one_text(
+    corpus: dict[str, Any] | None, tmp_path: Path
+) -> None:
+    for label, tokens in (("SM+LN+G", 3100), ("SM+R", 124)):
+        write_run(tmp_path / label, label, 9.0, corpus)
+        write_evaluation(tmp_path / label, tokens)
+    assert len(mpc.sweep(runs=[tmp_path]).rows) == 2
 
 
 def test_a_run_that_is_named_twice_is_one_row(tmp_path: Path) -> None:
