@@ -1,6 +1,7 @@
 """Checkpoints are whole or not taken; damage is named, and nothing is lost."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -92,8 +93,10 @@ def test_a_flipped_bit_costs_the_steps_since_the_checkpoint_before(stopped, cach
     said = []
     train_runs([run], cache_dir=cache_dir, say=said.append)
     weights = folder.checkpoints / "step-15" / "model.safetensors"
-    assert f"{weights} does not match its SHA-256" in said[0]
-    assert said[1] == f"{EREG} seed 0: resuming from {folder.checkpoints / 'step-10'}"
+    about_data, damaged, resumed = said[:3]
+    assert about_data.startswith("data: ")
+    assert f"{weights} does not match its SHA-256" in damaged
+    assert resumed == f"{EREG} seed 0: resuming from {folder.checkpoints / 'step-10'}"
     assert_same_ending(folder, whole_runs(EREG))
 
 
@@ -116,7 +119,9 @@ def test_without_a_whole_checkpoint_nothing_is_changed(stopped, cache_dir):
     message = f"no checkpoint in {folder.checkpoints} is whole .*optimizer.pt does not match"
     with pytest.raises(TrainingError, match=message):
         train_runs([run], cache_dir=cache_dir, say=said.append)
-    assert len(said) == 3
+    assert said[0].startswith("data: ")
+    steps = [str(path) for path in folder.complete_checkpoints()[::-1]]
+    assert [re.search("not resuming from (.+?): ", line)[1] for line in said[1:]] == steps
     assert contents(folder.path) == before
 
 

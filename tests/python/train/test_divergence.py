@@ -170,7 +170,10 @@ def test_stopping_is_recorded_with_place_and_last_finite_checkpoint(run_with_nan
         "what": "input of transformer.h.1.attn.c_proj",
         "last_finite_checkpoint": "checkpoints/step-10",
     }
-    assert said == ["SM+FN+R seed 0: diverged at step 13 (input of transformer.h.1.attn.c_proj)"]
+    assert said[0].startswith("data: ")
+    assert said[1:] == [
+        "SM+FN+R seed 0: diverged at step 13 (input of transformer.h.1.attn.c_proj)"
+    ]
     records = list(folder.metrics())
     training, entropies = records[-2:]
     assert (training["kind"], training["step"]) == ("train", 13)
@@ -190,7 +193,8 @@ def test_a_skipped_step_leaves_weights_and_running_statistics_finite(run_with_na
     info = folder.info()
     assert info["status"] == "finished" and info["skipped_steps"] == 2
     assert info["diverged"]["step"] == 7
-    (line,) = said
+    about_data, line = said
+    assert about_data.startswith("data: ")
     assert line.startswith("SM+FN+R seed 0: perplexity ") and ", skipped 2 non-finite steps" in line
     assert finite_weights(folder)
     assert math.isfinite([r for r in folder.metrics() if r["kind"] == "validation"][-1]["loss"])

@@ -199,9 +199,8 @@ def test_every_setting_of_a_network_reaches_its_configuration(tiny_recipe, tmp_p
     }.items() <= config.to_dict().items()
 
 
-def test_a_forecast_counts_the_steps_that_are_left(tiny_recipe, tmp_path):
-    start(plan_one(tiny_recipe, "SM+G", tmp_path), "finished", 20)
-    plan = plan_runs(tiny_recipe, ["SM+G"], [0], output=tmp_path)
+def test_a_forecast_counts_the_steps_that_are_left(tiny_recipe, whole_runs, tmp_path):
+    plan = plan_runs(tiny_recipe, ["SM+R"], [0], output=whole_runs("SM+R").path.parent)
     told = forecast(plan, cache_dir=tmp_path / "none")
     assert "steps       0 of 20\n  tokens      0\n  time        0:00:00 (estimated" in told
     assert "data: " not in told and "all together" not in told

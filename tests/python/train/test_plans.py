@@ -48,7 +48,7 @@ def test_the_first_three_settings_that_differ_are_named(number, tiny_recipe, tmp
 
 
 def test_a_plan_holds_every_fact_of_its_runs(tiny_recipe, tmp_path):
-    plan = plan_runs(tiny_recipe, ["SM", "SM"], [0, 2**32 - 1, 0], output=str(tmp_path))
+    plan = plan_runs(tiny_recipe, ["SM"], [0, 2**32 - 1], output=str(tmp_path))
     assert [run.name for run in plan] == ["SM seed 0", "SM seed 4294967295"]
     (run, _) = plan
     assert run.recipe == tiny_recipe and run.spec.label == run.label == "SM"

@@ -1,6 +1,7 @@
 import io
 import math
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
@@ -98,7 +99,8 @@ def test_the_bar_counts_runs_and_the_steps_that_are_left(monkeypatch, tiny_recip
 
     monkeypatch.setattr(runs, "progress_bar", bar_of)
     monkeypatch.setattr(runs, "OneRun", OneRun)
-    monkeypatch.setattr(runs, "prepare_data", lambda *arguments, **options: None)
+    data = SimpleNamespace(remarks=["a file is left out"])
+    monkeypatch.setattr(runs, "prepare_data", lambda *arguments, **options: data)
     monkeypatch.setattr(runs, "settle_in", lambda threads: None)
     runs.train_runs(plan, cache_dir=tmp_path, say=said.append)
     (bar,) = bars
@@ -110,4 +112,4 @@ def test_the_bar_counts_runs_and_the_steps_that_are_left(monkeypatch, tiny_recip
         ("clear", 27, 27),
     ]
     assert bar.losses[:4] == ["loss 0.500", "loss 1.500", "loss 2.500", "loss 4.500"]
-    assert said == ["SM seed 0: done", "SM+R seed 0: done"]
+    assert said == ["data: a file is left out", "SM seed 0: done", "SM+R seed 0: done"]

@@ -254,7 +254,8 @@ def test_a_run_that_another_process_ended_in_the_meantime_is_reused(
     shutil.rmtree(run.folder.checkpoints)
     before, said = contents(tmp_path), []
     train_runs([run], cache_dir=cache_dir, say=said.append)
-    assert said == [f"SM+R seed 0: reusing the finished run in {run.folder.path}"]
+    assert said[0].startswith("data: ")
+    assert said[1:] == [f"SM+R seed 0: reusing the finished run in {run.folder.path}"]
     assert contents(run.folder.path) == {**contents(run.folder.path), **before}
 
 
