@@ -179,7 +179,7 @@ def penalty_of_heads(
     parts = [
         compute(
             torch.stack([entropies[layer] for layer in layers]),
-            thresholds[layers],
+            _of_layers(thresholds, layers),
             **rule,
             **_rule_of_rows(keys, rule["max_entropy"]),
         )
@@ -190,7 +190,7 @@ def penalty_of_heads(
         shared = [share * part for share, part in zip(shares, parts, strict=True)]
         return torch.stack(shared).sum()
     penalties = torch.cat(parts)
-    bias = strength_bias[[layer for layers, _ in groups for layer in layers]]
+    bias = _of_layers(strength_bias, [layer for layers, _ in groups for layer in layers])
     logs = bias.to(penalties.dtype).flatten().log_softmax(0) + math.log(penalties.numel())
     held: Tensor = (logs.exp() * penalties.flatten()).mean()
     return held - penalties.mean().detach() * logs.mean()
@@ -211,6 +211,11 @@ def _layers_by_keys(
         else:
             groups.append(([layer], keys))
     return groups
+
+
+def _of_layers(values: Tensor, layers: list[int]) -> Tensor:
+    """The layers' rows; of all in order the tensor itself, as a GPU waits for a list of indices."""
+    return values if layers == list(range(len(values))) else values[layers]
 
 
 def _rule_of_rows(keys: Tensor | None, max_entropy: str) -> dict[str, Tensor | None]:

@@ -3,9 +3,10 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from aero import ops
-from aero.models.loss import next_token_loss, summed_cross_entropy
+from aero.models.loss import next_token_loss, penalty_of_heads, summed_cross_entropy
 
 from .labels import tiny
 
@@ -241,3 +242,38 @@ def test_no_cache_is_filled_for_a_loss():
     assert model(tokens, labels=tokens).past_key_values is None
     assert model(tokens).past_key_values is not None
     assert model.train()(tokens).past_key_values is None
+
+
+@pytest.mark.parametrize("strength_bias", [None, torch.zeros(3, 2)])
+def test_layers_of_the_same_keys_are_penalized_without_a_copy_of_their_thresholds(strength_bias):
+    entropies = [torch.rand(2, 2, 5, requires_grad=True) for _ in range(3)]
+    thresholds = torch.rand(3, 2, requires_grad=True)
+    rule = {"margin": 0.0, "max_entropy": "log_context", "reduction": "position_sum"}
+    rule["context_length"] = None
+    found = {}
+    for name, keys in {"none": None, "one": [torch.arange(1, 6).expand(2, 5)] * 3}.items():
+        recorded = Recorded()
+        with recorded:
+            value = penalty_of_heads(
+                entropies, thresholds, strength_bias, visible_keys=keys, **rule
+            )
+        # Reading a list of layers would be an index, which a GPU waits for.
+        assert not recorded.names & {"aten.index.Tensor", "aten.lift_fresh.default"}
+        found[name] = (value, *torch.autograd.grad(value, (*entropies, thresholds)))
+    by_layer = [torch.arange(1, 6).expand(2, 5).clone() for _ in range(3)]
+    value = penalty_of_heads(entropies, thresholds, strength_bias, visible_keys=by_layer, **rule)
+    found["each"] = (value, *torch.autograd.grad(value, (*entropies, thresholds)))
+    torch.testing.assert_close(found["none"], found["each"])
+    torch.testing.assert_close(found["one"], found["each"])
+
+
+class Recorded(TorchDispatchMode):
+    """The names of the operators that run."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.add(str(func))
+        return func(*args, **(kwargs or {}))
