@@ -149,6 +149,7 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):
             use_cache=use_cache,
             output_attentions=output_attentions,
             output_hidden_states=output_hidden_states,
+            output_visible_keys=labels is not None and self.is_entropy_regularized,
             return_dict=True,
         )
         hidden = outputs.last_hidden_state

@@ -100,7 +100,6 @@ class AeroModel(AeroPreTrainedModel):
         )
         self.rotary_dim = int(spec.rotary_fraction * spec.head_dim)
         self.context_length = spec.context_length
-        self.is_entropy_regularized = spec.entropy_regularized
         self.gradient_checkpointing = False
         self.post_init()  # type: ignore[no-untyped-call]
 
@@ -128,8 +127,13 @@ class AeroModel(AeroPreTrainedModel):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         past_key_values: Cache | None = None,
+        *,
+        output_visible_keys: bool = False,
     ) -> AeroModelOutput:
-        """Runs the decoder; arguments and errors are those of `AeroForCausalLM.forward`."""
+        """Runs the decoder; arguments and errors are those of `AeroForCausalLM.forward`.
+
+        `output_visible_keys` asks for how many keys each row sees, which the penalty needs.
+        """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("AeroModel: give either input_ids or inputs_embeds")
         if input_ids is not None and (input_ids.dim() != 2 or input_ids.is_floating_point()):
@@ -162,7 +166,7 @@ class AeroModel(AeroPreTrainedModel):
             entropies.append(entropy)
         stream = normalize(self.ln_f, stream, context.token_mask)
         keys = None
-        if self.is_entropy_regularized:
+        if output_visible_keys:
             call = AttentionCall(context.mask, context.first_position + stream.shape[1])
             calls = [call] * len(entropies)
             keys = keys_by_layer("AeroModel", calls, entropies, attention_mask)

@@ -23,8 +23,8 @@ class AeroModelOutput(BaseModelOutputWithPast):
             the last of them `last_hidden_state`.
         attentions: the entropies again, when ``output_attentions=True`` asks for them.
         entropies: L tensors [B, H, T], nats, float32.
-        visible_keys: of networks with the penalty, L tensors [B, T], how many keys each row sees,
-            0 in rows of padding; None where all rows are causal and none is padding.
+        visible_keys: on request, L tensors [B, T], how many keys each row sees, 0 in rows of
+            padding; None where all rows are causal and none is padding.
     """
 
     entropies: tuple[Tensor, ...] | None = None

@@ -227,6 +227,18 @@ def test_masks_that_differ_by_head_are_refused():
         model.train()(TOKENS, attention_mask=mask, labels=TOKENS)
 
 
+def test_keys_are_counted_only_for_a_penalty():
+    model = tiny("EReg(SM+LN+G)").eval()
+    by_head = PER_QUERY.expand(2, model.config.spec.num_heads, T, T)
+    whole = PER_QUERY.expand(2, 1, T, T)
+    with torch.no_grad():
+        found = model(TOKENS, attention_mask=by_head).logits
+        assert torch.equal(found, model(TOKENS, attention_mask=whole).logits)
+        assert model.transformer(TOKENS, attention_mask=padding("left")).visible_keys is None
+        with pytest.raises(ValueError, match="must be the same for all heads"):
+            model(TOKENS, attention_mask=by_head, labels=TOKENS)
+
+
 def test_threads_count_their_own_layers():
     found = {}
 
