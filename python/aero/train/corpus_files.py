@@ -106,7 +106,7 @@ def find_corpus(source: str | Path) -> CorpusSource:
     return CorpusSource(path.stem or "root", "", root, names, *digests, unread)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Unit:
     """One unit: a range of a file, or the text of one line of a .jsonl file."""
 
