@@ -283,7 +283,7 @@ def _warn_of_no_attentions(layer: nn.Module) -> None:
         caller = frame.f_locals.get("self")
         if isinstance(caller, PreTrainedModel):
             model, line = caller, None
-        elif line is None and frame.f_globals["__name__"].split(".")[0] not in _NOT_CALLERS:
+        elif line is None and _package(frame) not in _NOT_CALLERS:
             line = frame
         frame = frame.f_back
     is_known = model in _warned
@@ -298,6 +298,11 @@ def _warn_of_no_attentions(layer: nn.Module) -> None:
         line.f_code.co_filename,
         line.f_lineno,
     )
+
+
+def _package(frame: FrameType) -> str:
+    # Code that `exec` runs need not be in a module.
+    return str(frame.f_globals.get("__name__")).split(".")[0]
 
 
 # Positions and mask of the last call that passed, and the positions' version.

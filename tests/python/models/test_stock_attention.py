@@ -113,6 +113,15 @@ def test_attentions_that_are_not_there_are_warned_of_once_per_model(name):
         aero.entropies(fresh, tokens())
 
 
+@pytest.mark.parametrize("names", [{}, {"__name__": None}])
+def test_code_of_no_module_is_warned_of_attentions_too(names):
+    code = compile("found = model(ids, output_attentions=True)", "a notebook of one's own", "exec")
+    names = {**names, "model": stock_model("gpt2", "aero"), "ids": tokens()}
+    with pytest.warns(UserWarning, match="returns no attentions") as said:
+        exec(code, names)
+    assert names["found"].attentions == () and said[0].filename == "a notebook of one's own"
+
+
 def test_a_window_is_seen_in_the_entropies():
     model = stock_model("mistral-window", "aero_entropy")
     with torch.no_grad():
