@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from aero import AeroConfig as AeroConfig
 from aero import mpc
 from aero.architecture import ArchitectureSpec
 from aero.paper import compare_with_paper as compare_with_paper
