@@ -36,7 +36,7 @@ class FeedForward(Scales):
         torch.Size([2, 3, 8])
     """
 
-    _scale_names = ("negative_slope",)
+    _scale_names: tuple[str, ...] = ("negative_slope",)
 
     def __init__(
         self,
