@@ -70,7 +70,7 @@ def measure(folder: str, tokens: int, protocol: str) -> dict[str, Any]:
     import spu
     from spu import libspu
 
-    from aero.network.numpy_reader import read_network
+    from aero.network.files import read_network
     from aero.private.compute.calls import Value
     from aero.private.compute.pieces import network_pieces
     from aero.private.compute.spu_runtime import compile_function, runtime_config

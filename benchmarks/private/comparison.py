@@ -17,7 +17,8 @@ from typing import Any
 from aero import mpc
 from aero.architecture import ArchitectureSpec
 from aero.atomic_files import write_json_atomically
-from aero.network.description import layer_count, read_network
+from aero.network.description import layer_count
+from aero.network.files import read_network
 from aero.private.compute.calls import Party, Traffic
 from aero.private.parties.job import Generated, check_runnable, check_tokens
 from aero.private.parties.two_processes import generate_over

@@ -20,7 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from aero.atomic_files import write_json_atomically
-from aero.network.numpy_reader import forward, read_network
+from aero.network.files import read_network
+from aero.network.numpy_reader import forward
 from aero.private.compute.calls import Call, Party, Value
 from aero.private.compute.in_process import InProcessParties
 from aero.private.compute.inference import PrivateNetwork, set_up

@@ -34,10 +34,10 @@ class Lowering {
   }
 
   OperationGraph graph() {
-    if (stack_.setup && pass_.first)
-      for (Inputs& given : sources_) given = {0};
-    if (stack_.setup && pass_.first)
+    if (stack_.setup && pass_.first) {
       graph_.push_back({"set-up", kOutsideLayers, Kind::kSetup, SessionSetup{}, {}});
+      for (Inputs& given : sources_) given = {0};
+    }
     const std::int64_t layers = layer_count(network_);
     std::int64_t next_layer = 0;
     for (const Segment& segment : network_.segments) {
@@ -234,11 +234,15 @@ class Lowering {
     return inputs;
   }
 
+  // Back from `operation`, each one once.
   bool waits_for(std::size_t operation, std::size_t earlier) const {
-    const Inputs& inputs = graph_[operation].inputs;
-    return std::any_of(inputs.begin(), inputs.end(), [&](std::size_t input) {
-      return input == earlier || (input > earlier && waits_for(input, earlier));
-    });
+    std::vector<bool> waits(operation - earlier + 1, false);  // of earlier, ..., operation
+    waits[0] = true;
+    for (std::size_t i = earlier + 1; i <= operation; ++i)
+      waits[i - earlier] =
+          std::any_of(graph_[i].inputs.begin(), graph_[i].inputs.end(),
+                      [&](std::size_t input) { return input >= earlier && waits[input - earlier]; });
+    return waits.back();
   }
 
   // Factors, public or of the weights, go into the weights before or behind.

@@ -91,7 +91,8 @@ def run(
     from aero.private.party_errors import PartyError
 
     with one_line_errors(ValueError, OSError, PartyError), exported(source) as folder:
-        from aero.network.description import layer_count, read_network
+        from aero.network.description import layer_count
+        from aero.network.files import read_network
         from aero.private.environment import find_private_python
         from aero.private.measuring.run_reports import run_report
         from aero.private.parties.job import check_runnable, check_tokens

@@ -78,7 +78,7 @@ def publish(
     """
     with one_line_errors(ValueError, OSError), exported(source) as folder:
         from aero.atomic_files import write_bytes_atomically
-        from aero.network.description import read_description
+        from aero.network.files import read_description
 
         output.mkdir(parents=True, exist_ok=True)
         known = find_tokenizer(None, source)
@@ -132,7 +132,8 @@ def serve(
     from aero.private.party_errors import PartyError
 
     with one_line_errors(ValueError, OSError, PartyError), exported(source) as folder:
-        from aero.network.description import layer_count, read_network
+        from aero.network.description import layer_count
+        from aero.network.files import read_network
         from aero.private.environment import find_private_python
         from aero.private.parties import party
         from aero.private.parties.job import check_runnable
@@ -182,7 +183,8 @@ def ask(
     from aero.private.party_errors import PartyError
 
     with one_line_errors(ValueError, OSError, PartyError):
-        from aero.network.description import layer_count, read_description
+        from aero.network.description import layer_count
+        from aero.network.files import read_description
         from aero.private.environment import find_private_python
         from aero.private.parties import party
         from aero.private.parties.job import Generated, check_runnable, check_tokens, collect

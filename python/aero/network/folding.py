@@ -174,33 +174,36 @@ class _Folder:
 
     def _scores(self, operation: Operation, query: _Value, key: _Value) -> _Value:
         weights, fields = self.network.weights(operation), dict(operation.fields)
-        factor = np.ones(operation["heads"])
-        if self.folding.score_scale:
-            factor, fields["scale"] = factor * operation["scale"], 1.0
-        if self.folding.head_temperatures and fields["temperature"] and not fields["per_position"]:
-            factor = factor * weights.pop("inverse_temperature")[:, 0]
-            fields["temperature"] = False
-        self._scale_heads(query.name, factor)
+        found = self._heads_of(operation.inputs[0])
+        if found is not None:
+            factor = np.ones(operation["heads"])
+            if self.folding.score_scale:
+                factor, fields["scale"] = factor * operation["scale"], 1.0
+            one_each = fields["temperature"] and not fields["per_position"]
+            if self.folding.head_temperatures and one_each:
+                factor = factor * weights.pop("inverse_temperature")[:, 0]
+                fields["temperature"] = False
+            _scale_heads(*found, factor)
         inputs = [self._settled(query, operation), self._settled(key, operation)]
         self._emit(replace(operation, fields=fields), inputs, weights)
         return _Value(operation.output)
 
-    def _scale_heads(self, name: str, factors: Array) -> None:
-        """Multiplies heads by a factor each, in the weights that make them."""
-        if np.all(factors == 1.0):
-            return
-        makers = {step.operation.output: step for step in self.found}
-        heads = None
-        while makers[name].operation.op != "linear":
-            if makers[name].operation.op == "split_heads":
-                heads = makers[name].operation
-            name = makers[name].operation.inputs[0]
-        assert heads is not None
-        step, start = makers[name], heads["start"]
-        columns = np.ones(step.weights["weight"].shape[1])
-        width = heads["head_dim"]
-        columns[start : start + heads["heads"] * width] = np.repeat(factors, width)
-        _multiply_columns(step, columns)
+    def _heads_of(self, name: str) -> tuple[Step, Operation] | None:
+        """The product whose columns are these heads and nobody else's, and how they are split."""
+        makers = {one.output: one for one in self.operations}
+        while name in makers and makers[name].op == "rotate" and self.readers[name] == 1:
+            name = makers[name].inputs[0]
+        heads = makers.get(name)
+        if heads is None or heads.op != "split_heads" or self.readers[name] != 1:
+            return None
+        product = next((one for one in self.found if one.operation.output == heads.inputs[0]), None)
+        if product is None or product.operation.op != "linear":
+            return None
+        for one in self.operations:
+            others = heads.inputs[0] in one.inputs and one is not heads
+            if others and (one.op != "split_heads" or _columns(one) & _columns(heads)):
+                return None
+        return product, heads
 
     def _norm(self, operation: Operation, x: _Value) -> _Value:
         if x.origin is not None or x.factor.ndim:
@@ -229,6 +232,8 @@ class _Folder:
 
     def _scale(self, operation: Operation, x: _Value) -> _Value:
         factor = operation["factor"]
+        if x.origin is not None or x.factor.ndim:
+            x = self._settled(x, operation)
         if x.maker is not None:
             _multiply_columns(x.maker, np.asarray(factor))
             single = self.readers[operation.output] == 1
@@ -245,7 +250,8 @@ class _Folder:
         if self.folding.stream == "joined":
             summands = self._joined(operation, summands)
         if len(summands) == 1:
-            return summands[0]
+            single = self.readers[operation.output] == 1
+            return summands[0] if single else replace(summands[0], maker=None)
         first = summands[0] if summands[0].factor.ndim == 0 else None
         first = first or self._settled(summands[0], operation)
         taken = [first]
@@ -283,6 +289,21 @@ class _Folder:
 def _reads(value: _Value, name: str) -> bool:
     maker = value.maker
     return maker is not None and maker.operation.op == "linear" and name in maker.operation.inputs
+
+
+def _columns(heads: Operation) -> set[int]:
+    return set(range(heads["start"], heads["start"] + heads["heads"] * heads["head_dim"]))
+
+
+def _scale_heads(step: Step, heads: Operation, factors: Array) -> None:
+    """Multiplies heads by a factor each, in the weights that make them."""
+    if np.all(factors == 1.0):
+        return
+    columns = np.ones(step.weights["weight"].shape[1])
+    width = heads["head_dim"]
+    end = heads["start"] + heads["heads"] * width
+    columns[heads["start"] : end] = np.repeat(factors, width)
+    _multiply_columns(step, columns)
 
 
 def _multiply_columns(step: Step, factors: Array) -> None:

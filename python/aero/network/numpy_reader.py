@@ -12,9 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from aero.network.description import POSITIONS, TOKENS, Network, Operation, read_network
-
-__all__ = ["Network", "forward", "read_network"]
+from aero.network.description import POSITIONS, TOKENS, Network, Operation
 
 Array = NDArray[np.float64]
 Weights = dict[str, Array]

@@ -59,6 +59,7 @@ NORM_ROLES = {
     "dynamic_erf": ("weight", "bias", "alpha", "shift"),
 }
 FUNCTIONS = ("relu", "leaky_relu", "gelu_tanh", "gelu_erf", "silu")
+POOLS = ("last", "first", "mean")
 
 PRIMITIVES: dict[str, Primitive] = {
     "embed": Primitive(

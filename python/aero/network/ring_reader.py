@@ -42,8 +42,7 @@ class RingNetwork:
         self._steps = []
         for step in folded_steps(network, _FOLDING):
             operation = step.operation
-            if operation.op not in OPERATIONS:
-                raise ValueError(f"fixed point: {operation.op} is not computed in Z_2^64")
+            _refuse(operation)
             encoded = _PREPARED.get(operation.op, _encoded)
             self._steps.append((operation, encoded(self.run, step.weights)))
 
@@ -64,6 +63,18 @@ class RingNetwork:
                 self.run, operation, weights, *inputs
             )
         return functions.decode(values[self._steps[-1][0].output], arithmetic=self.run.arithmetic)
+
+
+def _refuse(operation: Operation) -> None:
+    what = None
+    if operation.op not in OPERATIONS:
+        what = f"the operation {operation.op}"
+    elif operation.op == "scores" and operation["soft_cap"] > 0:
+        what = "a soft cap of scores"
+    elif operation.op == "softmax" and (operation["window"] > 0 or not operation["causal"]):
+        what = "attention other than causal attention to all earlier tokens"
+    if what is not None:
+        raise ValueError(f"fixed point: {what} is not computed in Z_2^64")
 
 
 class RingOperations:
@@ -140,8 +151,6 @@ def _scores(
     run: RingOperations, operation: Operation, weights: Weights, query: Ring, key: Ring
 ) -> Ring:
     """Of queries over ``t sqrt(D)``; a public t is part of the constant."""
-    if operation["soft_cap"] > 0:
-        raise ValueError("fixed point: a soft cap of scores is not computed in Z_2^64")
     scale: Real | float = operation["scale"]
     if operation["temperature"]:
         factor = weights["inverse_temperature"][:, : query.shape[2], None]
@@ -165,8 +174,6 @@ def _grouped(x: Ring, operation: Operation) -> Ring:
 def _softmax(run: RingOperations, operation: Operation, _: Weights, scores: Ring) -> Ring:
     length = scores.shape[-1]
     live = visible(operation, length).sum(axis=-1)
-    if not np.array_equal(live, np.arange(1, length + 1)):
-        raise ValueError("fixed point: only causal attention to all earlier tokens is computed")
     chosen = run.approximations
     return functions.softmax(
         scores,

@@ -72,7 +72,8 @@ def test_its_state_dict_goes_into_the_network_before_only_where_that_is_the_same
     try:
         plain.load_state_dict(model.state_dict())
     except RuntimeError:
-        assert label != "SM+LN+G"
+        # A changed Pythia has other names, so that all of it is refused.
+        assert label != "SM+LN+G" or source.startswith("pythia")
         return
     assert _agree(plain, model)
 

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from aero.cli import app
 from aero.network import numpy_reader
+from aero.network.files import read_network
 
 from .conftest import tokens, trained
 
@@ -22,7 +23,7 @@ def test_a_saved_network_is_exported(tmp_path):
     result = run(tmp_path / "model", "--output", tmp_path / "out")
     assert result.exit_code == 0, result.output
     assert str(tmp_path / "out") in result.stderr
-    got = numpy_reader.forward(numpy_reader.read_network(tmp_path / "out"), tokens().numpy())
+    got = numpy_reader.forward(read_network(tmp_path / "out"), tokens().numpy())
     with torch.no_grad():
         np.testing.assert_allclose(got, model(tokens()).logits.numpy(), atol=1e-4)
 
@@ -31,7 +32,7 @@ def test_a_run_is_exported(tmp_path):
     trained("SM+G", dtype=torch.float32).save_pretrained(tmp_path / "run" / "model")
     (tmp_path / "run" / "run.json").write_text("{}")
     assert run(tmp_path / "run", "--output", tmp_path / "out").exit_code == 0
-    assert numpy_reader.read_network(tmp_path / "out").description["label"] == "SM+G"
+    assert read_network(tmp_path / "out").description["label"] == "SM+G"
 
 
 def test_a_network_with_its_code_is_written_on_request(tmp_path):
@@ -47,7 +48,7 @@ def test_a_saved_gpt2_is_exported(tmp_path):
     )
     GPT2LMHeadModel(config).save_pretrained(tmp_path / "gpt2")
     assert run(tmp_path / "gpt2", "--output", tmp_path / "out").exit_code == 0
-    assert numpy_reader.read_network(tmp_path / "out").description["label"] == "SM+LN+G"
+    assert read_network(tmp_path / "out").description["label"] == "SM+LN+G"
 
 
 @pytest.mark.parametrize("is_run", [False, True])

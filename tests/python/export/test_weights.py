@@ -13,7 +13,8 @@ from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaFo
 
 import aero
 from aero.network import numpy_reader
-from aero.network.description import operations_of, read_description
+from aero.network.description import operations_of
+from aero.network.files import read_description, read_network
 from aero.nn.annealed_modules import AnnealedNorm
 from aero.reading import UnreadableFileError
 
@@ -22,7 +23,7 @@ from .conftest import tokens, trained
 
 
 def assert_logits_are_reproduced(model, folder, tolerance):
-    network = numpy_reader.read_network(aero.export_weights(model, folder))
+    network = read_network(aero.export_weights(model, folder))
     with torch.no_grad():
         expected = model(tokens()).logits.double().numpy()
     got = numpy_reader.forward(network, tokens().numpy())
@@ -142,17 +143,17 @@ def test_files_of_two_exports_are_never_joined(tmp_path):
     aero.export_weights(trained("SM+G"), two)
     (one / "weights.safetensors").write_bytes((two / "weights.safetensors").read_bytes())
     with pytest.raises(ValueError, match=r"is not the file that network\.json describes"):
-        numpy_reader.read_network(one)
+        read_network(one)
     described = json.loads((two / "network.json").read_text())
     for version, found in ((1, "version 1, which an earlier"), (3, r"\('aero-network', 3\)")):
         (two / "network.json").write_text(json.dumps({**described, "version": version}))
         with pytest.raises(ValueError, match=f"expected an aero-network 2, got {found}"):
-            numpy_reader.read_network(two)
+            read_network(two)
     assert not [path for path in one.iterdir() if path.name.startswith(".")]
 
 
 def test_tokens_that_do_not_fit_are_refused(tmp_path):
-    network = numpy_reader.read_network(aero.export_weights(trained("SM"), tmp_path))
+    network = read_network(aero.export_weights(trained("SM"), tmp_path))
     for shape in ([3], [1, 33]):
         with pytest.raises(ValueError, match=r"token_ids must be \[B, T\] with T <= 32, got"):
             numpy_reader.forward(network, np.zeros(shape, dtype=int))
@@ -169,7 +170,8 @@ def test_numpy_needs_no_torch(tmp_path):
     program = (
         "import sys; sys.modules['torch'] = sys.modules['transformers'] = None\n"
         "from aero.network import numpy_reader\n"
-        f"network = numpy_reader.read_network({str(tmp_path)!r})\n"
+        "from aero.network.files import read_network\n"
+        f"network = read_network({str(tmp_path)!r})\n"
         "print(repr(numpy_reader.forward(network, [[1, 2, 3]])[0, -1, 7]))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -139,9 +139,10 @@ def test_float8_is_refused():
     with pytest.raises(ValueError, match=f"AeroModel {message}"):
         own.to(torch.float8_e4m3fn)(TOKENS)
     stock.to(torch.float8_e4m3fn)
-    for call in (lambda: aero.entropies(stock, TOKENS), lambda: aero.with_entropy_penalty(stock)):
-        with pytest.raises(ValueError, match=f"entropies: GPT2LMHeadModel {message}"):
-            call()
+    with pytest.raises(ValueError, match=f"entropies: GPT2LMHeadModel {message}"):
+        aero.entropies(stock, TOKENS)
+    with pytest.raises(ValueError, match=f"with_entropy_penalty: GPT2LMHeadModel {message}"):
+        aero.with_entropy_penalty(stock)
 
 
 def test_masks_that_are_not_boolean_are_refused():

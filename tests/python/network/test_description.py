@@ -1,15 +1,20 @@
 """A description is refused before a reader stumbles over it, and every reader knows its table."""
 
 import copy
+import hashlib
 import json
+import os
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import aero
 from aero import _core
 from aero.network import numpy_reader, ring_reader
-from aero.network.description import check_description, layer_count, operations_of
+from aero.network.checks import check_description
+from aero.network.description import layer_count, operations_of
+from aero.network.files import read_network
 from aero.network.primitives import PRIMITIVES, READERS
 from aero.reading import UnreadableFileError
 
@@ -100,23 +105,55 @@ def changed(described, change):
     return other
 
 
+def layers_of(described):
+    return next(one for one in described["operations"] if "repeat" in one)
+
+
+def appended(described, **entry):
+    described["operations"].append({"inputs": ["logits"], "output": "logits", **entry})
+
+
+def between(described):
+    layers = layers_of(described)
+    more = [{"op": "add", "inputs": ["x"], "output": "x"}, layers]
+    place = described["operations"].index(layers) + 1
+    described["operations"][place:place] = more
+
+
 BAD = {
     "an unknown operation": lambda d: operation(d, "norm").update(op="braid"),
     "a missing field": lambda d: operation(d, "linear").pop("in"),
     "a field of another type": lambda d: operation(d, "linear").update({"in": "32"}),
+    "a truth for a size": lambda d: operation(d, "softmax").update(heads=True),
     "a size below one": lambda d: operation(d, "softmax").update(heads=0),
+    "a size that no network has": lambda d: operation(d, "softmax").update(heads=10**9),
+    "a context that no network has": lambda d: d.update(context_length=2**62),
     "an unknown choice": lambda d: operation(d, "activation").update(function="swish"),
     "a value that nothing writes": lambda d: operation(d, "norm").update(inputs=["y"]),
+    "a value of another kind": lambda d: operation(d, "norm").update(inputs=["tokens"]),
     "too many inputs": lambda d: operation(d, "norm").update(inputs=["x", "x"]),
+    "a name that is given": lambda d: operation(d, "norm").update(output="tokens"),
     "a missing weight": lambda d: operation(d, "linear").pop("weights"),
     "an unknown role": lambda d: operation(d, "linear")["weights"].update(gain="final_norm.bias"),
+    "a number for a weight": lambda d: operation(d, "linear")["weights"].update({"weight?": 5}),
     "a tensor that is not there": lambda d: operation(d, "norm")["weights"].update(weight="w"),
-    "a tensor of another shape": lambda d: operation(d, "linear").update({"in": 33}),
-    "no repetition": lambda d: d["operations"][1].update(repeat=0),
-    "a hundred million repetitions": lambda d: d["operations"][1].update(repeat=10**8),
+    "a tensor of another shape": lambda d: d["tensors"]["final_norm.weight"].update(shape=[31]),
+    "a product of another width": lambda d: operation(d, "linear").update({"in": 33}),
+    "heads beyond the channels": lambda d: operation(d, "split_heads").update(start=90),
+    "an odd number of channels that turn": lambda d: operation(d, "rotate").update(channels=3),
+    "a base of no positions": lambda d: operation(d, "rotate").update(base=-2.0),
+    "a negative epsilon": lambda d: operation(d, "norm").update(epsilon=-1.0),
+    "a temperature without a tensor": lambda d: operation(d, "scores").pop("weights"),
+    "a tensor without a temperature": lambda d: operation(d, "scores").update(temperature=False),
+    "a vocabulary beyond the table": lambda d: d.update(vocab_size=257),
+    "no repetition": lambda d: layers_of(d).update(repeat=0),
+    "a hundred million repetitions": lambda d: layers_of(d).update(repeat=10**8),
+    "repetitions of nothing": lambda d: layers_of(d).update(repeat=2**62, operations=[]),
+    "an operation between the layers": between,
     "numbers for other layers": lambda d: operation(d, "norm").update(epsilon=[1e-5]),
-    "heads in uneven groups": lambda d: operation(d, "scores").update(heads=3),
+    "heads in uneven groups": lambda d: operation(d, "scores").update(key_heads=3),
     "no logits": lambda d: d["operations"].pop(),
+    "something after the logits": lambda d: appended(d, op="scale", factor=2.0),
     "no operations": lambda d: d.update(operations=None),
     "a negative context": lambda d: d.update(context_length=-1),
 }
@@ -138,3 +175,24 @@ def test_a_list_holds_one_number_per_layer():
     assert slopes == [block.mlp.negative_slope.item() for block in model.transformer.blocks()]
     assert len(set(slopes)) == 2
     assert np.array_equal([one["factor"] for one in network.operations() if one.op == "scale"], [])
+
+
+def test_weights_that_are_not_finite_or_come_from_elsewhere_are_refused(tmp_path):
+    folder = aero.export_weights(trained("SM(t:head)+ScFuFFN"), tmp_path / "good")
+    weights = safetensors.numpy.load_file(folder / "weights.safetensors")
+    for message, value in (("finite numbers", np.nan), ("one temperature per head", 7.0)):
+        bad = {name: tensor.copy() for name, tensor in weights.items()}
+        bad["layers.1.attention.inverse_temperature"][0, 3] = value
+        content = safetensors.numpy.save(bad)
+        (folder / "weights.safetensors").write_bytes(content)
+        described = json.loads((folder / "network.json").read_text())
+        described["weights"]["sha256"] = hashlib.sha256(content).hexdigest()
+        (folder / "network.json").write_text(json.dumps(described))
+        with pytest.raises(UnreadableFileError, match=message):
+            read_network(folder)
+    os.mkfifo(folder / "pipe")
+    for name, message in (("", "plain"), ("..", "plain"), ("a/b", "plain"), ("pipe", "is not")):
+        described["weights"]["file"] = name
+        (folder / "network.json").write_text(json.dumps(described))
+        with pytest.raises(ValueError, match=message):
+            read_network(folder)

@@ -5,9 +5,10 @@ import pytest
 
 import aero
 from aero.network import numpy_reader
-from aero.network.description import POSITIONS, TOKENS
+from aero.network.description import POSITIONS, TOKENS, Network
+from aero.network.files import read_network
 from aero.network.folding import Folding, folded_steps, with_blank_weights
-from aero.network.numpy_reader import forward, read_network
+from aero.network.numpy_reader import forward
 
 from ..export.conftest import tokens, trained
 from ..models.labels import FAMILIES, LABELS
@@ -92,3 +93,82 @@ def test_scaled_embeddings_exact_gelu_pruned_layers_and_head_biases_are_kept(tmp
         network = read_network(aero.export_weights(model, tmp_path / str(number)))
         for folding in FOLDINGS.values():
             assert_logits_are_kept(network, folded_steps(network, folding))
+
+
+def network_of(*layer, head="x"):
+    """A network of 4 channels and 2 heads of 2, whose layer is given."""
+    rng = np.random.default_rng(0)
+    operations = [
+        {"op": "embed", "inputs": ["tokens"], "output": "x", "rows": 256, "width": 4,
+         "weights": {"weight": "table"}},
+        {"repeat": 1, "operations": list(layer)},
+        linear("logits", head, "head"),
+    ]  # fmt: skip
+    names = [name for one in (*operations[1]["operations"], operations[2])
+             for name in one.get("weights", {}).values()]  # fmt: skip
+    tensors = {name: rng.standard_normal((4, 4)) for name in names}
+    tensors["table"] = rng.standard_normal((256, 4))
+    tensors |= {name: rng.standard_normal(2) for name in names if name.startswith("norm")}
+    described = {"operations": operations, "context_length": 32, "vocab_size": 256}
+    return Network(described, tensors)
+
+
+def linear(output, given, name):
+    return {"op": "linear", "inputs": [given], "output": output, "in": 4, "out": 4,
+            "transposed": False, "weights": {"weight": name}}  # fmt: skip
+
+
+def scale(output, given, factor):
+    return {"op": "scale", "inputs": [given], "output": output, "factor": factor}
+
+
+def add(output, *given):
+    return {"op": "add", "inputs": list(given), "output": output}
+
+
+def attention(queries, keys, values):
+    sizes = {"heads": 2, "key_heads": 2, "head_dim": 2}
+    return [
+        {"op": "scores", "inputs": [queries, keys], "output": "scores", **sizes, "scale": 0.3,
+         "temperature": False, "per_position": False, "soft_cap": 0.0},
+        {"op": "softmax", "inputs": ["scores"], "output": "p", "heads": 2, "causal": True,
+         "window": 0},
+        {"op": "weighted_sum", "inputs": ["p", values], "output": "h", **sizes},
+        {"op": "join_heads", "inputs": ["h"], "output": "x"},
+    ]  # fmt: skip
+
+
+def split(output, given):
+    return {"op": "split_heads", "inputs": [given], "output": output, "start": 0, "heads": 2,
+            "head_dim": 2}  # fmt: skip
+
+
+AWKWARD = {
+    "a factor of a factor": network_of(
+        scale("a", "x", 2.0), scale("b", "a", 3.0), linear("y", "b", "w"), add("x", "a", "y")
+    ),
+    "a sum of one that two read": network_of(
+        linear("y", "x", "w"), add("z", "y"), scale("a", "z", 2.0), add("x", "x", "z", "a")
+    ),
+    "a product that two read": network_of(
+        linear("y", "x", "w"), scale("a", "y", 2.0), add("x", "x", "y", "a")
+    ),
+    "keys that are the queries' own columns": network_of(
+        linear("y", "x", "w"), split("q", "y"), split("k", "y"), split("v", "x"),
+        *attention("q", "k", "v"),
+    ),
+    "queries that are keys": network_of(
+        linear("y", "x", "w"), split("q", "y"), split("v", "x"), *attention("q", "q", "v")
+    ),
+    "queries that no product makes": network_of(
+        split("q", "x"), split("k", "x"), split("v", "x"), *attention("q", "k", "v")
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("folding", FOLDINGS.values(), ids=FOLDINGS)
+@pytest.mark.parametrize("network", AWKWARD.values(), ids=AWKWARD)
+def test_networks_that_no_label_names_are_kept_too(network, folding):
+    steps = folded_steps(network, folding)
+    found, expected = computed(steps), forward(network, tokens(1))
+    assert np.abs(found - expected).max() <= 1e-12 * np.abs(expected).max()

@@ -89,7 +89,7 @@ def test_fixed_point_follows_within_its_resolution(name):
 def test_what_fixed_point_lacks_is_named():
     _, network = made("mistral")
     with pytest.raises(ValueError, match="causal attention to all earlier tokens"):
-        RingNetwork(network).logits(tokens().numpy())
+        RingNetwork(network)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from aero.network.files import read_network
 from aero.network.numpy_reader import forward as numpy_forward
-from aero.network.numpy_reader import read_network
 from aero.private.compute.pieces import forward, network_pieces
 from aero.private.settings import PrivateSettings
 

@@ -11,8 +11,8 @@ from unittest import mock
 import jax.numpy as jnp
 import numpy as np
 
+from aero.network.files import read_network
 from aero.network.numpy_reader import forward as numpy_forward
-from aero.network.numpy_reader import read_network
 from aero.private.compute.in_process import InProcessParties
 from aero.private.compute.inference import PrivateNetwork, set_up
 from aero.private.compute.pieces import forward, network_pieces

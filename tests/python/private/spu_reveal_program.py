@@ -10,7 +10,8 @@ import sys
 
 import numpy as np
 
-from aero.network.numpy_reader import forward, read_network
+from aero.network.files import read_network
+from aero.network.numpy_reader import forward
 from aero.private.compute.calls import Party
 from aero.private.compute.in_process import InProcessParties
 from aero.private.compute.inference import PrivateNetwork, set_up

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 import aero
 from aero.cli import app
-from aero.network.numpy_reader import forward, read_network
+from aero.network.files import read_network
+from aero.network.numpy_reader import forward
 from aero.private import environment
 from aero.private.prediction import predicted_costs
 from aero.private.settings import PrivateSettings

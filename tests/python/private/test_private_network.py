@@ -9,7 +9,8 @@ import torch
 
 import aero
 from aero.models import AeroConfig, AeroForCausalLM
-from aero.network.numpy_reader import forward, read_network
+from aero.network.files import read_network
+from aero.network.numpy_reader import forward
 from aero.private.environment import private_command
 from aero.private.prediction import likeliest_cost, remainder
 from aero.private.settings import PrivateSettings

@@ -377,10 +377,8 @@ def test_a_finished_run_is_reused_untouched(whole_runs, tiny_recipe, cache_dir, 
     said = []
     run = plan_one(tiny_recipe, EREG, folder.path.parent)
     train_runs([run], cache_dir=cache_dir, say=said.append)
-    assert said == [
-        f"{EREG} seed 0: reusing the finished run in {folder.path}; its checkpoints were not looked "
-        "at"
-    ]
+    reused = f"{EREG} seed 0: reusing the finished run in {folder.path}"
+    assert said == [f"{reused}; its checkpoints were not looked at"]
     assert {path: path.stat().st_mtime_ns for path in folder.path.rglob("*")} == before
 
 

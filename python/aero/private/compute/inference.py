@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from aero.network.numpy_reader import Network
+from aero.network.description import Network
 from aero.private.compute.calls import AbstractArray, Call, Parties, Party, Value
 from aero.private.compute.pieces import last_row, network_pieces
 

@@ -88,8 +88,10 @@ def _piece(
                     "to the next"
                 )
         known.add(operation.output)
-        keys = {role: _key(operation, role, weights) for role in tensors}
-        weights |= {keys[role]: tensor.astype(np.float32) for role, tensor in tensors.items()}
+        keys = {}
+        for role, tensor in tensors.items():
+            keys[role] = _key(operation, role, weights)
+            weights[keys[role]] = tensor.astype(np.float32)
         parts.append((operation, keys))
     function = functools.partial(_run, parts=parts, given=given, name=name, settings=settings)
     return Piece(name, function, weights), steps[-1].operation.output
@@ -99,7 +101,7 @@ def _key(operation: Operation, role: str, taken: dict[str, Tensor]) -> str:
     """The tensor's name without its layer, and a new one where two operations share a tensor."""
     name = operation.weights.get(role, f"{operation.op}.{role}")
     name = name.removeprefix(f"layers.{operation.layer}.")
-    return name if name not in taken else f"{name} of {operation.output}"
+    return name if name not in taken else f"{name} as {role} of {operation.output}"
 
 
 def _prepared(step: Step, context: int) -> dict[str, Tensor]:

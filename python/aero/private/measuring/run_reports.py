@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from aero.architecture import ArchitectureSpec
 from aero.mpc import ComputeProfile, NetworkProfile
 from aero.mpc.cost import Cost
-from aero.network.numpy_reader import Network, forward
+from aero.network.description import Network
+from aero.network.numpy_reader import forward
 from aero.private.compute.calls import Call, Traffic
 from aero.private.parties.job import Generated
 from aero.private.prediction import (

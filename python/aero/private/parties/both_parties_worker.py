@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from aero.network.numpy_reader import read_network
+from aero.network.files import read_network
 from aero.private.compute.calls import Call, Traffic
 from aero.private.compute.in_process import InProcessParties
 from aero.private.compute.inference import Pass, PrivateNetwork, set_up

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from aero.network.description import read_description
+from aero.network.files import read_description
 from aero.private.compute.calls import AbstractArray, Call, Party, Traffic
 from aero.private.parties.terms import checked_request, party_terms
 from aero.private.parties.worker_pipe import WorkerPipe, most_memory
@@ -51,7 +51,7 @@ def _take_part(party: Party, job: Part, pipe: WorkerPipe) -> None:
     description = read_description(folder)
     pipe.say("terms", terms=party_terms(description, settings))
     # The events above come at once; these imports take seconds.
-    from aero.network.description import read_network
+    from aero.network.files import read_network
     from aero.network.folding import with_blank_weights
     from aero.private.compute.inference import PrivateNetwork, set_up
     from aero.private.compute.tcp_parties import TcpParties

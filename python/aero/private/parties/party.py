@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aero.network.description import read_description
+from aero.network.files import read_description
 from aero.private.environment import private_command
 from aero.private.links.channel import Channel
 from aero.private.links.connections import connect, parse_address

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from aero.atomic_files import write_bytes_atomically
-from aero.network.description import read_description
+from aero.network.files import read_description
 from aero.private.environment import private_command
 from aero.private.links.channel import Channel, within
 from aero.private.links.connections import accept, listen, shown_address

@@ -14,7 +14,8 @@ from measured_rows import set_up_row
 import aero
 from aero import _core, mpc
 from aero.architecture import ArchitectureSpec
-from aero.network.numpy_reader import forward, read_network
+from aero.network.files import read_network
+from aero.network.numpy_reader import forward
 from aero.private.measuring.run_reports import run_report
 from aero.private.parties.job import Generated
 from aero.private.prediction import (

@@ -21,7 +21,8 @@ import pytest
 
 import aero
 from aero import mpc
-from aero.network.numpy_reader import forward, read_network
+from aero.network.files import read_network
+from aero.network.numpy_reader import forward
 from aero.private.environment import find_private_python
 from aero.private.parties.party import PartyJob
 from aero.private.parties.supervision import TimeLimits
