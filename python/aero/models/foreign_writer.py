@@ -46,8 +46,9 @@ def describe_model(model: nn.Module | PretrainedConfig) -> Network:
         The network of evaluation mode, over sequences without padding.
 
     Raises:
-        ValueError: a family or a setting that has no description yet, by name; a model without
-            language-model head; or a configuration of another family, with the way out.
+        ValueError: a family or a setting that has no description yet, by name; a model with
+            adapters or without language-model head; or a configuration of another family; with the
+            way out.
 
     Example:
         >>> from aero.models.foreign_writer import describe_model
@@ -95,6 +96,11 @@ def _check_parts(model: nn.Module, config: Any) -> None:
     """Refuses a model without the parts that its family's writer reads."""
     is_bert = config.model_type == "bert"
     parts = {name for name, _ in model.named_modules()}
+    if any(name.endswith(".base_layer") for name in parts):
+        raise ValueError(
+            f"describe_model: {type(model).__name__} must have no adapters, got some in its "
+            "layers; merge them into the weights: merge_and_unload()"
+        )
     needed = {"bert", "cls.predictions"} if is_bert else {"model.embed_tokens", "lm_head"}
     if not needed <= parts:
         takes = "AutoModelForMaskedLM" if is_bert else "AutoModelForCausalLM"

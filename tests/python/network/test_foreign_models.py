@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -164,6 +165,19 @@ def test_models_without_a_language_model_head_are_named(model_class):
     model = model_class(model_class.config_class(**SIZES, pad_token_id=0))
     with pytest.raises(ValueError, match=f"{model_class.__name__} .*language-model head"):
         describe_model(model)
+
+
+def test_adapters_must_be_merged_first():
+    model = LlamaForCausalLM(LlamaConfig(**SIZES)).eval()
+    adapted = get_peft_model(model, LoraConfig(target_modules=["v_proj"], init_lora_weights=False))
+    for one in (adapted, model):  # the model has the adapters in it now
+        with pytest.raises(ValueError, match="merge_and_unload"):
+            describe_model(one)
+    merged = adapted.merge_and_unload()
+    with torch.no_grad():
+        expected = merged(tokens()).logits.numpy()
+    found = forward(describe_model(merged), tokens().numpy())
+    assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize(
