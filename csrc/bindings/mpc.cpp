@@ -107,7 +107,8 @@ py::dict simulate(const network::Network& network, const Stack& stack) {
 py::dict simulate_token(const network::Network& network, const Stack& stack, std::int64_t batch,
                         std::int64_t token, const std::string& sampling) {
   const mpc::Generation generation = generation_of(batch, 1, sampling);
-  return report_values(mpc::simulate(network, stack, mpc::token_pass(network, generation, token)), stack);
+  return report_values(mpc::simulate(network, stack, mpc::token_pass(network, generation, token)),
+                       stack);
 }
 
 // The operations of `operation_cost` by name: how many sizes, and the cost.

@@ -127,8 +127,7 @@ network::Primitive primitive_at(std::size_t index, std::index_sequence<indices..
 
 network::Operation operation_from(Network& network, const py::dict& from) {
   constexpr std::size_t kCount = std::variant_size_v<network::Primitive>;
-  const std::size_t index =
-      place_of(cast<std::string>(from, "op"), network::kPrimitiveNames, "op");
+  const std::size_t index = place_of(cast<std::string>(from, "op"), network::kPrimitiveNames, "op");
   network::Operation operation;
   operation.primitive = primitive_at(index, std::make_index_sequence<kCount>());
   std::visit([&](auto& primitive) { network::for_each_field(primitive, Reading{from}); },

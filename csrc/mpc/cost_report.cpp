@@ -23,8 +23,7 @@ bool any(const network::Network& network, Condition&& condition) {
 // reciprocal, LayerNorm, DyT, Derf, ReLU, SPU's GELU, embedding, argmax and set-up are measured op
 // by op between two parties (SPU 0.9.5). The paper's tables, of which 25 of 27 byte counts come
 // out, check sums only: what is listed here is in neither.
-std::vector<std::string> unchecked_operations(const network::Network& network,
-                                              const Stack& stack) {
+std::vector<std::string> unchecked_operations(const network::Network& network, const Stack& stack) {
   std::vector<std::string> list;
   const auto note = [&](bool applies, const char* text) {
     if (applies) list.emplace_back(text);
@@ -50,11 +49,11 @@ std::vector<std::string> unchecked_operations(const network::Network& network,
            any<network::Shape>(network, [](const network::Shape&) { return true; }),
        "PV: beta of shaped attention is public, hence free; secret_shape_factors=True prices a "
        "secret one");
-  note(!stack.secret_temperature &&
-           any<network::Scores>(network,
-                                [](const network::Scores& one) { return one.temperature; }),
-       "qkv/proj: the temperature is public, hence free; secret_temperature=True prices a secret "
-       "one");
+  note(
+      !stack.secret_temperature &&
+          any<network::Scores>(network, [](const network::Scores& one) { return one.temperature; }),
+      "qkv/proj: the temperature is public, hence free; secret_temperature=True prices a secret "
+      "one");
   note(stack.exp_ring_bits == RingBits::k32, "softmax: exp in Z_2^32 is derived, no stack runs it");
   note(stack.static_max, "softmax: a static bound instead of the maximum is derived, not measured");
   note(stack.causal_skip && derived(PricedOperation::kHeadProduct) &&

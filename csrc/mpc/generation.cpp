@@ -13,8 +13,7 @@ constexpr std::int64_t kMaxNewTokens = 1'000'000;
 
 }  // namespace
 
-Pass token_pass(const network::Network& network, const Generation& generation,
-                std::int64_t token) {
+Pass token_pass(const network::Network& network, const Generation& generation, std::int64_t token) {
   Pass pass = whole_context(network);
   pass.batch = generation.batch;
   pass.next_token = generation.next_token;

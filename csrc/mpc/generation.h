@@ -29,8 +29,7 @@ struct GenerationCost {
 
 // The pass that makes a token, from 0: over `context_length` prompt positions, or over one query
 // that sees the prompt and all tokens before it.
-Pass token_pass(const network::Network& network, const Generation& generation,
-                std::int64_t token);
+Pass token_pass(const network::Network& network, const Generation& generation, std::int64_t token);
 
 // `network.context_length` is the prompt's length. Throws std::invalid_argument for sizes out of
 // range.

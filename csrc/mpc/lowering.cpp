@@ -111,8 +111,7 @@ class Lowering {
                            Triangle skipped) const {
     const std::int64_t group = heads / key_heads;
     shape.rows *= group;
-    return {pass_.batch * key_heads, shape,
-            is_skipped() && group == 1 ? skipped : Triangle::kNone};
+    return {pass_.batch * key_heads, shape, is_skipped() && group == 1 ? skipped : Triangle::kNone};
   }
 
   // --- one function per primitive: the operations behind its result --------------------------
@@ -157,9 +156,9 @@ class Lowering {
       inputs = add(Kind::kQkvProj, "1/sqrt(d_k)",
                    Truncation{element_count({pass_.batch, queries}, "queries")}, std::move(inputs));
     if (stack_.secret_temperature && p.per_position)
-      inputs = add(Kind::kQkvProj, "1/temperature",
-                   WeightScaling{element_count({pass_.batch, queries}, "queries")},
-                   std::move(inputs));
+      inputs =
+          add(Kind::kQkvProj, "1/temperature",
+              WeightScaling{element_count({pass_.batch, queries}, "queries")}, std::move(inputs));
     const MatmulShape shape{rows_, p.head_dim, pass_.keys};
     return add(operation, head_product(p.heads, p.key_heads, shape, Triangle::kResult),
                std::move(inputs));
@@ -227,9 +226,8 @@ class Lowering {
   Inputs become(const network::Operation&, const network::Add&, Inputs inputs) {
     const Inputs all = inputs;
     std::erase_if(inputs, [&](std::size_t one) {
-      return std::any_of(all.begin(), all.end(), [&](std::size_t other) {
-        return other > one && waits_for(other, one);
-      });
+      return std::any_of(all.begin(), all.end(),
+                         [&](std::size_t other) { return other > one && waits_for(other, one); });
     });
     return inputs;
   }
@@ -239,9 +237,9 @@ class Lowering {
     std::vector<bool> waits(operation - earlier + 1, false);  // of earlier, ..., operation
     waits[0] = true;
     for (std::size_t i = earlier + 1; i <= operation; ++i)
-      waits[i - earlier] =
-          std::any_of(graph_[i].inputs.begin(), graph_[i].inputs.end(),
-                      [&](std::size_t input) { return input >= earlier && waits[input - earlier]; });
+      waits[i - earlier] = std::any_of(
+          graph_[i].inputs.begin(), graph_[i].inputs.end(),
+          [&](std::size_t input) { return input >= earlier && waits[input - earlier]; });
     return waits.back();
   }
 
@@ -299,7 +297,7 @@ class Lowering {
   std::vector<Inputs> sources_;  // of each value: the operations that must be finished
   Flags folds_, one_row_;        // of the segment
   std::int64_t layer_ = kOutsideLayers;
-  std::size_t index_ = 0;   // in the segment
+  std::size_t index_ = 0;  // in the segment
   std::int64_t rows_ = 0;  // of one sequence, of the operation
 };
 

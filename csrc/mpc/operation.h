@@ -120,10 +120,9 @@ struct Opening {
   bool operator==(const Opening&) const = default;
 };
 
-using OperationShape =
-    std::variant<SessionSetup, EmbeddingShape, WeightProduct, HeadProduct, Truncation,
-                 WeightScaling, SharedProduct, SoftmaxShape, LayerNorm, DynamicNorm, Activation, Argmax,
-                 Opening>;
+using OperationShape = std::variant<SessionSetup, EmbeddingShape, WeightProduct, HeadProduct,
+                                    Truncation, WeightScaling, SharedProduct, SoftmaxShape,
+                                    LayerNorm, DynamicNorm, Activation, Argmax, Opening>;
 
 inline constexpr std::int64_t kOutsideLayers = -1;
 

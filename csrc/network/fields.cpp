@@ -22,9 +22,9 @@ std::size_t input_count(const Operation& operation, std::size_t given) {
 }
 
 [[noreturn]] void refuse(const Operation& operation, const std::string& what) {
-  throw std::invalid_argument("network: " +
-                              std::string(kPrimitiveNames[operation.primitive.index()]) + " " +
-                              spec::quoted(operation.name) + ": " + what);
+  throw std::invalid_argument(
+      "network: " + std::string(kPrimitiveNames[operation.primitive.index()]) + " " +
+      spec::quoted(operation.name) + ": " + what);
 }
 
 void check_sizes(Operation operation) {

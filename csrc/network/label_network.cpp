@@ -71,8 +71,7 @@ class Writer {
   void weights(const std::string& key, Roles roles) {
     Operation& operation = network_.segments.back().operations.back();
     const std::string prefix = network_.segments.back().layers > 0 ? "layers.{layer}." : "";
-    for (const char* role : roles)
-      operation.weights.emplace_back(role, prefix + key + "." + role);
+    for (const char* role : roles) operation.weights.emplace_back(role, prefix + key + "." + role);
   }
 
   Value linear(std::string_view output, const char* name, const char* part, const std::string& key,
@@ -134,7 +133,8 @@ class Writer {
       if (spec_.parallel_residual) add("x", Add{}, {stream_, attended});
       return;
     }
-    const Value fed = feed_forward(norm("normed", "norm before FFN", "norm_2", spec_.norm, stream_));
+    const Value fed =
+        feed_forward(norm("normed", "norm before FFN", "norm_2", spec_.norm, stream_));
     const bool factors = is_scaled(spec_.ffn);
     const Value output = factors ? scaled("fed", "1/alpha", fed) : fed;
     const Value kept = factors ? scaled("kept", "beta", stream_) : stream_;
@@ -152,9 +152,9 @@ class Writer {
     const bool shaped = spec_.shaped_attention;
     const std::int64_t H = spec_.num_heads, D = spec_.head_dim, d = spec_.width;
     const std::int64_t inner = H * D;
-    const Value projected = linear(
-        "projected", shaped ? "queries, keys" : "queries, keys, values", "qkv/proj",
-        "attention.projection", d, (shaped ? 2 : 3) * inner, input);
+    const Value projected =
+        linear("projected", shaped ? "queries, keys" : "queries, keys, values", "qkv/proj",
+               "attention.projection", d, (shaped ? 2 : 3) * inner, input);
     const auto heads = [&](const char* name, Value from, std::int64_t start, std::int64_t width) {
       add(name, SplitHeads{start, H, width}, {from});
       return value(name);
@@ -200,8 +200,7 @@ class Writer {
 
   Value feed_forward(Value input) {
     const std::int64_t d = spec_.width, F = spec_.hidden_width;
-    if (is_fused(spec_.ffn))
-      return linear("fed", "FFN, fused", "ffn", "feed_forward", d, d, input);
+    if (is_fused(spec_.ffn)) return linear("fed", "FFN, fused", "ffn", "feed_forward", d, d, input);
     const Value hidden = linear("hidden", "FFN, in", "ffn", "feed_forward.0", d, F, input);
     activation(hidden);
     return linear("fed", "FFN, out", "ffn", "feed_forward.1", F, d, hidden);

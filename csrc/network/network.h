@@ -124,15 +124,15 @@ struct Argmax {
   std::int64_t width = 0;
 };
 
-using Primitive = std::variant<Embed, Linear, SplitHeads, JoinHeads, Rotate, Scores, Softmax, Shape,
-                               WeightedSum, Norm, Activation, Multiply, Add, Scale, Shift, Pool,
-                               Argmax>;
+using Primitive =
+    std::variant<Embed, Linear, SplitHeads, JoinHeads, Rotate, Scores, Softmax, Shape, WeightedSum,
+                 Norm, Activation, Multiply, Add, Scale, Shift, Pool, Argmax>;
 
 // As files name them.
 inline constexpr std::array<std::string_view, std::variant_size_v<Primitive>> kPrimitiveNames{
-    "embed", "linear", "split_heads", "join_heads", "rotate", "scores", "softmax", "shape",
-    "weighted_sum", "norm", "activation", "multiply", "add", "scale", "shift", "pool",
-    "argmax"};
+    "embed",   "linear", "split_heads",  "join_heads", "rotate",     "scores",
+    "softmax", "shape",  "weighted_sum", "norm",       "activation", "multiply",
+    "add",     "scale",  "shift",        "pool",       "argmax"};
 
 // A value's place in `Network::values`.
 using Value = std::size_t;

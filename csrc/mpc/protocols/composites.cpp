@@ -234,9 +234,8 @@ Cost shared_product(const Stack& stack, std::int64_t elements) {
 Cost rms_norm(const Stack& stack, std::int64_t rows, std::int64_t width) {
   const std::int64_t elements = element_count({rows, width}, "rmsnorm");
   // Squares, their mean, 1/sqrt, gain, normalization; no mean to take away, and nothing to clamp.
-  return scaled_product(stack, elements) + truncation(rows) +
-         reciprocal_square_root(stack, rows) + weight_scaling(stack, elements) +
-         scaled_product(stack, elements);
+  return scaled_product(stack, elements) + truncation(rows) + reciprocal_square_root(stack, rows) +
+         weight_scaling(stack, elements) + scaled_product(stack, elements);
 }
 
 Cost embedding(const Stack& stack, const EmbeddingShape& shape) {
