@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <stdexcept>
 #include <string>
 
@@ -56,6 +57,18 @@ constexpr std::array<std::string_view, 7> kLabelFields{"norm",
                                                        "entropy_regularized",
                                                        "shaped_attention"};
 
+// People know presets as the names of networks, also with their owner in front: "openai/gpt2".
+void refuse_size(std::string_view label) {
+  std::string name(label.substr(label.rfind('/') + 1));
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  for (const Preset& entry : kPresets)
+    if (entry.name == name)
+      throw std::invalid_argument("label: expected one such as \"SM+LN+G\", got " + quoted(label) +
+                                  ", which is a size; give a label and model=" + quoted(name) +
+                                  " (a command: 'SM+LN+G' --model " + name + ")");
+}
+
 }  // namespace
 
 std::vector<std::string_view> preset_names() {
@@ -87,6 +100,7 @@ ArchitectureSpec labelled(ArchitectureSpec spec, const Label& label) {
 
 ArchitectureSpec architecture_from_label(std::string_view label, std::string_view model,
                                          const FieldValues& overrides) {
+  refuse_size(label);
   const ArchitectureSpec spec = labelled(preset(model), parse_label(label));
   const auto stated = std::find_if(overrides.begin(), overrides.end(), [](const auto& named) {
     return std::find(kLabelFields.begin(), kLabelFields.end(), named.first) != kLabelFields.end();

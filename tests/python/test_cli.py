@@ -479,8 +479,9 @@ def test_ctrl_c_saves_a_checkpoint_and_says_how_to_resume(train_arguments, tmp_p
 
 @pytest.mark.parametrize("name", ["gpt2", "openai-community/gpt2", "EleutherAI/pythia-70m"])
 def test_a_size_in_place_of_a_label_is_told_apart(name):
-    size = name.rpartition("/")[2]
-    assert_one_line(invoke("cost", "show", name), f"aero cost show 'SM+LN+G' --model {size}")
+    size = name.rpartition("/")[2].lower()
+    for command in (["show"], ["generate", "--new-tokens", "2"], ["sweep", "--label"]):
+        assert_one_line(invoke("cost", *command, name), f"'SM+LN+G' --model {size}")
 
 
 def test_a_network_of_another_kind_is_told_which_are_supported(tmp_path):

@@ -35,9 +35,6 @@ from aero.cli.errors import one_line_errors
 if TYPE_CHECKING:
     from aero.mpc import CostReport
 
-# Presets, which people know as the names of networks.
-_SIZES = ("gpt2", "gpt2-18l", "pythia-70m", "mini", "tiny")
-
 cost = typer.Typer(help="Prices one private forward pass.", no_args_is_help=True)
 
 
@@ -206,11 +203,5 @@ def _report(
 ) -> CostReport:
     from aero import mpc
 
-    size = label.lower().rpartition("/")[2]
-    if size in _SIZES:
-        raise ValueError(
-            f"cost: expected a label such as 'SM+LN+G', got {label!r}, which is a size; write "
-            f"`aero cost show 'SM+LN+G' --model {size}`"
-        )
     sizes: dict[str, Any] = {"context_length": context_length, "vocab_size": vocab_size}
     return mpc.simulate(label, **{"model": model, "stack": stack, **sizes, **fields})
