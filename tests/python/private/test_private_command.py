@@ -268,8 +268,8 @@ def test_weights_of_another_export_are_refused(export, pretender, tmp_path):
 )
 def test_a_network_with_an_unknown_operation_is_refused(op, message, export, pretender):
     described = json.loads((export / "network.json").read_text())
-    last = {"op": op, "inputs": ["logits"], "output": "logits", "kind": "last"}
-    described["operations"].append(last)
+    one = {"op": op, "inputs": ["x"], "output": "x", "kind": "last"}
+    described["operations"].insert(-1, one)
     (export / "network.json").write_text(json.dumps(described))
     result = run(export, "--prompt-tokens", "1")
     assert result.exit_code == 2
