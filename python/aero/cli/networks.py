@@ -111,13 +111,14 @@ def show(
         from aero.atomic_files import write_bytes_atomically
         from aero.report.show_page import show_page
         from aero.train.errors import disk_errors
-        from aero.train.loading import load_saved_network
+        from aero.train.loading import load_saved_network, require_supported
         from aero.train.samples import look_at
         from aero.train.tokenizer import load_tokenizer
 
         folder = run / "model" if (run / "model").is_dir() else run
         if not (folder / "config.json").is_file():
             raise ValueError(f"show: expected a finished run or a network's folder, got {run}")
+        require_supported(folder)
         tokenizer = load_tokenizer(folder)
         model: Any = load_saved_network(folder)
         tokens, attention = look_at(model, tokenizer, text, most_tokens=max_tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any, Literal
@@ -42,6 +43,13 @@ def require_tensors(operator: str, **arguments: Any) -> None:
             raise ValueError(f"{operator}: {name} must be a dense tensor, got {value.layout}")
         if value.is_complex():  # a cast would drop the imaginary parts
             raise ValueError(f"{operator}: {name} must be real, got {value.dtype}")
+
+
+def require_finite(operator: str, name: str, value: float | None, least: float = -math.inf) -> None:
+    """Refuses a setting as the operator library does, for the backend that does without it."""
+    if value is not None and not (math.isfinite(value) and value >= least):
+        bound = "" if least == -math.inf else f", at least {least:g}"
+        raise ValueError(f"{operator}: {name} must be a finite number{bound}, got {value:f}")
 
 
 def use_native(operator: str, backend: str, **tensors: Tensor | None) -> bool:

@@ -8,7 +8,14 @@ from torch import Tensor
 
 from aero.ops import _gradients, reference
 from aero.ops._autograd import folded, native_gradients, register
-from aero.ops._boundary import Backend, call_native, cast_for_autocast, require_tensors, use_native
+from aero.ops._boundary import (
+    Backend,
+    call_native,
+    cast_for_autocast,
+    require_finite,
+    require_tensors,
+    use_native,
+)
 from aero.ops.reference import statistics_dtype
 
 
@@ -91,6 +98,7 @@ def attention_entropy(
     if not use_native(
         "attention_entropy", backend, q=q, k=k, v=v, temperature=temperature, mask=mask
     ):
+        require_finite("attention_entropy", "scale", scale)
         return reference.attention_entropy(
             q, k, v, temperature=temperature, mask=mask, is_causal=is_causal, scale=scale
         )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from aero.ops import _gradients, reference
 from aero.ops._autograd import looped, native_gradients, register
-from aero.ops._boundary import Backend, call_native, require_tensors, use_native
+from aero.ops._boundary import Backend, call_native, require_finite, require_tensors, use_native
 
 Reduction = Literal["position_sum", "query_mean"]
 MaxEntropy = Literal["log_context", "log_visible"]
@@ -93,6 +93,7 @@ def entropy_regularization(
         visible_keys=visible_keys,
         row_mask=row_mask,
     ):
+        require_finite("entropy_regularization", "margin", margin, least=0.0)
         return reference.entropy_regularization(
             entropies,
             thresholds,

@@ -187,3 +187,21 @@ def test_a_tensor_on_another_device_is_named(operator: str, name: str, named_sam
         ValueError, match=rf"^{operator}: \w+ must be on meta like {first}, got cpu"
     ):
         function(**{**arguments, first: arguments[first].to("meta")})
+
+
+@pytest.mark.parametrize(
+    ("call", "setting"),
+    [
+        (attend, {"scale": float("nan")}),
+        (attend, {"scale": float("inf")}),
+        (penalty, {"margin": float("nan")}),
+        (penalty, {"margin": -0.5}),
+    ],
+)
+def test_the_reference_refuses_the_settings_that_the_native_backend_refuses(call, setting):
+    words = []
+    for backend in ("native", "reference"):
+        with pytest.raises(ValueError) as error:
+            call(**setting, backend=backend)
+        words.append(str(error.value))
+    assert words[0] == words[1]
