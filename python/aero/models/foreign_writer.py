@@ -19,8 +19,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, PretrainedC
 
 from aero.models.causal_lm import carry_over
 from aero.models.network_writer import described_network
-from aero.network.description import FORMAT, VERSION, Network
-from aero.network.primitives import PRIMITIVES
+from aero.network.description import Network, network_of
 
 Operation = dict[str, Any]
 
@@ -75,21 +74,14 @@ def describe_model(model: nn.Module | PretrainedConfig) -> Network:
     dtype = torch.float64 if next(model.parameters()).dtype == torch.float64 else torch.float32
     operations, tensors = write(model, config)
     arrays = {name: _array(tensor, dtype) for name, tensor in tensors.items()}
-    described = {
-        "format": FORMAT,
-        "version": VERSION,
-        "label": config.model_type,
-        "spec": None,
-        "context_length": config.max_position_embeddings,
-        "vocab_size": config.vocab_size,
-        "meaning": {name: primitive.meaning for name, primitive in PRIMITIVES.items()},
-        "operations": operations,
-        "tensors": {
-            name: {"shape": list(array.shape), "dtype": str(array.dtype)}
-            for name, array in arrays.items()
-        },
-    }
-    return Network(described, arrays)
+    return network_of(
+        operations,
+        arrays,
+        label=config.model_type,
+        spec=None,
+        context_length=config.max_position_embeddings,
+        vocab_size=config.vocab_size,
+    )
 
 
 def _check_parts(model: nn.Module, config: Any) -> None:

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from aero import _core
 from aero.models.causal_lm import AeroForCausalLM
-from aero.network.description import FORMAT, VERSION, Network
-from aero.network.primitives import PRIMITIVES
+from aero.network.description import Network, network_of
 from aero.nn import Block, CausalSelfAttention, FeedForward, FoldableNorm, ShapedSelfAttention
 from aero.nn.annealed_modules import annealing_progress
 from aero.nn.norm import DynamicNorm
@@ -53,21 +52,14 @@ def described_network(model: AeroForCausalLM, *, dtype: torch.dtype | None = Non
         }
         operations = _operations(model, tensors)
     spec = model.config.spec
-    described = {
-        "format": FORMAT,
-        "version": VERSION,
-        "label": spec.label,
-        "spec": spec.to_dict(),
-        "context_length": spec.context_length,
-        "vocab_size": spec.vocab_size,
-        "meaning": {name: primitive.meaning for name, primitive in PRIMITIVES.items()},
-        "operations": operations,
-        "tensors": {
-            name: {"shape": list(tensor.shape), "dtype": str(tensor.dtype)}
-            for name, tensor in tensors.items()
-        },
-    }
-    return Network(described, tensors)
+    return network_of(
+        operations,
+        tensors,
+        label=spec.label,
+        spec=spec.to_dict(),
+        context_length=spec.context_length,
+        vocab_size=spec.vocab_size,
+    )
 
 
 def _operations(model: AeroForCausalLM, tensors: dict[str, Any]) -> Operations:

@@ -71,6 +71,42 @@ class Network:
         return {role: self.tensors[name] for role, name in operation.weights.items()}
 
 
+def network_of(
+    operations: list[dict[str, Any]],
+    tensors: dict[str, Array],
+    *,
+    label: str,
+    spec: dict[str, Any] | None,
+    context_length: int,
+    vocab_size: int,
+) -> Network:
+    """A network whose description is made from its operations and tensors.
+
+    Args:
+        operations: as a file lists them.
+        tensors: by name, as they are to be stored.
+        label: of AERO's networks, or the name of a family.
+        spec: of AERO's networks.
+        context_length: T, in tokens.
+        vocab_size: V.
+    """
+    described = {
+        "format": FORMAT,
+        "version": VERSION,
+        "label": label,
+        "spec": spec,
+        "context_length": context_length,
+        "vocab_size": vocab_size,
+        "meaning": {name: primitive.meaning for name, primitive in PRIMITIVES.items()},
+        "operations": operations,
+        "tensors": {
+            name: {"shape": list(tensor.shape), "dtype": str(tensor.dtype)}
+            for name, tensor in tensors.items()
+        },
+    }
+    return Network(described, tensors)
+
+
 def operations_of(description: dict[str, Any]) -> Iterator[Operation]:
     """Every operation of every layer of a description, in order."""
     layer = 0
