@@ -5,11 +5,10 @@ Needs neither torch nor NumPy. Letters: T tokens, S keys, H heads, D head width.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from aero.network.description import POSITIONS, TOKENS, Operation, operations_of
-from aero.network.primitives import FUNCTIONS, NORM_ROLES, POOLS, PRIMITIVES
+from aero.network.primitives import FUNCTIONS, NORM_ROLES, POOLS, PRIMITIVES, functions_of
 from aero.reading import UnreadableFileError, checked, shown
 
 # As the simulator's: sizes beyond these are typing errors.
@@ -249,6 +248,9 @@ def _of_scores(operation: Operation, _: dict[str, Any], given: Kind) -> Kind:
     return _expect(given, "scores", operation["heads"])
 
 
+_softmax = _shape = _of_scores
+
+
 def _weighted_sum(operation: Operation, _: dict[str, Any], weights: Kind, values: Kind) -> Kind:
     _groups(operation)
     _expect(weights, "scores", operation["heads"])
@@ -286,6 +288,9 @@ def _of_channels(_: Operation, __: dict[str, Any], given: Kind) -> Kind:
     return _expect(given, "channels")
 
 
+_scale = _shift = _of_channels
+
+
 def _pool(operation: Operation, _: dict[str, Any], given: Kind) -> Kind:
     _chosen(operation, "kind", POOLS)
     return "pooled", _expect(given, "channels")[1]
@@ -296,22 +301,4 @@ def _argmax(_: Operation, __: dict[str, Any], given: Kind) -> Kind:
     return ("places",)
 
 
-_AFTER: dict[str, Callable[..., Kind]] = {
-    "embed": _embed,
-    "linear": _linear,
-    "split_heads": _split_heads,
-    "join_heads": _join_heads,
-    "rotate": _rotate,
-    "scores": _scores,
-    "softmax": _of_scores,
-    "shape": _of_scores,
-    "weighted_sum": _weighted_sum,
-    "norm": _norm,
-    "activation": _activation,
-    "multiply": _multiply,
-    "add": _add,
-    "scale": _of_channels,
-    "shift": _of_channels,
-    "pool": _pool,
-    "argmax": _argmax,
-}
+_AFTER = functions_of(globals(), PRIMITIVES)

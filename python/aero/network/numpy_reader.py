@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from aero.network.description import POSITIONS, TOKENS, Network, Operation
+from aero.network.primitives import READERS, functions_of
 
 Array = NDArray[np.float64]
 Weights = dict[str, Array]
@@ -198,22 +199,4 @@ def _argmax(_: Operation, __: Weights, x: Array) -> NDArray[np.int64]:
     return places
 
 
-OPERATIONS: dict[str, Any] = {
-    "embed": _embed,
-    "linear": _linear,
-    "split_heads": _split_heads,
-    "join_heads": _join_heads,
-    "rotate": _rotate,
-    "scores": _scores,
-    "softmax": _softmax,
-    "shape": _shape,
-    "weighted_sum": _weighted_sum,
-    "norm": _norm,
-    "activation": _activation,
-    "multiply": _multiply,
-    "add": _add,
-    "scale": _scale,
-    "shift": _shift,
-    "pool": _pool,
-    "argmax": _argmax,
-}
+OPERATIONS = functions_of(globals(), READERS["NumPy"])

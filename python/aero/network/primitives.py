@@ -150,6 +150,11 @@ READERS: dict[str, frozenset[str]] = {
 }
 
 
+def functions_of(module: Mapping[str, Any], names: Iterable[str]) -> dict[str, Callable[..., Any]]:
+    """The function of each operation: `_norm` of a module for "norm". A missing one is an error."""
+    return {name: module[f"_{name}"] for name in names}
+
+
 def unknown_operation(reader: str, names: Iterable[str]) -> str | None:
     """The first operation that a reader does not know; None where it knows all."""
     return next((name for name in names if name not in READERS[reader]), None)

@@ -14,9 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from aero.fixed_point import Approximations, functions
+from aero.network import numpy_reader
 from aero.network.description import POSITIONS, TOKENS, Network, Operation
 from aero.network.folding import Folding, folded_steps
 from aero.network.numpy_reader import check_tokens, visible
+from aero.network.primitives import READERS, functions_of
 
 Ring = npt.NDArray[np.int64]
 Real = npt.NDArray[np.float64]
@@ -90,7 +92,8 @@ class RingOperations:
 
     def matmul(self, a: Ring, b: Ring) -> Ring:
         """Truncated matrix product."""
-        return functions.matmul(a, b, arithmetic=self.arithmetic)
+        whole = (np.ascontiguousarray(each) for each in (a, b))
+        return functions.matmul(*whole, arithmetic=self.arithmetic)
 
     def times(self, x: Ring, factor: Real | float, *, secret: bool = False) -> Ring:
         """``x * factor``, truncated; the factor is public or, if `secret`, shared."""
@@ -111,25 +114,24 @@ def _as_numbers(_: RingOperations, weights: dict[str, Real]) -> Weights:
 _PREPARED = {"scores": _as_numbers, "shape": _as_numbers, "norm": _as_numbers}
 
 
-def _embed(_: RingOperations, __: Operation, weights: Weights, rows: npt.NDArray[Any]) -> Ring:
-    found: Ring = weights["weight"][rows]
-    return found
+def _of_numbers_too(name: str) -> Any:
+    """An operation that does not compute, or adds: the same of ring elements as of numbers."""
+
+    def function(_: RingOperations, operation: Operation, weights: Weights, *inputs: Ring) -> Ring:
+        found: Ring = numpy_reader.OPERATIONS[name](operation, weights, *inputs)
+        return found
+
+    return function
+
+
+_embed, _split_heads, _join_heads, _add, _shift = map(
+    _of_numbers_too, ("embed", "split_heads", "join_heads", "add", "shift")
+)
 
 
 def _linear(run: RingOperations, _: Operation, weights: Weights, x: Ring) -> Ring:
     product = run.matmul(x, weights["weight"])
     return product + weights["bias"] if "bias" in weights else product
-
-
-def _split_heads(_: RingOperations, operation: Operation, __: Weights, x: Ring) -> Ring:
-    start, heads, width = (operation[name] for name in ("start", "heads", "head_dim"))
-    chosen = x[..., start : start + heads * width]
-    return np.ascontiguousarray(chosen.reshape(*x.shape[:2], heads, width).swapaxes(1, 2))
-
-
-def _join_heads(_: RingOperations, __: Operation, ___: Weights, x: Ring) -> Ring:
-    swapped = np.ascontiguousarray(x.swapaxes(1, 2))
-    return swapped.reshape(*swapped.shape[:2], -1)
 
 
 def _rotate(run: RingOperations, operation: Operation, _: Weights, x: Ring) -> Ring:
@@ -161,14 +163,13 @@ def _scores(
             scale = scale * factor
     if not np.all(scale == 1.0):
         query = run.times(query, scale)
-    transposed = np.ascontiguousarray(_grouped(key, operation).swapaxes(-1, -2))
-    return run.matmul(query, transposed)
+    return run.matmul(query, _grouped(key, operation).swapaxes(-1, -2))
 
 
 def _grouped(x: Ring, operation: Operation) -> Ring:
     """[B, G, S, D] -> [B, H, S, D]: each key head for all of its group."""
     group = operation["heads"] // operation["key_heads"]
-    return x if group == 1 else np.ascontiguousarray(np.repeat(x, group, axis=1))
+    return x if group == 1 else np.repeat(x, group, axis=1)
 
 
 def _softmax(run: RingOperations, operation: Operation, _: Weights, scores: Ring) -> Ring:
@@ -258,37 +259,8 @@ def _multiply(run: RingOperations, _: Operation, __: Weights, x: Ring, y: Ring) 
     return functions.product(x, y, arithmetic=run.arithmetic)
 
 
-def _add(_: RingOperations, __: Operation, ___: Weights, *summands: Ring) -> Ring:
-    total, *rest = summands
-    for one in rest:
-        total = total + one
-    return total
-
-
 def _scale(run: RingOperations, operation: Operation, _: Weights, x: Ring) -> Ring:
     return run.times(x, operation["factor"])
 
 
-def _shift(_: RingOperations, operation: Operation, __: Weights, x: Ring) -> Ring:
-    shifted = np.zeros_like(x)
-    shifted[:, operation["tokens"] :] = x[:, : -operation["tokens"]]
-    return shifted
-
-
-OPERATIONS: dict[str, Any] = {
-    "embed": _embed,
-    "linear": _linear,
-    "split_heads": _split_heads,
-    "join_heads": _join_heads,
-    "rotate": _rotate,
-    "scores": _scores,
-    "softmax": _softmax,
-    "shape": _shape,
-    "weighted_sum": _weighted_sum,
-    "norm": _norm,
-    "activation": _activation,
-    "multiply": _multiply,
-    "add": _add,
-    "scale": _scale,
-    "shift": _shift,
-}
+OPERATIONS = functions_of(globals(), READERS["fixed point"])

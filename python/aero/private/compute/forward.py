@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -18,6 +17,7 @@ import numpy as np
 
 from aero.network.description import POSITIONS, Operation
 from aero.network.numpy_reader import visible
+from aero.network.primitives import READERS, functions_of
 from aero.private.settings import EXP_CLIP, PrivateSettings
 
 Array = Any  # of JAX, or of SPU's compiler in its place
@@ -179,21 +179,4 @@ def _shift(operation: Operation, _: Weights, __: PrivateSettings, x: Array) -> A
     return jnp.pad(x, ((by, 0), (0, 0)))[: x.shape[0]]
 
 
-# Every primitive of a language model; heads that classify are not run in private.
-OPERATIONS: dict[str, Callable[..., Array]] = {
-    "embed": _embed,
-    "linear": _linear,
-    "split_heads": _split_heads,
-    "join_heads": _join_heads,
-    "rotate": _rotate,
-    "scores": _scores,
-    "softmax": _softmax,
-    "shape": _shape,
-    "weighted_sum": _weighted_sum,
-    "norm": _norm,
-    "activation": _activation,
-    "multiply": _multiply,
-    "add": _add,
-    "scale": _scale,
-    "shift": _shift,
-}
+OPERATIONS = functions_of(globals(), READERS["private"])
