@@ -116,14 +116,16 @@ def test_micro_batches_of_a_counted_step_are_one_batch_where_one_of_them_counts_
         torch.testing.assert_close(whole[name], expected, rtol=1e-4, atol=1e-6, msg=name)
 
 
-@pytest.mark.parametrize("host", ["learned strengths", "gpt2"])
-def test_trainers_go_through_batches_without_a_counted_token(host, tmp_path):
+@pytest.mark.parametrize(
+    ("host", "smoothing"), [("learned strengths", 0.0), ("learned strengths", 0.1), ("gpt2", 0.0)]
+)
+def test_trainers_go_through_batches_without_a_counted_token(host, smoothing, tmp_path):
     model = model_of(host)
     before = copy.deepcopy(dict(model.named_parameters()))
     arguments = TrainingArguments(
         str(tmp_path), max_steps=2, optim="sgd", learning_rate=1.0, report_to=[], use_cpu=True,
         disable_tqdm=True, save_strategy="no", logging_steps=1, gradient_accumulation_steps=2,
-        per_device_train_batch_size=1,
+        per_device_train_batch_size=1, label_smoothing_factor=smoothing,
     )  # fmt: skip
     data = [{"input_ids": row, "labels": row * 0 - 100} for row in IDS]
     own = host != "gpt2"
