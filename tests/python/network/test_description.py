@@ -95,11 +95,16 @@ def test_the_fields_of_the_table_are_those_of_the_native_side():
                 _core.Network([LANGUAGE_MODEL[0], lacking, LANGUAGE_MODEL[2]], 8)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("label", LABELS)
+PAIRS = [
+    (label, family)
+    for label in LABELS
+    for family in FAMILIES
+    if not (label.startswith("SOTA:") and family == "pythia")  # shaped attention has one residual
+]
+
+
+@pytest.mark.parametrize(("label", "family"), PAIRS)
 def test_a_description_that_is_read_again_has_the_same_price(label, family):
-    if label.startswith("SOTA:") and family == "pythia":
-        return
     spec = aero.ArchitectureSpec.from_label(label, model="tiny", **FAMILIES[family])
     network = _core.describe(spec)
     again = _core.Network(network.operations, network.context_length)
