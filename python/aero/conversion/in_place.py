@@ -16,7 +16,7 @@ from aero.models import AeroForCausalLM, without_entropy_penalty
 from aero.models.converted_in_place import read_converted, read_penalty, take_own_weights
 from aero.models.foreign_reader import unsupported
 from aero.models.penalized_models import with_entropy_penalty
-from aero.models.recorded_outputs import RecordedOutput
+from aero.models.recorded_outputs import RecordedOutput, set_state
 from aero.nn import Block, CausalSelfAttention, DropInBlock
 from aero.nn.drop_in import Host, mark_activation
 
@@ -206,7 +206,11 @@ def _converted_class(model_class: type) -> type:
         network = _saved_network(self, state_dict)
         return network.save_pretrained(save_directory, is_main_process=is_main_process, **options)
 
-    members = {"save_pretrained": save_pretrained, "__module__": model_class.__module__}
+    members = {
+        "save_pretrained": save_pretrained,
+        "__setstate__": set_state,
+        "__module__": model_class.__module__,
+    }
     return _ConvertedClass(model_class.__name__, (model_class,), members)
 
 

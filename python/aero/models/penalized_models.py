@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from aero.models.causal_lm import AeroForCausalLM, whole
 from aero.models.entropy_penalty import EntropyPenalty, entropies_in
 from aero.models.loss import strengths_of
-from aero.models.recorded_outputs import let_hooks_be_pickled
+from aero.models.recorded_outputs import let_hooks_be_pickled, set_state
 from aero.models.row_entropies import entropies, transformers_model, without_adapters
 from aero.nn.visible_keys import recorded_calls
 
@@ -260,6 +260,7 @@ def _penalized(model_class: Any) -> type:
         "forward": forward,
         "__setattr__": set_attribute,
         "__reduce_ex__": reduce,
+        "__setstate__": set_state,
         "save_pretrained": save_pretrained,
         "__module__": model_class.__module__,
     }

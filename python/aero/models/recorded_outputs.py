@@ -11,6 +11,7 @@ import inspect
 from typing import Any, cast
 
 from torch import nn
+from transformers import PreTrainedModel
 from transformers.utils import output_capturing
 
 _SETTINGS = ("key", "index", "capture_initial_hidden_state")
@@ -34,6 +35,23 @@ class RecordedOutput:
     def __reduce__(self) -> Any:
         """As its settings."""
         return functools.partial(RecordedOutput, **self.settings), ()
+
+
+def let_outputs_be_recorded(model: nn.Module) -> None:
+    """Tells `transformers` which outputs a model records.
+
+    It learns that when a model of the class is made, so a process knows nothing of a model that
+    came from another one.
+    """
+    for module in model.modules():
+        if isinstance(module, PreTrainedModel):
+            output_capturing._CAN_RECORD_REGISTRY[module] = module._can_record_outputs
+
+
+def set_state(model: Any, state: dict[str, Any]) -> None:
+    """`__setstate__` of models that came from another process."""
+    nn.Module.__setstate__(model, state)  # type: ignore[no-untyped-call]
+    let_outputs_be_recorded(model)
 
 
 def let_hooks_be_pickled(model: nn.Module) -> None:

@@ -29,6 +29,7 @@ from aero.models.hugging_face_attention import (
     computes_own_attention,
     refuse_own_attention,
 )
+from aero.models.recorded_outputs import let_outputs_be_recorded
 from aero.nn.visible_keys import AttentionCall, keys_by_layer, recorded_calls
 from aero.ops import reference
 
@@ -195,6 +196,7 @@ def _unwrapped(model: Any) -> Any:
 
 
 def _outputs(model: Any, arguments: dict[str, Any]) -> Any:
+    let_outputs_be_recorded(model)
     try:
         return model(**arguments, output_attentions=True, use_cache=False, return_dict=True)
     except IndexError:

@@ -3,6 +3,8 @@
 import copy
 import io
 import pickle
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -101,3 +103,40 @@ def test_outputs_with_the_parts_of_the_loss_are_copied(way):
         assert torch.equal(other[name], output[name]) and torch.equal(
             getattr(other, name), output[name]
         )
+
+
+NEW_PROCESS = """
+import pickle, sys
+import torch
+import aero
+for path in sys.argv[1:]:
+    with open(path, "rb") as file:
+        kept, expected = pickle.load(file)
+    model = pickle.loads(kept)
+    tokens = torch.arange(12).view(2, 6)
+    output = model.train()(tokens, labels=tokens)
+    output.loss.backward()
+    entropies = torch.stack(list(aero.entropies(model, tokens).layers))
+    torch.testing.assert_close(output.loss.detach(), expected["loss"], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(entropies, expected["entropies"], rtol=1e-5, atol=1e-6)
+print("all")
+"""
+
+
+def test_a_process_that_never_made_such_a_model_trains_it_and_finds_its_entropies(tmp_path):
+    models = {name: make() for name, make in MODELS.items()}
+    models["plain"] = stock_model("gpt2", "aero_entropy")
+    models["penalty in place"] = aero.convert(gpt2(), "EReg(SM(t)+ScFuFFN)", inplace=True)
+    paths = []
+    for name, model in models.items():
+        if name != "plain":  # transformers' own cannot be pickled once they recorded outputs
+            trained(model)
+        kept = pickle.dumps(model)
+        paths.append(tmp_path / name)
+        paths[-1].write_bytes(pickle.dumps((kept, trained(pickle.loads(kept)))))
+    # Each in a process of its own, where no other model can have told transformers what to record.
+    for path in paths:
+        done = subprocess.run(
+            [sys.executable, "-c", NEW_PROCESS, str(path)], capture_output=True, text=True
+        )
+        assert done.stdout == "all\n", (path.name, done.stderr[-800:])
