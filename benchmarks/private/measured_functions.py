@@ -114,6 +114,25 @@ def _softmax(sizes: Sizes, settings: PrivateSettings, random: np.random.Generato
     return Measured(function, (Argument(_normal(random, heads, length, length)),))
 
 
+def _rms_norm(sizes: Sizes, settings: PrivateSettings, random: np.random.Generator) -> Measured:
+    gain = _weight(_normal(random, sizes[1]), settings)
+    norm = Operation("norm", {"kind": "rms", "epsilon": 1e-5}, ("x",), "y")
+
+    def function(x: Any, weight: Any) -> Any:
+        return forward.OPERATIONS["norm"](norm, {"weight": weight}, settings, x)
+
+    return Measured(function, (Argument(_normal(random, *sizes)), gain))
+
+
+def _silu(sizes: Sizes, settings: PrivateSettings, random: np.random.Generator) -> Measured:
+    silu = Operation("activation", {"function": "silu"}, ("x",), "y")
+
+    def function(x: Any) -> Any:
+        return forward.OPERATIONS["activation"](silu, {}, settings, x)
+
+    return Measured(function, (Argument(_normal(random, *sizes)),))
+
+
 def _layer_norm(sizes: Sizes, settings: PrivateSettings, random: np.random.Generator) -> Measured:
     gain, bias = (_weight(_normal(random, sizes[1]), settings) for _ in range(2))
     norm = Operation("norm", {"kind": "layer", "epsilon": 1e-5}, ("x",), "y")
@@ -162,7 +181,9 @@ _OPERATIONS: dict[str, Callable[[Sizes, PrivateSettings, np.random.Generator], M
     "rsqrt": _elementwise(jax.lax.rsqrt, low=0.5, sign=1.0),
     "softmax": _softmax,
     "layernorm": _layer_norm,
+    "rmsnorm": _rms_norm,
     "gelu": _elementwise(lambda x: jax.nn.gelu(x, approximate=True)),
+    "silu": _silu,
     "embedding": _embedding,
     "argmax": _argmax,
 }

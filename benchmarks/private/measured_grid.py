@@ -45,7 +45,9 @@ OPERATIONS: dict[str, Callable[[Sizes], Terms]] = {
     "rsqrt": _same("reciprocal_square_root"),
     "softmax": lambda sizes: [("softmax", (sizes[0] * sizes[1], sizes[1]))],  # heads, tokens
     "layernorm": _same("layernorm"),  # rows, width
+    "rmsnorm": _same("rmsnorm"),  # rows, width
     "gelu": _same("gelu"),
+    "silu": _same("silu"),
     "embedding": _same("embedding"),  # tokens, vocabulary, width
     "argmax": _same("argmax"),
 }
@@ -146,7 +148,9 @@ def grid(*, quick: bool = False) -> list[Cell]:
         Cell("softmax", (4, 128)),
         Cell("layernorm", (128, 768)),
         Cell("layernorm", (61, 127)),
+        Cell("rmsnorm", (128, 768)),
         Cell("gelu", (65536,)),
+        Cell("silu", (65536,)),
         Cell("exp", (65536,)),
         # Small ones after large ones: extensions come at any phase then.
         *(Cell(name, (n,)) for name in ("rsqrt", "reciprocal") for n in (1024, 8192)),

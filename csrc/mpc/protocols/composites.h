@@ -16,7 +16,7 @@ Cost leaky_relu(const Stack& stack, std::int64_t elements);
 
 Cost gelu(const Stack& stack, std::int64_t elements);
 
-// x / 2 (1 + tanh(x / 2)), which costs three fifths of x / (1 + exp(-x)).
+// x / 2 (1 + tanh(x / 2)); x times the logistic function takes 1.71 times the bytes.
 Cost silu(const Stack& stack, std::int64_t elements);
 
 // Element by element in place of a norm: gain f(alpha x + shift) + bias, f being tanh (DyT, arXiv

@@ -156,7 +156,7 @@ def _activation(operation: Operation, _: Weights, __: PrivateSettings, x: Array)
         return jnp.maximum(x, 0.0)
     if function == "leaky_relu":
         return jnp.where(x > 0, x, operation["slope"] * x)
-    if function == "silu":  # x / (1 + exp(-x)) as written costs two thirds more
+    if function == "silu":  # x times the logistic function takes 1.71 times the bytes
         half = x * 0.5
         return half * (1.0 + jnp.tanh(half))
     return jax.nn.gelu(x, approximate=function == "gelu_tanh")
