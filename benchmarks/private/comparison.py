@@ -17,6 +17,7 @@ from typing import Any
 from aero import mpc
 from aero.architecture import ArchitectureSpec
 from aero.atomic_files import write_json_atomically
+from aero.mpc.simulation import described_spec
 from aero.network.description import layer_count
 from aero.network.files import read_network
 from aero.private.compute.calls import Party, Traffic
@@ -140,10 +141,10 @@ def predicted(
         machine: file of `aero private calibrate`; default: `COMPUTE`, and nothing of the loopback.
     """
     settings = PrivateSettings.from_dict({"threads": cell["threads"], **cell["changes"]})
-    exact = {"gelu": cell["gelu"]} if "gelu" in cell else {}
-    operations = predicted_operations(
-        ArchitectureSpec.from_dict(spec), cell["length"], settings, **exact
+    described = described_spec(
+        ArchitectureSpec.from_dict(spec), exact_gelu=cell.get("gelu") == "erf"
     )
+    operations = predicted_operations(described, cell["length"], settings)
     link = cell["link"]
     if machine is None or link == "memory":
         on_a_wire = link not in {"memory", "tcp"}

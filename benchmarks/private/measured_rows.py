@@ -12,6 +12,7 @@ from measured_grid import Cell, NetworkCell, predicted_cost
 from measurement import SET_UP
 
 from aero.mpc.cost import Cost
+from aero.mpc.simulation import described_spec
 from aero.private.prediction import (
     predicted_costs,
     remainder,
@@ -145,7 +146,7 @@ def _row(
 
 def _pieces(cell: NetworkCell, found: dict[str, Any]) -> list[MeasuredRow]:
     settings = PrivateSettings.from_dict(cell.settings)
-    costs = predicted_costs({"spec": cell.spec.to_dict()}, cell.tokens, settings)
+    costs = predicted_costs(described_spec(cell.spec), cell.tokens, settings)
     parts = found["parts"]
     layers = [name for name in parts if name.startswith("layer")]
     shown = {name: [name] for name in parts if name not in layers}

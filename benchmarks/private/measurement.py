@@ -16,6 +16,7 @@ from measured_grid import Cell, NetworkCell, predicted_cost
 
 from aero.atomic_files import write_json_atomically
 from aero.mpc.cost import Cost
+from aero.mpc.simulation import described_spec
 from aero.private.environment import private_command
 from aero.private.prediction import predicted_costs, resolution, total_cost
 from aero.private.settings import PrivateSettings
@@ -112,7 +113,7 @@ def set_up_key(settings: dict[str, Any]) -> str:
 def _described(cell: Cell | NetworkCell, folder: Path, wanted: float) -> dict[str, Any]:
     if isinstance(cell, NetworkCell):
         settings = PrivateSettings.from_dict(cell.settings)
-        costs = predicted_costs({"spec": cell.spec.to_dict()}, cell.tokens, settings)
+        costs = predicted_costs(described_spec(cell.spec), cell.tokens, settings)
         whole = total_cost(cost for name, cost in costs.items() if name != SET_UP)
         runs = min(_PASSES, runs_for(whole, _NETWORK_RESOLUTION))
         return {

@@ -15,6 +15,7 @@ from typing import Any
 from aero import AeroConfig as AeroConfig
 from aero import mpc
 from aero.architecture import ArchitectureSpec
+from aero.mpc.simulation import described_spec
 from aero.paper import compare_with_paper as compare_with_paper
 from aero.paper import paper_tables as paper_tables
 from aero.private.prediction import predicted_operations, remainder, total_cost
@@ -364,7 +365,8 @@ def single_passes() -> tuple[float, float]:
         cell, sent = found["cell"], found["client_bytes"] + found["server_bytes"]
         settings = PrivateSettings.from_dict({"threads": cell["threads"], **cell["changes"]})
         spec = ArchitectureSpec.from_dict(found["spec"])
-        cost = total_cost(o.cost for o in predicted_operations(spec, cell["length"], settings))
+        described = described_spec(spec)
+        cost = total_cost(o.cost for o in predicted_operations(described, cell["length"], settings))
         left = remainder(cost, 1, sent, one_bit_product_error=settings.one_bit_product_error)
         missed.append((abs(sent - cost.comm_bytes), abs(left), cost.comm_bytes))
     whole, left = (max(each[part] / each[2] for each in missed) for part in (0, 1))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import difflib
 import operator
 from pathlib import Path
+from typing import Any
 
 from aero import _core
 from aero.architecture import ArchitectureSpec
-from aero.mpc.cost import Cost, FieldValue, Stack
+from aero.mpc.cost import Cost, FieldValue, Operation, Stack
 from aero.mpc.cost_report import CostReport
 from aero.mpc.described_stacks import StackDescription, stack_description
 
@@ -86,6 +87,39 @@ def simulate(
     )
     priced = described.with_fields(fields)
     return CostReport.of(spec, described, priced, _core.simulate(_core.describe(spec), priced))
+
+
+def described_spec(spec: ArchitectureSpec, *, exact_gelu: bool = False) -> dict[str, Any]:
+    """The description of a label's network, without weights: what decides its price."""
+    return {
+        "operations": _core.describe(spec, exact_gelu=exact_gelu).operations,
+        "context_length": spec.context_length,
+        "vocab_size": spec.vocab_size,
+    }
+
+
+def described_operations(
+    operations: list[dict[str, Any]],
+    *,
+    context_length: int,
+    stack: str | Path | StackDescription = "spu-2024",
+    **overrides: FieldValue,
+) -> tuple[Operation, ...]:
+    """The priced operations of one private forward pass of a described network.
+
+    Args:
+        operations: of a description, see `aero.network`.
+        context_length: T, at most that of the description.
+        stack: As in `simulate`.
+        **overrides: Fields of the stack.
+
+    Raises:
+        ValueError: Names the field, or the operation that has no price.
+    """
+    fields = [(name, plain_value(name, value)) for name, value in overrides.items()]
+    priced = stack_description(stack).with_fields(fields)
+    found = _core.simulate(_core.Network(operations, context_length), priced)
+    return tuple(found["operations"])
 
 
 def network_and_fields(

@@ -6,9 +6,10 @@ The functions need nothing but NumPy. `aero private` is their command.
 
 Example:
     >>> from aero import private
-    >>> from aero.private.prediction import predicted_costs
     >>> from aero.architecture import ArchitectureSpec
-    >>> described = {"spec": ArchitectureSpec.from_label("SM+ScFuFFN", model="tiny").to_dict()}
+    >>> from aero.mpc.simulation import described_spec
+    >>> from aero.private.prediction import predicted_costs
+    >>> described = described_spec(ArchitectureSpec.from_label("SM+ScFuFFN", model="tiny"))
     >>> both = private.PrivateSettings(), private.PrivateSettings(private_weights=True)
     >>> shared, known = (predicted_costs(described, 16, each) for each in both)
     >>> known["layer 0"].comm_bytes < shared["layer 0"].comm_bytes

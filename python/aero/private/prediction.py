@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from aero import mpc
-from aero.architecture import ArchitectureSpec
 from aero.mpc import ComputeProfile, NetworkProfile
 from aero.mpc.cost import Cost, Operation
 from aero.mpc.latency import Duration, Latency
+from aero.mpc.simulation import described_operations
 from aero.network.description import operations_of
 from aero.private.settings import RING_BITS, STACK, PrivateSettings
 
@@ -34,20 +34,26 @@ _PIECES = {
 
 
 def predicted_operations(
-    spec: ArchitectureSpec, length: int, settings: PrivateSettings, **fields: Any
+    description: dict[str, Any], length: int, settings: PrivateSettings
 ) -> tuple[Operation, ...]:
     """All that one pass over T = `length` tokens runs, priced, without the set-up.
 
-    `fields` are the stack's, besides the settings': see `network_fields`.
+    Args:
+        description: of a network; of it "operations" and "vocab_size" are read.
+        length: T.
+        settings: of the run.
     """
-    stack = {**settings.stack_fields(), **fields, "setup": False}
-    found = mpc.simulate(spec, context_length=length, stack=STACK, **stack).operations
+    stack = {**settings.stack_fields(), **network_fields(description), "setup": False}
+    found = described_operations(
+        description["operations"], context_length=length, stack=STACK, **stack
+    )
     if settings.reveal != "top-k":
         return found
     *others, last = (one for one in found if one.kind != "argmax")
-    count = min(settings.top_k, spec.vocab_size)
-    cost = likeliest_cost(spec.vocab_size, count, settings)
-    shape = f"{count} of {spec.vocab_size}"
+    vocabulary = description["vocab_size"]
+    count = min(settings.top_k, vocabulary)
+    cost = likeliest_cost(vocabulary, count, settings)
+    shape = f"{count} of {vocabulary}"
     ready = (len(others),)
     likeliest = Operation(
         name="likeliest tokens", layer=None, kind="top-k", shape=shape, inputs=ready, cost=cost
@@ -81,9 +87,7 @@ def predicted_costs(
     Rounds add up, as pieces run one after the other.
     """
     found: dict[str, list[Cost]] = {}
-    spec = ArchitectureSpec.from_dict(description["spec"])
-    fields = network_fields(description)
-    for operation in predicted_operations(spec, length, settings, **fields):
+    for operation in predicted_operations(description, length, settings):
         found.setdefault(piece_of(operation), []).append(operation.cost)
     costs = {piece: total_cost(operations) for piece, operations in found.items()}
     return costs | {"set-up": set_up_cost(settings)}
@@ -170,12 +174,11 @@ def most_sent(
     """
     if settings.spu_fields:
         return None
-    spec, fields = ArchitectureSpec.from_dict(description["spec"]), network_fields(description)
     first = request["prompt_length"]
     cost = set_up_cost(settings) + total_cost(
         operation.cost
         for length in range(first, first + request["new_tokens"])
-        for operation in predicted_operations(spec, length, settings, **fields)
+        for operation in predicted_operations(description, length, settings)
     )
     more = _MOST_PER_ROUND * cost.rounds + _MOST_PER_THREAD * settings.threads
     client, server = (
@@ -187,8 +190,6 @@ def most_sent(
 
 def network_fields(description: dict[str, Any]) -> dict[str, Any]:
     """Fields of a stack that a network's description tells, besides the settings."""
-    if "operations" not in description:  # a spec alone
-        return {}
     functions = {one.fields.get("function") for one in operations_of(description)}
     return {"gelu": "erf"} if "gelu_erf" in functions else {}
 

@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 import aero
+from aero.export.plain_weights import write_network
 from aero.models import AeroConfig, AeroForCausalLM
+from aero.models.foreign_writer import describe_model
 from aero.network.files import read_network
 from aero.network.numpy_reader import forward
 from aero.private.environment import private_command
-from aero.private.prediction import likeliest_cost, remainder
+from aero.private.prediction import likeliest_cost, predicted_costs, remainder
 from aero.private.settings import PrivateSettings
 
 from ..export.conftest import trained
@@ -93,6 +96,39 @@ def test_every_kind_of_network_computes_its_logits(tmp_path):
         assert each["arithmetic"] < (1e-2 if passes is tanh else 5e-3)
         # And (1 + x / 256)^256 is off by x^2 / 512 for scores of a few units.
         assert each["difference"] < 2e-2
+
+
+SIZES = {
+    "vocab_size": 256, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "intermediate_size": 48, "max_position_embeddings": 32,
+}  # fmt: skip
+
+
+def test_networks_that_no_label_names_run_at_their_price(tmp_path):
+    torch.manual_seed(0)
+    models = {
+        "llama": LlamaForCausalLM(LlamaConfig(**SIZES, num_key_value_heads=2)),
+        "mistral": MistralForCausalLM(
+            MistralConfig(**SIZES, num_key_value_heads=1, sliding_window=3)
+        ),
+    }
+    jobs = []
+    for name, model in models.items():
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += 0.1 * torch.randn_like(parameter)
+        folder = str(write_network(describe_model(model.eval()), tmp_path / name))
+        jobs.append({"folder": folder, "settings": {}, "tokens": PROMPT})
+    for asked, [each] in zip(jobs, run(jobs), strict=True):
+        assert each["token"] == each["own_token"] == each["plain_token"]
+        # SPU's tanh, in SiLU, is right to 5e-3, on both layers' 48 channels.
+        assert each["arithmetic"] < 2e-2
+        costs = predicted_costs(
+            read_network(asked["folder"]).description, len(PROMPT), PrivateSettings()
+        )
+        for piece, sent in each["bytes"].items():
+            # Of whole refills and extensions something is left, of the rest nothing.
+            assert abs(remainder(costs[piece], 1, sent)) < 2e-3 * costs[piece].comm_bytes + 2e3
 
 
 def test_settings_change_bytes_and_no_more_of_the_result_than_they_say(tmp_path):

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from aero import mpc
 from aero.architecture import ArchitectureSpec
 from aero.mpc.cost import Cost
+from aero.mpc.simulation import described_spec
 from aero.private.parties.two_processes import generate_over
 from aero.private.prediction import EXTENSION_OTS, extensions, predicted_costs
 from aero.private.settings import PrivateSettings
@@ -123,7 +124,7 @@ def calibrate(
             found = generate_over(
                 "tcp", folder, tokens, 1, settings, lambda index, call: None, python
             )
-        costs = predicted_costs({"spec": cell.spec.to_dict()}, cell.tokens, settings)
+        costs = predicted_costs(described_spec(cell.spec), cell.tokens, settings)
         for call in found.calls[0]:
             cost = costs[call.name]
             made = extensions(cost, call.traffic.comm_bytes)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aero.architecture import ArchitectureSpec
 from aero.mpc import ComputeProfile, NetworkProfile
 from aero.mpc.cost import Cost
 from aero.network.description import Network
@@ -18,7 +17,6 @@ from aero.private.compute.calls import Call, Traffic
 from aero.private.parties.job import Generated
 from aero.private.prediction import (
     machine_profiles,
-    network_fields,
     predicted_costs,
     predicted_durations,
     predicted_operations,
@@ -226,8 +224,7 @@ def _seconds(
 ) -> dict[str, float]:
     if profiles is None:
         return {}
-    spec = ArchitectureSpec.from_dict(described["spec"])
-    operations = predicted_operations(spec, length, settings, **network_fields(described))
+    operations = predicted_operations(described, length, settings)
     return {
         piece: duration.seconds
         for piece, duration in predicted_durations(operations, *profiles).items()

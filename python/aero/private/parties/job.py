@@ -27,7 +27,6 @@ from aero.private.parties.worker_pipe import Worker
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 from aero.private.temporary import temporary_folder
-from aero.reading import shown
 
 Part = dict[str, Any]
 
@@ -59,11 +58,6 @@ def check_runnable(description: Part) -> None:
     Raises:
         ValueError: naming the part.
     """
-    if description["spec"] is None:
-        raise ValueError(
-            "private: expected a network of a label, whose bytes are foreseen, got one of "
-            f"{shown(description['label'])}"
-        )
     unknown = unknown_operation("private", (one.op for one in operations_of(description)))
     if unknown is not None:
         raise ValueError(

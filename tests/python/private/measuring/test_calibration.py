@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from aero import mpc
 from aero.cli import app
+from aero.mpc.simulation import described_spec
 from aero.private.compute.calls import Call, Traffic
 from aero.private.measuring import calibration
 from aero.private.measuring.calibration import NETWORKS, MeasuredPiece, calibrate, fitted
@@ -43,7 +44,7 @@ def pieces_of_a_machine(others: float = 0.0) -> list[MeasuredPiece]:
     found = []
     for cell in NETWORKS:
         settings = PrivateSettings()
-        costs = predicted_costs({"spec": cell.spec.to_dict()}, cell.tokens, settings)
+        costs = predicted_costs(described_spec(cell.spec), cell.tokens, settings)
         for name, cost in costs.items():
             if name == "set-up":
                 continue
@@ -164,7 +165,7 @@ def test_a_wire_gets_the_machines_software_per_round_and_byte(machine: Path) -> 
 
 def test_the_pieces_make_the_whole(machine: Path) -> None:
     profiles = machine_profiles(str(machine), "tcp", 1)
-    operations = predicted_operations(NETWORKS[0].spec, 16, PrivateSettings())
+    operations = predicted_operations(described_spec(NETWORKS[0].spec), 16, PrivateSettings())
     pieces = predicted_durations(operations, *profiles)
     assert list(pieces) == ["embedding", "layer 0", "head", "argmax"]
     report = mpc.simulate(

@@ -30,6 +30,7 @@ from typer.testing import CliRunner
 
 from aero import mpc
 from aero.mpc.cost import Cost
+from aero.mpc.simulation import described_spec
 from aero.private.environment import VARIABLE
 from aero.private.prediction import predicted_costs, remainder, resolution
 from aero.private.settings import PrivateSettings
@@ -117,7 +118,7 @@ def test_networks_are_exported_once(tmp_path: Path, pretender: Path) -> None:
 def written(cell: NetworkCell, folder: Path, factor: float) -> dict[str, Cost]:
     """Results of a network that sends `factor` times the predicted bytes."""
     costs = predicted_costs(
-        {"spec": cell.spec.to_dict()}, cell.tokens, PrivateSettings(**cell.settings)
+        described_spec(cell.spec), cell.tokens, PrivateSettings(**cell.settings)
     )
     del costs["set-up"]
     parts: dict[str, Any] = {

@@ -12,8 +12,9 @@ from comparison import predicted
 from measured_rows import set_up_row
 
 import aero
-from aero import _core, mpc
+from aero import mpc
 from aero.architecture import ArchitectureSpec
+from aero.mpc.simulation import described_spec
 from aero.network.files import read_network
 from aero.network.numpy_reader import forward
 from aero.private.measuring.run_reports import run_report
@@ -34,8 +35,7 @@ from ...export.conftest import trained
 
 def described(label: str, exact_gelu: bool = False, **sizes: Any) -> dict[str, Any]:
     spec = ArchitectureSpec.from_label(label, model="tiny", **sizes)
-    network = _core.describe(spec, exact_gelu=exact_gelu)
-    return {"spec": spec.to_dict(), "operations": network.operations}
+    return {"spec": spec.to_dict(), **described_spec(spec, exact_gelu=exact_gelu)}
 
 
 def test_a_run_and_a_measurement_expect_the_same_set_up(tmp_path: Path) -> None:
@@ -108,13 +108,12 @@ def test_the_likeliest_tokens_are_priced_instead_of_the_argmax() -> None:
 
 def test_a_party_may_send_a_share_more_and_more_for_each_round_and_thread() -> None:
     network, request = described("SM+ScFuFFN"), {"prompt_length": 8, "new_tokens": 2}
-    spec = ArchitectureSpec.from_dict(network["spec"])
     for threads in (1, 3):
         settings = PrivateSettings(threads=threads)
         cost = set_up_cost(settings) + total_cost(
             operation.cost
             for length in (8, 9)
-            for operation in predicted_operations(spec, length, settings)
+            for operation in predicted_operations(network, length, settings)
         )
         limits = most_sent(network, request, settings)
         assert limits is not None
@@ -125,8 +124,8 @@ def test_a_party_may_send_a_share_more_and_more_for_each_round_and_thread() -> N
 
 def test_operations_stand_in_an_order_in_which_they_can_run() -> None:
     settings = PrivateSettings(reveal="top-k", top_k=64)
-    spec = ArchitectureSpec.from_label("SM+ScFuFFN", model="tiny", vocab_size=16)
-    operations = predicted_operations(spec, 8, settings)
+    network = described("SM+ScFuFFN", vocab_size=16)
+    operations = predicted_operations(network, 8, settings)
     for index, operation in enumerate(operations):
         assert all(before < index for before in operation.inputs)
     assert operations[-1].shape == "16 of 16"  # no more than there are
