@@ -71,7 +71,7 @@ SAVED = (*NETWORK, "tokenizer.json", "tokenizer_config.json", "generation_config
 def files_of(folder: Path) -> tuple[str, ...]:
     """All files below that somebody writes and reads again."""
     names = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
-    left_out = {".lock", ".locks", "tensorboard"}
+    left_out = {".lock", "tensorboard"}
     return tuple(sorted(str(n) for n in names if left_out.isdisjoint(n.parts)))
 
 

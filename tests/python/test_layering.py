@@ -39,6 +39,7 @@ SYSTEM_HEADERS = {
 
 # Python room -> rooms of the package it may import.
 MAY_IMPORT = {
+    "_extras": set(),
     "_lazy_exports": set(),
     "_library": {"_core"},
     "_registration": set(),
@@ -80,7 +81,7 @@ MAY_IMPORT_IN_PRIVATE = {
     "measuring": {"parties", "compute"},
 }
 # Modules that any room may import besides.
-EVERYWHERE = {"__version__", "_lazy_exports", "pareto", "processor", "reading", "tables"}
+EVERYWHERE = {"__version__", "_extras", "_lazy_exports", "pareto", "processor", "reading", "tables"}
 # Third-party packages that analysis may use.
 ANALYSIS_PACKAGES = {"numpy", "matplotlib", "mpl_toolkits"}
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from aero.models import entropies
-from aero.train.tensorboard import TensorBoardFile, entropy_scalars
+from aero.train.tensorboard import add_scalars, entropy_scalars, open_board
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 _PARTS = ("lm_loss", "penalty_nats")
 
@@ -198,7 +201,7 @@ class EntropyCallback(LossLogCallback):
         self._batch = batch
         self._every_steps = every_steps
         self._folder = folder
-        self._board: TensorBoardFile | None = None
+        self._board: SummaryWriter | None = None
         self.scalars: dict[str, float] = {}
 
     def on_train_begin(
@@ -209,7 +212,7 @@ class EntropyCallback(LossLogCallback):
         if state.is_world_process_zero:
             chosen = self._folder or os.environ.get("TENSORBOARD_LOGGING_DIR")
             folder = Path(chosen) if chosen else Path(str(args.output_dir), "runs", "entropy")
-            self._board = TensorBoardFile(folder.expanduser(), first_step=state.global_step)
+            self._board = open_board(folder.expanduser(), first_step=state.global_step)
         if state.global_step == 0:
             self._measure(0, kwargs["model"])
 
@@ -238,4 +241,4 @@ class EntropyCallback(LossLogCallback):
             thresholds=found.thresholds,
         )
         if self._board is not None:
-            self._board.add_scalars(step, self.scalars)
+            add_scalars(self._board, step, self.scalars)

@@ -8,7 +8,8 @@ uninterrupted one would have written.
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+import time
+from typing import TYPE_CHECKING, Any
 
 import torch
 from numpy.typing import NDArray
@@ -17,8 +18,10 @@ from torch import Tensor
 from aero.analysis.statistics import nan_counts
 from aero.train.perplexity import HeldOutLoss
 from aero.train.run_folder import RunFolder, finite_or_null
-from aero.train.signals import RunningClock
-from aero.train.tensorboard import TensorBoardFile, entropy_scalars
+from aero.train.tensorboard import add_scalars, entropy_scalars, open_board
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 # The penalty is there twice: before its weight, and as the loss has it, nats per predicted token.
 _LOSSES = ("loss", "lm_loss", "entropy_loss", "penalty_nats")
@@ -52,18 +55,18 @@ class RunRecorder:
         self._sums = torch.zeros(len(_LOSSES), dtype=torch.float64, device=device)
         self._steps = 0
         self._has_entropy_loss = False
-        self._clock = RunningClock()
+        self._begin = time.monotonic()
         # Of what was written, which is not always what the disk holds later.
         head = folder.metrics_head() if writes else b""
         self._metrics, self._metrics_bytes = hashlib.sha256(head), len(head)
-        self._board: TensorBoardFile | None = None
+        self._board: SummaryWriter | None = None
         if writes and tensorboard:
-            self._board = TensorBoardFile(folder.tensorboard, first_step=first_step)
+            self._board = open_board(folder.tensorboard, first_step=first_step)
 
     @property
     def seconds(self) -> float:
-        """Time of the run so far, without pauses between its parts and without stops."""
-        return self._clock.seconds
+        """Time of the run so far, without pauses between its parts."""
+        return time.monotonic() - self._begin
 
     @property
     def metrics_sha256(self) -> str:
@@ -89,7 +92,6 @@ class RunRecorder:
     def finish_step(self) -> None:
         """Says that an optimizer step's micro-batches are all added."""
         self._steps += 1
-        self._clock.tick()
 
     def losses_are_finite(self) -> bool:
         """Whether every process's losses since the last line are; the same answer for all."""
@@ -168,7 +170,7 @@ class RunRecorder:
             }
         )
         if self._board is not None:
-            self._board.add_scalars(step, scalars)
+            add_scalars(self._board, step, scalars)
 
     def state(self) -> dict[str, Any]:
         """Returns the state for a checkpoint; collective under `torchrun`."""
@@ -192,11 +194,10 @@ class RunRecorder:
             self._sums.copy_(torch.tensor(sums, dtype=torch.float64))
         self._steps = state["steps"]
         self._has_entropy_loss = state["has_entropy_loss"]
-        self._clock.restart(state["seconds"])
+        self._begin = time.monotonic() - state["seconds"]
 
     def close(self) -> None:
         """Writes out the buffer."""
-        self._clock.close()
         if self._board is not None:
             self._board.close()
 
@@ -210,7 +211,7 @@ class RunRecorder:
                 for name, value in record.items()
                 if name not in skipped and value is not None
             }
-            self._board.add_scalars(record["step"], scalars)
+            add_scalars(self._board, record["step"], scalars)
 
     def _append(self, record: dict[str, Any]) -> None:
         if self._writes:

@@ -66,20 +66,18 @@ def train_runs(
     done = sum(run.steps_done for run in todo)
     total = sum(run.recipe.steps for run in todo)
     with StopRequest() as stop, progress_bar("training", total, "step", initial=done) as bar:
+
+        def advance(loss: float) -> None:
+            if not math.isnan(loss):
+                bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
+            bar.update(1)
+
         for number, planned in enumerate(todo, start=1):
             if stop.requested:
                 raise StopRequestedError(f"stopped before {planned.name}; run the command again")
             bar.set_description(f"[{number}/{len(todo)}] {planned.name}", refresh=False)
             expected = bar.n + planned.recipe.steps - planned.steps_done
-
-            with locked(planned.folder.path) if is_main_process() else nullcontext(int) as held:
-
-                def advance(loss: float, require_held: Callable[[], object] = held) -> None:
-                    require_held()
-                    if not math.isnan(loss):
-                        bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
-                    bar.update(1)
-
+            with locked(planned.folder.path) if is_main_process() else nullcontext():
                 run = _as_it_is_now(planned, say)
                 if run.checkpoint is not None and is_main_process():
                     say(f"{run.name}: resuming from {run.checkpoint}")

@@ -1,66 +1,45 @@
-"""Scalars in TensorBoard's file format, and those that curves of entropies are drawn from.
-
-TensorBoard's own writer hands records to a background thread, where a full disk ends in a traceback
-that nobody can catch; this one writes in the calling thread.
+"""Scalars in TensorBoard's files, and those that curves of entropies are drawn from.
 
 Letters: L layers, H heads, T positions.
 """
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.summary.writer.record_writer import RecordWriter
 
+from aero._extras import extra
 from aero.analysis.statistics import quarter_shares
 
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
-class TensorBoardFile:
-    """One event file.
+
+def open_board(folder: str | Path, *, first_step: int = 0) -> SummaryWriter:
+    """Opens an event file.
 
     Args:
         folder: created if missing.
         first_step: if above 0, TensorBoard drops later steps of earlier files of the folder.
 
     Raises:
+        MissingExtraError: TensorBoard is not installed.
         OSError: the folder cannot be written.
     """
+    with extra("train"):
+        from torch.utils.tensorboard import SummaryWriter
+    return SummaryWriter(str(folder), purge_step=first_step + 1 if first_step else None)
 
-    def __init__(self, folder: str | Path, *, first_step: int = 0) -> None:
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        # TensorBoard reads files in order of name.
-        name = f"events.out.tfevents.{time.time_ns()}.{os.getpid()}"
-        self._file = (folder / name).open("wb")
-        self._records = RecordWriter(self._file)
-        self._add(Event(file_version="brain.Event:2"))
-        if first_step:
-            start = SessionLog(status=SessionLog.START)
-            self._add(Event(step=first_step + 1, session_log=start))
 
-    def add_scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Writes values of one step."""
-        entries = [
-            Summary.Value(tag=name, simple_value=float(value)) for name, value in values.items()
-        ]
-        self._add(Event(step=step, summary=Summary(value=entries)))
-        self._records.flush()
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._records.close()
-
-    def _add(self, event: Event) -> None:
-        event.wall_time = time.time()
-        self._records.write(event.SerializeToString())
+def add_scalars(board: SummaryWriter, step: int, values: Mapping[str, float]) -> None:
+    """Writes values of one step, and raises the error of a disk that does not take them."""
+    for name, value in values.items():
+        board.add_scalar(name, float(value), step)
+    board.flush()
 
 
 def entropy_scalars(

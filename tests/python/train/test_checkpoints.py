@@ -23,7 +23,7 @@ FILES = [
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    files = [path for path in folder.rglob("*") if path.is_file() and ".locks" not in path.parts]
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
     return {str(path): path.read_bytes() for path in files}
 
 

@@ -5,7 +5,6 @@ import os
 import pty
 import signal
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,111 +13,15 @@ import pytest
 import torch
 
 from aero.models import AeroConfig, AeroForCausalLM
-from aero.train import progress, pruning_search, run_lock, samples, signals
+from aero.train import progress, pruning_search, samples, signals
 from aero.train.errors import TrainingError
 from aero.train.pruning_search import PruningSearch, PruningStage, _best, _judged, _write
 from aero.train.run_folder import RunFolder
-from aero.train.run_lock import RunLockedError, lock_holder, locked
-from aero.train.signals import RunningClock, StopRequest
+from aero.train.signals import StopRequest
 
 from .conftest import plan_one
 
 # --- locks and signals ------------------------------------------------------------------------
-
-
-def test_a_holder_looks_at_its_lease_when_half_of_its_time_is_over(tmp_path, monkeypatch):
-    now = [1000.0]
-    monkeypatch.setattr(run_lock, "_now", lambda: now[0])
-    with locked(tmp_path) as require_held:
-        lease = tmp_path / ".locks" / "1"
-        os.utime(lease, (7, 7))
-        now[0] += 45.0
-        require_held()
-        assert lease.stat().st_mtime == 7
-        now[0] += 0.5
-        require_held()
-        assert time.time() - lease.stat().st_mtime < 60
-        (tmp_path / ".locks" / "2").write_text("process 7 on box\n")
-        now[0] += 45.0
-        require_held()  # not looked at
-        now[0] += 1.0
-        with pytest.raises(RunLockedError) as error:
-            require_held()
-        (tmp_path / ".locks" / "2").unlink()
-        with pytest.raises(RunLockedError):  # what is lost is lost
-            require_held()
-    assert str(error.value) == (
-        f"train: {tmp_path} is being trained by process 7 on box; wait for its end, stop it, or "
-        "choose another --output"
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "age", "holder"),
-    [
-        (b"process 7 on box", 89.0, "process 7 on box"),
-        (b"process 7 on box", 91.0, None),
-        (b"p" * 300, 0.0, "p" * 200),
-        (b"", 0.0, None),
-        (b"\n", 0.0, "another process"),
-        (b"some words\nof a machine 5", 0.0, "some words"),
-    ],
-)
-def test_the_last_lease_tells_who_holds_a_folder(text, age, holder, tmp_path):
-    (tmp_path / ".locks").mkdir()
-    for name in ("9", "10", ".hidden", "x1"):
-        (tmp_path / ".locks" / name).write_bytes(text if name == "10" else b"nobody")
-    os.utime(tmp_path / ".locks" / "10", (time.time() - age,) * 2)
-    assert lock_holder(str(tmp_path)) == holder
-
-
-def test_the_highest_lease_counts_though_others_were_deleted_by_hand(tmp_path, monkeypatch):
-    (tmp_path / ".locks").mkdir()
-    for number in (2, 9, 10, 30):
-        (tmp_path / ".locks" / str(number)).write_text(f"process {number} on box")
-    listed = Path.iterdir
-    for backwards in (False, True):
-        monkeypatch.setattr(
-            Path, "iterdir", lambda path, way=backwards: iter(sorted(listed(path), reverse=way))
-        )
-        assert lock_holder(tmp_path) == "process 30 on box"
-
-
-def test_a_lease_or_a_machine_that_cannot_be_read_is_unknown(tmp_path, monkeypatch):
-    assert run_lock._named_in(tmp_path / "none") == "another process"
-    assert run_lock._is_alive(tmp_path / "none", time.time()) is False
-    assert run_lock._identity(2**30) == ""
-
-    def closed(path):
-        raise PermissionError(path)
-
-    monkeypatch.setattr(Path, "read_text", closed)
-    assert run_lock._machine() == ""
-
-
-def test_a_file_server_that_does_not_answer_ends_neither_heart_nor_run(tmp_path, monkeypatch):
-    beats = []
-
-    def beat(self):
-        beats.append(1)
-        raise OSError("no answer")
-
-    monkeypatch.setattr(run_lock, "_BEAT_SECONDS", 0.001)
-    monkeypatch.setattr(run_lock._Lease, "beat", beat)
-    with locked(tmp_path / "run"):
-        while len(beats) < 3:
-            time.sleep(0.001)
-        (tmp_path / "run" / ".locks" / "1").unlink()
-
-
-def test_a_machine_that_is_unknown_is_told_by_its_heartbeat(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_lock, "_machine", lambda: "")
-    assert run_lock._identity(os.getpid()) == ""
-    with locked(tmp_path):
-        assert lock_holder(tmp_path) == f"process {os.getpid()} on {os.uname().nodename}"
-        os.utime(tmp_path / ".locks" / "1", (0, 0))
-        assert lock_holder(tmp_path) is None
-    assert (tmp_path / ".locks" / "1").read_bytes() == b""
 
 
 def test_a_second_ctrl_c_stops_at_once_and_handlers_come_back():
@@ -178,13 +81,6 @@ def test_a_terminal_that_is_gone_does_not_end_what_is_left_of_a_step(tmp_path):
     os.close(terminal)
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
     assert file.read_text() == "checkpoint"
-
-
-def test_a_clock_begins_at_nothing(monkeypatch):
-    monkeypatch.setattr("aero.train.signals.time.monotonic", lambda: 50.0)
-    clock = RunningClock()
-    clock.close()
-    assert clock.seconds == 0.0
 
 
 def test_a_bar_is_told_all_it_needs(monkeypatch):

@@ -24,7 +24,7 @@ from aero.train.run_folder import RunFolder
 from aero.train.run_lock import RunLockedError
 from aero.train.run_results import analyze_run, evaluate_run
 from aero.train.runs import train_runs
-from aero.train.tensorboard import TensorBoardFile
+from aero.train.tensorboard import add_scalars, open_board
 
 from ..full_disk import run_with_limit
 from .conftest import assert_same_ending, command_line, metrics, plan_one, tiny_settings
@@ -195,9 +195,9 @@ def test_tensorboard_has_the_promised_names(whole_runs):
 
 def test_tensorboard_forgets_what_a_run_had_written_after_its_checkpoint(tmp_path):
     for first, steps in ((0, range(1, 7)), (4, (5, 7))):
-        board = TensorBoardFile(tmp_path, first_step=first)
+        board = open_board(tmp_path, first_step=first)
         for step in steps:
-            board.add_scalars(step, {"train/loss": 10 * first + step})
+            add_scalars(board, step, {"train/loss": 10 * first + step})
         board.close()
     board = EventAccumulator(str(tmp_path))
     board.Reload()

@@ -32,7 +32,7 @@ def finished(whole_runs, tmp_path):
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_to_any_file_is_one_line_that_names_it(damage, finished):
-    files = [path for path in finished.rglob("*") if path.is_file() and ".locks" not in path.parts]
+    files = [path for path in finished.rglob("*") if path.is_file() and path.name != ".lock"]
     files = [path for path in files if path.parent.name not in ("tensorboard", "step-5", "step-10")]
     names = {path.name for path in files}
     assert names > {"config.yaml", "manifest.json", "metrics.jsonl", "run.json", "evaluation.json"}
@@ -119,7 +119,7 @@ def test_a_report_takes_no_damaged_file(finished):
 def result_files(run):
     """All that a run's result is read from: everything but checkpoints and hidden files."""
     files = [path for path in run.rglob("*") if path.is_file()]
-    apart = {"checkpoints", "tensorboard", ".locks"}
+    apart = {"checkpoints", "tensorboard", ".lock"}
     return [path for path in files if not apart & set(path.relative_to(run).parts)]
 
 
