@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 from aero.cli import start
-from aero.cli.arguments import data_settings, whole
+from aero.cli.arguments import data_settings
 from aero.cli.errors import note, one_line_errors, say
 
 #: The options that each mode looks at which trains nothing.
@@ -52,11 +52,9 @@ def reproduce(
     ),
     seeds: Annotated[
         int | None,
-        typer.Option(help="Runs per network; default: the scale's.", callback=whole(1, 10**6)),
+        typer.Option(help="Runs per network; default: the scale's.", min=1, max=10**6),
     ] = None,
-    jobs: Annotated[
-        int, typer.Option(help="Processes that train at once.", callback=whole(1, 4096))
-    ] = 1,
+    jobs: Annotated[int, typer.Option(help="Processes that train at once.", min=1, max=4096)] = 1,
     data: Annotated[
         str | None, typer.Option(help="Another corpus: stdlib, a folder, a file or a hub dataset.")
     ] = None,

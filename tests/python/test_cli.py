@@ -325,7 +325,6 @@ def test_data_means_the_same_from_another_folder(train_arguments, source, monkey
         (["--label", "SM", "--recipe", "dmeo"], ["did you mean 'demo'"]),
         (["--label", "SM", "--config", "none.yaml"], ["none.yaml: cannot be read"]),
         (["--label", "SM", "--data", "/no/such/folder"], ["'stdlib', a folder or a file"]),
-        (["--label", "SM", "--seed", "-1"], ["seed must be >= 0"]),
         (["--label", "SM", "--resume", "nowhere"], ["auto, never or a checkpoint folder"]),
         (["--label", "SM", "--recipe", "languini"], ["pass --data"]),
     ],
@@ -367,10 +366,6 @@ def test_showing_what_is_no_network_is_one_line(tmp_path):
     result = invoke("show", tmp_path, "--text", "x", "--no-browse")
     assert_one_line(result, "expected a finished run or a network's folder", str(tmp_path))
     assert_one_line(invoke("show", tmp_path, "--text", "x", "--max-tokens", "0"), "max-tokens")
-
-
-def test_analyzing_no_windows_is_refused(tmp_path):
-    assert_one_line(invoke("analyze", tmp_path, "--windows", "0"), "windows must be >= 1, got 0")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import inspect
 import math
 import typing
-from types import SimpleNamespace
 
 import pytest
 import typer
@@ -29,8 +28,8 @@ def numbers():
             kinds = {int, float} & {kind, *typing.get_args(kind)}
             kinds |= {int for part in typing.get_args(kind) if part == list[int]}
             if kinds:
-                (number,) = kinds
-                yield pytest.param(option, number, parameter.default, id=" ".join((*path, name)))
+                default = parameter.default
+                yield pytest.param(hints[name], option, default, id=" ".join((*path, name)))
 
 
 NUMBERS = list(numbers())
@@ -43,33 +42,35 @@ def test_there_are_such_options_in_every_room():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("option", "kind", "default"), NUMBERS)
-def test_each_number_has_two_bounds_and_refuses_what_lies_outside(option, kind, default, capsys):
-    assert option.callback is not None, "give it a callback of aero.cli.arguments"
-    bounds, named = option.callback.bounds, SimpleNamespace(opts=["--it"])
-    assert math.isfinite(bounds.least) and math.isfinite(bounds.most)
-    assert option.callback(named, default) == default
-    assert option.callback(named, kind(bounds.most)) == bounds.most
-    outside = [bounds.least - 1, bounds.most + 1e3, 10**400, math.nan, math.inf, -math.inf]
-    for value in (*outside, [kind(bounds.most), -math.inf]):
-        with pytest.raises(typer.Exit) as ended:
-            option.callback(named, value)
-        assert ended.value.exit_code == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith("aero: --it must be ") and len(line) < 200
+@pytest.mark.parametrize(("hint", "option", "default"), NUMBERS)
+def test_each_number_has_two_bounds_and_refuses_what_lies_outside(hint, option, default):
+    assert math.isfinite(option.min) and math.isfinite(option.max), "give it min and max"
+    app, got = typer.Typer(), []
+
+    @app.command()
+    def command(it: hint = default):
+        got.append(it)
+
+    given = (option.default, *(option.param_decls or ()))  # typer's first one is `default`
+    name = next((name for name in given if str(name).startswith("--")), "--it")
+    for inside in (option.min, option.max):
+        assert CliRunner().invoke(app, [f"{name}={inside}"]).exit_code == 0
+        assert got.pop() in (inside, [inside])
+    for outside in (option.min - 1, option.max * 2, 10**400, math.nan, math.inf, -math.inf):
+        assert CliRunner().invoke(app, [f"{name}={outside}"]).exit_code == 2, outside
+    assert not got
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "option"),
     [
-        (["evaluate", ".", "--max-tokens", "-1"], "--max-tokens must be >= 1, got -1"),
-        (["prune", "score", ".", "--max-loss-increase", "nan"], "--max-loss-increase must be >= 0"),
-        (["train", "--label", "SM", "--seed", "1", "--seed", "-1"], "--seed must be >= 0, got -1"),
-        (["convert", ".", "--label", "SM", "--max-condition", "inf"], "must be <= 1e+16, got inf"),
+        (["evaluate", ".", "--max-tokens", "-1"], "--max-tokens"),
+        (["convert", ".", "--label", "SM", "--max-condition", "nan"], "--max-condition"),
+        (["train", "--label", "SM", "--seed", "1", "--seed", "-1"], "--seed"),
     ],
 )
-def test_a_bad_number_is_one_line(arguments, message):
+def test_a_bad_number_is_one_line(arguments, option):
     result = CliRunner().invoke(cli.app, arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     (line,) = result.stderr.splitlines()
-    assert message in line
+    assert line.startswith("aero: ") and option in line

@@ -67,11 +67,11 @@ def test_a_wrong_line_ends_in_one_line(line):
 def test_each_number_has_two_bounds(name):
     hints = typing.get_type_hints(command.reproduce, include_extras=True)
     _, option = typing.get_args(hints[name])
-    least, most = option.callback.bounds.least, option.callback.bounds.most
+    least, most = option.min, option.max
     assert 1 == least < most < math.inf
     for outside in (least - 1, most + 1):
         refused = run("table2", f"--{name}", outside)
-        assert refused.exit_code == 2 and f"--{name} must be " in refused.stderr
+        assert refused.exit_code == 2 and f"--{name}" in refused.stderr
 
 
 def test_no_other_option_is_a_number():

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from aero.cli.arguments import SEED, data_settings, whole
+from aero.cli.arguments import LAST_SEED, data_settings
 from aero.cli.cost import cost
 from aero.cli.diagnosis import doctor
 from aero.cli.errors import OneLineGroup, note, one_line_errors, say
@@ -87,7 +87,7 @@ def train(
         str | None, typer.Option(help="stdlib, a folder, a file or the name of a hub dataset.")
     ] = None,
     seed: Annotated[
-        list[int] | None, typer.Option(help="May be repeated; default 0.", callback=SEED)
+        list[int] | None, typer.Option(help="May be repeated; default 0.", min=0, max=LAST_SEED)
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Default runs/RECIPE.")] = None,
     set_: Annotated[
@@ -154,15 +154,14 @@ def evaluate(
     runs: Runs,
     stride: Annotated[
         int | None,
-        typer.Option(
-            help="Distance of overlapping windows; default: disjoint.", callback=whole(1, 10**9)
-        ),
+        typer.Option(help="Distance of overlapping windows; default: disjoint.", min=1, max=10**9),
     ] = None,
     max_tokens: Annotated[
         int | None,
         typer.Option(
             help="Validation tokens to look at; default: as many as after training.",
-            callback=whole(1, 10**15),
+            min=1,
+            max=10**15,
         ),
     ] = None,
     fixed_point: Annotated[
@@ -208,7 +207,7 @@ def evaluate(
 def analyze(
     runs: Runs,
     windows: Annotated[
-        int, typer.Option(help="Validation windows to average over.", callback=whole(1, 10**9))
+        int, typer.Option(help="Validation windows to average over.", min=1, max=10**9)
     ] = 64,
 ) -> None:
     """Measures the attention entropies of trained networks.

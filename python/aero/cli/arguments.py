@@ -1,4 +1,4 @@
-"""Arguments that commands share, the bounds of their numbers, and how results of costs go out."""
+"""Arguments that commands share, and how results of costs go out."""
 
 from __future__ import annotations
 
@@ -10,34 +10,18 @@ from typing import Annotated, Any
 import typer
 
 from aero.atomic_files import write_bytes_atomically
-from aero.cli.errors import note, one_line_errors, say
-from aero.train.errors import Bounds
+from aero.cli.errors import note, say
 
 
-def whole(least: int, most: int) -> Callable[..., Any]:
-    """Returns a callback for whole numbers from one to another; others end in one line."""
-    return _checks(Bounds(least, most))
-
-
-def decimal(least: float, most: float, *, above: bool = False) -> Callable[..., Any]:
-    """Returns a callback for numbers from one, or above it, to another; others end in one line."""
-    return _checks(Bounds(least, most, above=above))
-
-
-def _checks(bounds: Bounds) -> Callable[..., Any]:
-    def check(param: typer.CallbackParam, value: Any) -> Any:
-        with one_line_errors():
-            for number in value if isinstance(value, list | tuple) else [value]:
-                if number is not None:
-                    bounds.check(param.opts[0], number)
-        return value
-
-    check.__dict__["bounds"] = bounds
-    return check
+def no_nan(value: float | None) -> float | None:
+    """Refuses NaN, which lies within all bounds: it is neither below one nor above it."""
+    if value != value:
+        raise typer.BadParameter("expected a number, got nan")
+    return value
 
 
 # The seeds of NumPy's generators.
-SEED = whole(0, 2**32 - 1)
+LAST_SEED = 2**32 - 1
 
 
 def data_settings(data: str | None) -> list[str]:
@@ -63,9 +47,9 @@ COMPUTE = "paper-testbed, spu-epyc or none, with changes: 'paper-testbed,threads
 
 Label = Annotated[str, typer.Argument(help="Network, such as 'SM+ScFuFFN'.")]
 Model = Annotated[str, typer.Option(help="Size preset: gpt2, gpt2-18l, pythia-70m, mini or tiny.")]
-Context = Annotated[int, typer.Option(help="T, tokens.", callback=whole(1, 1 << 24))]
+Context = Annotated[int, typer.Option(help="T, tokens.", min=1, max=1 << 24)]
 Vocabulary = Annotated[
-    int | None, typer.Option(help="V; default: the preset's.", callback=whole(1, 1 << 28))
+    int | None, typer.Option(help="V; default: the preset's.", min=1, max=1 << 28)
 ]
 StackName = Annotated[str, typer.Option(help=STACKS)]
 Settings = Annotated[

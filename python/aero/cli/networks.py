@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from aero.cli.arguments import SEED, data_settings, decimal, whole
+from aero.cli.arguments import LAST_SEED, data_settings, no_nan
 from aero.cli.errors import note, one_line_errors, say
 
 
@@ -23,7 +23,7 @@ def convert(
     ] = False,
     context_length: Annotated[
         int | None,
-        typer.Option(help="T, shorter than the network's own.", callback=whole(1, 1 << 24)),
+        typer.Option(help="T, shorter than the network's own.", min=1, max=1 << 24),
     ] = None,
     untie: Annotated[bool, typer.Option("--untie", help="Give the head its own matrix.")] = False,
     absorb_ffn: Annotated[
@@ -32,7 +32,10 @@ def convert(
     max_condition: Annotated[
         float,
         typer.Option(
-            help="Largest condition number that --absorb-ffn accepts.", callback=decimal(1, 1e16)
+            help="Largest condition number that --absorb-ffn accepts.",
+            min=1,
+            max=1e16,
+            callback=no_nan,
         ),
     ] = 100.0,
 ) -> None:
@@ -100,7 +103,7 @@ def show(
         Path | None, typer.Option(metavar="PAGE", help="Default RUN/show.html.")
     ] = None,
     max_tokens: Annotated[
-        int, typer.Option(help="Tokens of the text that are shown.", callback=whole(1, 64))
+        int, typer.Option(help="Tokens of the text that are shown.", min=1, max=64)
     ] = 24,
     browse: Annotated[
         bool, typer.Option("--browse/--no-browse", help="Open the page in the browser.")
@@ -180,7 +183,9 @@ Bound = Annotated[
     typer.Option(
         "--max-loss-increase",
         help="How much worse it may be, nats per token.",
-        callback=decimal(0, 100),
+        min=0,
+        max=100,
+        callback=no_nan,
     ),
 ]
 
@@ -190,7 +195,7 @@ def score(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A finished run.")],
     max_loss_increase: Bound = 0.02,
     max_tokens: Annotated[
-        int, typer.Option(help="Validation tokens per measurement.", callback=whole(1, 10**15))
+        int, typer.Option(help="Validation tokens per measurement.", min=1, max=10**15)
     ] = 32_768,
 ) -> None:
     """Measures the loss of a trained network without each FFN; nothing is trained."""
@@ -220,7 +225,7 @@ def search(
     data: Annotated[
         str | None, typer.Option(help="stdlib, a folder, a file or the name of a hub dataset.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of all stages.", callback=SEED)] = 0,
+    seed: Annotated[int, typer.Option(help="Of all stages.", min=0, max=LAST_SEED)] = 0,
     output: Annotated[Path | None, typer.Option(help="Default runs/RECIPE.")] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="One setting.")
@@ -230,7 +235,10 @@ def search(
     max_collapsed_heads: Annotated[
         float,
         typer.Option(
-            help="Share of the heads with less than a quarter of log T.", callback=decimal(0, 1)
+            help="Share of the heads with less than a quarter of log T.",
+            min=0,
+            max=1,
+            callback=no_nan,
         ),
     ] = 0.25,
     cache_dir: Annotated[Path, typer.Option(help="Where corpora and tokenizers are kept.")] = Path(

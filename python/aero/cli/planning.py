@@ -21,12 +21,11 @@ from aero.cli.arguments import (
     StackName,
     Vocabulary,
     check_machines,
-    decimal,
+    no_nan,
     put,
     put_priced,
     settings,
     value_lists,
-    whole,
     write,
 )
 from aero.cli.errors import one_line_errors
@@ -66,15 +65,15 @@ def optimizations(
 def generate(
     label: Label,
     new_tokens: Annotated[
-        int, typer.Option(help="Tokens to make for each prompt.", callback=whole(1, 10**6))
+        int, typer.Option(help="Tokens to make for each prompt.", min=1, max=10**6)
     ] = 32,
-    batch: Annotated[int, typer.Option(help="Prompts side by side.", callback=whole(1, 10**6))] = 1,
+    batch: Annotated[int, typer.Option(help="Prompts side by side.", min=1, max=10**6)] = 1,
     sampling: Annotated[
         str, typer.Option(help="argmax in secret, or client: the client gets the logits.")
     ] = "argmax",
     model: Model = "gpt2",
     context_length: Annotated[
-        int, typer.Option(help="T, tokens of each prompt.", callback=whole(1, 1 << 24))
+        int, typer.Option(help="T, tokens of each prompt.", min=1, max=1 << 24)
     ] = 128,
     vocab_size: Vocabulary = None,
     stack: StackName = "aero-optimized-generation",
@@ -143,7 +142,9 @@ def sweep(
         float | None,
         typer.Option(
             metavar="PERCENT",
-            callback=decimal(0, 100),
+            min=0,
+            max=100,
+            callback=no_nan,
             help="Also every network next to the best one that takes as long, give or "
             "take PERCENT, on every --network.",
         ),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from aero.cli.arguments import AsJson, settings, whole
+from aero.cli.arguments import AsJson, settings
 from aero.cli.errors import end_on_termination, note, one_line_errors, say
 
 if TYPE_CHECKING:
@@ -69,9 +69,7 @@ def run(
     prompt: Prompt = None,
     prompt_file: PromptFile = None,
     prompt_tokens: PromptTokens = None,
-    tokens: Annotated[
-        int, typer.Option(help="How many tokens to compute.", callback=whole(1, 10**6))
-    ] = 1,
+    tokens: Annotated[int, typer.Option(help="How many tokens to compute.", min=1, max=10**6)] = 1,
     tokenizer: Annotated[
         Path | None,
         typer.Option(help="Folder with tokenizer.json; default: the run's, or in the export."),

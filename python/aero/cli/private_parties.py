@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from aero.cli.arguments import AsJson, decimal, settings, whole
+from aero.cli.arguments import AsJson, no_nan, settings
 from aero.cli.errors import end_on_termination, note, one_line_errors, say
 from aero.cli.private import (
     PrivateOptions,
@@ -25,7 +25,8 @@ from aero.cli.private import (
 if TYPE_CHECKING:
     from aero.private.links.keys import Security
 
-SECONDS = decimal(0, 1e9, above=True)
+# Above nothing, and below a lifetime; NaN is refused apart.
+SECONDS: dict[str, Any] = {"min": 1e-9, "max": 1e9, "callback": no_nan}
 Keys = Annotated[
     Path | None,
     typer.Option(help="Folder of `aero private keys`; needed off this machine's loopback."),
@@ -34,16 +35,16 @@ Plaintext = Annotated[
     bool,
     typer.Option("--plaintext", help="Neither encrypt nor authenticate, whoever is in between."),
 ]
-Wait = Annotated[float, typer.Option(help="Seconds to wait for the other party.", callback=SECONDS)]
+Wait = Annotated[float, typer.Option(help="Seconds to wait for the other party.", **SECONDS)]
 Silence = Annotated[
     float,
     typer.Option(
-        help="Seconds without a sign of life after which the other is given up.", callback=SECONDS
+        help="Seconds without a sign of life after which the other is given up.", **SECONDS
     ),
 ]
 Stage = Annotated[
     float,
-    typer.Option(help="Seconds that one step of the computation may take.", callback=SECONDS),
+    typer.Option(help="Seconds that one step of the computation may take.", **SECONDS),
 ]
 Log = Annotated[
     Path | None, typer.Option(help="File for messages of libraries when something fails.")
@@ -108,22 +109,24 @@ def serve(
     plaintext: Plaintext = False,
     queries: Annotated[
         int | None,
-        typer.Option(help="Tokens that each client may have.", callback=whole(1, 10**12)),
+        typer.Option(help="Tokens that each client may have.", min=1, max=10**12),
     ] = None,
     set_: PrivateOptions = None,
     wait: Annotated[
-        float, typer.Option(help="With --once: seconds to wait for a client.", callback=SECONDS)
+        float, typer.Option(help="With --once: seconds to wait for a client.", **SECONDS)
     ] = 86400.0,
     silence: Silence = 15.0,
     stage: Stage = 600.0,
     longest: Annotated[
-        float, typer.Option(help="Seconds that one client may take.", callback=SECONDS)
+        float, typer.Option(help="Seconds that one client may take.", **SECONDS)
     ] = 86400.0,
     memory: Annotated[
         float | None,
         typer.Option(
             help="GB that the computing process may take; default: four fifths of the machine's.",
-            callback=decimal(0, 1e6, above=True),
+            min=1e-9,
+            max=1e6,
+            callback=no_nan,
         ),
     ] = None,
     log: Log = None,
@@ -169,9 +172,7 @@ def ask(
     prompt_tokens: PromptTokens = None,
     keys: Keys = None,
     plaintext: Plaintext = False,
-    tokens: Annotated[
-        int, typer.Option(help="How many tokens to compute.", callback=whole(1, 10**6))
-    ] = 1,
+    tokens: Annotated[int, typer.Option(help="How many tokens to compute.", min=1, max=10**6)] = 1,
     set_: PrivateOptions = None,
     wait: Wait = 60.0,
     silence: Silence = 15.0,
