@@ -50,7 +50,6 @@ LONG = [
     "ops/test_transformations.py",
     "models/test_entropy_penalty_processes.py",
     "test_registration.py",
-    "train/test_pruning_search.py",
     "export/test_remote_code.py",
     "test_cli.py",
 ]

@@ -1,4 +1,4 @@
-"""`aero convert`, `export`, `show`, `prune score` and `prune search`: commands for one network."""
+"""`aero convert`, `export`, `show`, and `prune score`: commands for one network."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from aero.cli.arguments import LAST_SEED, data_settings, no_nan
+from aero.cli.arguments import no_nan
 from aero.cli.errors import note, one_line_errors, say
 
 
@@ -208,63 +208,3 @@ def score(
         measure = validation_measure(data, max_tokens=max_tokens)
         scores = select_prunable_ffns(model, measure, max_loss_increase=max_loss_increase)
         say(scores.to_text())
-
-
-@prune.command(short_help="Prunes FFN by FFN until it goes wrong.")
-def search(
-    label: Annotated[str, typer.Option(help="Network to begin with, such as 'SM+ScFuFFN'.")],
-    recipe: Annotated[str, typer.Option(help="demo, codeparrot or languini.")] = "demo",
-    start_from: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="RUN_OR_CHECKPOINT",
-            help="Continue a trained network, stage by stage; else each stage starts again.",
-        ),
-    ] = None,
-    data: Annotated[
-        str | None, typer.Option(help="stdlib, a folder, a file or the name of a hub dataset.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of all stages.", min=0, max=LAST_SEED)] = 0,
-    output: Annotated[Path | None, typer.Option(help="Default runs/RECIPE.")] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="One setting.")
-    ] = None,
-    config: Annotated[Path | None, typer.Option(help="YAML file with settings.")] = None,
-    max_loss_increase: Bound = 0.05,
-    max_collapsed_heads: Annotated[
-        float,
-        typer.Option(
-            help="Share of the heads with less than a quarter of log T.",
-            min=0,
-            max=1,
-            callback=no_nan,
-        ),
-    ] = 0.25,
-    cache_dir: Annotated[Path, typer.Option(help="Where corpora and tokenizers are kept.")] = Path(
-        "runs/corpora"
-    ),
-) -> None:
-    """Trains with more and more of the deepest FFNs pruned until it goes wrong, and backs off.
-
-    After an interruption the same command continues with its stage.
-    """
-    with one_line_errors():
-        from aero.train.pruning_search import search_prunable_ffns
-        from aero.train.recipe_files import load_recipe
-
-        settings = [*(set_ or ()), *data_settings(data)]
-        loaded = load_recipe(recipe, config=config, settings=settings)
-        found = search_prunable_ffns(
-            loaded,
-            label,
-            seed=seed,
-            output=output or Path("runs") / loaded.name,
-            cache_dir=cache_dir,
-            start_from=start_from,
-            max_loss_increase=max_loss_increase,
-            max_collapsed_heads=max_collapsed_heads,
-            say=note,
-        )
-        say(found.to_text())
-        say(f"table: {found.table}")

@@ -73,8 +73,8 @@ def select_prunable_ffns(
     """Measures the loss without each FFN and without the deepest ones, with no training.
 
     The score leaves out the gain of later training: it orders layers and finds those that cost
-    nothing. The paper's own way, to train with more and more FFNs pruned, is
-    ``aero prune search``.
+    nothing. The paper's own way is to train with more and more FFNs pruned: `_i1`, `_i2` and so on
+    in the label.
 
     Args:
         model: a network that `aero.convert` takes; left unchanged.

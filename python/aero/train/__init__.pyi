@@ -3,7 +3,6 @@ from aero.train.entropy_callback import EntropyCallback as EntropyCallback
 from aero.train.errors import TrainingError as TrainingError
 from aero.train.planning import plan_runs as plan_runs
 from aero.train.prepared_data import prepare_data as prepare_data
-from aero.train.pruning_search import search_prunable_ffns as search_prunable_ffns
 from aero.train.recipe import Recipe as Recipe
 from aero.train.recipe_files import load_recipe as load_recipe
 from aero.train.recipe_files import recipe_names as recipe_names

@@ -1,11 +1,9 @@
-"""The small parts of a training: locks, signals, samples, searches."""
+"""The small parts of a training: signals, samples, records."""
 
-import json
 import os
 import pty
 import signal
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,15 +11,12 @@ import pytest
 import torch
 
 from aero.models import AeroConfig, AeroForCausalLM
-from aero.train import progress, pruning_search, samples, signals
+from aero.train import progress, samples, signals
 from aero.train.errors import TrainingError
-from aero.train.pruning_search import PruningSearch, PruningStage, _best, _judged, _write
 from aero.train.run_folder import RunFolder
 from aero.train.signals import StopRequest
 
-from .conftest import plan_one
-
-# --- locks and signals ------------------------------------------------------------------------
+# --- signals ----------------------------------------------------------------------------------
 
 
 def test_a_second_ctrl_c_stops_at_once_and_handlers_come_back():
@@ -176,115 +171,7 @@ def test_a_sample_is_a_line_its_attention_and_what_the_network_writes(context):
     assert str(error.value) == "the text must have at least one token, got ''"
 
 
-# --- searches ---------------------------------------------------------------------------------
-
-
-def stage(pruned, verdict="kept", loss=1.5, share=0.25):
-    return PruningStage(pruned, f"/{pruned}", "finished", loss, share, verdict)
-
-
-@pytest.mark.parametrize(
-    ("info", "loss", "share", "expected"),
-    [
-        ({"status": "finished"}, 1.75, 0.25, ("finished", 1.75, 0.25, "kept")),
-        ({"status": "finished"}, 1.751, 0.25, ("finished", 1.751, 0.25, "loss grew by 0.2510")),
-        (
-            {"status": "finished"},
-            1.0,
-            0.26,
-            ("finished", 1.0, 0.26, "26% of the heads collapsed"),
-        ),
-        (
-            {"status": "finished", "diverged": {"step": 7}},
-            1.0,
-            0.0,
-            ("NaN at step 7", None, None, "NaN at step 7"),
-        ),
-        ({"status": "interrupted"}, 1.0, 0.0, ("interrupted", None, None, "interrupted")),
-    ],
-)
-def test_a_stage_is_judged_by_two_bounds(info, loss, share, expected, tiny_recipe, tmp_path):
-    run = plan_one(tiny_recipe, "SM+ScFuFFN", tmp_path)
-    run.folder.update(info)
-    run.folder.write_result("evaluation.json", {"loss": loss})
-    quarters = {"log_context": [share, 1.0, 1.0, 1.0]}
-    run.folder.write_result("analysis.json", {"quarters": quarters})
-    judged = _judged(run, 3, [stage(0), stage(1, loss=9.0)], 0.25, 0.25)
-    assert judged == PruningStage(3, str(run.folder.path), *expected)
-    first = _judged(run, 0, [], 0.25, 1.0)
-    assert first.verdict == ("kept" if expected[0] == "finished" else expected[3])
-
-
-def test_a_search_is_told_as_a_table_and_as_json(tiny_recipe, tmp_path):
-    stages = (stage(0, share=0.0), stage(1), stage(2, "NaN at step 3", None, None))
-    spec = plan_one(tiny_recipe, "SM+ScFuFFN", tmp_path).spec
-    assert _best(spec, stages) == "SM+ScFuFFN_i1"
-    assert _best(spec, [stage(0, "no")]) == "SM+ScFuFFN"
-    found = PruningSearch("SM+ScFuFFN_i1", stages, 0.5, 0.75, tmp_path / "table.json")
-    assert found.to_text() == (
-        "pruned     loss  collapsed heads  verdict\n"
-        "     0   1.5000               0%  kept\n"
-        "     1   1.5000              25%  kept\n"
-        "     2        -                -  NaN at step 3\n"
-        "SM+ScFuFFN_i1 keeps within the bounds"
-    )
-    _write(found)
-    told = json.loads((tmp_path / "table.json").read_text())
-    assert told == {
-        "format": 1,
-        "label": "SM+ScFuFFN_i1",
-        "max_loss_increase": 0.5,
-        "max_collapsed_heads": 0.75,
-        "stages": [
-            {
-                "pruned": one.pruned, "folder": one.folder, "ending": "finished",
-                "loss": one.loss, "collapsed_heads": one.collapsed_heads, "verdict": one.verdict,
-            }
-            for one in stages
-        ],
-    }  # fmt: skip
-
-
-def test_a_search_without_bounds_of_its_own_has_the_documented_ones(
-    tiny_recipe, tmp_path, monkeypatch
-):
-    judged, trained = [], []
-
-    def judge(run, pruned, before, *bounds):
-        judged.append((pruned, bounds))
-        return stage(pruned)
-
-    def train(runs, **options):
-        trained.append(([run.name for run in runs], options))
-
-    monkeypatch.setattr(pruning_search, "_judged", judge)
-    monkeypatch.setattr("aero.train.runs.train_runs", train)
-    for bounds in ({}, {"max_loss_increase": 0, "max_collapsed_heads": 0},
-                   {"max_loss_increase": 100, "max_collapsed_heads": 1}):  # fmt: skip
-        found = pruning_search.search_prunable_ffns(
-            tiny_recipe,
-            "SM+ScFuFFN_i1",
-            seed=3,
-            output=tmp_path,
-            cache_dir="c",
-            say=print,
-            **bounds,
-        )
-        assert (found.max_loss_increase, found.max_collapsed_heads) == judged[-1][1]
-    assert judged[:2] == [(1, (0.05, 0.25)), (2, (0.05, 0.25))]
-    assert [names for names, _ in trained[:2]] == [
-        [f"SM+ScFuFFN_i{pruned} seed 3"] for pruned in (1, 2)
-    ]
-    assert trained[0][1] == {"cache_dir": "c", "say": print}
-    for name, value, complaint in (
-        ("max_loss_increase", 100.5, "must be <= 100, got 100.5"),
-        ("max_collapsed_heads", 1.5, "must be <= 1, got 1.5"),
-    ):
-        with pytest.raises(TrainingError) as error:
-            pruning_search.search_prunable_ffns(
-                tiny_recipe, "SM+ScFuFFN", seed=0, output=tmp_path, cache_dir="c", **{name: value}
-            )
-        assert str(error.value) == f"prune: {name} {complaint}"
+# --- records ----------------------------------------------------------------------------------
 
 
 def test_the_records_of_a_folder_are_read_as_far_as_they_are_whole(tmp_path):
@@ -299,4 +186,3 @@ def test_the_records_of_a_folder_are_read_as_far_as_they_are_whole(tmp_path):
     folder.update({"status": "running"})
     folder.update({"label": "SM"})
     assert folder.info() == {"format": 1, "status": "running", "label": "SM"}
-    assert replace(stage(1), pruned=2) == replace(stage(2), folder="/1")
