@@ -12,9 +12,9 @@ from typing import Any
 from aero import mpc
 from aero.architecture import ArchitectureSpec
 from aero.mpc import simulate
-from aero.mpc.equal_time import TimedNetwork, compare_at_equal_time
 from aero.paper import PaperComparison, compare_with_paper, paper_tables, price_row
 from aero.tables import table_lines
+from benchmarks.paper.equal_time import TimedNetwork, compare_at_equal_time
 
 TABLES = (4, 5, 6, 7)
 
@@ -291,7 +291,7 @@ def equal_time_rows(steps: Sequence[SavingStep]) -> list[dict[str, str]]:
 def timed_steps(steps: Iterable[SavingStep]) -> list[TimedNetwork]:
     """The steps of a figure of the paper that have a printed perplexity; minutes are ours."""
     return [
-        TimedNetwork(step.label, "", 60 * step.minutes, step.perplexity)
+        TimedNetwork(step.label, 60 * step.minutes, step.perplexity)
         for step in steps
         if step.perplexity is not None
     ]

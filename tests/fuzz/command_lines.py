@@ -51,7 +51,7 @@ FITTING: dict[str, tuple[object, ...]] = {
     "listen": ("127.0.0.1:0",), "connect": ("127.0.0.1:1",), "prompt": ("def f(",),
     "prompt_tokens": ("1,2,3",), "size": ("128", "64:1000"), "results": ("stem",),
     "html": ("page.html",),
-    "equal_time": ("10",), "operations": ("relu", "softmax"), "csv": (), "log": ("log.txt",),
+    "operations": ("relu", "softmax"), "csv": (), "log": ("log.txt",),
 }  # fmt: skip
 FITTING_NUMBERS = ("1", "2", "3", "8", "32", "0.5", "100")
 BAD_NUMBERS = ("-1", "0", "nan", "inf", "-inf", "1e30", "1e999", "9" * 400, "0x10", "1_000", "٣",

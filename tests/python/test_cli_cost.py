@@ -127,7 +127,6 @@ def test_generation_tells_time_and_a_line_per_token(tmp_path):
         (["compare", "SM", "SM", "--compute", "none"], "--compute needs a --network"),
         (["generate", "SM", "--compute", "none"], "--compute needs a --network"),
         (["sweep", "--label", "SM", "--compute", "none"], "--compute needs a --network"),
-        (["sweep", "--label", "SM", "--equal-time", "10"], "--equal-time needs a --network"),
     ],
 )  # fmt: skip
 def test_bad_arguments_end_with_one_line(arguments, message):

@@ -21,7 +21,6 @@ from aero.cli.arguments import (
     StackName,
     Vocabulary,
     check_machines,
-    no_nan,
     put,
     put_priced,
     settings,
@@ -31,9 +30,7 @@ from aero.cli.arguments import (
 from aero.cli.errors import one_line_errors
 
 if TYPE_CHECKING:
-    from aero.mpc.equal_time import EqualTime
     from aero.mpc.generation import GenerationReport
-    from aero.mpc.network_sweep import SweepResult
 
 
 def optimizations(
@@ -138,17 +135,6 @@ def sweep(
             "may be repeated.",
         ),
     ] = None,
-    equal_time: Annotated[
-        float | None,
-        typer.Option(
-            metavar="PERCENT",
-            min=0,
-            max=100,
-            callback=no_nan,
-            help="Also every network next to the best one that takes as long, give or "
-            "take PERCENT, on every --network.",
-        ),
-    ] = None,
     skip: Annotated[
         bool, typer.Option("--skip", help="Leave out combinations that do not exist.")
     ] = False,
@@ -176,11 +162,10 @@ def sweep(
             skip=skip,
             **value_lists(set_),
         )
-        pairs = {} if equal_time is None else _equal_time(found, equal_time / 100)
         shown = found.pareto(*pareto) if pareto else found
         put(
-            lambda: "\n".join([to_text(shown), *_equal_time_lines(pairs)]),
-            lambda: shown.to_dict() | _equal_time_dict(pairs),
+            lambda: to_text(shown),
+            shown.to_dict,
             lambda: to_csv(shown),
             as_json=as_json,
             as_csv=as_csv,
@@ -188,8 +173,7 @@ def sweep(
         if html is not None:
             from aero.report import to_html
 
-            within = 0.1 if equal_time is None else equal_time / 100
-            write("--html", html, to_html(found, within=within))
+            write("--html", html, to_html(found))
 
 
 def accuracy(
@@ -241,28 +225,3 @@ def _timed(found: GenerationReport, network: str | None, compute: str) -> dict[s
         return {}
     seconds = found.seconds_per_token(network, compute)
     return {"network": network, "seconds_per_token": list(seconds)}
-
-
-def _equal_time(found: SweepResult, within: float) -> dict[str, tuple[EqualTime, ...]]:
-    from aero.mpc.equal_time import compare_at_equal_time, timed_rows
-
-    networks = list(found.rows[0].seconds) if found.rows else []
-    if not networks:
-        raise ValueError("--equal-time needs a --network to take the time on, got none")
-    return {
-        name: compare_at_equal_time(timed_rows(found, name), within=within) for name in networks
-    }
-
-
-def _equal_time_lines(pairs: dict[str, tuple[EqualTime, ...]]) -> list[str]:
-    from aero.tables import table_lines
-
-    lines = []
-    for name, compared in pairs.items():
-        lines += ["", f"equal time on {name}:", *table_lines([pair.cells() for pair in compared])]
-    return lines
-
-
-def _equal_time_dict(pairs: dict[str, tuple[EqualTime, ...]]) -> dict[str, Any]:
-    found = {name: [pair.to_dict() for pair in compared] for name, compared in pairs.items()}
-    return {"equal_time": found} if found else {}

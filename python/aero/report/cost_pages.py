@@ -9,7 +9,6 @@ from typing import Any
 
 from aero.mpc import CostReport
 from aero.mpc.cost_report import CostComparison
-from aero.mpc.equal_time import EqualTime, compare_at_equal_time, timed_rows
 from aero.mpc.generation import GenerationReport
 from aero.mpc.latency import Latency
 from aero.mpc.network_sweep import SweepResult
@@ -41,21 +40,18 @@ def to_html(
     found: Any,
     network: Network = None,
     compute: Compute = "paper-testbed",
-    *,
-    within: float = 0.1,
 ) -> str:
     """Returns a result of `aero.mpc` as a page of its own that loads nothing.
 
     A `CostReport` or two in a `CostComparison`: bars, layers, tables. A `GenerationReport`: bars of
     prompts and later tokens, a row per token. A `SweepResult`: a picture per quantity, the fronts,
-    networks at equal time, all rows; perplexity stands against bytes and every network's seconds
+    all rows; perplexity stands against bytes and every network's seconds
     where run folders gave it, else seconds, or rounds, against bytes.
 
     Args:
         found: One of these.
         network: Adds the time on it; as of `CostReport.latency`. A sweep has its own.
         compute: The machines behind that time.
-        within: The difference that still counts as equal time in a sweep, as a fraction.
 
     Raises:
         TypeError: For anything else.
@@ -72,7 +68,7 @@ def to_html(
 def to_fragment(found: Any) -> str:
     """The same for a notebook, as a piece of a page."""
     if isinstance(found, SweepResult):
-        return page.fragment(_sweep(found, 0.1)) if found.rows else "<p>no combination</p>"
+        return page.fragment(_sweep(found)) if found.rows else "<p>no combination</p>"
     if isinstance(found, GenerationReport):
         return page.fragment(_generation(found, None, "paper-testbed"))
     if isinstance(found, CostComparison):
@@ -82,7 +78,7 @@ def to_fragment(found: Any) -> str:
 
 @to_html.register
 def _report_page(
-    found: CostReport, network: Network = None, compute: Compute = "paper-testbed", **_: float
+    found: CostReport, network: Network = None, compute: Compute = "paper-testbed"
 ) -> str:
     timed = timed_on(found, network, compute)
     return page.page(
@@ -95,7 +91,7 @@ def _report_page(
 
 @to_html.register
 def _comparison_page(
-    found: CostComparison, network: Network = None, compute: Compute = "paper-testbed", **_: float
+    found: CostComparison, network: Network = None, compute: Compute = "paper-testbed"
 ) -> str:
     labels = found.first.spec.label, found.second.spec.label
     return page.page(" and ".join(dict.fromkeys(labels)), _comparison(found, network, compute))
@@ -103,16 +99,14 @@ def _comparison_page(
 
 @to_html.register
 def _generation_page(
-    found: GenerationReport, network: Network = None, compute: Compute = "paper-testbed", **_: float
+    found: GenerationReport, network: Network = None, compute: Compute = "paper-testbed"
 ) -> str:
     return page.page(f"Generation with {found.spec.label}", _generation(found, network, compute))
 
 
 @to_html.register
-def _sweep_page(
-    found: SweepResult, network: None = None, compute: Any = None, *, within: float = 0.1
-) -> str:
-    return page.page("Sweep", _sweep(found, within))
+def _sweep_page(found: SweepResult, network: None = None, compute: Any = None) -> str:
+    return page.page("Sweep", _sweep(found))
 
 
 def _doubts(texts: Sequence[str]) -> list[str]:
@@ -190,13 +184,7 @@ def _fields(report: CostReport) -> str:
     return f"<details><summary>Stack</summary>{quoted}{page.table(rows)}</details>"
 
 
-def equal_time_table(pairs: Sequence[EqualTime], network: str, within: float) -> str:
-    """Heading and table of a comparison at equal time."""
-    heading = f"Equal time on {network}: the best of the others within {100 * within:g} %"
-    return page.heading(heading) + page.table([pair.cells() for pair in pairs])
-
-
-def _sweep(found: SweepResult, within: float) -> str:
+def _sweep(found: SweepResult) -> str:
     if not found.rows:
         raise ValueError("sweep: the page needs at least one combination, got none")
     networks = list(found.rows[0].seconds)
@@ -206,13 +194,6 @@ def _sweep(found: SweepResult, within: float) -> str:
     else:
         pictures = [("comm_gb", y) for y in networks or ["rounds"]]
     parts = [_picture(found, x, y) for x, y in pictures]
-    if measured:
-        parts += [
-            equal_time_table(
-                compare_at_equal_time(timed_rows(found, network), within=within), network, within
-            )
-            for network in networks
-        ]
     shown = SweepResult(found.rows[:_MOST_ROWS])
     parts.append(page.heading("All combinations"))
     parts.append(page.table([shown_cells(row.to_dict()) for row in shown.rows]))

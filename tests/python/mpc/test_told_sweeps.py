@@ -1,10 +1,8 @@
-"""All that networks at equal time, sweeps and generations say of themselves, field by field."""
+"""All that sweeps and generations say of themselves, field by field."""
 
 from __future__ import annotations
 
 import json
-import math
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,6 @@ import pytest
 from aero import mpc
 from aero.architecture import ArchitectureSpec
 from aero.mpc.cost import Cost
-from aero.mpc.equal_time import EqualTime, TimedNetwork, compare_at_equal_time, timed_rows
 from aero.mpc.network_sweep import SweepResult, SweepRow
 from aero.tables import in_units
 
@@ -22,82 +19,6 @@ TINY: dict[str, Any] = {"model": "tiny", "context_length": 8}
 
 def json_of(value: Any) -> Any:
     return json.loads(json.dumps(value))
-
-
-# --- networks at equal time -----------------------------------------------------------------------
-
-
-def test_a_network_at_equal_time_is_told_in_full() -> None:
-    network = TimedNetwork("A", "T=8", 90.0, 5.0, 2)
-    best = TimedNetwork("B", "", 99.0, 4.0)
-    assert (network.name, best.name, best.runs) == ("A T=8", "B", 1)
-    found = EqualTime(network, best)
-    change = 4.0 / 5.0 - 1
-    assert found.to_dict() == {
-        "network": asdict(network),
-        "best": asdict(best),
-        "time_ratio": 1.1,
-        "perplexity_change": change,
-    }
-    assert found.cells() == {
-        "network": "A T=8",
-        "minutes": "1.50",
-        "perplexity": "5.00",
-        "best that takes as long": "B",
-        "its minutes": "1.65",
-        "its perplexity": "4.00",
-        "change": "-20.0 %",
-    }
-    alone = EqualTime(network, None)
-    assert alone.to_dict() == {
-        "network": asdict(network),
-        "best": None,
-        "time_ratio": None,
-        "perplexity_change": None,
-    }
-    assert alone.cells() == {
-        "network": "A T=8",
-        "minutes": "1.50",
-        "perplexity": "5.00",
-        "best that takes as long": "none",
-    }
-
-
-@pytest.mark.parametrize("within", [0, 1])
-def test_the_ends_of_the_range_of_equal_time_are_in_it(within: float) -> None:
-    pair = [TimedNetwork("A", "", 100.0, 5.0), TimedNetwork("B", "", 100.0 * (1 + within), 4.0)]
-    assert compare_at_equal_time(pair, within=within)[0].best is pair[1]
-
-
-@pytest.mark.parametrize("within", [-0.001, 1.001, math.nan])
-def test_what_is_out_of_the_range_of_equal_time_is_refused(within: float) -> None:
-    message = f"^equal time: within must be a number from 0 to 1, got {within}$"
-    with pytest.raises(ValueError, match=message):
-        compare_at_equal_time([], within=within)
-
-
-def test_only_rows_with_a_perplexity_are_timed_and_only_what_varies_among_them_is_named() -> None:
-    def row(perplexity: float | None, seconds: float, **values: Any) -> SweepRow:
-        return SweepRow("A", values, Cost(), {"lan": seconds, "wan": 9.0}, perplexity)
-
-    same = {"stack": "s", "width": 4}
-    rows = [
-        row(None, 1.0, stack="other", width=4),
-        row(3.0, 1.0, **same),
-        row(6.0, 1.0, **same),
-        row(8.0, 2.0, **same),
-        row(1.0, 1.0, stack="s", width=5),
-    ]
-    assert timed_rows(SweepResult(tuple(rows)), "lan") == [
-        TimedNetwork("A", "width=4", 1.0, 4.5, 2),
-        TimedNetwork("A", "width=4", 2.0, 8.0, 1),
-        TimedNetwork("A", "width=5", 1.0, 1.0, 1),
-    ]
-    with pytest.raises(ValueError, match=r"one of the sweep's \(lan, wan\), got man$"):
-        timed_rows(SweepResult(tuple(rows)), "man")
-    untimed = SweepResult((SweepRow("A", {}, Cost(), {}, 3.0),))
-    with pytest.raises(ValueError, match=r"one of the sweep's \(none\), got lan$"):
-        timed_rows(untimed, "lan")
 
 
 # --- sweeps ---------------------------------------------------------------------------------------

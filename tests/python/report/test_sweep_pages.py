@@ -1,4 +1,4 @@
-"""Networks at equal time, and sweeps as pages with their fronts."""
+"""Sweeps as pages with their fronts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 
 from aero import mpc
 from aero.architecture import ArchitectureSpec
-from aero.mpc.equal_time import TimedNetwork, compare_at_equal_time, timed_rows
 from aero.mpc.network_sweep import SweepResult
 from aero.report import to_html
 from aero.report.cost_pages import to_fragment
@@ -31,44 +30,7 @@ def make_runs(folder: Path, perplexities: dict[str, list[float]]) -> Path:
     return folder
 
 
-def test_the_best_other_label_within_the_bounds_is_chosen() -> None:
-    slow, near, worse, own = (
-        TimedNetwork("A", "", 100.0, 5.0),
-        TimedNetwork("B", "", 110.0, 4.0),
-        TimedNetwork("C", "", 95.0, 4.5),
-        TimedNetwork("A", "T=8", 100.0, 1.0),
-    )
-    far = TimedNetwork("D", "", 110.1, 2.0)
-    found = compare_at_equal_time([slow, near, worse, own, far])
-    assert found[0].best is near
-    assert found[0].perplexity_change == pytest.approx(-0.2)
-    assert found[0].time_ratio == pytest.approx(1.1)
-    alone = compare_at_equal_time([slow, far])[0]
-    assert alone.best is None
-    assert alone.perplexity_change is alone.time_ratio is None
-    assert alone.cells()["best that takes as long"] == "none"
-    assert compare_at_equal_time([slow, far], within=0.101)[0].best is far
-
-
-def test_runs_of_one_network_count_once_with_their_mean(tmp_path: Path) -> None:
-    folder = make_runs(tmp_path, {"SM+R": [30.0, 34.0], "SM": [50.0]})
-    found = mpc.sweep(runs=[folder], stacks=["spu-2024", "blb"], networks=["lan-1gbps"])
-    networks = timed_rows(found, "lan-1gbps")
-    assert {(n.name, n.perplexity, n.runs) for n in networks} == {
-        ("SM+R stack=spu-2024", 32.0, 2),
-        ("SM+R stack=blb", 32.0, 2),
-        ("SM stack=spu-2024", 50.0, 1),
-        ("SM stack=blb", 50.0, 1),
-    }
-    with pytest.raises(ValueError, match=r"one of the sweep's \(lan-1gbps\), got wan-100mbps"):
-        timed_rows(found, "wan-100mbps")
-    with pytest.raises(ValueError, match="runs with a perplexity"):
-        timed_rows(mpc.sweep("SM", networks=["lan-1gbps"]), "lan-1gbps")
-    with pytest.raises(ValueError, match="within must be a number from 0 to 1, got 2"):
-        compare_at_equal_time(networks, within=2)
-
-
-def test_pages_of_runs_show_perplexity_fronts_and_equal_time(tmp_path: Path) -> None:
+def test_pages_of_runs_show_perplexity_fronts(tmp_path: Path) -> None:
     folder = make_runs(tmp_path, {"SM+R": [30.0], "SM": [50.0], "SM+G": [60.0]})
     found = mpc.sweep(runs=[folder], networks=["lan-1gbps", "wan-100mbps"])
     page = to_html(found)
@@ -76,7 +38,6 @@ def test_pages_of_runs_show_perplexity_fronts_and_equal_time(tmp_path: Path) -> 
         # GELU costs more than ReLU and is worse here.
         assert f"perplexity against {x}: 2 on the front" in page
     assert page.count("<title>") == 1 + 9
-    assert page.count("Equal time on") == 2
     assert "<script" not in page
     assert to_html(found) == page
     assert to_fragment(found) in page
