@@ -209,10 +209,11 @@ Immutable; equal fields are equal specs.
 Labels say which nonlinearities a network keeps, in upper or lower case:
 
     label := ["SOTA:"] (net | "EReg(" net ")")
-    net   := "SM" ["(t" [":head" | ":scalar"] ")"] ["+" norm] ["+" ffn] ["_i" K]
+    net   := "SM" ["(t" [":head" | ":scalar"] ")"] ["+" norm] ["+" ffn] ["+" conv] ["_i" K]
     norm  := "LN" | "FN" ["(channel)" | "(scalar)"] | "DyT" | "Derf"
     ffn   := "G" | "R" | "LR(" ("layer" | "global") ")" | ("WN" | "SN") "FFN" ["(" set ")"]
            | "FuFFN" | "ScFFN" | "ScFuFFN"
+    conv  := ("C" | "D" | "S") taps, from 2 to 8
     set   := "ffn" | "qk" | "qk+ffn" | "qkv+ffn" | "qkvo+ffn"
 
 Without ffn the FFN is two linear layers. The words:

@@ -23,6 +23,26 @@ bool needs_all_rows(const network::Operation& operation, std::size_t input) {
   return (attends && input == 1) || is<network::Shift>(operation) || is<network::Pool>(operation);
 }
 
+bool is_diagonal(const network::Operation& operation) {
+  const auto* norm = std::get_if<network::Norm>(&operation.primitive);
+  return norm != nullptr && norm->kind == network::NormKind::kDiagonal;
+}
+
+// Whether a factor per channel of this operation's value can go into weights: all that read it are
+// products, diagonal norms, or shifts of which the same is true.
+bool readers_take_factors(const std::vector<network::Operation>& operations, std::size_t made) {
+  for (std::size_t j = made + 1; j < operations.size(); ++j) {
+    const std::vector<Value>& inputs = operations[j].inputs;
+    const bool reads =
+        std::find(inputs.begin(), inputs.end(), operations[made].output) != inputs.end();
+    const bool takes = is<network::Linear>(operations[j]) || is_diagonal(operations[j]) ||
+                       (is<network::Shift>(operations[j]) && readers_take_factors(operations, j));
+    if (reads && !takes) return false;
+    if (operations[j].output == operations[made].output) break;
+  }
+  return true;
+}
+
 }  // namespace
 
 Flags one_row_operations(const Network& network, const Segment& segment, Value result) {
@@ -48,18 +68,8 @@ Flags one_row_operations(const Network& network, const Segment& segment, Value r
 Flags folding_norms(const Segment& segment) {
   const std::vector<network::Operation>& operations = segment.operations;
   Flags folds(operations.size(), false);
-  for (std::size_t i = 0; i < operations.size(); ++i) {
-    const auto* norm = std::get_if<network::Norm>(&operations[i].primitive);
-    if (norm == nullptr || norm->kind != network::NormKind::kDiagonal) continue;
-    folds[i] = true;
-    for (std::size_t j = i + 1; j < operations.size(); ++j) {
-      const std::vector<Value>& inputs = operations[j].inputs;
-      const bool reads =
-          std::find(inputs.begin(), inputs.end(), operations[i].output) != inputs.end();
-      if (reads && !is<network::Linear>(operations[j])) folds[i] = false;
-      if (operations[j].output == operations[i].output) break;
-    }
-  }
+  for (std::size_t i = 0; i < operations.size(); ++i)
+    folds[i] = is_diagonal(operations[i]) && readers_take_factors(operations, i);
   return folds;
 }
 
@@ -84,7 +94,7 @@ bool can_absorb_ffn(const Network& network) {
       const auto* norm = std::get_if<network::Norm>(&operation.primitive);
       if (norm != nullptr && norm->kind != network::NormKind::kDiagonal) return false;
       if (is<network::Activation>(operation) || is<network::Shape>(operation) ||
-          is<network::Multiply>(operation))
+          is<network::Multiply>(operation) || is<network::Shift>(operation))
         return false;
       if (operation.part == kind_name(Kind::kFfn)) ++products;
     }

@@ -11,6 +11,7 @@ namespace aero::network {
 namespace {
 
 using spec::ArchitectureSpec;
+using spec::Convolution;
 using spec::FeedForward;
 using spec::Temperature;
 using Roles = std::initializer_list<const char*>;
@@ -75,9 +76,9 @@ class Writer {
   }
 
   Value linear(std::string_view output, const char* name, const char* part, const std::string& key,
-               std::int64_t in, std::int64_t out, Value input) {
+               std::int64_t in, std::int64_t out, Value input, Roles roles = {"weight", "bias"}) {
     named(add(output, Linear{in, out}, {input}), name, part);
-    weights(key, {"weight", "bias"});
+    weights(key, roles);
     return value(output);
   }
 
@@ -133,14 +134,51 @@ class Writer {
       if (spec_.parallel_residual) add("x", Add{}, {stream_, attended});
       return;
     }
-    const Value fed =
-        feed_forward(norm("normed", "norm before FFN", "norm_2", spec_.norm, stream_));
+    const Value input = norm("normed", "norm before FFN", "norm_2", spec_.norm, stream_);
     const bool factors = is_scaled(spec_.ffn);
-    const Value output = factors ? scaled("fed", "1/alpha", fed) : fed;
-    const Value kept = factors ? scaled("kept", "beta", stream_) : stream_;
-    std::vector<Value> parts = {kept, output};
-    if (spec_.parallel_residual) parts.insert(parts.begin() + 1, attended);
+    std::vector<Value> parts = fed_values(input);
+    if (factors)
+      for (Value& fed : parts) fed = scaled(network_.values[fed], "1/alpha", fed);
+    if (spec_.parallel_residual) parts.insert(parts.begin(), attended);
+    parts.insert(parts.begin(), factors ? scaled("kept", "beta", stream_) : stream_);
     add("x", Add{}, parts);
+  }
+
+  // The summands of the FFN with its convolution. They are not added up here, so that 1/alpha goes
+  // into the weights of each.
+  std::vector<Value> fed_values(Value input) {
+    if (spec_.convolution == Convolution::kDepthwise)
+      input = depthwise("convolution", "convolution, depthwise", "ffn", input);
+    std::vector<Value> fed = {feed_forward(input)};
+    if (spec_.convolution != Convolution::kFull) return fed;
+    for (std::int64_t delay = 1; delay < spec_.convolution_taps; ++delay) {
+      const std::string tap = std::to_string(delay);
+      fed.push_back(linear("tap " + tap, "convolution", "ffn", "convolution." + tap, spec_.width,
+                           spec_.width, delayed(input, delay), {"weight"}));
+    }
+    return fed;
+  }
+
+  // Of `delay` tokens before.
+  Value delayed(Value input, std::int64_t delay) {
+    if (delay == 0) return input;
+    const std::string name = "delayed " + std::to_string(delay);
+    add(name, Shift{delay}, {input});
+    return value(name);
+  }
+
+  // The sum of the last tokens, each times a factor per channel.
+  Value depthwise(const std::string& key, const char* name, const char* part, Value input) {
+    std::vector<Value> taps;
+    for (std::int64_t delay = 0; delay < spec_.convolution_taps; ++delay) {
+      const std::string tap = std::to_string(delay);
+      const Value earlier = delayed(input, delay);
+      named(add("tap " + tap, Norm{NormKind::kDiagonal, spec_.width}, {earlier}), name, part);
+      weights(key + "." + tap, {"scale"});
+      taps.push_back(value("tap " + tap));
+    }
+    add("mixed", Add{}, taps);
+    return value("mixed");
   }
 
   Value scaled(std::string_view output, const char* name, Value input) {
@@ -149,6 +187,8 @@ class Writer {
   }
 
   Value attention(Value input) {
+    if (spec_.convolution == Convolution::kTokenShift)
+      input = depthwise("token_shift", "token shift", "qkv/proj", input);
     const bool shaped = spec_.shaped_attention;
     const std::int64_t H = spec_.num_heads, D = spec_.head_dim, d = spec_.width;
     const std::int64_t inner = H * D;

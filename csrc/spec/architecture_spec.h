@@ -40,6 +40,14 @@ enum class FeedForward : std::uint8_t {
 // Linear layers under weight or spectral normalization.
 enum class NormalizedLayers : std::uint8_t { kFfn, kQk, kQkFfn, kQkvFfn, kQkvoFfn };
 
+// Along the tokens: every position also reads the `taps - 1` before it. A full one, a matrix for
+// each of those, adds to the FFN, which is the newest tap; a depthwise one, a factor per channel
+// and tap, makes what the FFN reads; a token shift is depthwise and makes what queries, keys and
+// values read.
+enum class Convolution : std::uint8_t { kNone, kFull, kDepthwise, kTokenShift };
+
+inline constexpr std::int64_t kMaxTaps = 8;
+
 enum class Temperature : std::uint8_t { kNone, kHeadPosition, kHead, kScalar };
 
 // The default member values are the GPT-2 (small) network `SM` at T = 128.
@@ -59,7 +67,9 @@ struct ArchitectureSpec {
   FinalNorm final_norm = FinalNorm::kNone;
   FeedForward ffn = FeedForward::kLinear;
   NormalizedLayers normalized_layers = NormalizedLayers::kFfn;  // for weight and spectral norm
-  std::int64_t num_pruned_ffns = 0;                             // the deepest FFNs are absent
+  Convolution convolution = Convolution::kNone;
+  std::int64_t convolution_taps = 1;  // tokens that it reads, its own included; 1 without one
+  std::int64_t num_pruned_ffns = 0;   // the deepest FFNs are absent
   Temperature temperature = Temperature::kNone;
   bool entropy_regularized = false;  // trained with the entropy penalty
   bool shaped_attention = false;     // the `SOTA:` networks of He & Hofmann (2024)

@@ -90,6 +90,26 @@ WideCount temperatures_per_layer(const ArchitectureSpec& spec, const Sizes& size
   return 0;
 }
 
+// Of a full convolution, [d, d] per FFN. The newest tap is the FFN itself.
+WideCount convolution_matrices(const ArchitectureSpec& spec) {
+  return spec.convolution == Convolution::kFull ? spec.convolution_taps - 1 : 0;
+}
+
+WideCount convolution_parameters(const ArchitectureSpec& spec, const Sizes& sizes) {
+  const WideCount factors = spec.convolution_taps * sizes.d;
+  switch (spec.convolution) {
+    case Convolution::kNone:
+      return 0;
+    case Convolution::kFull:
+      return sizes.ffns * convolution_matrices(spec) * sizes.d * sizes.d;
+    case Convolution::kDepthwise:
+      return sizes.ffns * factors;
+    case Convolution::kTokenShift:
+      return sizes.L * factors;
+  }
+  return 0;
+}
+
 // Weight norm gives each normalized linear layer a gain per output channel.
 WideCount weight_norm_gains(const ArchitectureSpec& spec, const Sizes& sizes) {
   if (spec.ffn != FeedForward::kWeightNorm) return 0;
@@ -128,6 +148,8 @@ WideCount ffn_parameters(const ArchitectureSpec& spec, const Sizes& sizes) {
 //              norm before attention; temperature [H, T], [H] or [1]
 //   per FFN    norm before the FFN; d x F, [F], F x d, [d], or fused: d x d, [d]
 //              scaled: alpha [1], beta [1]; leaky: slope [1] (global: one for the whole network)
+//   convolution  full: (taps - 1) x [d, d] per FFN; depthwise: [taps, d] per FFN; token shift:
+//              [taps, d] per layer; no biases
 //   norms      LayerNorm: weight [d], bias [d]; foldable of either kind: gain [d]; dynamic tanh:
 //              alpha [1], weight [d], bias [d]; dynamic erf: shift [1] too
 //   weight norm: gain [out, 1] of each normalized linear layer; spectral norm: none (buffers)
@@ -144,6 +166,7 @@ std::int64_t parameter_count(const ArchitectureSpec& spec, bool training) {
                                                     : 3 * (d * inner + inner) + inner * d + d;
   count += L * (attention + temperatures_per_layer(spec, sizes));
   count += block_norms(spec, sizes) * norm_parameters(spec.norm, d);
+  count += convolution_parameters(spec, sizes);
   count += ffn_parameters(spec, sizes) + weight_norm_gains(spec, sizes);
   if (training && spec.entropy_regularized) count += L * H;
   return narrow(count, "parameters");
@@ -156,7 +179,8 @@ Flops flops(const ArchitectureSpec& spec, FlopsConvention convention) {
   const Sizes sizes(spec);
   const auto& [L, H, d, F, T, V, inner, ffns, fused] = sizes;
   const bool paper = convention == FlopsConvention::kPaper;
-  const WideCount ffn = ffns * (fused ? 2 * T * d * d : 4 * T * d * F);
+  const WideCount convolution = convolution_matrices(spec) * 2 * T * d * d;
+  const WideCount ffn = ffns * ((fused ? 2 * T * d * d : 4 * T * d * F) + convolution);
   // Shaped attention has query and key products only, and its values are the d-wide stream itself.
   const WideCount projections = (spec.shaped_attention ? 4 : 8) * T * d * inner;
   const WideCount values = spec.shaped_attention ? d : inner;

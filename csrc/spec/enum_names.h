@@ -44,6 +44,12 @@ struct EnumNames<NormalizedLayers> {
 };
 
 template <>
+struct EnumNames<Convolution> {
+  static constexpr std::array<std::string_view, 4> words{"none", "full", "depthwise",
+                                                         "token_shift"};
+};
+
+template <>
 struct EnumNames<Temperature> {
   static constexpr std::array<std::string_view, 4> words{"none", "head_position", "head", "scalar"};
 };

@@ -17,7 +17,7 @@ using Spec = ArchitectureSpec;
 
 using Member = std::variant<std::int64_t Spec::*, bool Spec::*, double Spec::*, Family Spec::*,
                             Norm Spec::*, FinalNorm Spec::*, FeedForward Spec::*,
-                            NormalizedLayers Spec::*, Temperature Spec::*>;
+                            NormalizedLayers Spec::*, Convolution Spec::*, Temperature Spec::*>;
 
 struct Field {
   std::string_view name;
@@ -54,6 +54,11 @@ const std::array kFields{
     Field{"ffn", &Spec::ffn, "", "the kind of feed-forward network"},
     Field{"normalized_layers", &Spec::normalized_layers, "",
           "the layers under weight or spectral normalization"},
+    Field{
+        "convolution", &Spec::convolution, "",
+        "the causal convolution along the tokens, beside the FFN, before it, or before attention"},
+    Field{"convolution_taps", &Spec::convolution_taps, "tokens",
+          "how many tokens a convolution reads, its own included; 1 without one", 1, kMaxTaps},
     Field{"num_pruned_ffns", &Spec::num_pruned_ffns, "layers",
           "K, how many of the deepest FFNs are absent", 0, kMaxLayers},
     Field{"temperature", &Spec::temperature, "", "the learned temperatures of the softmax"},
@@ -168,6 +173,8 @@ void follow_defaults(const Spec& before, Spec& spec, const FieldValues& values) 
     spec.parallel_residual = default_parallel_residual(spec);
   if (!named("normalized_layers") && !has_normalized_layers(spec.ffn))
     spec.normalized_layers = NormalizedLayers::kFfn;
+  if (!named("convolution_taps") && spec.convolution == Convolution::kNone)
+    spec.convolution_taps = 1;
 }
 
 }  // namespace
@@ -230,6 +237,9 @@ Spec with_fields(const Spec& spec, const FieldValues& values) {
 Spec from_fields(const FieldValues& values) {
   Spec spec;
   std::vector<std::string_view> missing = field_names();
+  // Specs from before there were convolutions have none.
+  for (const std::string_view later : {"convolution", "convolution_taps"})
+    std::erase(missing, later);
   for (const auto& [name, value] : values) {
     set_field(spec, find_field(name), value);
     std::erase(missing, name);
@@ -257,7 +267,16 @@ void validate(const Spec& spec) {
   if (spec.normalized_layers != NormalizedLayers::kFfn && !has_normalized_layers(spec.ffn))
     fail("normalized_layers", "\"ffn\" unless ffn is \"weight_norm\" or \"spectral_norm\"",
          quoted(name_of(spec.normalized_layers)));
+  const bool convolves = spec.convolution != Convolution::kNone;
+  if (convolves != (spec.convolution_taps > 1))
+    fail("convolution_taps",
+         convolves ? "an integer from 2 to " + std::to_string(kMaxTaps) + " with a convolution"
+                   : "1 where convolution is \"none\"",
+         std::to_string(spec.convolution_taps));
   if (!spec.shaped_attention) return;
+  if (convolves)
+    fail("convolution", "\"none\" for shaped attention (SOTA labels)",
+         quoted(name_of(spec.convolution)));
   if (!spec.parallel_residual)
     fail("parallel_residual", "True for shaped attention (SOTA labels)", "False");
   // Without a value projection the heads share out the d channels of the stream.

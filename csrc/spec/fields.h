@@ -48,10 +48,12 @@ FieldValues field_values(const ArchitectureSpec& spec);
 // the others: head_dim = width / num_heads, hidden_width = 4 width, final_norm by norm (layer for
 // LayerNorm and shaped attention, foldable for foldable norms), parallel_residual for Pythia and
 // shaped attention. normalized_layers returns to "ffn" where the FFN has no weight or spectral
-// norm. Throws std::invalid_argument naming the field, the allowed values and the given one.
+// norm, convolution_taps to 1 without a convolution. Throws std::invalid_argument naming the field,
+// the allowed values and the given one.
 ArchitectureSpec with_fields(const ArchitectureSpec& spec, const FieldValues& values);
 
-// All fields at once, as field_values gives them; a missing one is an error.
+// All fields at once, as field_values gives them; a missing one is an error, but for those of the
+// convolution, which older files lack: they have none.
 ArchitectureSpec from_fields(const FieldValues& values);
 
 // Throws std::invalid_argument if a field is out of range or two contradict each other.

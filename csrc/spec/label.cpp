@@ -70,6 +70,17 @@ constexpr std::array kNormalizedLayers{
     Word{"(qkvo+ffn)", NormalizedLayers::kQkvoFfn,
          "WN or SN of all projections of attention and the FFN"}};
 
+// A letter and a number of taps, which stands for all of them.
+constexpr std::array kConvolutions{
+    Word{"C4", Convolution::kFull,
+         "a causal convolution along 4 tokens, or 2 to 8, with a matrix for each earlier one; the "
+         "FFN "
+         "is its newest tap"},
+    Word{"D4", Convolution::kDepthwise,
+         "a depthwise causal convolution of as many taps before the FFN"},
+    Word{"S4", Convolution::kTokenShift,
+         "a depthwise causal convolution of as many taps before queries, keys and values"}};
+
 bool is_leaky(FeedForward ffn) {
   return ffn == FeedForward::kLeakyReluLayer || ffn == FeedForward::kLeakyReluGlobal;
 }
@@ -84,10 +95,10 @@ std::string_view text_of(const Words& words, Enum value) {
       ->text;
 }
 
-// Calls visit for every label the grammar gives with this K (1,728 of them), plain ones first.
+// Calls visit for every label the grammar gives with the convolution and the K of `label` (1,728 of
+// them), plain ones first.
 template <class Visit>
-void for_each_label(std::int64_t num_pruned_ffns, Visit visit) {
-  Label label{.num_pruned_ffns = num_pruned_ffns};
+void for_each_label(Label label, Visit visit) {
   const auto visit_ffns = [&] {
     label.ffn = FeedForward::kLinear;
     visit(label);
@@ -118,6 +129,8 @@ void for_each_label(std::int64_t num_pruned_ffns, Visit visit) {
         }
 }
 
+bool is_digit(char letter) { return letter >= '0' && letter <= '9'; }
+
 // Lower-case text as the canonical form spells it, which omits the default options.
 std::string without_defaults(std::string text) {
   for (const std::string_view option : {"(channel)", "(ffn)"})
@@ -146,11 +159,10 @@ class Parser {
   void parse_net() {
     expect(kSoftmax);
     if (const auto shape = accept_any(kTemperatures)) label_.temperature = *shape;
-    if (accept("+")) {
-      const bool has_norm = parse_norm();
-      if (!has_norm || accept("+")) parse_ffn();
-    }
-    if (accept(kPruned)) label_.num_pruned_ffns = expect_number();
+    if (accept("+") && (!parse_norm() || accept("+")) && (!parse_ffn() || accept("+")))
+      parse_convolution();
+    if (accept(kPruned))
+      label_.num_pruned_ffns = expect_number(0, kMaxLayers, "a number of pruned FFNs");
   }
 
   bool parse_norm() {
@@ -161,11 +173,33 @@ class Parser {
     return true;
   }
 
-  void parse_ffn() {
-    label_.ffn = expect_any(kFeedForwards);
+  bool parse_ffn() {
+    const auto ffn = accept_any(kFeedForwards);
+    if (!ffn) return false;
+    label_.ffn = *ffn;
     if (is_leaky(label_.ffn)) label_.ffn = expect_any(kLeakySlopes);
     if (is_normalized(label_.ffn))
       label_.normalized_layers = accept_any(kNormalizedLayers).value_or(NormalizedLayers::kFfn);
+    return true;
+  }
+
+  void parse_convolution() {
+    for (const auto& word : kConvolutions) {
+      if (!has_convolution(word.text.front(), position_)) continue;
+      ++position_;
+      expected_.clear();
+      label_.convolution = word.value;
+      label_.convolution_taps = expect_number(2, kMaxTaps, "a number of taps");
+      return;
+    }
+    note_expected("\"C\", \"D\" or \"S\" with a number of taps");
+    fail();
+  }
+
+  // Other words begin with these letters, so only a digit behind one makes it a word.
+  bool has_convolution(char letter, std::size_t at) const {
+    return at + 1 < text_.size() && lowered_[at] == lower_case({&letter, 1}).front() &&
+           is_digit(text_[at + 1]);
   }
 
   bool accept(std::string_view word) {
@@ -196,13 +230,14 @@ class Parser {
     return *value;
   }
 
-  std::int64_t expect_number() {
+  std::int64_t expect_number(std::int64_t smallest, std::int64_t largest, std::string_view what) {
     std::size_t end = position_;
     std::int64_t number = 0;
-    while (end < text_.size() && text_[end] >= '0' && text_[end] <= '9')
-      number = std::min(number * 10 + (text_[end++] - '0'), kMaxLayers + 1);
-    if (end == position_ || number > kMaxLayers) {
-      note_expected("a number of pruned FFNs from 0 to " + std::to_string(kMaxLayers));
+    while (end < text_.size() && is_digit(text_[end]))
+      number = std::min(number * 10 + (text_[end++] - '0'), largest + 1);
+    if (end == position_ || number < smallest || number > largest) {
+      note_expected(std::string(what) + " from " + std::to_string(smallest) + " to " +
+                    std::to_string(largest));
       fail();
     }
     position_ = end;
@@ -239,9 +274,25 @@ class Parser {
                             edit_distance(text, candidate)};
       if (best.empty() || score < best_score) best = candidate, best_score = score;
     };
-    for_each_label(0, consider);
-    if (const auto number = pruned_number()) for_each_label(*number, consider);
+    for (const Label& tail : tails()) for_each_label(tail, consider);
     return best;
+  }
+
+  // Convolutions and K as far as the text shows them, each also without.
+  std::vector<Label> tails() const {
+    std::vector<Label> found{{}};
+    for (const auto& word : kConvolutions)
+      for (std::size_t at = 1; at < text_.size(); ++at)
+        if (text_[at - 1] == '+' && has_convolution(word.text.front(), at))
+          found.push_back(
+              {.convolution = word.value,
+               .convolution_taps = std::clamp<std::int64_t>(text_[at + 1] - '0', 2, kMaxTaps)});
+    if (const auto number = pruned_number())
+      for (std::size_t i = 0, size = found.size(); i < size; ++i) {
+        found.push_back(found[i]);
+        found.back().num_pruned_ffns = *number;
+      }
+    return found;
   }
 
   // K as far as the text shows one, with "_" before its i or without.
@@ -250,7 +301,7 @@ class Parser {
     if (found == std::string::npos) return std::nullopt;
     std::int64_t number = 0;
     for (const char digit : lowered_.substr(found + 1)) {
-      if (digit < '0' || digit > '9') break;
+      if (!is_digit(digit)) break;
       number = std::min(number * 10 + (digit - '0'), kMaxLayers);
     }
     return number;
@@ -287,6 +338,10 @@ std::string print_label(const Label& label) {
     text.append("+").append(text_of(kFeedForwards, label.ffn));
   if (is_normalized(label.ffn) && label.normalized_layers != NormalizedLayers::kFfn)
     text += text_of(kNormalizedLayers, label.normalized_layers);
+  if (label.convolution != Convolution::kNone)
+    text.append("+")
+        .append(text_of(kConvolutions, label.convolution).substr(0, 1))
+        .append(std::to_string(label.convolution_taps));
   if (label.num_pruned_ffns > 0) text.append(kPruned).append(std::to_string(label.num_pruned_ffns));
   if (label.entropy_regularized) text += ')';
   return text;
@@ -306,6 +361,7 @@ std::vector<LabelWord> label_words() {
   append(kFeedForwards);
   append(kLeakySlopes);
   append(kNormalizedLayers);
+  append(kConvolutions);
   words.push_back({"_iK", "the K deepest FFNs are absent"});
   return words;
 }
@@ -317,6 +373,8 @@ Label label_of(const ArchitectureSpec& spec) {
           .norm = spec.norm,
           .ffn = spec.ffn,
           .normalized_layers = spec.normalized_layers,
+          .convolution = spec.convolution,
+          .convolution_taps = spec.convolution_taps,
           .num_pruned_ffns = spec.num_pruned_ffns};
 }
 

@@ -1,10 +1,11 @@
 // The label grammar: the one place where labels are read and written.
 //
 //   label := ["SOTA:"] (net | "EReg(" net ")")
-//   net   := "SM" ["(t" [":head" | ":scalar"] ")"] ["+" norm] ["+" ffn] ["_i" K]
+//   net   := "SM" ["(t" [":head" | ":scalar"] ")"] ["+" norm] ["+" ffn] ["+" conv] ["_i" K]
 //   norm  := "LN" | "FN" ["(channel)" | "(scalar)"] | "DyT" | "Derf"
 //   ffn   := "G" | "R" | "LR(" ("layer" | "global") ")" | ("WN" | "SN") "FFN" ["(" set ")"]
 //          | "FuFFN" | "ScFFN" | "ScFuFFN"
+//   conv  := ("C" | "D" | "S") taps, from 2 to 8
 //   set   := "ffn" | "qk" | "qk+ffn" | "qkv+ffn" | "qkvo+ffn"
 //
 // Without ffn the FFN is two linear layers. Upper and lower case are read alike; what is printed is
@@ -28,6 +29,8 @@ struct Label {
   Norm norm = Norm::kNone;
   FeedForward ffn = FeedForward::kLinear;
   NormalizedLayers normalized_layers = NormalizedLayers::kFfn;
+  Convolution convolution = Convolution::kNone;
+  std::int64_t convolution_taps = 1;
   std::int64_t num_pruned_ffns = 0;  // K
 
   bool operator==(const Label&) const = default;

@@ -49,9 +49,11 @@ const std::array kPresets{
             .vocab_size = 256}},
 };
 
-constexpr std::array<std::string_view, 7> kLabelFields{"norm",
+constexpr std::array<std::string_view, 9> kLabelFields{"norm",
                                                        "ffn",
                                                        "normalized_layers",
+                                                       "convolution",
+                                                       "convolution_taps",
                                                        "num_pruned_ffns",
                                                        "temperature",
                                                        "entropy_regularized",
@@ -92,6 +94,8 @@ ArchitectureSpec labelled(ArchitectureSpec spec, const Label& label) {
   spec.norm = label.norm;
   spec.ffn = label.ffn;
   spec.normalized_layers = label.normalized_layers;
+  spec.convolution = label.convolution;
+  spec.convolution_taps = label.convolution_taps;
   spec.num_pruned_ffns = label.num_pruned_ffns;
   spec.final_norm = default_final_norm(spec);
   spec.parallel_residual = default_parallel_residual(spec);

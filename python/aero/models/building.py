@@ -22,6 +22,7 @@ from aero.nn import (
     Temperature,
 )
 from aero.nn.annealed_modules import AnnealedFeedForward, AnnealedNorm
+from aero.nn.convolution import CausalConvolution
 from aero.nn.linear import normalize_weight
 from aero.nn.norm import DynamicNorm
 
@@ -53,7 +54,19 @@ def build_block(config: AeroConfig, layer_index: int) -> Block:
             if spec.parallel_residual
             else "sequential"
         ),
+        convolution=_build_convolution(config, layer_index, has_ffn=not is_pruned),
     )
+
+
+def _build_convolution(
+    config: AeroConfig, layer_index: int, *, has_ffn: bool
+) -> CausalConvolution | None:
+    """A token shift belongs to attention; the others go where an FFN is pruned."""
+    spec = config.spec
+    if spec.convolution == "none" or not (has_ffn or spec.convolution == "token_shift"):
+        return None
+    kind = cast(Any, spec.convolution)
+    return CausalConvolution(spec.width, spec.convolution_taps, kind, layer_index=layer_index)
 
 
 def build_norm(config: AeroConfig, kind: str) -> nn.LayerNorm | FoldableNorm | DynamicNorm | None:

@@ -228,6 +228,17 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
         num_layers = self.spec.num_layers
         return list(range(num_layers - self.spec.num_pruned_ffns, num_layers))
 
+    @property
+    def layer_types(self) -> list[str]:
+        """Has caches of `transformers` hold the last inputs of a convolution; there with one only.
+
+        Raises:
+            AttributeError: the network has no convolution, and caches hold keys and values alone.
+        """
+        if self.convolution == "none":
+            raise AttributeError("AeroConfig: layer_types is of networks with a convolution")
+        return ["hybrid"] * self.num_layers
+
     @classmethod
     def from_spec(cls, spec: ArchitectureSpec, **training_fields: Any) -> AeroConfig:
         """The configuration of a network.

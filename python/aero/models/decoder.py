@@ -148,6 +148,8 @@ class AeroModel(AeroPreTrainedModel):
                 raise ValueError("AeroModel: give either cache or past_key_values, its former name")
             cache = past_key_values
         cache = self._cache(cache, use_cache, position_ids)
+        if isinstance(attention_mask, dict):  # from `generate`, a mask for each kind of layer
+            attention_mask = attention_mask["full_attention"]
         context = self._context(stream, attention_mask, position_ids, cache)
         if self.config.embedding_scale != 1:
             stream = stream * self.config.embedding_scale
@@ -201,7 +203,14 @@ class AeroModel(AeroPreTrainedModel):
                 "AeroModel: use_cache must be False with gradient checkpointing, which would write "
                 "to the cache twice"
             )
-        return DynamicCache(config=self.config) if cache is None else cache
+        if cache is None:
+            return DynamicCache(config=self.config)
+        if self.config.convolution != "none" and not _holds_inputs(cache, len(self.h)):
+            raise ValueError(
+                "AeroModel: cache must be made for a network with a convolution, got one without "
+                "room for its inputs; give DynamicCache(config=model.config)"
+            )
+        return cache
 
     def _context(
         self,
@@ -219,6 +228,7 @@ class AeroModel(AeroPreTrainedModel):
         if attention_mask is not None and attention_mask.dim() == 2:
             token_mask = attention_mask[:, -num_tokens:].bool()
         first_position: Any = 0 if cache is None else cache.get_seq_length()
+        num_cached = first_position
         if isinstance(first_position, Tensor):  # a cache of fixed size counts on the device
             if position_ids is None:
                 position_ids = torch.arange(num_tokens, device=stream.device).unsqueeze(0)
@@ -241,6 +251,7 @@ class AeroModel(AeroPreTrainedModel):
             first_position=first_position,
             rotary=rotary,
             cache=cast("KeyValueCache | None", cache),
+            num_cached=num_cached,
             negative_slope=self.negative_slope,
         )
 
@@ -262,3 +273,9 @@ class AeroModel(AeroPreTrainedModel):
             return self.wpe(context.position_ids)  # type: ignore[no-any-return]
         first = context.first_position
         return self.wpe.weight[first : first + num_tokens]
+
+
+def _holds_inputs(cache: Cache, num_layers: int) -> bool:
+    """Whether a cache keeps the last inputs of the convolution of every layer."""
+    layers = cache.layers
+    return len(layers) >= num_layers and all(hasattr(one, "update_conv_state") for one in layers)

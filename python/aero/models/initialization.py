@@ -27,6 +27,7 @@ from aero.nn import (
 )
 from aero.nn.annealed_modules import AnnealedFeedForward, AnnealedNorm
 from aero.nn.block import INITIAL_GAIN
+from aero.nn.convolution import CausalConvolution
 from aero.nn.linear import Linear
 from aero.nn.norm import INITIAL_ALPHA, DynamicNorm
 from aero.nn.weight_decay import scales_of
@@ -66,6 +67,10 @@ def initialize_module(module: nn.Module, config: AeroConfig) -> None:
             init.zeros_(module.bias)
         elif module.negative_slope is not None:
             init.constant_(module.negative_slope, config.leaky_slope_init)
+    elif isinstance(module, CausalConvolution):
+        init.zeros_(module.weight)
+        if module.kind != "full":
+            init.ones_(module.weight[0])
     elif isinstance(module, Block) and module.gain is not None:
         init.constant_(module.gain, INITIAL_GAIN)
     strength_bias: Tensor | None = getattr(module, "strength_bias", None)

@@ -17,6 +17,7 @@ from aero.models.causal_lm import AeroForCausalLM
 from aero.network.description import Network, network_of
 from aero.nn import Block, CausalSelfAttention, FeedForward, FoldableNorm, ShapedSelfAttention
 from aero.nn.annealed_modules import annealing_progress
+from aero.nn.convolution import CausalConvolution
 from aero.nn.norm import DynamicNorm
 
 Operations = list[dict[str, Any]]
@@ -149,6 +150,7 @@ def _tensors(model: AeroForCausalLM) -> Tensors:
         found |= _norm(f"{name}.norm_1", block.ln_1) | _norm(f"{name}.norm_2", block.ln_2)
         found |= _attention(f"{name}.attention", block.attn, context)
         found |= _feed_forward(f"{name}.feed_forward", block.mlp)
+        found |= _convolution(name, block.convolution)
     return found
 
 
@@ -200,6 +202,17 @@ def _projections(
         names = [*names, "v_attn"] if attention.separate_projections else ["c_attn"]
     layers: list[Any] = [getattr(attention, name) for name in names]
     return [(layer.weight, layer.bias) for layer in layers]
+
+
+def _convolution(name: str, convolution: CausalConvolution | None) -> Tensors:
+    """A tensor for each tap, by the number of tokens before."""
+    if convolution is None:
+        return {}
+    if convolution.kind == "full":
+        taps = enumerate(convolution.weight, start=1)
+        return {f"{name}.convolution.{delay}.weight": matrix for delay, matrix in taps}
+    key = "token_shift" if convolution.kind == "token_shift" else "convolution"
+    return {f"{name}.{key}.{k}.scale": factors for k, factors in enumerate(convolution.weight)}
 
 
 def _feed_forward(name: str, mlp: nn.Module | None) -> Tensors:

@@ -40,6 +40,7 @@ class SequenceContext:
         rotary: tables of `rotary_tables`; None without rotary positions.
         cache: keys and values of earlier calls; None without.
         negative_slope: the network's leaky ReLU slope, [1], where it has one for all layers.
+        num_cached: how many keys the cache held before this call.
     """
 
     mask: Tensor | None = None
@@ -49,6 +50,7 @@ class SequenceContext:
     rotary: RotaryTables | None = None
     cache: KeyValueCache | None = None
     negative_slope: Tensor | None = None
+    num_cached: int | Tensor = 0
 
 
 def causal_attention(

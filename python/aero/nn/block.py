@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from aero.nn.annealed_modules import AnnealedNorm
 from aero.nn.attention import CausalSelfAttention, SequenceContext, ShapedSelfAttention
+from aero.nn.convolution import CausalConvolution
 from aero.nn.feed_forward import (
     FeedForward,
     FusedFeedForward,
@@ -51,6 +52,7 @@ class Block(Scales):
         ln_1: the norm before the attention; None without.
         ln_2: the norm before the feed-forward; None without, and always in a skipless block.
         residual: the scheme.
+        convolution: along the tokens, of a kind that says where it stands; None without.
 
     Example:
         >>> from aero.nn import Block, SequenceContext
@@ -72,6 +74,7 @@ class Block(Scales):
         ln_2: Norm | None = None,
         *,
         residual: Residual = "sequential",
+        convolution: CausalConvolution | None = None,
     ) -> None:
         super().__init__()
         self.ln_1 = ln_1
@@ -79,6 +82,7 @@ class Block(Scales):
         self.ln_2 = ln_2
         self.mlp = mlp
         self.residual = residual
+        self.convolution = convolution
         has_gain = residual == "skipless" and mlp is not None
         self.gain = nn.Parameter(torch.full((1,), INITIAL_GAIN)) if has_gain else None
 
@@ -89,7 +93,7 @@ class Block(Scales):
     def forward(self, stream: Tensor, context: SequenceContext) -> tuple[Tensor, Tensor]:
         """Returns the new stream, [B, T, C], and the attention's row entropies, [B, H, T]."""
         inputs = normalize(self.ln_1, stream, context.token_mask)
-        attended, entropy = self.attn(inputs, context)
+        attended, entropy = self.attn(self._convolved("token_shift", inputs, context), context)
         attended = self._dropped(attended)
         if self.residual == "parallel":
             return attended + self._after_feed_forward(stream, context), entropy
@@ -104,16 +108,18 @@ class Block(Scales):
         mlp, norm = self.mlp, self.ln_2
         if mlp is None:
             return stream
+        # What is added to the FFN's output, or changes its input, needs the two apart.
         drops = self.dropout > 0 and self.training
+        apart = drops or (self.convolution is not None and self.convolution.kind != "token_shift")
         if isinstance(mlp, ScaledFusedFeedForward) and (
-            not drops and (norm is None or isinstance(norm, FoldableNorm))
+            not apart and (norm is None or isinstance(norm, FoldableNorm))
         ):
             scale = None if norm is None else norm.scale(stream, context.token_mask)
             return mlp.scaled(stream, input_scale=scale)
         inputs = normalize(norm, stream, context.token_mask)
         if not isinstance(mlp, (ScaledFeedForward, ScaledFusedFeedForward)):
             return stream + self._dropped(self._feed_forward(inputs, context))
-        if drops:
+        if apart:
             return (
                 mlp.beta * stream + self._dropped(self._feed_forward(inputs, context)) / mlp.alpha
             )
@@ -123,7 +129,19 @@ class Block(Scales):
         drops = self.dropout > 0 and self.training
         return F.dropout(added, self.dropout) if drops else added
 
+    def _convolved(self, kind: str, inputs: Tensor, context: SequenceContext) -> Tensor:
+        """The inputs through the convolution, if it is of this kind."""
+        if self.convolution is None or self.convolution.kind != kind:
+            return inputs
+        return self.convolution(inputs, context)  # type: ignore[no-any-return]
+
     def _feed_forward(self, inputs: Tensor, context: SequenceContext) -> Tensor:
+        """The feed-forward with its convolution."""
+        read = self._convolved("depthwise", inputs, context)
         if isinstance(self.mlp, FeedForward) and self.mlp.activation == "leaky_relu":
-            return self.mlp(inputs, context.negative_slope)  # type: ignore[no-any-return]
-        return self.mlp(inputs)  # type: ignore[misc,no-any-return]
+            fed: Tensor = self.mlp(read, context.negative_slope)
+        else:
+            fed = self.mlp(read)  # type: ignore[misc]
+        if self.convolution is None or self.convolution.kind != "full":
+            return fed
+        return fed + self.convolution(inputs, context)  # type: ignore[no-any-return]
