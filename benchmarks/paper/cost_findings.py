@@ -11,8 +11,8 @@ from typing import Any
 
 from aero.mpc import compute_profile, network_profile, operation_cost, simulate, stack_names
 from aero.paper import PaperComparison, compare_with_paper, paper_tables
-from aero.report.finding import Finding
 from benchmarks.paper.cost_rows import ReproducedRow
+from benchmarks.paper.finding import Finding
 
 # Half a unit of the printed second decimal is 0.08 % of the smallest cell; 0.12 % is the largest
 # deviation but for the two cells named as outliers.

@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from aero.analysis import plot_stepwise_savings
 from aero.atomic_files import write_bytes_atomically, write_json_atomically
 from aero.report import page
-from aero.report.finding import Finding, finding_lines
 from aero.report.picture import svg_of
 from aero.tables import table_lines
 from benchmarks.paper.cost_findings import find_all
@@ -27,6 +26,7 @@ from benchmarks.paper.cost_rows import (
     saving_figures,
     step_rows,
 )
+from benchmarks.paper.finding import Finding, finding_lines
 from benchmarks.paper.flop_shares import Shares, ffn_shares, find_flop_shares, share_rows
 
 ABOUT_TABLES = (

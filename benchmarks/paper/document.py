@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from aero.atomic_files import write_bytes_atomically, write_json_atomically
-from aero.report.finding import VERDICTS
 from aero.report.text import duration, with_spread
 from aero.tables import markdown_table
+from benchmarks.paper.finding import VERDICTS
 from benchmarks.paper.run_statistics import STATISTICS
 
 _HOW_JUDGED = (
@@ -236,7 +236,7 @@ def _seeds(row: Mapping[str, Any]) -> str:
 def _claims(outcome: Mapping[str, Any]) -> str:
     lines = []
     for entry in outcome["claims"]:
-        verdict = VERDICTS[entry["verdict"]][0]
+        verdict = VERDICTS[entry["verdict"]]
         if entry["seeds"] == 1:
             verdict += " (one seed)"
         reasons = "; ".join(entry["reasons"])
@@ -304,7 +304,7 @@ def _overview(outcomes: Sequence[Mapping[str, Any]]) -> str:
         cells = [cell for kind in kinds for cell in kind.get("cells", ())]
         counts = [str(verdicts.count(verdict)) for verdict in VERDICTS]
         lines.append([outcome["paper"], *counts, f"{_done(cells)} of {len(cells)}"])
-    return markdown_table(["", *(f"claims: {v}" for v, _ in VERDICTS.values()), "runs"], lines)
+    return markdown_table(["", *(f"claims: {v}" for v in VERDICTS.values()), "runs"], lines)
 
 
 def _done(cells: Sequence[Mapping[str, Any]]) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from aero.architecture import ArchitectureSpec
-from aero.report.finding import Finding
+from benchmarks.paper.finding import Finding
 
 #: Title of a figure -> size -> context length -> share of the FFNs, 0 to 1.
 Shares = Mapping[str, Mapping[str, Mapping[int, float]]]

@@ -17,7 +17,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from aero.architecture import ArchitectureSpec
-from aero.report.finding import Finding
 from aero.report.seeds import (
     Difference,
     Pool,
@@ -28,6 +27,7 @@ from aero.report.seeds import (
     mean_over_documents,
 )
 from benchmarks.paper.claims import Comparison, Side
+from benchmarks.paper.finding import Finding
 from benchmarks.paper.run_statistics import STATISTICS, Statistic
 from benchmarks.paper.targets import Target
 

@@ -7,10 +7,10 @@ from itertools import pairwise
 
 import pytest
 
-from aero.report.finding import Finding
 from benchmarks.paper import cost_rows as savings
 from benchmarks.paper.cost_tables import CostTables, reproduce_costs
 from benchmarks.paper.equal_time import compare_at_equal_time
+from benchmarks.paper.finding import Finding
 
 # Printed 6.29 GB where the row above it and the operators left out give 6.36; and 72.10 where
 # Table 7's neighbours give 71.26.

@@ -150,5 +150,4 @@ REPORT: dict[str, Any] = {
             "runs": [{"status": str, "ending": str | None, "tokens": int}],
         }
     ],
-    "findings": [{"name": str, "verdict": str, "text": str}],
 }

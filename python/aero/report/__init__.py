@@ -35,7 +35,11 @@ over seeds is {"mean", "standard_deviation" (None for one seed), "minimum", "max
     - `private_inference`: `trained` and `gpt2` by stack {comm_bytes, rounds, seconds, by_kind},
       `gpt2_one_more_layernorm`, `paper` {table, perplexity, diverged, comm_gigabytes,
       latency_minutes}
-- `findings`: `name`, `verdict`, `text`, `values`
+- `comparisons`: `network` and `against`, which differ in one thing; `quantity`, "perplexity" or
+  "overloaded heads" (their share); `difference` of the first against the second, a fraction of
+  perplexity or of heads, and the ends `low` and `high` of its simultaneous 95 % interval (None
+  where unknown); `seeds`; `verdict` of `aero.report.seeds` on the first: "lower", "higher",
+  "level", "undecided", "not tested"
 - `notes`: sentences on missing values, values that do not compare, and assumptions
 - `seed_spread`: quoted from a report over several seeds, or None
 

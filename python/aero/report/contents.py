@@ -9,6 +9,7 @@ from typing import Any
 from aero import __version__
 from aero.reading import checked, read_json
 from aero.reading.run_files import REPORT, Evaluated, unequal_evaluations
+from aero.report.comparisons import compare_networks
 from aero.report.networks import Network, describe_network
 from aero.report.run_costs import (
     describe_costs,
@@ -17,7 +18,6 @@ from aero.report.run_costs import (
     stacks,
     unchecked_parts,
 )
-from aero.report.run_findings import find
 from aero.report.runs import RunRecord
 from aero.report.text import gigabytes
 
@@ -65,8 +65,12 @@ def assemble(
         "seeds": sorted({run.info["seed"] for run in runs}),
         "stacks": stacks(),
         "networks": entries,
-        "findings": [found.to_dict() for found in find(entries, stacks())],
-        "notes": [*_training_notes(networks, runs), *_cost_notes(networks, entries)],
+        "comparisons": compare_networks(entries),
+        "notes": [
+            *_training_notes(networks, runs),
+            *_temperature_notes(entries),
+            *_cost_notes(networks, entries),
+        ],
         "seed_spread": None,
     }
     if seed_spread is not None:
@@ -176,6 +180,16 @@ def _document_notes(runs: Sequence[RunRecord]) -> list[str]:
     ]
 
 
+def _temperature_notes(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A temperature can cross zero in training; attention then prefers the worst matches."""
+    return [
+        f"{entry['name']}: {found['not_positive']} learned temperatures are zero or negative, down "
+        f"to {found['minimum']:.2g}: there attention prefers the keys that match least."
+        for entry in entries
+        if (found := entry["temperature"]) and found["not_positive"]
+    ]
+
+
 def _cost_notes(networks: Sequence[Network], entries: Sequence[Mapping[str, Any]]) -> list[str]:
     notes = [
         "Bytes are simulated, not measured: sent plus received at one party, two parties, GB = 1e9 "
@@ -246,11 +260,6 @@ def _quote(
                 "endings": [run["ending"] for run in entry["runs"] if run["ending"]],
             }
             for entry in other["networks"]
-        ],
-        "findings": [
-            finding
-            for finding in other["findings"]
-            if finding["name"] in ("ereg_beats_plain", "folded_norm_is_free")
         ],
     }
 

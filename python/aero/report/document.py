@@ -9,9 +9,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from aero.report import text
-from aero.report.finding import finding_lines
+from aero.report.comparisons import baseline_of
 from aero.report.picture import Picture
-from aero.report.run_findings import baseline_of
 from aero.tables import markdown_table, table_lines
 
 Report = Mapping[str, Any]
@@ -88,9 +87,10 @@ def _render(
     environment.filters.update(
         count=text.large_count,
         duration=text.duration,
+        change=text.change,
         gb=text.gigabytes,
+        interval=text.interval_cell,
         heads=text.heads,
-        lines=finding_lines,
         number=text.significant,
         operations=text.operations,
         perplexity=text.perplexity_cell,
@@ -112,12 +112,30 @@ def _render(
 def markdown_tables(report: Report) -> dict[str, str]:
     """Returns the tables by name; `seeds` and `spread` are empty where the report has none."""
     return {
+        "comparisons": _comparisons(report),
         "networks": _networks(report),
         "entropies": _entropies(report),
         "costs": _costs(report),
         "seeds": _seeds(report) if len(report["seeds"]) > 1 else "",
         "spread": _spread(report["seed_spread"]) if report["seed_spread"] else "",
     }
+
+
+def _comparisons(report: Report) -> str:
+    header = ["network", "against", "of", "difference", "95 % interval", "seeds", "verdict"]
+    rows = [
+        [
+            row["network"],
+            row["against"],
+            row["quantity"],
+            text.change(row["difference"]),
+            text.interval_cell(row),
+            str(row["seeds"]),
+            row["verdict"],
+        ]
+        for row in report["comparisons"]
+    ]
+    return markdown_table(header, rows, right=range(3, 6)) if rows else ""
 
 
 def _networks(report: Report) -> str:

@@ -43,9 +43,16 @@ def large_count(value: float | None) -> str:
     return f"{value:.0f}"
 
 
-def percent(fraction: float) -> str:
-    """Returns a fraction in per cent without decimals."""
-    return f"{100 * fraction:.0f} %"
+def change(fraction: float | None) -> str:
+    """Returns a difference in per cent, with its sign; "-" for None."""
+    return "-" if fraction is None else f"{100 * fraction:+.1f} %"
+
+
+def interval_cell(row: Mapping[str, Any]) -> str:
+    """Returns the ends of a comparison's interval; "-" where it has none."""
+    if row["low"] is None or row["high"] is None:
+        return "-"
+    return f"{change(row['low'])} to {change(row['high'])}"
 
 
 def duration(seconds: float | None) -> str:

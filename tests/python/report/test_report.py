@@ -11,7 +11,7 @@ import pytest
 from aero import mpc
 from aero.architecture import ArchitectureSpec
 from aero.report import write_report, write_results, writing
-from aero.report.contents import read_seed_spread
+from aero.report.contents import _temperature_notes, read_seed_spread
 from aero.report.document import summary_table
 
 
@@ -146,18 +146,25 @@ def test_counts_are_those_of_the_architecture(demo):
     assert ArchitectureSpec.from_dict(entry["spec"]) == spec
 
 
-def test_findings_cover_ordering_overload_folding_and_stacks(demo):
-    findings = {finding["name"]: finding for finding in content_of(demo)["findings"]}
-    # One seed each.
-    assert findings["ereg_beats_plain"]["verdict"] == "undecided"
-    assert findings["ereg_relieves_overload"]["verdict"] == "undecided"
-    assert findings["folded_norm_is_free"]["verdict"] == "undecided"
-    factors = findings["byte_factor_by_stack"]["values"]
-    assert factors["spu-2024"] == pytest.approx(25.32 / 6.43, rel=0.02)
-    assert factors["openbumblebee"] == pytest.approx(2.0, abs=0.05)
-    text = demo.html.read_text(encoding="utf-8")
-    for finding in findings.values():
-        assert finding["text"].split(":")[0] in text
+def test_comparisons_cover_the_penalty_its_overload_and_folding(demo):
+    compared = content_of(demo)["comparisons"]
+    assert {row["verdict"] for row in compared} == {"undecided"}  # one seed each
+    assert [(row["network"], row["quantity"]) for row in compared] == [
+        ("EReg(SM(t)+ScFuFFN)", "perplexity"),
+        ("EReg(SM(t)+ScFuFFN)", "overloaded heads"),
+        ("SM+FN+ScFuFFN", "perplexity"),
+    ]
+    shown = f"{100 * compared[0]['difference']:+.1f} %"
+    for path in (demo.html, demo.markdown):
+        assert shown in path.read_text(encoding="utf-8")
+
+
+def test_temperatures_at_or_below_zero_are_noted():
+    entry = {"name": "A", "temperature": {"not_positive": 4, "minimum": -0.0021}}
+    (note,) = _temperature_notes([entry])
+    assert "4 learned temperatures are zero or negative, down to -0.0021" in note
+    entry["temperature"]["not_positive"] = 0
+    assert _temperature_notes([entry, {"name": "B", "temperature": None}]) == []
 
 
 def test_the_summary_fits_a_terminal_and_has_a_line_per_network(demo, three_seeds):
@@ -259,8 +266,8 @@ def test_a_seed_that_diverged_is_counted_beside_those_that_did_not(make_run, tmp
 def test_an_interrupted_run_is_left_out_of_the_comparison(make_run, tmp_path, no_figures):
     run = make_run("SM+ScFuFFN", info={"status": "interrupted", "steps_done": 20})
     paths = write_report([run, make_run("EReg(SM(t)+ScFuFFN)")], tmp_path / "report")
-    (ordering,) = [f for f in content_of(paths)["findings"] if f["name"] == "ereg_beats_plain"]
-    assert ordering["verdict"] == "not tested"
+    (compared,) = content_of(paths)["comparisons"]
+    assert (compared["quantity"], compared["verdict"]) == ("perplexity", "not tested")
     assert any("was interrupted at step 20 of 60" in note for note in content_of(paths)["notes"])
 
 
@@ -362,13 +369,6 @@ def test_every_network_continues_the_same_line_and_its_heads_have_titles(demo, d
     assert text.count("<title>layer 5, head 3, at ' on': 1.39 of 1.39 nats; looks at") == 5
     markdown = demo.markdown.read_text(encoding="utf-8")
     assert "the cat <sat> on SM+LN+G wrote this\n" in markdown
-
-
-def test_a_finding_that_fails_on_a_stack_is_not_green(demo):
-    text = demo.html.read_text(encoding="utf-8")
-    (found,) = [f for f in content_of(demo)["findings"] if f["name"] == "byte_factor_by_stack"]
-    assert found["verdict"] == "holds in part"
-    assert '<li class="open"><span class="verdict">Holds in part.</span> Bytes at GPT-2' in text
 
 
 def test_a_sample_that_does_not_fit_the_network_is_refused(make_run, tmp_path, no_figures):

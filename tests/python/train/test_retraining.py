@@ -184,12 +184,11 @@ def test_the_report_keeps_ways_apart_and_compares_them(annealed, retrain, whole_
     way = "annealed from SM+LN+G, taught by SM+LN+G"
     assert [entry["way"] for entry in report["networks"]] == ["", "", way]
     assert report["networks"][2]["name"] == f"EReg(SM(t)+ScFuFFN_i1), {way}"
-    (finding,) = [f for f in report["findings"] if f["name"] == "way_beats_scratch"]
-    assert "after 5,120 tokens" in finding["text"] and "from scratch" in finding["text"]
-    gain = 1 - (
-        report["networks"][2]["perplexity"]["mean"] / report["networks"][1]["perplexity"]["mean"]
-    )
-    assert finding["values"]["relative_gain"] == pytest.approx(gain)
+    (row,) = report["comparisons"]
+    annealed_to, from_nothing = report["networks"][2], report["networks"][1]
+    assert (row["network"], row["against"]) == (annealed_to["name"], from_nothing["name"])
+    means = [entry["perplexity"]["mean"] for entry in (annealed_to, from_nothing)]
+    assert row["difference"] == pytest.approx(means[0] / means[1] - 1)
 
 
 # --- refusals ---------------------------------------------------------------------------------

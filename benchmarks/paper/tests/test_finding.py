@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import get_args
 
-from aero.report.finding import VERDICTS, Finding, finding_lines
 from aero.report.seeds import Difference, Verdict
+from benchmarks.paper.finding import VERDICTS, Finding, finding_lines
 
 
 def test_every_verdict_has_its_words() -> None:
