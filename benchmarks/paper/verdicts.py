@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from aero.analysis.intervals import mean_over_documents
 from aero.architecture import ArchitectureSpec
 from aero.report.seeds import (
     Difference,
@@ -24,7 +25,6 @@ from aero.report.seeds import (
     Verdict,
     family_of,
     judge_signs,
-    mean_over_documents,
 )
 from benchmarks.paper.claims import Comparison, Side
 from benchmarks.paper.finding import Finding

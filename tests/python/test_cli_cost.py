@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -36,6 +38,17 @@ def test_bad_networks_end_with_one_line(network, message):
     assert done.exit_code == 2
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_costs_load_neither_torch_nor_trainings():
+    program = (
+        "import sys; from aero import cli; sys.argv[1:] = ['cost', 'show', 'SM']\n"
+        "try: cli.main()\n"
+        "except SystemExit: print(sorted({'torch', 'numpy', 'aero.train'} & {*sys.modules}))"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_help_fits_a_line_and_names_every_stack_and_network():

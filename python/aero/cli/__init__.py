@@ -22,8 +22,8 @@ from aero.cli.errors import OneLineGroup, note, one_line_errors, say
 from aero.cli.networks import convert, export, prune, show
 from aero.cli.private import calibrate, private
 from aero.cli.private_parties import ask, keys, publish, serve
+from aero.internals.errors import UserError
 from aero.reading import read_json
-from aero.train.errors import TrainingError, disk_errors
 
 app = typer.Typer(
     name="aero",
@@ -183,7 +183,7 @@ def evaluate(
         from aero.train.run_results import evaluate_run
 
         if set_ and fixed_point is None:
-            raise TrainingError("evaluate: --set is for the stack that --fixed-point names")
+            raise UserError("evaluate: --set is for the stack that --fixed-point names")
         for run in _trained(runs):
             if fixed_point is not None:
                 compared = evaluate_run_in_fixed_point(
@@ -244,6 +244,7 @@ def report(
         import sys
 
         from aero.report import write_report, write_results
+        from aero.train.errors import disk_errors
 
         command = shlex.join(["aero", *sys.argv[1:]])
         folder = output or runs[0]
@@ -314,7 +315,7 @@ def _trained(folders: list[Path]) -> Iterator[Path]:
     try:
         runs = find_runs(folders)
     except ValueError as error:
-        raise TrainingError(str(error).removeprefix("report: ")) from error
+        raise UserError(str(error).removeprefix("report: ")) from error
     for run in runs:
         information = RunFolder(run).info()
         if len(runs) > 1 and information.get("status") == "diverged":

@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from aero.internals.errors import UserError
 from aero.reading import UnreadableFileError, one_line, printable
-from aero.train.errors import StopRequestedError, TrainingError
 
 # Typer brings Click under names of its own, which change.
 _UsageError: Any = typer.BadParameter.__base__
@@ -46,13 +46,13 @@ def one_line_errors(*expected: type[Exception]) -> Iterator[None]:
             raise
         path = error.ctx.command_path if error.ctx else "aero"
         _end(f"{error.format_message().rstrip('.')} (see `{path} --help`)", code=2)
-    except StopRequestedError as error:
-        _end(str(error), code=130)
+    except UserError as error:
+        _end(str(error), code=error.exit_code)
     except KeyboardInterrupt:
         _end("interrupted; run the same command again to continue", code=130)
     except Exception as error:
         names_file = isinstance(error, OSError) and error.filename is not None
-        shown = names_file or isinstance(error, (TrainingError, UnreadableFileError, *expected))
+        shown = names_file or isinstance(error, (UnreadableFileError, *expected))
         if not shown or _nobody_reads(error):
             raise
         _end(str(error), code=2)

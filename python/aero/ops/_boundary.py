@@ -23,6 +23,11 @@ AUTOCAST_DEVICES = frozenset(
 KERNELS: dict[str, frozenset[str]] = {}
 
 
+def statistics_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of temperature, entropy and logsumexp that goes with tensors of `dtype`."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
 def require_tensors(operator: str, **arguments: Any) -> None:
     """Names an argument that is no dense tensor of real numbers, before anything is done with it.
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from aero.ops import reference
-from aero.ops.reference import statistics_dtype
+from aero.ops._boundary import statistics_dtype
 
 Gradients = tuple[Tensor, ...]
 

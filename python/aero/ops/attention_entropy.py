@@ -14,9 +14,9 @@ from aero.ops._boundary import (
     cast_for_autocast,
     require_finite,
     require_tensors,
+    statistics_dtype,
     use_native,
 )
-from aero.ops.reference import statistics_dtype
 
 
 def attention_entropy(

@@ -17,11 +17,7 @@ import torch
 from torch import Tensor
 
 from aero.ops._boundary import AUTOCAST_DEVICES
-
-
-def statistics_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of temperature, entropy and logsumexp that goes with tensors of `dtype`."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
+from aero.ops._boundary import statistics_dtype as statistics_dtype
 
 
 def temperature_softmax(

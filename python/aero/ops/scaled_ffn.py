@@ -9,8 +9,14 @@ from torch import Tensor
 
 from aero.ops import _gradients, reference
 from aero.ops._autograd import Function, looped, native_gradients, register
-from aero.ops._boundary import Backend, call_native, cast_for_autocast, require_tensors, use_native
-from aero.ops.reference import statistics_dtype
+from aero.ops._boundary import (
+    Backend,
+    call_native,
+    cast_for_autocast,
+    require_tensors,
+    statistics_dtype,
+    use_native,
+)
 
 
 def scaled_ffn(

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from aero.ops import _gradients, reference
 from aero.ops._autograd import folded, native_gradients, register
-from aero.ops._boundary import Backend, call_native, require_tensors, use_native
-from aero.ops.reference import statistics_dtype
+from aero.ops._boundary import Backend, call_native, require_tensors, statistics_dtype, use_native
 
 
 def temperature_softmax(

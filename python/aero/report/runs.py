@@ -1,7 +1,6 @@
 """Run folders as the report reads them: one record per trained network and seed."""
 
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,16 +8,12 @@ from typing import Any
 from aero.analysis import read_analysis
 from aero.analysis.files import StoredAnalysis
 from aero.architecture import ArchitectureSpec
-from aero.atomic_files import CHECKSUM_FILE, damage, read_checksums
+from aero.atomic_files import CHECKSUM_FILE, damage
+from aero.internals.run_damage import run_damage
 from aero.reading import UnreadableFileError, checked, one_line, read_json, read_json_lines
 from aero.reading.run_files import EVALUATION, METRIC, RUN, SAMPLE
 
 _RUN_FORMAT = 1
-# The files that a checksum vouches for: from the start, of a run that ended, of one that finished.
-_BEGUN = ("config.yaml", "manifest.json")
-_ENDED = ("run.json", "metrics.jsonl")
-_FINISHED = ("evaluation.json", "analysis.json", "analysis.npz")
-_OPTIONAL = ("sample.json", "fixed_point.json")
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,23 +190,6 @@ def _require_whole(folder: Path, status: str) -> str:
     if problems:
         raise ValueError(f"report: {problems[0]}; `aero verify {folder}` lists all that is damaged")
     return "" if has_network or status != "finished" else "the network, which is gone"
-
-
-def run_damage(folder: Path, status: str | None) -> list[str]:
-    """Returns the defects of a run's own files, a line each; none if all are whole.
-
-    They are compared with `SHA256SUMS`, which must name every file that a run of this status has:
-    one that has lost a line vouches for nothing. Those that change during training are in it only
-    after its end. The folders of the network and of the checkpoints have sums of their own.
-    """
-    names = [*_BEGUN]
-    names += _ENDED if status not in (None, "running") else ()
-    names += _FINISHED if status == "finished" else ()
-    listed: dict[str, str] = {}
-    with suppress(UnreadableFileError):  # `damage` says it below
-        listed = read_checksums(folder) if status == "finished" else {}
-    names += [name for name in _OPTIONAL if (folder / name).exists() or name in listed]
-    return damage(folder, names)
 
 
 def _read_metrics(

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from aero.internals.errors import UserError
 from aero.reading import shown
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -15,7 +16,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FULL_IN_WORDS = ("No space left", "File too large", "os error 28", "enforce fail at inline_cont")
 
 
-class TrainingError(Exception):
+class TrainingError(UserError):
     """Bad input, a corrupt file or a full disk; the text names the fault and the remedy.
 
     The command line shows the text alone, without a traceback, and ends with exit code 2.
@@ -30,8 +31,10 @@ class TrainingError(Exception):
     """
 
 
-class StopRequestedError(Exception):
+class StopRequestedError(UserError):
     """Training was asked to stop and did; the text says how to go on. Exit code 130."""
+
+    exit_code = 130
 
 
 @contextmanager

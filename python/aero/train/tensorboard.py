@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aero._extras import extra
 from aero.analysis.statistics import quarter_shares
+from aero.internals.extras import extra
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from aero.internals.errors import UserError
 
-class MissingExtraError(ImportError):
+
+class MissingExtraError(UserError, ImportError):
     """A package is not installed; the text names it and the extra that installs it."""
 
 
