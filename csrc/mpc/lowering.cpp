@@ -253,6 +253,10 @@ class Lowering {
     return inputs;
   }
 
+  static Inputs become(const network::Operation&, const network::Unfold&, Inputs inputs) {
+    return inputs;
+  }
+
   Inputs become(const network::Operation& operation, const network::Argmax& p, Inputs inputs) {
     return add(operation, Argmax{p.width, pass_.batch}, std::move(inputs));
   }

@@ -17,10 +17,14 @@ bool is(const network::Operation& operation) {
   return std::holds_alternative<Primitive>(operation.primitive);
 }
 
+bool moves_tokens(const network::Operation& operation) {
+  return is<network::Shift>(operation) || is<network::Unfold>(operation);
+}
+
 // Whether an operation needs all rows of an input to make one row: keys, values, earlier tokens.
 bool needs_all_rows(const network::Operation& operation, std::size_t input) {
   const bool attends = is<network::Scores>(operation) || is<network::WeightedSum>(operation);
-  return (attends && input == 1) || is<network::Shift>(operation) || is<network::Pool>(operation);
+  return (attends && input == 1) || moves_tokens(operation) || is<network::Pool>(operation);
 }
 
 bool is_diagonal(const network::Operation& operation) {
@@ -29,14 +33,14 @@ bool is_diagonal(const network::Operation& operation) {
 }
 
 // Whether a factor per channel of this operation's value can go into weights: all that read it are
-// products, diagonal norms, or shifts of which the same is true.
+// products, or move tokens to where the same is true.
 bool readers_take_factors(const std::vector<network::Operation>& operations, std::size_t made) {
   for (std::size_t j = made + 1; j < operations.size(); ++j) {
     const std::vector<Value>& inputs = operations[j].inputs;
     const bool reads =
         std::find(inputs.begin(), inputs.end(), operations[made].output) != inputs.end();
-    const bool takes = is<network::Linear>(operations[j]) || is_diagonal(operations[j]) ||
-                       (is<network::Shift>(operations[j]) && readers_take_factors(operations, j));
+    const bool takes = is<network::Linear>(operations[j]) ||
+                       (moves_tokens(operations[j]) && readers_take_factors(operations, j));
     if (reads && !takes) return false;
     if (operations[j].output == operations[made].output) break;
   }
@@ -94,7 +98,7 @@ bool can_absorb_ffn(const Network& network) {
       const auto* norm = std::get_if<network::Norm>(&operation.primitive);
       if (norm != nullptr && norm->kind != network::NormKind::kDiagonal) return false;
       if (is<network::Activation>(operation) || is<network::Shape>(operation) ||
-          is<network::Multiply>(operation) || is<network::Shift>(operation))
+          is<network::Multiply>(operation) || moves_tokens(operation))
         return false;
       if (operation.part == kind_name(Kind::kFfn)) ++products;
     }

@@ -95,6 +95,10 @@ void for_each_field(Shift& p, Visit&& visit) {
   visit("tokens", p.tokens);
 }
 template <class Visit>
+void for_each_field(Unfold& p, Visit&& visit) {
+  visit("taps", p.taps);
+}
+template <class Visit>
 void for_each_field(Pool& p, Visit&& visit) {
   visit("kind", p.kind, kPoolKinds);
 }

@@ -147,38 +147,23 @@ class Writer {
   // The summands of the FFN with its convolution. They are not added up here, so that 1/alpha goes
   // into the weights of each.
   std::vector<Value> fed_values(Value input) {
-    if (spec_.convolution == Convolution::kDepthwise)
-      input = depthwise("convolution", "convolution, depthwise", "ffn", input);
     std::vector<Value> fed = {feed_forward(input)};
-    if (spec_.convolution != Convolution::kFull) return fed;
-    for (std::int64_t delay = 1; delay < spec_.convolution_taps; ++delay) {
-      const std::string tap = std::to_string(delay);
-      fed.push_back(linear("tap " + tap, "convolution", "ffn", "convolution." + tap, spec_.width,
-                           spec_.width, delayed(input, delay), {"weight"}));
-    }
+    if (spec_.convolution != Convolution::kFull || is_fused(spec_.ffn)) return fed;
+    const std::int64_t earlier = spec_.convolution_taps - 1;
+    add("earlier", Shift{1}, {input});
+    fed.push_back(linear("convolved", "convolution", "ffn", "convolution", earlier * spec_.width,
+                         spec_.width, unfolded(value("earlier"), earlier), {"weight"}));
     return fed;
   }
 
-  // Of `delay` tokens before.
-  Value delayed(Value input, std::int64_t delay) {
-    if (delay == 0) return input;
-    const std::string name = "delayed " + std::to_string(delay);
-    add(name, Shift{delay}, {input});
-    return value(name);
-  }
+  // How many tokens a product reads that has the convolution in its weights, or has none.
+  std::int64_t taps_if(bool convolves) const { return convolves ? spec_.convolution_taps : 1; }
 
-  // The sum of the last tokens, each times a factor per channel.
-  Value depthwise(const std::string& key, const char* name, const char* part, Value input) {
-    std::vector<Value> taps;
-    for (std::int64_t delay = 0; delay < spec_.convolution_taps; ++delay) {
-      const std::string tap = std::to_string(delay);
-      const Value earlier = delayed(input, delay);
-      named(add("tap " + tap, Norm{NormKind::kDiagonal, spec_.width}, {earlier}), name, part);
-      weights(key + "." + tap, {"scale"});
-      taps.push_back(value("tap " + tap));
-    }
-    add("mixed", Add{}, taps);
-    return value("mixed");
+  // Each token beside those before it, for one product with the weights of all taps.
+  Value unfolded(Value input, std::int64_t taps) {
+    if (taps == 1) return input;
+    add("unfolded", Unfold{taps}, {input});
+    return value("unfolded");
   }
 
   Value scaled(std::string_view output, const char* name, Value input) {
@@ -187,14 +172,13 @@ class Writer {
   }
 
   Value attention(Value input) {
-    if (spec_.convolution == Convolution::kTokenShift)
-      input = depthwise("token_shift", "token shift", "qkv/proj", input);
     const bool shaped = spec_.shaped_attention;
     const std::int64_t H = spec_.num_heads, D = spec_.head_dim, d = spec_.width;
     const std::int64_t inner = H * D;
+    const std::int64_t taps = taps_if(spec_.convolution == Convolution::kTokenShift);
     const Value projected =
         linear("projected", shaped ? "queries, keys" : "queries, keys, values", "qkv/proj",
-               "attention.projection", d, (shaped ? 2 : 3) * inner, input);
+               "attention.projection", taps * d, (shaped ? 2 : 3) * inner, unfolded(input, taps));
     const auto heads = [&](const char* name, Value from, std::int64_t start, std::int64_t width) {
       add(name, SplitHeads{start, H, width}, {from});
       return value(name);
@@ -240,8 +224,12 @@ class Writer {
 
   Value feed_forward(Value input) {
     const std::int64_t d = spec_.width, F = spec_.hidden_width;
-    if (is_fused(spec_.ffn)) return linear("fed", "FFN, fused", "ffn", "feed_forward", d, d, input);
-    const Value hidden = linear("hidden", "FFN, in", "ffn", "feed_forward.0", d, F, input);
+    const bool joined = spec_.convolution == Convolution::kFull && is_fused(spec_.ffn);
+    const std::int64_t taps = taps_if(joined || spec_.convolution == Convolution::kDepthwise);
+    const Value read = unfolded(input, taps);
+    if (is_fused(spec_.ffn))
+      return linear("fed", "FFN, fused", "ffn", "feed_forward", taps * d, d, read);
+    const Value hidden = linear("hidden", "FFN, in", "ffn", "feed_forward.0", taps * d, F, read);
     activation(hidden);
     return linear("fed", "FFN, out", "ffn", "feed_forward.1", F, d, hidden);
   }

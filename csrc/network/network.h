@@ -112,6 +112,12 @@ struct Shift {
   std::int64_t tokens = 0;
 };
 
+// Each token with the `taps - 1` before it, its own channels first: [B, T, C] -> [B, T, taps C];
+// zeros come in. A linear layer after it is a causal convolution, in one product.
+struct Unfold {
+  std::int64_t taps = 0;
+};
+
 // [B, T, C] -> [B, C].
 enum class PoolKind : std::uint8_t { kLast, kFirst, kMean };
 
@@ -126,13 +132,13 @@ struct Argmax {
 
 using Primitive =
     std::variant<Embed, Linear, SplitHeads, JoinHeads, Rotate, Scores, Softmax, Shape, WeightedSum,
-                 Norm, Activation, Multiply, Add, Scale, Shift, Pool, Argmax>;
+                 Norm, Activation, Multiply, Add, Scale, Shift, Unfold, Pool, Argmax>;
 
 // As files name them.
 inline constexpr std::array<std::string_view, std::variant_size_v<Primitive>> kPrimitiveNames{
     "embed",   "linear", "split_heads",  "join_heads", "rotate",     "scores",
     "softmax", "shape",  "weighted_sum", "norm",       "activation", "multiply",
-    "add",     "scale",  "shift",        "pool",       "argmax"};
+    "add",     "scale",  "shift",        "unfold",     "pool",       "argmax"};
 
 // A value's place in `Network::values`.
 using Value = std::size_t;

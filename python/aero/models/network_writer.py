@@ -15,9 +15,15 @@ from torch import Tensor, nn
 from aero import _core
 from aero.models.causal_lm import AeroForCausalLM
 from aero.network.description import Network, network_of
-from aero.nn import Block, CausalSelfAttention, FeedForward, FoldableNorm, ShapedSelfAttention
+from aero.nn import (
+    Block,
+    CausalSelfAttention,
+    FeedForward,
+    FoldableNorm,
+    FusedFeedForward,
+    ShapedSelfAttention,
+)
 from aero.nn.annealed_modules import annealing_progress
-from aero.nn.convolution import CausalConvolution
 from aero.nn.norm import DynamicNorm
 
 Operations = list[dict[str, Any]]
@@ -150,7 +156,7 @@ def _tensors(model: AeroForCausalLM) -> Tensors:
         found |= _norm(f"{name}.norm_1", block.ln_1) | _norm(f"{name}.norm_2", block.ln_2)
         found |= _attention(f"{name}.attention", block.attn, context)
         found |= _feed_forward(f"{name}.feed_forward", block.mlp)
-        found |= _convolution(name, block.convolution)
+        found |= _convolution(name, block, found)
     return found
 
 
@@ -204,17 +210,6 @@ def _projections(
     return [(layer.weight, layer.bias) for layer in layers]
 
 
-def _convolution(name: str, convolution: CausalConvolution | None) -> Tensors:
-    """A tensor for each tap, by the number of tokens before."""
-    if convolution is None:
-        return {}
-    if convolution.kind == "full":
-        taps = enumerate(convolution.weight, start=1)
-        return {f"{name}.convolution.{delay}.weight": matrix for delay, matrix in taps}
-    key = "token_shift" if convolution.kind == "token_shift" else "convolution"
-    return {f"{name}.{key}.{k}.scale": factors for k, factors in enumerate(convolution.weight)}
-
-
 def _feed_forward(name: str, mlp: nn.Module | None) -> Tensors:
     if mlp is None:
         return {}
@@ -226,3 +221,26 @@ def _feed_forward(name: str, mlp: nn.Module | None) -> Tensors:
         found[f"{name}.{index}.weight"] = layer.weight.t()
         found[f"{name}.{index}.bias"] = layer.bias
     return found
+
+
+def _convolution(name: str, block: Block, found: Tensors) -> Tensors:
+    """The taps, newest first, in the rows of the product that reads them: factors multiplied out.
+
+    A full one beside an FFN of two layers has a product of its own, of the earlier tokens.
+    """
+    convolution = block.convolution
+    if convolution is None:
+        return {}
+    taps: Tensor = convolution.weight
+    fused = isinstance(block.mlp, FusedFeedForward)
+    if convolution.kind == "full" and not fused:
+        return {f"{name}.convolution.weight": taps.flatten(0, 1)}
+    ffn = f"{name}.feed_forward" if fused else f"{name}.feed_forward.0"
+    is_shift = convolution.kind == "token_shift"
+    product = f"{name}.attention.projection" if is_shift else ffn
+    newest = found[f"{product}.weight"]
+    assert newest is not None
+    if convolution.kind == "full":
+        return {f"{product}.weight": torch.cat([newest, taps.flatten(0, 1)])}
+    rows = taps.double().unsqueeze(-1) * newest.double()
+    return {f"{product}.weight": rows.flatten(0, 1)}

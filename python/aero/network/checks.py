@@ -291,6 +291,13 @@ def _of_channels(_: Operation, __: dict[str, Any], given: Kind) -> Kind:
 _scale = _shift = _of_channels
 
 
+def _unfold(operation: Operation, _: dict[str, Any], given: Kind) -> Kind:
+    width = _expect(given, "channels")[1] * operation["taps"]
+    if width > _MOST["in"]:
+        raise _RefusalError(f"expected at most {_MOST['in']} channels, got {width}")
+    return "channels", width
+
+
 def _pool(operation: Operation, _: dict[str, Any], given: Kind) -> Kind:
     _chosen(operation, "kind", POOLS)
     return "pooled", _expect(given, "channels")[1]

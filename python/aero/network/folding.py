@@ -99,9 +99,11 @@ class _Folder:
         self.network, self.folding = network, folding
         self.operations = list(_single_assignment(network))
         self.readers = Counter(name for one in self.operations for name in one.inputs)
-        self.others = {  # read by an operation that cannot take up a factor per channel
-            name for one in self.operations for name in one.inputs if one.op != "linear"
-        }
+        self.others: set[str] = set()  # read by one that cannot take up a factor per channel
+        for one in reversed(self.operations):
+            hands_on = one.op in ("shift", "unfold") and one.output not in self.others
+            if one.op != "linear" and not hands_on:
+                self.others |= set(one.inputs)
         self.values = {TOKENS: _Value(TOKENS), POSITIONS: _Value(POSITIONS)}
         self.found: list[Step] = []
 
@@ -165,7 +167,17 @@ class _Folder:
         self._emit(operation, [x])
         return _Value(operation.output, x.factor)
 
-    _split_heads = _join_heads = _shift = _handed_on
+    _split_heads = _join_heads = _handed_on
+
+    def _shift(self, operation: Operation, x: _Value) -> _Value:
+        """Of an operation that moves tokens, and so hands on a factor per channel too."""
+        if x.origin is not None or x.norm is not None:
+            x = self._settled(x, operation)
+        self._emit(operation, [x])
+        times = operation.fields.get("taps", 1) if x.factor.ndim else 1
+        return _Value(operation.output, np.tile(x.factor, times) if times > 1 else x.factor)
+
+    _unfold = _shift
 
     def _weighted_sum(self, operation: Operation, weights: _Value, values: _Value) -> _Value:
         values = values if values.factor.ndim == 0 else self._settled(values, operation)

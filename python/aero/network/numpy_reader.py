@@ -187,6 +187,13 @@ def _shift(operation: Operation, _: Weights, x: Array) -> Array:
     return shifted
 
 
+def _unfold(operation: Operation, _: Weights, x: Array) -> Array:
+    unfolded = np.zeros((*x.shape[:2], operation["taps"], x.shape[2]), x.dtype)
+    for delay in range(min(operation["taps"], x.shape[1])):
+        unfolded[:, delay:, delay] = x[:, : x.shape[1] - delay]
+    return unfolded.reshape(*x.shape[:2], -1)
+
+
 def _pool(operation: Operation, _: Weights, x: Array) -> Array:
     if operation["kind"] == "mean":
         means: Array = x.mean(axis=1)

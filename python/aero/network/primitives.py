@@ -133,6 +133,11 @@ PRIMITIVES: dict[str, Primitive] = {
     "shift": Primitive(
         "Along the tokens, by `tokens` to later positions; zeros come in.", fields={"tokens": int}
     ),
+    "unfold": Primitive(
+        "Each token with the `taps` - 1 before it, its own channels first: [B, T, C] to "
+        "[B, T, taps C]; zeros come in.",
+        fields={"taps": int},
+    ),
     "pool": Primitive(
         "[B, T, C] to [B, C]: the last position, the first, or the mean.", fields={"kind": str}
     ),

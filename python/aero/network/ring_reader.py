@@ -124,8 +124,8 @@ def _of_numbers_too(name: str) -> Any:
     return function
 
 
-_embed, _split_heads, _join_heads, _add, _shift = map(
-    _of_numbers_too, ("embed", "split_heads", "join_heads", "add", "shift")
+_embed, _split_heads, _join_heads, _add, _shift, _unfold = map(
+    _of_numbers_too, ("embed", "split_heads", "join_heads", "add", "shift", "unfold")
 )
 
 

@@ -97,3 +97,13 @@ def test_pools_and_argmax():
     np.testing.assert_allclose(run("pool", x, kind="mean"), x.mean(axis=1))
     assert np.array_equal(run("argmax", x, width=3), torch.tensor(x).argmax(-1).numpy())
     assert np.array_equal(run("multiply", x, x, width=3), x**2)
+
+
+@pytest.mark.parametrize("taps", [1, 2, 4, 9])
+def test_unfolding_and_one_product_make_a_causal_convolution(taps):
+    x, kernel = values(2, 6, 3), values(5, 3, taps)  # [out, in, taps], oldest first
+    rows = kernel[:, :, ::-1].transpose(2, 1, 0).reshape(-1, 5)
+    unfolded = run("unfold", x, taps=taps)
+    found = run("linear", unfolded, weights={"weight": rows}, transposed=False)
+    padded = F.pad(torch.tensor(x).mT, (taps - 1, 0))
+    assert_equal(found, F.conv1d(padded, torch.tensor(kernel)).mT)

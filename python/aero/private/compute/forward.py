@@ -179,4 +179,12 @@ def _shift(operation: Operation, _: Weights, __: PrivateSettings, x: Array) -> A
     return jnp.pad(x, ((by, 0), (0, 0)))[: x.shape[0]]
 
 
+def _unfold(operation: Operation, _: Weights, __: PrivateSettings, x: Array) -> Array:
+    length = x.shape[0]
+    delays = range(min(operation["taps"], length))
+    known = [jnp.pad(x, ((delay, 0), (0, 0)))[:length] for delay in delays]
+    missing = (operation["taps"] - len(known)) * x.shape[1]
+    return jnp.pad(jnp.concatenate(known, axis=-1), ((0, 0), (0, missing)))
+
+
 OPERATIONS = functions_of(globals(), READERS["private"])
