@@ -159,6 +159,7 @@ def prepared(device: str) -> dict[str, str]:
         print(f"built {site} in {time.time() - begun:.0f} s", flush=True)
         before = os.environ.get("PYTHONPATH")
         os.environ["PYTHONPATH"] = os.pathsep.join([str(site), *([before] if before else [])])
+        sys.path.insert(0, str(site))
     asked = subprocess.run([sys.executable, __file__, device], stdout=subprocess.PIPE, text=True)
     if asked.returncode:
         raise SystemExit(asked.returncode)

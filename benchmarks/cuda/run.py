@@ -25,7 +25,6 @@ from gpu_run import (
     prepared,
     run_until_ended,
 )
-from report import report
 
 #: Seconds that a measurement in progress may take beyond the budget before it is ended.
 LAST = 15
@@ -45,6 +44,8 @@ def main() -> int:
     chosen = parser.parse_args()
     deadline = Deadline(chosen.budget)
     found = prepared(chosen.device)
+    from report import report  # needs the package, which may just have been built
+
     record = Record(chosen.results, found, fresh=chosen.fresh)
     record.end()
     command = [sys.executable, str(Path(__file__).with_name("measure.py"))]

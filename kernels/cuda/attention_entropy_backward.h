@@ -175,7 +175,7 @@ struct BackwardKeyPass : Shape {
     // Under the causal rule the first keys are seen by most queries; they begin first.
     const int first_query = VisibleKeys(p, head.batch, head.head).first_query(first);
     const int query_tiles =
-        (larger(0, static_cast<int>(p.queries) - first_query) + kStreamed - 1) / kStreamed;
+        (at_least_zero(static_cast<int>(p.queries) - first_query) + kStreamed - 1) / kStreamed;
     const auto fetch = [&](int tile, int stage) {
       Head<int64_t> reader = head;
       reader.head += tile / query_tiles;

@@ -48,13 +48,14 @@ struct VisibleKeys {
   AERO_DEVICE bool sees_all(int query, int key) const {
     return !mask && key < keys && key <= query + diagonal;
   }
-  /// Keys [0, end) hold all that the causal rule shows to the queries up to `query`.
+  /// Keys [0, end) hold all that the causal rule shows to the queries up to `query`; negative where
+  /// it shows none.
   AERO_DEVICE int end(int query) const {
-    return larger(0, smaller(keys, smaller(query, queries - 1) + diagonal + 1));
+    return smaller(keys, smaller(query, queries - 1) + diagonal + 1);
   }
   /// The first query that the causal rule shows `key` to.
   AERO_DEVICE int first_query(int key) const {
-    return key < keys ? larger(0, key - diagonal) : queries;
+    return key < keys ? at_least_zero(key - diagonal) : queries;
   }
   /// The mask's value for a query and a key.
   AERO_DEVICE const bool* mask_at(int query, int key) const {

@@ -78,7 +78,9 @@ struct Chosen {
 };
 
 AERO_DEVICE int smaller(int a, int b) { return a < b ? a : b; }
-AERO_DEVICE int larger(int a, int b) { return a > b ? a : b; }
+/// x, or 0 where it is negative. Not a maximum: of one with a minimum inside ptxas before CUDA 13.4
+/// makes one instruction for sm_90 and sm_100 whose comparison is wrong (README.md).
+AERO_DEVICE int at_least_zero(int x) { return x & ~(x >> 31); }
 constexpr int largest(int a, int b) { return a > b ? a : b; }
 
 /// Number of tiles of `size` that cover `count`.

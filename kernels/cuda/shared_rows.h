@@ -42,7 +42,7 @@ struct TensorRows {
   AERO_DEVICE int chunk_bytes(int row, int column) const {
     const bool exists = row < end && !(sums && sums[row] == 0);
     const int left = exists ? row_bytes - column * 16 : 0;
-    return left < 0 ? 0 : left < 16 ? left : 16;
+    return smaller(at_least_zero(left), 16);
   }
 };
 
@@ -50,7 +50,7 @@ struct TensorRows {
 template <class Element, class Byte>
 AERO_DEVICE TensorRows<Byte> columns_from(const TensorRows<Byte>& rows, int first) {
   const int left = rows.row_bytes - first * Element::kBytes;
-  return {rows.data + first * Element::kBytes, rows.stride, left < 0 ? 0 : left, rows.end};
+  return {rows.data + first * Element::kBytes, rows.stride, at_least_zero(left), rows.end};
 }
 
 template <class Byte, class T>

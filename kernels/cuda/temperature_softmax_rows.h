@@ -38,7 +38,7 @@ struct SoftmaxRow {
         mask(nullptr),
         temperature(1) {
     if (p.is_causal)
-      visible = larger(0, smaller(keys, static_cast<int>(query + p.keys - p.queries + 1)));
+      visible = at_least_zero(smaller(keys, static_cast<int>(query + p.keys - p.queries + 1)));
     if (p.mask) mask = p.mask.data + offset(p.mask.strides);
     if (p.temperature)
       temperature = static_cast<const float*>(p.temperature.data)[offset(p.temperature.strides)];

@@ -232,6 +232,17 @@ def test_the_programs_themselves_take_what_the_script_says(tmp_path: Path) -> No
     assert kinds == {"ceilings", "attention", "schemes", "step"}
 
 
+@pytest.mark.parametrize("program", ["tests/cuda/run.py", "benchmarks/cuda/run.py"])
+def test_a_program_starts_before_the_package_is_there(tmp_path: Path, program: str) -> None:
+    """It builds the package itself, on a machine that has none."""
+    (tmp_path / "aero.py").write_text("raise ModuleNotFoundError('not built yet')\n")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, str(ROOT / program), "--help"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "--budget" in done.stdout
+
+
 def test_the_command_and_what_travels_are_small_enough() -> None:
     manual = (ROOT / "kernels" / "cuda" / "README.md").read_text("utf-8")
     commands = re.findall(r"^    (.*bash tests/cuda/lease\.sh.*)$", manual, re.MULTILINE)

@@ -1,10 +1,6 @@
-"""The object code of the CUDA kernels: registers, spills and instructions, without a GPU.
+"""The object code of the CUDA kernels: what their instructions have to be, without a GPU.
 
-The assembler's report and the disassembly of the kernels that were built, held against
-tests/object_code/cuda_budget.json for every architecture. Renew the budget after a change that is
-meant, and say so in its commit:
-
-    python tests/python/test_cuda_object_code.py
+The disassembly of the kernels that were built, for every architecture.
 """
 
 from __future__ import annotations
@@ -12,7 +8,6 @@ from __future__ import annotations
 import functools
 import gzip
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -25,15 +20,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-BUDGET = ROOT / "tests" / "object_code" / "cuda_budget.json"
 ARCHITECTURES = {"sm_80", "sm_86", "sm_90a", "sm_100"}
-ASSEMBLED = re.compile(
-    r"Compiling entry function '(?P<name>\S+)' for '(?P<architecture>\w+)'\n"
-    r".*?(?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads\n"
-    r".*?Used (?P<registers>\d+) registers",
-    re.DOTALL,
-)
-INSTRUCTION = re.compile(r"\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?\w+\s+)?([A-Z][\w.]*)(.*?);")
+INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?([A-Z][\w.]*)(.*?);")
 # The tensor cores' instructions for products of tiles, by the element type in a kernel's name.
 PRODUCT = {
     "BFloat16": "HMMA.16816.F32.BF16",
@@ -41,51 +29,18 @@ PRODUCT = {
     "Float32": "HMMA.1688.F32.TF32",
     "TensorFloat32": "HMMA.1688.F32.TF32",
 }
-#: May not be fewer than in the budget; all the other counts may not be more.
-AT_LEAST = {"products", "wide"}
-Counts = dict[str, int]
-Usage = dict[str, dict[str, Counts]]  # kernel -> architecture -> counts
 
 
 @dataclass
 class Code:
-    """The instructions of one kernel for one architecture: address, name and operands."""
+    """The instructions of one kernel for one architecture: name and operands."""
 
     kernel: str
     architecture: str
-    instructions: list[tuple[int, str, str]] = field(default_factory=list)
+    instructions: list[tuple[str, str]] = field(default_factory=list)
 
     def named(self, pattern: str) -> list[str]:
-        return [name for _, name, _ in self.instructions if re.match(pattern, name)]
-
-    def loops(self) -> list[tuple[int, int]]:
-        """First and last address of every backward jump's way."""
-        jumps = (
-            (int(target[1], 16), at)
-            for at, name, operands in self.instructions
-            if name.startswith("BRA") and (target := re.search(r"0x([0-9a-f]+)\s*$", operands))
-        )
-        return [(first, last) for first, last in jumps if first < last]
-
-    def in_loops_of_products(self, pattern: str) -> int:
-        """Instructions of this name in loops that have products of tiles."""
-        products = [at for at, name, _ in self.instructions if name.startswith("HMMA")]
-        hot = [(a, b) for a, b in self.loops() if any(a <= at <= b for at in products)]
-        return sum(
-            bool(re.match(pattern, name)) and any(a <= at <= b for a, b in hot)
-            for at, name, _ in self.instructions
-        )
-
-    def counts(self) -> Counts:
-        """The figures that have a budget."""
-        return {
-            "products": len(self.named("HMMA")),
-            # Matrices from shared memory, and all accesses of 16 bytes a lane.
-            "wide": len(self.named(r"LDSM|(LDGSTS|LDG|LDS|STG|STS)\..*128")),
-            # Single elements where a mask or rows that are not aligned have to be looked at.
-            "narrow in loops": self.in_loops_of_products(r"(LDG|LDS)(?!\w|.*128)"),
-            "local in loops": self.in_loops_of_products("LDL|STL"),
-        }
+        return [name for name, _ in self.instructions if re.match(pattern, name)]
 
 
 def disassembled(listing: Iterable[str]) -> Iterator[Code]:
@@ -99,7 +54,7 @@ def disassembled(listing: Iterable[str]) -> Iterator[Code]:
                 yield code
             code = Code(line.split()[2], architecture)
         elif code and (found := INSTRUCTION.match(line)):
-            code.instructions.append((int(found[1], 16), found[2], found[3]))
+            code.instructions.append((found[1], found[2]))
     if code:
         yield code
 
@@ -129,17 +84,6 @@ def build_folder() -> Path:
     return max(folders, key=lambda folder: folder.stat().st_mtime)
 
 
-def compiler() -> str:
-    """The release of the nvcc that made them, such as 13.0."""
-    cache = (build_folder().parent / "CMakeCache.txt").read_text()
-    nvcc = re.search(r"^AERO_NVCC:\w+=(.+)$", cache, re.MULTILINE)
-    assert nvcc is not None
-    said = subprocess.run([nvcc[1], "--version"], capture_output=True, text=True, check=True)
-    release = re.search(r"release ([\d.]+)", said.stdout)
-    assert release is not None
-    return release[1]
-
-
 def readable(names: list[str]) -> list[str]:
     """Kernel names such as `ForwardPass<ForwardShape<BFloat16, 64>>`."""
     plain = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True)
@@ -150,19 +94,6 @@ def readable(names: list[str]) -> list[str]:
             name.removeprefix("void run_pass<").removesuffix(">").replace(" >", ">").strip()
         )
     return found
-
-
-def registers_and_spills() -> Usage:
-    """The assembler's report of every kernel; spills are bytes."""
-    files = sorted(build_folder().glob("*.ptxas"))
-    found = [match for file in files for match in ASSEMBLED.finditer(file.read_text())]
-    table: Usage = {}
-    for match, name in zip(found, readable([match["name"] for match in found]), strict=True):
-        table.setdefault(name, {})[match["architecture"]] = {
-            "registers": int(match["registers"]),
-            "spilled": int(match["stores"]) + int(match["loads"]),
-        }
-    return table
 
 
 def listing(file: Path, kept: Path) -> Path:
@@ -199,41 +130,6 @@ def built_code() -> list[Code]:
     return kernels
 
 
-@functools.cache
-def built() -> Usage:
-    """Everything that has a budget, of every kernel that was built."""
-    table = registers_and_spills()
-    for code in built_code():
-        table[code.kernel][code.architecture] |= code.counts()
-    return table
-
-
-def budget() -> Usage:
-    """The budget for the compiler that built the kernels."""
-    kept, here = json.loads(BUDGET.read_text()), compiler()
-    if here != kept["nvcc"]:
-        pytest.skip(f"the budget is for nvcc {kept['nvcc']}, here is {here}")
-    kernels: Usage = kept["kernels"]
-    return kernels
-
-
-def test_no_kernel_needs_more_than_its_budget() -> None:
-    kept = budget()
-    for kernel, by_architecture in built().items():
-        for architecture, used in by_architecture.items():
-            allowed = kept.get(kernel, {}).get(architecture)
-            assert allowed is not None, f"{kernel} for {architecture} has no budget"
-            for what, count in used.items():
-                fits = count >= allowed[what] if what in AT_LEAST else count <= allowed[what]
-                assert fits, f"{kernel} for {architecture}: {what} {count}, not {allowed[what]}"
-
-
-def test_every_kernel_of_the_budget_is_built() -> None:
-    kept = budget()
-    assert built().keys() == kept.keys()
-    assert {name for kernel in kept.values() for name in kernel} == ARCHITECTURES
-
-
 def test_products_are_the_tensor_cores_and_of_the_elements_type() -> None:
     with_products = [code for code in built_code() if code.named("HMMA")]
     assert {code.architecture for code in with_products} == ARCHITECTURES
@@ -254,6 +150,18 @@ def test_copies_to_shared_memory_are_16_bytes_a_lane() -> None:
     assert copying
     for code in copying:
         assert all(".128" in name for name in code.named("LDGSTS")), code.kernel
+
+
+def test_no_comparison_is_made_by_an_instruction_for_a_minimum() -> None:
+    """Before CUDA 13.4 ptxas takes x >= 16 from a minimum that is also held above 0, wrongly.
+
+    Rows beyond the end of a tensor were written so. The same instruction in a chain can be wrong.
+    """
+    for code in built_code():
+        for name, operands in code.instructions:
+            if name.startswith("VIMNMX"):
+                assert ".RELU" not in name, f"{code.kernel} for {code.architecture}"
+                assert not re.match(r"\s*R\d+, U?P\d", operands), (code.kernel, operands)
 
 
 def test_attention_sums_nothing_by_atomics() -> None:
@@ -283,19 +191,6 @@ arch = sm_90
 """
 
 
-def test_a_listing_is_counted_by_loops_of_products() -> None:
-    first, second = disassembled(LISTING.splitlines(keepends=True))
-    assert first.loops() == [(0x20, 0x60), (0x70, 0x90)]
-    assert first.counts() == {
-        "products": 1,
-        "wide": 3,
-        "narrow in loops": 1,
-        "local in loops": 1,
-    }
-    assert (second.kernel, second.architecture) == ("second", "sm_90a")
-    assert not any(second.counts().values())
-
-
 def test_an_object_is_disassembled_once_for_each_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,16 +213,3 @@ def test_an_object_is_disassembled_once_for_each_content(
     program.write_text(program.read_text() + "exit 3\n")
     with pytest.raises(AssertionError, match=r"kernels\.o'\] failed"):
         kernels_of(LISTING)
-
-
-if __name__ == "__main__":
-    table = built()
-    lines = ",\n".join(
-        f"    {json.dumps(kernel)}: {{\n"
-        + ",\n".join(
-            f"      {json.dumps(a)}: {json.dumps(table[kernel][a])}" for a in table[kernel]
-        )
-        + "\n    }"
-        for kernel in sorted(table)
-    )
-    BUDGET.write_text(f'{{\n  "nvcc": "{compiler()}",\n  "kernels": {{\n{lines}\n  }}\n}}\n')
