@@ -35,7 +35,7 @@ PLAIN = ("ours", "flash", "cudnn")
 #: T at which heads of 128 are measured.
 WIDE_LENGTHS = (512, 1024, 2048, 4096)
 #: T at which both ways of the backward direction are measured, around where it is chosen.
-SCHEME_LENGTHS = (512, 1024, 128, 2048)
+SCHEME_LENGTHS = (512, 1024, 128, 2048, 4096)
 #: Seconds that a measurement may take at most, by kind.
 NEEDED = {
     "attention": 12,

@@ -17,6 +17,9 @@ struct BackwardShape : RowShape<Element_, kWidth_> {
   static constexpr bool kInRegisters = kRowBytes <= 128;
   /// Blocks that share the columns of dK and dV: all of them would not fit in the registers.
   static constexpr int kParts = kWidth_ <= 128 ? 1 : 2;
+  /// Tiles of 16 queries of a warp that owns queries. Two read shared memory less often, as they
+  /// take the same keys; of other widths they would spill, or hold fewer keys in registers.
+  static constexpr int kQueryTiles = Element_::kBytes == 2 && kWidth_ == 128 ? 2 : 1;
 };
 
 /// What x = score - maximum is for a hidden key: 2^-2000 is 0, and z stays finite, for 0 times its
@@ -38,12 +41,12 @@ struct ScoreGradient {
 
 /// Shared memory of both passes: stages of two tiles that stream by (and what belongs to them), and
 /// two tiles that stay. Those that go on to registers come in where the second stage will be.
-template <class Shape, int kExtraBytes>
+template <class Shape, int kExtraBytes, int kStaying = Shape::kStaying>
 struct BackwardMemory {
   static constexpr int kTileBytes = Shape::kStreamed * Shape::kRowBytes;
   static constexpr int kStageBytes = 2 * kTileBytes + kExtraBytes;
   static constexpr int kStayingBase = kStageBytes * (Shape::kInRegisters ? 1 : Shape::kStages);
-  static constexpr int kStayingBytes = Shape::kStaying * Shape::kRowBytes;
+  static constexpr int kStayingBytes = kStaying * Shape::kRowBytes;
   static constexpr int kSharedBytes =
       largest(kStageBytes * Shape::kStages, kStayingBase + 2 * kStayingBytes);
   using Rows = SharedRows<Shape::kRowBytes>;

@@ -15,9 +15,11 @@ namespace aero::kernels::cuda {
 template <class Shape>
 struct BackwardQueryPass : Shape {
   using Params = BackwardParams;
-  using Shape::kRowBytes, Shape::kStages, Shape::kStaying, Shape::kStreamed;
+  using Shape::kRowBytes, Shape::kStages, Shape::kStreamed;
   using typename Shape::Element;
-  using Memory = BackwardMemory<Shape, 0>;
+  static constexpr int kRowTiles = Shape::kQueryTiles;
+  static constexpr int kStaying = Shape::kStaying * kRowTiles;
+  using Memory = BackwardMemory<Shape, 0, kStaying>;
   using Rows = typename Memory::Rows;
   static constexpr int kThreads = Shape::kWarps * kWarp;
   static constexpr int kSharedBytes = Memory::kSharedBytes;
@@ -54,7 +56,7 @@ struct BackwardQueryPass : Shape {
     lane.barrier();
     round_rows<Element, 2 * kStaying, kThreads>(lane, Memory::first_staying());
 
-    const int in_tile = warp_of(lane) * 16;
+    const int in_tile = warp_of(lane) * 16 * kRowTiles;
     Warp warp(p, head, lane, first + in_tile, in_tile);
     stream_tiles<kStages>(lane, key_tiles, fetch, [&](int tile, int stage) {
       lane.thread = lane.fresh(lane.thread);
@@ -73,13 +75,14 @@ struct BackwardQueryPass : Shape {
   }
 
  private:
+  /// A warp's values of its rows; index [tile][half] is row 16 tile + 8 half + group.
   struct Warp {
     int first, group, member;
-    StayingRows<1, kRowBytes, Shape::kInRegisters> queries, douts;
-    RowWeights weights[2];
-    RowGradient gradients[2];
-    float dtemperature[2] = {0, 0};  ///< sum_j dS z of this lane's columns so far
-    float dq[1][Shape::kWidth / 8][4];
+    StayingRows<kRowTiles, kRowBytes, Shape::kInRegisters> queries, douts;
+    RowWeights weights[kRowTiles][2];
+    RowGradient gradients[kRowTiles][2];
+    float dtemperature[kRowTiles][2] = {};  ///< sum_j dS z of this lane's columns so far
+    float dq[kRowTiles][Shape::kWidth / 8][4];
 
     template <class Lane>
     AERO_DEVICE Warp(const Params& p, const Head<int64_t>& h, Lane& lane, int first_row,
@@ -91,40 +94,44 @@ struct BackwardQueryPass : Shape {
           douts(lane, Memory::second_staying(), in_tile) {
       const RowTable table(p, p.workspace);
       AERO_UNROLL
+      for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
       for (int half = 0; half < 2; ++half) {
-        weights[half] = {}, gradients[half] = {};
-        if (row(half) >= p.queries) continue;
-        weights[half] = table.weights[row_index(p, h, row(half))];
-        gradients[half] = table.gradients[row_index(p, h, row(half))];
+        weights[r][half] = {}, gradients[r][half] = {};
+        if (row(r, half) >= p.queries) continue;
+        weights[r][half] = table.weights[row_index(p, h, row(r, half))];
+        gradients[r][half] = table.gradients[row_index(p, h, row(r, half))];
       }
       clear(dq);
     }
-    AERO_DEVICE int row(int half) const { return first + 8 * half + group; }
+    AERO_DEVICE int row(int r, int half) const { return first + 16 * r + 8 * half + group; }
 
     template <class Lane>
     AERO_DEVICE void take_keys(const Params& p, Lane& lane, const VisibleKeys& visible, int key,
                                Rows keys, Rows values) {
-      if (first >= visible.queries || key >= visible.end(first + 15)) return;
-      float scores[1][kStreamed / 8][4], dscores[1][kStreamed / 8][4];
+      if (first >= visible.queries || key >= visible.end(first + 16 * kRowTiles - 1)) return;
+      float scores[kRowTiles][kStreamed / 8][4], dscores[kRowTiles][kStreamed / 8][4];
       multiply_rows<Element>(lane, scores, queries, keys);
       if (p.dout)
         multiply_rows<Element>(lane, dscores, douts, values);
       else
         clear(dscores);
       AERO_UNROLL
+      for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
       for (int block = 0; block < kStreamed / 8; ++block) AERO_UNROLL
       for (int n = 0; n < 4; ++n)
-        scores[0][block][n] = scores[0][block][n] * weights[n / 2].scale - weights[n / 2].maximum;
+        scores[r][block][n] =
+            scores[r][block][n] * weights[r][n / 2].scale - weights[r][n / 2].maximum;
       if (!visible.sees_all(first, key + kStreamed - 1))
         hide_keys(lane, visible, first, key, scores, kHiddenScore);
       AERO_UNROLL
+      for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
       for (int block = 0; block < kStreamed / 8; ++block) AERO_UNROLL
       for (int n = 0; n < 4; ++n) {
         const int half = n / 2;
-        const ScoreGradient of(lane, scores[0][block][n], dscores[0][block][n], weights[half],
-                               gradients[half]);
-        dtemperature[half] = __builtin_fmaf(of.dscore, of.z, dtemperature[half]);
-        dscores[0][block][n] = of.dscore * gradients[half].scale;
+        const ScoreGradient of(lane, scores[r][block][n], dscores[r][block][n], weights[r][half],
+                               gradients[r][half]);
+        dtemperature[r][half] = __builtin_fmaf(of.dscore, of.z, dtemperature[r][half]);
+        dscores[r][block][n] = of.dscore * gradients[r][half].scale;
       }
       if (p.dq) add_weighted_rows<Element>(lane, dq, dscores, keys, 0);
     }
@@ -132,16 +139,17 @@ struct BackwardQueryPass : Shape {
     template <class Lane>
     AERO_DEVICE void finish(const Params& p, const Head<int64_t>& h, Lane& lane) {
       AERO_UNROLL
+      for (int r = 0; r < kRowTiles; ++r) AERO_UNROLL
       for (int half = 0; half < 2; ++half) {
-        float sum = sum_over_group(lane, dtemperature[half]);
-        if (!p.dtemperature || member != 0 || row(half) >= p.queries) continue;
-        const int64_t index = row_index(p, h, row(half));
+        float sum = sum_over_group(lane, dtemperature[r][half]);
+        if (!p.dtemperature || member != 0 || row(r, half) >= p.queries) continue;
+        const int64_t index = row_index(p, h, row(r, half));
+        const RowWeights& own = weights[r][half];
         // logsumexp - entropy
-        const float mean_score =
-            static_cast<float>(kLn2) * weights[half].maximum - weights[half].offset;
-        if (p.dlogsumexp && weights[half].inverse_sum != 0)
+        const float mean_score = static_cast<float>(kLn2) * own.maximum - own.offset;
+        if (p.dlogsumexp && own.inverse_sum != 0)
           sum += mean_score * static_cast<const float*>(p.dlogsumexp)[index];
-        static_cast<float*>(p.dtemperature)[index] = -sum / temperature_of(p, h, row(half));
+        static_cast<float*>(p.dtemperature)[index] = -sum / temperature_of(p, h, row(r, half));
       }
     }
   };

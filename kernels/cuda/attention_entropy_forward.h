@@ -12,13 +12,15 @@ template <class Element_, int kWidth_>
 struct ForwardShape : RowShape<Element_, kWidth_> {
   using RowShape<Element_, kWidth_>::kRowBytes;
   static constexpr int kWarps = 4;
-  static constexpr int kRowTiles = Element_::kBytes == 2 && kWidth_ <= 64 ? 2 : 1;
+  /// Two tiles of 16 rows read shared memory half as often. Of 96 channels they spill.
+  static constexpr int kRowTiles =
+      Element_::kBytes == 2 && (kWidth_ <= 64 || kWidth_ == 128) ? 2 : 1;
   static constexpr int kQueries = 16 * kRowTiles * kWarps;
   /// float32 weights are multiplied in two parts; of 64 keys they spill beside 32 words of queries.
   static constexpr bool kHasRoom = kRowBytes <= (Element_::kBytes == 2 ? 256 : 128);
   static constexpr int kKeys = kHasRoom ? 64 : kRowBytes <= 512 ? 32 : 16;
   static constexpr int kStages = kRowBytes <= 512 ? 2 : 1;
-  static constexpr bool kQueriesInRegisters = kRowBytes <= 256;
+  static constexpr bool kQueriesInRegisters = kRowBytes <= 256 && kRowTiles * kWidth_ <= 128;
 };
 
 /// T and S up to 128, where a head is one tile and nothing is rescaled.

@@ -49,7 +49,7 @@ enum class BackwardScheme { kBySize, kHeads, kSplit };
 inline constexpr int kMaxHeadPassWidth = 64;
 /// Beyond this many keys, or queries in all heads that share them, the L2 cache does not have room
 /// for the queries and sums of all blocks.
-inline constexpr int64_t kMaxHeadPassPositions = 1024;
+inline constexpr int64_t kMaxHeadPassPositions = 2048;
 /// Tiles of queries, in all heads that share keys, whose sums a block can number with 32 bits.
 inline constexpr int64_t kMaxHeadPassTiles = 4'194'304;
 /// Blocks of the pass that fit on a multiprocessor.

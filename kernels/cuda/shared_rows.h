@@ -38,11 +38,10 @@ struct TensorRows {
     return (reinterpret_cast<uintptr_t>(data) | static_cast<uintptr_t>(stride)) % 16 == 0;
   }
   AERO_DEVICE Byte* chunk(int row, int column) const { return data + row * stride + column * 16; }
-  /// Bytes of a chunk that the tensor has.
-  AERO_DEVICE int chunk_bytes(int row, int column) const {
-    const bool exists = row < end && !(sums && sums[row] == 0);
-    const int left = exists ? row_bytes - column * 16 : 0;
-    return smaller(at_least_zero(left), 16);
+  AERO_DEVICE bool has(int row) const { return row < end && !(sums && sums[row] == 0); }
+  /// Bytes of a chunk of any row.
+  AERO_DEVICE int bytes_at(int column) const {
+    return smaller(at_least_zero(row_bytes - column * 16), 16);
   }
 };
 
@@ -73,22 +72,41 @@ AERO_DEVICE void for_own_chunks(const Lane& lane, Use use) {
   }
 }
 
+/// fetch_rows where every chunk is one aligned access. If a turn of all lanes is whole rows, a lane
+/// keeps its column, and its address only grows.
+template <int kRows, int kThreads, int kRowBytes, class Lane>
+AERO_DEVICE void fetch_aligned_rows(Lane& lane, SharedRows<kRowBytes> to,
+                                    const TensorRows<const char>& from, int first) {
+  constexpr int kChunks = kRowBytes / 16;
+  if constexpr (kThreads % kChunks == 0) {
+    constexpr int kStep = kThreads / kChunks;
+    const int row = lane.thread / kChunks, column = lane.thread % kChunks;
+    const int bytes = from.bytes_at(column);
+    const char* source = from.chunk(first + row, column);
+    AERO_UNROLL
+    for (int n = 0; n < kRows / kStep; ++n, source += kStep * from.stride) {
+      const bool exists = bytes != 0 && from.has(first + row + n * kStep);
+      lane.copy_async(to.chunk(row + n * kStep, column), exists ? source : from.data,
+                      exists ? bytes : 0);
+    }
+  } else {
+    for_own_chunks<kRows, kChunks, kThreads>(lane, [&](int row, int column) {
+      const int bytes = from.has(first + row) ? from.bytes_at(column) : 0;
+      lane.copy_async(to.chunk(row, column), bytes ? from.chunk(first + row, column) : from.data,
+                      bytes);
+    });
+  }
+}
+
 /// Begins to copy rows [first, first + kRows) of a tensor; rows it does not have become 0. To be
 /// committed and waited for, also where the rows are not aligned and go through registers.
 template <class Element, int kRows, int kThreads, int kRowBytes, class Lane>
 AERO_DEVICE void fetch_rows(Lane& lane, SharedRows<kRowBytes> to,
                             const TensorRows<const char>& from, int first) {
   constexpr int kElements = 16 / Element::kBytes;
-  if (from.is_aligned()) {
-    for_own_chunks<kRows, kRowBytes / 16, kThreads>(lane, [&](int row, int column) {
-      const int bytes = from.chunk_bytes(first + row, column);
-      lane.copy_async(to.chunk(row, column), bytes ? from.chunk(first + row, column) : from.data,
-                      bytes);
-    });
-    return;
-  }
+  if (from.is_aligned()) return fetch_aligned_rows<kRows, kThreads>(lane, to, from, first);
   for_own_chunks<kRows, kRowBytes / 16, kThreads>(lane, [&](int row, int column) {
-    const int count = from.chunk_bytes(first + row, column) / Element::kBytes;
+    const int count = from.has(first + row) ? from.bytes_at(column) / Element::kBytes : 0;
     const char* source = from.chunk(first + row, column);
     uint32_t words[4] = {};
     AERO_UNROLL
@@ -114,15 +132,15 @@ AERO_DEVICE void copy_out_rows(Lane& lane, const TensorRows<char>& to, SharedRow
   for_own_chunks<kRows, kRowBytes / 16, kThreads>(lane, [&](int row, int column) {
     Chunk chunk;
     lane.load_words(chunk.words, from.chunk(row, column));
-    const int bytes = to.chunk_bytes(first + row, column);
+    const int bytes = to.has(first + row) ? to.bytes_at(column) : 0;
+    char* target = to.chunk(first + row, column);
     if (aligned && bytes == 16) {
-      *reinterpret_cast<Chunk*>(to.chunk(first + row, column)) = chunk;
+      *reinterpret_cast<Chunk*>(target) = chunk;
       return;
     }
     AERO_UNROLL
     for (int n = 0; n < kElements; ++n) {
       if (n * Element::kBytes >= bytes) continue;
-      char* target = to.chunk(first + row, column);
       if constexpr (Element::kBytes == 4)
         reinterpret_cast<uint32_t*>(target)[n] = chunk.words[n];
       else

@@ -89,14 +89,19 @@ def truncation(inputs: Any) -> float:
     A product leaves out low * low (2^-22 of it), and sums are rounded toward zero three times per
     step of 8, by up to 2^-23: over the D / 8 steps of a score, which a temperature then divides,
     and those of a tile of up to 64 rows. Sums over tiles are ordinary: T and S are not in it. With
-    one key, dP and dO . O cancel and their errors remain.
+    one key, dP and dO . O cancel and their errors remain. Heads of one channel are no product of
+    matrices to torch, which then rounds no operand to TF32: theirs may be off by that, in dQ as
+    often as gradients of scores cancel.
     """
     if inputs.operator != "attention_entropy" or inputs.tensors["q"].dtype != torch.float32:
         return 0.0
     k, temperature = inputs.tensors["k"], inputs.tensors.get("temperature")
-    coldest = 1.0 if temperature is None else min(1.0, float(temperature.detach().abs().min()))
+    coldest = 1.0
+    if temperature is not None and temperature.numel() > 0:
+        coldest = min(1.0, float(temperature.detach().abs().min()))
     roundings = 3 * (k.shape[3] / coldest + 64) / 8
-    return (2**-21 + roundings * 2**-23) * (8 if k.shape[2] == 1 else 1)
+    of_operands = 2**-9 if k.shape[3] == 1 and rounds_products() else 0.0
+    return (2**-21 + roundings * 2**-23) * (8 if k.shape[2] == 1 else 1) + of_operands
 
 
 @dataclass(frozen=True)

@@ -148,9 +148,9 @@ TEST(CudaAttentionHeads, AreChosenWhereTheyFillTheDeviceAndHaveAKernel) {
   EXPECT_EQ(blocks(as_it_is), 264);
   EXPECT_EQ(blocks(as_it_is, BackwardScheme::kSplit), 0);
   EXPECT_EQ(blocks([](auto& x) { x.data_type = DataType::kFloat16; }), 264);
-  EXPECT_EQ(blocks([](auto& x) { x.queries = x.keys = 1024; }), 264);
+  EXPECT_EQ(blocks([](auto& x) { x.queries = x.keys = 2048; }), 264);
   EXPECT_EQ(blocks([](auto& x) { x.key_heads = 6; }), 192);
-  EXPECT_EQ(blocks([](auto& x) { x.key_heads = 6, x.queries = 513; }), 0);
+  EXPECT_EQ(blocks([](auto& x) { x.key_heads = 6, x.queries = 1025; }), 0);
   for (const BackwardScheme scheme : {BackwardScheme::kBySize, BackwardScheme::kHeads}) {
     EXPECT_EQ(blocks([](auto& x) { x.data_type = DataType::kFloat32; }, scheme), 0);
     EXPECT_EQ(blocks([](auto& x) { x.data_type = DataType::kFloat64; }, scheme), 0);
@@ -160,8 +160,8 @@ TEST(CudaAttentionHeads, AreChosenWhereTheyFillTheDeviceAndHaveAKernel) {
     const bool is_forced = scheme == BackwardScheme::kHeads;
     EXPECT_EQ(blocks([](auto& x) { x.key_heads = 6, x.queries = 67'108'864; }, scheme),
               is_forced ? 192 : 0);
-    EXPECT_EQ(blocks([](auto& x) { x.queries = 1025; }, scheme), is_forced ? 264 : 0);
-    EXPECT_EQ(blocks([](auto& x) { x.keys = 1025; }, scheme), is_forced ? 264 : 0);
+    EXPECT_EQ(blocks([](auto& x) { x.queries = 2049; }, scheme), is_forced ? 264 : 0);
+    EXPECT_EQ(blocks([](auto& x) { x.keys = 2049; }, scheme), is_forced ? 264 : 0);
     // Seven products of 188 heads, five of 264 places, two rounds of them for 265.
     EXPECT_EQ(blocks([](auto& x) { x.batch = 188, x.heads = x.key_heads = 1; }, scheme),
               is_forced ? 188 : 0);
