@@ -9,9 +9,9 @@
 
 namespace aero::spec {
 
-// Parser, printer and the search for the nearest label all use these tables. No word is the beginning
-// of another in its table, so at most one matches. An option in parentheses is a word of its own, so
-// that an error points at it.
+// Parser, printer and the search for the nearest label all use these tables. No word is the
+// beginning of another in its table, so at most one matches. An option in parentheses is a word of
+// its own, so that an error points at it.
 template <class Enum>
 struct Word {
   std::string_view text;

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from aero.conversion.feed_forwards import named_layers
 from aero.conversion.folding import folding_step
 from aero.conversion.plan import Step, take_steps
-from aero.conversion.weights import Weights, take_apart, with_spec
+from aero.conversion.weights import Weights, refuse_convolution, take_apart, with_spec
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.models.causal_lm import carry_over
 
@@ -111,8 +111,8 @@ def absorb_ffn(model: nn.Module, *, max_condition: float = 100.0) -> Absorption:
         The new network, condition numbers per layer, and the measured error.
 
     Raises:
-        ValueError: LayerNorm, DyT or Derf, shaped attention, FFNs of two layers, no FFN at all,
-            values that are not finite, or a bound below 1.
+        ValueError: LayerNorm, DyT or Derf, shaped attention, a convolution, FFNs of two layers, no
+            FFN at all, values that are not finite, or a bound below 1.
 
     Example:
         >>> from aero import absorb_ffn, AeroForCausalLM
@@ -161,6 +161,9 @@ def _check(config: AeroConfig, max_condition: float) -> None:
             f"absorb_ffn: {spec.label} has shaped attention, which has no value and output weights "
             "to take the FFNs in; leave its FFNs as they are"
         )
+    refuse_convolution(
+        "absorb_ffn", spec, "whose tokens before no frame takes in; leave its FFNs as they are"
+    )
     if "fused" not in spec.ffn:
         raise ValueError(
             f"absorb_ffn: the FFNs of {spec.label} have two layers; call fuse_ffn first (after "

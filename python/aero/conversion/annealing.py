@@ -29,8 +29,8 @@ from aero.nn import FoldableNorm
 from aero.nn.annealed_modules import AnnealedNorm, annealing_progress
 
 _NAMED_BY_LABELS = (
-    "norm", "final_norm", "ffn", "normalized_layers", "num_pruned_ffns", "temperature",
-    "entropy_regularized", "shaped_attention",
+    "norm", "final_norm", "ffn", "normalized_layers", "convolution", "convolution_taps",
+    "num_pruned_ffns", "temperature", "entropy_regularized", "shaped_attention",
 )  # fmt: skip
 
 

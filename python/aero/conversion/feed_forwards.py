@@ -7,8 +7,9 @@ from typing import Literal
 
 from torch import nn
 
+from aero.architecture import ArchitectureSpec
 from aero.conversion.plan import Step, take_steps
-from aero.conversion.weights import Weights, with_spec
+from aero.conversion.weights import Weights, refuse_convolution, with_spec
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.models.causal_lm import carry_over
 
@@ -95,6 +96,24 @@ def scaling_step(config: AeroConfig) -> Step:
     )
 
 
+def convolution_step(config: AeroConfig, target: ArchitectureSpec) -> Step:
+    """The step that adds a convolution along the tokens; it starts as none."""
+    spec = config.spec
+    refuse_convolution(
+        "convert",
+        spec,
+        f"which stays as it is, and {target.label} has another; keep it in the label",
+    )
+    kind = target.convolution.replace("_", " ")
+    changed = spec.replace(convolution=target.convolution, convolution_taps=target.convolution_taps)
+    return Step(
+        "add_convolution",
+        True,
+        f"{kind} convolution of {target.convolution_taps} taps, at the start the token itself",
+        with_spec(config, changed),
+    )
+
+
 def normalizing_step(config: AeroConfig, ffn: str, normalized_layers: str) -> Step:
     """The step to plain linear FFNs or ones under weight norm (exact) or spectral norm (not)."""
     changed = config.spec.replace(ffn=ffn, normalized_layers=normalized_layers)
@@ -156,10 +175,13 @@ def pruning_step(config: AeroConfig, layers: Sequence[int]) -> Step:
     if len(set(layers)) != len(layers):
         raise ValueError(f"prune_ffn: layers must be distinct, got {list(layers)}")
     pruned = [*config.layers_without_ffn, *layers]
+    gone = ["mlp", "ln_2", "gain"]
+    if spec.convolution != "token_shift":
+        gone.append("convolution")
 
     def change(weights: Weights) -> None:
         for layer in layers:
-            for name in ("mlp", "ln_2", "gain"):
+            for name in gone:
                 weights.drop(f"transformer.h.{layer}.{name}")
         if len(pruned) == spec.num_layers:
             weights.drop("transformer.negative_slope")

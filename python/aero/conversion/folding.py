@@ -103,6 +103,11 @@ def _scale(weights: Weights, norm: str) -> Tensor:
 def _fold_block(weights: Weights, layer: int) -> None:
     for path, norm in readers(weights, layer):
         weights.set_matrix(path, _scale(weights, norm)[:, None] * weights.matrix(path))
+    taps = f"transformer.h.{layer}.convolution.weight"
+    # A depthwise one goes through the norm to the weights behind it.
+    if taps in weights.tensors and weights.tensors[taps].dim() == 3:
+        scale = _scale(weights, f"transformer.h.{layer}.ln_2")[:, None]
+        weights.set(taps, scale * weights.vector(taps))
     for norm in ("ln_1", "ln_2"):
         weights.drop(f"transformer.h.{layer}.{norm}")
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import GPTNeoXForCausalLM, PreTrainedModel
 
+from aero.architecture import ArchitectureSpec
 from aero.models import AeroForCausalLM, without_entropy_penalty
 from aero.models.converted_in_place import read_converted, read_penalty, take_own_weights
 from aero.models.foreign_reader import unsupported
@@ -37,6 +38,11 @@ def check_in_place(
         options: of `aero.convert`.
         has_penalty: whether the label has it.
     """
+    if ArchitectureSpec.from_label(label, num_layers=4096).convolution != "none":
+        raise ValueError(
+            f"convert: in place the caches stay the model's, which keep no inputs of {label}'s "
+            "convolution; convert without inplace"
+        )
     for name in ("context_length", "tied_embeddings"):
         if options.get(name) is not None:
             raise ValueError(

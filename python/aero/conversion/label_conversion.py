@@ -17,6 +17,7 @@ from aero.conversion.attention_parts import (
 )
 from aero.conversion.feed_forwards import (
     activation_step,
+    convolution_step,
     fusing_step,
     normalizing_step,
     pruning_step_to,
@@ -143,6 +144,7 @@ def plan_steps(config: AeroConfig, label: str, **options: Any) -> list[Step]:
     planner.plan_activation(target)
     planner.plan_norms(target)
     planner.plan_feed_forwards(target)
+    planner.plan_convolution(target)
     if planner.spec.num_pruned_ffns != target.num_pruned_ffns:
         planner.add(pruning_step_to, target.num_pruned_ffns)
     if planner.spec.temperature != target.temperature:
@@ -254,6 +256,11 @@ class _Planner:
                 "folded, all of them, but none can be added, and DyT and Derf are trained from "
                 "scratch; state final_norm=... to keep the last"
             )
+
+    def plan_convolution(self, target: ArchitectureSpec) -> None:
+        before, after = ((spec.convolution, spec.convolution_taps) for spec in (self.spec, target))
+        if before != after:
+            self.add(convolution_step, target)
 
     def plan_feed_forwards(self, target: ArchitectureSpec) -> None:
         if self.spec.ffn == target.ffn and self.spec.normalized_layers == target.normalized_layers:

@@ -12,7 +12,14 @@ from torch import nn
 
 from aero.architecture import ArchitectureSpec
 from aero.conversion.plan import Step, take_steps
-from aero.conversion.weights import Weights, feed_forward_output, readers, untie, with_spec
+from aero.conversion.weights import (
+    Weights,
+    feed_forward_output,
+    readers,
+    refuse_convolution,
+    untie,
+    with_spec,
+)
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.models.causal_lm import carry_over
 
@@ -109,6 +116,12 @@ def affine_step(config: AeroConfig) -> Step:
             f"fold_layernorm: {spec.label} has shaped attention, whose values are the normalized "
             "stream itself, so no weight can take gain and bias in; train such a network again"
         )
+    refuse_convolution(
+        "fold_layernorm",
+        spec,
+        "which reads zeros before the first token, where LayerNorm's bias "
+        "is not; keep LayerNorm, or change it before adding the convolution",
+    )
 
     def change(weights: Weights) -> None:
         for layer in range(spec.num_layers):

@@ -101,6 +101,12 @@ def feed_forward_output(weights: Weights, layer: int) -> str | None:
     return next(paths, None)
 
 
+def refuse_convolution(where: str, spec: ArchitectureSpec, reason: str) -> None:
+    """Refuses a step that a network with a convolution cannot take."""
+    if spec.convolution != "none":
+        raise ValueError(f"{where}: {spec.label} has a convolution, {reason}")
+
+
 def untie(weights: Weights) -> None:
     """Makes the head a matrix of its own, if it is tied."""
     weights.tensors.setdefault("lm_head.weight", weights.tensors["transformer.wte.weight"].clone())
@@ -197,8 +203,8 @@ def put_together(config: AeroConfig, weights: Weights, like: AeroForCausalLM) ->
 
 def _starts_by_itself(name: str) -> bool:
     parts = name.split(".")
-    is_norm_gain = parts[-1] == "weight" and parts[-2] in ("ln_1", "ln_2", "ln_f")
-    return parts[-1] in _OWN_STARTS or is_norm_gain or "parametrizations" in parts
+    is_neutral = parts[-1] == "weight" and parts[-2] in ("ln_1", "ln_2", "ln_f", "convolution")
+    return parts[-1] in _OWN_STARTS or is_neutral or "parametrizations" in parts
 
 
 def _set_normalized(layer: Any, weight: Tensor) -> None:

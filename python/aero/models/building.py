@@ -198,6 +198,14 @@ def check_annealing(source: ArchitectureSpec, target: ArchitectureSpec) -> Annea
             f"{', '.join(_TARGET_ACTIVATIONS)}, got {source.ffn} and {target.ffn}; "
             "cut it (aero.convert) and train on"
         )
+    convolution = (source.convolution, source.convolution_taps)
+    if source.convolution != "none" and (
+        convolution != (target.convolution, target.convolution_taps) or target.num_pruned_ffns > 0
+    ):
+        raise ValueError(
+            f"{way}: a convolution can be added, but neither changed nor pruned; keep it, and all "
+            "FFNs, in the label"
+        )
     if source.num_pruned_ffns > 0:
         raise ValueError(f"{way}: the trained network must have all its FFNs")
     for old, new in ((source.norm, target.norm), (source.final_norm, target.final_norm)):

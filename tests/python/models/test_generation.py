@@ -4,7 +4,15 @@ from transformers import DynamicCache, StaticCache
 
 from .labels import FAMILIES, tiny
 
-LABELS = ["EReg(SM(t)+ScFuFFN)", "SM+LN+G", "SM+FN+R", "SOTA:SM(t)+ScFFN"]
+LABELS = [
+    "EReg(SM(t)+ScFuFFN)",
+    "SM+LN+G",
+    "SM+FN+R",
+    "SOTA:SM(t)+ScFFN",
+    "SM(t)+ScFuFFN+C4",
+    "SM+FN+R+D3",
+    "SM+LN+R+S2",
+]
 PROMPT = torch.randint(1, 256, (2, 9), generator=torch.Generator().manual_seed(3))
 
 
@@ -77,8 +85,9 @@ def test_cached_pieces_give_the_logits_of_the_whole(label, family):
     )
 
 
-def test_static_cache_counts_positions_without_position_ids():
-    model = _varied("SM(t)+G")
+@pytest.mark.parametrize("label", ["SM(t)+G", "SM(t)+G+C4", "SM+D3"])
+def test_static_cache_counts_positions_without_position_ids(label):
+    model = _varied(label)
     tokens = torch.randint(256, (2, 12))
     cache = StaticCache(config=model.config, max_cache_len=20)
     with torch.no_grad():
@@ -86,6 +95,13 @@ def test_static_cache_counts_positions_without_position_ids():
         first = model(tokens[:, :8], cache=cache).logits
         pieces = [first] + [model(tokens[:, i : i + 1], cache=cache).logits for i in range(8, 12)]
     torch.testing.assert_close(torch.cat(pieces, dim=1), whole, rtol=1e-4, atol=1e-4)
+
+
+def test_a_cache_that_keeps_no_inputs_of_a_convolution_is_refused():
+    model = _varied("SM+R+C4")
+    for cache in (DynamicCache(), DynamicCache(config=tiny("SM+R").config)):
+        with pytest.raises(ValueError, match=r"room for its inputs; give DynamicCache\(config="):
+            model(PROMPT, cache=cache)
 
 
 def test_a_cache_has_one_of_two_names():
@@ -100,15 +116,17 @@ def test_a_cache_has_one_of_two_names():
         model(PROMPT, cache=cache, past_key_values=cache)
 
 
-def test_beam_search_equals_beams_without_cache():
-    model = _varied("EReg(SM(t)+ScFuFFN)")
+@pytest.mark.parametrize("label", LABELS)
+def test_beam_search_equals_beams_without_cache(label):
+    model = _varied(label)
     arguments = {"num_beams": 3, "max_new_tokens": 8, "do_sample": False}
     cached = model.generate(PROMPT, **arguments)
     assert torch.equal(cached, model.generate(PROMPT, use_cache=False, **arguments))
 
 
-def test_assisted_decoding_equals_greedy():
-    model, assistant = _varied("EReg(SM(t)+ScFuFFN)"), _varied("SM+ScFuFFN_i1")
+@pytest.mark.parametrize("label", LABELS)
+def test_assisted_decoding_equals_greedy(label):
+    model, assistant = _varied(label), _varied("SM+ScFuFFN_i1")
     prompt = PROMPT[:1]
     generated = model.generate(
         prompt, assistant_model=assistant, max_new_tokens=10, do_sample=False

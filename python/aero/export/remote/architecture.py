@@ -26,6 +26,8 @@ class ArchitectureSpec:
     final_norm: str = "layer"
     ffn: str = "gelu"
     normalized_layers: str = "ffn"
+    convolution: str = "none"
+    convolution_taps: int = 1
     num_pruned_ffns: int = 0
     temperature: str = "none"
     entropy_regularized: bool = False
