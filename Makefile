@@ -13,7 +13,7 @@ SHELL     := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 VENV      := .venv
 BIN       := $(VENV)/bin
-# SPU has wheels for these two; see `private` in pyproject.toml.
+# SPU has wheels for these two; see `spu` in pyproject.toml.
 PRIVATE_PYTHON ?= $(firstword $(shell command -v python3.11 python3.10) $(PYTHON))
 PRIVATE   := .venv-private
 # A network of `make demo` where there is one, else one that is trained for a minute.
@@ -218,7 +218,7 @@ $(VENV)/.native: $(VENV)/.tools $(NATIVE) build/installed
 
 $(VENV)/.built: $(VENV)/.native
 	@echo "==> installing the dependencies"
-	$(PIP) aero-torch
+	$(PIP) aero-torch[all]
 	@touch $@
 
 $(VENV)/.tests: $(VENV)/.native
@@ -250,7 +250,7 @@ $(PRIVATE)/.installed: pyproject.toml
 	test -x $(PRIVATE)/bin/python || $(PRIVATE_PYTHON) -m venv $(PRIVATE)
 	$(PRIVATE)/bin/python -m pip install --disable-pip-version-check "pip>=26"
 	$(PRIVATE)/bin/python -c "from pip._vendor import tomli; \
-	  print(*tomli.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['private'], sep='\n')" > $(PRIVATE)/packages.txt
+	  print(*tomli.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['spu'], sep='\n')" > $(PRIVATE)/packages.txt
 	$(PRIVATE)/bin/python -m pip install --disable-pip-version-check --requirement $(PRIVATE)/packages.txt
 	@touch $@
 

@@ -16,7 +16,7 @@
 #
 # **Question.** LayerNorm and GELU are expensive to compute on secret data, so we take them out of a transformer. What happens to attention, and can one number per head show it?
 #
-# **What you need.** Beside your own PyTorch run `pip install .` in a clone of this repository, and `pip install jupyterlab`. Start Jupyter from that environment. The networks learn the Python standard library of your interpreter. Everything below trains on one CPU core in a few minutes. You can also just read on.
+# **What you need.** Beside your own PyTorch run `pip install '.[all]'` in a clone of this repository, and `pip install jupyterlab`. Start Jupyter from that environment. The networks learn the Python standard library of your interpreter. Everything below trains on one CPU core in a few minutes. You can also just read on.
 
 # %%
 import math

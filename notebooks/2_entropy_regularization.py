@@ -16,7 +16,7 @@
 #
 # **Question.** Without LayerNorm and GELU, attention heads end at extremes ([notebook 1](1_attention_entropy.ipynb)). AERO adds a penalty on each head's entropy, with thresholds that are learned too. Does it move the heads? Does it help the perplexity? How do its settings act?
 #
-# **What you need.** Beside your own PyTorch run `pip install .` in a clone of this repository, and `pip install jupyterlab`. Start Jupyter from that environment. The networks learn the Python standard library of your interpreter. Everything trains on one CPU core in a few minutes.
+# **What you need.** Beside your own PyTorch run `pip install '.[all]'` in a clone of this repository, and `pip install jupyterlab`. Start Jupyter from that environment. The networks learn the Python standard library of your interpreter. Everything trains on one CPU core in a few minutes.
 
 # %%
 import math

@@ -16,7 +16,7 @@
 #
 # **Question.** A trained network with LayerNorm and GELU costs 4.0 times the private bytes of a softmax-only one. Can we turn the one into the other? Which steps are exact, and how much do the others lose?
 #
-# **What you need.** Beside your own PyTorch run `pip install .` in a clone of this repository, and `pip install jupyterlab`. Start Jupyter from that environment. The networks learn the Python standard library of your interpreter. Everything runs on one CPU core in a few minutes.
+# **What you need.** Beside your own PyTorch run `pip install '.[all]'` in a clone of this repository, and `pip install jupyterlab`. Start Jupyter from that environment. The networks learn the Python standard library of your interpreter. Everything runs on one CPU core in a few minutes.
 
 # %%
 import math

@@ -16,7 +16,7 @@
 #
 # **Question.** A client has a text, a server has a network, and neither may see the other's data. One forward pass of GPT-2 over 128 tokens then takes 25 gigabytes of traffic, and 8.2 minutes on the paper's testbed. Which parts cause them, and which part can a network do without?
 #
-# **What you need.** Beside your own PyTorch run `pip install .` in a clone of this repository, and `pip install jupyterlab`. Start Jupyter from that environment. The simulator needs a label and sizes, no weights and no PyTorch. Every cell takes a second. The last section uses measured perplexities of trained networks from `benchmarks/results`.
+# **What you need.** Beside your own PyTorch run `pip install '.[all]'` in a clone of this repository, and `pip install jupyterlab`. Start Jupyter from that environment. The simulator needs a label and sizes, no weights and no PyTorch. Every cell takes a second. The last section uses measured perplexities of trained networks from `benchmarks/results`.
 
 # %%
 import json

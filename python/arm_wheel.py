@@ -89,13 +89,14 @@ def install(torch: str) -> None:
         return
     metadata = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     (listed,) = re.findall(r"^dependencies = \[(.*?)^\]", metadata, re.MULTILINE | re.DOTALL)
+    (of_reports,) = re.findall(r"^report = \[(.*)\]", metadata, re.MULTILINE)
     (kernels,) = re.findall(r'"(kernels[^"]+)"', metadata)  # for build_kernel.py
     platforms = [f"--platform=manylinux_2_{minor}_aarch64" for minor in range(17, 37)]
     run(
         sys.executable, "-m", "pip", "install", "--target", PACKAGES, "--only-binary=:all:",
         "--implementation=cp", "--python-version={}.{}".format(*release(sys.executable)),
         *platforms, "--platform=manylinux2014_aarch64", f"torch=={torch}",
-        *re.findall(r'"([^"]+)"', listed), *try_wheels.TOOLS, kernels,
+        *re.findall(r'"([^"]+)"', listed + of_reports), *try_wheels.TOOLS, kernels,
     )  # fmt: skip
     done.touch()
 

@@ -34,8 +34,8 @@ _FOLDER = ROOT / "benchmarks" / "results"
 RESULTS = max(
     _FOLDER.glob("platforms_*.json"), default=_FOLDER / f"platforms_{time.strftime('%Y%m')}.json"
 )
-#: Dependencies that need torch or serve trainings alone.
-OF_TRAINING = {"accelerate", "tensorboard", "tokenizers", "torch", "tqdm", "transformers"}
+#: Dependencies that need torch.
+OF_TORCH = {"torch", "transformers"}
 #: What the tests need beside aero's dependencies.
 TOOLS = ["pytest>=8,<10", "hypothesis>=6.100,<7", "ipython>=8,<10"]
 WITHOUT_TORCH = [
@@ -65,10 +65,15 @@ def requirements(wheel: Path, torch: str | None) -> list[str]:
     with zipfile.ZipFile(wheel) as opened:
         (name,) = (n for n in opened.namelist() if n.endswith(".dist-info/METADATA"))
         metadata = opened.read(name).decode("utf-8")
+    listed = re.findall(r"^Requires-Dist: ([^;\n]+)(?:; (.*))?$", metadata, re.MULTILINE)
+    of_reports = [
+        name for name, marker in listed if re.fullmatch(r"""extra == ['"]report['"]""", marker)
+    ]
     if torch is not None:
-        return [f"torch=={torch}", *TOOLS]
-    needed = re.findall(r"^Requires-Dist: ([^;\n]+)$", metadata, re.MULTILINE)
-    return TOOLS + [n for n in needed if re.split(r"[\s<>=!~\[(]", n)[0] not in OF_TRAINING]
+        return [f"torch=={torch}", *TOOLS, *of_reports]
+    needed = [name for name, marker in listed if not marker]
+    core = [n for n in needed if re.split(r"[\s<>=!~\[(]", n)[0] not in OF_TORCH]
+    return [*TOOLS, *core, *of_reports]
 
 
 class NoTorchError(Exception):

@@ -159,16 +159,19 @@ def test_an_environment_without_torch_gets_what_costs_need_and_nothing_that_brin
     tmp_path: Path,
 ) -> None:
     metadata = (
-        "Requires-Dist: accelerate<2,>=1.10\nRequires-Dist: numpy<3,>=1.26\n"
+        "Requires-Dist: transformers<6,>=5.17\nRequires-Dist: numpy<3,>=1.26\n"
         "Requires-Dist: torch<3,>=2.11\nRequires-Dist: typer<1,>=0.15\n"
         'Requires-Dist: datasets<6,>=4; extra == "hub"\n'
+        'Requires-Dist: plotly<8,>=6; extra == "report"\n'
     )
     wheel = tmp_path / "some.whl"
     with zipfile.ZipFile(wheel, "w") as opened:
         opened.writestr("some-1.dist-info/METADATA", metadata)
     tools = try_wheels.TOOLS
-    assert try_wheels.requirements(wheel, None) == [*tools, "numpy<3,>=1.26", "typer<1,>=0.15"]
-    assert try_wheels.requirements(wheel, "2.13.0") == ["torch==2.13.0", *tools]
+    assert try_wheels.requirements(wheel, None) == [
+        *tools, "numpy<3,>=1.26", "typer<1,>=0.15", "plotly<8,>=6"
+    ]  # fmt: skip
+    assert try_wheels.requirements(wheel, "2.13.0") == ["torch==2.13.0", *tools, "plotly<8,>=6"]
 
 
 def test_a_torch_that_has_no_wheel_for_a_python_is_told_from_an_index_that_does_not_answer(

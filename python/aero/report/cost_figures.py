@@ -9,12 +9,9 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from matplotlib import rc_context
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-
 from aero.analysis import FIGURE_STYLE, plot_pareto
 from aero.analysis.figures.drawing import ink_on
+from aero.internals.extras import extra
 from aero.mpc import CostReport
 from aero.mpc.cost import Cost, Operation
 from aero.mpc.network_sweep import SweepResult, SweepRow
@@ -23,6 +20,11 @@ from aero.report.cost_texts import layer_groups
 from aero.report.picture import svg_of
 from aero.report.plan_texts import shown_cells
 from aero.tables import in_units
+
+with extra("report"):
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
 
 # Inches; a page shows the picture at its own width.
 _WIDTH, _ROW = 9.6, 0.235

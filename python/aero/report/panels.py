@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from aero.analysis import (
@@ -25,11 +23,16 @@ from aero.analysis.figures.entropy import plot_attention, row_entropies
 from aero.analysis.figures.learned import plot_learned_temperatures, plot_learned_thresholds
 from aero.analysis.files import StoredAnalysis
 from aero.analysis.statistics import layerwise_mean
+from aero.internals.extras import extra
 from aero.pareto import pareto_front
 from aero.reading import shown
 from aero.report.networks import Network
 from aero.report.picture import Picture, figure_grid, shared_legend
 from aero.report.text import with_spread
+
+with extra("report"):
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
 
 
 def draw_all(networks: Sequence[Network], report: Mapping[str, Any]) -> list[Picture]:

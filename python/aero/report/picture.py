@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
 
-from matplotlib import rc_context
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
 from aero.analysis import FIGURE_STYLE
+from aero.internals.extras import extra
+
+with extra("report"):
+    from matplotlib import rc_context
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _SVG = "{http://www.w3.org/2000/svg}"
 _LINK = "{http://www.w3.org/1999/xlink}href"

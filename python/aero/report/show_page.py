@@ -13,16 +13,19 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from matplotlib import rc_context
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from aero import mpc
 from aero.analysis import FIGURE_STYLE, plot_stepwise_savings
 from aero.analysis.figures.entropy import row_entropies
 from aero.architecture import ArchitectureSpec
+from aero.internals.extras import extra
 from aero.reading import printable, shown
 from aero.report.picture import svg_of
+
+with extra("report"):
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
 
 _TEMPERATURES = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
 # Whole per cent in one byte; this value marks keys that a causal head does not see.
@@ -108,7 +111,8 @@ def _costs(spec: ArchitectureSpec, prompt_tokens: int) -> str:
 
 def _heads(words: Sequence[str], attention: Weights) -> str:
     """Every head in one picture, with the slider."""
-    import plotly.graph_objects
+    with extra("report"):
+        import plotly.graph_objects
 
     go: Any = plotly.graph_objects
 

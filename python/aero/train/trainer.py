@@ -23,8 +23,8 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import Dataset, Sampler, SequentialSampler
-from transformers import Trainer, TrainingArguments
 
+from aero.internals.extras import extra
 from aero.models.initialization import decay_parameter_names
 from aero.train.checkpoints import finish_checkpoint, require_whole
 from aero.train.distillation import Distillation
@@ -32,6 +32,10 @@ from aero.train.entropy_callback import LossLogCallback
 from aero.train.errors import TrainingError, disk_errors
 from aero.train.planning import PlannedRun
 from aero.train.recipe import Recipe
+
+with extra("train"):
+    import accelerate as accelerate  # which Trainer asks for
+    from transformers import Trainer, TrainingArguments
 
 
 def training_arguments(run: PlannedRun) -> TrainingArguments:

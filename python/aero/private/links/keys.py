@@ -13,6 +13,7 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
+from aero.internals.extras import extra
 from aero.private.party_errors import PartyError
 from aero.reading import read_bytes
 
@@ -111,9 +112,10 @@ def make_keys(folder: Path) -> str:
         ...     [made] == fingerprints(Path(folder, "server", "certificate.pem"))
         True
     """
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
+    with extra("private"):
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
 
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     key = ec.generate_private_key(ec.SECP256R1())

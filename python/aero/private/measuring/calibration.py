@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from aero import mpc
 from aero.architecture import ArchitectureSpec
+from aero.internals.extras import extra
 from aero.mpc.cost import Cost
 from aero.mpc.simulation import described_spec
 from aero.private.parties.two_processes import generate_over
@@ -218,7 +219,8 @@ def _not_negative(
     columns: dict[str, list[Any]], seconds: NDArray[Any], scale: NDArray[Any] | None = None
 ) -> dict[str, float]:
     """Rates >= 0 by least squares, where the variance is the scale, by default the seconds."""
-    from scipy.optimize import nnls
+    with extra("private"):
+        from scipy.optimize import nnls
 
     weights = np.maximum(seconds if scale is None else scale, _LEAST_SECONDS) ** -0.5
     matrix = np.array(list(columns.values()), float).T * weights[:, None]
