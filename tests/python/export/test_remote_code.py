@@ -17,7 +17,7 @@ from aero.models import AeroForCausalLM
 from .conftest import tokens, trained
 
 # Every kind of part: norms, activations, fused and normalized weights, temperatures, rotary and
-# shaped attention.
+# shaped attention, convolutions.
 NETWORKS = {
     "baseline": ("SM+LN+G", "gpt2"),
     "aero": ("EReg(SM(t)+FN+ScFuFFN_i1)", "pythia"),
@@ -25,6 +25,8 @@ NETWORKS = {
     "shaped": ("SOTA:SM+SNFFN(qkvo+ffn)", "gpt2"),
     "weight-norm": ("SM+WNFFN(qkv+ffn)", "pythia"),
     "dynamic": ("SM+Derf+ScFuFFN", "gpt2"),
+    "convolution": ("SM+LN+R+C3", "gpt2"),
+    "depthwise": ("SM+FN+ScFuFFN+D4", "pythia"),
 }
 
 PROGRAM = """

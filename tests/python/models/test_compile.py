@@ -14,6 +14,8 @@ LABELS = [
     "SM+WNFFN(qk+ffn)",
     "SM+SNFFN",
     "SM+LR(global)",
+    "SM+ScFuFFN+C4",
+    "SM+FN+R+D3",
     "SOTA:SM+LN+R",
 ]
 

@@ -3,7 +3,15 @@ import torch
 
 from .labels import tiny
 
-LABELS = ["EReg(SM(t)+ScFuFFN)", "SM+FN+R", "SM+SNFFN(qk+ffn)", "SM+LR(global)", "SOTA:SM+ScFFN"]
+LABELS = [
+    "EReg(SM(t)+ScFuFFN)",
+    "SM+FN+R",
+    "SM+SNFFN(qk+ffn)",
+    "SM+LR(global)",
+    "EReg(SM+FN+R+C4)",
+    "SM+ScFuFFN+S4",
+    "SOTA:SM+ScFFN",
+]
 
 
 @pytest.mark.parametrize("use_reentrant", [False, True])

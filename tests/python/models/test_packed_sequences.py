@@ -101,10 +101,15 @@ def test_log_visible_counts_the_keys_of_each_sequence():
     torch.testing.assert_close(output.entropy_loss, expected)
 
 
-@pytest.mark.parametrize("label", ["EReg(SM(t)+ScFuFFN)", "SM+LN+G"])
+@pytest.mark.parametrize(
+    "label", ["EReg(SM(t)+ScFuFFN)", "SM+LN+G", "SM+ScFuFFN+C4", "SM+LN+R+D3", "SM+LN+G+S8"]
+)
 def test_own_networks_keep_them_apart(label):
     model = own(label)
     with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "convolution" in name:
+                parameter += 0.5
         for is_training in (False, True):
             model.train(is_training)
             joined = model(TOKENS, position_ids=POSITIONS).logits

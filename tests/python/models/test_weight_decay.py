@@ -27,6 +27,9 @@ LABELS = [
     "SM+Derf+ScFFN_i1",
     "SOTA:SM+ScFFN",
     "SM+WNFFN(qkvo+ffn)",
+    "SM+FN+R+D3",
+    "SM+LN+G+S2",
+    "SM+ScFuFFN+C4",
 ]
 # Ends of the names of all parameters that are no weights and no biases; LayerNorm's are as ever.
 SCALE = re.compile(
@@ -42,7 +45,10 @@ def scales(model):
     return {
         name
         for name, _ in model.named_parameters()
-        if SCALE.search(name) or (is_own_norm and re.search(r"(^|\.)ln_(1|2|f)\.weight$", name))
+        if SCALE.search(name)
+        or (is_own_norm and re.search(r"(^|\.)ln_(1|2|f)\.weight$", name))
+        # Factors of channels; the taps of a full one are matrices.
+        or (name.endswith("convolution.weight") and spec.convolution != "full")
     }
 
 
