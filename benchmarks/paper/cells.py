@@ -31,8 +31,6 @@ from benchmarks.paper.training_flops import (
 
 # Of the configuration's hash; a collision among some hundred groups is one in ten million.
 _DIGEST_LENGTH = 10
-# The seed that tries rates; networks are judged by others, which did not choose their rate.
-_TRIAL_SEED = 1
 
 
 @dataclass(frozen=True)
@@ -147,26 +145,31 @@ class TargetPlan:
         target: the table or figure.
         scale: the size.
         cells_by_row: name of a row -> one cell per seed; none of a row whose rates are being tried.
-        trials: name of a row -> rate -> its cell, where the target tries rates; none of a row that
-            starts or learns from one without a rate yet.
+        trials: name of a row -> rate -> its cells, one per trial seed, where the target tries
+            rates; none of a row that starts or learns from one without a rate yet.
         to_come: how many cells follow, at rates or from networks that are not known yet.
     """
 
     target: Target
     scale: Scale
     cells_by_row: dict[str, tuple[Cell, ...]]
-    trials: dict[str, dict[float, Cell]] = field(default_factory=dict)
+    trials: dict[str, dict[float, tuple[Cell, ...]]] = field(default_factory=dict)
     to_come: int = 0
 
     @property
     def cells(self) -> list[Cell]:
         """All cells that are known, first seeds of all rows first."""
-        tried = [cell for cells in self.trials.values() for cell in cells.values()]
         cells = [cell for row in self.cells_by_row.values() for cell in row]
-        return sorted([*tried, *cells], key=lambda cell: cell.seed)
+        return sorted([*self.tried(), *cells], key=lambda cell: cell.seed)
+
+    def tried(self) -> list[Cell]:
+        """All cells that try rates."""
+        return [
+            cell for rates in self.trials.values() for cells in rates.values() for cell in cells
+        ]
 
     def best_rate(self, row: str, output: str | Path) -> float | None:
-        """The rate of a row's lowest perplexity; None before all of its rates were tried."""
+        """The rate of a row's lowest mean perplexity; None before all of its rates were tried."""
         return _best_rate(self.trials.get(row, {}), output)
 
 
@@ -180,8 +183,9 @@ def plan_target(
 ) -> TargetPlan:
     """Returns the cells of a target.
 
-    Where a target tries rates, seed 1 trains every row at each of them. The best is the row's, and
-    the seeds from 2 on are trained at it: plan again when the trials are done.
+    Where a target tries rates, its trial seeds (1, if it names no number) train every row at each
+    of them. The best is the row's, and the seeds after those are trained at it, which did not
+    choose it: plan again when the trials are done.
 
     Args:
         target: its name, or one of your own.
@@ -213,7 +217,8 @@ def plan_target(
             f"reproduce: {target.name} tries the rates {rates} itself; --set {RATE} means nothing"
         )
     cells: dict[str, tuple[Cell, ...]] = {}
-    trials: dict[str, dict[float, Cell]] = {}
+    trials: dict[str, dict[float, tuple[Cell, ...]]] = {}
+    trial_seeds = range(1, 1 + target.trial_seeds)
     to_come = 0
     # Those that others start or learn from first; the result keeps the order of the rows.
     for row in sorted(target.rows, key=lambda row: bool(row.origins)):
@@ -221,34 +226,40 @@ def plan_target(
         origins = {way: cells[name] for way, name in row.origins.items()}
         if not all(origins.values()):
             cells[row.name], trials[row.name] = (), {}
-            to_come += len(target.rates) + count
+            to_come += len(target.rates) * target.trial_seeds + count
             continue
         paid = None
         if row.flops_of is not None:
             (other,) = (entry for entry in target.rows if entry.name == row.flops_of)
-            (cell,) = _Group(other, scale, settings, {}).cells([_TRIAL_SEED])
+            (cell,) = _Group(other, scale, settings, {}).cells([1])
             paid = training_flops(cell.spec, cell.tokens)
         group = _Group(row, scale, settings, origins, paid)
         if not target.rates:
             first = target.first_seed
             cells[row.name] = group.cells(range(first, first + count))
             continue
-        tried = {rate: group.cells([_TRIAL_SEED], rate)[0] for rate in target.rates}
+        tried = {rate: group.cells(trial_seeds, rate) for rate in target.rates}
         best = None if output is None else _best_rate(tried, output)
         trials[row.name] = tried
         if best is None:
             cells[row.name] = ()
             to_come += count
         else:
-            cells[row.name] = group.cells(range(_TRIAL_SEED + 1, _TRIAL_SEED + 1 + count), best)
+            first = trial_seeds.stop
+            cells[row.name] = group.cells(range(first, first + count), best)
     in_order = {row.name: cells[row.name] for row in target.rows}
     return TargetPlan(target, scale, in_order, trials, to_come)
 
 
-def _best_rate(tried: Mapping[float, Cell], output: str | Path) -> float | None:
-    if not tried or not all(cell.is_done(output) for cell in tried.values()):
+def _best_rate(tried: Mapping[float, tuple[Cell, ...]], output: str | Path) -> float | None:
+    if not tried or not all(cell.is_done(output) for cells in tried.values() for cell in cells):
         return None
-    return min(tried, key=lambda rate: tried[rate].perplexity(output))
+    return min(tried, key=lambda rate: mean_perplexity(tried[rate], output))
+
+
+def mean_perplexity(cells: Sequence[Cell], output: str | Path) -> float:
+    """Over seeds; infinite where one diverged."""
+    return sum(cell.perplexity(output) for cell in cells) / len(cells)
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,13 @@ def _best_rate(rates: Mapping[str, Any]) -> str:
 def _rates(outcome: Mapping[str, Any]) -> str:
     rows = [(row["name"], row["rates"]) for row in outcome["rows"] if row["rates"]["tried"]]
     rates = sorted({rate for _, found in rows for rate in found["tried"]}, key=float)
-    about = "Perplexity of seed 1 at each rate. The lowest sets the rate; seed 1 judges nothing."
+    seeds = sorted({cell["seed"] for _, found in rows for cell in found["cells"]})
+    if len(seeds) == 1:
+        who = f"of seed {seeds[0]} at each rate. The lowest sets the rate; seed {seeds[0]} judges"
+    else:
+        named = " and ".join(map(str, seeds))
+        who = f"at each rate, mean of seeds {named}. The lowest sets the rate; these seeds judge"
+    about = f"Perplexity {who} nothing."
     lines = [[name, *(_tried(found, rate) for rate in rates)] for name, found in rows]
     return "\n\n".join([about, markdown_table(["network", *rates], lines)])
 
@@ -142,8 +148,10 @@ def _tried(rates: Mapping[str, Any], rate: str) -> str:
     """A perplexity; NaN of a run that diverged; a dash where the rate was not tried."""
     if rate not in rates["tried"]:
         return "-"
-    status = dict(zip(rates["tried"], rates["cells"], strict=True))[rate]["status"]
-    return "NaN" if status == "diverged" else _or_dash(rates["tried"][rate], ".2f")
+    seeds = len(rates["cells"]) // len(rates["tried"])
+    first = seeds * list(rates["tried"]).index(rate)
+    diverged = any(c["status"] == "diverged" for c in rates["cells"][first : first + seeds])
+    return "NaN" if diverged else _or_dash(rates["tried"][rate], ".2f")
 
 
 def _steps(outcome: Mapping[str, Any]) -> str:

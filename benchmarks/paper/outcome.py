@@ -21,6 +21,7 @@ An outcome, format 2, as `OUTPUT/results/SCALE/TARGET.json` holds it:
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -35,7 +36,7 @@ from aero.report.runs import RunRecord, read_run
 from aero.train.errors import TrainingError
 from aero.train.recipe_files import recipe_to_dict
 from aero.train.run_folder import finite_or_null
-from benchmarks.paper.cells import Cell, TargetPlan
+from benchmarks.paper.cells import Cell, TargetPlan, mean_perplexity
 from benchmarks.paper.document import target_section
 from benchmarks.paper.figures import draw_figures
 from benchmarks.paper.fronts import describe_fronts
@@ -167,8 +168,7 @@ def _every_run(
     plan: TargetPlan, records: Mapping[str, Sequence[RunRecord]], output: str | Path
 ) -> list[RunRecord]:
     """The trials of rates, then the networks."""
-    tried = [cell for cells in plan.trials.values() for cell in cells.values()]
-    trials = [read_run(cell.folder(output).path) for cell in tried if cell.is_done(output)]
+    trials = [read_run(cell.folder(output).path) for cell in plan.tried() if cell.is_done(output)]
     return [*trials, *(run for runs in records.values() for run in runs)]
 
 
@@ -237,11 +237,11 @@ def _rates(plan: TargetPlan, row: Row, output: str | Path) -> dict[str, Any] | N
     if not plan.target.rates:
         return None
     trials = plan.trials[row.name]
-    tried = {f"{rate:g}": cell.perplexity(output) for rate, cell in trials.items()}
+    tried = {f"{rate:g}": mean_perplexity(cells, output) for rate, cells in trials.items()}
     return {
         "tried": finite_or_null(tried),
         "best": plan.best_rate(row.name, output),
-        "cells": _stands(trials.values(), output),
+        "cells": _stands(itertools.chain(*trials.values()), output),
     }
 
 

@@ -23,7 +23,8 @@ The files are `benchmarks/paper/data/*.yaml`:
 Further keys: `seeds: 1` of a row that wants fewer or more runs than its scale, `start_from: NAME`
 and `distill_from: NAME` of a row that starts or learns from another one's networks,
 `scales: [mini]` of a target that does not exist at the others, `rates: [1e-3, 2e-3]` of a target
-whose rows are each trained at the best of these learning rates, `groups: {GROUP: [NAME, ...]}` of
+whose rows are each trained at the best of these learning rates, `trial_seeds: 2` of one whose
+rates are chosen by the mean perplexity of two seeds, `groups: {GROUP: [NAME, ...]}` of
 rows that claims compare with together, and `flops_of: NAME` of a row that gets as many tokens as
 bring its training FLOPs, its teacher's included, to those of another row, `steps: [NAME, ...]` of
 rows that are one change away from the one before, `first_seed: 5` of a target whose seeds count
@@ -63,6 +64,7 @@ _TARGET_KEYS = {
     "sweep",
     "scales",
     "rates",
+    "trial_seeds",
     "groups",
     "steps",
     "first_seed",
@@ -131,8 +133,9 @@ class Target:
         baseline: label that changes are relative to, among rows of equal sizes; None without.
         sweep: `{setting, name}` where rows differ in one number; None otherwise.
         scales: where it exists; None is everywhere.
-        rates: learning rates that a first seed tries for every row, rising; empty leaves the
+        rates: learning rates that the first seeds try for every row, rising; empty leaves the
             recipe's.
+        trial_seeds: how many seeds try them, from 1 on; the seeds after these judge.
         steps: rows, each one change away from the one before, whose savings are told apart.
         first_seed: the first of its seeds, where it tries no rates.
     """
@@ -148,6 +151,7 @@ class Target:
     sweep: Mapping[str, str] | None = None
     scales: tuple[str, ...] | None = None
     rates: tuple[float, ...] = ()
+    trial_seeds: int = 1
     steps: tuple[str, ...] = ()
     first_seed: int = 1
 
@@ -251,6 +255,7 @@ def read_target(name: str, description: Mapping[str, Any]) -> Target:
         description.get("sweep"),
         tuple(description["scales"]) if "scales" in description else None,
         _rates(name, description.get("rates"), rows),
+        _trial_seeds(name, description),
         tuple(known_row(f"{name}: steps", step, names) for step in description.get("steps", ())),
         _first_seed(name, description),
     )
@@ -269,6 +274,16 @@ def _rates(target: str, rates: Any, rows: tuple[Row, ...]) -> tuple[float, ...]:
                 f"reproduce: {target} tries rates, so {row.name} can have no {RATE} of its own"
             )
     return tuple(float(rate) for rate in rates)
+
+
+def _trial_seeds(target: str, description: Mapping[str, Any]) -> int:
+    seeds = description.get("trial_seeds", 1)
+    if type(seeds) is not int or seeds < 1 or ("rates" not in description and seeds != 1):
+        raise TrainingError(
+            f"reproduce: {target}: trial_seeds must be an integer from 1, and 1 where no rates are "
+            f"tried, got {seeds!r}"
+        )
+    return seeds
 
 
 def _first_seed(target: str, description: Mapping[str, Any]) -> int:

@@ -63,7 +63,7 @@ def test_nothing_is_planned_at_a_rate_before_all_rates_were_tried(corpus, tmp_pa
         *[("SM+R", 1)] * 2, *[("SM+LR(layer)", 1)] * 2,
     ]  # fmt: skip
     tried = first.trials["SM+R"]
-    assert [cell.recipe.optimizer.learning_rate for cell in tried.values()] == list(RATES)
+    assert [cell.recipe.optimizer.learning_rate for (cell,) in tried.values()] == list(RATES)
     assert first.to_come == 4
 
 
@@ -81,7 +81,7 @@ def test_each_network_is_trained_at_its_best_rate_with_other_seeds(settled):
     found, output, rounds = settled
     assert rounds == [4, 8]
     for row, cells in found.cells_by_row.items():
-        tried = {rate: cell.perplexity(output) for rate, cell in found.trials[row].items()}
+        tried = {rate: cell.perplexity(output) for rate, (cell,) in found.trials[row].items()}
         best = min(tried, key=tried.get)
         assert best == 1e-2
         assert [c.recipe.optimizer.learning_rate for c in cells] == [best] * 2
@@ -115,9 +115,29 @@ def test_the_outcome_holds_what_was_tried(settled):
     assert "| SM+R | NaN | - |" in target_section(outcome)
 
 
+def test_several_seeds_choose_a_rate_by_their_mean(corpus, settled, monkeypatch):
+    found, output, _ = settled
+    target = read_target("rated", described(trial_seeds=2))
+    first = plan_target(target, found.scale, seeds=2, output=output)
+    trials = first.trials["SM+R"]
+    assert [[c.seed for c in cells] for cells in trials.values()] == [[1, 2], [1, 2]]
+    cell = type(trials[1e-6][0])
+    values = {(1e-6, 1): 8.0, (1e-6, 2): 9.0, (1e-2, 1): 4.0, (1e-2, 2): 14.0}
+    monkeypatch.setattr(cell, "is_done", lambda self, folder: True)
+    monkeypatch.setattr(cell, "status", lambda self, folder: "finished")
+    monkeypatch.setattr(
+        cell,
+        "perplexity",
+        lambda self, folder: values.get((self.recipe.optimizer.learning_rate, self.seed), 5.0),
+    )
+    again = plan_target(target, found.scale, seeds=2, output=output)
+    judging = again.cells_by_row["SM+R"]
+    assert [(c.recipe.optimizer.learning_rate, c.seed) for c in judging] == [(1e-6, 3), (1e-6, 4)]
+
+
 def test_a_diverged_trial_is_the_worst(settled, tmp_path, monkeypatch):
     found, output, _ = settled
-    worst = found.trials["SM+R"][1e-2]
+    (worst,) = found.trials["SM+R"][1e-2]
     monkeypatch.setattr(
         type(worst),
         "perplexity",
@@ -139,7 +159,8 @@ def test_a_student_waits_until_its_teacher_has_a_rate(corpus, settled):
     after = plan_target(target, found.scale, seeds=2, output=output)
     teacher = after.cells_by_row["SM+R"][0]
     assert all(
-        cell.origins == {"distill_from": teacher} for cell in after.trials["SM+LR(layer)"].values()
+        cell.origins == {"distill_from": teacher}
+        for (cell,) in after.trials["SM+LR(layer)"].values()
     )
 
 
@@ -148,6 +169,7 @@ def test_a_student_waits_until_its_teacher_has_a_rate(corpus, settled):
     [
         ({"rates": [1e-3]}, "rates must be two or more, rising and above 0, got [0.001]"),
         ({"rates": [2e-3, 1e-3]}, "rates must be two or more, rising and above 0"),
+        ({"trial_seeds": 0}, "trial_seeds must be an integer from 1"),
         (
             {"rows": [{"label": "SM+R", "settings": {"optimizer.learning_rate": 1e-3}}]},
             "rated tries rates, so SM+R can have no optimizer.learning_rate of its own",
@@ -184,7 +206,7 @@ def test_trials_of_several_targets_are_trained_once(corpus, tmp_path):
 
 def test_a_rate_that_one_network_alone_tried_has_a_column_in_its_place() -> None:
     def row(name: str, tried: dict[str, float]) -> dict[str, Any]:
-        cells = [{"status": "finished"} for _ in tried]
+        cells = [{"seed": 1, "status": "finished"} for _ in tried]
         return {"name": name, "rates": {"tried": tried, "cells": cells}}
 
     rows = [row("a", {"0.002": 9.0, "0.008": 8.0}), row("b", {"0.016": 7.0, "0.002": 6.0})]
