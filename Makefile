@@ -169,7 +169,7 @@ test-cuda: ## prove the operators on this machine's GPU; needs no network and no
 bench-cuda: ## time the operators on this machine's GPU against their opponents (8 minutes)
 	$(PYTHON) benchmarks/cuda/run.py --results $(CUDA_RESULTS)/benchmark.json
 
-# What counts as a public name, tests/python/house.py says; at most 120, and no circle, as test_layering.py holds.
+# What counts as a public name, tests/python/house.py says; at most 100, and no circle, as test_layering.py holds.
 house: $(VENV)/.built ## count Python files and lines, public names, README lines, import circles
 	$(BIN)/python -m tests.python.house
 

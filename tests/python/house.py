@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "python" / "aero"
-MOST_PUBLIC_NAMES = 120
+MOST_PUBLIC_NAMES = 100
 
 
 def public_names() -> set[str]:

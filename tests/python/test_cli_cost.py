@@ -12,6 +12,9 @@ from typer.testing import CliRunner
 from aero import cli, mpc
 from aero.fixed_point import Approximations, function_errors
 from aero.mpc.described_stacks import described_stack_names
+from aero.mpc.optimization_tables import optimization_table
+from aero.mpc.profiles import compute_names, network_names
+from aero.mpc.simulation import optimized_stack_names
 from aero.report import to_csv, to_html, to_text
 
 
@@ -56,8 +59,8 @@ def test_help_fits_a_line_and_names_every_stack_and_network():
     assert summaries.split()[0] == "show"
     assert "..." not in summaries
     text = " ".join(run("show", "--help").stdout.replace("-\n", "-").split()).replace("- ", "-")
-    names = [*mpc.stack_names(), *mpc.optimized_stack_names(), *described_stack_names()]
-    for name in (*names, *mpc.network_names(), *mpc.compute_names()):
+    names = [*mpc.stack_names(), *optimized_stack_names(), *described_stack_names()]
+    for name in (*names, *network_names(), *compute_names()):
         assert name in text
 
 
@@ -72,7 +75,7 @@ def test_every_command_takes_measures_as_settings():
     compared = run("compare", "SM", "SM", *given, "--second-set", "exp_squarings=8")
     second = mpc.simulate("SM", **{**fields, "exp_squarings": 8})
     assert compared.stdout == to_text(report.compare(second)) + "\n"
-    table = mpc.optimization_table("SM", sizes=[(16, None)], **fields)
+    table = optimization_table("SM", sizes=[(16, None)], **fields)
     assert run("optimizations", "SM", "--size", "16", *given).stdout == to_text(table) + "\n"
 
 

@@ -1,12 +1,9 @@
 from aero.analysis.figures.costs import plot_bytes_by_kind as plot_bytes_by_kind
 from aero.analysis.figures.costs import plot_stepwise_savings as plot_stepwise_savings
 from aero.analysis.figures.drawing import FIGURE_STYLE as FIGURE_STYLE
-from aero.analysis.figures.drawing import save_figure as save_figure
 from aero.analysis.figures.entropy import plot_entropy_heat_map as plot_entropy_heat_map
 from aero.analysis.figures.entropy import plot_layerwise_entropy as plot_layerwise_entropy
 from aero.analysis.figures.entropy import plot_quarter_shares as plot_quarter_shares
 from aero.analysis.figures.learned import plot_loss_curves as plot_loss_curves
 from aero.analysis.figures.tradeoffs import plot_pareto as plot_pareto
-from aero.analysis.files import read_analysis as read_analysis
-from aero.analysis.summary import EntropyAccumulator as EntropyAccumulator
 from aero.analysis.summary import summarize_entropies as summarize_entropies

@@ -70,7 +70,7 @@ def read_analysis(run_dir: str | Path) -> StoredAnalysis | None:
         ValueError: the files are there but cannot be read.
 
     Example:
-        >>> from aero.analysis import read_analysis
+        >>> from aero.analysis.files import read_analysis
         >>> import tempfile
         >>> folder = tempfile.TemporaryDirectory()
         >>> read_analysis(folder.name) is None

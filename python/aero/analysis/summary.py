@@ -111,7 +111,7 @@ class EntropyAccumulator:
 
     Example:
         >>> import numpy as np
-        >>> from aero.analysis import EntropyAccumulator
+        >>> from aero.analysis.summary import EntropyAccumulator
         >>> accumulator = EntropyAccumulator()
         >>> for batch in (np.zeros((1, 2, 1, 4)), np.ones((1, 2, 1, 4))):
         ...     accumulator.update(batch)

@@ -243,7 +243,8 @@ def report(
         import shlex
         import sys
 
-        from aero.report import write_report, write_results
+        from aero.report import write_report
+        from aero.report.writing import write_results
         from aero.train.errors import disk_errors
 
         command = shlex.join(["aero", *sys.argv[1:]])

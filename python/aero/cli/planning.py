@@ -51,11 +51,11 @@ def optimizations(
     and its implementations.
     """
     with one_line_errors(ValueError, OSError):
-        from aero import mpc
+        from aero.mpc.optimization_tables import optimization_table
 
         sizes = [_size(text) for text in size or ("128", "256", "512:16384")]
         keywords: dict[str, Any] = {"model": model, "stack": stack, **settings(set_)}
-        table = mpc.optimization_table(label, sizes=sizes, **keywords)
+        table = optimization_table(label, sizes=sizes, **keywords)
         put_priced(table, table.to_dict, as_json=as_json, as_csv=as_csv)
 
 

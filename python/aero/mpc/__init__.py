@@ -15,22 +15,17 @@ Example:
 from __future__ import annotations
 
 from aero.mpc.cost_report import CostReport
-from aero.mpc.described_stacks import load_stack
 from aero.mpc.generation import simulate_generation
 from aero.mpc.network_sweep import sweep
 from aero.mpc.optimization import optimizations
-from aero.mpc.optimization_tables import optimization_table
 from aero.mpc.profiles import (
     ComputeProfile,
     NetworkProfile,
-    compute_names,
     compute_profile,
-    network_names,
     network_profile,
 )
 from aero.mpc.simulation import (
     operation_cost,
-    optimized_stack_names,
     simulate,
     stack_fields,
     stack_names,
@@ -40,15 +35,10 @@ __all__ = [
     "ComputeProfile",
     "CostReport",
     "NetworkProfile",
-    "compute_names",
     "compute_profile",
-    "load_stack",
-    "network_names",
     "network_profile",
     "operation_cost",
-    "optimization_table",
     "optimizations",
-    "optimized_stack_names",
     "simulate",
     "simulate_generation",
     "stack_fields",

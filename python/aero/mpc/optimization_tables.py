@@ -176,8 +176,8 @@ def optimization_table(
         ValueError: As `simulate`.
 
     Example:
-        >>> from aero import mpc
-        >>> table = mpc.optimization_table(sizes=[(128, None)])
+        >>> from aero.mpc.optimization_tables import optimization_table
+        >>> table = optimization_table(sizes=[(128, None)])
         >>> round(table.cumulative[13].comm_bytes[0] / 1e9, 2), table.cumulative[13].rounds[0]
         (1.59, 3365)
     """

@@ -111,8 +111,8 @@ def network_names() -> list[str]:
     network that the paper states) are wires alone, without software.
 
     Example:
-        >>> from aero import mpc
-        >>> mpc.network_names()
+        >>> from aero.mpc.profiles import network_names
+        >>> network_names()
         ['paper-testbed', 'lan-1gbps', 'wan-400mbps', 'wan-100mbps']
     """
     return _core.network_names()

@@ -32,8 +32,8 @@ def optimized_stack_names() -> list[str]:
     computes the next token's logits only, `aero-approximate` is off in the last bits besides.
 
     Example:
-        >>> from aero import mpc
-        >>> mpc.optimized_stack_names()
+        >>> from aero.mpc.simulation import optimized_stack_names
+        >>> optimized_stack_names()
         ['aero-optimized', 'aero-optimized-generation', 'aero-approximate']
     """
     return _core.optimized_stack_names()

@@ -1,4 +1,3 @@
-from aero.private.environment import PrivateEnvironmentError as PrivateEnvironmentError
 from aero.private.links.keys import Security as Security
 from aero.private.links.keys import make_keys as make_keys
 from aero.private.parties.job import generate_privately as generate_privately

@@ -33,7 +33,7 @@ class PrivateEnvironmentError(ValueError):
     """There is no private environment, or it is not complete.
 
     Example:
-        >>> from aero.private import PrivateEnvironmentError
+        >>> from aero.private.environment import PrivateEnvironmentError
         >>> issubclass(PrivateEnvironmentError, ValueError)
         True
     """

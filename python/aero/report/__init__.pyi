@@ -3,4 +3,3 @@ from aero.report.plan_texts import to_csv as to_csv
 from aero.report.plan_texts import to_text as to_text
 from aero.report.runs import read_run as read_run
 from aero.report.writing import write_report as write_report
-from aero.report.writing import write_results as write_results

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aero.analysis import read_analysis
-from aero.analysis.files import StoredAnalysis
+from aero.analysis.files import StoredAnalysis, read_analysis
 from aero.architecture import ArchitectureSpec
 from aero.atomic_files import CHECKSUM_FILE, damage
 from aero.internals.run_damage import run_damage

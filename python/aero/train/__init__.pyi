@@ -5,7 +5,6 @@ from aero.train.planning import plan_runs as plan_runs
 from aero.train.prepared_data import prepare_data as prepare_data
 from aero.train.recipe import Recipe as Recipe
 from aero.train.recipe_files import load_recipe as load_recipe
-from aero.train.recipe_files import recipe_names as recipe_names
 from aero.train.run_results import analyze_run as analyze_run
 from aero.train.run_results import evaluate_run as evaluate_run
 from aero.train.runs import train_runs as train_runs

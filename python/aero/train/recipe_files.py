@@ -24,7 +24,7 @@ def recipe_names() -> list[str]:
     """Returns the names of the shipped recipes.
 
     Example:
-        >>> from aero.train import recipe_names
+        >>> from aero.train.recipe_files import recipe_names
         >>> recipe_names()
         ['codeparrot', 'demo', 'languini']
     """

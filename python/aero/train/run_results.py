@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from aero.analysis import EntropyAccumulator
 from aero.analysis.files import write_analysis
-from aero.analysis.summary import EntropySummary
+from aero.analysis.summary import EntropyAccumulator, EntropySummary
 from aero.atomic_files import CHECKSUM_FILE, checksums_of
 from aero.models import AeroForCausalLM
 from aero.reading import checked

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from aero.analysis import read_analysis, summarize_entropies
-from aero.analysis.files import write_analysis
+from aero.analysis import summarize_entropies
+from aero.analysis.files import read_analysis, write_analysis
 from aero.atomic_files import atomic_binary_file, write_bytes_atomically, write_json_atomically
 
 

@@ -6,8 +6,9 @@ import math
 import numpy as np
 import pytest
 
-from aero.analysis import EntropyAccumulator, summarize_entropies
+from aero.analysis import summarize_entropies
 from aero.analysis.statistics import heads_in_quarter, layerwise_mean, nan_counts, quarter_shares
+from aero.analysis.summary import EntropyAccumulator
 
 
 def uniform_rows(layers: int, batch: int, heads: int, length: int) -> np.ndarray:

@@ -13,6 +13,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from aero import analysis
+from aero.analysis.figures.drawing import save_figure
 from aero.analysis.figures.learned import (
     plot_learned_scales,
     plot_learned_slopes,
@@ -219,7 +220,7 @@ def test_a_figure_is_saved_as_png_and_as_svg_with_the_same_bytes_each_time(tmp_p
         with rc_context(analysis.FIGURE_STYLE):
             figure = Figure()
             plot_sweep([0, 1], [[1], [2]], xlabel="margin", axes=figure.subplots())
-        return [path.read_bytes() for path in analysis.save_figure(figure, tmp_path / folder / "x")]
+        return [path.read_bytes() for path in save_figure(figure, tmp_path / folder / "x")]
 
     png, svg = written("first")
     assert png.startswith(b"\x89PNG") and b">margin<" in svg

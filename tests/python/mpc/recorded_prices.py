@@ -18,6 +18,7 @@ from tests.python.models.labels import LABELS
 
 from aero import mpc
 from aero.mpc.described_stacks import described_stack_names
+from aero.mpc.simulation import optimized_stack_names
 
 FILE = Path(__file__).parents[2] / "data" / "recorded_prices.json"
 
@@ -42,7 +43,7 @@ _OPTIONS: tuple[dict[str, Any], ...] = (
     {"causal_skip": True, "last_layer_one_row": True, "batch_heads": True, "pack_triangle": True},
 )
 _MAIN = ("SM+LN+G", "EReg(SM(t)+ScFuFFN)", "SM+FN+R", "SOTA:EReg(SM(t)+FN+R)", "SM+DyT+G")
-_STACKS = (*mpc.stack_names(), *mpc.optimized_stack_names())
+_STACKS = (*mpc.stack_names(), *optimized_stack_names())
 
 Case = tuple[str, str, dict[str, Any]]
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from aero import mpc
 from aero.mpc.cost import Cost
 from aero.mpc.described_stacks import described_stack_names
+from aero.mpc.simulation import optimized_stack_names
 from aero.report import to_text
 
 
@@ -21,7 +22,7 @@ from aero.report import to_text
     st.integers(1, 5),
     st.integers(1, 70),
     st.sampled_from(["argmax", "client"]),
-    st.sampled_from([*mpc.stack_names(), *mpc.optimized_stack_names(), *described_stack_names()]),
+    st.sampled_from([*mpc.stack_names(), *optimized_stack_names(), *described_stack_names()]),
     st.sampled_from(["SM", "SM+LN+G", "SOTA:SM+ScFuFFN", "EReg(SM(t)+R)"]),
 )
 def test_tokens_parts_and_reports_add_up_exactly(

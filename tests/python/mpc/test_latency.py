@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 
 from aero import mpc, paper
 from aero.mpc.latency import Duration, Latency
+from aero.mpc.profiles import network_names
+from aero.mpc.simulation import optimized_stack_names
 from aero.report import to_text
 from aero.report.trace import trace_json
 
-NETWORKS = mpc.network_names()
+NETWORKS = network_names()
 LABELS = ["SM", "SM+LN+G", "SM+R", "EReg(SM(t)+ScFuFFN)", "SOTA:SM+ScFFN", "SM+LN+R_i1"]
 
 
@@ -37,7 +39,7 @@ def sizes(draw: st.DrawFn) -> dict[str, Any]:
     heads = draw(st.integers(1, 4))
     return {
         "label_or_spec": draw(st.sampled_from(LABELS)),
-        "stack": draw(st.sampled_from([*mpc.stack_names(), *mpc.optimized_stack_names()])),
+        "stack": draw(st.sampled_from([*mpc.stack_names(), *optimized_stack_names()])),
         "num_heads": heads,
         "width": heads * 2 * draw(st.integers(1, 40)),
         "vocab_size": draw(st.integers(1, 3000)),

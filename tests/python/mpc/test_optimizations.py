@@ -14,10 +14,11 @@ from typer.testing import CliRunner
 from aero import mpc
 from aero.cli import app
 from aero.mpc.optimization import Optimization
-from aero.mpc.optimization_tables import OptimizationRow
+from aero.mpc.optimization_tables import OptimizationRow, optimization_table
+from aero.mpc.simulation import optimized_stack_names
 from aero.report import to_csv, to_text
 
-TABLE = mpc.optimization_table()
+TABLE = optimization_table()
 
 # SM+ScFuFFN in GB, one optimization on top of the other, at T = 128 and 256, and at T = 512 with
 # V = 16384; rounds at T = 128. Products of one row take one response, whose unused coefficients
@@ -115,7 +116,7 @@ def test_an_optimization_is_one_row_of_one_table(monkeypatch: pytest.MonkeyPatch
         "OpenBumbleBee",
     )  # fmt: skip
     monkeypatch.setattr("aero.mpc.optimization._OPTIMIZATIONS", (*mpc.optimizations(), added))
-    table = mpc.optimization_table("SM", model="tiny", sizes=[(16, None)])
+    table = optimization_table("SM", model="tiny", sizes=[(16, None)])
     assert table.alone[-1].optimization == table.cumulative[-1].optimization == added
     (saving,) = table.savings(table.alone[-1])
     assert saving is not None and saving < 0
@@ -159,7 +160,7 @@ def test_the_better_causal_layout_loses_less_of_the_half() -> None:
 
 
 def test_a_network_without_fused_ffns_goes_on_without_absorption() -> None:
-    table = mpc.optimization_table("SM+LN+R", model="tiny", sizes=[(16, None)])
+    table = optimization_table("SM+LN+R", model="tiny", sizes=[(16, None)])
     rows = dict(zip(names(table.cumulative), table.cumulative, strict=True))
     assert rows["absorb_ffn"].comm_bytes == (None,)
     assert rows["batch_heads"].comm_bytes[0] is not None
@@ -175,7 +176,7 @@ def test_the_table_shows_every_record() -> None:
 
 
 def test_the_named_sets_are_what_simulate_takes_as_stack() -> None:
-    assert [one.name for one in TABLE.optimized_stacks] == mpc.optimized_stack_names()
+    assert [one.name for one in TABLE.optimized_stacks] == optimized_stack_names()
     for one in TABLE.optimized_stacks:
         report = mpc.simulate("SM+ScFuFFN", stack=one.name)
         assert (one.comm_bytes[0], one.rounds[0]) == (report.comm_bytes, report.rounds)
@@ -188,7 +189,7 @@ def test_the_named_sets_are_what_simulate_takes_as_stack() -> None:
 
 def test_overrides_hold_in_every_row_and_stack() -> None:
     sizes: dict[str, Any] = {"model": "tiny", "num_layers": 3, "exp_squarings": 6}
-    table = mpc.optimization_table("SM+ScFuFFN", sizes=[(16, 97)], **sizes)
+    table = optimization_table("SM+ScFuFFN", sizes=[(16, 97)], **sizes)
     sizes |= {"context_length": 16, "vocab_size": 97}
     start = mpc.simulate("SM+ScFuFFN", stack="spu-2024", **sizes)
     assert table.cumulative[0].comm_bytes == (start.comm_bytes,)

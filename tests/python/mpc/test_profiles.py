@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from aero import mpc
+from aero.mpc.profiles import compute_names, network_names
 from aero.report import to_text
 
 # CPU seconds of both parties on one core of an AMD EPYC (Zen 5, 2.6 GHz), SPU 0.9.5:
@@ -51,7 +52,7 @@ def test_products_have_as_many_encodings_as_ciphertext_products() -> None:
         assert cost.plaintext_encodings == cost.ct_pt_products
 
 
-@pytest.mark.parametrize("name", mpc.network_names())
+@pytest.mark.parametrize("name", network_names())
 def test_every_network_says_where_it_is_from(name: str) -> None:
     source = mpc.network_profile(name).source
     assert source.split()[0].rstrip(":") in {"fitted", "stated", "assumed"}
@@ -60,7 +61,7 @@ def test_every_network_says_where_it_is_from(name: str) -> None:
     assert mpc.network_profile(name).to_dict()["source"] == source
 
 
-@pytest.mark.parametrize("name", mpc.compute_names())
+@pytest.mark.parametrize("name", compute_names())
 def test_every_machine_says_where_it_is_from(name: str) -> None:
     source = mpc.compute_profile(name).source
     assert source.split()[0].rstrip(":") in {"fitted", "measured", "assumed"}
@@ -83,10 +84,10 @@ def test_profiles_are_found_by_name_description_and_value() -> None:
     assert mpc.network_profile("lan-1gbps", software_seconds=0.006).software_seconds == 0.006
     assert mpc.compute_profile("paper-testbed,threads=8").threads == 8
     assert mpc.compute_profile("none").ot_seconds == 0
-    for name in mpc.network_names():
+    for name in network_names():
         values = mpc.network_profile(name).to_dict()
         assert mpc.NetworkProfile(**values) == mpc.network_profile(name)
-    for name in mpc.compute_names():
+    for name in compute_names():
         values = mpc.compute_profile(name).to_dict()
         assert mpc.ComputeProfile(**values) == mpc.compute_profile(name)
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from aero import _core, mpc
-from aero.mpc.described_stacks import described_stack_names, stack_description
+from aero.mpc.described_stacks import described_stack_names, load_stack, stack_description
+from aero.mpc.optimization_tables import optimization_table
 
 GOOD: dict[str, Any] = {"format": 1, "name": "mine", "base": "spu-2024"}
 
@@ -100,7 +101,7 @@ def test_a_description_works_wherever_a_stack_does(tmp_path: Path) -> None:
     report = mpc.simulate("SM+LN+G", model="tiny", stack=path)
     gelu = report.by_kind["act"]
     assert mpc.operation_cost("gelu", 50, stack=path).comm_bytes == 500
-    assert mpc.operation_cost("gelu", 50, stack=mpc.load_stack(path)).ots == 0
+    assert mpc.operation_cost("gelu", 50, stack=load_stack(path)).ots == 0
     assert mpc.operation_cost("softmax", 4, 4, stack=str(path)) == mpc.operation_cost(
         "softmax", 4, 4
     )
@@ -114,7 +115,7 @@ def test_a_description_works_wherever_a_stack_does(tmp_path: Path) -> None:
     assert row.values["stack"] == "mine"
     generated = mpc.simulate_generation("SM+LN+G", model="tiny", stack=path, new_tokens=2)
     assert generated.by_kind["act"].comm_bytes == gelu.comm_bytes * 129 / 128
-    table = mpc.optimization_table("SM+LN+G", model="tiny", sizes=[(128, None)], stack=str(path))
+    table = optimization_table("SM+LN+G", model="tiny", sizes=[(128, None)], stack=str(path))
     assert table.cumulative[0].comm_bytes == (report.comm_bytes,)
 
 
@@ -164,16 +165,16 @@ def test_fields_and_prices_are_those_of_the_file(tmp_path: Path) -> None:
     assert (softmax.rounds, softmax.ots) == (18, 0)
     changed = mpc.simulate("SM", model="tiny", stack=str(path), exp_squarings=7)
     assert changed.changed_fields() == {"exp_squarings": 7}
-    again = mpc.simulate(report.spec, stack=mpc.load_stack(path))
+    again = mpc.simulate(report.spec, stack=load_stack(path))
     assert again == report
 
 
 def test_yaml_and_json_are_read_alike(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("format: 1\nname: mine\nbase: spu-2024\nfields: {mul_share: true}\n")
-    stack = mpc.load_stack(path)
-    assert stack == mpc.load_stack(written(tmp_path, fields={"mul_share": True}))
-    assert stack == mpc.load_stack(written(tmp_path, fields={"mul_share": True}, format=1.0))
+    stack = load_stack(path)
+    assert stack == load_stack(written(tmp_path, fields={"mul_share": True}))
+    assert stack == load_stack(written(tmp_path, fields={"mul_share": True}, format=1.0))
 
 
 def test_everything_that_can_be_priced_is_in_the_documentation() -> None:
@@ -227,16 +228,16 @@ def test_bad_descriptions_name_the_entry(
     tmp_path: Path, entries: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=f"stack description mine.json.*{message}"):
-        mpc.load_stack(written(tmp_path, **entries))
+        load_stack(written(tmp_path, **entries))
 
 
 def test_files_that_are_no_descriptions_say_so(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     with pytest.raises(ValueError, match=r"mine.yaml: cannot be read"):
-        mpc.load_stack(path)
+        load_stack(path)
     path.write_text("- a list")
     with pytest.raises(ValueError, match=r"mine.yaml: expected a mapping, got a list"):
-        mpc.load_stack(path)
+        load_stack(path)
     path.write_text("{")
     with pytest.raises(ValueError, match=r"mine.yaml: expected valid YAML"):
-        mpc.load_stack(path)
+        load_stack(path)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from aero import _core, mpc
+from aero.mpc.described_stacks import load_stack
 from aero.mpc.latency import Duration
 from aero.mpc.optimization_tables import OptimizationRow, OptimizationTable
 from aero.tables import in_units
@@ -329,7 +330,7 @@ def test_a_refused_description_says_all_of_it(
     path = tmp_path / "mine.json"
     path.write_text(json.dumps({"format": 1, "name": "mine", "base": "spu-2024", **entries}))
     with pytest.raises(ValueError) as error:
-        mpc.load_stack(path)
+        load_stack(path)
     assert str(error.value) == f"stack description mine.json: {message}"
 
 

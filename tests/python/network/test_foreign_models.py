@@ -24,6 +24,7 @@ from transformers import (
 
 from aero import AeroConfig, _core, mpc
 from aero.models.foreign_writer import describe_model
+from aero.mpc.simulation import optimized_stack_names
 from aero.network.checks import check_description
 from aero.network.numpy_reader import forward
 from aero.network.ring_reader import RingNetwork
@@ -98,7 +99,7 @@ def test_a_configuration_alone_has_the_price_of_its_model(name):
     network = describe_model(MODELS[name][1])
     assert network.description == made_as_float32(name).description
     assert all(not array.any() for array in network.tensors.values())
-    for stack in (*mpc.stack_names(), *mpc.optimized_stack_names()):
+    for stack in (*mpc.stack_names(), *optimized_stack_names()):
         priced = price(network, stack)
         assert priced["total"].comm_bytes > 0
         assert len(priced["by_layer"]) == 3

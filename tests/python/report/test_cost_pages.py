@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 import pytest
 
 from aero import mpc
+from aero.mpc.optimization_tables import optimization_table
 from aero.report import to_csv, to_html, to_text
 from aero.report.cost_figures import layer_details, layer_pieces, layers, stacked_bars
 from aero.report.cost_pages import gigabytes, to_fragment
@@ -192,7 +193,7 @@ def test_results_are_one_line_where_they_are_shown_by_python() -> None:
         repr(REPORT): "<CostReport SM+LN+G on spu-2024: ",
         repr(REPORT.compare(REPORT)): "1.00 times the bytes>",
         repr(mpc.sweep(["SM", "SM+R"], model="tiny")): "<SweepResult of 2 combinations>",
-        repr(mpc.optimization_table("SM", model="tiny", sizes=[(8, 9)])): "Table of SM on spu-2024",
+        repr(optimization_table("SM", model="tiny", sizes=[(8, 9)])): "Table of SM on spu-2024",
         repr(mpc.simulate_generation("SM", model="tiny", new_tokens=2)): "2 tokens, 0.",
     }
     for text, part in shown.items():
@@ -207,7 +208,7 @@ def aero(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_commands_print_what_the_functions_return(tmp_path: Path) -> None:
     options = aero("optimizations", "SM", "--model", "tiny", "--size", "16", "--json")
-    table = mpc.optimization_table("SM", model="tiny", sizes=[(16, None)])
+    table = optimization_table("SM", model="tiny", sizes=[(16, None)])
     assert json.loads(options.stdout) == json.loads(json.dumps(table.to_dict()))
     generated = aero("generate", "SM", "--model", "tiny", "--new-tokens", "3", "--set", "gelu=tanh")
     expected = mpc.simulate_generation("SM", model="tiny", context_length=128, new_tokens=3)

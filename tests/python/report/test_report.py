@@ -10,9 +10,10 @@ import pytest
 
 from aero import mpc
 from aero.architecture import ArchitectureSpec
-from aero.report import write_report, write_results, writing
+from aero.report import write_report, writing
 from aero.report.contents import _temperature_notes, read_seed_spread
 from aero.report.document import summary_table
+from aero.report.writing import write_results
 
 
 @pytest.fixture(scope="session")

@@ -148,7 +148,7 @@ def save_figure(figure: Figure, stem: str | Path, *, dots_per_inch: int = 220) -
         OSError: the files cannot be written; earlier ones stay as they were.
 
     Example:
-        >>> from aero.analysis import save_figure
+        >>> from aero.analysis.figures.drawing import save_figure
         >>> import tempfile
         >>> from matplotlib.figure import Figure
         >>> folder = tempfile.TemporaryDirectory()

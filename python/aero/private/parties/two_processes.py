@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from aero.mpc import NetworkProfile, network_names, network_profile
+from aero.mpc import NetworkProfile, network_profile
+from aero.mpc.profiles import network_names
 from aero.private.compute.calls import Call, Party
 from aero.private.environment import find_private_python
 from aero.private.links.keys import CERTIFICATE, Security, make_keys
