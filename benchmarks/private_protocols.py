@@ -31,8 +31,8 @@ def main() -> None:
     import torch
 
     from aero import mpc
-    from aero.atomic_files import write_json_atomically
     from aero.export import export_weights
+    from aero.internals.atomic_files import write_json_atomically
     from aero.models import AeroConfig, AeroForCausalLM
     from aero.private.environment import private_command
     from aero.private.settings import STACK, PrivateSettings

@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from aero.atomic_files import write_json_atomically
+from aero.internals.atomic_files import write_json_atomically
 from aero.private.links.channel import Channel
 from aero.private.links.connections import accept, connect, listen
 from aero.private.links.keys import CERTIFICATE, Security, make_keys

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from aero.atomic_files import write_bytes_atomically
-from aero.processor import processor
+from aero.internals.atomic_files import write_bytes_atomically
+from aero.internals.processor import processor
 
 SAMPLE_SECONDS = 0.02
 

@@ -17,7 +17,7 @@ import jupytext
 import nbformat
 from nbclient import NotebookClient
 
-from aero.atomic_files import write_bytes_atomically
+from aero.internals.atomic_files import write_bytes_atomically
 
 FOLDER = Path(__file__).parent
 IMAGES = FOLDER.parent / "docs" / "images"

@@ -11,7 +11,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from aero.analysis import plot_stepwise_savings
-from aero.atomic_files import write_bytes_atomically, write_json_atomically
+from aero.internals.atomic_files import write_bytes_atomically, write_json_atomically
 from aero.report import page
 from aero.report.picture import svg_of
 from aero.tables import table_lines

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from aero.architecture import ArchitectureSpec
-from aero.pareto import pareto_front
+from aero.internals.pareto import pareto_front
 from aero.report.runs import RunRecord
 from aero.report.seeds import Pool, Series, family_of
 from benchmarks.paper.cost_rows import PrivateCost, private_costs, ways_to_price

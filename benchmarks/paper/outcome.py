@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from aero.atomic_files import write_bytes_atomically, write_json_atomically
+from aero.internals.atomic_files import write_bytes_atomically, write_json_atomically
 from aero.report.networks import spread_of
 from aero.report.runs import RunRecord, read_run
 from aero.train.errors import TrainingError

@@ -16,7 +16,8 @@ from typing import Any
 
 from aero import mpc
 from aero.architecture import ArchitectureSpec
-from aero.atomic_files import write_json_atomically
+from aero.internals.atomic_files import write_json_atomically
+from aero.internals.processor import processor
 from aero.mpc.simulation import described_spec
 from aero.network.description import layer_count
 from aero.network.files import read_network
@@ -32,7 +33,6 @@ from aero.private.prediction import (
     total_cost,
 )
 from aero.private.settings import PrivateSettings
-from aero.processor import processor
 from aero.reading import UnreadableFileError, printable, read_json, shown
 from aero.tables import in_units
 

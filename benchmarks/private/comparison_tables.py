@@ -8,7 +8,7 @@ from typing import Any
 
 from comparison import network_name, part_of
 
-from aero.atomic_files import write_bytes_atomically
+from aero.internals.atomic_files import write_bytes_atomically
 from aero.tables import in_units, markdown_table
 
 Measured = dict[str, Any]

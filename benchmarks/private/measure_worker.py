@@ -19,14 +19,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from aero.atomic_files import write_json_atomically
+from aero.internals.atomic_files import write_json_atomically
+from aero.internals.processor import processor
 from aero.network.files import read_network
 from aero.network.numpy_reader import forward
 from aero.private.compute.calls import Call, Party, Value
 from aero.private.compute.in_process import InProcessParties
 from aero.private.compute.inference import PrivateNetwork, set_up
 from aero.private.settings import PrivateSettings
-from aero.processor import processor
 from aero.reading import read_json
 
 # The private environment starts programs without their folder.

@@ -9,7 +9,7 @@ from pathlib import Path
 from measured_grid import Cell, NetworkCell
 from measured_rows import MeasuredRow, network_rows, operation_rows, set_up_row
 
-from aero.atomic_files import write_bytes_atomically, write_json_atomically
+from aero.internals.atomic_files import write_bytes_atomically, write_json_atomically
 from aero.private.settings import STACK
 from aero.reading import read_json
 from aero.tables import in_units, markdown_table

@@ -14,7 +14,7 @@ from typing import Any
 
 from measured_grid import Cell, NetworkCell, predicted_cost
 
-from aero.atomic_files import write_json_atomically
+from aero.internals.atomic_files import write_json_atomically
 from aero.mpc.cost import Cost
 from aero.mpc.simulation import described_spec
 from aero.private.environment import private_command

@@ -16,8 +16,8 @@ Example:
 
 from __future__ import annotations
 
-from aero._lazy_exports import lazy_exports
-from aero._registration import register_with_notebooks, register_with_transformers
+from aero.internals.lazy_exports import lazy_exports
+from aero.internals.registration import register_with_notebooks, register_with_transformers
 
 __version__ = "0.1.0"
 __getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

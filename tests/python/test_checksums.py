@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from aero.atomic_files import checksums_of, damage, read_checksums, write_checksums
+from aero.internals.atomic_files import checksums_of, damage, read_checksums, write_checksums
 from aero.reading import UnreadableFileError
 
 CONTENTS = {"a": b"", "b c.json": b"{}", "deep/er/d.bin": bytes(range(256)) * 9000}

@@ -279,7 +279,7 @@ def strange_files(tmp_path, monkeypatch):
     """A corpus of 40 bytes, one that is closed, tokenizers that do not fit, half a network."""
     from tokenizers import Tokenizer, models
 
-    from aero.atomic_files import checksums_of, write_checksums
+    from aero.internals.atomic_files import checksums_of, write_checksums
     from aero.models import AeroConfig, AeroForCausalLM
     from aero.train.tokenizer import save_tokenizer, train_tokenizer
 

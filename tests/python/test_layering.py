@@ -39,37 +39,31 @@ SYSTEM_HEADERS = {
 
 # Python room -> rooms of the package it may import.
 MAY_IMPORT = {
-    "_lazy_exports": set(),
     "_library": {"_core"},
-    "_registration": set(),
-    "atomic_files": set(),
-    "palette": set(),
-    "pareto": set(),
-    "processor": set(),
     "reading": set(),
     "tables": set(),
     "architecture": {"_core"},
     "mpc": {"_core", "architecture"},
-    "internals": {"atomic_files"},
+    "internals": set(),
     "paper": {"mpc"},
     "fixed_point": {"_core", "mpc"},
-    "analysis": {"atomic_files", "palette"},
+    "analysis": set(),
     "ops": {"_core", "_library"},
     "nn": {"ops", "architecture"},
     "network": {"fixed_point"},
     "models": {"_core", "ops", "nn", "architecture", "fixed_point", "network", "analysis"},
     "conversion": {"models", "nn", "mpc", "architecture"},
-    "export": {"models", "nn", "ops", "architecture", "network", "atomic_files"},
-    "private": {"network", "mpc", "architecture", "atomic_files"},
+    "export": {"models", "nn", "ops", "architecture", "network"},
+    "private": {"network", "mpc", "architecture"},
     "report": {
-        "architecture", "mpc", "paper", "analysis", "atomic_files", "palette",
+        "architecture", "mpc", "paper", "analysis",
     },
     "train": {
-        "models", "nn", "conversion", "analysis", "architecture", "atomic_files", "fixed_point",
+        "models", "nn", "conversion", "analysis", "architecture", "fixed_point",
     },
     "cli": {
         "_core", "_library", "architecture", "mpc", "analysis", "ops", "nn", "models", "conversion",
-        "report", "train", "atomic_files", "fixed_point", "export", "network", "private",
+        "report", "train", "fixed_point", "export", "network", "private",
     },
 }  # fmt: skip
 # The rooms inside aero.private, and those of them that each may import; any may its single files.
@@ -80,15 +74,7 @@ MAY_IMPORT_IN_PRIVATE = {
     "measuring": {"parties", "compute"},
 }
 # Modules that any room may import besides.
-EVERYWHERE = {
-    "__version__",
-    "_lazy_exports",
-    "internals",
-    "pareto",
-    "processor",
-    "reading",
-    "tables",
-}
+EVERYWHERE = {"__version__", "internals", "reading", "tables"}
 # Third-party packages that analysis may use.
 ANALYSIS_PACKAGES = {"numpy", "matplotlib", "mpl_toolkits", "scipy"}
 

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 import yaml
 from numpy.typing import NDArray
 
-from aero.atomic_files import write_bytes_atomically, write_json_atomically
+from aero.internals.atomic_files import write_bytes_atomically, write_json_atomically
 from aero.tables import markdown_table
 from aero.train.loading import load_saved_network
 from aero.train.machine import git_commit, hardware, package_versions

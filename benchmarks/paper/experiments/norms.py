@@ -33,7 +33,7 @@ from torch.utils.data import Dataset
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 
 from aero import AeroConfig, AeroForCausalLM
-from aero.atomic_files import write_bytes_atomically, write_json_atomically
+from aero.internals.atomic_files import write_bytes_atomically, write_json_atomically
 from aero.report.seeds import Pool, Series
 from aero.tables import markdown_table
 from aero.train import AeroTrainer, load_recipe

@@ -26,7 +26,7 @@ import torch
 import yaml
 
 from aero.analysis.intervals import student_quantile
-from aero.atomic_files import write_bytes_atomically, write_json_atomically
+from aero.internals.atomic_files import write_bytes_atomically, write_json_atomically
 from aero.tables import markdown_table
 from aero.train.loading import load_saved_network
 from aero.train.machine import git_commit, hardware, package_versions

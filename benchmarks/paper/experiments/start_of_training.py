@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from aero import AeroConfig, AeroForCausalLM
-from aero.atomic_files import write_bytes_atomically, write_json_atomically
+from aero.internals.atomic_files import write_bytes_atomically, write_json_atomically
 from aero.train import load_recipe
 from aero.train.machine import git_commit, hardware, package_versions
 from aero.train.prepared_data import PreparedData, prepare_data

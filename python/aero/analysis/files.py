@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aero.analysis.summary import EntropySummary
-from aero.atomic_files import atomic_binary_file, write_json_atomically
+from aero.internals.atomic_files import atomic_binary_file, write_json_atomically
 from aero.reading import UnreadableFileError, library_errors, printable, read_json
 
 _MOST_BYTES = 1 << 28  # of all arrays; a network of 24 layers, 16 heads and T = 2048 has 6 MB

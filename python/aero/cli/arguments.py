@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from aero.atomic_files import write_bytes_atomically
 from aero.cli.errors import note, say
+from aero.internals.atomic_files import write_bytes_atomically
 
 
 def no_nan(value: float | None) -> float | None:

@@ -44,7 +44,7 @@ def convert(
         if output is None and not dry_run:
             raise ValueError("convert: give --output FOLDER, or --dry-run to see the changes")
         import aero.conversion
-        from aero.atomic_files import require_no_run
+        from aero.internals.atomic_files import require_no_run
         from aero.train.errors import disk_errors
         from aero.train.loading import load_saved_network
         from aero.train.run_folder import RunFolder
@@ -111,7 +111,7 @@ def show(
 ) -> None:
     """Shows tokens, the attention and entropy of every head and the private cost of a token."""
     with one_line_errors(ValueError, OSError):
-        from aero.atomic_files import write_bytes_atomically
+        from aero.internals.atomic_files import write_bytes_atomically
         from aero.report.show_page import show_page
         from aero.train.errors import disk_errors
         from aero.train.loading import load_saved_network, require_supported
@@ -154,8 +154,8 @@ def export(
 ) -> None:
     """Writes plain weights and a description from which any program can compute the logits."""
     with one_line_errors(ValueError, OSError):
-        from aero.atomic_files import require_no_run
         from aero.export import export_remote_code, export_weights
+        from aero.internals.atomic_files import require_no_run
         from aero.train.errors import disk_errors
         from aero.train.loading import load_saved_network, require_supported
         from aero.train.run_folder import RunFolder

@@ -288,7 +288,7 @@ def calibrate(
     from aero.private.party_errors import PartyError
 
     with one_line_errors(ValueError, OSError, PartyError):
-        from aero.atomic_files import write_json_atomically
+        from aero.internals.atomic_files import write_json_atomically
         from aero.private.environment import find_private_python
         from aero.private.measuring.calibration import QUIET_PROCESSORS, calibrate
 

@@ -78,7 +78,7 @@ def publish(
     weights' SHA-256; no weights. Printed are the folder and the certificate's fingerprint.
     """
     with one_line_errors(ValueError, OSError), exported(source) as folder:
-        from aero.atomic_files import write_bytes_atomically
+        from aero.internals.atomic_files import write_bytes_atomically
         from aero.network.files import read_description
 
         output.mkdir(parents=True, exist_ok=True)

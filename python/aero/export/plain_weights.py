@@ -8,7 +8,11 @@ from pathlib import Path
 from safetensors.numpy import save
 from torch import nn
 
-from aero.atomic_files import require_no_run, write_bytes_atomically, write_json_atomically
+from aero.internals.atomic_files import (
+    require_no_run,
+    write_bytes_atomically,
+    write_json_atomically,
+)
 from aero.models.causal_lm import carry_over
 from aero.models.network_writer import described_network
 from aero.network.description import DESCRIPTION_FILE, WEIGHTS_FILE, Network

@@ -15,7 +15,11 @@ from pathlib import Path
 from torch import nn
 
 import aero
-from aero.atomic_files import require_no_run, write_bytes_atomically, write_json_atomically
+from aero.internals.atomic_files import (
+    require_no_run,
+    write_bytes_atomically,
+    write_json_atomically,
+)
 from aero.models.causal_lm import carry_over
 from aero.reading import read_json
 

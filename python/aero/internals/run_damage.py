@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from aero.atomic_files import damage, read_checksums
+from aero.internals.atomic_files import damage, read_checksums
 from aero.reading import UnreadableFileError
 
 # The files that a checksum vouches for: from the start, of a run that ended, of one that finished.

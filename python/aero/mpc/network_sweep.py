@@ -12,11 +12,11 @@ from typing import Any
 
 from aero import _core
 from aero.architecture import ArchitectureSpec
+from aero.internals.pareto import pareto_front
 from aero.mpc.cost import Cost, FieldValue
 from aero.mpc.described_stacks import StackDescription, stack_description
 from aero.mpc.profiles import NetworkProfile, compute_profile, network_profile
 from aero.mpc.simulation import plain_value
-from aero.pareto import pareto_front
 from aero.reading import one_line, read_json
 from aero.reading.run_files import EVALUATION, Evaluated, unequal_evaluations
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from aero.analysis import FIGURE_STYLE, plot_pareto
 from aero.analysis.figures.drawing import ink_on
 from aero.internals.extras import extra
+from aero.internals.palette import GREY, PART_COLORS
 from aero.mpc import CostReport
 from aero.mpc.cost import Cost, Operation
 from aero.mpc.network_sweep import SweepResult, SweepRow
-from aero.palette import GREY, PART_COLORS
 from aero.report.cost_texts import layer_groups
 from aero.report.picture import svg_of
 from aero.report.plan_texts import shown_cells

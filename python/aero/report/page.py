@@ -6,7 +6,7 @@ import html
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
-from aero.palette import GREY, PART_COLORS
+from aero.internals.palette import GREY, PART_COLORS
 
 _STYLE = """
 .aero-cost{max-width:1000px;font:14px/1.45 system-ui,sans-serif}

@@ -24,7 +24,7 @@ from aero.analysis.figures.learned import plot_learned_temperatures, plot_learne
 from aero.analysis.files import StoredAnalysis
 from aero.analysis.statistics import layerwise_mean
 from aero.internals.extras import extra
-from aero.pareto import pareto_front
+from aero.internals.pareto import pareto_front
 from aero.reading import shown
 from aero.report.networks import Network
 from aero.report.picture import Picture, figure_grid, shared_legend

@@ -7,7 +7,7 @@ from typing import Any
 
 from aero.analysis.files import StoredAnalysis, read_analysis
 from aero.architecture import ArchitectureSpec
-from aero.atomic_files import CHECKSUM_FILE, damage
+from aero.internals.atomic_files import CHECKSUM_FILE, damage
 from aero.internals.run_damage import run_damage
 from aero.reading import UnreadableFileError, checked, one_line, read_json, read_json_lines
 from aero.reading.run_files import EVALUATION, METRIC, RUN, SAMPLE

@@ -26,6 +26,6 @@ Example:
 
 from __future__ import annotations
 
-from aero._lazy_exports import lazy_exports
+from aero.internals.lazy_exports import lazy_exports
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from aero.atomic_files import checksums_of, damage, write_checksums, write_json_atomically
+from aero.internals.atomic_files import checksums_of, damage, write_checksums, write_json_atomically
 from aero.internals.run_damage import run_damage
 from aero.reading import UnreadableFileError, printable, read_json
 from aero.train.errors import TrainingError

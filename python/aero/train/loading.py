@@ -11,7 +11,7 @@ from safetensors import safe_open
 from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from aero.atomic_files import CHECKSUM_FILE, damage
+from aero.internals.atomic_files import CHECKSUM_FILE, damage
 from aero.models import AeroForCausalLM
 from aero.reading import UnreadableFileError, library_errors, printable, read_json, shown
 from aero.train.errors import TrainingError

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 import aero
-from aero.processor import processor
+from aero.internals.processor import processor
 
 _PACKAGES = ("torch", "transformers", "accelerate", "tokenizers", "numpy")
 

@@ -14,8 +14,8 @@ import torch
 from transformers import PrinterCallback, set_seed
 from transformers.utils import logging as transformers_logging
 
-from aero.atomic_files import checksums_of, write_checksums, write_json_atomically
 from aero.conversion.annealing import finish_annealing
+from aero.internals.atomic_files import checksums_of, write_checksums, write_json_atomically
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.train.checkpoints import read_checkpoint_state
 from aero.train.errors import StopRequestedError, TrainingError

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aero.atomic_files import write_json_atomically
+from aero.internals.atomic_files import write_json_atomically
 from aero.reading import UnreadableFileError, one_line, read_json
 from aero.train.corpora import CorpusScan, TextPiece, scan_corpus
 from aero.train.corpus_facts import FACTS, corpus_facts, remarks_on

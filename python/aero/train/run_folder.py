@@ -24,7 +24,7 @@ from typing import Any
 
 import yaml
 
-from aero.atomic_files import (
+from aero.internals.atomic_files import (
     checksums_of,
     damage,
     json_bytes,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from aero.analysis.files import write_analysis
 from aero.analysis.summary import EntropyAccumulator, EntropySummary
-from aero.atomic_files import CHECKSUM_FILE, checksums_of
+from aero.internals.atomic_files import CHECKSUM_FILE, checksums_of
 from aero.models import AeroForCausalLM
 from aero.reading import checked
 from aero.train.errors import TrainingError, disk_errors

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from aero.atomic_files import write_json_atomically
+from aero.internals.atomic_files import write_json_atomically
 from aero.reading import UnreadableFileError, read_json, shown
 from aero.train.errors import TrainingError
 from aero.train.progress import progress_bar

@@ -15,13 +15,15 @@ namespace aero::spec {
 namespace {
 
 // Every canonical label with this K, put together from the grammar's text and not by the printer.
-std::vector<std::string> canonical_labels(int num_pruned_ffns) {
+std::vector<std::string> canonical_labels(int num_pruned_ffns,
+                                          const std::string& convolution = "") {
   std::vector<std::string> ffns{"",       "+G",     "+R",      "+LR(layer)", "+LR(global)",
                                 "+FuFFN", "+ScFFN", "+ScFuFFN"};
   for (const std::string norm : {"+WNFFN", "+SNFFN"})
     for (const std::string set : {"", "(qk)", "(qk+ffn)", "(qkv+ffn)", "(qkvo+ffn)"})
       ffns.push_back(norm + set);
-  const std::string suffix = num_pruned_ffns == 0 ? "" : "_i" + std::to_string(num_pruned_ffns);
+  const std::string suffix =
+      convolution + (num_pruned_ffns == 0 ? "" : "_i" + std::to_string(num_pruned_ffns));
   std::vector<std::string> labels;
   for (const std::string shaped : {"", "SOTA:"})
     for (const bool regularized : {false, true})
@@ -51,6 +53,13 @@ TEST(Label, EveryCanonicalLabelPrintsAsItself) {
       printed.insert(text);
     }
   EXPECT_EQ(printed.size(), 4u * 2 * 2 * 4 * 6 * 18);
+}
+
+TEST(Label, EveryLabelWithAConvolutionPrintsAsItself) {
+  for (const std::string& convolution : {"+C2", "+C4", "+C8", "+D3", "+S2"})
+    for (const int num_pruned_ffns : {0, 6})
+      for (const std::string& text : canonical_labels(num_pruned_ffns, convolution))
+        EXPECT_EQ(print_label(parse_label(text)), text);
 }
 
 TEST(Label, DifferentLabelsAreDifferentNetworks) {
@@ -109,6 +118,15 @@ TEST(Label, FieldsAreWhatTheLabelSays) {
                                                           .num_pruned_ffns = 6}));
   EXPECT_EQ(parse_label("EReg(SM+G)"),
             (Label{.entropy_regularized = true, .ffn = FeedForward::kGelu}));
+  EXPECT_EQ(parse_label("SM+c4"),
+            (Label{.convolution = Convolution::kFull, .convolution_taps = 4}));
+  EXPECT_EQ(parse_label("SM+DyT+D8"), (Label{.norm = Norm::kDynamicTanh,
+                                             .convolution = Convolution::kDepthwise,
+                                             .convolution_taps = 8}));
+  EXPECT_EQ(parse_label("SM+ScFuFFN+S02_i1"), (Label{.ffn = FeedForward::kScaledFused,
+                                                     .convolution = Convolution::kTokenShift,
+                                                     .convolution_taps = 2,
+                                                     .num_pruned_ffns = 1}));
   EXPECT_EQ(parse_label("SM(t:head)"), (Label{.temperature = Temperature::kHead}));
   EXPECT_EQ(parse_label("SM(t:scalar)"), (Label{.temperature = Temperature::kScalar}));
 }
@@ -130,7 +148,13 @@ TEST(Label, ErrorsShowPositionExpectationAndNearestLabel) {
       {"SM+LR", 6, "\"(layer)\" or \"(global)\"", "SM+LR(layer)"},
       {"SM+LR(globl)", 6, "\"(global)\"", "SM+LR(global)"},
       {"SM+ScFuFNN", 4, "\"ScFuFFN\"", "SM+ScFuFFN"},
-      {"SM+G+LN", 5, "\"_i\" or the end", "SM+G"},
+      {"SM+G+LN", 6, "\"C\", \"D\" or \"S\" with a number of taps", "SM+G"},
+      {"SM+C", 4, "with a number of taps", "SM+G"},
+      {"SM+C1", 5, "a number of taps from 2 to 8", "SM+C2"},
+      {"SM+R+D9", 7, "a number of taps from 2 to 8", "SM+R+D8"},
+      {"SM+C4+G", 6, "\"_i\" or the end", "SM+C4"},
+      {"SM+C4+S4", 6, "\"_i\" or the end", "SM+C4"},
+      {"SM+ScFuFNN+C4_i2", 4, "\"ScFuFFN\"", "SM+ScFuFFN+C4_i2"},
       {"SM+LN+FN", 7, "\"G\"", "SM+LN+G"},
       {"SM+WNFFN(vo)", 9, "\"(qkvo+ffn)\"", "SM+WNFFN(qk)"},
       {"SM+FN(channel)+ScFuFNN", 16, "\"ScFuFFN\"", "SM+FN+ScFuFFN"},
@@ -165,7 +189,7 @@ TEST(Label, ForeignBytesAreShownEscapedAndHugeTextIsCut) {
 
 TEST(Label, OneWrongLetterIsAnErrorOrAnotherLabelAndNothingElse) {
   std::mt19937 random(11);
-  const std::string alphabet = "SMtGRLNFfnu+()_:i6 ";
+  const std::string alphabet = "SMtGRLNFfnu+()_:i6CD4 ";
   const std::vector<std::string> labels = canonical_labels(6);
   for (int round = 0; round < 60; ++round) {
     std::string text = labels[random() % labels.size()];

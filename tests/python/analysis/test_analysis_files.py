@@ -9,7 +9,11 @@ import pytest
 
 from aero.analysis import summarize_entropies
 from aero.analysis.files import read_analysis, write_analysis
-from aero.atomic_files import atomic_binary_file, write_bytes_atomically, write_json_atomically
+from aero.internals.atomic_files import (
+    atomic_binary_file,
+    write_bytes_atomically,
+    write_json_atomically,
+)
 
 
 def test_a_written_analysis_reads_back(tmp_path):

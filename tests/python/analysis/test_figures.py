@@ -12,7 +12,7 @@ from aero import analysis
 from aero.analysis.figures.drawing import entropy_colors, layer_colors, network_colors
 from aero.analysis.figures.entropy import plot_attention
 from aero.analysis.figures.learned import plot_learned_temperatures, plot_learned_thresholds
-from aero.palette import PART_COLORS
+from aero.internals.palette import PART_COLORS
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from aero.analysis.figures.learned import (
     plot_thresholds_by_layer,
 )
 from aero.analysis.figures.tradeoffs import plot_sweep
-from aero.palette import NETWORK_COLORS, PART_COLORS
-from aero.pareto import pareto_front
+from aero.internals.palette import NETWORK_COLORS, PART_COLORS
+from aero.internals.pareto import pareto_front
 
 
 @pytest.fixture

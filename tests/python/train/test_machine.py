@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-import aero.processor
-from aero.processor import processor
+import aero.internals.processor
+from aero.internals.processor import processor
 from aero.train.forecast import _duration
 from aero.train.machine import hardware, settle_in
 
@@ -81,9 +81,9 @@ def test_a_duration_is_hours_minutes_and_seconds(seconds: float, text: str) -> N
 def test_a_processor_is_named_with_its_family(
     cpuinfo: str | None, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aero.processor, "_FILE", tmp_path / "cpuinfo")
-    monkeypatch.setattr(aero.processor.platform, "processor", lambda: "")
-    monkeypatch.setattr(aero.processor.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(aero.internals.processor, "_FILE", tmp_path / "cpuinfo")
+    monkeypatch.setattr(aero.internals.processor.platform, "processor", lambda: "")
+    monkeypatch.setattr(aero.internals.processor.platform, "machine", lambda: "aarch64")
     if cpuinfo is not None:
         (tmp_path / "cpuinfo").write_text(cpuinfo)
     assert processor() == text

@@ -15,7 +15,7 @@ import yaml
 from transformers import PrinterCallback
 from transformers.utils import logging as transformers_logging
 
-from aero.processor import processor
+from aero.internals.processor import processor
 from aero.train import checkpoints, machine, one_run
 from aero.train.checkpoints import finish_checkpoint, runs_below
 from aero.train.errors import TrainingError

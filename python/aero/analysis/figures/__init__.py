@@ -2,7 +2,8 @@
 
 Every function takes plain arrays, draws into the Axes it is given (or into a new pyplot figure) and
 returns them. The matplotlib backend, the file and its resolution are the caller's choice. Colours
-are those of `aero.palette`, scales are fixed where panels are compared: entropies have [0, log T].
+are those of `aero.internals.palette`, scales are fixed where panels are compared: entropies have
+[0, log T].
 """
 
 from aero.internals.extras import extra

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
 from aero.analysis.figures.drawing import label_rows, own_or_new_axes
-from aero.palette import NETWORK_COLORS, PART_COLORS
+from aero.internals.palette import NETWORK_COLORS, PART_COLORS
 
 _OURS, _PUBLISHED = NETWORK_COLORS[:2]
 

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
-from aero.atomic_files import write_bytes_atomically
-from aero.palette import NETWORK_COLORS
+from aero.internals.atomic_files import write_bytes_atomically
+from aero.internals.palette import NETWORK_COLORS
 
 # Enough of the values written inside a heat map to read them; above it they would only be noise.
 _MOST_CELLS_WITH_TEXT = 64

@@ -12,7 +12,7 @@ from matplotlib.transforms import Bbox
 from numpy.typing import ArrayLike, NDArray
 
 from aero.analysis.figures.drawing import network_colors, own_or_new_axes
-from aero.pareto import pareto_front
+from aero.internals.pareto import pareto_front
 
 # In points, 1/72 inch: half a marker with its rim, the gap between marker and name, and from how
 # far off a name needs a line to its point.

@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 from aero import mpc
 from aero.architecture import ArchitectureSpec
 from aero.internals.extras import extra
+from aero.internals.processor import processor
 from aero.mpc.cost import Cost
 from aero.mpc.simulation import described_spec
 from aero.private.parties.two_processes import generate_over
 from aero.private.prediction import EXTENSION_OTS, extensions, predicted_costs
 from aero.private.settings import PrivateSettings
 from aero.private.temporary import temporary_folder
-from aero.processor import processor
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aero.atomic_files import write_bytes_atomically
+from aero.internals.atomic_files import write_bytes_atomically
 from aero.network.files import read_description
 from aero.private.environment import private_command
 from aero.private.links.channel import Channel, within

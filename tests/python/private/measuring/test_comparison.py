@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 
 import aero
 from aero import mpc
+from aero.internals.processor import processor
 from aero.private.compute.calls import Call, Party, Traffic
 from aero.private.parties.job import Generated
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
-from aero.processor import processor
 
 from ...export.conftest import trained
 
