@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from aero.architecture import ArchitectureSpec
+from aero.internals.errors import TrainingError
 from aero.reading import read_json
-from aero.train.errors import TrainingError
 from aero.train.planning import PlannedRun, plan_runs, spec_for, training_way
 from aero.train.recipe import Recipe
 from aero.train.recipe_files import load_recipe, recipe_to_dict

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from aero.train.errors import TrainingError
+from aero.internals.errors import TrainingError
 from benchmarks.paper.run_statistics import STATISTICS
 
 # Name of a group -> its rows.

@@ -161,7 +161,7 @@ def reproduce(
         if not collect:
             plans = list(run_plans(planned, train))
 
-        from aero.train.errors import disk_errors
+        from aero.internals.errors import disk_errors
         from benchmarks.paper.document import results_document, write_results
         from benchmarks.paper.outcome import write_target
 
@@ -207,7 +207,7 @@ def _refuse_ignored(context: typer.Context, target: list[str], launcher: str) ->
 
 def _price(stack: str, output: Path, *, as_json: bool) -> None:
     """The tables of costs next to the paper's, printed and written."""
-    from aero.train.errors import disk_errors
+    from aero.internals.errors import disk_errors
     from benchmarks.paper.cost_tables import reproduce_costs, write_cost_tables
 
     found = reproduce_costs(stack=stack)
@@ -220,8 +220,8 @@ def _price(stack: str, output: Path, *, as_json: bool) -> None:
 
 def _judge_again(stem: Path | None) -> None:
     """Reads STEM.json and writes it and STEM.md with today's verdicts."""
+    from aero.internals.errors import TrainingError, disk_errors
     from aero.reading import read_json
-    from aero.train.errors import TrainingError, disk_errors
     from benchmarks.paper.document import results_document, write_results
     from benchmarks.paper.outcome import judge_again
 

@@ -31,9 +31,9 @@ from typing import Any
 import numpy as np
 
 from aero.internals.atomic_files import write_bytes_atomically, write_json_atomically
+from aero.internals.errors import TrainingError
 from aero.report.networks import spread_of
 from aero.report.runs import RunRecord, read_run
-from aero.train.errors import TrainingError
 from aero.train.recipe_files import recipe_to_dict
 from aero.train.run_folder import finite_or_null
 from benchmarks.paper.cells import Cell, TargetPlan, mean_perplexity

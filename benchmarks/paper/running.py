@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from aero.internals.errors import StopRequestedError, TrainingError
 from aero.reading import UnreadableFileError
 from aero.report.text import duration
-from aero.train.errors import StopRequestedError, TrainingError
 from aero.train.forecast import RehearsedData, rehearse_data, rehearse_run, seconds_per_token
 from aero.train.machine import hardware, settle_in
 from aero.train.planning import PlannedRun, require_current_split

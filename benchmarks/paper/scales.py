@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from aero.architecture import ArchitectureSpec
+from aero.internals.errors import TrainingError
 from aero.reading import parse_yaml
-from aero.train.errors import TrainingError
 
 _PRUNED = re.compile(r"_i(\d+)")
 

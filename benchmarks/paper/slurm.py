@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from aero.train.errors import StopRequestedError, TrainingError
+from aero.internals.errors import StopRequestedError, TrainingError
 from aero.train.prepared_data import prepare_data
 from aero.train.progress import LOG
 from aero.train.run_folder import run_slug

@@ -42,9 +42,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from aero.internals.errors import TrainingError
 from aero.paper import paper_tables
 from aero.reading import parse_yaml
-from aero.train.errors import TrainingError
 from benchmarks.paper.claims import Claim, known_row, read_claim, refuse_unknown
 
 #: The setting that `rates` vary.

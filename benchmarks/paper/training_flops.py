@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aero.architecture import ArchitectureSpec
-from aero.train.errors import TrainingError
+from aero.internals.errors import TrainingError
 
 PASSES = 3
 

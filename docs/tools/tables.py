@@ -17,7 +17,7 @@ from aero.architecture import ArchitectureSpec
 from aero.network.primitives import PRIMITIVES, READERS
 from aero.private.settings import RANGES, REVEALS, SPU_FIELDS, UNITS, PrivateSettings
 from aero.tables import markdown_table
-from aero.train.errors import Bounds
+from aero.train.bounds import Bounds
 from aero.train.recipe import Recipe
 
 

@@ -65,7 +65,8 @@ ON_A_FULL_DISK = """
     from typer.testing import CliRunner
     import aero.conversion, aero.export, aero.report
     from aero import cli
-    from aero.train import loading, run_results
+    from aero.saved import loading
+    from aero.train import run_results
     leave_no_room(64)
     for arguments in json.loads(sys.argv[1]):
         result = CliRunner().invoke(cli.app, arguments)
@@ -281,7 +282,7 @@ def strange_files(tmp_path, monkeypatch):
 
     from aero.internals.atomic_files import checksums_of, write_checksums
     from aero.models import AeroConfig, AeroForCausalLM
-    from aero.train.tokenizer import save_tokenizer, train_tokenizer
+    from aero.saved.tokenizer import save_tokenizer, train_tokenizer
 
     for name, text in (("short", "x" * 40), ("closed", "y" * 4000)):
         (tmp_path / name).mkdir()

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from aero import cli
 from aero.models import AeroConfig, AeroForCausalLM
+from aero.saved.tokenizer import load_tokenizer
 from aero.train.run_folder import RunFolder
-from aero.train.tokenizer import load_tokenizer
 
 
 def invoke(*arguments):

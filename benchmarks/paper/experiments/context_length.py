@@ -25,8 +25,8 @@ import yaml
 from numpy.typing import NDArray
 
 from aero.internals.atomic_files import write_bytes_atomically, write_json_atomically
+from aero.saved.loading import load_saved_network
 from aero.tables import markdown_table
-from aero.train.loading import load_saved_network
 from aero.train.machine import git_commit, hardware, package_versions
 from aero.train.prepared_data import prepare_data
 from aero.train.windows import validation_windows

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from aero.train.errors import TrainingError
+from aero.internals.errors import TrainingError
 from benchmarks.paper import document
 from benchmarks.paper.cells import TargetPlan, plan_target, unique_cells
 from benchmarks.paper.command import app

@@ -15,10 +15,10 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
+from aero.internals.errors import StopRequestedError, TrainingError
 from aero.report.networks import spread_of
 from aero.report.runs import read_run
 from aero.train import Recipe
-from aero.train.errors import StopRequestedError, TrainingError
 from aero.train.run_lock import locked
 from benchmarks.paper import outcome
 from benchmarks.paper.cells import plan_target

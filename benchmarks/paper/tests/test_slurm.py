@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from aero.train.errors import StopRequestedError, TrainingError
+from aero.internals.errors import StopRequestedError, TrainingError
 from aero.train.run_lock import locked
 from benchmarks.paper import slurm
 from benchmarks.paper.cells import plan_target

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from aero.train.errors import TrainingError
+from aero.internals.errors import TrainingError
 from benchmarks.paper.cells import plan_target
 from benchmarks.paper.document import target_section
 from benchmarks.paper.outcome import collect_target

@@ -4,8 +4,8 @@ import pytest
 from typer.testing import CliRunner
 
 from aero.architecture import ArchitectureSpec
+from aero.internals.errors import TrainingError
 from aero.paper import paper_tables
-from aero.train.errors import TrainingError
 from aero.train.one_run import model_config
 from benchmarks.paper.cells import plan_target, unique_cells
 from benchmarks.paper.command import app

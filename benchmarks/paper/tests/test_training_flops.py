@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from aero.architecture import ArchitectureSpec
+from aero.internals.errors import TrainingError
 from aero.report.runs import RunRecord
-from aero.train.errors import TrainingError
 from benchmarks.paper.cells import Cell, TargetPlan, plan_target
 from benchmarks.paper.run_statistics import STATISTICS, measure
 from benchmarks.paper.targets import read_target

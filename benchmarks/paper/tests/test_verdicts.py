@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aero.train.errors import TrainingError
+from aero.internals.errors import TrainingError
 from benchmarks.paper.document import results_document
 from benchmarks.paper.outcome import judge_again
 from benchmarks.paper.targets import read_target

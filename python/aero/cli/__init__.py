@@ -179,6 +179,7 @@ def evaluate(
     compares; results over others are only printed.
     """
     with one_line_errors():
+        from aero.analysis.context_use import context_text
         from aero.train.fixed_point_evaluation import evaluate_run_in_fixed_point
         from aero.train.run_results import evaluate_run
 
@@ -201,6 +202,7 @@ def evaluate(
                 f"{run.name}: perplexity {measured.perplexity:.3f}{interval}, "
                 f"{measured.bits_per_byte:.4f} bits per byte on {measured.tokens:,} tokens"
             )
+            say(f"  {context_text(measured.context.to_dict())}")
 
 
 @app.command()
@@ -215,12 +217,13 @@ def analyze(
     The run keeps those over the default's windows; others are only printed.
     """
     with one_line_errors():
-        from aero.train.run_results import analyze_run
+        from aero.train.run_results import analyze_run, context_of_run
 
         for run in _trained(runs):
             found = analyze_run(run, windows=windows, say=note).to_dict()
             shares = ", ".join(f"{share:.0%}" for share in found["quarters"]["observed_max"])
             say(f"{run.name}: heads per quarter of the largest entropy: {shares}")
+            say(f"  {context_of_run(run)}")
 
 
 @app.command(short_help="Compares trained networks on a page.")
@@ -243,9 +246,9 @@ def report(
         import shlex
         import sys
 
+        from aero.internals.errors import disk_errors
         from aero.report import write_report
         from aero.report.writing import write_results
-        from aero.train.errors import disk_errors
 
         command = shlex.join(["aero", *sys.argv[1:]])
         folder = output or runs[0]

@@ -45,8 +45,8 @@ def convert(
             raise ValueError("convert: give --output FOLDER, or --dry-run to see the changes")
         import aero.conversion
         from aero.internals.atomic_files import require_no_run
-        from aero.train.errors import disk_errors
-        from aero.train.loading import load_saved_network
+        from aero.internals.errors import disk_errors
+        from aero.saved.loading import load_saved_network
         from aero.train.run_folder import RunFolder
 
         run = RunFolder(source)
@@ -82,7 +82,7 @@ def _save(model: Any, path: str, output: Path) -> None:
     """Writes the network and, where the source has one, its tokenizer."""
     from transformers.utils import logging
 
-    from aero.train.tokenizer import load_tokenizer
+    from aero.saved.tokenizer import load_tokenizer
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     model.save_pretrained(output)
@@ -112,11 +112,11 @@ def show(
     """Shows tokens, the attention and entropy of every head and the private cost of a token."""
     with one_line_errors(ValueError, OSError):
         from aero.internals.atomic_files import write_bytes_atomically
+        from aero.internals.errors import disk_errors
         from aero.report.show_page import show_page
-        from aero.train.errors import disk_errors
-        from aero.train.loading import load_saved_network, require_supported
+        from aero.saved.loading import load_saved_network, require_supported
+        from aero.saved.tokenizer import load_tokenizer
         from aero.train.samples import look_at
-        from aero.train.tokenizer import load_tokenizer
 
         folder = run / "model" if (run / "model").is_dir() else run
         if not (folder / "config.json").is_file():
@@ -156,8 +156,8 @@ def export(
     with one_line_errors(ValueError, OSError):
         from aero.export import export_remote_code, export_weights
         from aero.internals.atomic_files import require_no_run
-        from aero.train.errors import disk_errors
-        from aero.train.loading import load_saved_network, require_supported
+        from aero.internals.errors import disk_errors
+        from aero.saved.loading import load_saved_network, require_supported
         from aero.train.run_folder import RunFolder
 
         require_no_run(output, "export")

@@ -154,7 +154,7 @@ def exported(source: Path) -> Iterator[Path]:
         )
     from aero.export import export_weights
     from aero.private.temporary import temporary_folder
-    from aero.train.loading import load_saved_network
+    from aero.saved.loading import load_saved_network
 
     with temporary_folder() as folder:
         model = load_saved_network(saved, local_files_only=True)
@@ -181,7 +181,7 @@ def private_settings(given: list[str] | None) -> Any:
 
 def find_tokenizer(given: Path | None, source: Path) -> Tokenizer | None:
     """The tokenizer of a network, if there is one next to it."""
-    from aero.train.tokenizer import read_tokenizer
+    from aero.saved.tokenizer import read_tokenizer
 
     folders = [given] if given is not None else [source, source / "model"]
     for folder in folders:

@@ -73,6 +73,10 @@ EVALUATION: dict[str, Any] = {
     **{f"{name}?": float | None for name in ("loss", "perplexity", "bits_per_byte")},
     "document_nll?": [float | None],
     "document_tokens?": [int],
+    "context?": {
+        "by_position": [{"first": int, "last": int, "loss": float | None}],
+        **{name: {"loss": float | None, "tokens": int} for name in ("repeated", "new")},
+    },
 }
 
 

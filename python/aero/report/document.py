@@ -104,6 +104,7 @@ def _render(
         baseline=baseline_of(report["networks"]),
         samples={e["name"]: e["sample"] for e in report["networks"] if e["sample"]},
         tables=markdown_tables(report),
+        context=context_table(report),
         pictures={picture.name: picture for picture in pictures},
         sources=sources,
     )
@@ -114,6 +115,7 @@ def markdown_tables(report: Report) -> dict[str, str]:
     return {
         "comparisons": _comparisons(report),
         "networks": _networks(report),
+        "context": _context(report),
         "entropies": _entropies(report),
         "costs": _costs(report),
         "seeds": _seeds(report) if len(report["seeds"]) > 1 else "",
@@ -158,6 +160,28 @@ def _networks(report: Report) -> str:
         for entry in report["networks"]
     ]
     return markdown_table(header, rows, right=range(1, 7))
+
+
+def _context(report: Report) -> str:
+    header, rows = context_table(report)
+    return markdown_table(header, rows, right=range(1, len(header))) if rows else ""
+
+
+def context_table(report: Report) -> tuple[list[str], list[list[str]]]:
+    """Returns header and rows of the use of context; no row where no run measured it."""
+    found = {entry["name"]: entry.get("context") for entry in report["networks"]}
+    measured = {name: each for name, each in found.items() if each}
+    spans = {
+        name: {(part["first"], part["last"]): part["loss"] for part in each["by_position"]}
+        for name, each in measured.items()
+    }
+    ranges = sorted({span for losses in spans.values() for span in losses})
+    header = [f"{first}-{last}" if first < last else str(first) for first, last in ranges]
+    rows = []
+    for name, each in measured.items():
+        losses = [*map(spans[name].get, ranges), each["repeated"], each["new"]]
+        rows.append([name, *("-" if loss is None else f"{loss:.2f}" for loss in losses)])
+    return ["network", *header, "repeated bigrams", "new tokens"], rows
 
 
 def _entropies(report: Report) -> str:

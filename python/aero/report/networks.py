@@ -1,7 +1,7 @@
 """Runs of one network over seeds: the numbers of the report's `networks` entries."""
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,6 +130,7 @@ def describe_network(network: Network) -> dict[str, Any]:
             name: spread_of(values[name] for values in judged if values.get(name) is not None)
             for name in ("loss", "perplexity", "bits_per_byte")
         },
+        "context": _describe_context(judged),
         "entropy": _describe_entropy(network),
         "thresholds": _describe_thresholds(network),
         "temperature": _describe_temperature(network),
@@ -168,6 +169,30 @@ def _describe_run(run: RunRecord) -> dict[str, Any]:
         "evaluated_tokens": evaluation.get("tokens"),
         "analyzed": run.analysis is not None,
     }
+
+
+def _describe_context(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Losses by tokens of context and on repeated bigrams, means over seeds."""
+    found = [values["context"] for values in evaluations if values.get("context")]
+    if not found:
+        return None
+    ranges = [(part["first"], part["last"]) for part in found[0]["by_position"]]
+    losses = [[part["loss"] for part in values["by_position"]] for values in found]
+    return {
+        "by_position": [
+            {"first": first, "last": last, "loss": _mean_of_known(values)}
+            for (first, last), values in zip(ranges, zip(*losses, strict=True), strict=True)
+        ],
+        **{
+            name: _mean_of_known(values[name]["loss"] for values in found)
+            for name in ("repeated", "new")
+        },
+    }
+
+
+def _mean_of_known(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
 
 
 def _describe_entropy(network: Network) -> dict[str, Any] | None:

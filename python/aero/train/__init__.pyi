@@ -1,6 +1,6 @@
+from aero.internals.errors import TrainingError as TrainingError
 from aero.train.distillation import Distillation as Distillation
 from aero.train.entropy_callback import EntropyCallback as EntropyCallback
-from aero.train.errors import TrainingError as TrainingError
 from aero.train.planning import plan_runs as plan_runs
 from aero.train.prepared_data import prepare_data as prepare_data
 from aero.train.recipe import Recipe as Recipe

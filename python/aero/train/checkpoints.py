@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from aero.internals.atomic_files import checksums_of, damage, write_checksums, write_json_atomically
+from aero.internals.errors import TrainingError
 from aero.internals.run_damage import run_damage
 from aero.reading import UnreadableFileError, printable, read_json
-from aero.train.errors import TrainingError
 from aero.train.planning import PlannedRun
 from aero.train.run_folder import RunFolder, checkpoint_step
 from aero.train.run_lock import lock_holder

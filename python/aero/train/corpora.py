@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from aero.internals.errors import TrainingError
 from aero.train.corpus_files import TEXT_FIELDS, CorpusSource, units_of
-from aero.train.errors import TrainingError
 from aero.train.progress import progress_bar
 
 # Codes in CorpusScan.fates, one per unit.

@@ -19,8 +19,8 @@ from typing import BinaryIO, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from aero.internals.errors import TrainingError
 from aero.reading import UnreadableFileError, parse_json
-from aero.train.errors import TrainingError
 
 TEXT_SUFFIXES = (".txt", ".py", ".jsonl")
 # Tests and vendored packages differ most between distributions of Python; some ship none.

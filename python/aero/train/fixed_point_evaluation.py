@@ -10,9 +10,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from aero.fixed_point import Approximations
+from aero.internals.errors import TrainingError
 from aero.models import AeroCausalLMOutput, AeroForCausalLM, FixedPointForCausalLM
 from aero.reading import parse_yaml
-from aero.train.errors import TrainingError
 from aero.train.perplexity import HeldOutLoss, measure_loss, rank_and_world
 from aero.train.run_folder import RunFolder
 from aero.train.run_results import open_run

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import yaml
 
+from aero.internals.errors import TrainingError, disk_errors
 from aero.models import AeroForCausalLM
+from aero.saved.tokenizer import bytes_per_token, load_tokenizer
 from aero.train.checkpoints import from_whole_checkpoint
 from aero.train.corpora import scan_corpus
 from aero.train.corpus_facts import corpus_facts, remarks_on
 from aero.train.corpus_files import CorpusSource, find_corpus
-from aero.train.errors import TrainingError, disk_errors
 from aero.train.hub import downloaded_file, require_dataset
 from aero.train.machine import settle_in
 from aero.train.one_run import build_model, build_trainer, require_same_corpus
@@ -46,7 +47,6 @@ from aero.train.starting import (
     teacher_of,
 )
 from aero.train.token_files import SPLITS
-from aero.train.tokenizer import bytes_per_token, load_tokenizer
 from aero.train.trainer import batch_split, training_arguments
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from aero.internals.atomic_files import atomic_binary_file
+from aero.internals.errors import TrainingError
 from aero.train.corpus_files import TEXT_FIELDS
-from aero.train.errors import TrainingError
 from aero.train.progress import progress_bar
 
 

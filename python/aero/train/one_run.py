@@ -16,9 +16,9 @@ from transformers.utils import logging as transformers_logging
 
 from aero.conversion.annealing import finish_annealing
 from aero.internals.atomic_files import checksums_of, write_checksums, write_json_atomically
+from aero.internals.errors import StopRequestedError, TrainingError
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.train.checkpoints import read_checkpoint_state
-from aero.train.errors import StopRequestedError, TrainingError
 from aero.train.machine import git_commit, hardware, package_versions
 from aero.train.perplexity import norm_gap
 from aero.train.planning import PlannedRun

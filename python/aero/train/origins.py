@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from aero.internals.errors import TrainingError
 from aero.reading import checked, read_json
-from aero.train.errors import TrainingError
 from aero.train.run_folder import RunFolder, checkpoint_step
 
 

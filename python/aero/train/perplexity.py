@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from aero.analysis.context_use import ContextUse, repeated_bigrams
 from aero.analysis.intervals import mean_over_documents
 from aero.nn import FoldableNorm
 from aero.train.prepared_data import PreparedData
@@ -41,6 +42,7 @@ class HeldOutLoss:
         bytes: UTF-8 bytes they stand for.
         document_nll: of each document that has tokens, [D]; empty where nothing marks their ends.
         document_tokens: likewise.
+        context: loss by position and on repeated bigrams.
 
     Example:
         >>> import math
@@ -54,6 +56,7 @@ class HeldOutLoss:
     bytes: int
     document_nll: tuple[float, ...] = ()
     document_tokens: tuple[int, ...] = ()
+    context: ContextUse = ContextUse((), (), 0.0, 0)
 
     @property
     def loss(self) -> float:
@@ -128,7 +131,12 @@ def measure_loss(
     # Of position p: how many documents end before it. Then loss and tokens of each.
     documents = None if end_mark is None else np.cumsum(tokens == end_mark) - (tokens == end_mark)
     count = 0 if documents is None else int(documents[-1]) + 1
-    sums = torch.zeros(3 + 2 * count, dtype=torch.float64)
+    # Loss, tokens and bytes; loss and tokens by position; loss and tokens of repeated bigrams; loss
+    # and tokens of each document.
+    totals, positions, repeated, of_documents = (
+        torch.zeros(shape, dtype=torch.float64)
+        for shape in ((3,), (2, context_length - 1), (2,), (2, count))
+    )
     was_training = model.training
     model.eval()
     bar = progress_bar("evaluating", len(chunks), "batch") if show_progress else None
@@ -141,20 +149,23 @@ def measure_loss(
                 chunk = chunks[first + rank if counts_here else first]
                 windows = tokens[chunk[:, None] + np.arange(context_length)].astype(np.int64)
                 counted = _counted_targets(chunk, context_length, stride)
-                nll = _token_losses(model, torch.from_numpy(windows).to(device))
+                nll = _token_losses(model, torch.from_numpy(windows).to(device)).cpu()
                 if not counts_here:
                     continue
-                counts = torch.from_numpy(counted).to(device)
+                counts = torch.from_numpy(counted)
                 targets = windows[:, 1:][counted]
-                sums[:3] += torch.tensor(
+                totals += torch.tensor(
                     [nll[counts].sum().item(), targets.size, token_bytes[targets].sum()],
                     dtype=torch.float64,
                 )
+                positions += torch.stack([(nll * counts).sum(0), counts.sum(0).double()])
+                again = torch.from_numpy(repeated_bigrams(windows)) & counts
+                repeated += torch.stack([nll[again].sum(), again.sum().double()])
                 if documents is not None:
                     document = documents[(chunk[:, None] + np.arange(1, context_length))[counted]]
-                    for start, weights in ((3, nll[counts].cpu().numpy()), (3 + count, None)):
+                    for row, weights in enumerate((nll[counts].numpy(), None)):
                         each = np.bincount(document, weights, minlength=count)
-                        sums[start : start + count] += torch.from_numpy(each)
+                        of_documents[row] += torch.from_numpy(each)
                 if bar is not None:
                     bar.update(world)
     finally:
@@ -162,17 +173,24 @@ def measure_loss(
             bar.close()
         model.train(was_training)
     if world > 1:
-        on_device = sums.to(device)
-        torch.distributed.all_reduce(on_device)
-        sums = on_device.cpu()
-    nll_of_each, tokens_of_each = sums[3:].numpy().reshape(2, count)
+        for sums in (totals, positions, repeated, of_documents):
+            on_device = sums.to(device)
+            torch.distributed.all_reduce(on_device)
+            sums.copy_(on_device)
+    nll_of_each, tokens_of_each = of_documents.numpy()
     seen = tokens_of_each > 0
     return HeldOutLoss(
-        float(sums[0]),
-        int(sums[1]),
-        int(sums[2]),
+        float(totals[0]),
+        int(totals[1]),
+        int(totals[2]),
         tuple(nll_of_each[seen].tolist()),
         tuple(tokens_of_each[seen].astype(int).tolist()),
+        ContextUse(
+            tuple(positions[0].tolist()),
+            tuple(positions[1].int().tolist()),
+            float(repeated[0]),
+            int(repeated[1]),
+        ),
     )
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from aero.architecture import ArchitectureSpec
-from aero.train.errors import Bounds, TrainingError
+from aero.internals.errors import TrainingError
+from aero.train.bounds import Bounds
 from aero.train.origins import Origin, find_origin
 from aero.train.recipe import Recipe
 from aero.train.recipe_files import recipe_to_dict

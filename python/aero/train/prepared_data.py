@@ -16,22 +16,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aero.internals.atomic_files import write_json_atomically
+from aero.internals.errors import TrainingError, disk_errors
 from aero.reading import UnreadableFileError, one_line, read_json
-from aero.train.corpora import CorpusScan, TextPiece, scan_corpus
-from aero.train.corpus_facts import FACTS, corpus_facts, remarks_on
-from aero.train.corpus_files import CorpusSource, find_corpus
-from aero.train.errors import TrainingError, disk_errors
-from aero.train.hub import download_dataset
-from aero.train.progress import progress_bar
-from aero.train.recipe import DataSection
-from aero.train.token_files import SPLITS, TokenFile, TokenWriter, open_tokens
-from aero.train.tokenizer import (
+from aero.saved.tokenizer import (
     bytes_per_token,
     limited,
     load_tokenizer,
     save_tokenizer,
     train_tokenizer,
 )
+from aero.train.corpora import CorpusScan, TextPiece, scan_corpus
+from aero.train.corpus_facts import FACTS, corpus_facts, remarks_on
+from aero.train.corpus_files import CorpusSource, find_corpus
+from aero.train.hub import download_dataset
+from aero.train.progress import progress_bar
+from aero.train.recipe import DataSection
+from aero.train.token_files import SPLITS, TokenFile, TokenWriter, open_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from aero.train.errors import TrainingError
+from aero.internals.errors import TrainingError
 from aero.train.recipe_sections import (
     TOLERANCE_MARGINS,
     AnnealingSection,

@@ -15,8 +15,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from aero.internals.errors import TrainingError
 from aero.reading import UnreadableFileError, parse_yaml, read_yaml, shown
-from aero.train.errors import TrainingError
 from aero.train.recipe import Recipe, RegularizationSection
 
 

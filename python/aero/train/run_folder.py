@@ -33,9 +33,9 @@ from aero.internals.atomic_files import (
     write_checksums,
     write_json_atomically,
 )
+from aero.internals.errors import TrainingError
 from aero.reading import UnreadableFileError, read_json, read_json_lines, read_yaml
 from aero.reading.run_files import METRIC, RUN
-from aero.train.errors import TrainingError
 
 _WAY_OUT = "restore it, or delete the folder to train again"
 # While it is begun, and for tools that want one entry, none is required.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from aero.train.errors import TrainingError, disk_errors
+from aero.internals.errors import TrainingError, disk_errors
 
 # Beside the lock, whose own file `filelock` may empty.
 _HOLDER = ".lock-holder"

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from aero.analysis.files import write_analysis
 from aero.analysis.summary import EntropyAccumulator, EntropySummary
 from aero.internals.atomic_files import CHECKSUM_FILE, checksums_of
+from aero.internals.errors import TrainingError, disk_errors
 from aero.models import AeroForCausalLM
 from aero.reading import checked
-from aero.train.errors import TrainingError, disk_errors
-from aero.train.loading import load_saved_network
+from aero.saved.loading import load_saved_network
 from aero.train.machine import settle_in
 from aero.train.perplexity import HeldOutLoss, measure_loss, norm_gap
 from aero.train.prepared_data import PreparedData, open_prepared_data, prepare_data
@@ -156,6 +156,15 @@ def analyze_run(
         return analyze_model(model, data, folder)
 
 
+def context_of_run(path: str | Path) -> str:
+    """Returns whether a run's network uses its context, in one line, from its evaluation."""
+    file = RunFolder(path).path / "evaluation.json"
+    found = read_json(file, EVALUATION).get("context") if file.exists() else None
+    if found is None:
+        return f"no loss by position: `aero evaluate {path}` measures it"
+    return context_text(found)
+
+
 def validation_measure(
     data: PreparedData, *, max_tokens: int
 ) -> Callable[[AeroForCausalLM], float]:
@@ -191,6 +200,7 @@ def write_evaluation(folder: RunFolder, measured: HeldOutLoss, *, gap: float | N
         "perplexity_interval": measured.perplexity_interval,
         "document_nll": measured.document_nll,
         "document_tokens": measured.document_tokens,
+        "context": measured.context.to_dict(),
     }
     if gap is not None:
         values["norm_gap"] = gap

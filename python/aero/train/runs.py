@@ -12,8 +12,8 @@ from typing import Any
 
 from torch.distributed import broadcast_object_list
 
+from aero.internals.errors import StopRequestedError, disk_errors
 from aero.train.checkpoints import from_whole_checkpoint
-from aero.train.errors import StopRequestedError, disk_errors
 from aero.train.machine import settle_in
 from aero.train.one_run import OneRun
 from aero.train.planning import PlannedRun, with_action

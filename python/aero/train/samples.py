@@ -14,10 +14,10 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
+from aero.internals.errors import TrainingError
 from aero.models import AeroForCausalLM
 from aero.models.row_entropies import attention_maps
 from aero.reading import shown
-from aero.train.errors import TrainingError
 
 _FORMAT = 1
 # Words enough for heads to differ, few enough for every head's map to be read on one page.

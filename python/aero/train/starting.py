@@ -20,15 +20,15 @@ from torch import Tensor, nn
 from aero.architecture import ArchitectureSpec
 from aero.conversion import convert
 from aero.conversion.annealing import begin_annealing
+from aero.internals.errors import TrainingError
 from aero.models import AeroForCausalLM
 from aero.reading import parse_json
+from aero.saved.loading import load_saved_network
+from aero.saved.tokenizer import load_tokenizer
 from aero.train.distillation import Distillation
-from aero.train.errors import TrainingError
-from aero.train.loading import load_saved_network
 from aero.train.origins import Origin
 from aero.train.planning import PlannedRun
 from aero.train.recipe import Recipe
-from aero.train.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

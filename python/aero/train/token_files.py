@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aero.internals.atomic_files import write_json_atomically
+from aero.internals.errors import TrainingError
 from aero.reading import UnreadableFileError, read_json, shown
-from aero.train.errors import TrainingError
 from aero.train.progress import progress_bar
 
 SPLITS = ("train", "validation")

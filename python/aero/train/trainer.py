@@ -24,12 +24,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import Dataset, Sampler, SequentialSampler
 
+from aero.internals.errors import TrainingError, disk_errors
 from aero.internals.extras import extra
 from aero.models.initialization import decay_parameter_names
 from aero.train.checkpoints import finish_checkpoint, require_whole
 from aero.train.distillation import Distillation
 from aero.train.entropy_callback import LossLogCallback
-from aero.train.errors import TrainingError, disk_errors
 from aero.train.planning import PlannedRun
 from aero.train.recipe import Recipe
 

@@ -20,7 +20,7 @@ from aero.network.numpy_reader import forward
 from aero.private import environment
 from aero.private.prediction import predicted_costs
 from aero.private.settings import PrivateSettings
-from aero.train.tokenizer import save_tokenizer, train_tokenizer
+from aero.saved.tokenizer import save_tokenizer, train_tokenizer
 
 from ..export.conftest import trained
 

@@ -25,7 +25,7 @@ from aero.private import environment
 from aero.private.links.connections import listen
 from aero.private.parties import party, serving
 from aero.private.parties.worker_pipe import Worker
-from aero.train.tokenizer import save_tokenizer, train_tokenizer
+from aero.saved.tokenizer import save_tokenizer, train_tokenizer
 
 from ..export.conftest import trained
 from .pretending import pretending_python

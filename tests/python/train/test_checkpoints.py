@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from aero.internals.errors import TrainingError
 from aero.train.checkpoints import from_whole_checkpoint
-from aero.train.errors import TrainingError
 from aero.train.run_results import open_run
 from aero.train.runs import train_runs
 from aero.train.trainer import AeroTrainer

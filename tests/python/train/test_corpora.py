@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from aero.internals.errors import TrainingError
 from aero.train.corpora import (
     DUPLICATE,
     EMPTY,
@@ -13,7 +14,6 @@ from aero.train.corpora import (
     scan_corpus,
 )
 from aero.train.corpus_files import find_corpus
-from aero.train.errors import TrainingError
 from aero.train.hub import download_dataset
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from aero.internals.errors import TrainingError
 from aero.train import corpora, corpus_files
 from aero.train.corpora import CorpusScan, scan_corpus
 from aero.train.corpus_files import CorpusSource, find_corpus
-from aero.train.errors import TrainingError
 
 SHARED = "a line that other files have as well...."  # 40 characters
 KILO = 1 << 10

@@ -2,7 +2,7 @@
 
 import pytest
 
-from aero.train.errors import disk_errors
+from aero.internals.errors import disk_errors
 
 from ..full_disk import run_with_limit
 
@@ -12,7 +12,7 @@ WRITING = """
     from pathlib import Path
     import torch
     from safetensors.torch import save_file
-    from aero.train.errors import TrainingError, disk_errors
+    from aero.internals.errors import TrainingError, disk_errors
     folder, zeros = Path(sys.argv[1]), torch.zeros(100_000)
     leave_no_room(60_000)
     for write in (

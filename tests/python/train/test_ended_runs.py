@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from aero.internals.errors import TrainingError
 from aero.reading import UnreadableFileError
 from aero.train import perplexity, run_results, starting
-from aero.train.errors import TrainingError
 from aero.train.origins import Origin, find_origin
 from aero.train.perplexity import HeldOutLoss, measure_loss
 from aero.train.run_folder import RunFolder

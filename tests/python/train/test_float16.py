@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import Trainer
 
+from aero.internals.errors import TrainingError
 from aero.train import trainer as trainer_module
-from aero.train.errors import TrainingError
 from aero.train.runs import train_runs
 
 from .conftest import assert_same_ending, metrics, plan_one, stopped_at

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from aero.internals.errors import TrainingError
 from aero.report.contents import assemble
 from aero.report.networks import group_runs
 from aero.report.runs import read_run
 from aero.train.corpora import UNDECODABLE, scan_corpus
 from aero.train.corpus_files import find_corpus
-from aero.train.errors import TrainingError
 from aero.train.forecast import forecast
 from aero.train.prepared_data import open_prepared_data, prepare_data
 from aero.train.runs import train_runs

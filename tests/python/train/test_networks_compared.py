@@ -12,10 +12,11 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, GPTN
 from transformers.utils import logging as transformers_logging
 
 from aero.fixed_point import Approximations
+from aero.internals.errors import TrainingError
 from aero.models import AeroForCausalLM
-from aero.train import fixed_point_evaluation, loading
+from aero.saved import loading
+from aero.train import fixed_point_evaluation
 from aero.train.distillation import Distillation, distillation_loss
-from aero.train.errors import TrainingError
 from aero.train.fixed_point_evaluation import FixedPointEvaluation, _Compared, _fields_from
 from aero.train.perplexity import HeldOutLoss
 from aero.train.trainer import _damage_named

@@ -15,10 +15,10 @@ import yaml
 from transformers import PrinterCallback
 from transformers.utils import logging as transformers_logging
 
+from aero.internals.errors import TrainingError
 from aero.internals.processor import processor
 from aero.train import checkpoints, machine, one_run
 from aero.train.checkpoints import finish_checkpoint, runs_below
-from aero.train.errors import TrainingError
 from aero.train.machine import git_commit, hardware, package_versions
 from aero.train.one_run import OneRun, build_trainer, open_folder
 from aero.train.origins import Origin

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from aero.train.errors import TrainingError
+from aero.internals.errors import TrainingError
 from aero.train.forecast import forecast
 from aero.train.one_run import model_config
 from aero.train.planning import plan_runs, spec_for

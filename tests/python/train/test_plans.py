@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from aero.internals.errors import TrainingError
 from aero.train import forecast as forecast_module
 from aero.train import starting
-from aero.train.errors import TrainingError
 from aero.train.one_run import build_model
 from aero.train.origins import Origin
 from aero.train.perplexity import HeldOutLoss

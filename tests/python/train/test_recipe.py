@@ -4,7 +4,8 @@ import math
 import pytest
 import yaml
 
-from aero.train.errors import Bounds, TrainingError
+from aero.internals.errors import TrainingError
+from aero.train.bounds import Bounds
 from aero.train.recipe import OptimizerSection, Recipe, RegularizationSection, TrainingSection
 from aero.train.recipe_files import load_recipe, recipe_names, recipe_to_dict
 from benchmarks.paper.cells import plan_target

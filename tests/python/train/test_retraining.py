@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from aero.architecture import ArchitectureSpec
+from aero.internals.errors import StopRequestedError, TrainingError
 from aero.report import write_report
-from aero.train.errors import StopRequestedError, TrainingError
 from aero.train.one_run import build_model
 from aero.train.planning import plan_runs
 from aero.train.recipe_files import load_recipe

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from aero.internals.errors import TrainingError
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.train import progress, samples, signals
-from aero.train.errors import TrainingError
 from aero.train.run_folder import RunFolder
 from aero.train.signals import StopRequest
 

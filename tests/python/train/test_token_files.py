@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from aero.internals.errors import TrainingError
+from aero.saved.tokenizer import END_OF_TEXT, load_tokenizer, train_tokenizer
 from aero.train import prepared_data, token_files
-from aero.train.errors import TrainingError
 from aero.train.prepared_data import open_prepared_data, prepare_data
 from aero.train.recipe import DataSection
 from aero.train.token_files import TokenWriter, open_tokens, token_dtype
-from aero.train.tokenizer import END_OF_TEXT, load_tokenizer, train_tokenizer
 
 
 @pytest.fixture

@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aero.internals.errors import TrainingError
 from aero.reading import shown
+from aero.saved.tokenizer import END_OF_TEXT, limited
 from aero.train import prepared_data, token_files
 from aero.train.corpora import scan_corpus
 from aero.train.corpus_files import find_corpus
-from aero.train.errors import TrainingError
 from aero.train.prepared_data import (
     name_on_hub,
     open_prepared_data,
@@ -25,7 +26,6 @@ from aero.train.prepared_data import (
 )
 from aero.train.recipe import DataSection
 from aero.train.token_files import TokenFile, TokenWriter, open_tokens
-from aero.train.tokenizer import END_OF_TEXT, limited
 
 
 @pytest.fixture

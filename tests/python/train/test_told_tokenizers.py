@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models
 
-from aero.train.errors import TrainingError
-from aero.train.tokenizer import bytes_per_token, load_tokenizer
+from aero.internals.errors import TrainingError
+from aero.saved.tokenizer import bytes_per_token, load_tokenizer
 
 
 class Vocabulary(dict):

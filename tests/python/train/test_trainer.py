@@ -6,8 +6,8 @@ import torch
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainingArguments
 
+from aero.internals.errors import TrainingError
 from aero.models import AeroConfig, AeroForCausalLM
-from aero.train.errors import TrainingError
 from aero.train.recipe import Recipe, TrainingSection
 from aero.train.trainer import AeroTrainer, batch_split
 

@@ -15,8 +15,8 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from aero.internals.errors import StopRequestedError, TrainingError
 from aero.train import runs as runs_module
-from aero.train.errors import StopRequestedError, TrainingError
 from aero.train.planning import plan_runs
 from aero.train.recipe_files import load_recipe
 from aero.train.run_callback import RunCallback

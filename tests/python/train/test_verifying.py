@@ -7,10 +7,10 @@ from typer.testing import CliRunner
 
 from aero import AeroConfig, AeroForCausalLM, cli
 from aero.export import export_remote_code, export_weights
+from aero.internals.errors import TrainingError
 from aero.report.runs import read_run
 from aero.train import run_results
 from aero.train.checkpoints import run_problems
-from aero.train.errors import TrainingError
 from aero.train.run_folder import RunFolder
 from aero.train.run_lock import locked
 from aero.train.run_results import evaluate_run, open_run

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from aero.internals.errors import StopRequestedError, TrainingError, disk_errors
 from aero.train import hub
-from aero.train.errors import Bounds, StopRequestedError, TrainingError, disk_errors
+from aero.train.bounds import Bounds
 from aero.train.recipe import (
     AnnealingSection,
     EvaluationSection,

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from aero.internals.errors import TrainingError
 from aero.reading import UnreadableFileError, library_errors, read_json
-from aero.train.errors import TrainingError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -12,9 +12,9 @@ from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from aero.internals.atomic_files import CHECKSUM_FILE, damage
+from aero.internals.errors import TrainingError
 from aero.models import AeroForCausalLM
 from aero.reading import UnreadableFileError, library_errors, printable, read_json, shown
-from aero.train.errors import TrainingError
 
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 # The sizes of a configuration, in the words of GPT-2, Pythia and ours.

@@ -1,0 +1,1 @@
+"""Networks and tokenizers as files that may be damaged or strange."""
