@@ -45,15 +45,20 @@ def gigabytes(label, **sizes):
 # A label names the nonlinearities that a network keeps: softmax (`SM`), LayerNorm (`LN`), GELU (`G`) or ReLU (`R`). `SM+ScFuFFN` keeps softmax only: its FFNs are one linear layer with learned scales.
 
 # %% tags=["gallery=gigabytes_by_part"]
-LABELS = ["SM+LN+G", "SM+LN+R", "SM+R", "SM+ScFuFFN"]
-reports = {label: mpc.simulate(label) for label in LABELS}
+NAMES = {
+    "SM+LN+G": "GPT-2 (SM+LN+G)",
+    "SM+LN+R": "ReLU for GELU (SM+LN+R)",
+    "SM+R": "and no LayerNorm (SM+R)",
+    "SM+ScFuFFN": "softmax only (SM+ScFuFFN)",
+}
+reports = {label: mpc.simulate(label) for label in NAMES}
 fig, axes = plt.subplots(figsize=(8.5, 2.8))
 analysis.plot_bytes_by_kind(
     {
-        label: {kind: cost.comm_bytes for kind, cost in report.by_kind.items()}
+        NAMES[label]: {kind: cost.comm_bytes for kind, cost in report.by_kind.items()}
         for label, report in reports.items()
     },
-    title="GPT-2, 128 tokens, on SPU as the paper used it (spu-2024)",
+    title="What two parties send to compute 128 tokens in private, at GPT-2's size",
     axes=axes,
 )
 fig.legend(loc="outside lower center", ncols=6)
@@ -90,11 +95,11 @@ networks = ["lan-1gbps", "wan-400mbps", "wan-100mbps"]
 fig, axes = plt.subplots(1, 3, figsize=(9.5, 2.6), sharey=True)
 for panel, network in zip(axes, networks):
     link = mpc.network_profile(network)
-    left = np.zeros(len(LABELS))
+    left = np.zeros(len(NAMES))
     for part in ("compute", "transfer", "rounds"):
-        times = [reports[label].latency(network).total.to_dict() for label in LABELS]
+        times = [reports[label].latency(network).total.to_dict() for label in NAMES]
         width = np.array([time[f"{part}_seconds"] / 60 for time in times])
-        panel.barh(LABELS, width, left=left, label=part)
+        panel.barh(list(NAMES), width, left=left, label=part)
         left += width
     milliseconds = 1e3 * link.round_trip_seconds
     panel.set(title=f"{link.uplink_mbps:g} Mbit/s, {milliseconds:g} ms", xlabel="minutes")
@@ -109,7 +114,7 @@ plt.show()
 
 # %%
 stacks = mpc.stack_names()
-table = {label: [gigabytes(label, stack=stack) for stack in stacks] for label in LABELS}
+table = {label: [gigabytes(label, stack=stack) for stack in stacks] for label in NAMES}
 rows = [[f"`{label}`", *(f"{value:.2f}" for value in row)] for label, row in table.items()]
 saved = [first / last for first, last in zip(table["SM+LN+G"], table["SM+ScFuFFN"])]
 rows.append(["saved", *(f"{factor:.1f} times" for factor in saved)])
