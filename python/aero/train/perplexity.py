@@ -15,7 +15,7 @@ Letters: B windows, T tokens per window, V vocabulary, D documents.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -56,7 +56,7 @@ class HeldOutLoss:
     bytes: int
     document_nll: tuple[float, ...] = ()
     document_tokens: tuple[int, ...] = ()
-    context: ContextUse = ContextUse((), (), 0.0, 0)
+    context: ContextUse = field(default_factory=ContextUse)
 
     @property
     def loss(self) -> float:

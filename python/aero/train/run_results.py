@@ -11,12 +11,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from aero.analysis.context_use import context_text
 from aero.analysis.files import write_analysis
 from aero.analysis.summary import EntropyAccumulator, EntropySummary
 from aero.internals.atomic_files import CHECKSUM_FILE, checksums_of
 from aero.internals.errors import TrainingError, disk_errors
 from aero.models import AeroForCausalLM
-from aero.reading import checked
+from aero.reading import checked, read_json
+from aero.reading.run_files import EVALUATION
 from aero.saved.loading import load_saved_network
 from aero.train.machine import settle_in
 from aero.train.perplexity import HeldOutLoss, measure_loss, norm_gap

@@ -200,3 +200,48 @@ def test_networks_are_measured_on_the_same_validation_tokens():
     found = validation_measure(data, max_tokens=64)(model)
     assert found == pytest.approx(expected.loss) and found == pytest.approx(math.log(256), abs=0.5)
     assert expected.tokens < len(text) - 1
+
+
+class CopyingModel(nn.Module):
+    """Gives half of its probability to what followed the last token's latest earlier occurrence."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+
+    def forward(self, input_ids, use_cache):
+        logits = torch.zeros(*input_ids.shape, VOCABULARY)
+        for row, window in enumerate(input_ids.tolist()):
+            for at in range(1, len(window)):
+                earlier = [p for p in range(at) if window[p] == window[at]]
+                if earlier:
+                    logits[row, at, window[earlier[-1] + 1]] = math.log(VOCABULARY - 1)
+        return SimpleNamespace(logits=logits)
+
+
+@pytest.mark.parametrize("stride", [None, 4])
+@pytest.mark.parametrize("batch_tokens", [10, 64])
+def test_loss_is_told_apart_by_position_and_by_repeated_bigrams(tokens, stride, batch_tokens):
+    context, model = 10, CopyingModel()
+    starts = validation_windows(tokens, context, max_tokens=None, stride=stride)
+    measured = measure(model, tokens, context, stride=stride, batch_tokens=batch_tokens)
+    by_position, repeated = np.zeros((2, context - 1)), np.zeros(2)
+    for start in starts.tolist():
+        window = tokens[start : start + context].astype(np.int64)
+        logits = model(torch.from_numpy(window)[None], False).logits[0].double()
+        seen = set()
+        for at in range(1, context):
+            pair = (int(window[at - 1]), int(window[at]))
+            if stride is None or start == 0 or at >= context - stride:
+                nll = -torch.log_softmax(logits[at - 1], -1)[window[at]].item()
+                by_position[:, at - 1] += nll, 1
+                if pair in seen:
+                    repeated += nll, 1
+            seen.add(pair)
+    found = measured.context
+    np.testing.assert_allclose(found.position_nll, by_position[0], rtol=1e-6)
+    np.testing.assert_array_equal(found.position_tokens, by_position[1])
+    assert found.repeated_nll == pytest.approx(repeated[0], rel=1e-6)
+    assert found.repeated_tokens == repeated[1] > 0
+    assert sum(found.position_nll) == pytest.approx(measured.nll, rel=1e-12)
+    assert found.loss_on_repeated < found.loss_on_new
