@@ -185,7 +185,8 @@ class Parser {
   std::string nearest() const {
     constexpr std::size_t kLongest = 64;  // the longest label has 43 letters
     const std::string text = without_defaults(lowered_.substr(0, kLongest));
-    const std::string understood = without_defaults(lowered_.substr(0, position_));
+    std::string understood = without_defaults(lowered_.substr(0, position_));
+    if (understood.ends_with('+')) understood.pop_back();  // what follows it is not understood
     std::string best;
     std::pair<bool, std::size_t> best_score;
     const auto consider = [&](const Label& label) {
@@ -198,21 +199,27 @@ class Parser {
     return best;
   }
 
-  // Convolutions and K as far as the text shows them, each also without.
+  // Convolution and K as far as the text shows them, each also without.
   std::vector<Label> tails() const {
     std::vector<Label> found{{}};
-    for (const auto& word : kConvolutions)
-      for (std::size_t at = 1; at < text_.size(); ++at)
-        if (text_[at - 1] == '+' && has_convolution(word.text.front(), at))
-          found.push_back(
-              {.convolution = word.value,
-               .convolution_taps = std::clamp<std::int64_t>(text_[at + 1] - '0', 2, kMaxTaps)});
+    if (const auto convolved = shown_convolution()) found.push_back(*convolved);
     if (const auto number = pruned_number())
       for (std::size_t i = 0, size = found.size(); i < size; ++i) {
         found.push_back(found[i]);
         found.back().num_pruned_ffns = *number;
       }
     return found;
+  }
+
+  // The first one, with the nearest number of taps.
+  std::optional<Label> shown_convolution() const {
+    for (std::size_t at = 1; at < text_.size(); ++at)
+      for (const auto& word : kConvolutions)
+        if (text_[at - 1] == '+' && has_convolution(word.text.front(), at))
+          return Label{
+              .convolution = word.value,
+              .convolution_taps = std::clamp<std::int64_t>(text_[at + 1] - '0', 2, kMaxTaps)};
+    return std::nullopt;
   }
 
   // K as far as the text shows one, with "_" before its i or without.

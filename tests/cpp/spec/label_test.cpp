@@ -56,7 +56,7 @@ TEST(Label, EveryCanonicalLabelPrintsAsItself) {
 }
 
 TEST(Label, EveryLabelWithAConvolutionPrintsAsItself) {
-  for (const std::string& convolution : {"+C2", "+C4", "+C8", "+D3", "+S2"})
+  for (const std::string convolution : {"+C2", "+C4", "+C8", "+D3", "+S2"})
     for (const int num_pruned_ffns : {0, 6})
       for (const std::string& text : canonical_labels(num_pruned_ffns, convolution))
         EXPECT_EQ(print_label(parse_label(text)), text);
