@@ -185,14 +185,16 @@ class Parser {
   std::string nearest() const {
     constexpr std::size_t kLongest = 64;  // the longest label has 43 letters
     const std::string text = without_defaults(lowered_.substr(0, kLongest));
-    std::string understood = without_defaults(lowered_.substr(0, position_));
-    if (understood.ends_with('+')) understood.pop_back();  // what follows it is not understood
+    const std::string understood = without_defaults(lowered_.substr(0, position_));
+    // A plus may have nothing behind it.
+    const std::string before = understood.substr(0, understood.find_last_not_of('+') + 1);
     std::string best;
-    std::pair<bool, std::size_t> best_score;
+    std::pair<int, std::size_t> best_score;
     const auto consider = [&](const Label& label) {
       const std::string candidate = print_label(label);
-      const std::pair score{!lower_case(candidate).starts_with(understood),
-                            edit_distance(text, candidate)};
+      const std::string lowered = lower_case(candidate);
+      const int misses = !lowered.starts_with(understood) + !lowered.starts_with(before);
+      const std::pair score{misses, edit_distance(text, candidate)};
       if (best.empty() || score < best_score) best = candidate, best_score = score;
     };
     for (const Label& tail : tails()) for_each_label(tail, consider);
