@@ -492,3 +492,23 @@ def test_a_run_that_went_on_after_nan_says_so(make_run, tmp_path, no_figures):
 def test_a_run_whose_scaled_gradients_overflowed_says_so(make_run, tmp_path, no_figures):
     paths = write_report([make_run("SM+LN+G", info={"skipped_steps": 2})], tmp_path / "report")
     assert "finished, after 2 skipped steps<" in paths.html.read_text(encoding="utf-8")
+
+
+def test_a_report_shows_whether_networks_use_their_context(make_run, tmp_path, no_figures):
+    runs = [make_run("SM+LN+G", 1), make_run("SM+LN+G", 2), make_run("SM+FN+R", 1)]
+    for run, first in zip(runs[:2], (4.0, 5.0), strict=True):
+        file = run / "evaluation.json"
+        context = {
+            "by_position": [
+                {"first": 1, "last": 1, "loss": first}, {"first": 2, "last": 3, "loss": None},
+            ],
+            "repeated": {"loss": 1.0, "tokens": 3},
+            "new": {"loss": first - 1, "tokens": 4},
+        }  # fmt: skip
+        file.write_text(json.dumps({**json.loads(file.read_text()), "context": context}))
+    paths = write_report(runs, tmp_path / "out")
+    assert "| SM+LN+G | 4.50 | - | 1.00 | 3.50 |" in paths.markdown.read_text()
+    page = paths.html.read_text()
+    assert "<summary>Use of context</summary>" in page and "<td>4.50</td><td>-</td>" in page
+    without = write_report(runs[2:], tmp_path / "without")
+    assert "Use of context" not in without.markdown.read_text() + without.html.read_text()
