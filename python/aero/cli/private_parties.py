@@ -24,6 +24,7 @@ from aero.cli.private import (
 
 if TYPE_CHECKING:
     from aero.private.links.keys import Security
+    from aero.private.parties.events import Event
 
 # Above nothing, and below a lifetime; NaN is refused apart.
 SECONDS: dict[str, Any] = {"min": 1e-9, "max": 1e9, "callback": no_nan}
@@ -188,6 +189,7 @@ def ask(
         from aero.network.files import read_description
         from aero.private.environment import find_private_python
         from aero.private.parties import party
+        from aero.private.parties.events import Place, Unpadded
         from aero.private.parties.job import Generated, check_runnable, check_tokens, collect
         from aero.private.parties.supervision import TimeLimits
         from aero.private.settings import PrivateSettings
@@ -217,11 +219,11 @@ def ask(
         found = Generated()
         progress = shown_progress(layer_count(description))
 
-        def on_event(event: dict[str, Any]) -> None:
-            if event["event"] == "place":
-                note(f"the server is busy: place {event['place']}")
-            elif event["event"] == "unpadded":
-                note(f"not padded: {event['reason']}")
+        def on_event(event: Event) -> None:
+            if isinstance(event, Place):
+                note(f"the server is busy: place {event.place}")
+            elif isinstance(event, Unpadded):
+                note(f"not padded: {event.reason}")
             collect(found, event, progress)
 
         party.ask(job, on_event, find_private_python())
@@ -263,28 +265,29 @@ class _Shown:
         self._progress = shown_progress(layers)
         self._encrypted, self._reveal = encrypted, reveal
 
-    def event(self, event: dict[str, Any]) -> None:
+    def event(self, event: Event) -> None:
+        from aero.private.parties import events
         from aero.private.parties.job import Generated, collect
 
-        match event["event"]:
-            case "listening":
+        match event:
+            case events.Listening():
                 note(_GUARANTEES.format(reveal=self._reveal))
                 note(_ENCRYPTED if self._encrypted else _PLAINTEXT)
-                note(f"waiting for clients on {event['address']}")
-            case "client":
+                note(f"waiting for clients on {event.address}")
+            case events.Client():
                 self._found = Generated()
                 note(
-                    f"client {event['who']}: {event['prompt_length']} tokens of prompt, "
-                    f"{event['new_tokens']} new"
+                    f"client {event.who}: {event.prompt_length} tokens of prompt, "
+                    f"{event.new_tokens} new"
                 )
-            case "served":
+            case events.Served():
                 note(f"served {len(self._found.calls)} tokens")
-            case "unpadded":
-                note(f"not padded: {event['reason']}")
-            case "lost":
-                note(f"aero: {event['reason']}")
-            case "refused":
-                others = f" (and {event['count'] - 1} more)" if event["count"] > 1 else ""
-                note(f"refused: {event['reason']}{others}")
+            case events.Unpadded():
+                note(f"not padded: {event.reason}")
+            case events.Lost():
+                note(f"aero: {event.reason}")
+            case events.Refused():
+                others = f" (and {event.count - 1} more)" if event.count > 1 else ""
+                note(f"refused: {event.reason}{others}")
             case _:
                 collect(self._found, event, self._progress)

@@ -62,7 +62,7 @@ def find_private_python() -> Path:
     raise PrivateEnvironmentError(
         "private: needs an environment of its own with spu and jax, and found none; run `make "
         "private`, or with Python 3.10 or 3.11: python3.11 -m venv .venv-private && "
-        ".venv-private/bin/pip install spu==0.9.5 'jax[cpu]==0.4.34' 'numpy<2' safetensors "
+        ".venv-private/bin/pip install spu==0.9.5 'jax[cpu]==0.4.34' 'numpy<2' safetensors msgspec "
         f"(elsewhere: {VARIABLE}=.../bin/python)"
     )
 

@@ -13,6 +13,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from aero.private.parties.events import Event
 from aero.private.parties.party import PartyJob, ask
 from aero.private.parties.supervision import TimeLimits
 from aero.private.parties.terms import PROTOCOL
@@ -65,10 +68,12 @@ sys.stdin.read()
 SERVER = """
 import json, sys
 from pathlib import Path
+from aero.private.parties.events import encoded
 from aero.private.parties.party import PartyJob
 from aero.private.parties.serving import serve
 job = PartyJob.from_dict(json.loads(sys.stdin.readline()))
-serve(job, lambda event: print(json.dumps(event), flush=True), Path(sys.argv[1]))
+out = sys.stdout.buffer
+serve(job, lambda event: (out.write(encoded(event)), out.flush()), Path(sys.argv[1]))
 """
 LIMITS = TimeLimits(connect=30, hello=20, ready=30, silence=20, stage=30)
 
@@ -125,9 +130,9 @@ class Served:
         given = {"tokens": (1, 2, 3), "new_tokens": 1, "settings": PrivateSettings(), **job}
         mine = PartyJob(self.job.folder, address=self.address, limits=LIMITS, **given)
 
-        def take(event: dict[str, Any]) -> None:
-            events.append(event)
-            on_event(event)
+        def take(event: Event) -> None:
+            events.append(msgspec.to_builtins(event))
+            on_event(events[-1])
 
         ask(mine, take, self.python)
         return events

@@ -8,6 +8,7 @@ own share of the logits correlates with them.
 import json
 import sys
 
+import msgspec
 import numpy as np
 
 from aero.network.files import read_network
@@ -50,7 +51,7 @@ for policy in job["policies"]:
     passed = PrivateNetwork(parties, network).run(np.asarray(job["tokens"], np.int32))
     found.append(
         {
-            "pass": reported_pass(passed, 0),
+            "pass": msgspec.to_builtins(reported_pass(passed, 0)),
             "pieces": {call.name: call.traffic.comm_bytes for call in passed.calls},
             "revealed": parties.revealed,
             "share": [parties.share.size, float(np.corrcoef(parties.share, plain.ravel())[0, 1])],

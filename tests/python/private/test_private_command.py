@@ -83,7 +83,7 @@ def run(*arguments):
 
 def piece(index, name, client_bytes=1000, server_bytes=3000):
     return {
-        "event": "piece", "pass": index, "name": name, "seconds": 0.5, "cpu_seconds": 0.25,
+        "event": "piece", "index": index, "name": name, "seconds": 0.5, "cpu_seconds": 0.25,
         "client_bytes": client_bytes, "server_bytes": server_bytes,
         "client_messages": 1, "server_messages": 2,
     }  # fmt: skip
@@ -92,7 +92,7 @@ def piece(index, name, client_bytes=1000, server_bytes=3000):
 def passed(index, logits, token):
     encoded = base64.b64encode(logits.astype("<f4").tobytes()).decode()
     return {
-        "event": "pass", "pass": index, "token": token,
+        "event": "pass", "index": index, "token": token,
         "shape": list(logits.shape), "logits": encoded,
     }  # fmt: skip
 

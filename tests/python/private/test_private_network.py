@@ -192,9 +192,9 @@ def test_the_client_gets_what_the_policy_reveals_and_nothing_else(tmp_path):
         assert size == length * vocabulary and abs(correlation) < 5 / size**0.5
     # The token is one number of 8 bytes, not T * V of them.
     assert token["revealed"] == [[[], 8]]
-    assert token["pass"].keys() == {"pass", "token"}
+    assert token["pass"].keys() == {"event", "index", "token"}
     assert best["revealed"] == [[[3], 24], [[3], 24]]
-    assert best["pass"].keys() == {"pass", "token", "likeliest"}
+    assert best["pass"].keys() == {"event", "index", "token", "likeliest"}
     assert [number for number, _ in best["pass"]["likeliest"]] == likeliest.tolist()
     for number, logit in best["pass"]["likeliest"]:
         assert abs(logit - plain[-1, number]) < 0.02  # as all logits of this network

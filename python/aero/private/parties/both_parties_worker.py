@@ -5,7 +5,6 @@ Takes one job, a line of JSON on standard input, and reports lines of JSON; see 
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import functools
 from typing import Any
@@ -13,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from aero.network.files import read_network
+from aero.private.compute import inference
 from aero.private.compute.calls import Call, Traffic
 from aero.private.compute.in_process import InProcessParties
-from aero.private.compute.inference import Pass, PrivateNetwork, set_up
+from aero.private.compute.inference import PrivateNetwork, set_up
+from aero.private.parties.events import Done, Failed, Pass, Piece
 from aero.private.parties.worker_pipe import WorkerPipe
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
@@ -28,11 +29,11 @@ def main() -> None:
     try:
         generate(job, pipe)
     except PartyError as error:
-        pipe.say("failed", reason=str(error))
+        pipe.say(Failed(str(error)))
     except Exception as error:
-        pipe.say("failed", reason=f"{type(error).__name__}: {error}")
+        pipe.say(Failed(f"{type(error).__name__}: {error}"))
     else:
-        pipe.say("done")
+        pipe.say(Done())
 
 
 def generate(job: dict[str, Any], pipe: WorkerPipe) -> None:
@@ -54,41 +55,39 @@ def generate(job: dict[str, Any], pipe: WorkerPipe) -> None:
             found = computed.run(
                 np.asarray(tokens, np.int32), functools.partial(_say_piece, pipe, index)
             )
-            pipe.say("pass", **reported_pass(found, index))
+            pipe.say(reported_pass(found, index))
             tokens.append(_next_token(found))
     finally:
         parties.close()
 
 
 def _say_piece(pipe: WorkerPipe, index: int, call: Call) -> None:
-    pipe.say("piece", **reported_call(call, index))
+    pipe.say(reported_call(call, index))
 
 
-def reported_call(call: Call, index: int) -> dict[str, Any]:
-    """A call as an event: the pass it belongs to, its name, seconds and traffic."""
-    return {
-        "pass": index,
-        "name": call.name,
-        "seconds": call.seconds,
-        "cpu_seconds": call.cpu_seconds,
-        **dataclasses.asdict(call.traffic),
-    }
+def reported_call(call: Call, index: int) -> Piece:
+    """A call within a pass, as an event."""
+    counts = dataclasses.asdict(call.traffic)
+    return Piece(index, call.name, call.seconds, cpu_seconds=call.cpu_seconds, **counts)
 
 
-def reported_pass(found: Pass, index: int) -> dict[str, Any]:
+def reported_pass(found: inference.Pass, index: int) -> Pass:
     """The result of a pass as an event, for the client."""
-    event: dict[str, Any] = {"pass": index, "token": _next_token(found)}
+    likeliest, logits = None, None
     if found.likeliest is not None:
-        tokens, logits = found.likeliest
-        event["likeliest"] = [[int(t), float(x)] for t, x in zip(tokens, logits, strict=True)]
+        likeliest = tuple((int(t), float(x)) for t, x in zip(*found.likeliest, strict=True))
     if found.logits is not None:
         logits = np.ascontiguousarray(found.logits, dtype="<f4")
-        event["shape"] = list(logits.shape)
-        event["logits"] = base64.b64encode(logits.tobytes()).decode()
-    return event
+    return Pass(
+        index,
+        _next_token(found),
+        likeliest,
+        None if logits is None else logits.shape,
+        None if logits is None else logits.tobytes(),
+    )
 
 
-def _next_token(found: Pass) -> int:
+def _next_token(found: inference.Pass) -> int:
     """The parties' token, else the client's own look at the logits."""
     if found.token is not None:
         return found.token

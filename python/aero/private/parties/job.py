@@ -1,15 +1,13 @@
 """A private run from outside the private environment: the job, its checks and its events.
 
 The job goes as a line of JSON to `both_parties_worker` in the private environment:
-`{"folder": ..., "settings": {...}, "tokens": [...], "new_tokens": N}`. Back come lines with an
-"event": "piece" for each part that ran (pass, name, seconds, bytes and messages of each party),
-"pass" for each token (logits that are revealed are float32 in base64), and last "done" or "failed"
-with a reason.
+`{"folder": ..., "settings": {...}, "tokens": [...], "new_tokens": N}`. Back come the
+`parties.events`: a `Piece` for each part that ran, a `Pass` for each token, and last `Done` or
+`Failed`.
 """
 
 from __future__ import annotations
 
-import base64
 import select
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +21,7 @@ from aero.network.description import operations_of
 from aero.network.primitives import READERS, unknown_operation
 from aero.private.compute.calls import Call, Party, Traffic
 from aero.private.environment import private_command
+from aero.private.parties.events import Done, Event, Failed, Pass, Piece
 from aero.private.parties.worker_pipe import Worker
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
@@ -136,12 +135,12 @@ def generate_privately(
 
 def collect(
     found: Generated,
-    event: Part,
+    event: Event,
     after_piece: Callable[[int, Call], None] = lambda index, call: None,
 ) -> None:
-    """Adds an event of a worker; events other than "piece" and "pass" add nothing."""
-    if event["event"] == "piece":
-        index, call = event["pass"], _call(event)
+    """Adds an event of a worker; events other than `Piece` and `Pass` add nothing."""
+    if isinstance(event, Piece):
+        index, call = event.index, _call(event)
         if call.name in {"set-up", "weights"}:
             found.preparation.append(call)
         else:
@@ -149,16 +148,15 @@ def collect(
                 found.calls.append([])
             found.calls[index].append(call)
         after_piece(index, call)
-    elif event["event"] == "pass":
-        found.tokens.append(event["token"])
-        if "likeliest" in event:
-            found.likeliest.append([(token, logit) for token, logit in event["likeliest"]])
-        if "logits" in event:
-            logits = np.frombuffer(base64.b64decode(event["logits"]), "<f4")
-            found.logits.append(logits.reshape(event["shape"]))
+    elif isinstance(event, Pass):
+        found.tokens.append(event.token)
+        if event.likeliest is not None:
+            found.likeliest.append([*event.likeliest])
+        if event.logits is not None and event.shape is not None:
+            found.logits.append(np.frombuffer(event.logits, "<f4").reshape(event.shape))
 
 
-def _events(command: list[str], job: Part) -> Iterator[Part]:
+def _events(command: list[str], job: Part) -> Iterator[Event]:
     """The reports of a worker up to its end; its process ends with this generator."""
     with temporary_folder() as folder:
         log = folder / "worker.log"
@@ -167,16 +165,16 @@ def _events(command: list[str], job: Part) -> Iterator[Part]:
             while True:
                 select.select([worker], [], [])
                 for event in _received(worker, log):
-                    if event["event"] == "done":
+                    if isinstance(event, Done):
                         return
-                    if event["event"] == "failed":
-                        raise PartyError(f"private: {event['reason']}")
+                    if isinstance(event, Failed):
+                        raise PartyError(f"private: {event.reason}")
                     yield event
         finally:
             worker.end()
 
 
-def _received(worker: Worker, log: Path) -> list[Part]:
+def _received(worker: Worker, log: Path) -> list[Event]:
     try:
         return worker.events()
     except PartyError as error:
@@ -185,7 +183,8 @@ def _received(worker: Worker, log: Path) -> list[Part]:
         raise PartyError(f"private: {error}{last}") from error
 
 
-def _call(event: Part) -> Call:
-    counts = ("client_bytes", "server_bytes", "client_messages", "server_messages")
-    traffic = Traffic(**{name: event[name] for name in counts})
-    return Call(event["name"], event["seconds"], traffic, cpu_seconds=event["cpu_seconds"])
+def _call(event: Piece) -> Call:
+    traffic = Traffic(
+        event.client_bytes, event.server_bytes, event.client_messages, event.server_messages
+    )
+    return Call(event.name, event.seconds, traffic, cpu_seconds=event.cpu_seconds)

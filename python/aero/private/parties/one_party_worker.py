@@ -1,8 +1,7 @@
 """The program of the private environment for one party of two.
 
 Takes a line of JSON, `{"party": "client", "folder": ..., "settings": {...}, "tokens": [...],
-"new_tokens": N}`, of the server without the last two, and reports as `parties.supervision` asks;
-"piece" and "pass" are those of `parties.job`.
+"new_tokens": N}`, of the server without the last two, and reports the `parties.events`.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import numpy as np
 
 from aero.network.files import read_description
 from aero.private.compute.calls import AbstractArray, Call, Party, Traffic
+from aero.private.parties.events import Computed, Done, Failed, Stage, Terms
 from aero.private.parties.terms import checked_request, party_terms
 from aero.private.parties.worker_pipe import WorkerPipe, most_memory
 from aero.private.party_errors import PartyError
@@ -34,14 +34,14 @@ def main() -> None:
     try:
         _take_part(Party[job["party"].upper()], job, pipe)
     except PartyError as error:
-        pipe.say("failed", reason=str(error))
+        pipe.say(Failed(str(error)))
     except Exception as error:
         # The text of other errors may quote secret values; their place in the code does not.
         traceback.print_tb(error.__traceback__, file=sys.stderr)
         print(type(error).__name__, file=sys.stderr, flush=True)
-        pipe.say("failed", reason=f"{type(error).__name__} in the worker")
+        pipe.say(Failed(f"{type(error).__name__} in the worker"))
     else:
-        pipe.say("done")
+        pipe.say(Done())
 
 
 def _take_part(party: Party, job: Part, pipe: WorkerPipe) -> None:
@@ -49,7 +49,7 @@ def _take_part(party: Party, job: Part, pipe: WorkerPipe) -> None:
     settings = PrivateSettings.from_dict(job["settings"])
     folder = Path(job["folder"])
     description = read_description(folder)
-    pipe.say("terms", terms=party_terms(description, settings))
+    pipe.say(Terms(party_terms(description, settings)))
     # The events above come at once; these imports take seconds.
     from aero.network.files import read_network
     from aero.network.folding import with_blank_weights
@@ -58,7 +58,7 @@ def _take_part(party: Party, job: Part, pipe: WorkerPipe) -> None:
     from aero.private.parties.both_parties_worker import reported_call, reported_pass
 
     def say_piece(index: int, call: Call) -> None:
-        pipe.say("piece", **reported_call(call, index))
+        pipe.say(reported_call(call, index))
 
     knows_weights = party is Party.SERVER
     network = read_network(folder) if knows_weights else with_blank_weights(description)
@@ -69,7 +69,7 @@ def _take_part(party: Party, job: Part, pipe: WorkerPipe) -> None:
         party,
         addresses if party is Party.CLIENT else addresses[::-1],
         settings,
-        on_stage=lambda name: pipe.say("stage", stage=name),
+        on_stage=lambda name: pipe.say(Stage(name)),
     )
     set_up(parties)
     say_piece(0, parties.calls[-1])
@@ -89,9 +89,9 @@ def _take_part(party: Party, job: Part, pipe: WorkerPipe) -> None:
         )
         if tokens is not None:
             reported = reported_pass(found, index)
-            pipe.say("pass", **reported)
-            tokens.append(reported["token"])
-        pipe.say("computed", cpu_seconds=time.process_time() - used)
+            pipe.say(reported)
+            tokens.append(reported.token)
+        pipe.say(Computed(time.process_time() - used))
     parties.close()
 
 

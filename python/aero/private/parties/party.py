@@ -15,9 +15,10 @@ from aero.private.environment import private_command
 from aero.private.links.channel import Channel
 from aero.private.links.connections import connect, parse_address
 from aero.private.links.keys import Security
+from aero.private.parties.events import Event, Place
 from aero.private.parties.supervision import TimeLimits, supervise
 from aero.private.parties.terms import check_hello, hello
-from aero.private.parties.worker_pipe import Event, Worker, first_report
+from aero.private.parties.worker_pipe import Worker, first_report
 from aero.private.party_errors import PartyError
 from aero.private.prediction import most_sent
 from aero.private.settings import PrivateSettings
@@ -114,8 +115,8 @@ def ask(job: PartyJob, on_event: Callable[[Event], None], python: Path | None = 
 
     Args:
         job: the client's.
-        on_event: called with the worker's reports, see `aero.private.parties.job`, and before that
-            {"event": "place", "place": N} while others are served.
+        on_event: called with the worker's reports, see `aero.private.parties.events`, and before
+            that with a `Place` while others are served.
         python: of the private environment; default: `find_private_python()`.
 
     Raises:
@@ -144,8 +145,8 @@ async def _ask(job: PartyJob, worker: Worker, on_event: Callable[[Event], None])
     most = most_sent(read_description(job.folder), request, job.settings)
     failure: PartyError | None = PartyError("stopped")
     try:
-        report = await first_report(worker, job.limits.ready)
-        await _wait_for_turn(hello("client", report["terms"], request), channel, job, on_event)
+        terms = await first_report(worker, job.limits.ready)
+        await _wait_for_turn(hello("client", terms, request), channel, job, on_event)
         failure = None
     except PartyError as error:
         failure = error
@@ -167,7 +168,7 @@ async def _wait_for_turn(
     while name != "go":
         name, value = await channel.next_message(job.limits.silence, "place", "go", "alive")
         if name == "place":
-            on_event({"event": "place", "place": value})
+            on_event(Place(value))
 
 
 def last_words(log: Path) -> str:

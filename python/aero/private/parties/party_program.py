@@ -1,15 +1,15 @@
 """A party as a program: takes its job as a line of JSON, reports events, ends with its caller.
 
 `{"party": "server", "python": ..., ...}` with the private environment's Python and the fields of
-`PartyJob`; a server serves one client. Events are those of `serve` and `ask`, last "done" or
-"failed".
+`PartyJob`; a server serves one client. Events are those of `serve` and `ask`, last `Done` or
+`Failed`.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
+from aero.private.parties.events import Done, Failed
 from aero.private.parties.party import PartyJob, ask
 from aero.private.parties.serving import serve
 from aero.private.parties.worker_pipe import WorkerPipe
@@ -23,18 +23,15 @@ def main() -> None:
     party, python = fields.pop("party"), Path(fields.pop("python"))
     job = PartyJob.from_dict(fields)
 
-    def on_event(event: dict[str, Any]) -> None:
-        pipe.say(**event)
-
     try:
         if party == "server":
-            serve(job, on_event, python, once=True)
+            serve(job, pipe.say, python, once=True)
         else:
-            ask(job, on_event, python)
+            ask(job, pipe.say, python)
     except (PartyError, ValueError, OSError) as error:
-        pipe.say("failed", reason=str(error))
+        pipe.say(Failed(str(error)))
     else:
-        pipe.say("done")
+        pipe.say(Done())
 
 
 if __name__ == "__main__":

@@ -21,10 +21,11 @@ from aero.network.files import read_description
 from aero.private.environment import private_command
 from aero.private.links.channel import Channel, within
 from aero.private.links.connections import accept, listen, shown_address
+from aero.private.parties.events import Client, Event, Listening, Lost, Refused, Served
 from aero.private.parties.party import PartyJob, check_security, last_words
 from aero.private.parties.supervision import supervise
 from aero.private.parties.terms import check_hello, checked_request, hello
-from aero.private.parties.worker_pipe import Event, Worker, first_report
+from aero.private.parties.worker_pipe import Worker, first_report
 from aero.private.party_errors import PartyError
 from aero.private.prediction import most_sent
 from aero.private.temporary import temporary_folder
@@ -48,10 +49,8 @@ def serve(
 
     Args:
         job: the server's.
-        on_event: called with {"event": "listening", "address": ...}; for each client {"event":
-            "client", "who": ..., "prompt_length": ..., "new_tokens": ...}, with the worker's
-            reports (see `parties.job`), and {"event": "served"} or {"event": "lost", "reason":
-            ...}; for strangers {"event": "refused", "reason": ..., "count": ...}.
+        on_event: called with `aero.private.parties.events`: `Listening`; for each client `Client`,
+            the worker's reports, and `Served` or `Lost`; for strangers `Refused`.
         python: of the private environment; default: `find_private_python()`.
         once: return after one client.
 
@@ -114,12 +113,12 @@ class _Server:
     async def serve(self, listener: socket.socket, *, once: bool) -> None:
         """Serves clients; returns after one with `once`."""
         host, port = listener.getsockname()[:2]
-        self._on_event({"event": "listening", "address": shown_address(host, port)})
+        self._on_event(Listening(shown_address(host, port)))
         self._own = asyncio.get_running_loop().create_future()
         accepting = asyncio.create_task(self._accept(listener))
         try:
-            report = await first_report(self.worker, self._job.limits.ready)
-            self._own.set_result(hello("server", report["terms"]))
+            terms = await first_report(self.worker, self._job.limits.ready)
+            self._own.set_result(hello("server", terms))
             while True:
                 client = await self._next_client(once=once)
                 error = await self._serve_one(client)
@@ -224,7 +223,7 @@ class _Server:
     async def _serve_one(self, client: _Client) -> PartyError | None:
         """Computes with a client; returns the failure, if there is one."""
         channel, request = client.channel, client.request
-        self._on_event({"event": "client", "who": channel.who, **request})
+        self._on_event(Client(channel.who, **request))
         try:
             try:
                 self._queries.count(channel.who, request["new_tokens"])
@@ -237,11 +236,11 @@ class _Server:
                 self.worker, channel, self._job.limits, self._on_event, request, most and most[1]
             )
         except Exception as error:  # whatever it is, the next client is served
-            self._on_event({"event": "lost", "reason": one_line(error)})
+            self._on_event(Lost(one_line(error)))
             return error if isinstance(error, PartyError) else PartyError(type(error).__name__)
         finally:
             self._busy, self._served = False, True
-        self._on_event({"event": "served"})
+        self._on_event(Served())
         return None
 
     async def _renew_worker(self) -> None:
@@ -252,7 +251,7 @@ class _Server:
                 self.worker = self._new_worker()
                 await first_report(self.worker, self._job.limits.ready)
             except (PartyError, OSError) as error:
-                self._on_event({"event": "lost", "reason": one_line(error)})
+                self._on_event(Lost(one_line(error)))
                 await asyncio.sleep(_RENEW_SECONDS)
             else:
                 return
@@ -260,7 +259,7 @@ class _Server:
     def _refuse(self, error: Exception) -> None:
         self._refused += 1
         if time.monotonic() - self._last_refusal >= _REFUSALS_SECONDS:
-            told = {"event": "refused", "reason": one_line(error), "count": self._refused}
+            told = Refused(one_line(error), self._refused)
             self._refused, self._last_refusal = 0, time.monotonic()
             self._on_event(told)
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 from aero.private.links.channel import PADDING, Channel
 from aero.private.links.tunnel import Tunnel
-from aero.private.parties.worker_pipe import Event, Worker
+from aero.private.parties.events import Done, Event, Failed, Piece, Stage, Unpadded
+from aero.private.parties.worker_pipe import Worker
 from aero.private.party_errors import PartyError, PeerFailedError
 from aero.private.temporary import temporary_folder
 
@@ -59,14 +60,14 @@ async def supervise(
     channel: Channel,
     limits: TimeLimits,
     on_event: Callable[[Event], None],
-    request: Event,
+    request: dict[str, int],
     most_sent: int | None,
 ) -> Event:
     """Takes a worker through a run together with the other party's; both get the sign to go.
 
     The worker receives {"go": {"own": ..., "peer": ...}, "request": ...} with addresses for SPU,
-    reports any events, of which "stage" names where it stands, and last {"event": "done", ...}.
-    {"event": "failed", "reason": ...} ends the run.
+    reports any events, of which a `Stage` names where it stands, and last `Done`. `Failed` ends the
+    run.
 
     Args:
         worker: after its `first_report`; ended in every case.
@@ -76,7 +77,7 @@ async def supervise(
         request: the run that is computed.
         most_sent: bytes that this party sends at most, besides the weights' shares. Its traffic is
             padded up to them, so that every run of this length takes equal bytes. Where that
-            fails, {"event": "unpadded", "reason": ...} tells why; None cannot be padded.
+            fails, `Unpadded` tells why; None cannot be padded.
 
     Returns:
         The last event.
@@ -182,7 +183,7 @@ class _Run:
             expected = "unknown" if self._most_sent is None else f"{self._most_sent:,}"
             reason = f"this party sent {self._channel.sent:,} bytes, expected {expected}"
         if reason:
-            self._on_event({"event": "unpadded", "reason": reason})
+            self._on_event(Unpadded(reason))
         assert self._result is not None
         self._end.set_result(self._result)
 
@@ -197,20 +198,24 @@ class _Run:
 
     def _take_event(self, event: Event) -> None:
         self._progress = time.monotonic()
-        match event.get("event"):
-            case "done":
+        match event:
+            case Done():
                 self._result = event
                 self.where = "after the last stage"
                 self._channel.post(done=True)
                 self._note_if_both_are_done()
-            case "failed":
-                raise PartyError(str(event["reason"]))
+            case Failed(reason=reason):
+                raise PartyError(reason)
             case _:
-                if event.get("name") == "weights" and self._most_sent is not None:
-                    own = "client" if self._channel.peer == "server" else "server"
-                    self._most_sent += event[f"{own}_bytes"]
-                self.where = f"in stage {event['stage']}" if "stage" in event else self.where
+                self._note(event)
                 self._on_event(event)
+
+    def _note(self, event: Event) -> None:
+        if isinstance(event, Stage):
+            self.where = f"in stage {event.stage}"
+        elif isinstance(event, Piece) and event.name == "weights" and self._most_sent is not None:
+            at_client = self._channel.peer == "server"
+            self._most_sent += event.client_bytes if at_client else event.server_bytes
 
     async def _deliver(self, tunnel: Tunnel) -> None:
         while True:

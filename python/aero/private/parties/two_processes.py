@@ -15,10 +15,11 @@ from aero.private.compute.calls import Call, Party
 from aero.private.environment import find_private_python
 from aero.private.links.keys import CERTIFICATE, Security, make_keys
 from aero.private.links.shaped_link import ShapedLink, shaped_link
+from aero.private.parties.events import Computed, Done, Event, Failed, Listening
 from aero.private.parties.job import Generated, collect, generate_privately
 from aero.private.parties.party import PartyJob
 from aero.private.parties.supervision import TimeLimits
-from aero.private.parties.worker_pipe import Event, Worker
+from aero.private.parties.worker_pipe import Worker
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 from aero.private.temporary import temporary_folder
@@ -78,17 +79,17 @@ def generate_over_tcp(
         try:
             parties[Party.SERVER] = _start(Party.SERVER, server_job, link, logs, python)
             for party, event in _events(parties):
-                if event["event"] == "listening":
+                if isinstance(event, Listening):
                     client_job = dataclasses.replace(
                         server_job,
-                        address=event["address"],
+                        address=event.address,
                         tokens=tuple(tokens),
                         new_tokens=new_tokens,
                         security=client,
                     )
                     parties[Party.CLIENT] = _start(Party.CLIENT, client_job, link, logs, python)
-                elif event["event"] == "computed":
-                    found.cpu_seconds.setdefault(party, []).append(event["cpu_seconds"])
+                elif isinstance(event, Computed):
+                    found.cpu_seconds.setdefault(party, []).append(event.cpu_seconds)
                 elif party is Party.CLIENT:
                     collect(found, event, after_piece)
         finally:
@@ -169,10 +170,10 @@ def _events(parties: dict[Party, Worker]) -> Iterator[tuple[Party, Event]]:
                 failures[party] = str(error)
                 continue
             for event in events:
-                if event["event"] == "done":
+                if isinstance(event, Done):
                     done.add(party)
-                elif event["event"] == "failed":
-                    failures[party] = event["reason"]
+                elif isinstance(event, Failed):
+                    failures[party] = event.reason
                 else:
                     yield party, event
     if failures:

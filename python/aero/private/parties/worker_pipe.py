@@ -20,9 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from aero.private.parties.events import Event, Failed, Terms, decoded, encoded
 from aero.private.party_errors import PartyError
-
-Event = dict[str, Any]
 
 _POLL_SECONDS = 0.02
 
@@ -35,7 +34,7 @@ class WorkerPipe:
     """
 
     def __init__(self) -> None:
-        self._reports = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+        self._reports = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         self._received: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
@@ -44,9 +43,9 @@ class WorkerPipe:
         """Waits for the supervisor's next line."""
         return self._received.get()
 
-    def say(self, event: str, **values: Any) -> None:
+    def say(self, event: Event) -> None:
         """Reports an event."""
-        self._reports.write(json.dumps({"event": event, **values}) + "\n")
+        self._reports.write(encoded(event))
         self._reports.flush()
 
     def _listen(self) -> None:
@@ -81,7 +80,7 @@ class Worker:
         log: file for its standard error.
     """
 
-    def __init__(self, command: Sequence[str], job: Event, log: Path) -> None:
+    def __init__(self, command: Sequence[str], job: dict[str, Any], log: Path) -> None:
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
                 command,
@@ -101,7 +100,7 @@ class Worker:
         """The descriptor of its reports, for select."""
         return self._output.fileno()
 
-    def tell(self, message: Event) -> None:
+    def tell(self, message: dict[str, Any]) -> None:
         """Gives it a line; a worker that has ended is found by `events`."""
         with contextlib.suppress(BrokenPipeError):
             self._input.write(json.dumps(message).encode() + b"\n")
@@ -119,7 +118,7 @@ class Worker:
             return []
         if chunk:
             *lines, self._received = (self._received + chunk).split(b"\n")
-            return [json.loads(line) for line in lines]
+            return [decoded(line) for line in lines]
         raise PartyError(f"the worker ended with {_ending(self._process.wait())}")
 
     def check(self) -> None:
@@ -154,8 +153,8 @@ def _ending(code: int) -> str:
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
-async def first_report(worker: Worker, seconds: float) -> Event:
-    """A worker's first report, {"event": "terms", ...}: values that must be equal at both parties.
+async def first_report(worker: Worker, seconds: float) -> dict[str, Any]:
+    """The terms of a worker's first report: values that must be equal at both parties.
 
     Raises:
         PartyError: it ended, failed or took longer.
@@ -163,8 +162,8 @@ async def first_report(worker: Worker, seconds: float) -> Event:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         for event in worker.events():
-            if event["event"] == "terms":
-                return event
-            raise PartyError(str(event["reason"]))
+            if isinstance(event, Terms):
+                return event.terms
+            raise PartyError(event.reason if isinstance(event, Failed) else "it said no terms")
         await asyncio.sleep(_POLL_SECONDS)
     raise PartyError(f"the worker was not ready within {seconds:g} s")

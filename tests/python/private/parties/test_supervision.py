@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 
 from aero.private.links import channel as channels
 from aero.private.links.channel import Channel
+from aero.private.parties.events import Done, Event, Stage, Unpadded
 from aero.private.parties.supervision import TimeLimits, supervise
 from aero.private.parties.worker_pipe import Worker, first_report
 from aero.private.party_errors import PartyError
@@ -30,6 +32,8 @@ if job.get("die_at") == "loading":
 time.sleep(job.get("loading_seconds", 0))
 say("terms", terms={"threads": 1})
 told = json.loads(sys.stdin.readline())
+if "told" in job:
+    open(job["told"], "w").write(json.dumps(told))
 if job.get("deaf"):
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(told["go"]["own"].removeprefix("unix:"))
@@ -46,8 +50,10 @@ for number in range(job.get("stages", 3)):
         say("failed", reason="ValueError")
     time.sleep(job.get("seconds", 0))
 if "weights" in job:
-    say("piece", name="weights", stage="weights", **job["weights"])
-say("done", told=told)
+    counts = {"client_messages": 0, "server_messages": 0, **job["weights"]}
+    say("stage", stage="weights")
+    say("piece", index=0, name="weights", seconds=0.5, **counts)
+say("done")
 sys.stdin.read()
 """
 # The clock ends none of these tests: a busy machine may take its time.
@@ -73,12 +79,12 @@ class Side:
         self.worker = Worker([sys.executable, "-c", PRETENDER], job, log)
         self.stages: list[str] = []
 
-    def _record(self, event: dict[str, Any]) -> None:
-        if event["event"] == "unpadded":
-            self.unpadded.append(event["reason"])
-            return
-        self.stages.append(event["stage"])
-        self._while_running()
+    def _record(self, event: Event) -> None:
+        if isinstance(event, Unpadded):
+            self.unpadded.append(event.reason)
+        elif isinstance(event, Stage):
+            self.stages.append(event.stage)
+            self._while_running()
 
     async def run(self, channel: Channel) -> Outcome:
         try:
@@ -120,10 +126,14 @@ def both(tmp_path: Path) -> Callable[..., tuple[Outcome, Outcome]]:
     return run
 
 
-def test_both_workers_learn_the_request_and_where_spu_is_to_listen(both: Any) -> None:
-    for event in both({"stages": 3}, {"stages": 2}):
-        assert event["told"]["request"] == REQUEST
-        go = event["told"]["go"]
+def test_both_workers_learn_the_request_and_where_spu_is_to_listen(
+    both: Any, tmp_path: Path
+) -> None:
+    files = [tmp_path / "one.json", tmp_path / "other.json"]
+    both(*({"stages": 2, "told": str(file)} for file in files))
+    for told in (json.loads(file.read_text()) for file in files):
+        assert told["request"] == REQUEST
+        go = told["go"]
         assert go["own"].startswith("unix:") and go["own"].endswith("/own")
         assert go["peer"] == go["own"].removesuffix("own") + "peer"
 
@@ -135,7 +145,7 @@ def test_a_party_that_finishes_first_waits_for_the_other(
     monkeypatch.setattr(channels, "_HEARTBEAT_SECONDS", 0.25)
     limits = TimeLimits(silence=2)
     client, server = both({"stages": 0}, {"stages": 6, "seconds": 0.5}, limits=limits)
-    assert client["event"] == server["event"] == "done"
+    assert client == server == Done()
 
 
 def padded(folder: Path, most: int | None, *jobs: dict[str, Any]) -> tuple[list[int], list[Side]]:
@@ -178,7 +188,7 @@ def test_what_cannot_be_padded_is_told(tmp_path: Path) -> None:
 def test_a_peer_that_leaves_after_the_run_loses_the_padding_alone(tmp_path: Path) -> None:
     side = Side({"stages": 0}, tmp_path / "log", limits=TimeLimits(silence=2))
     outcome, _ = run_server(side, lambda client: client.post(done=True))
-    assert outcome["event"] == "done"
+    assert outcome == Done()
     assert side.unpadded == ["no sign of life of the client for 2 s"]
 
 
@@ -337,7 +347,7 @@ def test_an_interrupt_ends_both_parties(tmp_path: Path) -> None:
 
 def test_what_a_worker_writes_on_standard_error_is_in_the_log_alone(tmp_path: Path) -> None:
     program = (
-        'import sys; sys.stdin.readline(); print(\'{"event": "terms"}\', flush=True); '
+        'import sys; sys.stdin.readline(); print(\'{"event": "terms", "terms": {}}\', flush=True); '
         "sys.stdin.readline(); raise SystemExit('about the prompt')"
     )
     side = Side({}, tmp_path / "unused")

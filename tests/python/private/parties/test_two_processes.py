@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -27,7 +28,7 @@ from aero.private.environment import find_private_python
 from aero.private.parties.party import PartyJob
 from aero.private.parties.supervision import TimeLimits
 from aero.private.parties.two_processes import generate_over_tcp
-from aero.private.parties.worker_pipe import Event, Worker
+from aero.private.parties.worker_pipe import Worker
 from aero.private.party_errors import PartyError
 from aero.private.prediction import predicted_costs
 from aero.private.settings import PrivateSettings
@@ -61,7 +62,7 @@ class Pair:
         self.jobs = {"server": server, "client": client}
         self.logs = {party: logs / f"{party}.log" for party in self.jobs}
         self.processes: dict[str, Worker] = {}
-        self.events: dict[str, list[Event]] = {"server": [], "client": []}
+        self.events: dict[str, list[dict[str, Any]]] = {"server": [], "client": []}
         self._start("server")
         address = self.wait_for("server", "listening")["address"]
         if through is not None:
@@ -76,7 +77,7 @@ class Pair:
         said = {"party": party, "python": str(find_private_python()), **job.to_dict()}
         self.processes[party] = Worker(command, said, self.logs[party])
 
-    def wait_for(self, party: str, *kinds: str, stage: str | None = None) -> Event:
+    def wait_for(self, party: str, *kinds: str, stage: str | None = None) -> dict[str, Any]:
         end = time.monotonic() + 240
         while time.monotonic() < end:
             # Its last words may have been read while the other was waited for.
@@ -85,7 +86,7 @@ class Pair:
                     return event
             for other, process in self.processes.items():
                 try:
-                    self.events[other] += process.events()
+                    self.events[other] += map(msgspec.to_builtins, process.events())
                 except PartyError as error:
                     if other == party:
                         raise AssertionError(f"{party}: {error}") from error
@@ -158,7 +159,7 @@ def test_the_clients_transcript_has_the_token_and_nothing_else(pairs: Any) -> No
     assert pair.ending("client") == "done"
     events = pair.events["client"]
     [passed] = [event for event in events if event["event"] == "pass"]
-    assert passed.keys() == {"event", "pass", "token"}
+    assert passed.keys() == {"event", "index", "token"}
     stages = [event["stage"] for event in events if event["event"] == "stage"]
     assert stages.count("reveal") == 1
     assert stages.index("reveal") == stages.index("argmax") + 1 == len(stages) - 1

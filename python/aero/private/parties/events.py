@@ -1,0 +1,174 @@
+"""What workers and parties report, a line of JSON each: `{"event": "place", "place": 2}`."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from aero.internals.extras import extra
+
+with extra("private"):
+    import msgspec
+
+
+class _Event(msgspec.Struct, tag_field="event", tag=str.lower, omit_defaults=True):
+    """The name of its class, in small letters, is the value of "event"."""
+
+
+class Terms(_Event):
+    """The worker is ready; these values must be equal at both parties."""
+
+    terms: dict[str, Any]
+
+
+class Stage(_Event):
+    """The computation has come to this stage."""
+
+    stage: str
+
+
+class Piece(_Event):
+    """A part of a pass ran.
+
+    Attributes:
+        index: of the pass, from 0.
+        name: of the part; "set-up" and "weights" come before the first pass.
+        seconds: that it took.
+        client_bytes: sent by the client.
+        server_bytes: sent by the server.
+        client_messages: sent by the client.
+        server_messages: sent by the server.
+        cpu_seconds: of this process; 0 where it has both parties.
+    """
+
+    index: int
+    name: str
+    seconds: float
+    client_bytes: int
+    server_bytes: int
+    client_messages: int
+    server_messages: int
+    cpu_seconds: float = 0.0
+
+
+class Pass(_Event):
+    """A forward pass ended, at the client.
+
+    Attributes:
+        index: from 0.
+        token: the next one.
+        likeliest: with `reveal="top-k"`, tokens and their logits, best first.
+        shape: of the logits, where they are revealed.
+        logits: float32, little-endian.
+    """
+
+    index: int
+    token: int
+    likeliest: tuple[tuple[int, float], ...] | None = None
+    shape: tuple[int, ...] | None = None
+    logits: bytes | None = None
+
+
+class Computed(_Event):
+    """A pass ended, at either party, after so much of its processors' time."""
+
+    cpu_seconds: float
+
+
+class Done(_Event):
+    """The last event of a run that went well."""
+
+
+class Failed(_Event):
+    """The last event of a run that did not."""
+
+    reason: str
+
+
+class Unpadded(_Event):
+    """The traffic of this run could not be padded."""
+
+    reason: str
+
+
+class Place(_Event):
+    """The client's place in the server's queue."""
+
+    place: int
+
+
+class Listening(_Event):
+    """The server waits for clients at HOST:PORT."""
+
+    address: str
+
+
+class Client(_Event):
+    """The server computes with a client.
+
+    Attributes:
+        who: its certificate's fingerprint, or its host without keys.
+        address: HOST:PORT of its end.
+        prompt_length: in tokens.
+        new_tokens: that it asks for.
+    """
+
+    who: str
+    address: str
+    prompt_length: int
+    new_tokens: int
+
+
+class Served(_Event):
+    """The server has computed all that a client asked for; fields as of `Client`."""
+
+    who: str
+    address: str
+
+
+class Lost(_Event):
+    """The run of a client failed; without one, no worker started for the next."""
+
+    reason: str
+    who: str | None = None
+    address: str | None = None
+
+
+class Refused(_Event):
+    """Strangers were turned away, `count` since the last such event."""
+
+    reason: str
+    count: int
+
+
+Event: TypeAlias = (
+    Terms
+    | Stage
+    | Piece
+    | Pass
+    | Computed
+    | Done
+    | Failed
+    | Unpadded
+    | Place
+    | Listening
+    | Client
+    | Served
+    | Lost
+    | Refused
+)
+
+_DECODER: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+
+
+def encoded(event: Event) -> bytes:
+    """An event as a line of JSON."""
+    return msgspec.json.encode(event) + b"\n"
+
+
+def decoded(line: bytes) -> Event:
+    """The inverse of `encoded`.
+
+    Raises:
+        msgspec.ValidationError: it is no event.
+    """
+    return _DECODER.decode(line)
