@@ -73,15 +73,14 @@ def demo(name: str) -> Any:
 
 
 def network(name: str) -> list[float]:
-    """Perplexity, ±, bits per byte, parameters in M or k, GB and GB at GPT-2's size of the demo."""
+    """Perplexity, ±, parameters in M or k, and GB of a network of the demo."""
     found, private = demo(name), demo(name)["private_inference"]
     parameters, perplexity = found["parameters"], found["perplexity"]
     return [
         perplexity["mean"],
         perplexity["standard_deviation"],
-        found["bits_per_byte"]["mean"],
         parameters / (1e6 if parameters >= 1e6 else 1e3),
-        *(private[size]["spu-2024"]["comm_bytes"] / 1e9 for size in ("trained", "gpt2")),
+        private["trained"]["spu-2024"]["comm_bytes"] / 1e9,
     ]
 
 

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from aero import mpc, paper
+from aero.tables import markdown_table
+
+from .test_ledger import CODE, LEDGER, NUMBER, blanked
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-
+PRICE = (ROOT / "docs" / "how_to" / "price.md").read_text(encoding="utf-8")
+#: Code that a reader sees with its output below it.
+SHOWN = re.findall(r"```(\w+)\n([^`]*)```\n+```text\n([^`]*)```", README)
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXAMPLES = [
@@ -58,7 +67,7 @@ def test_the_factors_by_stack_are_the_simulators() -> None:
     said = re.search(
         r"takes ([\d.]+) times fewer bytes than `SM\+LN\+G` on `spu-2024`, ([\d.]+) times on "
         r"`spu-0\.9\.5`, ([\d.]+) times on `openbumblebee`",
-        README,
+        PRICE,
     )
     assert said is not None
     for number, stack in zip(said.groups(), mpc.stack_names(), strict=True):
@@ -68,11 +77,85 @@ def test_the_factors_by_stack_are_the_simulators() -> None:
         assert f"{baseline.comm_bytes / ours.comm_bytes:.1f}" == number
 
 
+@functools.cache
+def saving_table() -> str:
+    """What a pass of three networks of GPT-2's size costs, from the simulator."""
+    labels = ("SM+LN+G", "SM+FN+R", "SM+ScFuFFN")
+
+    def gigabytes(context_length: int, stack: str) -> list[float]:
+        return [
+            mpc.simulate(label, context_length=context_length, stack=stack).comm_bytes / 1e9
+            for label in labels
+        ]
+
+    def later_megabytes(label: str) -> float:
+        later = mpc.simulate_generation(label, new_tokens=32).per_token[1:]
+        return sum(cost.comm_bytes for cost in later) / len(later) / 1e6
+
+    counted = {
+        "GB, 128 tokens, `spu-2024`": gigabytes(128, "spu-2024"),
+        "GB, 512 tokens, `spu-2024`": gigabytes(512, "spu-2024"),
+        "GB, 1,024 tokens, `spu-2024`": gigabytes(1024, "spu-2024"),
+        "GB, 1,024 tokens, `openbumblebee`": gigabytes(1024, "openbumblebee"),
+        "seconds, 128 tokens, `spu-2024`, 1 Gbit/s": [
+            mpc.simulate(label).latency("lan-1gbps").seconds for label in labels
+        ],
+        "MB of a later token, earlier ones cached": [later_megabytes(label) for label in labels],
+    }
+    rows = [
+        [name, *(three_digits(value) for value in found)]
+        + [f"{three_digits(found[0] / found[i])} times" for i in (1, 2)]
+        for name, found in counted.items()
+    ]
+    header = [
+        "one private pass", "GPT-2 `SM+LN+G`", "ReLU `SM+FN+R`", "softmax only `SM+ScFuFFN`",
+        "ReLU saves", "softmax only saves",
+    ]  # fmt: skip
+    return markdown_table(header, rows, right=range(1, 6))
+
+
+def three_digits(value: float) -> str:
+    """A number to three digits, as 25.3, 73.0 and 425."""
+    return f"{value:#.3g}".rstrip(".")
+
+
+@pytest.mark.parametrize("page", [README, PRICE], ids=["README", "price"])
+def test_the_saving_by_context_and_protocol_is_the_simulators(page: str) -> None:
+    table = saving_table()
+    assert table in page, f"\n{table}"
+
+
+def test_three_ways_in_show_their_output() -> None:
+    assert len(SHOWN) == 3
+    for _, code, _ in SHOWN:
+        assert sum(bool(line.strip()) for line in code.splitlines()) <= 6
+
+
+@pytest.mark.parametrize(("language", "code", "output"), SHOWN)
+def test_what_the_readme_shows_below_its_code_is_its_output(
+    language: str, code: str, output: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if language == "python":
+        exec(compile(code, "README.md", "exec"), {})
+        found = capsys.readouterr().out
+    else:
+        words = [word for word in shlex.split(code.replace("\\\n", " ")) if word != "aero"]
+        command = [sys.executable, "-m", "aero.cli", *words]
+        found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert found == output
+
+
 def test_the_readme_is_short_and_names_the_best_network_first() -> None:
     assert len(README.splitlines()) <= 90
     perplexities = re.findall(r"^\| `[^|]+\| ([\d.]+) ±", README, re.MULTILINE)
     assert len(perplexities) > 1
     assert perplexities == sorted(perplexities, key=float)
+
+
+def test_the_readmes_prose_has_few_numbers() -> None:
+    prose = "\n".join(line for line in README.splitlines() if not line.startswith("|"))
+    found = NUMBER.findall(blanked(prose, CODE, *LEDGER["everywhere"]))
+    assert len(found) <= 20, found
 
 
 def test_every_link_and_make_target_exists() -> None:
