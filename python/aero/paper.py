@@ -113,6 +113,6 @@ def _compare(row: dict[str, Any], stack: str) -> PaperComparison:
 
 def with_one_more_layernorm(report: CostReport) -> float:
     """Bytes of both parties with one LayerNorm more than the network has."""
-    size = report.spec.context_length, report.spec.width
+    size = report.sizes["context_length"], report.sizes["width"]
     layernorm = operation_cost("layernorm", *size, stack=report.description)
     return report.comm_bytes + layernorm.comm_bytes

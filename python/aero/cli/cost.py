@@ -145,8 +145,9 @@ def schedule(
             write("--trace", trace, trace_json(found))
         machines = f"network {latency.network.name}, compute {latency.compute.name}"
         about = {
-            "label": report.spec.label,
-            "spec": report.spec.to_dict(),
+            "label": report.label,
+            "spec": None if report.spec is None else report.spec.to_dict(),
+            "sizes": dict(report.sizes),
             "stack": report.stack,
             "stack_fields": report.stack_fields,
             "network": latency.network.to_dict(),

@@ -45,7 +45,8 @@ def one_line_errors(*expected: type[Exception]) -> Iterator[None]:
         if type(error).show is not _UsageError.show:  # help, as nothing was asked for
             raise
         path = error.ctx.command_path if error.ctx else "aero"
-        _end(f"{error.format_message().rstrip('.')} (see `{path} --help`)", code=2)
+        message = error.format_message().rstrip(".") + _name_here(error, path)
+        _end(f"{message} (see `{path} --help`)", code=2)
     except UserError as error:
         _end(str(error), code=error.exit_code)
     except KeyboardInterrupt:
@@ -75,6 +76,17 @@ class OneLineGroup(TyperGroup):
 def end_on_termination() -> None:
     """Treats termination as the keyboard's interrupt, so that the command ends its processes."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+def _name_here(error: Any, path: str) -> str:
+    """For an option of other tools that `aero cost` lacks, what it is called here."""
+    option = getattr(error, "option_name", None)
+    if option is None or " cost" not in path:
+        return ""
+    from aero.mpc.other_words import name_here
+
+    answer = name_here(option.lstrip("-"))
+    return "" if answer is None else f"; here it is {answer}"
 
 
 def _nobody_reads(error: Exception) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,18 +10,12 @@ from aero.architecture import ArchitectureSpec
 from aero.mpc.cost import Cost, FieldValue, Operation, Stack
 from aero.mpc.described_stacks import StackDescription
 from aero.mpc.latency import Duration, Latency
+from aero.mpc.priced_network import SIZES, PricedNetwork, different_trust
 from aero.mpc.profiles import ComputeProfile, NetworkProfile, compute_profile, network_profile
 from aero.tables import in_units
 
 Network = str | NetworkProfile | None
 Compute = str | ComputeProfile
-_SIZES = {
-    "L": "num_layers",
-    "H": "num_heads",
-    "d": "width",
-    "T": "context_length",
-    "V": "vocab_size",
-}
 
 
 @dataclass(frozen=True)
@@ -28,7 +23,9 @@ class CostReport:
     """One private forward pass, priced.
 
     Attributes:
-        spec: The network.
+        label: The network.
+        sizes: Its num_layers, num_heads, width, context_length and vocab_size.
+        spec: Of a label; None of other networks.
         stack: Name of the stack or optimized stack.
         stack_fields: All its fields, overrides included.
         operations: The operation graph, in an order in which it can run.
@@ -38,10 +35,13 @@ class CostReport:
         by_layer: The sum per layer; with `outside_layers` they make the total.
         outside_layers: The operations that belong to no layer.
         unchecked: Parts whose formula no publication or measurement confirms op by op.
+        notes: What the price leaves out or takes for granted.
         description: The stack as data, with the source of quoted prices.
     """
 
-    spec: ArchitectureSpec
+    label: str
+    sizes: Mapping[str, int]
+    spec: ArchitectureSpec | None
     stack: str
     stack_fields: dict[str, FieldValue]
     operations: tuple[Operation, ...]
@@ -50,16 +50,32 @@ class CostReport:
     by_layer: tuple[Cost, ...]
     outside_layers: Cost
     unchecked: tuple[str, ...]
+    notes: tuple[str, ...]
     description: StackDescription
 
     @staticmethod
     def of(
-        spec: ArchitectureSpec, stack: StackDescription, priced: Stack, found: dict[str, Any]
+        network: PricedNetwork,
+        stack: StackDescription,
+        priced: Stack,
+        found: dict[str, Any],
+        keys: int | None = None,
     ) -> CostReport:
-        """What the C++ side found for a network on a stack, which was `priced` so."""
+        """What the C++ side found for a network on a stack, which was `priced` so.
+
+        `keys` are those that the last token of a generation sees; None: T.
+        """
+        fields = priced.fields
         return CostReport(
-            spec=spec, stack=stack.name, stack_fields=priced.fields, description=stack, **found
-        )
+            label=network.label,
+            sizes=network.sizes,
+            spec=network.spec,
+            stack=stack.name,
+            stack_fields=fields,
+            notes=network.said_of(stack, fields, keys or network.sizes["context_length"]),
+            description=stack,
+            **found,
+        )  # fmt: skip
 
     @property
     def comm_bytes(self) -> float:
@@ -86,6 +102,11 @@ class CostReport:
         """Name of the stack, and the fields that were changed."""
         changed = ", ".join(f"{name}={value}" for name, value in self.changed_fields().items())
         return self.stack + (f" with {changed}" if changed else "")
+
+    @property
+    def trust(self) -> str:
+        """Whom the stack's users trust: parties, how they behave, a dealer."""
+        return self.description.trust
 
     def changed_fields(self) -> dict[str, FieldValue]:
         """The stack's fields that differ from the named stack."""
@@ -117,7 +138,7 @@ class CostReport:
             8.2
         """
         return Latency.of(
-            self.spec.label,
+            self.label,
             self.operations,
             network_profile(network),
             compute_profile(compute),
@@ -131,8 +152,9 @@ class CostReport:
         """Everything as JSON-ready values; with a network also its `latency`."""
         timed = {} if network is None else self.latency(network, compute).to_dict()
         found = {
-            "label": self.spec.label,
-            "spec": self.spec.to_dict(),
+            "label": self.label,
+            "spec": None if self.spec is None else self.spec.to_dict(),
+            "sizes": dict(self.sizes),
             "stack": self.stack,
             "stack_fields": dict(self.stack_fields),
             **self.total.to_dict(),
@@ -153,12 +175,14 @@ class CostReport:
                 for operation in self.operations
             ],
             "unchecked": list(self.unchecked),
+            "notes": list(self.notes),
+            "trust": self.trust,
         }
         return found | ({"latency": timed} if timed else {})
 
     def __repr__(self) -> str:
         return (
-            f"<CostReport {self.spec.label} on {self.stack}: "
+            f"<CostReport {self.label} on {self.stack}: "
             f"{in_units(self.comm_bytes)} GB, {self.rounds} rounds>"
         )
 
@@ -218,17 +242,17 @@ class CostComparison:
 
     def names(self) -> tuple[str, str]:
         """Network, stack and T of both, and the other sizes that differ."""
-        specs = self.first.spec.to_dict(), self.second.spec.to_dict()
+        sizes = self.first.sizes, self.second.sizes
         shown = [
             (letter, size)
-            for letter, size in _SIZES.items()
-            if letter == "T" or specs[0][size] != specs[1][size]
+            for letter, size in SIZES.items()
+            if letter == "T" or sizes[0][size] != sizes[1][size]
         ]
         first, second = (
-            f"{report.spec.label}, "
-            + ", ".join(f"{letter} {spec[size]}" for letter, size in shown)
+            f"{report.label}, "
+            + ", ".join(f"{letter} {own[size]}" for letter, size in shown)
             + f", on {report.stack_text}"
-            for report, spec in zip((self.first, self.second), specs, strict=True)
+            for report, own in zip((self.first, self.second), sizes, strict=True)
         )
         return first, second
 
@@ -238,7 +262,30 @@ class CostComparison:
         """Everything as JSON-ready values."""
         first, second = self.names()
         found = {"first": first, "second": second, "ratio": self.ratio}
-        return found | {"rows": self.rows(network, compute)}
+        found |= {"rows": self.rows(network, compute)}
+        words = {"notes": self.notes(), "unchecked": self.unchecked(network, compute)}
+        return found | {name: list(lines) for name, lines in words.items()} | {"trust": self.trust}
+
+    @property
+    def trust(self) -> str:
+        """Whom the users of both stacks trust; empty where they differ, which `notes` say."""
+        return self.first.trust if self.first.trust == self.second.trust else ""
+
+    def notes(self) -> tuple[str, ...]:
+        """What the prices leave out or take for granted."""
+        both = self.first, self.second
+        trust = different_trust({report.stack: report.trust for report in both})
+        return (*trust, *_of_either(*(report.notes for report in both)))
+
+    def unchecked(
+        self, network: Network = None, compute: Compute = "paper-testbed"
+    ) -> tuple[str, ...]:
+        """What no publication or measurement confirms, with the network that it is said of."""
+        times = self.times(network, compute) or (None, None)
+        pairs = zip((self.first, self.second), times, strict=True)
+        return _of_either(
+            *((*report.unchecked, *(t.unchecked if t else ())) for report, t in pairs)
+        )
 
     def __repr__(self) -> str:
         first, second = self.names()
@@ -249,6 +296,13 @@ class CostComparison:
         if network is None:
             return None
         return self.first.latency(network, compute), self.second.latency(network, compute)
+
+
+def _of_either(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
+    """Words of two, each once, with the one that they are said of."""
+    words = [f"both: {text}" for text in first if text in second]
+    words += [f"first: {text}" for text in first if text not in second]
+    return (*words, *(f"second: {text}" for text in second if text not in first))
 
 
 def _part(report: CostReport, kind: str) -> Cost | None:

@@ -6,6 +6,7 @@ A description is YAML or JSON:
     name: my-stack              # as reports show it
     base: openbumblebee         # the stack or optimized stack that it starts from
     source: "where the prices come from"     # required with prices
+    trust: "three parties"      # whom it trusts; default: two parties, semi-honest, no dealer
     fields: {exp_squarings: 6}  # any of `aero.mpc.stack_fields(base)`
     prices:
       softmax: {bytes_factor: 0.5}                    # half of what the base sends
@@ -38,8 +39,9 @@ from aero import _core
 from aero.mpc.cost import FieldValue, Stack
 from aero.reading import parse_yaml, read_json, read_yaml, shown
 
-_KEYS = ("format", "name", "base", "source", "fields", "prices")
+_KEYS = ("format", "name", "base", "source", "trust", "fields", "prices")
 _FORMAT = 1
+_TRUST = "two parties, semi-honest, no dealer"
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class StackDescription:
         fields: Fields of the base that differ.
         prices: Operation -> field of the price -> value.
         source: Where the prices come from; they are quoted, not measured.
+        trust: Whom its users trust: parties, how they behave, a dealer, and what is not counted.
     """
 
     name: str
@@ -59,6 +62,7 @@ class StackDescription:
     fields: Mapping[str, FieldValue] = field(default_factory=dict)
     prices: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     source: str = ""
+    trust: str = _TRUST
 
     def with_fields(self, overrides: Iterable[tuple[str, FieldValue]] = ()) -> Stack:
         """The stack that operations are priced on; `overrides` win."""
@@ -150,8 +154,9 @@ def _described(data: dict[str, Any], name: str) -> StackDescription:
         for operation, price in _mapping(data, "prices", where).items()
     }
     source = _text(data, "source", where) if prices or "source" in data else ""
+    trust = _text(data, "trust", where) if "trust" in data else _TRUST
     description = StackDescription(
-        _text(data, "name", where), _text(data, "base", where), fields, prices, source
+        _text(data, "name", where), _text(data, "base", where), fields, prices, source, trust
     )
     _check(description, where)
     return description

@@ -11,6 +11,7 @@ from aero.architecture import ArchitectureSpec
 from aero.mpc.cost import Cost, FieldValue
 from aero.mpc.cost_report import CostReport
 from aero.mpc.described_stacks import StackDescription, stack_description
+from aero.mpc.priced_network import NO_CACHE, PricedNetwork
 from aero.mpc.profiles import ComputeProfile, NetworkProfile
 from aero.mpc.simulation import network_and_fields
 from aero.tables import in_units
@@ -20,10 +21,10 @@ Sampling = Literal["argmax", "client"]
 
 @dataclass(frozen=True)
 class GenerationReport:
-    """The cost of `new_tokens` tokens for each of `batch` prompts of `spec.context_length` tokens.
+    """The cost of `new_tokens` tokens for each of `batch` prompts of T tokens.
 
     Attributes:
-        spec: The network; its context length is the prompts'.
+        network: The network; its T is the prompts'.
         stack: Name of the stack.
         batch: Sequences side by side.
         new_tokens: Of each sequence.
@@ -34,7 +35,7 @@ class GenerationReport:
         by_kind: The sum per part, as in `CostReport`.
     """
 
-    spec: ArchitectureSpec
+    network: PricedNetwork
     stack: str
     batch: int
     new_tokens: int
@@ -43,6 +44,26 @@ class GenerationReport:
     per_token: tuple[Cost, ...]
     total: Cost
     by_kind: dict[str, Cost]
+
+    @property
+    def label(self) -> str:
+        """The network's name."""
+        return self.network.label
+
+    @property
+    def spec(self) -> ArchitectureSpec | None:
+        """Of a label."""
+        return self.network.spec
+
+    @property
+    def context_length(self) -> int:
+        """T, tokens of each prompt."""
+        return self.network.sizes["context_length"]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the price leaves out or takes for granted."""
+        return (*self.prefill.notes, *([NO_CACHE] if self.new_tokens > 1 else []))
 
     @property
     def comm_bytes(self) -> float:
@@ -74,15 +95,16 @@ class GenerationReport:
         description = self.prefill.description
         stack = description.with_fields(self.prefill.changed_fields().items())
         found = _core.simulate_token(
-            _core.describe(self.spec), stack, batch=self.batch, token=token, sampling=self.sampling
+            self.network.core, stack, batch=self.batch, token=token, sampling=self.sampling
         )
-        return CostReport.of(self.spec, description, stack, found)
+        return CostReport.of(self.network, description, stack, found, self.context_length + token)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready values."""
         return {
-            "label": self.spec.label,
-            "spec": self.spec.to_dict(),
+            "label": self.label,
+            "spec": None if self.spec is None else self.spec.to_dict(),
+            "sizes": dict(self.network.sizes),
             "stack": self.stack,
             "stack_fields": dict(self.prefill.stack_fields),
             "batch": self.batch,
@@ -92,6 +114,8 @@ class GenerationReport:
             "by_kind": {kind: cost.to_dict() for kind, cost in self.by_kind.items()},
             "per_token": [cost.to_dict() for cost in self.per_token],
             "unchecked": list(self.prefill.unchecked),
+            "notes": list(self.notes),
+            "trust": self.prefill.trust,
         }
 
     def __len__(self) -> int:
@@ -99,7 +123,7 @@ class GenerationReport:
 
     def __repr__(self) -> str:
         return (
-            f"<GenerationReport {self.spec.label} on {self.stack}: {self.new_tokens} tokens, "
+            f"<GenerationReport {self.label} on {self.stack}: {self.new_tokens} tokens, "
             f"{in_units(self.comm_bytes)} GB>"
         )
 
@@ -145,7 +169,7 @@ def simulate_generation(
         ([2777, 417], 94203)
     """
     description = stack_description(stack)
-    spec, fields = network_and_fields(
+    network, fields = network_and_fields(
         label_or_spec, model, context_length, vocab_size, description, overrides
     )
     core = description.with_fields(fields)
@@ -153,15 +177,15 @@ def simulate_generation(
         if isinstance(value, bool) or not isinstance(value, int):
             raise ValueError(f"simulate_generation: {name} must be an integer, got {value!r}")
     passes: dict[str, Any] = {"batch": batch, "sampling": sampling}
-    network = _core.describe(spec)
-    found = _core.simulate_generation(network, core, new_tokens=new_tokens, **passes)
-    prompts = _core.simulate_token(network, core, token=0, **passes)
+    found = _core.simulate_generation(network.core, core, new_tokens=new_tokens, **passes)
+    prompts = _core.simulate_token(network.core, core, token=0, **passes)
+    last_keys = network.sizes["context_length"] + new_tokens - 1
     return GenerationReport(
-        spec=spec,
+        network=network,
         stack=description.name,
         batch=batch,
         new_tokens=new_tokens,
         sampling=sampling,
-        prefill=CostReport.of(spec, description, core, prompts),
+        prefill=CostReport.of(network, description, core, prompts, last_keys),
         **found,
     )

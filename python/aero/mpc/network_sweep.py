@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +14,8 @@ from aero.architecture import ArchitectureSpec
 from aero.internals.pareto import pareto_front
 from aero.mpc.cost import Cost, FieldValue
 from aero.mpc.described_stacks import StackDescription, stack_description
+from aero.mpc.other_words import unknown_keyword
+from aero.mpc.priced_network import sweep_notes
 from aero.mpc.profiles import NetworkProfile, compute_profile, network_profile
 from aero.mpc.simulation import plain_value
 from aero.reading import one_line, read_json
@@ -75,10 +76,12 @@ class SweepResult:
     Attributes:
         rows: One per combination that exists.
         skipped: Why the others do not: values and reason.
+        notes: What the prices leave out or take for granted.
     """
 
     rows: tuple[SweepRow, ...]
     skipped: tuple[tuple[dict[str, FieldValue], str], ...] = ()
+    notes: tuple[str, ...] = ()
 
     def pareto(self, *objectives: str) -> SweepResult:
         """The rows that no other row beats in all objectives at once.
@@ -95,13 +98,15 @@ class SweepResult:
             raise ValueError(f"pareto: objectives must be among {known}, got {list(objectives)}")
         values = [[row.objective(name) for name in objectives] for row in self.rows]
         points = [[math.nan if one is None else one for one in row] for row in values]
-        return SweepResult(tuple(self.rows[i] for i in pareto_front(points)), self.skipped)
+        front = tuple(self.rows[i] for i in pareto_front(points))
+        return SweepResult(front, self.skipped, self.notes)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready values."""
         return {
             "rows": [row.to_dict() for row in self.rows],
             "skipped": [{"values": values, "reason": reason} for values, reason in self.skipped],
+            "notes": list(self.notes),
         }
 
     def __len__(self) -> int:
@@ -164,10 +169,11 @@ def sweep(
         for stack in described
         for chosen in itertools.product(*stack_axes.values())
     ]
+    priced = [stack.with_fields(fields.items()) for stack, fields in variants]
     results = _core.sweep(
         [network.spec for network in networks_found],
         list(spec_axes.items()),
-        [stack.with_fields(fields.items()) for stack, fields in variants],
+        priced,
         [link.values() for link in links],
         compute_profile(compute).values(),
     )
@@ -201,7 +207,13 @@ def sweep(
         raise ValueError(
             f"sweep: {len(skipped)} combinations do not exist, first {chosen}: {reason}"
         )
-    return SweepResult(tuple(rows), tuple(skipped))
+    notes = sweep_notes(
+        [network.spec for network in networks_found],
+        model,
+        [int(length) for length in values.get("context_length", ())] if labelled else [],
+        [(stack, one.fields) for (stack, _), one in zip(variants, priced, strict=True)],
+    )
+    return SweepResult(tuple(rows), tuple(skipped), notes)
 
 
 @dataclass(frozen=True)
@@ -290,10 +302,5 @@ def _split(
     known = ArchitectureSpec.from_label("SM").to_dict()
     for name in spec_axes:
         if name not in known:
-            raise ValueError(_unknown(name, [*known, *fields]))
+            raise unknown_keyword("sweep", name, [*known, *fields])
     return stack_axes, spec_axes
-
-
-def _unknown(name: str, known: list[str]) -> str:
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
-    return f"sweep: unknown keyword {name!r}; did you mean {nearest!r}?"

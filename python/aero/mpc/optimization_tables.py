@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aero.mpc.cost import FieldValue
+from aero.mpc.cost_report import CostReport
 from aero.mpc.optimization import Optimization, optimizations
 from aero.mpc.simulation import optimized_stack_names, simulate, stack_fields
 
@@ -54,6 +55,7 @@ class OptimizationTable:
         cumulative: The stack, then each optimization on top of those before it, listed ones first.
         alone: Each optimization alone, listed or not.
         optimized_stacks: The optimized stacks, which start from `spu-2024` whatever `stack` is.
+        notes: What the prices leave out or take for granted.
     """
 
     label: str
@@ -62,6 +64,7 @@ class OptimizationTable:
     cumulative: tuple[OptimizationRow, ...]
     alone: tuple[OptimizationRow, ...]
     optimized_stacks: tuple[OptimizedStack, ...]
+    notes: tuple[str, ...] = ()
 
     def savings(self, row: OptimizationRow) -> tuple[float | None, ...]:
         """A row's bytes over the stack's own, minus one; per size."""
@@ -101,6 +104,7 @@ class OptimizationTable:
                 }
                 for one in self.optimized_stacks
             ],
+            "notes": list(self.notes),
         }
 
     def __repr__(self) -> str:
@@ -114,6 +118,13 @@ class _Network:
     stack: str
     sizes: Sequence[tuple[int, int | None]]
     overrides: dict[str, FieldValue] = field(default_factory=dict)
+
+    def words(self) -> tuple[str, ...]:
+        """All that is said of the network on the stack as it is."""
+        reports = [self._report(length, vocab, self.stack, {}) for length, vocab in self.sizes]
+        return tuple(
+            dict.fromkeys(text for one in reports for text in (*one.notes, *one.unchecked))
+        )
 
     def row(
         self, optimization: Optimization | None, fields: Mapping[str, FieldValue]
@@ -134,14 +145,7 @@ class _Network:
         rounds: list[int | None] = []
         for length, vocab in self.sizes:
             try:
-                report = simulate(
-                    self.label,
-                    model=self.model,
-                    context_length=length,
-                    vocab_size=vocab,
-                    stack=stack,
-                    **{**self.overrides, **fields},
-                )
+                report = self._report(length, vocab, stack, fields)
             except ValueError as error:
                 # The one optimization that not every network allows.
                 if "absorb_ffn" not in fields or "absorb_ffn" not in str(error):
@@ -152,6 +156,15 @@ class _Network:
                 comm.append(report.comm_bytes)
                 rounds.append(report.rounds)
         return tuple(comm), tuple(rounds)
+
+    def _report(
+        self, length: int, vocab: int | None, stack: str, fields: Mapping[str, FieldValue]
+    ) -> CostReport:
+        keywords: dict[str, Any] = {**self.overrides, **fields}
+        return simulate(
+            self.label, model=self.model, context_length=length, vocab_size=vocab, stack=stack,
+            **keywords,
+        )  # fmt: skip
 
 
 def optimization_table(
@@ -191,4 +204,6 @@ def optimization_table(
             fields.update(optimization.fields)
     alone = [network.row(one, one.fields) for one in optimizations()]
     optimized = tuple(network.on_optimized(name) for name in optimized_stack_names())
-    return OptimizationTable(label, stack, tuple(sizes), tuple(cumulative), tuple(alone), optimized)
+    return OptimizationTable(
+        label, stack, tuple(sizes), tuple(cumulative), tuple(alone), optimized, network.words()
+    )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from aero import _core
+from aero.mpc.other_words import name_here
 from aero.reading import UnreadableFileError, one_line, printable, read_json
 
 
@@ -191,6 +192,10 @@ def _named(
         )
     name, *settings = (piece.strip() for piece in text.split(","))
     written: list[tuple[str, Any]] = [_setting(what, setting) for setting in settings]
+    own = {field.name for field in fields(kind)}
+    for field in [field for field, _ in written] + [*changes]:
+        if field not in own and (answer := name_here(field)) is not None:
+            raise ValueError(f"latency: {what} has no field {field!r}; here it is {answer}")
     changed = "; changed by the user" if written or changes else ""
     shown = text if not changes else f"{text}, changed"
     if not name.endswith(".json"):

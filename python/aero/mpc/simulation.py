@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import operator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,8 @@ from aero.architecture import ArchitectureSpec
 from aero.mpc.cost import Cost, FieldValue, Operation, Stack
 from aero.mpc.cost_report import CostReport
 from aero.mpc.described_stacks import StackDescription, stack_description
+from aero.mpc.other_words import unknown_keyword
+from aero.mpc.priced_network import PricedNetwork
 
 
 def stack_names() -> list[str]:
@@ -82,11 +83,11 @@ def simulate(
         4.0
     """
     described = stack_description(stack)
-    spec, fields = network_and_fields(
+    network, fields = network_and_fields(
         label_or_spec, model, context_length, vocab_size, described, overrides
     )
     priced = described.with_fields(fields)
-    return CostReport.of(spec, described, priced, _core.simulate(_core.describe(spec), priced))
+    return CostReport.of(network, described, priced, _core.simulate(network.core, priced))
 
 
 def described_spec(spec: ArchitectureSpec, *, exact_gelu: bool = False) -> dict[str, Any]:
@@ -129,7 +130,7 @@ def network_and_fields(
     vocab_size: int | None,
     stack: StackDescription,
     overrides: dict[str, FieldValue],
-) -> tuple[ArchitectureSpec, list[tuple[str, FieldValue]]]:
+) -> tuple[PricedNetwork, list[tuple[str, FieldValue]]]:
     """The network, and the overrides that are fields of the stack; arguments as of `simulate`."""
     stack_overrides, spec_overrides = _split(overrides, stack.base)
     if vocab_size is not None:
@@ -140,15 +141,17 @@ def network_and_fields(
         if model != "gpt2":
             raise ValueError("simulate: model is for labels; the given spec has its sizes")
         spec = label_or_spec.replace(**spec_overrides) if spec_overrides else label_or_spec
+        network = PricedNetwork.of_spec(spec, None)
     elif isinstance(label_or_spec, str):
         spec_overrides.setdefault("context_length", 128)
         spec = ArchitectureSpec.from_label(label_or_spec, model=model, **spec_overrides)
+        network = PricedNetwork.of_spec(spec, model)
     else:
         raise ValueError(
             "simulate: label_or_spec must be a label or an ArchitectureSpec, "
             f"got {type(label_or_spec).__name__}"
         )
-    return spec, list(stack_overrides.items())
+    return network, list(stack_overrides.items())
 
 
 _SPEC_FIELDS = tuple(ArchitectureSpec.from_label("SM").to_dict())
@@ -175,8 +178,7 @@ def _split(
     for name in overrides:
         if name not in stack_names and name not in _SPEC_FIELDS:
             known = [*stack_names, *_SPEC_FIELDS, *_OWN_KEYWORDS]
-            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
-            raise ValueError(f"simulate: unknown keyword {name!r}; did you mean {nearest!r}?")
+            raise unknown_keyword("simulate", name, known)
     plain = {name: plain_value(name, value) for name, value in overrides.items()}
     return (
         {name: value for name, value in plain.items() if name in stack_names},

@@ -118,7 +118,7 @@ def bar_pieces(bars: Mapping[str, Mapping[str, float]], unit: str) -> Iterator[P
 
 def layers(report: CostReport) -> str:
     """The whole pass, its layers, their parts and operations; widths are bytes."""
-    return draw_pieces(layer_pieces(report), f"layers of {report.spec.label}, widths are bytes")
+    return draw_pieces(layer_pieces(report), f"layers of {report.label}, widths are bytes")
 
 
 def layer_pieces(report: CostReport) -> list[Piece]:

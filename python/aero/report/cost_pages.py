@@ -82,9 +82,8 @@ def _report_page(
 ) -> str:
     timed = timed_on(found, network, compute)
     return page.page(
-        f"{found.spec.label} on {found.stack_text}",
+        f"{found.label} on {found.stack_text}",
         _report(found, timed),
-        *_doubts(unchecked(found, timed)),
         _fields(found),
     )
 
@@ -93,15 +92,21 @@ def _report_page(
 def _comparison_page(
     found: CostComparison, network: Network = None, compute: Compute = "paper-testbed"
 ) -> str:
-    labels = found.first.spec.label, found.second.spec.label
-    return page.page(" and ".join(dict.fromkeys(labels)), _comparison(found, network, compute))
+    labels = found.first.label, found.second.label
+    return page.page(
+        " and ".join(dict.fromkeys(labels)),
+        _comparison(found, network, compute),
+    )
 
 
 @to_html.register
 def _generation_page(
     found: GenerationReport, network: Network = None, compute: Compute = "paper-testbed"
 ) -> str:
-    return page.page(f"Generation with {found.spec.label}", _generation(found, network, compute))
+    return page.page(
+        f"Generation with {found.label}",
+        _generation(found, network, compute),
+    )
 
 
 @to_html.register
@@ -109,10 +114,16 @@ def _sweep_page(found: SweepResult, network: None = None, compute: Any = None) -
     return page.page("Sweep", _sweep(found))
 
 
-def _doubts(texts: Sequence[str]) -> list[str]:
-    if not texts:
-        return []
-    return [page.heading("Not confirmed op by op"), page.bullets(texts)]
+def _words(notes: Sequence[str], doubts: Sequence[str], trust: str = "") -> list[str]:
+    """What is to be said of prices."""
+    said = [f"Trust: {trust}", *notes] if trust else notes
+    lists = {"Notes": said, "Not confirmed op by op": doubts}
+    return [
+        part
+        for heading, texts in lists.items()
+        if texts
+        for part in (page.heading(heading), page.bullets(texts))
+    ]
 
 
 def gigabytes(report: CostReport) -> dict[str, float]:
@@ -142,7 +153,13 @@ def _comparison(compared: CostComparison, network: Network, compute: Compute) ->
                 f"{name}: {to_text(time)}" for name, time in zip(names, times, strict=True)
             )
         )
-    return "".join([*parts, page.table(comparison_rows(compared, network, compute))])
+    return "".join(
+        [
+            *parts,
+            page.table(comparison_rows(compared, network, compute)),
+            *_words(compared.notes(), compared.unchecked(network, compute), compared.trust),
+        ]
+    )
 
 
 def _apart(names: tuple[str, str]) -> tuple[str, str]:
@@ -164,6 +181,7 @@ def _report(report: CostReport, timed: Latency | None) -> str:
             *parts,
             page.table(part_rows(report, timed)),
             page.paragraphs(summary_lines(report, timed)),
+            *_words(report.notes, unchecked(report, timed), report.trust),
             page.heading("Layers: widths are bytes"),
             layers(report),
             layer_details(report),
@@ -199,7 +217,7 @@ def _sweep(found: SweepResult) -> str:
     parts.append(page.table([shown_cells(row.to_dict()) for row in shown.rows]))
     if len(found) > _MOST_ROWS:
         parts.append(page.paragraphs([f"and {len(found) - _MOST_ROWS:,} more"]))
-    return "".join(parts)
+    return "".join([*parts, *_words(found.notes, ())])
 
 
 def _picture(found: SweepResult, x: str, y: str) -> str:
@@ -221,7 +239,7 @@ def _generation(found: GenerationReport, network: Network, compute: Compute) -> 
         bars[f"the other {found.new_tokens - 1:,} tokens of each"] = later
     about = (
         f"{found.new_tokens:,} new tokens for each of {found.batch:,} prompts of "
-        f"{found.spec.context_length:,} tokens, stack {found.prefill.stack_text}, "
+        f"{found.context_length:,} tokens, stack {found.prefill.stack_text}, "
         f"{found.sampling}: {in_units(found.comm_bytes)} GB, {found.rounds:,} rounds"
     )
     parts = [
@@ -239,7 +257,7 @@ def _generation(found: GenerationReport, network: Network, compute: Compute) -> 
     for token, cost in enumerate(found.per_token[:_MOST_TOKENS]):
         row = {
             "token": str(token + 1),
-            "keys": f"{found.spec.context_length + token:,}",
+            "keys": f"{found.context_length + token:,}",
             "MB": in_units(cost.comm_bytes, "MB", 2),
             "rounds": f"{cost.rounds:,}",
         }
@@ -247,4 +265,5 @@ def _generation(found: GenerationReport, network: Network, compute: Compute) -> 
     parts.append(page.table(rows))
     if found.new_tokens > _MOST_TOKENS:
         parts.append(page.paragraphs([f"and {found.new_tokens - _MOST_TOKENS:,} more"]))
-    return "".join(parts)
+    words = _words(found.notes, found.prefill.unchecked, found.prefill.trust)
+    return "".join([*parts, *words])

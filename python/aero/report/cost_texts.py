@@ -14,6 +14,7 @@ from aero.mpc import ComputeProfile, CostReport, NetworkProfile
 from aero.mpc.cost import Cost
 from aero.mpc.cost_report import CostComparison
 from aero.mpc.latency import Duration, Latency
+from aero.mpc.priced_network import SIZES
 from aero.mpc.schedule import Schedule
 from aero.tables import in_units, table_csv, table_lines
 
@@ -135,7 +136,6 @@ def layer_groups(report: CostReport) -> list[tuple[str, int, Cost]]:
 
 def report_lines(report: CostReport, timed: Latency | None) -> list[str]:
     """Both tables for the terminal, and the parts that nothing published or measured confirms."""
-    doubts = unchecked(report, timed)
     parts = table_lines(part_rows(report, timed))
     rule = "-" * max(map(len, parts))
     return [
@@ -150,6 +150,15 @@ def report_lines(report: CostReport, timed: Latency | None) -> list[str]:
         *table_lines(layer_rows(report, timed)),
         "",
         *summary_lines(report, timed),
+        *word_lines(report.notes, unchecked(report, timed), report.trust),
+    ]
+
+
+def word_lines(notes: Sequence[str], doubts: Sequence[str], trust: str = "") -> list[str]:
+    """What is to be said of prices, behind their tables."""
+    return [
+        *([f"trust: {trust}"] if trust else []),
+        *(f"note: {text}" for text in notes),
         *(["not confirmed op by op:"] if doubts else []),
         *(f"  {text}" for text in doubts),
     ]
@@ -157,11 +166,12 @@ def report_lines(report: CostReport, timed: Latency | None) -> list[str]:
 
 def title_lines(report: CostReport) -> list[str]:
     """The network, its sizes and its stack, with the fields that differ from the named one."""
-    spec = report.spec
+    sizes = [f"{letter} {report.sizes[size]}" for letter, size in SIZES.items()]
+    if report.spec is not None:
+        sizes.append(f"final norm {report.spec.final_norm}")
     return [
-        f"One private forward pass of {spec.label}",
-        f"L {spec.num_layers}, H {spec.num_heads}, d {spec.width}, T {spec.context_length}, "
-        f"V {spec.vocab_size}, final norm {spec.final_norm}; stack {report.stack_text}",
+        f"One private forward pass of {report.label}",
+        f"{', '.join(sizes)}; stack {report.stack_text}",
     ]
 
 
@@ -206,6 +216,8 @@ def _comparison_text(
     lines += [
         f"{name}: {to_text(time)}" for name, time in zip(("first", "second"), times, strict=False)
     ]
+    words = word_lines(compared.notes(), compared.unchecked(network, compute), compared.trust)
+    lines += ["", *words] if words else []
     return "\n".join(lines)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from aero.mpc import optimizations
@@ -10,7 +10,7 @@ from aero.mpc.cost import Cost
 from aero.mpc.generation import GenerationReport
 from aero.mpc.network_sweep import SweepResult
 from aero.mpc.optimization_tables import OptimizationRow, OptimizationTable, OptimizedStack
-from aero.report.cost_texts import Compute, Network, to_csv, to_text
+from aero.report.cost_texts import Compute, Network, to_csv, to_text, word_lines
 from aero.tables import in_units, table_csv, table_lines
 
 __all__ = ["shown_cells", "to_csv", "to_text"]
@@ -20,27 +20,37 @@ __all__ = ["shown_cells", "to_csv", "to_text"]
 def _generation_text(
     found: GenerationReport, network: Network = None, compute: Compute = "paper-testbed"
 ) -> str:
-    spec = found.spec
-    lines = [
-        f"{found.new_tokens} new tokens for each of {found.batch} prompts of "
-        f"{spec.context_length} tokens: {spec.label} on {found.stack}, {found.sampling}",
-        "",
-        f"{'pass':<24}{'keys':>8}{'MB':>14}{'rounds':>10}",
-    ]
+    rows = []
     shown = sorted({0, 1, found.new_tokens // 2, found.new_tokens - 1} & {*range(found.new_tokens)})
     for token in shown:
         name = "prompts, first token" if token == 0 else f"token {token + 1}"
-        lines.append(_token_line(name, spec.context_length + token, found.per_token[token]))
+        rows.append(_token_row(name, f"{found.context_length + token:,}", found.per_token[token]))
     later = found.new_tokens - 1
     if later > 0:
         rest = found.comm_bytes - found.per_token[0].comm_bytes
-        lines.append(f"{'mean of the later ones':<24}{'':>8}{in_units(rest / later, 'MB', 2):>14}")
-    lines.append(_token_line("total", None, found.total))
-    lines.append("")
-    for kind, cost in found.by_kind.items():
-        share = 100 * cost.comm_bytes / found.comm_bytes
-        lines.append(f"{kind:<24}{'':>8}{in_units(cost.comm_bytes, 'MB', 2):>14}{share:>9.1f}%")
-    return "\n".join([*lines, *_generation_time(found, network, compute)])
+        rows.append({"pass": "mean of the later ones", "MB": in_units(rest / later, "MB", 2)})
+    rows.append(_token_row("total", "", found.total))
+    parts = [
+        {
+            "part": kind,
+            "MB": in_units(cost.comm_bytes, "MB", 2),
+            "%": f"{100 * cost.comm_bytes / found.comm_bytes:.1f}",
+        }
+        for kind, cost in found.by_kind.items()
+    ]
+    return "\n".join(
+        [
+            f"{found.new_tokens} new tokens for each of {found.batch} prompts of "
+            f"{found.context_length} tokens: {found.label} on {found.stack}, {found.sampling}",
+            "",
+            *table_lines(rows, ["pass", "keys", "MB", "rounds"]),
+            "",
+            *table_lines(parts),
+            *_generation_time(found, network, compute),
+            "",
+            *word_lines(found.notes, found.prefill.unchecked, found.prefill.trust),
+        ]
+    )
 
 
 def _generation_time(found: GenerationReport, network: Network, compute: Compute) -> list[str]:
@@ -64,14 +74,14 @@ def _generation_csv(
     seconds = None if network is None else found.seconds_per_token(network, compute)
     rows: list[dict[str, Any]] = []
     for token, cost in enumerate(found.per_token):
-        row = {"token": token + 1, "keys": found.spec.context_length + token, **cost.to_dict()}
+        row = {"token": token + 1, "keys": found.context_length + token, **cost.to_dict()}
         rows.append(row if seconds is None else row | {"seconds": seconds[token]})
     return table_csv(rows)
 
 
-def _token_line(name: str, keys: int | None, cost: Cost) -> str:
-    shown = "" if keys is None else f"{keys:,}"
-    return f"{name:<24}{shown:>8}{in_units(cost.comm_bytes, 'MB', 2):>14}{cost.rounds:>10,}"
+def _token_row(name: str, keys: str, cost: Cost) -> dict[str, str]:
+    shown = {"MB": in_units(cost.comm_bytes, "MB", 2), "rounds": f"{cost.rounds:,}"}
+    return {"pass": name, "keys": keys, **shown}
 
 
 @to_text.register
@@ -80,7 +90,7 @@ def _sweep_text(found: SweepResult, network: None = None, compute: Any = None) -
     if found.skipped:
         lines.append(f"{len(found.skipped)} combinations do not exist; the first:")
         lines.append(f"  {found.skipped[0][0]}: {found.skipped[0][1]}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *found.notes])
 
 
 @to_csv.register
@@ -98,7 +108,9 @@ def shown_cells(row: Mapping[str, Any]) -> dict[str, str]:
 
 @to_text.register
 def _optimizations_text(table: OptimizationTable, network: None = None, compute: Any = None) -> str:
-    return "\n".join([*_saving_lines(table), *_optimization_lines(table), *_optimized_lines(table)])
+    return "\n".join(
+        [*_saving_lines(table), *_optimization_lines(table), *_optimized_lines(table), *table.notes]
+    )
 
 
 @to_csv.register
@@ -124,13 +136,19 @@ def _optimizations_csv(table: OptimizationTable, network: None = None, compute: 
 def _saving_lines(table: OptimizationTable) -> Iterator[str]:
     columns = [f"T={length}" + (f" V={vocab}" if vocab else "") for length, vocab in table.sizes]
     yield f"{table.label} on {table.stack}: GB; rounds, one optimization on top of the other"
-    yield _optimization_line("", columns)
-    for row in table.cumulative:
-        name = row.optimization.name if row.optimization else table.stack
-        yield _optimization_line(name, _optimization_cells(row))
+    yield from _lines_of(
+        columns,
+        (
+            (row.optimization.name if row.optimization else table.stack, _optimization_cells(row))
+            for row in table.cumulative
+        ),
+    )
     yield ""
     yield "each alone: per cent of the bytes; rounds"
-    yield _optimization_line("", columns)
+    yield from _lines_of(columns, _alone_cells(table))
+
+
+def _alone_cells(table: OptimizationTable) -> Iterator[tuple[str, list[str]]]:
     base = table.cumulative[0].rounds
     for row in table.alone:
         cells = [
@@ -140,7 +158,7 @@ def _saving_lines(table: OptimizationTable) -> Iterator[str]:
             else f"{round(100 * saving, 1) + 0.0:+.1f}; {rounds - before:+,}"
             for saving, rounds, before in zip(table.savings(row), row.rounds, base, strict=True)
         ]
-        yield _optimization_line(row.optimization.name if row.optimization else "", cells)
+        yield row.optimization.name if row.optimization else "", cells
 
 
 def _optimization_lines(table: OptimizationTable) -> Iterator[str]:
@@ -155,9 +173,11 @@ def _optimization_lines(table: OptimizationTable) -> Iterator[str]:
 def _optimized_lines(table: OptimizationTable) -> Iterator[str]:
     columns = [f"T={length}" + (f" V={vocab}" if vocab else "") for length, vocab in table.sizes]
     yield ""
-    yield _optimization_line("optimized stacks (--stack)", columns)
-    for one in table.optimized_stacks:
-        yield _optimization_line(one.name, _optimization_cells(one))
+    yield from _lines_of(
+        columns,
+        ((one.name, _optimization_cells(one)) for one in table.optimized_stacks),
+        "optimized stacks (--stack)",
+    )
     for one in table.optimized_stacks:
         changed = ", ".join(
             name if value is True else f"{name}={value}" for name, value in one.fields.items()
@@ -165,8 +185,12 @@ def _optimized_lines(table: OptimizationTable) -> Iterator[str]:
         yield f"{one.name}: spu-2024 with {changed}"
 
 
-def _optimization_line(name: str, cells: Sequence[str]) -> str:
-    return f"{name:<26}" + "".join(f"{cell:>18}" for cell in cells).rstrip()
+def _lines_of(
+    columns: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], first: str = ""
+) -> list[str]:
+    names = [first, *columns]
+    cells = [dict(zip(names, (name, *cells), strict=True)) for name, cells in rows]
+    return table_lines(cells, names)
 
 
 def _optimization_cells(row: OptimizationRow | OptimizedStack) -> list[str]:

@@ -45,6 +45,9 @@ _OPTIONS: tuple[dict[str, Any], ...] = (
 _MAIN = ("SM+LN+G", "EReg(SM(t)+ScFuFFN)", "SM+FN+R", "SOTA:EReg(SM(t)+FN+R)", "SM+DyT+G")
 _STACKS = (*mpc.stack_names(), *optimized_stack_names())
 
+# The question, which may gain fields, and words.
+_NO_PRICE = ("spec", "stack_fields", "sizes", "notes", "trust")
+
 Case = tuple[str, str, dict[str, Any]]
 
 
@@ -75,7 +78,8 @@ def priced(case: Case) -> str:
     except ValueError as error:
         return type(error).__name__
     held = report.to_dict(network="lan-1gbps")
-    del held["spec"], held["stack_fields"]  # the question, which may gain fields
+    for name in _NO_PRICE:
+        del held[name]
     return f"{report.comm_bytes:.0f} {report.rounds} {_digest(held)}"
 
 
@@ -85,7 +89,7 @@ def generated(label: str, stack: str) -> str:
         label, new_tokens=3, batch=2, context_length=20, stack=stack, sampling="client"
     )
     held = report.to_dict()
-    held = {name: value for name, value in held.items() if name not in ("spec", "stack_fields")}
+    held = {name: value for name, value in held.items() if name not in _NO_PRICE}
     return f"{report.comm_bytes:.0f} {report.rounds} {_digest(held)}"
 
 

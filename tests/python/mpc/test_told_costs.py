@@ -195,6 +195,8 @@ def test_a_report_is_told_in_full() -> None:
     found = {
         "label": "SM+R",
         "spec": report.spec.to_dict(),
+        "sizes": {"num_layers": 2, "num_heads": 2, "width": 32, "context_length": 8,
+                  "vocab_size": 256},
         "stack": "spu-2024",
         "stack_fields": report.stack_fields,
         **report.total.to_dict(),
@@ -215,7 +217,9 @@ def test_a_report_is_told_in_full() -> None:
             for one in report.operations
         ],
         "unchecked": list(report.unchecked),
-    }
+        "notes": [],
+        "trust": "two parties, semi-honest, no dealer",
+    }  # fmt: skip
     assert json_of(report.to_dict()) == json_of(found)
     for profiles in (("lan-1gbps",), ("wan-100mbps", "none")):
         timed = {**found, "latency": report.latency(*profiles).to_dict()}
@@ -245,6 +249,9 @@ def test_a_comparison_names_what_differs() -> None:
             "second": names[1],
             "ratio": ratio,
             "rows": compared.rows(*profiles),
+            "notes": list(compared.notes()),
+            "unchecked": list(compared.unchecked(*profiles)),
+            "trust": first.trust,
         }
     assert compared.times(None, "none") is None
     assert compared.rows("lan-1gbps", "none")[-1]["first_seconds"] == (

@@ -37,6 +37,7 @@ def test_a_row_of_a_sweep_is_one_flat_mapping() -> None:
     assert found.to_dict() == {
         "rows": [plain],
         "skipped": [{"values": {"label": "B", "num_heads": 5}, "reason": "why"}],
+        "notes": [],
     }
     assert repr(found) == "<SweepResult of 1 combinations>" and len(found) == 1
     assert found.pareto("rounds").skipped == found.skipped
@@ -107,6 +108,7 @@ def test_a_generation_is_told_in_full() -> None:
         {
             "label": "SM+R",
             "spec": report.spec.to_dict(),
+            "sizes": report.token_report(0).to_dict()["sizes"],
             "stack": "aero-optimized-generation",
             "stack_fields": mpc.stack_fields("aero-optimized-generation"),
             "batch": 2,
@@ -116,6 +118,8 @@ def test_a_generation_is_told_in_full() -> None:
             "by_kind": {kind: cost.to_dict() for kind, cost in report.by_kind.items()},
             "per_token": [cost.to_dict() for cost in report.per_token],
             "unchecked": list(report.token_report(0).unchecked),
+            "notes": list(report.notes),
+            "trust": report.token_report(0).trust,
         }
     )
     gigabytes = in_units(report.comm_bytes)

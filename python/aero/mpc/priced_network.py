@@ -1,0 +1,130 @@
+"""What is priced: a network as operations, its name, its sizes, and what is to be said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from aero import _core
+from aero.architecture import ArchitectureSpec
+from aero.mpc.cost import FieldValue
+from aero.mpc.described_stacks import StackDescription
+
+# Letter in titles -> size.
+SIZES = {
+    "L": "num_layers",
+    "H": "num_heads",
+    "d": "width",
+    "T": "context_length",
+    "V": "vocab_size",
+}
+# Of the presets that are models of others; a longer context needs other weights.
+_POSITIONS = {"gpt2": 1024, "gpt2-18l": 1024, "pythia-70m": 2048}
+
+PUBLIC_TEMPERATURE = (
+    "qkv/proj: the temperature is public, hence free; secret_temperature=True prices a secret one"
+)
+NO_CACHE = (
+    "keys and values of earlier tokens are kept and cost nothing again; a run of `aero private` "
+    "keeps none and computes a whole pass for every token"
+)
+_OTHER_GELU = (
+    "act: Pythia's GELU is the exact one, priced here as GPT-2's tanh form; gelu=erf prices it"
+)
+
+
+@dataclass(frozen=True)
+class PricedNetwork:
+    """A network to be priced.
+
+    Attributes:
+        label: Its name in reports.
+        sizes: The sizes of `SIZES`.
+        core: Its operations.
+        spec: Of a label.
+        fields: Fields of the stack that the network decides, unless the user does.
+        notes: What its price leaves out or takes for granted, whatever the stack.
+        positions: How many positions the model has; None where any number is as good.
+    """
+
+    label: str
+    sizes: Mapping[str, int]
+    core: _core.Network
+    spec: ArchitectureSpec | None = None
+    fields: tuple[tuple[str, FieldValue], ...] = ()
+    notes: tuple[str, ...] = ()
+    positions: int | None = None
+
+    @staticmethod
+    def of_spec(spec: ArchitectureSpec, preset: str | None) -> PricedNetwork:
+        """The network of a spec; a label's has a preset of sizes."""
+        return PricedNetwork(
+            label=spec.label,
+            sizes={size: getattr(spec, size) for size in SIZES.values()},
+            core=_core.describe(spec),
+            spec=spec,
+            positions=positions_of(preset),
+        )
+
+    def said_of(
+        self, stack: StackDescription, fields: Mapping[str, FieldValue], keys: int
+    ) -> tuple[str, ...]:
+        """The notes to its price on a stack, over so many keys."""
+        found = [*self.notes]
+        if self.positions is not None and keys > self.positions:
+            found.append(beyond(keys, self.positions, self.label))
+        if self.spec is not None and is_other_gelu(self.spec, stack, fields):
+            found.append(_OTHER_GELU)
+        return tuple(found)
+
+
+def positions_of(preset: str | None) -> int | None:
+    """How many positions the model behind a preset has."""
+    return _POSITIONS.get(preset or "")
+
+
+def beyond(keys: int, positions: int, label: str) -> str:
+    """That a context is longer than the model's."""
+    return (
+        f"T {keys:,} is beyond the {positions:,} positions of the model: {label} would need "
+        "weights trained for more"
+    )
+
+
+def is_other_gelu(
+    spec: ArchitectureSpec, stack: StackDescription, fields: Mapping[str, FieldValue]
+) -> bool:
+    """Whether the exact GELU of Pythia is priced in its tanh form."""
+    is_derived = "gelu" not in stack.prices
+    return (spec.family, spec.ffn, fields["gelu"]) == ("pythia", "gelu", "tanh") and is_derived
+
+
+def sweep_notes(
+    specs: list[ArchitectureSpec],
+    preset: str,
+    contexts: list[int],
+    stacks: list[tuple[StackDescription, Mapping[str, FieldValue]]],
+) -> tuple[str, ...]:
+    """What is to be said of a whole sweep, each once."""
+    positions, found = positions_of(preset), []
+    if positions is not None and contexts and max(contexts) > positions:
+        found.append(beyond(max(contexts), positions, preset))
+    for stack, fields in stacks:
+        if not fields["secret_temperature"] and any(s.temperature != "none" for s in specs):
+            found.append(PUBLIC_TEMPERATURE)
+        if any(is_other_gelu(spec, stack, fields) for spec in specs):
+            found.append(_OTHER_GELU)
+    found += different_trust({stack.name: stack.trust for stack, _ in stacks})
+    return tuple(dict.fromkeys(found))
+
+
+def different_trust(trust: Mapping[str, str]) -> list[str]:
+    """That stacks trust differently; nothing where they do not.
+
+    Args:
+        trust: Name of a stack -> whom it trusts.
+    """
+    if len({*trust.values()}) < 2:
+        return []
+    each = "; ".join(f"{name}: {whom}" for name, whom in trust.items())
+    return [f"stacks of different trust, so their bytes are not the price of one thing: {each}"]

@@ -1,0 +1,183 @@
+"""What a price leaves out or takes for granted is said wherever the price is."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from aero import mpc
+from aero.cli import app
+from aero.mpc.optimization_tables import optimization_table
+from aero.report import to_html, to_text
+
+TINY: dict[str, Any] = {"model": "tiny", "context_length": 8}
+
+
+def command(*arguments: str) -> str:
+    done = CliRunner().invoke(app, ["cost", *arguments])
+    assert done.exit_code == 0, done.output
+    return str(done.output)
+
+
+def refused(*arguments: str) -> str:
+    done = CliRunner().invoke(app, ["cost", *arguments])
+    assert done.exit_code == 2
+    return str(done.output)
+
+
+# --- words that belong to a price -----------------------------------------------------------------
+
+
+def test_a_comparison_says_all_that_its_reports_say() -> None:
+    first, second = (
+        mpc.simulate(label, stack="sigma", **TINY) for label in ("SM+LN+G", "SM(t)+LN+R")
+    )
+    compared = first.compare(second)
+    text, page = to_text(compared), to_html(compared)
+    told = {*first.unchecked, *second.unchecked}
+    assert any("act, embed" in words for words in told)  # sigma quotes no ReLU
+    for words in told:
+        assert words in text and html.escape(words) in page
+        assert any(words in line for line in compared.to_dict()["unchecked"])
+    assert text.count(first.unchecked[0]) == 1  # said of both once
+
+
+def test_public_temperatures_are_said_wherever_they_are_priced() -> None:
+    label, words = "SM(t)+LN+G", "temperature is public"
+    report = mpc.simulate(label, **TINY)
+    generated = mpc.simulate_generation(label, new_tokens=2, **TINY)
+    for text in (
+        to_text(report),
+        to_text(report.compare(mpc.simulate("SM", **TINY))),
+        to_text(generated),
+        to_html(generated),
+        to_text(mpc.sweep([label, "SM"], model="tiny")),
+        to_text(optimization_table(label, model="tiny", sizes=[(8, None)])),
+    ):
+        assert words in text
+    assert words not in to_text(mpc.simulate(label, secret_temperature=True, **TINY))
+    assert words not in to_text(mpc.sweep([label], model="tiny", secret_temperature=True))
+
+
+def test_a_priced_cache_says_that_private_runs_have_none() -> None:
+    generated = mpc.simulate_generation("SM", new_tokens=2, **TINY)
+    for text in (to_text(generated), to_html(generated), json.dumps(generated.to_dict())):
+        assert "aero private" in text and "whole pass" in text
+    # Of one token nothing is kept.
+    assert "aero private" not in to_text(mpc.simulate_generation("SM", new_tokens=1, **TINY))
+
+
+def test_a_context_beyond_the_models_is_said() -> None:
+    beyond = mpc.simulate("SM", context_length=1025)
+    within = mpc.simulate("SM", context_length=1024)
+    assert any("1,024 positions" in words for words in beyond.notes) and not within.notes
+    assert "1,024 positions" in command("show", "SM", "--context-length", "8192")
+    assert "1,024 positions" in to_text(within.compare(beyond))
+    assert "1,024 positions" in to_text(mpc.sweep("SM", context_length=[8, 1025]))
+    assert "1,024 positions" not in to_text(mpc.sweep("SM", context_length=[8, 1024]))
+    # The keys of the last token, not those of the prompt alone.
+    long = mpc.simulate_generation("SM", new_tokens=3, context_length=1023)
+    assert "1,024 positions" in to_text(long)
+    # Presets of this project have no trained table.
+    assert not mpc.simulate("SM", model="tiny", context_length=4096).notes
+
+
+def test_the_gelu_of_pythia_is_said_to_be_another_than_priced() -> None:
+    def said(**fields: Any) -> bool:
+        report = mpc.simulate("SM+LN+G", model="pythia-70m", context_length=8, **fields)
+        return "gelu=erf" in " ".join(report.notes)
+
+    assert said() and said(stack="spu-0.9.5")
+    assert not said(gelu="erf")
+    # A kernel of its own for both forms, and a price that is quoted.
+    assert not said(stack="openbumblebee") and not said(stack="sigma")
+    assert not mpc.simulate("SM+LN+G", context_length=8).notes
+
+
+def test_stacks_of_different_trust_say_so() -> None:
+    reports = {
+        stack: mpc.simulate("SM", stack=stack, **TINY)
+        for stack in ("spu-2024", "openbumblebee", "blb", "sigma")
+    }
+    assert "dealer" in reports["sigma"].trust
+    assert all(report.trust in to_text(report) for report in reports.values())
+    first = reports.pop("spu-2024")
+    for stack, second in reports.items():
+        text = to_text(first.compare(second))
+        assert ("different trust" in text) == (stack == "sigma")
+        assert first.trust in text and second.trust in text
+    sweep = mpc.sweep("SM", model="tiny", stacks=["spu-2024", "sigma"])
+    assert "different trust" in to_text(sweep) and "dealer" in to_text(sweep)
+    assert "different trust" not in to_text(mpc.sweep("SM", model="tiny"))
+
+
+def test_a_description_says_whom_it_trusts(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    entries: dict[str, Any] = {"format": 1, "name": "mine", "base": "spu-2024"}
+    path.write_text(json.dumps({**entries, "trust": "three parties"}))
+    assert mpc.simulate("SM", stack=path, **TINY).trust == "three parties"
+    path.write_text(json.dumps({**entries, "trust": 3}))
+    with pytest.raises(ValueError, match="trust must be a text, got 3"):
+        mpc.simulate("SM", stack=path, **TINY)
+
+
+# --- words of other tools -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("word", "answer"),
+    [
+        ("rtt_ms", "round_trip_seconds"),
+        ("latency", "round_trip_seconds"),
+        ("mbps", "uplink_mbps"),
+        ("memory", "matmul_tile_bytes"),
+        ("batch", "aero cost generate --batch"),
+        ("seq_len", "context_length"),
+        ("num_hidden_layers", "num_layers"),
+    ],
+)
+def test_a_word_of_other_tools_is_answered_with_the_name_here(word: str, answer: str) -> None:
+    with pytest.raises(ValueError, match=f"simulate: .*{word}.*{answer}"):
+        mpc.simulate("SM", **{word: 2})
+    with pytest.raises(ValueError, match=f"sweep: .*{word}.*{answer}"):
+        mpc.sweep("SM", **{word: [2]})
+    assert answer in refused("show", "SM", "--set", f"{word}=2")
+    assert answer in refused("show", "SM", f"--{word.replace('_', '-')}", "2")
+
+
+@pytest.mark.parametrize("word", ["rtt_ms", "latency"])
+def test_a_field_of_a_network_is_answered_with_the_name_here(word: str) -> None:
+    for given, changes in ((f"lan-1gbps,{word}=40", {}), ("lan-1gbps", {word: 40})):
+        with pytest.raises(ValueError, match=f"{word}.*round_trip_seconds"):
+            mpc.network_profile(given, **changes)
+    assert "round_trip_seconds" in refused("show", "SM", "--network", f"lan-1gbps,{word}=40")
+
+
+# --- columns --------------------------------------------------------------------------------------
+
+
+def test_columns_of_large_numbers_do_not_touch() -> None:
+    generated = mpc.simulate_generation("SM", new_tokens=10000, batch=9, **TINY)
+    assert generated.rounds > 10**7
+    table = optimization_table("SM+LN+G", sizes=[(8192, None), (16384, None)])
+    for text in (to_text(generated), to_text(table)):
+        # A number ends after its decimals, or has thousands in threes.
+        assert not re.search(r"\d\.\d{3,}[,;]|\d,\d{4}|\.\d+\.|\d;\s?[\d,]+\.", text), text
+    total = next(line for line in to_text(generated).splitlines() if line.startswith("total"))
+    assert total.split() == [
+        "total", f"{generated.comm_bytes / 1e6:,.2f}", f"{generated.rounds:,}",
+    ]  # fmt: skip
+    row = next(line for line in to_text(table).splitlines() if line.startswith("spu-2024 "))
+    expected = [
+        cell
+        for comm, rounds in zip(table.cumulative[0].comm_bytes, table.cumulative[0].rounds,
+                                strict=True)
+        for cell in (f"{(comm or 0) / 1e9:,.2f};", f"{rounds:,}")
+    ]  # fmt: skip
+    assert row.split() == ["spu-2024", *expected]
