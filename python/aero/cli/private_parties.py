@@ -112,6 +112,14 @@ def serve(
         int | None,
         typer.Option(help="Tokens that each client may have.", min=1, max=10**12),
     ] = None,
+    strangers: Annotated[
+        int,
+        typer.Option(
+            help="Connections of one address at once that have not shown a certificate.",
+            min=1,
+            max=32,
+        ),
+    ] = 8,
     set_: PrivateOptions = None,
     wait: Annotated[
         float, typer.Option(help="With --once: seconds to wait for a client.", **SECONDS)
@@ -155,6 +163,7 @@ def serve(
             security=_security(keys, clients or (keys or Path()) / "clients.pem"),
             plaintext=plaintext,
             queries=queries,
+            strangers=strangers,
             memory_bytes=None if memory is None else int(memory * 1e9),
             log=log,
             limits=TimeLimits(connect=wait, silence=silence, stage=stage, run=longest),

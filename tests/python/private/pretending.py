@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from aero.private.links.keys import CERTIFICATE, Security, make_keys
 from aero.private.parties.events import Event
 from aero.private.parties.party import PartyJob, ask
 from aero.private.parties.supervision import TimeLimits
@@ -85,6 +86,20 @@ def pretending_python(folder: Path) -> Path:
         python.write_text(PYTHON.format(python=sys.executable))
         python.chmod(python.stat().st_mode | stat.S_IXUSR)
     return python
+
+
+class People:
+    """Folders of keys, and who knows whom."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.fingerprint = {name: make_keys(folder / name) for name in ("server", "ann", "bob")}
+
+    def security(self, name: str, *known: str) -> Security:
+        """Of `name`, who knows the certificates of `known`."""
+        listed = self.folder / f"{name}-knows.pem"
+        listed.write_bytes(b"".join((self.folder / k / CERTIFICATE).read_bytes() for k in known))
+        return Security(self.folder / name, listed)
 
 
 class Served:

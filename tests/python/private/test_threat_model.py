@@ -31,10 +31,12 @@ def test_the_page_names_the_numbers_of_the_code() -> None:
     from aero.private import prediction
     from aero.private.links import channel, tunnel
     from aero.private.parties import serving, supervision
+    from aero.private.parties.party import PartyJob
     from aero.private.parties.supervision import TimeLimits
 
-    assert f"has {TimeLimits().hello:.0f} seconds for TLS" in PAGE
-    assert f"holds {serving._MOST_STRANGERS} of them at once" in PAGE
+    hello, of_one = TimeLimits().hello, PartyJob.strangers
+    assert f"has {hello:.0f} seconds for its whole first message of TLS" in PAGE
+    assert f"holds {serving._MOST_STRANGERS} of them at once, {of_one} of one address" in PAGE
     assert serving._MOST_WAITING == 8 and "Eight clients may wait" in PAGE
     sizes = channel._MESSAGE_BYTES >> 10, channel.FRAME_BYTES >> 10, tunnel._MOST_STREAMS
     assert "at most {} KiB, a frame {} KiB, a session {} streams".format(*sizes) in PAGE

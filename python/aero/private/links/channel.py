@@ -223,18 +223,24 @@ class Channel:
             failure: sent to the other party, which gets a second to read it.
             where: this party stands.
         """
+        try:
+            if failure is not None and not isinstance(failure, PeerFailedError):
+                with contextlib.suppress(OSError, EOFError, asyncio.TimeoutError):
+                    self.post(failed={"reason": str(failure)[:1000], "where": where})
+                    # To close with unread bytes would reset the connection and lose the message.
+                    await within(_LINGER_SECONDS, self._until_closed())
+            else:
+                with contextlib.suppress(OSError, asyncio.TimeoutError):
+                    await within(_LINGER_SECONDS, self._writer.drain())
+                    self._writer.close()
+                    await within(_LINGER_SECONDS, self._writer.wait_closed())
+        finally:
+            self.drop()
+
+    def drop(self) -> None:
+        """Ends the connection at once and says nothing."""
         if self._beating is not None:
             self._beating.cancel()
-        if failure is not None and not isinstance(failure, PeerFailedError):
-            with contextlib.suppress(OSError, EOFError, asyncio.TimeoutError):
-                self.post(failed={"reason": str(failure)[:1000], "where": where})
-                # To close with unread bytes would reset the connection and lose the message.
-                await within(_LINGER_SECONDS, self._until_closed())
-        else:
-            with contextlib.suppress(OSError, asyncio.TimeoutError):
-                await within(_LINGER_SECONDS, self._writer.drain())
-                self._writer.close()
-                await within(_LINGER_SECONDS, self._writer.wait_closed())
         abort(self._writer)
 
     def foreign(self, got: object) -> PartyError:

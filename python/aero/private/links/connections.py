@@ -17,6 +17,9 @@ from aero.private.party_errors import PartyError
 from aero.reading import one_line
 
 _RETRY_SECONDS = 0.2
+_POLL_SECONDS = 0.05
+_HANDSHAKE = b"\x16"  # of TLS's records: kind, version, length
+_MOST_RECORD_BYTES = 5 + (1 << 14)
 _AT_ONCE = (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
@@ -53,33 +56,66 @@ def listen(address: str) -> socket.socket:
     return listener
 
 
-async def accept(connection: socket.socket, security: Security | None, seconds: float) -> Channel:
+async def accept(
+    connection: socket.socket,
+    security: Security | None,
+    seconds: float,
+    on_speaking: Callable[[], None] = lambda: None,
+) -> Channel:
     """The channel to a client that has connected.
 
     Args:
-        connection: of it.
+        connection: of it; closed where it becomes no channel.
         security: of the server; None: neither encrypted nor authenticated.
-        seconds: that TLS may take.
+        seconds: that the client's first message of TLS and all of TLS may take.
+        on_speaking: called when that first message is there.
 
     Raises:
         PartyError: it does not speak TLS, or its certificate is not one of the known ones.
     """
+    try:
+        if security is None:
+            return await _opened(connection, None)
+        await within(seconds, _first_record(connection))
+        on_speaking()
+        return await within(seconds, _opened(connection, security))
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, asyncio.TimeoutError):
+            raise PartyError(f"no certificate of the client came within {seconds:g} s") from error
+        if isinstance(error, OSError):  # of TLS too
+            raise PartyError(f"a client without a known certificate: {_words(error)}") from error
+        raise
+
+
+async def _first_record(connection: socket.socket) -> None:
+    """Waits until a ClientHello is there as a whole, and leaves it there.
+
+    TLS takes 256 KiB for a connection: not before somebody speaks.
+    """
+    loop, readable = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(connection, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(connection)
+    while True:
+        start = connection.recv(_MOST_RECORD_BYTES, socket.MSG_PEEK)
+        if not start.startswith(_HANDSHAKE):
+            raise ConnectionError("it left" if not start else "it does not speak TLS")
+        if len(start) >= 5 + int.from_bytes(start[3:5], "big"):
+            return
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+async def _opened(connection: socket.socket, security: Security | None) -> Channel:
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(FRAME_BYTES)
     protocol = asyncio.StreamReaderProtocol(reader)
+    host = str(connection.getpeername()[0])
+    connection.setsockopt(*_AT_ONCE)
     context = None if security is None else security.context(server=True)
-    try:
-        host = str(connection.getpeername()[0])
-        connection.setsockopt(*_AT_ONCE)
-        transport, _ = await loop.connect_accepted_socket(
-            lambda: protocol,
-            connection,
-            ssl=context,
-            ssl_handshake_timeout=None if context is None else seconds,
-        )
-    except (OSError, asyncio.TimeoutError) as error:  # of TLS too
-        connection.close()
-        raise PartyError(f"a client without a known certificate: {_words(error)}") from error
+    transport, _ = await loop.connect_accepted_socket(lambda: protocol, connection, ssl=context)
     writer = asyncio.StreamWriter(transport, protocol, reader, loop)
     return _known_channel(reader, writer, "client", host, security)
 

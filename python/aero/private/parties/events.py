@@ -134,10 +134,19 @@ class Lost(_Event):
 
 
 class Refused(_Event):
-    """Strangers were turned away, `count` since the last such event."""
+    """Somebody was turned away.
+
+    Attributes:
+        reason: of the last time.
+        count: times since the last such event of the same address.
+        address: the host, or "other addresses".
+        who: the fingerprint, where it was known.
+    """
 
     reason: str
     count: int
+    address: str
+    who: str | None = None
 
 
 Event: TypeAlias = (

@@ -39,6 +39,8 @@ class PartyJob:
         security: keys and known certificates; None: neither encrypted nor authenticated.
         plaintext: do without `security` also where the address is not this machine's loopback.
         queries: tokens that the server computes for each client; None: any number.
+        strangers: connections of one address that the server holds at once before they show a
+            known certificate; without `security`, before they say a whole hello.
         memory_bytes: that the worker may take; None: four fifths of the machine's.
         log: file for the worker's and its libraries' reports of faults; default: not kept.
         limits: of time.
@@ -60,6 +62,7 @@ class PartyJob:
     security: Security | None = None
     plaintext: bool = False
     queries: int | None = None
+    strangers: int = 8
     memory_bytes: int | None = None
     log: Path | None = None
     limits: TimeLimits = field(default_factory=TimeLimits)
@@ -128,7 +131,7 @@ def ask(job: PartyJob, on_event: Callable[[Event], None], python: Path | None = 
     with temporary_folder() as folder:
         log = job.log or folder / "worker.log"
         worker = Worker(command, {"party": "client", **job.to_dict()}, log)
-        try:  # the worker starts while the parties find each other
+        try:
             asyncio.run(_ask(job, worker, on_event))
         except PartyError as error:
             text = str(error).removeprefix("private: ")
@@ -138,6 +141,7 @@ def ask(job: PartyJob, on_event: Callable[[Event], None], python: Path | None = 
 
 
 async def _ask(job: PartyJob, worker: Worker, on_event: Callable[[Event], None]) -> None:
+    terms = await first_report(worker, job.limits.ready)  # the server would not wait for it
     channel = await connect(job.address, job.security, job.limits.connect, worker.check)
     assert job.tokens is not None
     assert job.new_tokens is not None
@@ -145,7 +149,6 @@ async def _ask(job: PartyJob, worker: Worker, on_event: Callable[[Event], None])
     most = most_sent(read_description(job.folder), request, job.settings)
     failure: PartyError | None = PartyError("stopped")
     try:
-        terms = await first_report(worker, job.limits.ready)
         await _wait_for_turn(hello("client", terms, request), channel, job, on_event)
         failure = None
     except PartyError as error:
@@ -161,7 +164,7 @@ async def _wait_for_turn(
     own: dict[str, Any], channel: Channel, job: PartyJob, on_event: Callable[[Event], None]
 ) -> None:
     channel.post(hello=own)
-    _, theirs = await channel.next_message(job.limits.hello, "hello")
+    _, theirs = await channel.next_message(job.limits.connect, "hello")
     check_hello(own, theirs, "server")
     channel.beat()
     name = "place"

@@ -8,7 +8,7 @@ queue meets a worker.
 from __future__ import annotations
 
 import asyncio
-import json
+import functools
 import socket
 import time
 from collections.abc import Callable
@@ -16,24 +16,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aero.internals.atomic_files import write_bytes_atomically
 from aero.network.files import read_description
 from aero.private.environment import private_command
-from aero.private.links.channel import Channel, within
-from aero.private.links.connections import accept, listen, shown_address
-from aero.private.parties.events import Client, Event, Listening, Lost, Refused, Served
+from aero.private.links.channel import Channel
+from aero.private.links.connections import accept, listen, parse_address, shown_address
+from aero.private.parties.entrance import Stranger, Strangers
+from aero.private.parties.events import Client, Event, Listening, Lost, Served
 from aero.private.parties.party import PartyJob, check_security, last_words
+from aero.private.parties.queries import Queries
+from aero.private.parties.refusals import Refusals
 from aero.private.parties.supervision import supervise
 from aero.private.parties.terms import check_hello, checked_request, hello
 from aero.private.parties.worker_pipe import Worker, first_report
 from aero.private.party_errors import PartyError
 from aero.private.prediction import most_sent
 from aero.private.temporary import temporary_folder
-from aero.reading import checked, one_line, read_json
+from aero.reading import one_line
 
 _MOST_STRANGERS = 32  # connections before their hello
 _MOST_WAITING = 8
-_REFUSALS_SECONDS = 1.0  # one line for all strangers in that time
 _POLL_SECONDS = 0.05
 _RENEW_SECONDS = 5.0
 
@@ -87,9 +88,15 @@ class _Client:
     """One that said a proper hello."""
 
     channel: Channel
+    address: str
     request: dict[str, int]
     place: int = 1
     watching: asyncio.Task[None] = field(init=False)
+
+    @property
+    def host(self) -> str:
+        """Its address without the port."""
+        return parse_address(self.address)[0]
 
 
 class _Server:
@@ -99,12 +106,13 @@ class _Server:
         self.log = job.log or folder / "worker.log"
         self._job, self._on_event, self._command = job, on_event, command
         self._description = read_description(job.folder)
-        self._queries = _Queries(job)
-        self._own: asyncio.Future[dict[str, Any]] | None = None  # the server's hello
-        self._strangers: set[asyncio.Task[None]] = set()
+        self._queries = Queries(job)
+        self._own: dict[str, Any] = {}  # the server's hello
+        self._refusals = Refusals(on_event)
+        self._strangers = Strangers(_MOST_STRANGERS, job.strangers, self._refuse_crowd)
+        self._meeting: set[asyncio.Task[None]] = set()
         self._queue: list[_Client] = []
         self._busy = self._served = False
-        self._refused, self._last_refusal = 0, -_REFUSALS_SECONDS
         self.worker = self._new_worker()
 
     def _new_worker(self) -> Worker:
@@ -114,11 +122,11 @@ class _Server:
         """Serves clients; returns after one with `once`."""
         host, port = listener.getsockname()[:2]
         self._on_event(Listening(shown_address(host, port)))
-        self._own = asyncio.get_running_loop().create_future()
-        accepting = asyncio.create_task(self._accept(listener))
+        tasks = [asyncio.create_task(self._refusals.keep_telling())]
         try:
             terms = await first_report(self.worker, self._job.limits.ready)
-            self._own.set_result(hello("server", terms))
+            self._own = hello("server", terms)
+            tasks.append(asyncio.create_task(self._accept(listener)))
             while True:
                 client = await self._next_client(once=once)
                 error = await self._serve_one(client)
@@ -128,56 +136,58 @@ class _Server:
                     return
                 await self._renew_worker()
         finally:
-            tasks = [accepting, *self._strangers, *(each.watching for each in self._queue)]
+            tasks += [*self._meeting, *(each.watching for each in self._queue)]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            self._refusals.tell()
             for each in self._queue:
                 await each.channel.close(failure=PartyError("stopped"), where="in the queue")
 
     async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            if len(self._strangers) >= _MOST_STRANGERS:  # others wait in the system's queue
-                await asyncio.wait(self._strangers, return_when=asyncio.FIRST_COMPLETED)
-                continue
             try:
-                connection, _ = await loop.sock_accept(listener)
+                connection, (host, port, *_) = await loop.sock_accept(listener)
             except OSError:  # it left at once, or this process has too many files open
                 await asyncio.sleep(_POLL_SECONDS)
                 continue
-            task = asyncio.create_task(self._meet(connection))
-            self._strangers.add(task)
-            task.add_done_callback(self._strangers.discard)
+            meet = functools.partial(self._meet, connection, shown_address(host, port))
+            task = self._strangers.admit(host, meet)
+            self._meeting.add(task)
+            task.add_done_callback(self._meeting.discard)
+            await asyncio.sleep(0)  # many that come at once do not keep others from their turn
 
-    async def _meet(self, connection: socket.socket) -> None:
+    async def _meet(self, connection: socket.socket, address: str, stranger: Stranger) -> None:
         """From a stranger to a client in the queue."""
-        seconds = self._job.limits.hello
+        limits, security = self._job.limits, self._job.security
         try:
-            channel = await accept(connection, self._job.security, seconds)
+            channel = await accept(connection, security, limits.hello, stranger.speak)
         except Exception as error:
-            connection.close()
-            self._refuse(error)
+            self._refusals.add(stranger.host, error)
             return
         try:
-            client = _Client(channel, await within(seconds, self._agree(channel)))
+            if security is not None:
+                self._strangers.forget(stranger)
+            client = _Client(channel, address, await self._agree(channel))
             if len(self._queue) >= _MOST_WAITING:
                 raise PartyError(f"{_MOST_WAITING} clients wait already")
             self._queue.append(client)
             client.watching = asyncio.create_task(self._watch(client))
             self._tell_places()
         except Exception as error:
-            self._refuse(error)
-            told = error if isinstance(error, PartyError) else PartyError("no hello came in time")
+            self._refusals.add(stranger.host, error, channel.who)
+            told = error if isinstance(error, PartyError) else PartyError(type(error).__name__)
             await channel.close(failure=told, where="in the handshake")
+        except BaseException:
+            channel.drop()
+            raise
 
     async def _agree(self, channel: Channel) -> dict[str, int]:
         """A client's request, after the terms of both agreed."""
-        assert self._own is not None
-        own = await asyncio.shield(self._own)
         _, theirs = await channel.next_message(self._job.limits.hello, "hello")
-        channel.post(hello=own)
-        check_hello(own, theirs, "client")
+        channel.post(hello=self._own)
+        check_hello(self._own, theirs, "client")
         length, new_tokens = checked_request(theirs.get("request"), self._description)
         channel.beat()
         return {"prompt_length": length, "new_tokens": new_tokens}
@@ -190,7 +200,7 @@ class _Server:
         except PartyError as error:
             self._queue.remove(client)
             self._tell_places()
-            self._refuse(error)
+            self._refusals.add(client.host, error, client.channel.who)
             await client.channel.close(failure=error, where="in the queue")
 
     def _tell_places(self) -> None:
@@ -223,7 +233,8 @@ class _Server:
     async def _serve_one(self, client: _Client) -> PartyError | None:
         """Computes with a client; returns the failure, if there is one."""
         channel, request = client.channel, client.request
-        self._on_event(Client(channel.who, **request))
+        told = (channel.who, client.address)
+        self._on_event(Client(*told, **request))
         try:
             try:
                 self._queries.count(channel.who, request["new_tokens"])
@@ -236,11 +247,11 @@ class _Server:
                 self.worker, channel, self._job.limits, self._on_event, request, most and most[1]
             )
         except Exception as error:  # whatever it is, the next client is served
-            self._on_event(Lost(one_line(error)))
+            self._on_event(Lost(one_line(error), *told))
             return error if isinstance(error, PartyError) else PartyError(type(error).__name__)
         finally:
             self._busy, self._served = False, True
-        self._on_event(Served())
+        self._on_event(Served(*told))
         return None
 
     async def _renew_worker(self) -> None:
@@ -251,42 +262,10 @@ class _Server:
                 self.worker = self._new_worker()
                 await first_report(self.worker, self._job.limits.ready)
             except (PartyError, OSError) as error:
-                self._on_event(Lost(one_line(error)))
+                self._on_event(Lost(one_line(error)))  # the worker
                 await asyncio.sleep(_RENEW_SECONDS)
             else:
                 return
 
-    def _refuse(self, error: Exception) -> None:
-        self._refused += 1
-        if time.monotonic() - self._last_refusal >= _REFUSALS_SECONDS:
-            told = Refused(one_line(error), self._refused)
-            self._refused, self._last_refusal = 0, time.monotonic()
-            self._on_event(told)
-
-
-class _Queries:
-    """How many tokens each client has had, also of servers with the same keys before this one."""
-
-    def __init__(self, job: PartyJob) -> None:
-        self._most = job.queries
-        self._path = None if job.security is None else job.security.keys / "queries.json"
-        self._counts: dict[str, int] = {}
-        if self._path is not None and self._path.exists():
-            counts = read_json(self._path)
-            self._counts = checked(counts, dict.fromkeys(counts, int), str(self._path))
-
-    def count(self, who: str, tokens: int) -> None:
-        """Counts a request before it is computed.
-
-        Raises:
-            PartyError: the client has had as many as it may.
-        """
-        had = self._counts.get(who, 0)
-        if self._most is not None and had + tokens > self._most:
-            raise PartyError(
-                f"new_tokens must be at most the {max(0, self._most - had)} that are left to this "
-                f"client of {self._most}, got {tokens}"
-            )
-        self._counts[who] = had + tokens
-        if self._path is not None:
-            write_bytes_atomically(self._path, json.dumps(self._counts).encode())
+    def _refuse_crowd(self, host: str) -> None:
+        self._refusals.add(host, "too many connections, and this one was the oldest silent one")

@@ -31,8 +31,9 @@ class TimeLimits:
     """How long a party waits before it gives up, in seconds, each > 0.
 
     Attributes:
-        connect: for the other party to appear.
-        hello: for TLS and the other party's first message.
+        connect: for the other party to appear; of a client also for the server's first message.
+        hello: of a server for a client's first message of TLS, for TLS, and for the client's own
+            first message, each.
         ready: for this party's worker to start.
         silence: without a sign of life of the other party's supervisor.
         stage: without any progress of the run.
@@ -43,7 +44,7 @@ class TimeLimits:
     """
 
     connect: float = 60.0
-    hello: float = 30.0
+    hello: float = 5.0
     ready: float = 180.0
     silence: float = 15.0
     stage: float = 600.0

@@ -24,23 +24,9 @@ from aero.private.links.keys import CERTIFICATE, KEY, Security, fingerprints, ma
 from aero.private.party_errors import PartyError
 
 from ...export.conftest import trained
-from ..pretending import LIMITS, Served, client_hello, pretending_python, received
+from ..pretending import LIMITS, People, Served, client_hello, pretending_python, received
 
 QUICK = dataclasses.replace(LIMITS, hello=5.0)
-
-
-class People:
-    """Folders of keys, and who knows whom."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.fingerprint = {name: make_keys(folder / name) for name in ("server", "ann", "bob")}
-
-    def security(self, name: str, *known: str) -> Security:
-        """Of `name`, who knows the certificates of `known`."""
-        listed = self.folder / f"{name}-knows.pem"
-        listed.write_bytes(b"".join((self.folder / k / CERTIFICATE).read_bytes() for k in known))
-        return Security(self.folder / name, listed)
 
 
 @pytest.fixture(scope="module")

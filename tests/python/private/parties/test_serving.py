@@ -55,6 +55,7 @@ def test_clients_are_served_one_after_the_other(serving: Any) -> None:
         assert [event["stage"] for event in events] == ["layer 0", "revealed"]
         server.wait_for("served", number)
     client = server.wait_for("client", 2)
+    assert client.pop("address").startswith("127.0.0.1:")
     assert client == {"event": "client", "who": "127.0.0.1", "prompt_length": 3, "new_tokens": 1}
 
 

@@ -1,0 +1,131 @@
+"""Many strangers at a server, and a few known clients who take more than their place."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aero
+from aero.private.parties.entrance import Stranger, Strangers
+
+from ...export.conftest import trained
+from ..pretending import People, Served, pretending_python
+
+# The header of a handshake's record, and the start of a ClientHello that does not go on.
+PART_OF_A_HELLO = bytes.fromhex("1603010200010001fc0303") + bytes(20)
+
+
+@pytest.fixture(scope="module")
+def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(aero.export_weights(trained("SM+ScFuFFN"), tmp_path_factory.mktemp("export")))
+
+
+@pytest.fixture
+def people(tmp_path: Path) -> People:
+    return People(tmp_path)
+
+
+@pytest.fixture
+def serving(export: Path, people: People, tmp_path: Path) -> Iterator[Callable[..., Served]]:
+    made: list[Served] = []
+
+    def start(*known: str, **job: Any) -> Served:
+        security = people.security("server", *known) if known else None
+        made.append(Served(export, pretending_python(tmp_path), security=security, **job))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.end()
+
+
+@contextlib.contextmanager
+def held(server: Served, count: int, sent: bytes) -> Iterator[list[socket.socket]]:
+    """Connections that send something, say no more, and stay."""
+    with contextlib.ExitStack() as opened:
+        connections = []
+        for _ in range(count):
+            connections.append(opened.enter_context(server.connect()))
+            connections[-1].sendall(sent)
+        yield connections
+
+
+@pytest.mark.parametrize("sent", [b"", PART_OF_A_HELLO], ids=["silent", "half a ClientHello"])
+def test_an_honest_client_is_served_while_200_slow_ones_of_its_address_stay(
+    serving: Any, people: People, sent: bytes
+) -> None:
+    server = serving("ann")
+    with held(server, 200, sent):
+        server.ask(security=people.security("ann", "server"))
+        server.wait_for("served")
+
+
+def test_without_keys_too_slow_ones_make_room(serving: Any) -> None:
+    server = serving()
+    with held(server, 200, struct.pack("!II", 0, 60_000)):
+        server.ask()
+        server.wait_for("served")
+
+
+def who_stay(arrivals: list[tuple[str, bool]], most: int, most_of_one: int) -> list[int]:
+    """The numbers of those that are not sent away, of hosts and whether they speak at once."""
+
+    async def arrive() -> list[int]:
+        dropped: list[str] = []
+        strangers = Strangers(most, most_of_one, dropped.append)
+        tasks = []
+        for host, speaks in arrivals:
+            meeting: list[Stranger] = []
+
+            async def meet(stranger: Stranger, kept: list[Stranger] = meeting) -> None:
+                kept.append(stranger)
+                await asyncio.sleep(60)
+
+            tasks.append(strangers.admit(host, meet))
+            await asyncio.sleep(0)
+            meeting[0].spoke = speaks
+        await asyncio.sleep(0)
+        staying = [number for number, task in enumerate(tasks) if not task.done()]
+        assert len(staying) + len(dropped) == len(arrivals)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return staying
+
+    return asyncio.run(arrive())
+
+
+def test_the_oldest_silent_stranger_of_an_address_makes_room() -> None:
+    assert who_stay([("192.0.2.1", False)] * 5, most=9, most_of_one=3) == [2, 3, 4]
+    spoken = [("192.0.2.1", speaks) for speaks in (True, False, True, False, True)]
+    assert who_stay(spoken, most=9, most_of_one=3) == [0, 2, 4]
+    assert who_stay([("192.0.2.1", True)] * 4, most=9, most_of_one=3) == [1, 2, 3]
+
+
+def test_where_all_are_too_many_the_address_with_most_makes_room() -> None:
+    arrivals = [("192.0.2.1", True), *[("192.0.2.2", True)] * 3, ("192.0.2.3", False)]
+    assert who_stay(arrivals, most=4, most_of_one=3) == [0, 2, 3, 4]
+
+
+def test_an_ipv6_host_is_its_network_of_64_bits() -> None:
+    arrivals = [(f"2001:db8::{number}", True) for number in range(1, 5)]
+    assert who_stay([*arrivals, ("2001:db8:0:1::1", True)], most=9, most_of_one=2) == [2, 3, 4]
+
+
+def test_connections_that_made_room_are_closed(serving: Any, people: People) -> None:
+    server = serving("ann", strangers=3)
+    with held(server, 20, PART_OF_A_HELLO) as connections:
+        for gone in connections[:17]:
+            with contextlib.suppress(ConnectionResetError):
+                assert gone.recv(1) == b""
+        connections[-1].settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            connections[-1].recv(1)
+    assert server.wait_for("refused")["address"] == "127.0.0.1"
