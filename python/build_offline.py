@@ -146,6 +146,16 @@ def compile_native(chosen: str) -> None:
     (NATIVE / "made_from").write_text(made_from(chosen))
 
 
+def python_files() -> str:
+    """A digest of the Python files of the package."""
+    digest = hashlib.sha256()
+    for file in sorted((ROOT / "python" / "aero").rglob("*")):
+        if file.is_file() and "__pycache__" not in file.parts and file.suffix != ".so":
+            digest.update(f"{file.relative_to(ROOT)} {file.stat().st_size}\n".encode())
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
 def put_together() -> None:
     """Makes SITE of the libraries and the Python files."""
     shutil.rmtree(SITE, ignore_errors=True)
@@ -173,13 +183,19 @@ def build(chosen: str) -> Path:
     Raises:
         SystemExit: something is missing or does not compile, in words.
     """
-    made = NATIVE / "made_from"
-    if made.exists() and made.read_text() == made_from(chosen):
+    made, checked = NATIVE / "made_from", SITE / "made_from"
+    wanted = made_from(chosen)
+    whole = f"{wanted}Python files {python_files()}\n"
+    if made.exists() and made.read_text() == wanted:
+        if checked.exists() and checked.read_text() == whole:
+            return SITE  # as an earlier call left it
         put_together()
         if (OFFLINE / "tree").exists() or can_be_loaded():
+            checked.write_text(whole)
             return SITE
     compile_native(chosen)
     put_together()
+    checked.write_text(whole)
     return SITE
 
 

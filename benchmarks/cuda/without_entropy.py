@@ -43,7 +43,7 @@ REPLACED = {
         "if (p.dtemperature) add_row_sums(p, lane, pair, stage, before);": "",
     },
     "cuda/attention_entropy_backward.h": {
-        "dtemperature[half] = __builtin_fmaf(of.dscore, of.z, dtemperature[half]);": ""
+        "dtemperature[r][half] = __builtin_fmaf(of.dscore, of.z, dtemperature[r][half]);": ""
     },
 }
 

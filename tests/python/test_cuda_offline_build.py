@@ -129,6 +129,23 @@ def test_a_library_that_does_not_fit_is_built_again(
     ("said", "chosen"),
     [("9 0\n", "90a"), ("8 0\n8 6\n", "80;86"), ("8 9\n", "86"), ("12 0\n", ""), ("", "")],
 )
+def test_a_package_that_is_there_is_not_looked_at_again(
+    small_project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run on a borrowed machine asks for it before every step."""
+    import build_offline
+
+    looked: list[int] = []
+    built = build_offline.build("90a")
+    shutil.rmtree(build_offline.OFFLINE / "tree")
+    monkeypatch.setattr(build_offline, "can_be_loaded", lambda: bool(looked.append(1)) or True)
+    monkeypatch.setattr(build_offline, "put_together", lambda: looked.append(2))
+    assert build_offline.build("90a") == built and not looked
+    changed = small_project / "python" / "aero" / "ops.py"
+    changed.write_text("changed = True\n")
+    assert build_offline.build("90a") == built and looked == [2, 1]
+
+
 def test_the_kernels_are_compiled_for_the_gpus_that_are_there(
     said: str, chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
