@@ -43,6 +43,9 @@ EXAMPLES = {
     "(qk+ffn)": ("SM+WNFFN(qk+ffn)", "queries ffn"),
     "(qkv+ffn)": ("SM+WNFFN(qkv+ffn)", "queries values ffn"),
     "(qkvo+ffn)": ("SM+WNFFN(qkvo+ffn)", "queries values output ffn"),
+    "C4": ("SM+ScFuFFN+C4", "ffn convolution"),
+    "D4": ("SM+R+D4", "convolution"),
+    "S4": ("SM+ScFuFFN+S4", "convolution"),
     "_iK": ("SM+ScFuFFN_i6", "absent"),
 }
 NORMS = {
@@ -70,6 +73,8 @@ def boxes(spec: ArchitectureSpec) -> Iterator[Box]:
     bare = spec.normalized_layers if spec.ffn in ("weight_norm", "spectral_norm") else ""
     if spec.norm != "none":
         yield Box("norm", NORMS[spec.norm])
+    if spec.convolution == "token_shift":
+        yield Box("convolution", f"{spec.convolution_taps} tokens\n× factors")
     yield Box("queries", f"q, k\n÷ {normalized}" if "qk" in bare else "q, k")
     if spec.temperature != "none":
         yield Box("temperature", TEMPERATURES[spec.temperature])
@@ -86,6 +91,8 @@ def boxes(spec: ArchitectureSpec) -> Iterator[Box]:
         yield Box("output", f"output\n÷ {normalized}" if "qkvo" in bare else "output")
     if spec.norm != "none":
         yield Box("norm", NORMS[spec.norm])
+    if spec.convolution == "depthwise":
+        yield Box("convolution", f"{spec.convolution_taps} tokens\n× factors")
     if spec.num_pruned_ffns:
         yield Box("absent", f"no FFN in the\n{spec.num_pruned_ffns} deepest layers")
     elif "fused" in spec.ffn:
@@ -96,6 +103,8 @@ def boxes(spec: ArchitectureSpec) -> Iterator[Box]:
         if spec.ffn in ACTIVATIONS:
             yield Box("activation", ACTIVATIONS[spec.ffn])
         yield Box("ffn", linear)
+    if spec.convolution == "full":
+        yield Box("convolution", f"+ {spec.convolution_taps - 1} earlier tokens\n× d × d")
     if spec.ffn in ("scaled", "scaled_fused") and not spec.num_pruned_ffns:
         yield Box("scale", "β stream\n+ FFN ÷ α")
 
