@@ -125,10 +125,6 @@ def test_a_library_that_does_not_fit_is_built_again(
     assert taken.read_text() == f"ON {chosen}"
 
 
-@pytest.mark.parametrize(
-    ("said", "chosen"),
-    [("9 0\n", "90a"), ("8 0\n8 6\n", "80;86"), ("8 9\n", "86"), ("12 0\n", ""), ("", "")],
-)
 def test_a_package_that_is_there_is_not_looked_at_again(
     small_project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,6 +142,10 @@ def test_a_package_that_is_there_is_not_looked_at_again(
     assert build_offline.build("90a") == built and looked == [2, 1]
 
 
+@pytest.mark.parametrize(
+    ("said", "chosen"),
+    [("9 0\n", "90a"), ("8 0\n8 6\n", "80;86"), ("8 9\n", "86"), ("12 0\n", ""), ("", "")],
+)
 def test_the_kernels_are_compiled_for_the_gpus_that_are_there(
     said: str, chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
