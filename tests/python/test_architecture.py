@@ -33,10 +33,12 @@ def labels(draw: st.DrawFn, max_pruned: int = 2) -> str:
         + draw(st.sampled_from(["", "+LN", "+FN", "+FN(scalar)"]))
         + draw(st.sampled_from(_FFNS))
     )
+    shaped = draw(st.sampled_from(["", "SOTA:"]))
+    if not shaped:  # which takes no convolution
+        net += draw(st.sampled_from(["", "+C4", "+D8", "+S2"]))
     pruned = draw(st.integers(0, max_pruned))
     net += f"_i{pruned}" if pruned else ""
-    net = f"EReg({net})" if draw(st.booleans()) else net
-    return draw(st.sampled_from(["", "SOTA:"])) + net
+    return shaped + (f"EReg({net})" if draw(st.booleans()) else net)
 
 
 @st.composite
@@ -75,6 +77,38 @@ def test_specs_survive_every_way_of_writing_them_down(spec: ArchitectureSpec) ->
     assert eval(repr(spec), {"ArchitectureSpec": ArchitectureSpec}) == spec
     assert spec.replace() == spec
     assert spec.replace(**spec.to_dict()) == spec
+
+
+def test_a_spec_from_before_there_were_convolutions_has_none() -> None:
+    spec = ArchitectureSpec.from_label("SM+LN+G", model="mini")
+    fields = spec.to_dict()
+    del fields["convolution"], fields["convolution_taps"]
+    assert ArchitectureSpec.from_dict(fields) == spec
+    assert "convolution" in spec.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("label", "fields", "message"),
+    [
+        ("SOTA:SM+C4", {}, 'convolution must be "none" for shaped attention'),
+        ("SM", {"convolution": "full"}, "convolution_taps must be an integer from 2 to 8"),
+        ("SM", {"convolution_taps": 4}, 'convolution_taps must be 1 where convolution is "none"'),
+        ("SM+C4", {"convolution_taps": 9}, "convolution_taps must be an integer from 1 to 8"),
+        ("SM+C4", {"convolution": "wide"}, "convolution must be .*depthwise.*, got .wide."),
+    ],
+)
+def test_convolutions_that_no_network_has_are_refused(
+    label: str, fields: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message) as error:
+        ArchitectureSpec.from_label(label, model="mini").replace(**fields)
+    assert "\n" not in str(error.value)
+
+
+def test_a_network_loses_its_taps_with_its_convolution() -> None:
+    spec = ArchitectureSpec.from_label("SM+R+C4", model="mini")
+    assert spec.replace(convolution="none").label == "SM+R"
+    assert spec.replace(convolution="token_shift").label == "SM+R+S4"
 
 
 @given(specs(), specs())
