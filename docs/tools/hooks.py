@@ -24,6 +24,7 @@ from mkdocs.structure.pages import Page
 sys.path.append(str(Path(__file__).parent))
 
 import label_pictures
+import paper_claims
 import platforms
 import python_reference
 import tables
@@ -62,6 +63,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "private_settings": lambda: tables.as_markdown(tables.private_settings()),
     "label_words": label_pictures.words_with_pictures,
     "command_line": command_line,
+    "paper_claims": paper_claims.paper_claims,
     "platforms": platforms.platforms,
     "python": python_reference.python_reference,
 }

@@ -131,16 +131,13 @@ def target_of(stem: str, name: str) -> Any:
     return found
 
 
-def claimed(stem: str, target: str, claim: str, part: int = 0, *, over: str = "") -> list[float]:
-    """Effect and interval in % of a comparison of the claim of a target that begins so.
-
-    The interval is over seeds, or `over="_over_documents"`.
-    """
+def claimed(stem: str, target: str, claim: str, part: int = 0) -> list[float]:
+    """Effect and interval in % of a comparison of the claim of a target that begins so."""
     (found,) = (
         each for each in target_of(stem, target)["claims"] if each["claim"].startswith(claim)
     )
     difference = found["differences"][part]
-    return [100 * math.expm1(difference[e]) for e in ("effect", f"low{over}", f"high{over}")]
+    return [100 * math.expm1(difference[e]) for e in ("effect", "low", "high")]
 
 
 def less(
@@ -222,42 +219,41 @@ def widened() -> list[float]:
     return [sum(d["high"] - d["low"] > math.log(2) for d in differences), len(differences)]
 
 
-def over_files(stem: str, name: str | None = None, apart: int = 0) -> list[float]:
+def over_files(stem: str, name: str) -> list[float]:
     """How many files the validation text has, how much wider an interval over them is at most than
-    that over seeds, and how many comparisons of the target or of all targets have both.
+    that over seeds, and how many comparisons of the target have both.
 
-    Fails unless 0 lies outside it wherever it lies outside that over seeds, but for `apart` cases,
-    and where a comparison of a named target has only the one over seeds.
+    Fails unless 0 lies outside it wherever it lies outside that over seeds, and
+    where a comparison has only the one over seeds.
     """
-    targets = data(stem)["targets"] if name is None else [target_of(stem, name)]
-    made = [d for target in targets for c in target["claims"] for d in c["differences"]]
+    target = target_of(stem, name)
+    made = [d for c in target["claims"] for d in c["differences"]]
     ratios, differing = [], 0
     # Costs have no seeds, and runs that reached NaN no effect.
     for found in (each for each in made if each["seeds"] and each["effect"] is not None):
         low, high = found["low_over_documents"], found["high_over_documents"]
-        if low is None and name is None:
-            continue
         decided = found["low"] * found["high"] > 0
         differing += decided and not low * found["low"] > 0 < high * found["high"]
         ratios.append((high - low) / (found["high"] - found["low"]))
-    assert differing == apart
-    rows = [row for target in targets for row in target["rows"] if row.get("documents")]
+    assert not differing
+    rows = [row for row in target["rows"] if row.get("documents")]
     return [len(rows[0]["documents"]["tokens"]), max(ratios), len(ratios)]
 
 
-def verdicts(verdict: str, own: bool = False, stem: str = "reproduction_mini") -> int:
-    """How many of the paper's claims, or of ours on the penalty, got this verdict, or any."""
+def verdicts(verdict: str, stem: str = "reproduction_mini") -> int:
+    """How many of the paper's claims got this verdict, or any."""
     return sum(
         verdict in ("", claim["verdict"])
         for target in data(stem)["targets"]
         for claim in target["claims"]
-        if own == (target["target"] == "penalty")
+        if target["target"] != "penalty"
     )
 
 
-def judged_alone() -> list[float]:
-    """Verdicts that would differ with the spread of each target alone, of how many in all; how many
-    of them would be undecided, and how many decided. Fails where one holds in place of failing.
+def judged_alone() -> list[int]:
+    """Verdicts that would differ with the spread of each target alone, of how many in all.
+
+    Fails where one would hold in place of failing, or the other way round.
     """
     changes, count = [], 0
     for file in RESULTS.glob("*.json"):
@@ -267,12 +263,9 @@ def judged_alone() -> list[float]:
             judge_again([alone])
             count += len(alone["claims"])
             pairs = zip(target["claims"], alone["claims"], strict=True)
-            changes += [
-                (a["verdict"], b["verdict"]) for a, b in pairs if a["verdict"] != b["verdict"]
-            ]
-    assert not {("holds", "does not hold"), ("does not hold", "holds")} & set(changes)
-    to_undecided = sum(after == "undecided" for _, after in changes)
-    return [len(changes), count, to_undecided, len(changes) - to_undecided]
+            changes += [{a["verdict"], b["verdict"]} for a, b in pairs]
+    assert {"holds", "does not hold"} not in changes
+    return [sum(len(change) > 1 for change in changes), count]
 
 
 def tally(stem: str = "reproduction_mini") -> list[float]:
@@ -311,11 +304,6 @@ def turned(before: str, after: str, change: str = "unit") -> int:
 
     first, then = claims("reproduction_mini"), claims(f"reproduction_{change}_mini")
     return sum(after in ("", then[claim]) for claim in then if first[claim] == before)
-
-
-def front_verdicts(verdict: str) -> int:
-    """The same for the claims on the fair front, all of its targets together."""
-    return sum(verdict in ("", c["verdict"]) for t in front_targets() for c in t["claims"])
 
 
 def beside_fn(name: str, stem: str = "norms") -> list[float]:
