@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import stat
 import struct
 import subprocess
@@ -27,6 +28,7 @@ from aero.private.settings import PrivateSettings
 # is the size of its pieces.
 PYTHON = """#!{python} -S
 import json, os, socket, sys, time
+open(__file__ + ".starts", "a").write("x")
 def say(event, **values): print(json.dumps({{"event": event, **values}}), flush=True)
 job = json.loads(sys.stdin.readline())
 settings = job["settings"]
@@ -156,6 +158,18 @@ class Served:
         """A stranger."""
         host, port = self.address.rsplit(":", 1)
         return socket.create_connection((host, int(port)), timeout=30)
+
+    def say_hello(self, security: Security, **request: int) -> ssl.SSLSocket:
+        """A known client in our hands, which has said a hello and goes on with nothing."""
+        context = security.context(server=False)
+        connection = context.wrap_socket(self.connect())
+        asked = {"prompt_length": 3, "new_tokens": 1} | request
+        connection.sendall(client_hello(request=asked))
+        return connection
+
+    def starts(self) -> int:
+        """How many workers have started, the clients' too."""
+        return len(Path(f"{self.python}.starts").read_text())
 
     def memory(self, field: str = "VmHWM") -> int:
         """Bytes: the most that were resident, or now with "VmRSS"."""

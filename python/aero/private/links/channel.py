@@ -162,18 +162,38 @@ class Channel:
         Raises:
             PartyError: no further frame can come, or the input is none.
         """
+        stream, length = await self._next_header()
         try:
-            if self._header is None:
-                self._header = _HEADER.unpack(await self._reader.readexactly(_HEADER.size))
-            stream, length = self._header
-            if length > (FRAME_BYTES if stream else _MESSAGE_BYTES):
-                raise self.foreign(f"a frame of {length:,} bytes")
             content = await self._reader.readexactly(length)
         except (OSError, EOFError) as error:  # of TLS too
             raise self._gone() from error
         self._header = None
         self.heard = time.monotonic()
         return stream, content
+
+    async def _next_header(self) -> tuple[int, int]:
+        if self._header is None:
+            try:
+                header = _HEADER.unpack(await self._reader.readexactly(_HEADER.size))
+            except (OSError, EOFError) as error:
+                raise self._gone() from error
+            stream, length = header
+            if length > (FRAME_BYTES if stream else _MESSAGE_BYTES):
+                raise self.foreign(f"a frame of {length:,} bytes")
+            self._header = header
+        return self._header
+
+    async def wait_for_traffic(self, silence: float) -> None:
+        """Waits for the other party's SPU to speak; what it says is still to be received.
+
+        Args:
+            silence: seconds that the other party may give no sign of life.
+
+        Raises:
+            PartyError: it was silent, gave up, or said anything else.
+        """
+        while not (await self._soon(silence, self._next_header()))[0]:
+            await self.next_message(silence, "alive")
 
     def message(self, content: bytes, allowed: Iterable[str]) -> tuple[str, Any]:
         """Name and value of a message.
@@ -208,13 +228,16 @@ class Channel:
         Raises:
             PartyError: none came in `seconds`, or as of `message`.
         """
-        try:
-            stream, content = await within(seconds, self.receive())
-        except asyncio.TimeoutError as error:
-            raise PartyError(f"no sign of life of the {self.peer} for {seconds:g} s") from error
+        stream, content = await self._soon(seconds, self.receive())
         if stream:
             raise self.foreign("traffic of SPU before the run")
         return self.message(content, allowed)
+
+    async def _soon(self, seconds: float, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
+        try:
+            return await within(seconds, coroutine)
+        except asyncio.TimeoutError as error:
+            raise PartyError(f"no sign of life of the {self.peer} for {seconds:g} s") from error
 
     async def close(self, *, failure: PartyError | None = None, where: str = "") -> None:
         """Ends the connection.

@@ -18,9 +18,9 @@ from typing import Any
 
 from aero.network.files import read_description
 from aero.private.environment import private_command
-from aero.private.links.channel import Channel
+from aero.private.links.channel import Channel, within
 from aero.private.links.connections import accept, listen, parse_address, shown_address
-from aero.private.parties.entrance import Stranger, Strangers
+from aero.private.parties.entrance import Places, Stranger, Strangers
 from aero.private.parties.events import Client, Event, Listening, Lost, Served
 from aero.private.parties.party import PartyJob, check_security, last_words
 from aero.private.parties.queries import Queries
@@ -110,9 +110,10 @@ class _Server:
         self._own: dict[str, Any] = {}  # the server's hello
         self._refusals = Refusals(on_event)
         self._strangers = Strangers(_MOST_STRANGERS, job.strangers, self._refuse_crowd)
+        self._places = Places()
         self._meeting: set[asyncio.Task[None]] = set()
         self._queue: list[_Client] = []
-        self._busy = self._served = False
+        self._busy = self._served = self._used = False
         self.worker = self._new_worker()
 
     def _new_worker(self) -> Worker:
@@ -134,7 +135,8 @@ class _Server:
                     if error is not None:
                         raise error
                     return
-                await self._renew_worker()
+                if self._used:
+                    await self._renew_worker()
         finally:
             tasks += [*self._meeting, *(each.watching for each in self._queue)]
             for task in tasks:
@@ -166,8 +168,11 @@ class _Server:
         except Exception as error:
             self._refusals.add(stranger.host, error)
             return
+        placed = False
         try:
             if security is not None:
+                await self._places.take(channel.who, limits.hello)
+                placed = True
                 self._strangers.forget(stranger)
             client = _Client(channel, address, await self._agree(channel))
             if len(self._queue) >= _MOST_WAITING:
@@ -179,6 +184,8 @@ class _Server:
             self._refusals.add(stranger.host, error, channel.who)
             told = error if isinstance(error, PartyError) else PartyError(type(error).__name__)
             await channel.close(failure=told, where="in the handshake")
+            if placed:
+                self._places.leave(channel.who)
         except BaseException:
             channel.drop()
             raise
@@ -189,6 +196,7 @@ class _Server:
         channel.post(hello=self._own)
         check_hello(self._own, theirs, "client")
         length, new_tokens = checked_request(theirs.get("request"), self._description)
+        self._queries.check(channel.who, new_tokens)
         channel.beat()
         return {"prompt_length": length, "new_tokens": new_tokens}
 
@@ -202,6 +210,7 @@ class _Server:
             self._tell_places()
             self._refusals.add(client.host, error, client.channel.who)
             await client.channel.close(failure=error, where="in the queue")
+            self._places.leave(client.channel.who)
 
     def _tell_places(self) -> None:
         for index, client in enumerate(self._queue):
@@ -236,13 +245,9 @@ class _Server:
         told = (channel.who, client.address)
         self._on_event(Client(*told, **request))
         try:
-            try:
-                self._queries.count(channel.who, request["new_tokens"])
-                channel.post(go=True)
-            except PartyError as error:
-                await channel.close(failure=error, where="in the queue")
-                raise
+            await self._begin(client)
             most = most_sent(self._description, request, self._job.settings)
+            self._used = True
             await supervise(
                 self.worker, channel, self._job.limits, self._on_event, request, most and most[1]
             )
@@ -251,8 +256,28 @@ class _Server:
             return error if isinstance(error, PartyError) else PartyError(type(error).__name__)
         finally:
             self._busy, self._served = False, True
+            self._places.leave(channel.who)
         self._on_event(Served(*told))
         return None
+
+    async def _begin(self, client: _Client) -> None:
+        """Waits for a client's SPU to speak. Until then the worker knows nothing of it.
+
+        Raises:
+            PartyError: the client has no tokens left, or left; it is told.
+        """
+        channel, limits, new_tokens = client.channel, self._job.limits, client.request["new_tokens"]
+        try:
+            self._queries.check(channel.who, new_tokens)
+            channel.post(go=True)
+            await within(limits.stage, channel.wait_for_traffic(limits.silence))
+            self._queries.count(channel.who, new_tokens)
+        except BaseException as error:
+            late = PartyError(f"no progress for {limits.stage:g} s")
+            told = late if isinstance(error, asyncio.TimeoutError) else error
+            told = told if isinstance(told, PartyError) else PartyError("stopped")
+            await channel.close(failure=told, where="at the start of the run")
+            raise told from error
 
     async def _renew_worker(self) -> None:
         """A worker for the next client; waits where this machine has no room for one now."""
@@ -261,6 +286,7 @@ class _Server:
             try:
                 self.worker = self._new_worker()
                 await first_report(self.worker, self._job.limits.ready)
+                self._used = False
             except (PartyError, OSError) as error:
                 self._on_event(Lost(one_line(error)))  # the worker
                 await asyncio.sleep(_RENEW_SECONDS)

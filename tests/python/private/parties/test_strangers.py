@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,9 @@ import aero
 from aero.private.parties.entrance import Stranger, Strangers
 
 from ...export.conftest import trained
-from ..pretending import People, Served, pretending_python
+from ..pretending import LIMITS, People, Served, client_hello, pretending_python, received
+
+QUICK = dataclasses.replace(LIMITS, hello=2.0)
 
 # The header of a handshake's record, and the start of a ClientHello that does not go on.
 PART_OF_A_HELLO = bytes.fromhex("1603010200010001fc0303") + bytes(20)
@@ -129,3 +133,48 @@ def test_connections_that_made_room_are_closed(serving: Any, people: People) -> 
         with pytest.raises(TimeoutError):
             connections[-1].recv(1)
     assert server.wait_for("refused")["address"] == "127.0.0.1"
+
+
+def test_a_known_client_has_one_place_however_often_it_connects(
+    serving: Any, people: People
+) -> None:
+    server = serving("ann", "bob", limits=QUICK, strangers=20)
+    ann = people.security("ann", "server")
+    with contextlib.ExitStack() as opened:
+        greedy = [opened.enter_context(server.say_hello(ann)) for _ in range(12)]
+        server.wait_for("client")
+        assert b"this client has another connection" in received(greedy[-1])
+        refused = server.wait_for("refused")
+        assert refused["who"] == people.fingerprint["ann"]
+        greedy[0].close()
+        server.ask(security=people.security("bob", "server"))
+    server.wait_for("served")
+    assert [event["event"] for event in server.events].count("client") <= 3
+
+
+def test_a_client_that_comes_again_at_once_is_served_again(serving: Any, people: People) -> None:
+    server = serving("ann")
+    for _ in range(3):
+        server.ask(security=people.security("ann", "server"))
+    server.wait_for("served", 3)
+
+
+def test_who_has_no_tokens_left_is_refused_before_the_queue(serving: Any, people: People) -> None:
+    server = serving("ann", "bob", queries=4)
+    with server.say_hello(people.security("bob", "server")):
+        server.wait_for("client")  # and stays
+        with server.say_hello(people.security("ann", "server"), new_tokens=5) as ann:
+            assert b"at most the 4 that are left to this client of 4, got 5" in received(ann)
+
+
+def test_a_worker_that_nobody_used_is_not_renewed(serving: Any) -> None:
+    server = serving(queries=3)
+    for number in range(1, 6):  # each leaves at its turn
+        with server.connect() as client:
+            client.sendall(client_hello())
+            server.wait_for("client", number)
+        server.wait_for("lost", number)
+    server.ask(new_tokens=1)
+    server.wait_for("served")
+    time.sleep(0.5)  # in which a new one would start
+    assert server.starts() <= 3  # the server's before and after, the client's
