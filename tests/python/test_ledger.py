@@ -88,6 +88,17 @@ def test_every_name_stands_on_its_page(page: str) -> None:
         assert re.search(name, text), f"{page} has no {name!r}: take it off docs/ledger.yaml"
 
 
+#: Page -> how many numbers its prose may have; tables, code and formulas do not count.
+FEW = {"README.md": 20, "docs/paper.md": 40, "docs/explanation/entropy_penalty.md": 40}
+
+
+@pytest.mark.parametrize(("page", "most"), FEW.items())
+def test_prose_has_few_numbers(page: str, most: int) -> None:
+    prose = "\n".join(line for line in text_of(page).splitlines() if not line.startswith("|"))
+    found = NUMBER.findall(blanked(prose, CODE, *LEDGER["everywhere"]))
+    assert len(found) <= most, found
+
+
 COUNT = "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|forty|fifty|sixty"
 COUNTED = re.compile(
     rf"\b(?:{COUNT}) of (?:the |all )?(?:{COUNT})\b|\b(?:{COUNT})\b(?: of (?:the )?\w+)?"
