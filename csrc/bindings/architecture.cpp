@@ -149,7 +149,8 @@ constexpr const char* kReplaceDoc = R"doc(A new spec with some fields changed.
 
 A field that is not named and holds its default follows the others: `head_dim` = `width` /
 `num_heads`, `hidden_width` = 4 `width`, `final_norm` by `norm`, `parallel_residual` for Pythia and
-shaped attention; `normalized_layers` returns to "ffn" without weight or spectral norm.
+shaped attention; `normalized_layers` returns to "ffn" without weight or spectral norm,
+`convolution_taps` to 1 without a convolution.
 
 Raises:
     ValueError: Names the field, its allowed values and the given one; an unknown field with the
@@ -291,8 +292,10 @@ void bind_architecture(py::module_& module) {
           py::arg("convention") = "paper", kFlopsDoc)
       .def("nonlinear_operations", &spec::nonlinear_operations, kNonlinearOperationsDoc)
       .def("to_dict", &to_dict, "All fields by name, as bool, int, float and str.")
-      .def_static("from_dict", &from_dict, py::arg("fields"),
-                  "The spec of `to_dict`; a missing, unknown or wrong field is a ValueError.")
+      .def_static(
+          "from_dict", &from_dict, py::arg("fields"),
+          "The spec of `to_dict`; a missing, unknown or wrong field is a ValueError, but specs "
+          "from before there were convolutions lack theirs.")
       .def(
           "to_json",
           [](const ArchitectureSpec& self) {

@@ -148,8 +148,9 @@ class AeroModel(AeroPreTrainedModel):
                 raise ValueError("AeroModel: give either cache or past_key_values, its former name")
             cache = past_key_values
         cache = self._cache(cache, use_cache, position_ids)
-        if isinstance(attention_mask, dict):  # from `generate`, a mask for each kind of layer
-            attention_mask = attention_mask["full_attention"]
+        given: Any = attention_mask
+        if isinstance(given, dict):  # from `generate`, a mask for each kind of layer
+            attention_mask = given["full_attention"]
         context = self._context(stream, attention_mask, position_ids, cache)
         if self.config.embedding_scale != 1:
             stream = stream * self.config.embedding_scale
