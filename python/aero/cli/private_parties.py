@@ -91,9 +91,9 @@ def publish(
         write_bytes_atomically(output / "network.json", description)
         say(str(output))
         if keys is not None:
-            from aero.private.links.keys import CERTIFICATE, fingerprints
+            from aero.private.links.keys import CERTIFICATE, own_fingerprint
 
-            [fingerprint] = fingerprints(keys / CERTIFICATE)
+            fingerprint = own_fingerprint(keys)
             write_bytes_atomically(output / _SERVER, (keys / CERTIFICATE).read_bytes())
             say(fingerprint)
 

@@ -10,12 +10,13 @@ import datetime
 import hashlib
 import os
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from aero.internals.extras import extra
 from aero.private.party_errors import PartyError
-from aero.reading import read_bytes
+from aero.reading import one_line, read_bytes
 
 KEY, CERTIFICATE = "key.pem", "certificate.pem"
 _YEARS = 10  # trust ends where a certificate is no longer listed, not with time
@@ -31,29 +32,37 @@ class Security:
         known: PEM file with the certificates of the parties that it talks to.
 
     Raises:
-        ValueError: a file is missing or holds no certificate.
+        ValueError: a file is missing, is damaged, or does not belong to the others.
     """
 
     keys: Path
     known: Path
+    _last: list[_Listed] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        fingerprints(self.keys / CERTIFICATE)
-        fingerprints(self.known)
+        own_fingerprint(self.keys)
+        self.context(server=True)
 
     def context(self, *, server: bool) -> ssl.SSLContext:
-        """Python's context of this side; the other's certificate is still to be `checked`."""
+        """Python's context of this side; the other's certificate is still to be `checked`.
+
+        It is made anew where the known certificates have changed.
+
+        Raises:
+            ValueError: as of the class.
+        """
+        listed = self._listed()
+        if server in listed.contexts:
+            return listed.contexts[server]
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.check_hostname = False
         context.verify_mode = ssl.CERT_REQUIRED
         if server:
             context.num_tickets = 0  # every connection shows its certificate
-        try:
-            context.load_cert_chain(self.keys / CERTIFICATE, self.keys / KEY)
-            context.load_verify_locations(self.known)
-        except (OSError, ssl.SSLError) as error:
-            raise ValueError(f"private: {self.keys} and {self.known}: {error}") from error
+        _load_own(context, self.keys)
+        context.load_verify_locations(cadata=b"".join(listed.certificates.values()))
+        listed.contexts[server] = context
         return context
 
     def checked(self, certificate: bytes | None) -> str:
@@ -64,9 +73,55 @@ class Security:
                 would bring them through TLS's own check.
         """
         found = hashlib.sha256(certificate or b"").hexdigest()
-        if found not in fingerprints(self.known):
+        if found not in self._listed().certificates:
             raise PartyError(f"the other party's certificate {found} is not a known one")
         return found
+
+    def _listed(self) -> _Listed:
+        content = read_bytes(self.known, _MOST_BYTES)
+        if not self._last or self._last[0].content != content:
+            self._last[:] = [_Listed(content, _certificates(content, self.known), {})]
+        return self._last[0]
+
+
+class _Listed(NamedTuple):
+    """The known certificates (DER) by fingerprint, and what was made of them."""
+
+    content: bytes
+    certificates: dict[str, bytes]
+    contexts: dict[bool, ssl.SSLContext]
+
+
+def _load_own(context: ssl.SSLContext, keys: Path) -> None:
+    path = keys / KEY
+    read_bytes(path, _MOST_BYTES)
+
+    def refuse() -> str:  # else OpenSSL asks at the terminal, and everybody waits
+        raise ValueError(
+            f"private: {path}: expected a key without a passphrase, got an encrypted one; "
+            "`openssl pkey` writes it without, or `aero private keys` makes another"
+        )
+
+    try:
+        context.load_cert_chain(keys / CERTIFICATE, path, refuse)
+    except ssl.SSLError as error:
+        another = (error.reason or "").startswith("KEY_")
+        expected = f"the key of {CERTIFICATE}" if another else "a key in PEM"
+        got = "another one" if another else one_line(error, 100)
+        raise ValueError(f"private: {path}: expected {expected}, got {got}") from error
+
+
+def own_fingerprint(keys: Path) -> str:
+    """The fingerprint of the certificate in a folder of `make_keys`.
+
+    Raises:
+        ValueError: there is none, or more than one.
+    """
+    found = fingerprints(keys / CERTIFICATE)
+    if len(found) != 1:
+        where = keys / CERTIFICATE
+        raise ValueError(f"private: {where}: expected one certificate, got {len(found)}")
+    return found[0]
 
 
 def fingerprints(path: Path) -> list[str]:
@@ -75,18 +130,23 @@ def fingerprints(path: Path) -> list[str]:
     Raises:
         ValueError: there is no such file, or no certificate in it.
     """
-    text = read_bytes(path, _MOST_BYTES).decode("ascii", errors="replace")
+    return list(_certificates(read_bytes(path, _MOST_BYTES), path))
+
+
+def _certificates(content: bytes, path: Path) -> dict[str, bytes]:
+    """The certificates (DER) of a file in PEM by their fingerprints."""
+    text = content.decode("ascii", errors="replace")
     start, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
     parts = [start + part.partition(end)[0] + end for part in text.split(start)[1:]]
     try:
-        certificates = [ssl.PEM_cert_to_DER_cert(part) for part in parts]
-        for each in certificates:
+        found = [ssl.PEM_cert_to_DER_cert(part) for part in parts]
+        for each in found:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=each)
     except (ValueError, ssl.SSLError) as error:
         raise ValueError(f"private: {path} holds a damaged certificate: {error}") from error
-    if not certificates:
+    if not found:
         raise ValueError(f"private: {path} holds no certificate")
-    return [hashlib.sha256(each).hexdigest() for each in certificates]
+    return {hashlib.sha256(each).hexdigest(): each for each in found}
 
 
 def make_keys(folder: Path) -> str:
@@ -146,4 +206,4 @@ def make_keys(folder: Path) -> str:
     with os.fdopen(file, "wb") as opened:
         opened.write(secret)
     (folder / CERTIFICATE).write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    return fingerprints(folder / CERTIFICATE)[0]
+    return own_fingerprint(folder)

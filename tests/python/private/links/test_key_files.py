@@ -1,0 +1,102 @@
+"""Key files that a party does not start with: each is refused in one line, at once."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+
+from aero.private.links.keys import CERTIFICATE, KEY, Security, make_keys
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    """A party's folder, which knows itself."""
+    folder = tmp_path / "keys"
+    make_keys(folder)
+    (folder / "clients.pem").write_bytes((folder / CERTIFICATE).read_bytes())
+    return folder
+
+
+def encrypted(folder: Path) -> None:
+    key = serialization.load_pem_private_key((folder / KEY).read_bytes(), None)
+    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    hidden = key.private_bytes(*form, serialization.BestAvailableEncryption(b"word"))
+    (folder / KEY).write_bytes(hidden)
+
+
+def anothers(folder: Path) -> None:
+    make_keys(folder / "other")
+    (folder / KEY).write_bytes((folder / "other" / KEY).read_bytes())
+
+
+def cut(name: str) -> Callable[[Path], None]:
+    return lambda folder: os.truncate(folder / name, (folder / name).stat().st_size // 2)
+
+
+def emptied(name: str) -> Callable[[Path], None]:
+    return lambda folder: os.truncate(folder / name, 0)
+
+
+def removed(folder: Path) -> None:
+    (folder / KEY).unlink()
+
+
+DAMAGED: dict[str, tuple[Callable[[Path], None], str]] = {
+    "an encrypted key": (encrypted, r"key\.pem: expected a key without a passphrase"),
+    "the key of another certificate": (anothers, r"key\.pem: expected the key of certificate\.pem"),
+    "an empty key": (emptied(KEY), r"key\.pem: expected a key in PEM"),
+    "half a key": (cut(KEY), r"key\.pem: expected a key in PEM"),
+    "no key": (removed, r"key\.pem: cannot be read"),
+    "an empty certificate": (emptied(CERTIFICATE), r"certificate\.pem holds no certificate"),
+    "half a certificate": (cut(CERTIFICATE), r"certificate\.pem holds a damaged certificate"),
+    "no clients": (emptied("clients.pem"), r"clients\.pem holds no certificate"),
+    "half a client": (cut("clients.pem"), r"clients\.pem holds a damaged certificate"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_what_cannot_be_used_is_refused_before_anybody_comes(keys: Path, name: str) -> None:
+    damage, expected = DAMAGED[name]
+    damage(keys)
+    # In a session of its own there is no terminal that OpenSSL could ask for a passphrase.
+    program = (
+        "import sys; from pathlib import Path; from aero.private.links.keys import Security\n"
+        "keys = Path(sys.argv[1])\n"
+        "try: Security(keys, keys / 'clients.pem')\n"
+        "except ValueError as error: print(error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(keys)],
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+        timeout=60,
+    )
+    assert "pass phrase" not in done.stdout + done.stderr
+    [line] = done.stdout.splitlines()
+    assert re.search(expected, line), line
+
+
+def test_a_list_that_is_damaged_later_lets_nobody_in(keys: Path) -> None:
+    security = Security(keys, keys / "clients.pem")
+    security.context(server=True)
+    os.truncate(keys / "clients.pem", 100)
+    with pytest.raises(ValueError, match=r"clients\.pem holds a damaged certificate"):
+        security.context(server=True)
+
+
+def test_a_context_is_made_anew_only_where_the_list_changed(keys: Path) -> None:
+    security = Security(keys, keys / "clients.pem")
+    first = security.context(server=True)
+    assert security.context(server=True) is first
+    make_keys(keys / "other")
+    with (keys / "clients.pem").open("ab") as listed:
+        listed.write((keys / "other" / CERTIFICATE).read_bytes())
+    assert security.context(server=True) is not first
