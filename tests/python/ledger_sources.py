@@ -375,6 +375,11 @@ def gigabytes(label: str, stack: str = "spu-2024", **settings: Any) -> float:
     return mpc.simulate(label, stack=stack, **settings).comm_bytes / 1e9
 
 
+def element_bytes(name: str) -> float:
+    """Bytes of one element of an operation on `spu-2024`, among as many as a layer of GPT-2 has."""
+    return mpc.operation_cost(name, 128 * 3072).comm_bytes / (128 * 3072)
+
+
 def share(label: str, kind: str) -> float:
     """How much of the bytes of that pass one kind of operation takes, in %."""
     cost = mpc.simulate(label, stack="spu-2024")
