@@ -82,7 +82,7 @@ def publish(
         from aero.internals.atomic_files import write_bytes_atomically
         from aero.network.files import read_description
 
-        output.mkdir(parents=True, exist_ok=True)
+        output.mkdir(parents=True, exist_ok=True, mode=0o755)
         known = find_tokenizer(None, source)
         if known is not None:
             write_bytes_atomically(output / "tokenizer.json", known.to_str().encode())
@@ -95,6 +95,7 @@ def publish(
 
             fingerprint = own_fingerprint(keys)
             write_bytes_atomically(output / _SERVER, (keys / CERTIFICATE).read_bytes())
+            (output / _SERVER).chmod(0o644)  # the client trusts no file that its group can write
             say(fingerprint)
 
 

@@ -101,6 +101,7 @@ class People:
         """Of `name`, who knows the certificates of `known`."""
         listed = self.folder / f"{name}-knows.pem"
         listed.write_bytes(b"".join((self.folder / k / CERTIFICATE).read_bytes() for k in known))
+        listed.chmod(0o644)
         return Security(self.folder / name, listed)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from aero.internals.extras import extra
+from aero.private.links.file_modes import check_trusted, open_folder
 from aero.private.party_errors import PartyError
 from aero.reading import one_line, read_bytes
 
@@ -32,7 +33,8 @@ class Security:
         known: PEM file with the certificates of the parties that it talks to.
 
     Raises:
-        ValueError: a file is missing, is damaged, or does not belong to the others.
+        ValueError: a file is missing, is damaged, does not belong to the others, or is not this
+            user's alone to write, and the key to read.
     """
 
     keys: Path
@@ -41,6 +43,7 @@ class Security:
 
     def __post_init__(self) -> None:
         own_fingerprint(self.keys)
+        check_trusted(self.keys / CERTIFICATE)
         self.context(server=True)
 
     def context(self, *, server: bool) -> ssl.SSLContext:
@@ -79,6 +82,7 @@ class Security:
 
     def _listed(self) -> _Listed:
         content = read_bytes(self.known, _MOST_BYTES)
+        check_trusted(self.known)
         if not self._last or self._last[0].content != content:
             self._last[:] = [_Listed(content, _certificates(content, self.known), {})]
         return self._last[0]
@@ -95,6 +99,7 @@ class _Listed(NamedTuple):
 def _load_own(context: ssl.SSLContext, keys: Path) -> None:
     path = keys / KEY
     read_bytes(path, _MOST_BYTES)
+    check_trusted(path, secret=True)
 
     def refuse() -> str:  # else OpenSSL asks at the terminal, and everybody waits
         raise ValueError(
@@ -154,13 +159,13 @@ def make_keys(folder: Path) -> str:
 
     Args:
         folder: where `key.pem`, for its owner's eyes alone, and `certificate.pem` go; made if
-            missing.
+            missing. It must be no link.
 
     Returns:
         The certificate's fingerprint.
 
     Raises:
-        ValueError: the folder has a key already.
+        ValueError: the folder has a key or a certificate already, or others may write to it.
 
     Example:
         >>> from pathlib import Path
@@ -177,7 +182,6 @@ def make_keys(folder: Path) -> str:
         from cryptography.hazmat.primitives import hashes, serialization
         from cryptography.hazmat.primitives.asymmetric import ec
 
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     key = ec.generate_private_key(ec.SECP256R1())
     serial = x509.random_serial_number()
     # OpenSSL looks for issuers by name: equal names would be taken for each other's.
@@ -199,11 +203,29 @@ def make_keys(folder: Path) -> str:
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    try:
-        file = os.open(folder / KEY, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        raise ValueError(f"private: {folder} has a key already; give another folder") from None
-    with os.fdopen(file, "wb") as opened:
-        opened.write(secret)
-    (folder / CERTIFICATE).write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    shown = certificate.public_bytes(serialization.Encoding.PEM)
+    _write_new(folder, {KEY: (secret, 0o600), CERTIFICATE: (shown, 0o644)})
     return own_fingerprint(folder)
+
+
+def _write_new(folder: Path, files: dict[str, tuple[bytes, int]]) -> None:
+    """Writes files with their modes, all of them or none, and none through a link."""
+    opened = open_folder(folder)
+    made: list[str] = []
+    try:
+        for name, (content, mode) in files.items():
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            with os.fdopen(os.open(name, flags, mode, dir_fd=opened), "wb") as file:
+                made.append(name)
+                file.write(content)
+    except OSError as error:
+        for each in made:
+            os.unlink(each, dir_fd=opened)
+        if isinstance(error, FileExistsError):
+            word = name.partition(".")[0]
+            raise ValueError(
+                f"private: {folder} has a {word} already; give another folder"
+            ) from None
+        raise
+    finally:
+        os.close(opened)

@@ -21,6 +21,7 @@ def keys(tmp_path: Path) -> Path:
     folder = tmp_path / "keys"
     make_keys(folder)
     (folder / "clients.pem").write_bytes((folder / CERTIFICATE).read_bytes())
+    (folder / "clients.pem").chmod(0o644)
     return folder
 
 
@@ -100,3 +101,72 @@ def test_a_context_is_made_anew_only_where_the_list_changed(keys: Path) -> None:
     with (keys / "clients.pem").open("ab") as listed:
         listed.write((keys / "other" / CERTIFICATE).read_bytes())
     assert security.context(server=True) is not first
+
+
+OPEN: dict[str, tuple[str, int, str]] = {
+    "a key that the group can read": (KEY, 0o640, r"key\.pem: expected .* owner .*0640"),
+    "a key that all can read": (KEY, 0o644, r"key\.pem: expected .* owner .*0644"),
+    "a certificate that all can write": (CERTIFICATE, 0o666, r"certificate\.pem: expected"),
+    "a list that all can write": ("clients.pem", 0o666, r"clients\.pem: expected .*0666"),
+    "a list that the group can write": ("clients.pem", 0o664, r"clients\.pem: expected .*0664"),
+    "a folder that all can write": (".", 0o777, r"keys: expected .*0777"),
+}
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_what_others_can_read_or_write_is_refused(keys: Path, name: str) -> None:
+    file, mode, expected = OPEN[name]
+    (keys / file).chmod(mode)
+    with pytest.raises(ValueError, match=expected) as caught:
+        Security(keys, keys / "clients.pem")
+    assert "chmod" in str(caught.value)
+
+
+def test_a_list_in_a_folder_that_all_can_write_is_refused(keys: Path, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / "server.pem").write_bytes((keys / CERTIFICATE).read_bytes())
+    shared.chmod(0o777)
+    with pytest.raises(ValueError, match=r"shared: expected .*0777"):
+        Security(keys, shared / "server.pem")
+
+
+def test_a_list_that_others_may_write_later_lets_nobody_in(keys: Path) -> None:
+    security = Security(keys, keys / "clients.pem")
+    (keys / "clients.pem").chmod(0o666)
+    with pytest.raises(ValueError, match=r"clients\.pem: expected"):
+        security.context(server=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user, which root alone may")
+def test_a_list_of_another_user_is_refused(keys: Path) -> None:
+    os.chown(keys / "clients.pem", 65534, -1)
+    with pytest.raises(ValueError, match=r"clients\.pem: expected .* user 65534"):
+        Security(keys, keys / "clients.pem")
+
+
+@pytest.mark.parametrize("name", [KEY, CERTIFICATE])
+def test_keys_are_not_written_through_links(tmp_path: Path, name: str) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    folder = tmp_path / "keys"
+    folder.mkdir(mode=0o700)
+    for target in (precious, tmp_path / "nowhere"):
+        (folder / name).symlink_to(target)
+        with pytest.raises(ValueError, match=rf"has a {name.partition('.')[0]} already"):
+            make_keys(folder)
+        (folder / name).unlink()
+        assert precious.read_text() == "mine"
+        assert not (tmp_path / "nowhere").exists()
+        assert list(folder.iterdir()) == []
+
+
+def test_keys_are_not_made_in_a_linked_or_open_folder(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    with pytest.raises(ValueError, match=r"link: expected a folder"):
+        make_keys(tmp_path / "link")
+    (tmp_path / "real").chmod(0o777)
+    with pytest.raises(ValueError, match=r"real: expected .*0777"):
+        make_keys(tmp_path / "real")
+    assert list((tmp_path / "real").iterdir()) == []

@@ -142,6 +142,7 @@ def signed_by(issuer: Path, folder: Path) -> None:
 
 def write(folder: Path, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
     folder.mkdir()
+    (folder / KEY).touch(0o600)
     (folder / CERTIFICATE).write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     (folder / KEY).write_bytes(
         key.private_bytes(
