@@ -212,7 +212,6 @@ def test_the_prompt_is_never_on_a_command_line(export, pretender):
         (["--prompt-file", "nowhere"], "nowhere: cannot be read: No such file"),
         (["--prompt-tokens", "1,x"], "--prompt-tokens must be integers with commas, got '1,x'"),
         (["--prompt-tokens", "1,256"], "tokens must be from 0 to 255, got 256"),
-        (["--prompt-tokens", "1", "--tokens", "0"], "tokens must be >= 1, got 0"),
         (["--prompt", ""], "at least one token"),
         (["--prompt-tokens", "1", "--set", "reveal=token"], "must be all or last-logits, got tok"),
         (["--prompt-tokens", ",".join(["1"] * 33)], "must fit in the network's context of 32"),
