@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from aero import __version__
+from aero.architecture import ArchitectureSpec
 from aero.reading import checked, read_json
 from aero.reading.run_files import REPORT, Evaluated, unequal_evaluations
 from aero.report.comparisons import compare_networks
@@ -237,6 +238,11 @@ def read_seed_spread(path: str | Path) -> dict[str, Any]:
     return dict(checked(content, REPORT, f"report: seed_spread {path}"))
 
 
+def _spec(entry: Mapping[str, Any]) -> ArchitectureSpec:
+    """Of an older report too, which lacks the fields that came later."""
+    return ArchitectureSpec.from_dict(entry["spec"])
+
+
 def _quote(
     other: Mapping[str, Any], source: str, entries: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
@@ -244,7 +250,7 @@ def _quote(
     theirs = {entry["name"]: entry for entry in other["networks"]}
     common = [(entry, theirs[entry["name"]]) for entry in entries if entry["name"] in theirs]
     same = bool(common) and all(
-        own["spec"] == their["spec"] and _tokens(own) == _tokens(their) for own, their in common
+        _spec(own) == _spec(their) and _tokens(own) == _tokens(their) for own, their in common
     )
     return {
         "source": source,

@@ -205,6 +205,18 @@ def test_a_spread_over_other_networks_is_marked(make_run, tmp_path, three_seeds,
     assert "differ from those of this report" in paths.html.read_text(encoding="utf-8")
 
 
+def test_a_spread_from_before_there_were_convolutions_is_of_the_same_networks(
+    make_run, tmp_path, three_seeds, no_figures
+):
+    older = json.loads(three_seeds.json.read_text(encoding="utf-8"))
+    for entry in older["networks"]:
+        del entry["spec"]["convolution"], entry["spec"]["convolution_taps"]
+    path = tmp_path / "older.json"
+    path.write_text(json.dumps(older))
+    paths = write_report([make_run("SM+ScFuFFN")], tmp_path / "report", seed_spread=path)
+    assert "differ from those of this report" not in paths.html.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
