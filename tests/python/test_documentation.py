@@ -73,6 +73,8 @@ def test_the_generated_parts_are_in_the_manual(site: Path) -> None:
     assert "optimizer.learning_rate" in recipe and "regularization.tolerance_margin" in recipe
     assert "aero cost show" in (site / "reference" / "command_line.html").read_text("utf-8")
     assert len([*(site / "reference" / "labels").glob("*.svg")]) == len(_core.label_words())
+    assert "holds with embeddings of variance 1" in (site / "paper.html").read_text("utf-8")
+    assert (site / "llms.txt").read_text("utf-8").startswith("# aero\n")
     for page in site.rglob("*.html"):
         assert "<!-- generated:" not in page.read_text(encoding="utf-8"), page
     formulas = (site / "explanation" / "start.html").read_text(encoding="utf-8")
