@@ -123,7 +123,7 @@ def _projections_not_left_out(cell: PaperComparison, cells: _Cells, stack: str) 
     full = cells.get((cell.table, cell.label.removeprefix("SOTA:")))
     if full is None or full is cell:
         return ""
-    width = simulate(full.label, model=full.model).spec.width
+    width = simulate(full.label, model=full.model).sizes["width"]
     norm = operation_cost("layernorm", full.context_length, width, stack=stack).comm_bytes / 1e9
     with_projections = full.one_more_layernorm_gb + norm
     if not _is_close(with_projections / cell.paper_gb):
@@ -216,7 +216,7 @@ def find_secrets(stack: str) -> Finding:
         public = simulate(row["label"], **sizes, stack=stack)
         secret = simulate(row["label"], **sizes, stack=stack, secret_temperature=True)
         # alpha scales the FFN's output and beta the residual stream: T x d products each.
-        elements = public.spec.context_length * public.spec.width
+        elements = public.sizes["context_length"] * public.sizes["width"]
         scaling = sum(
             operation_cost(name, elements, stack=stack).comm_bytes
             for name in ("product", "truncation")
@@ -224,7 +224,7 @@ def find_secrets(stack: str) -> Finding:
         values[row["context_length"]] = {
             "gigabytes": public.comm_bytes / 1e9,
             "temperature": (secret.comm_bytes - public.comm_bytes) / 1e9,
-            "alpha_beta": 2 * public.spec.num_layers * scaling / 1e9,
+            "alpha_beta": 2 * public.sizes["num_layers"] * scaling / 1e9,
         }
     told = "; ".join(
         f"T = {length}: {v['temperature']:.2f} GB ({v['temperature'] / v['gigabytes']:.0%}) and "

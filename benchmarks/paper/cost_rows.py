@@ -109,6 +109,7 @@ def cost_rows(stack: str) -> tuple[ReproducedRow, ...]:
 
 def _reproduced(cell: PaperComparison, row: dict[str, Any], stack: str) -> ReproducedRow:
     report = price_row(row, stack, setup=False)
+    assert report.spec is not None  # of a label
     flops = report.spec.flops("paper")
     rounds = report.latency("wan-100mbps", "none").total.rounds_ns
     return ReproducedRow(

@@ -45,7 +45,13 @@ NETWORKS = (
 )
 COMPUTE = "paper-testbed, spu-epyc or none, with changes: 'paper-testbed,threads=8'."
 
-Label = Annotated[str, typer.Argument(help="Network, such as 'SM+ScFuFFN'.")]
+Label = Annotated[
+    str,
+    typer.Argument(
+        help="Label, such as 'SM+ScFuFFN', or a folder with config.json of transformers or "
+        "network.json of `aero export`."
+    ),
+]
 Model = Annotated[str, typer.Option(help="Size preset: gpt2, gpt2-18l, pythia-70m, mini or tiny.")]
 Context = Annotated[int, typer.Option(help="T, tokens.", min=1, max=1 << 24)]
 Vocabulary = Annotated[

@@ -67,7 +67,7 @@ def show(
 @cost.command()
 def compare(
     first: Label,
-    second: Annotated[str, typer.Argument(help="The one to compare with it.")],
+    second: Annotated[str, typer.Argument(help="The one to compare with it, alike.")],
     model: Model = "gpt2",
     context_length: Context = 128,
     vocab_size: Vocabulary = None,

@@ -129,7 +129,7 @@ class GenerationReport:
 
 
 def simulate_generation(
-    label_or_spec: str | ArchitectureSpec,
+    label_or_model: Any,
     *,
     new_tokens: int,
     batch: int = 1,
@@ -147,7 +147,7 @@ def simulate_generation(
     stay with the parties as shares and cost nothing again.
 
     Args:
-        label_or_spec: A label or a spec.
+        label_or_model: As in `simulate`; it must attend to earlier tokens only.
         new_tokens: n >= 1, tokens made per sequence.
         batch: Prompts of equal length, side by side.
         sampling: "argmax": the argmax is computed in secret and its index opened to the client.
@@ -170,8 +170,13 @@ def simulate_generation(
     """
     description = stack_description(stack)
     network, fields = network_and_fields(
-        label_or_spec, model, context_length, vocab_size, description, overrides
+        label_or_model, model, context_length, vocab_size, description, overrides
     )
+    if not network.causal:
+        raise ValueError(
+            f"simulate_generation: {network.label} must attend to earlier tokens only, got an "
+            "encoder; aero.mpc.simulate prices one pass"
+        )
     core = description.with_fields(fields)
     for name, value in (("new_tokens", new_tokens), ("batch", batch)):
         if isinstance(value, bool) or not isinstance(value, int):

@@ -29,7 +29,11 @@ NO_CACHE = (
     "keeps none and computes a whole pass for every token"
 )
 _OTHER_GELU = (
-    "act: Pythia's GELU is the exact one, priced here as GPT-2's tanh form; gelu=erf prices it"
+    "act: the model's GELU is the exact one, priced here as GPT-2's tanh form; gelu=erf prices it"
+)
+_EXACT_GELU = (
+    "act: the exact GELU costs what JAX compiles jax.nn.gelu to for SPU; gelu=tanh prices the "
+    "tanh form"
 )
 
 
@@ -42,29 +46,40 @@ class PricedNetwork:
         sizes: The sizes of `SIZES`.
         core: Its operations.
         spec: Of a label.
-        fields: Fields of the stack that the network decides, unless the user does.
+        exact_gelu: Its GELU is the exact one, which decides the stack's field `gelu`, unless the
+            user or a kernel of the stack does.
         notes: What its price leaves out or takes for granted, whatever the stack.
         positions: How many positions the model has; None where any number is as good.
+        causal: Every token sees earlier ones only, as generation needs.
     """
 
     label: str
     sizes: Mapping[str, int]
     core: _core.Network
     spec: ArchitectureSpec | None = None
-    fields: tuple[tuple[str, FieldValue], ...] = ()
+    exact_gelu: bool = False
     notes: tuple[str, ...] = ()
     positions: int | None = None
+    causal: bool = True
 
     @staticmethod
-    def of_spec(spec: ArchitectureSpec, preset: str | None) -> PricedNetwork:
+    def of_spec(
+        spec: ArchitectureSpec, preset: str | None, *, exact_gelu: bool = False
+    ) -> PricedNetwork:
         """The network of a spec; a label's has a preset of sizes."""
         return PricedNetwork(
             label=spec.label,
             sizes={size: getattr(spec, size) for size in SIZES.values()},
-            core=_core.describe(spec),
+            core=_core.describe(spec, exact_gelu=exact_gelu),
             spec=spec,
+            exact_gelu=exact_gelu,
             positions=positions_of(preset),
         )
+
+    def fields_on(self, stack: StackDescription) -> dict[str, FieldValue]:
+        """Fields of a stack that the network decides."""
+        is_open = self.exact_gelu and stack.all_fields()["gelu"] == "tanh"
+        return {"gelu": "erf"} if is_open else {}
 
     def said_of(
         self, stack: StackDescription, fields: Mapping[str, FieldValue], keys: int
@@ -73,7 +88,9 @@ class PricedNetwork:
         found = [*self.notes]
         if self.positions is not None and keys > self.positions:
             found.append(beyond(keys, self.positions, self.label))
-        if self.spec is not None and is_other_gelu(self.spec, stack, fields):
+        if self.exact_gelu and "gelu" not in stack.prices:
+            found += {"erf": [_EXACT_GELU], "tanh": [_OTHER_GELU]}.get(str(fields["gelu"]), [])
+        elif self.spec is not None and is_other_gelu(self.spec, stack, fields):
             found.append(_OTHER_GELU)
         return tuple(found)
 

@@ -11,6 +11,7 @@ from aero.architecture import ArchitectureSpec
 from aero.mpc.cost import Cost, FieldValue, Operation, Stack
 from aero.mpc.cost_report import CostReport
 from aero.mpc.described_stacks import StackDescription, stack_description
+from aero.mpc.given_networks import given_network, is_folder
 from aero.mpc.other_words import unknown_keyword
 from aero.mpc.priced_network import PricedNetwork
 
@@ -52,7 +53,7 @@ def stack_fields(stack: str | Path | StackDescription) -> dict[str, FieldValue]:
 
 
 def simulate(
-    label_or_spec: str | ArchitectureSpec,
+    label_or_model: Any,
     *,
     model: str = "gpt2",
     context_length: int | None = None,
@@ -63,28 +64,43 @@ def simulate(
     """The cost of one private forward pass over T tokens.
 
     Args:
-        label_or_spec: A label such as "SM+ScFuFFN_i6", or a spec.
+        label_or_model: A label such as "SM+ScFuFFN_i6", or a spec. Or a network without label: a
+            configuration or model of transformers, a folder with their `config.json` or with the
+            `network.json` of `aero.export_weights`, or a described network (`aero.network`).
         model: For a label, the preset that gives the sizes.
-        context_length: T. Defaults to 128 for a label, to the spec's own for a spec.
+        context_length: T. Defaults to 128, to the spec's own for a spec.
         vocab_size: V. Defaults to the preset's or the spec's own.
         stack: A name of `stack_names()`, `optimized_stack_names()` or `described_stack_names()`, or
             the path of a description (`load_stack`).
         **overrides: Fields of the stack (`exp_squarings=5`, see `stack_fields`) and of the network
-            (`num_heads=6`, `final_norm="layer"`, see `ArchitectureSpec`).
+            (`num_heads=6`, `final_norm="layer"`, see `ArchitectureSpec`); a network without
+            label has its sizes.
 
     Raises:
         ValueError: Names the argument, its range and the given value; an unknown keyword with
-            the nearest name.
+            the nearest name; an operation of the network that has no price.
 
     Example:
         >>> from aero import mpc
         >>> baseline = mpc.simulate("SM+LN+G", final_norm="none")
         >>> round(baseline.comm_bytes / mpc.simulate("SM+ScFuFFN_i6").comm_bytes, 1)
         4.0
+
+        A model's folder, or its configuration:
+
+        >>> import json, pathlib, tempfile
+        >>> sizes = {"model_type": "llama", "vocab_size": 32000, "hidden_size": 2048,
+        ...          "num_hidden_layers": 22, "num_attention_heads": 32, "num_key_value_heads": 4,
+        ...          "intermediate_size": 5632, "max_position_embeddings": 2048}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = (pathlib.Path(folder) / "config.json").write_text(json.dumps(sizes))
+        ...     report = mpc.simulate(folder, stack="spu-0.9.5")
+        >>> round(report.comm_bytes / 1e9), report.label, report.sizes["num_layers"]
+        (74, 'llama', 22)
     """
     described = stack_description(stack)
     network, fields = network_and_fields(
-        label_or_spec, model, context_length, vocab_size, described, overrides
+        label_or_model, model, context_length, vocab_size, described, overrides
     )
     priced = described.with_fields(fields)
     return CostReport.of(network, described, priced, _core.simulate(network.core, priced))
@@ -124,7 +140,7 @@ def described_operations(
 
 
 def network_and_fields(
-    label_or_spec: str | ArchitectureSpec,
+    label_or_model: Any,
     model: str,
     context_length: int | None,
     vocab_size: int | None,
@@ -137,21 +153,24 @@ def network_and_fields(
         spec_overrides["vocab_size"] = plain_value("vocab_size", vocab_size)
     if context_length is not None:
         spec_overrides["context_length"] = plain_value("context_length", context_length)
-    if isinstance(label_or_spec, ArchitectureSpec):
-        if model != "gpt2":
-            raise ValueError("simulate: model is for labels; the given spec has its sizes")
-        spec = label_or_spec.replace(**spec_overrides) if spec_overrides else label_or_spec
-        network = PricedNetwork.of_spec(spec, None)
-    elif isinstance(label_or_spec, str):
+    is_label = isinstance(label_or_model, str) and not is_folder(label_or_model)
+    if model != "gpt2" and not is_label:
+        raise ValueError("simulate: model is for labels; the given network has its sizes")
+    if is_label:
         spec_overrides.setdefault("context_length", 128)
-        spec = ArchitectureSpec.from_label(label_or_spec, model=model, **spec_overrides)
+        spec = ArchitectureSpec.from_label(label_or_model, model=model, **spec_overrides)
         network = PricedNetwork.of_spec(spec, model)
+    elif isinstance(label_or_model, ArchitectureSpec):
+        spec = label_or_model.replace(**spec_overrides) if spec_overrides else label_or_model
+        network = PricedNetwork.of_spec(spec, None)
     else:
-        raise ValueError(
-            "simulate: label_or_spec must be a label or an ArchitectureSpec, "
-            f"got {type(label_or_spec).__name__}"
-        )
-    return network, list(stack_overrides.items())
+        sizes = [spec_overrides.pop(name, None) for name in ("context_length", "vocab_size")]
+        for name in spec_overrides:
+            raise ValueError(
+                f"simulate: {name} is for labels; the given network has its own, change that"
+            )
+        network = given_network(label_or_model, *sizes)
+    return network, list((network.fields_on(stack) | stack_overrides).items())
 
 
 _SPEC_FIELDS = tuple(ArchitectureSpec.from_label("SM").to_dict())

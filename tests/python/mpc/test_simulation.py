@@ -199,7 +199,7 @@ def test_bad_arguments_are_named_with_what_they_may_be(
 
 
 def test_what_is_no_label_and_no_spec_is_an_error() -> None:
-    with pytest.raises(ValueError, match="label_or_spec must be a label or an ArchitectureSpec"):
+    with pytest.raises(ValueError, match="label_or_model must be a label, an ArchitectureSpec"):
         mpc.simulate(3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="model is for labels"):
         mpc.simulate(ArchitectureSpec.from_label("SM"), model="tiny")

@@ -1,0 +1,103 @@
+"""Encoders with the head that fills in masked tokens, from their sizes to operations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aero.families.decoders import attend
+from aero.families.values import Values
+from aero.families.writer import Operation, Writer
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    vocab_size: int
+    table: int
+    layers: int
+    width: int
+    heads: int
+    hidden: int
+    function: str
+    epsilon: float
+
+    def operations(self) -> list[Operation]:
+        """Every sum is normed; all tokens are of the first type, if there are types."""
+        writer = Writer()
+        writer.table("x", "tokens", "token_embedding", self.vocab_size, self.width)
+        writer.table("places", "positions", "position_embedding", self.table, self.width)
+        writer.add("add", "x", "x", "places")
+        self._norm(writer, "x", "embedding_norm", "norm of embeddings")
+        writer.layers((0,) * self.layers, lambda _: self._layer(writer))
+        self._dense(writer, "hidden", "x", "head.transform", "transform", "lm head")
+        writer.activation("hidden", self.function, self.width)
+        self._norm(writer, "hidden", "head.norm", "final norm")
+        writer.linear("logits", "hidden", "head", "logits", "lm head", self.width,
+                      self.vocab_size, bias=True)  # fmt: skip
+        return writer.operations
+
+    def _layer(self, writer: Writer) -> None:
+        width, heads = self.width, self.heads
+        writer.linear("projected", "x", "attention.projection", "queries, keys, values",
+                      "qkv/proj", width, 3 * width, bias=True)  # fmt: skip
+        for place, name in enumerate(("queries", "keys", "values")):
+            writer.add("split_heads", name, "projected", start=place * width, heads=heads,
+                       head_dim=width // heads)  # fmt: skip
+        attend(writer, heads, heads, width // heads, scale=(width // heads) ** -0.5, causal=False)
+        self._dense(writer, "attended", "joined", "attention.output", "projection", "qkv/proj")
+        writer.add("add", "x", "x", "attended")
+        self._norm(writer, "x", "norm_1", "norm after attention")
+        writer.linear("hidden", "x", "feed_forward.0", "FFN, in", "ffn", width, self.hidden,
+                      bias=True)  # fmt: skip
+        writer.activation("hidden", self.function, self.hidden)
+        writer.linear("fed", "hidden", "feed_forward.1", "FFN, out", "ffn", self.hidden, width,
+                      bias=True)  # fmt: skip
+        writer.add("add", "x", "x", "fed")
+        self._norm(writer, "x", "norm_2", "norm after FFN")
+
+    def _norm(self, writer: Writer, value: str, key: str, name: str) -> None:
+        writer.norm(value, value, key, name, "layer", self.width, self.epsilon)
+
+    def _dense(
+        self, writer: Writer, output: str, given: str, key: str, name: str, part: str
+    ) -> None:
+        writer.linear(output, given, key, name, part, self.width, self.width, bias=True)
+
+
+def bert(values: Values) -> list[Operation]:
+    """BERT."""
+    values.must("position_embedding_type", "absolute", "absolute")
+    return _Sizes(
+        vocab_size=values.size("vocab_size"),
+        table=values.size("max_position_embeddings"),
+        layers=values.size("num_hidden_layers"),
+        width=values.size("hidden_size"),
+        heads=_heads(values, values.size("hidden_size"), "num_attention_heads"),
+        hidden=values.size("intermediate_size"),
+        function=values.function("hidden_act", default="gelu"),
+        epsilon=values.number("layer_norm_eps", default=1e-12),
+    ).operations()
+
+
+# RoBERTa differs in the tokens of its padding alone.
+roberta = bert
+
+
+def distilbert(values: Values) -> list[Operation]:
+    """DistilBERT."""
+    return _Sizes(
+        vocab_size=values.size("vocab_size"),
+        table=values.size("max_position_embeddings"),
+        layers=values.size("n_layers"),
+        width=values.size("dim"),
+        heads=_heads(values, values.size("dim"), "n_heads"),
+        hidden=values.size("hidden_dim"),
+        function=values.function("activation", default="gelu"),
+        epsilon=1e-12,
+    ).operations()
+
+
+def _heads(values: Values, width: int, name: str) -> int:
+    heads = values.size(name)
+    if width % heads:
+        raise values.wrong(name, f"a divisor of the width, {width}", heads)
+    return heads

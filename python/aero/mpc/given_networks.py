@@ -1,0 +1,165 @@
+"""Networks without a label: configurations and models of transformers, folders, descriptions.
+
+Objects are known by what they have, so that nothing here needs torch or transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from aero import _core
+from aero.architecture import ArchitectureSpec
+from aero.families.configurations import described
+from aero.mpc.priced_network import PricedNetwork
+from aero.reading import UnreadableFileError, checked, printable, read_json, shown
+
+_DEFAULT_CONTEXT = 128
+# The file of a described network, and how it begins; `aero.network` writes and checks it whole.
+_DESCRIPTION, _FORMAT, _VERSION = "network.json", "aero-network", 2
+_CONFIGURATION = "config.json"
+_WINDOW = (
+    "softmax: scores outside the window are computed and masked, as SPU does; no stack here skips "
+    "them"
+)
+
+
+def is_folder(given: object) -> bool:
+    """Whether a text or a path is a folder of a network."""
+    return isinstance(given, Path) or (
+        isinstance(given, str)
+        and (
+            given.startswith((".", "/"))  # as no label does
+            or any((Path(given) / name).is_file() for name in (_DESCRIPTION, _CONFIGURATION))
+        )
+    )
+
+
+def given_network(
+    given: object, context_length: Any = None, vocab_size: Any = None
+) -> PricedNetwork:
+    """The network of anything that `simulate` takes but a label and a spec.
+
+    Args:
+        given: A folder, a configuration or model of transformers, or a described network.
+        context_length: T; None: 128, or all positions of a model that has fewer.
+        vocab_size: V; None: the model's own.
+
+    Raises:
+        ValueError: It is none of these, or a part of it has no description.
+    """
+    for name, size in (("context_length", context_length), ("vocab_size", vocab_size)):
+        if size is not None and (isinstance(size, bool) or not isinstance(size, int)):
+            raise ValueError(f"simulate: {name} must be an integer, got {size!r}")
+    if isinstance(given, (str, Path)):
+        given = _read(Path(given))
+    # A model that was converted in place has its host's configuration too.
+    config: Any = getattr(given, "aero_config", None) or getattr(given, "config", given)
+    description = getattr(given, "description", given)
+    if isinstance(description, Mapping) and "operations" in description:
+        return _of_description(description, context_length, vocab_size)
+    if isinstance(config, Mapping) and "model_type" in config:
+        return _of_configuration(config, context_length, vocab_size)
+    if hasattr(config, "model_type") and callable(getattr(config, "to_dict", None)):
+        return _of_configuration(config.to_dict(), context_length, vocab_size)
+    raise ValueError(
+        "simulate: label_or_model must be a label, an ArchitectureSpec, a folder with network.json "
+        "or config.json, a configuration or a model of transformers, or a described network, got "
+        f"{type(given).__name__}"
+    )
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    if (folder / _DESCRIPTION).is_file():
+        path = folder / _DESCRIPTION
+        found = read_json(path, {"format": str, "version": int})
+        if (found["format"], found["version"]) != (_FORMAT, _VERSION):
+            raise UnreadableFileError(
+                f"{printable(str(path))}: expected an {_FORMAT} {_VERSION}, got "
+                f"{shown(found['format'])} {found['version']}"
+            )
+        wanted = {"label": str, "context_length": int, "vocab_size": int, "operations": [dict]}
+        return dict(checked(found, wanted, str(path)))
+    if (folder / _CONFIGURATION).is_file():
+        return dict(read_json(folder / _CONFIGURATION, {"model_type": str}))
+    raise ValueError(
+        f"simulate: {printable(str(folder))} must be a label, or a folder with {_DESCRIPTION} or "
+        f"{_CONFIGURATION}"
+    )
+
+
+def _of_description(
+    description: Mapping[str, Any], context_length: int | None, vocab_size: int | None
+) -> PricedNetwork:
+    if vocab_size not in (None, description["vocab_size"]):
+        raise ValueError(
+            f"simulate: vocab_size of a described network is its own, {description['vocab_size']}, "
+            f"got {vocab_size}"
+        )
+    return _priced(
+        str(description["label"]), description["operations"], description["context_length"],
+        context_length,
+    )  # fmt: skip
+
+
+def _of_configuration(
+    config: Mapping[str, Any], context_length: int | None, vocab_size: int | None
+) -> PricedNetwork:
+    changed = {**config, **({} if vocab_size is None else {"vocab_size": vocab_size})}
+    if config["model_type"] == "aero":
+        return _of_aero(changed, context_length)
+    found = described(changed)
+    return _priced(found.family, found.operations, found.positions, context_length, *found.unpriced)
+
+
+def _of_aero(config: Mapping[str, Any], context_length: int | None) -> PricedNetwork:
+    """A configuration of this package: the fields of a spec, one under another name."""
+    fields = ArchitectureSpec.from_label("SM").to_dict()
+    names = {name: {"temperature": "attention_temperature"}.get(name, name) for name in fields}
+    missing = [key for key in names.values() if key not in config]
+    if missing:
+        raise ValueError(f"configuration: {missing[0]} of aero must be given, got none")
+    spec = ArchitectureSpec.from_dict({name: config[key] for name, key in names.items()})
+    if context_length is not None:
+        spec = spec.replace(context_length=context_length)
+    is_exact = spec.ffn == "gelu" and config.get("gelu_approximation") == "none"
+    return PricedNetwork.of_spec(spec, None, exact_gelu=is_exact)
+
+
+def _priced(
+    label: str, operations: list[dict[str, Any]], positions: int, context_length: int | None,
+    *unpriced: str,
+) -> PricedNetwork:  # fmt: skip
+    length = min(_DEFAULT_CONTEXT, positions) if context_length is None else context_length
+    core = _core.Network(operations, length)  # checks the operations
+    every = [*_flat(operations)]
+    functions = {one.get("function") for one in every}
+    notes = [*unpriced]
+    if any(one["op"] == "softmax" and 0 < one["window"] < length for one in every):
+        notes.append(_WINDOW)
+
+    def largest(op: str, field: str) -> int:
+        return max((one[field] for one in every if one["op"] == op), default=0)
+
+    sizes = {
+        "num_layers": sum(one.get("repeat", 0) for one in operations),
+        "num_heads": largest("scores", "heads"),
+        "width": largest("embed", "width"),
+        "context_length": length,
+        "vocab_size": largest("embed", "rows"),
+    }
+    return PricedNetwork(
+        label=label,
+        sizes=sizes,
+        core=core,
+        exact_gelu="gelu_erf" in functions,
+        notes=tuple(notes),
+        causal=all(one["causal"] for one in every if one["op"] == "softmax"),
+        positions=positions,
+    )
+
+
+def _flat(operations: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for entry in operations:
+        yield from entry["operations"] if "repeat" in entry else [entry]
