@@ -1,5 +1,6 @@
 import json
 import pickle
+import re
 
 import pytest
 import torch
@@ -8,6 +9,8 @@ from transformers import AutoConfig
 from aero.architecture import ArchitectureSpec
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.models.initialization import initialize_module
+
+from .labels import LABELS
 
 
 def test_a_label_and_sizes_make_the_spec():
@@ -139,3 +142,11 @@ def test_initializing_weights_leaves_the_mode_of_a_spectral_norm(is_training):
     model = AeroForCausalLM(AeroConfig.from_label("SM+SNFFN", model="tiny")).train(is_training)
     initialize_module(model.transformer.h[0].mlp.c_fc, model.config)
     assert {module.training for module in model.modules()} == {is_training}
+
+
+@pytest.mark.parametrize("label", [one for one in LABELS if not re.search(r"\+[CDS]\d", one)])
+def test_a_configuration_from_before_there_were_convolutions_has_none(label):
+    config = AeroConfig.from_label(label, model="tiny")
+    older = config.to_dict()
+    del older["convolution"], older["convolution_taps"]
+    assert AeroConfig.from_dict(older).spec == config.spec
