@@ -108,7 +108,7 @@ def network_of(*layer, head="x"):
              for name in one.get("weights", {}).values()]  # fmt: skip
     tensors = {name: rng.standard_normal((4, 4)) for name in names}
     tensors["table"] = rng.standard_normal((256, 4))
-    tensors |= {name: rng.standard_normal(2) for name in names if name.startswith("norm")}
+    tensors |= {name: rng.standard_normal(4) for name in names if name.startswith("norm")}
     described = {"operations": operations, "context_length": 32, "vocab_size": 256}
     return Network(described, tensors)
 
@@ -120,6 +120,15 @@ def linear(output, given, name):
 
 def scale(output, given, factor):
     return {"op": "scale", "inputs": [given], "output": output, "factor": factor}
+
+
+def shift(output, given):
+    return {"op": "shift", "inputs": [given], "output": output, "tokens": 2}
+
+
+def diagonal(output, given):
+    return {"op": "norm", "inputs": [given], "output": output, "kind": "diagonal", "width": 4,
+            "epsilon": 0.0, "weights": {"scale": f"norm {output}"}}  # fmt: skip
 
 
 def add(output, *given):
@@ -156,6 +165,20 @@ AWKWARD = {
     "keys that are the queries' own columns": network_of(
         linear("y", "x", "w"), split("q", "y"), split("k", "y"), split("v", "x"),
         *attention("q", "k", "v"),
+    ),
+    "a factor before a shift": network_of(
+        scale("a", "x", 2.0), shift("b", "a"), linear("y", "b", "w"), add("x", "a", "y", "b")
+    ),
+    "a norm that only products read, some after a shift": network_of(
+        diagonal("a", "x"), shift("b", "a"), shift("c", "b"), linear("y", "c", "w"),
+        linear("z", "a", "v"), add("x", "y", "z"),
+    ),
+    "a norm that a sum reads after a shift": network_of(
+        diagonal("a", "x"), shift("b", "a"), linear("y", "b", "w"), add("x", "b", "y")
+    ),
+    "a norm of a shifted norm": network_of(
+        diagonal("a", "x"), shift("b", "a"), diagonal("c", "b"), linear("y", "c", "w"),
+        add("x", "x", "y"),
     ),
     "queries that are keys": network_of(
         linear("y", "x", "w"), split("q", "y"), split("v", "x"), *attention("q", "q", "v")
