@@ -19,7 +19,7 @@ PRIVATE   := .venv-private
 # A network of `make demo` where there is one, else one that is trained for a minute.
 PRIVATE_RUN := $(firstword $(patsubst %/model/config.json,%,$(wildcard runs/demo/sm-scfuffn-seed*/model/config.json)) \
                runs/private/network/sm-scfuffn-seed0)
-NATIVE    := CMakeLists.txt pyproject.toml python/build_backend.py \
+NATIVE    := CMakeLists.txt pyproject.toml packaging/build_backend.py \
              $(shell find kernels csrc -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cmake')
 CPP_TESTS := $(shell find tests/cpp -name '*.cpp' -o -name '*.h')
 # Python compiles what it imports, at its first import: torch and transformers have far more. Where the
@@ -100,29 +100,29 @@ ctest: $(NATIVE_BUILD)/.tests
 # The Python of .venv is tried with its torch, the others without. TORCHES="2.11.0 2.15.0" tries more
 # with every Python: each is gigabytes of CUDA.
 wheels: $(VENV)/.wheels ## build the source archive and a wheel per Python in dist, and try them
-	$(BIN)/python python/build_wheels.py $(PYTHONS)
-	$(BIN)/python python/try_wheels.py $(PYTHONS)
-	$(BIN)/python python/try_wheels.py --torch $(patsubst torch==%,%,$(TORCH))
-	$(if $(TORCHES),$(BIN)/python python/try_wheels.py $(addprefix --torch ,$(TORCHES)) $(PYTHONS))
+	$(BIN)/python packaging/build_wheels.py $(PYTHONS)
+	$(BIN)/python packaging/try_wheels.py $(PYTHONS)
+	$(BIN)/python packaging/try_wheels.py --torch $(patsubst torch==%,%,$(TORCH))
+	$(if $(TORCHES),$(BIN)/python packaging/try_wheels.py $(addprefix --torch ,$(TORCHES)) $(PYTHONS))
 
 # Its kernels need no GPU to be compiled; what is tried runs on the CPU.
 cuda-wheel: $(VENV)/.wheels ## build a wheel with the CUDA kernels per Python in dist/cuda, and try them
-	$(BIN)/python python/build_wheels.py --cuda $(PYTHONS)
-	$(BIN)/python python/try_wheels.py --cuda --torch $(patsubst torch==%,%,$(TORCH))
+	$(BIN)/python packaging/build_wheels.py --cuda $(PYTHONS)
+	$(BIN)/python packaging/try_wheels.py --cuda --torch $(patsubst torch==%,%,$(TORCH))
 
 # The index has torch for ARM with CUDA alone.
 arm-wheel: $(VENV)/.wheels ## build a wheel for 64-bit ARM and try it under QEMU; 5 GB; apt, as root
 	$(NEEDS_ARM)
-	$(BIN)/python python/arm_wheel.py --torch $(patsubst torch==%,%,$(TORCH))
+	$(BIN)/python packaging/arm_wheel.py --torch $(patsubst torch==%,%,$(TORCH))
 
 # Nothing of it can run here.
 mac-wheel: $(VENV)/.wheels ## compile and link the wheel for macOS on 64-bit ARM with zig (300 MB)
-	$(BIN)/python python/mac_wheel.py --torch $(patsubst torch==%,%,$(TORCH))
+	$(BIN)/python packaging/mac_wheel.py --torch $(patsubst torch==%,%,$(TORCH))
 
 # VARIANT=cuda or aarch64 adds a variant, with what cuda-wheel or arm-wheel needs.
 kernel: $(VENV)/.built ## build the operators as a kernel of Hugging Face's Hub in dist/kernel
 	$(if $(filter aarch64,$(VARIANT)),$(NEEDS_ARM))
-	$(BIN)/python python/build_kernel.py $(VARIANT) --torch $(patsubst torch==%,%,$(TORCH))
+	$(BIN)/python packaging/build_kernel.py $(VARIANT) --torch $(patsubst torch==%,%,$(TORCH))
 
 # Speed there says nothing. GoogleTest is compiled too, from Debian's sources of it.
 arm-test: build/arm/.built ## run the C++ tests as 64-bit ARM under QEMU; apt installs it, as root
@@ -206,7 +206,7 @@ $(VENV)/.tools:
 
 $(VENV)/.native: $(VENV)/.tools $(NATIVE) build/installed
 	@mkdir -p build
-	@wheel="$(if $(FROM_WHEELS),$$($(BIN)/python python/fitting_wheel.py $(FROM_WHEELS) build/from_wheel/libraries))"; \
+	@wheel="$(if $(FROM_WHEELS),$$($(BIN)/python packaging/fitting_wheel.py $(FROM_WHEELS) build/from_wheel/libraries))"; \
 	if [ -n "$$wheel" ]; then echo "==> taking the native code of $$wheel"; from=(build-dir=build/from_wheel/objects \
 	  cmake.define.AERO_PREBUILT=$(CURDIR)/build/from_wheel/libraries); \
 	else echo "==> building the native code"; from=(build-dir=$(NATIVE_BUILD)); fi; \

@@ -151,7 +151,7 @@ def prepared(device: str) -> dict[str, str]:
     which imports what was built and leaves nothing on the device.
     """
     if device == "cuda":
-        sys.path.insert(0, str(ROOT / "python"))
+        sys.path.insert(0, str(ROOT / "packaging"))
         import build_offline
 
         begun = time.time()

@@ -19,7 +19,7 @@ import torch
 from gpu_run import ROOT
 
 # At the end: the package itself is what was built.
-sys.path.append(str(ROOT / "python"))
+sys.path.append(str(ROOT / "packaging"))
 
 from build_offline import ARCHITECTURES, search_path
 

@@ -35,7 +35,7 @@ command_of() {
   local tests=("$python" tests/cuda/run.py --budget "$2" "${as_tests[@]}")
   local benchmark=("$python" benchmarks/cuda/run.py --results "$out/benchmark.json" --budget "$2" "${as_benchmark[@]}")
   case $1 in
-    build) command=("$python" python/build_offline.py) ;;
+    build) command=("$python" packaging/build_offline.py) ;;
     contact) command=(bash -c 'nvcc -std=c++20 -arch=native -I. tests/cuda/first_contact.cu -o build/first_contact &&
       build/first_contact || exit 1') ;;
     awkward) command=("${tests[@]}" --results "$out/awkward.json" --only awkward) ;;

@@ -1,6 +1,6 @@
 """Loads the kernel of a folder where this package cannot be imported, and uses it.
 
-A program of its own, as it runs under QEMU too: python/build_kernel.py.
+A program of its own, as it runs under QEMU too: packaging/build_kernel.py.
 """
 
 import copy

@@ -14,7 +14,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _the_script_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "python")
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "packaging")
 
 
 def test_every_missing_tool_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -19,12 +19,12 @@ ROOT = Path(__file__).parents[2]
 TESTS, BENCHMARKS = ROOT / "tests" / "cuda", ROOT / "benchmarks" / "cuda"
 #: What heads of 64 and of 128 are called in names of measurements.
 OF = ("bfloat16", "bfloat16 D128")
-SCRIPTS = [*TESTS.glob("*.py"), *BENCHMARKS.glob("*.py"), ROOT / "python" / "build_offline.py"]
+SCRIPTS = [*TESTS.glob("*.py"), *BENCHMARKS.glob("*.py"), ROOT / "packaging" / "build_offline.py"]
 
 
 @pytest.fixture(autouse=True)
 def _scripts_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    for folder in (TESTS, BENCHMARKS, ROOT / "python"):
+    for folder in (TESTS, BENCHMARKS, ROOT / "packaging"):
         monkeypatch.syspath_prepend(folder)
 
 

@@ -16,7 +16,7 @@ import torch
 from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "python"))
+sys.path.insert(0, str(ROOT / "packaging"))
 import build_wheels  # noqa: E402
 from build_kernel import BACKENDS, relative, variant, write_variant  # noqa: E402
 

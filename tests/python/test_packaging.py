@@ -31,7 +31,7 @@ def test_isolated_build_without_torch_fails_with_one_line_naming_two_commands(
     venv.create(tmp_path / "bare", with_pip=False)
     program = "import build_backend; build_backend.get_requires_for_build_wheel()"
     # As pip does: the build tools are visible through PYTHONPATH, the user's packages are not.
-    paths = f"{ROOT / 'python'}:{sysconfig.get_paths()['purelib']}"
+    paths = f"{ROOT / 'packaging'}:{sysconfig.get_paths()['purelib']}"
     done = subprocess.run(
         [tmp_path / "bare" / "bin" / "python", "-c", program],
         env={"PYTHONPATH": paths}, capture_output=True, text=True,
@@ -50,7 +50,7 @@ def test_isolated_build_takes_the_torch_of_the_environment(tmp_path: Path) -> No
     hiding.write_text(f"import sys\nsys.path[:] = [p for p in sys.path if p != {packages!r}]\n")
     (hiding.parent / "scikit_build_core").symlink_to(f"{packages}/scikit_build_core")
     (hiding.parent / "packaging").symlink_to(f"{packages}/packaging")
-    environment = {**os.environ, "PYTHONPATH": f"{hiding.parent}:{ROOT / 'python'}"}
+    environment = {**os.environ, "PYTHONPATH": f"{hiding.parent}:{ROOT / 'packaging'}"}
     program = (
         "import importlib.util, build_backend; assert not importlib.util.find_spec('torch'); "
         "build_backend.get_requires_for_build_wheel()"
@@ -87,7 +87,7 @@ def test_a_build_without_a_fit_compiler_fails_with_one_line_naming_one(
     program = f"import build_backend; build_backend.{build}({str(tmp_path)!r})"
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={**os.environ, "CXX": f"{compiler} -O2", "PYTHONPATH": str(ROOT / "python")},
+        env={**os.environ, "CXX": f"{compiler} -O2", "PYTHONPATH": str(ROOT / "packaging")},
         cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 1

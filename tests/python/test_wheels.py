@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "python"))
+sys.path.append(str(ROOT / "packaging"))
 
 import arm_wheel  # noqa: E402
 import build_wheels  # noqa: E402

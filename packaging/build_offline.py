@@ -1,6 +1,6 @@
 """Builds the package with the tools that are installed: no network, no pip, nothing outside build/.
 
-    python3 python/build_offline.py            # then PYTHONPATH=build/offline/site
+    python3 packaging/build_offline.py            # then PYTHONPATH=build/offline/site
 
 For a machine with a GPU, a CUDA PyTorch and the CUDA toolkit, but no package index. The kernels are
 compiled for this machine's GPU alone, unless `--architectures` says otherwise. A second call

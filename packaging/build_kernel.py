@@ -1,7 +1,7 @@
 """Builds the operators as a kernel of Hugging Face's `kernels`, in dist/kernel: `make kernel`.
 
-    python python/build_kernel.py           # for the CPU of 64-bit x86 Linux
-    python python/build_kernel.py cuda      # or aarch64: beside it
+    python packaging/build_kernel.py           # for the CPU of 64-bit x86 Linux
+    python packaging/build_kernel.py cuda      # or aarch64: beside it
 
 The folder is the kernel's repository. `kernels.get_kernel` loads the variant that fits, without
 this package: one library for every torch from 2.11 on, and the Python of `aero.ops` with relative
@@ -34,7 +34,7 @@ BACKENDS: dict[str, dict[str, Any]] = {
     "cuda": {"type": "cuda", "archs": ["8.0+PTX"]},
     "aarch64": {"type": "cpu"},
 }
-LAYOUT, OPERATORS = ROOT / "python" / "kernel_layout", ROOT / "python" / "aero" / "ops"
+LAYOUT, OPERATORS = ROOT / "packaging" / "kernel_layout", ROOT / "python" / "aero" / "ops"
 #: The version that users ask for; raised when a public function changes or is added.
 VERSION = 1
 
@@ -93,7 +93,7 @@ def variant(name: str) -> str:
 def identity(name: str) -> str:
     """The operators' name in torch, which tells sources apart."""
     digest = hashlib.sha256()
-    for folder in ("csrc/torch_ops", "kernels", "python/aero/ops", "python/kernel_layout"):
+    for folder in ("csrc/torch_ops", "kernels", "python/aero/ops", "packaging/kernel_layout"):
         for path in sorted((ROOT / folder).rglob("*.*")):
             if path.suffix in (".cpp", ".h", ".py", ".cu"):
                 digest.update(path.read_bytes())

@@ -1,7 +1,7 @@
 """Builds the source archive and, from it, one wheel per Python into dist/: `make wheels`.
 
-    python python/build_wheels.py python3.11 python3.12
-    python python/build_wheels.py --cuda python3.11      # with the CUDA kernels, in dist/cuda
+    python packaging/build_wheels.py python3.11 python3.12
+    python packaging/build_wheels.py --cuda python3.11      # with the CUDA kernels, in dist/cuda
 
 The operator library belongs to no Python and is compiled once; `_core` is compiled for each. It is
 built against the torch of the Python that runs this program, whose stable ABI serves every torch
@@ -135,7 +135,7 @@ def build_environment(python: str, torch: Path) -> Path:
 def source_archive(python: Path) -> Path:
     """The folder of dist/*.tar.gz unpacked, which stays with its objects while that is the same."""
     program = (
-        "import sys; sys.path.insert(0, 'python'); import build_backend; "
+        "import sys; sys.path.insert(0, 'packaging'); import build_backend; "
         f"print(build_backend.build_sdist({str(ARCHIVES)!r}))"
     )
     archive = ARCHIVES / run(python, "-c", program).split()[-1]

@@ -6,7 +6,7 @@ of the C, mathematical and C++ libraries that offer nothing newer than manylinux
 library it takes newer functions from the static archive, as Red Hat's own newer compilers do. The
 compiler stays the same, and so does the code that it makes.
 
-    g++ -shared ... $(python python/older_linux.py FOLDER)
+    g++ -shared ... $(python packaging/older_linux.py FOLDER)
 """
 
 from __future__ import annotations

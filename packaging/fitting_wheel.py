@@ -1,6 +1,6 @@
 """Takes the native libraries of a wheel that was built from the native sources of this folder.
 
-    python python/fitting_wheel.py dist build/from_wheel
+    python packaging/fitting_wheel.py dist build/from_wheel
 
 Writes them into the second folder and prints the wheel's name. Where no wheel of the first folder
 is for this Python and platform, it prints nothing. One that was built from other sources is named

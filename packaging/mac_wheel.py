@@ -1,6 +1,6 @@
 """Compiles the wheel for macOS on 64-bit ARM and links it with its torch: `make mac-wheel`.
 
-    python python/mac_wheel.py --torch 2.13.0
+    python packaging/mac_wheel.py --torch 2.13.0
 
 zig's C++ compiler brings macOS' headers and the list of its libraries; torch for macOS comes from
 the package index. Nothing runs, as Linux runs no programs of macOS, and the wheel stays in

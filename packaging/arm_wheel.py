@@ -1,6 +1,6 @@
 """Builds the wheel for 64-bit ARM on Linux and tries it there under QEMU: `make arm-wheel`.
 
-    python python/arm_wheel.py --torch 2.13.0
+    python packaging/arm_wheel.py --torch 2.13.0
 
 Python for ARM comes from Debian, torch for ARM from the package index, which has it with CUDA
 alone: 5 GB in build/arm-wheel. Nothing of them is installed on this machine. Speed there says

@@ -1,9 +1,9 @@
 """Installs each wheel of dist/ into a new environment and runs tests against it there.
 
-    python python/try_wheels.py --torch 2.13.0 python3.11                # all dependencies
-    python python/try_wheels.py --torch 2.11.0 --torch 2.12.1 python3.11 python3.12
-    python python/try_wheels.py python3.10 python3.12                    # costs alone, no torch
-    python python/try_wheels.py --cuda --torch 2.13.0 python3.11         # those of dist/cuda
+    python packaging/try_wheels.py --torch 2.13.0 python3.11                # all dependencies
+    python packaging/try_wheels.py --torch 2.11.0 --torch 2.12.1 python3.11 python3.12
+    python packaging/try_wheels.py python3.10 python3.12                    # costs alone, no torch
+    python packaging/try_wheels.py --cuda --torch 2.13.0 python3.11         # those of dist/cuda
 
 A result stands in benchmarks/results/platforms_*.json under its platform, Python and torch. `pip`
 chooses the build of torch: on Linux the usual index has the one with gigabytes of CUDA. An
