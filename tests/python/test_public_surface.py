@@ -100,5 +100,34 @@ def test_a_change_of_a_parameter_a_default_or_a_method_is_seen(tmp_path: Path) -
     assert after == ["f(a, b=2, c=None, **d)", "class C()", "C.n(self, y)"]
 
 
+#: What opens a fragment, where a sentence says what the name is or does.
+FRAGMENTS = {"Another", "As", "By", "How", "Of", "What", "Whether", "Whom", "Whose", "With"}
+
+
+def _documented() -> Iterator[tuple[str, griffe.Object | griffe.Alias]]:
+    """Every public name that has a docstring, and its public members that have one."""
+    package = griffe.load("aero", search_paths=[PYTHON], allow_inspection=False)
+    for line in surface():
+        name = re.split(r"[( ]", line.removeprefix("class "))[0].removeprefix("aero.")
+        held = package
+        for part in name.split("."):
+            held = held[part].final_target if held[part].is_alias else held[part]
+        if held.docstring is not None:
+            yield name, held
+
+
+def test_docstrings_open_with_a_sentence_and_those_of_functions_with_its_verb() -> None:
+    openings = {name: (held, held.docstring.value.split()[0]) for name, held in _documented()}
+    assert len(openings) > 100
+    fragments = {name: word for name, (_, word) in openings.items() if word in FRAGMENTS}
+    # "Returns", "Computes"; a property is named by what it is.
+    fragments |= {
+        name: word
+        for name, (held, word) in openings.items()
+        if held.is_function and not re.fullmatch(r"[A-Z][a-z]+s,?", word)
+    }
+    assert not fragments
+
+
 if __name__ == "__main__":
     RECORD.write_text("\n".join(surface()) + "\n", encoding="utf-8")

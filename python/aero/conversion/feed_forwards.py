@@ -28,7 +28,7 @@ _FUSED = {
 
 
 def fuse_ffn(model: nn.Module) -> AeroForCausalLM:
-    """The two layers of every linear FFN as one. Exact.
+    """Fuses the two layers of every linear FFN into one. Exact.
 
     ``W = W_in W_out`` and ``b = b_in W_out + b_out`` (AERO, Section 4.2) are computed in float64
     and rounded once; a scaled FFN keeps its alpha and beta.
@@ -230,7 +230,7 @@ _SLOPED = ("leaky_relu_layer", "leaky_relu_global")
 
 
 def replace_activation(model: nn.Module, activation: ActivationName) -> AeroForCausalLM:
-    """Another activation between the two layers of every FFN, with the same weights. Inexact.
+    """Puts another activation between the two layers of every FFN and keeps the weights. Inexact.
 
     Args:
         model: a network that `aero.convert` takes; left unchanged.

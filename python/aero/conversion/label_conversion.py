@@ -72,7 +72,7 @@ def convert(
 def convert(
     model: nn.Module, label: str, *, inplace: bool = False, dry_run: bool = False, **options: Any
 ) -> AeroForCausalLM | ConversionPlan | nn.Module:
-    """The network of a label with the weights of a model.
+    """Returns the network of a label with the weights of a model.
 
     The steps are those of `aero.conversion`; which are exact is in the plan and, afterwards, in
     `config.conversion_steps`. After an inexact one the network wants retraining. Added parameters

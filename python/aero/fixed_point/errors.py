@@ -86,7 +86,7 @@ class Approximations:
     def of_stack(
         cls, stack: str | Path | StackDescription, /, **fields: _FieldValue
     ) -> Approximations:
-        """The arithmetic of a stack of `aero.mpc`.
+        """Returns the arithmetic of a stack of `aero.mpc`.
 
         Args:
             stack: such as "spu-2024", "aero-approximate" or the path of a description. Prices that
@@ -124,7 +124,7 @@ class Approximations:
         return found
 
     def arithmetic(self) -> Arithmetic:
-        """A fresh `Arithmetic`, its generator at the seed."""
+        """Returns a fresh `Arithmetic` whose generator starts at the seed."""
         return Arithmetic(
             fraction_bits=self.fraction_bits,
             truncation=str(self.truncation),
@@ -157,12 +157,12 @@ class FunctionError:
     largest_relative: float
 
     def to_dict(self) -> dict[str, str | float]:
-        """As JSON-ready values."""
+        """Returns its values ready for JSON."""
         return asdict(self)
 
 
 def function_errors(approximations: Approximations | None = None) -> tuple[FunctionError, ...]:
-    """The errors of a stack's arithmetic, function by function.
+    """Measures the errors of a stack's arithmetic, function by function.
 
     Args:
         approximations: The arithmetic; by default that of `spu-2024`.

@@ -99,7 +99,7 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):
         num_items_in_batch: int | Tensor | None = None,
         past_key_values: Cache | None = None,
     ) -> AeroCausalLMOutput:
-        """Logits, and with labels the losses.
+        """Returns logits, and with labels the losses.
 
         In training `loss` is ``lm_loss + penalty_nats``, in evaluation `lm_loss`. Both parts are
         divided by the same number of predicted tokens, this call's or `num_items_in_batch`. Where
@@ -190,7 +190,7 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):
         )
 
     def head_temperatures(self) -> list[npt.NDArray[np.float32]] | None:
-        """The temperatures of every layer, L arrays [H, T]; None for networks without."""
+        """Returns the temperatures of every layer, L arrays [H, T]; None for networks without."""
         spec = self.config.spec
         if spec.temperature == "none":
             return None
@@ -205,13 +205,13 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):
         return temperatures
 
     def head_thresholds(self) -> npt.NDArray[np.float32] | None:
-        """The learned thresholds as fractions of the maximal entropy, [L, H]; None without."""
+        """Returns learned thresholds as fractions of the largest entropy, [L, H]; None without."""
         if not self.is_entropy_regularized:
             return None
         return self._thresholds().detach().float().cpu().numpy()
 
     def head_strengths(self) -> npt.NDArray[np.float32] | None:
-        """How strongly the penalty holds each head, of mean 1, [L, H]; None where all are equal."""
+        """Returns the penalty's strengths by head, of mean 1, [L, H]; None where all are equal."""
         if self.strength_bias is None:
             return None
         strengths: npt.NDArray[np.float32] = (
@@ -220,7 +220,7 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):
         return strengths
 
     def learned_scalars(self) -> dict[str, list[float]]:
-        """The learned numbers of the feed-forward networks, by name.
+        """Returns the learned numbers of the feed-forward networks, by name.
 
         Returns:
             `alpha` and `beta` of scaled FFNs (AERO, Eq. 6) and `negative_slope` of leaky ReLUs, a
@@ -243,7 +243,7 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):
         return found
 
     def norm_discrepancy(self) -> float | None:
-        """How far the last training batch was from the running statistics of foldable norms.
+        """Returns how far the last batch was from the running statistics of foldable norms.
 
         Returns:
             The mean of ``|sqrt(v_batch / v_running) - 1|`` over all of them; None for networks

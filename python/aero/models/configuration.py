@@ -241,7 +241,7 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
 
     @classmethod
     def from_spec(cls, spec: ArchitectureSpec, **training_fields: Any) -> AeroConfig:
-        """The configuration of a network.
+        """Returns the configuration of a network.
 
         Args:
             spec: the network.
@@ -254,7 +254,7 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
 
     @classmethod
     def from_label(cls, label: str, *, model: str = "mini", **overrides: Any) -> AeroConfig:
-        """The configuration of a labelled network.
+        """Returns the configuration of a labelled network.
 
         Args:
             label: such as ``"SM+ScFuFFN"``.

@@ -213,13 +213,13 @@ class EntropyPenalty(Scales):
         }
 
     def settings(self) -> dict[str, Any]:
-        """The settings by name, as `aero.with_entropy_penalty` takes them."""
+        """Returns the settings by name, as `aero.with_entropy_penalty` takes them."""
         names = (*_NUMBERS, *_CHOICES, "context_length")
         strengths = "equal" if self.strength_bias is None else "learned"
         return {**{name: getattr(self, name) for name in names}, "strengths": strengths}
 
     def extra_repr(self) -> str:
-        """The settings."""
+        """Shows the settings."""
         return ", ".join(f"{name}={value!r}" for name, value in self.settings().items())
 
 

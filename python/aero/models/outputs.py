@@ -33,7 +33,7 @@ class AeroModelOutput(BaseModelOutputWithPast):
 
 @dataclass
 class AeroCausalLMOutput(CausalLMOutputWithPast):
-    """Of `AeroForCausalLM`.
+    """Holds what `AeroForCausalLM` returns.
 
     Attributes:
         loss: to be minimized, 0-D; in training ``lm_loss + penalty_nats``, in evaluation `lm_loss`.

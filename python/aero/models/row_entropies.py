@@ -82,7 +82,7 @@ class RowEntropies:
 
 
 def entropies(model: nn.Module, batch: Tensor | Mapping[str, Any]) -> RowEntropies:
-    """Attention entropies of a model on a batch, whatever attention implementation it has.
+    """Measures the attention entropies of a model on a batch, with any attention implementation.
 
     The model computes in evaluation mode without gradients, with ``"aero_entropy"`` where it is not
     one of ours; mode and implementation are restored. Data-parallel, compiled and PEFT models are

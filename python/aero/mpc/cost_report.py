@@ -61,7 +61,7 @@ class CostReport:
         found: dict[str, Any],
         keys: int | None = None,
     ) -> CostReport:
-        """What the C++ side found for a network on a stack, which was `priced` so.
+        """Builds the report of a network on a stack, `priced` so, from what the C++ side found.
 
         `keys` are those that the last token of a generation sees; None: T.
         """
@@ -105,11 +105,11 @@ class CostReport:
 
     @property
     def trust(self) -> str:
-        """Whom the stack's users trust: parties, how they behave, a dealer."""
+        """Says whom the stack's users trust: parties, how they behave, a dealer."""
         return self.description.trust
 
     def changed_fields(self) -> dict[str, FieldValue]:
-        """The stack's fields that differ from the named stack."""
+        """Returns the stack's fields that differ from the named stack."""
         named = self.description.all_fields()
         return {name: value for name, value in self.stack_fields.items() if value != named[name]}
 
@@ -118,7 +118,7 @@ class CostReport:
         network: str | NetworkProfile = "paper-testbed",
         compute: str | ComputeProfile = "paper-testbed",
     ) -> Latency:
-        """How long the forward pass takes on a network and two machines.
+        """Returns how long the forward pass takes on a network and two machines.
 
         A report is priced once and can be timed on any number of networks.
 
@@ -149,7 +149,7 @@ class CostReport:
         network: str | NetworkProfile | None = None,
         compute: str | ComputeProfile = "paper-testbed",
     ) -> dict[str, Any]:
-        """Everything as JSON-ready values; with a network also its `latency`."""
+        """Returns everything ready for JSON; with a network also its `latency`."""
         timed = {} if network is None else self.latency(network, compute).to_dict()
         found = {
             "label": self.label,
@@ -187,7 +187,7 @@ class CostReport:
         )
 
     def compare(self, other: CostReport) -> CostComparison:
-        """This report (first) next to another one (second), part by part.
+        """Sets this report (first) next to another one (second), part by part.
 
         Example:
             >>> from aero import mpc

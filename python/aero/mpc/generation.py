@@ -140,7 +140,7 @@ def simulate_generation(
     stack: str | Path | StackDescription = "aero-optimized-generation",
     **overrides: FieldValue,
 ) -> GenerationReport:
-    """The cost of continuing prompts of T tokens by n tokens each.
+    """Computes the cost of continuing prompts of T tokens by n tokens each.
 
     The first pass works on the prompts and makes the first new token. Each later pass works on one
     position per sequence, whose query sees T + i keys: keys and values of all earlier positions

@@ -127,7 +127,7 @@ def sweep(
     skip: bool = False,
     **axes: Sequence[FieldValue] | FieldValue,
 ) -> SweepResult:
-    """Totals of every combination; ten thousand take less than a second.
+    """Computes the totals of every combination; ten thousand take less than a second.
 
     Args:
         labels: Networks; a label has the model's sizes and T = 128.

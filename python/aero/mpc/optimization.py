@@ -221,7 +221,7 @@ _OPTIMIZATIONS = (
 
 
 def optimizations() -> tuple[Optimization, ...]:
-    """Every optimization, those of the cumulative table first and in its order.
+    """Returns every optimization, those of the cumulative table first and in its order.
 
     Example:
         >>> from aero import mpc

@@ -46,11 +46,11 @@ class NetworkProfile:
         _core.network_fields("paper-testbed", self.values())
 
     def values(self) -> list[tuple[str, Any]]:
-        """Every field but name and source, with its value."""
+        """Returns every field but name and source, with its value."""
         return _values(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready values."""
+        """Returns its values ready for JSON."""
         return {"name": self.name, "source": self.source} | dict(self.values())
 
 
@@ -96,11 +96,11 @@ class ComputeProfile:
         _core.compute_fields("paper-testbed", self.values())
 
     def values(self) -> list[tuple[str, Any]]:
-        """Every field but name and source, with its value."""
+        """Returns every field but name and source, with its value."""
         return _values(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready values."""
+        """Returns its values ready for JSON."""
         return {"name": self.name, "source": self.source} | dict(self.values())
 
 
@@ -134,7 +134,7 @@ def compute_names() -> list[str]:
 
 
 def network_profile(network: str | NetworkProfile, **changes: float | bool) -> NetworkProfile:
-    """A network by name or description, some fields changed.
+    """Returns a network profile by name or description, with some fields changed.
 
     Args:
         network: A profile (returned as it is), a name of `network_names()` or the path of a .json
@@ -158,7 +158,9 @@ def network_profile(network: str | NetworkProfile, **changes: float | bool) -> N
 
 
 def compute_profile(compute: str | ComputeProfile, **changes: float) -> ComputeProfile:
-    """A compute profile by name or description ("paper-testbed,threads=8"); see `network_profile`.
+    """Returns a compute profile by name or description ("paper-testbed,threads=8").
+
+    A description is read as by `network_profile`.
 
     Raises:
         ValueError: Names the field and its range.

@@ -17,7 +17,7 @@ from aero.mpc.priced_network import PricedNetwork
 
 
 def stack_names() -> list[str]:
-    """The named protocol stacks.
+    """Returns the names of the protocol stacks.
 
     Example:
         >>> from aero import mpc
@@ -42,7 +42,7 @@ def optimized_stack_names() -> list[str]:
 
 
 def stack_fields(stack: str | Path | StackDescription) -> dict[str, FieldValue]:
-    """Every field of a stack, as `simulate` takes it; each can be overridden there.
+    """Returns every field of a stack, as `simulate` takes it; each can be overridden there.
 
     Example:
         >>> from aero import mpc
@@ -61,7 +61,7 @@ def simulate(
     stack: str | Path | StackDescription = "spu-2024",
     **overrides: FieldValue,
 ) -> CostReport:
-    """The cost of one private forward pass over T tokens.
+    """Computes the cost of one private forward pass over T tokens.
 
     Args:
         label_or_model: A label such as "SM+ScFuFFN_i6", or a spec. Or a network without label: a
@@ -211,7 +211,7 @@ def operation_cost(
     stack: str | Path | StackDescription = "spu-2024",
     **overrides: FieldValue,
 ) -> Cost:
-    """The cost of one operation alone, averaged over many runs: bytes need not be whole.
+    """Computes the mean cost of one operation over many runs: bytes need not be whole.
 
     Args:
         name: A part of a network, with the price of a description that has one: `setup`

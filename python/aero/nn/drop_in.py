@@ -96,7 +96,7 @@ class DropInAttention(CausalSelfAttention):
     def forward(  # type: ignore[override]
         self, hidden_states: Tensor, *positional: Any, **keywords: Any
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """The output, [B, T, C]; for `transformers` a pair with the entropies, [B, H, T].
+        """Returns the output, [B, T, C]; for `transformers` a pair with the entropies, [B, H, T].
 
         Args:
             hidden_states: [B, T, C].
@@ -161,7 +161,7 @@ class DropInBlock(Block):
     def forward(  # type: ignore[override]
         self, hidden_states: Tensor, *positional: Any, **keywords: Any
     ) -> Tensor:
-        """The new stream, [B, T, C]; arguments as of `DropInAttention`."""
+        """Returns the new stream, [B, T, C]; arguments as of `DropInAttention`."""
         context = _host_context(hidden_states, *positional, **keywords)
         run = super().forward
         if self.gradient_checkpointing and self.training:

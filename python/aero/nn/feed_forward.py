@@ -82,7 +82,7 @@ class FeedForward(Scales):
         return output
 
     def extra_repr(self) -> str:
-        """The activation."""
+        """Shows the activation."""
         return f"activation={self.activation!r}"
 
 
@@ -111,7 +111,7 @@ class FusedFeedForward(Scales):
         return linear(inputs, self.weight.t(), self.bias)
 
     def extra_repr(self) -> str:
-        """The width."""
+        """Shows the width."""
         return str(self.weight.shape[0])
 
 

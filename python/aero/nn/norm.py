@@ -132,7 +132,7 @@ class FoldableNorm(Scales):
         self.running_mean_square.add_(step.to(self.running_mean_square.dtype))
 
     def extra_repr(self) -> str:
-        """Width, kind and eps."""
+        """Shows width, kind and eps."""
         return f"{self.weight.numel()}, kind={self.kind!r}, eps={self.eps}"
 
 

@@ -69,7 +69,7 @@ class Temperature(Scales):
         self.value = nn.Parameter(torch.full(shapes[shape], self.stored(init)))
 
     def stored(self, temperature: float) -> float:
-        """The number that `value` holds for a temperature: itself or its natural logarithm."""
+        """Returns what `value` holds for a temperature: itself or its natural logarithm."""
         if self.parametrization == "identity":
             return temperature
         return torch.tensor(temperature, dtype=torch.float64).log().item()
@@ -104,7 +104,7 @@ class Temperature(Scales):
         return value.exp() if self.parametrization == "log" else value
 
     def extra_repr(self) -> str:
-        """Shape and parametrization."""
+        """Shows shape and parametrization."""
         return f"{self.shape!r}, parametrization={self.parametrization!r}"
 
 

@@ -1,4 +1,4 @@
-"""Attention with a temperature per row and the entropy of every row, fused."""
+"""Computes attention with a temperature per row, and the entropy of every row, in one pass."""
 
 from __future__ import annotations
 

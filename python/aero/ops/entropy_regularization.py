@@ -1,4 +1,4 @@
-"""The penalty that keeps attention entropies near learned thresholds."""
+"""Computes the penalty that keeps attention entropies near learned thresholds."""
 
 from __future__ import annotations
 

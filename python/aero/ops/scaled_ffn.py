@@ -1,4 +1,4 @@
-"""The linear feed-forward layer with learnable scales and its residual."""
+"""Computes the linear feed-forward layer with learnable scales and its residual."""
 
 from __future__ import annotations
 

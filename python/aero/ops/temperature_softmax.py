@@ -1,4 +1,4 @@
-"""Softmax of given scores with a temperature per row and the entropy of every row."""
+"""Computes the softmax of given scores with a temperature per row, and every row's entropy."""
 
 from __future__ import annotations
 

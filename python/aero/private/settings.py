@@ -160,12 +160,12 @@ class PrivateSettings:
                 raise _wrong(name, " or ".join(map(str, known)), value)
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields by name."""
+        """Returns all fields by name."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> PrivateSettings:
-        """Settings from fields by name, others at their defaults.
+        """Builds settings from fields by name, with defaults for the others.
 
         Args:
             fields: of this class; those of `SPU_FIELDS` may stand next to them.
@@ -183,7 +183,7 @@ class PrivateSettings:
         return cls(**{**own, "spu_fields": {**own.get("spu_fields", {}), **further}})
 
     def stack_fields(self) -> dict[str, Any]:
-        """The changes to the simulator's stack `STACK` with which it prices these settings."""
+        """Returns the changes to the simulator's stack `STACK` with which it prices these settings."""
         fields = {name: getattr(self, name) for name in _STACK_FIELDS}
         # Temperatures are weights, hence secret. (Those per head are multiplied into the queries'
         # weights, those per position are a product.) So are the factors of shaped attention.

@@ -208,11 +208,11 @@ class AeroTrainer(Trainer):
                 raise ValueError(f"AeroTrainer: {name} must be left out: {way_out}")
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
-        """Names of the parameters that weight decay acts on: matrices and embeddings."""
+        """Returns the names of the parameters that decay: matrices and embeddings."""
         return decay_parameter_names(model)
 
     def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
-        """The base class's, with groups of their own for parameters at other learning rates."""
+        """Creates the base class's optimizer, with groups for parameters at other rates."""
         is_new = self.optimizer is None
         optimizer = super().create_optimizer(model)
         trained = self.model if model is None else model
@@ -233,7 +233,7 @@ class AeroTrainer(Trainer):
                     optimizer.add_param_group(split)
 
     def floating_point_ops(self, inputs: dict[str, Tensor | Any]) -> int:
-        """No count: it walks all parameters at each step; `ArchitectureSpec.flops` is exact."""
+        """Counts nothing: the base class walks all parameters. See `ArchitectureSpec.flops`."""
         return 0
 
     def compute_loss(
@@ -243,7 +243,7 @@ class AeroTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """The model's loss; in training its parts are handed to `on_losses`."""
+        """Returns the model's loss; in training its parts are handed to `on_losses`."""
         counted = {} if num_items_in_batch is None else {"num_items_in_batch": num_items_in_batch}
         outputs = model(**inputs, **counted)
         if model.training and self._distillation is not None:
@@ -282,14 +282,14 @@ class AeroTrainer(Trainer):
         prediction_loss_only: bool,
         ignore_keys: list[str] | None = None,
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Losses only unless a metric needs logits: entropies of all rows would fill memory."""
+        """Keeps losses alone unless a metric needs logits, as entropies would fill memory."""
         loss_only = prediction_loss_only or self.compute_metrics is None
         return super().prediction_step(model, inputs, loss_only, ignore_keys)
 
     def train(
         self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """The base class's, from a checkpoint whose files match their checksums.
+        """Trains as the base class does, from a checkpoint whose files match their checksums.
 
         Raises:
             TrainingError: the checkpoint is damaged or was not finished.

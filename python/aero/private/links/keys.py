@@ -47,7 +47,7 @@ class Security:
         self.context(server=True)
 
     def context(self, *, server: bool) -> ssl.SSLContext:
-        """Python's context of this side; the other's certificate is still to be `checked`.
+        """Returns Python's context of this side; the other's certificate is still to be `checked`.
 
         It is made anew where the known certificates have changed.
 
@@ -69,7 +69,7 @@ class Security:
         return context
 
     def checked(self, certificate: bytes | None) -> str:
-        """The fingerprint of the other's certificate (DER).
+        """Returns the fingerprint of the other's certificate (DER).
 
         Raises:
             PartyError: it is none of the known ones. A known certificate that may sign others

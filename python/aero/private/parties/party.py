@@ -114,7 +114,7 @@ def check_security(job: PartyJob) -> None:
 
 
 def ask(job: PartyJob, on_event: Callable[[Event], None], python: Path | None = None) -> None:
-    """Has a server compute with this party.
+    """Asks a server to compute with this party.
 
     Args:
         job: the client's.
