@@ -73,27 +73,42 @@ def check_description(described: dict[str, Any], where: str) -> None:
 
 
 def _check_entries(entries: list[dict[str, Any]], where: str) -> None:
-    count = layers = 0
     places = [index for index, entry in enumerate(entries) if "repeat" in entry]
     if not places or places[0] == 0 or len(places) != places[-1] - places[0] + 1:
         raise UnreadableFileError(
             f"{where}: operations: expected some, then all repeated ones, then the head's, got "
             f"repeat at {places[:8]} of {len(entries)}"
         )
-    for entry in entries:
-        times, inner = 1, [entry]
-        if "repeat" in entry:
-            checked(entry, {"repeat": int, "operations": [dict]}, f"{where}: operations")
-            times, inner = entry["repeat"], entry["operations"]
-            layers += times
+    layers = count = 0
+    repeated = []
+    for entry in entries:  # before any operation is looked at: there may be millions
+        times, inner = _repeated(entry, where)
+        repeated.append((times, inner))
+        layers += times * ("repeat" in entry)
         count += times * len(inner)
-        if times < 1 or not inner or layers > _MOST_LAYERS or count > _MOST_OPERATIONS:
+        if layers > _MOST_LAYERS or count > _MOST_OPERATIONS:
             raise UnreadableFileError(
-                f"{where}: repeat: expected 1 to {_MOST_LAYERS} layers of 1 to "
-                f"{_MOST_OPERATIONS} operations in all, got {shown(times)} times {len(inner)}"
+                f"{where}: repeat: expected 1 to {_MOST_LAYERS} layers of 1 to {_MOST_OPERATIONS} "
+                f"operations in all, got {shown(times)} times {len(inner)} after "
+                f"{len(repeated) - 1} entries"
             )
+    for times, inner in repeated:
         for operation in inner:
             _check_entry(operation, times, where)
+
+
+def _repeated(entry: dict[str, Any], where: str) -> tuple[int, list[dict[str, Any]]]:
+    """How often an entry runs, and its operations."""
+    if "repeat" not in entry:
+        return 1, [entry]
+    checked(entry, {"repeat": int, "operations": [dict]}, f"{where}: operations")
+    times, inner = entry["repeat"], entry["operations"]
+    if times < 1 or not inner:
+        raise UnreadableFileError(
+            f"{where}: repeat: expected at least 1 layer of 1 operation, got {shown(times)} times "
+            f"{len(inner)}"
+        )
+    return times, inner
 
 
 def _check_entry(entry: dict[str, Any], times: int, where: str) -> None:
@@ -265,7 +280,13 @@ def _chosen(operation: Operation, field: str, known: Any) -> None:
 
 def _norm(operation: Operation, _: dict[str, Any], given: Kind) -> Kind:
     _chosen(operation, "kind", NORM_ROLES)
-    return _expect(given, "channels", operation["width"])
+    if given[0] != "heads":
+        return _expect(given, "channels", operation["width"])
+    if operation["kind"] not in ("layer", "rms"):
+        raise _RefusalError(f"expected layer or rms of heads, got {operation['kind']}")
+    if operation["width"] != given[2]:
+        raise _RefusalError(f"expected the width of heads, {given[2]}, got {operation['width']}")
+    return given
 
 
 def _activation(operation: Operation, _: dict[str, Any], given: Kind) -> Kind:

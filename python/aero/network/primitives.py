@@ -113,9 +113,10 @@ PRIMITIVES: dict[str, Primitive] = {
         fields={"heads": int, "key_heads": int, "head_dim": int},
     ),
     "norm": Primitive(
-        "Over the channels. layer: (x - mean) / sqrt(variance + epsilon) * weight + bias; rms: "
-        "x / sqrt(mean of squares + epsilon) * weight; diagonal: x * scale; dynamic_tanh: "
-        "tanh(alpha x) * weight + bias; dynamic_erf: erf(alpha x + shift) * weight + bias.",
+        "Over the channels; layer and rms also over those of each head. layer: (x - mean) / "
+        "sqrt(variance + epsilon) * weight + bias; rms: x / sqrt(mean of squares + epsilon) * "
+        "weight; diagonal: x * scale; dynamic_tanh: tanh(alpha x) * weight + bias; dynamic_erf: "
+        "erf(alpha x + shift) * weight + bias.",
         fields={"kind": str, "width": int, "epsilon": Real},
         weights={
             "weight": _width, "bias": _width, "scale": _width, "alpha": _scalar, "shift": _scalar,

@@ -106,15 +106,6 @@ def test_a_configuration_has_as_many_parameters_as_its_model(family: str) -> Non
     assert parameters(described(config.to_dict()).operations) == expected
 
 
-@pytest.mark.parametrize("family", ["bert", "llama", "mistral", "qwen2"])
-def test_a_configuration_has_the_operations_of_its_model(family: str) -> None:
-    config = configuration(family)
-    network = describe_model(config)
-    found = described(config.to_dict())
-    assert found.operations == network.description["operations"]
-    assert found.positions == network.description["context_length"]
-
-
 @pytest.mark.parametrize("stack", [*mpc.stack_names(), "sigma"])
 def test_gpt2_costs_what_its_label_costs(stack: str) -> None:
     report = mpc.simulate(GPT2Config(), stack=stack)

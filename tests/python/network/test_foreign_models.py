@@ -9,6 +9,7 @@ from transformers import (
     BertForMaskedLM,
     BertForSequenceClassification,
     BertLMHeadModel,
+    Gemma2Config,
     GPT2Config,
     GPTNeoXConfig,
     LlamaConfig,
@@ -20,6 +21,7 @@ from transformers import (
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
+    Qwen3ForCausalLM,
 )
 
 from aero import AeroConfig, _core, mpc
@@ -47,6 +49,14 @@ MODELS = {
         Qwen2ForCausalLM,
         Qwen2Config(**SIZES, num_key_value_heads=1, use_sliding_window=True, sliding_window=4,
                     max_window_layers=1),
+    ),
+    "qwen3": (
+        Qwen3ForCausalLM,
+        Qwen3Config(**SIZES, num_key_value_heads=2, head_dim=8, use_sliding_window=True,
+                    sliding_window=4, max_window_layers=2),
+    ),
+    "qwen3, all keys": (
+        Qwen3ForCausalLM, Qwen3Config(**SIZES, num_key_value_heads=3, head_dim=4)
     ),
     "bert": (BertForMaskedLM, BertConfig(**SIZES)),
 }  # fmt: skip
@@ -79,7 +89,7 @@ def test_numpy_computes_the_models_logits(name):
     assert np.abs(found - expected).max() <= tolerance * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("name", ["llama", "llama, tied, biased"])
+@pytest.mark.parametrize("name", ["llama", "llama, tied, biased", "qwen3, all keys"])
 def test_fixed_point_follows_within_its_resolution(name):
     _, network = made(name)
     expected = forward(network, tokens().numpy())
@@ -140,9 +150,22 @@ def test_the_price_of_a_llama_is_the_sum_of_its_parts():
     assert found["gate times up"].cost.comm_bytes == pytest.approx(both, abs=1)
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"), [({"width": 7}, "width of heads"), ({"kind": "diagonal"}, "layer or rms")]
+)
+def test_norms_that_heads_cannot_have_are_refused(changes, words):
+    description = made_as_float32("qwen3").description
+    for layer in description["operations"]:
+        for operation in layer.get("operations", ()):
+            if operation["name"] == "norm of keys":
+                operation.update(changes)
+    with pytest.raises(ValueError, match=words):
+        check_description(description, "network.json")
+
+
 def test_families_and_settings_without_a_description_are_named():
-    with pytest.raises(ValueError, match="Qwen3"):
-        describe_model(Qwen3Config(**SIZES))
+    with pytest.raises(ValueError, match="Gemma2"):
+        describe_model(Gemma2Config(**SIZES))
     scaled = LlamaConfig(**SIZES, rope_parameters={
         "rope_type": "linear", "factor": 2.0, "rope_theta": 1e4,
     })  # fmt: skip
