@@ -290,26 +290,38 @@ def calibrate(
     with one_line_errors(ValueError, OSError, PartyError):
         from aero.internals.atomic_files import write_json_atomically
         from aero.private.environment import find_private_python
-        from aero.private.measuring.calibration import QUIET_PROCESSORS, calibrate
+        from aero.private.measuring.calibration import calibrate, processors_taken_by_others
 
         if output.suffix != ".json":
             raise ValueError(f"private: --output must end with .json, got {output}")
         end_on_termination()
+        if not busy:
+            _check_quiet(processors_taken_by_others())
         found = calibrate(export_random, note, find_private_python())
-        others, processors = found["processors_taken_by_others"], found["processors"]
-        load = f"others kept {others:.2f} of {processors} processors busy"
-        if not (found["quiet"] or busy):
-            raise ValueError(
-                f"private: calibrate needs a quiet machine, at most {QUIET_PROCESSORS:g} "
-                f"processors busy with other work, but {load}; wait, or give --busy to use "
-                "processor seconds alone"
-            )
+        others = found["processors_taken_by_others"]
+        if not busy:
+            _check_quiet(others)
         output.parent.mkdir(parents=True, exist_ok=True)
         write_json_atomically(output, found)
         say(
-            f"{found['source']}; {load}\n"
+            f"{found['source']}; {_load(others)}\n"
             f"rates explain the processor seconds of the networks within "
             f"{100 * found['mean_miss']:.0f} % on average"
+        )
+
+
+def _load(others: float) -> str:
+    return f"others kept {others:.2f} of {os.cpu_count()} processors busy"
+
+
+def _check_quiet(others: float) -> None:
+    from aero.private.measuring.calibration import QUIET_PROCESSORS
+
+    if not others <= QUIET_PROCESSORS:
+        raise ValueError(
+            f"private: calibrate needs a quiet machine, at most {QUIET_PROCESSORS:g} processors "
+            f"busy with other work, but {_load(others)}; wait, or give --busy to use processor "
+            "seconds alone"
         )
 
 

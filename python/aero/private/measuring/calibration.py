@@ -230,6 +230,13 @@ def _not_negative(
     return {name: float(rate) for name, rate in zip(columns, rates / sizes, strict=True)}
 
 
+def processors_taken_by_others() -> float:
+    """How many processors other work keeps busy, over a second in which this process waits."""
+    clock = _Processors()
+    time.sleep(1.0)
+    return clock.taken_by_others()
+
+
 class _Processors:
     """How many processors others keep busy, besides this process and its children that ended."""
 

@@ -7,7 +7,7 @@ import json
 from aero.internals.atomic_files import write_bytes_atomically
 from aero.private.parties.party import PartyJob
 from aero.private.party_errors import PartyError
-from aero.reading import checked, read_json
+from aero.reading import UnreadableFileError, checked, one_line, read_json
 
 
 class Queries:
@@ -15,6 +15,9 @@ class Queries:
 
     Args:
         job: the server's.
+
+    Raises:
+        UnreadableFileError: the counts of an earlier server are damaged.
     """
 
     def __init__(self, job: PartyJob) -> None:
@@ -24,6 +27,10 @@ class Queries:
         if self._path is not None and self._path.exists():
             counts = read_json(self._path)
             self._counts = checked(counts, dict.fromkeys(counts, int), str(self._path))
+            for who, count in self._counts.items():
+                if count < 0:
+                    where = f"{self._path}: {one_line(who, 80)}"
+                    raise UnreadableFileError(f"{where}: expected at least 0 tokens, got {count}")
 
     def check(self, who: str, tokens: int) -> None:
         """Whether a client may have so many more.

@@ -224,11 +224,12 @@ def test_a_busy_machine_is_refused_unless_asked_for(
 ) -> None:
     monkeypatch.setattr(sys.modules["aero.cli.private"], "export_random", export)
     monkeypatch.setattr("aero.private.environment.find_private_python", lambda: None)
-    scripted(monkeypatch, 1.5)
+    ran = scripted(monkeypatch, 1.5)
     output = tmp_path / "machine.json"
     arguments = ["private", "calibrate", "--output", str(output)]
     refused = CliRunner().invoke(app, arguments)
     assert refused.exit_code == 2 and not output.exists()
+    assert ran == []  # the load is looked at first
     assert "needs a quiet machine" in refused.stderr and "others kept 1.50 of" in refused.stderr
     scripted(monkeypatch, 1.5)
     taken = CliRunner().invoke(app, [*arguments, "--busy"])
