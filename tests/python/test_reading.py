@@ -186,6 +186,12 @@ def test_lines_are_read_and_only_the_last_may_be_cut_off(tmp_path: Path) -> None
         ({"a": True}, {"a": float}, "a: expected a number, got True"),
         ({"a": [1, {"b": "x"}]}, {"a": [(int, {"b": int})]}, "a[1].b: expected a whole number"),
         ({"a": "x"}, {"a": int | None}, "a: expected a whole number or null, got 'x'"),
+        (
+            {"a": {}},
+            {"a": ({"weight": float}, {"scale": float}, {"weight": int})},
+            "a: expected an entry 'weight' or an entry 'scale', got none",
+        ),
+        ({"a": 1}, {"a": ({"weight": float}, {"scale": float})}, "a: expected a mapping, got 1"),
         ({"a": {"b": 1}}, {"a": ({"b": str}, None)}, "a.b: expected a text, got 1"),
         ({"a": None}, {"a?": str}, "a: expected a text, got null"),
         ({"a": ESCAPES}, {"a": int}, r"a: expected a whole number, got '\x1b[2J"),

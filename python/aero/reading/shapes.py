@@ -66,6 +66,7 @@ def checked(value: Any, shape: Any, name: str) -> Any:
     raise UnreadableFileError(f"{where}: expected {wanted}, got {found}")
 
 
+_NOTHING = "none"
 _WORDS: dict[Any, str] = {
     dict: "a mapping",
     list: "a list",
@@ -82,13 +83,15 @@ def _misfit(value: Any, shape: Any) -> tuple[str, str, str] | None:
     """The place, the expected and the received value; None if the value has the shape."""
     if isinstance(shape, types.UnionType | tuple):
         kinds = shape if isinstance(shape, tuple) else typing.get_args(shape)
-        problems = [_misfit(value, kind) for kind in kinds]
-        if not all(problems):
+        problems = [problem for kind in kinds if (problem := _misfit(value, kind))]
+        if len(problems) < len(kinds):
             return None
-        # The kind that fits at the top names the fault below best.
-        below = [problem for problem in problems if problem and problem[0]]
-        words = " or ".join(problem[1] for problem in problems if problem)
-        return below[0] if below else ("", words, _word_of(value))
+        # The kind that fits at the top names the fault below best, then one that lacks an entry.
+        below = [problem for problem in problems if problem[0]]
+        lacking = [problem for problem in problems if problem[2] == _NOTHING]
+        alike = lacking or problems
+        words = " or ".join(dict.fromkeys(problem[1] for problem in alike))
+        return below[0] if below else ("", words, alike[0][2])
     kind = type(shape) if isinstance(shape, dict | list) else shape
     if not _IS[kind](value):
         return "", _WORDS[kind], _word_of(value)
@@ -97,7 +100,7 @@ def _misfit(value: Any, shape: Any) -> tuple[str, str, str] | None:
     elif isinstance(shape, dict):
         missing = [name for name in shape if not name.endswith("?") and name not in value]
         if missing:
-            return "", f"an entry {missing[0]!r}", "none"
+            return "", f"an entry {missing[0]!r}", _NOTHING
         named = {name.removesuffix("?"): inner for name, inner in shape.items()}
         entries = ((f".{key}", value[key], named[key]) for key in named if key in value)
     else:
