@@ -13,7 +13,7 @@ import safetensors.numpy
 
 import aero
 from aero import _core
-from aero.network import numpy_reader, ring_reader
+from aero.network import checks, numpy_reader, ring_reader
 from aero.network.checks import check_description
 from aero.network.description import layer_count, operations_of
 from aero.network.files import read_network
@@ -121,6 +121,22 @@ def changed(described, change):
     other = copy.deepcopy(described)
     change(other)
     return other
+
+
+@pytest.mark.parametrize("form", ["one entry", "an entry each", "no repetition"])
+def test_too_many_layers_are_refused_before_any_is_looked_at(described, form, monkeypatch):
+    many = copy.deepcopy(described)
+    layers = layers_of(many)
+    place = many["operations"].index(layers)
+    single = {"repeat": 1, "operations": layers["operations"][:1]}
+    many["operations"][place : place + 1] = {
+        "one entry": [{"repeat": 100_000, "operations": layers["operations"]}],
+        "an entry each": [single] * 100_000,
+        "no repetition": [*layers["operations"][:1] * 100_000, layers],
+    }[form]
+    monkeypatch.setattr(checks, "_check_entry", lambda *_: pytest.fail("an entry was looked at"))
+    with pytest.raises(UnreadableFileError, match="expected 1 to 4096 layers"):
+        check_description(many, "here")
 
 
 def layers_of(described):
