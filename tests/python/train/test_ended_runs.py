@@ -17,6 +17,8 @@ from aero.train.perplexity import HeldOutLoss, measure_loss
 from aero.train.run_folder import RunFolder
 from aero.train.run_results import analyze_run, evaluate_run, open_run, write_evaluation
 
+from .conftest import assert_told
+
 EREG, FOLDABLE = "EReg(SM(t)+ScFuFFN)", "SM+FN+R"
 
 
@@ -137,9 +139,7 @@ def test_a_run_without_a_network_is_told_why(info, reason, tmp_path):
     folder.update(info)
     with pytest.raises(TrainingError) as error:
         open_run(folder)
-    assert str(error.value) == (
-        f"{tmp_path} holds no trained network ({reason}); train it to the end first"
-    )
+    assert_told(error, tmp_path, f"({reason})")
 
 
 def test_a_measurement_shows_its_batches(monkeypatch):

@@ -27,7 +27,7 @@ from aero.train.runs import train_runs
 from aero.train.signals import StopRequest
 from aero.train.trainer import training_arguments
 
-from .conftest import plan_one, stopped_at
+from .conftest import assert_told, plan_one, stopped_at
 
 EREG, FOLDABLE = "EReg(SM(t)+ScFuFFN)", "SM+FN+R"
 
@@ -155,10 +155,7 @@ def test_a_corpus_that_changed_is_named_by_what_differs(whole_runs, tiny_recipe,
     folder.update({"corpus": {**corpus, "name": "x", "train_tokens": 1}})
     with pytest.raises(TrainingError) as error:
         open_folder(run, data)
-    assert str(error.value) == (
-        f"train: {folder.path} was trained on another corpus (name, train_tokens differ); put the "
-        "old one back, or choose another --output"
-    )
+    assert_told(error, folder.path, "name, train_tokens", "--output")
 
 
 def test_transformers_is_silent_while_a_run_goes_on(short, data, tmp_path):
@@ -170,10 +167,7 @@ def test_transformers_is_silent_while_a_run_goes_on(short, data, tmp_path):
         run = replace(plan_one(short, "SM", tmp_path), **{which: bare})
         with pytest.raises(TrainingError) as error:
             OneRun(run, data, StopRequest(), print, print)
-        assert str(error.value) == (
-            f"train: {option} {tmp_path} has no tokenizer.json in {tmp_path}, so nothing says that "
-            "its tokens are those of the corpus; save its tokenizer there"
-        )
+        assert_told(error, f"{option} {tmp_path}", "tokenizer.json")
         assert transformers_logging.get_verbosity() == transformers_logging.ERROR
         assert not transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity(level)
@@ -295,7 +289,7 @@ def test_runs_are_found_once_wherever_they_are_named(tmp_path):
     with pytest.raises(TrainingError) as error:
         runs_below([tmp_path, tmp_path / "em\npty"])
     told = str(tmp_path / "em\npty").replace("\n", "\\n")
-    assert str(error.value) == f"verify: {told} holds no run (a folder with a run.json)"
+    assert_told(error, told, "run.json")
 
 
 # --- the machine ------------------------------------------------------------------------------

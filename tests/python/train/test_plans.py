@@ -19,7 +19,7 @@ from aero.train.run_folder import RunFolder
 from aero.train.schedules import AnnealingCallback, annealing_at, penalty_share
 from aero.train.windows import validation_windows
 
-from .conftest import plan_one
+from .conftest import assert_told, plan_one
 
 
 def start(run, status="finished"):
@@ -40,11 +40,7 @@ def test_the_first_three_settings_that_differ_are_named(number, tiny_recipe, tmp
     more = f" and {number - 3} more" if number > 3 else ""
     with pytest.raises(TrainingError) as error:
         plan_one(recipe, "SM+G", tmp_path)
-    assert str(error.value) == (
-        f"train: {tmp_path / 'sm-g-seed0'} holds a run with another configuration "
-        f"({', '.join(differing[:3])}{more}); choose another --output, delete the folder, or use "
-        "the same settings"
-    )
+    assert_told(error, tmp_path / "sm-g-seed0", ", ".join(differing[:3]) + more, "--output")
 
 
 def test_a_plan_holds_every_fact_of_its_runs(tiny_recipe, tmp_path):
@@ -162,10 +158,7 @@ def test_a_network_larger_than_the_memory_is_refused(tiny_recipe, tmp_path, monk
     there["SC_PHYS_PAGES"] -= 1
     with pytest.raises(TrainingError) as error:
         forecast_module._require_memory(run, torch.device("cpu"))
-    assert str(error.value) == (
-        f"train: SM seed 0 has {count:,} parameters, which take {16 * count / 1e9:,.1f} GB with "
-        f"gradients and moments; there are {16 * (count - 1) / 1e9:,.1f} GB"
-    )
+    assert_told(error, "SM seed 0", f"{count:,} parameters", f"{16 * count / 1e9:,.1f} GB")
 
 
 # --- networks that a run starts from ----------------------------------------------------------
@@ -185,10 +178,7 @@ def test_other_sizes_are_told_with_the_setting_that_mends_them(tiny_recipe, tmp_
         setting = setting or f"model.{name}={str(there).lower()}"
         with pytest.raises(TrainingError) as error:
             starting._require_sizes(wanted.replace(**{name: there}), wanted, origin)
-        assert str(error.value) == (
-            f"train: --from /old has {name} {there}, the recipe {getattr(wanted, name)}; use the "
-            f"same: --set {setting}, or the preset it has"
-        )
+        assert_told(error, f"--from /old has {name} {there}", getattr(wanted, name), setting)
 
 
 def test_a_teacher_of_another_vocabulary_or_a_shorter_context_is_refused(
@@ -209,16 +199,11 @@ def test_a_teacher_of_another_vocabulary_or_a_shorter_context_is_refused(
     config.max_position_embeddings = 31
     with pytest.raises(TrainingError) as error:
         starting.teacher_of(run, device)
-    assert str(error.value) == (
-        "train: --distill-from /old sees 31 tokens, fewer than model.context_length = 32"
-    )
+    assert_told(error, "--distill-from /old", "31", "model.context_length = 32")
     config.vocab_size = 50_257
     with pytest.raises(TrainingError) as error:
         starting.teacher_of(run, device)
-    assert str(error.value) == (
-        "train: --distill-from /old has 50,257 logits per token, the network 320; use a teacher of "
-        "the same vocabulary"
-    )
+    assert_told(error, "--distill-from /old", "50,257", "320")
 
 
 # --- schedules, windows, losses ---------------------------------------------------------------
