@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -169,7 +170,7 @@ def serve(
             log=log,
             limits=TimeLimits(connect=wait, silence=silence, stage=stage, run=longest),
         )
-        shown = _Shown(layer_count(description), job.security is not None, job.settings.reveal)
+        shown = Shown(layer_count(description), job.security is not None, job.settings.reveal)
         serve(job, shown.event, find_private_python(), once=once)
 
 
@@ -268,14 +269,22 @@ _ENCRYPTED = "who listens in between sees sizes and times; all else is under TLS
 _PLAINTEXT = "nothing is encrypted, and nobody is asked who they are: this machine's users get in."
 
 
-class _Shown:
-    """The server's log: a line for each event of its clients."""
+class Shown:
+    """The server's log: a line for each event, with time, address and fingerprint of its client.
+
+    Args:
+        layers: of the network.
+        encrypted: whether the parties have keys.
+        reveal: of the settings.
+    """
 
     def __init__(self, layers: int, encrypted: bool, reveal: str) -> None:
         self._progress = shown_progress(layers)
         self._encrypted, self._reveal = encrypted, reveal
+        self._whose: tuple[str | None, str | None] = (None, None)
 
     def event(self, event: Event) -> None:
+        """Prints it, if there is anything to say of it."""
         from aero.private.parties import events
         from aero.private.parties.job import Generated, collect
 
@@ -283,21 +292,26 @@ class _Shown:
             case events.Listening():
                 note(_GUARANTEES.format(reveal=self._reveal))
                 note(_ENCRYPTED if self._encrypted else _PLAINTEXT)
-                note(f"waiting for clients on {event.address}")
+                note(f"{_now()} waiting for clients on {event.address}")
             case events.Client():
-                self._found = Generated()
-                note(
-                    f"client {event.who}: {event.prompt_length} tokens of prompt, "
-                    f"{event.new_tokens} new"
-                )
+                self._found, self._whose = Generated(), (event.address, event.who)
+                asked = f"{event.prompt_length} tokens of prompt, {event.new_tokens} new"
+                self._log(f"client: {asked}", *self._whose)
             case events.Served():
-                note(f"served {len(self._found.calls)} tokens")
+                self._log(f"served {len(self._found.calls)} tokens", event.address, event.who)
             case events.Unpadded():
-                note(f"not padded: {event.reason}")
+                self._log(f"not padded: {event.reason}", *self._whose)
             case events.Lost():
-                note(f"aero: {event.reason}")
+                self._log(f"lost: {event.reason}", event.address, event.who)
             case events.Refused():
-                others = f" (and {event.count - 1} more)" if event.count > 1 else ""
-                note(f"refused: {event.reason}{others}")
+                more = f" {event.count} more" if event.count > 1 else ""
+                self._log(f"refused{more}: {event.reason}", event.address, event.who)
             case _:
                 collect(self._found, event, self._progress)
+
+    def _log(self, text: str, address: str | None, who: str | None) -> None:
+        note(f"{_now()} {address or '-'} {who or '-'} {text}")
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 import aero
 from aero.cli import app
+from aero.cli.private_parties import Shown
 from aero.private import environment
 from aero.private.links.connections import listen
 from aero.private.parties import party, serving
@@ -29,6 +30,8 @@ from aero.saved.tokenizer import save_tokenizer, train_tokenizer
 
 from ..export.conftest import trained
 from .pretending import pretending_python
+
+TIME = r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 
 # Takes the place of the private environment's Python: says who it is and waits.
 PRETENDER = """#!{python}
@@ -202,7 +205,7 @@ def test_a_signal_ends_a_server_and_its_worker(export: Path, worker_pid: Path, n
         )
         assert lines[1].startswith("a client that departs from the protocol is not held to this")
         assert lines[2].startswith("nothing is encrypted")
-        assert lines[3].startswith("waiting for clients on 127.0.0.1:")
+        assert re.match(TIME + r" waiting for clients on 127\.0\.0\.1:", lines[3])
         while not (worker_pid.exists() and worker_pid.read_text()):
             time.sleep(0.02)
         os.kill(server.pid, signal.Signals[name])
@@ -218,12 +221,44 @@ def test_both_parties_print_that_a_run_was_not_padded(
     told = r"not padded: this party sent [\d,]+ bytes, expected unknown"
     with started("serve", str(export), "--listen", "127.0.0.1:0", *unpriced) as server:
         assert server.stderr is not None
-        waiting = next(line for line in server.stderr if line.startswith("waiting for clients on"))
+        waiting = next(line for line in server.stderr if "waiting for clients on" in line)
         address = waiting.split()[-1]
         asked = run("ask", export, "--connect", address, "--prompt", "to be", *unpriced)
         assert asked.exit_code == 0 and re.search(told, asked.output)
-        lines = itertools.takewhile(lambda line: not line.startswith("served"), server.stderr)
-        assert any(re.match(told, line) for line in lines)
+        lines = itertools.takewhile(lambda line: "served" not in line, server.stderr)
+        assert any(re.search(told, line) for line in lines)
+
+
+def test_every_line_on_a_client_has_time_address_and_fingerprint(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from aero.private.parties.events import Client, Listening, Lost, Refused, Served, Unpadded
+
+    whose = ("ab" * 32, "192.0.2.1:4711")
+    shown = Shown(layers=2, encrypted=True, reveal="token")
+    shown.event(Listening("0.0.0.0:7700"))
+    capsys.readouterr()
+    for event in (Client(*whose, 3, 1), Unpadded("too much"), Served(*whose)):
+        shown.event(event)
+    shown.event(Client(*whose, 3, 1))
+    shown.event(Lost("it left", *whose))
+    shown.event(Refused("no TLS", 1, "192.0.2.9"))
+    shown.event(Refused("two connections", 99, "192.0.2.9", whose[0]))
+    shown.event(Lost("no memory for a worker"))
+    lines = capsys.readouterr().err.splitlines()
+    known = rf"192\.0\.2\.1:4711 {whose[0]} "
+    expected = [
+        known + "client: 3 tokens of prompt, 1 new",
+        known + "not padded: too much",
+        known + "served 0 tokens",
+        known + "client: 3 tokens of prompt, 1 new",
+        known + "lost: it left",
+        r"192\.0\.2\.9 - refused: no TLS",
+        rf"192\.0\.2\.9 {whose[0]} refused 99 more: two connections",
+        "- - lost: no memory for a worker",
+    ]
+    for line, pattern in zip(lines, expected, strict=True):
+        assert re.fullmatch(f"{TIME} {pattern}", line), line
 
 
 def test_a_signal_ends_both_parties_of_a_run(export: Path, worker_pid: Path) -> None:
