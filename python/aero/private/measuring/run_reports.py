@@ -25,7 +25,7 @@ from aero.private.prediction import (
     total_cost,
 )
 from aero.private.settings import STACK, PrivateSettings
-from aero.tables import in_units
+from aero.tables import in_units, table_lines
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -143,8 +143,6 @@ class RunReport:
             f"plaintext: {shown(self.plaintext_tokens)!r}"
             + ("" if self.same_tokens else "  (differs)"),
             "",
-            f"{'':12}{'client sent':>14}{'server sent':>14}{'predicted':>14}{'ratio':>8}{'± %':>8}"
-            f"{'left %':>8}{'s':>9}{'predicted' if last.predicted_seconds else '':>12}".rstrip(),
         ]
         rows = [
             (call.name, call.traffic, call.seconds, cost, seconds.get(call.name))
@@ -165,7 +163,7 @@ class RunReport:
             )
             for each in self.passes
         ]
-        lines += [_line(*row, self.settings) for row in rows]
+        lines += table_lines([_cells(*row, self.settings) for row in rows])
         lines.append(_CHANCE)
         off = max(each.largest_difference for each in self.passes)
         size = max(each.largest_logit for each in self.passes)
@@ -245,23 +243,31 @@ def _continuation(
     return tuple(tokens)
 
 
-def _line(
+def _cells(
     name: str,
     traffic: Traffic,
     seconds: float,
     cost: Cost | None,
     predicted_seconds: float | None,
     settings: PrivateSettings,
-) -> str:
-    sent = f"{name:12}{_megabytes(traffic.client_bytes)}{_megabytes(traffic.server_bytes)}"
+) -> dict[str, str]:
+    cells = {
+        "": name,
+        "client sent": _megabytes(traffic.client_bytes),
+        "server sent": _megabytes(traffic.server_bytes),
+    }
+    names = ("predicted", "ratio", "± %", "left %")
     if cost is None:
-        return f"{sent}{'':38}{seconds:9.2f}"
-    beside = _beside(traffic, cost, settings)
-    columns = f"{_megabytes(cost.comm_bytes)}{beside['ratio']:8.3f}"
-    for part in ("resolution", "remainder"):
-        columns += f"{100 * beside[part]:8.2f}"
-    predicted = "" if predicted_seconds is None else f"{predicted_seconds:12.2f}"
-    return f"{sent}{columns}{seconds:9.2f}{predicted}"
+        cells |= dict.fromkeys(names, "")
+    else:
+        beside = _beside(traffic, cost, settings)
+        shares = [f"{100 * beside[part]:.2f}" for part in ("resolution", "remainder")]
+        found = (_megabytes(cost.comm_bytes), f"{beside['ratio']:.3f}", *shares)
+        cells |= dict(zip(names, found, strict=True))
+    cells["s"] = f"{seconds:.2f}"
+    return (
+        cells if predicted_seconds is None else cells | {"predicted s": f"{predicted_seconds:.2f}"}
+    )
 
 
 def _beside(traffic: Traffic, cost: Cost, settings: PrivateSettings) -> dict[str, float]:
@@ -277,7 +283,7 @@ def _beside(traffic: Traffic, cost: Cost, settings: PrivateSettings) -> dict[str
 
 
 def _megabytes(count: float) -> str:
-    return f"{in_units(count, 'MB'):>11} MB"
+    return f"{in_units(count, 'MB')} MB"
 
 
 def _pass_dict(each: PassReport, settings: PrivateSettings) -> dict[str, Any]:
