@@ -242,8 +242,8 @@ class _Server:
     async def _serve_one(self, client: _Client) -> PartyError | None:
         """Computes with a client; returns the failure, if there is one."""
         channel, request = client.channel, client.request
-        length, new_tokens = request["prompt_length"], request["new_tokens"]
-        self._on_event(Client(channel.who, client.address, length, new_tokens))
+        told = (channel.who, client.address)
+        self._on_event(Client(*told, request["prompt_length"], request["new_tokens"]))
         try:
             await self._begin(client)
             most = most_sent(self._description, request, self._job.settings)
