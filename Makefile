@@ -76,9 +76,9 @@ private: $(VENV)/.built $(PRIVATE)/.installed ## run a small trained network bet
 	$(BIN)/aero private run runs/private/export --tokenizer $(PRIVATE_RUN)/model \
 	  --prompt "def read(self" --tokens 2
 
-private-test: $(VENV)/.tests $(PRIVATE)/.installed ## run the tests that need SPU, and send a server 20,000 malformed messages
+private-test: $(VENV)/.tests $(PRIVATE)/.installed ## run the tests that need SPU, and send a server 30,000 malformed messages
 	$(BIN)/python -m pytest tests/python/private -m private --numprocesses 2 --dist loadfile
-	AERO_FUZZ_MESSAGES=10000 $(BIN)/python -m pytest tests/python/private/parties/test_serving.py -k garbage --numprocesses 2
+	AERO_FUZZ_MESSAGES=10000 $(BIN)/python -m pytest tests/python/private/parties -k 'garbage or keeps_nothing' --numprocesses 2
 
 # The later cells need root, for network namespaces. At the paper's length: TOKENS=128 LINKS="tcp lan-1gbps".
 PRIVATE_EFFECT := $(basename $(lastword $(sort $(wildcard benchmarks/results/private_effect_*.json))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import ssl
@@ -171,6 +172,14 @@ class Served:
     def starts(self) -> int:
         """How many workers have started, the clients' too."""
         return len(Path(f"{self.python}.starts").read_text())
+
+    def sockets(self) -> int:
+        """How many it has open."""
+        found = 0
+        for descriptor in Path(f"/proc/{self.process.pid}/fd").iterdir():
+            with contextlib.suppress(OSError):  # closed meanwhile
+                found += str(descriptor.readlink()).startswith("socket:")
+        return found
 
     def memory(self, field: str = "VmHWM") -> int:
         """Bytes: the most that were resident, or now with "VmRSS"."""

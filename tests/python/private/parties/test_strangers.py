@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import os
 import socket
 import struct
 import time
@@ -20,6 +21,8 @@ from aero.private.parties.entrance import Stranger, Strangers
 from ...export.conftest import trained
 from ..pretending import LIMITS, People, Served, client_hello, pretending_python, received
 
+# `make private-test` sends many times as many.
+STRANGERS = int(os.environ.get("AERO_FUZZ_MESSAGES", "400"))
 QUICK = dataclasses.replace(LIMITS, hello=2.0)
 
 # The header of a handshake's record, and the start of a ClientHello that does not go on.
@@ -178,3 +181,28 @@ def test_a_worker_that_nobody_used_is_not_renewed(serving: Any) -> None:
     server.wait_for("served")
     time.sleep(0.5)  # in which a new one would start
     assert server.starts() <= 3  # the server's before and after, the client's
+
+
+def test_a_server_keeps_nothing_of_the_strangers_that_it_met(serving: Any, people: People) -> None:
+    server = serving("ann", strangers=5)
+    server.ask(security=people.security("ann", "server"))
+    start, sockets = server.memory("VmRSS"), server.sockets()
+    unknown = people.security("bob", "server").context(server=False)
+    with contextlib.ExitStack() as opened:
+        for number in range(STRANGERS):
+            connection = opened.enter_context(server.connect())
+            with contextlib.suppress(OSError):
+                match number % 3:
+                    case 0:
+                        connection.sendall(PART_OF_A_HELLO)
+                    case 1:
+                        connection.sendall(b"x" * 1000)
+                    case 2:
+                        opened.enter_context(unknown.wrap_socket(connection)).sendall(b"x" * 1000)
+            assert server.sockets() <= sockets + 8
+            if number % 100 == 99:
+                opened.pop_all().close()
+    server.ask(security=people.security("ann", "server"))
+    assert server.memory() - start < 30e6  # 10 MB, most of it OpenSSL's own code
+    told = [event for event in server.events if event["event"] == "refused"]
+    assert len(told) < 20
