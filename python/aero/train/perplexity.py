@@ -87,6 +87,95 @@ def _exp(loss: float) -> float:
         return math.inf
 
 
+class _Sums:
+    """What windows add up to in this process, and over all.
+
+    Letters: N tokens, D documents.
+
+    Args:
+        tokens: [N], the held-out split.
+        token_bytes: [V].
+        context_length: T.
+        end_mark: the token that ends a document; None: documents are not told apart.
+    """
+
+    def __init__(
+        self,
+        tokens: NDArray[Any],
+        token_bytes: NDArray[np.int64],
+        context_length: int,
+        end_mark: int | None,
+    ) -> None:
+        self._bytes, self._context = token_bytes, context_length
+        # Of position p: how many documents end before it.
+        self._documents: NDArray[Any] | None = None
+        if end_mark is not None:
+            self._documents = np.cumsum(tokens == end_mark) - (tokens == end_mark)
+        count = 0 if self._documents is None else int(self._documents[-1]) + 1
+        # Loss, tokens and bytes; then loss and tokens, by position, of repeated bigrams, and of
+        # each document.
+        self._totals, self._positions, self._repeated, self._of_documents = (
+            torch.zeros(shape, dtype=torch.float64)
+            for shape in ((3,), (2, context_length - 1), (2,), (2, count))
+        )
+
+    def add(
+        self,
+        starts: NDArray[np.int64],
+        windows: NDArray[np.int64],
+        nll: Tensor,
+        counted: NDArray[np.bool_],
+    ) -> None:
+        """Adds windows.
+
+        Args:
+            starts: [B], where they begin.
+            windows: [B, T], their tokens.
+            nll: [B, T - 1], of each target.
+            counted: [B, T - 1], which of them count.
+        """
+        counts, targets = torch.from_numpy(counted), windows[:, 1:][counted]
+        self._totals += torch.tensor(
+            [nll[counts].sum().item(), targets.size, self._bytes[targets].sum()],
+            dtype=torch.float64,
+        )
+        self._positions += torch.stack([(nll * counts).sum(0), counts.sum(0).double()])
+        again = torch.from_numpy(repeated_bigrams(windows)) & counts
+        self._repeated += torch.stack([nll[again].sum(), again.sum().double()])
+        if self._documents is not None:
+            places = (starts[:, None] + np.arange(1, self._context))[counted]
+            for row, weights in enumerate((nll[counts].numpy(), None)):
+                each = np.bincount(
+                    self._documents[places], weights, minlength=self._of_documents.shape[1]
+                )
+                self._of_documents[row] += torch.from_numpy(each)
+
+    def add_up(self, device: torch.device) -> None:
+        """Makes them the sums over all processes."""
+        for sums in (self._totals, self._positions, self._repeated, self._of_documents):
+            on_device = sums.to(device)
+            torch.distributed.all_reduce(on_device)
+            sums.copy_(on_device)
+
+    def result(self) -> HeldOutLoss:
+        """The measurement."""
+        nll, tokens = self._of_documents.numpy()
+        seen = tokens > 0
+        return HeldOutLoss(
+            float(self._totals[0]),
+            int(self._totals[1]),
+            int(self._totals[2]),
+            tuple(nll[seen].tolist()),
+            tuple(tokens[seen].astype(int).tolist()),
+            ContextUse(
+                tuple(self._positions[0].tolist()),
+                tuple(self._positions[1].int().tolist()),
+                float(self._repeated[0]),
+                int(self._repeated[1]),
+            ),
+        )
+
+
 def measure_loss(
     model: nn.Module,
     tokens: NDArray[Any],
@@ -128,15 +217,7 @@ def measure_loss(
     rank, world = rank_and_world()
     batch = max(1, batch_tokens // context_length)
     chunks = [starts[first : first + batch] for first in range(0, len(starts), batch)]
-    # Of position p: how many documents end before it. Then loss and tokens of each.
-    documents = None if end_mark is None else np.cumsum(tokens == end_mark) - (tokens == end_mark)
-    count = 0 if documents is None else int(documents[-1]) + 1
-    # Loss, tokens and bytes; loss and tokens by position; loss and tokens of repeated bigrams; loss
-    # and tokens of each document.
-    totals, positions, repeated, of_documents = (
-        torch.zeros(shape, dtype=torch.float64)
-        for shape in ((3,), (2, context_length - 1), (2,), (2, count))
-    )
+    sums = _Sums(tokens, token_bytes, context_length, end_mark)
     was_training = model.training
     model.eval()
     bar = progress_bar("evaluating", len(chunks), "batch") if show_progress else None
@@ -148,24 +229,10 @@ def measure_loss(
                 counts_here = first + rank < len(chunks)
                 chunk = chunks[first + rank if counts_here else first]
                 windows = tokens[chunk[:, None] + np.arange(context_length)].astype(np.int64)
-                counted = _counted_targets(chunk, context_length, stride)
                 nll = _token_losses(model, torch.from_numpy(windows).to(device)).cpu()
                 if not counts_here:
                     continue
-                counts = torch.from_numpy(counted)
-                targets = windows[:, 1:][counted]
-                totals += torch.tensor(
-                    [nll[counts].sum().item(), targets.size, token_bytes[targets].sum()],
-                    dtype=torch.float64,
-                )
-                positions += torch.stack([(nll * counts).sum(0), counts.sum(0).double()])
-                again = torch.from_numpy(repeated_bigrams(windows)) & counts
-                repeated += torch.stack([nll[again].sum(), again.sum().double()])
-                if documents is not None:
-                    document = documents[(chunk[:, None] + np.arange(1, context_length))[counted]]
-                    for row, weights in enumerate((nll[counts].numpy(), None)):
-                        each = np.bincount(document, weights, minlength=count)
-                        of_documents[row] += torch.from_numpy(each)
+                sums.add(chunk, windows, nll, _counted_targets(chunk, context_length, stride))
                 if bar is not None:
                     bar.update(world)
     finally:
@@ -173,25 +240,8 @@ def measure_loss(
             bar.close()
         model.train(was_training)
     if world > 1:
-        for sums in (totals, positions, repeated, of_documents):
-            on_device = sums.to(device)
-            torch.distributed.all_reduce(on_device)
-            sums.copy_(on_device)
-    nll_of_each, tokens_of_each = of_documents.numpy()
-    seen = tokens_of_each > 0
-    return HeldOutLoss(
-        float(totals[0]),
-        int(totals[1]),
-        int(totals[2]),
-        tuple(nll_of_each[seen].tolist()),
-        tuple(tokens_of_each[seen].astype(int).tolist()),
-        ContextUse(
-            tuple(positions[0].tolist()),
-            tuple(positions[1].int().tolist()),
-            float(repeated[0]),
-            int(repeated[1]),
-        ),
-    )
+        sums.add_up(device)
+    return sums.result()
 
 
 def _token_losses(model: nn.Module, windows: Tensor) -> Tensor:
