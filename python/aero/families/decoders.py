@@ -23,6 +23,8 @@ class Decoder:
         windows: of each layer, the last keys that a query sees; 0: all earlier ones.
         norm: "layer" or "rms".
         epsilon: of the norms.
+        norm_bias: a LayerNorm has one.
+        embedding_norm: the embeddings are normed.
         scale: of the scores.
         table: rows of the table of positions; 0 where positions are rotary or a bias of scores.
         rotary: rotating channels of each head.
@@ -66,6 +68,8 @@ class Decoder:
     output_bias: bool = False
     feed_forward_bias: bool = False
     head_bias: bool = False
+    norm_bias: bool = True
+    embedding_norm: bool = False
     soft_cap: float = 0.0
     embedding_scale: float = 1.0
     experts: int = 1
@@ -87,6 +91,8 @@ class _Decoding:
         if sizes.table:
             writer.table("places", "positions", "position_embedding", sizes.table, sizes.width)
             writer.add("add", "x", "x", "places")
+        if sizes.embedding_norm:
+            self._norm("x", "x", "embedding_norm", "norm of embeddings")
         writer.layers(sizes.windows, self._layer)
         self._norm("normed", "x", "final_norm", "final norm")
         writer.linear("logits", "normed", "head", "logits", "lm head", sizes.width,
@@ -113,8 +119,10 @@ class _Decoding:
 
     def _norm(self, output: str, given: str, key: str, name: str, width: int = 0) -> str:
         sizes = self.sizes
-        return self.writer.norm(output, given, key, name, sizes.norm, width or sizes.width,
-                                sizes.epsilon)  # fmt: skip
+        return self.writer.norm(
+            output, given, key, name, sizes.norm, width or sizes.width, sizes.epsilon,
+            bias=sizes.norm == "layer" and sizes.norm_bias,
+        )  # fmt: skip
 
     def _attention(self, given: str, window: int) -> str:
         sizes, writer = self.sizes, self.writer

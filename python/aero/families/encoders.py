@@ -55,7 +55,7 @@ class _Sizes:
         self._norm(writer, "x", "norm_2", "norm after FFN")
 
     def _norm(self, writer: Writer, value: str, key: str, name: str) -> None:
-        writer.norm(value, value, key, name, "layer", self.width, self.epsilon)
+        writer.norm(value, value, key, name, "layer", self.width, self.epsilon, bias=True)
 
     def _dense(
         self, writer: Writer, output: str, given: str, key: str, name: str, part: str

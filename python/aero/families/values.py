@@ -16,6 +16,11 @@ FUNCTIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
 }
 _LARGEST = 2**40
+# Operations are written out one by one.
+_MOST = {
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "num_layers", "n_layers"), 4096),
+    "num_local_experts": 1024,
+}
 
 
 class Values:
@@ -31,10 +36,11 @@ class Values:
         return next((value for value in found if value is not None), default)
 
     def size(self, *names: str, default: int | None = None) -> int:
-        """An integer from 1 on."""
+        """An integer from 1 on; of layers and experts not more than there can be."""
         value = self.get(*names, default=default)
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LARGEST:
-            raise self.wrong(names[0], "an integer from 1 to 2^40", value)
+        most = _MOST.get(names[0], _LARGEST)
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise self.wrong(names[0], f"an integer from 1 to {most}", value)
         return value
 
     def number(self, *names: str, default: float) -> float:
@@ -64,9 +70,13 @@ class Values:
         Scaled angles are public numbers too, so their kind decides no price.
         """
         ropes = self.get("rope_parameters", default={})
+        if not isinstance(ropes, dict):
+            raise self.wrong("rope_parameters", "a mapping", ropes)
         first = next((one for one in ropes.values() if isinstance(one, dict)), ropes)
         inner = Values({**self.config, **first})
         part = inner.number("partial_rotary_factor", "rotary_pct", default=share)
+        if not 0 <= part <= 1:
+            raise self.wrong("partial_rotary_factor", "a number from 0 to 1", part)
         base = inner.number("rope_theta", "rotary_emb_base", default=10000.0)
         return int(part * head_dim), base
 

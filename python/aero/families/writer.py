@@ -42,9 +42,9 @@ class Writer:
                         weights=self._weights(key, roles), **sizes)  # fmt: skip
 
     def norm(self, output: str, given: str, key: str, name: str, kind: str, width: int,
-             epsilon: float) -> str:  # fmt: skip
+             epsilon: float, *, bias: bool) -> str:  # fmt: skip
         """A LayerNorm ("layer") or an RMSNorm ("rms"), over the last axis."""
-        roles = ("weight", "bias") if kind == "layer" else ("weight",)
+        roles = ("weight", "bias") if bias else ("weight",)
         return self.add("norm", output, given, name=name, part="layernorm",
                         weights=self._weights(key, roles), kind=kind, width=width,
                         epsilon=epsilon)  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -36,14 +37,23 @@ GPT: dict[str, Any] = {"vocab_size": 61, "n_embd": 24, "n_layer": 3, "n_head": 6
 GROUPED: dict[str, Any] = {**SIZES, "num_key_value_heads": 2}
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "bert": SIZES,
+    "bloom": {"vocab_size": 61, "hidden_size": 24, "n_layer": 3, "n_head": 6, "seq_length": 32},
+    "cohere": GROUPED,
     "distilbert": {"vocab_size": 61, "dim": 24, "n_layers": 3, "n_heads": 6, "hidden_dim": 40,
                    "max_position_embeddings": 32},
+    "falcon": {"vocab_size": 61, "hidden_size": 24, "num_hidden_layers": 3,
+               "num_attention_heads": 6, "max_position_embeddings": 32, "ffn_hidden_size": 40},
     "gemma": {**GROUPED, "head_dim": 8},
     "gemma2": {**GROUPED, "head_dim": 8, "sliding_window": 5},
     "gemma3_text": {**GROUPED, "head_dim": 8, "sliding_window": 5},
     "gpt2": GPT,
+    "gpt_bigcode": GPT,
+    "gpt_neo": {"vocab_size": 61, "hidden_size": 24, "num_layers": 3, "num_heads": 6,
+                "attention_types": [[["global", "local", "local"], 1]], "window_size": 5,
+                "max_position_embeddings": 32},
     "gpt_neox": SIZES,
     "gptj": {**GPT, "rotary_dim": 2},
+    "granite": {**GROUPED, "attention_multiplier": 0.5},
     "llama": {**GROUPED, "attention_bias": True, "mlp_bias": True},
     "mistral": {**GROUPED, "sliding_window": 5},
     "mixtral": {**GROUPED, "num_local_experts": 4},
@@ -54,6 +64,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "qwen2": GROUPED,
     "qwen3": {**GROUPED, "head_dim": 8},
     "roberta": SIZES,
+    "stablelm": GROUPED,
     "starcoder2": GROUPED,
 }  # fmt: skip
 
@@ -104,6 +115,19 @@ def test_a_configuration_has_as_many_parameters_as_its_model(family: str) -> Non
     if family in ("bert", "roberta"):
         expected -= config.type_vocab_size * 24  # the first type is part of the positions
     assert parameters(described(config.to_dict()).operations) == expected
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_strangers_configuration_is_described_or_refused(family: str) -> None:
+    config = configuration(family).to_dict()
+    for name in config:
+        for value in ("x", -1, 0, 2**30, 2**70, 1.5, [], [[3]], {}, {"a": [1]}, None, True, math.nan):
+            try:
+                found = described({**config, name: value})
+            except ValueError as error:
+                assert "\n" not in str(error) and "configuration" in str(error)
+            else:
+                assert found.operations
 
 
 @pytest.mark.parametrize("stack", [*mpc.stack_names(), "sigma"])
@@ -244,12 +268,16 @@ def test_another_file_of_that_name_is_refused(tmp_path: Path) -> None:
 # --- what is said of it ---------------------------------------------------------------------------
 
 
-def test_what_a_price_leaves_out_is_said_of_it() -> None:
+def test_what_a_price_leaves_out_is_said_of_it(tmp_path: Path) -> None:
     windowed = MistralConfig(**GROUPED, sliding_window=5)
     assert any("window" in words for words in mpc.simulate(windowed).notes)
     assert not mpc.simulate(windowed, context_length=5).notes
     beyond = mpc.simulate(windowed, context_length=33).notes
     assert any("32 positions" in words for words in beyond)
+    classifier = configuration("bert").to_dict() | {"architectures": ["BertForTokenClassification"]}
+    (tmp_path / "config.json").write_text(json.dumps(classifier))
+    notes = mpc.simulate(tmp_path).notes
+    assert any("BertForTokenClassification, priced with the head" in words for words in notes)
     experts = mpc.simulate(configuration("mixtral")).notes
     assert any("all 4 experts" in words for words in experts)
     assert any("2 of 4 experts have no price" in words for words in experts)
