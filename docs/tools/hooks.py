@@ -52,6 +52,7 @@ def command_line() -> str:
     text = typer.cli.get_docs_for_click(
         obj=typer.main.get_command(app), ctx=typer.Context(typer.main.get_command(app)), name="aero"
     )
+    text = re.sub(r"^Example: (.+)$", r"Example: `\1`", text, flags=re.MULTILINE)
     return text.split("\n", 1)[1]
 
 

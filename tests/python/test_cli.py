@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -129,7 +130,7 @@ def test_help_lists_the_commands():
 
 @pytest.mark.parametrize("group", [[], ["cost"], ["private"], ["prune"]])
 def test_no_description_of_a_command_is_cut_off(group):
-    listed = invoke(*group, "--help").stdout.partition("Commands:")[2]
+    listed = re.split(r"\n(?:Commands|Start):", invoke(*group, "--help").stdout)[1]
     assert listed and "..." not in listed
 
 
@@ -190,9 +191,18 @@ def test_a_network_goes_from_text_to_report(train_arguments, tmp_path):
         assert line.startswith(f"aero: {command}: no space left in {tmp_path}/")
         assert command != "evaluate" or " while writing perplexity " in line
 
+    ended = invoke(*train_arguments, *labels, "--seed", "1", "--json")
+    assert [run["status"] for run in json.loads(ended.stdout)] == ["finished", "finished"]
+    kept = json.loads((runs / "sm-ln-g-seed1" / "evaluation.json").read_text())
+    assert json.loads(ended.stdout)[0]["evaluation"] == kept
+
     evaluated = invoke("evaluate", runs)
     assert evaluated.exit_code == 0, evaluated.output
     assert evaluated.stdout.count("bits per byte") == 4
+    (found,) = json.loads(invoke("evaluate", runs / "sm-ln-g-seed1", "--json").stdout)
+    assert found["run"].endswith("sm-ln-g-seed1") and kept["windows"] == "disjoint"
+    assert found["perplexity"] == pytest.approx(kept["perplexity"])
+    assert found["perplexity_interval"] == pytest.approx(kept["perplexity_interval"])
     run = runs / "ereg-sm-t-scfuffn-seed0"
     compared = invoke(
         "evaluate", run, "--fixed-point", "spu-2024", "--set", "exp_squarings=5", "--max-tokens", 64
@@ -217,11 +227,15 @@ def test_a_network_goes_from_text_to_report(train_arguments, tmp_path):
     analyzed = invoke("analyze", runs / "sm-ln-g-seed0", "--windows", "2")
     assert analyzed.exit_code == 0, analyzed.output
     assert "heads per quarter" in analyzed.stdout
+    (found,) = json.loads(invoke("analyze", runs / "sm-ln-g-seed0", "--json").stdout)
+    assert sum(found["quarters"]["observed_max"]) == pytest.approx(1)
     reported = invoke("report", runs, "--results", tmp_path / "spread")
     assert reported.exit_code == 0, reported.output
     assert "SM+LN+G" in reported.stdout and str(runs / "report.html") in reported.stdout
     assert (runs / "report.html").is_file() and (runs / "report.json").is_file()
     assert (tmp_path / "spread.json").is_file() and (tmp_path / "spread.md").is_file()
+    as_json = invoke("report", runs, "--json")
+    assert json.loads(as_json.stdout) == json.loads((runs / "report.json").read_text())
 
 
 def test_a_dry_run_says_what_would_happen_and_writes_nothing(train_arguments, tmp_path, cache):

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 cost = typer.Typer(help="Prices one private forward pass.", no_args_is_help=True)
 
 
-@cost.command()
+@cost.command(epilog="Example: aero cost show SM+ScFuFFN --network wan-100mbps")
 def show(
     label: Label,
     model: Model = "gpt2",
@@ -64,7 +64,7 @@ def show(
         put_priced(found, as_dict, network, compute, as_json=as_json, as_csv=as_csv, html=html)
 
 
-@cost.command()
+@cost.command(epilog="Example: aero cost compare SM+LN+G SM+FN+R --context-length 512")
 def compare(
     first: Label,
     second: Annotated[str, typer.Argument(help="The one to compare with it, alike.")],
@@ -98,7 +98,7 @@ def compare(
         put_priced(found, as_dict, network, compute, as_json=as_json, as_csv=as_csv, html=html)
 
 
-@cost.command()
+@cost.command(epilog="Example: aero cost schedule SM+ScFuFFN --what-if softmax=2")
 def schedule(
     label: Label,
     model: Model = "gpt2",
@@ -177,8 +177,13 @@ def schedule(
         )
 
 
-for command in (planning.optimizations, planning.accuracy, planning.generate, planning.sweep):
-    cost.command()(command)
+for command, example in (
+    (planning.optimizations, "optimizations SM+LN+G --size 256"),
+    (planning.accuracy, "accuracy --set exp_squarings=5"),
+    (planning.generate, "generate SM+FN+R --new-tokens 64"),
+    (planning.sweep, "sweep --label SM+FN+R --set context_length=128,512"),
+):
+    cost.command(epilog=f"Example: aero cost {example}")(command)
 
 
 def _speedups(given: list[str] | None) -> Iterator[tuple[str, float]]:

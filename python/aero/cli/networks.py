@@ -23,7 +23,7 @@ def convert(
     ] = False,
     context_length: Annotated[
         int | None,
-        typer.Option(help="T, shorter than the network's own.", min=1, max=1 << 24),
+        typer.Option(help="T, tokens; shorter than the network's own.", min=1, max=1 << 24),
     ] = None,
     untie: Annotated[bool, typer.Option("--untie", help="Give the head its own matrix.")] = False,
     absorb_ffn: Annotated[
@@ -190,7 +190,10 @@ Bound = Annotated[
 ]
 
 
-@prune.command(short_help="Measures the worth of each FFN.")
+@prune.command(
+    short_help="Measures the worth of each FFN.",
+    epilog="Example: aero prune score runs/mine/sm-scfuffn-seed0",
+)
 def score(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A finished run.")],
     max_loss_increase: Bound = 0.02,

@@ -63,7 +63,10 @@ Machine = Annotated[
 ]
 
 
-@private.command(short_help="Continues a prompt privately.")
+@private.command(
+    short_help="Continues a prompt privately.",
+    epilog="Example: aero private run runs/mine/sm-scfuffn-seed0 --prompt def --tokens 2",
+)
 def run(
     source: Source,
     prompt: Prompt = None,

@@ -189,10 +189,9 @@ def validation_measure(
     return measure
 
 
-def write_evaluation(folder: RunFolder, measured: HeldOutLoss, *, gap: float | None = None) -> None:
-    """Writes `evaluation.json`, which is over disjoint windows; a gap is `norm_gap`'s."""
-    values = {
-        "windows": "disjoint",
+def evaluation_values(measured: HeldOutLoss) -> dict[str, Any]:
+    """The content of `evaluation.json` for a measurement, but for its windows."""
+    return {
         "loss": measured.loss,
         "perplexity": measured.perplexity,
         "bits_per_byte": measured.bits_per_byte,
@@ -204,6 +203,11 @@ def write_evaluation(folder: RunFolder, measured: HeldOutLoss, *, gap: float | N
         "document_tokens": measured.document_tokens,
         "context": measured.context.to_dict(),
     }
+
+
+def write_evaluation(folder: RunFolder, measured: HeldOutLoss, *, gap: float | None = None) -> None:
+    """Writes `evaluation.json`, which is over disjoint windows; a gap is `norm_gap`'s."""
+    values = {"windows": "disjoint", **evaluation_values(measured)}
     if gap is not None:
         values["norm_gap"] = gap
     folder.write_result("evaluation.json", values)
