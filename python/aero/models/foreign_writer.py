@@ -6,6 +6,7 @@ label names; `aero.families` has their operations, and this module adds the weig
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -27,8 +28,8 @@ def describe_model(model: nn.Module | PretrainedConfig) -> Network:
 
     Args:
         model: with its weights, which are rounded to float32 (float64 of a float64 model); or a
-            configuration of llama, mistral, qwen2, qwen3 or bert, whose tensors are zeros that
-            take no memory.
+            configuration of bert, gemma, llama, mistral, phi, qwen2, qwen3, stablelm or starcoder2,
+            whose tensors are zeros that take no memory.
 
     Returns:
         The network of evaluation mode, over sequences without padding.
@@ -94,7 +95,8 @@ def _check_parts(model: nn.Module, config: Any) -> None:
 def _check_angles(config: Any) -> None:
     """Refuses rotary positions that the description cannot compute, though it can price them."""
     rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type", "default") != "default" or rope.get("partial_rotary_factor", 1) != 1:
+    is_whole = rope.get("partial_rotary_factor", 1) == 1 or config.model_type in _TURN_IN_PART
+    if rope.get("rope_type", "default") != "default" or not is_whole:
         raise ValueError(
             f"describe_model: rope_parameters of {config.model_type} must be of the default type, "
             f"got {rope}"
@@ -114,28 +116,49 @@ def _linear(key: str, *layers: Any) -> Weights:
         yield f"{key}.bias", torch.cat([each.bias.detach() for each in layers])
 
 
-def _norm(key: str, norm: Any) -> Weights:
-    yield f"{key}.weight", norm.weight
+def _norm(key: str, norm: Any, more: float = 0.0) -> Weights:
+    yield f"{key}.weight", norm.weight + more if more else norm.weight
     if getattr(norm, "bias", None) is not None:
         yield f"{key}.bias", norm.bias
 
 
-def _llama(model: Any) -> Weights:
-    """Llama and its like."""
+def _llama(model: Any, more: float = 0.0) -> Weights:
+    """Llama and its like; the gains of their norms are stored without `more`."""
     yield "token_embedding", model.model.embed_tokens.weight
     for index, layer in enumerate(model.model.layers):
         own, attention, mlp = f"layers.{index}", layer.self_attn, layer.mlp
-        yield from _norm(f"{own}.norm_1", layer.input_layernorm)
+        yield from _norm(f"{own}.norm_1", layer.input_layernorm, more)
         projections = (attention.q_proj, attention.k_proj, attention.v_proj)
         yield from _linear(f"{own}.attention.projection", *projections)
         if hasattr(attention, "q_norm"):
             yield from _norm(f"{own}.attention.queries_norm", attention.q_norm)
             yield from _norm(f"{own}.attention.keys_norm", attention.k_norm)
         yield from _linear(f"{own}.attention.output", attention.o_proj)
-        yield from _norm(f"{own}.norm_2", layer.post_attention_layernorm)
+        yield from _norm(f"{own}.norm_2", layer.post_attention_layernorm, more)
         for value in ("gate", "up", "down"):
             yield from _linear(f"{own}.feed_forward.{value}", getattr(mlp, f"{value}_proj"))
-    yield from _norm("final_norm", model.model.norm)
+    yield from _norm("final_norm", model.model.norm, more)
+    yield from _linear("head", model.lm_head)
+
+
+def _phi(model: Any) -> Weights:
+    """Phi and StarCoder 2: feed-forwards without a gate."""
+    yield "token_embedding", model.model.embed_tokens.weight
+    for index, layer in enumerate(model.model.layers):
+        own, attention, mlp = f"layers.{index}", layer.self_attn, layer.mlp
+        yield from _norm(f"{own}.norm_1", layer.input_layernorm)
+        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+        yield from _linear(f"{own}.attention.projection", *projections)
+        is_phi = hasattr(attention, "dense")
+        yield from _linear(
+            f"{own}.attention.output", attention.dense if is_phi else attention.o_proj
+        )
+        if not is_phi:
+            yield from _norm(f"{own}.norm_2", layer.post_attention_layernorm)
+        yield from _linear(f"{own}.feed_forward.0", mlp.fc1 if is_phi else mlp.c_fc)
+        yield from _linear(f"{own}.feed_forward.1", mlp.fc2 if is_phi else mlp.c_proj)
+    final = model.model.final_layernorm if is_phi else model.model.norm
+    yield from _norm("final_norm", final)
     yield from _linear("head", model.lm_head)
 
 
@@ -162,9 +185,15 @@ def _bert(model: Any) -> Weights:
 
 
 _FAMILIES: dict[str, Callable[[Any], Weights]] = {
+    "bert": _bert,
+    "gemma": functools.partial(_llama, more=1.0),
     "llama": _llama,
     "mistral": _llama,
+    "phi": _phi,
     "qwen2": _llama,
     "qwen3": _llama,
-    "bert": _bert,
+    "stablelm": _llama,
+    "starcoder2": _phi,
 }
+# Families that turn a part of the channels of each head.
+_TURN_IN_PART = frozenset({"phi", "stablelm"})

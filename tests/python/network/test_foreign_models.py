@@ -10,6 +10,8 @@ from transformers import (
     BertForSequenceClassification,
     BertLMHeadModel,
     Gemma2Config,
+    GemmaConfig,
+    GemmaForCausalLM,
     GPT2Config,
     GPTNeoXConfig,
     LlamaConfig,
@@ -18,10 +20,16 @@ from transformers import (
     LlamaModel,
     MistralConfig,
     MistralForCausalLM,
+    PhiConfig,
+    PhiForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    StableLmConfig,
+    StableLmForCausalLM,
+    Starcoder2Config,
+    Starcoder2ForCausalLM,
 )
 
 from aero import AeroConfig, _core, mpc
@@ -34,6 +42,10 @@ from aero.network.ring_reader import RingNetwork
 SIZES = {
     "vocab_size": 61, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 6,
     "intermediate_size": 40, "max_position_embeddings": 32,
+}  # fmt: skip
+STABLE = {
+    **SIZES, "num_attention_heads": 3, "num_key_value_heads": 3, "use_qkv_bias": True,
+    "hidden_size": 48,
 }  # fmt: skip
 MODELS = {
     "llama": (LlamaForCausalLM, LlamaConfig(**SIZES, num_key_value_heads=2)),
@@ -57,6 +69,15 @@ MODELS = {
     ),
     "qwen3, all keys": (
         Qwen3ForCausalLM, Qwen3Config(**SIZES, num_key_value_heads=3, head_dim=4)
+    ),
+    "gemma": (
+        GemmaForCausalLM,
+        GemmaConfig(**{**SIZES, "num_attention_heads": 4}, num_key_value_heads=1, head_dim=8),
+    ),
+    "phi": (PhiForCausalLM, PhiConfig(**SIZES)),
+    "stablelm": (StableLmForCausalLM, StableLmConfig(**STABLE)),
+    "starcoder2": (
+        Starcoder2ForCausalLM, Starcoder2Config(**SIZES, num_key_value_heads=2, sliding_window=5)
     ),
     "bert": (BertForMaskedLM, BertConfig(**SIZES)),
 }  # fmt: skip
