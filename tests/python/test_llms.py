@@ -43,6 +43,15 @@ def test_a_command_and_its_options_exist(line: str) -> None:
     command.make_context("aero", words, parent=context)
 
 
+def test_commands_that_print_json_do() -> None:
+    (sentence,) = re.findall(r"units; (.+?) take `--json`", TEXT)
+    command: Any = typer.main.get_command(app)
+    for name in re.findall(r"`(?:aero )?(\w+)`", sentence):
+        inner = command.commands[name]
+        for each in getattr(inner, "commands", {"": inner}).values():
+            assert "--json" in [word for option in each.params for word in option.opts], name
+
+
 def test_pages_exist() -> None:
     pages = re.findall(r"\]\(([^)]+)\)", TEXT)
     assert pages
