@@ -99,11 +99,13 @@ def test_an_evaluation_measures_as_it_is_asked_to(whole_runs, monkeypatch):
     assert count == 32
     assert gap_options == {"context_length": 32, "max_tokens": 512, "batch_tokens": 256}
     low, high = found.perplexity_interval
+    unknown = {"loss": None, "tokens": 0}
     written = {
         "windows": "disjoint", "loss": 1.5, "perplexity": found.perplexity, "tokens": 4,
         "bits_per_byte": found.bits_per_byte, "bytes": 3, "documents": 2,
         "perplexity_interval": [low, high], "norm_gap": 0.25,
         "document_nll": [4.0, 2.0], "document_tokens": [2, 2],
+        "context": {"by_position": [], "repeated": unknown, "new": unknown},
     }  # fmt: skip
     file = folder.path / "evaluation.json"
     assert json.loads(file.read_text()) == written
