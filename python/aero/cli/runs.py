@@ -94,10 +94,9 @@ def train(
         train_runs(plan, cache_dir=cache_dir, say=note)
         if not is_main_process():
             return
-        ended = [_ending(run.folder) for run in plan]
         if as_json:
-            _say_json(ended)
-        if any(each["status"] == "diverged" for each in ended):
+            _say_json([_ending(run.folder) for run in plan])
+        if any(run.folder.info().get("status") == "diverged" for run in plan):
             raise typer.Exit(1)
 
 
