@@ -25,7 +25,8 @@ from aero.private.settings import PrivateSettings
 def main() -> None:
     """Does the job; whatever goes wrong is the last event."""
     pipe = WorkerPipe()
-    job = pipe.next_message()
+    job = pipe.job()
+    pipe.listen()
     try:
         generate(job, pipe)
     except PartyError as error:

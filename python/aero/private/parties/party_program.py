@@ -19,7 +19,8 @@ from aero.private.party_errors import PartyError
 def main() -> None:
     """Takes part in one run."""
     pipe = WorkerPipe()
-    fields = pipe.next_message()
+    fields = pipe.job()
+    pipe.listen()
     party, python = fields.pop("party"), Path(fields.pop("python"))
     job = PartyJob.from_dict(fields)
 

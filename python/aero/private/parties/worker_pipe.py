@@ -24,19 +24,36 @@ from aero.private.parties.events import Event, Failed, Terms, decoded, encoded
 from aero.private.party_errors import PartyError
 
 _POLL_SECONDS = 0.02
+# What a child needs of the environment: programs and libraries, temporary files, its threads.
+_ENVIRONMENT = (
+    "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "TMPDIR", "LANG", "LC_ALL", "OMP_NUM_THREADS",
+)  # fmt: skip
 
 
 class WorkerPipe:
     """Lines of JSON from and to the supervisor; may be made once per process.
 
-    The process ends when the supervisor does, whatever SPU is doing: the supervisor's end closes.
-    Output of libraries goes to standard error from now on.
+    Once `listen` was called, the process ends when the supervisor does, whatever SPU is doing: the
+    supervisor's end closes. Output of libraries goes to standard error from now on.
     """
 
     def __init__(self) -> None:
         self._reports = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         self._received: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        # Not sys.stdin: its lock would be waited for when the process ends.
+        self._lines = os.fdopen(os.dup(sys.stdin.fileno()), "rb")
+
+    def job(self) -> dict[str, Any]:
+        """Waits for the supervisor's first line, and starts no thread."""
+        line = self._lines.readline()
+        if not line:  # the supervisor has ended
+            sys.exit(1)
+        job: dict[str, Any] = json.loads(line)
+        return job
+
+    def listen(self) -> None:
+        """Takes the supervisor's further lines in a thread of its own."""
         threading.Thread(target=self._listen, daemon=True).start()
 
     def next_message(self) -> dict[str, Any]:
@@ -49,10 +66,8 @@ class WorkerPipe:
         self._reports.flush()
 
     def _listen(self) -> None:
-        # Not sys.stdin: its lock would be waited for when the process ends.
-        with os.fdopen(os.dup(sys.stdin.fileno()), "rb") as lines:
-            for line in lines:
-                self._received.put(json.loads(line))
+        for line in self._lines:
+            self._received.put(json.loads(line))
         os._exit(1)
 
 
@@ -87,6 +102,7 @@ class Worker:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
+                env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
                 start_new_session=True,  # an interrupt from the keyboard is the supervisor's
             )
         assert self._process.stdin is not None and self._process.stdout is not None

@@ -373,7 +373,7 @@ def test_a_worker_ends_with_its_supervisor(tmp_path: Path) -> None:
     # A killed supervisor can end nobody; the worker sees its standard input close.
     waiting = (
         "import time\nfrom aero.private.parties.worker_pipe import WorkerPipe\n"
-        "WorkerPipe().next_message(); time.sleep(60)\n"
+        "pipe = WorkerPipe(); pipe.job(); pipe.listen(); time.sleep(60)\n"
     )
     program = (
         "import sys, time\n"

@@ -240,6 +240,19 @@ def test_the_workers_memory_is_limited(pairs: Any) -> None:
     assert (folder / "oom_score_adj").read_text() == "1000\n"
 
 
+def test_every_thread_that_computes_is_confined(pairs: Any) -> None:
+    pair = pairs()
+    pair.wait_for("client", "stage", stage="layer 0")
+    for party in ("server", "client"):
+        threads = list(Path(f"/proc/{pair.worker_of(party)}/task").iterdir())
+        assert len(threads) > 3
+        for thread in threads:
+            status = (thread / "status").read_text()
+            assert "NoNewPrivs:\t1\n" in status
+            assert re.search(r"^CapEff:\t0+$", status, re.MULTILINE)
+    assert pair.ending("client") == "done"
+
+
 @pytest.mark.parametrize("most", [600_000_000, 1_150_000_000])
 def test_a_worker_without_memory_ends_both_parties_with_a_sentence(pairs: Any, most: int) -> None:
     """Refused by the system, the second took no message of SPU any more, and nobody said why."""
