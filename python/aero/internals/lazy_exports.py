@@ -1,7 +1,9 @@
 """Public names that load on first use, each listed once: in the stub next to the package.
 
 Importing a package is cheap, and editors and type checkers know every name with its type. Nothing
-but the standard library: `import aero` has to work where only torch is installed.
+but the standard library: `import aero` has to work where only torch is installed, as on a GPU
+machine that is lent for minutes and reaches no index. So `lazy_loader`, which does the same, stays
+out.
 """
 
 from __future__ import annotations
