@@ -25,6 +25,7 @@ sys.path.append(str(Path(__file__).parent))
 
 import label_pictures
 import paper_claims
+import penalty_effects
 import platforms
 import python_reference
 import tables
@@ -65,6 +66,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "label_words": label_pictures.words_with_pictures,
     "command_line": command_line,
     "paper_claims": paper_claims.paper_claims,
+    "penalty_effects": penalty_effects.penalty_effects,
     "platforms": platforms.platforms,
     "python": python_reference.python_reference,
 }
@@ -97,6 +99,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     files.append(listed)
     for name, picture in label_pictures.pictures().items():
         files.append(File.generated(config, f"reference/labels/{name}.svg", content=picture))
+    forest = penalty_effects.forest_plot()
+    files.append(File.generated(config, "explanation/entropy_penalty/forest.svg", content=forest))
     return files
 
 
