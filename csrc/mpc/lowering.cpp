@@ -24,7 +24,8 @@ class Lowering {
         stack_(stack),
         pass_(pass),
         causal_(is_causal(network)),
-        sources_(network.values.size()) {
+        sources_(network.values.size()),
+        heads_(network.values.size(), 1) {
     const bool can = can_absorb_ffn(network);
     if (stack.absorb_ffn == AbsorbFfn::kYes && !can)
       throw std::invalid_argument(
@@ -67,6 +68,16 @@ class Lowering {
         [&](const auto& primitive) { return become(operation, primitive, inputs_of(operation)); },
         operation.primitive);
     sources_[operation.output] = std::move(made);
+    heads_[operation.output] = heads_of_result(operation);
+  }
+
+  // How many rows each position of a value has: one for each head after split_heads.
+  std::int64_t heads_of_result(const network::Operation& operation) const {
+    if (const auto* split = std::get_if<network::SplitHeads>(&operation.primitive))
+      return split->heads;
+    const bool keeps = std::holds_alternative<network::Rotate>(operation.primitive) ||
+                       std::holds_alternative<network::Norm>(operation.primitive);
+    return keeps ? heads_[operation.inputs[0]] : 1;
   }
 
   // The operations behind all inputs, each once, in their order.
@@ -148,7 +159,6 @@ class Lowering {
   // The queries are multiplied by 1/sqrt(d_k), a public constant. One temperature per head folds
   // into W_Q, one per position does not; a public one is part of the constant.
   Inputs become(const network::Operation& operation, const network::Scores& p, Inputs inputs) {
-    if (p.soft_cap > 0) unpriced(operation, "soft cap");
     const std::int64_t queries = element_count({rows_, p.heads, p.head_dim}, "queries");
     // As a factor of W_Q the constant needs no product and no truncation of its own: x (W_Q c) =
     // (x W_Q) c up to the rounding of the weights' last bit.
@@ -160,8 +170,11 @@ class Lowering {
           add(Kind::kQkvProj, "1/temperature",
               WeightScaling{element_count({pass_.batch, queries}, "queries")}, std::move(inputs));
     const MatmulShape shape{rows_, p.head_dim, pass_.keys};
-    return add(operation, head_product(p.heads, p.key_heads, shape, Triangle::kResult),
-               std::move(inputs));
+    inputs = add(operation, head_product(p.heads, p.key_heads, shape, Triangle::kResult),
+                 std::move(inputs));
+    if (p.soft_cap <= 0) return inputs;
+    const Activation cap{ActivationKind::kSoftCap, live_scores(p.heads)};
+    return add(kind_of(operation.part), "soft cap", cap, std::move(inputs));
   }
 
   Inputs become(const network::Operation& operation, const network::Softmax& p, Inputs inputs) {
@@ -186,7 +199,9 @@ class Lowering {
     switch (p.kind) {
       case network::NormKind::kLayer:
       case network::NormKind::kRms: {
-        const LayerNorm shape{positions(rows_), p.width, p.kind == network::NormKind::kLayer};
+        const std::int64_t rows =
+            element_count({positions(rows_), heads_[operation.inputs[0]]}, "norm");
+        const LayerNorm shape{rows, p.width, p.kind == network::NormKind::kLayer};
         return add(operation, shape, std::move(inputs));
       }
       case network::NormKind::kDiagonal:
@@ -266,11 +281,10 @@ class Lowering {
     return unpriced(operation);
   }
 
-  [[noreturn]] static Inputs unpriced(const network::Operation& operation,
-                                      std::string_view what = "") {
-    if (what.empty()) what = network::kPrimitiveNames[operation.primitive.index()];
-    throw std::invalid_argument("simulate: no price for " + std::string(what) + " of " +
-                                spec::quoted(operation.name));
+  [[noreturn]] static Inputs unpriced(const network::Operation& operation) {
+    throw std::invalid_argument("simulate: no price for " +
+                                std::string(network::kPrimitiveNames[operation.primitive.index()]) +
+                                " of " + spec::quoted(operation.name));
   }
 
   // --- the pass --------------------------------------------------------------------------------
@@ -298,8 +312,9 @@ class Lowering {
   const bool causal_;
   bool absorbed_ = false;
   OperationGraph graph_;
-  std::vector<Inputs> sources_;  // of each value: the operations that must be finished
-  Flags folds_, one_row_;        // of the segment
+  std::vector<Inputs> sources_;      // of each value: the operations that must be finished
+  std::vector<std::int64_t> heads_;  // of each value: rows of a position
+  Flags folds_, one_row_;            // of the segment
   std::int64_t layer_ = kOutsideLayers;
   std::size_t index_ = 0;  // in the segment
   std::int64_t rows_ = 0;  // of one sequence, of the operation

@@ -141,6 +141,8 @@ struct Pricing {
         return leaky_relu(stack, activation.elements);
       case ActivationKind::kSilu:
         return silu(stack, activation.elements);
+      case ActivationKind::kSoftCap:
+        return soft_cap(stack, activation.elements);
       case ActivationKind::kRelu:
         break;
     }

@@ -76,14 +76,15 @@ struct Measuring {
 
 // Nothing for operations that no description can price: no protocol makes opening a share or a
 // secret temperature cheaper or dearer, and no paper on private inference prices DyT or Derf. The
-// price of a LayerNorm or a ReLU is none of an RMSNorm or a SiLU.
+// price of a LayerNorm or a ReLU is none of an RMSNorm, a SiLU or a soft cap.
 std::optional<Quantity> quantity_of(const OperationShape& shape) {
   return std::visit(
       [](const auto& s) -> std::optional<Quantity> {
         if constexpr (std::is_same_v<std::remove_cvref_t<decltype(s)>, LayerNorm>) {
           if (!s.centred) return std::nullopt;
         } else if constexpr (std::is_same_v<std::remove_cvref_t<decltype(s)>, Activation>) {
-          if (s.kind == ActivationKind::kSilu) return std::nullopt;
+          if (s.kind == ActivationKind::kSilu || s.kind == ActivationKind::kSoftCap)
+            return std::nullopt;
         }
         if constexpr (std::is_invocable_v<Measuring, decltype(s)>)
           return Measuring{}(s);

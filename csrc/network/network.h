@@ -79,7 +79,7 @@ struct WeightedSum {
 
 enum class NormKind : std::uint8_t { kLayer, kRms, kDiagonal, kDynamicTanh, kDynamicErf };
 
-// Over the channels of each position.
+// Over the channels of each position, or of each head of it.
 struct Norm {
   NormKind kind = NormKind::kLayer;
   std::int64_t width = 0;

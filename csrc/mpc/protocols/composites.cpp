@@ -162,6 +162,11 @@ Cost silu(const Stack& stack, std::int64_t elements) {
          scaled_product(stack, elements);
 }
 
+Cost soft_cap(const Stack& stack, std::int64_t elements) {
+  // Public factors before and behind, each with a truncation.
+  return truncation(elements) + hyperbolic_tangent(stack, elements) + truncation(elements);
+}
+
 Cost dynamic_norm(const Stack& stack, DynamicFunction function, std::int64_t elements) {
   // Alpha and gain are weights; shift and bias are added without a message.
   return sequential(weight_scaling(stack, elements), 2) +

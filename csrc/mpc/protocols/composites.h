@@ -23,6 +23,9 @@ Cost silu(const Stack& stack, std::int64_t elements);
 // 2503.10622) or erf (Derf, arXiv 2512.10938). Neither paper prices it.
 enum class DynamicFunction : std::uint8_t { kTanh, kErf };
 
+// c tanh(x / c).
+Cost soft_cap(const Stack& stack, std::int64_t elements);
+
 Cost dynamic_norm(const Stack& stack, DynamicFunction function, std::int64_t elements);
 
 // exp(x) for x <= 0.

@@ -38,7 +38,7 @@ def sizes(draw: st.DrawFn) -> dict[str, Any]:
     """A small random network, without the overrides that a test itself makes."""
     heads = draw(st.integers(1, 4))
     return {
-        "label_or_spec": draw(st.sampled_from(LABELS)),
+        "label_or_model": draw(st.sampled_from(LABELS)),
         "stack": draw(st.sampled_from([*mpc.stack_names(), *optimized_stack_names()])),
         "num_heads": heads,
         "width": heads * 2 * draw(st.integers(1, 40)),

@@ -29,7 +29,7 @@ def networks(draw: st.DrawFn) -> dict[str, Any]:
     """Arguments of `simulate`, all but the context length."""
     heads = draw(st.integers(1, 4))
     return {
-        "label_or_spec": draw(st.sampled_from(LABELS)),
+        "label_or_model": draw(st.sampled_from(LABELS)),
         "stack": draw(st.sampled_from(STACKS)),
         "num_layers": draw(st.integers(1, 4)),
         "num_heads": heads,

@@ -171,6 +171,15 @@ def test_the_price_of_a_llama_is_the_sum_of_its_parts():
     assert found["gate times up"].cost.comm_bytes == pytest.approx(both, abs=1)
 
 
+def test_norms_of_heads_are_priced_row_by_row_of_each_head():
+    network = describe_model(MODELS["qwen3"][1])
+    found = {one.name: one for one in price(network, "spu-0.9.5")["operations"] if one.layer == 1}
+    for name, heads in (("norm of queries", 6), ("norm of keys", 2)):
+        cost = mpc.operation_cost("rmsnorm", 32 * heads, 8, stack="spu-0.9.5")
+        assert found[name].cost.comm_bytes == pytest.approx(cost.comm_bytes, abs=1)
+        assert found[name].kind == "layernorm"
+
+
 @pytest.mark.parametrize(
     ("changes", "words"), [({"width": 7}, "width of heads"), ({"kind": "diagonal"}, "layer or rms")]
 )
