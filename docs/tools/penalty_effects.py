@@ -108,9 +108,10 @@ def _content(stem: str) -> Any:
 
 
 def _tested(claim: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = claim["differences"]
     if claim["claim"] == "It also has the lowest perplexity.":
-        return claim["differences"][:1]  # the others are with normalized networks
-    return claim["differences"] if CLAIMS.match(claim["claim"]) else []
+        return found[:1]  # the others are with normalized networks
+    return found if CLAIMS.match(claim["claim"]) else []
 
 
 def _where(target: dict[str, Any], claim: dict[str, Any]) -> str:
