@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 import aero
 from aero.export.plain_weights import write_network
@@ -111,6 +118,7 @@ def test_networks_that_no_label_names_run_at_their_price(tmp_path):
         "mistral": MistralForCausalLM(
             MistralConfig(**SIZES, num_key_value_heads=1, sliding_window=3)
         ),
+        "qwen3": Qwen3ForCausalLM(Qwen3Config(**SIZES, num_key_value_heads=2, head_dim=8)),
     }
     jobs = []
     for name, model in models.items():

@@ -1,7 +1,14 @@
 """The JAX forward pass follows `network.json`, for every kind of network."""
 
 import pytest
-from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 import aero
 from aero.export.plain_weights import write_network
@@ -36,6 +43,7 @@ def exports(folder):
         "mistral": MistralForCausalLM(
             MistralConfig(**_SIZES, num_key_value_heads=1, sliding_window=5)
         ),
+        "qwen3": Qwen3ForCausalLM(Qwen3Config(**_SIZES, num_key_value_heads=2, head_dim=8)),
     }
     for name, model in foreign.items():
         write_network(describe_model(model.eval()), folder / name)
