@@ -19,6 +19,7 @@ from pathlib import Path
 
 from aero.private.party_errors import PartyError
 
+_PACKAGE = Path(__file__).parents[2]
 _libc = ctypes.CDLL(None, use_errno=True)
 
 # linux/prctl.h, linux/capability.h
@@ -80,11 +81,12 @@ def _restrict(version: int, readable: Iterable[Path], own: Path) -> None:
     described = struct.pack("QQQ", files, tcp, scopes)[:size]
     ruleset = _checked("Landlock", _call(_CREATE_RULESET, described, ctypes.c_size_t(size), 0))
     try:
-        python = [Path(__file__).parents[2], sys.prefix, sys.base_prefix, *sys.path]
-        for path in (*python, *readable, *_READ, *(f"/etc/{name}" for name in _READ_FILES)):
-            _allow(ruleset, Path(path), _READ_FILE | _READ_FOLDER)
-        for path in _DEVICES:
-            _allow(ruleset, Path(path), _READ_FILE | _WRITE_FILE)
+        python = (str(_PACKAGE), sys.prefix, sys.base_prefix, *sys.path)
+        system = (*_READ, *(f"/etc/{name}" for name in _READ_FILES))
+        for path in (*map(Path, (*python, *system)), *readable):
+            _allow(ruleset, path, _READ_FILE | _READ_FOLDER)
+        for device in _DEVICES:
+            _allow(ruleset, Path(device), _READ_FILE | _WRITE_FILE)
         _allow(ruleset, Path(tempfile.gettempdir()), _MAKE_SOCKET)
         _allow(ruleset, own, files & ~_EXECUTE)
         _checked("Landlock", _call(_RESTRICT_SELF, ruleset, 0))

@@ -141,12 +141,13 @@ def ask(job: PartyJob, on_event: Callable[[Event], None], python: Path | None = 
 
 
 async def _ask(job: PartyJob, worker: Worker, on_event: Callable[[Event], None]) -> None:
-    terms = await first_report(worker, job.limits.ready)  # the server would not wait for it
-    channel = await connect(job.address, job.security, job.limits.connect, worker.check)
     assert job.tokens is not None
     assert job.new_tokens is not None
     request = {"prompt_length": len(job.tokens), "new_tokens": job.new_tokens}
+    # A server does not wait for what takes long.
     most = most_sent(read_description(job.folder), request, job.settings)
+    terms = await first_report(worker, job.limits.ready)
+    channel = await connect(job.address, job.security, job.limits.connect, worker.check)
     failure: PartyError | None = PartyError("stopped")
     try:
         await _wait_for_turn(hello("client", terms, request), channel, job, on_event)

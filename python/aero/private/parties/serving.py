@@ -37,6 +37,7 @@ _MOST_STRANGERS = 32  # connections before their hello
 _MOST_WAITING = 8
 _POLL_SECONDS = 0.05
 _RENEW_SECONDS = 5.0
+_START = "at the start of the run"
 
 
 def serve(
@@ -246,7 +247,9 @@ class _Server:
         self._on_event(Client(*told, request["prompt_length"], request["new_tokens"]))
         try:
             await self._begin(client)
-            most = most_sent(self._description, request, self._job.settings)
+            most = await asyncio.to_thread(
+                most_sent, self._description, request, self._job.settings
+            )
             self._used = True
             await supervise(
                 self.worker, channel, self._job.limits, self._on_event, request, most and most[1]
@@ -272,12 +275,17 @@ class _Server:
             channel.post(go=True)
             await within(limits.stage, channel.wait_for_traffic(limits.silence))
             self._queries.count(channel.who, new_tokens)
-        except BaseException as error:
-            late = PartyError(f"no progress for {limits.stage:g} s")
-            told = late if isinstance(error, asyncio.TimeoutError) else error
-            told = told if isinstance(told, PartyError) else PartyError("stopped")
-            await channel.close(failure=told, where="at the start of the run")
+        except asyncio.TimeoutError as error:
+            told = PartyError(f"no progress for {limits.stage:g} s")
+            await channel.close(failure=told, where=_START)
             raise told from error
+        except (PartyError, OSError) as error:  # an error of the system names this party's files
+            told = error if isinstance(error, PartyError) else PartyError("stopped")
+            await channel.close(failure=told, where=_START)
+            raise
+        except BaseException:
+            channel.drop()
+            raise
 
     async def _renew_worker(self) -> None:
         """A worker for the next client; waits where this machine has no room for one now."""

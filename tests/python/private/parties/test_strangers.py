@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import os
+import signal
 import socket
 import struct
 import time
@@ -16,7 +17,11 @@ from typing import Any
 import pytest
 
 import aero
+from aero.private.parties import party
 from aero.private.parties.entrance import Stranger, Strangers
+from aero.private.parties.party import PartyJob
+from aero.private.party_errors import PartyError
+from aero.private.settings import PrivateSettings
 
 from ...export.conftest import trained
 from ..pretending import LIMITS, People, Served, client_hello, pretending_python, received
@@ -206,3 +211,32 @@ def test_a_server_keeps_nothing_of_the_strangers_that_it_met(serving: Any, peopl
     assert server.memory() - start < 30e6  # 10 MB, most of it OpenSSL's own code
     told = [event for event in server.events if event["event"] == "refused"]
     assert len(told) < 20
+
+
+def test_a_server_ends_at_once_while_a_client_says_nothing(serving: Any) -> None:
+    server = serving()
+    with server.connect() as client:
+        client.sendall(client_hello())
+        server.wait_for("client")
+        while b'"go"' not in client.recv(1 << 16):
+            pass
+        server.process.send_signal(signal.SIGINT)
+        server.process.wait(10)
+
+
+def test_bytes_are_priced_before_a_client_connects(
+    export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long answer of a large network takes longer than a stranger has for its hello."""
+    events: list[str] = []
+    monkeypatch.setattr(party, "most_sent", lambda *_: events.append("priced"))
+
+    async def connecting(*_: Any) -> Any:
+        events.append("connecting")
+        raise PartyError("nobody there")
+
+    monkeypatch.setattr(party, "connect", connecting)
+    job = PartyJob(export, PrivateSettings(), "127.0.0.1:9", tokens=(1,), new_tokens=1)
+    with pytest.raises(PartyError, match="nobody there"):
+        party.ask(job, lambda _: None, pretending_python(tmp_path))
+    assert events == ["priced", "connecting"]
