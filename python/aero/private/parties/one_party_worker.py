@@ -25,7 +25,7 @@ def main() -> None:
     try:
         _bound_memory(job["memory_bytes"])
         with temporary_folder() as own:
-            for missing in confine([Path(job["folder"])], own):
+            for missing in confine(_network_files(Path(job["folder"])), own):
                 print(f"this kernel: {missing}", file=sys.stderr, flush=True)
             pipe.listen()
             # NumPy starts threads.
@@ -41,6 +41,11 @@ def main() -> None:
         pipe.say(Failed(f"{type(error).__name__} in the worker"))
     else:
         pipe.say(Done())
+
+
+def _network_files(folder: Path) -> list[Path]:
+    """A network's folder, and where links in it lead."""
+    return [folder, *(each.resolve() for each in folder.iterdir() if each.is_symlink())]
 
 
 def _bound_memory(most: int | None) -> None:

@@ -48,10 +48,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def public(folder: Path, tmp_path: Path) -> Path:
-    """The client's folder: no weights."""
+    """The client's folder: no weights, and a link to the description."""
     made = tmp_path / "client"
     made.mkdir()
-    (made / "network.json").write_bytes((folder / "network.json").read_bytes())
+    (made / "network.json").symlink_to(folder / "network.json")
     return made
 
 
