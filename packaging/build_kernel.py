@@ -34,6 +34,9 @@ BACKENDS: dict[str, dict[str, Any]] = {
     "cuda": {"type": "cuda", "archs": ["8.0+PTX"]},
     "aarch64": {"type": "cpu"},
 }
+#: Files of `aero.ops` that the kernel goes without: its own __init__, and torch's attention, which
+#: a kernel that a model loads does not replace.
+NOT_IN_KERNEL = ("__init__.py", "torch_attention.py")
 LAYOUT, OPERATORS = ROOT / "packaging" / "kernel_layout", ROOT / "python" / "aero" / "ops"
 #: The version that users ask for; raised when a public function changes or is added.
 VERSION = 1
@@ -164,7 +167,7 @@ def write_variant(repository: Path, name: str, library: Path, identifier: str) -
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "aero").mkdir(parents=True)
     for path in sorted([*OPERATORS.glob("*.py"), *LAYOUT.glob("*.py")]):
-        if path.name != "__init__.py":
+        if path.name not in NOT_IN_KERNEL:
             (folder / path.name).write_text(relative(path.read_text(), identifier))
     (folder / "__init__.py").write_text(INIT)
     (folder / "aero" / "__init__.py").write_text(INIT_OF_OLD.replace("IDENTIFIER", identifier))

@@ -25,6 +25,7 @@ from aero.models import AeroConfig as AeroConfig
 from aero.models import AeroForCausalLM as AeroForCausalLM
 from aero.models import entropies as entropies
 from aero.models import with_entropy_penalty as with_entropy_penalty
+from aero.ops import accelerate as accelerate
 from aero.train import EntropyCallback as EntropyCallback
 
 __version__: str

@@ -21,7 +21,6 @@ from aero.models.decoder import AeroModel
 from aero.models.entropy_penalty import EntropyPenalty
 from aero.models.fixed_point_network import FixedPointForCausalLM
 from aero.models.hugging_face_attention import register_attention
-from aero.models.outputs import AeroCausalLMOutput
 from aero.models.penalized_models import with_entropy_penalty, without_entropy_penalty
 from aero.models.row_entropies import entropies
 
@@ -31,7 +30,6 @@ AutoModel.register(AeroConfig, AeroModel, exist_ok=True)
 AutoModelForCausalLM.register(AeroConfig, AeroForCausalLM, exist_ok=True)
 
 __all__ = [
-    "AeroCausalLMOutput",
     "AeroConfig",
     "AeroForCausalLM",
     "EntropyPenalty",

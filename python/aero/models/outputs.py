@@ -50,7 +50,7 @@ class AeroCausalLMOutput(CausalLMOutputWithPast):
         penalty_nats: the weighted penalty as it joins the loss, nats per predicted token, 0-D.
 
     Example:
-        >>> from aero.models import AeroCausalLMOutput
+        >>> from aero.models.outputs import AeroCausalLMOutput
         >>> import torch
         >>> output = AeroCausalLMOutput(logits=torch.zeros(1, 3, 9))
         >>> output.to_tuple()[0].shape, output.entropy_loss is None

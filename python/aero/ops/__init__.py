@@ -1,5 +1,7 @@
 """The four operators: native C++ kernels behind torch custom ops, and their plain-PyTorch form.
 
+`accelerate` has torch's own attention on the CPU run on the first of them.
+
 Importing this package loads the operator library (`torch.ops.aero`). The functions are imported
 eagerly, so that they win over the files of the same name.
 
@@ -17,8 +19,10 @@ from aero.ops.attention_entropy import attention_entropy
 from aero.ops.entropy_regularization import entropy_regularization
 from aero.ops.scaled_ffn import scaled_ffn
 from aero.ops.temperature_softmax import temperature_softmax
+from aero.ops.torch_attention import accelerate
 
 __all__ = [
+    "accelerate",
     "attention_entropy",
     "entropy_regularization",
     "scaled_ffn",

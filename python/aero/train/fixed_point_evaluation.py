@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from aero.fixed_point import Approximations
 from aero.internals.errors import TrainingError
-from aero.models import AeroCausalLMOutput, AeroForCausalLM, FixedPointForCausalLM
+from aero.models import AeroForCausalLM, FixedPointForCausalLM
+from aero.models.outputs import AeroCausalLMOutput
 from aero.reading import parse_yaml
 from aero.train.perplexity import HeldOutLoss, measure_loss, rank_and_world
 from aero.train.run_folder import RunFolder
