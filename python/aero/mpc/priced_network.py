@@ -21,8 +21,10 @@ SIZES = {
 # Of the presets that are models of others; a longer context needs other weights.
 _POSITIONS = {"gpt2": 1024, "gpt2-18l": 1024, "pythia-70m": 2048}
 
-PUBLIC_TEMPERATURE = (
-    "qkv/proj: the temperature is public, hence free; secret_temperature=True prices a secret one"
+# The default of every price; `unchecked` says the first half as well.
+_PUBLIC_TEMPERATURE = (
+    "qkv/proj: the temperature is public, hence free; a run of `aero private` keeps it secret, "
+    "which secret_temperature=true prices"
 )
 NO_CACHE = (
     "keys and values of earlier tokens are kept and cost nothing again; a run of `aero private` "
@@ -88,11 +90,18 @@ class PricedNetwork:
         found = [*self.notes]
         if self.positions is not None and keys > self.positions:
             found.append(beyond(keys, self.positions, self.label))
+        if self.spec is not None and has_public_temperature(self.spec, fields):
+            found.append(_PUBLIC_TEMPERATURE)
         if self.exact_gelu and "gelu" not in stack.prices:
             found += {"erf": [_EXACT_GELU], "tanh": [_OTHER_GELU]}.get(str(fields["gelu"]), [])
         elif self.spec is not None and is_other_gelu(self.spec, stack, fields):
             found.append(_OTHER_GELU)
         return tuple(found)
+
+
+def has_public_temperature(spec: ArchitectureSpec, fields: Mapping[str, FieldValue]) -> bool:
+    """Whether temperatures are priced that a secret would make dearer: one per position."""
+    return spec.temperature == "head_position" and not fields["secret_temperature"]
 
 
 def positions_of(preset: str | None) -> int | None:
@@ -127,8 +136,8 @@ def sweep_notes(
     if positions is not None and contexts and max(contexts) > positions:
         found.append(beyond(max(contexts), positions, preset))
     for stack, fields in stacks:
-        if not fields["secret_temperature"] and any(s.temperature != "none" for s in specs):
-            found.append(PUBLIC_TEMPERATURE)
+        if any(has_public_temperature(spec, fields) for spec in specs):
+            found.append(_PUBLIC_TEMPERATURE)
         if any(is_other_gelu(spec, stack, fields) for spec in specs):
             found.append(_OTHER_GELU)
     found += different_trust({stack.name: stack.trust for stack, _ in stacks})

@@ -63,6 +63,7 @@ def test_public_temperatures_are_said_wherever_they_are_priced() -> None:
         assert words in text
     assert words not in to_text(mpc.simulate(label, secret_temperature=True, **TINY))
     assert words not in to_text(mpc.sweep([label], model="tiny", secret_temperature=True))
+    assert any("aero private" in one for one in report.notes)
 
 
 def test_a_priced_cache_says_that_private_runs_have_none() -> None:
