@@ -140,6 +140,11 @@ def sweep_notes(
             found.append(_PUBLIC_TEMPERATURE)
         if any(is_other_gelu(spec, stack, fields) for spec in specs):
             found.append(_OTHER_GELU)
+        if stack.prices:
+            found.append(
+                f"{stack.name} quotes prices of {', '.join(stack.prices)}; all else costs what "
+                f"{stack.base} derives"
+            )
     found += different_trust({stack.name: stack.trust for stack, _ in stacks})
     return tuple(dict.fromkeys(found))
 

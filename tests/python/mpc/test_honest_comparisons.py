@@ -128,6 +128,13 @@ def test_a_description_says_whom_it_trusts(tmp_path: Path) -> None:
         mpc.simulate("SM", stack=path, **TINY)
 
 
+def test_a_sweep_says_which_prices_are_quoted_and_which_are_not() -> None:
+    text = to_text(mpc.sweep(["SM+LN+G", "SM+LN+R"], model="tiny", stacks=["sigma"]))
+    quoted = next(line for line in text.splitlines() if "quotes prices of" in line)
+    assert "gelu" in quoted and "relu" not in quoted and "openbumblebee derives" in quoted
+    assert "quotes prices" not in to_text(mpc.sweep("SM", model="tiny"))
+
+
 # --- words of other tools -------------------------------------------------------------------------
 
 
