@@ -44,7 +44,7 @@ DEMO_LABELS := SM+LN+G SM+ScFuFFN "EReg(SM(t)+ScFuFFN)" SM+FN+ScFuFFN SM+FN+R
 INSTALLED := AERO_CUDA=$(AERO_CUDA) $(sort $(shell find python/aero -name '*.py'))
 $(shell mkdir -p build && echo '$(INSTALLED)' | cmp -s - build/installed || echo '$(INSTALLED)' > build/installed)
 
-.PHONY: help demo reproduce private private-test private-bench test ctest wheels cuda-wheel arm-wheel mac-wheel kernel arm-test slurm-test sanitizers mutants fuzz fuzz-sanitized build lint bench test-cuda bench-cuda house notebooks docs clean
+.PHONY: help demo reproduce private private-test private-bench test ctest wheels cuda-wheel arm-wheel mac-wheel kernel arm-test slurm-test sanitizers mutants fuzz fuzz-private fuzz-sanitized build lint bench test-cuda bench-cuda house notebooks docs clean
 .DEFAULT_GOAL := help
 # ninja shares out its own work, and fails where `make --jobs` tells it of jobs that it cannot reach.
 unexport MAKEFLAGS
@@ -143,9 +143,12 @@ sanitizers: build/sanitized/.built build/threads/.built ## run the C++ tests und
 mutants: $(VENV)/.mutants ## change the sources in small ways; list what no test catches (hours)
 	$(BIN)/python -m tests.mutants.run $(addprefix --room ,$(ROOM)) $(addprefix --sample ,$(SAMPLE)) $(addprefix --seed ,$(SEED))
 
-# Both go on where they ended. `tests/fuzz/run.py --replay ATTACK:SEED` repeats a failure.
+# All go on where they ended. `tests/fuzz/run.py --replay ATTACK:SEED` repeats a failure.
 fuzz: $(VENV)/.tests ## attack operators, files, command lines and trainings for MINUTES=30
 	$(BIN)/python tests/fuzz/run.py --minutes $(MINUTES)
+
+fuzz-private: $(VENV)/.tests ## attack the messages of private parties for MINUTES=30
+	PYTHONPATH=tests/python/private $(BIN)/python tests/fuzz/run.py --attack private_messages --minutes $(MINUTES)
 
 # Without site, so that the package is the sanitized one and not the editable one.
 fuzz-sanitized: build/fuzz/sanitized/.built ## attack the operators under two sanitizers for MINUTES=30

@@ -70,13 +70,15 @@ say("done")
 sys.stdin.read()
 """
 SERVER = """
-import json, sys
+import json, os, sys, threading
 from pathlib import Path
 from aero.private.parties.events import encoded
 from aero.private.parties.party import PartyJob
 from aero.private.parties.serving import serve
 job = PartyJob.from_dict(json.loads(sys.stdin.readline()))
 out = sys.stdout.buffer
+# It ends with the tests, however they end.
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).start()
 serve(job, lambda event: (out.write(encoded(event)), out.flush()), Path(sys.argv[1]))
 """
 LIMITS = TimeLimits(connect=30, hello=20, ready=30, silence=20, stage=30)
