@@ -36,10 +36,6 @@ USES = {
     "accelerate": ("train", "import aero.train.trainer"),
     "scipy": ("report", "from aero.analysis.intervals import student_quantile as q; q(3, 0.025)"),
     "matplotlib": ("report", "from aero import mpc, report; report.to_html(mpc.simulate('SM'))"),
-    "plotly": (
-        "report",
-        "import numpy; from aero.report.show_page import _heads; _heads('a', numpy.ones((1,) * 4))",
-    ),
     "cryptography": (
         "private",
         "from pathlib import Path; import aero; aero.private.make_keys(Path('keys'))",

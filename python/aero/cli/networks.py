@@ -94,13 +94,21 @@ def _save(model: Any, path: str, output: Path) -> None:
     load_tokenizer(path).save_pretrained(output)
 
 
+_TEXT = "The cat sat on the mat because it was tired."
+
+
 def show(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A finished run, or the folder of a network.")
+    networks: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NETWORK [OTHER]",
+            help="Finished runs, folders of Hugging Face decoders or hub names; two are compared.",
+        ),
     ],
-    text: Annotated[str, typer.Option(help="The text that the network reads.")],
+    text: Annotated[str, typer.Option(help="The text that the networks read.")] = _TEXT,
     output: Annotated[
-        Path | None, typer.Option(metavar="PAGE", help="Default RUN/show.html.")
+        Path | None,
+        typer.Option(metavar="PAGE", help="Default show.html, in the first run or folder."),
     ] = None,
     max_tokens: Annotated[
         int, typer.Option(help="Tokens of the text that are shown.", min=1, max=64)
@@ -114,27 +122,54 @@ def show(
         from aero.internals.atomic_files import write_bytes_atomically
         from aero.internals.errors import disk_errors
         from aero.report.show_page import show_page
-        from aero.saved.loading import load_saved_network, require_supported
-        from aero.saved.tokenizer import load_tokenizer
-        from aero.train.samples import look_at
 
-        folder = run / "model" if (run / "model").is_dir() else run
-        if not (folder / "config.json").is_file():
-            raise ValueError(f"show: expected a finished run or a network's folder, got {run}")
-        require_supported(folder)
-        tokenizer = load_tokenizer(folder)
-        model: Any = load_saved_network(folder)
-        tokens, attention = look_at(model, tokenizer, text, most_tokens=max_tokens)
-        if len(tokens) == max_tokens:
-            note(f"show: the page has the first {max_tokens} tokens; --max-tokens shows more")
-        path = output or run / "show.html"
+        if len(networks) > 2:
+            raise ValueError(f"show: expected one network or two, got {len(networks)}")
+        seen = _seen(networks, text, max_tokens)
+        first = Path(networks[0])
+        path = output or (first if first.is_dir() else Path()) / "show.html"
         with disk_errors("the page", path, "show again", command="show"):
             path.parent.mkdir(parents=True, exist_ok=True)
-            content = show_page(model.config.spec, tokens, attention, name=run.name)
-            write_bytes_atomically(path, content.encode())
+            write_bytes_atomically(path, show_page(seen).encode())
         say(f"page: {path}")
         if browse:
             typer.launch(path.resolve().as_uri())
+
+
+def _seen(networks: list[str], text: str, max_tokens: int) -> list[Any]:
+    """What the page shows of each network: as many tokens as asked for, as far as they fit."""
+    from aero.report.show_page import ShownNetwork, most_tokens
+    from aero.saved.loading import load_decoder
+    from aero.saved.tokenizer import load_tokenizer
+    from aero.train.samples import look_at
+
+    places = [_place(network) for network in networks]
+    models: list[Any] = [load_decoder(place) for place in places]
+    settings = [model.config for model in models]
+    room = most_tokens(sum(one.num_hidden_layers * one.num_attention_heads for one in settings))
+    seen = []
+    for network, place, model in zip(networks, places, models, strict=True):
+        tokens, attention, largest = look_at(
+            model, load_tokenizer(place), text, most_tokens=min(max_tokens, room)
+        )
+        spec = getattr(model.config, "spec", None)
+        seen.append(ShownNetwork(Path(network).name, tokens, attention, largest, spec))
+    shown_tokens = max(len(one.tokens) for one in seen)
+    if shown_tokens == room < max_tokens:
+        note(f"show: the page has the first {room} tokens; more would make it too large")
+    elif shown_tokens == max_tokens:
+        note(f"show: the page has the first {max_tokens} tokens; --max-tokens shows more")
+    return seen
+
+
+def _place(network: str) -> str:
+    """The folder of a network, or its name on the hub."""
+    folder = Path(network)
+    if (folder / "model").is_dir():
+        folder = folder / "model"
+    if Path(network).exists() and not (folder / "config.json").is_file():
+        raise ValueError(f"show: expected a finished run or a network's folder, got {network}")
+    return str(folder) if folder.is_dir() else network
 
 
 def export(

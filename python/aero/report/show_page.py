@@ -1,17 +1,22 @@
-"""The page of `aero show`: tokens, every head with a slider for temperature, and private costs.
+"""The page of `aero show`: tokens coloured by entropy, every head, and private costs.
 
-plotly draws the moving parts, from weights computed here for every place of the slider. The page
-has no script of its own and loads nothing. Tokens may be a stranger's: they reach the page escaped.
+One script, `templates/show.js`, redraws what a reader chooses; the page's policy names its
+checksum, so no other script runs, and nothing is loaded. Without it the page still has all tokens
+and entropies. Tokens may be a stranger's: they reach the page escaped.
 """
 
 from __future__ import annotations
 
-import html
+import base64
+import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 from numpy.typing import NDArray
 
@@ -27,10 +32,13 @@ with extra("report"):
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-_TEMPERATURES = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
-# Whole per cent in one byte; this value marks keys that a causal head does not see.
-_HIDDEN = 101
-_SEEN = ("#f7fbff", "#c6dbef", "#6baed6", "#2171b5", "#08306b")
+_LETTERS = np.frombuffer(
+    b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", dtype=np.uint8
+)
+# Two letters a weight: steps of 0.4 % down to e^-16.4, where nothing is left to see.
+_CODES_PER_NAT, _NOTHING = 250, 4095
+# Of all networks together: 1.6 MB, so that a page stays below 2 MB.
+MOST_WEIGHTS = 800_000
 # The label becomes cheaper from step to step, as in the paper's Figure 1.
 _LADDER = ("SM+LN+G", "SM+LN+R", "SM+FN+R", "SM+ScFuFFN")
 _SIZES = (
@@ -40,15 +48,28 @@ _SIZES = (
 Weights = NDArray[np.float64]
 
 
-def at_temperature(attention: Weights, temperature: float) -> Weights:
-    """Returns attention as if its scores were divided by a temperature: p^(1/t), normalized.
+@dataclass(frozen=True, eq=False)
+class ShownNetwork:
+    """A network and what its heads do with a text.
 
-    Args:
-        attention: [..., T], weights of rows.
-        temperature: above 0; 1 changes nothing.
+    Attributes:
+        name: of the run or the folder.
+        tokens: T, as text.
+        attention: [L, H, T, T], weights.
+        largest: [L, T], the most that the entropy of a row can be, nats.
+        spec: of AERO networks, whose private cost is shown; None for others.
     """
-    sharpened = (attention / attention.max(axis=-1, keepdims=True)) ** (1.0 / temperature)
-    return np.asarray(sharpened / sharpened.sum(axis=-1, keepdims=True))
+
+    name: str
+    tokens: Sequence[str]
+    attention: Weights
+    largest: NDArray[np.float64]
+    spec: ArchitectureSpec | None = None
+
+
+def most_tokens(heads: int) -> int:
+    """Returns how many tokens fit on a page with so many heads, of all layers and networks."""
+    return int((np.sqrt(1 + 8 * MOST_WEIGHTS / heads) - 1) / 2)
 
 
 def token_costs(spec: ArchitectureSpec, prompt_tokens: int) -> dict[str, float]:
@@ -69,32 +90,66 @@ def token_costs(spec: ArchitectureSpec, prompt_tokens: int) -> dict[str, float]:
     }  # fmt: skip
 
 
-def show_page(
-    spec: ArchitectureSpec, tokens: Sequence[str], attention: Weights, *, name: str
-) -> str:
-    """Returns the page.
+def show_page(networks: Sequence[ShownNetwork]) -> str:
+    """Returns the page of one network, or of several next to each other."""
+    environment = Environment(
+        loader=PackageLoader("aero.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+    script = (files("aero.report") / "templates" / "show.js").read_text("utf-8")
+    checksum = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return environment.get_template("show.html.j2").render(
+        title=" and ".join(_title(one) for one in networks),
+        networks=[_values(one) for one in networks],
+        data=htmlsafe_json_dumps([_data(one) for one in networks]),
+        script=Markup(script),
+        checksum=Markup(checksum),
+    )
+
+
+def _title(one: ShownNetwork) -> str:
+    return printable(one.name) + (f": {one.spec.label}" if one.spec else "")
+
+
+def _values(one: ShownNetwork) -> dict[str, Any]:
+    """What the page has of a network before its script runs."""
+    entropies = row_entropies(one.attention)  # [L, H, T]
+    by_token, largest = entropies.mean(axis=(0, 1)), one.largest.mean(axis=0)
+    return {
+        "name": _title(one),
+        "words": [shown(token) for token in one.tokens],
+        "by_token": by_token,
+        "largest": largest,
+        "shares": (100 * by_token / np.maximum(largest, 1e-9)).clip(0, 100).round(1),
+        "entropies": entropies.mean(axis=2),
+        "costs": Markup(_costs(one.spec, len(one.tokens))) if one.spec else "",
+    }
+
+
+def _data(one: ShownNetwork) -> dict[str, Any]:
+    """What the script reads."""
+    return {
+        "words": [shown(token) for token in one.tokens],
+        "heads": one.attention.shape[1],
+        "most": one.largest.round(4).tolist(),
+        "weights": packed(one.attention),
+    }
+
+
+def packed(attention: Weights) -> str:
+    """Returns the weights that causal rows can have, two letters each, as `show.js` reads them.
 
     Args:
-        spec: the network.
-        tokens: T, as text.
-        attention: [L, H, T, T], weights.
-        name: of the run.
+        attention: [L, H, T, T]; row i has i + 1 weights.
     """
-    environment = Environment(
-        loader=PackageLoader("aero.report"), autoescape=True, undefined=StrictUndefined
-    )
-    words = [shown(token) for token in tokens]
-    entropies = row_entropies(attention)  # [L, H, T]
-    reachable = np.log(np.arange(1, len(tokens) + 1))
-    return environment.get_template("show.html.j2").render(
-        title=f"{printable(name)}: {spec.label}",
-        words=words,
-        reachable=reachable,
-        by_token=entropies.mean(axis=(0, 1)),
-        heads=Markup(_heads(words, attention)),
-        entropies=entropies.mean(axis=2),
-        costs=Markup(_costs(spec, len(tokens))),
-    )
+    rows, keys = np.tril_indices(attention.shape[-1])
+    weights = attention[:, :, rows, keys].ravel()
+    logarithms = np.log(np.where(weights > 0, weights, 1.0))
+    codes = np.clip(np.rint(-_CODES_PER_NAT * logarithms), 0, _NOTHING - 1).astype(np.int64)
+    codes[weights <= 0] = _NOTHING
+    return _LETTERS[np.stack([codes // 64, codes % 64], axis=1)].tobytes().decode("ascii")
 
 
 def _costs(spec: ArchitectureSpec, prompt_tokens: int) -> str:
@@ -107,109 +162,3 @@ def _costs(spec: ArchitectureSpec, prompt_tokens: int) -> str:
             [*costs], [cost / 1e6 for cost in costs.values()], unit=unit, axes=axes
         )
     return svg_of(figure, "Bytes of one more private token by label")
-
-
-def _heads(words: Sequence[str], attention: Weights) -> str:
-    """Every head in one picture, with the slider."""
-    with extra("report"):
-        import plotly.graph_objects
-
-    go: Any = plotly.graph_objects
-
-    layers, heads, size, _ = attention.shape
-    step = size + max(1, size // 6)
-    across, up = (size / 2 + step * np.arange(count) for count in (layers, heads))
-    safe = [html.escape(word) for word in words]
-    colors = [[i / 4 * 100 / 101, color] for i, color in enumerate(_SEEN)]
-    figure = go.Figure(
-        data=_drawn(go, attention, 1.0, step),
-        layout=go.Layout(
-            template="none",
-            height=150 + int(min(900, 900 * heads / layers)),
-            margin={"l": 70, "r": 10, "t": 30, "b": 120},
-            showlegend=False,
-            xaxis={"tickvals": across, "ticktext": [f"layer {i}" for i in range(layers)]},
-            yaxis={"tickvals": up, "ticktext": [f"head {i}" for i in range(heads)]},
-            sliders=[
-                {
-                    "active": _TEMPERATURES.index(1.0),
-                    "currentvalue": {"prefix": "scores divided by temperature "},
-                    "pad": {"t": 40},
-                    "steps": [
-                        {
-                            "method": "animate",
-                            "label": f"{value:g}",
-                            "args": [
-                                [f"{value:g}"],
-                                {"mode": "immediate", "frame": {"duration": 0, "redraw": True}},
-                            ],
-                        }
-                        for value in _TEMPERATURES
-                    ],
-                }
-            ],
-        ),
-        frames=[
-            go.Frame(name=f"{value:g}", data=_drawn(go, attention, value, step))
-            for value in _TEMPERATURES
-        ],
-    )
-    figure.update_traces(
-        selector={"type": "heatmap"},
-        text=_sheet(_titles(safe, layers, heads), step, ""),
-        hovertemplate="%{text}<br>%{z} %<extra></extra>",
-        colorscale=[*colors, [100.5 / 101, "white"], [1, "white"]],
-        zmin=0, zmax=_HIDDEN, showscale=False,
-    )  # fmt: skip
-    figure.update_xaxes(range=[0, step * layers], showgrid=False, zeroline=False, ticks="")
-    figure.update_yaxes(range=[step * heads, 0], showgrid=False, zeroline=False, ticks="")
-    page: str = figure.to_html(
-        full_html=False,
-        include_plotlyjs=True,
-        auto_play=False,
-        div_id="heads",
-        config={"displayModeBar": False, "responsive": True},
-    )
-    return page
-
-
-def _drawn(go: Any, attention: Weights, temperature: float, step: int) -> list[Any]:
-    """The weights in per cent, and the mean entropy of every head over its square."""
-    layers, heads, size, _ = attention.shape
-    weights = at_temperature(attention, temperature)
-    hidden = np.triu(np.ones((size, size), dtype=bool), 1)
-    percent = np.where(hidden, _HIDDEN, np.rint(100 * weights)).astype(np.uint8)
-    entropies = row_entropies(weights).mean(axis=2)
-    return [
-        go.Heatmap(z=_sheet(percent, step, _HIDDEN), x0=0.5, y0=0.5),
-        go.Scatter(
-            x=np.repeat(np.arange(layers), heads) * step + size,
-            y=np.tile(np.arange(heads), layers) * step + size / 8,
-            text=[f"{value:.2f}" for value in entropies.ravel()],
-            mode="text", textposition="bottom left", hoverinfo="skip", textfont={"color": "#444"},
-        ),
-    ]  # fmt: skip
-
-
-def _titles(words: Sequence[str], layers: int, heads: int) -> NDArray[np.object_]:
-    """The words for every weight, [L, H, T, T]; empty where a head does not see."""
-    size = len(words)
-    titles = np.full((layers, heads, size, size), "", dtype=object)
-    for layer, head, row, key in np.ndindex(titles.shape):
-        if key <= row:
-            titles[layer, head, row, key] = (
-                f"layer {layer}, head {head}<br>{words[row]} looks at {words[key]}"
-            )
-        else:
-            titles[layer, head, row, key] = f"{words[key]} comes later: hidden"
-    return titles
-
-
-def _sheet(squares: NDArray[Any], step: int, gap: Any) -> NDArray[Any]:
-    """Squares [L, H, T, T] next to each other, layers to the right: [H * step, L * step]."""
-    layers, heads, size, _ = squares.shape
-    sheet = np.full((heads * step, layers * step), gap, dtype=squares.dtype)
-    for layer, head in np.ndindex(layers, heads):
-        top, left = head * step, layer * step
-        sheet[top : top + size, left : left + size] = squares[layer, head]
-    return sheet

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import safe_open
 from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
@@ -23,6 +24,8 @@ _WIDTHS = (
     "width", "hidden_width", "head_dim", "num_heads", "vocab_size", "hidden_size", "n_embd",
     "intermediate_size", "n_inner", "num_attention_heads", "n_head",
 )  # fmt: skip
+# Values of `model_type`; None where a file says nothing.
+_WITH_AERO_FORM = (None, "aero", "gpt2", "gpt_neox")
 _CONFIG = {
     "model_type?": str | None,
     "architectures?": ([str], None),
@@ -67,26 +70,59 @@ def load_saved_network(
     return network
 
 
+def load_decoder(path: str | Path) -> PreTrainedModel:
+    """Loads an AERO, GPT-2 or Pythia as an `AeroForCausalLM`, any other decoder as it is, float32.
+
+    Args:
+        path: a folder, or a name on the hub.
+
+    Raises:
+        TrainingError: as of `load_saved_network`.
+    """
+    here = Path(path).is_dir()
+    if (_kind(path) if here else _kind_on_the_hub(path)) in _WITH_AERO_FORM:
+        return load_saved_network(path)
+    options = {"as_it_is": True, "dtype": torch.float32, "local_files_only": here}
+    return load_saved_network(path, **options)
+
+
 def require_supported(path: str | Path) -> None:
     """Raises `TrainingError` where a folder's `config.json` names a kind that has no AERO form."""
-    file = Path(path) / "config.json"
-    if not file.is_file():
-        return
-    kind = read_json(file, {"model_type?": str | None}, finite=False).get("model_type")
-    if kind not in (None, "aero", "gpt2", "gpt_neox"):
+    kind = _kind(path)
+    if kind not in _WITH_AERO_FORM:
         raise TrainingError(
             f"{printable(str(path))}: expected a network of AERO, GPT-2 or Pythia, got "
             f"{shown(kind)}, which this command does not support; aero.entropies(model, ids) "
-            "works with it"
+            "and aero show work with it"
         )
+
+
+def _kind(path: str | Path) -> Any:
+    file = Path(path) / "config.json"
+    if not file.is_file():
+        return None
+    return read_json(file, {"model_type?": str | None}, finite=False).get("model_type")
+
+
+def _kind_on_the_hub(name: str | Path) -> Any:
+    from transformers import AutoConfig
+
+    try:
+        with library_errors(name, "a network"):
+            return AutoConfig.from_pretrained(str(name), trust_remote_code=False).model_type
+    except UnreadableFileError as error:
+        raise TrainingError(
+            f"{shown(str(name))} is neither a folder with a network nor reachable on the hub"
+        ) from error
 
 
 def _load_as_it_is(path: str | Path, **options: Any) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     # Else transformers asks on the terminal whether to run code that the folder holds.
-    options |= {"trust_remote_code": False, "local_files_only": True}
-    config = AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
+    options = {"local_files_only": True, **options, "trust_remote_code": False}
+    places = {name: options[name] for name in ("trust_remote_code", "local_files_only")}
+    config = AutoConfig.from_pretrained(path, **places)
     for name in ("attn_pdrop", "attention_dropout"):
         if hasattr(config, name):
             setattr(config, name, 0.0)

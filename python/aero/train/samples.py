@@ -7,6 +7,7 @@ network writes after it. Runs of one corpus have the same line.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from aero.internals.errors import TrainingError
 from aero.models import AeroForCausalLM
-from aero.models.row_entropies import attention_maps
+from aero.models.row_entropies import attention_maps, entropies
 from aero.reading import shown
 
 _FORMAT = 1
@@ -44,25 +45,36 @@ def sentence_of(text: str) -> str:
 
 
 def look_at(
-    model: AeroForCausalLM, tokenizer: PreTrainedTokenizerBase, text: str, *, most_tokens: int
-) -> tuple[list[str], NDArray[np.float64]]:
-    """Returns the first tokens of a text, and where every head looks in them, [L, H, T, T].
+    model: Any, tokenizer: PreTrainedTokenizerBase, text: str, *, most_tokens: int
+) -> tuple[list[str], NDArray[np.float64], NDArray[np.float64]]:
+    """Returns the first tokens of a text, and where every head looks in them.
 
     Args:
-        model: the network.
+        model: any decoder that `aero.entropies` takes.
         tokenizer: its tokenizer.
         text: at least one token of it.
         most_tokens: later tokens are left out, as those beyond the context length are.
+
+    Returns:
+        T tokens as text, weights [L, H, T, T], and the most that each row's entropy can be, [L, T].
 
     Raises:
         TrainingError: the text has no token.
     """
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    ids = ids[: min(most_tokens, model.config.spec.context_length)]
+    ids = ids[: min(most_tokens, _context_length(model))]
     if not ids:
         raise TrainingError(f"the text must have at least one token, got {shown(text)}")
-    maps = attention_maps(model, torch.tensor([ids]))[:, 0].double().cpu().numpy()
-    return [str(tokenizer.decode([token])) for token in ids], maps
+    batch = torch.tensor([ids])
+    maps = attention_maps(model, batch)[:, 0].double().cpu().numpy()
+    largest = entropies(model, batch).visible_keys[:, 0].double().log().cpu().numpy()
+    return [str(tokenizer.decode([token])) for token in ids], maps, largest
+
+
+def _context_length(model: Any) -> int:
+    if isinstance(model, AeroForCausalLM):
+        return model.config.spec.context_length
+    return getattr(model.config, "max_position_embeddings", None) or sys.maxsize
 
 
 def sample_of(
@@ -81,7 +93,7 @@ def sample_of(
     written = ""
     if room > 0:
         written = _continuation(model, tokenizer, prompt, min(room, _NEW_TOKENS))
-    tokens, maps = look_at(model, tokenizer, text, most_tokens=_MOST_TOKENS)
+    tokens, maps, _ = look_at(model, tokenizer, text, most_tokens=_MOST_TOKENS)
     return {
         "format": _FORMAT,
         "text": text,

@@ -1,64 +1,118 @@
 """The page of `aero show`: its contents, and a stranger's tokens that do no harm."""
 
+import base64
+import hashlib
 import json
 import re
+import shutil
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import aero.report
 from aero import mpc
 from aero.architecture import ArchitectureSpec
-from aero.report.show_page import at_temperature, show_page, token_costs
+from aero.report.show_page import ShownNetwork, most_tokens, packed, show_page, token_costs
 
 SPEC = ArchitectureSpec.from_label("SM+ScFuFFN", model="mini", num_layers=2, num_heads=2)
 HOSTILE = ["</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>", "\x1b[2J", "$x_"]
+SCRIPT = Path(aero.report.__file__).parent / "templates" / "show.js"
+
+
+def network(name="a <run>", tokens=HOSTILE, layers=2, heads=2, spec=SPEC):
+    """Heads that look at all tokens that they see alike."""
+    size = len(tokens)
+    even = np.tril(np.ones((size, size))) / np.arange(1, size + 1)[:, None]
+    largest = np.tile(np.log(np.arange(1, size + 1)), (layers, 1))
+    return ShownNetwork(name, tokens, np.tile(even, (layers, heads, 1, 1)), largest, spec)
 
 
 @pytest.fixture(scope="module")
 def page() -> str:
     """Two layers of two heads that look at four strange tokens alike."""
-    even = np.tril(np.ones((4, 4))) / np.arange(1, 5)[:, None]
-    return show_page(SPEC, HOSTILE, np.tile(even, (2, 2, 1, 1)), name="a <run>")
+    return show_page([network()])
 
 
-def own_text(page: str) -> str:
-    """The page without plotly's library, which is no text of ours."""
-    scripts = re.findall(r"<script[^>]*>.*?</script>", page, re.S)
-    return page.replace(max(scripts, key=len), "")
+def in_node(program: str, *values: object) -> object:
+    """What a program prints that has the functions of the page's script as `show`."""
+    start = f"const show = require({json.dumps(str(SCRIPT))});"
+    start += "const given = JSON.parse(require('fs').readFileSync(0));"
+    done = subprocess.run(
+        ["node", "-e", f"{start} console.log(JSON.stringify({program}))"],
+        input=json.dumps(values), capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    return json.loads(done.stdout)
 
 
-def test_temperature_sharpens_flattens_and_leaves_one_alone():
-    weights = np.array([[0.7, 0.2, 0.1], [1.0, 0.0, 0.0]])
-    scores = np.log([0.7, 0.2, 0.1])
-    for temperature in (0.25, 1.0, 4.0):
-        expected = np.exp(scores / temperature) / np.exp(scores / temperature).sum()
-        found = at_temperature(weights, temperature)
-        np.testing.assert_allclose(found[0], expected, rtol=1e-12)
-        assert found[1].tolist() == [1.0, 0.0, 0.0]
+def random_weights(layers, heads, size):
+    scores = np.random.default_rng(0).normal(0, 3, (layers, heads, size, size))
+    scores[..., np.triu_indices(size, 1)[0], np.triu_indices(size, 1)[1]] = -np.inf
+    weights = np.exp(scores)
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="needs node")
+@pytest.mark.parametrize("temperature", [0.25, 1.0, 4.0])
+def test_the_script_reads_weights_and_divides_their_scores_by_a_temperature(temperature):
+    weights = random_weights(2, 3, 7)
+    weights[1, 2, 5] = [0.75, 0, 0, 0, 0.25, 0, 0]  # of a head with a mask
+    found = in_node(
+        "[...Array(6).keys()].map(head => [...Array(7).keys()].map(row => "
+        "show.rowOf(show.decoded(given[0]), 7, head, row, given[1])))",
+        packed(weights), temperature,
+    )  # fmt: skip
+    powers = weights.reshape(6, 7, 7) ** (1 / temperature)
+    expected = powers / powers.sum(axis=-1, keepdims=True)
+    for head in range(6):
+        for row in range(7):
+            np.testing.assert_allclose(found[head][row], expected[head, row, : row + 1], atol=5e-3)
+    entropy = in_node("show.entropyOf([0.5, 0.25, 0.25, 0])")
+    assert entropy == pytest.approx(1.5 * np.log(2))
 
 
 def test_a_strangers_tokens_stay_text(page):
-    text = own_text(page)
-    assert "alert(1)</script>" not in text
-    assert "<img" not in text
-    assert "\x1b" not in text
-    assert "&lt;/script&gt;&lt;script&gt;alert(1)" in text
-    assert "a &lt;run&gt;" in text
+    assert "alert(1)</script>" not in page
+    assert "<img" not in page
+    assert "\x1b" not in page
+    assert "&lt;/script&gt;&lt;script&gt;alert(1)" in page
+    assert "a &lt;run&gt;" in page
 
 
-def test_the_page_asks_nothing_of_the_network(page):
-    text = own_text(page)
-    assert not re.search(r"""(src|href)=["'](?!#)""", text)
-    assert "default-src 'none'" in text
+def test_the_page_asks_nothing_of_the_network_and_runs_one_script_alone(page):
+    assert not re.search(r"""(src|href)=["'](?!#)""", page)
+    (script,) = re.findall(r"<script>(.*?)</script>", page, re.S)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}';" in page
+    assert not re.search(r"<[^>]* on[a-z]+=", page)
 
 
-def test_entropies_tokens_and_every_place_of_the_slider_are_there(page):
-    text = own_text(page)
-    assert text.count("<td>0.79</td>") == 4  # log(24) / 4 of each head
-    assert "1.39 of 1.39" in text and "0.00 of 0.00" in text
-    labels = re.findall(r'"label":"([0-9.]+)"', text)
-    assert labels == [f"{t:g}" for t in (0.25, 0.35, 0.5, 0.7, 1, 1.4, 2, 2.8, 4)]
-    assert json.dumps("layer 1, head 1").strip('"') in text
+def test_without_its_script_the_page_has_tokens_and_entropies(page):
+    assert page.count("data-head>0.79</button>") == 4  # log(24) / 4 of each head
+    assert "1.39 of 1.39" in page and "0.00 of 0.00" in page
+    # The token that sees itself alone has no share of nothing.
+    assert [*map(float, re.findall(r"--s: ([0-9.]+)%", page))] == [0, 100, 100, 100]
+
+
+def test_two_networks_stand_side_by_side_and_strangers_have_no_price():
+    page = show_page([network("one"), network("other", ["a", "b"], layers=3, heads=1, spec=None)])
+    assert page.count('<section class="network">') == 2
+    assert page.count("The private cost of one more token") == 1
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)
+    first, second = json.loads(data)
+    assert [len(one["weights"]) for one in (first, second)] == [2 * 4 * 10, 2 * 3 * 3]
+    assert second["words"] == ["'a'", "'b'"] and second["heads"] == 1
+    assert second["most"] == [[0, 0.6931]] * 3
+
+
+def test_a_page_stays_below_two_megabytes_however_many_heads_there_are():
+    for heads in (4, 144, 1024, 2 * 2048):
+        size = most_tokens(heads)
+        assert 2 * heads * size * (size + 1) / 2 <= 1_600_000
+        assert 2 * heads * (size + 1) * (size + 2) / 2 > 1_600_000
+    words = ["word"] * most_tokens(1024)
+    assert len(show_page([network("large", words, 32, 32, None)]).encode()) < 2_000_000
 
 
 def test_costs_are_those_of_one_more_token_at_the_networks_sizes(page):
