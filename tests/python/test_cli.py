@@ -227,6 +227,13 @@ def test_a_network_goes_from_text_to_report(train_arguments, tmp_path):
     analyzed = invoke("analyze", runs / "sm-ln-g-seed0", "--windows", "2")
     assert analyzed.exit_code == 0, analyzed.output
     assert "heads per quarter" in analyzed.stdout
+    (two,) = json.loads(
+        invoke("analyze", runs / "sm-ln-g-seed0", "--windows", "2", "--json").stdout
+    )
+    for layer, row in enumerate(two["head_entropy"]):
+        heads = " ".join(f"{value:.2f}" for value in row)
+        line = f"layer {layer}: mean {sum(row) / len(row):.2f}, heads {heads}\n"
+        assert line in analyzed.stdout
     (found,) = json.loads(invoke("analyze", runs / "sm-ln-g-seed0", "--json").stdout)
     assert sum(found["quarters"]["observed_max"]) == pytest.approx(1)
     reported = invoke("report", runs, "--results", tmp_path / "spread")

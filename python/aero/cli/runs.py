@@ -201,9 +201,21 @@ def analyze(
             if not as_json:
                 shares = ", ".join(f"{share:.0%}" for share in values["quarters"]["observed_max"])
                 say(f"{run.name}: heads per quarter of the largest entropy: {shares}")
+                say(_heads_text(values["head_entropy"], values["max_entropy"]))
                 say(f"  {context_of_run(run)}")
         if as_json:
             _say_json(found)
+
+
+def _heads_text(heads: list[list[float | None]], most: float) -> str:
+    """A line per layer: its mean and each head, nats."""
+    lines = [f"  entropy of each head in nats (log T = {most:.2f})"]
+    for layer, row in enumerate(heads):
+        finite = [value for value in row if value is not None]
+        mean = f"{sum(finite) / len(finite):.2f}" if finite else "NaN"
+        values = " ".join("NaN " if value is None else f"{value:.2f}" for value in row)
+        lines.append(f"  layer {layer}: mean {mean}, heads {values}")
+    return "\n".join(lines)
 
 
 def report(

@@ -10,18 +10,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
-from aero.analysis import summarize_entropies
-from aero.analysis.statistics import layerwise_mean
-from aero.analysis.summary import EntropySummary
 from aero.models.causal_lm import AeroForCausalLM, whole
 from aero.models.embedding import check_token_ids
 from aero.models.hugging_face_attention import (
@@ -29,56 +24,10 @@ from aero.models.hugging_face_attention import (
     computes_own_attention,
     refuse_own_attention,
 )
+from aero.models.measured_entropies import RowEntropies
 from aero.models.recorded_outputs import let_outputs_be_recorded
 from aero.nn.visible_keys import AttentionCall, keys_by_layer, recorded_calls
 from aero.ops import reference
-
-
-@dataclass(frozen=True, eq=False)
-class RowEntropies:
-    """The result of `entropies`; printed, a line per layer with the most that its rows could have.
-
-    Attributes:
-        layers: L tensors [B, H, T], nats, float32; NaN in rows of padding.
-        row_mask: [B, T], False for rows of padding.
-        visible_keys: [L, B, T], how many keys each row sees; layers differ where only some have a
-            window.
-        temperatures: of AERO networks that have them, L arrays [H, T]; else None.
-        thresholds: learned, of networks that have them, [L, H], fractions; else None.
-    """
-
-    layers: tuple[Tensor, ...]
-    row_mask: Tensor
-    visible_keys: Tensor
-    temperatures: list[Any] | None = None
-    thresholds: Any = None
-
-    def summary(self, *, context_length: int | None = None) -> EntropySummary:
-        """Statistics without the padding: heads, layers, positions, collapse and overload.
-
-        Args:
-            context_length: T of the reference log T; default: the T of this batch.
-        """
-        return summarize_entropies(
-            np.stack([layer.cpu().numpy() for layer in self.layers]),
-            row_mask=self.row_mask.cpu().numpy(),
-            visible_keys=self.visible_keys.cpu().numpy(),
-            context_length=context_length,
-            temperatures=self.temperatures,
-            thresholds=self.thresholds,
-        )
-
-    def __str__(self) -> str:
-        heads = self.summary().head_entropy
-        # Of a head that looks at all keys that it sees alike.
-        logs = self.visible_keys.clamp(min=1).double().log()
-        largest = (logs * self.row_mask).sum(dim=(1, 2)) / self.row_mask.sum()
-        layers = zip(layerwise_mean(heads), heads, largest.tolist(), strict=True)
-        return "\n".join(
-            f"layer {index}: mean {mean:.3f} nats, heads {row.min():.3f} to {row.max():.3f} "
-            f"of at most {most:.3f}"
-            for index, (mean, row, most) in enumerate(layers)
-        )
 
 
 def entropies(model: nn.Module, batch: Tensor | Mapping[str, Any]) -> RowEntropies:

@@ -1,7 +1,9 @@
 """`aero.entropies` on stock and own models."""
 
 import math
+import re
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
@@ -15,6 +17,7 @@ from transformers import (
 )
 
 import aero
+from aero.models.row_entropies import RowEntropies
 
 from .labels import tiny
 from .stock_models import CONFIGS, stock_model
@@ -159,3 +162,57 @@ def test_models_that_cannot_give_entropies_are_refused_and_left_as_they_were():
 def test_batches_without_tokens_are_refused(batch):
     with pytest.raises(ValueError, match=r"entropies: batch must be token ids \[B, T\]"):
         aero.entropies(stock_model("gpt2", "sdpa"), batch)
+
+
+def even_heads():
+    """Two layers of three heads: row i of 3 looks at all, at none, and at two tokens alike."""
+    rows = torch.tensor([1.0, 2.0, 3.0]).log()
+    heads = torch.stack([rows, rows * 0, rows.clamp(max=math.log(2))])
+    mask, keys = torch.ones(1, 3).bool(), torch.tensor([[[1, 2, 3]]] * 2)
+    return RowEntropies((heads[None], heads.flip(0)[None]), mask, keys)
+
+
+def test_scalars_name_every_layer_and_head():
+    found = even_heads().to_scalars()
+    all_alike, two = math.log(6) / 3, math.log(4) / 3
+    assert found == pytest.approx(
+        {
+            "entropy/layer_0/head_0": all_alike,
+            "entropy/layer_0/head_1": 0.0,
+            "entropy/layer_0/head_2": two,
+            "entropy/layer_0/mean": (all_alike + two) / 3,
+            "entropy/layer_1/head_0": two,
+            "entropy/layer_1/head_1": 0.0,
+            "entropy/layer_1/head_2": all_alike,
+            "entropy/layer_1/mean": (all_alike + two) / 3,
+        }
+    )
+    assert {type(value) for value in found.values()} == {float}
+
+
+def test_the_plot_shows_the_share_of_what_each_head_can_reach():
+    figure, axes = plt.subplots()
+    assert even_heads().plot(axes=axes) is axes
+    # The first row sees one key and says nothing: of the others, 2 and 3 keys.
+    two = (1 + math.log(2) / math.log(3)) / 2
+    drawn = np.asarray(axes.collections[0].get_array()).reshape(2, 3)
+    np.testing.assert_allclose(drawn, [[1, 0, two], [two, 0, 1]], rtol=1e-6)
+    plt.close(figure)
+
+
+def test_a_notebook_shows_a_cell_per_head():
+    table = even_heads()._repr_html_()
+    cells = re.findall(r"<td[^>]*>([^<]*)</td>", table)
+    assert cells == ["0.60", "0.00", "0.46", "0.46", "0.00", "0.60"]
+    shades = re.findall(r"<td[^>]*rgba\(246, 166, 35, ([0-9.]+)\)", table)
+    assert [*map(float, shades)] == [1, 0, 0.82, 0.82, 0, 1]
+    assert "<script" not in table
+
+
+def test_broken_heads_are_shown_as_such():
+    heads = torch.tensor([[[torch.nan, torch.nan], [0.0, 0.5]]])
+    found = RowEntropies((heads,), torch.ones(1, 2).bool(), torch.tensor([[[1, 2]]]))
+    assert re.findall(r"<td[^>]*>([^<]*)</td>", found._repr_html_()) == ["nan", "0.25"]
+    scalars = found.to_scalars()
+    assert math.isnan(scalars["entropy/layer_0/head_0"])
+    assert scalars["entropy/layer_0/mean"] == 0.25
