@@ -185,6 +185,7 @@ const std::map<std::string, SizedCost>& priced_operations() {
       {"leaky_relu", {1, of_shape<activation<mpc::ActivationKind::kLeakyRelu>>}},
       {"gelu", {1, of_shape<activation<mpc::ActivationKind::kGelu>>}},
       {"silu", {1, of_shape<activation<mpc::ActivationKind::kSilu>>}},
+      {"tanh", {1, of_shape<activation<mpc::ActivationKind::kTanh>>}},
       {"soft_cap", {1, of_shape<activation<mpc::ActivationKind::kSoftCap>>}},
       {"dynamic_tanh", {1, of_shape<dynamic_norm<mpc::DynamicFunction::kTanh>>}},
       {"dynamic_erf", {1, of_shape<dynamic_norm<mpc::DynamicFunction::kErf>>}},

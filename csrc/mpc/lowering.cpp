@@ -25,7 +25,8 @@ class Lowering {
         pass_(pass),
         causal_(is_causal(network)),
         sources_(network.values.size()),
-        heads_(network.values.size(), 1) {
+        heads_(network.values.size(), 1),
+        pooled_(network.values.size(), false) {
     const bool can = can_absorb_ffn(network);
     if (stack.absorb_ffn == AbsorbFfn::kYes && !can)
       throw std::invalid_argument(
@@ -63,12 +64,15 @@ class Lowering {
   }
 
   void lower(const network::Operation& operation) {
-    rows_ = one_row_[index_] ? 1 : pass_.queries;
+    const bool is_pooled = !operation.inputs.empty() && pooled_[operation.inputs[0]];
+    rows_ = one_row_[index_] || is_pooled ? 1 : pass_.queries;
     Inputs made = std::visit(
         [&](const auto& primitive) { return become(operation, primitive, inputs_of(operation)); },
         operation.primitive);
     sources_[operation.output] = std::move(made);
     heads_[operation.output] = heads_of_result(operation);
+    pooled_[operation.output] =
+        is_pooled || std::holds_alternative<network::Pool>(operation.primitive);
   }
 
   // How many rows each position of a value has: one for each head after split_heads.
@@ -229,6 +233,8 @@ class Lowering {
         return add(operation, Activation{ActivationKind::kGelu, count}, std::move(inputs));
       case network::Function::kSilu:
         return add(operation, Activation{ActivationKind::kSilu, count}, std::move(inputs));
+      case network::Function::kTanh:
+        return add(operation, Activation{ActivationKind::kTanh, count}, std::move(inputs));
     }
     return unpriced(operation);
   }
@@ -272,13 +278,13 @@ class Lowering {
     return inputs;
   }
 
-  Inputs become(const network::Operation& operation, const network::Argmax& p, Inputs inputs) {
-    return add(operation, Argmax{p.width, pass_.batch}, std::move(inputs));
+  // One position, or a sum whose factor 1 / T goes into the weights behind.
+  static Inputs become(const network::Operation&, const network::Pool&, Inputs inputs) {
+    return inputs;
   }
 
-  template <class Primitive>
-  Inputs become(const network::Operation& operation, const Primitive&, const Inputs&) {
-    return unpriced(operation);
+  Inputs become(const network::Operation& operation, const network::Argmax& p, Inputs inputs) {
+    return add(operation, Argmax{p.width, pass_.batch}, std::move(inputs));
   }
 
   [[noreturn]] static Inputs unpriced(const network::Operation& operation) {
@@ -314,6 +320,7 @@ class Lowering {
   OperationGraph graph_;
   std::vector<Inputs> sources_;      // of each value: the operations that must be finished
   std::vector<std::int64_t> heads_;  // of each value: rows of a position
+  Flags pooled_;                     // of each value: one row of a sequence is left
   Flags folds_, one_row_;            // of the segment
   std::int64_t layer_ = kOutsideLayers;
   std::size_t index_ = 0;  // in the segment

@@ -97,7 +97,7 @@ struct DynamicNorm {
   bool operator==(const DynamicNorm&) const = default;
 };
 
-enum class ActivationKind : std::uint8_t { kGelu, kRelu, kLeakyRelu, kSilu, kSoftCap };
+enum class ActivationKind : std::uint8_t { kGelu, kRelu, kLeakyRelu, kSilu, kSoftCap, kTanh };
 
 struct Activation {
   ActivationKind kind = ActivationKind::kRelu;

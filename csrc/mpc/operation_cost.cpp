@@ -143,6 +143,8 @@ struct Pricing {
         return silu(stack, activation.elements);
       case ActivationKind::kSoftCap:
         return soft_cap(stack, activation.elements);
+      case ActivationKind::kTanh:
+        return hyperbolic_tangent(stack, activation.elements);
       case ActivationKind::kRelu:
         break;
     }

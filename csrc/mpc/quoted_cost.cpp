@@ -76,15 +76,17 @@ struct Measuring {
 
 // Nothing for operations that no description can price: no protocol makes opening a share or a
 // secret temperature cheaper or dearer, and no paper on private inference prices DyT or Derf. The
-// price of a LayerNorm or a ReLU is none of an RMSNorm, a SiLU or a soft cap.
+// price of a LayerNorm or a ReLU is none of an RMSNorm, a SiLU or a tanh.
 std::optional<Quantity> quantity_of(const OperationShape& shape) {
   return std::visit(
       [](const auto& s) -> std::optional<Quantity> {
         if constexpr (std::is_same_v<std::remove_cvref_t<decltype(s)>, LayerNorm>) {
           if (!s.centred) return std::nullopt;
         } else if constexpr (std::is_same_v<std::remove_cvref_t<decltype(s)>, Activation>) {
-          if (s.kind == ActivationKind::kSilu || s.kind == ActivationKind::kSoftCap)
-            return std::nullopt;
+          const bool is_quoted = s.kind == ActivationKind::kGelu ||
+                                 s.kind == ActivationKind::kRelu ||
+                                 s.kind == ActivationKind::kLeakyRelu;
+          if (!is_quoted) return std::nullopt;
         }
         if constexpr (std::is_invocable_v<Measuring, decltype(s)>)
           return Measuring{}(s);

@@ -10,8 +10,8 @@ namespace aero::network {
 
 inline constexpr std::array<std::string_view, 5> kNormKinds{"layer", "rms", "diagonal",
                                                             "dynamic_tanh", "dynamic_erf"};
-inline constexpr std::array<std::string_view, 5> kFunctions{"relu", "leaky_relu", "gelu_tanh",
-                                                            "gelu_erf", "silu"};
+inline constexpr std::array<std::string_view, 6> kFunctions{"relu",     "leaky_relu", "gelu_tanh",
+                                                            "gelu_erf", "silu",       "tanh"};
 inline constexpr std::array<std::string_view, 3> kPoolKinds{"last", "first", "mean"};
 
 // Calls visit(name, member) for every number, and visit(name, member, words) for every choice.

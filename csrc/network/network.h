@@ -86,7 +86,7 @@ struct Norm {
   double epsilon = 0.0;  // of kLayer and kRms
 };
 
-enum class Function : std::uint8_t { kRelu, kLeakyRelu, kGeluTanh, kGeluErf, kSilu };
+enum class Function : std::uint8_t { kRelu, kLeakyRelu, kGeluTanh, kGeluErf, kSilu, kTanh };
 
 struct Activation {
   Function function = Function::kRelu;

@@ -70,14 +70,6 @@ Cost piecewise_gelu(const Stack& stack, std::int64_t elements) {
          with_rounds(multiplexer(elements), 3 * multiplexer(1).rounds);
 }
 
-// fxp_approx.cc, tanh_chebyshev: two clamps, a fifth of x, its square, the eight odd polynomials
-// after the first, and their sum.
-Cost hyperbolic_tangent(const Stack& stack, std::int64_t elements) {
-  return sequential(relu(stack, elements), 2) + truncation(elements) +
-         scaled_square(stack, elements) + sequential(scaled_product(stack, elements), 8) +
-         truncation(elements);
-}
-
 // 0.5 x (1 + tanh(c (x + 0.044715 x^3))).
 Cost tanh_gelu(const Stack& stack, std::int64_t elements) {
   return sequential(scaled_product(stack, elements), 2) + sequential(truncation(elements), 2) +
@@ -160,6 +152,14 @@ Cost gelu(const Stack& stack, std::int64_t elements) {
 Cost silu(const Stack& stack, std::int64_t elements) {
   return truncation(elements) + hyperbolic_tangent(stack, elements) +
          scaled_product(stack, elements);
+}
+
+// fxp_approx.cc, tanh_chebyshev: two clamps, a fifth of x, its square, the eight odd polynomials
+// after the first, and their sum.
+Cost hyperbolic_tangent(const Stack& stack, std::int64_t elements) {
+  return sequential(relu(stack, elements), 2) + truncation(elements) +
+         scaled_square(stack, elements) + sequential(scaled_product(stack, elements), 8) +
+         truncation(elements);
 }
 
 Cost soft_cap(const Stack& stack, std::int64_t elements) {

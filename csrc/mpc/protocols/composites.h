@@ -23,6 +23,8 @@ Cost silu(const Stack& stack, std::int64_t elements);
 // 2503.10622) or erf (Derf, arXiv 2512.10938). Neither paper prices it.
 enum class DynamicFunction : std::uint8_t { kTanh, kErf };
 
+Cost hyperbolic_tangent(const Stack& stack, std::int64_t elements);
+
 // c tanh(x / c).
 Cost soft_cap(const Stack& stack, std::int64_t elements);
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from aero.families.encoders import bert, distilbert, roberta
 from aero.families.gpts import GPTS
+from aero.families.heads import classifying
 from aero.families.llamas import LLAMAS
 from aero.families.sizes import Described
 from aero.families.values import Values
@@ -15,7 +16,7 @@ from aero.families.writer import Operation
 
 
 def described(config: Mapping[str, Any]) -> Described:
-    """The network that a configuration makes, with its language-model head.
+    """The network that a configuration makes: a language model, or a classifier by its name.
 
     Args:
         config: the content of a `config.json`.
@@ -30,18 +31,21 @@ def described(config: Mapping[str, Any]) -> Described:
             f"{values.family!r}; describe the network in a network.json, or take the nearest label"
         )
     found = FAMILIES[values.family](values)
-    return dataclasses.replace(found, unpriced=(*found.unpriced, *_other_head(values)))
-
-
-def _other_head(values: Values) -> list[str]:
-    """That the model of a file has another head than the one that is described."""
     named = values.get("architectures", default=[])
-    heads = ("ForCausalLM", "ForMaskedLM", "LMHeadModel", "ForPreTraining")
-    return [
-        f"lm head: the configuration is of {name}, priced with the head of a language model"
-        for name in (named if isinstance(named, list) else [])
-        if isinstance(name, str) and not name.endswith(heads)
-    ]
+    for name in named if isinstance(named, list) else []:
+        found = _with_head(found, values, str(name))
+    return found
+
+
+def _with_head(found: Described, values: Values, architecture: str) -> Described:
+    """The network with the head that its model has, or with the word that it has another."""
+    if architecture.endswith(("ForCausalLM", "ForMaskedLM", "LMHeadModel", "ForPreTraining")):
+        return found
+    operations = classifying(values, architecture, found.operations)
+    if operations is not None:
+        return dataclasses.replace(found, operations=operations)
+    told = f"lm head: the model is a {architecture}, priced with the head of a language model"
+    return dataclasses.replace(found, unpriced=(*found.unpriced, told))
 
 
 def _encoder(write: Callable[[Values], list[Operation]], *, more: int = 0) -> Any:

@@ -174,8 +174,8 @@ def simulate_generation(
     )
     if not network.causal:
         raise ValueError(
-            f"simulate_generation: {network.label} must attend to earlier tokens only, got an "
-            "encoder; aero.mpc.simulate prices one pass"
+            f"simulate_generation: {network.label} must be a language model whose tokens see "
+            "earlier tokens only, got an encoder or a classifier; aero.mpc.simulate prices a pass"
         )
     core = description.with_fields(fields)
     for name, value in (("new_tokens", new_tokens), ("batch", batch)):

@@ -62,7 +62,10 @@ def given_network(
     if isinstance(config, Mapping) and "model_type" in config:
         return _of_configuration(config, context_length, vocab_size)
     if hasattr(config, "model_type") and callable(getattr(config, "to_dict", None)):
-        return _of_configuration(config.to_dict(), context_length, vocab_size)
+        read = config.to_dict()
+        if config is not given:  # a model, whose class tells its head
+            read = {**read, "architectures": [type(given).__name__]}
+        return _of_configuration(read, context_length, vocab_size)
     raise ValueError(
         "simulate: label_or_model must be a label, an ArchitectureSpec, a folder with network.json "
         "or config.json, a configuration or a model of transformers, or a described network, got "
@@ -155,7 +158,7 @@ def _priced(
         core=core,
         exact_gelu="gelu_erf" in functions,
         notes=tuple(notes),
-        causal=all(one["causal"] for one in every if one["op"] == "softmax"),
+        causal=all(one["op"] != "pool" and one.get("causal", True) for one in every),
         positions=positions,
     )
 

@@ -52,7 +52,7 @@ class PricedNetwork:
             user or a kernel of the stack does.
         notes: What its price leaves out or takes for granted, whatever the stack.
         positions: How many positions the model has; None where any number is as good.
-        causal: Every token sees earlier ones only, as generation needs.
+        causal: Every token sees earlier ones only and has logits, as generation needs.
     """
 
     label: str

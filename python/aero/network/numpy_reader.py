@@ -161,6 +161,9 @@ def _activation(operation: Operation, _: Weights, x: Array) -> Array:
     if function == "gelu_erf":
         exact: Array = 0.5 * x * (1 + _erf(x / math.sqrt(2)))
         return exact
+    if function == "tanh":
+        squashed: Array = np.tanh(x)
+        return squashed
     silu: Array = x / (1 + np.exp(-x))
     return silu
 

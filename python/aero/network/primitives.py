@@ -58,7 +58,7 @@ NORM_ROLES = {
     "dynamic_tanh": ("weight", "bias", "alpha"),
     "dynamic_erf": ("weight", "bias", "alpha", "shift"),
 }
-FUNCTIONS = ("relu", "leaky_relu", "gelu_tanh", "gelu_erf", "silu")
+FUNCTIONS = ("relu", "leaky_relu", "gelu_tanh", "gelu_erf", "silu", "tanh")
 POOLS = ("last", "first", "mean")
 
 PRIMITIVES: dict[str, Primitive] = {
@@ -125,7 +125,7 @@ PRIMITIVES: dict[str, Primitive] = {
     ),
     "activation": Primitive(
         "relu; leaky_relu: slope x below 0; gelu_tanh: 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 "
-        "x^3))); gelu_erf: 0.5 x (1 + erf(x / sqrt(2))); silu: x / (1 + exp(-x)).",
+        "x^3))); gelu_erf: 0.5 x (1 + erf(x / sqrt(2))); silu: x / (1 + exp(-x)); tanh.",
         fields={"function": str, "width": int, "slope": Real},
     ),
     "multiply": Primitive("The product, element by element.", inputs=2, fields={"width": int}),
@@ -152,7 +152,7 @@ READERS: dict[str, frozenset[str]] = {
     "NumPy": frozenset(PRIMITIVES),
     "fixed point": _OF_LANGUAGE_MODELS,
     "private": _OF_LANGUAGE_MODELS,
-    "cost": _OF_LANGUAGE_MODELS | {"argmax"},
+    "cost": frozenset(PRIMITIVES),
 }
 
 

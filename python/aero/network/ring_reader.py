@@ -245,6 +245,8 @@ def _activation(run: RingOperations, operation: Operation, _: Weights, x: Ring) 
         return functions.leaky_relu(x, operation["slope"], arithmetic=arithmetic)
     if function == "silu":
         return _silu(run, x)
+    if function == "tanh":
+        return functions.hyperbolic_tangent(x, arithmetic=arithmetic)
     return functions.gelu(x, kind=run.approximations.gelu, arithmetic=arithmetic)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import subprocess
@@ -15,6 +16,8 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     GPT2Config,
     GPTNeoXConfig,
     LlamaConfig,
@@ -282,16 +285,52 @@ def test_a_soft_cap_costs_a_tanh_and_two_truncations_of_each_score() -> None:
     )
 
 
-def test_operations_without_a_price_are_named() -> None:
+def test_operations_without_a_description_are_named() -> None:
     network = describe_model(LlamaConfig(**GROUPED))
-    for entry in network.description["operations"]:
-        if entry.get("op") == "norm":
-            pooled = {"op": "pool", "name": "pooled", "part": "lm head", "inputs": ["normed"],
-                      "output": "normed", "kind": "mean"}  # fmt: skip
-            at = network.description["operations"].index(entry) + 1
-    network.description["operations"].insert(at, pooled)
-    with pytest.raises(ValueError, match='no price for pool of "pooled"'):
+    network.description["operations"][-1]["op"] = "cross_attention"
+    with pytest.raises(ValueError, match=r'op must be .*"cross_attention"'):
         mpc.simulate(network)
+
+
+def test_a_classifier_has_as_many_parameters_as_its_model() -> None:
+    for family, kind in itertools.product(
+        ("bert", "roberta", "distilbert", "llama", "gpt2"),
+        (AutoModelForSequenceClassification, AutoModelForTokenClassification),
+    ):
+        if kind is AutoModelForTokenClassification and family in ("llama", "gpt2"):
+            continue
+        config = configuration(family)
+        config.num_labels = 5
+        with torch.device("meta"):
+            model: Any = kind.from_config(config)
+        expected = sum(one.numel() for one in model.parameters())
+        if family in ("bert", "roberta"):
+            expected -= config.type_vocab_size * 24
+        read = {**config.to_dict(), "architectures": [type(model).__name__]}
+        assert parameters(described(read).operations) == expected, family
+        report = mpc.simulate(model)
+        head = [one for one in report.operations if one.kind == "lm head"]
+        positions = 30 if family == "roberta" else 32
+        rows = positions if kind is AutoModelForTokenClassification else 1
+        assert head[-1].shape == f"{rows}x24x5"
+
+
+def test_a_classifier_costs_less_by_its_head_alone() -> None:
+    config = configuration("bert")
+    with torch.device("meta"):
+        model = AutoModelForSequenceClassification.from_config(config)
+    report, whole = mpc.simulate(model), mpc.simulate(config)
+    assert report.by_layer == whole.by_layer
+    found = {one.name: one.cost for one in report.operations if one.layer is None}
+    expected = {
+        "transform": mpc.operation_cost("weight_product", 1, 24, 24),
+        "activation": mpc.operation_cost("tanh", 24),
+        "logits": mpc.operation_cost("weight_product", 1, 24, 2),
+    }
+    for name, cost in expected.items():
+        assert found[name].comm_bytes == pytest.approx(cost.comm_bytes, abs=1)
+    with pytest.raises(ValueError, match="classifier"):
+        mpc.simulate_generation(model, new_tokens=2)
 
 
 def test_another_file_of_that_name_is_refused(tmp_path: Path) -> None:
@@ -311,10 +350,10 @@ def test_what_a_price_leaves_out_is_said_of_it(tmp_path: Path) -> None:
     assert not mpc.simulate(windowed, context_length=5).notes
     beyond = mpc.simulate(windowed, context_length=33).notes
     assert any("32 positions" in words for words in beyond)
-    classifier = configuration("bert").to_dict() | {"architectures": ["BertForTokenClassification"]}
-    (tmp_path / "config.json").write_text(json.dumps(classifier))
+    answerer = configuration("bert").to_dict() | {"architectures": ["BertForQuestionAnswering"]}
+    (tmp_path / "config.json").write_text(json.dumps(answerer))
     notes = mpc.simulate(tmp_path).notes
-    assert any("BertForTokenClassification, priced with the head" in words for words in notes)
+    assert any("BertForQuestionAnswering, priced with the head" in words for words in notes)
     experts = mpc.simulate(configuration("mixtral")).notes
     assert any("all 4 experts" in words for words in experts)
     assert any("2 of 4 experts have no price" in words for words in experts)

@@ -119,6 +119,18 @@ def test_fixed_point_follows_within_its_resolution(name):
     assert np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
 
 
+def test_fixed_point_computes_a_tanh():
+    _, network = made("llama")
+    for layer in network.description["operations"]:
+        for operation in layer.get("operations", ()):
+            if operation["op"] == "activation":
+                operation["function"] = "tanh"
+    check_description(network.description, "network.json")
+    expected = forward(network, tokens().numpy())
+    found = RingNetwork(network).logits(tokens().numpy())
+    assert np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
+
+
 def test_what_fixed_point_lacks_is_named():
     _, network = made("mistral")
     with pytest.raises(ValueError, match="causal attention to all earlier tokens"):

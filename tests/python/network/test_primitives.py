@@ -32,6 +32,7 @@ def assert_equal(found, expected):
         ("gelu_tanh", lambda x: F.gelu(x, approximate="tanh")),
         ("gelu_erf", F.gelu),
         ("silu", F.silu),
+        ("tanh", torch.tanh),
     ],
 )
 def test_activations(function, expected):

@@ -159,6 +159,8 @@ def _activation(operation: Operation, _: Weights, __: PrivateSettings, x: Array)
     if function == "silu":  # x times the logistic function takes 1.71 times the bytes
         half = x * 0.5
         return half * (1.0 + jnp.tanh(half))
+    if function == "tanh":
+        return jnp.tanh(x)
     return jax.nn.gelu(x, approximate=function == "gelu_tanh")
 
 
