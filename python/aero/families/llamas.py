@@ -70,8 +70,8 @@ def _mixtral(values: Values) -> Described:
     experts = values.size("num_local_experts", default=8)
     chosen = values.size("num_experts_per_tok", default=2)
     unpriced = (
-        f"ffn: all {experts} experts compute every token, so that routing stays secret; revealed, it "
-        f"would leave {chosen} of them for a token",
+        f"ffn: all {experts} experts compute every token, so that routing stays secret; revealed, "
+        f"it would leave {chosen} of them for a token",
         f"ffn: the router's softmax and its choice of {chosen} of {experts} experts have no price",
     )
     return network_of(values, _llama_like(values, experts=experts), *unpriced)
