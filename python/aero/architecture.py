@@ -18,5 +18,6 @@ from aero._core import ArchitectureSpec
 from aero._core import Flops as Flops
 from aero._core import NonlinearOperations as NonlinearOperations
 from aero._core import OperationCount as OperationCount
+from aero._core import label_words as label_words
 
 __all__ = ["ArchitectureSpec"]

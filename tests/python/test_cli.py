@@ -239,6 +239,7 @@ def test_a_network_goes_from_text_to_report(train_arguments, tmp_path):
     reported = invoke("report", runs, "--results", tmp_path / "spread")
     assert reported.exit_code == 0, reported.output
     assert "SM+LN+G" in reported.stdout and str(runs / "report.html") in reported.stdout
+    assert f"next: aero show {runs / 'sm-ln-g-seed0'} {runs}" in reported.stdout
     assert (runs / "report.html").is_file() and (runs / "report.json").is_file()
     assert (tmp_path / "spread.json").is_file() and (tmp_path / "spread.md").is_file()
     as_json = invoke("report", runs, "--json")

@@ -240,6 +240,8 @@ def report(
 
         from aero.internals.errors import disk_errors
         from aero.report import write_report
+        from aero.report.document import next_steps
+        from aero.report.runs import find_runs
         from aero.report.writing import write_results
 
         command = shlex.join(["aero", *sys.argv[1:]])
@@ -255,6 +257,9 @@ def report(
             return
         say(paths.summary)
         say(f"\nreport: {paths.html}")
+        places = {run.name: str(run) for run in find_runs(runs)}
+        for step, purpose in next_steps(read_json(paths.json), places).items():
+            say(f"next: {step}  # {purpose}")
 
 
 def info(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from markupsafe import Markup
 
 from aero.report import text
 from aero.report.comparisons import baseline_of
+from aero.report.labels import explained
 from aero.report.picture import Picture
 from aero.tables import markdown_table, table_lines
 
@@ -105,9 +107,42 @@ def _render(
         samples={e["name"]: e["sample"] for e in report["networks"] if e["sample"]},
         tables=markdown_tables(report),
         context=context_table(report),
+        words=explained(entry["label"] for entry in report["networks"]),
+        steps=next_steps(report),
         pictures={picture.name: picture for picture in pictures},
         sources=sources,
     )
+
+
+def next_steps(report: Report, places: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Returns commands that go on from a report, and what each is for.
+
+    Args:
+        report: content of report.json.
+        places: name of a run's folder -> its path; None: as seen from the folder of the runs.
+    """
+    judged = [entry for entry in report["networks"] if entry["perplexity"]]
+    if not judged:
+        return {}
+    best = min(judged, key=lambda entry: float(entry["perplexity"]["mean"]))
+    # Beside the baseline; where that is the best itself, beside the cheapest other.
+    stack = report["stacks"][0]
+    others = [entry for entry in judged if entry is not best and entry["label"] != best["label"]]
+    baseline = baseline_of(others) or min(
+        others,
+        key=lambda entry: float(entry["private_inference"]["trained"][stack]["comm_bytes"]),
+        default=None,
+    )
+    pair = [best] if baseline is None else [baseline, best]
+    runs = [next(run for run in entry["runs"] if not run["ending"])["folder"] for entry in pair]
+    shown = [(places or {}).get(run, run) for run in runs]
+    price = ["show"] if baseline is None else ["compare"]
+    return {
+        shlex.join(["aero", "show", *shown]): "where every head looks, token by token",
+        shlex.join(["aero", "cost", *price, *(entry["label"] for entry in pair)]): (
+            "the private cost at GPT-2's size, part by part"
+        ),
+    }
 
 
 def markdown_tables(report: Report) -> dict[str, str]:

@@ -26,6 +26,7 @@ from aero.analysis.statistics import layerwise_mean
 from aero.internals.extras import extra
 from aero.internals.pareto import pareto_front
 from aero.reading import shown
+from aero.report.labels import families, family
 from aero.report.networks import Network
 from aero.report.picture import Picture, figure_grid, shared_legend
 from aero.report.text import with_spread
@@ -65,6 +66,7 @@ def draw_losses(networks: Sequence[Network]) -> Picture | None:
         for network in networks
         if (ending := next((run.ending for run in network.runs if run.ending), None))
     }
+    specs = [network.spec.to_dict() for network in networks]
     figure, (train, validation) = figure_grid(2, 4.4, 2, sharex=True, sharey=True)
     # lm_loss leaves the entropy penalty out, so that networks with and without it compare.
     for axes, kind, name, title in (
@@ -81,12 +83,20 @@ def draw_losses(networks: Sequence[Network]) -> Picture | None:
             ]
             for network in networks
         }
-        plot_loss_curves(curves, endings=endings, title=title, axes=axes)
+        plot_loss_curves(
+            curves,
+            endings=endings,
+            series=[family(spec) for spec in specs],
+            series_order=families(specs),
+            title=title,
+            axes=axes,
+        )
     validation.set_ylabel("")
     shared_legend(figure, train, 3)
     caption = (
         "Loss over optimizer steps in nats per token, without the entropy penalty: training "
-        "batches as logged, validation on fixed windows in evaluation mode. One line per seed."
+        "batches as logged, validation on fixed windows in evaluation mode. One line per seed; "
+        "colours are those of the figure of perplexity and bytes."
     )
     return Picture.of("loss_curves", figure, caption)
 
@@ -235,23 +245,31 @@ def _front(report: Mapping[str, Any]) -> Picture | None:
     if len(shown) < 2:
         return None
     costs = [e["private_inference"]["trained"][stack]["comm_bytes"] / 1e9 for e in shown]
+    groups = [family(entry["spec"]) for entry in shown]
+    order = families(entry["spec"] for entry in report["networks"])
     # Half a page, or a phone: letters as large as the text around them.
     figure = Figure(figsize=(5.4, 4.3), layout="constrained")
     axes = plot_pareto(
         costs,
         [entry["perplexity"]["values"] for entry in shown],
         [entry["name"] for entry in shown],
+        series=groups,
+        series_order=order,
         named=range(len(shown)),
         xlabel=f"GB of one private pass, {stack}",
         ylabel="perplexity on validation text",
         axes=figure.subplots(),
     )
-    points = axes.containers[0].get_children()[0]
-    points.set_gid("points")
-    titles = [
-        f"{entry['name']}: perplexity {with_spread(entry['perplexity'])}, {cost:.3g} GB"
-        for entry, cost in zip(shown, costs, strict=True)
-    ]
+    titles = {}
+    for container, name in zip(axes.containers, order, strict=True):
+        if name in groups:
+            container.get_children()[0].set_gid(f"points {name}")
+            titles[f"points {name}"] = [
+                f"{entry['name']}: perplexity {with_spread(entry['perplexity'])}, {cost:.3g} GB"
+                for entry, cost, group in zip(shown, costs, groups, strict=True)
+                if group == name
+            ]
+    shared_legend(figure, axes, 2)
     means = [entry["perplexity"]["mean"] for entry in shown]
     best = pareto_front([*zip(costs, means, strict=True)])
     unbeaten = "those on the dashed line" if len(best) > 1 else shown[best[0]]["name"]
@@ -259,7 +277,7 @@ def _front(report: Mapping[str, Any]) -> Picture | None:
         "Perplexity against the bytes of one private pass: mean over seeds, the bar from the best "
         f"seed to the worst. No other network here beats {unbeaten} in both."
     )
-    return Picture.of("front", figure, caption, {"points": titles})
+    return Picture.of("front", figure, caption, titles)
 
 
 def _analyzed(networks: Sequence[Network]) -> list[tuple[Network, StoredAnalysis]]:

@@ -193,3 +193,17 @@ def test_a_head_that_looks_everywhere_alike_reaches_all_of_its_entropy():
     assert [text.get_text() for text in panel.texts] == ["1.00", "0.00"]
     with pytest.raises(ValueError, match=r"attention must be \[L, H, T, T\], got \[1, 4, 4\]"):
         plot_attention(even[0])
+
+
+def test_networks_of_one_series_share_a_colour_and_differ_in_dashes():
+    axes = Figure().subplots()
+    curve = [([1, 2], [3.0, 2.0])]
+    analysis.plot_loss_curves(
+        {"a": curve, "b": curve, "c": curve}, series=["x", "y", "x"],
+        series_order=["z", "x", "y"], axes=axes,
+    )  # fmt: skip
+    a, b, c = axes.get_lines()
+    assert a.get_color() == c.get_color() == "#d55e00" and b.get_color() == "#009e73"
+    assert [line.get_linestyle() for line in (a, b, c)] == ["-", "-", "--"]
+    with pytest.raises(ValueError, match="one entry per network, 1, got 2"):
+        analysis.plot_loss_curves({"a": curve}, series=["x", "y"], axes=axes)

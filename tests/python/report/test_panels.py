@@ -3,6 +3,7 @@
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from aero.architecture import ArchitectureSpec
 from aero.report import panels, picture
 from aero.report.networks import group_runs
 from aero.report.runs import read_run
@@ -32,6 +33,7 @@ def test_the_caption_of_the_front_names_what_no_other_network_beats(dear, unbeat
     networks = [
         {
             "name": name,
+            "spec": ArchitectureSpec.from_label(name, model="mini").to_dict(),
             "perplexity": {"values": [perplexity], "mean": perplexity, "standard_deviation": None},
             "private_inference": {"trained": {"spu-2024": {"comm_bytes": gigabytes * 1e9}}},
         }

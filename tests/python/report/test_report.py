@@ -7,12 +7,14 @@ import statistics
 
 import matplotlib
 import pytest
+from typer.testing import CliRunner
 
 from aero import mpc
 from aero.architecture import ArchitectureSpec
+from aero.cli import app
 from aero.report import write_report, writing
 from aero.report.contents import _temperature_notes, read_seed_spread
-from aero.report.document import summary_table
+from aero.report.document import next_steps, summary_table
 from aero.report.writing import write_results
 
 
@@ -370,6 +372,48 @@ def test_the_first_screen_names_the_best_network_its_bytes_and_its_time(demo, de
     ):
         assert part in first
     assert "<p" in first and text.index("<figure>") < text.index("<h2>")
+
+
+def test_the_page_explains_its_labels_and_shows_how_training_went_first(demo):
+    text = demo.html.read_text(encoding="utf-8")
+    assert text.index("<code>FN</code> a normalization") < text.index("<th>SM+LN+G</th>")
+    # Words that no network here has are left out.
+    assert "<code>DyT</code>" not in text
+    assert text.index("How training went") < text.index("<h2>Comparisons")
+    assert text.index('aria-label="Loss over optimizer steps') < text.index("<h2>Comparisons")
+    markdown = demo.markdown.read_text(encoding="utf-8")
+    assert markdown.index("- `FN` a normalization") < markdown.index("## Comparisons")
+    assert markdown.index("loss_curves.svg") < markdown.index("## Comparisons")
+
+
+def test_the_report_ends_with_commands_that_can_be_typed(demo):
+    show = "aero show sm-ln-g-seed1 sm-fn-r-seed1"  # the best beside the baseline
+    compare = "aero cost compare SM+LN+G SM+FN+R"
+    text = demo.html.read_text(encoding="utf-8")
+    end = text[text.index("What to do next") :]
+    assert "<h2>" not in end and show in end and compare in end
+    assert show in demo.markdown.read_text(encoding="utf-8")
+    steps = next_steps(content_of(demo), {"sm-fn-r-seed1": "runs/my runs/sm-fn-r-seed1"})
+    assert [*steps] == ["aero show sm-ln-g-seed1 'runs/my runs/sm-fn-r-seed1'", compare]
+    done = CliRunner().invoke(app, compare.split()[1:])
+    assert done.exit_code == 0, done.output
+
+
+def test_a_network_alone_is_shown_and_priced_alone(make_run, tmp_path, no_figures):
+    paths = write_report([make_run("SM+ScFuFFN")], tmp_path / "report")
+    assert [*next_steps(content_of(paths))] == [
+        "aero show sm-scfuffn-seed1",
+        "aero cost show SM+ScFuFFN",
+    ]
+
+
+def test_networks_of_a_family_share_a_colour_in_every_figure(demo):
+    figures = {path.stem: path.read_text(encoding="utf-8") for path in demo.figures}
+    for name in ("front", "loss_curves"):
+        # LayerNorm, foldable norm, no norm, no norm with the penalty.
+        colors = set(re.findall(r"#(?:0072b2|d55e00|009e73|cc79a7|e69f00|56b4e9)", figures[name]))
+        assert colors == {"#0072b2", "#d55e00", "#009e73", "#cc79a7"}
+    assert "foldable norm" in figures["front"] and "no norm, entropy penalty" in figures["front"]
 
 
 def test_every_network_continues_the_same_line_and_its_heads_have_titles(demo, demo_perplexity):

@@ -184,6 +184,8 @@ def plot_loss_curves(
     curves: Mapping[str, Sequence[tuple[ArrayLike, ArrayLike]]],
     *,
     endings: Mapping[str, str] | None = None,
+    series: Sequence[str] | None = None,
+    series_order: Sequence[str] | None = None,
     title: str = "",
     axes: Axes | None = None,
 ) -> Axes:
@@ -193,11 +195,18 @@ def plot_loss_curves(
         curves: network -> one (steps [N], losses [N]) per seed, nats per token.
         endings: network -> a note for the legend, such as "NaN at step 120"; the last point of such
             a network gets a cross.
+        series: one per network; networks of one series share a colour and differ in their dashes;
+            None: each has its own.
+        series_order: all series, those of other figures too, so that each has its colour in all of
+            them; None: in order of appearance.
         title: above the panel.
         axes: where to draw; None makes a figure.
 
     Returns:
         The Axes, with one legend handle per network.
+
+    Raises:
+        ValueError: `series` has another length than `curves`.
 
     Example:
         >>> from aero.analysis import plot_loss_curves
@@ -206,14 +215,20 @@ def plot_loss_curves(
     """
     axes = own_or_new_axes(axes)
     notes = endings or {}
-    for (name, runs), color in zip(curves.items(), network_colors(len(curves)), strict=True):
+    styles = _styles([*curves] if series is None else [*series], [*(series_order or ())])
+    if len(styles) != len(curves):
+        raise ValueError(
+            f"plot_loss_curves: series must have one entry per network, {len(curves)}, got "
+            f"{len(styles)}"
+        )
+    for (name, runs), (color, dashes) in zip(curves.items(), styles, strict=True):
         note = f" ({notes[name]})" if name in notes else ""
         for index, (steps, losses) in enumerate(runs):
             label = f"{name}{note}" if index == 0 else None
             x, y = np.asarray(steps), np.asarray(losses, dtype=np.float64)
             # Few points are points, not a curve; one alone would be invisible as a line.
             marker = "." if len(x) <= _MOST_MARKED_POINTS else ""
-            axes.plot(x, y, color=color, linewidth=1.2, marker=marker, label=label)
+            axes.plot(x, y, dashes, color=color, linewidth=1.2, marker=marker, label=label)
             finite = np.flatnonzero(np.isfinite(y))
             if note and len(finite):
                 last = finite[-1]
@@ -223,6 +238,19 @@ def plot_loss_curves(
     axes.set_title(title)
     axes.grid(alpha=0.25)
     return axes
+
+
+_DASHES = ("-", "--", ":", "-.")
+
+
+def _styles(series: list[str], order: list[str]) -> list[tuple[str, str]]:
+    """The colour of each entry's series, and its dashes within the series."""
+    distinct = list(dict.fromkeys([*order, *series]))
+    colors = dict(zip(distinct, network_colors(len(distinct)), strict=True))
+    return [
+        (colors[name], _DASHES[series[:index].count(name) % len(_DASHES)])
+        for index, name in enumerate(series)
+    ]
 
 
 def plot_nan_counts(
