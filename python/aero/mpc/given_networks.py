@@ -19,6 +19,7 @@ _DEFAULT_CONTEXT = 128
 # The file of a described network, and how it begins; `aero.network` writes and checks it whole.
 _DESCRIPTION, _FORMAT, _VERSION = "network.json", "aero-network", 2
 _CONFIGURATION = "config.json"
+_ADAPTERS = "qkv/proj, ffn: adapters are priced as merged into the weights (merge_and_unload())"
 _WINDOW = (
     "softmax: scores outside the window are computed and masked, as SPU does; no stack here skips "
     "them"
@@ -65,7 +66,8 @@ def given_network(
         read = config.to_dict()
         if config is not given:  # a model, whose class tells its head
             read = {**read, "architectures": [type(given).__name__]}
-        return _of_configuration(read, context_length, vocab_size)
+        notes = [_ADAPTERS] if hasattr(given, "peft_config") else []
+        return _of_configuration(read, context_length, vocab_size, *notes)
     raise ValueError(
         "simulate: label_or_model must be a label, an ArchitectureSpec, a folder with network.json "
         "or config.json, a configuration or a model of transformers, or a described network, got "
@@ -107,13 +109,15 @@ def _of_description(
 
 
 def _of_configuration(
-    config: Mapping[str, Any], context_length: int | None, vocab_size: int | None
+    config: Mapping[str, Any], context_length: int | None, vocab_size: int | None, *notes: str
 ) -> PricedNetwork:
     changed = {**config, **({} if vocab_size is None else {"vocab_size": vocab_size})}
     if config["model_type"] == "aero":
         return _of_aero(changed, context_length)
     found = described(changed)
-    return _priced(found.family, found.operations, found.positions, context_length, *found.unpriced)
+    return _priced(
+        found.family, found.operations, found.positions, context_length, *found.unpriced, *notes
+    )
 
 
 def _of_aero(config: Mapping[str, Any], context_length: int | None) -> PricedNetwork:

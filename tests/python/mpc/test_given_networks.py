@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -357,6 +358,14 @@ def test_what_a_price_leaves_out_is_said_of_it(tmp_path: Path) -> None:
     experts = mpc.simulate(configuration("mixtral")).notes
     assert any("all 4 experts" in words for words in experts)
     assert any("2 of 4 experts have no price" in words for words in experts)
+
+
+def test_adapters_are_said_to_be_priced_as_merged() -> None:
+    model = AutoModelForCausalLM.from_config(LlamaConfig(**GROUPED))
+    adapted = get_peft_model(model, LoraConfig(target_modules=["v_proj"]))
+    report = mpc.simulate(adapted)
+    assert report.total == mpc.simulate(LlamaConfig(**GROUPED)).total
+    assert any("merged" in words for words in report.notes)
 
 
 def test_comparisons_generations_and_pages_take_them() -> None:
