@@ -183,7 +183,7 @@ class PrivateSettings:
         return cls(**{**own, "spu_fields": {**own.get("spu_fields", {}), **further}})
 
     def stack_fields(self) -> dict[str, Any]:
-        """Returns the changes to the stack `STACK` with which the simulator prices these settings."""
+        """Returns the changes to the stack `STACK` with which the simulator prices these."""
         fields = {name: getattr(self, name) for name in _STACK_FIELDS}
         # Temperatures are weights, hence secret. (Those per head are multiplied into the queries'
         # weights, those per position are a product.) So are the factors of shaped attention.
