@@ -1,0 +1,61 @@
+"""A small configuration of every family that has a description."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 61, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 6,
+    "intermediate_size": 40, "max_position_embeddings": 32,
+}  # fmt: skip
+GPT: dict[str, Any] = {"vocab_size": 61, "n_embd": 24, "n_layer": 3, "n_head": 6, "n_positions": 32}
+GROUPED: dict[str, Any] = {**SIZES, "num_key_value_heads": 2}
+CONFIGURATIONS: dict[str, dict[str, Any]] = {
+    "bert": SIZES,
+    "bloom": {"vocab_size": 61, "hidden_size": 24, "n_layer": 3, "n_head": 6, "seq_length": 32},
+    "cohere": GROUPED,
+    "distilbert": {"vocab_size": 61, "dim": 24, "n_layers": 3, "n_heads": 6, "hidden_dim": 40,
+                   "max_position_embeddings": 32},
+    "falcon": {"vocab_size": 61, "hidden_size": 24, "num_hidden_layers": 3,
+               "num_attention_heads": 6, "max_position_embeddings": 32, "ffn_hidden_size": 40},
+    "gemma": {**GROUPED, "head_dim": 8},
+    "gemma2": {**GROUPED, "head_dim": 8, "sliding_window": 5},
+    "gemma3_text": {**GROUPED, "head_dim": 8, "sliding_window": 5},
+    "gpt2": GPT,
+    "gpt_bigcode": GPT,
+    "gpt_neo": {"vocab_size": 61, "hidden_size": 24, "num_layers": 3, "num_heads": 6,
+                "attention_types": [[["global", "local", "local"], 1]], "window_size": 5,
+                "max_position_embeddings": 32},
+    "gpt_neox": SIZES,
+    "gptj": {**GPT, "rotary_dim": 2},
+    "granite": {**GROUPED, "attention_multiplier": 0.5},
+    "llama": {**GROUPED, "attention_bias": True, "mlp_bias": True},
+    "mistral": {**GROUPED, "sliding_window": 5},
+    "mixtral": {**GROUPED, "num_local_experts": 4},
+    "opt": {**{k: v for k, v in SIZES.items() if k != "intermediate_size"}, "ffn_dim": 40,
+            "word_embed_proj_dim": 24},
+    "phi": SIZES,
+    "phi3": {**GROUPED, "pad_token_id": 0},
+    "qwen2": GROUPED,
+    "qwen3": {**GROUPED, "head_dim": 8},
+    "roberta": SIZES,
+    "stablelm": GROUPED,
+    "starcoder2": GROUPED,
+}  # fmt: skip
+
+
+def configuration(family: str) -> Any:
+    return AutoConfig.for_model(family, **CONFIGURATIONS[family])
+
+
+def model_of(config: Any) -> torch.nn.Module:
+    head: Any = (
+        AutoModelForMaskedLM
+        if config.model_type in ("bert", "distilbert", "roberta")
+        else AutoModelForCausalLM
+    )
+    with torch.device("meta"):
+        return head.from_config(config)  # type: ignore[no-any-return]
