@@ -64,14 +64,16 @@ def accelerate() -> Acceleration:
     torch cannot register kernels beside running ones; later calls and ends may come at any time.
 
     What torch gives to its flash attention comes here: [B, H, T, D] in float32, bfloat16, float16
-    or float64, causal or not, `scale`, `enable_gqa=True`, boolean masks; also under autocast,
-    `torch.compile` and `torch.export`, and of graphs compiled before. Torch's own kernel keeps what
+    or float64, causal or not, `scale`, `enable_gqa=True`, boolean masks; under autocast,
+    `torch.compile` and `torch.export`, in graphs compiled before too. Torch's own kernel keeps what
     this one does not take: masks with other numbers than 0 and -inf, D above 256, and `is_causal`
     where T is not S. Torch computes some without its flash attention, so not here either: dropout,
-    3-D inputs, empty ones, values of another width, learned masks, and masks of [H, T, S].
+    3-D inputs, empty ones, values of another width, learned masks, and masks of [H, T, S]. Neither
+    do packages of AOTInductor and the fast path that `torch.nn.MultiheadAttention` takes without
+    gradients: they do not call `scaled_dot_product_attention`.
 
-    A call costs about 0.03 ms more than torch's, 0.1 ms with gradients, so attention of few and
-    short rows in float32 (up to about 50) is slower.
+    A call costs about 0.03 ms more than torch's, 0.1 ms with gradients, so short
+    attention in float32 is slower: of up to about 50 tokens, or of one query and 500 keys.
 
     Gradients keep their digits at large scores: the maximum and the sum of each row lie in the
     memory behind the logsumexp that torch saves. Where hooks save a copy of it, they have its

@@ -187,6 +187,16 @@ def test_vmap_gives_the_same() -> None:
         torch.testing.assert_close(torch.func.vmap(attend)(*stacked), want, rtol=1e-4, atol=1e-5)
 
 
+def test_a_multihead_attention_calls_it_where_it_trains_and_not_on_its_fast_path() -> None:
+    layer = torch.nn.MultiheadAttention(32, 4, batch_first=True)
+    x = torch.randn(2, 9, 32, generator=torch.Generator().manual_seed(0))
+    with accelerate():
+        trained = ran(lambda: layer(x, x, x, need_weights=False)[0].sum().backward())
+        with torch.no_grad():
+            fast = ran(lambda: layer.eval()(x, x, x, need_weights=False))
+    assert (trained, fast) == (OURS, set())
+
+
 class Attention(torch.nn.Module):
     """q, k and v from one product, as GPT-2 has them."""
 
