@@ -31,7 +31,7 @@ PIP       := $(BIN)/python -m pip install --disable-pip-version-check --no-compi
 PROCESSOR := $(shell sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -n 1 | tr 'A-Z' 'a-z' | tr -cs 'a-z0-9\n' '_')
 RESULTS   ?= benchmarks/results/demo_$(PROCESSOR)_$(shell date +%Y%m)
 SPREAD    := $(lastword $(sort $(wildcard benchmarks/results/demo_*.json)))
-BENCHMARKS := $(patsubst %,benchmarks/%.py,attention_entropy cost_simulator entropy_regularization key_parts scaled_ffn temperature_softmax training_step)
+BENCHMARKS := $(patsubst %,benchmarks/%.py,attention_entropy cost_simulator entropy_regularization key_parts scaled_ffn temperature_softmax torch_attention training_step)
 # Where the installed native code is compiled, and the C++ tests beside it.
 NATIVE_BUILD := build/native
 CMAKE_TESTS := cmake -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
