@@ -94,6 +94,16 @@ FEW = {
     "docs/paper.md": 40,
     "docs/explanation/entropy_penalty.md": 40,
     "docs/explanation/negative_results.md": 40,
+    **dict.fromkeys(
+        [
+            "docs/which_part.md",
+            "docs/limits.md",
+            "docs/how_to/entropy_in_jupyter.md",
+            "docs/how_to/watch_a_run.md",
+            "docs/how_to/troubleshooting.md",
+        ],
+        10,
+    ),
 }
 
 

@@ -1,0 +1,78 @@
+"""The short pages of the manual: their commands exist, and the errors they explain are ours."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from aero.cli import app
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [
+    DOCS / "which_part.md",
+    DOCS / "limits.md",
+    DOCS / "quickstart.md",
+    *(DOCS / "how_to" / f"{name}.md" for name in (
+        "entropy_in_jupyter", "watch_a_run", "troubleshooting",
+    )),
+]  # fmt: skip
+COMMANDS = [
+    line
+    for page in PAGES
+    for block in re.findall(r"```sh\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    for line in block.splitlines()
+    if line.removeprefix(".venv/bin/").startswith("aero ") and "--help" not in line
+]
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_command_and_its_options_exist(line: str) -> None:
+    words = shlex.split(line, comments=True)[1:]
+    command: Any = typer.main.get_command(app)
+    context = typer.Context(command)
+    while words and words[0] in getattr(command, "commands", {}):
+        command = command.commands[words.pop(0)]
+        context = typer.Context(command, parent=context)
+    command.make_context("aero", words, parent=context)
+
+
+def texts() -> str:
+    """All that the package can say: the literals of Python, joined as it joins them, and C++."""
+    said = []
+    for path in (ROOT / "python" / "aero").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                said.append(node.value)
+            elif isinstance(node, ast.JoinedStr):
+                parts = [p.value if isinstance(p, ast.Constant) else "\0" for p in node.values]
+                said.append("".join(map(str, parts)))
+    said += [path.read_text("utf-8") for path in (ROOT / "csrc").rglob("*.[ch]p*")]
+    said += [path.read_text("utf-8") for path in (ROOT / "csrc").rglob("*.h")]
+    return "\n".join(said)
+
+
+def test_the_errors_that_the_manual_explains_are_those_of_the_package() -> None:
+    page = (DOCS / "how_to" / "troubleshooting.md").read_text("utf-8")
+    rows = re.findall(r"^\| (.+?) \|", page, re.MULTILINE)
+    quoted = {text for row in rows for text in re.findall("`([^`]+)`", row)}
+    quoted -= {"aero doctor", "aero: command not found"}  # the shell says that one
+    assert len(quoted) > 15
+    said = texts()
+    assert {text for text in quoted if text not in said} == set()
+
+
+def test_settings_that_the_manual_changes_exist() -> None:
+    known = yaml.safe_load((ROOT / "tests" / "data" / "settings.yaml").read_text("utf-8"))
+    for page in PAGES:
+        for name in re.findall(
+            r"`((?:optimizer|regularization|model)\.\w+)", page.read_text("utf-8")
+        ):
+            assert name in known["recipe"], name
