@@ -149,7 +149,8 @@ def packed(attention: Weights) -> str:
     logarithms = np.log(np.where(weights > 0, weights, 1.0))
     codes = np.clip(np.rint(-_CODES_PER_NAT * logarithms), 0, _NOTHING - 1).astype(np.int64)
     codes[weights <= 0] = _NOTHING
-    return _LETTERS[np.stack([codes // 64, codes % 64], axis=1)].tobytes().decode("ascii")
+    letters: bytes = _LETTERS[np.stack([codes // 64, codes % 64], axis=1)].tobytes()
+    return letters.decode("ascii")
 
 
 def _costs(spec: ArchitectureSpec, prompt_tokens: int) -> str:

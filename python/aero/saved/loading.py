@@ -82,7 +82,7 @@ def load_decoder(path: str | Path) -> PreTrainedModel:
     here = Path(path).is_dir()
     if (_kind(path) if here else _kind_on_the_hub(path)) in _WITH_AERO_FORM:
         return load_saved_network(path)
-    options = {"as_it_is": True, "dtype": torch.float32, "local_files_only": here}
+    options: dict[str, Any] = {"as_it_is": True, "dtype": torch.float32, "local_files_only": here}
     return load_saved_network(path, **options)
 
 
