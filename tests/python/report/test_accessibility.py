@@ -8,9 +8,11 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from aero.report import write_report
+from aero.report.show_page import ShownNetwork, show_page
 
 # Every rule of WCAG 2.1 A and AA that axe-core knows; its findings become the page.
 _AXE = """<script>{axe}</script><script>
@@ -71,6 +73,22 @@ def test_the_rules_that_the_text_shows_are_kept(page):
     assert rules.names["h1"] == rules.names["main"] == 1
     assert rules.levels[0] == 1
     assert all(b - a <= 1 for a, b in zip(rules.levels, rules.levels[1:], strict=False))
+
+
+def test_the_page_of_a_network_keeps_them_too():
+    even = np.ones((2, 2, 2, 2)) / 2
+    network = ShownNetwork("one", ["a", "b"], even, np.zeros((2, 2)), None)
+    rules = Rules()
+    rules.feed(show_page([network, network]))
+    assert rules.broken == []
+    assert rules.names["h1"] == rules.names["main"] == 1
+    assert all(b - a <= 1 for a, b in zip(rules.levels, rules.levels[1:], strict=False))
+
+
+def test_the_letters_of_coloured_tokens_stand_out_in_light_and_dark():
+    colors = re.findall(r"--ink: (#\w+);.*--warm: (#\w{6})", show_page([]))
+    assert len(colors) == 2
+    assert min(contrast(ink, warm) for ink, warm in colors) >= 4.5
 
 
 def test_letters_stand_out_from_the_page(page):

@@ -72,6 +72,61 @@ def test_the_script_reads_weights_and_divides_their_scores_by_a_temperature(temp
     assert entropy == pytest.approx(1.5 * np.log(2))
 
 
+def after(clicks, *networks):
+    """What each network shows after some clicks: (token or head, network, place)."""
+    (data,) = re.findall('id="data">(.*?)</script>', show_page(networks), re.S)
+    done = subprocess.run(
+        ["node", str(Path(__file__).with_name("fake_page.js")), str(SCRIPT)],
+        input=json.dumps({"data": json.loads(data), "clicks": clicks}),
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def sharp():
+    """One layer of two heads: the first looks at itself, the second at all alike."""
+    even = np.tril(np.ones((3, 3))) / np.arange(1, 4)[:, None]
+    largest = np.log([[1.0, 2.0, 3.0]])
+    return ShownNetwork("sharp", ["a", "b", "c"], np.stack([np.eye(3), even])[None], largest)
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="needs node")
+def test_a_click_on_a_token_and_on_a_head_shows_where_it_looks(sharp):
+    (start,) = after([], sharp)
+    # Half of log 2 and of log 3: one of two heads has them.
+    assert start["tokens"] == ["0.00 of 0.00", "0.35 of 0.69", "0.55 of 1.10"]
+    assert start["shades"] == ["0.0%", "50.0%", "50.0%"]
+    assert start["heads"] == ["0.00", "0.60"] and not start["map"]
+    (token,) = after([("token", 0, 1)], sharp)
+    assert token["tokens"] == ["25 %", "75 %", "later"]
+    assert token["heads"] == ["0.00", "0.69"]
+    assert token["status"] == "Mean of all heads: where 'b' looks."
+    (head,) = after([("token", 0, 2), ("head", 0, 1)], sharp)
+    assert head["tokens"] == ["33 %"] * 3 and head["map"]
+    assert head["status"] == "Layer 0, head 1: where 'c' looks."
+    assert head["pressed"] == ["false", "true"]
+    assert after([("token", 0, 2), ("head", 0, 1), ("head", 0, 1), ("token", 0, 2)], sharp) == [
+        start
+    ]
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="needs node")
+def test_two_networks_that_cut_the_text_alike_show_a_token_together(sharp):
+    other = ShownNetwork("other", ["a", "bc"], np.tile(np.eye(2), (1, 1, 1, 1)), np.zeros((1, 2)))
+    same, second, apart = after([("token", 0, 1)], sharp, sharp, other)
+    assert same["tokens"] == second["tokens"] == ["25 %", "75 %", "later"]
+    assert apart["tokens"] == ["0.00 of 0.00"] * 2
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="needs node")
+def test_the_slider_changes_every_head(sharp):
+    weights = np.array([[[[1.0, 0.0], [0.8, 0.2]]]])
+    one = ShownNetwork("one", ["a", "b"], weights, np.log([[1.0, 2.0]]))
+    (found,) = after([("temperature", 0, 1), ("token", 0, 1)], one)  # 2 to the first power
+    assert found["tokens"] == ["67 %", "33 %"]  # sqrt(0.8) to sqrt(0.2) is 2 to 1
+
+
 def test_a_strangers_tokens_stay_text(page):
     assert "alert(1)</script>" not in page
     assert "<img" not in page
