@@ -16,7 +16,7 @@ import typer
 from comparison import Cell, compare_networks
 from comparison_tables import comparison_tables, write_between_marks
 
-from aero.cli.arguments import decimal, settings, whole
+from aero.cli.arguments import no_nan, settings
 from aero.cli.errors import end_on_termination, note, one_line_errors, say
 from aero.cli.private import Machine, check_machine, exported
 from aero.private.environment import find_private_python
@@ -38,9 +38,7 @@ def compare(
     output: Annotated[
         Path, typer.Option(help="JSON file; the command does not repeat its measurements.")
     ] = Path("runs/private/comparison.json"),
-    tokens: Annotated[
-        int, typer.Option(help="Length of the prompt.", callback=whole(1, 1 << 24))
-    ] = 32,
+    tokens: Annotated[int, typer.Option(help="Length of the prompt.", min=1, max=1 << 24)] = 32,
     link: Annotated[
         list[str] | None,
         typer.Option(help="memory, tcp or a network, see `aero private run`; may be repeated."),
@@ -52,12 +50,14 @@ def compare(
             help="Measure with these settings too; may be repeated. See `aero private run --set`.",
         ),
     ] = None,
-    threads: Annotated[int, typer.Option(help="Of each party.", callback=whole(1, 4096))] = 1,
+    threads: Annotated[int, typer.Option(help="Of each party.", min=1, max=4096)] = 1,
     max_load: Annotated[
         float | None,
         typer.Option(
             help="Repeat measurements that were made at a higher load of the machine.",
-            callback=decimal(0, 1e6),
+            min=0,
+            max=1e6,
+            callback=no_nan,
         ),
     ] = None,
     machine: Machine = None,

@@ -53,7 +53,8 @@ def test_a_hangup_stops_as_a_termination_does_unless_it_is_ignored():
 
 # Writes to the terminal that is gone before it says that it was asked to stop.
 HUNG_UP = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` hands on that it is ignored
 sys.path.insert(0, {path!r})
 from aero.train.signals import StopRequest
 with StopRequest() as stop:
