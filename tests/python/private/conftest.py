@@ -3,12 +3,19 @@
 import json
 import socket
 import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import aero
 from aero.private.environment import private_command
 from aero.private.links import channel
+from aero.private.parties.supervision import TimeLimits
+
+from ..export.conftest import trained
+from .pretending import LIMITS, People, Served, pretending_python
 
 
 @pytest.fixture(autouse=True)
@@ -38,3 +45,39 @@ def unused_address():
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+@pytest.fixture(scope="module")
+def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network as a server has it."""
+    return Path(aero.export_weights(trained("SM+ScFuFFN"), tmp_path_factory.mktemp("export")))
+
+
+@pytest.fixture
+def people(tmp_path: Path) -> People:
+    """Parties with keys, by name."""
+    return People(tmp_path)
+
+
+@pytest.fixture
+def limits() -> TimeLimits:
+    """Of servers, unless a module has its own."""
+    return LIMITS
+
+
+@pytest.fixture
+def serving(
+    export: Path, people: People, limits: TimeLimits, tmp_path: Path
+) -> Iterator[Callable[..., Served]]:
+    """Starts servers that know these people, without TLS where nobody is named."""
+    made: list[Served] = []
+
+    def start(*known: str, **job: Any) -> Served:
+        security = people.security("server", *known) if known else None
+        given = {"security": security, "limits": limits, **job}
+        made.append(Served(export, pretending_python(tmp_path), **given))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.end()

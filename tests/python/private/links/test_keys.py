@@ -10,7 +10,6 @@ import socket
 import stat
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,39 +18,16 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-import aero
 from aero.private.links.keys import CERTIFICATE, KEY, Security, fingerprints, make_keys
+from aero.private.parties.supervision import TimeLimits
 from aero.private.party_errors import PartyError
 
-from ...export.conftest import trained
 from ..pretending import LIMITS, People, Served, client_hello, pretending_python, received
 
-QUICK = dataclasses.replace(LIMITS, hello=5.0)
-
-
-@pytest.fixture(scope="module")
-def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return Path(aero.export_weights(trained("SM+ScFuFFN"), tmp_path_factory.mktemp("export")))
-
 
 @pytest.fixture
-def people(tmp_path: Path) -> People:
-    return People(tmp_path)
-
-
-@pytest.fixture
-def serving(export: Path, people: People, tmp_path: Path) -> Iterator[Callable[..., Served]]:
-    made: list[Served] = []
-
-    def start(*known: str, **job: Any) -> Served:
-        security = people.security("server", *known)
-        python = pretending_python(tmp_path)
-        made.append(Served(export, python, security=security, limits=QUICK, **job))
-        return made[-1]
-
-    yield start
-    for each in made:
-        each.end()
+def limits() -> TimeLimits:
+    return dataclasses.replace(LIMITS, hello=5.0)
 
 
 def test_a_key_is_for_its_owner_alone_and_is_never_overwritten(tmp_path: Path) -> None:

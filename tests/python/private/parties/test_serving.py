@@ -11,41 +11,21 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import aero
 from aero.private.parties.party import PartyJob, ask
 from aero.private.parties.terms import PROTOCOL
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 
-from ...export.conftest import trained
-from ..pretending import LIMITS, Served, client_hello, frame, pretending_python, received, said
+from ..pretending import LIMITS, Served, client_hello, frame, received, said
 
 # `make private-test` sends 10,000 in each of two tests, which takes a minute each.
 MESSAGES = int(os.environ.get("AERO_FUZZ_MESSAGES", "400"))
-
-
-@pytest.fixture(scope="module")
-def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return Path(aero.export_weights(trained("SM+ScFuFFN"), tmp_path_factory.mktemp("export")))
-
-
-@pytest.fixture
-def serving(export: Path, tmp_path: Path) -> Iterator[Callable[..., Served]]:
-    made: list[Served] = []
-
-    def start(**job: Any) -> Served:
-        made.append(Served(export, pretending_python(tmp_path), **job))
-        return made[-1]
-
-    yield start
-    for each in made:
-        each.end()
 
 
 def test_clients_are_served_one_after_the_other(serving: Any) -> None:

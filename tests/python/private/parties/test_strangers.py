@@ -10,20 +10,18 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import aero
 from aero.private.parties import party
 from aero.private.parties.entrance import Stranger, Strangers
 from aero.private.parties.party import PartyJob
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 
-from ...export.conftest import trained
 from ..pretending import LIMITS, People, Served, client_hello, pretending_python, received
 
 # `make private-test` sends many times as many.
@@ -32,30 +30,6 @@ QUICK = dataclasses.replace(LIMITS, hello=2.0)
 
 # The header of a handshake's record, and the start of a ClientHello that does not go on.
 PART_OF_A_HELLO = bytes.fromhex("1603010200010001fc0303") + bytes(20)
-
-
-@pytest.fixture(scope="module")
-def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return Path(aero.export_weights(trained("SM+ScFuFFN"), tmp_path_factory.mktemp("export")))
-
-
-@pytest.fixture
-def people(tmp_path: Path) -> People:
-    return People(tmp_path)
-
-
-@pytest.fixture
-def serving(export: Path, people: People, tmp_path: Path) -> Iterator[Callable[..., Served]]:
-    made: list[Served] = []
-
-    def start(*known: str, **job: Any) -> Served:
-        security = people.security("server", *known) if known else None
-        made.append(Served(export, pretending_python(tmp_path), security=security, **job))
-        return made[-1]
-
-    yield start
-    for each in made:
-        each.end()
 
 
 @contextlib.contextmanager
