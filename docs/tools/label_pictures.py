@@ -109,8 +109,8 @@ def boxes(spec: ArchitectureSpec) -> Iterator[Box]:
         yield Box("scale", "β stream\n+ FFN ÷ α")
 
 
-def picture(word: str) -> str:
-    """The SVG of a word."""
+def figure_of(word: str) -> Figure:
+    """One layer as boxes in a row, with an arrow into each and one out of the last."""
     label, coloured = EXAMPLES[word]
     parts = list(boxes(ArchitectureSpec.from_label(label)))
     widths = [max(len(line) for line in part.text.split("\n")) * 0.105 + 0.22 for part in parts]
@@ -120,9 +120,11 @@ def picture(word: str) -> str:
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, total), ylim=(0, 0.62))
     axes.axis("off")
-    axes.annotate("", (total, 0.31), (0, 0.31), arrowprops={"arrowstyle": "->", "color": EDGE})
-    left = gap
+    left = 0.0
+    arrow = {"arrowstyle": "->", "color": EDGE, "shrinkA": 0, "shrinkB": 0}
     for part, width in zip(parts, widths, strict=True):
+        axes.annotate("", (left + gap, 0.31), (left, 0.31), arrowprops=arrow)
+        left += gap
         color = COLOR if part.kind in coloured.split() else GREY
         shape = "round,pad=0,rounding_size=0.07"
         axes.add_patch(
@@ -131,10 +133,16 @@ def picture(word: str) -> str:
         axes.text(
             left + width / 2, 0.31, part.text, ha="center", va="center", size=8, color="#16202e"
         )
-        left += width + gap
+        left += width
+    axes.annotate("", (total, 0.31), (left, 0.31), arrowprops=arrow)
+    return figure
+
+
+def picture(word: str) -> str:
+    """The SVG of a word."""
     drawn = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": word}):
-        figure.savefig(drawn, format="svg", transparent=False, metadata={"Date": None})
+        figure_of(word).savefig(drawn, format="svg", transparent=False, metadata={"Date": None})
     return drawn.getvalue()
 
 
