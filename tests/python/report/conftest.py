@@ -12,6 +12,7 @@ import pytest
 from aero.analysis import summarize_entropies
 from aero.analysis.files import write_analysis
 from aero.architecture import ArchitectureSpec
+from aero.report import write_report, writing
 
 STEPS = 60
 # The labels of the demo with made-up validation perplexities of seed 1.
@@ -197,3 +198,32 @@ def demo_runs(tmp_path_factory) -> Path:
     for label in PERPLEXITY:
         write_run(folder, label)
     return folder
+
+
+@pytest.fixture(scope="session")
+def three_seeds(three_seed_runs):
+    """The report of two networks over three seeds."""
+    return write_report([three_seed_runs], three_seed_runs.parent)
+
+
+@pytest.fixture(scope="session")
+def demo(demo_runs, three_seeds):
+    """The demo's report, one seed, quoting three."""
+    return write_report(
+        [demo_runs], demo_runs.parent, command="aero report runs", seed_spread=three_seeds.json
+    )
+
+
+@pytest.fixture
+def no_figures(monkeypatch):
+    """For tests of words and numbers: drawing takes most of a report's time."""
+    monkeypatch.setattr(writing, "draw_all", lambda networks, content: [])
+
+
+def content_of(paths):
+    return json.loads(paths.json.read_text(encoding="utf-8"))
+
+
+def network(paths, label):
+    (found,) = [entry for entry in content_of(paths)["networks"] if entry["label"] == label]
+    return found
