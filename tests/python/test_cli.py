@@ -13,12 +13,12 @@ import time
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from aero import cli
 
 from .full_disk import run_with_limit
+from .test_cli_errors import assert_one_line
 
 WORDS = ["def", "return", "self", "value", "index", "for", "in", "if", "else", "not", "None"]
 SETTINGS = [
@@ -73,15 +73,6 @@ ON_A_FULL_DISK = """
         result = CliRunner().invoke(cli.app, arguments)
         print(json.dumps([result.exit_code, result.stderr]))
 """
-
-
-def assert_one_line(result, *parts: str) -> None:
-    assert result.exit_code == 2, result.output
-    assert result.stdout == ""
-    (line,) = result.stderr.strip().splitlines()
-    assert line.startswith("aero: ")
-    for part in parts:
-        assert part in line
 
 
 @pytest.mark.parametrize(
@@ -338,26 +329,6 @@ def test_data_means_the_same_from_another_folder(train_arguments, source, monkey
     assert f"source: {source}" in result.stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
-        (["--label", "SM+ScFuFN"], ["nearest valid label"]),
-        (["--label", "SM", "--set", "model.presett=mini"], ["did you mean 'model.preset'"]),
-        (["--label", "SM", "--set", "model.preset=huge"], ["model must be"]),
-        (["--label", "SM", "--set", "model.num_heads=0"], ["model.num_heads must be >= 1"]),
-        (["--label", "SM", "--recipe", "dmeo"], ["did you mean 'demo'"]),
-        (["--label", "SM", "--config", "none.yaml"], ["none.yaml: cannot be read"]),
-        (["--label", "SM", "--data", "/no/such/folder"], ["'stdlib', a folder or a file"]),
-        (["--label", "SM", "--resume", "nowhere"], ["auto, never or a checkpoint folder"]),
-        (["--label", "SM", "--recipe", "languini"], ["pass --data"]),
-    ],
-)
-def test_bad_input_to_train_is_one_line(arguments, parts, tmp_path):
-    output = ["--output", tmp_path / "runs", "--cache-dir", tmp_path / "cache"]
-    assert_one_line(invoke("train", *arguments, *output), *parts)
-    assert not (tmp_path / "runs").exists()
-
-
 def test_another_configuration_in_the_same_folder_is_one_line(train_arguments, tmp_path):
     assert invoke(*train_arguments, "--label", "SM+R").exit_code == 0
     result = invoke(*train_arguments, "--label", "SM+R", "--set", "optimizer.beta1=0.8")
@@ -377,31 +348,6 @@ def test_a_corrupt_token_file_is_one_line(train_arguments, tmp_path):
     )
     # evaluate reads the same files.
     assert_one_line(invoke("evaluate", tmp_path / "runs" / "sm-r-seed0"), "delete the folder")
-
-
-@pytest.mark.parametrize("command", ["evaluate", "analyze", "report"])
-def test_a_folder_that_is_no_run_is_one_line(command, tmp_path):
-    assert_one_line(invoke(command, tmp_path), "holds no run")
-    assert_one_line(invoke(command, tmp_path / "missing"), "is not a folder")
-
-
-def test_showing_what_is_no_network_is_one_line(tmp_path):
-    result = invoke("show", tmp_path, "--text", "x", "--no-browse")
-    assert_one_line(result, "expected a finished run or a network's folder", str(tmp_path))
-    assert_one_line(invoke("show", tmp_path, "--text", "x", "--max-tokens", "0"), "max-tokens")
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["SM+ScFuFN"],
-        ["SM", "--model", "gpt3"],
-        ["SM", "--stack", "none"],
-        ["SM", "--context-length", "0"],
-    ],
-)
-def test_bad_input_to_cost_is_one_line(arguments):
-    assert_one_line(invoke("cost", "show", *arguments))
 
 
 def test_cost_shows_a_table_or_json():
@@ -436,47 +382,6 @@ def test_a_defect_shows_its_traceback(monkeypatch):
     assert isinstance(result.exception, RuntimeError)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
-        ("train", ["Missing option '--label'", "`aero train --help`"]),
-        ("train --labels SM", ["No such option: --labels"]),
-        ("analyze run --windows two", ["Invalid value for '--windows'", "integer"]),
-        ("cost shwo SM", ["No such command 'shwo'", "`aero cost --help`"]),
-        ("--nothing", ["No such option: --nothing"]),
-        ("nothing", ["No such command 'nothing'", "`aero --help`"]),
-    ],
-)
-def test_wrong_options_are_one_line(arguments, parts):
-    result = CliRunner().invoke(cli.app, arguments.split(), prog_name="aero")
-    assert_one_line(result, *parts)
-    assert isinstance(cli.app, typer.Typer)
-
-
-LONG = "9" * 5000
-
-
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
-        (["train", "--label", "SM", "--set", LONG], ["must be section.key=value"]),
-        (["train", "--label", "SM", "--set", f"data.vocabulary='{LONG}'"], ["a whole number"]),
-        (["train", "--label", LONG], ["nearest valid label"]),
-        (["train", "--label", "SM", "--from", LONG], ["File name too long"]),
-        (["cost", "show", "SM", "--set", LONG], ["FIELD=VALUE"]),
-        (["cost", "show", "SM", "--context-length", f"{LONG}x"], ["integer"]),
-        (["verify", LONG], ["File name too long"]),
-        (["report", LONG], ["File name too long"]),
-        (["verify", f"{LONG}/{'x ' * 5000}"], ["File name too long"]),
-    ],
-    ids=lambda value: " ".join(value)[:40],
-)
-def test_long_values_are_quoted_in_part_and_the_reason_is_still_seen(arguments, parts):
-    result = invoke(*arguments)
-    assert_one_line(result, *parts)
-    assert len(result.stderr) < 1300
-
-
 def test_ctrl_c_saves_a_checkpoint_and_says_how_to_resume(train_arguments, tmp_path):
     command = [sys.executable, "-m", "aero.cli", *train_arguments, "--label", "SM+R"]
     long_run = [*command, "--set", "training.tokens=2560000"]
@@ -493,20 +398,6 @@ def test_ctrl_c_saves_a_checkpoint_and_says_how_to_resume(train_arguments, tmp_p
     info = json.loads((metrics.parent / "run.json").read_text())
     assert info["status"] == "interrupted" and info["steps_done"] > 0
     assert (metrics.parent / "checkpoints" / f"step-{info['steps_done']}").is_dir()
-
-
-@pytest.mark.parametrize("name", ["gpt2", "openai-community/gpt2", "EleutherAI/pythia-70m"])
-def test_a_size_in_place_of_a_label_is_told_apart(name):
-    size = name.rpartition("/")[2].lower()
-    for command in (["show"], ["generate", "--new-tokens", "2"], ["sweep", "--label"]):
-        assert_one_line(invoke("cost", *command, name), f"'SM+LN+G' --model {size}")
-
-
-def test_a_network_of_another_kind_is_told_which_are_supported(tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "llama", "attention_bias": false}')
-    (tmp_path / "tokenizer.json").write_text('{"added_tokens": [], "model": {"vocab": {}}}')
-    result = invoke("export", tmp_path, "--output", tmp_path / "out")
-    assert_one_line(result, "GPT-2 or Pythia", "llama")
 
 
 def test_a_corpus_without_a_version_is_shown_by_its_name(tmp_path):

@@ -59,18 +59,3 @@ def test_each_number_has_two_bounds_and_refuses_what_lies_outside(hint, option, 
     for outside in (option.min - 1, option.max * 2, 10**400, math.nan, math.inf, -math.inf):
         assert CliRunner().invoke(app, [f"{name}={outside}"]).exit_code == 2, outside
     assert not got
-
-
-@pytest.mark.parametrize(
-    ("arguments", "option"),
-    [
-        (["evaluate", ".", "--max-tokens", "-1"], "--max-tokens"),
-        (["convert", ".", "--label", "SM", "--max-condition", "nan"], "--max-condition"),
-        (["train", "--label", "SM", "--seed", "1", "--seed", "-1"], "--seed"),
-    ],
-)
-def test_a_bad_number_is_one_line(arguments, option):
-    result = CliRunner().invoke(cli.app, arguments)
-    assert (result.exit_code, result.stdout) == (2, "")
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("aero: ") and option in line

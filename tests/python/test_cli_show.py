@@ -85,16 +85,3 @@ def test_two_networks_and_a_text_of_its_own_need_no_option(saved):
     assert [len(one["words"]) for one in shown(page)] == [24, 24]
     assert page.stat().st_size < 2_000_000
     assert "first 24 tokens; --max-tokens" in done.stderr
-
-
-def test_three_networks_are_one_line():
-    done = invoke("a", "b", "c")
-    assert done.exit_code == 2
-    assert "expected one network or two, got 3" in done.stderr
-
-
-def test_a_network_that_is_nowhere_is_one_line(monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    done = invoke("no-such/network")
-    assert done.exit_code == 2
-    assert len(done.stderr.splitlines()) == 1 and "no-such/network" in done.stderr
