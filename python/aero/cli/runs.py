@@ -199,8 +199,8 @@ def analyze(
             values = analyze_run(run, windows=windows, say=note).to_dict()
             found.append({"run": str(run), **values})
             if not as_json:
-                shares = ", ".join(f"{share:.0%}" for share in values["quarters"]["observed_max"])
-                say(f"{run.name}: heads per quarter of the largest entropy: {shares}")
+                shares = ", ".join(f"{share:.0%}" for share in values["quarters"]["log_context"])
+                say(f"{run.name}: heads per quarter of log T: {shares}")
                 say(_heads_text(values["head_entropy"], values["max_entropy"]))
                 say(f"  {context_of_run(run)}")
         if as_json:

@@ -40,7 +40,7 @@ def summary_table(report: Report) -> str:
 
     Returns:
         Lines without a final newline: label, perplexity, bits per byte, share of heads per entropy
-        quarter (lowest first, of the observed maximum), parameters, and GB of one private forward
+        quarter (lowest first, of log T), parameters, and GB of one private forward
         pass on the paper's stack, as trained and at GPT-2 size.
     """
     stack = report["stacks"][0]
@@ -221,21 +221,20 @@ def context_table(report: Report) -> tuple[list[str], list[list[str]]]:
 
 def _entropies(report: Report) -> str:
     header = [
-        "network", "heads per quarter of the observed maximum (%)", "of log T (%)", "mean (nats)",
+        "network", "heads per quarter of log T (%)", "mean (nats)",
         "mean / log T", "mean of E / log(i+1)", "collapsed", "overloaded",
     ]  # fmt: skip
     rows = []
     for entry in report["networks"]:
         entropy = entry["entropy"]
         if not entropy:
-            rows.append([entry["name"], "not analysed", *[""] * 6])
+            rows.append([entry["name"], "not analysed", *[""] * 5])
             continue
         broken = f"; NaN: {text.heads(entropy['nan_heads'])}" if entropy["nan_heads"] else ""
         rows.append(
             [
                 entry["name"],
-                text.quarters_cell(entry, "observed_max"),
-                text.quarters_cell(entry, "log_context"),
+                text.quarters_cell(entry),
                 text.significant(entropy["mean"], 3),
                 text.significant(entropy["mean_normalized_context"], 3),
                 text.significant(entropy["mean_normalized_visible"], 3),
@@ -243,7 +242,7 @@ def _entropies(report: Report) -> str:
                 text.heads(entropy["overloaded_log_context"]),
             ]
         )
-    return markdown_table(header, rows, right=range(1, 6))
+    return markdown_table(header, rows, right=range(1, 5))
 
 
 def _costs(report: Report) -> str:

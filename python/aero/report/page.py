@@ -10,12 +10,13 @@ from aero.internals.palette import GREY, PART_COLORS
 
 _STYLE = """
 .aero-cost{max-width:1000px;font:14px/1.45 system-ui,sans-serif}
-.aero-cost svg{display:block;margin:.3em 0 .6em}
+.aero-cost svg{display:block;margin:.3em 0 .6em;fill:currentColor}
 .aero-cost h2{font-size:1.15em;margin:1.4em 0 .3em}
 .aero-cost p{margin:.4em 0}
 .aero-cost .legend span{white-space:nowrap;margin-right:1.1em}
 .aero-cost .legend i{display:inline-block;width:.8em;height:.8em;margin-right:.3em}
-.aero-cost table{border-collapse:collapse;margin:.6em 0;font-variant-numeric:tabular-nums}
+.aero-cost table{display:block;overflow-x:auto;border-collapse:collapse}
+.aero-cost table{margin:.6em 0;font-variant-numeric:tabular-nums}
 .aero-cost td,.aero-cost th{padding:2px 12px;text-align:right}
 .aero-cost td:first-child,.aero-cost th:first-child{text-align:left;padding-left:0}
 .aero-cost th{border-bottom:1px solid #999;font-weight:600;vertical-align:bottom}
@@ -33,7 +34,8 @@ def page(title: str, *parts: str) -> str:
     shown = html.escape(title)
     return (
         f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{shown}</title>'
-        '<meta name="viewport" content="width=device-width"><style>body{margin:2em auto;'
+        '<meta name="viewport" content="width=device-width"><style>'
+        ":root{color-scheme:light dark}body{margin:2em auto;"
         "max-width:1000px;padding:0 1em;font-family:system-ui,sans-serif}h1{font-size:1.6em}"
         f"</style></head><body><h1>{shown}</h1>{fragment(*parts)}</body></html>\n"
     )

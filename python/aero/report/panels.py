@@ -44,7 +44,11 @@ def draw_all(networks: Sequence[Network], report: Mapping[str, Any]) -> list[Pic
             *draw_attention(networks),
             draw_heat_maps(networks),
             draw_quarters(
-                {e["name"]: e["entropy"]["quarters"] for e in report["networks"] if e["entropy"]}
+                {
+                    e["name"]: {"log_context": e["entropy"]["quarters"]["log_context"]}
+                    for e in report["networks"]
+                    if e["entropy"]
+                }
             ),
             draw_layerwise(networks),
             draw_thresholds(networks),
@@ -95,8 +99,9 @@ def draw_losses(networks: Sequence[Network]) -> Picture | None:
     shared_legend(figure, train, 3)
     caption = (
         "Loss over optimizer steps in nats per token, without the entropy penalty: training "
-        "batches as logged, validation on fixed windows in evaluation mode. One line per seed; "
-        "colours are those of the figure of perplexity and bytes."
+        "batches as logged, validation on fixed windows in evaluation mode. "
+        + ("One line per seed; " if any(len(n.runs) > 1 for n in networks) else "")
+        + "colours are those of the figure of perplexity and bytes."
     )
     return Picture.of("loss_curves", figure, caption)
 
@@ -140,24 +145,32 @@ def draw_quarters(quarters: Mapping[str, Mapping[str, Sequence[float]]]) -> Pict
     """Draws the share of heads per range of entropy; None without a network.
 
     Args:
-        quarters: network -> `observed_max` and `log_context`, four shares each.
+        quarters: network -> four shares of `log_context`, and of `observed_max` where a figure of
+            the paper has it: a panel per measure.
     """
     if not quarters:
         return None
-    figure, axes = figure_grid(2, 1.5 + 0.38 * len(quarters), 2, sharey=True)
-    for panel, reference, title in (
-        (axes[0], "observed_max", "max = largest observed head entropy"),
-        (axes[1], "log_context", "max = log T"),
-    ):
-        shares = {name: by_reference[reference] for name, by_reference in quarters.items()}
-        plot_quarter_shares(shares, title=title, axes=panel)
-    # Both panels share the y axis, and turning it round twice would undo it.
+    measures = {
+        "observed_max": "quarters of the network's largest head entropy",
+        "log_context": "quarters of log T",
+    }
+    drawn = [name for name in measures if name in next(iter(quarters.values()))]
+    figure, axes = figure_grid(len(drawn), 1.5 + 0.38 * len(quarters), 2, sharey=True)
+    for panel, measure in zip(axes, drawn, strict=True):
+        shares = {name: by_measure[measure] for name, by_measure in quarters.items()}
+        plot_quarter_shares(shares, title=measures[measure], axes=panel)
+    # The panels share the y axis, and turning it round twice would undo it.
     axes[0].set_ylim(len(quarters) - 0.5, -0.5)
     shared_legend(figure, axes[0], 4)
     caption = (
-        "Share of heads in each quarter of [0, max], the mean over seeds. Left: max is the largest "
-        "head entropy of that network (as in the paper). Right: max is log T."
+        "Share of heads whose mean entropy lies in each quarter of log T, the entropy of T equal "
+        "weights."
     )
+    if "observed_max" in drawn:
+        caption += (
+            " The left panel divides the largest entropy of the network's own heads instead, as "
+            "the paper does: one head is always in its last quarter."
+        )
     return Picture.of("quarter_shares", figure, caption)
 
 
@@ -273,9 +286,11 @@ def _front(report: Mapping[str, Any]) -> Picture | None:
     means = [entry["perplexity"]["mean"] for entry in shown]
     best = pareto_front([*zip(costs, means, strict=True)])
     unbeaten = "those on the dashed line" if len(best) > 1 else shown[best[0]]["name"]
+    several = any(len(entry["perplexity"]["values"]) > 1 for entry in shown)
+    points = "mean over seeds, the bar from the best seed to the worst"
     caption = (
-        "Perplexity against the bytes of one private pass: mean over seeds, the bar from the best "
-        f"seed to the worst. No other network here beats {unbeaten} in both."
+        "Perplexity against the bytes of one private pass: "
+        f"{points if several else 'one run each'}. No other network here beats {unbeaten} in both."
     )
     return Picture.of("front", figure, caption, titles)
 

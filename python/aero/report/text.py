@@ -101,9 +101,9 @@ def perplexity_cell(entry: Mapping[str, Any], *, places: bool = True) -> str:
     )
 
 
-def quarters_cell(entry: Mapping[str, Any], reference: str = "log_context") -> str:
-    """Returns the shares of heads per entropy quarter in per cent, lowest first."""
+def quarters_cell(entry: Mapping[str, Any]) -> str:
+    """Returns the shares of heads per quarter of log T in per cent, lowest first."""
     if not entry["entropy"]:
         return "-"
-    shares = entry["entropy"]["quarters"][reference]
+    shares = entry["entropy"]["quarters"]["log_context"]
     return " / ".join(f"{100 * share:.0f}" for share in shares)

@@ -7,6 +7,7 @@ network writes after it. Runs of one corpus have the same line.
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any
 
@@ -23,6 +24,8 @@ from aero.reading import shown
 _FORMAT = 1
 # Words enough for heads to differ, few enough for every head's map to be read on one page.
 _CHARACTERS = range(30, 61)
+# Words of letters, as in prose: no code, no list of names, no copyright.
+_PROSE = re.compile(r"[A-Z][a-z]*(?:[,;:]? [A-Za-z][a-z]*(?:[-'][a-z]+)?){4,}[.,:;!?]?")
 _SEARCHED_TOKENS = 8192
 _MOST_TOKENS = 24
 _NEW_TOKENS = 48
@@ -31,17 +34,25 @@ _TEMPERATURE, _TOP_K, _SEED = 0.8, 20, 0
 
 
 def sentence_of(text: str) -> str:
-    r"""Returns the first line of a text with five words or more in 30 to 60 characters.
+    r"""Returns a line that a person would write: the first of 30 to 60 characters.
 
-    Without one: the beginning of the text.
+    It begins with a capital letter and has five words or more, and nothing but words; the sign of
+    a comment is left off. Without one: the first line with five words; without that, the beginning
+    of the text.
+
+    Example:
+        >>> from aero.train.samples import sentence_of
+        >>> sentence_of("def f():\n    # The name of the file that is open.")
+        'The name of the file that is open.'
     """
-    lines = (line.strip() for line in text.splitlines())
-    fitting = (
-        line
-        for line in lines
-        if len(line) in _CHARACTERS and sum(map(str.isalpha, line.split())) > 4
-    )
-    return next(fitting, " ".join(text.split())[: _CHARACTERS.stop - 1])
+    lines = [line.strip() for line in text.splitlines()]
+    plain = (line.strip("#\"' ") for line in lines)
+    fitting = [
+        *(line for line in plain if _PROSE.fullmatch(line)),
+        *(line for line in lines if sum(map(str.isalpha, line.split())) > 4),
+    ]
+    first = (line for line in fitting if len(line) in _CHARACTERS)
+    return next(first, " ".join(text.split())[: _CHARACTERS.stop - 1])
 
 
 def look_at(

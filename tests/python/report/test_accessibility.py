@@ -91,15 +91,20 @@ def test_the_letters_of_coloured_tokens_stand_out_in_light_and_dark():
     assert min(contrast(ink, warm) for ink, warm in colors) >= 4.5
 
 
-def test_letters_stand_out_from_the_page(page):
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_letters_stand_out_from_the_page(page, scheme):
     style = re.search(r"<style>\n(.*?)</style>", page.read_text("utf-8"), re.S).group(1)
-    colors = {c if len(c) == 7 else "#" + "".join(x * 2 for x in c[1:]) for c in re.findall(
-        r"[^-]color: (#[0-9a-f]{3,6})", style
-    )}  # fmt: skip
-    assert len(colors) >= 3
-    assert {
-        c: round(contrast(c, "#f5f5f5"), 1) for c in colors if contrast(c, "#f5f5f5") < 4.5
-    } == {}
+    roots = re.findall(r":root \{([^}]*)\}", style)
+    assert len(roots) == 2 and "prefers-color-scheme: dark" in style
+    found = dict(re.findall(r"--(\w+): (#\w+)", roots[scheme == "dark"]))
+    colors = {
+        name: c if len(c) == 7 else "#" + "".join(x * 2 for x in c[1:]) for name, c in found.items()
+    }
+    letters = {*re.findall(r"[^-]color: var\(--(\w+)\)", style)}
+    assert {"ink", "soft", "bad"} <= letters
+    pairs = [(one, ground) for one in sorted(letters) for ground in ("page", "panel")]
+    assert [pair for pair in pairs if contrast(*map(colors.get, pair)) < 4.5] == []
+    assert not re.search(r"[^-]color: #", style)
 
 
 @pytest.mark.skipif(

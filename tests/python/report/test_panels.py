@@ -41,3 +41,32 @@ def test_the_caption_of_the_front_names_what_no_other_network_beats(dear, unbeat
     ]
     drawn = panels._front({"stacks": ["spu-2024"], "networks": networks})
     assert drawn.caption.endswith(f"No other network here beats {unbeaten} in both.")
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_the_caption_of_the_front_speaks_of_seeds_and_bars_only_where_there_are_any(seeds):
+    networks = [
+        {
+            "name": name,
+            "spec": ArchitectureSpec.from_label(name, model="mini").to_dict(),
+            "perplexity": {
+                "values": [50.0, 51.0][:seeds],
+                "mean": 50.0,
+                "standard_deviation": None,
+            },
+            "private_inference": {"trained": {"spu-2024": {"comm_bytes": gigabytes * 1e9}}},
+        }
+        for name, gigabytes in (("SM+LN+G", 2.5), ("SM", 0.9))
+    ]
+    caption = panels._front({"stacks": ["spu-2024"], "networks": networks}).caption
+    assert ("seed" in caption, "bar" in caption) == (seeds > 1, seeds > 1)
+
+
+def test_shares_of_heads_are_drawn_by_log_t_and_by_the_papers_measure_only_where_it_is_given():
+    shares = {"log_context": [0.0, 1.0, 0.0, 0.0], "observed_max": [0.0, 0.0, 0.3, 0.7]}
+    alone = panels.draw_quarters({"SM": {"log_context": shares["log_context"]}})
+    both = panels.draw_quarters({"SM": shares})
+    assert "largest" not in alone.svg + alone.caption
+    assert "largest" in both.caption and both.svg.count("quarters of") > alone.svg.count(
+        "quarters of"
+    )
