@@ -32,6 +32,9 @@ from benchmarks.paper.training_flops import (
 # Of the configuration's hash; a collision among some hundred groups is one in ten million.
 _DIGEST_LENGTH = 10
 
+#: As many rates a row tries where they are widened.
+MOST_RATES = 6
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -238,7 +241,7 @@ def plan_target(
             first = target.first_seed
             cells[row.name] = group.cells(range(first, first + count))
             continue
-        tried = {rate: group.cells(trial_seeds, rate) for rate in target.rates}
+        tried = _tried(group, target, trial_seeds, output)
         best = None if output is None else _best_rate(tried, output)
         trials[row.name] = tried
         if best is None:
@@ -249,6 +252,20 @@ def plan_target(
             cells[row.name] = group.cells(range(first, first + count), best)
     in_order = {row.name: cells[row.name] for row in target.rows}
     return TargetPlan(target, scale, in_order, trials, to_come)
+
+
+def _tried(
+    group: _Group, target: Target, seeds: Iterable[int], output: str | Path | None
+) -> dict[float, tuple[Cell, ...]]:
+    """The cells of every rate, rising: the target's, and those beyond an end that was the best."""
+    tried = {rate: group.cells(seeds, rate) for rate in target.rates}
+    while target.widen_rates and output is not None and len(tried) < MOST_RATES:
+        best = _best_rate(tried, output)
+        beyond = {min(tried): min(tried) / 2, max(tried): max(tried) * 2}.get(best or 0.0)
+        if beyond is None:
+            break
+        tried[beyond] = group.cells(seeds, beyond)
+    return dict(sorted(tried.items()))
 
 
 def _best_rate(tried: Mapping[float, tuple[Cell, ...]], output: str | Path) -> float | None:

@@ -82,12 +82,12 @@ def run_plans(
     """
     plans = plan()
     while True:
-        train(unique_cells(plans))
-        waiting = sum(each.to_come for each in plans)
-        if not waiting:
+        trained = unique_cells(plans)
+        train(trained)
+        if not sum(each.to_come for each in plans):
             return plans
         plans = plan()
-        if sum(each.to_come for each in plans) >= waiting:
+        if {cell.key for cell in unique_cells(plans)} == {cell.key for cell in trained}:
             raise TrainingError("reproduce: the runs ended, but not all rates were tried")
 
 

@@ -21,10 +21,11 @@ The files are `benchmarks/paper/data/*.yaml`:
           holds_if: "perplexity: SM+R < SM+G"   # or a list that must hold together
 
 Further keys: `seeds: 1` of a row that wants fewer or more runs than its scale, `start_from: NAME`
-and `distill_from: NAME` of a row that starts or learns from another one's networks,
-`scales: [mini]` of a target that does not exist at the others, `rates: [1e-3, 2e-3]` of a target
-whose rows are each trained at the best of these learning rates, `trial_seeds: 2` of one whose
-rates are chosen by the mean perplexity of two seeds, `groups: {GROUP: [NAME, ...]}` of
+and `distill_from: NAME` of a row that starts or learns from another one's networks, `scales:
+[mini]` of a target that does not exist at the others, `rates: [1e-3, 2e-3]` of a target whose rows
+are each trained at the best of these learning rates, `trial_seeds: 2` of one whose rates are chosen
+by the mean perplexity of two seeds, `widen_rates: true` of one that tries the next rate too, by a
+factor of two, while a row's best is at an end of those it tried, `groups: {GROUP: [NAME, ...]}` of
 rows that claims compare with together, and `flops_of: NAME` of a row that gets as many tokens as
 bring its training FLOPs, its teacher's included, to those of another row, `steps: [NAME, ...]` of
 rows that are one change away from the one before, `first_seed: 5` of a target whose seeds count
@@ -65,6 +66,7 @@ _TARGET_KEYS = {
     "scales",
     "rates",
     "trial_seeds",
+    "widen_rates",
     "groups",
     "steps",
     "first_seed",
@@ -136,6 +138,8 @@ class Target:
         rates: learning rates that the first seeds try for every row, rising; empty leaves the
             recipe's.
         trial_seeds: how many seeds try them, from 1 on; the seeds after these judge.
+        widen_rates: whether a row whose best rate is at an end of those that it tried tries the
+            next one, by a factor of two.
         steps: rows, each one change away from the one before, whose savings are told apart.
         first_seed: the first of its seeds, where it tries no rates.
     """
@@ -152,6 +156,7 @@ class Target:
     scales: tuple[str, ...] | None = None
     rates: tuple[float, ...] = ()
     trial_seeds: int = 1
+    widen_rates: bool = False
     steps: tuple[str, ...] = ()
     first_seed: int = 1
 
@@ -256,6 +261,7 @@ def read_target(name: str, description: Mapping[str, Any]) -> Target:
         tuple(description["scales"]) if "scales" in description else None,
         _rates(name, description.get("rates"), rows),
         _trial_seeds(name, description),
+        _widen_rates(name, description),
         tuple(known_row(f"{name}: steps", step, names) for step in description.get("steps", ())),
         _first_seed(name, description),
     )
@@ -284,6 +290,16 @@ def _trial_seeds(target: str, description: Mapping[str, Any]) -> int:
             f"tried, got {seeds!r}"
         )
     return seeds
+
+
+def _widen_rates(target: str, description: Mapping[str, Any]) -> bool:
+    widens = description.get("widen_rates", False)
+    if type(widens) is not bool or (widens and "rates" not in description):
+        raise TrainingError(
+            f"reproduce: {target}: widen_rates must be true or false, and false where no rates are "
+            f"tried, got {widens!r}"
+        )
+    return widens
 
 
 def _first_seed(target: str, description: Mapping[str, Any]) -> int:

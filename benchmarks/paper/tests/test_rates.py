@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from typing import Any
 
 import pytest
@@ -135,6 +136,33 @@ def test_several_seeds_choose_a_rate_by_their_mean(corpus, settled, monkeypatch)
     assert [(c.recipe.optimizer.learning_rate, c.seed) for c in judging] == [(1e-6, 3), (1e-6, 4)]
 
 
+@pytest.mark.parametrize(
+    ("best", "expected"),
+    [
+        (8e-3, [4e-3, 8e-3, 1.6e-2]),  # the end above, and the rate beyond it is worse
+        (1e-3, [5e-4, 1e-3, 2e-3, 4e-3, 8e-3]),
+        (1e9, [4e-3, 8e-3, 1.6e-2, 3.2e-2, 6.4e-2, 0.128]),  # the end never comes, but trials end
+    ],
+)
+def test_rates_are_tried_beyond_an_end_that_is_the_best(corpus, monkeypatch, best, expected):
+    target = read_target("rated", described(rates=[4e-3, 8e-3], widen_rates=True))
+    cell = type(plan(corpus).trials["SM+R"][1e-2][0])
+    monkeypatch.setattr(cell, "is_done", lambda self, folder: True)
+    monkeypatch.setattr(
+        cell,
+        "perplexity",
+        lambda self, folder: 5.0 + abs(math.log(self.recipe.optimizer.learning_rate / best)),
+    )
+    found = plan_target(target, probe.plan(corpus).scale, seeds=2, output="anywhere")
+    assert list(found.trials["SM+R"]) == pytest.approx(expected)
+    (chosen,) = {c.recipe.optimizer.learning_rate for c in found.cells_by_row["SM+R"]}
+    assert chosen == min(found.trials["SM+R"], key=lambda rate: abs(math.log(rate / best)))
+    # Before the declared rates are tried nothing is known about those beyond them.
+    monkeypatch.setattr(cell, "is_done", lambda self, folder: False)
+    waiting = plan_target(target, probe.plan(corpus).scale, seeds=2, output="anywhere")
+    assert list(waiting.trials["SM+R"]) == [4e-3, 8e-3]
+
+
 def test_a_diverged_trial_is_the_worst(settled, tmp_path, monkeypatch):
     found, output, _ = settled
     (worst,) = found.trials["SM+R"][1e-2]
@@ -170,6 +198,7 @@ def test_a_student_waits_until_its_teacher_has_a_rate(corpus, settled):
         ({"rates": [1e-3]}, "rates must be two or more, rising and above 0, got [0.001]"),
         ({"rates": [2e-3, 1e-3]}, "rates must be two or more, rising and above 0"),
         ({"trial_seeds": 0}, "trial_seeds must be an integer from 1"),
+        ({"widen_rates": 2}, "widen_rates must be true or false"),
         (
             {"rows": [{"label": "SM+R", "settings": {"optimizer.learning_rate": 1e-3}}]},
             "rated tries rates, so SM+R can have no optimizer.learning_rate of its own",
