@@ -5,6 +5,8 @@ file. A corpus that is one single text file is cut into blocks of lines instead,
 validation. `scan_corpus` assigns each unit to a split or drops it. `CorpusScan.pieces` yields their
 text in pieces of bounded size, so no corpus needs to fit into memory.
 
+Units are held out one by one, or with all others of their folder (`data.split_by`).
+
 Equal units are dropped. Units that are alike without being equal, such as two encoding tables with
 one name changed, all stay in training: validation prefers units of which little stands elsewhere.
 """
@@ -12,11 +14,13 @@ one name changed, all stay in training: validation prefers units of which little
 from __future__ import annotations
 
 import hashlib
+import itertools
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from aero.internals.errors import TrainingError
 from aero.train.corpus_files import TEXT_FIELDS, CorpusSource, units_of
@@ -61,7 +65,7 @@ class CorpusScan:
         train_bytes: UTF-8 bytes of the training units.
         validation_bytes: the same of the held-out units.
         copied_share: of the long lines of the held-out units, by characters, what stands in other
-            units of the corpus too.
+            units (folders, where these are split) of the corpus too.
         lost_bytes: of the files or lines that are no text.
         first_lost: the first of them, below the source's folder; empty without any.
     """
@@ -94,54 +98,86 @@ class CorpusScan:
                 yield TextPiece(pending, unit, held_out, last=True)
 
 
-def scan_corpus(source: CorpusSource, validation_fraction: float) -> CorpusScan:
+def scan_corpus(
+    source: CorpusSource, validation_fraction: float, split_by: str = "document"
+) -> CorpusScan:
     """Reads every unit once: drops copies and units that are not UTF-8, and holds some out.
 
     Held out are the units with the smallest digests until they make up the fraction, so the choice
     depends on the content alone and looks random. Near copies of other units come last in that
-    order. Of a single text file the end is held out.
+    order. Of a single text file the end is held out. Folders are held out likewise, by the digests
+    of their names.
 
     Args:
         source: the corpus.
         validation_fraction: share of the kept bytes, in (0, 0.5].
+        split_by: ``"document"``, or ``"folder"``: units of one folder, the first below the
+            source's, are all held out or none is.
 
     Raises:
         TrainingError: a file cannot be read, more than a fifth of the bytes is no text, or fewer
-            than two units are left.
+            than two units or folders are left.
     """
-    scan, sizes, ranks = CorpusScan(source, bytearray()), array("q"), array("Q")
-    digests = _read_units(scan, sizes, ranks)
+    scan, sizes = CorpusScan(source, bytearray()), array("q")
+    parts = _Parts(split_by == "folder")
+    digests = _read_units(scan, sizes, parts)
     fates = scan.fates
-    kept = np.flatnonzero(np.frombuffer(bytes(fates), np.uint8) == TRAIN)
-    _require_enough(scan, len(kept))
     byte_sizes = np.frombuffer(sizes, dtype=np.int64)
-    by_digest = np.argsort(np.frombuffer(ranks, dtype=np.uint64)[kept])
-    order = kept[::-1] if source.in_blocks else kept[by_digest]
+    part_of = np.array(parts.of_unit, dtype=np.int64)
+    kept = np.unique(part_of[np.frombuffer(bytes(fates), np.uint8) == TRAIN])
+    _require_enough(scan, len(kept), split_by)
+    by_rank = np.argsort(np.array(parts.ranks, dtype=np.uint64)[kept])
+    order = kept[::-1] if source.in_blocks else kept[by_rank]
+    part_bytes = np.zeros(len(parts.ranks), np.int64)
+    np.add.at(part_bytes, part_of, byte_sizes)
     total = int(byte_sizes.sum())
     wanted = validation_fraction * total
-    # Twice the fraction leaves a choice; at least one unit stays on either side.
-    sums = np.cumsum(byte_sizes[order])
+    # Twice the fraction leaves a choice; at least one part stays on either side.
+    sums = np.cumsum(part_bytes[order])
     choice = min(int(np.searchsorted(sums, 2 * wanted)) + 1, len(kept) - 1)
     candidates: list[int] = order[:choice].tolist()
-    copied = _copied_lines(scan, candidates)
+    copied = _copied_lines(scan, parts.of_unit, candidates)
     if not source.in_blocks:
-        candidates.sort(key=lambda index: copied[index].share > NEAR_COPY)
-    held_out = _CopiedLines()
-    for index in candidates:
+        candidates.sort(key=lambda part: copied[part].share > NEAR_COPY)
+    held_out, lines = set[int](), _CopiedLines()
+    for part in candidates:
         if scan.validation_bytes >= wanted:
             break
-        fates[index] = VALIDATION
-        scan.validation_bytes += int(byte_sizes[index])
-        held_out += copied[index]
+        held_out.add(part)
+        scan.validation_bytes += int(part_bytes[part])
+        lines += copied[part]
+    for unit, part in enumerate(parts.of_unit):
+        if part in held_out and fates[unit] == TRAIN:
+            fates[unit] = VALIDATION
     digests.update(fates)
     scan.sha256 = digests.hexdigest()
-    scan.copied_share = held_out.share
+    scan.copied_share = lines.share
     scan.train_bytes = total - scan.validation_bytes
     return scan
 
 
-def _read_units(scan: CorpusScan, sizes: array[int], ranks: array[int]) -> hashlib._Hash:
-    """Fills in the fate, the bytes and the place in the order of each unit."""
+class _Parts:
+    """What is held out whole: units, or folders; `ranks` are their places in the order."""
+
+    def __init__(self, folders: bool) -> None:
+        self.of_unit = array("q")
+        self.ranks = array("Q")
+        self._folders: dict[str, int] | None = {} if folders else None
+
+    def add(self, name: str, digest: bytes) -> None:
+        """Puts the next unit, of a file below the source's folder, where it belongs."""
+        part = len(self.ranks)
+        if self._folders is not None:
+            folder = name.partition("/")[0]
+            digest = hashlib.sha256(folder.encode()).digest()
+            part = self._folders.setdefault(folder, part)
+        self.of_unit.append(part)
+        if part == len(self.ranks):
+            self.ranks.append(int.from_bytes(digest[:8], "big"))
+
+
+def _read_units(scan: CorpusScan, sizes: array[int], parts: _Parts) -> hashlib._Hash:
+    """Fills in the fate, the bytes and the part of each unit."""
     source, seen, digests = scan.source, set[bytes](), hashlib.sha256()
     with progress_bar(f"reading {source.name}", source.bytes, "B") as bar:
         for unit in units_of(source):
@@ -158,14 +194,14 @@ def _read_units(scan: CorpusScan, sizes: array[int], ranks: array[int]) -> hashl
                 fate = DUPLICATE
             scan.fates.append(fate)
             sizes.append(size if fate == TRAIN else 0)
-            ranks.append(int.from_bytes((digest or b"")[:8], "big"))
+            parts.add(unit.path.relative_to(source.root).as_posix(), digest or b"")
             if digest is not None:
                 seen.add(digest)
             digests.update(digest or b"undecodable")
     return digests
 
 
-def _require_enough(scan: CorpusScan, kept: int) -> None:
+def _require_enough(scan: CorpusScan, kept: int, split_by: str) -> None:
     """Raises `TrainingError` where too much is no text, or too little is left to be split."""
     source, lost = scan.source, scan.count(UNDECODABLE)
     if scan.lost_bytes > _MOST_LOST * source.bytes:
@@ -181,13 +217,15 @@ def _require_enough(scan: CorpusScan, kept: int) -> None:
         )
     if kept < 2:
         mend = "add texts that differ"
-        if source.in_blocks:
+        if split_by == "folder":
+            mend = "put each into a folder of its own, or take data.split_by=document"
+        elif source.in_blocks:
             mend = (
                 "a single file is cut at the first line end after each 64 kB: give more text, "
                 "break long lines (fold -s FILE > NEW), or give several files"
             )
         raise TrainingError(
-            f"train: {source.place} must hold at least two different documents (one for "
+            f"train: {source.place} must hold at least two different {split_by}s (one for "
             f"validation), got {kept}; {lost} could not be decoded; {mend}"
         )
 
@@ -207,26 +245,42 @@ class _CopiedLines:
         return self.copied / max(self.characters, 1)
 
 
-def _copied_lines(scan: CorpusScan, candidates: Sequence[int]) -> dict[int, _CopiedLines]:
-    """For each candidate its lines in other kept units; holds candidates' hashes only."""
+def _copied_lines(
+    scan: CorpusScan, part_of: Sequence[int], candidates: Sequence[int]
+) -> dict[int, _CopiedLines]:
+    """For each candidate its lines in other kept parts; holds candidates' hashes only."""
     chosen = set(candidates)
     lines = {
-        unit: content.long_lines()
-        for unit, content in enumerate(units_of(scan.source))
-        if unit in chosen
+        part: tuple(np.concatenate(columns) for columns in zip(*found, strict=True))
+        for part, found in _lines_of_parts(scan, part_of)
+        if part in chosen
     }
     known = np.unique(np.concatenate([hashes for hashes, _ in lines.values()]))
-    occurrences = np.zeros(len(known), np.uint8)  # in 0, 1 or more units
-    for unit, content in enumerate(units_of(scan.source)):
-        if scan.fates[unit] != TRAIN:
-            continue
-        hashes = np.unique(lines[unit][0] if unit in lines else content.long_lines()[0])
+    occurrences = np.zeros(len(known), np.uint8)  # in 0, 1 or more parts
+    for _, found in _lines_of_parts(scan, part_of):
+        hashes = np.unique(np.concatenate([hashes for hashes, _ in found]))
         places = np.searchsorted(known, hashes)
-        found = places[places < len(known)]
-        found = found[known[found] == hashes[: len(found)]]
-        occurrences[found] = np.minimum(occurrences[found] + 1, 2)
-    shared = known[occurrences > 1]
+        shared = places[places < len(known)]
+        shared = shared[known[shared] == hashes[: len(shared)]]
+        occurrences[shared] = np.minimum(occurrences[shared] + 1, 2)
+    copied = known[occurrences > 1]
     return {
-        unit: _CopiedLines(int(sizes.sum()), int(sizes[np.isin(hashes, shared)].sum()))
-        for unit, (hashes, sizes) in lines.items()
+        part: _CopiedLines(int(sizes.sum()), int(sizes[np.isin(hashes, copied)].sum()))
+        for part, (hashes, sizes) in lines.items()
     }
+
+
+def _lines_of_parts(
+    scan: CorpusScan, part_of: Sequence[int]
+) -> Iterator[tuple[int, list[tuple[NDArray[np.int64], NDArray[np.int64]]]]]:
+    """Yields the parts with the long lines of their kept units.
+
+    Names are sorted, so that the units of a folder follow one another.
+    """
+    kept = (
+        (part_of[number], unit)
+        for number, unit in enumerate(units_of(scan.source))
+        if scan.fates[number] == TRAIN
+    )
+    for part, units in itertools.groupby(kept, key=lambda pair: pair[0]):
+        yield part, [unit.long_lines() for _, unit in units]

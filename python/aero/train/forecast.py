@@ -226,7 +226,7 @@ def _not_downloaded(name: str, data: DataSection) -> RehearsedData:
 
 
 def _read(source: CorpusSource, data: DataSection, context_length: int) -> RehearsedData:
-    scan = scan_corpus(source, data.validation_fraction)
+    scan = scan_corpus(source, data.validation_fraction, data.split_by)
     with tempfile.TemporaryDirectory(prefix="aero-dry-run-") as folder:
         tokenizer = tokenizer_for(scan, data, Path(folder) / "tokenizer", context_length)
     counts = dict.fromkeys(SPLITS, 0)

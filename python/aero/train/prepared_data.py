@@ -150,18 +150,21 @@ def prepared_folder(source: CorpusSource, data: DataSection, cache: Path) -> Pat
 
 
 def _cache_key(source: CorpusSource, data: DataSection) -> str:
+    settings = {name: value for name, value in asdict(data).items() if name != "source"}
+    if data.split_by == "document":  # a corpus of a time before folders keeps its name
+        del settings["split_by"]
     identity = {
         "format": _FORMAT,
         "root": str(source.root),
         "version": source.version,
         "change_key": source.change_key,
-        **{name: value for name, value in asdict(data).items() if name != "source"},
+        **settings,
     }
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 
 def _build(source: CorpusSource, data: DataSection, folder: Path, context_length: int) -> None:
-    scan = scan_corpus(source, data.validation_fraction)
+    scan = scan_corpus(source, data.validation_fraction, data.split_by)
     tokenizer = tokenizer_for(scan, data, folder / "tokenizer", context_length)
     files = _write_tokens(scan, tokenizer, data.vocabulary, folder)
     manifest = {

@@ -45,7 +45,9 @@ class DataSection:
         vocabulary: tokens in the byte-level BPE vocabulary.
         tokenizer: `train` trains one on the training split; else a folder or a hub name.
         tokenizer_bytes: at most this much training text is used to train the tokenizer.
-        validation_fraction: share of the text, by file, held out for validation.
+        validation_fraction: share of the text held out for validation.
+        split_by: what is held out whole: a `document` (a file, a line of a .jsonl file), or a
+            `folder`, the first below the source's, such as a package.
     """
 
     source: str = "stdlib"
@@ -53,6 +55,7 @@ class DataSection:
     tokenizer: str = "train"
     tokenizer_bytes: int = _number(32_000_000, "bytes", 1, 10**12)
     validation_fraction: float = _number(0.05, "share", 0.0, 0.5, above=True)
+    split_by: str = _word("document", "document", "folder")
 
 
 @dataclass(frozen=True)

@@ -212,3 +212,61 @@ def test_an_unreachable_hub_is_an_error_that_gives_the_reason(tmp_path, monkeypa
     ):
         download_dataset("owner/name", tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def packages(folder: Path) -> Path:
+    """Ten packages of three files each; the files of one share a long line."""
+    for number in range(10):
+        package = folder / f"package{number}"
+        package.mkdir()
+        line = f"a line of package {number} that is long enough to be compared\n"
+        write(package, **{f"{name}__py": f"{line}{name}{number}\n" * 3 for name in "abc"})
+    return folder
+
+
+def test_folders_are_held_out_whole(tmp_path):
+    scan = scan_corpus(find_corpus(packages(tmp_path)), 0.15, "folder")
+    fates = dict(zip(scan.source.files, scan.fates, strict=True))
+    by_folder = {}
+    for name, fate in fates.items():
+        by_folder.setdefault(name.partition("/")[0], set()).add(fate)
+    assert all(len(found) == 1 for found in by_folder.values())
+    assert sum(found == {VALIDATION} for found in by_folder.values()) == 2
+    # Other files of the same package do not make its lines copies.
+    assert scan.copied_share == 0.0
+    assert scan_corpus(scan.source, 0.15).copied_share > 0.5
+    total = scan.train_bytes + scan.validation_bytes
+    assert total == sum(len((tmp_path / name).read_bytes()) for name in fates)
+
+
+def test_the_folders_held_out_depend_on_their_names_alone(tmp_path):
+    packages(tmp_path)
+    before = scan_corpus(find_corpus(tmp_path), 0.15, "folder")
+    for file in tmp_path.rglob("*.py"):
+        file.write_text(file.read_text().replace("a line", "another line"))
+    after = scan_corpus(find_corpus(tmp_path), 0.15, "folder")
+    assert before.fates == after.fates and before.sha256 != after.sha256
+
+
+def test_a_folder_that_copies_another_one_comes_last(tmp_path):
+    packages(tmp_path)
+    scan = scan_corpus(find_corpus(tmp_path), 0.1, "folder")
+    first = next(n for n, fate in zip(scan.source.files, scan.fates, strict=True) if fate)
+    held_out = first.partition("/")[0]
+    copy = tmp_path / "vendored"
+    copy.mkdir()
+    for file in (tmp_path / held_out).iterdir():
+        (copy / file.name).write_text(file.read_text() + "one line more\n")
+    again = scan_corpus(find_corpus(tmp_path), 0.1, "folder")
+    fates = dict(zip(again.source.files, again.fates, strict=True))
+    assert fates[first] == TRAIN and again.count(VALIDATION) > 0
+
+
+def test_a_single_folder_cannot_be_split(tmp_path):
+    write(tmp_path, a__py="one\n", b__py="two\n")
+    scan_corpus(find_corpus(tmp_path), 0.3, "folder")  # files beside folders are their own
+    inside = tmp_path / "only" / "one"
+    inside.mkdir(parents=True)
+    write(inside, a__py="one\n", b__py="two\n")
+    with pytest.raises(TrainingError, match="at least two different folders"):
+        scan_corpus(find_corpus(tmp_path / "only"), 0.3, "folder")

@@ -104,6 +104,7 @@ def test_the_folder_of_a_corpus_depends_on_all_that_shapes_its_tokens(section, t
         {"tokenizer": "gpt2"},
         {"tokenizer_bytes": 7},
         {"validation_fraction": 0.1},
+        {"split_by": "folder"},
     ):
         folders.append(prepared_folder(source, dataclasses.replace(section, **changes), tmp_path))
     assert len(set(folders)) == len(folders) and {path.parent for path in folders} == {tmp_path}
