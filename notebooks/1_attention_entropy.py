@@ -16,6 +16,8 @@
 #
 # **Question.** LayerNorm and GELU are expensive to compute on secret data, so we take them out of a transformer. What happens to attention, and can one number per head show it?
 #
+# **The number.** 3.88 nats: the entropy of a causal head that looks everywhere, at 128 tokens. Without LayerNorm the early layers stay there.
+#
 # **What you need.** Beside your own PyTorch run `pip install '.[all]'` in a clone of this repository, and `pip install jupyterlab`. Start Jupyter from that environment. The networks learn the Python standard library of your interpreter. Everything below trains on one CPU core in a few minutes. You can also just read on.
 
 # %%
@@ -67,7 +69,7 @@ plt.show()
 #
 # Three cases can be solved on paper, and the operator agrees.
 #
-# 1. **Uniform** attention: row $i$ (counted from 0) sees $i+1$ keys, so $E_i = \log(i+1)$. The head's mean over $T$ rows is $\frac1T \log T!$, *not* $\log T$: a causal head that looks everywhere reaches 3.88 nats at $T = 128$, where $\log T = 4.85$.
+# 1. **Uniform** attention: row $i$ (counted from 0) sees $i+1$ keys, so $E_i = \log(i+1)$. The head's mean over $T$ rows is $\frac1T \log T!$, *not* $\log T$: at $T = 128$ a causal head that looks everywhere stays nearly a nat below it.
 # 2. **One-hot** attention: $E_i = 0$.
 # 3. **Gaussian scores** $s \sim \mathcal N(0, \sigma^2)$: with $n$ keys, $E \approx \log n - \sigma^2/2$ while $\sigma < \sqrt{2 \log n}$, and for large $n$ it freezes near 0 beyond (Derrida's random energy model: attention at low temperature is a spin glass). Halving the temperature doubles $\sigma$, so the loss of entropy quadruples.
 
@@ -153,7 +155,7 @@ display(Markdown(markdown_table(["network", "perplexity per byte"], rows, right=
 # %% [markdown]
 # ### Where the heads stand
 #
-# All panels share one scale: the share of the entropy that a causal head can reach, row by row, from 0 to 1. A head that looks at everything alike reaches 3.88 nats and is yellow. Dark heads look at a single token.
+# All panels share one scale: the share of the entropy that a causal head can reach, row by row, from 0 to 1. A head that looks at everything alike is yellow. Dark heads look at a single token.
 
 # %% tags=["gallery=entropy_without_nonlinearities"]
 from aero.analysis.figures.drawing import entropy_colors
@@ -169,7 +171,7 @@ fig.colorbar(entropy_colors(), ax=axes, label="of the reachable entropy")
 plt.show()
 
 # %% [markdown]
-# Three things stand out. All five start as published, with embeddings of 0.02 ([another start](../docs/explanation/start.md)). Without LayerNorm the *early* layers then stay at 3.88 or just below: they have not learned where to look. In `SM` the *last* layer nears collapse. The paper reports NaN there for larger networks. In `SM+ScFuFFN`, whose FFN is one layer with learned scales, the last layer does not collapse, and the early ones are overloaded too.
+# Three things stand out. All five start as published, with embeddings of 0.02 ([another start](../docs/explanation/start.md)). Without LayerNorm the *early* layers then stay at the most that they can reach: they have not learned where to look. In `SM` the *last* layer nears collapse. The paper reports NaN there for larger networks. In `SM+ScFuFFN`, whose FFN is one layer with learned scales, the last layer does not collapse, and the early ones are overloaded too.
 #
 # ### Two patterns of each network
 #
@@ -295,7 +297,7 @@ plt.show()
 # ## Conclusion
 #
 # - The entropy of a head measures how many tokens it looks at: 0 is collapse, $\frac1T \log T!$ is overload. The operator agrees with the closed forms of both ends.
-# - Without LayerNorm, and from the published start, the early layers stay overloaded. With nothing between the two linear layers of the FFN the last layer nears collapse. It does not with an activation, nor with one scaled layer. All four networks without LayerNorm have more perplexity here, by 50 to 56 %.
+# - Without LayerNorm, and from the published start, the early layers stay overloaded. With nothing between the two linear layers of the FFN the last layer nears collapse. It does not with an activation, nor with one scaled layer. All four networks without LayerNorm have more perplexity here.
 # - Without retraining, every change of the temperature by hand, in either direction, raises the perplexity. That says nothing yet about steering the entropy during training, which the next notebook does.
 #
 # One seed, 400 steps, under a million parameters: enough to see the effect, but not to rank networks. `benchmarks/results` has runs with several seeds.

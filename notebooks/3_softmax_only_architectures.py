@@ -14,7 +14,9 @@
 # %% [markdown]
 # # 3. Softmax-only: four steps, live
 #
-# **Question.** A trained network with LayerNorm and GELU costs 4.0 times the private bytes of a softmax-only one. Can we turn the one into the other? Which steps are exact, and how much do the others lose?
+# **Question.** Can we turn a trained network with LayerNorm and GELU into a softmax-only one? Which steps are exact, and how much do the others lose?
+#
+# **The number.** 4.0 times: so many more bytes has the network with both, in private, at the size of GPT-2.
 #
 # **What you need.** Beside your own PyTorch run `pip install '.[all]'` in a clone of this repository, and `pip install jupyterlab`. Start Jupyter from that environment. The networks learn the Python standard library of your interpreter. Everything runs on one CPU core in a few minutes.
 
@@ -131,7 +133,7 @@ axes[1].set_xscale("log")
 plt.show()
 
 # %% [markdown]
-# Fusing, scales, temperatures and thresholds change no logit by more than rounding. Exchanging GELU for ReLU costs 12 % of perplexity and saves most of the bytes. The network cannot lose LayerNorm: without it the perplexity goes from 11 to over 100. Pruning the last FFN costs again. These steps need retraining.
+# Fusing, scales, temperatures and thresholds change no logit by more than rounding. Exchanging GELU for ReLU costs little perplexity and saves most of the bytes. The network cannot lose LayerNorm: without it the perplexity grows tenfold. Pruning the last FFN costs again. These steps need retraining.
 #
 # ## Retraining
 #
@@ -184,7 +186,7 @@ axes.legend()
 plt.show()
 
 # %% [markdown]
-# After a cut the network does not recover in these 200 steps. Annealed and taught, the *same* softmax-only network ends where the LayerNorm baseline was at the start: better than 15.95, which the same architecture reached from scratch in [notebook 1](1_attention_entropy.ipynb). That training had 400 steps; here the baseline's 400 come before these 200. The baseline, trained for the same steps, is ahead by one again. With the teacher's help a foldable norm makes little difference. All this is one seed. At the demo's size, over three seeds, the annealed network is better [without the teacher](../docs/how_to/train.md#start-from-a-trained-network).
+# After a cut the network does not recover in these 200 steps. Annealed and taught, the *same* softmax-only network ends where the LayerNorm baseline was at the start, and better than the same architecture from scratch in [notebook 1](1_attention_entropy.ipynb). That training had 400 steps; here the baseline's 400 come before these 200. The baseline, trained for the same steps, is ahead by one again. With the teacher's help a foldable norm makes little difference. All this is one seed. At the demo's size, over three seeds, the annealed network is better [without the teacher](../docs/how_to/train.md#start-from-a-trained-network).
 #
 # ## The computation that is left
 #
@@ -216,7 +218,7 @@ plt.show()
 # ## Conclusion
 #
 # - Fusing, scaling, temperatures, thresholds, folding and absorbing are exact. Removing LayerNorm, GELU or an FFN is not. Without retraining, LayerNorm costs this network the most quality.
-# - Here the way of the inexact steps matters most. Annealed under a teacher, softmax-only has 10 % more perplexity than a baseline that trains on. Cut at once it has 44 % more. One seed does not say which of fading and teacher does it.
-# - Nearly all of the fourfold saving comes from the activation (2.7 times) and LayerNorm. The linear layers that FFN steps remove are cheap in bytes, but they save minutes.
+# - Here the way of the inexact steps matters most. Annealed under a teacher, softmax-only comes near a baseline that trains on. Cut at once it stays far behind. One seed does not say which of fading and teacher does it.
+# - Nearly all of the fourfold saving comes from the activation and LayerNorm. The linear layers that FFN steps remove are cheap in bytes, but they save minutes.
 #
 # One seed, 200 steps. `aero convert` and `aero train --from --distill-from` do the same on the command line, to GPT-2 and Pythia checkpoints too; at the demo's size the numbers are [here](../benchmarks/results/retraining_amd_epyc_202611.md). **Next:** [4. Private inference: where the gigabytes go](4_private_inference_cost.ipynb).

@@ -14,7 +14,9 @@
 # %% [markdown]
 # # 4. Private inference: where the gigabytes go
 #
-# **Question.** A client has a text, a server has a network, and neither may see the other's data. One forward pass of GPT-2 over 128 tokens then takes 25 gigabytes of traffic, and 8.2 minutes on the paper's testbed. Which parts cause them, and which part can a network do without?
+# **Question.** A client has a text, a server has a network, and neither may see the other's data. One forward pass of GPT-2 then takes gigabytes of traffic, and minutes. Which parts cause them, and which part can a network do without?
+#
+# **The number.** 65 %: the share of GELU in those bytes.
 #
 # **What you need.** Beside your own PyTorch run `pip install '.[all]'` in a clone of this repository, and `pip install jupyterlab`. Start Jupyter from that environment. The simulator needs a label and sizes, no weights and no PyTorch. Every cell takes a second. The last section uses measured perplexities of trained networks from `benchmarks/results`.
 
@@ -65,7 +67,7 @@ fig.legend(loc="outside lower center", ncols=6)
 plt.show()
 
 # %% [markdown]
-# GELU alone is 65 % of the baseline's bytes: $128 \cdot 3072$ elements in each of 12 layers, each a polynomial and several comparisons. LayerNorm is another 2 GB. Softmax causes most bytes of the softmax-only network.
+# GELU causes most of the baseline's bytes: $128 \cdot 3072$ elements in each of 12 layers, each a polynomial and several comparisons. LayerNorm is a smaller part. Softmax causes most bytes of the softmax-only network.
 #
 # Every formula comes from the protocol's source. Two operations are inferred from the paper's totals: a truncation of the scores and one LayerNorm more. The communication columns of the tables of the paper's version 2 check the rest:
 
@@ -84,7 +86,7 @@ print(f"{len(cells)} cells, simulated / paper: median {np.median(ratios):.4f}")
 print(f"{sum(abs(ratio - 1) < 0.0015 for ratio in ratios)} of them within 0.15 %")
 
 # %% [markdown]
-# (The paper's totals hold one LayerNorm more than its list of operators; with exactly what it lists ours are 0.8 % lower. `python -m benchmarks.paper costs` prints every cell.) Two real parties agree with the simulator too: 509.2 MB where it predicts 509.3, 171.6 where it predicts 172.0 ([measured](../benchmarks/results/private_effect_amd_epyc_202611.md), `benchmarks/private/measure_networks.py`).
+# (The paper's totals hold one LayerNorm more than its list of operators; with exactly what it lists ours are slightly lower. `python -m benchmarks.paper costs` prints every cell.) Two real parties agree with the simulator too ([measured](../benchmarks/results/private_effect_amd_epyc_202611.md), `benchmarks/private/measure_networks.py`).
 #
 # ## Minutes are not gigabytes
 #
@@ -121,7 +123,7 @@ rows.append(["saved", *(f"{factor:.1f} times" for factor in saved)])
 display(Markdown(markdown_table(["GB", *stacks], rows, right=[1, 2, 3])))
 
 # %% [markdown]
-# OpenBumbleBee computes GELU for a fraction of the bytes, so the paper's first step, GELU to ReLU, saves 20 % there instead of 63 %. A claim of "4.0 times fewer bytes" must name its stack.
+# OpenBumbleBee computes GELU for a fraction of the bytes, so the paper's first step, GELU to ReLU, saves far less there. A claim of fewer bytes must name its stack.
 #
 # ## What if?
 #
@@ -198,7 +200,7 @@ plt.show()
 # %% [markdown]
 # ## Bytes against quality: the Pareto front
 #
-# A cheap network is useful only if it is good. The figure shows measured perplexities of trained networks against the bytes of one private pass at their own size. Bars reach from the best to the worst seed. A dashed line joins networks that no other beats. The first figure has the five networks of the demo, all of one shape.
+# A cheap network is useful only if it is good. The figure shows measured perplexities of trained networks against the bytes of one private pass at their own size. Bars reach from the best to the worst of three seeds. A dashed line joins networks that no other beats. The first figure has the five networks of the demo, all of one shape.
 
 # %% tags=["gallery=pareto_front"]
 results = Path("../benchmarks/results")
@@ -216,11 +218,13 @@ axes.set_title("networks of one shape, a million tokens of Python each")
 plt.show()
 
 # %% [markdown]
-# The curves above show that heads cost bytes and width does not. The next figure therefore changes the shape as well. The baselines have every lever that our networks have: ReLU, one head, half of the layers, the start of the embeddings, and a learning rate of their own at both budgets. No network takes more training FLOPs than `SM+LN+G` does in the same panel.
+# The curves above show that heads cost bytes and width does not. The next figure therefore changes the shape as well, and names the networks that the text speaks of. The baselines have every lever that our networks have: ReLU, one head, half of the layers, the start of the embeddings, and a learning rate of their own at both budgets. No network takes more training FLOPs than `SM+LN+G` does in the same panel.
 
 # %% tags=["gallery=front"]
 # Written by `python -m benchmarks.paper front front_long`: a first seed finds the learning rates, three are shown.
 targets = json.loads(sorted(results.glob("front_mini_*.json"))[-1].read_text())["targets"]
+KINDS = {"LN": "LayerNorm", "FN": "foldable norm", "R": "no norm", "ScFuFFN": "no norm"}
+NAMED = ["SM+LN+G", "SM+FN+R", "SM+ScFuFFN, 4 layers of 320", "SM+ScFuFFN, 1 head, equal FLOPs"]
 fig, axes = plt.subplots(1, 2, figsize=(11, 5), dpi=66)
 for panel, target in zip(axes, targets):
     # All but the teacher and, far above the others, the baseline's published start on the left.
@@ -235,19 +239,22 @@ for panel, target in zip(axes, targets):
         [row["statistics"]["gigabytes"]["mean"] for row in rows],
         [row["statistics"]["perplexity"]["values"] for row in rows],
         [row["name"] for row in rows],
-        named=range(len(rows)),
+        series=[KINDS[row["label"].split("+")[1]] for row in rows],
+        series_order=[*dict.fromkeys(KINDS.values())],
+        named=[i for i, row in enumerate(rows) if row["name"] in NAMED],
         title=f"{budget['tokens']['mean'] / 1e6:.2g} million tokens, {budget['training_flops']['mean']:.1e} FLOPs",
         axes=panel,
     )
     panel.margins(x=0.25, y=0.15)
+fig.legend(*panel.get_legend_handles_labels(), loc="outside lower center", ncols=3)
 plt.show()
 
 # %% [markdown]
 # ## Conclusion
 #
-# - The bytes of a private pass sit in nonlinear elements: 65 % of the baseline's in GELU, 62 % of a softmax-only network's in softmax. FLOPs hardly matter for bytes, but they matter for minutes on a fast line.
-# - Softmax-only saves 4.0 times on `spu-2024`, 2.0 times on OpenBumbleBee. ReLU in GELU's place alone saves 2.7 and 1.3 times of that. Protocols save too: the same softmax-only network takes 6.3 GB as published and 1.9 with `aero-approximate`, whose exp is coarser.
-# - Only trainings show the quality. In the demo, after a million tokens, the softmax-only network has 2.7 % less perplexity than the LayerNorm baseline at 2.7 times fewer bytes. Its embeddings start at the right size ([how networks start](../docs/explanation/start.md)). That lead is not settled: with two million tokens and a rate of its own for each, the baseline has 41.5 and the softmax-only network 43.4 ([three seeds, no test](../docs/how_to/train.md#start-from-a-trained-network)).
-# - Shape saves bytes too, and needs no protocol. A network without activations, in the baseline's own shape but with one head, has 6.0 times fewer bytes. At equal training FLOPs it is undecided which of the two has the lower perplexity. Four wide layers are cheaper still. They lead after 0.82 million tokens and fall behind after 3.3 million ([findings, and claims that did not hold](../docs/results.md#perplexity-against-private-cost)).
+# - The bytes of a private pass sit in nonlinear elements: most of the baseline's in GELU, most of a softmax-only network's in softmax. FLOPs hardly matter for bytes, but they matter for minutes on a fast line.
+# - What softmax-only saves belongs to the stack, and ReLU in GELU's place alone saves most of it. Protocols save too: the same softmax-only network takes a third of the bytes with `aero-approximate`, whose exp is coarser.
+# - Only trainings show the quality. In the demo, after a million tokens, the softmax-only network has no more perplexity than the LayerNorm baseline, at a fraction of the bytes. Its embeddings start at the right size ([how networks start](../docs/explanation/start.md)). That lead is not settled: with two million tokens and a rate of its own for each, the baseline is ahead in the means ([three seeds, no test](../docs/how_to/train.md#start-from-a-trained-network)).
+# - Shape saves bytes too, and needs no protocol. A network without activations, in the baseline's own shape but with one head, has a sixth of the bytes. At equal training FLOPs it is undecided which of the two has the lower perplexity. Four wide layers are cheaper still. They have low perplexity after a short training and fall behind after a longer one ([every comparison](../docs/results.md#perplexity-against-private-cost)).
 #
 # `aero cost show 'SM+ScFuFFN' --html report.html` draws one cost report operation by operation; `aero cost sweep` goes through grids of networks and stacks.

@@ -7,6 +7,7 @@ working in both. Formulas become MathML, so that nothing is loaded from elsewher
 
 from __future__ import annotations
 
+import functools
 import html
 import json
 import os
@@ -23,6 +24,9 @@ from mkdocs.structure.pages import Page
 
 sys.path.append(str(Path(__file__).parent))
 
+import answers
+import charts
+import counted
 import label_pictures
 import paper_claims
 import penalty_effects
@@ -69,6 +73,21 @@ GENERATED: dict[str, Callable[[], str]] = {
     "penalty_effects": penalty_effects.penalty_effects,
     "platforms": platforms.platforms,
     "python": python_reference.python_reference,
+    "saving": counted.saving,
+    "paper_bytes": counted.paper_bytes,
+    "prices_of_norms": counted.prices_of_norms,
+    "norms_side_by_side": lambda: counted.side_by_side("norms", "FN"),
+    "removal_side_by_side": lambda: counted.side_by_side("layer_norm_removal", "removal"),
+    "speed": counted.speed,
+    "answers_front": lambda: answers.answers("answers_front", "../"),
+    "answers_front_steps": lambda: answers.answers("answers_front_steps", "../"),
+    "answers_start": lambda: answers.answers("answers_start", "../../"),
+    "answers_retraining": lambda: answers.answers("answers_retraining", "../../"),
+    "decided_penalties": answers.decided_penalties,
+    **{
+        f"chart_{place.rsplit('/', 1)[1]}": functools.partial(charts.shown, place)
+        for place in charts.CHARTS
+    },
 }
 
 
@@ -99,6 +118,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     files.append(listed)
     for name, picture in label_pictures.pictures().items():
         files.append(File.generated(config, f"reference/labels/{name}.svg", content=picture))
+    for place, chart in charts.pictures().items():
+        files.append(File.generated(config, place, content=chart))
     forest = penalty_effects.forest_plot()
     files.append(File.generated(config, "explanation/entropy_penalty/forest.svg", content=forest))
     return files

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
+
+from committed import content
 
 from aero.tables import markdown_table
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 SIDE = re.compile(r"(?:(?P<factor>[\d.]+) x )?(?P<name>.+?)(?: \((?P<mean>[^()]+)\))?")
 HEADER = ("the paper claims", "paper", "ours", "95 % interval", "verdict", "cause")
 #: Verdicts as the table says them.
@@ -21,7 +20,6 @@ CHANGES = {
     "the authors' LayerNorm and dropout": "reproduction_final_norm_mini",
 }
 _WHY = "[measured](../benchmarks/results/why_claims_fail_mini_amd_epyc_202611.md)"
-_CONTEXTS = "[measured](../benchmarks/results/context_length_amd_epyc_202611.md)"
 _HALF = "[in float16 too](../benchmarks/results/half_precision_intel_xeon_202611.md)"
 _NO_NAN = f"no run reached NaN at this rate, {_HALF}"
 #: Target and how the claim begins -> what explains it where no change above does.
@@ -32,14 +30,8 @@ CAUSES: Mapping[tuple[str, str], str] = {
     ("table7", "He and Hofmann's network diverges"): _NO_NAN,
     ("figure6", "Training reaches NaN"): _NO_NAN,
     ("figure17", "With more than half"): f"nor do seven of twelve layers, {_WHY}",
-    ("table7", "The entropy penalty improves"): f"the weight for books is too strong, {_WHY}",
-    ("table7", "It improves the pruned"): f"the weight for books is too strong, {_WHY}",
     ("table8", "Beside LayerNorm"): f"likely the small weights at the start, {_WHY}",
-    ("table8", "Longer contexts"): f"open; it is not the reading, {_CONTEXTS}",
-    ("table9", "Weight normalization"): f"no normalization is needed here, {_WHY}",
-    ("table9", "So does"): f"no normalization is needed here, {_WHY}",
     ("figure3", "Nine of ten"): f"more training helps and does not suffice, {_WHY}",
-    ("figure9", "The penalty leaves"): "the measure: by quarters of log T it holds",
 }
 
 
@@ -64,14 +56,13 @@ def paper_claims() -> str:
 
 def _claims_of(stem: str) -> dict[tuple[str, str], tuple[dict[str, Any], str, dict[str, Any]]]:
     """Target and claim -> the claim, its place and the paper's numbers of the networks there."""
-    newest = max(RESULTS.glob(f"{stem}_[a-z]*_20*.json"))
     return {
         (target["target"], claim["claim"]): (
             claim,
             target["paper"],
             {row["name"]: row.get("paper") or {} for row in target["rows"]},
         )
-        for target in json.loads(newest.read_text(encoding="utf-8"))["targets"]
+        for target in content(stem)["targets"]
         if not target["paper"].startswith("Beyond")
         for claim in target["claims"]
     }

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import io
-import json
 import math
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+from committed import content
 from matplotlib.figure import Figure
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 #: Results -> what their networks have in common.
 STUDIES = {
     "reproduction_mini": "as printed",
@@ -63,7 +61,7 @@ def effects() -> list[Effect]:
     for stem, study in STUDIES.items():
         of_study = [
             _effect(f"{_where(target, claim)}, {study}", difference)
-            for target in _content(stem)["targets"]
+            for target in content(stem)["targets"]
             for claim in target["claims"]
             for difference in _tested(claim)
             if difference["low"] is not None
@@ -102,11 +100,6 @@ def penalty_effects() -> str:
     return "![Every test of the penalty's effect on the perplexity](entropy_penalty/forest.svg)"
 
 
-def _content(stem: str) -> Any:
-    newest = max(RESULTS.glob(f"{stem}_[a-z]*_20*.json"))
-    return json.loads(newest.read_text(encoding="utf-8"))
-
-
 def _tested(claim: dict[str, Any]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = claim["differences"]
     if claim["claim"] == "It also has the lowest perplexity.":
@@ -127,7 +120,7 @@ def _effect(name: str, difference: dict[str, float]) -> Effect:
 
 
 def _of_the_demo() -> Effect:
-    (found,) = (f for f in _content("demo")["findings"] if f["name"] == "ereg_beats_plain")
+    (found,) = (f for f in content("demo")["findings"] if f["name"] == "ereg_beats_plain")
     low, high = map(float, re.findall(r"\((\S+) to (\S+) %, simultaneous", found["text"])[0])
     # There the side with the penalty is measured against the other one.
     ends = (-100 * (1 - 1 / (1 + end / 100)) for end in (high, low))

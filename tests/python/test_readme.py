@@ -16,7 +16,6 @@ from aero.tables import markdown_table
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PRICE = (ROOT / "docs" / "how_to" / "price.md").read_text(encoding="utf-8")
 #: Code that a reader sees with its output below it.
 SHOWN = re.findall(r"```(\w+)\n([^`]*)```\n+```text\n([^`]*)```", README)
 
@@ -45,8 +44,10 @@ def test_examples_run_and_print_what_their_comments_say(
     assert promised == [round(float(line), 1) for line in printed[: len(promised)]]
 
 
-def test_the_tables_are_the_simulators() -> None:
-    page = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
+def test_the_tables_are_the_simulators(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs" / "tools")
+    import counted
+
     rows = paper.compare_with_paper((4, 5))
     for label in {row.label for row in rows}:
         line = f"| `{label}` |"
@@ -58,21 +59,7 @@ def test_the_tables_are_the_simulators() -> None:
                 else f" {row.paper_gb:.2f} | {row.listed_gb:.2f} ({row.listed_ratio:.4f}) | "
                 f"{row.one_more_layernorm_gb:.2f} ({row.one_more_layernorm_ratio:.4f}) |"
             )
-        assert f"{line}\n" in page
-
-
-def test_the_factors_by_stack_are_the_simulators() -> None:
-    said = re.search(
-        r"takes ([\d.]+) times fewer bytes than `SM\+LN\+G` on `spu-2024`, ([\d.]+) times on "
-        r"`spu-0\.9\.5`, ([\d.]+) times on `openbumblebee`",
-        PRICE,
-    )
-    assert said is not None
-    for number, stack in zip(said.groups(), mpc.stack_names(), strict=True):
-        # The networks as the paper lists them, without a final LayerNorm.
-        baseline = mpc.simulate("SM+LN+G", stack=stack, final_norm="none")
-        ours = mpc.simulate("EReg(SM(t)+ScFuFFN)", stack=stack)
-        assert f"{baseline.comm_bytes / ours.comm_bytes:.1f}" == number
+        assert line in counted.paper_bytes().splitlines()
 
 
 @functools.cache
@@ -117,10 +104,24 @@ def three_digits(value: float) -> str:
     return f"{value:#.3g}".rstrip(".")
 
 
-@pytest.mark.parametrize("page", [README, PRICE], ids=["README", "price"])
-def test_the_saving_by_context_and_protocol_is_the_simulators(page: str) -> None:
+def test_the_saving_by_context_and_protocol_is_the_simulators(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs" / "tools")
+    import counted
+
     table = saving_table()
-    assert table in page, f"\n{table}"
+    assert table in README, f"\n{table}"
+    assert counted.saving() == table  # docs/how_to/price.md
+
+
+def test_the_readme_has_the_tables_that_its_program_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs" / "tools")
+    import counted
+
+    assert counted.renewed(README) == README, "run: python docs/tools/counted.py"
+    changed = README.replace("| 25.3 |", "| 25.4 |")
+    assert changed != README and counted.renewed(changed) == README
 
 
 def test_three_ways_in_show_their_output() -> None:

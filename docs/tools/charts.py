@@ -1,0 +1,223 @@
+"""The charts of docs/results.md and docs/explanation/start.md, from results and the simulator."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+import matplotlib as mpl
+from answers import TABLES
+from committed import compared, content, target
+from counted import gigabytes
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from aero.analysis import FIGURE_STYLE, plot_pareto
+from aero.architecture import ArchitectureSpec
+from aero.internals.palette import NETWORK_COLORS
+from aero.report.labels import FAMILIES, family
+
+COLOURS = {"holds": "#1b7f5c", "undecided": "#7a8699", "does not hold": "#c4502d"}
+CONTEXTS = (64, 128, 256, 512, 1024, 2048)
+#: Networks of the front that its chart names; the others are points.
+NAMED = (
+    "SM+LN+G", "SM+FN+R", "SM+ScFuFFN, 4 layers of 320", "SM+ScFuFFN, 1 head, equal FLOPs",
+    "SM+R, 1 layer of 512, equal FLOPs",
+)  # fmt: skip
+
+
+def saving() -> Figure:
+    """Times fewer bytes than GPT-2 by context, for two networks on two stacks."""
+    figure, axes = _panel(3.2)
+    series = {
+        "softmax only, spu-2024": ("SM+ScFuFFN", "spu-2024", "-"),
+        "ReLU and foldable norm, spu-2024": ("SM+FN+R", "spu-2024", "-"),
+        "softmax only, openbumblebee": ("SM+ScFuFFN", "openbumblebee", "--"),
+        "ReLU and foldable norm, openbumblebee": ("SM+FN+R", "openbumblebee", "--"),
+    }
+    for index, (name, (label, stack, style)) in enumerate(series.items()):
+        factors = [gigabytes("SM+LN+G", stack, n) / gigabytes(label, stack, n) for n in CONTEXTS]
+        colour = NETWORK_COLORS[index % 2]
+        axes.plot(CONTEXTS, factors, style, marker="o", markersize=3, color=colour, label=name)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(CONTEXTS, [f"{tokens:,}" for tokens in CONTEXTS])
+    axes.set(xlabel="tokens of one private pass", ylabel="times fewer bytes than GPT-2")
+    axes.set_ylim(bottom=1)
+    axes.legend(frameon=False)
+    return figure
+
+
+def five_networks() -> Figure:
+    """Perplexity against bytes of the demo's networks."""
+    figure, axes = _panel(3.0)
+    rows = content("demo")["networks"]
+    _against_bytes(
+        axes,
+        [row["private_inference"]["trained"]["spu-2024"]["comm_bytes"] / 1e9 for row in rows],
+        [row["perplexity"]["values"] for row in rows],
+        {row["name"]: row["label"] for row in rows},
+        [*range(len(rows))],
+    )
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return figure
+
+
+def front() -> Figure:
+    """The same at two budgets, with every change for both sides."""
+    figure = Figure(figsize=(7.6, 3.9), layout="constrained")
+    for axes, name, title in zip(
+        figure.subplots(1, 2),
+        ("front", "front_long"),
+        ("0.82 million tokens", "3.3 million tokens"),
+        strict=True,
+    ):
+        # Without the teacher and without networks far above all others.
+        found = [
+            row
+            for row in target("front_mini", name)["rows"]
+            if not row["name"].endswith("a quarter of the tokens")
+            and row["statistics"]["perplexity"]["mean"] < 80
+        ]
+        _against_bytes(
+            axes,
+            [row["statistics"]["gigabytes"]["mean"] for row in found],
+            [row["statistics"]["perplexity"]["values"] for row in found],
+            {row["name"]: row["label"] for row in found},
+            [i for i, row in enumerate(found) if row["name"] in NAMED],
+        )
+        axes.set_title(title)
+        axes.margins(x=0.2, y=0.12)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return figure
+
+
+def verdicts() -> Figure:
+    """How many of the paper's claims hold in three kinds of networks."""
+    figure, axes = _panel(1.7)
+    studies = {
+        "as the paper prints them": "reproduction_mini",
+        "with embeddings of variance 1": "reproduction_unit_mini",
+        "the authors' networks": "reproduction_final_norm_mini",
+    }
+    words = {
+        "holds": "#1b7f5c", "level": "#8fc7b1", "undecided": "#c3cad3", "does not hold": "#c4502d",
+        "not tested": "#e9ecf0",
+    }  # fmt: skip
+    left = [0] * len(studies)
+    counts = [
+        Counter(
+            claim["verdict"]
+            for each in content(stem)["targets"]
+            if not each["paper"].startswith("Beyond")
+            for claim in each["claims"]
+        )
+        for stem in studies.values()
+    ]
+    for word, colour in words.items():
+        sizes = [count[word] for count in counts]
+        bars = axes.barh([*studies], sizes, left=left, color=colour, label=word)
+        ink = "white" if word in ("holds", "does not hold") else "#16202e"
+        shown = [str(size) if size > 2 else "" for size in sizes]
+        axes.bar_label(bars, shown, label_type="center", color=ink, fontsize="small")
+        left = [start + size for start, size in zip(left, sizes, strict=True)]
+    axes.invert_yaxis()
+    axes.set_xlabel("claims of the paper")
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=5)
+    return figure
+
+
+def retraining() -> Figure:
+    """Perplexities of networks from a baseline and from scratch, each seed a point."""
+    rows = [
+        row
+        for row in target("retraining", "retraining")["rows"]
+        if row["statistics"]["perplexity"] and row["name"] != "baseline"
+    ]
+    rows.sort(key=lambda row: -row["statistics"]["perplexity"]["mean"])
+    figure, axes = _panel(0.24 * len(rows) + 0.8)
+    for place, row in enumerate(rows):
+        scratch = "twice the tokens" in row["name"]
+        values = row["statistics"]["perplexity"]["values"]
+        kind = "from scratch" if scratch else "from the trained baseline"
+        colour = NETWORK_COLORS[0 if scratch else 1]
+        axes.plot(values, [place] * len(values), "o", ms=4, color=colour, label=kind)
+    names = [row["name"].replace("twice the tokens", "from scratch") for row in rows]
+    axes.set_yticks(range(len(rows)), names)
+    axes.set_xlabel("perplexity after as many tokens in all, each seed")
+    handles = dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
+    figure.legend([*handles.values()], [*handles], loc="outside lower center", ncols=2)
+    return figure
+
+
+def start() -> Figure:
+    """What each change does to the perplexity once embeddings have variance 1, and before."""
+    questions = TABLES["answers_start"]
+    found = [compared(q.stem, q.target, q.claim, q.part) for q in questions]
+    figure, axes = _panel(0.26 * len(found) + 0.8)
+    for verdict, colour in COLOURS.items():
+        shown = [(i, each) for i, each in enumerate(found) if each.verdict == verdict]
+        ends = [[e.effect - e.low for _, e in shown], [e.high - e.effect for _, e in shown]]
+        label = {"holds": "it helps", "does not hold": "it harms"}.get(verdict, "not decided")
+        centres, places = [e.effect for _, e in shown], [i for i, _ in shown]
+        axes.errorbar(centres, places, xerr=ends, fmt="o", ms=4, color=colour, label=label)
+    axes.axvline(0, color="0.3", linewidth=0.8)
+    axes.set_yticks(range(len(found)), [q.text.rstrip("?").replace("`", "") for q in questions])
+    axes.invert_yaxis()
+    axes.set_xlabel("perplexity without the change above that with it, %, simultaneous 95 %")
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
+#: Place in the manual -> what the chart shows, and its maker.
+CHARTS: Mapping[str, tuple[str, Callable[[], Figure]]] = {
+    "results/saving": ("Times fewer bytes than GPT-2, by context and protocol", saving),
+    "results/five_networks": ("Perplexity against gigabytes of the demo's networks", five_networks),
+    "results/front": ("Perplexity against gigabytes at two training budgets", front),
+    "results/verdicts": ("How many of the paper's claims hold", verdicts),
+    "results/retraining": ("Perplexity from a baseline and from scratch", retraining),
+    "explanation/start/changes": ("What each change of the start does", start),
+}
+
+
+def pictures() -> dict[str, str]:
+    """Every chart as an SVG, by its place in the manual."""
+    return {f"{place}.svg": _svg(draw) for place, (_, draw) in CHARTS.items()}
+
+
+def shown(place: str) -> str:
+    """A chart as its page has it, which lies beside the folder of its pictures."""
+    return f"![{CHARTS[place][0]}]({'/'.join(place.split('/')[-2:])}.svg)"
+
+
+def _panel(height: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(7.6, height), layout="constrained")
+    axes = figure.add_subplot()
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _against_bytes(
+    axes: Axes,
+    costs: list[float],
+    perplexities: list[list[float]],
+    labels: Mapping[str, str],
+    named: list[int],
+) -> None:
+    """Points of networks, coloured by family; `labels` are theirs, by name."""
+    specs = (ArchitectureSpec.from_label(label, model="mini") for label in labels.values())
+    groups = [family(spec.to_dict()) for spec in specs]
+    order = [each for each in FAMILIES if each in groups]
+    plot_pareto(
+        costs, perplexities, [*labels], series=groups, series_order=order, named=named,
+        xlabel="GB of one private pass, both parties", axes=axes,
+    )  # fmt: skip
+
+
+def _svg(draw: Callable[[], Figure]) -> str:
+    text = io.StringIO()
+    style = {**FIGURE_STYLE, "svg.hashsalt": "aero", "font.size": 8, "legend.frameon": False}
+    with mpl.rc_context(style):
+        figure = draw()
+        figure.savefig(text, format="svg", metadata={"Date": None}, facecolor="white")
+    return text.getvalue()
