@@ -22,6 +22,7 @@ from aero.architecture import ArchitectureSpec
 from aero.conversion.feed_forwards import fuse_ffn
 from aero.conversion.folding import folding_step, has_foldable_blocks
 from aero.conversion.plan import take_steps
+from aero.conversion.weights import without_convolutions
 from aero.models import AeroForCausalLM
 from aero.models.building import AnnealedParts, check_annealing, spec_at_the_end
 from aero.models.causal_lm import carry_over
@@ -85,6 +86,7 @@ def begin_annealing(
     step = f"begin_annealing (inexact): {source.label} becomes {target.label}"
     config.conversion_steps = [*(config.conversion_steps or []), step]
     network = _like(AeroForCausalLM(config), trained)
+    without_convolutions(network)
     state, weights = network.state_dict(), trained.state_dict()
     for name in state:
         # The new norm starts with the old one's gain.

@@ -172,6 +172,7 @@ def put_together(config: AeroConfig, weights: Weights, like: AeroForCausalLM) ->
     """A new network; device, dtype, mode and generation settings are those of `like`."""
     with torch.random.fork_rng(devices=[]):  # the weights of the start are replaced
         network = AeroForCausalLM(config)
+    without_convolutions(network)
     nn.Module.to(network, like.device, like.dtype)
     nn.Module.eval(network)
     tensors = dict(weights.tensors)
@@ -199,6 +200,13 @@ def put_together(config: AeroConfig, weights: Weights, like: AeroForCausalLM) ->
     network.generation_config = copy.deepcopy(like.generation_config)
     network.train(like.training)
     return network
+
+
+def without_convolutions(network: AeroForCausalLM) -> None:
+    """Lets the convolutions of a new network change nothing; a network from scratch has others."""
+    for block in network.transformer.blocks():
+        if block.convolution is not None:
+            block.convolution.reset_parameters()
 
 
 def _starts_by_itself(name: str) -> bool:

@@ -37,7 +37,8 @@ class CausalConvolution(Scales):
 
     Attributes:
         weight: of a full one [taps - 1, C in, C out], from k = 1 on, starting at 0; else [taps, C],
-            from k = 0 on, starting at 1 for the token itself and 0 for those before.
+            from k = 0 on, starting at 1 for the token itself and 0 for those before, which in a
+            network that is trained from scratch start at random.
     """
 
     def __init__(

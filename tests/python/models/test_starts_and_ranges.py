@@ -67,11 +67,13 @@ def test_every_parameter_starts_where_the_configuration_says(label):
         if "parametrizations" in name:
             continue
         number = of_name(name, NUMBERS)
-        if name.endswith("convolution.weight"):  # at the start there is none
-            newest = torch.zeros_like(value)
-            if value.dim() == 2:  # depthwise: the token itself
-                newest[0] = 1.0
-            assert torch.equal(value, newest), name
+        if name.endswith("convolution.weight") and value.dim() == 3:
+            assert not value.any(), name
+        elif name.endswith("convolution.weight"):  # the token itself, and those before
+            assert (value[0] == 1.0).all(), name
+            bound = value.shape[0] ** -0.5
+            assert 0.9 * bound < value[1:].abs().max() <= bound, name
+            assert value[1:].std().item() == pytest.approx(bound / 3**0.5, rel=0.3), name
         elif number is not None:
             torch.testing.assert_close(value.float(), torch.full(value.shape, number), msg=name)
         elif not name.endswith(".progress"):
