@@ -7,20 +7,14 @@ import functools
 import json
 import math
 import re
-import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from aero import AeroConfig as AeroConfig
 from aero import mpc
-from aero.architecture import ArchitectureSpec
-from aero.mpc.simulation import described_spec
 from aero.paper import compare_with_paper as compare_with_paper
 from aero.paper import paper_tables as paper_tables
-from aero.private.prediction import predicted_operations, remainder, total_cost
-from aero.private.settings import PrivateSettings
-from benchmarks.paper.cost_rows import private_costs
 from benchmarks.paper.outcome import judge_again
 
 ROOT = Path(__file__).parents[2]
@@ -99,32 +93,6 @@ def stream(label: str, rule: str, step: int, layer: int) -> float:
     return float(found["steps"][str(step)]["stream"][layer])
 
 
-def start_labels() -> list[float]:
-    """How many labels end a hundred steps with a lower loss at variance 1, and of how many."""
-    scaled = {"none": "embeddings x 50, variance 1", "t from 0.01": "t from 0.01, embeddings x 50"}
-    losses = {(run["label"], run["rule"]): run["loss"] for run in data("start_of_training")["runs"]}
-    pairs = [
-        (loss, losses[label, scaled[rule]])
-        for (label, rule), loss in losses.items()
-        if (label, scaled.get(rule)) in losses
-    ]
-    return [sum(after < before for before, after in pairs), len(pairs)]
-
-
-def factorial(name: str, *, each: bool = False, stem: str = "start_factorial") -> list[float]:
-    """Perplexity and ±, or each seed's but NaN, and the rate of a row of the starts."""
-    (target,) = data(stem)["targets"]
-    (row,) = (row for row in target["rows"] if row["name"] == name)
-    found = row["statistics"]["perplexity"]
-    numbers = found["values"] if each else [found["mean"], found["standard_deviation"]]
-    return [*numbers, row["rates"]["best"]] if row["rates"] else numbers
-
-
-def retrained(name: str) -> list[float]:
-    """Perplexity and ± of a row of the networks from a trained baseline."""
-    return factorial(name, stem="retraining")[:2]
-
-
 def target_of(stem: str, name: str) -> Any:
     """A target of the newest committed results of this name."""
     (found,) = (each for each in data(stem)["targets"] if each["target"] == name)
@@ -148,13 +116,6 @@ def less(
     return [-effect, -high, -low]
 
 
-def why(target: str, row: str, statistic: str = "perplexity") -> float:
-    """Mean of a row of the targets that ask why claims fail; shares in %."""
-    rows = target_of("why_claims_fail_mini", target)["rows"]
-    (mean,) = (r["statistics"][statistic]["mean"] for r in rows if r["name"] == row)
-    return float(mean) if statistic == "perplexity" else 100 * float(mean)
-
-
 def front_targets() -> list[Any]:
     """The fair front at both budgets, and with a longer warm-up."""
     return [*data("front_mini")["targets"], *data("front_warmup_mini")["targets"]]
@@ -168,76 +129,6 @@ def front(name: str, budget: str = "front", stack: str | None = None) -> list[fl
         return [point["costs"][stack]["gigabytes"]]
     (found,) = (row["statistics"]["perplexity"] for row in target["rows"] if row["name"] == name)
     return [found["mean"], found["standard_deviation"]]
-
-
-def smallest(layers: int, width: int, hidden: int) -> float:
-    """GB of a small `SM+R` with one head at the front's vocabulary and context."""
-    sizes = {"num_layers": layers, "num_heads": 1, "head_dim": min(width, 32), "width": width}
-    spec = ArchitectureSpec.from_label(
-        "SM+R", model="gpt2", **sizes, hidden_width=hidden, vocab_size=1024, context_length=128
-    )
-    return private_costs(spec)["spu-2024"].gigabytes
-
-
-def above_their_best() -> list[float]:
-    """Of the long front's networks without norms, at 4e-3: how many have over half more perplexity
-    than at 2e-3, of how many, and least and most more in %; at 8e-3: how many diverge, of how many.
-    """
-    target = target_of("front_mini", "front_long")
-    tried = [
-        row["rates"]["tried"]
-        for row in target["rows"]
-        if not re.search(r"\+LN|\+FN|taught", row["name"])
-    ]
-    more = [100 * (rates["0.004"] / rates["0.002"] - 1) for rates in tried]
-    worse = [each for each in more if each > 50]
-    diverged = sum(rates["0.008"] is None for rates in tried)
-    return [len(worse), len(tried), min(worse), max(worse), diverged, len(tried)]
-
-
-def factor_pairs() -> list[float]:
-    """Of the starts crossed with FFNs: pairs whose mean the factor lowers, and all; of the others,
-    runs without it that diverge, and the perplexity of the one that failed.
-    """
-    rows = {row["name"]: row for row in data("start_factorial")["targets"][0]["rows"]}
-    starts = ("none", "scaled"), *((norm, f"{norm}, scaled") for norm in ("final norm", "FN", "LN"))
-    lowered, diverged, failed = [], 0, []
-    for ffn in ("ScFuFFN", "R", "G"):
-        for names in starts:
-            without, with_it = (rows[f"{ffn}, {name}"] for name in names)
-            values, after = (row["statistics"]["perplexity"] for row in (without, with_it))
-            broken = sum(cell["status"] == "diverged" for cell in without["cells"])
-            far = [value for value in values["values"] if value > 2 * values["minimum"]]
-            lowered.append(not broken and not far and after["mean"] < values["mean"])
-            diverged, failed = diverged + broken, failed + far
-    return [sum(lowered), len(lowered), diverged, *failed]
-
-
-def widened() -> list[float]:
-    """Of the claims on starts crossed with FFNs: those with an interval of over a factor of 2."""
-    differences = [c["differences"][0] for c in data("start_factorial")["targets"][0]["claims"]]
-    return [sum(d["high"] - d["low"] > math.log(2) for d in differences), len(differences)]
-
-
-def over_files(stem: str, name: str) -> list[float]:
-    """How many files the validation text has, how much wider an interval over them is at most than
-    that over seeds, and how many comparisons of the target have both.
-
-    Fails unless 0 lies outside it wherever it lies outside that over seeds, and
-    where a comparison has only the one over seeds.
-    """
-    target = target_of(stem, name)
-    made = [d for c in target["claims"] for d in c["differences"]]
-    ratios, differing = [], 0
-    # Costs have no seeds, and runs that reached NaN no effect.
-    for found in (each for each in made if each["seeds"] and each["effect"] is not None):
-        low, high = found["low_over_documents"], found["high_over_documents"]
-        decided = found["low"] * found["high"] > 0
-        differing += decided and not low * found["low"] > 0 < high * found["high"]
-        ratios.append((high - low) / (found["high"] - found["low"]))
-    assert not differing
-    rows = [row for row in target["rows"] if row.get("documents")]
-    return [len(rows[0]["documents"]["tokens"]), max(ratios), len(ratios)]
 
 
 def verdicts(verdict: str, stem: str = "reproduction_mini") -> int:
@@ -295,34 +186,6 @@ def penalty_tests() -> list[float]:
     return [len(ends), sum(high < 0 for _, high in ends), sum(low > 0 for low, _ in ends)]
 
 
-def turned(before: str, after: str, change: str = "unit") -> int:
-    """How many of the paper's claims with one verdict got another, or any, after a change."""
-
-    def claims(stem: str) -> dict[tuple[str, str], str]:
-        targets = data(stem)["targets"]
-        return {(t["target"], c["claim"]): c["verdict"] for t in targets for c in t["claims"]}
-
-    first, then = claims("reproduction_mini"), claims(f"reproduction_{change}_mini")
-    return sum(after in ("", then[claim]) for claim in then if first[claim] == before)
-
-
-def beside_fn(name: str, stem: str = "norms") -> list[float]:
-    """Perplexity and ± of a norm, and how far it lies above FN's with its interval, in %.
-
-    With `layer_norm_removal` those of a way, and how far it lies above removal.
-    """
-    (row,) = (row for row in data(stem)["rows"] if row["norm"] == name)
-    perplexities = [math.exp(loss) for loss in row["losses"]]
-    gap = [100 * math.expm1(row[end]) for end in ("effect", "low", "high")]
-    return [statistics.mean(perplexities), statistics.stdev(perplexities), *gap]
-
-
-def finding(name: str) -> Any:
-    """The values of a finding of the demo."""
-    (found,) = (f["values"] for f in data("demo")["findings"] if f["name"] == name)
-    return found
-
-
 def measured(label: str) -> dict[str, float]:
     """MB between two processes for a network of the demo and 32 tokens, and as predicted."""
     (cell,) = (
@@ -343,21 +206,6 @@ def largest_miss(chosen: Callable[[dict[str, Any]], bool]) -> float:
         for row in data("private_bytes")["rows"]
     ]
     return max(abs(float(row["ratio"]) - 1) for row in rows if chosen(row))
-
-
-def single_passes() -> tuple[float, float]:
-    """Largest shares by which one pass of a network missed its bytes: all, and after refills."""
-    missed = []
-    for found in data("private_effect")["cells"]:
-        cell, sent = found["cell"], found["client_bytes"] + found["server_bytes"]
-        settings = PrivateSettings.from_dict({"threads": cell["threads"], **cell["changes"]})
-        spec = ArchitectureSpec.from_dict(found["spec"])
-        described = described_spec(spec)
-        cost = total_cost(o.cost for o in predicted_operations(described, cell["length"], settings))
-        left = remainder(cost, 1, sent, one_bit_product_error=settings.one_bit_product_error)
-        missed.append((abs(sent - cost.comm_bytes), abs(left), cost.comm_bytes))
-    whole, left = (max(each[part] / each[2] for each in missed) for part in (0, 1))
-    return whole, left
 
 
 def seconds_missed() -> int:
