@@ -18,14 +18,10 @@ from transformers.utils.generic import can_return_tuple
 from aero.models.building import build_block, build_norm, put_in_annealed_parts
 from aero.models.configuration import AeroConfig
 from aero.models.embedding import check_token_ids
-from aero.models.hugging_face_attention import (
-    ATTENTION_NAMES,
-    check_computable,
-    is_packed,
-    refuse_crossing,
-)
+from aero.models.hugging_face_attention import ATTENTION_NAMES, check_computable
 from aero.models.initialization import initialize_module
 from aero.models.outputs import CACHE_FIELD, AeroModelOutput
+from aero.models.packed_sequences import is_packed, refuse_crossing
 from aero.nn import Block, KeyValueCache, SequenceContext
 from aero.nn.block import normalize
 from aero.nn.rotary import rotary_tables
@@ -42,6 +38,7 @@ class AeroPreTrainedModel(Scales, PreTrainedModel):  # type: ignore[no-untyped-c
     _no_split_modules = ["Block"]  # noqa: RUF012
     _skip_keys_device_placement = ["cache", "past_key_values"]  # noqa: RUF012
     _can_compile_fullgraph = True
+    _takes_boolean_masks = True  # of `model_mask`
     config: AeroConfig
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -57,8 +57,9 @@ def with_entropy_penalty(
         The model.
 
     Raises:
-        ValueError: the model has attention dropout, gives no entropies, is one of ours, has the
-            penalty already, or has another forward than its class, with the alternative.
+        ValueError: the model has attention dropout, gives no entropies, is an encoder, is one of
+            ours, has the penalty already, or has another forward than its class, with the
+            alternative.
         TypeError: an unknown setting.
 
     Example:
@@ -90,8 +91,14 @@ def with_entropy_penalty(
     settings = {**_saved_settings(changed), **settings}
     _refuse_unknown(settings)
     _refuse_attention_dropout(changed)
-    # One token through the network says whether it gives entropies, of how many layers and heads.
-    found = entropies(changed, torch.zeros(1, 1, dtype=torch.long)).layers
+    # Two tokens through the network say whether it gives entropies, of how many layers and heads.
+    measured = entropies(changed, torch.zeros(1, 2, dtype=torch.long))
+    if (measured.visible_keys[:, :, 0] > 1).any():
+        raise ValueError(
+            f"with_entropy_penalty: expected a decoder, got {type(changed).__name__}, whose tokens "
+            "see those after them; add aero.models.EntropyPenalty's term to the loss of an encoder"
+        )
+    found = measured.layers
     start = _thresholds(settings.pop("threshold", 0.5), (len(found), found[0].shape[1]))
     penalty = EntropyPenalty(start.to(found[0].device), **settings)
     changed.set_attn_implementation("aero_entropy")

@@ -19,11 +19,8 @@ from transformers import PreTrainedModel
 
 from aero.models.causal_lm import AeroForCausalLM, whole
 from aero.models.embedding import check_token_ids
-from aero.models.hugging_face_attention import (
-    check_computable,
-    computes_own_attention,
-    refuse_own_attention,
-)
+from aero.models.hugging_face_attention import check_computable
+from aero.models.hugging_face_models import computes_own_attention, refuse_own_attention
 from aero.models.measured_entropies import RowEntropies
 from aero.models.recorded_outputs import let_outputs_be_recorded
 from aero.nn.visible_keys import AttentionCall, keys_by_layer, recorded_calls
@@ -38,8 +35,8 @@ def entropies(model: nn.Module, batch: Tensor | Mapping[str, Any]) -> RowEntropi
     looked at from inside; adapters count.
 
     Args:
-        model: an `AeroForCausalLM`, or any `transformers` decoder whose attention can be exchanged:
-            GPT-2, GPT-NeoX, Llama, Mistral, Qwen2, OPT, ...
+        model: an `AeroForCausalLM`, or any `transformers` decoder or encoder whose attention can be
+            exchanged: GPT-2, GPT-NeoX, Llama, Mistral, Qwen2, OPT, BERT, ...
         batch: token ids [B, T], or the arguments of the model, such as a tokenizer's output.
             `attention_mask`, [B, T], says where padding is; positions are counted without it unless
             `position_ids` come along.
@@ -49,8 +46,8 @@ def entropies(model: nn.Module, batch: Tensor | Mapping[str, Any]) -> RowEntropi
 
     Raises:
         ValueError: the batch has no tokens or ids beyond the vocabulary (on a GPU torch's error),
-            or the model cannot give its entropies (encoders, attention of their own, ...), with
-            the alternative.
+            or the model cannot give its entropies (an encoder and a decoder in one, attention of
+            its own, ...), with the alternative.
 
     Example:
         >>> import torch
