@@ -50,6 +50,7 @@ MAY_IMPORT = {
     "fixed_point": {"_core", "mpc"},
     "analysis": set(),
     "ops": {"_core", "_library"},
+    "flash_attn": {"ops"},
     "nn": {"ops", "architecture"},
     "network": {"fixed_point"},
     "models": {"_core", "ops", "nn", "architecture", "fixed_point", "network", "analysis",

@@ -1,0 +1,336 @@
+"""FlashAttention's functions by their own names, for programs that call them; on the CPU too.
+
+Arguments, the layout [B, T, H, D] and the alignment are those of FlashAttention 2: a query that is
+i-th of T sees the keys up to ``i + S - T``. What it cannot do is an error. FlashAttention-2's and
+-3's callers reach it by ``from aero import flash_attn``.
+
+Letters: B batch, T queries, S keys, H heads, G key heads (H a multiple of G), D head width.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aero.ops import attention_entropy
+
+__all__ = ["flash_attn_func", "flash_attn_varlen_func", "flash_attn_with_kvcache"]
+
+_ALL = (-1, -1)
+
+
+def flash_attn_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = _ALL,
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Tensor:
+    """Computes attention as `flash_attn.flash_attn_func` does, with gradients.
+
+    Args:
+        q: [B, T, H, D] in float32, bfloat16, float16 or float64.
+        k: [B, S, G, D].
+        v: [B, S, G, D].
+        dropout_p: must be 0.
+        softmax_scale: of the scores; default ``1 / sqrt(D)``.
+        causal: hides the keys after ``i + S - T`` from query i; rows without keys are 0.
+        window_size: how many keys before and after ``i + S - T`` query i sees; -1 for all.
+        softcap: must be 0.
+        alibi_slopes: must be None.
+        deterministic: has no effect; results are the same run to run.
+        return_attn_probs: must be False: the probabilities are never formed.
+
+    Returns:
+        [B, T, H, D], dtype of q.
+
+    Raises:
+        ValueError: an argument does not fit or is not supported.
+
+    Example:
+        >>> import torch
+        >>> from aero import flash_attn
+        >>> q, k, v = torch.randn(3, 1, 8, 2, 16)  # [B, T, H, D] each
+        >>> flash_attn.flash_attn_func(q, k, v, causal=True, window_size=(3, 0)).shape
+        torch.Size([1, 8, 2, 16])
+    """
+    where = "flash_attn_func"
+    _refuse(where, dropout_p=dropout_p, softcap=softcap, alibi_slopes=alibi_slopes)
+    _refuse(where, return_attn_probs=return_attn_probs)
+    _check_width(where, 4, q=q, k=k, v=v)
+    return _attend(where, q, k, v, softmax_scale, causal, window_size)[0]
+
+
+def flash_attn_varlen_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = _ALL,
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    block_table: Tensor | None = None,
+) -> Tensor:
+    """Computes attention within packed sequences as `flash_attn.flash_attn_varlen_func` does.
+
+    Args:
+        q: [total T, H, D], the queries of all sequences one after another.
+        k: [total S, G, D].
+        v: [total S, G, D].
+        cu_seqlens_q: [B + 1] integers, where each sequence begins in q, and the total T.
+        cu_seqlens_k: [B + 1] integers, the same for k and v.
+        max_seqlen_q: has no effect.
+        max_seqlen_k: has no effect.
+        dropout_p: must be 0.
+        softmax_scale: of the scores; default ``1 / sqrt(D)``.
+        causal: as in `flash_attn_func`, within each sequence.
+        window_size: as in `flash_attn_func`, within each sequence.
+        softcap: must be 0.
+        alibi_slopes: must be None.
+        deterministic: has no effect.
+        return_attn_probs: must be False.
+        block_table: must be None.
+
+    Returns:
+        [total T, H, D], dtype of q.
+
+    Raises:
+        ValueError: an argument does not fit or is not supported.
+
+    Example:
+        >>> import torch
+        >>> from aero.flash_attn import flash_attn_varlen_func
+        >>> q, k, v = torch.randn(3, 7, 2, 16)  # sequences of 3 and 4 tokens
+        >>> starts = torch.tensor([0, 3, 7])
+        >>> flash_attn_varlen_func(q, k, v, starts, starts, 4, 4, causal=True).shape
+        torch.Size([7, 2, 16])
+    """
+    where = "flash_attn_varlen_func"
+    _refuse(where, dropout_p=dropout_p, softcap=softcap, alibi_slopes=alibi_slopes)
+    _refuse(where, return_attn_probs=return_attn_probs, block_table=block_table)
+    _check_width(where, 3, q=q, k=k, v=v)
+    queries = _lengths(where, "cu_seqlens_q", cu_seqlens_q, q)
+    keys = _lengths(where, "cu_seqlens_k", cu_seqlens_k, k)
+    if len(queries) != len(keys) or not queries:
+        raise ValueError(
+            f"{where}: cu_seqlens_q and cu_seqlens_k must be of the same one or more sequences, "
+            f"got {len(queries)} and {len(keys)}"
+        )
+    split = [torch.split(x, lengths) for x, lengths in ((q, queries), (k, keys), (v, keys))]
+    parts = [
+        _attend(where, a[None], b[None], c[None], softmax_scale, causal, window_size)[0]
+        for a, b, c in zip(*split, strict=True)
+    ]
+    return torch.cat(parts, dim=1).squeeze(0)
+
+
+@torch.no_grad()
+def flash_attn_with_kvcache(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    k: Tensor | None = None,
+    v: Tensor | None = None,
+    rotary_cos: Tensor | None = None,
+    rotary_sin: Tensor | None = None,
+    cache_seqlens: int | Tensor | None = None,
+    cache_batch_idx: Tensor | None = None,
+    cache_leftpad: Tensor | None = None,
+    block_table: Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = _ALL,
+    softcap: float = 0.0,
+    rotary_interleaved: bool = True,
+    alibi_slopes: Tensor | None = None,
+    num_splits: int = 0,
+    return_softmax_lse: bool = False,
+) -> Any:
+    """Writes new keys and values into a cache and attends to it, without gradients.
+
+    As `flash_attn.flash_attn_with_kvcache`: the cache is changed in place, and the caller counts
+    `cache_seqlens` on.
+
+    Args:
+        q: [B, T, H, D].
+        k_cache: [B, room, G, D].
+        v_cache: [B, room, G, D].
+        k: [B, T', G, D], written behind the `cache_seqlens` keys that are there; None for nothing.
+        v: [B, T', G, D].
+        rotary_cos: must be None; rotate q and k before.
+        rotary_sin: must be None.
+        cache_seqlens: how many keys the cache holds, one number or [B]; None for all of its room.
+        cache_batch_idx: must be None.
+        cache_leftpad: must be None.
+        block_table: must be None.
+        softmax_scale: of the scores; default ``1 / sqrt(D)``.
+        causal: as in `flash_attn_func`, with S of each sequence.
+        window_size: as in `flash_attn_func`, with S of each sequence.
+        softcap: must be 0.
+        rotary_interleaved: has no effect.
+        alibi_slopes: must be None.
+        num_splits: has no effect.
+        return_softmax_lse: also returns the logsumexp of each row.
+
+    Returns:
+        [B, T, H, D], dtype of q; with `return_softmax_lse` also [B, H, T], float32.
+
+    Raises:
+        ValueError: an argument does not fit or is not supported, or the cache has no room.
+
+    Example:
+        >>> import torch
+        >>> from aero.flash_attn import flash_attn_with_kvcache
+        >>> k_cache, v_cache = torch.zeros(2, 1, 32, 2, 16)
+        >>> q, k, v = torch.randn(3, 1, 1, 2, 16)
+        >>> out = flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=7, causal=True)
+        >>> torch.equal(k_cache[:, 7:8], k)
+        True
+    """
+    where = "flash_attn_with_kvcache"
+    _refuse(where, rotary_cos=rotary_cos, rotary_sin=rotary_sin, cache_batch_idx=cache_batch_idx)
+    _refuse(where, cache_leftpad=cache_leftpad, block_table=block_table, softcap=softcap)
+    _refuse(where, alibi_slopes=alibi_slopes)
+    _check_width(where, 4, q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v)
+    held = _held_keys(where, cache_seqlens, k_cache, has_new=k is not None)
+    if (k is None) != (v is None):
+        raise ValueError(f"{where}: expected k and v together, got one of them")
+    if k is not None and v is not None:
+        held = _append(where, k_cache, v_cache, k, v, held)
+    most = max(held, default=0)
+    keys, values = k_cache[:, :most], v_cache[:, :most]
+    lengths = None if len(set(held)) <= 1 else held
+    out, lse = _attend(where, q, keys, values, softmax_scale, causal, window_size, lengths)
+    return (out, lse) if return_softmax_lse else out
+
+
+def _attend(
+    where: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float | None,
+    causal: bool,
+    window: tuple[int, int],
+    lengths: list[int] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The output [B, T, H, D] and logsumexp [B, H, T]; `lengths` are S of each sequence."""
+    num_queries, num_keys = q.shape[1], k.shape[1]
+    left, right = _window(where, window, causal, num_queries, num_keys)
+    if left is not None and lengths is None and num_keys > num_queries + left:
+        k, v = (x[:, num_keys - num_queries - left :] for x in (k, v))  # no query sees those before
+    is_plain = left is None and lengths is None
+    is_causal = is_plain and right == 0
+    mask = None
+    if not is_causal and (left, right, lengths) != (None, None, None):
+        mask = _visible(num_queries, k, left, right, lengths)
+    heads_first = (x.transpose(1, 2) for x in (q, k, v))
+    out, _, lse = attention_entropy(*heads_first, mask=mask, is_causal=is_causal, scale=scale)
+    return out.transpose(1, 2), lse
+
+
+def _window(
+    where: str, window: tuple[int, int], causal: bool, num_queries: int, num_keys: int
+) -> tuple[int | None, int | None]:
+    """How far back and ahead a query sees; None where it is all keys."""
+    if len(window) != 2 or not all(isinstance(side, int) for side in window):
+        raise ValueError(f"{where}: window_size must be two integers (left, right), got {window}")
+    left, right = window
+    if causal:
+        right = 0
+    sees_first = left < 0 or left >= num_keys - 1
+    sees_last = right < 0 or (right >= num_queries - 1 and not causal)
+    return None if sees_first else left, None if sees_last else right
+
+
+def _visible(
+    num_queries: int, k: Tensor, left: int | None, right: int | None, lengths: list[int] | None
+) -> Tensor:
+    """Which keys a query sees, [B or 1, 1, T, S]."""
+    numbers = torch.tensor(lengths or [k.shape[1]], device=k.device).view(-1, 1, 1, 1)
+    row = torch.arange(num_queries, device=k.device).view(-1, 1) + numbers - num_queries
+    column = torch.arange(k.shape[1], device=k.device)
+    visible = column < numbers
+    if left is not None:
+        visible = visible & (column >= row - left)
+    if right is not None:
+        visible = visible & (column <= row + right)
+    return visible.expand(-1, -1, num_queries, -1)
+
+
+def _lengths(where: str, name: str, starts: Tensor, tokens: Tensor) -> list[int]:
+    """The lengths of the sequences."""
+    numbers = starts.tolist() if isinstance(starts, Tensor) and starts.dim() == 1 else []
+    lengths = [after - before for before, after in pairwise(numbers)]
+    if not numbers or numbers[0] != 0 or numbers[-1] != len(tokens) or min(lengths, default=0) < 0:
+        raise ValueError(
+            f"{where}: {name} must rise from 0 to the {len(tokens)} tokens, got {numbers or starts}"
+        )
+    return lengths
+
+
+def _held_keys(where: str, lengths: int | Tensor | None, cache: Tensor, has_new: bool) -> list[int]:
+    """How many keys the cache holds for each sequence."""
+    batch, room = cache.shape[:2]
+    if lengths is None and has_new:
+        raise ValueError(f"{where}: expected cache_seqlens where k is given, got None")
+    if lengths is None:
+        lengths = room
+    held = [lengths] * batch if isinstance(lengths, int) else lengths.tolist()
+    if not isinstance(held, list) or len(held) != batch or not all(0 <= n <= room for n in held):
+        raise ValueError(
+            f"{where}: cache_seqlens must be a number or [B] = [{batch}] of them from 0 to {room}, "
+            f"got {held}"
+        )
+    return held
+
+
+def _append(
+    where: str, k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, held: list[int]
+) -> list[int]:
+    """Writes keys and values behind those that the cache holds, and counts them."""
+    new, room = k.shape[1], k_cache.shape[1]
+    if max(held, default=0) + new > room:
+        raise ValueError(
+            f"{where}: expected room for {max(held)} + {new} keys, got a cache of {room}"
+        )
+    if len(set(held)) == 1:
+        k_cache[:, held[0] : held[0] + new] = k
+        v_cache[:, held[0] : held[0] + new] = v
+    else:
+        for index, length in enumerate(held):
+            k_cache[index, length : length + new] = k[index]
+            v_cache[index, length : length + new] = v[index]
+    return [length + new for length in held]
+
+
+def _refuse(where: str, **arguments: Any) -> None:
+    """Raises an error for what is asked for and not supported."""
+    for name, value in arguments.items():
+        if value is not None and (isinstance(value, Tensor) or value):
+            got = f"[{', '.join(map(str, value.shape))}]" if isinstance(value, Tensor) else value
+            raise ValueError(f"{where}: {name} is not supported, leave it out, got {got}")
+
+
+def _check_width(where: str, dims: int, **tensors: Tensor | None) -> None:
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.dim() != dims:
+            layout = "[B, T, H, D]" if dims == 4 else "[tokens, H, D]"
+            raise ValueError(f"{where}: {name} must be {layout}, got {list(tensor.shape)}")

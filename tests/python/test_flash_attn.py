@@ -1,0 +1,167 @@
+"""`aero.flash_attn` computes what FlashAttention documents, beside loops and sums in float64."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from aero import flash_attn
+
+UNIT_ROUNDOFF = 2.0**-24
+ALL = (-1, -1)
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def expected(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    window: tuple[int, int] = ALL,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Row by row in float64: output [B, T, H, D] and logsumexp [B, H, T]."""
+    q, k, v = (x.double() for x in (q, k, v))
+    (batch, queries, heads, width), (keys, groups) = q.shape, k.shape[1:3]
+    left, right = window[0], 0 if causal else window[1]
+    scale = 1 / math.sqrt(width) if scale is None else scale
+    rows, sums = [], []
+    for b in range(batch):
+        for i in range(queries):
+            at = i + keys - queries
+            seen = [
+                j
+                for j in range(keys)
+                if (left < 0 or j >= at - left) and (right < 0 or j <= at + right)
+            ]
+            for h in range(heads):
+                g = h // (heads // groups)
+                scores = scale * (k[b, seen, g] @ q[b, i, h])
+                rows.append(torch.softmax(scores, 0) @ v[b, seen, g])
+                sums.append(torch.logsumexp(scores, 0))
+    out = torch.stack(rows).view(batch, queries, heads, width)
+    return out, torch.stack(sums).view(batch, queries, heads).transpose(1, 2)
+
+
+WINDOWS = [ALL, (2, 0), (0, 0), (3, 1), (-1, 2), (2, -1), (50, 0), (50, 50)]
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("sizes", [(7, 7), (3, 8), (1, 8), (5, 2), (1, 1)], ids=str)
+def test_outputs_and_gradients_are_those_of_sums_in_float64(
+    sizes: tuple[int, int], causal: bool, window: tuple[int, int]
+) -> None:
+    queries, keys = sizes
+    q, dout = randn(2, queries, 4, 8), randn(2, queries, 4, 8, seed=3)
+    k, v = randn(2, keys, 2, 8, seed=1), randn(2, keys, 2, 8, seed=2)
+    operands = [x.requires_grad_() for x in (q, k, v)]
+    out = flash_attn.flash_attn_func(*operands, causal=causal, window_size=window)
+    wanted, _ = expected(*operands, causal=causal, window=window)
+    allowed = 32 * UNIT_ROUNDOFF  # sums of up to eight products, of numbers of about one
+    assert (out - wanted).abs().max() <= allowed * 4
+    found = torch.autograd.grad(out, operands, dout)
+    exact = torch.autograd.grad(wanted, operands, dout.double(), materialize_grads=True)
+    for one, other in zip(found, exact, strict=True):
+        assert (one - other).abs().max() <= 16 * allowed * max(1.0, float(other.abs().max()))
+
+
+def test_the_scale_is_that_of_the_argument() -> None:
+    q, k, v = (randn(1, 5, 2, 8, seed=n) for n in range(3))
+    out = flash_attn.flash_attn_func(q, k, v, softmax_scale=0.7)
+    torch.testing.assert_close(out.double(), expected(q, k, v, scale=0.7)[0], atol=1e-6, rtol=1e-5)
+
+
+def test_packed_sequences_do_not_see_each_other() -> None:
+    q, k, v = randn(9, 4, 8), randn(11, 2, 8, seed=1), randn(11, 2, 8, seed=2)
+    starts_q, starts_k = torch.tensor([0, 4, 4, 9]), torch.tensor([0, 5, 6, 11])
+    out = flash_attn.flash_attn_varlen_func(
+        q, k, v, starts_q.int(), starts_k.int(), 5, 5, causal=True, window_size=(2, 0)
+    )
+    for number in range(3):
+        rows = slice(*starts_q[number : number + 2].tolist())
+        keys = slice(*starts_k[number : number + 2].tolist())
+        if rows.stop > rows.start:
+            wanted, _ = expected(
+                q[None, rows], k[None, keys], v[None, keys], causal=True, window=(2, 0)
+            )
+            torch.testing.assert_close(out[rows].double(), wanted[0], atol=1e-6, rtol=1e-5)
+    assert out.shape == (9, 4, 8)
+
+
+@pytest.mark.parametrize("window", [ALL, (3, 0)], ids=str)
+@pytest.mark.parametrize("held", [6, [6, 6], [2, 7]], ids=str)
+def test_a_cache_is_filled_in_place_and_attended_to(held: object, window: tuple[int, int]) -> None:
+    k_cache, v_cache = randn(2, 12, 2, 8, seed=1), randn(2, 12, 2, 8, seed=2)
+    before = k_cache.clone(), v_cache.clone()
+    q, k, v = randn(2, 3, 4, 8), randn(2, 3, 2, 8, seed=4), randn(2, 3, 2, 8, seed=5)
+    lengths = held if isinstance(held, int) else torch.tensor(held, dtype=torch.int32)
+    out, lse = flash_attn.flash_attn_with_kvcache(
+        q, k_cache, v_cache, k, v, cache_seqlens=lengths, causal=True, window_size=window,
+        return_softmax_lse=True,
+    )  # fmt: skip
+    for row, length in enumerate([held] * 2 if isinstance(held, int) else held):
+        for cache, old, new in zip((k_cache, v_cache), before, (k, v), strict=True):
+            assert torch.equal(cache[row, length : length + 3], new[row])
+            assert torch.equal(cache[row, :length], old[row, :length])
+            assert torch.equal(cache[row, length + 3 :], old[row, length + 3 :])
+        keys, values = (x[row : row + 1, : length + 3] for x in (k_cache, v_cache))
+        wanted = expected(q[row : row + 1], keys, values, causal=True, window=window)
+        torch.testing.assert_close(out[row : row + 1].double(), wanted[0], atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(lse[row : row + 1].double(), wanted[1], atol=1e-6, rtol=1e-5)
+
+
+def test_a_cache_without_lengths_is_full_and_takes_nothing_new() -> None:
+    q, k, v = randn(1, 2, 2, 8), randn(1, 6, 2, 8, seed=1), randn(1, 6, 2, 8, seed=2)
+    out = flash_attn.flash_attn_with_kvcache(q, k, v)
+    torch.testing.assert_close(out.double(), expected(q, k, v)[0], atol=1e-6, rtol=1e-5)
+    part = flash_attn.flash_attn_with_kvcache(q, k, v, cache_seqlens=4)
+    wanted, _ = expected(q, k[:, :4], v[:, :4])
+    torch.testing.assert_close(part.double(), wanted, atol=1e-6, rtol=1e-5)
+
+
+def test_what_cannot_be_done_is_one_line_that_says_so() -> None:
+    q = randn(1, 4, 2, 8)
+    unsupported = {"return_attn_probs": True, "alibi_slopes": torch.ones(2), "softcap": 9.0}
+    for name, value in {**unsupported, "dropout_p": 0.1}.items():
+        with pytest.raises(ValueError, match=rf"^flash_attn_func: {name} is not supported, .+$"):
+            flash_attn.flash_attn_func(q, q, q, **{name: value})
+    starts = torch.tensor([0, 4])
+    with pytest.raises(ValueError, match="flash_attn_varlen_func: block_table is not supported"):
+        flash_attn.flash_attn_varlen_func(
+            q[0], q[0], q[0], starts, starts, 4, 4, block_table=torch.zeros(1, 1)
+        )
+    for name in ("rotary_cos", "cache_batch_idx", "cache_leftpad", "block_table"):
+        with pytest.raises(ValueError, match=rf"kvcache: {name} is not supported"):
+            flash_attn.flash_attn_with_kvcache(q, q, q, **{name: torch.zeros(4)})
+
+
+def test_arguments_that_do_not_fit_are_named() -> None:
+    q, starts = randn(1, 4, 2, 8), torch.tensor([0, 4])
+    with pytest.raises(
+        ValueError, match=r"flash_attn_func: q must be \[B, T, H, D\], got \[4, 2, 8"
+    ):
+        flash_attn.flash_attn_func(q[0], q, q)
+    with pytest.raises(ValueError, match=r"window_size must be two integers"):
+        flash_attn.flash_attn_func(q, q, q, window_size=(1, 2, 3))
+    for wrong in ([0, 5], [1, 4], [0, 3, 2, 4]):
+        with pytest.raises(ValueError, match="cu_seqlens_q must rise from 0 to the 4 tokens"):
+            flash_attn.flash_attn_varlen_func(q[0], q[0], q[0], torch.tensor(wrong), starts, 4, 4)
+    with pytest.raises(ValueError, match="of the same one or more sequences, got 2 and 1"):
+        flash_attn.flash_attn_varlen_func(q[0], q[0], q[0], torch.tensor([0, 1, 4]), starts, 4, 4)
+    cache = torch.zeros(1, 5, 2, 8)
+    with pytest.raises(ValueError, match="expected cache_seqlens where k is given"):
+        flash_attn.flash_attn_with_kvcache(q, cache, cache, q, q)
+    with pytest.raises(ValueError, match=r"expected room for 3 \+ 4 keys, got a cache of 5"):
+        flash_attn.flash_attn_with_kvcache(q, cache, cache, q, q, cache_seqlens=3)
+    with pytest.raises(ValueError, match="cache_seqlens must be a number or"):
+        flash_attn.flash_attn_with_kvcache(q, cache, cache, cache_seqlens=torch.tensor([1, 2]))
+    with pytest.raises(ValueError, match="expected k and v together"):
+        flash_attn.flash_attn_with_kvcache(q, cache, cache, q, cache_seqlens=0)
