@@ -73,7 +73,7 @@ def measure(folder: str, tokens: int, protocol: str) -> dict[str, Any]:
     from aero.network.files import read_network
     from aero.private.compute.calls import Value
     from aero.private.compute.pieces import network_pieces
-    from aero.private.compute.spu_runtime import compile_function, runtime_config
+    from aero.private.compute.spu_runtime import Compiler, runtime_config
     from aero.private.settings import PrivateSettings
 
     settings, count = PrivateSettings(reveal="all"), PROTOCOLS[protocol]
@@ -103,21 +103,19 @@ def measure(folder: str, tokens: int, protocol: str) -> dict[str, Any]:
 
     at_once(connect)
     inputs = spu.Io(count, config)
-    stream = np.random.default_rng(0).standard_normal((tokens, 768)).astype(np.float32)
+    stream = np.random.default_rng(0).standard_normal((1, tokens, 768)).astype(np.float32)
     arguments: list[Any] = []
-    names = iter(f"v{number}" for number in range(1000))
+    compiler = Compiler(settings)
     for array in ({k: np.asarray(v) for k, v in layer.weights.items()}, stream):
         arrays = array if isinstance(array, dict) else {"": array}
         values = {}
         for name, one in arrays.items():
-            values[name] = Value(next(names), one.shape, one.dtype)
+            values[name] = Value(compiler.new_name(), one.shape, one.dtype)
             shares = inputs.make_shares(one, libspu.Visibility.VIS_SECRET, -1)
             for runtime, share in zip(runtimes, shares, strict=True):
                 runtime.set_var(values[name].name, share)
         arguments.append(values if isinstance(array, dict) else values[""])
-    program = compile_function(
-        "layer", layer.function, tuple(arguments), lambda: next(names), settings
-    )
+    program = compiler.program("layer", layer.function, tuple(arguments))
     before = log.stat().st_size
     at_once(lambda party: runtimes[party].run(program.executable))
     with log.open("rb") as lines:
@@ -125,9 +123,9 @@ def measure(folder: str, tokens: int, protocol: str) -> dict[str, Any]:
         sent = [int(size) for size in SENT.findall(lines.read().decode())]
     if len(sent) != count:
         raise RuntimeError(f"expected the counts of {count} links, got {len(sent)}")
-    result = program.results
+    result, _ = program.results
     opened = inputs.reconstruct([runtime.get_var(result.name) for runtime in runtimes])
-    plain = layer.function({k: jnp.asarray(v) for k, v in layer.weights.items()}, stream)
+    plain, _ = layer.function({k: jnp.asarray(v) for k, v in layer.weights.items()}, stream)
     off = float(np.abs(np.asarray(opened) - np.asarray(plain)).max())
     return {"bytes": sum(sent), "by_party": sent, "largest_difference": off}
 

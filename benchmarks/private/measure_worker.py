@@ -100,15 +100,16 @@ def measure_network(parties: InProcessParties, cell: dict[str, Any]) -> dict[str
     tokens = np.random.default_rng(0).integers(0, vocabulary, cell["tokens"]).astype(np.int32)
     parts: dict[str, list[Call]] = {}
     for _ in range(cell["runs"]):
-        found = computed.run(tokens)
+        found = computed.run(tokens[None])
         for call in found.calls:
             parts.setdefault(call.name, []).append(call)
     assert found.logits is not None
     exact = forward(network, tokens[None])[0]
+    [logits] = found.logits
     return {
         "parts": {name: _counts(calls) for name, calls in parts.items()},
         "repeats": 1,
-        "largest_difference": _largest([found.logits], [exact[-found.logits.shape[0] :]]),
+        "largest_difference": _largest([logits], [exact[-len(logits) :]]),
     }
 
 

@@ -164,7 +164,7 @@ def _embedding(sizes: Sizes, settings: PrivateSettings, random: np.random.Genera
 
 def _argmax(sizes: Sizes, _: PrivateSettings, random: np.random.Generator) -> Measured:
     return Measured(
-        lambda logits: pieces.next_token({}, logits), (Argument(_normal(random, 1, *sizes)),)
+        lambda logits: pieces.next_token(logits), (Argument(_normal(random, 1, 1, *sizes)),)
     )
 
 

@@ -26,9 +26,9 @@ _PUBLIC_TEMPERATURE = (
     "qkv/proj: the temperature is public, hence free; a run of `aero private` keeps it secret, "
     "which secret_temperature=true prices"
 )
-NO_CACHE = (
-    "keys and values of earlier tokens are kept and cost nothing again; a run of `aero private` "
-    "keeps none and computes a whole pass for every token"
+KEPT_AS_SHARES = (
+    "keys and values of earlier tokens stay with the parties as shares and cost nothing again, "
+    "as in `aero private`"
 )
 _OTHER_GELU = (
     "act: the model's GELU is the exact one, priced here as GPT-2's tanh form; gelu=erf prices it"

@@ -15,8 +15,8 @@ from typing import Any
 from aero import mpc
 from aero.mpc import ComputeProfile, NetworkProfile
 from aero.mpc.cost import Cost, Operation
+from aero.mpc.described_passes import described_pass
 from aero.mpc.latency import Duration, Latency
-from aero.mpc.simulation import described_operations
 from aero.network.description import operations_of
 from aero.private.settings import RING_BITS, STACK, PrivateSettings
 
@@ -34,18 +34,23 @@ _PIECES = {
 
 
 def predicted_operations(
-    description: dict[str, Any], length: int, settings: PrivateSettings
+    description: dict[str, Any], length: int, settings: PrivateSettings, rows: int | None = None
 ) -> tuple[Operation, ...]:
-    """All that one pass over T = `length` tokens runs, priced, without the set-up.
+    """All that one pass runs, priced, without the set-up.
 
     Args:
         description: of a network; of it "operations" and "vocab_size" are read.
-        length: T.
+        length: tokens so far, those of the pass included.
         settings: of the run.
+        rows: tokens that the pass reads, the last of them; default: all.
     """
     stack = {**settings.stack_fields(), **network_fields(description), "setup": False}
-    found = described_operations(
-        description["operations"], context_length=length, stack=STACK, **stack
+    found = described_pass(
+        description["operations"],
+        rows=length if rows is None else rows,
+        keys=length,
+        stack=STACK,
+        **stack,
     )
     if settings.reveal != "top-k":
         return found
@@ -80,14 +85,14 @@ def likeliest_cost(vocabulary: int, count: int, settings: PrivateSettings) -> Co
 
 
 def predicted_costs(
-    description: dict[str, Any], length: int, settings: PrivateSettings
+    description: dict[str, Any], length: int, settings: PrivateSettings, rows: int | None = None
 ) -> dict[str, Cost]:
-    """All that the simulator counts, by the names of `Call`s.
+    """All that the simulator counts of a pass, by the names of `Call`s.
 
-    Rounds add up, as pieces run one after the other.
+    Rounds add up, as pieces run one after the other. Arguments are `predicted_operations`'.
     """
     found: dict[str, list[Cost]] = {}
-    for operation in predicted_operations(description, length, settings):
+    for operation in predicted_operations(description, length, settings, rows):
         found.setdefault(piece_of(operation), []).append(operation.cost)
     costs = {piece: total_cost(operations) for piece, operations in found.items()}
     return costs | {"set-up": set_up_cost(settings)}
@@ -159,14 +164,33 @@ def set_up_cost(settings: PrivateSettings) -> Cost:
 _MOST_SHARE, _MOST_PER_ROUND, _MOST_PER_THREAD = 0.01, 512, 1 << 22
 
 
+def passes_cost(
+    description: dict[str, Any], rows: Iterable[int], settings: PrivateSettings, before: int = 0
+) -> Cost:
+    """The predicted cost of passes that follow each other.
+
+    Args:
+        description: of the network.
+        rows: tokens that each pass reads.
+        settings: of the run.
+        before: tokens that earlier passes have read.
+    """
+    cost, length = Cost(), before
+    for count in rows:
+        length += count
+        operations = predicted_operations(description, length, settings, count)
+        cost += total_cost(operation.cost for operation in operations)
+    return cost
+
+
 def most_sent(
-    description: dict[str, Any], request: dict[str, int], settings: PrivateSettings
+    description: dict[str, Any], rows: Iterable[int], settings: PrivateSettings
 ) -> tuple[int, int] | None:
     """Bytes that client and server send at most in a run, besides the shares of weights.
 
     Args:
         description: of the network.
-        request: `prompt_length` and `new_tokens`.
+        rows: tokens that each pass reads.
         settings: of the run.
 
     Returns:
@@ -174,12 +198,7 @@ def most_sent(
     """
     if settings.spu_fields:
         return None
-    first = request["prompt_length"]
-    cost = set_up_cost(settings) + total_cost(
-        operation.cost
-        for length in range(first, first + request["new_tokens"])
-        for operation in predicted_operations(description, length, settings)
-    )
+    cost = set_up_cost(settings) + passes_cost(description, rows, settings)
     more = _MOST_PER_ROUND * cost.rounds + _MOST_PER_THREAD * settings.threads
     client, server = (
         math.ceil((1 + _MOST_SHARE) * sent + more)

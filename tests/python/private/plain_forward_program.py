@@ -1,18 +1,21 @@
 """Runs in the private environment: the JAX forward pass, without SPU, beside NumPy's.
 
 Arguments: folder of exports. Prints, by export and settings, the largest difference over the
-largest logit, and whether the next token is the same.
+largest logit, also of passes over 11, 1 and 7 tokens that keep what later ones see, and whether the
+next token is the same.
 """
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 
 from aero.network.files import read_network
 from aero.network.numpy_reader import forward as numpy_forward
-from aero.private.compute.pieces import forward, network_pieces
+from aero.private.compute.pieces import Rows, forward, network_pieces
 from aero.private.settings import PrivateSettings
 
 SETTINGS = {
@@ -21,6 +24,22 @@ SETTINGS = {
         fold_score_scale=True, client_one_hot=True, last_token_head=True, exp_clip=False
     ),
 }
+
+
+def in_passes(network, settings, passes):
+    """The last logits of passes that follow each other."""
+    earlier, start = {}, 0
+    for tokens in passes:
+        value = jnp.asarray(tokens, jnp.int32)[None]
+        for piece in network_pieces(network, settings):
+            if isinstance(piece.function, Rows):
+                rows = replace(piece.function, start=start)
+                weights = {name: jnp.asarray(tensor) for name, tensor in piece.weights.items()}
+                kept = earlier.get(piece.name, ())
+                value, earlier[piece.name] = rows(weights, value, kept)
+        start += len(tokens)
+    return value[0, -1]
+
 
 found = {}
 for folder in sorted(Path(sys.argv[1]).iterdir()):
@@ -32,5 +51,7 @@ for folder in sorted(Path(sys.argv[1]).iterdir()):
         rows = expected[-1:] if settings.last_token_head else expected
         assert logits.shape == rows.shape
         off = float(np.abs(logits - rows).max() / np.abs(rows).max())
+        last = in_passes(network, settings, np.split(tokens, (11, 12)))
+        off = max(off, float(np.abs(last - rows[-1]).max() / np.abs(rows).max()))
         found[f"{folder.name} {name}"] = [off, int(token) == int(expected[-1].argmax())]
 print(json.dumps(found))

@@ -24,9 +24,9 @@ from aero.private.parties.supervision import TimeLimits
 from aero.private.parties.terms import PROTOCOL
 from aero.private.settings import PrivateSettings
 
-# In the place of the private environment's Python. SPU is one connection that is echoed: the
-# client's connects to the other party's, and the answer is its result. Its size is random, and so
-# is the size of its pieces.
+# In the place of the private environment's Python. SPU is one connection for each pass, which is
+# echoed: the client's connects to the other party's, and the answer is its result. The size of the
+# first is random, and so is the size of its pieces.
 PYTHON = """#!{python} -S
 import json, os, socket, sys, time
 open(__file__ + ".starts", "a").write("x")
@@ -42,10 +42,14 @@ if job["party"] == "server":
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(own)
     listener.listen()
+
+def echo():
     connection, _ = listener.accept()
     while chunk := connection.recv(1 << 20):
         connection.sendall(chunk)
-else:
+    connection.close()
+
+def send(size):
     sent = os.urandom(size)
     while True:
         connection = socket.socket(socket.AF_UNIX)
@@ -65,7 +69,18 @@ else:
             got += part
         assert got == chunk
     connection.close()
-    say("stage", stage="revealed")
+
+index, read = 0, [1]
+while read:
+    if job["party"] == "server":
+        echo()
+    else:
+        send(100 if index else size)
+        if not index:
+            say("stage", stage="revealed")
+        say("pass", index=index, token=index)
+    say("computed", cpu_seconds=0.0)
+    index, read = index + 1, json.loads(sys.stdin.readline())["read"]
 say("done")
 sys.stdin.read()
 """
@@ -145,7 +160,9 @@ class Served:
             time.sleep(0.01)
         raise AssertionError(f"no {kind} number {count} in {self.events[-20:]}")
 
-    def ask(self, on_event: Any = lambda event: None, **job: Any) -> list[dict[str, Any]]:
+    def ask(
+        self, on_event: Any = lambda event: None, reads: Any = None, **job: Any
+    ) -> list[dict[str, Any]]:
         """An honest client."""
         events: list[dict[str, Any]] = []
         given = {"tokens": (1, 2, 3), "new_tokens": 1, "settings": PrivateSettings(), **job}
@@ -155,7 +172,7 @@ class Served:
             events.append(msgspec.to_builtins(event))
             on_event(events[-1])
 
-        ask(mine, take, self.python)
+        ask(mine, take, self.python, reads)
         return events
 
     def connect(self) -> socket.socket:

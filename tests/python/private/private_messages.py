@@ -31,7 +31,7 @@ from aero.private.parties.terms import PROTOCOL, check_hello, checked_request, h
 from aero.private.party_errors import PartyError
 
 MESSAGES, TO_THE_SERVER, MOST_BYTES = 200, 12, 100e6
-STATES = (("hello",), ("place", "go", "alive"), ("alive",), ("done", "padded", "alive"))
+STATES = (("hello",), ("place", "go", "alive"), ("alive",), ("done", "padded", "alive", "read"))
 TERMS = {"exp_squarings": 8, "weights": None}
 REQUEST = {"prompt_length": 3, "new_tokens": 1}
 HELLO = {"protocol": PROTOCOL, "role": "client", "terms": TERMS, "request": REQUEST}
@@ -39,6 +39,7 @@ KINDS: dict[str, Any] = {
     "hello": HELLO,
     "place": 3,
     "go": True,
+    "read": 1,
     "alive": True,
     "done": True,
     "padded": True,

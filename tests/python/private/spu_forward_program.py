@@ -34,23 +34,24 @@ def computed(job):
     private = PrivateNetwork(parties, network)
     tokens, passes = list(job["tokens"]), []
     for _ in range(job.get("new_tokens", 1)):
-        found = private.run(np.asarray(tokens, np.int32))
+        found = private.run(np.asarray([tokens], np.int32))
+        [logits] = found.logits
         rows = slice(-1, None) if settings.last_token_head else slice(None)
         plain = numpy_forward(network, [tokens])[0][rows]
         largest = np.abs(plain).max()
         passes.append(
             {
-                "token": found.token,
+                "token": None if found.tokens is None else int(found.tokens[0]),
                 "plain_token": int(plain[-1].argmax()),
-                "own_token": int(found.logits[-1].argmax()),
+                "own_token": int(logits[-1].argmax()),
                 "arithmetic": float(
-                    np.abs(found.logits - exact(network, settings, tokens)).max() / largest
+                    np.abs(logits - exact(network, settings, tokens)).max() / largest
                 ),
-                "difference": float(np.abs(found.logits - plain).max() / largest),
+                "difference": float(np.abs(logits - plain).max() / largest),
                 "bytes": {call.name: call.traffic.comm_bytes for call in found.calls},
             }
         )
-        tokens.append(int(found.logits[-1].argmax()))
+        tokens.append(int(logits[-1].argmax()))
     parties.close()
     return passes
 

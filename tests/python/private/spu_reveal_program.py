@@ -30,9 +30,10 @@ class Watched(InProcessParties):
     def run(self, name, function, *arguments):
         results = super().run(name, function, *arguments)
         if name == "head":
-            share = self._sides[Party.CLIENT].runtime.get_var(results.name)
+            logits, _ = results
+            share = self._sides[Party.CLIENT].runtime.get_var(logits.name)
             [chunk] = share.share_chunks  # a few bytes of header, then the ring's elements
-            self.share = np.frombuffer(chunk[-8 * int(np.prod(results.shape)) :], "<i8")
+            self.share = np.frombuffer(chunk[-8 * int(np.prod(logits.shape)) :], "<i8")
         return results
 
     def reveal(self, value):
@@ -48,7 +49,7 @@ found = []
 for policy in job["policies"]:
     parties = Watched(PrivateSettings(**policy))
     set_up(parties)
-    passed = PrivateNetwork(parties, network).run(np.asarray(job["tokens"], np.int32))
+    passed = PrivateNetwork(parties, network).run(np.asarray([job["tokens"]], np.int32))
     found.append(
         {
             "pass": msgspec.to_builtins(reported_pass(passed, 0)),

@@ -199,16 +199,16 @@ def test_the_client_gets_what_the_policy_reveals_and_nothing_else(tmp_path):
         size, correlation = each["share"]
         assert size == length * vocabulary and abs(correlation) < 5 / size**0.5
     # The token is one number of 8 bytes, not T * V of them.
-    assert token["revealed"] == [[[], 8]]
+    assert token["revealed"] == [[[1], 8]]
     assert token["pass"].keys() == {"event", "index", "token"}
-    assert best["revealed"] == [[[3], 24], [[3], 24]]
+    assert best["revealed"] == [[[1, 3], 24], [[1, 3], 24]]
     assert best["pass"].keys() == {"event", "index", "token", "likeliest"}
     assert [number for number, _ in best["pass"]["likeliest"]] == likeliest.tolist()
     for number, logit in best["pass"]["likeliest"]:
         assert abs(logit - plain[-1, number]) < 0.02  # as all logits of this network
-    assert last["revealed"] == [[[1, vocabulary], 8 * vocabulary], [[], 8]]
-    assert everything["revealed"] == [[[length, vocabulary], 8 * length * vocabulary], [[], 8]]
-    assert alone["revealed"] == [[[length, vocabulary], 8 * length * vocabulary]]
+    assert last["revealed"] == [[[1, 1, vocabulary], 8 * vocabulary], [[1], 8]]
+    assert everything["revealed"] == [[[1, length, vocabulary], 8 * length * vocabulary], [[1], 8]]
+    assert alone["revealed"] == [[[1, length, vocabulary], 8 * length * vocabulary]]
     assert [list(each["pieces"])[-1] for each in (token, best, last, alone)] == [
         "argmax", "top-k", "argmax", "head"
     ]  # fmt: skip

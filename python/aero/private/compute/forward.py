@@ -1,8 +1,8 @@
 """The operations of a described network in JAX, as SPU is to compute them.
 
 The compiled form of the lines below decides the cost of a private run; the simulator's stack
-`spu-0.9.5` prices exactly these. Letters: T tokens, C width, H heads, G key heads, D head width, V
-vocabulary. Needs the private environment.
+`spu-0.9.5` prices exactly these. Letters: B sequences, T new tokens, S tokens so far, C width, H
+heads, G key heads, D head width, V vocabulary. Needs the private environment.
 """
 
 from __future__ import annotations
@@ -31,36 +31,40 @@ LOWEST_SCORE = -16384.0
 def _embed(operation: Operation, weights: Weights, settings: PrivateSettings, rows: Array) -> Array:
     table = weights["weight"]
     if operation.inputs == (POSITIONS,):
-        return table[: rows.shape[0]]
+        return table[rows[0] : rows[-1] + 1]
     if not settings.client_one_hot:
         return table.at[rows].get(mode="promise_in_bounds")
-    one_hot = (rows[:, None] == jnp.arange(table.shape[0])).astype(jnp.int32)
+    one_hot = (rows.reshape(-1, 1) == jnp.arange(table.shape[0])).astype(jnp.int32)
     # Integers times fixed point: the product needs no truncation.
-    return jax.lax.dot_general(
+    found = jax.lax.dot_general(
         one_hot, table, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32
     )
+    return found.reshape(*rows.shape, -1)
 
 
 def _linear(_: Operation, weights: Weights, __: PrivateSettings, x: Array) -> Array:
-    product = x @ weights["weight"]
+    product = x.reshape(-1, x.shape[-1]) @ weights["weight"]
+    product = product.reshape(*x.shape[:-1], -1)
     return product + weights["bias"] if "bias" in weights else product
 
 
 def _split_heads(operation: Operation, _: Weights, __: PrivateSettings, x: Array) -> Array:
     start, heads, width = (operation[name] for name in ("start", "heads", "head_dim"))
-    chosen = x[:, start : start + heads * width]
-    return chosen.reshape(x.shape[0], heads, width).swapaxes(0, 1)
+    chosen = x[..., start : start + heads * width]
+    return chosen.reshape(*x.shape[:2], heads, width).swapaxes(1, 2)
 
 
 def _join_heads(_: Operation, __: Weights, ___: PrivateSettings, x: Array) -> Array:
-    return x.swapaxes(0, 1).reshape(x.shape[1], -1)
+    return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)
 
 
-def _rotate(operation: Operation, _: Weights, __: PrivateSettings, x: Array) -> Array:
+def _rotate(
+    operation: Operation, _: Weights, __: PrivateSettings, x: Array, positions: Tensor
+) -> Array:
     channels = operation["channels"]
     half = channels // 2
     frequencies = operation["base"] ** (-np.arange(0, channels, 2) / channels)
-    angles = np.arange(x.shape[1])[:, None] * frequencies
+    angles = positions[:, None] * frequencies
     cos, sin = (np.tile(f(angles), 2).astype(np.float32) for f in (np.cos, np.sin))
     turning = x[..., :channels]
     crossed = jnp.concatenate([-turning[..., half:], turning[..., :half]], axis=-1)
@@ -73,31 +77,32 @@ def _scores(
 ) -> Array:
     if operation["scale"] != 1.0:
         query = query * operation["scale"]
+    rows, keys = query.shape[2], key.shape[2]
     if operation["temperature"]:
-        query = query * weights["inverse_temperature"][:, : query.shape[1], None]
-    scores = _by_groups(query, key.shape[0]) @ key.swapaxes(-1, -2)
-    scores = scores.reshape(*query.shape[:2], -1)
+        query = query * weights["inverse_temperature"][:, keys - rows : keys, None]
+    scores = _by_groups(query, key) @ key.reshape(-1, *key.shape[2:]).swapaxes(-1, -2)
+    scores = scores.reshape(*query.shape[:3], -1)
     cap = operation["soft_cap"]
     return cap * jnp.tanh(scores * (1 / cap)) if cap > 0 else scores
 
 
-def _by_groups(x: Array, key_heads: int) -> Array:
-    """[H, T, D] -> [G, H / G T, D]: the heads that share a key head are rows of one product."""
-    return x if x.shape[0] == key_heads else x.reshape(key_heads, -1, x.shape[-1])
+def _by_groups(x: Array, key: Array) -> Array:
+    """[B, H, T, D] -> [B G, H / G T, D]: heads that share a key head are rows of one product."""
+    return x.reshape(key.shape[0] * key.shape[1], -1, x.shape[-1])
 
 
 def _softmax(operation: Operation, _: Weights, settings: PrivateSettings, scores: Array) -> Array:
-    seen = visible(operation, scores.shape[-1])
-    return softmax(scores, settings, seen)
+    rows, keys = scores.shape[-2:]
+    return softmax(scores, settings, visible(operation, keys)[-rows:])
 
 
 def softmax(scores: Array, settings: PrivateSettings, seen: Tensor | None = None) -> Array:
-    """Softmax of [..., T, T] scores over the keys that are seen, by the operations of a run.
+    """Softmax of [..., T, S] scores over the keys that are seen, by the operations of a run.
 
     Args:
         scores: of secret queries and keys.
         settings: of both parties.
-        seen: [T, T], public; causal by default.
+        seen: [T, S], public; causal by default, where T = S.
     """
     seen = np.tri(scores.shape[-1], dtype=bool) if seen is None else seen
     largest = jnp.max(jnp.where(seen, scores, LOWEST_SCORE), axis=-1, keepdims=True)
@@ -116,15 +121,16 @@ def clipped_exp(x: Array, settings: PrivateSettings) -> Array:
 
 
 def _shape(_: Operation, weights: Weights, __: PrivateSettings, probabilities: Array) -> Array:
-    length = probabilities.shape[-1]
-    return weights["softmax"] * probabilities + weights["matrix"][:, :length, :length]
+    rows, keys = probabilities.shape[-2:]
+    matrix = weights["matrix"][:, keys - rows : keys, :keys]
+    return weights["softmax"] * probabilities + matrix
 
 
 def _weighted_sum(
     operation: Operation, _: Weights, __: PrivateSettings, probabilities: Array, value: Array
 ) -> Array:
-    heads = _by_groups(probabilities, value.shape[0]) @ value
-    return heads.reshape(operation["heads"], -1, operation["head_dim"])
+    heads = _by_groups(probabilities, value) @ value.reshape(-1, *value.shape[2:])
+    return heads.reshape(*probabilities.shape[:3], operation["head_dim"])
 
 
 def _norm(operation: Operation, weights: Weights, _: PrivateSettings, x: Array) -> Array:
@@ -159,9 +165,11 @@ def _activation(operation: Operation, _: Weights, __: PrivateSettings, x: Array)
     if function == "silu":  # x times the logistic function takes 1.71 times the bytes
         half = x * 0.5
         return half * (1.0 + jnp.tanh(half))
+    if function == "gelu_erf":  # JAX's own, which also divides into erfc, takes 3.2 times the bytes
+        return (x * 0.5) * (1.0 + jax.lax.erf(x * float(np.sqrt(0.5))))
     if function == "tanh":
         return jnp.tanh(x)
-    return jax.nn.gelu(x, approximate=function == "gelu_tanh")
+    return jax.nn.gelu(x, approximate=True)
 
 
 def _multiply(_: Operation, __: Weights, ___: PrivateSettings, x: Array, y: Array) -> Array:
@@ -177,16 +185,19 @@ def _scale(operation: Operation, _: Weights, __: PrivateSettings, x: Array) -> A
 
 
 def _shift(operation: Operation, _: Weights, __: PrivateSettings, x: Array) -> Array:
-    by = min(operation["tokens"], x.shape[0])
-    return jnp.pad(x, ((by, 0), (0, 0)))[: x.shape[0]]
+    by = min(operation["tokens"], x.shape[1])
+    return _delayed(x, by)
 
 
 def _unfold(operation: Operation, _: Weights, __: PrivateSettings, x: Array) -> Array:
-    length = x.shape[0]
-    delays = range(min(operation["taps"], length))
-    known = [jnp.pad(x, ((delay, 0), (0, 0)))[:length] for delay in delays]
-    missing = (operation["taps"] - len(known)) * x.shape[1]
-    return jnp.pad(jnp.concatenate(known, axis=-1), ((0, 0), (0, missing)))
+    known = [_delayed(x, delay) for delay in range(min(operation["taps"], x.shape[1]))]
+    missing = (operation["taps"] - len(known)) * x.shape[-1]
+    return jnp.pad(jnp.concatenate(known, axis=-1), ((0, 0), (0, 0), (0, missing)))
+
+
+def _delayed(x: Array, by: int) -> Array:
+    """[B, T, C], each row `by` tokens later; zeros come in."""
+    return jnp.pad(x, ((0, 0), (by, 0), (0, 0)))[:, : x.shape[1]]
 
 
 OPERATIONS = functions_of(globals(), READERS["private"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import queue
 import re
 import threading
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from spu import libspu
 
 from aero.private.compute.calls import AbstractArray, Call, Party, Traffic, Value
-from aero.private.compute.spu_runtime import ProfileLog, SpuParty, compile_function, runtime_config
+from aero.private.compute.spu_runtime import Compiler, ProfileLog, SpuParty, runtime_config
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 
@@ -38,7 +37,7 @@ class InProcessParties:
     def __init__(self, settings: PrivateSettings | None = None) -> None:
         self.settings = PrivateSettings() if settings is None else settings
         self.calls: list[Call] = []
-        self._names = (f"v{number}" for number in itertools.count())
+        self._compiler = Compiler(self.settings)
         self._log = ProfileLog()
         description = libspu.link.Desc()
         description.recv_timeout_ms = int(1000 * self.settings.timeout_seconds)
@@ -69,7 +68,7 @@ class InProcessParties:
         kind = libspu.Visibility.VIS_PUBLIC if owner is None else libspu.Visibility.VIS_SECRET
         rank = owner.value if owner is not None and private else -1
         shares = self._io.make_shares(np.ascontiguousarray(array), kind, rank)
-        value = Value(next(self._names), array.shape, array.dtype, public=owner is None)
+        value = Value(self._compiler.new_name(), array.shape, array.dtype, public=owner is None)
         for side, share in zip(self._sides, shares, strict=True):
             side.runtime.set_var(value.name, share)
         traffic = Traffic()
@@ -80,9 +79,7 @@ class InProcessParties:
 
     def run(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """See `Parties.run`. The time of compiling is not counted."""
-        program = compile_function(
-            name, function, arguments, lambda: next(self._names), self.settings
-        )
+        program = self._compiler.program(name, function, arguments)
         start = time.perf_counter()
         _at_once(lambda party: self._sides[party].runtime.run(program.executable))
         seconds = time.perf_counter() - start

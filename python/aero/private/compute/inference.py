@@ -1,13 +1,15 @@
-"""A network between two parties: weights put in once, then one forward pass per token.
+"""A network between two parties: weights put in once, then passes over what is new.
 
-Needs the private environment. Both parties' processes run this same code; one that does not own the
-weights, or the prompt, gives shapes.
+Keys and values of earlier tokens stay in SPU's runtimes as shares, so that a pass reads new tokens
+alone. Letters: B sequences, T new tokens, V vocabulary. Needs the private environment. Both
+parties' processes run this same code; one that does not own the weights, or the prompt, gives
+shapes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 
 from aero.network.description import Network
 from aero.private.compute.calls import AbstractArray, Call, Parties, Party, Value
-from aero.private.compute.pieces import last_row, network_pieces
+from aero.private.compute.pieces import Rows, last_row, network_pieces
 
 # SPU gives every thread so many elements of an operation before it takes another one (state.cc).
 _ELEMENTS_PER_THREAD = 2048
@@ -27,15 +29,16 @@ class Pass:
     """The client's result of one forward pass.
 
     Attributes:
-        logits: [T, V] float32, or [1, V] of the last position only; None at the server, and where
-            `PrivateSettings.reveal` keeps them secret.
-        token: the next one, where the parties compute it and this one is the client.
-        likeliest: with `reveal="top-k"` at the client, tokens [k] and their logits [k], best first.
+        logits: [B, T, V] float32, or [B, 1, V] of the last positions only; None at the server, and
+            where `PrivateSettings.reveal` keeps them secret.
+        tokens: [B], the next ones, where the parties compute them and this one is the client.
+        likeliest: with `reveal="top-k"` at the client, tokens [B, k] and their logits [B, k], best
+            first.
         calls: the pieces that ran, with their cost.
     """
 
     logits: NDArray[np.float32] | None
-    token: int | None
+    tokens: NDArray[np.int32] | None
     likeliest: tuple[NDArray[np.int32], NDArray[np.float32]] | None
     calls: tuple[Call, ...]
 
@@ -73,6 +76,7 @@ class PrivateNetwork:
         settings = parties.settings
         self._pieces = network_pieces(network, settings)
         self.piece_names = [piece.name for piece in self._pieces]
+        self._length, self._earlier = 0, dict.fromkeys(self.piece_names, ())
         self._weights: dict[str, dict[str, Value]] = {}
         for piece in self._pieces:
             self._weights[piece.name] = {
@@ -90,35 +94,62 @@ class PrivateNetwork:
         tokens: NDArray[np.int32] | AbstractArray,
         after_piece: Callable[[Call], None] = lambda call: None,
     ) -> Pass:
-        """One forward pass.
+        """One forward pass over new sequences; the ones before are forgotten.
 
         Args:
-            tokens: [T] of the client.
+            tokens: [B, T] of the client.
             after_piece: called after each piece that has run.
 
         Raises:
             ValueError: no tokens, or more than the context.
         """
+        self.forget()
+        return self.read_on(tokens, after_piece)
+
+    def forget(self) -> None:
+        """Frees what is kept of the sequences so far."""
+        self._parties.discard(*self._earlier.values())
+        self._length, self._earlier = 0, dict.fromkeys(self.piece_names, ())
+
+    def read_on(
+        self,
+        tokens: NDArray[np.int32] | AbstractArray,
+        after_piece: Callable[[Call], None] = lambda call: None,
+    ) -> Pass:
+        """A pass over new tokens of the same sequences, which see all that came before.
+
+        Arguments and errors are those of `run`.
+        """
         context = self.description["context_length"]
-        if len(tokens.shape) != 1 or not 1 <= tokens.shape[0] <= context:
+        free = context - self._length
+        if len(tokens.shape) != 2 or tokens.shape[0] < 1 or not 1 <= tokens.shape[1] <= free:
             raise ValueError(
-                f"private: tokens must be [T] with T from 1 to {context}, got {list(tokens.shape)}"
+                f"private: tokens must be [B, T] with T from 1 to {free} of the context's "
+                f"{context}, got {list(tokens.shape)}"
             )
         parties, calls = self._parties, []
         value = parties.put("tokens", tokens, Party.CLIENT, private=parties.settings.client_one_hot)
         opened: dict[str, Any] = {}
         for piece in self._pieces:
-            result = parties.run(piece.name, piece.function, self._weights[piece.name], value)
+            name = piece.name
+            if isinstance(piece.function, Rows):
+                rows = replace(piece.function, start=self._length)
+                given = self._weights[name], value, self._earlier[name]
+                result, kept = parties.run(name, rows, *given)
+                parties.discard(self._earlier[name])
+                self._earlier[name] = kept
+            else:
+                result = parties.run(name, piece.function, value)
             calls.append(parties.calls[-1])
             parties.discard(value)
             value = result
-            opened[piece.name] = self._opened(piece.name, value)
+            opened[name] = self._opened(name, value)
             after_piece(calls[-1])
         parties.discard(value)
-        token, likeliest = opened.get("argmax"), opened.get("top-k")
-        if likeliest is not None:
-            token = likeliest[0][0]
-        return Pass(opened["head"], None if token is None else int(token), likeliest, tuple(calls))
+        self._length += tokens.shape[1]
+        likeliest = opened.get("top-k")
+        found = opened.get("argmax") if likeliest is None else likeliest[0][:, 0]
+        return Pass(opened["head"], found, likeliest, tuple(calls))
 
     def _opened(self, piece: str, value: Any) -> Any:
         """The client's part of a piece's result; only here anything is revealed to it."""

@@ -1,16 +1,17 @@
 """A described network as the pieces of a private forward pass.
 
 A piece is a function of its weights and of the stream: the embedding, each layer, the final norm
-with the LM head, then the argmax. Letters: T tokens, C width, V vocabulary. Needs the private
-environment.
+with the LM head, then the argmax. What later tokens see of earlier ones, keys and values above all,
+it takes and gives back longer. Letters: B sequences, T new tokens, C width, V vocabulary. Needs the
+private environment.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax.numpy as jnp
@@ -24,6 +25,73 @@ from aero.private.settings import PrivateSettings
 Array = Any  # of JAX, or of SPU's compiler in its place
 Weights = dict[str, Array]
 Tensor = np.ndarray[Any, Any]
+Parts = tuple[tuple[Operation, dict[str, str]], ...]
+
+# The input of an operation that holds rows of earlier tokens, and how many of them it reads.
+_EARLIER: dict[str, tuple[int, Callable[[Operation], int | None]]] = {
+    "scores": (1, lambda operation: None),
+    "weighted_sum": (1, lambda operation: None),
+    "shift": (0, lambda operation: operation["tokens"]),
+    "unfold": (0, lambda operation: operation["taps"] - 1),
+}
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a piece computes of new rows; equal for layers that differ in their weights alone.
+
+    Attributes:
+        key: equal where two compute the same.
+        parts: the operations, with the names of their weights.
+        given: the value that they read.
+        last: of each sequence the last new row alone.
+        settings: of both parties.
+        start: how many tokens of each sequence came in earlier passes.
+    """
+
+    key: Hashable
+    parts: Parts = field(compare=False)
+    given: str = field(compare=False)
+    last: bool
+    settings: PrivateSettings = field(compare=False)
+    start: int = 0
+
+    def __call__(
+        self, weights: Weights, value: Array, earlier: tuple[Array, ...] = ()
+    ) -> tuple[Array, tuple[Array, ...]]:
+        """The new rows of the next value, and what later passes are to be given as `earlier`.
+
+        Args:
+            weights: by name.
+            value: [B, T, C], of the embedding the tokens [B, T].
+            earlier: from the pass before.
+        """
+        positions = np.arange(self.start, self.start + value.shape[1])
+        if self.last:
+            value, positions = value[:, -1:], positions[-1:]
+        values: dict[str, Array] = {self.given: value, POSITIONS: positions}
+        kept: list[Array] = []
+        for operation, keys in self.parts:
+            own = {role: weights[key] for role, key in keys.items()}
+            inputs = [values[name] for name in operation.inputs]
+            place, reads = _EARLIER.get(operation.op, (None, None))
+            if reads is not None:
+                if earlier:
+                    both = [earlier[len(kept)], inputs[place]]
+                    inputs[place] = jnp.concatenate(both, axis=-2)
+                kept.append(_tail(inputs[place], reads(operation)))
+            if operation.op == "rotate":
+                inputs.append(positions)
+            result = OPERATIONS[operation.op](operation, own, self.settings, *inputs)
+            if place == 0:
+                result = result[:, -len(positions) :]
+            values[operation.output] = result
+        return values[self.parts[-1][0].output], tuple(kept)
+
+
+def _tail(x: Array, rows: int | None) -> Array:
+    """The last rows; all for None."""
+    return x if rows is None else x[..., max(0, x.shape[-2] - rows) :, :]
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,13 +100,13 @@ class Piece:
 
     Attributes:
         name: "embedding", "layer 0", ..., "head", then "argmax", "top-k" or neither.
-        function: of the weights and the previous piece's result; of the embedding: the tokens [T],
-            after the head: the logits.
+        function: of the weights, the previous piece's result and what is kept of earlier passes;
+            of the embedding: the tokens [B, T]. After the head: of the logits alone.
         weights: by name, float32; the server's.
     """
 
     name: str
-    function: Callable[[Weights, Array], Array]
+    function: Rows | Callable[[Array], Array]
     weights: dict[str, Tensor]
 
 
@@ -50,9 +118,9 @@ def network_pieces(network: Network, settings: PrivateSettings) -> list[Piece]:
         settings: of both parties.
 
     Returns:
-        Embedding [T] -> [T, C], layers [T, C] -> [T, C], head [T, C] -> [T, V] or, with
-        `last_token_head`, [1, V], and with `argmax` the last position's token [], with
-        `reveal="top-k"` its k likeliest tokens [k] and their logits [k].
+        Embedding [B, T] -> [B, T, C], layers [B, T, C] -> [B, T, C], head [B, T, C] -> [B, T, V]
+        or, with `last_token_head`, [B, 1, V], and with `argmax` the last position's token [B], with
+        `reveal="top-k"` its k likeliest tokens [B, k] and their logits [B, k].
 
     Raises:
         ValueError: more than one value goes from a piece to the next.
@@ -78,7 +146,8 @@ def _piece(
     context = network.description["context_length"]
     weights: dict[str, Tensor] = {}
     parts: list[tuple[Operation, dict[str, str]]] = []
-    known = {given, POSITIONS}
+    known = {given: "given", POSITIONS: POSITIONS}
+    key: list[Hashable] = []
     for step in steps:
         operation, tensors = step.operation, _prepared(step, context)
         for needed in operation.inputs:
@@ -87,13 +156,17 @@ def _piece(
                     f"private: {name} reads {needed!r}; one value, the stream, may go from a layer "
                     "to the next"
                 )
-        known.add(operation.output)
+        inputs = tuple(known[needed] for needed in operation.inputs)
+        known[operation.output] = str(len(parts))
         keys = {}
         for role, tensor in tensors.items():
             keys[role] = _key(operation, role, weights)
             weights[keys[role]] = tensor.astype(np.float32)
         parts.append((operation, keys))
-    function = functools.partial(_run, parts=parts, given=given, name=name, settings=settings)
+        fields = tuple(sorted(operation.fields.items()))
+        key.append((operation.op, fields, inputs, tuple(sorted(keys.items()))))
+    last = name == "head" and settings.last_token_head
+    function = Rows(tuple(key), tuple(parts), given, last, settings)
     return Piece(name, function, weights), steps[-1].operation.output
 
 
@@ -117,55 +190,46 @@ def _prepared(step: Step, context: int) -> dict[str, Tensor]:
     return {"softmax": factor, "matrix": identity * np.eye(context) - uniform * means}
 
 
-def _run(
-    weights: Weights,
-    value: Array,
-    *,
-    parts: list[tuple[Operation, dict[str, str]]],
-    given: str,
-    name: str,
-    settings: PrivateSettings,
-) -> Array:
-    if name == "head" and settings.last_token_head:
-        value = value[-1:]
-    length = value.shape[0]
-    values: dict[str, Array] = {given: value, POSITIONS: np.arange(length)}
-    for operation, keys in parts:
-        own = {role: weights[key] for role, key in keys.items()}
-        inputs = (values[name] for name in operation.inputs)
-        values[operation.output] = OPERATIONS[operation.op](operation, own, settings, *inputs)
-    return values[parts[-1][0].output]
-
-
 def forward(pieces: list[Piece], tokens: Array) -> tuple[Array, Array | None]:
-    """Logits and, where there is a piece for it, the next token, in plain JAX."""
+    """Logits [T, V] of tokens [T] and, where a piece makes it, the next token, in plain JAX."""
     found: dict[str, Array] = {}
-    value = jnp.asarray(tokens, jnp.int32)
+    value = jnp.asarray(tokens, jnp.int32)[None]
     for piece in pieces:
         weights = {name: jnp.asarray(tensor) for name, tensor in piece.weights.items()}
-        found[piece.name] = value = piece.function(weights, value)
-    return found["head"], found.get("argmax")
+        rows = isinstance(piece.function, Rows)
+        value = piece.function(weights, value)[0] if rows else piece.function(value)
+        found[piece.name] = value
+    token = found.get("argmax")
+    return found["head"][0], None if token is None else token[0]
 
 
-def next_token(_: Weights, logits: Array) -> Array:
-    """The first largest of the last row of [T, V] logits."""
-    return jnp.argmax(logits[-1]).astype(jnp.int32)
+def next_token(logits: Array) -> Array:
+    """[B, T, V] -> [B]: the first largest of each last row."""
+    row = _last(logits)
+    return jnp.argmax(row, axis=-1).astype(jnp.int32).reshape(-1)
 
 
-def likeliest(_: Weights, logits: Array, *, count: int) -> tuple[Array, Array]:
-    """The largest of the last row of [T, V] logits, best first: tokens [k] and their logits [k]."""
-    row = logits[-1]
-    places = jnp.arange(row.shape[0])
+def _last(logits: Array) -> Array:
+    """[B, T, V] -> [B, V], or [V] of one sequence: an argmax of [1, V] sends other bytes."""
+    row = logits[:, -1]
+    return row[0] if len(row) == 1 else row
+
+
+def likeliest(logits: Array, *, count: int) -> tuple[Array, Array]:
+    """The largest of the last rows of [B, T, V], best first: tokens [B, k] and their logits."""
+    row = _last(logits)
+    places = jnp.arange(row.shape[-1])
     tokens, values = [], []
-    for _number in range(min(count, row.shape[0])):
-        token = jnp.argmax(row)
-        chosen = places == token
+    for _number in range(min(count, row.shape[-1])):
+        token = jnp.argmax(row, axis=-1)
+        chosen = places == token[..., None]
         tokens.append(token.astype(jnp.int32))
-        values.append(jnp.sum(jnp.where(chosen, row, 0.0)))
+        values.append(jnp.sum(jnp.where(chosen, row, 0.0), axis=-1))
         row = jnp.where(chosen, LOWEST_SCORE, row)
-    return jnp.stack(tokens), jnp.stack(values)
+    found = jnp.stack(tokens, axis=-1), jnp.stack(values, axis=-1)
+    return tuple(x.reshape(len(logits), -1) for x in found)
 
 
 def last_row(logits: Array) -> Array:
-    """[T, V] -> [1, V]."""
-    return logits[-1:]
+    """[B, T, V] -> [B, 1, V]."""
+    return logits[:, -1:]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -58,51 +60,83 @@ def compiler_options(settings: PrivateSettings) -> Any:
     return options
 
 
+@dataclass(frozen=True)
 class Program:
     """A compiled function.
 
-    Args:
+    Attributes:
         executable: of SPU.
         results: of the function, with a `Value` for each array.
     """
 
-    def __init__(self, executable: Any, results: Any) -> None:
-        self.executable = executable
-        self.results = results
+    executable: Any
+    results: Any
 
 
-def compile_function(
-    name: str,
-    function: Callable[..., Any],
-    arguments: tuple[Any, ...],
-    new_name: Callable[[], str],
-    settings: PrivateSettings,
-) -> Program:
-    """Compiles a JAX function of values; `new_name` gives names of the results."""
-    values, structure = jax.tree_util.tree_flatten(arguments)
-    shapes = structure.unflatten([jax.ShapeDtypeStruct(v.shape, v.dtype) for v in values])
-    secret, public = libspu.Visibility.VIS_SECRET, libspu.Visibility.VIS_PUBLIC
+# Executables that are kept: pieces of a pass, for some lengths.
+_MOST_COMPILED = 64
 
-    def named(*args: Any) -> Any:
-        return function(*args)
 
-    named.__name__ = re.sub(r"\W", "_", name)
-    executable, output = frontend.compile(
-        frontend.Kind.JAX,
-        named,
-        shapes,
-        {},
-        [value.name for value in values],
-        [public if value.public else secret for value in values],
-        lambda leaves: [new_name() for _ in leaves],
-        copts=compiler_options(settings),
-    )
-    leaves, output_structure = jax.tree_util.tree_flatten(output)
-    results = [
-        Value(result, tuple(leaf.shape), np.dtype(leaf.dtype))
-        for result, leaf in zip(executable.output_names, leaves, strict=True)
-    ]
-    return Program(executable, output_structure.unflatten(results))
+class Compiler:
+    """Compiles JAX functions of values; equal functions of equal shapes once.
+
+    Args:
+        settings: of both parties.
+    """
+
+    def __init__(self, settings: PrivateSettings) -> None:
+        self._settings = settings
+        self._names = (f"v{number}" for number in itertools.count())
+        self._compiled: dict[Hashable, tuple[bytes, Any]] = {}
+
+    def new_name(self) -> str:
+        """Of a value."""
+        return next(self._names)
+
+    def program(
+        self, name: str, function: Callable[..., Any], arguments: tuple[Any, ...]
+    ) -> Program:
+        """A function of values, its results under new names."""
+        values, structure = jax.tree_util.tree_flatten(arguments)
+        shapes = tuple((v.shape, v.dtype, v.public) for v in values)
+        key = (function, structure, shapes)
+        if key not in self._compiled:
+            if len(self._compiled) == _MOST_COMPILED:
+                del self._compiled[next(iter(self._compiled))]
+            self._compiled[key] = self._compile(name, function, values, structure)
+        code, output = self._compiled[key]
+        leaves, output_structure = jax.tree_util.tree_flatten(output)
+        results = [Value(self.new_name(), tuple(x.shape), np.dtype(x.dtype)) for x in leaves]
+        executable = libspu.Executable(
+            name=name,
+            input_names=[value.name for value in values],
+            output_names=[value.name for value in results],
+            code=code,
+        )
+        return Program(executable, output_structure.unflatten(results))
+
+    def _compile(
+        self, name: str, function: Callable[..., Any], values: list[Value], structure: Any
+    ) -> tuple[bytes, Any]:
+        """The code, and the shapes of the results."""
+        shapes = structure.unflatten([jax.ShapeDtypeStruct(v.shape, v.dtype) for v in values])
+        secret, public = libspu.Visibility.VIS_SECRET, libspu.Visibility.VIS_PUBLIC
+
+        def named(*args: Any) -> Any:
+            return function(*args)
+
+        named.__name__ = re.sub(r"\W", "_", name)
+        executable, output = frontend.compile(
+            frontend.Kind.JAX,
+            named,
+            shapes,
+            {},
+            [value.name for value in values],
+            [public if value.public else secret for value in values],
+            lambda leaves: [str(place) for place in range(len(leaves))],
+            copts=compiler_options(self._settings),
+        )
+        return executable.code, output
 
 
 class SpuParty:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from spu import libspu
 
 from aero.private.compute.calls import AbstractArray, Call, Party, Traffic, Value
-from aero.private.compute.spu_runtime import ProfileLog, SpuParty, compile_function, runtime_config
+from aero.private.compute.spu_runtime import Compiler, ProfileLog, SpuParty, runtime_config
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 
@@ -48,7 +47,7 @@ class TcpParties:
         self.settings = settings
         self.calls: list[Call] = []
         self._on_stage = on_stage
-        self._names = (f"v{number}" for number in itertools.count())
+        self._compiler = Compiler(self.settings)
         self._log = ProfileLog()
         description = libspu.link.Desc()
         # A stage may compute for minutes before it sends; that the other party lives is watched
@@ -83,7 +82,9 @@ class TcpParties:
         start = time.perf_counter()
         if isinstance(array, AbstractArray) and owner in (None, self.party):
             raise TypeError(f"put: {name} must be an array where its owner is, got only its shape")
-        value = Value(next(self._names), tuple(array.shape), np.dtype(array.dtype), owner is None)
+        value = Value(
+            self._compiler.new_name(), tuple(array.shape), np.dtype(array.dtype), owner is None
+        )
         if owner is None or private:
             # The other party's part of a private value is an empty place of the same shape.
             known = np.zeros(array.shape, array.dtype) if owner not in (None, self.party) else array
@@ -107,9 +108,7 @@ class TcpParties:
     def run(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """See `Parties.run`. The time of compiling is not counted."""
         self._on_stage(name)
-        program = compile_function(
-            name, function, arguments, lambda: next(self._names), self.settings
-        )
+        program = self._compiler.program(name, function, arguments)
         start, used = time.perf_counter(), time.process_time()
         self._side.runtime.run(program.executable)
         seconds, used = time.perf_counter() - start, time.process_time() - used

@@ -40,6 +40,7 @@ _MESSAGES: dict[str, Any] = {
     },
     "place": int,  # in the server's queue
     "go": bool,
+    "read": int,  # tokens that the client's next pass reads; 0: it ends the run
     "alive": bool,
     "done": bool,
     "padded": bool,
@@ -136,6 +137,10 @@ class Channel:
             await self.send(PADDING, bytes(length))
             left = size - self.sent - last
         await self.send(0, _PADDED)
+
+    def uncount(self) -> None:
+        """The last message was due: it does not count among those that come too fast."""
+        self._messages -= 1
 
     def beat(self) -> None:
         """Gives a sign of life every second from now on."""

@@ -40,7 +40,8 @@ class PassReport:
     """One forward pass, private next to plaintext.
 
     Attributes:
-        length: T, its tokens.
+        length: tokens so far, those that it read included.
+        rows: how many it read: the prompt's, or one.
         token: the private next token.
         plaintext_token: the plaintext network's after the same tokens.
         largest_difference: of the logits.
@@ -51,6 +52,7 @@ class PassReport:
     """
 
     length: int
+    rows: int
     token: int
     plaintext_token: int
     largest_difference: float
@@ -155,7 +157,7 @@ class RunReport:
         ]
         rows += [
             (
-                f"{each.length} tokens",
+                f"{each.rows} of {each.length} tokens",
                 each.traffic,
                 each.seconds,
                 each.predicted_cost,
@@ -188,18 +190,20 @@ def run_report(
     passes = []
     for index, token in enumerate(found.tokens):
         read = [*prompt, *found.tokens[:index]]
+        rows = 1 if index else len(prompt)
         private = found.logits[index]
         plain = forward(network, [read])[0][-len(private) :]
         passes.append(
             PassReport(
                 length=len(read),
+                rows=rows,
                 token=token,
                 plaintext_token=int(plain[-1].argmax()),
                 largest_difference=float(np.abs(private - plain).max()),
                 largest_logit=float(np.abs(plain).max()),
                 calls=tuple(found.calls[index]),
-                predicted=predicted_costs(described, len(read), settings),
-                predicted_seconds=_seconds(described, len(read), settings, profiles),
+                predicted=predicted_costs(described, len(read), settings, rows),
+                predicted_seconds=_seconds(described, len(read), settings, profiles, rows),
             )
         )
     return RunReport(
@@ -219,10 +223,11 @@ def _seconds(
     length: int,
     settings: PrivateSettings,
     profiles: tuple[NetworkProfile, ComputeProfile] | None,
+    rows: int,
 ) -> dict[str, float]:
     if profiles is None:
         return {}
-    operations = predicted_operations(described, length, settings)
+    operations = predicted_operations(described, length, settings, rows)
     return {
         piece: duration.seconds
         for piece, duration in predicted_durations(operations, *profiles).items()
@@ -289,6 +294,7 @@ def _megabytes(count: float) -> str:
 def _pass_dict(each: PassReport, settings: PrivateSettings) -> dict[str, Any]:
     return {
         "length": each.length,
+        "rows": each.rows,
         "token": each.token,
         "plaintext_token": each.plaintext_token,
         "largest_difference": each.largest_difference,

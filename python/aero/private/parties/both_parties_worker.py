@@ -1,12 +1,14 @@
 """The program of the private environment for `aero private run`: both parties in one process.
 
-Takes one job, a line of JSON on standard input, and reports lines of JSON; see `parties.job`.
+Takes one job, a line of JSON on standard input, and after each pass a line with the tokens that the
+next one reads, `{"read": [17]}`; none end the run. Reports lines of JSON; see `parties.job`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from typing import Any
 
 import numpy as np
@@ -38,7 +40,7 @@ def main() -> None:
 
 
 def generate(job: dict[str, Any], pipe: WorkerPipe) -> None:
-    """Computes tokens one after the other, and says each piece and each pass."""
+    """Computes passes one after the other, and says each piece and each pass."""
     settings = PrivateSettings.from_dict(job["settings"])
     network = read_network(job["folder"])
     parties = InProcessParties(settings)
@@ -51,13 +53,14 @@ def generate(job: dict[str, Any], pipe: WorkerPipe) -> None:
         sent = sum((call.traffic for call in weights), Traffic())
         seconds = sum(call.seconds for call in weights)
         _say_piece(pipe, 0, Call("weights", seconds, sent))
-        tokens = list(job["tokens"])
-        for index in range(job["new_tokens"]):
-            found = computed.run(
-                np.asarray(tokens, np.int32), functools.partial(_say_piece, pipe, index)
-            )
+        read = job["tokens"]
+        for index in itertools.count():
+            new = np.asarray([read], np.int32)
+            found = computed.read_on(new, functools.partial(_say_piece, pipe, index))
             pipe.say(reported_pass(found, index))
-            tokens.append(_next_token(found))
+            read = pipe.next_message()["read"]
+            if not read:
+                break
     finally:
         parties.close()
 
@@ -76,9 +79,10 @@ def reported_pass(found: inference.Pass, index: int) -> Pass:
     """The result of a pass as an event, for the client."""
     likeliest, logits = None, None
     if found.likeliest is not None:
-        likeliest = tuple((int(t), float(x)) for t, x in zip(*found.likeliest, strict=True))
+        both = (each[0] for each in found.likeliest)
+        likeliest = tuple((int(t), float(x)) for t, x in zip(*both, strict=True))
     if found.logits is not None:
-        logits = np.ascontiguousarray(found.logits, dtype="<f4")
+        logits = np.ascontiguousarray(found.logits[0], dtype="<f4")
     return Pass(
         index,
         _next_token(found),
@@ -90,10 +94,10 @@ def reported_pass(found: inference.Pass, index: int) -> Pass:
 
 def _next_token(found: inference.Pass) -> int:
     """The parties' token, else the client's own look at the logits."""
-    if found.token is not None:
-        return found.token
+    if found.tokens is not None:
+        return int(found.tokens[0])
     assert found.logits is not None
-    return int(found.logits[-1].argmax())
+    return int(found.logits[0, -1].argmax())
 
 
 if __name__ == "__main__":

@@ -109,7 +109,7 @@ class Client(_Event):
         who: its certificate's fingerprint, or its host without keys.
         address: HOST:PORT of its end.
         prompt_length: in tokens.
-        new_tokens: that it asks for.
+        new_tokens: that it asks for at most.
     """
 
     who: str
@@ -119,7 +119,7 @@ class Client(_Event):
 
 
 class Served(_Event):
-    """The server has computed all that a client asked for; fields as of `Client`."""
+    """The server has computed all that a client wanted; fields as of `Client`."""
 
     who: str
     address: str

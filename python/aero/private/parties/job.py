@@ -1,9 +1,9 @@
 """A private run from outside the private environment: the job, its checks and its events.
 
 The job goes as a line of JSON to `both_parties_worker` in the private environment:
-`{"folder": ..., "settings": {...}, "tokens": [...], "new_tokens": N}`. Back come the
-`parties.events`: a `Piece` for each part that ran, a `Pass` for each token, and last `Done` or
-`Failed`.
+`{"folder": ..., "settings": {...}, "tokens": [...]}`. Back come the `parties.events`: a `Piece` for
+each part that ran, a `Pass` for each token, and last `Done` or `Failed`. After a `Pass` the tokens
+that the next one reads go there, none at the end.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from aero.network.primitives import READERS, unknown_operation
 from aero.private.compute.calls import Call, Party, Traffic
 from aero.private.environment import private_command
 from aero.private.parties.events import Done, Event, Failed, Pass, Piece
+from aero.private.parties.passes import Reads, read_alone
 from aero.private.parties.worker_pipe import Worker
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
@@ -36,7 +37,8 @@ class Generated:
 
     Attributes:
         tokens: the new ones.
-        logits: of each pass, [T, V] or [1, V] float32, where `PrivateSettings.reveal` opens them.
+        logits: of each pass, [T, V] of the T tokens that it read, or [1, V], float32, where
+            `PrivateSettings.reveal` opens them.
         calls: of each pass, one per piece.
         preparation: set-up and the weights' shares, before the first pass.
         cpu_seconds: of each pass by party, where each is a process of its own.
@@ -52,16 +54,20 @@ class Generated:
 
 
 def check_runnable(description: Part) -> None:
-    """Whether the private forward pass knows every part of a network.
+    """Whether the private forward pass knows every part of a network, and may keep keys and values.
 
     Raises:
-        ValueError: naming the part.
+        ValueError: naming the part, or tokens see later ones.
     """
     unknown = unknown_operation("private", (one.op for one in operations_of(description)))
     if unknown is not None:
         raise ValueError(
             f"private: operations must be among {', '.join(sorted(READERS['private']))}, "
             f"got {unknown!r}"
+        )
+    if not all(one["causal"] for one in operations_of(description) if one.op == "softmax"):
+        raise ValueError(
+            "private: tokens must see earlier tokens only, got a network of both sides"
         )
 
 
@@ -98,16 +104,20 @@ def generate_privately(
     settings: PrivateSettings,
     after_piece: Callable[[int, Call], None] = lambda index, call: None,
     python: Path | None = None,
+    reads: Reads | None = None,
 ) -> Generated:
     """Continues a prompt between two parties in one process of the private environment.
 
     Args:
         folder: of `export_weights`.
         tokens: the prompt.
-        new_tokens: how many to compute, each from a forward pass over all before it.
+        new_tokens: how many to compute. The first pass reads the prompt, each later one a token;
+            keys and values of all before it are kept as shares.
         settings: of both parties.
         after_piece: called after each piece, with the number of its pass from 0.
         python: of the private environment; default: `find_private_python()`.
+        reads: what the next pass reads, called with the token of each; nothing ends the run.
+            Default: that token, until there are `new_tokens`.
 
     Raises:
         PartyError: the run failed.
@@ -125,10 +135,10 @@ def generate_privately(
         "folder": str(folder.resolve()),
         "settings": settings.to_dict(),
         "tokens": [int(token) for token in tokens],
-        "new_tokens": new_tokens,
     }
-    found = Generated()
-    for event in _events(private_command("aero.private.parties.both_parties_worker", python), job):
+    found, command = Generated(), "aero.private.parties.both_parties_worker"
+    reads = read_alone(new_tokens) if reads is None else reads
+    for event in _events(private_command(command, python), job, reads):
         collect(found, event, after_piece)
     return found
 
@@ -156,7 +166,7 @@ def collect(
             found.logits.append(np.frombuffer(event.logits, "<f4").reshape(event.shape))
 
 
-def _events(command: list[str], job: Part) -> Iterator[Event]:
+def _events(command: list[str], job: Part, reads: Reads) -> Iterator[Event]:
     """The reports of a worker up to its end; its process ends with this generator."""
     with temporary_folder() as folder:
         log = folder / "worker.log"
@@ -170,6 +180,8 @@ def _events(command: list[str], job: Part) -> Iterator[Event]:
                     if isinstance(event, Failed):
                         raise PartyError(f"private: {event.reason}")
                     yield event
+                    if isinstance(event, Pass):
+                        worker.tell({"read": [int(token) for token in reads(event.token)]})
         finally:
             worker.end()
 

@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from aero.network.files import read_description
+from aero.private.compute.calls import Party
 from aero.private.environment import private_command
 from aero.private.links.channel import Channel
 from aero.private.links.connections import connect, parse_address
 from aero.private.links.keys import Security
 from aero.private.parties.events import Event, Place
-from aero.private.parties.supervision import TimeLimits, supervise
+from aero.private.parties.passes import Passes, Reads, read_alone
+from aero.private.parties.supervision import TimeLimits, bound_of, supervise
 from aero.private.parties.terms import check_hello, hello
 from aero.private.parties.worker_pipe import Worker, first_report
 from aero.private.party_errors import PartyError
-from aero.private.prediction import most_sent
 from aero.private.settings import PrivateSettings
 from aero.private.temporary import temporary_folder
 from aero.reading import one_line
@@ -35,7 +36,7 @@ class PartyJob:
         settings: equal at both parties.
         address: HOST:PORT where the server waits for clients.
         tokens: the prompt; the client's alone.
-        new_tokens: how many to compute; the client's alone.
+        new_tokens: how many to compute at most; the client's alone.
         security: keys and known certificates; None: neither encrypted nor authenticated.
         plaintext: do without `security` also where the address is not this machine's loopback.
         queries: tokens that the server computes for each client; None: any number.
@@ -113,7 +114,12 @@ def check_security(job: PartyJob) -> None:
         )
 
 
-def ask(job: PartyJob, on_event: Callable[[Event], None], python: Path | None = None) -> None:
+def ask(
+    job: PartyJob,
+    on_event: Callable[[Event], None],
+    python: Path | None = None,
+    reads: Reads | None = None,
+) -> None:
     """Asks a server to compute with this party.
 
     Args:
@@ -121,6 +127,8 @@ def ask(job: PartyJob, on_event: Callable[[Event], None], python: Path | None = 
         on_event: called with the worker's reports, see `aero.private.parties.events`, and before
             that with a `Place` while others are served.
         python: of the private environment; default: `find_private_python()`.
+        reads: what the next pass reads, called with the token of each, in a thread; nothing ends
+            the run. Default: that token, until there are `new_tokens`.
 
     Raises:
         PartyError: nobody listens, the terms differ, or either party failed.
@@ -132,7 +140,7 @@ def ask(job: PartyJob, on_event: Callable[[Event], None], python: Path | None = 
         log = job.log or folder / "worker.log"
         worker = Worker(command, {"party": "client", **job.to_dict()}, log)
         try:
-            asyncio.run(_ask(job, worker, on_event))
+            asyncio.run(_ask(job, worker, on_event, reads))
         except PartyError as error:
             text = str(error).removeprefix("private: ")
             raise PartyError(f"private: {text}{last_words(log)}") from error
@@ -140,12 +148,13 @@ def ask(job: PartyJob, on_event: Callable[[Event], None], python: Path | None = 
             worker.end()
 
 
-async def _ask(job: PartyJob, worker: Worker, on_event: Callable[[Event], None]) -> None:
+async def _ask(
+    job: PartyJob, worker: Worker, on_event: Callable[[Event], None], reads: Reads | None
+) -> None:
     assert job.tokens is not None
     assert job.new_tokens is not None
     request = {"prompt_length": len(job.tokens), "new_tokens": job.new_tokens}
-    # A server does not wait for what takes long.
-    most = most_sent(read_description(job.folder), request, job.settings)
+    description = read_description(job.folder)
     terms = await first_report(worker, job.limits.ready)
     channel = await connect(job.address, job.security, job.limits.connect, worker.check)
     failure: PartyError | None = PartyError("stopped")
@@ -158,7 +167,10 @@ async def _ask(job: PartyJob, worker: Worker, on_event: Callable[[Event], None])
     finally:
         if failure is not None:
             await channel.close(failure=failure, where="before the run")
-    await supervise(worker, channel, job.limits, on_event, request, most and most[0])
+    passes = Passes(description["context_length"], request)
+    bound = bound_of(description, job.settings, Party.CLIENT)
+    reads = read_alone(job.new_tokens) if reads is None else reads
+    await supervise(worker, channel, job.limits, on_event, passes, bound, reads)
 
 
 async def _wait_for_turn(

@@ -52,6 +52,14 @@ class Queries:
             PartyError: as of `check`.
         """
         self.check(who, tokens)
+        self._add(who, tokens)
+
+    def give_back(self, who: str, tokens: int) -> None:
+        """Takes off what was counted and never computed."""
+        if tokens:
+            self._add(who, -tokens)
+
+    def _add(self, who: str, tokens: int) -> None:
         self._counts[who] = self._counts.get(who, 0) + tokens
         if self._path is not None:
             write_bytes_atomically(self._path, json.dumps(self._counts).encode())

@@ -17,19 +17,20 @@ from pathlib import Path
 from typing import Any
 
 from aero.network.files import read_description
+from aero.private.compute.calls import Party
 from aero.private.environment import private_command
 from aero.private.links.channel import Channel, within
 from aero.private.links.connections import accept, listen, parse_address, shown_address
 from aero.private.parties.entrance import Places, Stranger, Strangers
 from aero.private.parties.events import Client, Event, Listening, Lost, Served
 from aero.private.parties.party import PartyJob, check_security, last_words
+from aero.private.parties.passes import Passes
 from aero.private.parties.queries import Queries
 from aero.private.parties.refusals import Refusals
-from aero.private.parties.supervision import supervise
+from aero.private.parties.supervision import bound_of, supervise
 from aero.private.parties.terms import check_hello, checked_request, hello
 from aero.private.parties.worker_pipe import Worker, first_report
 from aero.private.party_errors import PartyError
-from aero.private.prediction import most_sent
 from aero.private.temporary import temporary_folder
 from aero.reading import one_line
 
@@ -242,18 +243,18 @@ class _Server:
 
     async def _serve_one(self, client: _Client) -> PartyError | None:
         """Computes with a client; returns the failure, if there is one."""
-        channel, request = client.channel, client.request
-        told = (channel.who, client.address)
-        self._on_event(Client(*told, request["prompt_length"], request["new_tokens"]))
+        channel, request, limits = client.channel, client.request, self._job.limits
+        told, most = (channel.who, client.address), request["new_tokens"]
+        self._on_event(Client(*told, request["prompt_length"], most))
+        passes = Passes(self._description["context_length"], request)
+        bound = bound_of(self._description, self._job.settings, Party.SERVER)
         try:
             await self._begin(client)
-            most = await asyncio.to_thread(
-                most_sent, self._description, request, self._job.settings
-            )
             self._used = True
-            await supervise(
-                self.worker, channel, self._job.limits, self._on_event, request, most and most[1]
-            )
+            try:
+                await supervise(self.worker, channel, limits, self._on_event, passes, bound)
+            finally:
+                self._queries.give_back(channel.who, most - len(passes.rows))
         except Exception as error:  # whatever it is, the next client is served
             self._on_event(Lost(one_line(error), *told))
             return error if isinstance(error, PartyError) else PartyError(type(error).__name__)

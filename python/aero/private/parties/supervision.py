@@ -10,20 +10,50 @@ tells the other party.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from aero.private.compute.calls import Party
 from aero.private.links.channel import PADDING, Channel
 from aero.private.links.tunnel import Tunnel
-from aero.private.parties.events import Done, Event, Failed, Piece, Stage, Unpadded
+from aero.private.parties.events import (
+    Computed,
+    Done,
+    Event,
+    Failed,
+    Pass,
+    Piece,
+    Stage,
+    Unpadded,
+)
+from aero.private.parties.passes import Passes, Reads
 from aero.private.parties.worker_pipe import Worker
 from aero.private.party_errors import PartyError, PeerFailedError
+from aero.private.prediction import most_sent
+from aero.private.settings import PrivateSettings
 from aero.private.temporary import temporary_folder
 
 TICK_SECONDS = 0.25
 # Frames of the other party, at most 256 KiB each, that wait for a stalled SPU; later ones are read.
 _MOST_FRAMES = 32
+
+
+# Of the tokens that each pass reads: the bytes that a party sends at most.
+Bound = Callable[[Sequence[int]], int | None]
+
+
+def bound_of(description: dict[str, Any], settings: PrivateSettings, party: Party) -> Bound:
+    """The bound of a party's bytes by the simulator's prediction."""
+
+    def bound(rows: Sequence[int]) -> int | None:
+        most = most_sent(description, rows, settings)
+        return None if most is None else most[party.value]
+
+    return bound
 
 
 @dataclass(frozen=True)
@@ -61,24 +91,28 @@ async def supervise(
     channel: Channel,
     limits: TimeLimits,
     on_event: Callable[[Event], None],
-    request: dict[str, int],
-    most_sent: int | None,
+    passes: Passes,
+    bound: Bound,
+    reads: Reads | None = None,
 ) -> Event:
     """Takes a worker through a run together with the other party's; both get the sign to go.
 
     The worker receives {"go": {"own": ..., "peer": ...}, "request": ...} with addresses for SPU,
-    reports any events, of which a `Stage` names where it stands, and last `Done`. `Failed` ends the
-    run.
+    and {"read": ...} after each pass. It reports any events, of which a `Stage` names where it
+    stands, and last `Done`. `Failed` ends the run. The client says before each pass how many tokens
+    it reads.
 
     Args:
         worker: after its `first_report`; ended in every case.
         channel: to the other party's supervisor; closed in every case.
         limits: of time.
         on_event: called with every event but the last.
-        request: the run that is computed.
-        most_sent: bytes that this party sends at most, besides the weights' shares. Its traffic is
-            padded up to them, so that every run of this length takes equal bytes. Where that
-            fails, `Unpadded` tells why; None cannot be padded.
+        passes: of the run; the first is known to both.
+        bound: of the passes, the bytes that this party sends at most, besides the weights' shares.
+            Its traffic is padded up to them, so that all runs of such passes take equal bytes.
+            Where that fails, `Unpadded` tells why; None cannot be padded.
+        reads: of the client alone: what the next pass reads, called with the last one's token in a
+            thread.
 
     Returns:
         The last event.
@@ -86,11 +120,12 @@ async def supervise(
     Raises:
         PartyError: the worker or the other party ended or stands still; both sides name the stage.
     """
-    run = _Run(worker, channel, limits, on_event, most_sent)
+    run = _Run(worker, channel, limits, on_event, passes, bound, reads)
     told: PartyError | None = None
     try:
         with temporary_folder() as folder:
             async with Tunnel(channel, folder) as tunnel:
+                request = {"prompt_length": passes.rows[0], "new_tokens": passes.most}
                 worker.tell({"go": {"own": tunnel.own, "peer": tunnel.peer}, "request": request})
                 return await run.result(tunnel)
     except BaseException as error:
@@ -119,10 +154,14 @@ class _Run:
         channel: Channel,
         limits: TimeLimits,
         on_event: Callable[[Event], None],
-        most_sent: int | None,
+        passes: Passes,
+        bound: Bound,
+        reads: Reads | None,
     ) -> None:
         self._worker, self._channel, self._limits = worker, channel, limits
-        self._on_event, self._most_sent = on_event, most_sent
+        self._on_event, self._passes, self._bound, self._reads = on_event, passes, bound, reads
+        self._weights_bytes = 0
+        self._most_sent: int | None = None
         self._result: Event | None = None
         self._peer_done, self._both_done = False, asyncio.Event()
         self._peer_padded = asyncio.Event()
@@ -173,6 +212,8 @@ class _Run:
         await self._both_done.wait()
         self._worker.stop()
         await tunnel.ended()
+        most = await asyncio.to_thread(self._bound, self._passes.rows)
+        self._most_sent = None if most is None else most + self._weights_bytes
         await self._channel.pad(self._most_sent or 0)
         await self._peer_padded.wait()
         self._conclude()
@@ -207,16 +248,51 @@ class _Run:
                 self._note_if_both_are_done()
             case Failed(reason=reason):
                 raise PartyError(reason)
+            case Computed():
+                self._passes.computed += 1
+                self._on_event(event)
             case _:
                 self._note(event)
                 self._on_event(event)
+                if isinstance(event, Pass) and self._reads is not None:
+                    self._start_reading(self._reads, event.token)
 
     def _note(self, event: Event) -> None:
         if isinstance(event, Stage):
             self.where = f"in stage {event.stage}"
-        elif isinstance(event, Piece) and event.name == "weights" and self._most_sent is not None:
+        elif isinstance(event, Piece) and event.name == "weights":
             at_client = self._channel.peer == "server"
-            self._most_sent += event.client_bytes if at_client else event.server_bytes
+            self._weights_bytes += event.client_bytes if at_client else event.server_bytes
+
+    def _start_reading(self, reads: Reads, token: int) -> None:
+        """Asks in a thread what the client reads next: it may wait for a person."""
+        loop = asyncio.get_running_loop()
+
+        def told(tokens: Sequence[int] | None, error: Exception | None = None) -> None:
+            try:
+                if error is not None:
+                    raise error
+                self._read_on([int(each) for each in tokens or ()])
+            except Exception as failure:
+                if not self._end.done():
+                    self._end.set_exception(failure)
+
+        def ask() -> None:
+            try:
+                found = (reads(token),)
+            except Exception as error:
+                found = (None, error)
+            with contextlib.suppress(RuntimeError):  # the run has ended meanwhile
+                loop.call_soon_threadsafe(told, *found)
+
+        threading.Thread(target=ask, daemon=True).start()
+
+    def _read_on(self, tokens: list[int]) -> None:
+        """The client's next pass."""
+        self._progress = time.monotonic()
+        self._passes.add(len(tokens))
+        self._channel.post(read=len(tokens))
+        self._worker.tell({"read": tokens})
 
     async def _deliver(self, tunnel: Tunnel) -> None:
         while True:
@@ -234,8 +310,13 @@ class _Run:
                 self._full = False
                 self._channel.heard = time.monotonic()
                 continue
-            name, _ = self._channel.message(content, ("done", "padded", "alive"))
-            if name == "done":
+            known = ("done", "padded", "alive", *(["read"] if self._reads is None else []))
+            name, value = self._channel.message(content, known)
+            if name == "read":
+                self._passes.add(value)
+                self._channel.uncount()
+                self._worker.tell({"read": value})
+            elif name == "done":
                 self._peer_done = True
                 self._note_if_both_are_done()
             elif name == "padded":

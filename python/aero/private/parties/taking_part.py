@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ from aero.private.settings import PrivateSettings
 
 def take_part(job: dict[str, Any], pipe: WorkerPipe) -> None:
     """Computes with the other party what the supervisor says, and reports `parties.events`.
+
+    After each pass a line says what the next one reads: `{"read": [17]}` at the client, and how
+    much, `{"read": 1}`, at the server. Nothing ends the run.
 
     Args:
         job: as of `one_party_worker`.
@@ -42,7 +46,7 @@ def take_part(job: dict[str, Any], pipe: WorkerPipe) -> None:
     knows_weights = party is Party.SERVER
     network = read_network(folder) if knows_weights else with_blank_weights(description)
     told = pipe.next_message()
-    length, new_tokens = checked_request(told["request"], description)
+    length, _ = checked_request(told["request"], description)
     addresses = told["go"]["own"], told["go"]["peer"]
     parties = TcpParties(
         party,
@@ -57,18 +61,15 @@ def take_part(job: dict[str, Any], pipe: WorkerPipe) -> None:
     weights = parties.calls[before:]
     sent = sum((call.traffic for call in weights), Traffic())
     say_piece(0, Call("weights", sum(call.seconds for call in weights), sent))
-    tokens = job.get("tokens")
-    for index in range(new_tokens):
+    read = length if knows_weights else job["tokens"]
+    for index in itertools.count():
         used = time.process_time()
-        found = computed.run(
-            AbstractArray((length + index,), np.int32)
-            if tokens is None
-            else np.asarray(tokens, np.int32),
-            functools.partial(say_piece, index),
-        )
-        if tokens is not None:
-            reported = reported_pass(found, index)
-            pipe.say(reported)
-            tokens.append(reported.token)
+        new = AbstractArray((1, read), np.int32) if knows_weights else np.asarray([read], np.int32)
+        found = computed.read_on(new, functools.partial(say_piece, index))
+        if not knows_weights:
+            pipe.say(reported_pass(found, index))
         pipe.say(Computed(time.process_time() - used))
+        read = pipe.next_message()["read"]
+        if not read:
+            break
     parties.close()

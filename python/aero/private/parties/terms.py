@@ -14,7 +14,7 @@ from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 from aero.reading import one_line, shown
 
-PROTOCOL = "aero-private 3"
+PROTOCOL = "aero-private 4"
 
 
 def flat_terms(**groups: Any) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def party_terms(description: Part, settings: PrivateSettings) -> dict[str, Any]:
 
 
 def checked_request(request: Any, description: Part) -> tuple[int, int]:
-    """Prompt length and number of new tokens that a client, not to be trusted, asks for.
+    """Prompt length and most new tokens of the run that a client, not to be trusted, asks for.
 
     Raises:
         PartyError: they do not fit in the context.

@@ -1,5 +1,6 @@
 """The JAX forward pass follows `network.json`, for every kind of network."""
 
+import numpy as np
 import pytest
 from transformers import (
     LlamaConfig,
@@ -13,6 +14,7 @@ from transformers import (
 import aero
 from aero.export.plain_weights import write_network
 from aero.models.foreign_writer import describe_model
+from aero.network.files import read_network
 
 from ...export.conftest import trained
 from ...models.labels import FAMILIES, LABELS
@@ -53,7 +55,33 @@ def exports(folder):
             if operation["op"] == "activation":
                 operation["function"] = "tanh"
     write_network(squashed, folder / "tanh")
-    return 2 * (len(FAMILIES) * len(LABELS) + len(others) + len(foreign) + 1)
+    write_network(delayed(read_network(folder / "wide-heads")), folder / "delayed")
+    return 2 * (len(FAMILIES) * len(LABELS) + len(others) + len(foreign) + 2)
+
+
+def delayed(network):
+    """With a convolution of three tokens before each attention, and a shift of two."""
+    described, random = network.description, np.random.default_rng(0)
+    [layers] = [entry for entry in described["operations"] if "repeat" in entry]
+    width = described["operations"][0]["width"]
+    weight = {"weight": "layers.{layer}.near"}
+    layers["operations"][:0] = [
+        {"op": "unfold", "inputs": ["x"], "output": "near", "taps": 3},
+        {
+            "op": "linear", "inputs": ["near"], "output": "near", "in": 3 * width, "out": width,
+            "transposed": False, "weights": weight, "name": "near", "part": "ffn",
+        },
+        {"op": "shift", "inputs": ["x"], "output": "late", "tokens": 2},
+        {"op": "add", "inputs": ["x", "near", "late"], "output": "x"},
+    ]  # fmt: skip
+    for layer in range(layers["repeat"]):
+        tensor = random.standard_normal((3 * width, width)) / width**0.5
+        network.tensors[f"layers.{layer}.near"] = tensor
+        described["tensors"][f"layers.{layer}.near"] = {
+            "shape": list(tensor.shape),
+            "dtype": "float32",
+        }
+    return network
 
 
 def test_plain_jax_gives_the_logits_of_every_network(run_private, tmp_path):

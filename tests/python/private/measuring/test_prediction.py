@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from measured_rows import set_up_row
 import aero
 from aero import mpc
 from aero.architecture import ArchitectureSpec
-from aero.mpc.simulation import described_spec
+from aero.mpc.described_passes import described_pass
+from aero.mpc.simulation import described_operations, described_spec
 from aero.network.files import read_network
 from aero.network.numpy_reader import forward
 from aero.private.measuring.run_reports import run_report
@@ -107,19 +109,61 @@ def test_the_likeliest_tokens_are_priced_instead_of_the_argmax() -> None:
 
 
 def test_a_party_may_send_a_share_more_and_more_for_each_round_and_thread() -> None:
-    network, request = described("SM+ScFuFFN"), {"prompt_length": 8, "new_tokens": 2}
+    network = described("SM+ScFuFFN")
     for threads in (1, 3):
         settings = PrivateSettings(threads=threads)
         cost = set_up_cost(settings) + total_cost(
             operation.cost
-            for length in (8, 9)
-            for operation in predicted_operations(network, length, settings)
+            for length, rows in ((8, 8), (9, 1))
+            for operation in predicted_operations(network, length, settings, rows)
         )
-        limits = most_sent(network, request, settings)
+        limits = most_sent(network, (8, 1), settings)
         assert limits is not None
         for most, sent in zip(limits, (cost.client_bytes, cost.server_bytes), strict=True):
             room = most - 1.01 * sent
             assert room == pytest.approx(512 * cost.rounds + 2**22 * threads, abs=2)
+
+
+def priced(operation: Any, name: str, sizes: list[int]) -> None:
+    """Its bytes are those of one operation of these sizes, but whole."""
+    expected = mpc.operation_cost(name, *sizes, stack=STACK)
+    assert operation.cost.comm_bytes == pytest.approx(expected.comm_bytes, abs=2)
+    assert operation.cost.rounds == expected.rounds
+
+
+@pytest.mark.parametrize("label", ["SM+LN+G", "EReg(SM(t)+ScFuFFN_i1)"])
+def test_a_pass_over_new_tokens_is_priced_by_its_rows_and_all_keys(label: str) -> None:
+    network, stack = described(label), {"stack": STACK, "setup": False}
+    operations = network["operations"]
+    whole = described_pass(operations, rows=12, keys=12, **stack)
+    assert [one.cost for one in whole] == [
+        one.cost for one in described_operations(operations, context_length=12, **stack)
+    ]
+    some = described_pass(operations, rows=3, keys=12, **stack)
+    assert [one.name for one in some] == [one.name for one in whole]
+    for one in some:
+        sizes = [int(number) for number in re.findall(r"\d+", one.shape)]
+        if one.kind in ("QK", "PV"):  # heads x rows x inner x columns
+            assert sizes[1] == 3 and 12 in sizes[2:]
+            priced(one, "head_product", sizes)
+        elif one.kind == "softmax":
+            assert sizes[1] == 12
+            priced(one, "softmax", sizes)
+        elif one.kind in ("ffn", "lm head") or one.name == "projection":
+            assert sizes[0] == 3
+            priced(one, "weight_product", sizes)
+        elif one.kind == "argmax":
+            assert one.cost == whole[-1].cost
+
+
+def test_of_the_head_the_last_of_the_new_tokens_alone_is_priced() -> None:
+    operations = described("SM+LN+G")["operations"]
+    stack = {"stack": STACK, "setup": False, "last_token_head": True}
+    head = [
+        [one.cost for one in described_pass(operations, rows=rows, keys=12, **stack)][-3:]
+        for rows in (1, 3, 12)
+    ]
+    assert head[0] == head[1] == head[2]
 
 
 def test_operations_stand_in_an_order_in_which_they_can_run() -> None:

@@ -32,7 +32,7 @@ def test_clients_are_served_one_after_the_other(serving: Any) -> None:
     server = serving()
     for number in (1, 2):
         events = server.ask()
-        assert [event["stage"] for event in events] == ["layer 0", "revealed"]
+        assert [event["stage"] for event in events if "stage" in event] == ["layer 0", "revealed"]
         server.wait_for("served", number)
     client = server.wait_for("client", 2)
     assert client.pop("address").startswith("127.0.0.1:")
@@ -153,6 +153,13 @@ CLIENTS: dict[str, bytes] = {
     "not this protocol": b"\xff" * 1000,
     "a failure with line ends": said(failed={"reason": "a\nserved 3 tokens\x1b[2J", "where": "x"}),
     "done before anything": said(done=True) * 2,
+    "a read before the run": said(read=1),
+    "a read of more than the context": frame(1, b"x") + said(read=1 << 40),
+    "a negative read": frame(1, b"x") + said(read=-1),
+    "a read of no number": frame(1, b"x") + said(read=True),
+    "reads before a pass is over": frame(1, b"x") + said(read=1) * 3,
+    "a read of a token beyond those asked for": frame(1, b"x") + said(read=1),
+    "a read after the end": frame(1, b"x") + said(read=0) * 2,
 }
 
 
@@ -212,6 +219,40 @@ def test_a_client_gets_as_many_tokens_as_it_may(serving: Any) -> None:
     server.ask(new_tokens=1)
     with pytest.raises(PartyError, match="at most the 0 that are left"):
         server.ask(new_tokens=1)
+
+
+def test_tokens_that_were_not_computed_are_given_back(serving: Any) -> None:
+    server = serving(queries=9)
+    reads = iter([[5, 6], [7], []])
+    events = server.ask(new_tokens=8, reads=lambda token: next(reads))
+    assert [event["index"] for event in events if event["event"] == "pass"] == [0, 1, 2]
+    server.wait_for("served")
+    with pytest.raises(PartyError, match="at most the 6 that are left to this client of 9, got 7"):
+        server.ask(new_tokens=7)
+    server.ask(new_tokens=6)
+
+
+def test_what_a_client_reads_is_held_to_the_context_and_to_what_it_asked_for(
+    serving: Any,
+) -> None:
+    server = serving(queries=40)
+    with pytest.raises(PartyError, match="must read 1 to 29 more tokens, got 30"):
+        server.ask(new_tokens=8, reads=lambda token: [1] * 30)
+    with pytest.raises(PartyError, match="may have 2 tokens in this session"):
+        server.ask(new_tokens=2, reads=lambda token: [1])
+    honest(server, 1)
+
+
+def test_a_client_that_fails_to_say_what_it_reads_ends_the_session_alone(serving: Any) -> None:
+    server = serving()
+
+    def torn(token: int) -> list[int]:
+        raise EOFError("the terminal has gone")
+
+    with pytest.raises(EOFError):
+        server.ask(reads=torn)
+    assert "the client" in server.wait_for("lost")["reason"]
+    honest(server, 1)
 
 
 def test_another_configuration_is_named_at_both_parties(serving: Any) -> None:

@@ -11,18 +11,13 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aero.private.parties import party
 from aero.private.parties.entrance import Stranger, Strangers
-from aero.private.parties.party import PartyJob
-from aero.private.party_errors import PartyError
-from aero.private.settings import PrivateSettings
 
-from ..pretending import LIMITS, People, Served, client_hello, pretending_python, received
+from ..pretending import LIMITS, People, Served, client_hello, received
 
 # `make private-test` sends many times as many.
 STRANGERS = int(os.environ.get("AERO_FUZZ_MESSAGES", "400"))
@@ -196,21 +191,3 @@ def test_a_server_ends_at_once_while_a_client_says_nothing(serving: Any) -> None
             pass
         server.process.send_signal(signal.SIGINT)
         server.process.wait(10)
-
-
-def test_bytes_are_priced_before_a_client_connects(
-    export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A long answer of a large network takes longer than a stranger has for its hello."""
-    events: list[str] = []
-    monkeypatch.setattr(party, "most_sent", lambda *_: events.append("priced"))
-
-    async def connecting(*_: Any) -> Any:
-        events.append("connecting")
-        raise PartyError("nobody there")
-
-    monkeypatch.setattr(party, "connect", connecting)
-    job = PartyJob(export, PrivateSettings(), "127.0.0.1:9", tokens=(1,), new_tokens=1)
-    with pytest.raises(PartyError, match="nobody there"):
-        party.ask(job, lambda _: None, pretending_python(tmp_path))
-    assert events == ["priced", "connecting"]

@@ -18,6 +18,7 @@ import pytest
 from aero.private.links import channel as channels
 from aero.private.links.channel import Channel
 from aero.private.parties.events import Done, Event, Stage, Unpadded
+from aero.private.parties.passes import Passes
 from aero.private.parties.supervision import TimeLimits, supervise
 from aero.private.parties.worker_pipe import Worker, first_report
 from aero.private.party_errors import PartyError
@@ -89,8 +90,9 @@ class Side:
     async def run(self, channel: Channel) -> Outcome:
         try:
             await first_report(self.worker, 60)
+            passes = Passes(32, REQUEST)
             return await supervise(
-                self.worker, channel, self._limits, self._record, REQUEST, self._most_sent
+                self.worker, channel, self._limits, self._record, passes, lambda _: self._most_sent
             )
         except PartyError as error:
             return error

@@ -1,0 +1,58 @@
+"""The passes of a session: what each reads, and what may still come. Each party keeps count."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from aero.private.party_errors import PartyError
+
+# What the client reads in the next pass, of the token that the last one gave; nothing: the end.
+Reads = Callable[[int], Sequence[int]]
+
+
+def read_alone(new_tokens: int) -> Reads:
+    """Reads each token that comes, until there are so many."""
+    left = itertools.count(new_tokens - 1, -1)
+    return lambda token: [token] if next(left) > 0 else []
+
+
+class Passes:
+    """The passes so far, of which the request is the first.
+
+    Args:
+        context_length: of the network.
+        request: `prompt_length`, and the `new_tokens` that the session gives at most.
+
+    Attributes:
+        rows: how many tokens each pass reads.
+        most: how many passes there are at most, each of which gives a token.
+        computed: how many are over at this party.
+        ended: no further one comes.
+    """
+
+    def __init__(self, context_length: int, request: dict[str, Any]) -> None:
+        self._context, self.most = context_length, request["new_tokens"]
+        self.rows: list[int] = [request["prompt_length"]]
+        self.computed, self.ended = 0, False
+
+    def add(self, rows: int) -> None:
+        """The client reads so many tokens in the next pass; 0: it ends the session.
+
+        Raises:
+            PartyError: it may not, or not yet.
+        """
+        if self.ended:
+            raise PartyError(f"the client read {rows} tokens after it had ended the session")
+        if rows == 0:
+            self.ended = True
+            return
+        if len(self.rows) > self.computed + 1:
+            raise PartyError("the client read on before the pass before the last was over")
+        free = self._context - sum(self.rows)
+        if not 1 <= rows <= free:
+            raise PartyError(f"the client must read 1 to {free} more tokens, got {rows}")
+        if len(self.rows) >= self.most:
+            raise PartyError(f"the client may have {self.most} tokens in this session, not more")
+        self.rows.append(rows)
