@@ -59,8 +59,8 @@ def check_outputs(notebook: Any) -> None:
         assert not ABSOLUTE_PATH.search(written_text(cell)), written_text(cell)
 
 
-def test_there_are_four_notebooks_and_each_has_its_text() -> None:
-    assert [name[0] for name in NAMES] == ["1", "2", "3", "4"]
+def test_there_are_five_notebooks_and_each_has_its_text() -> None:
+    assert [name[0] for name in NAMES] == ["1", "2", "3", "4", "5"]
     assert [path.stem for path in the_executor().sources()] == NAMES
 
 
