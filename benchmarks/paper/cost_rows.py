@@ -12,7 +12,7 @@ from typing import Any
 from aero import mpc
 from aero.architecture import ArchitectureSpec
 from aero.mpc import simulate
-from aero.mpc.simulation import optimized_stack_names
+from aero.mpc.simulation import cheetah_stack_names, optimized_stack_names
 from aero.paper import PaperComparison, compare_with_paper, paper_tables, price_row
 from aero.tables import table_lines
 from benchmarks.paper.equal_time import TimedNetwork, compare_at_equal_time
@@ -144,7 +144,7 @@ class PrivateCost:
 
 def ways_to_price() -> list[str]:
     """Returns the three stacks as published, then the optimized stacks."""
-    return [*mpc.stack_names(), *optimized_stack_names()]
+    return [*cheetah_stack_names(), *optimized_stack_names()]
 
 
 def private_costs(spec: ArchitectureSpec) -> dict[str, PrivateCost]:

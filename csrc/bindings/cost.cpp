@@ -144,7 +144,8 @@ void bind_cost(py::module_& module) {
                          "A named stack with some fields changed and some operations priced.")
       .def(py::init(&stack_from), py::arg("base"), py::arg("fields") = spec::FieldValues{},
            py::arg("prices") = PriceMap{})
-      .def_property_readonly("fields", &fields_of, "Every field with its value.");
+      .def_property_readonly("fields", &fields_of, "Every field with its value.")
+      .def_property_readonly("trust", &mpc::trust, "Whom its users trust.");
 }
 
 }  // namespace aero::bindings

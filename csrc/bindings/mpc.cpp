@@ -3,8 +3,10 @@
 #include <pybind11/operators.h>
 #include <pybind11/stl.h>
 
+#include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -17,7 +19,7 @@
 #include "csrc/mpc/latency.h"
 #include "csrc/mpc/operation_cost.h"
 #include "csrc/mpc/protocols/elementwise_product.h"
-#include "csrc/mpc/protocols/oblivious_transfer.h"
+#include "csrc/mpc/protocols/primitives.h"
 #include "csrc/spec/nearest_word.h"
 
 namespace py = pybind11;
@@ -89,6 +91,17 @@ std::vector<PricedOperation> operations_of(const mpc::CostReport& report, const 
   return operations;
 }
 
+// Part -> the lines of a program that its price is of, where others would cost something else.
+py::dict lowerings_of(const mpc::CostReport& report, const Stack& stack) {
+  std::map<std::string, std::set<std::string>> texts;
+  for (const mpc::Operation& one : report.operations)
+    if (const std::string text = mpc::lowering_text(stack, one.shape); !text.empty())
+      texts[std::string(mpc::kind_name(one.kind))].insert(text);
+  py::dict found;
+  for (const auto& [kind, each] : texts) found[py::str(kind)] = py::tuple(py::cast(each));
+  return found;
+}
+
 py::dict report_values(const mpc::CostReport& report, const Stack& stack) {
   py::dict values;
   values["operations"] = py::tuple(py::cast(operations_of(report, stack)));
@@ -97,6 +110,7 @@ py::dict report_values(const mpc::CostReport& report, const Stack& stack) {
   values["by_layer"] = py::tuple(py::cast(report.by_layer));
   values["outside_layers"] = report.outside_layers;
   values["unchecked"] = py::tuple(py::cast(report.unchecked));
+  values["lowerings"] = lowerings_of(report, stack);
   return values;
 }
 
@@ -114,7 +128,7 @@ py::dict simulate_token(const network::Network& network, const Stack& stack, std
 // The operations of `operation_cost` by name: how many sizes, and the cost.
 struct SizedCost {
   std::size_t num_sizes;
-  Cost (*cost)(const Stack&, const Sizes&);
+  std::function<Cost(const Stack&, const Sizes&)> cost;
 };
 
 template <Cost (*function)(const Stack&, std::int64_t)>
@@ -135,22 +149,9 @@ Cost of_shape(const Stack& stack, const Sizes& sizes) {
   return mpc::operation_cost(stack, shape(sizes));
 }
 
-template <mpc::ActivationKind kind>
-mpc::OperationShape activation(const Sizes& s) {
-  return mpc::Activation{kind, s[0]};
-}
-
 mpc::OperationShape setup(const Sizes&) { return mpc::SessionSetup{}; }
 mpc::OperationShape truncation(const Sizes& s) { return mpc::Truncation{s[0]}; }
 mpc::OperationShape argmax(const Sizes& s) { return mpc::Argmax{s[0], 1}; }
-template <bool centred>
-mpc::OperationShape norm(const Sizes& s) {
-  return mpc::LayerNorm{s[0], s[1], centred};
-}
-template <mpc::DynamicFunction function>
-mpc::OperationShape dynamic_norm(const Sizes& s) {
-  return mpc::DynamicNorm{function, s[0]};
-}
 mpc::OperationShape embedding(const Sizes& s) { return mpc::EmbeddingShape{s[0], s[1], s[2]}; }
 mpc::OperationShape weight_product(const Sizes& s) { return mpc::WeightProduct{matmul_shape(s)}; }
 mpc::OperationShape head_product(const Sizes& s) {
@@ -160,20 +161,29 @@ mpc::OperationShape softmax(const Sizes& s) {
   return mpc::SoftmaxShape{s[0], s[1], mpc::element_count({s[0], s[1]}, "softmax")};
 }
 
-const std::map<std::string, SizedCost>& priced_operations() {
-  static const std::map<std::string, SizedCost> table = {
+std::map<std::string, SizedCost> all_operations() {
+  std::map<std::string, SizedCost> table = {
       {"product", {1, in_ring_64<mpc::product>}},
       {"square", {1, in_ring_64<mpc::square>}},
       {"private_product", {1, in_ring_64<mpc::private_product>}},
-      {"comparison", {2, [](const Stack&, const Sizes& s) { return mpc::comparison(s[0], s[1]); }}},
-      {"equality", {2, [](const Stack&, const Sizes& s) { return mpc::equality(s[0], s[1]); }}},
-      {"multiplexer", {1, [](const Stack&, const Sizes& s) { return mpc::multiplexer(s[0]); }}},
+      {"comparison",
+       {2, [](const Stack& one, const Sizes& s) { return mpc::comparison(one, s[0], s[1]); }}},
+      {"equality",
+       {2, [](const Stack& one, const Sizes& s) { return mpc::equality(one, s[0], s[1]); }}},
+      {"multiplexer",
+       {1, [](const Stack& one, const Sizes& s) { return mpc::multiplexer(one, s[0]); }}},
       {"exp", {1, of_stack_and_elements<mpc::exponential>}},
       {"reciprocal", {1, of_stack_and_elements<mpc::reciprocal>}},
       {"reciprocal_square_root", {1, of_stack_and_elements<mpc::reciprocal_square_root>}},
       {"plaintext_product",
-       {3, [](const Stack& stack,
-              const Sizes& s) { return mpc::plaintext_product(stack, matmul_shape(s)); }}},
+       {3,
+        [](const Stack& stack, const Sizes& s) {
+          if (stack.protocol != mpc::Protocol::kCheetah)
+            throw std::invalid_argument(
+                "operation_cost: plaintext_product must be on a stack of Cheetah, which multiplies "
+                "what each party knows without sharing it; take matmul");
+          return mpc::plaintext_product(stack, matmul_shape(s));
+        }}},
       {"matmul",
        {3,
         [](const Stack& stack, const Sizes& s) {
@@ -181,22 +191,23 @@ const std::map<std::string, SizedCost>& priced_operations() {
         }}},
       {"setup", {0, of_shape<setup>}},
       {"truncation", {1, of_shape<truncation>}},
-      {"relu", {1, of_shape<activation<mpc::ActivationKind::kRelu>>}},
-      {"leaky_relu", {1, of_shape<activation<mpc::ActivationKind::kLeakyRelu>>}},
-      {"gelu", {1, of_shape<activation<mpc::ActivationKind::kGelu>>}},
-      {"silu", {1, of_shape<activation<mpc::ActivationKind::kSilu>>}},
-      {"tanh", {1, of_shape<activation<mpc::ActivationKind::kTanh>>}},
-      {"soft_cap", {1, of_shape<activation<mpc::ActivationKind::kSoftCap>>}},
-      {"dynamic_tanh", {1, of_shape<dynamic_norm<mpc::DynamicFunction::kTanh>>}},
-      {"dynamic_erf", {1, of_shape<dynamic_norm<mpc::DynamicFunction::kErf>>}},
       {"argmax", {1, of_shape<argmax>}},
       {"softmax", {2, of_shape<softmax>}},
-      {"layernorm", {2, of_shape<norm<true>>}},
-      {"rmsnorm", {2, of_shape<norm<false>>}},
       {"embedding", {3, of_shape<embedding>}},
       {"weight_product", {3, of_shape<weight_product>}},
       {"head_product", {4, of_shape<head_product>}},
   };
+  for (const mpc::PricedFunction& function : mpc::priced_functions())
+    table[std::string(function.name)] = {
+        function.of_rows ? 2U : 1U, [&function](const Stack& stack, const Sizes& s) {
+          return mpc::operation_cost(stack,
+                                     mpc::FunctionShape{&function, s[0], s.size() > 1 ? s[1] : 1});
+        }};
+  return table;
+}
+
+const std::map<std::string, SizedCost>& priced_operations() {
+  static const std::map<std::string, SizedCost> table = all_operations();
   return table;
 }
 

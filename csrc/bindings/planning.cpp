@@ -64,9 +64,9 @@ void bind_planning(py::module_& module) {
   module.def("sweep", &sweep, py::arg("specs"), py::arg("axes"), py::arg("stacks"),
              py::arg("networks"), py::arg("compute"), "Totals of a grid; see aero.mpc.sweep.");
   module.def(
-      "priced_operation_names",
+      "quotable_names",
       [] {
-        const auto& names = mpc::priced_operation_names();
+        const auto& names = mpc::quotable_names();
         return std::vector<std::string_view>(names.begin(), names.end());
       },
       "The operations that a stack description can price.");

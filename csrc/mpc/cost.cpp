@@ -32,7 +32,10 @@ Cost checked(const Cost& cost, std::string_view what) {
   Cost rounded = cost;
   // Their sum to the nearest byte, so that it orders costs as the exact sum does.
   rounded.sent_bytes[kServer] = std::nearbyint(cost.sent_bytes[kServer]);
-  rounded.sent_bytes[kClient] = std::nearbyint(cost.comm_bytes()) - rounded.sent_bytes[kServer];
+  rounded.helper_bytes = std::nearbyint(cost.helper_bytes);
+  rounded.dealer_bytes = std::nearbyint(cost.dealer_bytes);
+  rounded.sent_bytes[kClient] =
+      std::nearbyint(cost.comm_bytes()) - rounded.sent_bytes[kServer] - rounded.helper_bytes;
   const auto check = [&](double count) {
     if (!(count >= 0 && count <= kMaxExactCount)) {
       throw std::invalid_argument("simulate: " + std::string(what) +

@@ -1,4 +1,4 @@
-// The cost of a two-party protocol, as a vector that adds up over operations, layers and parts.
+// The cost of a protocol, as a vector that adds up over operations, layers and parts.
 #pragma once
 
 #include <array>
@@ -32,8 +32,11 @@ struct Cost {
   double plaintext_encodings = 0;
   double automorphisms = 0;
   double ots = 0;
+  double helper_bytes = 0;
+  double dealer_bytes = 0;
 
-  double comm_bytes() const { return sent_bytes[kClient] + sent_bytes[kServer]; }
+  // By all parties.
+  double comm_bytes() const { return sent_bytes[kClient] + sent_bytes[kServer] + helper_bytes; }
 
   Cost& operator+=(const Cost& other);
   bool operator==(const Cost&) const = default;
@@ -68,6 +71,13 @@ constexpr void for_each_count(Visit&& visit, Costs&... costs) {
   visit(CountName{"automorphisms", true, "Spent on packing their responses."},
         costs.automorphisms...);
   visit(CountName{"ots", true, "Oblivious transfers."}, costs.ots...);
+  visit(CountName{"helper_bytes", false, "Sent by the third party, of a stack that has one."},
+        costs.helper_bytes...);
+  visit(
+      CountName{"dealer_bytes", false,
+                "Sent by the dealer, of a stack that has one, before the inputs are known; no part "
+                "of `comm_bytes`."},
+      costs.dealer_bytes...);
 }
 
 Cost operator+(Cost left, const Cost& right);

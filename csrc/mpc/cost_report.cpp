@@ -28,10 +28,10 @@ std::vector<std::string> unchecked_operations(const network::Network& network, c
   const auto note = [&](bool applies, const char* text) {
     if (applies) list.emplace_back(text);
   };
-  const auto derived = [&](PricedOperation operation) {
+  const auto derived = [&](Quotable operation) {
     return stack.prices[static_cast<std::size_t>(operation)] == Price{};
   };
-  const bool has_gelu = derived(PricedOperation::kGelu) &&
+  const bool has_gelu = derived(Quotable::kGelu) &&
                         any<network::Activation>(network, [](const network::Activation& one) {
                           return one.function == network::Function::kGeluTanh ||
                                  one.function == network::Function::kGeluErf;
@@ -54,10 +54,11 @@ std::vector<std::string> unchecked_operations(const network::Network& network, c
           any<network::Scores>(network, [](const network::Scores& one) { return one.temperature; }),
       "qkv/proj: the temperature is public, hence free; secret_temperature=True prices a secret "
       "one");
+  note(stack.protocol != Protocol::kCheetah,
+       "seconds: bytes and rounds alone; the arithmetic on shares, all of it local, has no rate");
   note(stack.exp_ring_bits == RingBits::k32, "softmax: exp in Z_2^32 is derived, no stack runs it");
   note(stack.static_max, "softmax: a static bound instead of the maximum is derived, not measured");
-  note(stack.causal_skip && derived(PricedOperation::kHeadProduct) &&
-           derived(PricedOperation::kSoftmax),
+  note(stack.causal_skip && derived(Quotable::kHeadProduct) && derived(Quotable::kSoftmax),
        "QK, softmax, PV: skipping masked scores is derived, not measured");
   note(stack.cheapest_layouts,
        "products: blocks and padding chosen by bytes are derived; SPU chooses by rules of its own");

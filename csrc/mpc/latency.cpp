@@ -43,6 +43,7 @@ struct Placing {
 }  // namespace
 
 Placement placement(const Stack& stack, const OperationShape& shape) {
+  if (stack.protocol != Protocol::kCheetah) return {};  // nobody evaluates ciphertexts
   return std::visit(Placing{stack}, shape);
 }
 
@@ -67,7 +68,10 @@ OperationTime operation_time(const Cost& cost, const Placement& placement,
     const double share = placement.evaluator == Evaluator::kBoth ? 0.5 : shares[party];
     time.compute[party] = whole_nanoseconds((homomorphic * share + transfers) * slowdown[party] /
                                             static_cast<double>(compute.threads));
-    time.transfer[party] = whole_nanoseconds(cost.sent_bytes[party] * 8 / (mbps[party] * 1e6));
+    // A third party sends over a link like the server's, while the server does.
+    const double bytes = party == kServer ? std::max(cost.sent_bytes[party], cost.helper_bytes)
+                                          : cost.sent_bytes[party];
+    time.transfer[party] = whole_nanoseconds(bytes * 8 / (mbps[party] * 1e6));
   }
   time.rounds =
       whole_nanoseconds(cost.rounds * (network.round_trip_seconds / 2 + network.software_seconds));

@@ -177,7 +177,7 @@ class Lowering {
     inputs = add(operation, head_product(p.heads, p.key_heads, shape, Triangle::kResult),
                  std::move(inputs));
     if (p.soft_cap <= 0) return inputs;
-    const Activation cap{ActivationKind::kSoftCap, live_scores(p.heads)};
+    const FunctionShape cap{&priced_function("soft_cap"), live_scores(p.heads)};
     return add(kind_of(operation.part), "soft cap", cap, std::move(inputs));
   }
 
@@ -200,43 +200,21 @@ class Lowering {
   }
 
   Inputs become(const network::Operation& operation, const network::Norm& p, Inputs inputs) {
-    switch (p.kind) {
-      case network::NormKind::kLayer:
-      case network::NormKind::kRms: {
-        const std::int64_t rows =
-            element_count({positions(rows_), heads_[operation.inputs[0]]}, "norm");
-        const LayerNorm shape{rows, p.width, p.kind == network::NormKind::kLayer};
-        return add(operation, shape, std::move(inputs));
-      }
-      case network::NormKind::kDiagonal:
-        if (folds_[index_]) return inputs;
-        return add(operation, WeightScaling{elements(p.width, "gain")}, std::move(inputs));
-      case network::NormKind::kDynamicTanh:
-      case network::NormKind::kDynamicErf: {
-        const auto function = p.kind == network::NormKind::kDynamicErf ? DynamicFunction::kErf
-                                                                       : DynamicFunction::kTanh;
-        return add(operation, DynamicNorm{function, elements(p.width, "norm")}, std::move(inputs));
-      }
+    const PricedFunction* function = priced_function(p.kind);
+    if (function == nullptr) {
+      if (folds_[index_]) return inputs;
+      return add(operation, WeightScaling{elements(p.width, "gain")}, std::move(inputs));
     }
-    return unpriced(operation);
+    if (!function->of_rows)
+      return add(operation, FunctionShape{function, elements(p.width, "norm")}, std::move(inputs));
+    const std::int64_t rows =
+        element_count({positions(rows_), heads_[operation.inputs[0]]}, "norm");
+    return add(operation, FunctionShape{function, rows, p.width}, std::move(inputs));
   }
 
   Inputs become(const network::Operation& operation, const network::Activation& p, Inputs inputs) {
-    const std::int64_t count = elements(p.width, "activation");
-    switch (p.function) {
-      case network::Function::kRelu:
-        return add(operation, Activation{ActivationKind::kRelu, count}, std::move(inputs));
-      case network::Function::kLeakyRelu:
-        return add(operation, Activation{ActivationKind::kLeakyRelu, count}, std::move(inputs));
-      case network::Function::kGeluTanh:
-      case network::Function::kGeluErf:
-        return add(operation, Activation{ActivationKind::kGelu, count}, std::move(inputs));
-      case network::Function::kSilu:
-        return add(operation, Activation{ActivationKind::kSilu, count}, std::move(inputs));
-      case network::Function::kTanh:
-        return add(operation, Activation{ActivationKind::kTanh, count}, std::move(inputs));
-    }
-    return unpriced(operation);
+    const FunctionShape shape{&priced_function(p.function), elements(p.width, "activation")};
+    return add(operation, shape, std::move(inputs));
   }
 
   Inputs become(const network::Operation& operation, const network::Multiply& p, Inputs inputs) {
@@ -285,12 +263,6 @@ class Lowering {
 
   Inputs become(const network::Operation& operation, const network::Argmax& p, Inputs inputs) {
     return add(operation, Argmax{p.width, pass_.batch}, std::move(inputs));
-  }
-
-  [[noreturn]] static Inputs unpriced(const network::Operation& operation) {
-    throw std::invalid_argument("simulate: no price for " +
-                                std::string(network::kPrimitiveNames[operation.primitive.index()]) +
-                                " of " + spec::quoted(operation.name));
   }
 
   // --- the pass --------------------------------------------------------------------------------

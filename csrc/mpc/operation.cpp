@@ -34,7 +34,9 @@ struct ShapeText {
     return std::to_string(s.heads) + " x " + by({s.shape.rows, s.shape.inner, s.shape.columns});
   }
   std::string operator()(const SoftmaxShape& s) const { return by({s.rows, s.columns}); }
-  std::string operator()(const LayerNorm& s) const { return by({s.rows, s.width}); }
+  std::string operator()(const FunctionShape& s) const {
+    return s.function->of_rows ? by({s.rows, s.width}) : by({s.rows});
+  }
   template <class Elements>
   std::string operator()(const Elements& s) const {
     return std::to_string(s.elements);

@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "csrc/mpc/functions.h"
 #include "csrc/mpc/protocols/composites.h"
 #include "csrc/mpc/protocols/matmul.h"
 
@@ -81,29 +82,13 @@ struct SharedProduct {
   bool operator==(const SharedProduct&) const = default;
 };
 
-struct LayerNorm {
+// A norm over rows of channels, or a function of elements, of width 1.
+struct FunctionShape {
+  const PricedFunction* function = nullptr;
   std::int64_t rows = 0;
-  std::int64_t width = 0;
-  bool centred = true;  // else RMSNorm
+  std::int64_t width = 1;
 
-  bool operator==(const LayerNorm&) const = default;
-};
-
-// In place of a LayerNorm.
-struct DynamicNorm {
-  DynamicFunction function = DynamicFunction::kTanh;
-  std::int64_t elements = 0;
-
-  bool operator==(const DynamicNorm&) const = default;
-};
-
-enum class ActivationKind : std::uint8_t { kGelu, kRelu, kLeakyRelu, kSilu, kSoftCap, kTanh };
-
-struct Activation {
-  ActivationKind kind = ActivationKind::kRelu;
-  std::int64_t elements = 0;
-
-  bool operator==(const Activation&) const = default;
+  bool operator==(const FunctionShape&) const = default;
 };
 
 struct Argmax {
@@ -120,9 +105,9 @@ struct Opening {
   bool operator==(const Opening&) const = default;
 };
 
-using OperationShape = std::variant<SessionSetup, EmbeddingShape, WeightProduct, HeadProduct,
-                                    Truncation, WeightScaling, SharedProduct, SoftmaxShape,
-                                    LayerNorm, DynamicNorm, Activation, Argmax, Opening>;
+using OperationShape =
+    std::variant<SessionSetup, EmbeddingShape, WeightProduct, HeadProduct, Truncation,
+                 WeightScaling, SharedProduct, SoftmaxShape, FunctionShape, Argmax, Opening>;
 
 inline constexpr std::int64_t kOutsideLayers = -1;
 

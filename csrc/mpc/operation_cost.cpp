@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <bit>
+#include <string>
 #include <utility>
 #include <variant>
 
 #include "csrc/mpc/protocols/elementwise_product.h"
 #include "csrc/mpc/protocols/oblivious_transfer.h"
 #include "csrc/mpc/protocols/packed_triangle.h"
+#include "csrc/mpc/protocols/primitives.h"
 #include "csrc/mpc/quoted_cost.h"
 
 namespace aero::mpc {
@@ -25,8 +27,8 @@ Cost for_each_head(const Stack& stack, const Cost& one, std::int64_t heads) {
 
 // At once, so that heads fill up each other's messages, or one head after the other.
 Cost heads_truncation(const Stack& stack, std::int64_t elements, std::int64_t heads) {
-  return stack.batch_heads ? truncation(element_count({heads, elements}, "scores"))
-                           : sequential(truncation(elements), static_cast<double>(heads));
+  return stack.batch_heads ? truncation(stack, element_count({heads, elements}, "scores"))
+                           : sequential(truncation(stack, elements), static_cast<double>(heads));
 }
 
 Cost at_once(const Cost& first, const Cost& second) {
@@ -111,14 +113,17 @@ Cost heads_cost(const Stack& stack, const HeadProduct& product) {
 struct Pricing {
   const Stack& stack;
 
-  Cost operator()(const SessionSetup&) const { return session_setup(stack.threads); }
+  // Shares without ciphertexts agree on seeds alone, some hundred bytes.
+  Cost operator()(const SessionSetup&) const {
+    return share_protocol(stack) ? Cost{} : session_setup(stack.threads);
+  }
   Cost operator()(const EmbeddingShape& shape) const { return embedding(stack, shape); }
   Cost operator()(const WeightProduct& product) const {
     return matmul(stack, product.shape, weight_factor(stack)) +
-           truncation(result_elements(product.shape));
+           truncation(stack, result_elements(product.shape));
   }
   Cost operator()(const HeadProduct& product) const { return heads_cost(stack, product); }
-  Cost operator()(const Truncation& shape) const { return truncation(shape.elements); }
+  Cost operator()(const Truncation& shape) const { return truncation(stack, shape.elements); }
   Cost operator()(const WeightScaling& shape) const {
     return weight_scaling(stack, shape.elements);
   }
@@ -126,29 +131,8 @@ struct Pricing {
     return shared_product(stack, shape.elements);
   }
   Cost operator()(const SoftmaxShape& shape) const { return softmax(stack, shape); }
-  Cost operator()(const LayerNorm& shape) const {
-    return shape.centred ? layer_norm(stack, shape.rows, shape.width)
-                         : rms_norm(stack, shape.rows, shape.width);
-  }
-  Cost operator()(const DynamicNorm& shape) const {
-    return dynamic_norm(stack, shape.function, shape.elements);
-  }
-  Cost operator()(const Activation& activation) const {
-    switch (activation.kind) {
-      case ActivationKind::kGelu:
-        return gelu(stack, activation.elements);
-      case ActivationKind::kLeakyRelu:
-        return leaky_relu(stack, activation.elements);
-      case ActivationKind::kSilu:
-        return silu(stack, activation.elements);
-      case ActivationKind::kSoftCap:
-        return soft_cap(stack, activation.elements);
-      case ActivationKind::kTanh:
-        return hyperbolic_tangent(stack, activation.elements);
-      case ActivationKind::kRelu:
-        break;
-    }
-    return relu(stack, activation.elements);
+  Cost operator()(const FunctionShape& shape) const {
+    return shape.function->cost(stack, shape.rows, shape.width);
   }
   Cost operator()(const Argmax& shape) const { return argmax(stack, shape.elements, shape.rows); }
   Cost operator()(const Opening& shape) const {
@@ -160,7 +144,38 @@ struct Pricing {
   }
 };
 
+struct LoweringText {
+  const Stack& stack;
+
+  std::string operator()(const FunctionShape& shape) const {
+    return std::string(shape.function->lowering(stack));
+  }
+  std::string operator()(const SoftmaxShape&) const {
+    const std::string terms = std::to_string(std::int64_t{1} << stack.exp_squarings);
+    return std::string("exp(x - ") + (stack.static_max ? "a bound" : "max") + ") as (1 + x/" +
+           terms + ")^" + terms + (stack.exp_clip ? ", 0 below -14" : "") +
+           ", one reciprocal per " + (stack.broadcast_reciprocal ? "row" : "element");
+  }
+  std::string operator()(const EmbeddingShape&) const {
+    if (stack.client_one_hot) return "one-hot rows of the client, times the table";
+    return stack.protocol == Protocol::kAby3
+               ? "table.at[tokens].get(): a distributed point function per token"
+               : "table.at[tokens].get(): every index tested, then times the table";
+  }
+  std::string operator()(const Argmax&) const {
+    return stack.argmax_ties ? "jnp.argmax" : "one comparison per node";
+  }
+  template <class Shape>
+  std::string operator()(const Shape&) const {
+    return {};
+  }
+};
+
 }  // namespace
+
+std::string lowering_text(const Stack& stack, const OperationShape& shape) {
+  return std::visit(LoweringText{stack}, shape);
+}
 
 Cost operation_cost(const Stack& stack, const OperationShape& shape) {
   return quoted(stack.prices, shape, std::visit(Pricing{stack}, shape));

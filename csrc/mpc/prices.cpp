@@ -10,7 +10,7 @@
 namespace aero::mpc {
 namespace {
 
-constexpr std::array<std::string_view, kNumPricedOperations> kNames{
+constexpr std::array<std::string_view, kNumQuotables> kNames{
     "setup",   "embedding", "weight_product", "head_product", "truncation",
     "softmax", "layernorm", "gelu",           "relu",         "argmax"};
 
@@ -59,14 +59,12 @@ std::size_t field_index(const PriceEntry& entry) {
 
 }  // namespace
 
-const std::array<std::string_view, kNumPricedOperations>& priced_operation_names() {
-  return kNames;
-}
+const std::array<std::string_view, kNumQuotables>& quotable_names() { return kNames; }
 
 const std::array<PriceField, 9>& price_fields() { return kFields; }
 
 Prices with_prices(Prices prices, const std::vector<PriceEntry>& entries) {
-  std::array<bool, kNumPricedOperations> has_factor{};
+  std::array<bool, kNumQuotables> has_factor{};
   for (const PriceEntry& entry : entries) {
     const std::size_t operation = operation_index(entry);
     const std::size_t index = field_index(entry);

@@ -11,8 +11,8 @@
 
 namespace aero::mpc {
 
-// The operations with prices, in the order of `priced_operation_names`.
-enum class PricedOperation : std::uint8_t {
+// The operations whose price a description can quote, in the order of `quotable_names`.
+enum class Quotable : std::uint8_t {
   kSetup,
   kEmbedding,
   kWeightProduct,
@@ -24,10 +24,10 @@ enum class PricedOperation : std::uint8_t {
   kRelu,
   kArgmax,
 };
-inline constexpr std::size_t kNumPricedOperations = 10;
+inline constexpr std::size_t kNumQuotables = 10;
 
 // "setup", "embedding", "weight_product", ...
-const std::array<std::string_view, kNumPricedOperations>& priced_operation_names();
+const std::array<std::string_view, kNumQuotables>& quotable_names();
 
 // Either a part of what the model derives (`bytes_factor`, `rounds_factor`) or, where `linear`, a
 // price per call, row, input and output; then no ciphertext and no OT is counted. Rows, inputs and
@@ -49,7 +49,7 @@ struct Price {
   bool operator==(const Price&) const = default;
 };
 
-using Prices = std::array<Price, kNumPricedOperations>;
+using Prices = std::array<Price, kNumQuotables>;
 
 // Name of an operation, name of a field of Price, value.
 struct PriceEntry {

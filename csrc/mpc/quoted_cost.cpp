@@ -12,7 +12,7 @@ namespace {
 
 // The kind of an operation and its amount.
 struct Quantity {
-  PricedOperation operation;
+  Quotable operation;
   double rows = 1;
   double inputs = 1;
   double outputs = 1;
@@ -21,7 +21,7 @@ struct Quantity {
 
 double real(std::int64_t count) { return static_cast<double>(count); }
 
-Quantity of_elements(PricedOperation operation, std::int64_t elements) {
+Quantity of_elements(Quotable operation, std::int64_t elements) {
   return {operation, real(elements), real(elements), real(elements)};
 }
 
@@ -29,23 +29,22 @@ double levels_of_tree(std::int64_t leaves) {
   return static_cast<double>(std::bit_width(static_cast<std::uint64_t>(leaves - 1)));
 }
 
-Quantity of_product(PricedOperation operation, const MatmulShape& shape) {
+Quantity of_product(Quotable operation, const MatmulShape& shape) {
   const double rows = real(shape.rows);
   return {operation, rows, rows * real(shape.inner), rows * real(shape.columns)};
 }
 
 struct Measuring {
-  Quantity operator()(const SessionSetup&) const { return {PricedOperation::kSetup}; }
+  Quantity operator()(const SessionSetup&) const { return {Quotable::kSetup}; }
   Quantity operator()(const EmbeddingShape& s) const {
     const double tokens = real(s.tokens);
-    return {PricedOperation::kEmbedding, tokens, tokens * real(s.vocab_size),
-            tokens * real(s.width)};
+    return {Quotable::kEmbedding, tokens, tokens * real(s.vocab_size), tokens * real(s.width)};
   }
   Quantity operator()(const WeightProduct& s) const {
-    return of_product(PricedOperation::kWeightProduct, s.shape);
+    return of_product(Quotable::kWeightProduct, s.shape);
   }
   Quantity operator()(const HeadProduct& s) const {
-    Quantity quantity = of_product(PricedOperation::kHeadProduct, s.shape);
+    Quantity quantity = of_product(Quotable::kHeadProduct, s.shape);
     const double live = real(s.shape.rows) * (real(s.shape.rows) + 1) / 2;
     if (s.triangle == Triangle::kResult) quantity.outputs = live;
     if (s.triangle == Triangle::kLeftFactor) quantity.inputs = live;
@@ -54,40 +53,28 @@ struct Measuring {
     return quantity;
   }
   Quantity operator()(const Truncation& s) const {
-    return of_elements(PricedOperation::kTruncation, s.elements);
+    return of_elements(Quotable::kTruncation, s.elements);
   }
   Quantity operator()(const SoftmaxShape& s) const {
-    return {PricedOperation::kSoftmax, real(s.rows), real(s.live), real(s.live),
+    return {Quotable::kSoftmax, real(s.rows), real(s.live), real(s.live),
             levels_of_tree(s.columns)};
   }
-  Quantity operator()(const LayerNorm& s) const {
+  std::optional<Quantity> operator()(const FunctionShape& s) const {
+    if (!s.function->quoted_as) return std::nullopt;
     const double elements = real(s.rows) * real(s.width);
-    return {PricedOperation::kLayerNorm, real(s.rows), elements, elements};
-  }
-  Quantity operator()(const Activation& s) const {
-    const bool is_gelu = s.kind == ActivationKind::kGelu;
-    return of_elements(is_gelu ? PricedOperation::kGelu : PricedOperation::kRelu, s.elements);
+    return Quantity{*s.function->quoted_as, real(s.rows), elements, elements};
   }
   Quantity operator()(const Argmax& s) const {
     const double elements = real(s.rows) * real(s.elements);
-    return {PricedOperation::kArgmax, real(s.rows), elements, elements, levels_of_tree(s.elements)};
+    return {Quotable::kArgmax, real(s.rows), elements, elements, levels_of_tree(s.elements)};
   }
 };
 
 // Nothing for operations that no description can price: no protocol makes opening a share or a
-// secret temperature cheaper or dearer, and no paper on private inference prices DyT or Derf. The
-// price of a LayerNorm or a ReLU is none of an RMSNorm, a SiLU or a tanh.
+// secret temperature cheaper or dearer.
 std::optional<Quantity> quantity_of(const OperationShape& shape) {
   return std::visit(
       [](const auto& s) -> std::optional<Quantity> {
-        if constexpr (std::is_same_v<std::remove_cvref_t<decltype(s)>, LayerNorm>) {
-          if (!s.centred) return std::nullopt;
-        } else if constexpr (std::is_same_v<std::remove_cvref_t<decltype(s)>, Activation>) {
-          const bool is_quoted = s.kind == ActivationKind::kGelu ||
-                                 s.kind == ActivationKind::kRelu ||
-                                 s.kind == ActivationKind::kLeakyRelu;
-          if (!is_quoted) return std::nullopt;
-        }
         if constexpr (std::is_invocable_v<Measuring, decltype(s)>)
           return Measuring{}(s);
         else

@@ -1,5 +1,5 @@
 // Protocol stacks: which variant of each protocol a private inference runs, and which optimizations
-// are switched on. Three published and three optimized stacks; every field can be set by name, and
+// are switched on. Five published and three optimized stacks; every field can be set by name, and
 // the prices of operations can be quoted instead of derived (prices.h).
 #pragma once
 
@@ -11,6 +11,10 @@
 #include "csrc/spec/fields.h"
 
 namespace aero::mpc {
+
+// Cheetah: two parties, homomorphic encryption and oblivious transfer. SEMI2K: two parties with a
+// dealer of correlated randomness. ABY3: three parties, no two of whom collude.
+enum class Protocol : std::uint8_t { kCheetah, kSemi2k, kAby3 };
 
 // tanh: SPU's lowering of the tanh form. segment: OpenBumbleBee's kernel in Z_2^32. piecewise: its
 // degree-3 / degree-6 polynomials in Z_2^64. erf: the exact one, as JAX compiles it for SPU.
@@ -24,6 +28,8 @@ enum class RingBits : std::uint8_t { k32 = 32, k64 = 64 };
 
 // The default member values are the stack `spu-2024`.
 struct Stack {
+  Protocol protocol = Protocol::kCheetah;  // no field: the named stack has it
+
   // Protocols.
   bool mul_share = false;              // SPU's MulShare (Sep 2024) instead of two OLE per product
   bool one_bit_product_error = false;  // a product may be off by one in the last bit
@@ -67,7 +73,7 @@ struct Stack {
   bool operator==(const Stack&) const = default;
 };
 
-// `spu-2024`, `spu-0.9.5`, `openbumblebee`.
+// `spu-2024`, `spu-0.9.5`, `openbumblebee`, `spu-semi2k`, `spu-aby3`.
 std::vector<std::string_view> stack_names();
 
 // `aero-optimized`, `aero-optimized-generation`, `aero-approximate`: `spu-2024` with optimizations.
@@ -81,6 +87,9 @@ spec::FieldValues field_values(const Stack& stack);
 
 // Every field with its unit and meaning, in the same order.
 std::vector<spec::FieldDocument> field_documents();
+
+// Whom the stack's users trust: parties, how they behave, a dealer.
+std::string_view trust(const Stack& stack);
 
 // A checked copy with some fields changed. Throws std::invalid_argument naming the field, its range
 // and the given value.

@@ -1,18 +1,11 @@
 // The fields of every primitive by name, the one list of them for files, Python and checks.
 #pragma once
 
-#include <array>
 #include <string_view>
 
 #include "csrc/network/network.h"
 
 namespace aero::network {
-
-inline constexpr std::array<std::string_view, 5> kNormKinds{"layer", "rms", "diagonal",
-                                                            "dynamic_tanh", "dynamic_erf"};
-inline constexpr std::array<std::string_view, 6> kFunctions{"relu",     "leaky_relu", "gelu_tanh",
-                                                            "gelu_erf", "silu",       "tanh"};
-inline constexpr std::array<std::string_view, 3> kPoolKinds{"last", "first", "mean"};
 
 // Calls visit(name, member) for every number, and visit(name, member, words) for every choice.
 // Sizes are integers above 0, but for `start` and `window`. A file may hold a list for a real

@@ -78,6 +78,8 @@ struct WeightedSum {
 };
 
 enum class NormKind : std::uint8_t { kLayer, kRms, kDiagonal, kDynamicTanh, kDynamicErf };
+inline constexpr std::array<std::string_view, 5> kNormKinds{"layer", "rms", "diagonal",
+                                                            "dynamic_tanh", "dynamic_erf"};
 
 // Over the channels of each position, or of each head of it.
 struct Norm {
@@ -87,6 +89,8 @@ struct Norm {
 };
 
 enum class Function : std::uint8_t { kRelu, kLeakyRelu, kGeluTanh, kGeluErf, kSilu, kTanh };
+inline constexpr std::array<std::string_view, 6> kFunctions{"relu",     "leaky_relu", "gelu_tanh",
+                                                            "gelu_erf", "silu",       "tanh"};
 
 struct Activation {
   Function function = Function::kRelu;
@@ -120,6 +124,7 @@ struct Unfold {
 
 // [B, T, C] -> [B, C].
 enum class PoolKind : std::uint8_t { kLast, kFirst, kMean };
+inline constexpr std::array<std::string_view, 3> kPoolKinds{"last", "first", "mean"};
 
 struct Pool {
   PoolKind kind = PoolKind::kLast;

@@ -8,7 +8,7 @@ import pytest
 
 from aero import mpc
 from aero.architecture import ArchitectureSpec
-from aero.mpc.simulation import optimized_stack_names
+from aero.mpc.simulation import cheetah_stack_names, optimized_stack_names
 from aero.report.runs import RunRecord
 from benchmarks.paper.cost_rows import private_costs, ways_to_price
 from benchmarks.paper.figures import FIGURE_KINDS
@@ -119,7 +119,7 @@ def test_a_taught_networks_budget_has_its_teachers_tokens() -> None:
 def test_costs_are_the_simulators_with_its_set_up_told_apart() -> None:
     spec = ArchitectureSpec.from_label("SM+FN+R", model="mini", num_heads=1, vocab_size=1024)
     costs = private_costs(spec)
-    assert list(costs) == [*mpc.stack_names(), *optimized_stack_names()]
+    assert list(costs) == [*cheetah_stack_names(), *optimized_stack_names()]
     for way, cost in costs.items():
         without = mpc.simulate(spec, stack=way, setup=False)
         assert cost.gigabytes - cost.setup_gigabytes == pytest.approx(without.comm_bytes / 1e9)

@@ -6,17 +6,18 @@
 #include "csrc/mpc/protocols/elementwise_product.h"
 #include "csrc/mpc/protocols/matmul.h"
 #include "csrc/mpc/protocols/oblivious_transfer.h"
+#include "csrc/mpc/protocols/primitives.h"
 
 namespace aero::mpc {
 namespace {
 
 // Fixed-point product and square: with the truncation by f bits that follows.
 Cost scaled_product(const Stack& stack, std::int64_t elements) {
-  return product(stack, elements) + truncation(elements);
+  return product(stack, elements) + truncation(stack, elements);
 }
 
 Cost scaled_square(const Stack& stack, std::int64_t elements) {
-  return square(stack, elements) + truncation(elements);
+  return square(stack, elements) + truncation(stack, elements);
 }
 
 // hlo/reduce.cc, TreeReduce: the pairs of each step, halves against halves, then what was left over
@@ -32,12 +33,11 @@ std::vector<std::int64_t> tree_pairs(std::int64_t elements) {
   return pairs;
 }
 
-// Arithmetic to boolean shares by a Kogge-Stone adder of 13 ANDs, then the prefix-or that finds the
-// leading bit in six doublings.
-Cost prefix_or(std::int64_t elements) {
-  Cost cost = sequential(bitwise_and(elements, 64), 13);
+// Arithmetic to boolean shares, then the prefix-or that finds the leading bit in six doublings.
+Cost prefix_or(const Stack& stack, std::int64_t elements) {
+  Cost cost = arithmetic_to_bits(stack, elements);
   for (const std::int64_t bits : {63, 62, 60, 56, 48, 32}) {
-    cost += bitwise_and(elements, bits);
+    cost += bitwise_and(stack, elements, bits);
   }
   return cost;
 }
@@ -65,21 +65,23 @@ Cost segment_gelu(const Stack& stack, std::int64_t elements) {
 
 // The same polynomials in Z_2^64: the rounds of the selection count for three in sequence.
 Cost piecewise_gelu(const Stack& stack, std::int64_t elements) {
-  return sequential(comparison(elements), 3) + sequential(scaled_product(stack, elements), 4) +
-         sequential(truncation(elements), 6) +
-         with_rounds(multiplexer(elements), 3 * multiplexer(1).rounds);
+  return sequential(comparison(stack, elements), 3) +
+         sequential(scaled_product(stack, elements), 4) +
+         sequential(truncation(stack, elements), 6) +
+         with_rounds(multiplexer(stack, elements), 3 * multiplexer(stack, 1).rounds);
 }
 
 // 0.5 x (1 + tanh(c (x + 0.044715 x^3))).
 Cost tanh_gelu(const Stack& stack, std::int64_t elements) {
-  return sequential(scaled_product(stack, elements), 2) + sequential(truncation(elements), 2) +
-         hyperbolic_tangent(stack, elements) + truncation(elements) +
-         scaled_product(stack, elements);
+  return sequential(scaled_product(stack, elements), 2) +
+         sequential(truncation(stack, elements), 2) + hyperbolic_tangent(stack, elements) +
+         truncation(stack, elements) + scaled_product(stack, elements);
 }
 
 // hal's |y| is the sign, as arithmetic shares, times y.
 Cost magnitude(const Stack& stack, std::int64_t elements) {
-  return comparison(elements) + bit_to_arithmetic(elements) + product(stack, elements);
+  return comparison(stack, elements) + bit_to_arithmetic(stack, elements) +
+         product(stack, elements);
 }
 
 // x / 2 times erfc(-x / sqrt(2)) as XLA expands erfc and JAX's exact GELU calls it: of y = -x /
@@ -88,9 +90,9 @@ Cost magnitude(const Stack& stack, std::int64_t elements) {
 // comparisons and choices between them.
 Cost exact_gelu(Stack stack, std::int64_t elements) {
   stack.exp_clip = false;
-  return sequential(truncation(elements), 5) + magnitude(stack, elements) +
+  return sequential(truncation(stack, elements), 5) + magnitude(stack, elements) +
          sequential(scaled_product(stack, elements), 23) +
-         sequential(comparison(elements) + multiplexer(elements), 4) +
+         sequential(comparison(stack, elements) + multiplexer(stack, elements), 4) +
          exponential(stack, elements) + sequential(reciprocal(stack, elements), 2);
 }
 
@@ -106,18 +108,9 @@ Cost squarings_in_ring_32(const Stack& stack, std::int64_t elements) {
 // fxp_base.cc, reciprocal_goldschmidt_positive: normalization to [1/2, 1) by the leading bit,
 // iterations.
 Cost reciprocal_of_positive(const Stack& stack, std::int64_t elements) {
-  return prefix_or(elements) + packed_bits_to_arithmetic(elements, 2 * kFractionBits) +
+  return prefix_or(stack, elements) +
+         packed_bits_to_arithmetic(stack, elements, 2 * kFractionBits) +
          sequential(scaled_product(stack, elements), 5) + scaled_square(stack, elements);
-}
-
-// fxp_approx.cc, f_erf, which `jax.lax.erf` calls: of y = |x| the polynomial of degree 4 of
-// Abramowitz and Stegun's equation 7.1.27 (y^2, then y^3 and y^4 side by side), its fourth power,
-// 1 - 1 / that; 1 from y = 3 on, and the sign again.
-Cost error_function(const Stack& stack, std::int64_t elements) {
-  return magnitude(stack, elements) + scaled_product(stack, elements) +
-         scaled_product(stack, 2 * elements) + truncation(elements) +
-         sequential(scaled_square(stack, elements), 2) + reciprocal_of_positive(stack, elements) +
-         sequential(relu(stack, elements), 2);
 }
 
 }  // namespace
@@ -126,13 +119,7 @@ Cost relu(const Stack& stack, std::int64_t elements) {
   // The sign of x, which is bit b - 1 of its shares modulo 2^b whenever |x| < 2^(b-1-f): cutting
   // shares down is local, so a bound on what is compared narrows the comparison. SPU takes b = 64;
   // OpenBumbleBee narrows exp's clip in this way (clip_bits), nobody the other ones.
-  return comparison(elements, stack.comparison_bits) + multiplexer(elements);
-}
-
-Cost leaky_relu(const Stack& stack, std::int64_t elements) {
-  // max(x, s x) = s x + (1 - s) relu(x) for 0 <= s <= 1: two products with public constants, which
-  // are local, and one truncation of their sum.
-  return relu(stack, elements) + truncation(elements);
+  return comparison(stack, elements, stack.comparison_bits) + multiplexer(stack, elements);
 }
 
 Cost gelu(const Stack& stack, std::int64_t elements) {
@@ -149,29 +136,22 @@ Cost gelu(const Stack& stack, std::int64_t elements) {
   return tanh_gelu(stack, elements);
 }
 
-Cost silu(const Stack& stack, std::int64_t elements) {
-  return truncation(elements) + hyperbolic_tangent(stack, elements) +
-         scaled_product(stack, elements);
-}
-
 // fxp_approx.cc, tanh_chebyshev: two clamps, a fifth of x, its square, the eight odd polynomials
 // after the first, and their sum.
 Cost hyperbolic_tangent(const Stack& stack, std::int64_t elements) {
-  return sequential(relu(stack, elements), 2) + truncation(elements) +
+  return sequential(relu(stack, elements), 2) + truncation(stack, elements) +
          scaled_square(stack, elements) + sequential(scaled_product(stack, elements), 8) +
-         truncation(elements);
+         truncation(stack, elements);
 }
 
-Cost soft_cap(const Stack& stack, std::int64_t elements) {
-  // Public factors before and behind, each with a truncation.
-  return truncation(elements) + hyperbolic_tangent(stack, elements) + truncation(elements);
-}
-
-Cost dynamic_norm(const Stack& stack, DynamicFunction function, std::int64_t elements) {
-  // Alpha and gain are weights; shift and bias are added without a message.
-  return sequential(weight_scaling(stack, elements), 2) +
-         (function == DynamicFunction::kErf ? error_function(stack, elements)
-                                            : hyperbolic_tangent(stack, elements));
+// fxp_approx.cc, f_erf, which `jax.lax.erf` calls: of y = |x| the polynomial of degree 4 of
+// Abramowitz and Stegun's equation 7.1.27 (y^2, then y^3 and y^4 side by side), its fourth power,
+// 1 - 1 / that; 1 from y = 3 on, and the sign again.
+Cost error_function(const Stack& stack, std::int64_t elements) {
+  return magnitude(stack, elements) + scaled_product(stack, elements) +
+         scaled_product(stack, 2 * elements) + truncation(stack, elements) +
+         sequential(scaled_square(stack, elements), 2) + reciprocal_of_positive(stack, elements) +
+         sequential(relu(stack, elements), 2);
 }
 
 Cost exponential(const Stack& stack, std::int64_t elements) {
@@ -179,12 +159,12 @@ Cost exponential(const Stack& stack, std::int64_t elements) {
   // where exp underflows the fraction (flax_llama7b.py, hack_softmax).
   Cost cost;
   if (stack.exp_clip) {
-    cost += comparison(elements, stack.clip_bits) + multiplexer(elements);
+    cost += comparison(stack, elements, stack.clip_bits) + multiplexer(stack, elements);
   }
   if (stack.exp_ring_bits == RingBits::k32) {
     return cost + squarings_in_ring_32(stack, elements);
   }
-  return cost + truncation(elements, stack.exp_squarings) +
+  return cost + truncation(stack, elements, stack.exp_squarings) +
          sequential(scaled_square(stack, elements), static_cast<double>(stack.exp_squarings));
 }
 
@@ -198,10 +178,11 @@ Cost reciprocal_square_root(const Stack& stack, std::int64_t elements) {
   // fxp_approx.cc, rsqrt_np2, rsqrt_init_guess and rsqrt_comp: normalization to u, a polynomial of
   // degree 4, and 2^(-e/2) from the leading bit's position. Of the powers u^3 and u^4 are one
   // product, u and u^2 side by side times u^2 (fxp_base.cc, polynomial).
-  return prefix_or(elements) + packed_bits_to_arithmetic(elements, 2 * kFractionBits) +
+  return prefix_or(stack, elements) +
+         packed_bits_to_arithmetic(stack, elements, 2 * kFractionBits) +
          sequential(scaled_product(stack, elements), 2) + scaled_product(stack, 2 * elements) +
-         truncation(elements) + bit_to_arithmetic(elements) +
-         packed_bits_to_arithmetic(elements, kFractionBits) + product(stack, elements) +
+         truncation(stack, elements) + bit_to_arithmetic(stack, elements) +
+         packed_bits_to_arithmetic(stack, elements, kFractionBits) + product(stack, elements) +
          scaled_product(stack, elements);
 }
 
@@ -211,7 +192,7 @@ Cost softmax(const Stack& stack, const SoftmaxShape& shape) {
     cost += row_maximum(stack, shape);
   }
   if (stack.extra_score_truncation) {
-    cost += truncation(shape.live);
+    cost += truncation(stack, shape.live);
   }
   cost += exponential(stack, shape.live);
   // One reciprocal per row needs SPU's compiler option enable_optimize_denominator_with_broadcast.
@@ -220,46 +201,43 @@ Cost softmax(const Stack& stack, const SoftmaxShape& shape) {
 }
 
 Cost weight_scaling(const Stack& stack, std::int64_t elements) {
-  return stack.private_weights ? private_product(stack, elements) + truncation(elements)
+  return stack.private_weights ? private_product(stack, elements) + truncation(stack, elements)
                                : scaled_product(stack, elements);
-}
-
-Cost layer_norm(const Stack& stack, std::int64_t rows, std::int64_t width) {
-  const std::int64_t elements = element_count({rows, width}, "layernorm");
-  // Mean, squares of the deviations, their mean, epsilon and clamp, 1/sqrt, gain, normalization.
-  return truncation(rows) + scaled_product(stack, elements) + truncation(rows) +
-         scaled_product(stack, rows) + relu(stack, rows) + reciprocal_square_root(stack, rows) +
-         weight_scaling(stack, elements) + scaled_product(stack, elements);
 }
 
 Cost shared_product(const Stack& stack, std::int64_t elements) {
   return scaled_product(stack, elements);
 }
 
-Cost rms_norm(const Stack& stack, std::int64_t rows, std::int64_t width) {
-  const std::int64_t elements = element_count({rows, width}, "rmsnorm");
-  // Squares, their mean, 1/sqrt, gain, normalization; no mean to take away, and nothing to clamp.
-  return scaled_product(stack, elements) + truncation(rows) + reciprocal_square_root(stack, rows) +
-         weight_scaling(stack, elements) + scaled_product(stack, elements);
-}
-
 Cost embedding(const Stack& stack, const EmbeddingShape& shape) {
   const MatmulShape product = {shape.tokens, shape.vocab_size, shape.width};
-  if (stack.client_one_hot) return matmul(stack, product, weight_factor(stack));
+  const ShareProtocol* shares = share_protocol(stack);
+  if (stack.client_one_hot) {
+    const Cost whole = matmul(stack, product, weight_factor(stack));
+    if (!shares) return whole;
+    return shares->sharing(element_count({shape.tokens, shape.vocab_size}, "one-hot"), kClient) +
+           whole;
+  }
   // Stock SPU compares each token with every index, then multiplies the one-hot row by the table
   // (hlo/indexing.cc, SecretDynamicSliceImpl). Where the table is private the row becomes
   // arithmetic shares twice: the macro that calls that product evaluates its arguments once for
   // the trace and once for the call (api.cc, mmul_sv; between two parties, 8 bytes per index).
-  const Cost row = equality(shape.vocab_size, stack.one_hot_bits) +
-                   sequential(bit_to_arithmetic(shape.vocab_size), stack.private_weights ? 2 : 1);
-  Cost token = row + matmul(stack, {1, shape.vocab_size, shape.width}, weight_factor(stack));
+  const auto stock_row = [&] {
+    return equality(stack, shape.vocab_size, stack.one_hot_bits) +
+           sequential(bit_to_arithmetic(stack, shape.vocab_size), stack.private_weights ? 2 : 1) +
+           matmul(stack, {1, shape.vocab_size, shape.width}, weight_factor(stack));
+  };
+  Cost token =
+      shares ? shares->table_row(shape.tokens, shape.vocab_size, shape.width) : stock_row();
   Cost wrapped;
   if (stack.program_steps) {
     // JAX counts negative indices from the end, all tokens at once; SPU clamps the table's row and
     // column of each token from below and from above.
-    token += sequential(comparison(2) + multiplexer(2), 2);
-    wrapped = comparison(shape.tokens) + multiplexer(shape.tokens);
+    token += sequential(comparison(stack, 2) + multiplexer(stack, 2), 2);
+    wrapped = comparison(stack, shape.tokens) + multiplexer(stack, shape.tokens);
   }
+  if (shares && stack.private_weights)
+    wrapped += shares->sharing(element_count({shape.vocab_size, shape.width}, "table"), kServer);
   return wrapped + sequential(token, static_cast<double>(shape.tokens));
 }
 
@@ -268,10 +246,13 @@ Cost argmax(const Stack& stack, std::int64_t elements, std::int64_t rows) {
   // (as x != x), for ties and for the smaller index; OpenBumbleBee's README replaces it by the one
   // comparison that picks value and index.
   const auto nodes = [&](std::int64_t count) {
-    const Cost picks = sequential(multiplexer(count), 2);
-    if (!stack.argmax_ties) return comparison(count) + picks;
-    return sequential(comparison(count), 2) + sequential(equality(count, kRingBits), 2) + picks +
-           sequential(bitwise_and(count, 1), 3);
+    const Cost picks = sequential(multiplexer(stack, count), 2);
+    if (!stack.argmax_ties) return comparison(stack, count) + picks;
+    const Cost tests =
+        sequential(comparison(stack, count), 2) + sequential(equality(stack, count, kRingBits), 2);
+    if (const ShareProtocol* shares = share_protocol(stack))
+      return tests + shares->argmax_picks(count);
+    return tests + picks + sequential(bitwise_and(stack, count, 1), 3);
   };
   Cost cost;
   for (const std::int64_t pairs : tree_pairs(elements))

@@ -11,24 +11,11 @@ namespace aero::mpc {
 
 Cost relu(const Stack& stack, std::int64_t elements);
 
-// max(x, s x) with a public slope s.
-Cost leaky_relu(const Stack& stack, std::int64_t elements);
-
 Cost gelu(const Stack& stack, std::int64_t elements);
-
-// x / 2 (1 + tanh(x / 2)); x times the logistic function takes 1.71 times the bytes.
-Cost silu(const Stack& stack, std::int64_t elements);
-
-// Element by element in place of a norm: gain f(alpha x + shift) + bias, f being tanh (DyT, arXiv
-// 2503.10622) or erf (Derf, arXiv 2512.10938). Neither paper prices it.
-enum class DynamicFunction : std::uint8_t { kTanh, kErf };
 
 Cost hyperbolic_tangent(const Stack& stack, std::int64_t elements);
 
-// c tanh(x / c).
-Cost soft_cap(const Stack& stack, std::int64_t elements);
-
-Cost dynamic_norm(const Stack& stack, DynamicFunction function, std::int64_t elements);
+Cost error_function(const Stack& stack, std::int64_t elements);
 
 // exp(x) for x <= 0.
 Cost exponential(const Stack& stack, std::int64_t elements);
@@ -53,11 +40,6 @@ Cost weight_scaling(const Stack& stack, std::int64_t elements);
 
 // Two secret values, element by element, then the truncation.
 Cost shared_product(const Stack& stack, std::int64_t elements);
-
-Cost layer_norm(const Stack& stack, std::int64_t rows, std::int64_t width);
-
-// x / sqrt(mean of squares + epsilon) times a gain.
-Cost rms_norm(const Stack& stack, std::int64_t rows, std::int64_t width);
 
 // Rows of a V x d table for T tokens; without a truncation (one-hot rows are integers).
 struct EmbeddingShape {

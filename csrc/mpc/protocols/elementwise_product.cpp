@@ -1,5 +1,7 @@
 #include "csrc/mpc/protocols/elementwise_product.h"
 
+#include "csrc/mpc/protocols/primitives.h"
+
 namespace aero::mpc {
 namespace {
 
@@ -89,6 +91,8 @@ Cost filled(const Stack& stack, std::int64_t elements, Ring ring, WholeCiphertex
 }  // namespace
 
 Cost private_product(const Stack& stack, std::int64_t elements, Ring ring) {
+  if (const ShareProtocol* shares = share_protocol(stack))
+    return shares->sharing(elements, kServer) + shares->product(elements);
   const auto [up, down] = wire_bytes(stack);
   Cost cost;
   cost.elementwise_ciphertexts = num_primes(stack, ring) * blocks(elements);
@@ -100,6 +104,7 @@ Cost private_product(const Stack& stack, std::int64_t elements, Ring ring) {
 }
 
 Cost product(const Stack& stack, std::int64_t elements, Ring ring) {
+  if (const ShareProtocol* shares = share_protocol(stack)) return shares->product(elements);
   const auto [up, down] = wire_bytes(stack);
   const double primes = num_primes(stack, ring);
   // simd_mul_prot.cc, MulShare: both factors' shares go up, one response comes down, for a half of
@@ -126,6 +131,7 @@ Cost product(const Stack& stack, std::int64_t elements, Ring ring) {
 }
 
 Cost square(const Stack& stack, std::int64_t elements, Ring ring) {
+  if (const ShareProtocol* shares = share_protocol(stack)) return shares->square(elements);
   // arithmetic.cc, SquareA: one cross term 2 x0 x1. Up to one ciphertext, and in the first half,
   // rank 0 evaluates what rank 1 encrypts, which is the direction of `private_product`.
   if (elements <= kSlots) {

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <utility>
 
+#include "csrc/mpc/protocols/primitives.h"
+
 namespace aero::mpc {
 namespace {
 
@@ -82,6 +84,10 @@ std::size_t product_encryptor(const Stack& stack, const MatmulShape& shape) {
 Cost matmul(const Stack& stack, const MatmulShape& shape, RightFactor right) {
   check_sizes(shape);
   const MatmulShape step = tile(stack, shape);
+  const ShareProtocol* shares = share_protocol(stack);
+  const auto of_tile = [&](const MatmulShape& one) {
+    return shares ? shares->matmul(one) : plaintext_product(stack, one);
+  };
   Cost cost;
   // Tiles run in sequence; partial products along the inner dimension are added locally.
   for (const Pieces& rows : cut(shape.rows, step.rows))
@@ -89,10 +95,12 @@ Cost matmul(const Stack& stack, const MatmulShape& shape, RightFactor right) {
       for (const Pieces& columns : cut(shape.columns, step.columns)) {
         const double copies = static_cast<double>(rows.count) * static_cast<double>(inner.count) *
                               static_cast<double>(columns.count);
-        if (copies > 0)
-          cost +=
-              sequential(plaintext_product(stack, {rows.size, inner.size, columns.size}), copies);
+        if (copies > 0) cost += sequential(of_tile({rows.size, inner.size, columns.size}), copies);
       }
+  if (shares) {
+    if (right == RightFactor::kShared) return cost;
+    return cost + shares->sharing(element_count({shape.inner, shape.columns}, "weight"), kServer);
+  }
   if (right == RightFactor::kServerPrivate) return cost;
   // (x0 + x1)(y0 + y1): the cross terms x0 y1 and x1 y0 run concurrently with the roles exchanged
   // (arithmetic.cc, MatMulAA), so each party sends half.

@@ -37,6 +37,8 @@ class CostReport:
         unchecked: Parts whose formula no publication or measurement confirms op by op.
         notes: What the price leaves out or takes for granted.
         description: The stack as data, with the source of quoted prices.
+        lowerings: Part -> the lines of a program that its price is of; the same function written in
+            other lines costs something else.
     """
 
     label: str
@@ -52,6 +54,7 @@ class CostReport:
     unchecked: tuple[str, ...]
     notes: tuple[str, ...]
     description: StackDescription
+    lowerings: Mapping[str, tuple[str, ...]]
 
     @staticmethod
     def of(
@@ -177,6 +180,7 @@ class CostReport:
             "unchecked": list(self.unchecked),
             "notes": list(self.notes),
             "trust": self.trust,
+            "lowerings": {part: list(lines) for part, lines in self.lowerings.items()},
         }
         return found | ({"latency": timed} if timed else {})
 
@@ -296,6 +300,14 @@ class CostComparison:
         if network is None:
             return None
         return self.first.latency(network, compute), self.second.latency(network, compute)
+
+
+def trusted(trust: str, *totals: Cost) -> str:
+    """Whom users trust, and what a dealer sends beforehand, in one line."""
+    if not trust or not any(total.dealer_bytes for total in totals):
+        return trust
+    sent = " and ".join(f"{in_units(total.dealer_bytes)} GB" for total in totals)
+    return f"{trust}; the dealer sends {sent} beforehand, which no other number has in it"
 
 
 def _of_either(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ A description is YAML or JSON:
     name: my-stack              # as reports show it
     base: openbumblebee         # the stack or optimized stack that it starts from
     source: "where the prices come from"     # required with prices
-    trust: "three parties"      # whom it trusts; default: two parties, semi-honest, no dealer
+    trust: "three parties"      # whom it trusts; default: as the base
     fields: {exp_squarings: 6}  # any of `aero.mpc.stack_fields(base)`
     prices:
       softmax: {bytes_factor: 0.5}                    # half of what the base sends
@@ -41,7 +41,6 @@ from aero.reading import parse_yaml, read_json, read_yaml, shown
 
 _KEYS = ("format", "name", "base", "source", "trust", "fields", "prices")
 _FORMAT = 1
-_TRUST = "two parties, semi-honest, no dealer"
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,8 @@ class StackDescription:
         fields: Fields of the base that differ.
         prices: Operation -> field of the price -> value.
         source: Where the prices come from; they are quoted, not measured.
-        trust: Whom its users trust: parties, how they behave, a dealer, and what is not counted.
+        trust: Whom its users trust: parties, how they behave, a dealer, and what is not counted;
+            empty: as the base.
     """
 
     name: str
@@ -62,7 +62,11 @@ class StackDescription:
     fields: Mapping[str, FieldValue] = field(default_factory=dict)
     prices: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     source: str = ""
-    trust: str = _TRUST
+    trust: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.trust:
+            object.__setattr__(self, "trust", Stack(self.base).trust)
 
     def with_fields(self, overrides: Iterable[tuple[str, FieldValue]] = ()) -> Stack:
         """The stack that operations are priced on; `overrides` win."""
@@ -154,11 +158,16 @@ def _described(data: dict[str, Any], name: str) -> StackDescription:
         for operation, price in _mapping(data, "prices", where).items()
     }
     source = _text(data, "source", where) if prices or "source" in data else ""
-    trust = _text(data, "trust", where) if "trust" in data else _TRUST
-    description = StackDescription(
-        _text(data, "name", where), _text(data, "base", where), fields, prices, source, trust
-    )
-    _check(description, where)
+    trust = _text(data, "trust", where) if "trust" in data else ""
+    name, base = _text(data, "name", where), _text(data, "base", where)
+    try:
+        description = StackDescription(name, base, fields, prices, source, trust)
+        description.with_fields()
+    except (ValueError, TypeError) as error:  # ranges and names are the C++ side's to check
+        text = str(error).removeprefix("stack description: ").removeprefix("simulate: ")
+        raise ValueError(f"{where}: {text}") from error
+    if name in (*_core.stack_names(), *_core.optimized_stack_names()):
+        raise ValueError(f"{where}: name must not be that of a stack, got {name!r}")
     return description
 
 
@@ -189,14 +198,3 @@ def _price(price: object, where: str) -> dict[str, float]:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"{where}.{name} must be a number, got {shown(value)}")
     return {str(name): float(value) for name, value in price.items()}
-
-
-def _check(description: StackDescription, where: str) -> None:
-    """Ranges and names are the C++ side's to check; its messages get the file's name."""
-    if description.name in (*_core.stack_names(), *_core.optimized_stack_names()):
-        raise ValueError(f"{where}: name must not be that of a stack, got {description.name!r}")
-    try:
-        description.with_fields()
-    except (ValueError, TypeError) as error:
-        text = str(error).removeprefix("stack description: ").removeprefix("simulate: ")
-        raise ValueError(f"{where}: {text}") from error

@@ -22,9 +22,21 @@ def stack_names() -> list[str]:
     Example:
         >>> from aero import mpc
         >>> mpc.stack_names()
-        ['spu-2024', 'spu-0.9.5', 'openbumblebee']
+        ['spu-2024', 'spu-0.9.5', 'openbumblebee', 'spu-semi2k', 'spu-aby3']
     """
     return _core.stack_names()
+
+
+def cheetah_stack_names() -> list[str]:
+    """Those of `stack_names()` that run Cheetah between two parties without a dealer.
+
+    Example:
+        >>> from aero.mpc.simulation import cheetah_stack_names
+        >>> cheetah_stack_names()
+        ['spu-2024', 'spu-0.9.5', 'openbumblebee']
+    """
+    trust = Stack("spu-2024").trust
+    return [name for name in _core.stack_names() if Stack(name).trust == trust]
 
 
 def optimized_stack_names() -> list[str]:

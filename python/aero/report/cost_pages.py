@@ -8,7 +8,7 @@ from functools import singledispatch
 from typing import Any
 
 from aero.mpc import CostReport
-from aero.mpc.cost_report import CostComparison
+from aero.mpc.cost_report import CostComparison, trusted
 from aero.mpc.generation import GenerationReport
 from aero.mpc.latency import Latency
 from aero.mpc.network_sweep import SweepResult
@@ -25,6 +25,7 @@ from aero.report.cost_texts import (
     title_lines,
     to_text,
     unchecked,
+    written,
 )
 from aero.report.plan_texts import shown_cells
 from aero.tables import in_units
@@ -157,7 +158,11 @@ def _comparison(compared: CostComparison, network: Network, compute: Compute) ->
         [
             *parts,
             page.table(comparison_rows(compared, network, compute)),
-            *_words(compared.notes(), compared.unchecked(network, compute), compared.trust),
+            *_words(
+                compared.notes(),
+                compared.unchecked(network, compute),
+                trusted(compared.trust, compared.first.total, compared.second.total),
+            ),
         ]
     )
 
@@ -181,7 +186,11 @@ def _report(report: CostReport, timed: Latency | None) -> str:
             *parts,
             page.table(part_rows(report, timed)),
             page.paragraphs(summary_lines(report, timed)),
-            *_words(report.notes, unchecked(report, timed), report.trust),
+            *_words(
+                (f"Priced as written: {written(report.lowerings)}", *report.notes),
+                unchecked(report, timed),
+                trusted(report.trust, report.total),
+            ),
             page.heading("Layers: widths are bytes"),
             layers(report),
             layer_details(report),
@@ -265,5 +274,5 @@ def _generation(found: GenerationReport, network: Network, compute: Compute) -> 
     parts.append(page.table(rows))
     if found.new_tokens > _MOST_TOKENS:
         parts.append(page.paragraphs([f"and {found.new_tokens - _MOST_TOKENS:,} more"]))
-    words = _words(found.notes, found.prefill.unchecked, found.prefill.trust)
+    words = _words(found.notes, found.prefill.unchecked, trusted(found.prefill.trust, found.total))
     return "".join([*parts, *words])

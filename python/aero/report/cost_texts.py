@@ -6,13 +6,13 @@ A cost report has a row per part and a row per kind of layer; with a network als
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import singledispatch
 from typing import Any
 
 from aero.mpc import ComputeProfile, CostReport, NetworkProfile
 from aero.mpc.cost import Cost
-from aero.mpc.cost_report import CostComparison
+from aero.mpc.cost_report import CostComparison, trusted
 from aero.mpc.latency import Duration, Latency
 from aero.mpc.priced_network import SIZES
 from aero.mpc.schedule import Schedule
@@ -150,18 +150,34 @@ def report_lines(report: CostReport, timed: Latency | None) -> list[str]:
         *table_lines(layer_rows(report, timed)),
         "",
         *summary_lines(report, timed),
-        *word_lines(report.notes, unchecked(report, timed), report.trust),
+        *word_lines(
+            report.notes,
+            unchecked(report, timed),
+            trusted(report.trust, report.total),
+            report.lowerings,
+        ),
     ]
 
 
-def word_lines(notes: Sequence[str], doubts: Sequence[str], trust: str = "") -> list[str]:
+def word_lines(
+    notes: Sequence[str],
+    doubts: Sequence[str],
+    trust: str = "",
+    lowerings: Mapping[str, Sequence[str]] | None = None,
+) -> list[str]:
     """What is to be said of prices, behind their tables."""
     return [
         *([f"trust: {trust}"] if trust else []),
+        *([f"priced as written: {written(lowerings)}"] if lowerings else []),
         *(f"note: {text}" for text in notes),
         *(["not confirmed op by op:"] if doubts else []),
         *(f"  {text}" for text in doubts),
     ]
+
+
+def written(lowerings: Mapping[str, Sequence[str]]) -> str:
+    """The lines of a program that prices are of, part by part."""
+    return "; ".join(f"{part}: {', '.join(lines)}" for part, lines in lowerings.items())
 
 
 def title_lines(report: CostReport) -> list[str]:
@@ -216,7 +232,11 @@ def _comparison_text(
     lines += [
         f"{name}: {to_text(time)}" for name, time in zip(("first", "second"), times, strict=False)
     ]
-    words = word_lines(compared.notes(), compared.unchecked(network, compute), compared.trust)
+    words = word_lines(
+        compared.notes(),
+        compared.unchecked(network, compute),
+        trusted(compared.trust, compared.first.total, compared.second.total),
+    )
     lines += ["", *words] if words else []
     return "\n".join(lines)
 

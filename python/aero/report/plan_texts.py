@@ -7,6 +7,7 @@ from typing import Any
 
 from aero.mpc import optimizations
 from aero.mpc.cost import Cost
+from aero.mpc.cost_report import trusted
 from aero.mpc.generation import GenerationReport
 from aero.mpc.network_sweep import SweepResult
 from aero.mpc.optimization_tables import OptimizationRow, OptimizationTable, OptimizedStack
@@ -48,7 +49,9 @@ def _generation_text(
             *table_lines(parts),
             *_generation_time(found, network, compute),
             "",
-            *word_lines(found.notes, found.prefill.unchecked, found.prefill.trust),
+            *word_lines(
+                found.notes, found.prefill.unchecked, trusted(found.prefill.trust, found.total)
+            ),
         ]
     )
 

@@ -149,19 +149,20 @@ TEST(Lowering, PrunedLayersHaveNoFfnAndNoNormBeforeIt) {
 }
 
 TEST(Lowering, DynamicNormsStandWhereALayerNormStands) {
-  for (const auto& [label, function] : {std::pair{"SM+DyT+R_i1", DynamicFunction::kTanh},
-                                        std::pair{"SM+Derf+R_i1", DynamicFunction::kErf}}) {
+  for (const auto& [label, function] :
+       {std::pair{"SM+DyT+R_i1", "dynamic_tanh"}, std::pair{"SM+Derf+R_i1", "dynamic_erf"}}) {
     const OperationGraph graph = build_graph(tiny(label), {.last_token_head = true});
     const OperationGraph layer_norms = build_graph(tiny("SM+LN+R_i1"), {.last_token_head = true});
     ASSERT_EQ(graph.size(), layer_norms.size());
-    std::vector<DynamicNorm> norms;
+    std::vector<FunctionShape> norms;
     for (std::size_t i = 0; i < graph.size(); ++i) {
       EXPECT_EQ(graph[i].name, layer_norms[i].name);
       EXPECT_EQ(graph[i].inputs, layer_norms[i].inputs);
-      if (const auto* shape = std::get_if<DynamicNorm>(&graph[i].shape)) norms.push_back(*shape);
+      const auto* shape = std::get_if<FunctionShape>(&graph[i].shape);
+      if (shape != nullptr && graph[i].kind == Kind::kLayerNorm) norms.push_back(*shape);
     }
-    const DynamicNorm all{function, 32 * 32};
-    EXPECT_EQ(norms, (std::vector<DynamicNorm>{all, all, all, {function, 32}}));
+    const FunctionShape all{&priced_function(function), 32 * 32};
+    EXPECT_EQ(norms, (std::vector<FunctionShape>{all, all, all, {all.function, 32}}));
   }
 }
 

@@ -51,9 +51,10 @@ TEST(Prices, UnitsAreThoseOfTheOperation) {
   EXPECT_EQ(bytes("weight_product", WeightProduct{{2, 3, 4}}).comm_bytes(), 1020608);
   EXPECT_EQ(bytes("head_product", HeadProduct{2, {2, 3, 4}}).comm_bytes(), 1041216);
   EXPECT_EQ(bytes("softmax", SoftmaxShape{2, 3, 6}).comm_bytes(), 1020606);
-  EXPECT_EQ(bytes("layernorm", LayerNorm{2, 3}).comm_bytes(), 1020606);
-  EXPECT_EQ(bytes("gelu", Activation{ActivationKind::kGelu, 2}).comm_bytes(), 1020202);
-  EXPECT_EQ(bytes("relu", Activation{ActivationKind::kLeakyRelu, 2}).comm_bytes(), 1020202);
+  EXPECT_EQ(bytes("layernorm", FunctionShape{&priced_function("layernorm"), 2, 3}).comm_bytes(),
+            1020606);
+  EXPECT_EQ(bytes("gelu", FunctionShape{&priced_function("gelu"), 2}).comm_bytes(), 1020202);
+  EXPECT_EQ(bytes("relu", FunctionShape{&priced_function("leaky_relu"), 2}).comm_bytes(), 1020202);
   EXPECT_EQ(bytes("truncation", Truncation{2}).comm_bytes(), 1020202);
   EXPECT_EQ(bytes("embedding", EmbeddingShape{2, 5, 3}).comm_bytes(), 1021006);
   EXPECT_EQ(bytes("argmax", Argmax{4, 2}).comm_bytes(), 1020808);
@@ -85,7 +86,7 @@ TEST(Prices, CountTheLevelsOfARowsTree) {
   EXPECT_EQ(rounds("softmax", SoftmaxShape{5, 128, 640}), 22);
   EXPECT_EQ(rounds("softmax", SoftmaxShape{5, 129, 645}), 24);
   EXPECT_EQ(rounds("argmax", Argmax{3, 7}), 12);
-  EXPECT_EQ(rounds("gelu", Activation{ActivationKind::kGelu, 128}), 8);
+  EXPECT_EQ(rounds("gelu", FunctionShape{&priced_function("gelu"), 128}), 8);
 }
 
 TEST(Prices, ErrorsNameTheOperationAndTheField) {

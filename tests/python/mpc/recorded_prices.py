@@ -18,7 +18,7 @@ from tests.python.models.labels import LABELS
 
 from aero import mpc
 from aero.mpc.described_stacks import described_stack_names
-from aero.mpc.simulation import optimized_stack_names
+from aero.mpc.simulation import cheetah_stack_names, optimized_stack_names
 
 FILE = Path(__file__).parents[2] / "data" / "recorded_prices.json"
 
@@ -43,27 +43,33 @@ _OPTIONS: tuple[dict[str, Any], ...] = (
     {"causal_skip": True, "last_layer_one_row": True, "batch_heads": True, "pack_triangle": True},
 )
 _MAIN = ("SM+LN+G", "EReg(SM(t)+ScFuFFN)", "SM+FN+R", "SOTA:EReg(SM(t)+FN+R)", "SM+DyT+G")
-_STACKS = (*mpc.stack_names(), *optimized_stack_names())
+_CHEETAH = (*cheetah_stack_names(), *optimized_stack_names())
+_SHARES = ("spu-semi2k", "spu-aby3")
 
 # The question, which may gain fields, and words.
-_NO_PRICE = ("spec", "stack_fields", "sizes", "notes", "trust")
+_NO_PRICE = ("spec", "stack_fields", "sizes", "notes", "trust", "lowerings")
+# Counts of protocols with more parties than two, absent where they are 0.
+_OTHERS = ("helper_bytes", "dealer_bytes")
 
 Case = tuple[str, str, dict[str, Any]]
 
 
 def cases() -> Iterator[tuple[str, Case]]:
     """A name that tells everything, then label, stack and keywords."""
-    for label, (size, fields), stack in itertools.product(LABELS, _SIZES.items(), _STACKS):
+    for label, (size, fields), stack in itertools.product(LABELS, _SIZES.items(), _CHEETAH):
         if not (label.startswith("SOTA:") and size in ("pythia", "odd")):
             yield _case(label, stack, size, fields)
-    for label, stack, length in itertools.product(LABELS, _STACKS[1:4], _LENGTHS):
+    for label, stack, length in itertools.product(LABELS, _CHEETAH[1:4], _LENGTHS):
         yield _case(label, stack, f"T {length}", {"context_length": length})
-    for label, stack, options in itertools.product(LABELS, _STACKS[:2], _OPTIONS):
+    for label, stack, options in itertools.product(LABELS, _CHEETAH[:2], _OPTIONS):
         yield _case(label, stack, str(options), options)
     for label, norm in itertools.product(LABELS, _FINAL_NORMS):
         yield _case(label, "spu-2024", f"final norm {norm}", {"final_norm": norm})
     for label, stack in itertools.product(_MAIN, described_stack_names()):
         yield _case(label, stack, "gpt2", {})
+    for label, (size, fields), stack in itertools.product(_MAIN, _SIZES.items(), _SHARES):
+        if not (label.startswith("SOTA:") and size in ("pythia", "odd")):
+            yield _case(label, stack, size, fields)
 
 
 def _case(label: str, stack: str, name: str, fields: dict[str, Any]) -> tuple[str, Case]:
@@ -78,8 +84,7 @@ def priced(case: Case) -> str:
     except ValueError as error:
         return type(error).__name__
     held = report.to_dict(network="lan-1gbps")
-    for name in _NO_PRICE:
-        del held[name]
+    held = _without(held)
     return f"{report.comm_bytes:.0f} {report.rounds} {_digest(held)}"
 
 
@@ -88,15 +93,27 @@ def generated(label: str, stack: str) -> str:
     report = mpc.simulate_generation(
         label, new_tokens=3, batch=2, context_length=20, stack=stack, sampling="client"
     )
-    held = report.to_dict()
-    held = {name: value for name, value in held.items() if name not in _NO_PRICE}
+    held = _without(report.to_dict())
     return f"{report.comm_bytes:.0f} {report.rounds} {_digest(held)}"
 
 
 def generations() -> Iterator[tuple[str, tuple[str, str]]]:
     """A name, then label and stack."""
-    for label, stack in itertools.product(LABELS, _STACKS):
+    for label, stack in itertools.product(LABELS, (*_CHEETAH, *_SHARES)):
         yield f"{label} | {stack} | generation", (label, stack)
+
+
+def _without(held: dict[str, Any]) -> dict[str, Any]:
+    """Without what is no price, and without counts of parties that are not there."""
+    kept = {name: value for name, value in held.items() if name not in _NO_PRICE}
+    return dict(_prices(kept))
+
+
+def _prices(value: Any) -> Any:
+    if isinstance(value, dict):
+        kept = {k: v for k, v in value.items() if not (k in _OTHERS and v == 0)}
+        return {name: _prices(one) for name, one in kept.items()}
+    return [_prices(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def _digest(value: Any) -> str:

@@ -23,12 +23,14 @@ ONE = {
     "plaintext_encodings": 6,
     "automorphisms": 7,
     "ots": 8,
+    "helper_bytes": 0.5,
+    "dealer_bytes": 9.5,
 }
 
 
 def test_every_count_is_an_attribute_an_entry_and_a_keyword() -> None:
     cost = Cost(**ONE)
-    assert cost.to_dict() == {"comm_bytes": 3.75, **ONE}
+    assert cost.to_dict() == {"comm_bytes": 4.25, **ONE}
     assert list(cost.to_dict()) == ["comm_bytes", *ONE]
     for name, count in ONE.items():
         assert getattr(cost, name) == count

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from aero import mpc
 from aero.mpc.described_stacks import described_stack_names
-from aero.mpc.simulation import optimized_stack_names
+from aero.mpc.simulation import cheetah_stack_names, optimized_stack_names
 
 LABELS = ["SM", "SM+LN+G", "SM+LN+R", "SM+ScFuFFN", "SOTA:SM+LN+R", "EReg(SM(t)+FuFFN)"]
-STACKS = [*mpc.stack_names(), *optimized_stack_names(), *described_stack_names()]
+STACKS = [*cheetah_stack_names(), *optimized_stack_names(), *described_stack_names()]
 BITS = {
     "exp_squarings": (1, 17),
     "clip_bits": (5, 64),
@@ -136,7 +136,7 @@ ELEMENTWISE += ["dynamic_tanh", "dynamic_erf"]
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.sampled_from([*mpc.stack_names(), *optimized_stack_names()]),
+    st.sampled_from([*cheetah_stack_names(), *optimized_stack_names()]),
     st.sampled_from([*ELEMENTWISE, "comparison", "equality"]),
     st.integers(1, 100_000),
     st.integers(1, 100_000),
@@ -156,7 +156,7 @@ def test_on_every_stack_more_elements_are_never_cheaper(
 # sent 47,680 bytes for 127 values and 42,784 for 128, Ferret extensions left out.
 @settings(max_examples=60, deadline=None)
 @given(
-    st.sampled_from([*mpc.stack_names(), *optimized_stack_names()]),
+    st.sampled_from([*cheetah_stack_names(), *optimized_stack_names()]),
     st.integers(1, 100_000),
     st.integers(1, 100_000),
 )

@@ -15,7 +15,7 @@ from aero import mpc, paper
 from aero.architecture import ArchitectureSpec
 from aero.mpc.cost import Cost
 from aero.mpc.described_stacks import described_stack_names
-from aero.mpc.simulation import optimized_stack_names
+from aero.mpc.simulation import cheetah_stack_names, optimized_stack_names
 from aero.report import to_text
 from aero.report.cost_pages import to_fragment
 
@@ -25,7 +25,7 @@ LABELS = [
     "SOTA:SM+ScFFN", "SOTA:SM+LN+R", "SOTA:SM+ScFuFFN_i1", "SM(t:head)+LN+ScFuFFN",
     "SOTA:SM+FN+R",
 ]  # fmt: skip
-STACKS = [*mpc.stack_names(), *optimized_stack_names(), *described_stack_names()]
+STACKS = [*cheetah_stack_names(), *optimized_stack_names(), *described_stack_names()]
 FLAGS = [
     "mul_share", "one_bit_product_error", "private_weights", "exp_clip", "batch_heads",
     "extra_score_truncation", "broadcast_reciprocal", "client_one_hot", "last_token_head",

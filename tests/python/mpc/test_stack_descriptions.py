@@ -132,7 +132,7 @@ def test_every_priced_operation_can_be_asked_for_alone(tmp_path: Path) -> None:
         "relu": (9,),
         "argmax": (50,),
     }
-    assert list(sizes) == _core.priced_operation_names()
+    assert list(sizes) == _core.quotable_names()
     path = written(
         tmp_path, prices={name: {"bytes_per_call": 77} for name in sizes}, source="a paper"
     )
@@ -179,7 +179,7 @@ def test_yaml_and_json_are_read_alike(tmp_path: Path) -> None:
 
 def test_everything_that_can_be_priced_is_in_the_documentation() -> None:
     module = importlib.import_module("aero.mpc.described_stacks")
-    for name in (*_core.priced_operation_names(), *_core.price_fields()):
+    for name in (*_core.quotable_names(), *_core.price_fields()):
         assert name in str(module.__doc__)
 
 

@@ -219,7 +219,9 @@ def test_a_report_is_told_in_full() -> None:
         "unchecked": list(report.unchecked),
         "notes": [],
         "trust": "two parties, semi-honest, no dealer",
+        "lowerings": {part: list(lines) for part, lines in report.lowerings.items()},
     }  # fmt: skip
+    assert report.lowerings["act"] == ("max(x, 0)",)
     assert json_of(report.to_dict()) == json_of(found)
     for profiles in (("lan-1gbps",), ("wan-100mbps", "none")):
         timed = {**found, "latency": report.latency(*profiles).to_dict()}

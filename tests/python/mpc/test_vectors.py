@@ -13,11 +13,12 @@ import pytest
 
 from aero import _core, mpc
 from aero.mpc.cost import Cost
+from aero.mpc.simulation import cheetah_stack_names
 
 VECTORS = json.loads(
     (Path(__file__).parents[2] / "data" / "mpc_test_vectors.json").read_text(encoding="utf-8")
 )
-STACKS = mpc.stack_names()
+STACKS = cheetah_stack_names()
 NETWORKS = VECTORS["networks"]
 OPTIMIZATIONS = VECTORS["optimizations_SM+ScFuFFN_spu-2024"]
 # The optimizations of those vectors, each on top of those before it, as fields of a stack. MulShare
@@ -43,7 +44,8 @@ SIZES = {128: 50257, 512: 16384}  # T -> V of the same
 def assert_equal(cost: Cost, expected: dict[str, float]) -> None:
     """Every field; the printed numbers have three decimals (six for ciphertexts), hence `abs`."""
     actual = cost.to_dict()
-    assert set(expected) == {*actual, "bytes"} - {"comm_bytes", "client_bytes", "server_bytes"}
+    parties = {"comm_bytes", "client_bytes", "server_bytes", "helper_bytes", "dealer_bytes"}
+    assert set(expected) == {*actual, "bytes"} - parties
     assert actual["comm_bytes"] == pytest.approx(expected["bytes"], rel=1e-6)
     for name in set(expected) - {"bytes"}:
         assert actual[name] == pytest.approx(expected[name], rel=1e-6, abs=1e-6), name

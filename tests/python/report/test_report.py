@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from aero import mpc
 from aero.architecture import ArchitectureSpec
 from aero.cli import app
+from aero.mpc.simulation import cheetah_stack_names
 from aero.report import write_report
 from aero.report.contents import read_seed_spread
 from aero.report.document import next_steps, summary_table
@@ -95,7 +96,7 @@ def test_perplexities_are_those_of_the_evaluations(demo, demo_perplexity):
 def test_bytes_are_those_of_the_simulator_at_both_sizes(demo, demo_perplexity):
     for label in demo_perplexity:
         costs = network(demo, label)["private_inference"]
-        for stack in mpc.stack_names():
+        for stack in cheetah_stack_names():
             trained = mpc.simulate(label, model="mini", stack=stack)
             assert costs["trained"][stack]["comm_bytes"] == trained.comm_bytes
             assert sum(costs["trained"][stack]["by_kind"].values()) == trained.comm_bytes

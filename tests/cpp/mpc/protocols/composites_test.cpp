@@ -2,12 +2,20 @@
 
 #include <gtest/gtest.h>
 
+#include <string_view>
+
+#include "csrc/mpc/functions.h"
 #include "csrc/mpc/protocols/elementwise_product.h"
 #include "csrc/mpc/protocols/matmul.h"
 #include "csrc/mpc/protocols/oblivious_transfer.h"
 
 namespace aero::mpc {
 namespace {
+
+Cost function_cost(std::string_view name, const Stack& stack, std::int64_t rows,
+                   std::int64_t width = 1) {
+  return priced_function(name).cost(stack, rows, width);
+}
 
 // Bytes without those of Ferret's extensions: 0.213 bit per OT.
 double payload(const Cost& cost) {
@@ -31,8 +39,8 @@ TEST(Relu, NarrowerComparisonsSendFewerBits) {
 
 // Of 16,384 elements 1,314,816 and 350,208 bytes were sent, no Ferret extension among them.
 TEST(LeakyRelu, IsReluAndOneTruncation) {
-  EXPECT_EQ(leaky_relu(Stack{}, 5), relu(Stack{}, 5) + truncation(5));
-  EXPECT_NEAR(payload(leaky_relu(Stack{}, 16384)), 1314816 + 350208, 1);
+  EXPECT_EQ(function_cost("leaky_relu", Stack{}, 5), relu(Stack{}, 5) + truncation(5));
+  EXPECT_NEAR(payload(function_cost("leaky_relu", Stack{}, 16384)), 1314816 + 350208, 1);
 }
 
 TEST(Exponential, WithoutClipIsATruncationAndItsSquarings) {
@@ -114,19 +122,19 @@ TEST(Gelu, PiecewiseComparesThreeTimesInSequence) {
 // some kB.
 TEST(DynamicNorm, IsAlphaAFunctionOfSpuAndAGain) {
   const Stack measured{.mul_share = true};
-  const auto function = [&](DynamicFunction which) {
-    return payload(dynamic_norm(measured, which, 8192)) -
+  const auto function = [&](std::string_view which) {
+    return payload(function_cost(which, measured, 8192)) -
            2 * payload(weight_scaling(measured, 8192));
   };
-  EXPECT_NEAR(function(DynamicFunction::kTanh), 11085961 + 12352217, 6000);
-  EXPECT_NEAR(function(DynamicFunction::kErf), 17858249 + 16785106 - 2 * 266259, 6000);
+  EXPECT_NEAR(function("dynamic_tanh"), 11085961 + 12352217, 6000);
+  EXPECT_NEAR(function("dynamic_erf"), 17858249 + 16785106 - 2 * 266259, 6000);
 }
 
 // A comparison takes 94 OTs and 19 rounds, a choice 2 and 4, a truncation 1 and 2, a product 2
 // rounds. Tanh by hand: two comparisons with choices; 12 truncations, of alpha, gain, the fifth,
 // the sum and nine products, one of which is a square.
 TEST(DynamicNorm, CountsByHand) {
-  const Cost tanh = dynamic_norm(Stack{}, DynamicFunction::kTanh, 8192);
+  const Cost tanh = function_cost("dynamic_tanh", Stack{}, 8192);
   EXPECT_EQ(tanh.ots, (2 * (94 + 2) + 13) * 8192);
   EXPECT_EQ(tanh.rounds, 2 * (19 + 4) + 13 * 2 + 11 * 2);
 }
@@ -141,7 +149,7 @@ TEST(DynamicNorm, OfErfIsTwoComparisonsThreePowersTwoSquaresAndAReciprocal) {
   const Cost inverse = reciprocal(stack, n);
   const Cost sum = sequential(weight_scaling(stack, n), 2) + power + powers + truncation(n) +
                    sequential(square_, 2) + inverse + sequential(relu(stack, n), 2);
-  const Cost erf = dynamic_norm(stack, DynamicFunction::kErf, n);
+  const Cost erf = function_cost("dynamic_erf", stack, n);
   EXPECT_NEAR(erf.comm_bytes(), (sum.comm_bytes() - product(stack, n).comm_bytes()), 1e-3);
   EXPECT_EQ(erf.rounds, sum.rounds - product(stack, n).rounds);
 }
@@ -149,8 +157,8 @@ TEST(DynamicNorm, OfErfIsTwoComparisonsThreePowersTwoSquaresAndAReciprocal) {
 TEST(LayerNorm, WithPrivateGainTakesOneOleInsteadOfAProduct) {
   const Stack shared;
   const Stack hidden{.private_weights = true};
-  const double saved =
-      layer_norm(shared, 128, 768).comm_bytes() - layer_norm(hidden, 128, 768).comm_bytes();
+  const double saved = function_cost("layernorm", shared, 128, 768).comm_bytes() -
+                       function_cost("layernorm", hidden, 128, 768).comm_bytes();
   EXPECT_NEAR(
       saved,
       product(shared, 128 * 768).comm_bytes() - private_product(shared, 128 * 768).comm_bytes(),

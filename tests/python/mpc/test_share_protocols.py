@@ -1,0 +1,79 @@
+"""SEMI2K and ABY3: bytes as SPU 0.9.5 sent them, and what is said of the parties."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aero import mpc, report
+from aero.tables import in_units
+
+# One layer of GPT-2's width at T = 128 without its neighbours, all parties, MB: random weights,
+# `benchmarks/private_protocols.py` in SPU 0.9.5.
+LAYERS = {
+    ("spu-semi2k", "SM+LN+G"): 582.8,
+    ("spu-semi2k", "SM+ScFuFFN"): 172.0,
+    ("spu-aby3", "SM+LN+G"): 697.9,
+    ("spu-aby3", "SM+ScFuFFN"): 210.6,
+}
+# B per element of 16,384, rows of 512: all parties.
+ELEMENTS: dict[str, tuple[tuple[int, ...], float, float]] = {
+    "truncation": ((16384,), 8, 28),
+    "comparison": ((16384, 64), 112, 108),
+    "equality": ((16384, 64), 208, 62),
+    "reciprocal": ((16384,), 1010, 1336),
+    "reciprocal_square_root": ((16384,), 858, 1548),
+    "exp": ((16384,), 344, 616),
+    "layernorm": ((32, 512), 122.066, 159.572),
+    "rmsnorm": ((32, 512), 121.691, 159.080),
+}
+
+
+@pytest.mark.parametrize(("stack", "label"), LAYERS)
+def test_a_layer_sends_what_was_measured(stack: str, label: str) -> None:
+    found = mpc.simulate(label, num_layers=1, vocab_size=256, stack=stack)
+    assert found.by_layer[0].comm_bytes / 1e6 == pytest.approx(LAYERS[stack, label], rel=5e-3)
+
+
+@pytest.mark.parametrize("name", ELEMENTS)
+def test_an_operation_sends_what_was_measured(name: str) -> None:
+    sizes, semi2k, aby3 = ELEMENTS[name]
+    for stack, measured in (("spu-semi2k", semi2k), ("spu-aby3", aby3)):
+        found = mpc.operation_cost(name, *sizes, stack=stack).comm_bytes / 16384
+        assert found == pytest.approx(measured, rel=1e-4)
+
+
+def test_one_line_under_every_total_says_who_is_trusted_and_what_the_dealer_sends() -> None:
+    semi2k = mpc.simulate("SM", model="tiny", stack="spu-semi2k")
+    [line] = [one for one in report.to_text(semi2k).splitlines() if one.startswith("trust:")]
+    assert "two parties and a dealer" in line
+    assert f"{in_units(semi2k.total.dealer_bytes)} GB beforehand" in line
+    assert semi2k.total.dealer_bytes > 0 and semi2k.total.helper_bytes == 0
+    aby3 = mpc.simulate("SM", model="tiny", stack="spu-aby3")
+    assert "three parties" in aby3.trust and aby3.total.dealer_bytes == 0
+    assert aby3.total.helper_bytes == pytest.approx(aby3.comm_bytes / 3, rel=1e-2)
+    assert aby3.comm_bytes == aby3.client_bytes + aby3.server_bytes + aby3.total.helper_bytes
+
+
+def test_stacks_of_other_parties_are_never_compared_in_silence() -> None:
+    both = [mpc.simulate("SM", model="tiny", stack=s) for s in ("spu-0.9.5", "spu-aby3")]
+    assert any("different trust" in note for note in both[0].compare(both[1]).notes())
+
+
+def test_every_price_names_the_lines_that_it_is_of() -> None:
+    def lines(**fields: Any) -> dict[str, tuple[str, ...]]:
+        found = mpc.simulate("SM+LN+G", model="tiny", **fields)
+        assert "priced as written" in report.to_text(found)
+        return dict(found.lowerings)
+
+    assert "(1 + x/256)^256" in lines()["softmax"][0]
+    assert "(1 + x/32)^32" in lines(exp_squarings=5)["softmax"][0]
+    assert lines()["act"] != lines(gelu="erf")["act"]
+    assert set(lines()) == {"softmax", "act", "layernorm", "embed", "argmax"}
+
+
+@pytest.mark.parametrize("field", [{"mul_share": True}, {"clip_bits": 50}, {"gelu": "segment"}])
+def test_what_only_ciphertexts_have_is_refused(field: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"simulate: {next(iter(field))} must be left alone"):
+        mpc.simulate("SM+LN+G", model="tiny", stack="spu-aby3", **field)
