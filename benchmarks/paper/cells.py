@@ -149,7 +149,8 @@ class TargetPlan:
         scale: the size.
         cells_by_row: name of a row -> one cell per seed; none of a row whose rates are being tried.
         trials: name of a row -> rate -> its cells, one per trial seed, where the target tries
-            rates; none of a row that starts or learns from one without a rate yet.
+            rates; none of a row that starts or learns from one without a rate yet. A row with
+            `rate_of` has those of the row that it names.
         to_come: how many cells follow, at rates or from networks that are not known yet.
     """
 
@@ -167,9 +168,8 @@ class TargetPlan:
 
     def tried(self) -> list[Cell]:
         """All cells that try rates."""
-        return [
-            cell for rates in self.trials.values() for cells in rates.values() for cell in cells
-        ]
+        cells = (c for rates in self.trials.values() for tried in rates.values() for c in tried)
+        return list({cell.key: cell for cell in cells}.values())
 
     def best_rate(self, row: str, output: str | Path) -> float | None:
         """The rate of a row's lowest mean perplexity; None before all of its rates were tried."""
@@ -224,12 +224,12 @@ def plan_target(
     trial_seeds = range(1, 1 + target.trial_seeds)
     to_come = 0
     # Those that others start or learn from first; the result keeps the order of the rows.
-    for row in sorted(target.rows, key=lambda row: bool(row.origins)):
+    for row in sorted(target.rows, key=lambda row: (bool(row.rate_of), bool(row.origins))):
         count = _seeds(row, scale, seeds)
         origins = {way: cells[name] for way, name in row.origins.items()}
         if not all(origins.values()):
             cells[row.name], trials[row.name] = (), {}
-            to_come += len(target.rates) * target.trial_seeds + count
+            to_come += (0 if row.rate_of else len(target.rates) * target.trial_seeds) + count
             continue
         paid = None
         if row.flops_of is not None:
@@ -241,7 +241,7 @@ def plan_target(
             first = target.first_seed
             cells[row.name] = group.cells(range(first, first + count))
             continue
-        tried = _tried(group, target, trial_seeds, output)
+        tried = trials[row.rate_of] if row.rate_of else _tried(group, target, trial_seeds, output)
         best = None if output is None else _best_rate(tried, output)
         trials[row.name] = tried
         if best is None:

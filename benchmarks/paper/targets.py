@@ -27,9 +27,10 @@ are each trained at the best of these learning rates, `trial_seeds: 2` of one wh
 by the mean perplexity of two seeds, `widen_rates: true` of one that tries the next rate too, by a
 factor of two, while a row's best is at an end of those it tried, `groups: {GROUP: [NAME, ...]}` of
 rows that claims compare with together, and `flops_of: NAME` of a row that gets as many tokens as
-bring its training FLOPs, its teacher's included, to those of another row, `steps: [NAME, ...]` of
-rows that are one change away from the one before, `first_seed: 5` of a target whose seeds count
-from there, as earlier ones were seen before its claims. How conditions read is in
+bring its training FLOPs, its teacher's included, to those of another row, `rate_of: NAME` of a row
+that is trained at the rate found for another row in place of trials of its own, `steps: [NAME,
+...]` of rows that are one change away from the one before, `first_seed: 5` of a target whose seeds
+count from there, as earlier ones were seen before its claims. How conditions read is in
 `benchmarks.paper.claims`.
 """
 
@@ -52,7 +53,7 @@ from benchmarks.paper.claims import Claim, known_row, read_claim, refuse_unknown
 RATE = "optimizer.learning_rate"
 _ROW_KEYS = {
     "name", "label", "model", "dataset", "context_length", "settings", "tokens_factor", "seeds",
-    "start_from", "distill_from", "paper", "flops_of",
+    "start_from", "distill_from", "paper", "flops_of", "rate_of",
 }  # fmt: skip
 _TARGET_KEYS = {
     "title",
@@ -92,6 +93,8 @@ class Row:
         paper: the paper's numbers, by statistic.
         flops_of: name of the row whose training FLOPs this one spends, in tokens of its own; None
             takes the scale's tokens.
+        rate_of: name of the row whose best rate this one takes, where the target tries rates; None
+            tries its own.
     """
 
     name: str
@@ -106,6 +109,7 @@ class Row:
     distill_from: str | None = None
     paper: Mapping[str, float] = field(default_factory=dict)
     flops_of: str | None = None
+    rate_of: str | None = None
 
     @property
     def origins(self) -> dict[str, str]:
@@ -234,7 +238,10 @@ def read_target(name: str, description: Mapping[str, Any]) -> Target:
         known_row(name, baseline, [row.label for row in rows])
     originals = [row.name for row in rows if not row.origins]
     by_tokens = [row.name for row in rows if row.flops_of is None]
+    of_trials = [row.name for row in rows if row.rate_of is None and "rates" in description]
     for row in rows:
+        if row.rate_of is not None:
+            known_row(f"{name}: rate_of", row.rate_of, of_trials)
         for way, origin in row.origins.items():
             known_row(f"{name}: {way}", origin, originals)
         if row.flops_of is not None:

@@ -245,3 +245,30 @@ def test_a_rate_that_one_network_alone_tried_has_a_column_in_its_place() -> None
         "| a | 9.00 | 8.00 | - |",
         "| b | 6.00 | - | 7.00 |",
     ]
+
+
+def test_a_row_may_take_the_rate_of_another_one(settled, corpus):
+    _, output, _ = settled
+    scale = probe.plan(corpus).scale
+    longer = {"name": "longer", "label": "SM+R", "context_length": 32, "tokens_factor": 2}
+    rows = [*described()["rows"], longer | {"rate_of": "SM+R"}]
+    target = read_target("rated", described(rows=rows))
+
+    before = plan_target(target, scale, seeds=2)
+    assert before.cells_by_row["longer"] == () and before.to_come == 6
+    after = plan_target(target, scale, seeds=2, output=output)
+    shorter, cells = after.cells_by_row["SM+R"], after.cells_by_row["longer"]
+    assert [cell.seed for cell in cells] == [cell.seed for cell in shorter] == [2, 3]
+    rates = {cell.recipe.optimizer.learning_rate for cell in (*shorter, *cells)}
+    assert rates == {after.best_rate("SM+R", output)}
+    assert cells[0].recipe.training.tokens == 2 * shorter[0].recipe.training.tokens
+    # No trial is counted twice, and none is made for the longer row.
+    assert len(after.tried()) == len(before.tried()) == 4
+    assert not {cell.group for cell in after.tried()} & {cells[0].group}
+
+
+@pytest.mark.parametrize("wrong", [{"rate_of": "no row"}, {"rate_of": "longer"}])
+def test_a_rate_can_be_taken_of_a_row_with_trials_alone(wrong):
+    longer = {"name": "longer", "label": "SM+R", "tokens_factor": 2, **wrong}
+    with pytest.raises(TrainingError, match="rate_of has no row"):
+        read_target("rated", described(rows=[*described()["rows"], longer]))
