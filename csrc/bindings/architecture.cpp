@@ -99,9 +99,9 @@ void bind_counts(py::module_& module) {
   using spec::Flops, spec::NonlinearOperations, spec::OperationCount;
   py::class_<Flops>(module, "Flops",
                     "Floating-point operations of one forward pass; a multiply-add is two.")
-      .def_readonly("ffn", &Flops::ffn, "Of all feed-forward networks.")
-      .def_readonly("attention", &Flops::attention, "Of all attention sub-blocks.")
-      .def_readonly("lm_head", &Flops::lm_head, "Of the head; 0 in the paper's convention.")
+      .def_readonly("ffn", &Flops::ffn, "FLOPs of all feed-forward networks.")
+      .def_readonly("attention", &Flops::attention, "FLOPs of all attention sub-blocks.")
+      .def_readonly("lm_head", &Flops::lm_head, "FLOPs of the head; 0 in the paper's convention.")
       .def_readonly("total", &Flops::total, "The sum of the others.")
       .def("__repr__", py::overload_cast<const Flops&>(&to_string));
   py::class_<OperationCount>(module, "OperationCount", "A number of operations on one shape.")

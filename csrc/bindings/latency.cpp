@@ -88,7 +88,7 @@ void bind_times(py::module_& module) {
   using mpc::OperationTime, mpc::Schedule, mpc::ScheduledOperation, mpc::Segment;
   py::class_<OperationTime> time(module, "OperationTime",
                                  "The demand of an operation on every resource.");
-  time.def_readonly("compute", &OperationTime::compute, "Of client and server.")
+  time.def_readonly("compute", &OperationTime::compute, "The computing of client and server.")
       .def_readonly("transfer", &OperationTime::transfer, "Client to server, server to client.")
       .def_readonly("rounds", &OperationTime::rounds, "Waiting for messages to arrive.")
       .def_property_readonly("compute_alone", &OperationTime::compute_alone,
@@ -142,7 +142,7 @@ void bind_latency(py::module_& module) {
              py::arg("full_duplex"), "See aero.mpc.Latency.schedule.");
   module.def("makespan", &makespan, py::arg("times"), py::arg("inputs"), py::arg("overlap"),
              py::arg("full_duplex"), py::arg("times_faster"),
-             "Of the schedule with operation i times_faster[i] times as fast.");
+             "The seconds of the schedule with operation i times_faster[i] times as fast.");
 }
 
 }  // namespace aero::bindings

@@ -66,7 +66,7 @@ void bind_operation(py::module_& module) {
           "evaluator", &evaluator_name,
           "Who evaluates its ciphertexts: \"client\", \"server\", or \"both\", half each.")
       .def_readonly("token_by_token", &PricedOperation::token_by_token,
-                    "Whether its matrix products take one row after the other.")
+                    "True if its matrix products take one row after the other.")
       .def(py::self == py::self)
       .def("__repr__", [](const PricedOperation& self) {
         return "<Operation " + self.name + ": " + self.shape + ">";

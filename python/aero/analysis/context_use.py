@@ -1,4 +1,4 @@
-"""Whether a network uses its context: its loss by position, and on bigrams seen before.
+"""Says whether a network uses its context: its loss by position, and on bigrams seen before.
 
 Attention that stays spread out can still be used, and sharp attention can be of no use. A loss that
 falls with the position uses what stands further back. A low loss on repeated bigrams copies.

@@ -94,7 +94,7 @@ def end_on_termination() -> None:
 
 
 def _name_here(error: Any, path: str) -> str:
-    """For an option of other tools that `aero cost` lacks, what it is called here."""
+    """What an option of other tools, which `aero cost` lacks, is called here."""
     option = getattr(error, "option_name", None)
     if option is None or " cost" not in path:
         return ""
@@ -105,7 +105,7 @@ def _name_here(error: Any, path: str) -> str:
 
 
 def _nobody_reads(error: Exception) -> bool:
-    """Whether it is our output that was cut off, as by `| head`; click ends that in silence."""
+    """Returns whether our output was cut off, as by `| head`; click ends that in silence."""
     if not isinstance(error, BrokenPipeError):
         return False
     output = select.poll()

@@ -222,7 +222,7 @@ def _chains(maps: list[Tensor], bound: float) -> tuple[list[Tensor], list[int]]:
         return _condition(product(first, end))
 
     def conditions(first: int, origin: int, end: int) -> Iterator[float]:
-        """Of the frames from `first` to `end` with the identity at `origin`."""
+        """The conditions of the frames from `first` to `end` with the identity at `origin`."""
         yield from (condition(frame, origin) for frame in range(first, origin))
         yield from (condition(origin, frame) for frame in range(origin, end + 1))
 

@@ -90,7 +90,7 @@ def folding_step(config: AeroConfig, *, keeps_final: bool = False) -> Step:
 
 
 def has_foldable_blocks(spec: ArchitectureSpec) -> bool:
-    """Whether the norms of the blocks are foldable."""
+    """Returns whether the norms of the blocks are foldable."""
     return spec.norm in ("foldable_channel", "foldable_scalar")
 
 

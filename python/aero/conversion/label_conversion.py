@@ -1,4 +1,4 @@
-"""From any supported network to the network a label names."""
+"""Turns any supported network into the network that a label names."""
 
 from __future__ import annotations
 

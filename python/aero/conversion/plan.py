@@ -132,7 +132,7 @@ class ConversionPlan:
 
     @property
     def is_exact(self) -> bool:
-        """Whether all steps leave the logits as they are, up to rounding."""
+        """True if all steps leave the logits as they are, up to rounding."""
         return all(step.is_exact for step in self.steps)
 
     @property

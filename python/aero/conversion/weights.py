@@ -54,7 +54,7 @@ class Weights:
         return state if before is not None and torch.equal(before, weight) else {}
 
     def has(self, path: str) -> bool:
-        """Whether there is a weight of this path."""
+        """Returns whether there is a weight of this path."""
         return f"{path}.weight" in self.tensors
 
     def matrix(self, path: str) -> Tensor:

@@ -81,7 +81,7 @@ class Values:
         return int(part * head_dim), base
 
     def windows(self, layers: int, *, default_on: bool = True) -> tuple[int, ...]:
-        """Of each layer, the last keys that a query sees; 0: all earlier ones."""
+        """The last keys that a query sees, of each layer; 0: all earlier ones."""
         window = self.get("sliding_window", default=0)
         if isinstance(window, bool) or not isinstance(window, int) or window < 0:
             raise self.wrong("sliding_window", "an integer from 0", window)

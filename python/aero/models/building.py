@@ -1,4 +1,4 @@
-"""From a configuration to modules, those in the middle of an annealing too."""
+"""Builds the modules of a configuration, those in the middle of an annealing too."""
 
 from __future__ import annotations
 

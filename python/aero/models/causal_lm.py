@@ -255,7 +255,7 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):
         return float(torch.cat([norm.discrepancy for norm in norms]).mean())
 
     def _refuse_losing_the_penalty(self) -> None:
-        """Of a step whose tokens Trainer has counted, for a loss that it computes from logits."""
+        """Refuses a step whose tokens Trainer has counted for a loss computed from logits."""
         if self.training and self.is_entropy_regularized:
             raise ValueError(
                 "AeroForCausalLM: the entropy penalty of a training step needs its labels in the "
@@ -273,7 +273,7 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):
             raise
 
     def _shares_gradient(self, labels: Tensor | None) -> bool:
-        """Whether embeddings and head may run as `embed_tied`: one weight, plain modules."""
+        """True if embeddings and head may run as `embed_tied`: one weight, plain modules."""
         embeddings, head = self.transformer.wte, self.lm_head
         weight = head.weight
         return (

@@ -274,6 +274,6 @@ class AeroModel(AeroPreTrainedModel):
 
 
 def _holds_inputs(cache: Cache, num_layers: int) -> bool:
-    """Whether a cache keeps the last inputs of the convolution of every layer."""
+    """Returns whether a cache keeps the last inputs of the convolution of every layer."""
     layers = cache.layers
     return len(layers) >= num_layers and all(hasattr(one, "update_conv_state") for one in layers)

@@ -263,7 +263,7 @@ def _attention_dropout(model: nn.Module, rate: float, setting: str) -> ValueErro
 
 
 def _is_conv1d(model: Any, index: int, weight: Tensor, width: int) -> bool:
-    """Whether weights lie as [in, out]; `c_attn` is never square, so its shape tells."""
+    """Returns whether weights lie as [in, out]; `c_attn` is never square, so its shape says so."""
     shape = tuple(weight.shape)
     if shape not in ((width, 3 * width), (3 * width, width)):
         raise unsupported(

@@ -148,7 +148,7 @@ def _activation_within(mlp: nn.Module) -> tuple[Callable[[Tensor], Tensor], Tens
 
 @torch.no_grad()
 def runs_like(model: nn.Module, network: Any) -> bool:
-    """Whether two language models give the same logits for the last token of a whole context.
+    """True if two language models give the same logits for the last token of a whole context.
 
     A model that sees fewer keys, in windows of any width, differs there and perhaps nowhere else.
     """

@@ -16,7 +16,7 @@ from transformers.masking_utils import eager_mask, sdpa_mask
 
 
 def computes_own_attention(model_class: type) -> bool:
-    """Whether a `transformers` model class ignores `attn_implementation`, as BLOOM and MPT do."""
+    """True if a `transformers` model class ignores `attn_implementation`, as BLOOM and MPT do."""
     return not model_class._can_set_attn_implementation()  # type: ignore[attr-defined]
 
 

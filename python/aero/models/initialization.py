@@ -94,7 +94,7 @@ def _initialize_convolution(convolution: CausalConvolution) -> None:
 
 
 def residual_std(config: AeroConfig) -> float:
-    """Of weights that write to the residual stream, smaller for deeper networks (GPT-2)."""
+    """The deviation of weights that write to the residual stream, less in deeper networks."""
     return config.initializer_range / math.sqrt(2 * config.spec.num_layers)
 
 

@@ -14,7 +14,7 @@ CACHE_FIELD = "cache" if "cache" in _NAMES else "past_key_values"
 
 @dataclass
 class AeroModelOutput(BaseModelOutputWithPast):
-    """Of `AeroModel`.
+    """What `AeroModel` returns.
 
     Attributes:
         last_hidden_state: [B, T, C], after the final norm where there is one.

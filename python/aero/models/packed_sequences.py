@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 
 def is_packed(position_ids: Tensor | None) -> bool:
-    """Whether positions start again inside a row; a compiled graph cannot look and says no."""
+    """True if positions start again inside a row; a compiled graph cannot look and says no."""
     if position_ids is None or position_ids.dim() != 2 or torch.compiler.is_compiling():
         return False
     return bool((position_ids[:, 1:] == 0).any())

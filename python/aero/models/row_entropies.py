@@ -208,7 +208,7 @@ def _thresholds(model: Any) -> Any:
 
 
 def _visible_keys(calls: list[AttentionCall], layers: Any, attention_mask: Any) -> Tensor:
-    """Of every layer, [L, B, T]."""
+    """The visible keys of every layer, [L, B, T]."""
     keys = keys_by_layer("entropies", calls, layers, attention_mask)
     if keys is None:
         batch, _, length = layers[0].shape
@@ -254,7 +254,7 @@ class _Recorded(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _weights(q: Tensor, k: Tensor, **others: Any) -> Tensor:
-    """Of one layer, [B, H, T, S], by the operator's own arguments."""
+    """The weights of one layer, [B, H, T, S], by the operator's own arguments."""
     # Values of one at one key each give the weights back.
     ones = torch.eye(k.shape[2], dtype=q.dtype, device=q.device).expand(*k.shape[:2], -1, -1)
     given = {name: others[name] for name in _SHAPING if name in others}

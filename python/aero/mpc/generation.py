@@ -52,7 +52,7 @@ class GenerationReport:
 
     @property
     def spec(self) -> ArchitectureSpec | None:
-        """Of a label."""
+        """The spec of a label."""
         return self.network.spec
 
     @property

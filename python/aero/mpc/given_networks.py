@@ -27,7 +27,7 @@ _WINDOW = (
 
 
 def is_folder(given: object) -> bool:
-    """Whether a text or a path is a folder of a network."""
+    """Returns whether a text or a path is a folder of a network."""
     return isinstance(given, Path) or (
         isinstance(given, str)
         and (

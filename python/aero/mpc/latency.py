@@ -109,12 +109,12 @@ class Latency:
 
     @property
     def seconds(self) -> float:
-        """Of the whole forward pass."""
+        """The time of the whole forward pass."""
         return self.total.seconds
 
     @property
     def minutes(self) -> float:
-        """Of the whole forward pass."""
+        """The time of the whole forward pass."""
         return self.total.minutes
 
     @cached_property

@@ -100,7 +100,7 @@ class PricedNetwork:
 
 
 def has_public_temperature(spec: ArchitectureSpec, fields: Mapping[str, FieldValue]) -> bool:
-    """Whether temperatures are priced that a secret would make dearer: one per position."""
+    """Returns whether temperatures are priced that a secret would make dearer: one per position."""
     return spec.temperature == "head_position" and not fields["secret_temperature"]
 
 
@@ -120,7 +120,7 @@ def beyond(keys: int, positions: int, label: str) -> str:
 def is_other_gelu(
     spec: ArchitectureSpec, stack: StackDescription, fields: Mapping[str, FieldValue]
 ) -> bool:
-    """Whether the exact GELU of Pythia is priced in its tanh form."""
+    """True if the exact GELU of Pythia is priced in its tanh form."""
     is_derived = "gelu" not in stack.prices
     return (spec.family, spec.ffn, fields["gelu"]) == ("pythia", "gelu", "tanh") and is_derived
 

@@ -99,12 +99,12 @@ class Schedule:
 
     @property
     def seconds(self) -> float:
-        """From the first start to the last finish."""
+        """The time from the first start to the last finish."""
         return self.makespan_ns / 1e9
 
     @property
     def minutes(self) -> float:
-        """From the first start to the last finish."""
+        """The time from the first start to the last finish."""
         return self.makespan_ns / 60e9
 
     @property

@@ -1,4 +1,4 @@
-"""From a label or a spec to a `CostReport`."""
+"""Computes the `CostReport` of a label or a spec."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ class _Folder:
         return self._made(operation, self._emit(plain, [x], weights))
 
     def _handed_on(self, operation: Operation, x: _Value) -> _Value:
-        """Of an operation that a factor of all channels goes through."""
+        """Hands a factor of all channels on through an operation."""
         if x.factor.ndim or x.origin is not None or x.norm is not None:
             x = self._settled(x, operation)
         self._emit(operation, [x])
@@ -170,7 +170,7 @@ class _Folder:
     _split_heads = _join_heads = _handed_on
 
     def _shift(self, operation: Operation, x: _Value) -> _Value:
-        """Of an operation that moves tokens, and so hands on a factor per channel too."""
+        """Hands a factor per channel on too, as the operation only moves tokens."""
         if x.origin is not None or x.norm is not None:
             x = self._settled(x, operation)
         self._emit(operation, [x])

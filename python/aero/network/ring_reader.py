@@ -152,7 +152,7 @@ def _rotate(run: RingOperations, operation: Operation, _: Weights, x: Ring) -> R
 def _scores(
     run: RingOperations, operation: Operation, weights: Weights, query: Ring, key: Ring
 ) -> Ring:
-    """Of queries over ``t sqrt(D)``; a public t is part of the constant."""
+    """The scores of queries over ``t sqrt(D)``; a public t is part of the constant."""
     scale: Real | float = operation["scale"]
     if operation["temperature"]:
         factor = weights["inverse_temperature"][:, : query.shape[2], None]

@@ -99,7 +99,7 @@ class CausalConvolution(Scales):
 
 
 def _sees(context: SequenceContext, length: int, delay: int) -> Tensor:
-    """Whether each token sees the one `delay` before it, [B or 1, T, 1]."""
+    """Returns whether each token sees the one `delay` before it, [B or 1, T, 1]."""
     assert context.mask is not None
     queries = torch.arange(length, device=context.mask.device)
     keys = queries + context.num_cached - delay

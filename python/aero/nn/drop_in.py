@@ -187,7 +187,7 @@ def mark_activation(block: DropInBlock) -> None:
 
 
 def is_activation_mark(name: str) -> bool:
-    """Whether an entry of a state dict is that of `mark_activation`."""
+    """Returns whether an entry of a state dict is that of `mark_activation`."""
     return name.rpartition(".")[2].startswith(_MARK)
 
 

@@ -1,4 +1,4 @@
-"""In place of LayerNorm: a norm by running statistics, and functions of each element."""
+"""What stands in for LayerNorm: a norm by running statistics, and functions of each element."""
 
 from __future__ import annotations
 

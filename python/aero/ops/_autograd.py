@@ -230,7 +230,7 @@ def _register_autograd(
 
 
 def _in_forward_mode() -> bool:
-    """Whether the transform that calls looks for tangents."""
+    """Returns whether the transform that calls looks for tangents."""
     if _in_functorch():
         transform = torch._C._functorch.peek_interpreter_stack()
         return transform is not None and transform.key() == torch._C._functorch.TransformType.Jvp

@@ -58,7 +58,7 @@ def require_finite(operator: str, name: str, value: float | None, least: float =
 
 
 def use_native(operator: str, backend: str, **tensors: Tensor | None) -> bool:
-    """Whether the native operator is asked for, which then must be able to take the tensors.
+    """True if the native operator is asked for, which then must be able to take the tensors.
 
     The operator library checks shapes, dtypes and values. Only devices are checked here: a tensor
     of a foreign device never reaches the library, and one of the meta device has no values there.

@@ -34,7 +34,7 @@ def temperature_softmax(
     needs_scores: bool,
     needs_temperature: bool,
 ) -> Gradients:
-    """Of scores [B, H, T, S] and temperature.
+    """The gradients of scores [B, H, T, S] and temperature.
 
     `dscores_j = P_j (d_j - sum_i P_i d_i + dlogsumexp - dentropy (ln P_j + entropy)) / t` with
     `d = dprobabilities`, and `dt = -sum_j dscores_j scores_j / t`. What comes back to keys that are
@@ -87,7 +87,7 @@ def attention_entropy(
     needs_v: bool,
     needs_temperature: bool,
 ) -> Gradients:
-    """Of q, k, v and temperature: those of the scores, passed on by the two products."""
+    """The gradients of q, k, v and temperature: the scores', passed on by the two products."""
     computed = statistics_dtype(q.dtype)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     heads_per_key_head = q.shape[1] // max(k.shape[1], 1)
@@ -126,7 +126,7 @@ def entropy_regularization(
     margin: float,
     query_mean: bool,
 ) -> Gradients:
-    """Of entropies [L, B, H, T] and thresholds [L, H]: `2 deviation` outside the band."""
+    """The gradients of entropies [L, B, H, T] and thresholds [L, H]: `2 deviation` off the band."""
     layers, batch, heads, queries = entropies.shape
     counted = torch.ones((batch, queries), dtype=torch.bool, device=entropies.device)
     counted = counted if row_mask is None else row_mask
@@ -158,7 +158,7 @@ def scaled_ffn(
     needs_x: bool,
     needs_parameters: bool,
 ) -> Gradients:
-    """Of x, weight, bias, alpha and beta."""
+    """The gradients of x, weight, bias, alpha and beta."""
     computed = statistics_dtype(x.dtype)
     with reference.without_autocast(x.device):
         rows, drows = (y.to(computed).flatten(0, -2) for y in (x[None], dy[None]))

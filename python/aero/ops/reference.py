@@ -235,7 +235,7 @@ def seen_keys(
 
 
 def temperature_of_rows(temperature: Tensor) -> Tensor:
-    """In a shape that broadcasts against [B, H, T, S]."""
+    """The temperature in a shape that broadcasts against [B, H, T, S]."""
     if temperature.dim() == 1 and temperature.shape[0] != 1:
         temperature = temperature[:, None]
     return temperature[..., None] if temperature.dim() > 1 else temperature

@@ -197,7 +197,7 @@ def _is_ours(
     is_causal: bool,
     scale: float | None,
 ) -> bool:
-    """Whether the kernels compute what torch's would; torch has checked the shapes."""
+    """Returns whether the kernels compute what torch's would; torch has checked the shapes."""
     return (
         bool(_holders)
         and dropout_p == 0

@@ -75,7 +75,7 @@ def _told(quantity: Quantity, entry: Entry, against: Entry, found: Difference) -
 
 
 def _pairs(networks: Sequence[Entry]) -> Iterator[tuple[Quantity, Entry, Entry]]:
-    """With the penalty or without, with foldable norm or without, another way or from nothing."""
+    """The pairs: with or without the penalty or the foldable norm, another way or from nothing."""
     for entry in networks:
         spec = entry["spec"]
         if spec["entropy_regularized"]:
@@ -112,7 +112,7 @@ def _series(quantity: Quantity, entry: Entry) -> Series:
 
 
 def _logarithms(entry: Entry) -> dict[int, float]:
-    """Of the perplexity of every run that ended; infinite where it diverged."""
+    """The logarithm of the perplexity of every run that ended; infinite where it diverged."""
     values = {}
     for run in entry["runs"]:
         if run["status"] == "diverged":

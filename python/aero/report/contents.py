@@ -239,7 +239,7 @@ def read_seed_spread(path: str | Path) -> dict[str, Any]:
 
 
 def _spec(entry: Mapping[str, Any]) -> ArchitectureSpec:
-    """Of an older report too, which lacks the fields that came later."""
+    """The spec, of an older report too, which lacks the fields that came later."""
     return ArchitectureSpec.from_dict(entry["spec"])
 
 

@@ -336,7 +336,7 @@ def triangles(rows: Any) -> NDArray[np.float64]:
 
 
 def row_titles(attention: NDArray[np.float64], tokens: Sequence[str]) -> Iterator[str]:
-    """Of every row of every head: its entropy, and the three tokens it looks at most."""
+    """The titles of every row of every head: its entropy, and the three tokens it looks at most."""
     entropies = row_entropies(attention)
     words = [shown(token) for token in tokens]
     for layer, head, row in np.ndindex(entropies.shape):

@@ -43,7 +43,7 @@ class RunRecord:
 
     @property
     def finished(self) -> bool:
-        """Whether training ran to its end with finite numbers."""
+        """True if training ran to its end with finite numbers."""
         return bool(self.info["status"] == "finished")
 
     @property

@@ -129,7 +129,7 @@ class Pool:
 
     @property
     def tail(self) -> float:
-        """Of a distribution, beyond each end of an interval."""
+        """The share of a distribution beyond each end of an interval."""
         return _FALSE_SETS / 2 / self._comparisons
 
     def judge(

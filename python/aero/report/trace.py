@@ -78,7 +78,7 @@ def _slice(schedule: Schedule, segment: Segment, thread: int) -> dict[str, Any]:
 
 
 def _arrows(schedule: Schedule, slices: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """From the slice that ends last of each input to the slice that starts first."""
+    """Arrows from the slice that ends last of each input to the slice that starts first."""
     first: dict[int, dict[str, Any]] = {}
     last: dict[int, dict[str, Any]] = {}
     for entry in slices:

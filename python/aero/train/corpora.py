@@ -248,7 +248,7 @@ class _CopiedLines:
 def _copied_lines(
     scan: CorpusScan, part_of: Sequence[int], candidates: Sequence[int]
 ) -> dict[int, _CopiedLines]:
-    """For each candidate its lines in other kept parts; holds candidates' hashes only."""
+    """The lines of each candidate in other kept parts; holds candidates' hashes only."""
     chosen = set(candidates)
     lines = {
         part: tuple(np.concatenate(columns) for columns in zip(*found, strict=True))

@@ -63,7 +63,7 @@ class CorpusSource:
 
     @property
     def in_blocks(self) -> bool:
-        """Whether units are blocks of one single text file."""
+        """True if units are blocks of one single text file."""
         return len(self.files) == 1 and not self.files[0].endswith(".jsonl")
 
     @property

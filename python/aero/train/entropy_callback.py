@@ -136,7 +136,7 @@ class LossLogCallback(TrainerCallback):
 
 
 class _Sums:
-    """Of calls: each part times the rows it counts with, and the rows."""
+    """Sums over calls: each part times the rows it counts with, and the rows."""
 
     def __init__(self) -> None:
         self.parts: dict[str, Tensor] = {}

@@ -1,4 +1,4 @@
-"""From a corpus to token files and a tokenizer, once; later runs find them in the cache."""
+"""Makes token files and a tokenizer of a corpus, once; later runs find them in the cache."""
 
 from __future__ import annotations
 

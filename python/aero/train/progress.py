@@ -15,7 +15,7 @@ LOG = logging.getLogger("aero.train")
 
 
 def is_main_process() -> bool:
-    """Whether this process is alone or the first of those `torchrun` started."""
+    """Returns whether this process is alone or the first of those `torchrun` started."""
     return int(os.environ.get("RANK", "0")) == 0
 
 

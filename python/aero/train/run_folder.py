@@ -90,7 +90,7 @@ class RunFolder:
         return self.path / "tensorboard"
 
     def exists(self) -> bool:
-        """Whether a run was started here."""
+        """True if a run was started here."""
         return (self.path / "run.json").is_file()
 
     def info(self) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class StopRequest:
                 outer.requested |= self.requested
 
     def agreed(self, device: torch.device) -> bool:
-        """Whether any process was asked; collective under `torchrun`, so that all stop together."""
+        """True if any process was asked; collective under `torchrun`, so that all stop together."""
         if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
             return self.requested
         flag = torch.tensor([float(self.requested)], device=device)

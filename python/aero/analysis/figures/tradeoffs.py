@@ -118,7 +118,7 @@ def _places(width: float, height: float) -> NDArray[np.float64]:
 
 
 def _away(start: NDArray[np.float64], length: float) -> NDArray[np.float64]:
-    """From 0 to the nearest point of [start, start + length]."""
+    """The distance from 0 to the nearest point of [start, start + length]."""
     return np.maximum(np.maximum(start, -start - length), 0.0)
 
 

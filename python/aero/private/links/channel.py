@@ -116,7 +116,7 @@ class Channel:
         self._writer.write(_HEADER.pack(stream, len(data)) + data)
 
     def _size(self, length: int) -> int:
-        """Of a frame on the wire."""
+        """The size of a frame on the wire."""
         size = _HEADER.size + length
         return size + self._encrypted * _AROUND_RECORD * math.ceil(size / _RECORD_BYTES)
 

@@ -12,7 +12,7 @@ _WRITABLE, _OPEN = 0o022, 0o077
 
 
 def check_trusted(path: Path, *, secret: bool = False) -> None:
-    """Whether a file and its folder, where links lead, are this user's or root's alone to write.
+    """Checks that only this user or root can write a file and its folder, where links lead.
 
     Args:
         path: of a file, or of a folder.

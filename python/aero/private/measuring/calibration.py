@@ -244,14 +244,14 @@ class _Processors:
         self._start, self._busy, self._own = time.monotonic(), _busy_seconds(), _own_seconds()
 
     def taken_by_others(self) -> float:
-        """On average since the start; NaN where the system does not say."""
+        """The average since the start; NaN where the system does not say."""
         elapsed = time.monotonic() - self._start
         others = (_busy_seconds() - self._busy) - (_own_seconds() - self._own)
         return max(0.0, others) / elapsed
 
 
 def _busy_seconds() -> float:
-    """Of all processors, all processes."""
+    """The busy seconds of all processors and all processes."""
     # user nice system idle iowait irq softirq steal
     counts = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
     ticks = sum(int(count) for place, count in enumerate(counts) if place not in {3, 4})

@@ -63,17 +63,17 @@ class PassReport:
 
     @property
     def traffic(self) -> Traffic:
-        """Of all pieces."""
+        """The sum over all pieces."""
         return sum((call.traffic for call in self.calls), Traffic())
 
     @property
     def seconds(self) -> float:
-        """Of all pieces."""
+        """The sum over all pieces."""
         return sum(call.seconds for call in self.calls)
 
     @property
     def predicted_cost(self) -> Cost:
-        """Of all pieces."""
+        """The sum over all pieces."""
         return total_cost(self.predicted[call.name] for call in self.calls)
 
 
@@ -108,7 +108,7 @@ class RunReport:
 
     @property
     def same_tokens(self) -> bool:
-        """Whether both continuations are the same."""
+        """True if both continuations are the same."""
         return self.tokens == self.plaintext_tokens
 
     def to_dict(self) -> dict[str, Any]:

@@ -33,7 +33,7 @@ class Queries:
                     raise UnreadableFileError(f"{where}: expected at least 0 tokens, got {count}")
 
     def check(self, who: str, tokens: int) -> None:
-        """Whether a client may have so many more.
+        """Checks that a client may have so many more.
 
         Raises:
             PartyError: the client has had as many as it may.

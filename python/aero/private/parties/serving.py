@@ -163,7 +163,7 @@ class _Server:
             await asyncio.sleep(0)  # many that come at once do not keep others from their turn
 
     async def _meet(self, connection: socket.socket, address: str, stranger: Stranger) -> None:
-        """From a stranger to a client in the queue."""
+        """Turns a stranger into a client in the queue."""
         limits, security = self._job.limits, self._job.security
         try:
             channel = await accept(connection, security, limits.hello, stranger.speak)
