@@ -31,7 +31,7 @@ import torch
 from aero import analysis
 from aero.ops import attention_entropy
 
-FAST = "AERO_FAST" in os.environ  # the tests run every cell, on less text and with fewer steps
+FAST = os.environ.get("AERO_FAST", "").split()  # settings of the tests, which run every cell
 plt.rcParams.update(analysis.FIGURE_STYLE)
 torch.manual_seed(0)
 torch.set_num_threads(1)
@@ -118,9 +118,6 @@ plt.show()
 # | `SM+ScFuFFN` | yes | no | one linear layer with learned scales |
 
 # %%
-import asyncio
-from pathlib import Path
-
 from IPython.display import Markdown, display
 
 from aero.report import read_run
@@ -128,23 +125,7 @@ from aero.tables import markdown_table
 from aero.train import load_recipe, plan_runs, train_runs
 
 LABELS = ["SM+LN+G", "SM+G", "SM+R", "SM", "SM+ScFuFFN"]
-recipe = load_recipe(
-    "demo",
-    settings=[
-        "data.vocabulary=257",  # bytes and an end mark: attention matters from the first steps on
-        f"data.source={Path(asyncio.__file__).parent if FAST else 'stdlib'}",
-        "model.num_layers=4",
-        # Start, rate and temperatures as published.
-        "model.embedding_scale=none",
-        "optimizer.learning_rate=1e-3",
-        "regularization.temperature_init=1e-2",
-        f"training.tokens={2048 * (4 if FAST else 400)}",
-        "training.threads=1",
-        "evaluation.every_steps=0",
-        f"evaluation.final_tokens={4096 if FAST else 131_072}",
-        f"logging.entropy_every_steps={4 if FAST else 10}",
-    ],
-)
+recipe = load_recipe("demo", config="bytes.yaml", settings=FAST)
 plan = plan_runs(recipe, LABELS, seeds=[0], output="../runs/notebooks/bytes")
 # After an interruption the next call continues; finished runs are reused.
 train_runs(plan, cache_dir="../runs/corpora", say=lambda message: None)
@@ -206,10 +187,9 @@ plt.show()
 # The paper sorts heads into quarters of $[0, \max]$: the first quarter is collapse, the last is overload. Its $\max$ is the largest head entropy observed; $\log T$ is the same for all networks, so that is what we take here.
 
 # %%
-from aero.analysis.statistics import quarter_shares
-
 shares = {
-    label: quarter_shares(entropy, maximum=math.log(context)) for label, entropy in heads.items()
+    label: np.histogram(entropy, bins=4, range=(0, math.log(context)))[0] / entropy.size
+    for label, entropy in heads.items()
 }
 fig, axes = plt.subplots(figsize=(8.5, 2.6))
 analysis.plot_quarter_shares(shares, axes=axes)
@@ -223,12 +203,11 @@ plt.show()
 
 # %%
 from aero.analysis.figures.drawing import layer_colors
-from aero.analysis.statistics import layerwise_mean
 
 fig, axes = plt.subplots(1, 5, figsize=(11, 2.5), sharey=True)
 for panel, (label, run) in zip(axes, runs.items()):
     lines = run.metrics["entropy"]
-    history = layerwise_mean([line["head_entropy"] for line in lines])
+    history = np.mean([line["head_entropy"] for line in lines], axis=2)
     steps = [line["step"] for line in lines]
     analysis.plot_layerwise_entropy(steps, history, context, title=label, axes=panel)
     panel.label_outer()

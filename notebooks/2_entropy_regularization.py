@@ -31,7 +31,7 @@ import torch
 from aero import analysis
 from aero.ops import entropy_regularization
 
-FAST = "AERO_FAST" in os.environ  # the tests run every cell, on less text and with fewer steps
+FAST = os.environ.get("AERO_FAST", "").split()  # settings of the tests, which run every cell
 plt.rcParams.update(analysis.FIGURE_STYLE)
 torch.manual_seed(0)
 torch.set_num_threads(1)
@@ -68,34 +68,16 @@ plt.show()
 # Three networks differ in one thing. `SM+ScFuFFN` is plain softmax-only. `SM(t)+ScFuFFN` has a learned temperature per head and position. `EReg(SM(t)+ScFuFFN)` has the penalty too. They learn to predict the next byte of Python source.
 
 # %%
-import asyncio
-from pathlib import Path
-
 from IPython.display import Markdown, display
 
 from aero.report import read_run
 from aero.tables import markdown_table
 from aero.train import load_recipe, plan_runs, train_runs
 
-settings = [
-    "data.vocabulary=257",  # bytes and an end mark: attention matters from the first steps on
-    f"data.source={Path(asyncio.__file__).parent if FAST else 'stdlib'}",
-    "model.num_layers=4",
-    # Start, rate and temperatures as published.
-    "model.embedding_scale=none",
-    "optimizer.learning_rate=1e-3",
-    "regularization.temperature_init=1e-2",
-    f"training.tokens={2048 * (4 if FAST else 400)}",
-    "training.threads=1",
-    "evaluation.every_steps=0",
-    f"evaluation.final_tokens={4096 if FAST else 131_072}",
-    f"logging.entropy_every_steps={4 if FAST else 10}",
-]
-
 
 def trained(label, folder, *more, seed=0):
-    """The run of a label under the settings above and some more."""
-    recipe = load_recipe("demo", settings=[*settings, *more])
+    """The run of a label under the settings of bytes.yaml and some more."""
+    recipe = load_recipe("demo", config="bytes.yaml", settings=[*FAST, *more])
     (run,) = plan_runs(recipe, [label], seeds=[seed], output=f"../runs/notebooks/{folder}")
     train_runs([run], cache_dir="../runs/corpora", say=lambda message: None)
     return read_run(run.folder.path)
@@ -121,12 +103,10 @@ fig.colorbar(entropy_colors(), ax=axes, label="of the reachable entropy")
 plt.show()
 
 # %%
-from aero.analysis.statistics import layerwise_mean
-
 fig, axes = plt.subplots(1, 3, figsize=(9.5, 2.6), sharey=True)
 for panel, (label, run) in zip(axes, runs.items()):
     lines = run.metrics["entropy"]
-    history = layerwise_mean([line["head_entropy"] for line in lines])
+    history = np.mean([line["head_entropy"] for line in lines], axis=2)
     steps = [line["step"] for line in lines]
     analysis.plot_layerwise_entropy(steps, history, context, title=label, axes=panel)
     panel.label_outer()

@@ -31,7 +31,7 @@ import torch
 import aero
 from aero import analysis, mpc
 
-FAST = "AERO_FAST" in os.environ  # the tests run every cell, on less text and with fewer steps
+FAST = os.environ.get("AERO_FAST", "").split()  # settings of the tests, which run every cell
 plt.rcParams.update(analysis.FIGURE_STYLE)
 torch.manual_seed(0)
 torch.set_num_threads(1)
@@ -41,27 +41,10 @@ torch.set_num_threads(1)
 # A small GPT-2 that predicts the next byte of Python source. Its label, `SM+LN+G`, names its nonlinearities: softmax, LayerNorm, GELU. `aero.convert` takes a `GPT2LMHeadModel` or a Pythia just as well.
 
 # %%
-import asyncio
-from pathlib import Path
-
 from aero.train import load_recipe, plan_runs, prepare_data, train_runs
 from aero.train.run_results import validation_measure
 
-settings = [
-    "data.vocabulary=257",  # bytes and an end mark: attention matters from the first steps on
-    f"data.source={Path(asyncio.__file__).parent if FAST else 'stdlib'}",
-    "model.num_layers=4",
-    # Start, rate and temperatures as published.
-    "model.embedding_scale=none",
-    "optimizer.learning_rate=1e-3",
-    "regularization.temperature_init=1e-2",
-    f"training.tokens={2048 * (4 if FAST else 400)}",
-    "training.threads=1",
-    "evaluation.every_steps=0",
-    f"evaluation.final_tokens={4096 if FAST else 131_072}",
-    f"logging.entropy_every_steps={4 if FAST else 10}",
-]
-recipe = load_recipe("demo", settings=settings)
+recipe = load_recipe("demo", config="bytes.yaml", settings=FAST)
 (run,) = plan_runs(recipe, ["SM+LN+G"], seeds=[0], output="../runs/notebooks/bytes")
 train_runs([run], cache_dir="../runs/corpora", say=lambda message: None)
 teacher = run.folder.path / "model"
@@ -142,13 +125,14 @@ plt.show()
 # %%
 from aero.report import read_run
 
-half = [s for s in settings if "training.tokens" not in s]
-half.append(f"training.tokens={2048 * (4 if FAST else 200)}")
+half = [*FAST, f"training.tokens={2048 * (4 if FAST else 200)}"]
 
 
 def retrained(label, schedule, distill):
     """A run that starts from the baseline."""
-    recipe = load_recipe("demo", settings=[*half, f"annealing.schedule={schedule}"])
+    recipe = load_recipe(
+        "demo", config="bytes.yaml", settings=[*half, f"annealing.schedule={schedule}"]
+    )
     (run,) = plan_runs(
         recipe,
         [label],

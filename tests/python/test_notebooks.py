@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +97,14 @@ def test_a_committed_notebook_is_below_one_megabyte(name: str) -> None:
 def test_a_notebook_runs_from_top_to_bottom(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AERO_FAST", "1")
+    less = {
+        "data.source": Path(asyncio.__file__).parent, "training.tokens": 8192,
+        "evaluation.final_tokens": 4096, "logging.entropy_every_steps": 4,
+    }  # fmt: skip
+    monkeypatch.setenv("AERO_FAST", " ".join(f"{name}={value}" for name, value in less.items()))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     (tmp_path / "notebooks").mkdir()
+    shutil.copy(FOLDER / "bytes.yaml", tmp_path / "notebooks")
     (tmp_path / "benchmarks").symlink_to(ROOT / "benchmarks")
     executed = the_executor().execute(FOLDER / f"{name}.py", tmp_path / "notebooks")
     check_outputs(executed)
