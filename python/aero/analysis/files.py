@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from aero.analysis.spectra import SPECTRA
 from aero.analysis.summary import EntropySummary
 from aero.internals.atomic_files import atomic_binary_file, write_json_atomically
 from aero.reading import UnreadableFileError, library_errors, printable, read_json
@@ -34,6 +35,7 @@ _ANALYSIS = {
         None,
     ),
     "thresholds?": (_HEADS, None),
+    "ffn_spectra?": ([(dict.fromkeys(SPECTRA, float | None), None)], None),
 }  # fmt: skip
 
 

@@ -34,6 +34,8 @@ class EntropySummary:
         context_length: T, which gives the reference log T.
         temperatures: per layer [H, T], [H] or [1], or None for a network without temperature.
         thresholds: [L, H], fractions of the maximum entropy, or None for a network without.
+        ffn_spectra: per layer the numbers of `aero.analysis.spectra.describe_spectra`, or None for
+            a layer without; None where they were not measured.
     """
 
     head_entropy: FloatArray
@@ -43,6 +45,7 @@ class EntropySummary:
     context_length: int
     temperatures: tuple[FloatArray, ...] | None = None
     thresholds: FloatArray | None = None
+    ffn_spectra: tuple[dict[str, float | None] | None, ...] | None = None
 
     @property
     def max_entropy(self) -> float:
@@ -78,6 +81,7 @@ class EntropySummary:
             "nan_heads": np.argwhere(~np.isfinite(heads)).tolist(),
             "temperature": self._temperature_dict(),
             "thresholds": None if self.thresholds is None else _json_values(self.thresholds),
+            "ffn_spectra": None if self.ffn_spectra is None else list(self.ffn_spectra),
         }
 
     def arrays(self) -> dict[str, NDArray[np.float32]]:

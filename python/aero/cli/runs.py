@@ -192,6 +192,7 @@ def analyze(
     The run keeps those over the default's windows; others are only printed.
     """
     with one_line_errors():
+        from aero.analysis.spectra import spectra_text
         from aero.train.run_results import analyze_run, context_of_run
 
         found: list[dict[str, Any]] = []
@@ -203,6 +204,8 @@ def analyze(
                 say(f"{run.name}: heads per quarter of log T: {shares}")
                 say(_heads_text(values["head_entropy"], values["max_entropy"]))
                 say(f"  {context_of_run(run)}")
+                if spectra := spectra_text(values["ffn_spectra"]):
+                    say(f"  {spectra}")
         if as_json:
             _say_json(found)
 

@@ -28,6 +28,9 @@ over seeds is {"mean", "standard_deviation" (None for one seed), "minimum", "max
       seed), the heads `collapsed`, `overloaded`, `collapsed_log_context`,
       `overloaded_log_context`, `nan_heads`, `observed_max`,
       `max_entropy`, `seeds`, `seed_of_named_heads`; None without an analysis
+    - `ffn_spectra`: by layer `entropy`, `participation` and `enrichment`, each `_before` and
+      `_after` the activation, and `jensen_shannon` (`aero.analysis.spectra`); None for a layer
+      without activation, and without an analysis
     - `thresholds`, `temperature`: their ranges, and how many temperatures are `not_positive`; None
       for networks without
     - `sample`: `text`, a line of the corpus, and `continuation`, the network's text after it;

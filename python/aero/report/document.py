@@ -13,6 +13,7 @@ from aero.report import text
 from aero.report.comparisons import baseline_of
 from aero.report.labels import explained
 from aero.report.picture import Picture
+from aero.report.spectra import spectra_table
 from aero.tables import markdown_table, table_lines
 
 Report = Mapping[str, Any]
@@ -107,6 +108,7 @@ def _render(
         samples={e["name"]: e["sample"] for e in report["networks"] if e["sample"]},
         tables=markdown_tables(report),
         context=context_table(report),
+        spectra=spectra_table(report),
         words=explained(entry["label"] for entry in report["networks"]),
         steps=next_steps(report),
         pictures={picture.name: picture for picture in pictures},
@@ -151,6 +153,7 @@ def markdown_tables(report: Report) -> dict[str, str]:
         "comparisons": _comparisons(report),
         "networks": _networks(report),
         "context": _context(report),
+        "spectra": _spectra(report),
         "entropies": _entropies(report),
         "costs": _costs(report),
         "seeds": _seeds(report) if len(report["seeds"]) > 1 else "",
@@ -217,6 +220,11 @@ def context_table(report: Report) -> tuple[list[str], list[list[str]]]:
         losses = [*map(spans[name].get, ranges), each["repeated"], each["new"]]
         rows.append([name, *("-" if loss is None else f"{loss:.2f}" for loss in losses)])
     return ["network", *header, "repeated bigrams", "new tokens"], rows
+
+
+def _spectra(report: Report) -> str:
+    header, rows = spectra_table(report)
+    return markdown_table(header, rows, right=range(1, len(header))) if rows else ""
 
 
 def _entropies(report: Report) -> str:

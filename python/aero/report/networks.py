@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from aero.analysis.spectra import SPECTRA
 from aero.architecture import ArchitectureSpec
 from aero.report.runs import RunRecord, divergence_text
 
@@ -132,6 +133,7 @@ def describe_network(network: Network) -> dict[str, Any]:
         },
         "context": _describe_context(judged),
         "entropy": _describe_entropy(network),
+        "ffn_spectra": _describe_spectra(network),
         "thresholds": _describe_thresholds(network),
         "temperature": _describe_temperature(network),
         "sample": _describe_sample(network),
@@ -236,6 +238,18 @@ def _describe_entropy(network: Network) -> dict[str, Any] | None:
         "seed_of_named_heads": network.shown_run.info["seed"],
         **{name: shown.values.get(name) for name in named},
     }
+
+
+def _describe_spectra(network: Network) -> list[dict[str, float | None] | None] | None:
+    """By layer, means over seeds; None for a layer without activation, or without an analysis."""
+    found = [run.analysis.values.get("ffn_spectra") for run in network.runs if run.analysis]
+    layers = list(zip(*filter(None, found), strict=True))
+    return [
+        {name: _mean_of_known(values[name] for values in seeds) for name in SPECTRA}
+        if all(seeds)
+        else None
+        for seeds in layers
+    ] or None
 
 
 def _describe_sample(network: Network) -> dict[str, Any] | None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from aero.analysis.statistics import nan_counts
+from aero.train.ffn_spectra import Spectra
 from aero.train.perplexity import HeldOutLoss
 from aero.train.run_folder import RunFolder, finite_or_null
 from aero.train.tensorboard import add_scalars, entropy_scalars, open_board
@@ -147,8 +148,9 @@ class RunRecorder:
         temperatures: list[NDArray[Any]] | None,
         thresholds: NDArray[Any] | None,
         learned: dict[str, list[float]],
+        spectra: Spectra | None = None,
     ) -> None:
-        """Writes all head entropies; TensorBoard also gets temperatures and thresholds.
+        """Writes all head entropies and spectra; TensorBoard gets temperatures, thresholds too.
 
         Args:
             step: optimizer steps done.
@@ -156,8 +158,11 @@ class RunRecorder:
             temperatures: L arrays [H, T].
             thresholds: [L, H].
             learned: scalars of the feed-forward networks, by name.
+            spectra: of their activations, per layer; None where they were not measured.
         """
         scalars = entropy_scalars(head_entropy, temperatures=temperatures, thresholds=thresholds)
+        layers = spectra or []
+        measured = any(found is not None for found in layers)
         self._append(
             {
                 "kind": "entropy",
@@ -165,12 +170,13 @@ class RunRecorder:
                 "head_entropy": [[round(float(head), 6) for head in row] for row in head_entropy],
                 "nan_counts": nan_counts(head_entropy).tolist(),
                 **({"learned": learned} if learned else {}),
+                **({"ffn_spectra": layers} if measured else {}),
                 "frac_collapse": scalars["entropy/frac_collapse"],
                 "frac_overload": scalars["entropy/frac_overload"],
             }
         )
         if self._board is not None:
-            add_scalars(self._board, step, scalars)
+            add_scalars(self._board, step, scalars | _spectra_scalars(layers))
 
     def state(self) -> dict[str, Any]:
         """Returns the state for a checkpoint; collective under `torchrun`."""
@@ -218,3 +224,12 @@ class RunRecorder:
             line = self._folder.append_metrics(record)
             self._metrics.update(line)
             self._metrics_bytes += len(line)
+
+
+def _spectra_scalars(spectra: Spectra) -> dict[str, float]:
+    return {
+        f"ffn/layer_{layer}/{name}": value
+        for layer, found in enumerate(spectra)
+        for name, value in (found or {}).items()
+        if value is not None
+    }

@@ -19,6 +19,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from aero.models import AeroForCausalLM
 from aero.nn import FoldableNorm
 from aero.train.divergence import NO_PLACE, NonFinite, find_first_non_finite
+from aero.train.ffn_spectra import RECORDED_TOKENS, watched_spectra
 from aero.train.perplexity import HeldOutLoss, measure_loss
 from aero.train.prepared_data import PreparedData
 from aero.train.recipe import Recipe
@@ -203,9 +204,12 @@ class RunCallback(TrainerCallback):
         starts = validation_windows(tokens, context, max_tokens=wanted)
         ids = torch.from_numpy(tokens[starts[:, None] + np.arange(context)].astype(np.int64))
         model = self._model()
+        with watched_spectra(model, most_tokens=RECORDED_TOKENS) as spectra:
+            heads = head_entropies(model, ids.to(model.device))
         self._recorder.write_entropies(
             step,
-            head_entropies(model, ids.to(model.device)),
+            heads,
+            spectra=spectra,
             temperatures=model.head_temperatures(),
             thresholds=model.head_thresholds(),
             learned=model.learned_scalars(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from aero.models import AeroForCausalLM
 from aero.reading import checked, read_json
 from aero.reading.run_files import EVALUATION
 from aero.saved.loading import load_saved_network
+from aero.train.ffn_spectra import watched_spectra
 from aero.train.machine import settle_in
 from aero.train.perplexity import HeldOutLoss, measure_loss, norm_gap
 from aero.train.prepared_data import PreparedData, open_prepared_data, prepare_data
@@ -255,15 +257,17 @@ def _entropies(
     context = model.config.spec.context_length
     accumulator = EntropyAccumulator(context_length=context)
     batch = max(1, batch_tokens // context)
-    with _in_evaluation(model), torch.no_grad():
+    watched = watched_spectra(model, most_tokens=batch_tokens)
+    with _in_evaluation(model), torch.no_grad(), watched as spectra:
         for first in range(0, len(starts), batch):
             positions = starts[first : first + batch, None] + np.arange(context)
             ids = torch.from_numpy(data.validation[positions].astype(np.int64)).to(model.device)
             entropies = model.transformer(input_ids=ids, use_cache=False).entropies
             accumulator.update(torch.stack(entropies).float().cpu().numpy())
-    return accumulator.summary(
+    summary = accumulator.summary(
         temperatures=model.head_temperatures(), thresholds=model.head_thresholds()
     )
+    return dataclasses.replace(summary, ffn_spectra=tuple(spectra))
 
 
 @contextmanager

@@ -328,3 +328,22 @@ def test_a_report_shows_whether_networks_use_their_context(make_run, tmp_path, n
     assert "<summary>Use of context</summary>" in page and "<td>4.50</td><td>-</td>" in page
     without = write_report(runs[2:], tmp_path / "without")
     assert "Use of context" not in without.markdown.read_text() + without.html.read_text()
+
+
+def test_a_report_shows_how_many_directions_the_ffns_use(make_run, tmp_path, no_figures):
+    runs = [make_run("SM+LN+G", 1), make_run("SM+LN+G", 2), make_run("SM+FN+R", 1)]
+    names = [f"{name}_{side}" for side in ("before", "after") for name in
+             ("entropy", "participation", "enrichment")] + ["jensen_shannon"]  # fmt: skip
+    for run, first in zip(runs[:2], (2.0, 4.0), strict=True):
+        file = run / "analysis.json"
+        # Of the second layer, which has none, nothing counts.
+        layers = [{name: first + place for place, name in enumerate(names)}, None]
+        file.write_text(json.dumps({**json.loads(file.read_text()), "ffn_spectra": layers}))
+    paths = write_report(runs, tmp_path / "out")
+    assert "| SM+LN+G | 3 | 4 | 5 | 6 | 7 | 8 | 9 |" in paths.markdown.read_text()
+    assert "<summary>Directions that FFNs use</summary>" in paths.html.read_text()
+    (entry, _) = json.loads(paths.json.read_text())["networks"]
+    assert entry["ffn_spectra"][0]["participation_after"] == 7.0
+    assert entry["ffn_spectra"][1] is None
+    without = write_report(runs[2:], tmp_path / "without")
+    assert "Directions that FFNs" not in without.markdown.read_text() + without.html.read_text()

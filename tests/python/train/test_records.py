@@ -65,6 +65,7 @@ def test_a_run_writes_these_records_and_curves(tmp_path, still):
         temperatures=[np.array([[1.0, 3.0]])],
         thresholds=np.array([[0.25, 0.75]]),
         learned={"alpha": [2.0]},
+        spectra=[None, {"jensen_shannon": 0.5}],
     )
     recorder.close()
     validation = {
@@ -94,7 +95,10 @@ def test_a_run_writes_these_records_and_curves(tmp_path, still):
         {**validation, "step": 3, "norm_discrepancy": None},
         {**validation, "step": 4, "norm_discrepancy": 0.25},
         {**entropy, "step": 4},
-        {**entropy, "step": 5, "learned": {"alpha": [2.0]}},
+        {
+            **entropy, "step": 5, "learned": {"alpha": [2.0]},
+            "ffn_spectra": [None, {"jensen_shannon": 0.5}],
+        },
     ]  # fmt: skip
     assert text.startswith(head)
     assert recorder.metrics_sha256 == hashlib.sha256(text).hexdigest()
