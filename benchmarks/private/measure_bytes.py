@@ -19,7 +19,7 @@ from measurement import QUICK_RESOLUTION, RESOLUTION
 from measurement import measure as measure_cells
 
 from aero.cli.errors import note, one_line_errors, say
-from aero.cli.private import export_random
+from aero.cli.private_calibration import export_random
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

@@ -22,7 +22,7 @@ import typer
 from comparison_tables import write_between_marks
 
 from aero.cli.errors import note, one_line_errors, say
-from aero.cli.private import export_random
+from aero.cli.private_calibration import export_random
 from aero.internals.atomic_files import write_json_atomically
 from aero.private.measuring.calibration import NetworkCell
 from aero.private.parties.two_processes import generate_over_tcp

@@ -15,7 +15,7 @@ from typing import Any
 from aero import _core, mpc
 from aero.architecture import ArchitectureSpec
 from aero.network.primitives import PRIMITIVES, READERS
-from aero.private.settings import RANGES, REVEALS, SPU_FIELDS, UNITS, PrivateSettings
+from aero.private.settings import RANGES, REVEALS, SPU_FIELDS, STACKS, UNITS, PrivateSettings
 from aero.tables import markdown_table
 from aero.train.bounds import Bounds
 from aero.train.recipe import Recipe
@@ -80,6 +80,7 @@ def private_settings() -> list[Setting]:
             values = _words(("true", "false"))
         else:
             values = {
+                "protocol": _words(STACKS),
                 "reveal": _words(REVEALS),
                 "timeout_seconds": "> 0",
                 "spu_fields": "the names below",

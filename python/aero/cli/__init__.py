@@ -17,7 +17,9 @@ from aero.cli.cost import cost
 from aero.cli.diagnosis import doctor
 from aero.cli.errors import OneLineGroup, say
 from aero.cli.networks import convert, export, prune, show
-from aero.cli.private import calibrate, private
+from aero.cli.private import private
+from aero.cli.private_calibration import calibrate
+from aero.cli.private_chat import chat
 from aero.cli.private_parties import ask, keys, publish, serve
 from aero.cli.runs import analyze, evaluate, info, report, train, verify
 
@@ -70,6 +72,11 @@ app.add_typer(prune, name="prune", rich_help_panel="Convert")
 app.add_typer(cost, name="cost", rich_help_panel="Price")
 # Long first sentences would be cut off in the lists of commands.
 for command, short, example in (
+    (
+        chat,
+        "Converses with a network privately.",
+        "chat exported --prompt 'def read(self' --stop ')' --yes",
+    ),
     (keys, "Makes the key and the certificate of one party.", "keys --output server"),
     (publish, "Writes the files for a client.", "publish exported --output public"),
     (

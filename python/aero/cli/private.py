@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     from aero.private.compute.calls import Call
-    from aero.private.measuring.calibration import NetworkCell
 
 private = typer.Typer(
     name="private",
@@ -38,10 +37,17 @@ PrivateOptions = Annotated[
         "--set",
         metavar="FIELD=VALUE",
         help="private_weights=true, one_bit_product_error=true, exp_squarings=5, exp_clip=false, "
-        "broadcast_reciprocal=false, client_one_hot=true, last_token_head=true, "
+        "broadcast_reciprocal=false, client_one_hot=false, last_token_head=false, "
         "fold_score_scale=true, reveal=top-k, top_k=5, argmax=false, fraction_bits=20, threads=4, "
         "or a field of SPU such as fxp_div_goldschmidt_iters=1 (aero.private.PrivateSettings "
         "explains them); may be repeated.",
+    ),
+]
+Protocol = Annotated[
+    str | None,
+    typer.Option(
+        help="cheetah: two parties (default). semi2k: two and a dealer, aby3: three; both in one "
+        "process alone."
     ),
 ]
 Prompt = Annotated[str | None, typer.Option(help="Text to continue; other users can see it.")]
@@ -85,6 +91,7 @@ def run(
             "network such as wan-400mbps: over a link of its rate and delay, which needs root."
         ),
     ] = "memory",
+    protocol: Protocol = None,
     machine: Machine = None,
     as_json: AsJson = False,
 ) -> None:
@@ -106,7 +113,7 @@ def run(
         known = find_tokenizer(tokenizer, source)
         numbers = prompt_numbers(prompt, prompt_file, prompt_tokens, known)
         check_tokens(numbers, tokens, network.description)
-        chosen = private_settings(set_)
+        chosen = private_settings(set_, protocol)
         python = find_private_python()
         progress = shown_progress(layer_count(network.description))
         found = generate_over(link, folder, numbers, tokens, chosen, progress, python)
@@ -164,16 +171,38 @@ def exported(source: Path) -> Iterator[Path]:
         yield export_weights(model, folder)
 
 
-def private_settings(given: list[str] | None) -> Any:
+def chosen_settings(given: list[str] | None, protocol: str | None = None, **own: Any) -> Any:
+    """Settings from FIELD=VALUE. Commands do what is cheapest and changes no token that is made.
+
+    The client makes the one-hot rows of its own tokens, and the head computes the last position,
+    unless FIELD=VALUE says otherwise.
+
+    Args:
+        given: of --set.
+        protocol: of --protocol.
+        **own: the command's defaults.
+
+    Raises:
+        ValueError: the protocol is given twice, or a setting is wrong.
+    """
+    from aero.private.settings import PrivateSettings
+
+    found = {"client_one_hot": True, "last_token_head": True, **own, **settings(given)}
+    if protocol is not None and found.setdefault("protocol", protocol) != protocol:
+        raise ValueError(
+            f"private: --protocol {protocol} and protocol={found['protocol']} differ; give one"
+        )
+    return PrivateSettings.from_dict(found)
+
+
+def private_settings(given: list[str] | None, protocol: str | None = None) -> Any:
     """Settings from FIELD=VALUE; by default half of the processors for each party, all logits.
 
     Raises:
         ValueError: nothing that could be compared with the plaintext's is revealed.
     """
-    from aero.private.settings import PrivateSettings
-
     threads = max(1, len(os.sched_getaffinity(0)) // 2)
-    found = PrivateSettings.from_dict({"threads": threads, "reveal": "all", **settings(given)})
+    found = chosen_settings(given, protocol, threads=threads, reveal="all")
     if found.reveal not in {"all", "last-logits"}:
         raise ValueError(
             "private: run compares logits, so reveal must be all or last-logits, got "
@@ -264,77 +293,3 @@ def shown_progress(layers: int) -> Callable[[int, Call], None]:
         note(f"{before}{call.name}{of}: {sent:.2f} MB, {call.seconds:.1f} s")
 
     return show
-
-
-def calibrate(
-    output: Annotated[
-        Path,
-        typer.Option(
-            metavar="FILE.json",
-            help="For `aero private run --machine`, and `aero cost --network` and `--compute`.",
-        ),
-    ],
-    busy: Annotated[
-        bool,
-        typer.Option(
-            "--busy",
-            help="Write the file even if other work keeps the processors busy: from processor "
-            "seconds alone, without waiting.",
-        ),
-    ] = False,
-) -> None:
-    """Measures two networks between two processes, a minute on an idle machine.
-
-    Their times and the simulator's counts give the rates of this machine. The file notes the
-    machine, its load, and the error of the rates.
-    """
-    from aero.private.party_errors import PartyError
-
-    with one_line_errors(ValueError, OSError, PartyError):
-        from aero.internals.atomic_files import write_json_atomically
-        from aero.private.environment import find_private_python
-        from aero.private.measuring.calibration import calibrate, processors_taken_by_others
-
-        if output.suffix != ".json":
-            raise ValueError(f"private: --output must end with .json, got {output}")
-        end_on_termination()
-        if not busy:
-            _check_quiet(processors_taken_by_others())
-        found = calibrate(export_random, note, find_private_python())
-        others = found["processors_taken_by_others"]
-        if not busy:
-            _check_quiet(others)
-        output.parent.mkdir(parents=True, exist_ok=True)
-        write_json_atomically(output, found)
-        say(
-            f"{found['source']}; {_load(others)}\n"
-            f"rates explain the processor seconds of the networks within "
-            f"{100 * found['mean_miss']:.0f} % on average"
-        )
-
-
-def _load(others: float) -> str:
-    return f"others kept {others:.2f} of {os.cpu_count()} processors busy"
-
-
-def _check_quiet(others: float) -> None:
-    from aero.private.measuring.calibration import QUIET_PROCESSORS
-
-    if not others <= QUIET_PROCESSORS:
-        raise ValueError(
-            f"private: calibrate needs a quiet machine, at most {QUIET_PROCESSORS:g} processors "
-            f"busy with other work, but {_load(others)}; wait, or give --busy to use processor "
-            "seconds alone"
-        )
-
-
-def export_random(cell: NetworkCell, folder: Path) -> None:
-    """A network with random weights, as `aero export` writes it."""
-    import torch
-
-    from aero.export import export_weights
-    from aero.models import AeroConfig, AeroForCausalLM
-
-    torch.manual_seed(0)
-    config = AeroConfig.from_label(cell.label, model=cell.model, **cell.sizes)
-    export_weights(AeroForCausalLM(config), folder)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from aero.cli.arguments import AsJson, no_nan, settings
+from aero.cli.arguments import AsJson, no_nan
 from aero.cli.errors import end_on_termination, note, one_line_errors, say
 from aero.cli.private import (
     PrivateOptions,
@@ -17,6 +17,7 @@ from aero.cli.private import (
     PromptFile,
     PromptTokens,
     Source,
+    chosen_settings,
     exported,
     find_tokenizer,
     prompt_numbers,
@@ -95,8 +96,10 @@ def publish(
             from aero.private.links.keys import CERTIFICATE, own_fingerprint
 
             fingerprint = own_fingerprint(keys)
-            write_bytes_atomically(output / _SERVER, (keys / CERTIFICATE).read_bytes())
-            (output / _SERVER).chmod(0o644)  # the client trusts no file that its group can write
+            write_bytes_atomically(output / SERVER_CERTIFICATE, (keys / CERTIFICATE).read_bytes())
+            (output / SERVER_CERTIFICATE).chmod(
+                0o644
+            )  # the client trusts no file that its group can write
             say(fingerprint)
 
 
@@ -153,16 +156,15 @@ def serve(
         from aero.private.parties.job import check_runnable
         from aero.private.parties.serving import serve
         from aero.private.parties.supervision import TimeLimits
-        from aero.private.settings import PrivateSettings
 
         end_on_termination()
         description = read_network(folder).description
         check_runnable(description)
         job = party.PartyJob(
             folder,
-            PrivateSettings.from_dict(settings(set_)),
+            chosen_settings(set_),
             listen,
-            security=_security(keys, clients or (keys or Path()) / "clients.pem"),
+            security=security(keys, clients or (keys or Path()) / "clients.pem"),
             plaintext=plaintext,
             queries=queries,
             strangers=strangers,
@@ -203,7 +205,6 @@ def ask(
         from aero.private.parties.events import Place, Unpadded
         from aero.private.parties.job import Generated, check_runnable, check_tokens, collect
         from aero.private.parties.supervision import TimeLimits
-        from aero.private.settings import PrivateSettings
 
         end_on_termination()
         if not (network / "network.json").is_file():
@@ -218,11 +219,11 @@ def ask(
         check_tokens(numbers, tokens, description)
         job = party.PartyJob(
             network,
-            PrivateSettings.from_dict(settings(set_)),
+            chosen_settings(set_),
             connect,
             tokens=tuple(numbers),
             new_tokens=tokens,
-            security=_security(keys, network / _SERVER),
+            security=security(keys, network / SERVER_CERTIFICATE),
             plaintext=plaintext,
             log=log,
             limits=TimeLimits(connect=wait, silence=silence, stage=stage),
@@ -249,10 +250,11 @@ def ask(
             say(shown)
 
 
-_SERVER = "server.pem"  # the server's certificate, in the published folder
+SERVER_CERTIFICATE = "server.pem"  # the server's certificate, in the published folder
 
 
-def _security(keys: Path | None, known: Path) -> Security | None:
+def security(keys: Path | None, known: Path) -> Security | None:
+    """Keys and the known certificates; None without keys."""
     from aero.private.links.keys import Security
 
     return None if keys is None else Security(keys, known)

@@ -18,7 +18,7 @@ from aero.mpc.cost import Cost, Operation
 from aero.mpc.described_passes import described_pass
 from aero.mpc.latency import Duration, Latency
 from aero.network.description import operations_of
-from aero.private.settings import RING_BITS, STACK, PrivateSettings
+from aero.private.settings import RING_BITS, PrivateSettings
 
 # Of `aero.private.compute.inference.set_up`, which this environment cannot import.
 _ELEMENTS_PER_THREAD = 2048
@@ -49,7 +49,7 @@ def predicted_operations(
         description["operations"],
         rows=length if rows is None else rows,
         keys=length,
-        stack=STACK,
+        stack=settings.stack,
         **stack,
     )
     if settings.reveal != "top-k":
@@ -80,7 +80,8 @@ def likeliest_cost(vocabulary: int, count: int, settings: PrivateSettings) -> Co
     operations = count * row + (count - 1) * row[-1:]
     fields = settings.stack_fields()
     return total_cost(
-        mpc.operation_cost(name, *sizes, stack=STACK, **fields) for name, sizes in operations
+        mpc.operation_cost(name, *sizes, stack=settings.stack, **fields)
+        for name, sizes in operations
     )
 
 
@@ -148,14 +149,15 @@ def set_up_cost(settings: PrivateSettings) -> Cost:
     truncation of so many elements that every thread has some.
     """
     operations: list[tuple[str, tuple[int, ...]]] = [
-        ("setup", ()),
         ("matmul", (2, 2, 2)),
-        ("private_product", (_CACHED_TRIPLES_SLOTS,)),
         ("truncation", (_ELEMENTS_PER_THREAD * settings.threads,)),
     ]
+    if settings.protocol == "cheetah":  # the others begin with nothing
+        operations += [("setup", ()), ("private_product", (_CACHED_TRIPLES_SLOTS,))]
     fields = settings.stack_fields()
     return total_cost(
-        mpc.operation_cost(name, *sizes, stack=STACK, **fields) for name, sizes in operations
+        mpc.operation_cost(name, *sizes, stack=settings.stack, **fields)
+        for name, sizes in operations
     )
 
 
@@ -280,6 +282,8 @@ def _explained(
         refills = [0.0]
     average = count * cost.ots / EXTENSION_OTS
     wholes = range(max(0, math.ceil(average - 2)), math.floor(average + 2) + 1)
+    if not cost.ots:  # of a protocol that makes none
+        wholes = range(1)
     deviation = count * (measured_bytes - cost.comm_bytes)
     left = (
         (deviation - (whole - average) * _EXTENSION_BYTES - refill * refill_bytes, whole)

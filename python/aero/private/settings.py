@@ -1,4 +1,4 @@
-"""The settings that two parties agree on before they compute: arithmetic, protocols, threads.
+"""The settings that the parties agree on before they compute: arithmetic, protocols, threads.
 
 Example:
     >>> from aero.private import PrivateSettings
@@ -13,8 +13,9 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-# The simulator's stack that prices these runs.
+# The simulator's stack that prices Cheetah's runs, and those of all protocols.
 STACK = "spu-0.9.5"
+STACKS = {"cheetah": STACK, "semi2k": "spu-semi2k", "aby3": "spu-aby3"}
 # Cheetah computes in Z_2^64; its 32-bit ring cannot hold products of 18 fraction bits.
 RING_BITS = 64
 # Scores that far below the largest of their row have weight 0: e^-14 is less than 2^-20.
@@ -89,6 +90,8 @@ class PrivateSettings:
     """Settings of a private run; the defaults are the stack `spu-0.9.5`.
 
     Attributes:
+        protocol: "cheetah"; "semi2k", with a dealer, who in one process is one of the parties and
+            knows all; "aby3", of three parties. Those two run in one process alone.
         fraction_bits: fraction bits of the fixed-point numbers in Z_2^64, 8 to 26.
         private_weights: the server knows its weights and multiplies by them in the clear; else
             they are shared between the parties.
@@ -116,6 +119,7 @@ class PrivateSettings:
         ValueError: names the field, its range and its value.
     """
 
+    protocol: str = "cheetah"
     fraction_bits: int = 18
     private_weights: bool = False
     one_bit_product_error: bool = False
@@ -145,6 +149,12 @@ class PrivateSettings:
                     or not low <= value <= high
                 ):
                     raise _wrong(each.name, f"an integer from {low} to {high}", value)
+        if self.protocol not in STACKS:
+            *others, last = STACKS
+            raise _wrong("protocol", f"{', '.join(others)} or {last}", self.protocol)
+        for name in ("private_weights", "one_bit_product_error"):
+            if self.protocol != "cheetah" and getattr(self, name):
+                raise _wrong(name, f"False with {self.protocol}", value=True)
         if self.reveal not in REVEALS:
             raise _wrong("reveal", f"{', '.join(REVEALS[:-1])} or {REVEALS[-1]}", self.reveal)
         if self.reveal == "token" and not self.argmax:
@@ -182,8 +192,18 @@ class PrivateSettings:
         own = {name: value for name, value in fields.items() if name not in SPU_FIELDS}
         return cls(**{**own, "spu_fields": {**own.get("spu_fields", {}), **further}})
 
+    @property
+    def stack(self) -> str:
+        """The simulator's stack that prices these."""
+        return STACKS[self.protocol]
+
+    @property
+    def parties(self) -> int:
+        """The number of those that compute."""
+        return 3 if self.protocol == "aby3" else 2
+
     def stack_fields(self) -> dict[str, Any]:
-        """Returns the changes to the stack `STACK` with which the simulator prices these."""
+        """Returns the changes to `stack` with which the simulator prices these."""
         fields = {name: getattr(self, name) for name in _STACK_FIELDS}
         # Temperatures are weights, hence secret. (Those per head are multiplied into the queries'
         # weights, those per position are a product.) So are the factors of shaped attention.

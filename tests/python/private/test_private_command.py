@@ -130,7 +130,14 @@ def test_tokens_logits_and_bytes_stand_beside_the_plaintext_and_the_prediction(e
     # Every byte of the prediction stands at one piece.
     spec = aero.ArchitectureSpec.from_dict(network.description["spec"])
     whole = aero.mpc.simulate(
-        spec, context_length=3, stack="spu-0.9.5", secret_temperature=True, threads=3, setup=False
+        spec,
+        context_length=3,
+        stack="spu-0.9.5",
+        secret_temperature=True,
+        threads=3,
+        setup=False,
+        client_one_hot=True,
+        last_token_head=True,
     )
     first = found["passes"][0]
     predicted = first["predicted_client_bytes"] + first["predicted_server_bytes"]

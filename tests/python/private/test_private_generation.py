@@ -102,3 +102,23 @@ def test_prompts_side_by_side_continue_each_its_own(tmp_path: Path) -> None:
     for passes in run([job(folder, PAIR) for folder in folders]):
         check(passes)
         assert all(len(each["tokens"]) == 2 for each in passes)
+
+
+def test_other_protocols_give_the_same_tokens_at_their_price(tmp_path: Path) -> None:
+    folder = aero.export_weights(trained("SM+LN+G", context_length=64), tmp_path)
+    described = read_network(folder).description
+    passes = [[list(range(20))], [[7]], [[9, 1, 2]]]
+    chosen = [
+        {"protocol": name, "client_one_hot": True, "last_token_head": True}
+        for name in ("semi2k", "aby3")
+    ]
+    found = run([job(folder, passes, **settings) for settings in chosen])
+    for settings, computed in zip(chosen, found, strict=True):
+        check(computed)
+        length = 0
+        for each, rows in zip(computed, (20, 1, 3), strict=True):
+            length += rows
+            costs = predicted_costs(described, length, PrivateSettings(**settings), rows)
+            for piece, sent in each["bytes"].items():
+                # SPU is deterministic here, but for some dozen bytes of names and sizes.
+                assert abs(sent - costs[piece].comm_bytes) < 200, (settings, piece, rows)

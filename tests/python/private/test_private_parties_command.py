@@ -158,6 +158,24 @@ def test_off_the_loopback_keys_are_asked_for(export: Path, worker_pid: Path) -> 
     assert not worker_pid.exists()
 
 
+@pytest.mark.parametrize("protocol", ["semi2k", "aby3"])
+def test_between_processes_no_protocol_runs_that_gives_a_secret_away(
+    protocol: str, export: Path, worker_pid: Path
+) -> None:
+    chosen = ("--set", f"protocol={protocol}")
+    commands = (
+        ("serve", export, "--listen", "127.0.0.1:0", *chosen),
+        ("ask", export, "--connect", "127.0.0.1:9", "--prompt", "to", *chosen),
+        ("run", export, "--prompt", "to", "--link", "tcp", "--protocol", protocol),
+        ("chat", export, "--connect", "127.0.0.1:9", "--prompt", "to", "--yes", *chosen),
+    )
+    for command in commands:
+        done = run(*command)
+        assert done.exit_code == 2
+        assert f"protocol must be cheetah, got {protocol}" in done.output, done.output
+    assert not worker_pid.exists()
+
+
 def test_what_is_published_with_keys_is_enough_to_know_the_server(
     export: Path, tmp_path: Path, worker_pid: Path, unused_address: str
 ) -> None:

@@ -77,3 +77,25 @@ def test_unknown_fields_are_refused_with_the_known_ones():
 def test_settings_cannot_be_changed_under_a_running_party():
     with pytest.raises(dataclasses.FrozenInstanceError):
         PrivateSettings().threads = 2
+
+
+def test_a_protocol_has_its_stack_and_its_parties() -> None:
+    found = {name: PrivateSettings(protocol=name) for name in ("cheetah", "semi2k", "aby3")}
+    assert [each.stack for each in found.values()] == ["spu-0.9.5", "spu-semi2k", "spu-aby3"]
+    assert [each.parties for each in found.values()] == [2, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"protocol": "spdz"}, "protocol must be cheetah, semi2k or aby3, got 'spdz'"),
+        ({"protocol": "aby3", "private_weights": True}, "private_weights must be False with aby3"),
+        (
+            {"protocol": "semi2k", "one_bit_product_error": True},
+            "one_bit_product_error must be False with semi2k",
+        ),
+    ],
+)
+def test_what_a_protocol_lacks_is_named(fields, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        PrivateSettings(**fields)

@@ -63,6 +63,7 @@ class Traffic:
         server_bytes: sent by the server.
         client_messages: sent by the client; several can be in flight at once.
         server_messages: sent by the server.
+        helper_bytes: sent by the third party, where there is one.
 
     Example:
         >>> from aero.private.compute.calls import Traffic
@@ -74,11 +75,12 @@ class Traffic:
     server_bytes: int = 0
     client_messages: int = 0
     server_messages: int = 0
+    helper_bytes: int = 0
 
     @property
     def comm_bytes(self) -> int:
-        """Sent by both."""
-        return self.client_bytes + self.server_bytes
+        """Sent by all."""
+        return self.client_bytes + self.server_bytes + self.helper_bytes
 
     def __add__(self, other: Traffic) -> Traffic:
         return Traffic(
@@ -86,6 +88,7 @@ class Traffic:
             self.server_bytes + other.server_bytes,
             self.client_messages + other.client_messages,
             self.server_messages + other.server_messages,
+            self.helper_bytes + other.helper_bytes,
         )
 
 

@@ -1,4 +1,4 @@
-"""Both parties in one process, over SPU's link in memory: exact bytes, no network."""
+"""All parties in one process, over SPU's link in memory: exact bytes, no network."""
 
 from __future__ import annotations
 
@@ -23,35 +23,38 @@ from aero.private.settings import PrivateSettings
 
 # The time that one party still has to end by itself when the other has failed.
 GRACE_SECONDS = 5.0
+_NAMES = ("client", "server", "helper")  # by rank
 
 
 class InProcessParties:
     """`Parties` as threads of this process.
 
     Attributes:
-        settings: of both.
-        calls: their calls so far, in order. The client counts the bytes: those that it sends, and
-            those that it receives, which the server sends.
+        settings: of all.
+        calls: their calls so far, in order. Of two parties the client counts the bytes: those that
+            it sends, and those that it receives, which the server sends. Of three, as ABY3 has,
+            the sum of all is counted, and each is taken to send a third.
     """
 
     def __init__(self, settings: PrivateSettings | None = None) -> None:
         self.settings = PrivateSettings() if settings is None else settings
         self.calls: list[Call] = []
         self._compiler = Compiler(self.settings)
-        self._log = ProfileLog()
+        count = self.settings.parties
+        self._log = ProfileLog(1 if count == len(Party) else count)
         description = libspu.link.Desc()
         description.recv_timeout_ms = int(1000 * self.settings.timeout_seconds)
-        for party in Party:
-            description.add_party(party.name, f"thread-{party.value}")
+        for rank in range(count):
+            description.add_party(_NAMES[rank], f"thread-{rank}")
         self._sides = _at_once(
-            lambda party: SpuParty(
-                party,
-                libspu.link.create_mem(description, party.value),
+            count,
+            lambda rank: SpuParty(
+                libspu.link.create_mem(description, rank),
                 self.settings,
-                profiled=party is Party.CLIENT,
-            )
+                profiled=rank == Party.CLIENT or count > len(Party),
+            ),
         )
-        self._io = spu.Io(len(Party), runtime_config(self.settings, profiled=False))
+        self._io = spu.Io(count, runtime_config(self.settings, profiled=False))
 
     def put(
         self,
@@ -73,7 +76,9 @@ class InProcessParties:
             side.runtime.set_var(value.name, share)
         traffic = Traffic()
         if owner is not None and not private:
-            traffic = _one_share(array.size, sender=owner)
+            # With three parties each of the two others gets two of three shares.
+            count = 1 if len(self._sides) == len(Party) else 4
+            traffic = _shares(count * array.size, sender=owner)
         self.calls.append(Call(name, time.perf_counter() - start, traffic))
         return value
 
@@ -81,7 +86,7 @@ class InProcessParties:
         """See `Parties.run`. The time of compiling is not counted."""
         program = self._compiler.program(name, function, arguments)
         start = time.perf_counter()
-        _at_once(lambda party: self._sides[party].runtime.run(program.executable))
+        _at_once(len(self._sides), lambda rank: self._sides[rank].runtime.run(program.executable))
         seconds = time.perf_counter() - start
         self.calls.append(self._log.call(name, seconds, Party.CLIENT))
         return program.results
@@ -90,7 +95,7 @@ class InProcessParties:
         """See `Parties.reveal`."""
         start = time.perf_counter()
         opened = self._io.reconstruct([side.runtime.get_var(value.name) for side in self._sides])
-        traffic = _one_share(opened.size, sender=Party.SERVER)
+        traffic = _shares(opened.size, sender=Party.SERVER)
         self.calls.append(Call("reveal", time.perf_counter() - start, traffic))
         return np.asarray(opened)
 
@@ -106,51 +111,51 @@ class InProcessParties:
         self._log.close()
 
 
-def _one_share(elements: int, sender: Party) -> Traffic:
+def _shares(elements: int, sender: Party) -> Traffic:
     size = 8 * elements
     if sender is Party.CLIENT:
         return Traffic(client_bytes=size, client_messages=1)
     return Traffic(server_bytes=size, server_messages=1)
 
 
-def _at_once(work: Callable[[Party], Any]) -> list[Any]:
-    """Both parties' results.
+def _at_once(count: int, work: Callable[[int], Any]) -> list[Any]:
+    """The results of all parties by their rank.
 
     Raises:
-        PartyError: either failed; names the last call of both. SPU's link in memory cannot be
-            closed from outside, so the other may wait on for the one that failed, in a thread that
-            ends with the process.
+        PartyError: one failed; names the last call of all. SPU's link in memory cannot be closed
+            from outside, so the others may wait on for the one that failed, in a thread that ends
+            with the process.
     """
-    ended: queue.SimpleQueue[tuple[Party, Any, BaseException | None]] = queue.SimpleQueue()
+    ended: queue.SimpleQueue[tuple[int, Any, BaseException | None]] = queue.SimpleQueue()
 
-    def one(party: Party) -> None:
+    def one(rank: int) -> None:
         try:
-            ended.put((party, work(party), None))
+            ended.put((rank, work(rank), None))
         except BaseException as error:
-            ended.put((party, None, error))
+            ended.put((rank, None, error))
 
-    for party in Party:
-        threading.Thread(target=one, args=(party,), daemon=True).start()
-    results: dict[Party, Any] = {}
-    errors: dict[Party, BaseException] = {}
+    for rank in range(count):
+        threading.Thread(target=one, args=(rank,), daemon=True).start()
+    results: dict[int, Any] = {}
+    errors: dict[int, BaseException] = {}
     with contextlib.suppress(queue.Empty):
-        while len(results) + len(errors) < len(Party):
-            party, result, error = ended.get(timeout=GRACE_SECONDS if errors else None)
+        while len(results) + len(errors) < count:
+            rank, result, error = ended.get(timeout=GRACE_SECONDS if errors else None)
             if error is None:
-                results[party] = result
+                results[rank] = result
             else:
-                errors[party] = error
+                errors[rank] = error
     if errors:
-        raise PartyError(_told(results, errors)) from next(iter(errors.values()))
-    return [results[party] for party in Party]
+        raise PartyError(_told(count, results, errors)) from next(iter(errors.values()))
+    return [results[rank] for rank in range(count)]
 
 
-def _told(results: dict[Party, Any], errors: dict[Party, BaseException]) -> str:
+def _told(count: int, results: dict[int, Any], errors: dict[int, BaseException]) -> str:
     """The last call of each party."""
-    words = dict.fromkeys(Party, "waited for the other until it was given up")
+    words = dict.fromkeys(range(count), "waited for the other until it was given up")
     words |= dict.fromkeys(results, "was done")
-    words |= {party: _reason(error) for party, error in errors.items()}
-    return "; ".join(f"{party.name.lower()}: {words[party]}" for party in Party)
+    words |= {rank: _reason(error) for rank, error in errors.items()}
+    return "; ".join(f"{_NAMES[rank]}: {words[rank]}" for rank in range(count))
 
 
 def _reason(error: BaseException) -> str:

@@ -22,14 +22,16 @@ from aero.private.temporary import temporary_folder
 
 
 def runtime_config(settings: PrivateSettings, *, profiled: bool) -> Any:
-    """SPU's `RuntimeConfig`: Cheetah over Z_2^64.
+    """SPU's `RuntimeConfig`, over Z_2^64.
 
     Args:
         settings: of both parties.
         profiled: whether this party writes counts of its link to the log.
     """
     config = libspu.RuntimeConfig(
-        libspu.ProtocolKind.CHEETAH, libspu.FieldType.FM64, settings.fraction_bits
+        getattr(libspu.ProtocolKind, settings.protocol.upper()),
+        libspu.FieldType.FM64,
+        settings.fraction_bits,
     )
     config.fxp_exp_mode = libspu.RuntimeConfig.ExpMode.EXP_TAYLOR
     config.fxp_exp_iters = settings.exp_squarings
@@ -142,10 +144,7 @@ class Compiler:
 class SpuParty:
     """One party's side of SPU; where it is profiled, the `ProfileLog` counts its link."""
 
-    def __init__(
-        self, party: Party, link: Any, settings: PrivateSettings, *, profiled: bool
-    ) -> None:
-        self.party = party
+    def __init__(self, link: Any, settings: PrivateSettings, *, profiled: bool) -> None:
         self.runtime = spu.Runtime(link, runtime_config(settings, profiled=profiled))
 
 
@@ -165,9 +164,14 @@ class ProfileLog:
     SPU's Python interface does not show the link's statistics; its profiling lines do, to the byte.
     The log goes to a temporary folder; it holds names, sizes and times, no values. SPU has one log
     per process.
+
+    Args:
+        parties: that write to it. The lines of several do not say whose they are: what all send
+            together is known.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, parties: int = 1) -> None:
+        self._parties = parties
         self._folder = contextlib.ExitStack()
         self._path = self._folder.enter_context(temporary_folder()) / "spu.log"
         options = libspu.logging.LogOptions()
@@ -189,8 +193,12 @@ class ProfileLog:
             text = file.read().decode()
             self._read = file.tell()
         links = _LINK.findall(text)
-        if len(links) != 1:
-            raise RuntimeError(f"{name}: SPU wrote {len(links)} counts of its link, expected one")
+        if len(links) != self._parties:
+            raise RuntimeError(
+                f"{name}: SPU wrote counts of {len(links)} links, expected {self._parties}"
+            )
+        if self._parties > 1:
+            return Call(name, seconds, _of_all(links))
         operations = tuple(
             OperationTraffic(kind, int(count), float(spent), _traffic(counts, party))
             for kind, count, spent, *counts in _OPERATION.findall(text)
@@ -200,6 +208,13 @@ class ProfileLog:
     def close(self) -> None:
         """Removes the log."""
         self._folder.close()
+
+
+def _of_all(links: Any) -> Traffic:
+    """Of three parties in one process, each taken to send a third."""
+    sent, messages = (sum(int(link[place]) for link in links) for place in (0, 2))
+    one = sent // 3, messages // 3
+    return Traffic(*one[:1] * 2, *one[1:] * 2, helper_bytes=sent - 2 * one[0])
 
 
 def _traffic(counts: Any, party: Party) -> Traffic:

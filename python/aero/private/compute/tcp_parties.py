@@ -62,7 +62,7 @@ class TcpParties:
             self._link = libspu.link.create_brpc(description, party.value)
         except RuntimeError as error:
             raise PartyError("SPU cannot connect with the other party's") from error
-        self._side = SpuParty(party, self._link, settings, profiled=True)
+        self._side = SpuParty(self._link, settings, profiled=True)
         self._io = spu.Io(len(Party), runtime_config(settings, profiled=False))
 
     @property

@@ -38,6 +38,7 @@ class Piece(_Event):
         client_messages: sent by the client.
         server_messages: sent by the server.
         cpu_seconds: of this process; 0 where it has both parties.
+        helper_bytes: sent by the third party, where there is one.
     """
 
     index: int
@@ -48,6 +49,7 @@ class Piece(_Event):
     client_messages: int
     server_messages: int
     cpu_seconds: float = 0.0
+    helper_bytes: int = 0
 
 
 class Pass(_Event):

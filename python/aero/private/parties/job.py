@@ -197,6 +197,10 @@ def _received(worker: Worker, log: Path) -> list[Event]:
 
 def _call(event: Piece) -> Call:
     traffic = Traffic(
-        event.client_bytes, event.server_bytes, event.client_messages, event.server_messages
+        event.client_bytes,
+        event.server_bytes,
+        event.client_messages,
+        event.server_messages,
+        event.helper_bytes,
     )
     return Call(event.name, event.seconds, traffic, cpu_seconds=event.cpu_seconds)

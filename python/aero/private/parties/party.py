@@ -96,11 +96,22 @@ class PartyJob:
 
 
 def check_security(job: PartyJob) -> None:
-    """Whether a job's connection is encrypted, or need not be.
+    """Whether a job's protocol is safe between two, and its connection encrypted, or need not be.
 
     Raises:
-        ValueError: anybody between two machines could read and change their messages.
+        ValueError: one party would learn the other's secrets, or anybody between two machines could
+            read and change their messages.
     """
+    if job.settings.protocol != "cheetah":
+        why = (
+            "its dealer would be the client, who knows all"
+            if (job.settings.protocol == "semi2k")
+            else "it has three parties"
+        )
+        raise ValueError(
+            f"private: between processes protocol must be cheetah, got {job.settings.protocol}: "
+            f"{why}; --link memory runs it in one process"
+        )
     host, _ = parse_address(job.address)
     try:
         local = ipaddress.ip_address(host).is_loopback

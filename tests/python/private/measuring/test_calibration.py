@@ -222,7 +222,7 @@ def test_what_is_run_is_what_is_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_busy_machine_is_refused_unless_asked_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(sys.modules["aero.cli.private"], "export_random", export)
+    monkeypatch.setattr(sys.modules["aero.cli.private_calibration"], "export_random", export)
     monkeypatch.setattr("aero.private.environment.find_private_python", lambda: None)
     ran = scripted(monkeypatch, 1.5)
     output = tmp_path / "machine.json"

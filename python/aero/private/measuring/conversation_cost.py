@@ -1,0 +1,84 @@
+"""What a conversation costs, before it starts and while it goes on: the simulator's bytes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from aero.mpc.cost import Cost
+from aero.network.description import operations_of
+from aero.private.prediction import passes_cost, set_up_cost
+from aero.private.settings import PrivateSettings
+from aero.tables import in_units
+
+
+@dataclass(frozen=True)
+class ConversationCost:
+    """Prices of a network's conversation.
+
+    Attributes:
+        description: of the network.
+        settings: of both parties.
+    """
+
+    description: dict[str, Any]
+    settings: PrivateSettings
+
+    def reading(self, rows: int, before: int = 0) -> Cost:
+        """Of one pass over new tokens, after `before` others."""
+        return passes_cost(self.description, [rows], self.settings, before)
+
+    def answering(self, tokens: int, before: int) -> Cost:
+        """Of so many passes of one token each."""
+        return passes_cost(self.description, [1] * tokens, self.settings, before)
+
+    @property
+    def weights_bytes(self) -> int:
+        """The shares of the weights, once, at most: factors that are folded away send nothing."""
+        if self.settings.private_weights:
+            return 0
+        return 8 * weight_elements(self.description)
+
+    def to_text(self, prompt: int, answer: int, most: int) -> str:
+        """A few lines for the client, who decides whether to begin.
+
+        Args:
+            prompt: tokens of it.
+            answer: most tokens of an answer.
+            most: most tokens of all answers.
+        """
+        first = self.reading(prompt)
+        one = self.answering(1, prompt).comm_bytes if answer > 1 else 0.0
+        last = prompt + most - 1  # tokens read when the last one comes
+        longest = self.reading(1, last - 1).comm_bytes if most > 1 else 0.0
+        start = set_up_cost(self.settings).comm_bytes
+        total = first.comm_bytes + self.answering(answer - 1, prompt).comm_bytes
+        whole = first.comm_bytes + (one + longest) / 2 * (most - 1)
+        lines = [
+            f"once: {_mb(start)} to start and at most {_mb(self.weights_bytes)} for the weights' "
+            "shares",
+            f"the prompt's {prompt} tokens with the first of the answer: {_mb(first.comm_bytes)}",
+        ]
+        if answer > 1:
+            lines += [
+                f"each further token: {_mb(one)} at first, {_mb(longest)} at the end",
+                f"an answer of {answer} tokens: {_mb(total)} at most; {most} tokens: about "
+                f"{_mb(whole)}",
+            ]
+        return "\n".join(lines)
+
+
+def weight_elements(description: dict[str, Any]) -> int:
+    """Numbers of all weights as the operations take them, shared ones as often as they are read."""
+    sizes = {name: math.prod(each["shape"]) for name, each in description["tensors"].items()}
+    context = description["context_length"]
+    return sum(
+        one.fields["heads"] * context**2 if one.op == "shape" else sizes[name]
+        for one in operations_of(description)
+        for name in one.weights.values()
+    )
+
+
+def _mb(count: float) -> str:
+    return f"{in_units(count, 'MB', 1)} MB"
