@@ -14,7 +14,8 @@ from typing import Any
 
 from aero.architecture import ArchitectureSpec
 from aero.internals.errors import TrainingError
-from aero.reading import read_json
+from aero.internals.records import read_record
+from aero.internals.run_files import Evaluation
 from aero.train.planning import PlannedRun, plan_runs, spec_for, training_way
 from aero.train.recipe import Recipe
 from aero.train.recipe_files import load_recipe, recipe_to_dict
@@ -118,7 +119,7 @@ class Cell:
         folder = self.folder(output)
         if not folder.exists():
             return "missing"
-        status = str(folder.info().get("status"))
+        status = folder.info().status
         return "killed" if status == "running" and not self.is_locked(output) else status
 
     def is_locked(self, output: str | Path) -> bool:
@@ -136,8 +137,8 @@ class Cell:
         file = self.folder(output).path / "evaluation.json"
         if not file.exists():
             return math.nan
-        value = read_json(file, {"perplexity": float | None})["perplexity"]
-        return math.inf if value is None else float(value)
+        value = read_record(file, Evaluation).perplexity
+        return math.inf if value is None else value
 
 
 @dataclass(frozen=True)

@@ -56,10 +56,10 @@ def _networks(records: Records) -> list[Network]:
 def _quarters(target: Target, records: Records) -> Picture | None:
     shares: dict[str, dict[str, list[float]]] = {}
     for network in _networks(records):
-        found = [run.analysis.values["quarters"] for run in network.runs if run.analysis]
+        found = [run.analysis.values.quarters for run in network.runs if run.analysis]
         if found:
             shares[network.name] = {
-                reference: np.mean([entry[reference] for entry in found], axis=0).tolist()
+                reference: np.mean([getattr(entry, reference) for entry in found], axis=0).tolist()
                 for reference in ("observed_max", "log_context")
             }
     return draw_quarters(shares)
@@ -94,9 +94,9 @@ def _scales(target: Target, records: Records) -> Picture | None:
 def _nan_counts(target: Target, records: Records) -> Picture | None:
     figure, axes = figure_grid(len(records), 3.0, 3, sharey=True)
     for (name, runs), panel in zip(records.items(), axes, strict=True):
-        lines = runs[0].metrics["entropy"]
-        counts = [line["nan_counts"] for line in lines]
-        plot_nan_counts([line["step"] for line in lines], counts, title=name, axes=panel)
+        lines = runs[0].metrics.entropy
+        counts = [line.nan_counts for line in lines]
+        plot_nan_counts([line.step for line in lines], counts, title=name, axes=panel)
     shared_legend(figure, axes[0], 6)
     caption = "Heads with NaN in each layer over training steps, first seed."
     return Picture.of("nan_counts", figure, caption)
@@ -104,15 +104,15 @@ def _nan_counts(target: Target, records: Records) -> Picture | None:
 
 def _thresholds_by_layer(target: Target, records: Records) -> Picture | None:
     shown = {
-        name: runs[0].analysis.values["thresholds"]
+        name: runs[0].analysis.values.thresholds
         for name, runs in records.items()
-        if runs[0].analysis and runs[0].analysis.values["thresholds"] is not None
+        if runs[0].analysis and runs[0].analysis.values.thresholds is not None
     }
     if not shown:
         return None
     figure, axes = figure_grid(len(shown), 3.0, 2)
     for (name, values), panel in zip(shown.items(), axes, strict=True):
-        plot_thresholds_by_layer(values, title=name, axes=panel)
+        plot_thresholds_by_layer(np.asarray(values, dtype=np.float64), title=name, axes=panel)
     caption = "Mean and standard deviation of the learned thresholds of each layer's heads."
     return Picture.of("thresholds_by_layer", figure, caption)
 

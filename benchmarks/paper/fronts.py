@@ -94,11 +94,13 @@ def front_points(records: Mapping[str, Sequence[RunRecord]]) -> list[FrontPoint]
     """
     best: dict[tuple[str, int], FrontPoint] = {}
     for name, runs in records.items():
-        if not runs or any(run.evaluation is None for run in runs):
-            continue
         perplexities = {
-            int(run.info["seed"]): float((run.evaluation or {})["perplexity"]) for run in runs
+            run.info.seed: run.evaluation.perplexity
+            for run in runs
+            if run.evaluation is not None and run.evaluation.perplexity is not None
         }
+        if not runs or len(perplexities) < len(runs):
+            continue
         spec = runs[0].spec
         tokens, flops = (measure(budget, runs[0]) for budget in ("tokens", "training_flops"))
         if tokens is None or flops is None:

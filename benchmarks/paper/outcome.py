@@ -32,10 +32,11 @@ import numpy as np
 
 from aero.internals.atomic_files import write_bytes_atomically, write_json_atomically
 from aero.internals.errors import TrainingError
+from aero.internals.run_files import Evaluation
+from aero.report.contents import without_folder
 from aero.report.networks import spread_of
 from aero.report.runs import RunRecord, read_run
 from aero.train.recipe_files import recipe_to_dict
-from aero.train.run_folder import finite_or_null
 from benchmarks.paper.cells import Cell, TargetPlan, mean_perplexity
 from benchmarks.paper.document import target_section
 from benchmarks.paper.figures import draw_figures
@@ -89,7 +90,7 @@ def _describe_claims(
             "verdict": entry.verdict,
             "reasons": list(entry.reasons),
             "seeds": min((d.seeds for d in entry.differences if d.seeds), default=0),
-            "differences": [finite_or_null(asdict(d)) for d in entry.differences],
+            "differences": [_finite(asdict(d)) for d in entry.differences],
         }
         for entry in judge_claims(target, rows, beside)
     ]
@@ -183,7 +184,7 @@ def _values(target: Target, records: Mapping[str, Sequence[RunRecord]]) -> Value
     for name in names:
         found[name] = {}
         for row, runs in records.items():
-            measured = {int(run.info["seed"]): measure(name, run) for run in runs}
+            measured = {run.info.seed: measure(name, run) for run in runs}
             found[name][row] = {s: value for s, value in measured.items() if value is not None}
     return found
 
@@ -219,9 +220,9 @@ def _described(
 
 def _documents(runs: Sequence[RunRecord]) -> dict[str, Any] | None:
     """Validation losses by document, means over seeds; None where a run has none, or diverged."""
-    found = [run.evaluation or {} for run in runs]
-    tokens = [evaluation.get("document_tokens") for evaluation in found]
-    losses = [evaluation.get("document_nll") or [] for evaluation in found]
+    found = [run.evaluation or Evaluation() for run in runs]
+    tokens = [evaluation.document_tokens for evaluation in found]
+    losses = [evaluation.document_nll for evaluation in found]
     if not found or not tokens[0] or min(tokens[0]) < 1 or any(t != tokens[0] for t in tokens):
         return None
     if any(len(each) != len(tokens[0]) for each in losses):
@@ -239,9 +240,17 @@ def _rates(plan: TargetPlan, row: Row, output: str | Path) -> dict[str, Any] | N
     trials = plan.trials[row.name]
     tried = {f"{rate:g}": mean_perplexity(cells, output) for rate, cells in trials.items()}
     return {
-        "tried": finite_or_null(tried),
+        "tried": _finite(tried),
         "best": plan.best_rate(row.name, output),
         "cells": _stands(itertools.chain(*trials.values()), output),
+    }
+
+
+def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    """With None for numbers that are not finite."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in values.items()
     }
 
 
@@ -273,14 +282,14 @@ def _training(plan: TargetPlan, runs: Sequence[RunRecord]) -> dict[str, Any]:
     def distinct(name: str) -> list[Any]:
         found: list[Any] = []
         for run in runs:
-            if run.info.get(name) not in (*found, None):
-                found.append(run.info[name])
+            if getattr(run.info, name) not in (*found, None):
+                found.append(getattr(run.info, name))
         return found
 
     cell = plan.cells[0]
-    corpora = [{k: v for k, v in c.items() if k != "folder"} for c in distinct("corpus")]
+    corpora = [without_folder(corpus) for corpus in distinct("corpus")]
     return {
-        "seconds": sum(float(run.info.get("seconds") or 0.0) for run in runs),
+        "seconds": sum(run.info.seconds or 0.0 for run in runs),
         "hardware": distinct("hardware"),
         "versions": distinct("versions"),
         "corpora": corpora,

@@ -52,9 +52,9 @@ def measure(name: str, record: RunRecord) -> float | None:
 def head_entropies(record: RunRecord) -> _Array | None:
     """Returns [L, H] head entropies in nats: of the trained network, or the last finite record."""
     if record.analysis is not None:
-        return np.asarray(record.analysis.values["head_entropy"], dtype=np.float64)
-    for line in reversed(record.metrics["entropy"]):
-        heads = np.asarray(line["head_entropy"], dtype=np.float64)
+        return np.asarray(record.analysis.values.head_entropy, dtype=np.float64)
+    for line in reversed(record.metrics.entropy):
+        heads = np.asarray(line.head_entropy, dtype=np.float64)
         if np.isfinite(heads).all():
             return heads
     return None
@@ -67,11 +67,11 @@ def learned_over_training(record: RunRecord, name: str) -> tuple[list[int], _Arr
         record: of the run.
         name: `alpha`, `beta` or `negative_slope`.
     """
-    lines = [line for line in record.metrics["entropy"] if name in line.get("learned", {})]
+    lines = [line for line in record.metrics.entropy if name in line.learned]
     if not lines:
         return None
-    values = np.asarray([line["learned"][name] for line in lines], dtype=np.float64)
-    return [line["step"] for line in lines], values
+    values = np.asarray([line.learned[name] for line in lines], dtype=np.float64)
+    return [line.step for line in lines], values
 
 
 # --- readers --------------------------------------------------------------------------------------
@@ -79,9 +79,9 @@ def learned_over_training(record: RunRecord, name: str) -> tuple[list[int], _Arr
 
 def _evaluated(name: str) -> Callable[[RunRecord], float | None]:
     def read(record: RunRecord) -> float | None:
-        if record.info["status"] == "diverged":
+        if record.info.status == "diverged":
             return math.inf
-        value = (record.evaluation or {}).get(name)
+        value = getattr(record.evaluation, name, None)
         return None if value is None else float(value)
 
     return read
@@ -124,10 +124,10 @@ def _of_layers(reduce: Callable[[_Array], float]) -> Callable[[RunRecord], float
 
 
 def _fall(record: RunRecord) -> float | None:
-    lines, after = record.metrics["entropy"], _layers(record)
+    lines, after = record.metrics.entropy, _layers(record)
     if not lines or after is None:
         return None
-    before = np.asarray(lines[0]["head_entropy"], dtype=np.float64).mean()
+    before = np.asarray(lines[0].head_entropy, dtype=np.float64).mean()
     return float(before / math.log(record.spec.context_length) - after.mean())
 
 
@@ -145,7 +145,7 @@ def _of_learned(
 
 def _of_thresholds(reduce: Callable[[_Array], float]) -> Callable[[RunRecord], float | None]:
     def read(record: RunRecord) -> float | None:
-        values = None if record.analysis is None else record.analysis.values["thresholds"]
+        values = None if record.analysis is None else record.analysis.values.thresholds
         return None if values is None else float(reduce(np.asarray(values, dtype=np.float64)))
 
     return read
@@ -157,17 +157,18 @@ def _cost(way: str, read: Callable[[PrivateCost], float]) -> Callable[[RunRecord
 
 def _tokens(record: RunRecord) -> float | None:
     """None where it starts or learns from a network that does not say what it took."""
-    origins = [record.info[key] for key in ("from", "distilled_from") if record.info.get(key)]
+    origins = [one for one in (record.info.start, record.info.distilled_from) if one is not None]
     # One network may be both.
-    spent = {origin["path"]: origin.get("tokens") for origin in origins}
-    return None if None in spent.values() else float(record.tokens + sum(spent.values()))
+    spent = {origin.path: origin.tokens for origin in origins}
+    known = [tokens for tokens in spent.values() if tokens is not None]
+    return float(record.tokens + sum(known)) if len(known) == len(spent) else None
 
 
 def _training_flops(record: RunRecord) -> float | None:
     """None of a run that starts from a network: annealed parts change the operations by step."""
-    if record.info.get("from"):
+    if record.info.start:
         return None
-    if not record.info.get("distilled_from"):
+    if record.info.distilled_from is None:
         return training_flops(record.spec, record.tokens)
     teacher = _teacher(record)
     return None if teacher is None else training_flops(record.spec, record.tokens, teacher)
@@ -175,18 +176,18 @@ def _training_flops(record: RunRecord) -> float | None:
 
 def _teacher(record: RunRecord) -> Teacher | None:
     """None where the run does not say what its teacher took."""
-    told = record.info["distilled_from"]
-    if told.get("tokens") is None or told.get("flops_per_token") is None:
+    told = record.info.distilled_from
+    if told is None or told.tokens is None or told.flops_per_token is None:
         return None
-    return Teacher(told["tokens"], told["flops_per_token"])
+    return Teacher(told.tokens, told.flops_per_token)
 
 
 def _diverged(record: RunRecord) -> float | None:
-    return float(record.info["status"] == "diverged")
+    return float(record.info.status == "diverged")
 
 
 def _diverged_depth(record: RunRecord) -> float | None:
-    layer = (record.info.get("diverged") or {}).get("layer")
+    layer = None if record.info.diverged is None else record.info.diverged.layer
     return None if layer is None else layer / max(1, record.spec.num_layers - 1)
 
 

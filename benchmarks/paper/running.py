@@ -196,8 +196,8 @@ def _tell(
 def ended(cell: Cell, output: str | Path) -> str:
     """Returns how a cell's run ended, in one line."""
     info, perplexity = cell.folder(output).info(), cell.perplexity(output)
-    name, seconds = f"{cell.label} seed {cell.seed}", info.get("seconds", math.nan)
-    if math.isnan(perplexity) or info.get("status") == "diverged":
+    name, seconds = f"{cell.label} seed {cell.seed}", info.seconds or 0.0
+    if math.isnan(perplexity) or info.status == "diverged":
         return f"{name}: {cell.status(output)} after {seconds:.0f} s"
     shown = f"{perplexity:.2f}" if math.isfinite(perplexity) else "not finite"
     return f"{name}: perplexity {shown}, {seconds:.0f} s"

@@ -1,4 +1,8 @@
-"""Rows as CSV, as lines for the terminal and as Markdown; bytes in the unit of their column."""
+"""Rows as CSV, as lines for the terminal and as Markdown; bytes in the unit of their column.
+
+The one form of every table of costs. The standard library suffices: pandas or rich would take
+longer to import than a command of `aero cost` takes in all.
+"""
 
 from __future__ import annotations
 

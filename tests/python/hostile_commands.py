@@ -135,7 +135,7 @@ def write_good_files(folder: Path, write_run: Any) -> None:
     info = json.loads((folder / "run/run.json").read_text())
     with torch.random.fork_rng(devices=[]):
         network = AeroForCausalLM(config)
-    info["corpus"] |= {"folder": str(folder / "data"), "sha256": prepared.manifest["sha256"]}
+    info["corpus"] |= {"folder": str(folder / "data"), "sha256": prepared.manifest.sha256}
     (folder / "run/run.json").write_text(json.dumps(info))
     network.save_pretrained(folder / "run/model")
     prepared.tokenizer.save_pretrained(folder / "run/model")

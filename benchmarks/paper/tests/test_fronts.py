@@ -1,13 +1,18 @@
 """Fronts of perplexity against private cost, and the networks near them."""
 
+import dataclasses
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.python.run_records import run_info
 
 from aero import mpc
 from aero.architecture import ArchitectureSpec
+from aero.internals.records import changed
+from aero.internals.run_files import Evaluation, Metrics, TeacherRecord
 from aero.mpc.simulation import cheetah_stack_names, optimized_stack_names
 from aero.report.runs import RunRecord
 from benchmarks.paper.cost_rows import private_costs, ways_to_price
@@ -20,14 +25,14 @@ TOKENS_PER_STEP = 2048
 
 def run(label: str, perplexity: float | None, seed: int, *, steps: int = 400, **sizes) -> RunRecord:
     spec = ArchitectureSpec.from_label(label, model="mini", **sizes)
-    info = {
-        "status": "finished",
-        "seed": seed,
-        "steps_done": steps,
-        "tokens_per_step": TOKENS_PER_STEP,
-    }
-    evaluation = None if perplexity is None else {"perplexity": perplexity}
-    return RunRecord(Path("none"), info, spec, {}, evaluation, None, None)
+    info = run_info(seed=seed, steps_done=steps, tokens_per_step=TOKENS_PER_STEP)
+    evaluation = None if perplexity is None else Evaluation(perplexity=perplexity)
+    return RunRecord(Path("none"), info, spec, Metrics([], [], []), evaluation, None, None)
+
+
+def taught_by(run: RunRecord, **teacher: Any) -> RunRecord:
+    info = changed(run.info, distilled_from=TeacherRecord(**teacher))
+    return dataclasses.replace(run, info=info)
 
 
 def runs(label: str, *perplexities: float | None, **sizes) -> list[RunRecord]:
@@ -110,8 +115,8 @@ def test_networks_of_equal_training_flops_make_a_front_of_their_own() -> None:
 
 def test_a_taught_networks_budget_has_its_teachers_tokens() -> None:
     student, elsewhere = runs("SM+R", 50.0), runs("SM+R", 45.0)
-    student[0].info["distilled_from"] = {"path": "a", "tokens": BUDGET, "flops_per_token": 1e6}
-    elsewhere[0].info["distilled_from"] = {"path": "b", "tokens": None}
+    student[0] = taught_by(student[0], path="a", tokens=BUDGET, flops_per_token=1e6)
+    elsewhere[0] = taught_by(elsewhere[0], path="b")
     points = front_points({"student": student, "elsewhere": elsewhere})
     assert [(point.name, point.tokens) for point in points] == [("student", 2 * BUDGET)]
 

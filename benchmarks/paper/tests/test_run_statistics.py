@@ -7,7 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.python.run_records import run_info
 
+from aero.internals.run_files import EntropyLine, Metrics
 from benchmarks.paper.run_statistics import STATISTICS
 
 LOG_T = math.log(128)
@@ -18,13 +20,13 @@ def of_a_run(name: str, *, shares: Any = None, **learned: Any) -> float | None:
     before = [[LOG_T * 0.9] * 2] * 3
     after = before if shares is None else [[LOG_T * share for share in layer] for layer in shares]
     lines = [
-        {"step": 0, "head_entropy": before, "learned": {k: v[0] for k, v in learned.items()}},
-        {"step": 9, "head_entropy": after, "learned": {k: v[-1] for k, v in learned.items()}},
+        EntropyLine(step=0, head_entropy=before, learned={k: v[0] for k, v in learned.items()}),
+        EntropyLine(step=9, head_entropy=after, learned={k: v[-1] for k, v in learned.items()}),
     ]
     record = SimpleNamespace(
         spec=SimpleNamespace(context_length=128, num_layers=3),
-        metrics={"entropy": lines},
-        info={"status": "finished"},
+        metrics=Metrics([], [], lines),
+        info=run_info(),
         evaluation=None,
         analysis=None,
     )

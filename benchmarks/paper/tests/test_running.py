@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from aero.internals.errors import StopRequestedError, TrainingError
+from aero.internals.records import changed
 from aero.report.networks import spread_of
 from aero.report.runs import read_run
 from aero.train import Recipe
@@ -43,7 +44,7 @@ def losses(cells, output):
 def starts(cells, output):
     """How often each cell recorded its untrained network: once per training from the start."""
     return [
-        sum(record["kind"] == "entropy" and record["step"] == 0 for record in folder.metrics())
+        sum(line.step == 0 for line in folder.metrics().entropy)
         for folder in (cell.folder(output) for cell in cells)
     ]
 
@@ -114,12 +115,12 @@ def test_students_wait_for_their_teachers(trained, corpus, cache_dir, tmp_path):
     runs = [text for text in said if not text.startswith("data: ")]
     assert [text.partition(" seed")[0] for text in runs] == ["SM+R", "SM+LR(layer)"]
     info = student.folder(tmp_path).info()
-    assert info["distilled_from"]["label"] == "SM+R"
+    assert info.distilled_from.label == "SM+R"
     # 10 steps of 256 tokens each.
     assert measure("tokens", read_run(student.folder(tmp_path).path)) == 2 * 2560
-    assert info["status"] == "finished"
+    assert info.status == "finished"
     student.folder(tmp_path).remove_results()
-    student.folder(tmp_path).update({"status": "interrupted"})
+    student.folder(tmp_path).update(status="interrupted")
     assert what_it_takes([student], tmp_path).startswith("1 cells to train, 0 done")
 
 
@@ -134,9 +135,9 @@ def test_a_run_starts_from_the_network_of_another(trained, corpus, cache_dir, tm
     assert not cell.is_ready(tmp_path)
     run_cells([cell, source], output=tmp_path, cache_dir=cache_dir, say=lambda text: None)
     info = cell.folder(tmp_path).info()
-    assert info["status"] == "finished"
-    assert Path(info["from"]["path"]) == source.folder(tmp_path).path.resolve()
-    assert info["from"]["annealing"]["schedule"] == schedule
+    assert info.status == "finished"
+    assert Path(info.start.path) == source.folder(tmp_path).path.resolve()
+    assert info.start.annealing.schedule == schedule
     assert measure("tokens", read_run(cell.folder(tmp_path).path)) == 2 * 2560
 
 
@@ -153,8 +154,8 @@ def test_cells_of_a_corpus_with_near_copies_in_validation_are_refused(trained, c
     plan, output = trained
     shutil.copytree(output / "cells", tmp_path / "cells")
     folder = plan.cells[-1].folder(tmp_path)
-    corpus = folder.info()["corpus"]
-    folder.update({"corpus": {k: v for k, v in corpus.items() if k != "copied_share"}})
+    corpus = folder.info().corpus
+    folder.update(corpus=changed(corpus, copied_share=None))
     with pytest.raises(TrainingError, match=rf"{folder.path} was trained when near copies"):
         run_cells(plan.cells, output=tmp_path, cache_dir=cache_dir, say=pytest.fail)
 
@@ -221,7 +222,7 @@ def test_a_request_to_stop_after_the_last_step_of_a_run_begins_no_other(
 
 def test_a_run_that_nobody_trains_is_killed_not_running(corpus, tmp_path):
     cell = probe.plan(corpus).cells[0]
-    cell.folder(tmp_path).update({"status": "running"})
+    cell.folder(tmp_path).update(status="running")
     assert cell.status(tmp_path) == "killed"
     with locked(cell.folder(tmp_path).path):
         assert cell.status(tmp_path) == "running"
@@ -276,7 +277,7 @@ def test_what_it_takes_leaves_out_what_a_checkpoint_holds(trained, tmp_path):
     shutil.copytree(cell.folder(output).path, folder.path)
     folder.remove_results()
     folder.remove_checkpoints_after(8)
-    folder.update({"status": "interrupted"})
+    folder.update(status="interrupted")
     text = what_it_takes([cell], tmp_path)
     assert text.startswith("1 cells to train, 0 done: 512 tokens, ")  # 2 of 10 steps of 256
 
@@ -371,7 +372,7 @@ def test_a_cell_that_another_process_takes_first_is_left_to_it(corpus, cache_dir
         with locked(folder.path):
             taken.set()
             told.wait()
-            folder.update({"status": "finished", "seconds": 1.0})
+            folder.update(status="finished", seconds=1.0)
 
     def say(text):
         said.append(text)

@@ -94,7 +94,7 @@ def test_jobs_train_the_networks_of_one_process_students_after_teachers(
     jobs = SlurmJobs([student, teacher, other], tmp_path, cache_dir, say=said.append)
     jobs.run()
     assert losses([teacher, other], tmp_path) == losses([teacher, other], whole)
-    assert student.folder(tmp_path).info()["distilled_from"]["label"] == "SM+R"
+    assert student.folder(tmp_path).info().distilled_from.label == "SM+R"
     assert starts(jobs.cells, tmp_path) == [1, 1, 1]
     while any(not state.endswith(" completed") for state in jobs.states().values()):
         time.sleep(0.1)  # a cell is done before its job

@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.python.run_records import run_info
 
 from aero.architecture import ArchitectureSpec
 from aero.internals.errors import TrainingError
+from aero.internals.records import as_dict, as_record
+from aero.internals.run_files import Metrics, RunInfo
 from aero.report.runs import RunRecord
 from benchmarks.paper.cells import Cell, TargetPlan, plan_target
 from benchmarks.paper.run_statistics import STATISTICS, measure
@@ -98,12 +101,13 @@ def record(
     steps: int, teacher: dict[str, Any] | None, source: dict[str, Any] | None = None
 ) -> RunRecord:
     spec = ArchitectureSpec.from_label("SM+ScFuFFN", model="mini", vocab_size=1024)
-    info: dict[str, Any] = {"steps_done": steps, "tokens_per_step": STEP}
+    entries: dict[str, Any] = {"steps_done": steps, "tokens_per_step": STEP}
     if teacher is not None:
-        info["distilled_from"] = {"path": "teacher", **teacher}
+        entries["distilled_from"] = {"path": "teacher", **teacher}
     if source is not None:
-        info["from"] = source
-    return RunRecord(Path("none"), info, spec, {}, None, None, None)
+        entries["from"] = {"annealing": {"schedule": "linear"}, **source}
+    info = as_record({**as_dict(run_info()), **entries}, RunInfo, "run.json")
+    return RunRecord(Path("none"), info, spec, Metrics([], [], []), None, None, None)
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ Letters: B windows, T tokens per window.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from aero.internals.run_files import ContextLosses, CountedLoss, PositionLoss
 
 
 @dataclass(frozen=True)
@@ -66,19 +66,14 @@ class ContextUse:
         tokens = sum(self.position_tokens) - self.repeated_tokens
         return _ratio(sum(self.position_nll) - self.repeated_nll, tokens)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Losses and counts for a JSON file."""
-        return {
-            "by_position": [
-                {"first": first, "last": last, "loss": loss}
-                for first, last, loss in self.loss_by_position
-            ],
-            "repeated": {"loss": self.loss_on_repeated, "tokens": self.repeated_tokens},
-            "new": {
-                "loss": self.loss_on_new,
-                "tokens": sum(self.position_tokens) - self.repeated_tokens,
-            },
-        }
+    def losses(self) -> ContextLosses:
+        """Losses and counts as `evaluation.json` has them."""
+        new_tokens = sum(self.position_tokens) - self.repeated_tokens
+        return ContextLosses(
+            [PositionLoss(*one) for one in self.loss_by_position],
+            CountedLoss(self.loss_on_repeated, self.repeated_tokens),
+            CountedLoss(self.loss_on_new, new_tokens),
+        )
 
 
 def repeated_bigrams(windows: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -106,16 +101,16 @@ def repeated_bigrams(windows: NDArray[np.int64]) -> NDArray[np.bool_]:
     return found
 
 
-def context_text(found: Mapping[str, Any]) -> str:
-    """All losses of `ContextUse.to_dict`, or of its JSON, in one line."""
+def context_text(found: ContextLosses) -> str:
+    """All losses in one line."""
     ranges = [
-        (f"{part['first']}-{part['last']}" if part["first"] < part["last"] else str(part["first"]))
-        + f" {_shown(part['loss'])}"
-        for part in found["by_position"]
+        (f"{part.first}-{part.last}" if part.first < part.last else str(part.first))
+        + f" {_shown(part.loss)}"
+        for part in found.by_position
     ]
     return (
         f"loss by tokens of context: {', '.join(ranges)}; on repeated bigrams "
-        f"{_shown(found['repeated']['loss'])}, on new tokens {_shown(found['new']['loss'])}"
+        f"{_shown(found.repeated.loss)}, on new tokens {_shown(found.new.loss)}"
     )
 
 

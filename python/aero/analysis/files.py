@@ -3,47 +3,24 @@
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aero.analysis.spectra import SPECTRA
 from aero.analysis.summary import EntropySummary
 from aero.internals.atomic_files import atomic_binary_file, write_json_atomically
-from aero.reading import UnreadableFileError, library_errors, printable, read_json
+from aero.internals.records import read_record
+from aero.internals.run_files import Analysis
+from aero.reading import UnreadableFileError, library_errors, printable
 
 _MOST_BYTES = 1 << 28  # of all arrays; a network of 24 layers, 16 heads and T = 2048 has 6 MB
-_HEADS = [[float | None]]
-_PAIRS = ([[int]], None)
-_ANALYSIS = {
-    "head_entropy": _HEADS,
-    "head_entropy_normalized_context?": _HEADS,
-    "head_entropy_normalized_visible?": _HEADS,
-    "quarters?": {"observed_max": [float], "log_context": [float]},
-    **{
-        f"{name}?": _PAIRS
-        for name in (
-            "collapsed", "overloaded", "collapsed_log_context", "overloaded_log_context",
-            "nan_heads",
-        )
-    },
-    "observed_max?": float | None,
-    "max_entropy?": float | None,
-    "temperature?": (
-        {"minimum": float | None, "maximum": float | None, "mean_by_head": list},
-        None,
-    ),
-    "thresholds?": (_HEADS, None),
-    "ffn_spectra?": ([(dict.fromkeys(SPECTRA, float | None), None)], None),
-}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
 class StoredAnalysis:
     """An analysis read back: `values` is `analysis.json`, `arrays` is `analysis.npz`."""
 
-    values: dict[str, Any]
+    values: Analysis
     arrays: dict[str, NDArray[np.float32]]
 
 
@@ -83,7 +60,7 @@ def read_analysis(run_dir: str | Path) -> StoredAnalysis | None:
     if not path.exists():
         return None
     try:
-        values = read_json(path, _ANALYSIS)
+        values = read_record(path, Analysis)
         arrays = _read_arrays(folder / "analysis.npz")
     except UnreadableFileError as error:
         way_out = f"run `aero analyze {printable(str(folder))}` to write it again"

@@ -237,23 +237,24 @@ def run_facts(path: Path) -> dict[str, str]:
     from aero.report import read_run
 
     run = read_run(path)
-    corpus = run.info.get("corpus") or {}
-    measured = (run.evaluation or {}).get("perplexity")
-    # Of runs from before it was measured, or under way for less than a step.
-    deviations = run.info.get("first_score_deviations")
+    info, corpus = run.info, run.info.corpus
+    text = " ".join(filter(None, (corpus.name, corpus.version))) if corpus else ""
+    measured = run.evaluation.perplexity if run.evaluation else None
     return {
         "network": run.spec.label,
-        "seed": str(run.info["seed"]),
+        "seed": str(info.seed),
         "status": run.ending or "finished",
-        "steps": f"{run.info['steps_done']} of {run.info['steps_total']}",
+        "steps": f"{info.steps_done} of {info.steps_total}",
         "perplexity": "not evaluated" if measured is None else f"{measured:.3f}",
-        "corpus": " ".join(filter(None, (corpus.get("name"), corpus.get("version")))) or "unknown",
-        "commit": run.info.get("git_commit") or "not a git checkout",
-        "hardware": run.info.get("hardware") or "unknown",
-        "first scores": "not measured" if deviations is None else _by_layer(deviations),
+        "corpus": text or "unknown",
+        "commit": info.git_commit or "not a git checkout",
+        "hardware": info.hardware or "unknown",
+        "first scores": _by_layer(info.first_score_deviations),
     }
 
 
-def _by_layer(deviations: list[float | None]) -> str:
+def _by_layer(deviations: list[float | None] | None) -> str:
+    if deviations is None:  # of runs from before it was measured
+        return "not measured"
     shown = ("NaN" if value is None else f"{value:.3f}" for value in deviations)
     return f"deviation by layer {' '.join(shown)}"

@@ -47,10 +47,8 @@ def convert(
         from aero.internals.atomic_files import require_no_run
         from aero.internals.errors import disk_errors
         from aero.saved.loading import load_saved_network
-        from aero.train.run_folder import RunFolder
 
-        run = RunFolder(source)
-        path = str(run.model) if run.exists() else source
+        path = str(_network_in(Path(source)))
         if output is not None:
             require_no_run(output, "convert")
             _require_another(path, output, "convert")
@@ -69,6 +67,11 @@ def convert(
         if output is not None and not dry_run:
             with disk_errors("the network", output, "convert again", command="convert"):
                 _save(converted, path, output)
+
+
+def _network_in(source: Path) -> Path:
+    """The place of a run's network; of anything else the same."""
+    return source / "model" if (source / "run.json").is_file() else source
 
 
 def _require_another(source: str | Path, output: Path, command: str) -> None:
@@ -193,11 +196,9 @@ def export(
         from aero.internals.atomic_files import require_no_run
         from aero.internals.errors import disk_errors
         from aero.saved.loading import load_saved_network, require_supported
-        from aero.train.run_folder import RunFolder
 
         require_no_run(output, "export")
-        folder = RunFolder(source)
-        saved = folder.model if folder.exists() else source
+        saved = _network_in(source)
         _require_another(saved, output, "export")
         if not (saved / "config.json").is_file():
             raise ValueError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -96,17 +95,18 @@ def train(
             return
         if as_json:
             _say_json([_ending(run.folder) for run in plan])
-        if any(run.folder.info().get("status") == "diverged" for run in plan):
+        if any(run.folder.info().status == "diverged" for run in plan):
             raise typer.Exit(1)
 
 
 def _ending(folder: RunFolder) -> dict[str, Any]:
     """What a run came to: its folder, its record and, if it finished, its evaluation."""
-    from aero.reading.run_files import EVALUATION
+    from aero.internals.records import as_dict, read_record
+    from aero.internals.run_files import Evaluation
 
     file = folder.path / "evaluation.json"
-    evaluation = read_json(file, EVALUATION) if file.exists() else None
-    return {"run": str(folder.path), **folder.info(), "evaluation": evaluation}
+    evaluation = read_record(file, Evaluation) if file.exists() else None
+    return {"run": str(folder.path), **as_dict(folder.info()), "evaluation": evaluation}
 
 
 def evaluate(
@@ -143,8 +143,9 @@ def evaluate(
     compares; results over others are only printed.
     """
     with one_line_errors():
+        from aero.internals.records import as_dict
         from aero.train.fixed_point_evaluation import evaluate_run_in_fixed_point
-        from aero.train.run_results import evaluate_run, evaluation_values
+        from aero.train.run_results import evaluate_run, evaluation_of
 
         if set_ and fixed_point is None:
             raise UserError("evaluate: --set is for the stack that --fixed-point names")
@@ -157,7 +158,8 @@ def evaluate(
                 text, values = f"{run.name}: {compared.to_text()}", compared.to_dict()
             else:
                 measured = evaluate_run(run, max_tokens=max_tokens, stride=stride, say=note)
-                text, values = _loss_text(run.name, measured), evaluation_values(measured)
+                text = _loss_text(run.name, measured)
+                values = as_dict(evaluation_of(measured, stride=stride))
             found.append({"run": str(run), **values})
             if not as_json:
                 say(text)
@@ -176,7 +178,7 @@ def _loss_text(name: str, measured: HeldOutLoss) -> str:
     return (
         f"{name}: perplexity {measured.perplexity:.3f}{interval}, "
         f"{measured.bits_per_byte:.4f} bits per byte on {measured.tokens:,} tokens\n"
-        f"  {context_text(measured.context.to_dict())}"
+        f"  {context_text(measured.context.losses())}"
     )
 
 
@@ -314,9 +316,9 @@ def verify(
 
 def _say_json(values: Any) -> None:
     """Prints values as JSON; what is not finite becomes null."""
-    from aero.train.run_folder import finite_or_null
+    from aero.internals.records import record_bytes
 
-    say(json.dumps(finite_or_null(values), indent=2, allow_nan=False))
+    say(record_bytes(values).decode().rstrip())
 
 
 def _trained(folders: list[Path]) -> Iterator[Path]:
@@ -330,8 +332,8 @@ def _trained(folders: list[Path]) -> Iterator[Path]:
         raise UserError(str(error).removeprefix("report: ")) from error
     for run in runs:
         information = RunFolder(run).info()
-        if len(runs) > 1 and information.get("status") == "diverged":
-            step = (information.get("diverged") or {}).get("step")
+        if len(runs) > 1 and information.status == "diverged":
+            step = information.diverged and information.diverged.step
             note(f"{run.name}: diverged at step {step}, left out")
         else:
             yield run

@@ -18,8 +18,7 @@ from aero.mpc.other_words import unknown_keyword
 from aero.mpc.priced_network import sweep_notes
 from aero.mpc.profiles import NetworkProfile, compute_profile, network_profile
 from aero.mpc.simulation import plain_value
-from aero.reading import one_line, read_json
-from aero.reading.run_files import EVALUATION, Evaluated, unequal_evaluations
+from aero.reading import one_line
 
 Stack = str | Path | StackDescription
 
@@ -253,21 +252,26 @@ def _of_runs(folders: Iterable[str | Path]) -> list[_Network]:
             raise ValueError(f"sweep: runs must be run folders, found no run.json in {folder}")
         for file in here:
             files.setdefault(file.resolve(), file)
+    from aero.internals import run_files  # needs the extra `train`
+    from aero.internals.records import read_record
+
     found, compared = [], []
     for file in files.values():
         evaluation = file.with_name("evaluation.json")
         if not evaluation.is_file():
             continue
         try:
-            info = read_json(file, {"spec": dict, "corpus?": dict | None})
-            spec = ArchitectureSpec.from_dict(info["spec"])
-            values = read_json(evaluation, {**EVALUATION, "perplexity": float})
+            info = read_record(file, run_files.RunInfo)
+            spec = ArchitectureSpec.from_dict(info.spec)
+            values = read_record(evaluation, run_files.Evaluation)
+            if values.perplexity is None:
+                raise ValueError(f"{evaluation}: perplexity: expected a number, got null")
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"sweep: {file.parent} is no run folder: {one_line(error)}") from error
-        name, corpus = file.parent.name, info.get("corpus") or {}
-        found.append(_Network(spec, spec.label, float(values["perplexity"]), name))
-        compared.append(Evaluated(str(file.parent), corpus, spec.context_length, values))
-    unequal = unequal_evaluations(compared)
+        folder = file.parent
+        found.append(_Network(spec, spec.label, values.perplexity, folder.name))
+        compared.append(run_files.Evaluated(str(folder), info.corpus, spec.context_length, values))
+    unequal = run_files.unequal_evaluations(compared)
     if unequal is not None:
         raise ValueError(f"sweep: {unequal}")
     return found

@@ -1,6 +1,7 @@
 """The content of report.json, put together from run folders; everything else is made from it."""
 
 import datetime
+import math
 import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,8 +9,9 @@ from typing import Any
 
 from aero import __version__
 from aero.architecture import ArchitectureSpec
+from aero.internals.records import as_dict
+from aero.internals.run_files import CorpusRecord, Evaluated, unequal_evaluations
 from aero.reading import checked, read_json
-from aero.reading.run_files import REPORT, Evaluated, unequal_evaluations
 from aero.report.comparisons import compare_networks
 from aero.report.networks import Network, describe_network
 from aero.report.run_costs import (
@@ -23,6 +25,27 @@ from aero.report.runs import RunRecord
 from aero.report.text import gigabytes
 
 FORMAT = 1
+
+_SPREAD = (
+    {"mean": float, "standard_deviation": float | None, "values": [float]},
+    None,
+)
+# The parts that are quoted of the report.json of several seeds.
+_QUOTED = {
+    "format": int,
+    "seeds": [int],
+    "made": {"at": str},
+    "training": {"hardware": [str]},
+    "networks": [
+        {
+            "name": str,
+            "spec": dict,
+            "perplexity": _SPREAD,
+            "bits_per_byte": _SPREAD,
+            "runs": [{"status": str, "ending": str | None, "tokens": int}],
+        }
+    ],
+}
 
 
 def assemble(
@@ -42,9 +65,7 @@ def assemble(
     """
     runs = [run for network in networks for run in network.runs]
     unequal = unequal_evaluations(
-        Evaluated(
-            str(run.folder), run.info.get("corpus") or {}, run.spec.context_length, run.evaluation
-        )
+        Evaluated(str(run.folder), run.info.corpus, run.spec.context_length, run.evaluation)
         for run in runs
         if run.finished and run.evaluation
     )
@@ -63,7 +84,7 @@ def assemble(
             "command": command,
         },
         "training": _training(runs),
-        "seeds": sorted({run.info["seed"] for run in runs}),
+        "seeds": sorted({run.info.seed for run in runs}),
         "stacks": stacks(),
         "networks": entries,
         "comparisons": compare_networks(entries),
@@ -81,24 +102,21 @@ def assemble(
 
 def _training(runs: Sequence[RunRecord]) -> dict[str, Any]:
     """The settings of the runs, as lists of distinct values in order of appearance."""
-    # Where the token files lie on this machine says nothing to a reader elsewhere.
-    corpora = [
-        {name: value for name, value in (run.info.get("corpus") or {}).items() if name != "folder"}
-        for run in runs
-    ]
+    infos = [run.info for run in runs]
+    corpora = [without_folder(info.corpus) for info in infos if info.corpus]
     return {
-        "seconds": sum(run.info.get("seconds") or 0.0 for run in runs),
+        "seconds": sum(info.seconds or 0.0 for info in infos),
         "corpora": _distinct(corpora),
-        "versions": _distinct([run.info.get("versions") for run in runs]),
-        **{
-            plural: _distinct([run.info.get(name) for run in runs])
-            for name, plural in (
-                ("hardware", "hardware"),
-                ("command", "commands"),
-                ("git_commit", "git_commits"),
-            )
-        },
+        "versions": _distinct([info.versions for info in infos]),
+        "hardware": _distinct([info.hardware for info in infos]),
+        "commands": _distinct([info.command for info in infos]),
+        "git_commits": _distinct([info.git_commit for info in infos]),
     }
+
+
+def without_folder(corpus: CorpusRecord) -> dict[str, Any]:
+    """Returns what a reader elsewhere can use of a run's record of its corpus."""
+    return {name: value for name, value in as_dict(corpus).items() if name != "folder"}
 
 
 def _distinct(values: Sequence[Any]) -> list[Any]:
@@ -114,17 +132,18 @@ def _training_notes(networks: Sequence[Network], runs: Sequence[RunRecord]) -> l
     notes = [warning for run in runs for warning in run.warnings]
     notes += _distinct(
         [
-            f"The corpus {corpus.get('name')}: {remark}."
+            f"The corpus {corpus.name}: {remark}."
             for run in runs
-            if (corpus := run.info.get("corpus"))
-            for remark in corpus.get("remarks", ())
+            if (corpus := run.info.corpus)
+            for remark in corpus.remarks
         ]
     )
     unchecked = [f"{run.folder.name} ({run.unchecked})" for run in runs if run.unchecked]
     if unchecked:
         notes.append(f"Not compared with checksums, as there are none: {', '.join(unchecked)}.")
-    texts = _distinct([(run.info.get("corpus") or {}).get("sha256") for run in runs])
-    splits = _distinct([(run.info.get("corpus") or {}).get("train_tokens") for run in runs])
+    corpora = [run.info.corpus for run in runs if run.info.corpus]
+    texts = _distinct([corpus.sha256 for corpus in corpora])
+    splits = _distinct([corpus.train_tokens for corpus in corpora])
     if len(texts) > 1:
         notes.append("The networks were trained on different texts: perplexities do not compare.")
     elif len(splits) > 1:
@@ -142,7 +161,7 @@ def _training_notes(networks: Sequence[Network], runs: Sequence[RunRecord]) -> l
         notes.append("The networks saw different numbers of training tokens.")
     notes.extend(_document_notes(runs))
     for run in runs:
-        if run.info["status"] not in ("finished", "diverged"):
+        if run.info.status not in ("finished", "diverged"):
             notes.append(f"{run.folder.name} was {run.ending}: it is left out of every comparison.")
         elif run.finished and run.evaluation is None:
             notes.append(
@@ -159,25 +178,25 @@ def _training_notes(networks: Sequence[Network], runs: Sequence[RunRecord]) -> l
 def _evaluation_of(run: RunRecord) -> tuple[str, int] | None:
     if run.evaluation is None:
         return None
-    return str(run.evaluation.get("windows")), int(run.evaluation.get("tokens") or 0)
+    return run.evaluation.windows, run.evaluation.tokens or 0
 
 
 def _document_notes(runs: Sequence[RunRecord]) -> list[str]:
     """The spread over validation texts, which ± over seeds leaves out."""
     found = [
-        (run.folder.name, run.evaluation)
+        (run.folder.name, run.evaluation.documents, *run.evaluation.perplexity_interval)
         for run in runs
-        if run.finished and run.evaluation and run.evaluation.get("perplexity_interval")
+        if run.finished and run.evaluation and run.evaluation.perplexity_interval
     ]
     if not found:
         return []
     intervals = ", ".join(
-        "{} {:.2f} to {:.2f}".format(name, *evaluation["perplexity_interval"])
-        for name, evaluation in found
+        f"{name} {math.nan if low is None else low:.2f} to {math.inf if high is None else high:.2f}"
+        for name, _, low, high in found
     )
     return [
         "± is over seeds, on one and the same text. On another text: 95 % intervals of perplexity "
-        f"over {found[0][1]['documents']} documents {intervals}."
+        f"over {found[0][1]} documents {intervals}."
     ]
 
 
@@ -235,7 +254,7 @@ def read_seed_spread(path: str | Path) -> dict[str, Any]:
             f"report: seed_spread {path} must be the report of several seeds, got "
             f"{content['seeds']}"
         )
-    return dict(checked(content, REPORT, f"report: seed_spread {path}"))
+    return dict(checked(content, _QUOTED, f"report: seed_spread {path}"))
 
 
 def _spec(entry: Mapping[str, Any]) -> ArchitectureSpec:

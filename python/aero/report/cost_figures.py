@@ -1,6 +1,7 @@
 """Costs as pictures: stacked bars, the parts of each layer, and quality against cost.
 
-Everything is a piece of a row, as wide as its amount; titles show on hovering.
+Everything is a piece of a row, as wide as its amount; titles show on hovering. Matplotlib draws
+them into the page as SVG: a page with a plotly figure carries its script of several megabytes.
 """
 
 from __future__ import annotations

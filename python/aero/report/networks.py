@@ -1,7 +1,7 @@
 """Runs of one network over seeds: the numbers of the report's `networks` entries."""
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,8 @@ import numpy as np
 
 from aero.analysis.spectra import SPECTRA
 from aero.architecture import ArchitectureSpec
+from aero.internals.records import as_dict
+from aero.internals.run_files import Evaluation
 from aero.report.runs import RunRecord, divergence_text
 
 
@@ -51,10 +53,10 @@ def group_runs(runs: Sequence[RunRecord]) -> list[Network]:
     for run in runs:
         same = groups.setdefault((run.spec, run.way), [])
         for other in same:
-            if other.info["seed"] == run.info["seed"]:
+            if other.info.seed == run.info.seed:
                 raise ValueError(
                     f"report: {other.folder} and {run.folder} hold the same network and seed "
-                    f"({run.info['label']}, seed {run.info['seed']}); name one of them"
+                    f"({run.info.label}, seed {run.info.seed}); name one of them"
                 )
         same.append(run)
     keys = sorted(groups, key=lambda key: (_reading_order(key[0]), key[1]))
@@ -64,7 +66,7 @@ def group_runs(runs: Sequence[RunRecord]) -> list[Network]:
             f"{name}, {way}" if way else name,
             spec,
             way,
-            tuple(sorted(groups[spec, way], key=lambda run: int(run.info["seed"]))),
+            tuple(sorted(groups[spec, way], key=lambda run: run.info.seed)),
         )
         for name, (spec, way) in zip(names, keys, strict=True)
     ]
@@ -128,7 +130,7 @@ def describe_network(network: Network) -> dict[str, Any]:
         "nonlinear_operations": str(spec.nonlinear_operations()),
         "runs": [_describe_run(run) for run in network.runs],
         **{
-            name: spread_of(values[name] for values in judged if values.get(name) is not None)
+            name: spread_of(value for one in judged if (value := getattr(one, name)) is not None)
             for name in ("loss", "perplexity", "bits_per_byte")
         },
         "context": _describe_context(judged),
@@ -142,53 +144,46 @@ def describe_network(network: Network) -> dict[str, Any]:
 
 def _describe_run(run: RunRecord) -> dict[str, Any]:
     info = run.info
-    evaluation = run.evaluation or {}
-    diverged = info.get("diverged")
+    evaluation = run.evaluation or Evaluation()
+    diverged = info.diverged
     return {
         "folder": run.folder.name,
-        "seed": info["seed"],
-        "status": info["status"],
+        "seed": info.seed,
+        "status": info.status,
         "ending": run.ending,
-        "diverged": diverged,
+        "diverged": diverged and as_dict(diverged),
         "divergence": divergence_text(diverged) if diverged else None,
-        "skipped_steps": info.get("skipped_steps", 0),
-        "steps_done": info["steps_done"],
-        "steps_total": info["steps_total"],
+        "skipped_steps": info.skipped_steps,
+        "steps_done": info.steps_done,
+        "steps_total": info.steps_total,
         "tokens": run.tokens,
-        "seconds": info.get("seconds"),
+        "seconds": info.seconds,
         "evaluated": run.evaluation is not None,
-        **{
-            name: evaluation.get(name)
-            for name in (
-                "windows",
-                "loss",
-                "perplexity",
-                "bits_per_byte",
-                "documents",
-                "perplexity_interval",
-            )
-        },
-        "evaluated_tokens": evaluation.get("tokens"),
+        "windows": run.evaluation and evaluation.windows,
+        "loss": evaluation.loss,
+        "perplexity": evaluation.perplexity,
+        "bits_per_byte": evaluation.bits_per_byte,
+        "documents": evaluation.documents,
+        "perplexity_interval": evaluation.perplexity_interval,
+        "evaluated_tokens": evaluation.tokens,
         "analyzed": run.analysis is not None,
     }
 
 
-def _describe_context(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+def _describe_context(evaluations: Sequence[Evaluation]) -> dict[str, Any] | None:
     """Losses by tokens of context and on repeated bigrams, means over seeds."""
-    found = [values["context"] for values in evaluations if values.get("context")]
+    found = [one.context for one in evaluations if one.context is not None]
     if not found:
         return None
-    ranges = [(part["first"], part["last"]) for part in found[0]["by_position"]]
-    losses = [[part["loss"] for part in values["by_position"]] for values in found]
+    ranges = [(part.first, part.last) for part in found[0].by_position]
+    losses = [[part.loss for part in one.by_position] for one in found]
     return {
         "by_position": [
             {"first": first, "last": last, "loss": _mean_of_known(values)}
             for (first, last), values in zip(ranges, zip(*losses, strict=True), strict=True)
         ],
-        **{
-            name: _mean_of_known(values[name]["loss"] for values in found)
-            for name in ("repeated", "new")
-        },
+        "repeated": _mean_of_known(one.repeated.loss for one in found),
+        "new": _mean_of_known(one.new.loss for one in found),
     }
 
 
@@ -206,11 +201,11 @@ def _describe_entropy(network: Network) -> dict[str, Any] | None:
         return None
     analyses = analyses or [shown.values]
     quarters = {
-        reference: np.mean([values["quarters"][reference] for values in analyses], axis=0).tolist()
+        reference: np.mean([getattr(one.quarters, reference) for one in analyses], axis=0).tolist()
         for reference in ("observed_max", "log_context")
     }
     means = {
-        name: _finite_mean([values[source] for values in analyses])
+        name: _finite_mean([getattr(one, source) for one in analyses])
         for name, source in (
             ("mean", "head_entropy"),
             ("mean_normalized_context", "head_entropy_normalized_context"),
@@ -231,21 +226,21 @@ def _describe_entropy(network: Network) -> dict[str, Any] | None:
         "quarters": quarters,
         # By seed; JSON's keys are texts.
         "overloaded_share": {
-            str(run.info["seed"]): values["quarters"]["log_context"][3]
+            str(run.info.seed): values.quarters.log_context[3]
             for run, values in zip(analysed, analyses, strict=False)
         },
         "seeds": len(analyses),
-        "seed_of_named_heads": network.shown_run.info["seed"],
-        **{name: shown.values.get(name) for name in named},
+        "seed_of_named_heads": network.shown_run.info.seed,
+        **{name: getattr(shown.values, name) for name in named},
     }
 
 
 def _describe_spectra(network: Network) -> list[dict[str, float | None] | None] | None:
     """By layer, means over seeds; None for a layer without activation, or without an analysis."""
-    found = [run.analysis.values.get("ffn_spectra") for run in network.runs if run.analysis]
+    found = [run.analysis.values.ffn_spectra for run in network.runs if run.analysis]
     layers = list(zip(*filter(None, found), strict=True))
     return [
-        {name: _mean_of_known(values[name] for values in seeds) for name in SPECTRA}
+        {name: _mean_of_known(values.get(name) for values in seeds if values) for name in SPECTRA}
         if all(seeds)
         else None
         for seeds in layers
@@ -254,12 +249,12 @@ def _describe_spectra(network: Network) -> list[dict[str, float | None] | None] 
 
 def _describe_sample(network: Network) -> dict[str, Any] | None:
     sample = network.shown_run.sample
-    return sample and {name: sample[name] for name in ("text", "continuation")}
+    return None if sample is None else {"text": sample.text, "continuation": sample.continuation}
 
 
 def _describe_thresholds(network: Network) -> dict[str, Any] | None:
     analysis = network.shown_run.analysis
-    values = analysis.values.get("thresholds") if analysis else None
+    values = analysis.values.thresholds if analysis else None
     if values is None:
         return None
     thresholds = np.asarray(values, dtype=np.float64)
@@ -277,15 +272,14 @@ def _describe_thresholds(network: Network) -> dict[str, Any] | None:
 
 def _describe_temperature(network: Network) -> dict[str, Any] | None:
     analysis = network.shown_run.analysis
-    values = analysis.values.get("temperature") if analysis else None
-    if values is None:
+    if analysis is None or analysis.values.temperature is None:
         return None
-    learned = analysis.arrays.get("temperature") if analysis else None
+    values, learned = analysis.values.temperature, analysis.arrays.get("temperature")
     return {
         "not_positive": None if learned is None else int((learned <= 0).sum()),
-        "minimum": values["minimum"],
-        "maximum": values["maximum"],
-        "mean": _finite_mean([values["mean_by_head"]]),
+        "minimum": values.minimum,
+        "maximum": values.maximum,
+        "mean": _finite_mean([values.mean_by_head]),
     }
 
 

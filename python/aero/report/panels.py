@@ -61,9 +61,7 @@ def draw_all(networks: Sequence[Network], report: Mapping[str, Any]) -> list[Pic
 
 def draw_losses(networks: Sequence[Network]) -> Picture | None:
     """Draws training and validation loss, a line per seed; None without a record."""
-    if not any(
-        run.metrics["train"] or run.metrics["validation"] for n in networks for run in n.runs
-    ):
+    if not any(run.metrics.train or run.metrics.validation for n in networks for run in n.runs):
         return None
     endings = {
         network.name: ending
@@ -80,10 +78,11 @@ def draw_losses(networks: Sequence[Network]) -> Picture | None:
         curves = {
             network.name: [
                 (
-                    [entry["step"] for entry in run.metrics[kind]],
-                    [_number(entry.get(name)) for entry in run.metrics[kind]],
+                    [line.step for line in lines],
+                    [_number(getattr(line, name)) for line in lines],
                 )
                 for run in network.runs
+                for lines in [getattr(run.metrics, kind)]
             ]
             for network in networks
         }
@@ -116,8 +115,8 @@ def draw_heat_maps(networks: Sequence[Network]) -> Picture | None:
     figure, axes = figure_grid(len(shown), height, columns)
     titles: dict[str, list[str]] = {}
     for (network, analysis), panel in zip(shown, axes, strict=True):
-        shares = _array(analysis.values["head_entropy_normalized_visible"])
-        nats = _array(analysis.values["head_entropy"])
+        shares = _array(analysis.values.head_entropy_normalized_visible)
+        nats = _array(analysis.values.head_entropy)
         plot_entropy_heat_map(shares, title=network.name, axes=panel)
         panel.collections[0].set_gid(network.name)
         titles[network.name] = [
@@ -176,16 +175,16 @@ def draw_quarters(quarters: Mapping[str, Mapping[str, Sequence[float]]]) -> Pict
 
 def draw_layerwise(networks: Sequence[Network]) -> Picture | None:
     """Draws the layers' entropies over training, a panel per network; None without records."""
-    shown = [network for network in networks if network.shown_run.metrics["entropy"]]
+    shown = [network for network in networks if network.shown_run.metrics.entropy]
     if not shown:
         return None
     context_length = max(network.spec.context_length for network in shown)
     layers = max(network.spec.num_layers for network in shown)
     figure, axes = figure_grid(len(shown), 2.5, 3, sharex=True, sharey=True)
     for network, panel in zip(shown, axes, strict=True):
-        lines = network.shown_run.metrics["entropy"]
-        history = layerwise_mean(_array([line["head_entropy"] for line in lines]))
-        steps = [line["step"] for line in lines]
+        lines = network.shown_run.metrics.entropy
+        history = layerwise_mean(_array([line.head_entropy for line in lines]))
+        steps = [line.step for line in lines]
         plot_layerwise_entropy(steps, history, context_length, title=network.name, axes=panel)
         panel.label_outer()
     figure.colorbar(layer_colors(layers), ax=axes, label="layer", ticks=range(layers))
@@ -201,13 +200,13 @@ def draw_thresholds(networks: Sequence[Network]) -> Picture | None:
     shown = [
         (network, analysis)
         for network, analysis in _analyzed(networks)
-        if analysis.values.get("thresholds") is not None
+        if analysis.values.thresholds is not None
     ]
     if not shown:
         return None
     figure, axes = figure_grid(len(shown), _panel_height(shown, 2, label_inches=2.3), 2)
     for (network, analysis), panel in zip(shown, axes, strict=True):
-        values = _array(analysis.values["thresholds"])
+        values = _array(analysis.values.thresholds)
         plot_learned_thresholds(values, title=network.name, axes=panel)
     figure.colorbar(threshold_colors(), ax=axes, label="threshold (fraction of max)")
     caption = "Learned entropy thresholds per head, as fractions of the maximum entropy."
@@ -231,7 +230,7 @@ def _temperatures(networks: Sequence[Network]) -> list[Picture]:
             f"Learned temperatures of {network.name}: scores are divided by the temperature, so "
             "lower is sharper."
         )
-        name = f"temperatures_{network.shown_run.info['slug']}"
+        name = f"temperatures_{network.shown_run.info.slug}"
         pictures.append(Picture.of(name, figure, caption))
     return pictures
 
@@ -315,13 +314,13 @@ def draw_attention(networks: Sequence[Network]) -> list[Picture]:
         sample = network.shown_run.sample
         if sample is None:
             continue
-        attention = triangles(sample["attention"])
+        attention = triangles(sample.attention)
         layers, heads = attention.shape[:2]
         figure = Figure(figsize=(5.6, 0.5 + 5.2 * heads / layers), layout="constrained")
         plot_attention(attention, title=network.name, axes=figure.subplots())
-        caption = f"{network.name}: where every head looks in the line {shown(sample['text'])}"
-        name = f"attention_{network.shown_run.info['slug']}"
-        titles = {"rows": list(row_titles(attention, sample["tokens"]))}
+        caption = f"{network.name}: where every head looks in the line {shown(sample.text)}"
+        name = f"attention_{network.shown_run.info.slug}"
+        titles = {"rows": list(row_titles(attention, sample.tokens))}
         pictures.append(Picture.of(name, figure, caption, titles))
     return pictures
 

@@ -3,14 +3,14 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from aero.analysis.files import StoredAnalysis, read_analysis
 from aero.architecture import ArchitectureSpec
 from aero.internals.atomic_files import CHECKSUM_FILE, damage
+from aero.internals.records import as_record, read_record
 from aero.internals.run_damage import run_damage
-from aero.reading import UnreadableFileError, checked, one_line, read_json, read_json_lines
-from aero.reading.run_files import EVALUATION, METRIC, RUN, SAMPLE
+from aero.internals.run_files import Divergence, Evaluation, Metrics, RunInfo, Sample, read_metrics
+from aero.reading import UnreadableFileError, one_line, read_json
 
 _RUN_FORMAT = 1
 
@@ -23,7 +23,7 @@ class RunRecord:
         folder: where it lies.
         info: `run.json`.
         spec: the network.
-        metrics: `metrics.jsonl` by kind of line: "train", "validation", "entropy".
+        metrics: `metrics.jsonl` by kind of line.
         evaluation: `evaluation.json`, None if the run was not evaluated.
         analysis: `analysis.json` and `.npz`, None if the run was not analysed.
         sample: `sample.json`, None if the run was not analysed.
@@ -32,57 +32,54 @@ class RunRecord:
     """
 
     folder: Path
-    info: dict[str, Any]
+    info: RunInfo
     spec: ArchitectureSpec
-    metrics: dict[str, list[dict[str, Any]]]
-    evaluation: dict[str, Any] | None
+    metrics: Metrics
+    evaluation: Evaluation | None
     analysis: StoredAnalysis | None
-    sample: dict[str, Any] | None
+    sample: Sample | None
     warnings: list[str] = field(default_factory=list)
     unchecked: str = ""
 
     @property
     def finished(self) -> bool:
         """True if training ran to its end with finite numbers."""
-        return bool(self.info["status"] == "finished")
+        return self.info.status == "finished"
 
     @property
     def tokens(self) -> int:
         """Tokens seen in training, repeats counted."""
-        return int(self.info["steps_done"]) * int(self.info.get("tokens_per_step") or 0)
+        return self.info.steps_done * (self.info.tokens_per_step or 0)
 
     @property
     def way(self) -> str:
         """How the network came about, in words; empty for one trained from random weights alone."""
         parts = []
-        source, teacher = self.info.get("from"), self.info.get("distilled_from")
+        source, teacher = self.info.start, self.info.distilled_from
         if source:
-            is_cut = source["annealing"]["schedule"] == "none"
-            verb = "continued from" if is_cut else "annealed from"
-            parts.append(f"{verb} {source['label'] or Path(source['path']).name}")
+            verb = "continued from" if source.annealing.schedule == "none" else "annealed from"
+            parts.append(f"{verb} {source.label or Path(source.path).name}")
         if teacher:
-            parts.append(f"taught by {teacher['label'] or Path(teacher['path']).name}")
+            parts.append(f"taught by {teacher.label or Path(teacher.path).name}")
         return ", ".join(parts)
 
     @property
     def ending(self) -> str | None:
         """How an unfinished run ended, in words; None for a finished one."""
-        if self.info["status"] == "finished":
+        info = self.info
+        if self.finished:
             return None
-        broken = self.info.get("diverged")
-        if self.info["status"] == "diverged" and broken:
-            return divergence_text(broken)
-        done, total = self.info["steps_done"], self.info["steps_total"]
-        return f"{self.info['status']} at step {done} of {total}"
+        if info.status == "diverged" and info.diverged:
+            return divergence_text(info.diverged)
+        return f"{info.status} at step {info.steps_done} of {info.steps_total}"
 
 
-def divergence_text(diverged: dict[str, Any]) -> str:
+def divergence_text(diverged: Divergence) -> str:
     """Returns "NaN at step N (layer l, head h)" from a run's divergence record."""
-    place = ", ".join(
-        f"{name} {diverged[name]}" for name in ("layer", "head") if diverged.get(name) is not None
-    )
-    place = place or str(diverged.get("what") or "")
-    return f"NaN at step {diverged['step']}" + (f" ({place})" if place else "")
+    parts = {"layer": diverged.layer, "head": diverged.head}
+    place = ", ".join(f"{name} {index}" for name, index in parts.items() if index is not None)
+    place = place or diverged.what or ""
+    return f"NaN at step {diverged.step}" + (f" ({place})" if place else "")
 
 
 def find_runs(paths: Iterable[str | Path]) -> list[Path]:
@@ -132,20 +129,20 @@ def read_run(folder: str | Path) -> RunRecord:
     folder = Path(folder)
     if not (folder / "run.json").exists():
         raise ValueError(f"report: {folder} holds no run.json; it is not a run folder")
-    info = read_json(folder / "run.json", {"format": int})
-    if info["format"] != _RUN_FORMAT:
+    content = read_json(folder / "run.json", {"format": int})
+    if content["format"] != _RUN_FORMAT:
         raise ValueError(
-            f"report: {folder / 'run.json'} has format {info['format']}, this version reads "
+            f"report: {folder / 'run.json'} has format {content['format']}, this version reads "
             f"format {_RUN_FORMAT}"
         )
-    checked(info, RUN, str(folder / "run.json"))
+    info = as_record(content, RunInfo, str(folder / "run.json"))
     try:
-        spec = ArchitectureSpec.from_dict(info["spec"])
+        spec = ArchitectureSpec.from_dict(info.spec)
     except (TypeError, ValueError, KeyError) as error:
         raise ValueError(
             f"report: {folder / 'run.json'} holds a bad spec: {one_line(error)}"
         ) from error
-    unchecked = _require_whole(folder, info["status"])
+    unchecked = _require_whole(folder, info.status)
     metrics, warnings = _read_metrics(folder / "metrics.jsonl", spec)
     evaluation = folder / "evaluation.json"
     return RunRecord(
@@ -153,7 +150,7 @@ def read_run(folder: str | Path) -> RunRecord:
         info=info,
         spec=spec,
         metrics=metrics,
-        evaluation=read_json(evaluation, EVALUATION) if evaluation.exists() else None,
+        evaluation=read_record(evaluation, Evaluation) if evaluation.exists() else None,
         analysis=read_analysis(folder),
         sample=_read_sample(folder / "sample.json", spec),
         warnings=warnings,
@@ -161,14 +158,14 @@ def read_run(folder: str | Path) -> RunRecord:
     )
 
 
-def _read_sample(path: Path, spec: ArchitectureSpec) -> dict[str, Any] | None:
+def _read_sample(path: Path, spec: ArchitectureSpec) -> Sample | None:
     if not path.exists():
         return None
-    sample: dict[str, Any] = read_json(path, SAMPLE)
-    rows = list(range(1, 1 + len(sample["tokens"])))
-    heads = [head for layer in sample["attention"] for head in layer]
+    sample = read_record(path, Sample)
+    rows = list(range(1, 1 + len(sample.tokens)))
+    heads = [head for layer in sample.attention for head in layer]
     if (
-        [len(layer) for layer in sample["attention"]] != [spec.num_heads] * spec.num_layers
+        [len(layer) for layer in sample.attention] != [spec.num_heads] * spec.num_layers
         or any([len(row) for row in head] != rows for head in heads)
         or not rows
     ):
@@ -191,27 +188,18 @@ def _require_whole(folder: Path, status: str) -> str:
     return "" if has_network or status != "finished" else "the network, which is gone"
 
 
-def _read_metrics(
-    path: Path, spec: ArchitectureSpec
-) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
+def _read_metrics(path: Path, spec: ArchitectureSpec) -> tuple[Metrics, list[str]]:
     """Lines by kind. A last line cut off by a crash is left out; any other damage is an error."""
-    metrics: dict[str, list[dict[str, Any]]] = {"train": [], "validation": [], "entropy": []}
     if not path.exists():
-        return metrics, [f"{path.parent.name} holds no metrics.jsonl: it is missing in the curves"]
-    lines, cut_off = read_json_lines(path, METRIC)
-    for number, entry in enumerate(lines, start=1):
-        metrics.setdefault(entry["kind"], []).append(entry)
-        if entry["kind"] == "entropy":
-            _check_heads(entry, spec, f"{path}, line {number}")
+        missing = f"{path.parent.name} holds no metrics.jsonl: it is missing in the curves"
+        return Metrics([], [], []), [missing]
+    metrics, cut_off = read_metrics(path)
+    for line in metrics.entropy:
+        sizes = {len(layer) for layer in line.head_entropy}
+        if len(line.head_entropy) != spec.num_layers or sizes != {spec.num_heads}:
+            raise UnreadableFileError(
+                f"{path}, step {line.step}: head_entropy: expected {spec.num_layers} lists of "
+                f"{spec.num_heads} numbers, got {len(line.head_entropy)} of {sorted(sizes)[:4]}"
+            )
     warnings = [f"the last line of {path.parent.name}/metrics.jsonl is cut off"] if cut_off else []
     return metrics, warnings
-
-
-def _check_heads(entry: dict[str, Any], spec: ArchitectureSpec, name: str) -> None:
-    heads = checked(entry, {"head_entropy": list}, name)["head_entropy"]
-    sizes = {len(layer) for layer in heads}
-    if len(heads) != spec.num_layers or sizes != {spec.num_heads}:
-        raise UnreadableFileError(
-            f"{name}: head_entropy: expected {spec.num_layers} lists of {spec.num_heads} numbers, "
-            f"got {len(heads)} of {sorted(sizes)[:4]}"
-        )

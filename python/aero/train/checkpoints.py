@@ -7,38 +7,32 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
-from aero.internals.atomic_files import checksums_of, damage, write_checksums, write_json_atomically
+from aero.internals.atomic_files import (
+    checksums_of,
+    damage,
+    write_bytes_atomically,
+    write_checksums,
+)
 from aero.internals.errors import TrainingError
+from aero.internals.records import read_record, record_bytes
 from aero.internals.run_damage import run_damage
+from aero.internals.run_files import CheckpointState
 from aero.reading import UnreadableFileError, printable, read_json
 from aero.train.planning import PlannedRun
 from aero.train.run_folder import RunFolder, checkpoint_step
 from aero.train.run_lock import lock_holder
 
 _STATE_FILE = "aero_state.json"
-_STATE_SHAPE = {
-    "recorder": {
-        "sums": [(float, None)],
-        "steps": int,
-        "has_entropy_loss": bool,
-        "seconds": float,
-        "metrics": {"bytes": int, "sha256": str},
-    },
-    "divergence": (dict, None),
-    "skipped_steps": int,
-    "norm_discrepancies": [(float, None)],
-}
 
 
-def finish_checkpoint(folder: Path, state: dict[str, Any]) -> None:
+def finish_checkpoint(folder: Path, state: object) -> None:
     """Writes the last files of a checkpoint: the run's own state, and checksums of all files.
 
     Raises:
         OSError: the disk is full, or a file cannot be read.
     """
-    write_json_atomically(folder / _STATE_FILE, state)
+    write_bytes_atomically(folder / _STATE_FILE, record_bytes(state))
     for path in folder.iterdir():
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -48,14 +42,13 @@ def finish_checkpoint(folder: Path, state: dict[str, Any]) -> None:
     write_checksums(folder, checksums_of(folder))
 
 
-def read_checkpoint_state(checkpoint: Path) -> dict[str, Any]:
+def read_checkpoint_state(checkpoint: Path) -> CheckpointState:
     """Returns the run's own state from a checkpoint.
 
     Raises:
         UnreadableFileError: the file is damaged.
     """
-    state: dict[str, Any] = read_json(checkpoint / _STATE_FILE, _STATE_SHAPE)
-    return state
+    return read_record(checkpoint / _STATE_FILE, CheckpointState)
 
 
 def require_whole(checkpoint: str | Path) -> None:
@@ -83,14 +76,14 @@ def checkpoint_damage(checkpoint: Path, run: RunFolder) -> list[str]:
     if problems:
         return problems
     try:
-        recorded = read_checkpoint_state(checkpoint)["recorder"]["metrics"]
+        recorded = read_checkpoint_state(checkpoint).recorder.metrics
         step = read_json(checkpoint / "trainer_state.json", {"global_step": int})["global_step"]
     except UnreadableFileError as error:
         return [str(error)]
     if step != checkpoint_step(checkpoint):
         return [f"{checkpoint} holds step {step}"]
-    head = run.metrics_head(recorded["bytes"])
-    if hashlib.sha256(head).hexdigest() != recorded["sha256"]:
+    head = run.metrics_head(recorded.bytes)
+    if hashlib.sha256(head).hexdigest() != recorded.sha256:
         return [f"{run.path / 'metrics.jsonl'} does not begin as {checkpoint.name} recorded"]
     return []
 
@@ -165,9 +158,10 @@ def run_problems(path: str | Path) -> list[str]:
 
 def result_problems(folder: RunFolder) -> list[str]:
     """Returns the faults of a run folder without its checkpoints, a line each."""
-    problems, status = [], None
+    problems: list[str] = []
+    status = None
     try:
-        status = folder.info().get("status")
+        status = folder.info().status
     except TrainingError as error:
         if not folder.exists():
             return [str(error)]

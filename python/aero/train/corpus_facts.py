@@ -2,83 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from aero.train.corpora import DUPLICATE, NEAR_COPY, TRAIN, UNDECODABLE, VALIDATION, CorpusScan
 from aero.train.corpus_files import TEXT_SUFFIXES
+from aero.train.manifest import CorpusFacts, Documents, Undecodable, Unread
 from aero.train.recipe import DataSection
 
-# What corpus_facts returns, as a shape of `aero.reading`; earlier manifests lack two entries.
-FACTS: dict[str, Any] = {
-    **dict.fromkeys(("name", "version", "root", "sha256"), str),
-    "documents": dict.fromkeys(
-        ("train", "validation", "duplicates_dropped", "undecodable_dropped"), int
-    ),
-    "undecodable?": {"bytes_share": float, "first": str},
-    "unread?": {"files": int, "first": str},
-    "copied_share": float,
-    "vocabulary": int,
-}
 
-
-def corpus_facts(scan: CorpusScan, data: DataSection) -> dict[str, Any]:
+def corpus_facts(scan: CorpusScan, data: DataSection) -> CorpusFacts:
     """Returns the part of a manifest that does not need the tokens."""
     source = scan.source
-    return {
-        "name": source.name,
-        "version": source.version,
-        "root": str(source.place),
-        "sha256": scan.sha256,
-        "files_sha256": source.files_sha256,
-        "documents": {
-            "train": scan.count(TRAIN),
-            "validation": scan.count(VALIDATION),
-            "duplicates_dropped": scan.count(DUPLICATE),
-            "undecodable_dropped": scan.count(UNDECODABLE),
-        },
-        "undecodable": {
-            "bytes_share": scan.lost_bytes / max(source.bytes, 1),
-            "first": scan.first_lost,
-        },
-        "unread": {"files": len(source.unread), "first": source.unread[0] if source.unread else ""},
-        "copied_share": scan.copied_share,
-        "vocabulary": data.vocabulary,
-        "tokenizer": data.tokenizer,
-    }
+    return CorpusFacts(
+        name=source.name,
+        version=source.version,
+        root=str(source.place),
+        sha256=scan.sha256,
+        files_sha256=source.files_sha256,
+        documents=Documents(*map(scan.count, (TRAIN, VALIDATION, DUPLICATE, UNDECODABLE))),
+        undecodable=Undecodable(scan.lost_bytes / max(source.bytes, 1), scan.first_lost),
+        unread=Unread(len(source.unread), source.unread[0] if source.unread else ""),
+        copied_share=scan.copied_share,
+        vocabulary=data.vocabulary,
+        tokenizer=data.tokenizer,
+    )
 
 
-def remarks_on(facts: Mapping[str, Any], tokens: int) -> list[str]:
+def remarks_on(facts: CorpusFacts, tokens: int) -> list[str]:
     """Returns what a training leaves out or never uses, a line each.
 
     Args:
-        facts: a manifest; earlier ones lack some entries.
+        facts: of the corpus.
         tokens: of the tokenizer.
     """
     return [*_documents_left_out(facts), *_doubtful_numbers(facts, tokens)]
 
 
-def _documents_left_out(facts: Mapping[str, Any]) -> Iterator[str]:
-    documents: Mapping[str, int] = facts["documents"]
-    whole = sum(documents.values())
-    lost, copies = documents["undecodable_dropped"], documents["duplicates_dropped"]
+def _documents_left_out(facts: CorpusFacts) -> Iterator[str]:
+    whole, lost = len(facts.documents), facts.documents.undecodable_dropped
+    copies, unread = facts.documents.duplicates_dropped, facts.unread
     if lost:
         line = f"{_of(lost, whole)} left out: no UTF-8 text"
-        if known := facts.get("undecodable"):
-            line += f", {known['bytes_share']:.1%} of the bytes, first {known['first']}"
+        if known := facts.undecodable:
+            line += f", {known.bytes_share:.1%} of the bytes, first {known.first}"
         yield line
     if copies:
         yield f"{_of(copies, whole)} left out: equal to another one"
-    unread = facts.get("unread")
-    if unread and unread["files"]:
+    if unread is not None and unread.files:
         yield (
-            f"{unread['files']:,} files are not read, such as {unread['first']}: they end in none "
+            f"{unread.files:,} files are not read, such as {unread.first}: they end in none "
             f"of {', '.join(TEXT_SUFFIXES)}, or are links to nothing"
         )
 
 
-def _doubtful_numbers(facts: Mapping[str, Any], tokens: int) -> Iterator[str]:
-    copied, vocabulary = facts["copied_share"], facts["vocabulary"]
+def _doubtful_numbers(facts: CorpusFacts, tokens: int) -> Iterator[str]:
+    copied, vocabulary = facts.copied_share, facts.vocabulary
     if copied > NEAR_COPY:
         yield (
             f"{copied:.0%} of the long validation lines stand in other documents too: the "

@@ -1,6 +1,7 @@
 """A dry run: all parts of a run but its steps, and how long those would take here.
 
-Nothing is written; a little is timed.
+Nothing is written; a little is timed. Data, tokenizer, first loss and steps are what a run itself
+would make: a check of settings alone would let a run of days end on what its first step shows.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +19,7 @@ import torch
 import yaml
 
 from aero.internals.errors import TrainingError, disk_errors
+from aero.internals.run_files import CorpusRecord
 from aero.models import AeroForCausalLM
 from aero.saved.tokenizer import bytes_per_token, load_tokenizer
 from aero.train.checkpoints import from_whole_checkpoint
@@ -105,7 +107,7 @@ def forecast(plan: Sequence[PlannedRun], *, cache_dir: str | Path) -> str:
 def _seconds_of_a_token(run: PlannedRun, data: RehearsedData, say: Callable[[str], None]) -> float:
     """Makes the checks of a run's start, says what it would warn of, and times its steps."""
     _require_writable(run.folder.path)
-    if run.checkpoint is not None and data.corpus:
+    if run.checkpoint is not None and data.corpus is not None:
         require_same_corpus(run.folder, data.corpus)
     model = rehearse_run(run, data.tokenizer)
     warning = _first_scores(run, model)
@@ -181,7 +183,7 @@ class RehearsedData(NamedTuple):
 
     found: str
     tokenizer: PreTrainedTokenizerFast | None
-    corpus: Mapping[str, Any] = {}
+    corpus: CorpusRecord | None = None
 
 
 def rehearse_data(
@@ -212,7 +214,7 @@ def rehearse_data(
         return _read(source, data, context_length)
     prepared = open_prepared_data(folder, context_length=context_length)
     found = f"{len(prepared.train):,} tokens for training in {folder}"
-    return RehearsedData(_lines(found, prepared.remarks), prepared.tokenizer, prepared.summary())
+    return RehearsedData(_lines(found, prepared.remarks), prepared.tokenizer, prepared.record())
 
 
 def _not_downloaded(name: str, data: DataSection) -> RehearsedData:
@@ -239,7 +241,12 @@ def _read(source: CorpusSource, data: DataSection, context_length: int) -> Rehea
     for split, count in counts.items():
         require_window(split, source.place, count, context_length)
     facts = corpus_facts(scan, data)
-    known = {name: facts[name] for name in ("name", "version", "sha256", "copied_share")}
+    known = CorpusRecord(
+        name=facts.name,
+        version=facts.version,
+        sha256=facts.sha256,
+        copied_share=facts.copied_share,
+    )
     found = f"{len(source.files):,} files of {source.bytes:,} bytes in {source.place}"
     remarks = remarks_on(facts, len(tokenizer))
     return RehearsedData(_lines(f"{found}, to be tokenized", remarks), tokenizer, known)

@@ -6,7 +6,7 @@ import math
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -15,8 +15,10 @@ from transformers import PrinterCallback, set_seed
 from transformers.utils import logging as transformers_logging
 
 from aero.conversion.annealing import finish_annealing
-from aero.internals.atomic_files import checksums_of, write_checksums, write_json_atomically
+from aero.internals.atomic_files import checksums_of, write_bytes_atomically, write_checksums
 from aero.internals.errors import StopRequestedError, TrainingError
+from aero.internals.records import as_dict, record_bytes
+from aero.internals.run_files import Annealing, CorpusRecord, RunInfo, StartRecord, TeacherRecord
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.train.checkpoints import read_checkpoint_state
 from aero.train.machine import git_commit, hardware, package_versions
@@ -26,7 +28,7 @@ from aero.train.prepared_data import PreparedData
 from aero.train.progress import is_main_process
 from aero.train.recorder import RunRecorder
 from aero.train.run_callback import RunCallback
-from aero.train.run_folder import RunFolder, checkpoint_step, finite_or_null, run_slug
+from aero.train.run_folder import RunFolder, checkpoint_step, run_slug
 from aero.train.run_results import analyze_model, write_evaluation
 from aero.train.schedules import AnnealingCallback, PenaltyScheduleCallback
 from aero.train.signals import StopRequest
@@ -73,9 +75,7 @@ class OneRun:
         deviations = self._first_scores() if run.checkpoint is None else None
         self._distillation = teacher_of(run, self._arguments.device)
         if self._arguments.should_save:
-            open_folder(run, data)
-            if deviations is not None:
-                run.folder.update({"first_score_deviations": finite_or_null(deviations)})
+            open_folder(run, data, deviations)
         self._recorder = RunRecorder(
             run.folder,
             device=self._arguments.device,
@@ -115,7 +115,7 @@ class OneRun:
         finally:
             self._recorder.close()
 
-    def _first_scores(self) -> list[float]:
+    def _first_scores(self) -> list[float | None]:
         """Measures them on one window and warns where random weights give none to learn from."""
         run = self._run
         ids = torch.from_numpy(self._data.train[: run.recipe.model.context_length].astype("int64"))
@@ -123,13 +123,13 @@ class OneRun:
         warning = None if run.source is not None else first_scores_warning(self._model, deviations)
         if warning is not None and is_main_process():
             self._say(f"{run.name}: {warning}")
-        return deviations
+        return [*deviations]
 
     def _ending(self, trainer: AeroTrainer) -> str:
         run, steps, broken = self._run, trainer.state.global_step, self._callback.divergence
         if broken is not None and run.recipe.training.nan_policy != "skip":
             self._seal("diverged", steps)
-            return f"diverged at step {broken['step']} ({broken['what']})"
+            return f"diverged at step {broken.step} ({broken.what})"
         if steps < run.recipe.steps:
             self._seal("interrupted", steps)
             raise StopRequestedError(
@@ -175,13 +175,11 @@ class OneRun:
             callback.delete_old_checkpoints(self._run.recipe.training.keep_checkpoints)
         folder.seal({"metrics.jsonl": self._recorder.metrics_sha256})
         folder.update(
-            {
-                "steps_done": steps,
-                "seconds": round(self._recorder.seconds, 3),
-                "skipped_steps": callback.skipped_steps,
-                "diverged": callback.divergence,
-                "status": status,
-            }
+            steps_done=steps,
+            seconds=round(self._recorder.seconds, 3),
+            skipped_steps=callback.skipped_steps,
+            diverged=callback.divergence,
+            status=status,
         )
 
 
@@ -242,8 +240,15 @@ def build_trainer(
     return trainer
 
 
-def open_folder(run: PlannedRun, data: PreparedData) -> None:
+def open_folder(
+    run: PlannedRun, data: PreparedData, deviations: list[float | None] | None = None
+) -> None:
     """Writes the facts known before the first step and removes a killed process's remains.
+
+    Args:
+        run: as it is planned.
+        data: its corpus.
+        deviations: of its first scores, by layer; a run that resumes has them.
 
     Raises:
         TrainingError: the run resumes, and its corpus is another one by now.
@@ -255,47 +260,49 @@ def open_folder(run: PlannedRun, data: PreparedData) -> None:
         (folder.path / "run.json").unlink(missing_ok=True)
         folder.checkpoints.mkdir(parents=True, exist_ok=True)
         folder.write_config(run.config())
-        write_json_atomically(folder.path / "manifest.json", data.manifest)
+        write_bytes_atomically(folder.path / "manifest.json", record_bytes(data.manifest))
         write_checksums(folder.path, checksums_of(folder.path, ["config.yaml", "manifest.json"]))
         shutil.rmtree(folder.tensorboard, ignore_errors=True)
     else:
         step = checkpoint_step(run.checkpoint)
-        metrics_bytes = read_checkpoint_state(run.checkpoint)["recorder"]["metrics"]["bytes"]
-        require_same_corpus(folder, data.summary())
-    folder.update(
-        {
-            "status": "running",
-            "label": run.label,
-            "slug": run_slug(run.label),
-            "seed": run.seed,
-            "spec": run.spec.to_dict(),
-            "steps_done": step,
-            "steps_total": run.recipe.steps,
-            "tokens_per_step": run.recipe.training.tokens_per_step,
-            "seconds": 0.0,
-            "versions": package_versions(),
-            "hardware": hardware(),
-            "git_commit": git_commit(),
-            "corpus": {
-                **data.summary(),
-                "folder": str(data.folder.resolve()),
-                "remarks": data.remarks,
-            },
-            "diverged": None,
-            "skipped_steps": 0,
-            "command": shlex.join(["aero", *sys.argv[1:]]),
-            **_training_from(run),
-        }
+        metrics_bytes = read_checkpoint_state(run.checkpoint).recorder.metrics.bytes
+        require_same_corpus(folder, data.record())
+        deviations = folder.info().first_score_deviations
+    folder.write_info(
+        RunInfo(
+            status="running",
+            label=run.label,
+            slug=run_slug(run.label),
+            seed=run.seed,
+            spec=run.spec.to_dict(),
+            steps_done=step,
+            steps_total=run.recipe.steps,
+            tokens_per_step=run.recipe.training.tokens_per_step,
+            seconds=0.0,
+            versions=package_versions(),
+            hardware=hardware(),
+            git_commit=git_commit(),
+            corpus=data.record(),
+            command=shlex.join(["aero", *sys.argv[1:]]),
+            start=_start_of(run),
+            distilled_from=_teacher_of(run),
+            first_score_deviations=deviations,
+        )
     )
     folder.remove_results()
     folder.remove_checkpoints_after(step)
     folder.truncate_metrics(metrics_bytes)
 
 
-def require_same_corpus(folder: RunFolder, corpus: Mapping[str, Any]) -> None:
-    """Raises `TrainingError` if a run's record of its corpus has other values than these."""
-    there = folder.info()["corpus"]
-    names = ", ".join(name for name, value in corpus.items() if there.get(name) != value)
+def require_same_corpus(folder: RunFolder, corpus: CorpusRecord) -> None:
+    """Raises `TrainingError` if a run's corpus has other values than those that are known here."""
+    there = folder.info().corpus or CorpusRecord()
+    known = {name: value for name, value in as_dict(corpus).items() if value is not None}
+    names = ", ".join(
+        name
+        for name, value in known.items()
+        if name not in ("folder", "remarks") and getattr(there, name) != value
+    )
     if names:
         raise TrainingError(
             f"train: {folder.path} was trained on another corpus ({names} differ); put the old one "
@@ -303,14 +310,17 @@ def require_same_corpus(folder: RunFolder, corpus: Mapping[str, Any]) -> None:
         )
 
 
-def _training_from(run: PlannedRun) -> dict[str, Any]:
-    """Source and teacher as `run.json` records them."""
-    found: dict[str, Any] = {}
-    if run.source is not None:
-        found["from"] = {**run.source.record(), "annealing": asdict(run.recipe.annealing)}
-    if run.teacher is not None:
-        found["distilled_from"] = {**run.teacher.record(), **asdict(run.recipe.distillation)}
-    return found
+def _start_of(run: PlannedRun) -> StartRecord | None:
+    if run.source is None:
+        return None
+    annealing = Annealing(**asdict(run.recipe.annealing))
+    return StartRecord(**run.source.record(), annealing=annealing)
+
+
+def _teacher_of(run: PlannedRun) -> TeacherRecord | None:
+    if run.teacher is None:
+        return None
+    return TeacherRecord(**run.teacher.record(), **asdict(run.recipe.distillation))
 
 
 def save_model(model: Any, data: PreparedData, folder: RunFolder) -> None:

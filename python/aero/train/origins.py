@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from aero.internals.errors import TrainingError
-from aero.reading import checked, read_json
-from aero.train.run_folder import RunFolder, checkpoint_step
+from aero.internals.run_files import RunInfo
+from aero.reading import read_json
+from aero.train.run_folder import RunFolder, checkpoint_step, corpus_folder
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Origin:
     flops_per_token: float | None = None
 
     def record(self) -> dict[str, Any]:
-        """Returns its record for `run.json`, with the digest of its weights."""
+        """Returns the entries of its `OriginRecord`, with the digest of its weights."""
         return {
             "path": str(self.path),
             "label": self.label,
@@ -79,20 +80,19 @@ def find_origin(path: str | Path, option: str) -> Origin:
 def _run(folder: Path, option: str) -> Origin:
     run = RunFolder(folder)
     info = run.info()
-    if info.get("status") != "finished" or not run.model.is_dir():
+    if info.status != "finished" or not run.model.is_dir():
         known = run.complete_checkpoints()
         way_out = (
             f"name a checkpoint, such as {known[-1]}" if known else "train it to the end first"
         )
         raise TrainingError(
             f"train: {option} {folder} holds no trained network (its status is "
-            f"{info.get('status')!r}); {way_out}"
+            f"{info.status!r}); {way_out}"
         )
-    shape = {"steps_done": int, "tokens_per_step": int, "label": str}
-    checked(info, shape, str(folder / "run.json"))
-    steps = info["steps_done"]
-    tokens = steps * info["tokens_per_step"]
-    return Origin(folder, run.model, run.model, info["label"], steps, tokens, _flops(info))
+    steps = info.steps_done
+    return Origin(
+        folder, run.model, run.model, info.label, steps, _tokens(info, steps), _flops(info)
+    )
 
 
 def _checkpoint(folder: Path) -> Origin:
@@ -101,20 +101,19 @@ def _checkpoint(folder: Path) -> Origin:
     if folder.parent != run.checkpoints or not run.exists():
         return Origin(folder, folder, folder, _label_of(folder))
     info, steps = run.info(), checkpoint_step(folder)
-    shape = {"corpus": {"folder": str}, "tokens_per_step": int, "label": str}
-    checked(info, shape, str(run.path / "run.json"))
-    tokenizer = Path(info["corpus"]["folder"]) / "tokenizer"
-    tokens = steps * info["tokens_per_step"]
-    return Origin(folder, folder, tokenizer, info["label"], steps, tokens, _flops(info))
+    tokenizer = corpus_folder(info, run.path) / "tokenizer"
+    return Origin(folder, folder, tokenizer, info.label, steps, _tokens(info, steps), _flops(info))
 
 
-def _flops(info: dict[str, Any]) -> float | None:
-    """Operations of a forward pass per token of a full window; None of a run without its spec."""
+def _tokens(info: RunInfo, steps: int) -> int | None:
+    return None if info.tokens_per_step is None else steps * info.tokens_per_step
+
+
+def _flops(info: RunInfo) -> float:
+    """Operations of a forward pass per token of a full window."""
     from aero.architecture import ArchitectureSpec
 
-    if "spec" not in info:
-        return None
-    spec = ArchitectureSpec.from_dict(info["spec"])
+    spec = ArchitectureSpec.from_dict(info.spec)
     return float(spec.flops("executed").total) / spec.context_length
 
 

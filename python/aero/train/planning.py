@@ -215,7 +215,7 @@ def with_action(run: PlannedRun) -> PlannedRun:
         )
     _require_same_config(run)
     require_current_split(run.folder)
-    if run.folder.info().get("status") in ("finished", "diverged"):
+    if run.folder.info().status in ("finished", "diverged"):
         return dataclasses.replace(run, action="reuse")
     checkpoints = run.folder.complete_checkpoints()
     if checkpoints:
@@ -246,8 +246,8 @@ def require_current_split(folder: RunFolder) -> None:
     Raises:
         TrainingError: its numbers do not compare with those of new runs.
     """
-    corpus = folder.info().get("corpus")
-    if corpus is not None and "copied_share" not in corpus:
+    corpus = folder.info().corpus
+    if corpus is not None and corpus.copied_share is None:
         raise TrainingError(
             f"train: {folder.path} was trained when near copies of training text could be held "
             "out, so its perplexity does not compare with that of new runs; choose another "

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aero.internals.atomic_files import write_json_atomically
+from aero.internals.atomic_files import write_bytes_atomically
 from aero.internals.errors import TrainingError, disk_errors
-from aero.reading import UnreadableFileError, one_line, read_json
+from aero.internals.records import read_record, record_bytes
+from aero.internals.run_files import CorpusRecord
+from aero.reading import UnreadableFileError, one_line
 from aero.saved.tokenizer import (
     bytes_per_token,
     limited,
@@ -26,20 +28,19 @@ from aero.saved.tokenizer import (
     train_tokenizer,
 )
 from aero.train.corpora import CorpusScan, TextPiece, scan_corpus
-from aero.train.corpus_facts import FACTS, corpus_facts, remarks_on
+from aero.train.corpus_facts import corpus_facts, remarks_on
 from aero.train.corpus_files import CorpusSource, find_corpus
 from aero.train.hub import download_dataset
+from aero.train.manifest import Manifest, TokenFiles
 from aero.train.progress import progress_bar
 from aero.train.recipe import DataSection
-from aero.train.token_files import SPLITS, TokenFile, TokenWriter, open_tokens
+from aero.train.token_files import SPLITS, TokenWriter, open_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 _FORMAT = 2
 _BATCH_BYTES = 1 << 20
-_TOKEN_FILE = {"file": str, "dtype": str, "tokens": int, "text_bytes": int, "sha256": str}
-_MANIFEST = {**FACTS, "files": dict.fromkeys(SPLITS, _TOKEN_FILE)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,24 +57,26 @@ class PreparedData:
     """
 
     folder: Path
-    manifest: dict[str, Any]
+    manifest: Manifest
     tokenizer: PreTrainedTokenizerFast
     train: NDArray[Any]
     validation: NDArray[Any]
     token_bytes: NDArray[np.int64]
 
-    def summary(self) -> dict[str, Any]:
+    def record(self) -> CorpusRecord:
         """Returns a run folder's record of its corpus."""
-        files = self.manifest["files"]
-        return {
-            "name": self.manifest["name"],
-            "version": self.manifest["version"],
-            "sha256": self.manifest["sha256"],
-            "train_tokens": files["train"]["tokens"],
-            "validation_tokens": files["validation"]["tokens"],
-            "validation_bytes": files["validation"]["text_bytes"],
-            "copied_share": self.manifest["copied_share"],
-        }
+        files = self.manifest.files
+        return CorpusRecord(
+            name=self.manifest.name,
+            version=self.manifest.version,
+            sha256=self.manifest.sha256,
+            train_tokens=files.train.tokens,
+            validation_tokens=files.validation.tokens,
+            validation_bytes=files.validation.text_bytes,
+            copied_share=self.manifest.copied_share,
+            folder=str(self.folder.resolve()),
+            remarks=self.remarks,
+        )
 
     @property
     def remarks(self) -> list[str]:
@@ -167,12 +170,10 @@ def _build(source: CorpusSource, data: DataSection, folder: Path, context_length
     scan = scan_corpus(source, data.validation_fraction, data.split_by)
     tokenizer = tokenizer_for(scan, data, folder / "tokenizer", context_length)
     files = _write_tokens(scan, tokenizer, data.vocabulary, folder)
-    manifest = {
-        "format": _FORMAT,
-        **corpus_facts(scan, data),
-        "files": {split: asdict(entry) for split, entry in files.items()},
-    }
-    write_json_atomically(folder / "manifest.json", manifest)
+    facts = corpus_facts(scan, data)
+    entries = {name: getattr(facts, name) for name in facts.__struct_fields__}
+    manifest = Manifest(format=_FORMAT, files=files, **entries)
+    write_bytes_atomically(folder / "manifest.json", record_bytes(manifest))
 
 
 def tokenizer_for(
@@ -229,7 +230,7 @@ def _save_whole(save: Any, folder: Path) -> None:
 
 def _write_tokens(
     scan: CorpusScan, tokenizer: PreTrainedTokenizerFast, vocabulary: int, folder: Path
-) -> dict[str, TokenFile]:
+) -> TokenFiles:
     writer = TokenWriter(folder, vocabulary=vocabulary, corpus_sha256=scan.sha256)
     total = scan.train_bytes + scan.validation_bytes
     name = scan.source.name
@@ -293,16 +294,15 @@ def open_prepared_data(folder: str | Path, *, context_length: int) -> PreparedDa
     """
     folder = Path(folder)
     try:
-        manifest = read_json(folder / "manifest.json", _MANIFEST)
-        entries = {split: TokenFile(**manifest["files"][split]) for split in SPLITS}
-    except (UnreadableFileError, TypeError) as error:
+        manifest = read_record(folder / "manifest.json", Manifest)
+    except UnreadableFileError as error:
         raise TrainingError(
             f"train: {folder / 'manifest.json'} cannot be read ({one_line(error)}); delete the "
             f"folder {folder} and run the command again to tokenize again"
         ) from error
-    tokens = {split: open_tokens(folder, entry) for split, entry in entries.items()}
+    tokens = {split: open_tokens(folder, getattr(manifest.files, split)) for split in SPLITS}
     for split, array in tokens.items():
-        require_window(split, manifest["root"], len(array), context_length)
+        require_window(split, manifest.root, len(array), context_length)
     tokenizer = load_tokenizer(folder / "tokenizer")
     return PreparedData(
         folder=folder,

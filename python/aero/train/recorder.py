@@ -16,9 +16,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from aero.analysis.statistics import nan_counts
+from aero.internals.records import as_dict
+from aero.internals.run_files import (
+    EntropyLine,
+    MetricLine,
+    MetricsMark,
+    RecorderState,
+    TrainLine,
+    ValidationLine,
+)
 from aero.train.ffn_spectra import Spectra
 from aero.train.perplexity import HeldOutLoss
-from aero.train.run_folder import RunFolder, finite_or_null
+from aero.train.run_folder import RunFolder
 from aero.train.tensorboard import add_scalars, entropy_scalars, open_board
 
 if TYPE_CHECKING:
@@ -109,18 +118,20 @@ class RunRecorder:
         means: list[float] = (self._sums_of_all() / max(self._steps, 1)).tolist()
         self._sums.zero_()
         self._steps = 0
-        losses = dict(zip(_LOSSES, means, strict=True))
+        penalties = _LOSSES[2:]
         self._write(
-            {
-                "kind": "train",
-                "step": step,
-                "tokens": step * self._tokens_per_step,
-                **losses,
-                **({} if self._has_entropy_loss else dict.fromkeys(_LOSSES[2:])),
-                "lr": learning_rate,
-                "grad_norm": gradient_norm,
-                "seconds": round(self.seconds, 3),
-            }
+            TrainLine(
+                step=step,
+                tokens=step * self._tokens_per_step,
+                lr=learning_rate,
+                grad_norm=gradient_norm,
+                seconds=round(self.seconds, 3),
+                **{
+                    name: mean
+                    for name, mean in zip(_LOSSES, means, strict=True)
+                    if self._has_entropy_loss or name not in penalties
+                },
+            )
         )
         return means[0]
 
@@ -129,15 +140,14 @@ class RunRecorder:
     ) -> None:
         """Writes a validation result; networks without foldable norm have no discrepancy."""
         self._write(
-            {
-                "kind": "validation",
-                "step": step,
-                "loss": measured.loss,
-                "perplexity": measured.perplexity,
-                "bits_per_byte": measured.bits_per_byte,
-                "tokens": measured.tokens,
-                "norm_discrepancy": norm_discrepancy,
-            }
+            ValidationLine(
+                step=step,
+                loss=measured.loss,
+                perplexity=measured.perplexity,
+                bits_per_byte=measured.bits_per_byte,
+                tokens=measured.tokens,
+                norm_discrepancy=norm_discrepancy,
+            )
         )
 
     def write_entropies(
@@ -164,66 +174,66 @@ class RunRecorder:
         layers = spectra or []
         measured = any(found is not None for found in layers)
         self._append(
-            {
-                "kind": "entropy",
-                "step": step,
-                "head_entropy": [[round(float(head), 6) for head in row] for row in head_entropy],
-                "nan_counts": nan_counts(head_entropy).tolist(),
-                **({"learned": learned} if learned else {}),
-                **({"ffn_spectra": layers} if measured else {}),
-                "frac_collapse": scalars["entropy/frac_collapse"],
-                "frac_overload": scalars["entropy/frac_overload"],
-            }
+            EntropyLine(
+                step=step,
+                head_entropy=[[round(float(head), 6) for head in row] for row in head_entropy],
+                nan_counts=nan_counts(head_entropy).tolist(),
+                learned=learned,
+                ffn_spectra=layers if measured else None,
+                frac_collapse=scalars["entropy/frac_collapse"],
+                frac_overload=scalars["entropy/frac_overload"],
+            )
         )
         if self._board is not None:
             add_scalars(self._board, step, scalars | _spectra_scalars(layers))
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> RecorderState:
         """Returns the state for a checkpoint; collective under `torchrun`."""
         sums = self._sums.clone()
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.all_reduce(sums)
-        return {
-            "sums": finite_or_null(sums.tolist()),
-            "steps": self._steps,
-            "has_entropy_loss": self._has_entropy_loss,
-            "seconds": self.seconds,
-            "metrics": {"bytes": self._metrics_bytes, "sha256": self.metrics_sha256},
-        }
+        return RecorderState(
+            sums=sums.tolist(),
+            steps=self._steps,
+            has_entropy_loss=self._has_entropy_loss,
+            seconds=self.seconds,
+            metrics=MetricsMark(self._metrics_bytes, self.metrics_sha256),
+        )
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: RecorderState) -> None:
         """Continues from a checkpoint's `state`; one process takes over the sums of all."""
         if self._writes:
-            sums = [float("nan") if value is None else value for value in state["sums"]]
+            sums = [float("nan") if value is None else value for value in state.sums]
             # Checkpoints from before the weighted penalty was kept do not know it.
             sums += [float("nan")] * (len(_LOSSES) - len(sums))
             self._sums.copy_(torch.tensor(sums, dtype=torch.float64))
-        self._steps = state["steps"]
-        self._has_entropy_loss = state["has_entropy_loss"]
-        self._begin = time.monotonic() - state["seconds"]
+        self._steps = state.steps
+        self._has_entropy_loss = state.has_entropy_loss
+        self._begin = time.monotonic() - state.seconds
 
     def close(self) -> None:
         """Writes out the buffer."""
         if self._board is not None:
             self._board.close()
 
-    def _write(self, record: dict[str, Any]) -> None:
-        self._append(record)
+    def _write(self, line: TrainLine | ValidationLine) -> None:
+        self._append(line)
         if self._board is not None:
             # Curves are in nats per token: the penalty before its weight would pass for a loss.
             skipped = ("kind", "step", "tokens", "entropy_loss")
+            values = as_dict(line)
             scalars = {
-                f"{record['kind']}/{name}": value
-                for name, value in record.items()
+                f"{values['kind']}/{name}": value
+                for name, value in values.items()
                 if name not in skipped and value is not None
             }
-            add_scalars(self._board, record["step"], scalars)
+            add_scalars(self._board, line.step, scalars)
 
-    def _append(self, record: dict[str, Any]) -> None:
+    def _append(self, line: MetricLine) -> None:
         if self._writes:
-            line = self._folder.append_metrics(record)
-            self._metrics.update(line)
-            self._metrics_bytes += len(line)
+            written = self._folder.append_metrics(line)
+            self._metrics.update(written)
+            self._metrics_bytes += len(written)
 
 
 def _spectra_scalars(spectra: Spectra) -> dict[str, float]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from aero.internals.run_files import CheckpointState, Divergence
 from aero.models import AeroForCausalLM
 from aero.nn import FoldableNorm
 from aero.train.divergence import NO_PLACE, NonFinite, find_first_non_finite
@@ -24,7 +25,7 @@ from aero.train.perplexity import HeldOutLoss, measure_loss
 from aero.train.prepared_data import PreparedData
 from aero.train.recipe import Recipe
 from aero.train.recorder import RunRecorder
-from aero.train.run_folder import RunFolder, checkpoint_step, finite_or_null
+from aero.train.run_folder import RunFolder, checkpoint_step
 from aero.train.signals import StopRequest
 from aero.train.trainer import AeroTrainer
 from aero.train.windows import validation_windows
@@ -68,7 +69,7 @@ class RunCallback(TrainerCallback):
         self._learning_rate = 0.0
         self._mean_loss = float("nan")
         self._buffers: list[torch.Tensor] = []
-        self.divergence: dict[str, Any] | None = None
+        self.divergence: Divergence | None = None
         self.skipped_steps = 0
 
     # --- the Trainer's events ------------------------------------------------------------------
@@ -105,7 +106,7 @@ class RunCallback(TrainerCallback):
         policy = self._recipe.training.nan_policy
         if self.divergence is None:
             self.divergence = self._describe_divergence(state.global_step + 1)
-            self._update_info({"diverged": self.divergence})
+            self._update_info(diverged=self.divergence)
         if policy == "continue":
             return
         # Without gradients the optimizer changes nothing: the weights stay finite.
@@ -148,14 +149,17 @@ class RunCallback(TrainerCallback):
         control.should_save = False
         if not args.should_save:
             return
-        progress = {"steps_done": state.global_step, "seconds": self._recorder.seconds}
-        self._folder.update({**progress, "skipped_steps": self.skipped_steps})
+        self._folder.update(
+            steps_done=state.global_step,
+            seconds=self._recorder.seconds,
+            skipped_steps=self.skipped_steps,
+        )
         # One before the last is there to go on from where the last is damaged.
         self.delete_old_checkpoints(kept=max(2, self._recipe.training.keep_checkpoints))
 
     def delete_old_checkpoints(self, kept: int) -> None:
         """Deletes all checkpoints but the last ones and the last finite one."""
-        finite = (self.divergence or {}).get("last_finite_checkpoint")
+        finite = self.divergence and self.divergence.last_finite_checkpoint
         for checkpoint in self._folder.complete_checkpoints()[:-kept]:
             if checkpoint.relative_to(self._folder.path).as_posix() != finite:
                 shutil.rmtree(checkpoint, ignore_errors=True)
@@ -179,23 +183,22 @@ class RunCallback(TrainerCallback):
         self._recorder.write_validation(step, measured, self._model().norm_discrepancy())
         return measured
 
-    def checkpoint_state(self) -> dict[str, Any]:
+    def checkpoint_state(self) -> CheckpointState:
         """Returns the state that a checkpoint needs for an exact resume."""
-        discrepancies = [norm.discrepancy.item() for norm in self._norms()]
-        return {
-            "recorder": self._recorder.state(),
-            "divergence": self.divergence,
-            "skipped_steps": self.skipped_steps,
-            "norm_discrepancies": finite_or_null(discrepancies),
-        }
+        return CheckpointState(
+            self._recorder.state(),
+            self.divergence,
+            self.skipped_steps,
+            [norm.discrepancy.item() for norm in self._norms()],
+        )
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: CheckpointState) -> None:
         """Continues from a checkpoint's state."""
-        self._recorder.restore(state["recorder"])
-        self.divergence = state["divergence"]
-        self.skipped_steps = state["skipped_steps"]
+        self._recorder.restore(state.recorder)
+        self.divergence = state.divergence
+        self.skipped_steps = state.skipped_steps
         # They are not among the weights, and the last validation may come without another step.
-        for norm, value in zip(self._norms(), state["norm_discrepancies"], strict=True):
+        for norm, value in zip(self._norms(), state.norm_discrepancies, strict=True):
             norm.discrepancy.fill_(float("nan") if value is None else value)
 
     def _record_entropies(self, step: int) -> None:
@@ -215,7 +218,7 @@ class RunCallback(TrainerCallback):
             learned=model.learned_scalars(),
         )
 
-    def _describe_divergence(self, step: int) -> dict[str, Any]:
+    def _describe_divergence(self, step: int) -> Divergence:
         spec = self._model().config.spec
         found = find_first_non_finite(
             self._model(),
@@ -226,17 +229,17 @@ class RunCallback(TrainerCallback):
         found = _first_of_all_processes(found)
         checkpoints = [c for c in self._folder.complete_checkpoints() if checkpoint_step(c) < step]
         last: Path | None = checkpoints[-1] if checkpoints else None
-        return {
-            "step": step,
+        return Divergence(
+            step=step,
             **asdict(found),
-            "last_finite_checkpoint": (
+            last_finite_checkpoint=(
                 None if last is None else last.relative_to(self._folder.path).as_posix()
             ),
-        }
+        )
 
-    def _update_info(self, changes: dict[str, Any]) -> None:
+    def _update_info(self, **changes: Any) -> None:
         if self.trainer.args.should_save:
-            self._folder.update(changes)
+            self._folder.update(**changes)
 
     def _norms(self) -> list[FoldableNorm]:
         return [module for module in self._model().modules() if isinstance(module, FoldableNorm)]

@@ -14,11 +14,10 @@ evaluation.json    analysis.json  analysis.npz  sample.json  fixed_point.json
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +26,16 @@ import yaml
 from aero.internals.atomic_files import (
     checksums_of,
     damage,
-    json_bytes,
     read_checksums,
     write_bytes_atomically,
     write_checksums,
-    write_json_atomically,
 )
 from aero.internals.errors import TrainingError
-from aero.reading import UnreadableFileError, read_json, read_json_lines, read_yaml
-from aero.reading.run_files import METRIC, RUN
+from aero.internals.records import changed, read_record, record_bytes
+from aero.internals.run_files import MetricLine, Metrics, RunInfo, read_metrics
+from aero.reading import UnreadableFileError, read_yaml
 
 _WAY_OUT = "restore it, or delete the folder to train again"
-# While it is begun, and for tools that want one entry, none is required.
-_INFO = {f"{name.removesuffix('?')}?": shape for name, shape in RUN.items()}
 # Of an end of the training; another one makes others.
 _RESULTS = (
     "evaluation.json", "analysis.json", "analysis.npz", "sample.json", "fixed_point.json",
@@ -66,9 +62,8 @@ class RunFolder:
         >>> import tempfile
         >>> folder = tempfile.TemporaryDirectory()
         >>> run = RunFolder(folder.name)
-        >>> run.update({"status": "running"})
-        >>> run.info()["status"]
-        'running'
+        >>> run.exists(), run.metrics().train
+        (False, [])
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -93,7 +88,7 @@ class RunFolder:
         """True if a run was started here."""
         return (self.path / "run.json").is_file()
 
-    def info(self) -> dict[str, Any]:
+    def info(self) -> RunInfo:
         """Returns `run.json`.
 
         Raises:
@@ -103,24 +98,27 @@ class RunFolder:
             raise TrainingError(
                 f"train: {self.path} is no run folder (it has no run.json); `aero train` makes one"
             )
-        info: dict[str, Any] = _damage_told(read_json, self.path / "run.json", _INFO)
-        if info.get("status") != "running":
+        with _damage_told():
+            info = read_record(self.path / "run.json", RunInfo)
+        if info.status != "running":
             self.require_whole("run.json")
         return info
 
-    def update(self, changes: dict[str, Any]) -> None:
-        """Changes entries of `run.json`, creating it if needed."""
+    def update(self, **changes: Any) -> None:
+        """Changes entries of `run.json`."""
+        self.write_info(changed(self.info(), **changes))
+
+    def write_info(self, info: RunInfo) -> None:
+        """Writes `run.json`."""
         self.path.mkdir(parents=True, exist_ok=True)
-        info = self.info() if self.exists() else {"format": 1}
-        info.update(changes)
-        content = json_bytes(info)
-        if info.get("status") != "running":
+        content = record_bytes(info)
+        if info.status != "running":
             self.seal({"run.json": hashlib.sha256(content).hexdigest()})
         write_bytes_atomically(self.path / "run.json", content)
 
-    def write_result(self, name: str, values: dict[str, Any]) -> None:
+    def write_result(self, name: str, values: object) -> None:
         """Writes a JSON file of measurements; numbers that are not finite become null."""
-        write_json_atomically(self.path / name, finite_or_null(values))
+        write_bytes_atomically(self.path / name, record_bytes(values))
         self.seal(checksums_of(self.path, [name]))
 
     def seal(self, checksums: dict[str, str]) -> None:
@@ -156,7 +154,8 @@ class RunFolder:
             TrainingError: it cannot be read.
         """
         self.require_whole("config.yaml")
-        config: dict[str, Any] = _damage_told(read_yaml, self.path / "config.yaml", dict)
+        with _damage_told():
+            config: dict[str, Any] = read_yaml(self.path / "config.yaml", dict)
         return config
 
     def write_config(self, config: dict[str, Any]) -> None:
@@ -189,9 +188,9 @@ class RunFolder:
                 if not _STEP_FOLDER.search(path.name) or checkpoint_step(path) > step:
                     shutil.rmtree(path, ignore_errors=True)
 
-    def append_metrics(self, record: dict[str, Any]) -> bytes:
+    def append_metrics(self, record: MetricLine) -> bytes:
         """Adds one line to `metrics.jsonl` and returns it; non-finite numbers become null."""
-        line = f"{json.dumps(finite_or_null(record), allow_nan=False)}\n".encode()
+        line = record_bytes(record, indent=0)
         with (self.path / "metrics.jsonl").open("ab") as file:
             file.write(line)
         return line
@@ -204,26 +203,40 @@ class RunFolder:
         except FileNotFoundError:
             return b""
 
-    def metrics(self) -> list[dict[str, Any]]:
-        """Returns the records of `metrics.jsonl`; a line cut off by a crash is left out.
+    def metrics(self) -> Metrics:
+        """Returns the lines of `metrics.jsonl`; one that a crash cut off is left out.
 
         Raises:
             TrainingError: another line is damaged.
         """
         file = self.path / "metrics.jsonl"
         if not file.exists():
-            return []
-        records: list[dict[str, Any]] = _damage_told(read_json_lines, file, METRIC)[0]
-        return records
+            return Metrics([], [], [])
+        with _damage_told():
+            return read_metrics(file)[0]
 
     def truncate_metrics(self, size: int) -> None:
         """Cuts the file after some bytes: a resumed run writes the rest again."""
         write_bytes_atomically(self.path / "metrics.jsonl", self.metrics_head(size))
 
 
-def _damage_told(read: Callable[..., Any], file: Path, shape: Any) -> Any:
+def corpus_folder(info: RunInfo, run: Path) -> Path:
+    """Returns where a run's token files lay, next to its tokenizer.
+
+    Raises:
+        TrainingError: `run.json` does not say it.
+    """
+    if info.corpus is None or info.corpus.folder is None:
+        raise TrainingError(
+            f"train: {run / 'run.json'}: corpus.folder: expected a text, got none; {_WAY_OUT}"
+        )
+    return Path(info.corpus.folder)
+
+
+@contextmanager
+def _damage_told() -> Iterator[None]:
     try:
-        return read(file, shape)
+        yield
     except UnreadableFileError as error:
         raise TrainingError(f"train: {error}; {_WAY_OUT}") from error
 
@@ -238,14 +251,3 @@ def checkpoint_step(path: Path) -> int:
     if found is None:
         raise TrainingError(f"train: a checkpoint folder is called step-N, got {path}")
     return int(found.group(1))
-
-
-def finite_or_null(value: Any) -> Any:
-    """Returns nested values with NaN and infinity replaced by None, which strict JSON can say."""
-    if isinstance(value, dict):
-        return {key: finite_or_null(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite_or_null(entry) for entry in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

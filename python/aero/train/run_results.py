@@ -17,9 +17,10 @@ from aero.analysis.files import write_analysis
 from aero.analysis.summary import EntropyAccumulator, EntropySummary
 from aero.internals.atomic_files import CHECKSUM_FILE, checksums_of
 from aero.internals.errors import TrainingError, disk_errors
+from aero.internals.records import read_record
+from aero.internals.run_files import Evaluation, RunInfo
 from aero.models import AeroForCausalLM
-from aero.reading import checked, read_json
-from aero.reading.run_files import EVALUATION
+from aero.reading import checked
 from aero.saved.loading import load_saved_network
 from aero.train.ffn_spectra import watched_spectra
 from aero.train.machine import settle_in
@@ -27,7 +28,7 @@ from aero.train.perplexity import HeldOutLoss, measure_loss, norm_gap
 from aero.train.prepared_data import PreparedData, open_prepared_data, prepare_data
 from aero.train.progress import LOG
 from aero.train.recipe import DataSection
-from aero.train.run_folder import RunFolder
+from aero.train.run_folder import RunFolder, corpus_folder
 from aero.train.samples import sample_of
 from aero.train.windows import validation_windows
 
@@ -163,7 +164,7 @@ def analyze_run(
 def context_of_run(path: str | Path) -> str:
     """Returns whether a run's network uses its context, in one line, from its evaluation."""
     file = RunFolder(path).path / "evaluation.json"
-    found = read_json(file, EVALUATION).get("context") if file.exists() else None
+    found = read_record(file, Evaluation).context if file.exists() else None
     if found is None:
         return f"no loss by position: `aero evaluate {path}` measures it"
     return context_text(found)
@@ -191,28 +192,29 @@ def validation_measure(
     return measure
 
 
-def evaluation_values(measured: HeldOutLoss) -> dict[str, Any]:
-    """The content of `evaluation.json` for a measurement, but for its windows."""
-    return {
-        "loss": measured.loss,
-        "perplexity": measured.perplexity,
-        "bits_per_byte": measured.bits_per_byte,
-        "tokens": measured.tokens,
-        "bytes": measured.bytes,
-        "documents": len(measured.document_nll),
-        "perplexity_interval": measured.perplexity_interval,
-        "document_nll": measured.document_nll,
-        "document_tokens": measured.document_tokens,
-        "context": measured.context.to_dict(),
-    }
+def evaluation_of(
+    measured: HeldOutLoss, *, stride: int | None = None, gap: float | None = None
+) -> Evaluation:
+    """Returns the record of a measurement; a gap is `norm_gap`'s."""
+    return Evaluation(
+        windows="disjoint" if stride is None else f"stride {stride}",
+        loss=measured.loss,
+        perplexity=measured.perplexity,
+        bits_per_byte=measured.bits_per_byte,
+        tokens=measured.tokens,
+        bytes=measured.bytes,
+        documents=len(measured.document_nll),
+        perplexity_interval=measured.perplexity_interval,
+        document_nll=[*measured.document_nll],
+        document_tokens=[*measured.document_tokens],
+        context=measured.context.losses(),
+        norm_gap=gap,
+    )
 
 
 def write_evaluation(folder: RunFolder, measured: HeldOutLoss, *, gap: float | None = None) -> None:
-    """Writes `evaluation.json`, which is over disjoint windows; a gap is `norm_gap`'s."""
-    values = {"windows": "disjoint", **evaluation_values(measured)}
-    if gap is not None:
-        values["norm_gap"] = gap
-    folder.write_result("evaluation.json", values)
+    """Writes `evaluation.json`, which is over disjoint windows."""
+    folder.write_result("evaluation.json", evaluation_of(measured, gap=gap))
 
 
 def analyze_model(
@@ -287,10 +289,11 @@ def open_run(folder: RunFolder) -> tuple[AeroForCausalLM, PreparedData]:
         TrainingError: no finished run, or its corpus is gone or damaged.
     """
     info = folder.info()
-    if info.get("status") != "finished" or not (folder.model / "config.json").is_file():
-        step = (info.get("diverged") or {}).get("step")
-        reason = f"NaN at step {step}" if step else f"its status is {info.get('status')!r}"
-        if info.get("status") == "finished":
+    if info.status != "finished" or not (folder.model / "config.json").is_file():
+        reason = f"its status is {info.status!r}"
+        if info.diverged is not None:
+            reason = f"NaN at step {info.diverged.step}"
+        if info.status == "finished":
             reason = "model/config.json is gone"
         raise TrainingError(
             f"{folder.path} holds no trained network ({reason}); train it to the end first"
@@ -305,15 +308,14 @@ def open_run(folder: RunFolder) -> tuple[AeroForCausalLM, PreparedData]:
     return model, _corpus_of(folder, info, model.config.spec.context_length)
 
 
-def _corpus_of(folder: RunFolder, info: dict[str, Any], context_length: int) -> PreparedData:
+def _corpus_of(folder: RunFolder, info: RunInfo, context_length: int) -> PreparedData:
     """Opens the corpus of a run, or tokenizes it again if its files are gone."""
-    checked(info, {"corpus": {"folder": str, "sha256": str}}, str(folder.path / "run.json"))
-    tokens = Path(info["corpus"]["folder"])
+    tokens = corpus_folder(info, folder.path)
     if (tokens / "manifest.json").exists():
         return open_prepared_data(tokens, context_length=context_length)
     section = DataSection(**folder.config()["data"])
     data = prepare_data(section, cache_dir=tokens.parent, context_length=context_length)
-    if data.manifest["sha256"] != info["corpus"]["sha256"]:
+    if info.corpus is None or data.manifest.sha256 != info.corpus.sha256:
         raise TrainingError(
             f"{folder.path}: its token files {tokens} are gone and {section.source} has changed "
             "since, so they cannot be made again; train again into another --output"

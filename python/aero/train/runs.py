@@ -96,7 +96,7 @@ def train_runs(
 
 def _reused(run: PlannedRun) -> str:
     unread = "; its checkpoints were not looked at" if run.folder.complete_checkpoints() else ""
-    status = run.folder.info()["status"]
+    status = run.folder.info().status
     return f"{run.name}: reusing the {status} run in {run.folder.path}{unread}"
 
 

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from aero.internals.errors import TrainingError
+from aero.internals.run_files import Sample
 from aero.models import AeroForCausalLM
 from aero.models.row_entropies import attention_maps, entropies
 from aero.reading import shown
 
-_FORMAT = 1
 # Words enough for heads to differ, few enough for every head's map to be read on one page.
 _CHARACTERS = range(30, 61)
 # Words of letters, as in prose: no code, no list of names, no copyright.
@@ -88,9 +88,7 @@ def _context_length(model: Any) -> int:
     return getattr(model.config, "max_position_embeddings", None) or sys.maxsize
 
 
-def sample_of(
-    model: AeroForCausalLM, tokenizer: PreTrainedTokenizerBase, ids: Any
-) -> dict[str, Any]:
+def sample_of(model: AeroForCausalLM, tokenizer: PreTrainedTokenizerBase, ids: Any) -> Sample:
     """Returns the content of `sample.json`.
 
     Args:
@@ -105,16 +103,15 @@ def sample_of(
     if room > 0:
         written = _continuation(model, tokenizer, prompt, min(room, _NEW_TOKENS))
     tokens, maps, _ = look_at(model, tokenizer, text, most_tokens=_MOST_TOKENS)
-    return {
-        "format": _FORMAT,
-        "text": text,
-        "tokens": tokens,
-        "attention": [
+    return Sample(
+        text=text,
+        tokens=tokens,
+        attention=[
             [[_rounded(row[: i + 1]) for i, row in enumerate(head)] for head in layer]
             for layer in maps
         ],
-        "continuation": written,
-    }
+        continuation=written,
+    )
 
 
 def _continuation(

@@ -12,42 +12,32 @@ import hashlib
 import os
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aero.internals.atomic_files import write_json_atomically
+from aero.internals.atomic_files import write_bytes_atomically
 from aero.internals.errors import TrainingError
-from aero.reading import UnreadableFileError, read_json, shown
+from aero.internals.records import Struct, read_record, record_bytes
+from aero.internals.run_files import Count
+from aero.reading import UnreadableFileError, shown
+from aero.train.manifest import TokenFile, TokenFiles
 from aero.train.progress import progress_bar
 
 SPLITS = ("train", "validation")
 
-_COUNTS = dict.fromkeys(SPLITS, int)
-_NOTE = {"identity": str, "next_unit": int, "text_bytes": _COUNTS, "file_bytes": _COUNTS}
 _SECONDS_BETWEEN_NOTES = 5.0
 
 
-@dataclass(frozen=True)
-class TokenFile:
-    """One entry of the manifest.
+class _Progress(Struct, frozen=True):
+    """progress.json: how much of a corpus is safe, by split where it says bytes."""
 
-    Attributes:
-        file: name in the folder of the manifest.
-        dtype: `uint16` or `uint32`, little-endian.
-        tokens: how many.
-        text_bytes: UTF-8 bytes they stand for.
-        sha256: of the file.
-    """
-
-    file: str
-    dtype: str
-    tokens: int
-    text_bytes: int
-    sha256: str
+    identity: str
+    next_unit: Count
+    text_bytes: dict[str, Count]
+    file_bytes: dict[str, Count]
 
 
 def token_dtype(vocabulary: int) -> np.dtype[Any]:
@@ -75,12 +65,12 @@ class TokenWriter:
         self._notes = self._folder / "progress.json"
         self._last_note = time.monotonic()
         note = self._read_note()
-        self.next_unit: int = note["next_unit"]
-        self._text_bytes: dict[str, int] = note["text_bytes"]
+        self.next_unit = note.next_unit
+        self._text_bytes = note.text_bytes
         self._files: dict[str, BinaryIO] = {}
         for split in SPLITS:
             file = self._partial(split).open("r+b" if self.next_unit else "wb")
-            file.truncate(note["file_bytes"][split])
+            file.truncate(note.file_bytes[split])
             file.seek(0, os.SEEK_END)
             self._files[split] = file
 
@@ -109,13 +99,9 @@ class TokenWriter:
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
-        note = {
-            "identity": self._identity,
-            "next_unit": self.next_unit,
-            "text_bytes": self._text_bytes,
-            "file_bytes": {split: file.tell() for split, file in self._files.items()},
-        }
-        write_json_atomically(self._notes, note)
+        sizes = {split: file.tell() for split, file in self._files.items()}
+        note = _Progress(self._identity, self.next_unit, self._text_bytes, sizes)
+        write_bytes_atomically(self._notes, record_bytes(note))
         self._last_note = time.monotonic()
 
     def close(self) -> None:
@@ -123,7 +109,7 @@ class TokenWriter:
         for file in self._files.values():
             file.close()
 
-    def finish(self) -> dict[str, TokenFile]:
+    def finish(self) -> TokenFiles:
         """Gives the files their final names and returns the manifest's entry of each split."""
         entries = {}
         for file in self._files.values():
@@ -141,23 +127,21 @@ class TokenWriter:
             )
             partial.replace(final)
         self._notes.unlink(missing_ok=True)
-        return entries
+        return TokenFiles(**entries)
 
     def _partial(self, split: str) -> Path:
         return self._folder / f"{split}.bin.partial"
 
-    def _read_note(self) -> dict[str, Any]:
-        empty = {
-            "next_unit": 0,
-            "text_bytes": dict.fromkeys(SPLITS, 0),
-            "file_bytes": dict.fromkeys(SPLITS, 0),
-        }
+    def _read_note(self) -> _Progress:
+        empty = _Progress(self._identity, 0, dict.fromkeys(SPLITS, 0), dict.fromkeys(SPLITS, 0))
         try:
-            note: dict[str, Any] = read_json(self._notes, _NOTE)
-            good = note["identity"] == self._identity and all(
-                self._partial(split).stat().st_size >= note["file_bytes"][split] for split in SPLITS
+            note = read_record(self._notes, _Progress)
+            good = note.identity == self._identity and all(
+                split in note.text_bytes
+                and self._partial(split).stat().st_size >= note.file_bytes[split]
+                for split in SPLITS
             )
-        except (UnreadableFileError, OSError):
+        except (UnreadableFileError, OSError, KeyError):
             return empty
         return note if good else empty
 
@@ -174,7 +158,7 @@ def open_tokens(folder: str | Path, entry: TokenFile) -> NDArray[Any]:
     """
     path = Path(folder) / entry.file
     way_out = f"delete the folder {Path(folder)} and run the command again to tokenize again"
-    if path.name != entry.file or entry.dtype not in ("uint16", "uint32") or entry.tokens < 0:
+    if path.name != entry.file or entry.dtype not in ("uint16", "uint32"):
         raise TrainingError(f"train: the manifest's token file is none: {shown(entry)}; {way_out}")
     dtype = np.dtype(entry.dtype).newbyteorder("<")
     expected = entry.tokens * dtype.itemsize

@@ -36,5 +36,5 @@ def test_what_was_never_predicted_has_no_loss():
     use = ContextUse((1.0, 0.0), (2, 0), repeated_nll=0.0, repeated_tokens=0)
     assert math.isnan(use.loss_on_repeated) and use.loss_on_new == 0.5
     assert math.isnan(use.loss_by_position[1][2])
-    text = context_text(use.to_dict())
+    text = context_text(use.losses())
     assert "1 0.50" in text and "repeated bigrams -" in text and "new tokens 0.50" in text

@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.python.run_records import run_info
 
 from aero import mpc
 from aero.architecture import ArchitectureSpec
+from aero.internals.records import record_bytes
+from aero.internals.run_files import CorpusRecord
 from aero.mpc.network_sweep import SweepRow
 from aero.report import to_csv, to_text
 
@@ -99,8 +102,9 @@ def write_run(
 ) -> None:
     folder.mkdir(parents=True)
     spec = ArchitectureSpec.from_label(label, model="mini", context_length=32)
-    run = {"format": 1, "spec": spec.to_dict(), "corpus": corpus}
-    (folder / "run.json").write_text(json.dumps(run))
+    text = None if corpus is None else CorpusRecord(**corpus)
+    run = run_info(label=label, spec=spec.to_dict(), corpus=text)
+    (folder / "run.json").write_bytes(record_bytes(run))
     if perplexity is not None:
         (folder / "evaluation.json").write_text(json.dumps({"perplexity": perplexity}))
 

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.python.run_records import run_info
 
 from aero import mpc
 from aero.architecture import ArchitectureSpec
+from aero.internals.records import as_dict
 from aero.mpc.cost import Cost
 from aero.mpc.network_sweep import SweepResult, SweepRow
 from aero.tables import in_units
@@ -80,11 +82,11 @@ def test_a_combination_that_does_not_exist_is_named_with_all_its_values() -> Non
 
 
 def test_runs_are_told_by_what_is_wrong_with_them(tmp_path: Path) -> None:
-    spec = ArchitectureSpec.from_label("SM", model="tiny").to_dict()
+    whole = as_dict(run_info())
     for name, run, evaluation in (
         ("no_spec", {"format": 1}, {"perplexity": 3}),
-        ("no_field", {"spec": {**spec, "num_layers": "x"}}, {"perplexity": 3}),
-        ("no_perplexity", {"spec": spec}, {}),
+        ("no_field", {**whole, "spec": {**whole["spec"], "num_layers": "x"}}, {"perplexity": 3}),
+        ("no_perplexity", whole, {}),
     ):
         folder = tmp_path / name
         folder.mkdir()

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from aero.internals.run_files import Divergence
 from aero.report.networks import group_runs
 from aero.report.runs import divergence_text, find_runs, read_run
 from aero.train.checkpoints import runs_below
@@ -15,9 +16,9 @@ def test_a_run_folder_reads_back_as_written(make_run):
     assert run.ending is None
     assert run.spec.label == "EReg(SM(t)+ScFuFFN)"
     assert run.tokens == 60 * 4096
-    assert len(run.metrics["train"]) == 60
-    assert [entry["step"] for entry in run.metrics["entropy"]] == [10, 20, 30, 40, 50, 60]
-    assert run.evaluation["perplexity"] == 11.5
+    assert len(run.metrics.train) == 60
+    assert [line.step for line in run.metrics.entropy] == [10, 20, 30, 40, 50, 60]
+    assert run.evaluation.perplexity == 11.5
     assert run.analysis.arrays["temperature"].shape == (6, 4, 128)
 
 
@@ -48,7 +49,7 @@ def test_a_last_line_cut_off_by_a_crash_is_left_out_and_said(make_run):
     path = folder / "metrics.jsonl"
     path.write_text(path.read_text() + '{"kind": "train", "st')
     run = read_run(folder)
-    assert len(run.metrics["train"]) == 60
+    assert len(run.metrics.train) == 60
     assert run.warnings == [f"the last line of {folder.name}/metrics.jsonl is cut off"]
 
 
@@ -73,7 +74,7 @@ def test_a_run_without_metrics_warns(make_run):
         ("run.json", "{", r"run\.json: expected valid JSON"),
         ("run.json", "[]", "expected a mapping, got a list"),
         ("run.json", '{"format": 2}', "has format 2, this version reads format 1"),
-        ("run.json", '{"format": 1, "status": "finished"}', "expected an entry 'label', got none"),
+        ("run.json", '{"format": 1, "status": "finished"}', "expected an entry label, got none"),
         ("evaluation.json", "nan?", r"evaluation\.json: expected valid JSON"),
         ("analysis.json", "", r"analysis\.json: expected valid JSON"),
     ],
@@ -98,7 +99,7 @@ def test_divergence_names_step_layer_and_head(make_run):
     run = read_run(make_run("SM", diverged_at=33))
     assert not run.finished
     assert run.ending == "NaN at step 33 (layer 5, head 0)"
-    assert divergence_text({"step": 3, "layer": 2, "head": None}) == "NaN at step 3 (layer 2)"
+    assert divergence_text(Divergence(step=3, layer=2)) == "NaN at step 3 (layer 2)"
 
 
 def test_an_interrupted_run_says_how_far_it_came(make_run):
@@ -111,7 +112,7 @@ def test_seeds_of_one_network_are_grouped_and_baselines_come_first(make_run):
     runs = [read_run(make_run(label, seed)) for label in labels for seed in (2, 1)]
     networks = group_runs(runs)
     assert [network.name for network in networks] == labels[::-1]
-    assert [run.info["seed"] for run in networks[0].runs] == [1, 2]
+    assert [run.info.seed for run in networks[0].runs] == [1, 2]
 
 
 def test_one_label_in_two_sizes_gives_two_names(make_run):
@@ -132,4 +133,4 @@ def test_heads_are_shown_of_the_first_finished_and_analysed_run(make_run):
     bare = make_run("SM+FN+R", 2, analyzed=False)
     whole = make_run("SM+FN+R", 3)
     (network,) = group_runs([read_run(folder) for folder in (broken, bare, whole)])
-    assert network.shown_run.info["seed"] == 3
+    assert network.shown_run.info.seed == 3

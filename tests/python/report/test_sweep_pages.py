@@ -8,9 +8,10 @@ from xml.etree import ElementTree
 
 import pytest
 from matplotlib.figure import Figure
+from tests.python.run_records import run_info
 
 from aero import mpc
-from aero.architecture import ArchitectureSpec
+from aero.internals.records import record_bytes
 from aero.mpc.network_sweep import SweepResult
 from aero.report import to_html
 from aero.report.cost_pages import to_fragment
@@ -24,8 +25,7 @@ def make_runs(folder: Path, perplexities: dict[str, list[float]]) -> Path:
         for seed, perplexity in enumerate(values):
             run = folder / f"{label}-{seed}"
             run.mkdir()
-            spec = ArchitectureSpec.from_label(label, model="tiny").to_dict()
-            (run / "run.json").write_text(json.dumps({"spec": spec}))
+            (run / "run.json").write_bytes(record_bytes(run_info(label=label)))
             (run / "evaluation.json").write_text(json.dumps({"perplexity": perplexity}))
     return folder
 

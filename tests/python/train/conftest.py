@@ -5,16 +5,20 @@ import os
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from aero.internals.records import as_dict
 from aero.train.planning import PlannedRun, plan_runs
 from aero.train.recipe import Recipe
 from aero.train.recipe_files import load_recipe
 from aero.train.run_folder import RunFolder
 from aero.train.runs import train_runs
+
+from ..run_records import run_info
 
 WORDS = [
     "def",
@@ -106,8 +110,14 @@ def whole_runs(tmp_path_factory, cache_dir, corpus):
 
 
 def metrics(folder: RunFolder) -> list[dict]:
-    """All records but their times."""
-    return [{k: v for k, v in record.items() if k != "seconds"} for record in folder.metrics()]
+    """All lines but their times."""
+    return [{**as_dict(line), "seconds": None} for line in folder.metrics().lines]
+
+
+def begun(folder: RunFolder, status: str = "running", **entries: Any) -> RunFolder:
+    """A folder with the `run.json` of a small run."""
+    folder.write_info(run_info(status, **entries))
+    return folder
 
 
 def assert_same_ending(folder: RunFolder, other: RunFolder) -> None:
@@ -134,7 +144,7 @@ def stopped_at(folder: RunFolder, step: int, target: Path) -> RunFolder:
     copy = RunFolder(target)
     copy.remove_results()
     copy.remove_checkpoints_after(step)
-    copy.update({"status": "interrupted"})
+    copy.update(status="interrupted")
     return copy
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from aero.internals.errors import TrainingError
+from aero.internals.records import changed
 from aero.train.checkpoints import from_whole_checkpoint
 from aero.train.run_results import open_run
 from aero.train.runs import train_runs
@@ -106,7 +107,7 @@ def test_a_run_stopped_after_its_last_step_records_what_a_whole_one_does(
     whole = whole_runs("SM+FN+R")
     folder = stopped_at(whole, 20, tmp_path / whole.path.name)
     train_runs([plan_one(tiny_recipe, "SM+FN+R", tmp_path)], cache_dir=cache_dir, say=print)
-    assert folder.metrics()[-1]["norm_discrepancy"] > 0
+    assert folder.metrics().validation[-1].norm_discrepancy > 0
     assert_same_ending(folder, whole)
 
 
@@ -165,8 +166,8 @@ def test_any_trainer_of_ours_refuses_a_damaged_checkpoint(stopped):
 
 def test_a_run_does_not_go_on_with_another_corpus(stopped, cache_dir):
     folder, run = stopped
-    corpus = folder.info()["corpus"]
-    folder.update({"corpus": {**corpus, "sha256": "0" * 64}})
+    corpus = folder.info().corpus
+    folder.update(corpus=changed(corpus, sha256="0" * 64))
     before = contents(folder.path)
     with pytest.raises(TrainingError, match=r"trained on another corpus \(sha256 differ\)"):
         train_runs([run], cache_dir=cache_dir, say=lambda text: None)
@@ -188,7 +189,7 @@ def test_damaged_files_of_a_run_at_rest_are_one_line(name, stopped, tiny_recipe)
 def test_a_damaged_trained_network_is_named_wherever_it_is_loaded(whole_runs, tmp_path):
     folder = stopped_at(whole_runs("SM+FN+R"), 20, tmp_path / "run")
     shutil.copytree(whole_runs("SM+FN+R").model, folder.model)
-    folder.update({"status": "finished"})
+    folder.update(status="finished")
     open_run(folder)
     DAMAGES["flipped"](folder.model / "model.safetensors")
     with pytest.raises(TrainingError, match=r"model\.safetensors does not match its SHA-256"):

@@ -156,7 +156,7 @@ def test_two_processes_anneal_and_distil_as_one(
     )
     train_runs([run], cache_dir=cache_dir, say=lambda text: None)
     folder = RunFolder(launched / "retrained" / run.folder.path.name)
-    assert folder.info()["from"] == run.folder.info()["from"]
+    assert folder.info().start == run.folder.info().start
     assert_same_losses(metrics(folder), metrics(run.folder))
 
 
@@ -175,7 +175,7 @@ def test_aero_train_under_torchrun_gives_the_losses_of_one_process(case, launche
     """Also from a checkpoint that one process wrote."""
     whole = whole_runs(EREG)
     folder = RunFolder(launched / case / whole.path.name)
-    assert folder.info()["status"] == "finished"
+    assert folder.info().status == "finished"
     assert_same_losses(metrics(folder), metrics(whole))
 
 

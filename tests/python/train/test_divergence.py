@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from aero.cli import app
+from aero.internals.run_files import Divergence
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.nn import attention as attention_module
 from aero.report.runs import read_run
@@ -162,47 +163,45 @@ def finite_weights(folder) -> bool:
 def test_stopping_is_recorded_with_place_and_last_finite_checkpoint(run_with_nan):
     folder, said = run_with_nan("SM+FN+R", "stop", {13})
     info = folder.info()
-    assert info["status"] == "diverged" and info["steps_done"] == 13
-    assert info["diverged"] == {
-        "step": 13,
-        "layer": 1,
-        "head": 0,
-        "what": "input of transformer.h.1.attn.c_proj",
-        "last_finite_checkpoint": "checkpoints/step-10",
-    }
+    assert info.status == "diverged" and info.steps_done == 13
+    assert info.diverged == Divergence(
+        step=13,
+        layer=1,
+        head=0,
+        what="input of transformer.h.1.attn.c_proj",
+        last_finite_checkpoint="checkpoints/step-10",
+    )
     assert said[0].startswith("data: ")
     assert said[1:] == [
         "SM+FN+R seed 0: diverged at step 13 (input of transformer.h.1.attn.c_proj)"
     ]
-    records = list(folder.metrics())
-    training, entropies = records[-2:]
-    assert (training["kind"], training["step"]) == ("train", 13)
-    assert training["loss"] is None and training["grad_norm"] is None
-    assert (entropies["kind"], entropies["step"]) == ("entropy", 13)
+    metrics = folder.metrics()
+    assert metrics.train[-1].step == metrics.entropy[-1].step == 13
+    assert metrics.train[-1].loss is None and metrics.train[-1].grad_norm is None
     assert finite_weights(folder) and not folder.model.exists()
 
 
 def test_divergence_before_any_checkpoint_has_none_to_go_back_to(run_with_nan):
     folder, _ = run_with_nan("SM+R", "stop", {2})
-    assert folder.info()["diverged"]["last_finite_checkpoint"] is None
+    assert folder.info().diverged.last_finite_checkpoint is None
     assert folder.complete_checkpoints() == []
 
 
 def test_a_skipped_step_leaves_weights_and_running_statistics_finite(run_with_nan):
     folder, said = run_with_nan("SM+FN+R", "skip", {7, 8})
     info = folder.info()
-    assert info["status"] == "finished" and info["skipped_steps"] == 2
-    assert info["diverged"]["step"] == 7
+    assert info.status == "finished" and info.skipped_steps == 2
+    assert info.diverged.step == 7
     about_data, line = said
     assert about_data.startswith("data: ")
     assert line.startswith("SM+FN+R seed 0: perplexity ") and ", skipped 2 non-finite steps" in line
     assert finite_weights(folder)
-    assert math.isfinite([r for r in folder.metrics() if r["kind"] == "validation"][-1]["loss"])
+    assert math.isfinite(folder.metrics().validation[-1].loss)
     # Steps left out before a checkpoint are still told by the run that goes on from it.
     resume = str(folder.checkpoints / "step-10")
     folder, said = run_with_nan("SM+FN+R", "skip", {17}, resume=resume)
     again = folder.info()
-    assert (again["skipped_steps"], again["diverged"]) == (3, info["diverged"])
+    assert (again.skipped_steps, again.diverged) == (3, info.diverged)
     assert ", skipped 3 non-finite steps" in said[-1]
 
 
@@ -218,15 +217,15 @@ def test_skipping_a_step_is_leaving_it_out(run_with_nan, tiny_recipe):
 def test_continuing_goes_on_to_the_end_and_says_so(run_with_nan):
     folder, _ = run_with_nan("SM+R", "continue", {7}, keep_checkpoints=1)
     info = folder.info()
-    assert info["status"] == "diverged" and info["steps_done"] == 20
-    assert info["diverged"]["step"] == 7
+    assert info.status == "diverged" and info.steps_done == 20
+    assert info.diverged.step == 7
     # The last finite checkpoint outlives the younger ones with NaN.
     names = [path.name for path in folder.complete_checkpoints()]
     assert names == ["step-5", "step-20"]
-    assert info["diverged"]["last_finite_checkpoint"] == "checkpoints/step-5"
-    entropies = [r for r in folder.metrics() if r["kind"] == "entropy"][-1]
-    assert sum(entropies["nan_counts"]) == 4
-    assert entropies["head_entropy"][0] == [None, None]
+    assert info.diverged.last_finite_checkpoint == "checkpoints/step-5"
+    entropies = folder.metrics().entropy[-1]
+    assert sum(entropies.nan_counts) == 4
+    assert entropies.head_entropy[0] == [None, None]
 
 
 def test_a_learning_rate_that_is_far_too_high_ends_as_divergence(tiny_recipe, cache_dir, tmp_path):
@@ -234,8 +233,8 @@ def test_a_learning_rate_that_is_far_too_high_ends_as_divergence(tiny_recipe, ca
     run = plan_one(replace(tiny_recipe, optimizer=optimizer), "SM", tmp_path)
     train_runs([run], cache_dir=cache_dir, say=lambda text: None)
     info = run.folder.info()
-    assert info["status"] == "diverged" and 1 <= info["diverged"]["step"] < 20
-    assert info["diverged"]["what"]
+    assert info.status == "diverged" and 1 <= info.diverged.step < 20
+    assert info.diverged.what
 
 
 def test_a_diverged_run_is_reused_like_a_finished_one(run_with_nan, tiny_recipe, tmp_path):

@@ -10,21 +10,21 @@ import pytest
 import torch
 
 from aero.internals.errors import TrainingError
-from aero.reading import UnreadableFileError
+from aero.internals.run_files import Divergence
 from aero.train import perplexity, run_results, starting
 from aero.train.origins import Origin, find_origin
 from aero.train.perplexity import HeldOutLoss, measure_loss
 from aero.train.run_folder import RunFolder
 from aero.train.run_results import analyze_run, evaluate_run, open_run, write_evaluation
 
-from .conftest import assert_told
+from .conftest import assert_told, begun
 
 EREG, FOLDABLE = "EReg(SM(t)+ScFuFFN)", "SM+FN+R"
 
 
 def test_an_origin_is_a_run_a_checkpoint_or_a_folder(whole_runs, tmp_path):
     run = whole_runs(EREG)
-    spec = starting.ArchitectureSpec.from_dict(run.info()["spec"])
+    spec = starting.ArchitectureSpec.from_dict(run.info().spec)
     flops = spec.flops("executed").total / 32
     found = find_origin(str(run.path), "--from")
     assert found == Origin(run.path, run.model, run.model, EREG, 20, 5120, flops)
@@ -34,7 +34,7 @@ def test_an_origin_is_a_run_a_checkpoint_or_a_folder(whole_runs, tmp_path):
         "flops_per_token": flops, "sha256": weights,
     }  # fmt: skip
     checkpoint = run.checkpoints / "step-15"
-    tokenizer = Path(run.info()["corpus"]["folder"]) / "tokenizer"
+    tokenizer = Path(run.info().corpus.folder) / "tokenizer"
     assert find_origin(checkpoint, "--from") == Origin(
         checkpoint, checkpoint, tokenizer, EREG, 15, 15 * 256, flops
     )
@@ -52,7 +52,7 @@ def test_an_origin_is_a_run_a_checkpoint_or_a_folder(whole_runs, tmp_path):
         "with a network that save_pretrained wrote (config.json), got no/such",
     }
     stopped = RunFolder(tmp_path / "stopped")
-    stopped.update({"status": "interrupted"})
+    begun(stopped, "interrupted")
     messages[stopped.path] = (
         f"train: --x {stopped.path} holds no trained network (its status is 'interrupted'); train "
         "it to the end first"
@@ -61,9 +61,9 @@ def test_an_origin_is_a_run_a_checkpoint_or_a_folder(whole_runs, tmp_path):
         with pytest.raises(TrainingError) as error:
             find_origin(path, "--x")
         assert str(error.value) == message
-    stopped.update({"status": "finished"})
     stopped.model.mkdir()
-    with pytest.raises(UnreadableFileError, match=r"run\.json: expected"):
+    (stopped.path / "run.json").write_text('{"status": "finished"}')
+    with pytest.raises(TrainingError, match=r"run\.json: expected an entry"):
         find_origin(stopped.path, "--x")
 
 
@@ -110,9 +110,7 @@ def test_an_evaluation_measures_as_it_is_asked_to(whole_runs, monkeypatch):
     file = folder.path / "evaluation.json"
     assert json.loads(file.read_text()) == written
     write_evaluation(folder, found)
-    assert json.loads(file.read_text()) == {
-        name: value for name, value in written.items() if name != "norm_gap"
-    }
+    assert json.loads(file.read_text()) == {**written, "norm_gap": None}
     measure = run_results.validation_measure(data, max_tokens=64)
     model = types.SimpleNamespace(config=types.SimpleNamespace(spec=starting.ArchitectureSpec))
     model.config.spec = types.SimpleNamespace(context_length=32)
@@ -132,13 +130,13 @@ def test_an_evaluation_measures_as_it_is_asked_to(whole_runs, monkeypatch):
     ("info", "reason"),
     [
         ({"status": "running"}, "its status is 'running'"),
-        ({"status": "diverged", "diverged": {"step": 3}}, "NaN at step 3"),
+        ({"status": "diverged", "diverged": Divergence(step=3)}, "NaN at step 3"),
         ({"status": "finished"}, "model/config.json is gone"),
     ],
 )
 def test_a_run_without_a_network_is_told_why(info, reason, tmp_path):
     folder = RunFolder(tmp_path)
-    folder.update(info)
+    begun(folder, **info)
     with pytest.raises(TrainingError) as error:
         open_run(folder)
     assert_told(error, tmp_path, f"({reason})")

@@ -115,7 +115,7 @@ def test_a_run_says_so_once_and_keeps_the_numbers(corpus, cache_dir, tmp_path):
         settings = [*tiny_settings(corpus), f"model.embedding_scale={scale}"]
         run = plan_one(load_recipe("demo", settings=settings), "SM+ScFuFFN", tmp_path / scale)
         train_runs([run], cache_dir=cache_dir, say=said.append)
-        assert len(run.folder.info()["first_score_deviations"]) == run.spec.num_layers
+        assert len(run.folder.info().first_score_deviations) == run.spec.num_layers
     warnings = [line for line in said if "attention starts uniform" in line]
     assert len(warnings) == 1 and warnings[0].startswith("SM+ScFuFFN seed 0: ")
 

@@ -55,8 +55,8 @@ def test_steps_whose_scaled_gradients_overflow_are_left_out_and_counted(
     run = plan_one(recipe, "SM+FN+R", tmp_path)
     train_runs([run], cache_dir=cache_dir)
     info = run.folder.info()
-    assert (info["status"], info["diverged"]) == ("finished", None)
-    assert info["skipped_steps"] in expected
+    assert (info.status, info.diverged) == ("finished", None)
+    assert info.skipped_steps in expected
 
 
 def test_float16_products_were_computed(recipe, cache_dir, tmp_path, scaled, whole_runs):
@@ -77,7 +77,7 @@ def test_nan_of_the_loss_ends_a_run_in_float16(recipe, cache_dir, tmp_path, scal
     run = plan_one(recipe, "SM+FN+R", tmp_path)
     train_runs([run], cache_dir=cache_dir)
     info = run.folder.info()
-    assert (info["status"], info["diverged"]["step"], info["skipped_steps"]) == ("diverged", 1, 0)
+    assert (info.status, info.diverged.step, info.skipped_steps) == ("diverged", 1, 0)
 
 
 def test_a_resumed_run_has_the_scale_it_had(recipe, cache_dir, tmp_path, scaled):
@@ -88,4 +88,4 @@ def test_a_resumed_run_has_the_scale_it_had(recipe, cache_dir, tmp_path, scaled)
     again = plan_one(recipe, "SM+FN+R", tmp_path / "stopped")
     train_runs([again], cache_dir=cache_dir)
     assert_same_ending(stopped, whole.folder)
-    assert again.folder.info()["skipped_steps"] == whole.folder.info()["skipped_steps"]
+    assert again.folder.info().skipped_steps == whole.folder.info().skipped_steps

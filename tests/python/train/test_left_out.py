@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from aero.internals.errors import TrainingError
+from aero.internals.records import as_dict, changed
 from aero.report.contents import assemble
 from aero.report.networks import group_runs
 from aero.report.runs import read_run
@@ -187,7 +188,7 @@ def test_validation_text_that_training_has_too_is_said(tmp_path, recipe_of):
         path.write_text(text)
         (folder / f"copy_{path.name}").write_text(f"# copy\n{text}")
     data = prepare_data(recipe_of(folder).data, cache_dir=tmp_path / "cache", context_length=32)
-    assert data.summary()["copied_share"] == 1
+    assert data.record().copied_share == 1
     assert any("100% of the long validation lines" in remark for remark in data.remarks)
 
 
@@ -203,7 +204,7 @@ def test_data_prepared_before_bytes_were_counted_still_says_what_it_knows(
 ):
     section = recipe_of(patchy, vocabulary=300).data
     data = prepare_data(section, cache_dir=tmp_path / "cache", context_length=32)
-    older = {k: v for k, v in data.manifest.items() if k not in ("undecodable", "unread")}
+    older = {k: v for k, v in as_dict(data.manifest).items() if k not in ("undecodable", "unread")}
     (data.folder / "manifest.json").write_text(json.dumps(older))
     remarks = open_prepared_data(data.folder, context_length=32).remarks
     assert len(remarks) == 2 and all("1 of 14 documents is left out" in line for line in remarks)
@@ -277,7 +278,7 @@ def test_a_dry_run_compares_the_tokenizer_that_a_run_would_train(whole_runs, rec
 
 def test_a_dry_run_that_resumes_finds_that_the_corpus_changed(whole_runs, tiny_recipe, tmp_path):
     folder = stopped_at(whole_runs("SM+R"), 10, tmp_path / "sm-r-seed0")
-    folder.update({"corpus": {**folder.info()["corpus"], "sha256": "0" * 64}})
+    folder.update(corpus=changed(folder.info().corpus, sha256="0" * 64))
     told = refusals(plan_one(tiny_recipe, "SM+R", tmp_path), tmp_path)
     assert told[0] == told[1] and "trained on another corpus (sha256 differ)" in told[0]
 

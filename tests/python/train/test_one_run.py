@@ -17,6 +17,7 @@ from transformers.utils import logging as transformers_logging
 
 from aero.internals.errors import TrainingError
 from aero.internals.processor import processor
+from aero.internals.records import as_dict, changed
 from aero.train import checkpoints, machine, one_run
 from aero.train.checkpoints import finish_checkpoint, runs_below
 from aero.train.machine import git_commit, hardware, package_versions
@@ -63,17 +64,15 @@ def test_run_json_is_this(whole_runs, tiny_recipe, data, tmp_path):
         "versions": package_versions(),
         "hardware": f"{processor()}, 1 thread",
         "git_commit": git_commit(),
-        "corpus": {
-            **data.summary(),
-            "folder": str(data.folder.resolve()),
-            "remarks": data.remarks,
-        },
+        "corpus": as_dict(data.record()),
+        "from": None,
+        "distilled_from": None,
         "diverged": None,
         "skipped_steps": 0,
         "command": shlex.join(["aero", *sys.argv[1:]]),
     }
     assert yaml.safe_load((folder.path / "config.yaml").read_text()) == run.config()
-    assert json.loads((folder.path / "manifest.json").read_text()) == data.manifest
+    assert json.loads((folder.path / "manifest.json").read_text()) == as_dict(data.manifest)
     config = json.loads((folder.model / "config.json").read_text())
     mark = data.tokenizer.eos_token_id
     assert config["bos_token_id"] == config["eos_token_id"] == mark is not None
@@ -108,7 +107,7 @@ def test_a_run_that_ends_asks_for_its_measurements(short, data, cache_dir, tmp_p
     info = run.folder.info()
     assert said[1:] == [
         f"{FOLDABLE} seed 0: perplexity {evaluation['perplexity']:.2f} after "
-        f"{info['seconds']:.0f} s, in {run.folder.path}"
+        f"{info.seconds:.0f} s, in {run.folder.path}"
     ]
     assert asked.pop("order") == ["norm_gap", "save_model", "write_evaluation", "analyze_model"]
     used = asked["save_model"][0][0]
@@ -120,8 +119,8 @@ def test_a_run_that_ends_asks_for_its_measurements(short, data, cache_dir, tmp_p
     }
     assert asked["norm_gap"][0] == (used,) and used.folder == data.folder
     assert asked["analyze_model"][0] == asked["save_model"][0] == (used, run.folder)
-    last = run.folder.metrics()[-1]
-    assert (last["kind"], last["step"], last["tokens"]) == ("validation", 1, 32 * 31)
+    (last,) = run.folder.metrics().validation
+    assert (last.step, last.tokens) == (1, 32 * 31)
 
 
 def test_a_folder_that_begins_again_holds_nothing_of_before(short, data, tmp_path):
@@ -137,22 +136,22 @@ def test_a_folder_that_begins_again_holds_nothing_of_before(short, data, tmp_pat
     assert there == {"run.json", "config.yaml", "manifest.json", "metrics.jsonl", "SHA256SUMS"}
     assert (run.folder.path / "metrics.jsonl").read_bytes() == b""
     info = run.folder.info()
-    assert info["status"] == "running" and "from" not in info and info["seconds"] == 0.0
-    assert (info["steps_done"], info["steps_total"]) == (0, 1)
+    assert info.status == "running" and info.start is None and info.seconds == 0.0
+    assert (info.steps_done, info.steps_total) == (0, 1)
     origin = Origin(tmp_path, tmp_path, tmp_path, "SM", 3, 4, 5.0)
     open_folder(replace(run, source=origin, teacher=origin), data)
     record = {"path": str(tmp_path), "label": "SM", "steps": 3, "tokens": 4, "flops_per_token": 5.0}
     record["sha256"] = hashlib.sha256(b"").hexdigest()
     info = run.folder.info()
-    assert info["from"] == {**record, "annealing": asdict(short.annealing)}
-    assert info["distilled_from"] == {**record, **asdict(short.distillation)}
+    assert as_dict(info.start) == {**record, "annealing": asdict(short.annealing)}
+    assert as_dict(info.distilled_from) == {**record, **asdict(short.distillation)}
 
 
 def test_a_corpus_that_changed_is_named_by_what_differs(whole_runs, tiny_recipe, data, tmp_path):
     folder = stopped_at(whole_runs(EREG), 10, tmp_path / whole_runs(EREG).path.name)
     run = plan_one(tiny_recipe, EREG, tmp_path)
-    corpus = folder.info()["corpus"]
-    folder.update({"corpus": {**corpus, "name": "x", "train_tokens": 1}})
+    corpus = folder.info().corpus
+    folder.update(corpus=changed(corpus, name="x", train_tokens=1))
     with pytest.raises(TrainingError) as error:
         open_folder(run, data)
     assert_told(error, folder.path, "name, train_tokens", "--output")
@@ -186,7 +185,7 @@ def test_a_warning_about_first_scores_is_said_once_by_the_first_process(
         monkeypatch.setenv("RANK", rank)
         OneRun(run, data, StopRequest(), print, said.append)._recorder.close()
     assert said == ["SM seed 0: close [0.5, 16.0]"]  # of one window
-    assert run.folder.info()["first_score_deviations"] == [0.5, 16.0]
+    assert run.folder.info().first_score_deviations == [0.5, 16.0]
 
 
 def test_the_arguments_of_the_trainer_are_those_of_the_recipe(short, tmp_path, monkeypatch):

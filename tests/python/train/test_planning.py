@@ -5,18 +5,19 @@ from pathlib import Path
 import pytest
 
 from aero.internals.errors import TrainingError
+from aero.internals.run_files import CorpusRecord, TrainLine
 from aero.train.forecast import forecast
 from aero.train.one_run import model_config
 from aero.train.planning import plan_runs, spec_for
 from aero.train.recipe import ModelSection, Recipe, RegularizationSection
-from aero.train.run_folder import RunFolder, checkpoint_step, finite_or_null, run_slug
+from aero.train.run_folder import RunFolder, checkpoint_step, run_slug
 
-from .conftest import plan_one
+from .conftest import begun, plan_one
 
 
 def start(run, status, *steps):
     run.folder.write_config(run.config())
-    run.folder.update({"status": status})
+    begun(run.folder, status)
     for step in steps:
         folder = run.folder.checkpoints / f"step-{step}"
         folder.mkdir(parents=True)
@@ -84,11 +85,11 @@ def test_a_bad_preset_is_refused(tiny_recipe):
 def test_a_run_on_a_corpus_with_near_copies_in_validation_is_refused(status, tiny_recipe, tmp_path):
     run = plan_one(tiny_recipe, "SM+G", tmp_path)
     start(run, status, 20)
-    run.folder.update({"corpus": {"sha256": "ab"}})
+    run.folder.update(corpus=CorpusRecord(sha256="ab"))
     for resume in ("auto", run.folder.checkpoints / "step-20"):
         with pytest.raises(TrainingError, match="could be held out, so its perplexity"):
             plan_one(tiny_recipe, "SM+G", tmp_path, resume=resume)
-    run.folder.update({"corpus": {"sha256": "ab", "copied_share": 0.0}})
+    run.folder.update(corpus=CorpusRecord(sha256="ab", copied_share=0.0))
     assert plan_one(tiny_recipe, "SM+G", tmp_path).action != "train"
 
 
@@ -224,15 +225,8 @@ def test_a_damaged_run_file_is_named(damage, tiny_recipe, tmp_path):
 
 def test_metrics_after_some_bytes_are_dropped(tmp_path):
     folder = RunFolder(tmp_path)
-    lines = [
-        folder.append_metrics({"kind": "train", "step": step, "loss": float("nan")})
-        for step in (1, 2, 3)
-    ]
-    assert [record["step"] for record in folder.metrics()] == [1, 2, 3]
+    lines = [folder.append_metrics(TrainLine(step=step, loss=float("nan"))) for step in (1, 2, 3)]
+    assert [line.step for line in folder.metrics().train] == [1, 2, 3]
     folder.truncate_metrics(len(lines[0] + lines[1]))
     assert (tmp_path / "metrics.jsonl").read_bytes() == lines[0] + lines[1]
     assert json.loads(lines[0])["loss"] is None
-
-
-def test_strict_json_has_no_nan():
-    assert finite_or_null({"a": [float("inf"), 1, "x", None]}) == {"a": [None, 1, "x", None]}

@@ -19,12 +19,12 @@ from aero.train.run_folder import RunFolder
 from aero.train.schedules import AnnealingCallback, annealing_at, penalty_share
 from aero.train.windows import validation_windows
 
-from .conftest import assert_told, plan_one
+from .conftest import assert_told, begun, plan_one
 
 
 def start(run, status="finished"):
     run.folder.write_config(run.config())
-    run.folder.update({"status": status})
+    begun(run.folder, status)
 
 
 @pytest.mark.parametrize("number", [1, 3, 4, 5])

@@ -11,6 +11,8 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.compat.proto.event_pb2 import SessionLog
 
+from aero.internals.records import as_record, changed, record_bytes
+from aero.internals.run_files import RecorderState, TrainLine
 from aero.train import recorder as recording
 from aero.train.perplexity import HeldOutLoss
 from aero.train.recorder import RunRecorder
@@ -46,7 +48,7 @@ def still(monkeypatch):
 
 def test_a_run_writes_these_records_and_curves(tmp_path, still):
     folder = RunFolder(tmp_path)
-    head = folder.append_metrics({"kind": "old"})
+    head = folder.append_metrics(TrainLine(step=1))
     recorder = recorder_of(folder)
     for losses in ((1.0, 0.5, 0.25), (2.0, 1.5, 0.75)):
         add(recorder, *losses)
@@ -79,6 +81,8 @@ def test_a_run_writes_these_records_and_curves(tmp_path, still):
         "kind": "entropy",
         "head_entropy": [[0.0, 4.0], [None, 3.0]],
         "nan_counts": [0, 1],
+        "learned": {},
+        "ffn_spectra": None,
         "frac_collapse": entropy_scalars(HEADS)["entropy/frac_collapse"],
         "frac_overload": entropy_scalars(HEADS)["entropy/frac_overload"],
     }
@@ -102,7 +106,7 @@ def test_a_run_writes_these_records_and_curves(tmp_path, still):
     ]  # fmt: skip
     assert text.startswith(head)
     assert recorder.metrics_sha256 == hashlib.sha256(text).hexdigest()
-    assert recorder.state()["metrics"]["bytes"] == len(text)
+    assert recorder.state().metrics.bytes == len(text)
     curves = board_of(folder.tensorboard)
     assert curves["train/loss"] == {2: 3.0, 3: 0.0}
     assert curves["validation/norm_discrepancy"] == {4: 0.25}
@@ -125,8 +129,8 @@ def test_a_network_without_penalty_records_none(tmp_path, still):
     recorder.finish_step()
     assert recorder.write_training(1, learning_rate=0.5, gradient_norm=1.0) == 1.0
     recorder.close()
-    (record,) = folder.metrics()
-    assert record["entropy_loss"] is record["penalty_nats"] is None
+    (line,) = folder.metrics().train
+    assert line.entropy_loss is line.penalty_nats is None
     assert not folder.tensorboard.exists()
 
 
@@ -136,42 +140,43 @@ def test_a_state_goes_on_as_if_nothing_had_happened(tmp_path, still):
     add(recorder, 1.0, math.nan, 3.0)
     recorder.finish_step()
     recorder._begin -= 7.5
-    state = json.loads(json.dumps(recorder.state(), allow_nan=False))
-    empty = {"bytes": 0, "sha256": hashlib.sha256(b"").hexdigest()}
-    assert state == {
+    written = json.loads(record_bytes(recorder.state()))
+    assert written == {
         "sums": [1.0, None, 3.0, 1.5],
         "steps": 1,
         "has_entropy_loss": True,
         "seconds": 7.5,
-        "metrics": empty,
+        "metrics": {"bytes": 0, "sha256": hashlib.sha256(b"").hexdigest()},
     }
+    state = as_record(written, RecorderState, "state")
     for writes in (True, False):
         other = recorder_of(RunFolder(tmp_path / "a"), tensorboard=False, writes=writes)
         other.restore(state)
         # Under `torchrun` one process takes over the sums of all.
-        kept = state if writes else {**state, "sums": [0.0, 0.0, 0.0, 0.0]}
-        assert other.state() == kept
+        kept = written if writes else {**written, "sums": [0.0, 0.0, 0.0, 0.0]}
+        assert json.loads(record_bytes(other.state())) == kept
         other.finish_step()
         other.write_training(1, learning_rate=0.0, gradient_norm=0.0)
         other.close()
     recorder.close()
-    (record,) = RunFolder(tmp_path / "a").metrics()
-    assert (record["loss"], record["lm_loss"], record["entropy_loss"]) == (0.5, None, 1.5)
-    assert record["penalty_nats"] == 0.75 and record["seconds"] == 7.5
+    (line,) = RunFolder(tmp_path / "a").metrics().train
+    assert (line.loss, line.lm_loss, line.entropy_loss) == (0.5, None, 1.5)
+    assert line.penalty_nats == 0.75 and line.seconds == 7.5
 
 
 def test_a_checkpoint_without_the_weighted_penalty_goes_on_and_invents_none(tmp_path, still):
     recorder = recorder_of(RunFolder(tmp_path), tensorboard=False)
-    recorder.restore({**recorder.state(), "sums": [1.0, 0.5, 3.0], "has_entropy_loss": True})
+    older = changed(recorder.state(), sums=[1.0, 0.5, 3.0], has_entropy_loss=True)
+    recorder.restore(older)
     assert recorder.losses_are_finite()
     for _ in range(2):
         add(recorder, 1.0, 0.5, 1.0)
         recorder.finish_step()
         recorder.write_training(1, learning_rate=0.0, gradient_norm=0.0)
     recorder.close()
-    first, second = RunFolder(tmp_path).metrics()
-    assert (first["entropy_loss"], first["penalty_nats"]) == (4.0, None)
-    assert (second["entropy_loss"], second["penalty_nats"]) == (1.0, 0.5)
+    first, second = RunFolder(tmp_path).metrics().train
+    assert (first.entropy_loss, first.penalty_nats) == (4.0, None)
+    assert (second.entropy_loss, second.penalty_nats) == (1.0, 0.5)
 
 
 def test_the_sums_of_processes_are_added(tmp_path, still, monkeypatch):
@@ -180,7 +185,7 @@ def test_the_sums_of_processes_are_added(tmp_path, still, monkeypatch):
     recorder.finish_step()
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda sums: sums.mul_(2))
-    assert recorder.state()["sums"] == [2.0, 4.0, 6.0, 3.0]
+    assert recorder.state().sums == [2.0, 4.0, 6.0, 3.0]
     assert recorder.write_training(1, learning_rate=0.0, gradient_norm=0.0) == 2.0
     recorder.close()
 

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from aero.architecture import ArchitectureSpec
 from aero.internals.errors import StopRequestedError, TrainingError
+from aero.internals.run_files import Annealing
 from aero.report import write_report
 from aero.train.one_run import build_model
 from aero.train.planning import plan_runs
@@ -38,8 +39,7 @@ def retrain(tiny_recipe, cache_dir):
 
 
 def heads_at(folder: RunFolder, step: int):
-    records = [r for r in folder.metrics() if r["kind"] == "entropy" and r["step"] == step]
-    return records[0]["head_entropy"]
+    return next(line.head_entropy for line in folder.metrics().entropy if line.step == step)
 
 
 def close_to(heads):
@@ -93,20 +93,16 @@ def test_the_run_folder_says_where_the_network_came_from(annealed, whole_runs):
     source = whole_runs(SOURCE)
     assert annealed.path.name == "ereg-sm-t-scfuffn-i1-annealed-distilled-seed0"
     info = annealed.info()
-    origin, teacher = info["from"], info["distilled_from"]
+    origin, teacher = info.start, info.distilled_from
     for record in (origin, teacher):
-        assert (record["path"], record["label"]) == (str(source.path), SOURCE)
-        assert (record["steps"], record["tokens"]) == (20, 5120)
-        assert len(record["sha256"]) == 64
-        spec = source.info()["spec"]
+        assert (record.path, record.label) == (str(source.path), SOURCE)
+        assert (record.steps, record.tokens) == (20, 5120)
+        assert len(record.sha256) == 64
+        spec = source.info().spec
         spec = ArchitectureSpec.from_dict(spec)
-        assert record["flops_per_token"] == spec.flops("executed").total / spec.context_length
-    assert origin["annealing"] == {
-        "schedule": "linear",
-        "start_fraction": 0.0,
-        "end_fraction": 0.3,
-    }
-    assert (teacher["temperature"], teacher["weight"]) == (2.0, 0.5)
+        assert record.flops_per_token == spec.flops("executed").total / spec.context_length
+    assert origin.annealing == Annealing("linear", 0.0, 0.3)
+    assert (teacher.temperature, teacher.weight) == (2.0, 0.5)
     config = annealed.config()
     assert config["from"] == config["distill_from"] == str(source.path)
     plain = source.config()
@@ -146,7 +142,7 @@ def test_cutting_and_continuing_from_a_checkpoint(retrain, whole_runs, tiny_reci
     cut = replace(tiny_recipe, annealing=annealing)
     folder = retrain("SM+FN+ScFuFFN", tmp_path, recipe=cut, start_from=checkpoint)
     assert folder.path.name == "sm-fn-scfuffn-continued-seed0"
-    assert folder.info()["from"]["steps"] == 10
+    assert folder.info().start.steps == 10
     same = retrain(SOURCE, tmp_path, start_from=checkpoint)
     assert heads_at(same, 0) == close_to(heads_at(whole_runs(SOURCE), 10))
 
@@ -155,11 +151,11 @@ def test_a_run_learns_from_a_teacher_without_a_source(retrain, whole_runs, tiny_
     teacher = whole_runs(SOURCE).path
     whole = replace(tiny_recipe, distillation=replace(tiny_recipe.distillation, weight=1.0))
     folder = retrain("SM+R", tmp_path, recipe=whole, distill_from=teacher)
-    assert folder.path.name == "sm-r-distilled-seed0" and "from" not in folder.info()
-    records = [r for r in folder.metrics() if r["kind"] == "train"]
+    assert folder.path.name == "sm-r-distilled-seed0" and folder.info().start is None
+    records = folder.metrics().train
     # The text no longer counts, and still the student predicts it better and better.
-    assert records[-1]["loss"] < records[0]["loss"] and records[0]["loss"] != records[0]["lm_loss"]
-    assert records[-1]["lm_loss"] < records[0]["lm_loss"]
+    assert records[-1].loss < records[0].loss and records[0].loss != records[0].lm_loss
+    assert records[-1].lm_loss < records[0].lm_loss
 
 
 def test_a_gpt2_folder_is_a_source_and_a_teacher(retrain, whole_runs, tmp_path):
@@ -173,7 +169,7 @@ def test_a_gpt2_folder_is_a_source_and_a_teacher(retrain, whole_runs, tmp_path):
         shutil.copy(tokenizer / name, tmp_path / "gpt2" / name)
     gpt2 = tmp_path / "gpt2"
     folder = retrain("SM+ScFuFFN", tmp_path, start_from=gpt2, distill_from=gpt2)
-    assert folder.info()["status"] == "finished" and folder.info()["from"]["label"] is None
+    assert folder.info().status == "finished" and folder.info().start.label is None
     assert AutoModelForCausalLM.from_pretrained(folder.model).config.spec.label == "SM+ScFuFFN"
 
 
@@ -214,7 +210,7 @@ def test_a_folder_without_a_trained_network_is_no_origin(tiny_recipe, whole_runs
     with pytest.raises(TrainingError, match="--from must be a run folder, a checkpoint"):
         plan(tmp_path)
     shutil.copytree(whole_runs(SOURCE).path, tmp_path / "stopped")
-    RunFolder(tmp_path / "stopped").update({"status": "interrupted"})
+    RunFolder(tmp_path / "stopped").update(status="interrupted")
     with pytest.raises(TrainingError, match=r"'interrupted'\); name a checkpoint, such as .*20"):
         plan(tmp_path / "stopped")
 

@@ -11,10 +11,14 @@ import pytest
 import torch
 
 from aero.internals.errors import TrainingError
+from aero.internals.records import as_dict
+from aero.internals.run_files import TrainLine
 from aero.models import AeroConfig, AeroForCausalLM
 from aero.train import progress, samples, signals
 from aero.train.run_folder import RunFolder
 from aero.train.signals import StopRequest
+
+from .conftest import begun
 
 # --- signals ----------------------------------------------------------------------------------
 
@@ -157,7 +161,7 @@ def test_a_sample_is_a_line_its_attention_and_what_the_network_writes(context):
         expected = Characters().decode(made[0, len(line) :], skip_special_tokens=True)
         assert len(made[0]) == min(82, context)
     maps = samples.attention_maps(model, prompt[:, :shown])[:, 0].double().tolist()
-    assert sample == {
+    assert as_dict(sample) == {
         "format": 1,
         "text": line,
         "tokens": list(line[:shown]),
@@ -177,13 +181,13 @@ def test_a_sample_is_a_line_its_attention_and_what_the_network_writes(context):
 
 def test_the_records_of_a_folder_are_read_as_far_as_they_are_whole(tmp_path):
     folder = RunFolder(str(tmp_path))
-    assert folder.metrics() == [] and folder.metrics_head() == b"" and not folder.exists()
-    lines = [folder.append_metrics({"kind": "train", "step": step}) for step in (1, 2)]
+    assert folder.metrics().lines == [] and folder.metrics_head() == b"" and not folder.exists()
+    lines = [folder.append_metrics(TrainLine(step=step)) for step in (1, 2)]
     with (tmp_path / "metrics.jsonl").open("ab") as file:
         file.write(b'{"kind": "tra')
-    assert [record["step"] for record in folder.metrics()] == [1, 2]
+    assert [line.step for line in folder.metrics().train] == [1, 2]
     assert folder.metrics_head(5) == lines[0][:5]
     assert folder.metrics_head() == folder.metrics_head(-1) == b"".join(lines) + b'{"kind": "tra'
-    folder.update({"status": "running"})
-    folder.update({"label": "SM"})
-    assert folder.info() == {"format": 1, "status": "running", "label": "SM"}
+    begun(folder).update(steps_done=3)
+    info = folder.info()
+    assert (info.format, info.status, info.label, info.steps_done) == (1, "running", "SM", 3)

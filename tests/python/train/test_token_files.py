@@ -38,7 +38,7 @@ def test_token_bytes_add_up_to_the_text(data, tmp_path):
     prepared = prepare(data, tmp_path)
     for split in ("train", "validation"):
         counted = prepared.token_bytes[getattr(prepared, split)].sum()
-        assert counted == prepared.manifest["files"][split]["text_bytes"]
+        assert counted == getattr(prepared.manifest.files, split).text_bytes
 
 
 def test_the_tokenizer_saw_the_training_split_only(tmp_path):
@@ -67,17 +67,17 @@ def test_another_vocabulary_is_another_folder(data, tmp_path):
 def test_the_manifest_says_where_the_tokens_come_from(data, tmp_path, corpus):
     (corpus.parent / "copy").mkdir(exist_ok=True)
     manifest = prepare(data, tmp_path).manifest
-    assert manifest["name"] == "source" and len(manifest["sha256"]) == 64
-    assert len(manifest["files_sha256"]) == 64
-    assert manifest["documents"]["undecodable_dropped"] == 0
-    assert manifest["files"]["train"]["dtype"] == "uint16"
+    assert manifest.name == "source" and len(manifest.sha256) == 64
+    assert len(manifest.files_sha256) == 64
+    assert manifest.documents.undecodable_dropped == 0
+    assert manifest.files.train.dtype == "uint16"
 
 
 def test_large_vocabularies_take_four_bytes(tmp_path):
     assert token_dtype(65_536).itemsize == 2 and token_dtype(65_537).itemsize == 4
     writer = TokenWriter(tmp_path, vocabulary=70_000, corpus_sha256="x")
     writer.append("train", [69_999], text_bytes=1)
-    assert open_tokens(tmp_path, writer.finish()["train"]).tolist() == [69_999]
+    assert open_tokens(tmp_path, writer.finish().train).tolist() == [69_999]
 
 
 def test_a_killed_tokenization_continues_to_the_same_files(data, tmp_path, monkeypatch):

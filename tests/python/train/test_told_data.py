@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from aero.internals.errors import TrainingError
+from aero.internals.records import as_dict, changed
 from aero.reading import shown
 from aero.saved.tokenizer import END_OF_TEXT, limited
 from aero.train import prepared_data, token_files
@@ -52,7 +53,7 @@ def test_a_manifest_and_a_summary_tell_all_of_a_corpus(section, tmp_path):
     }
     shared = {"name": "source", "version": "", "sha256": scan.sha256}
     shared["copied_share"] = scan.copied_share
-    assert data.manifest == {
+    assert as_dict(data.manifest) == {
         **shared,
         "format": 2,
         "root": section.source,
@@ -69,8 +70,10 @@ def test_a_manifest_and_a_summary_tell_all_of_a_corpus(section, tmp_path):
         "tokenizer": "train",
         "files": files,
     }
-    assert data.summary() == {
+    assert as_dict(data.record()) == {
         **shared,
+        "folder": str(data.folder.resolve()),
+        "remarks": data.remarks,
         "train_tokens": len(data.train),
         "validation_tokens": len(data.validation),
         "validation_bytes": scan.validation_bytes,
@@ -201,10 +204,13 @@ def test_a_split_needs_a_window_and_the_token_behind_it(section, tmp_path):
         "model.context_length"
     )
     manifest = data.folder / "manifest.json"
-    newer = {**data.manifest["files"]["train"], "more": 1}
-    newer = {**data.manifest, "files": {**data.manifest["files"], "train": newer}}
+    known = as_dict(data.manifest)
+    newer = {**known, "files": {**known["files"], "more": 1}}
     manifest.write_text(json.dumps(newer))
-    with pytest.raises(TrainingError, match=r"manifest\.json cannot be read \(.*'more'\); delete"):
+    assert open_prepared_data(data.folder, context_length=8).manifest == data.manifest
+    newer["files"]["train"]["tokens"] = -1
+    manifest.write_text(json.dumps(newer))
+    with pytest.raises(TrainingError, match=r"files\.train\.tokens: expected int >= 0"):
         open_prepared_data(data.folder, context_length=8)
     manifest.write_text("[]")
     with pytest.raises(TrainingError) as error:
@@ -238,28 +244,28 @@ def test_a_token_file_is_what_its_manifest_says_or_is_named(tmp_path):
     entries = writer.finish()
     content = np.array([70_000, 1, 2], dtype="<u4").tobytes()
     digest = hashlib.sha256(content).hexdigest()
-    assert entries["train"] == TokenFile("train.bin", "uint32", 3, 7, digest)
+    assert entries.train == TokenFile(
+        file="train.bin", dtype="uint32", tokens=3, text_bytes=7, sha256=digest
+    )
     assert sorted(path.name for path in folder.iterdir()) == ["train.bin", "validation.bin"]
-    assert open_tokens(folder, entries["train"]).tolist() == [70_000, 1, 2]
-    empty = open_tokens(str(folder), entries["validation"])
+    assert open_tokens(folder, entries.train).tolist() == [70_000, 1, 2]
+    empty = open_tokens(str(folder), entries.validation)
     assert len(empty) == 0 and empty.dtype == np.dtype("<u4")
     with pytest.raises(ValueError, match="read-only"):
-        open_tokens(folder, entries["train"])[0] = 1
-    path, entry = folder / "train.bin", entries["train"]
+        open_tokens(folder, entries.train)[0] = 1
+    path, entry = folder / "train.bin", entries.train
     way_out = f"; delete the folder {folder} and run the command again to tokenize again"
     messages = {
-        dataclasses.replace(entry, tokens=4): (
+        changed(entry, tokens=4): (
             f"token file {path} must have 16 bytes, got 12: it is truncated or damaged"
         ),
-        dataclasses.replace(entry, sha256="0" * 64): (
+        changed(entry, sha256="0" * 64): (
             f"token file {path} is damaged (its SHA-256 is not the manifest's)"
         ),
-        dataclasses.replace(entry, file="other.bin"): (
-            f"token file {folder / 'other.bin'} is missing"
-        ),
+        changed(entry, file="other.bin"): (f"token file {folder / 'other.bin'} is missing"),
     }
-    for changes in ({"file": "../train.bin"}, {"dtype": "int8"}, {"tokens": -1}):
-        wrong = dataclasses.replace(entry, **changes)
+    for changes in ({"file": "../train.bin"}, {"dtype": "int8"}):
+        wrong = changed(entry, **changes)
         messages[wrong] = f"the manifest's token file is none: {shown(wrong)}"
     for wrong, message in messages.items():
         with pytest.raises(TrainingError) as error:
@@ -326,5 +332,5 @@ def test_a_writer_notes_what_is_on_disk_and_goes_on_from_there(tmp_path, monkeyp
     synced.clear()
     entries = last.finish()
     assert set(synced) == wanted
-    assert last.text_bytes == 8 and entries["train"].tokens == 3
+    assert last.text_bytes == 8 and entries.train.tokens == 3
     assert not note.exists() and not list(tmp_path.glob("*.partial"))

@@ -16,6 +16,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from aero.internals.errors import StopRequestedError, TrainingError
+from aero.internals.records import as_dict
+from aero.internals.run_files import Divergence
 from aero.train import runs as runs_module
 from aero.train.planning import plan_runs
 from aero.train.recipe_files import load_recipe
@@ -27,7 +29,7 @@ from aero.train.runs import train_runs
 from aero.train.tensorboard import add_scalars, open_board
 
 from ..full_disk import run_with_limit
-from .conftest import assert_same_ending, command_line, metrics, plan_one, tiny_settings
+from .conftest import assert_same_ending, begun, command_line, metrics, plan_one, tiny_settings
 
 EREG = "EReg(SM(t)+ScFuFFN)"
 
@@ -65,36 +67,33 @@ def signal_at(monkeypatch):
 def test_a_finished_run_folder_holds_what_the_report_reads(whole_runs):
     folder = whole_runs(EREG)
     info = folder.info()
-    assert info["format"] == 1 and info["status"] == "finished" and info["diverged"] is None
-    assert (info["label"], info["slug"], info["seed"]) == (EREG, "ereg-sm-t-scfuffn", 0)
-    assert (info["steps_done"], info["steps_total"], info["tokens_per_step"]) == (20, 20, 256)
-    assert info["spec"]["temperature"] == "head_position" and info["spec"]["width"] == 32
-    assert info["corpus"].keys() >= {"name", "sha256", "train_tokens", "validation_bytes"}
+    assert info.format == 1 and info.status == "finished" and info.diverged is None
+    assert (info.label, info.slug, info.seed) == (EREG, "ereg-sm-t-scfuffn", 0)
+    assert (info.steps_done, info.steps_total, info.tokens_per_step) == (20, 20, 256)
+    assert info.spec["temperature"] == "head_position" and info.spec["width"] == 32
+    assert info.corpus.name and info.corpus.train_tokens and info.corpus.validation_bytes
     manifest = json.loads((folder.path / "manifest.json").read_text())
-    assert manifest["sha256"] == info["corpus"]["sha256"]
-    assert torch.__version__.startswith(info["versions"]["torch"])
-    assert info["seconds"] > 0 and info["hardware"] and info["command"].split()[0] == "aero"
-    kinds = {}
-    for record in folder.metrics():
-        kinds.setdefault(record["kind"], []).append(record)
-    assert [r["step"] for r in kinds["train"]] == [4, 8, 12, 16, 20]
-    assert [r["step"] for r in kinds["validation"]] == [5, 10, 15, 20]
-    assert [r["step"] for r in kinds["entropy"]] == [0, 10, 20]
-    assert kinds["train"][-1]["tokens"] == 20 * 256
-    assert kinds["train"][0].keys() >= {"loss", "lm_loss", "entropy_loss", "lr", "grad_norm"}
-    assert kinds["validation"][0]["norm_discrepancy"] is None
-    heads = kinds["entropy"][0]["head_entropy"]
-    assert [len(layer) for layer in heads] == [2, 2]
-    assert kinds["entropy"][0]["nan_counts"] == [0, 0]
+    assert manifest["sha256"] == info.corpus.sha256
+    assert torch.__version__.startswith(info.versions["torch"])
+    assert info.seconds > 0 and info.hardware and info.command.split()[0] == "aero"
+    training, validation, entropy = folder.metrics()
+    assert [line.step for line in training] == [4, 8, 12, 16, 20]
+    assert [line.step for line in validation] == [5, 10, 15, 20]
+    assert [line.step for line in entropy] == [0, 10, 20]
+    assert training[-1].tokens == 20 * 256
+    assert None not in as_dict(training[0]).values()
+    assert validation[0].norm_discrepancy is None
+    assert [len(layer) for layer in entropy[0].head_entropy] == [2, 2]
+    assert entropy[0].nan_counts == [0, 0]
     assert not (folder.path / "model.partial").exists()
 
 
 def test_the_evaluation_is_the_last_validation_record(whole_runs):
     folder = whole_runs(EREG)
     evaluation = json.loads((folder.path / "evaluation.json").read_text())
-    last = [record for record in folder.metrics() if record["kind"] == "validation"][-1]
+    last = folder.metrics().validation[-1]
     for name in ("loss", "perplexity", "bits_per_byte", "tokens"):
-        assert evaluation[name] == last[name]
+        assert evaluation[name] == getattr(last, name)
     assert evaluation["windows"] == "disjoint" and evaluation["tokens"] == 32 * 31
     assert evaluation["documents"] >= 2
     low, high = evaluation["perplexity_interval"]
@@ -103,12 +102,10 @@ def test_the_evaluation_is_the_last_validation_record(whole_runs):
 
 def test_the_loss_is_language_model_loss_plus_weighted_penalty(whole_runs, tiny_recipe):
     weight = tiny_recipe.regularization.entropy_weight
-    for record in whole_runs(EREG).metrics():
-        if record["kind"] == "train":
-            assert record["entropy_loss"] > 0
-            assert record["penalty_nats"] == pytest.approx(weight * record["entropy_loss"])
-            together = record["lm_loss"] + record["penalty_nats"]
-            assert record["loss"] == pytest.approx(together, rel=1e-6)
+    for line in whole_runs(EREG).metrics().train:
+        assert line.entropy_loss > 0
+        assert line.penalty_nats == pytest.approx(weight * line.entropy_loss)
+        assert line.loss == pytest.approx(line.lm_loss + line.penalty_nats, rel=1e-6)
 
 
 def test_the_penalty_of_a_step_is_the_sum_over_its_rows(corpus, cache_dir, tmp_path):
@@ -122,8 +119,8 @@ def test_the_penalty_of_a_step_is_the_sum_over_its_rows(corpus, cache_dir, tmp_p
         ]
         run = plan_one(load_recipe("demo", settings=settings), EREG, tmp_path / str(micro_batch))
         train_runs([run], cache_dir=cache_dir, say=lambda text: None)
-        (record,) = (record for record in run.folder.metrics() if record["kind"] == "train")
-        seen.append(record["entropy_loss"])
+        (line,) = run.folder.metrics().train
+        seen.append(line.entropy_loss)
     # A new network attends nearly uniformly: row i has the entropy log(i + 1).
     deviations = [math.log(i + 1) - 0.5 * math.log(32) for i in range(32)]
     outside = [d**2 for d in deviations if abs(d) > 0.1 * math.log(32)]
@@ -136,25 +133,25 @@ def test_the_penalty_of_a_step_is_the_sum_over_its_rows(corpus, cache_dir, tmp_p
 
 
 def test_labels_without_penalty_have_none(whole_runs):
-    records = [r for r in whole_runs("SM+FN+R").metrics() if r["kind"] == "train"]
-    assert all(r["entropy_loss"] is None and r["loss"] == r["lm_loss"] for r in records)
+    records = whole_runs("SM+FN+R").metrics().train
+    assert all(r.entropy_loss is None and r.loss == r.lm_loss for r in records)
 
 
 def test_foldable_norm_logs_how_far_batches_are_from_the_average(whole_runs):
-    records = [r for r in whole_runs("SM+FN+R").metrics() if r["kind"] == "validation"]
-    distances = [record["norm_discrepancy"] for record in records]
+    records = whole_runs("SM+FN+R").metrics().validation
+    distances = [record.norm_discrepancy for record in records]
     assert distances[0] > distances[-1] > 0
 
 
 def test_the_loss_falls(whole_runs):
     for label in (EREG, "SM+FN+R"):
-        losses = [r["lm_loss"] for r in whole_runs(label).metrics() if r["kind"] == "train"]
+        losses = [r.lm_loss for r in whole_runs(label).metrics().train]
         assert losses[-1] < losses[0] - 0.1
 
 
 def test_learning_rate_warms_up_and_falls_to_zero(whole_runs, tiny_recipe):
     # 20 steps, one of them warm-up: the rate of step n is that before the n-th update.
-    rates = [r["lr"] for r in whole_runs("SM+FN+R").metrics() if r["kind"] == "train"]
+    rates = [r.lr for r in whole_runs("SM+FN+R").metrics().train]
     expected = [1e-2 * (20 - (step - 1)) / 19 for step in (4, 8, 12, 16, 20)]
     assert tiny_recipe.warmup_steps == 1
     assert rates == pytest.approx(expected, rel=1e-9)
@@ -167,7 +164,7 @@ def test_cosine_ends_at_the_final_rate(train, tiny_recipe, tmp_path):
     logging = replace(tiny_recipe.logging, every_steps=1)
     recipe = replace(tiny_recipe, schedule=schedule, logging=logging)
     folder = train("SM+R", tmp_path, recipe=recipe)
-    rates = [r["lr"] for r in folder.metrics() if r["kind"] == "train"]
+    rates = [r.lr for r in folder.metrics().train]
     assert rates[:5] == pytest.approx([0, 2.5e-3, 5e-3, 7.5e-3, 1e-2])
     assert sorted(rates[4:], reverse=True) == rates[4:] and rates[-1] > 6e-6
     scheduler = torch.load(folder.checkpoints / "step-20" / "scheduler.pt", weights_only=True)
@@ -275,7 +272,7 @@ def test_an_evaluation_makes_lost_token_files_again(tiny_recipe, tmp_path):
 def test_a_folder_without_a_trained_network_is_refused(tmp_path):
     with pytest.raises(TrainingError, match="is no run folder"):
         evaluate_run(tmp_path)
-    RunFolder(tmp_path).update({"status": "diverged", "diverged": {"step": 7}})
+    begun(RunFolder(tmp_path), "diverged", diverged=Divergence(step=7))
     with pytest.raises(TrainingError, match=r"holds no trained network \(NaN at step 7\)"):
         evaluate_run(tmp_path)
 
@@ -295,11 +292,11 @@ def test_a_stopped_run_resumes_to_the_same_bits(
         train(label, tmp_path)
     folder = plan_folder(tmp_path)
     info = folder.info()
-    assert (info["status"], info["steps_done"]) == ("interrupted", step)
+    assert (info.status, info.steps_done) == ("interrupted", step)
     assert folder.complete_checkpoints()[-1].name == f"step-{step}"
     monkeypatch.undo()
     train(label, tmp_path)
-    assert folder.info()["status"] == "finished"
+    assert folder.info().status == "finished"
     assert_same_ending(folder, whole_runs(label))
 
 
@@ -350,8 +347,8 @@ def test_a_run_in_training_is_locked_and_a_killed_one_resumes_from_its_last_chec
         process.kill()
     assert process.returncode == -signal.SIGKILL
     folder = plan_folder(tmp_path)
-    assert folder.info()["status"] == "running"
-    assert max(record["step"] for record in folder.metrics()) == 15
+    assert folder.info().status == "running"
+    assert max(line.step for line in folder.metrics().lines) == 15
     assert (folder.checkpoints / "checkpoint-15" / "aero_state.json").exists()
     run = plan_one(tiny_recipe, EREG, tmp_path)
     assert run.checkpoint.name == "step-10"
@@ -389,7 +386,7 @@ def test_a_stop_between_runs_leaves_the_rest_for_the_next_call(
     plan = plan_runs(tiny_recipe, ["SM+R", "SM+G"], [0], output=tmp_path)
     with pytest.raises(StopRequestedError, match=r"stopped before SM\+G seed 0"):
         train_runs(plan, cache_dir=cache_dir, say=lambda text: None)
-    assert plan_folder(tmp_path).info()["status"] == "finished"
+    assert plan_folder(tmp_path).info().status == "finished"
 
 
 def test_old_checkpoints_are_deleted(train, tiny_recipe, tmp_path):

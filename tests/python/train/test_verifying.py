@@ -68,7 +68,7 @@ def test_the_command_ends_with_one_where_anything_is_damaged(finished, whole_run
 @pytest.mark.parametrize("status", ["interrupted", "running"])
 def test_a_run_that_did_not_end_is_whole_with_what_a_kill_leaves(status, whole_runs, tmp_path):
     folder = stopped_at(whole_runs("SM+FN+R"), 10, tmp_path / "run")
-    folder.update({"status": status})
+    folder.update(status=status)
     (folder.checkpoints / "checkpoint-15").mkdir()
     if status == "running":
         with (folder.path / "metrics.jsonl").open("ab") as file:
