@@ -130,11 +130,11 @@ plan = plan_runs(recipe, LABELS, seeds=[0], output="../runs/notebooks/bytes")
 # After an interruption the next call continues; finished runs are reused.
 train_runs(plan, cache_dir="../runs/corpora", say=lambda message: None)
 runs = {run.label: read_run(run.folder.path) for run in plan}
-rows = [(f"`{label}`", f"{run.evaluation['perplexity']:.2f}") for label, run in runs.items()]
+rows = [(f"`{label}`", f"{run.evaluation.perplexity:.2f}") for label, run in runs.items()]
 display(Markdown(markdown_table(["network", "perplexity per byte"], rows, right=[1])))
 
 # %% [markdown]
-# ### Where the heads stand
+# ### What the heads do
 #
 # All panels share one scale: the share of the entropy that a causal head can reach, row by row, from 0 to 1. A head that looks at everything alike is yellow. Dark heads look at a single token.
 
@@ -142,10 +142,10 @@ display(Markdown(markdown_table(["network", "perplexity per byte"], rows, right=
 from aero.analysis.figures.drawing import entropy_colors
 
 context = recipe.model.context_length
-heads = {label: np.array(run.analysis.values["head_entropy"]) for label, run in runs.items()}
+heads = {label: np.array(run.analysis.values.head_entropy) for label, run in runs.items()}
 fig, axes = plt.subplots(1, 5, figsize=(11, 2.7), sharey=True)
 for panel, (label, run) in zip(axes, runs.items()):
-    reached = run.analysis.values["head_entropy_normalized_visible"]
+    reached = run.analysis.values.head_entropy_normalized_visible
     analysis.plot_entropy_heat_map(reached, title=label, axes=panel)
     panel.label_outer()
 fig.colorbar(entropy_colors(), ax=axes, label="of the reachable entropy")
@@ -206,9 +206,9 @@ from aero.analysis.figures.drawing import layer_colors
 
 fig, axes = plt.subplots(1, 5, figsize=(11, 2.5), sharey=True)
 for panel, (label, run) in zip(axes, runs.items()):
-    lines = run.metrics["entropy"]
-    history = np.mean([line["head_entropy"] for line in lines], axis=2)
-    steps = [line["step"] for line in lines]
+    lines = run.metrics.entropy
+    history = np.mean([line.head_entropy for line in lines], axis=2)
+    steps = [line.step for line in lines]
     analysis.plot_layerwise_entropy(steps, history, context, title=label, axes=panel)
     panel.label_outer()
 fig.colorbar(layer_colors(4), ax=axes, label="layer", ticks=range(4))

@@ -85,7 +85,7 @@ def trained(label, folder, *more, seed=0):
 
 EREG = "EReg(SM(t)+ScFuFFN)"
 runs = {label: trained(label, "bytes") for label in ("SM+ScFuFFN", "SM(t)+ScFuFFN", EREG)}
-rows = [(f"`{label}`", f"{run.evaluation['perplexity']:.2f}") for label, run in runs.items()]
+rows = [(f"`{label}`", f"{run.evaluation.perplexity:.2f}") for label, run in runs.items()]
 display(Markdown(markdown_table(["network", "perplexity per byte"], rows, right=[1])))
 
 # %% [markdown]
@@ -96,7 +96,7 @@ from aero.analysis.figures.drawing import entropy_colors, layer_colors
 
 fig, axes = plt.subplots(1, 3, figsize=(9.5, 3), sharey=True)
 for panel, (label, run) in zip(axes, runs.items()):
-    reached = run.analysis.values["head_entropy_normalized_visible"]
+    reached = run.analysis.values.head_entropy_normalized_visible
     analysis.plot_entropy_heat_map(reached, title=label, axes=panel)
     panel.label_outer()
 fig.colorbar(entropy_colors(), ax=axes, label="of the reachable entropy")
@@ -105,9 +105,9 @@ plt.show()
 # %%
 fig, axes = plt.subplots(1, 3, figsize=(9.5, 2.6), sharey=True)
 for panel, (label, run) in zip(axes, runs.items()):
-    lines = run.metrics["entropy"]
-    history = np.mean([line["head_entropy"] for line in lines], axis=2)
-    steps = [line["step"] for line in lines]
+    lines = run.metrics.entropy
+    history = np.mean([line.head_entropy for line in lines], axis=2)
+    steps = [line.step for line in lines]
     analysis.plot_layerwise_entropy(steps, history, context, title=label, axes=panel)
     panel.label_outer()
 fig.colorbar(layer_colors(4), ax=axes, label="layer", ticks=range(4))
@@ -133,10 +133,10 @@ sweep = {
     for gamma in margins
 }
 fig, axes = plt.subplots(1, 2, figsize=(9.5, 3), width_ratios=[2, 3])
-perplexities = [[run.evaluation["perplexity"]] for run in sweep.values()]
+perplexities = [[run.evaluation.perplexity] for run in sweep.values()]
 plot_sweep(margins, perplexities, xlabel="margin", ylabel="perplexity per byte", axes=axes[0])
 shares = {
-    f"margin {gamma:g}": run.analysis.values["quarters"]["log_context"]
+    f"margin {gamma:g}": run.analysis.values.quarters.log_context
     for gamma, run in sweep.items()
 }
 analysis.plot_quarter_shares(shares, title="quarters of log T", axes=axes[1])
@@ -163,8 +163,8 @@ others = {
 
 def summary(name, repeated):
     """A row: perplexity per byte with its range over seeds, and the range of head entropies."""
-    perplexity = [run.evaluation["perplexity"] for run in repeated]
-    entropy = np.array([run.analysis.values["head_entropy"] for run in repeated])
+    perplexity = [run.evaluation.perplexity for run in repeated]
+    entropy = np.array([run.analysis.values.head_entropy for run in repeated])
     spread = f" ({min(perplexity):.2f} to {max(perplexity):.2f})" if len(repeated) > 1 else ""
     return (
         name, f"{np.mean(perplexity):.2f}{spread}", f"{entropy.min():.2f} to {entropy.max():.2f}"
@@ -185,7 +185,7 @@ display(Markdown(markdown_table(header, [summary(*pair) for pair in others.items
 from aero.analysis.figures.learned import plot_learned_thresholds, plot_thresholds_by_layer
 
 learned = {
-    name: np.array(others[name][0].analysis.values["thresholds"])
+    name: np.array(others[name][0].analysis.values.thresholds)
     for name in ("t from 0.01, lambda 8e-5", "t from 0.01, lambda 1e-5")
 }
 fig, axes = plt.subplots(1, 3, figsize=(9.5, 2.8))
@@ -197,7 +197,7 @@ axes[2].set_ylim(0.4, 0.65)
 plt.show()
 
 # %% [markdown]
-# Early layers, which attend broadly, raise their thresholds. Heads of one layer end apart, so each head has a threshold of its own. In the demo's networks they reach from 0.13 to 0.42.
+# Early layers, which attend broadly, raise their thresholds. Heads of one layer end at different thresholds, so one threshold for all would not do.
 #
 # ## `position_sum` against `query_mean`
 #

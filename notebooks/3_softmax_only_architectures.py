@@ -152,7 +152,7 @@ ways = {
     "SM+FN+ScFuFFN, annealed": retrained("SM+FN+ScFuFFN", "linear", distill=True),
 }
 scores = {"SM+LN+G, the baseline": perplexity(baseline)}
-scores |= {name: run.evaluation["perplexity"] for name, run in ways.items()}
+scores |= {name: run.evaluation.perplexity for name, run in ways.items()}
 rows = [(name, f"{value:.2f}") for name, value in scores.items()]
 display(Markdown(markdown_table(["network", "perplexity per byte"], rows, right=[1])))
 
@@ -160,7 +160,7 @@ display(Markdown(markdown_table(["network", "perplexity per byte"], rows, right=
 fig, axes = plt.subplots(figsize=(8.5, 3))
 curves = {
     name: [
-        ([m["step"] for m in run.metrics["train"]], [m["lm_loss"] for m in run.metrics["train"]])
+        ([m.step for m in run.metrics.train], [m.lm_loss for m in run.metrics.train])
     ]
     for name, run in ways.items()
 }

@@ -218,7 +218,7 @@ axes.set_title("networks of one shape, a million tokens of Python each")
 plt.show()
 
 # %% [markdown]
-# The curves above show that heads cost bytes and width does not. The next figure therefore changes the shape as well, and names the networks that the text speaks of. The baselines have every lever that our networks have: ReLU, one head, half of the layers, the start of the embeddings, and a learning rate of their own at both budgets. No network takes more training FLOPs than `SM+LN+G` does in the same panel.
+# The curves above show that heads cost bytes and width does not. The next figure therefore changes the shape as well, and names the networks that the text speaks of. The baselines get every change that our networks get: ReLU, one head, half of the layers, the start of the embeddings, and a learning rate of their own at both lengths of training. No network takes more training FLOPs than `SM+LN+G` does in the same panel.
 
 # %% tags=["gallery=front"]
 # Written by `python -m benchmarks.paper front front_long`: a first seed finds the learning rates, three are shown.
