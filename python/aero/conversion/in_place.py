@@ -49,6 +49,11 @@ def check_in_place(
                 f"convert: in place the embeddings stay the model's; leave out {name}, or "
                 "convert without inplace"
             )
+    if has_penalty and options.get("entropy_thresholds") == "shared":
+        raise ValueError(
+            f"convert: in place every layer of {type(model).__name__} has thresholds of its own; "
+            "leave out entropy_thresholds, or convert without inplace"
+        )
     if has_penalty and not isinstance(model, PreTrainedModel):
         raise ValueError(
             f"convert: the loss of {type(model).__name__} is its own, so the penalty of {label} "

@@ -35,9 +35,9 @@ from aero.models.foreign_reader import check_finite
 # Fields of AeroConfig about the training of a network, not about its outputs.
 _TRAINING_FIELDS = (
     "entropy_weight", "entropy_tokens", "tolerance_margin", "max_entropy", "entropy_reduction",
-    "entropy_strengths", "threshold_init", "temperature_init", "temperature_parametrization",
-    "trainable_scales", "leaky_slope_init", "norm_statistics", "initializer_range",
-    "embedding_dropout",
+    "entropy_strengths", "entropy_thresholds", "threshold_init", "temperature_init",
+    "temperature_parametrization", "trainable_scales", "leaky_slope_init", "norm_statistics",
+    "initializer_range", "embedding_dropout",
 )  # fmt: skip
 _SIZE_FIELDS = (
     "family", "num_layers", "num_heads", "head_dim", "width", "hidden_width", "context_length",

@@ -297,7 +297,9 @@ class AeroForCausalLM(AeroPreTrainedModel, GenerationMixin):
 
     def _thresholds(self) -> Tensor:
         thresholds = [block.attn.entropy_threshold for block in self.transformer.blocks()]
-        return torch.stack([whole(cast(Tensor, threshold)) for threshold in thresholds])
+        own = torch.stack([whole(cast(Tensor, threshold)) for threshold in thresholds])
+        # Of the stack, so that the other layers' have a gradient: several processes wait for it.
+        return own[:1].expand_as(own) if self.config.entropy_thresholds == "shared" else own
 
     def _penalty_rule(self) -> dict[str, Any]:
         config = self.config

@@ -39,6 +39,7 @@ _CHOICES = {
     "max_entropy": ("log_context", "log_visible"),
     "entropy_reduction": ("position_sum", "query_mean"),
     "entropy_strengths": ("equal", "learned"),
+    "entropy_thresholds": ("layer", "shared"),
     "temperature_parametrization": ("identity", "log"),
     "trainable_scales": ("alpha+beta", "alpha", "beta", "none"),
     "norm_statistics": ("process", "synchronized"),
@@ -83,6 +84,9 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
             `aero.ops.entropy_regularization`.
         entropy_strengths: ``"equal"``, or ``"learned"``: a strength per head, of mean 1, see
             `aero.models.loss`.
+        entropy_thresholds: ``"layer"``, thresholds for the heads of each layer, or ``"shared"``:
+            those of the first layer hold in all, as in the code of arXiv 2501.03489. The others are
+            there and do not learn.
         threshold_init: start of the learned thresholds, a fraction of the maximum.
         temperature_init: start of the learned temperatures.
         temperature_parametrization: ``"identity"`` stores t, ``"log"`` stores log t.
@@ -151,6 +155,7 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     max_entropy: str = "log_context"
     entropy_reduction: str = "position_sum"
     entropy_strengths: str = "equal"
+    entropy_thresholds: str = "layer"
     threshold_init: float | int = 0.5
     temperature_init: float | int = 1e-2
     temperature_parametrization: str = "identity"

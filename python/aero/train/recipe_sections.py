@@ -151,6 +151,8 @@ class RegularizationSection:
             `authors_code` (0.20), the two published values.
         temperature_init: where every temperature starts.
         temperature_parametrization: `identity`, or `log` (cannot cross zero).
+        thresholds: of the heads: those of their own `layer`, or those of the first layer,
+            `shared` by all, as the code of arXiv 2501.03489 applies them.
         threshold_init: where every head threshold starts, as a share of the maximum entropy.
         max_entropy: `log_context` (log T) or `log_visible` (log of the keys a row can see).
         reduction: `position_sum`, as the paper's listing, or `query_mean`, as its Algorithm 1.
@@ -162,6 +164,7 @@ class RegularizationSection:
     tolerance_margin: float | str = _number(0.10, "share of the maximum entropy", 0.0, 1.0)
     temperature_init: float = _number(1e-2, "factor", 1e-30, 1e6)
     temperature_parametrization: str = _word("identity", "identity", "log")
+    thresholds: str = _word("layer", "layer", "shared")
     threshold_init: float = _number(0.5, "share of the maximum entropy", 0.0, 1.0)
     max_entropy: str = _word("log_context", "log_context", "log_visible")
     reduction: str = _word("position_sum", "position_sum", "query_mean")

@@ -52,6 +52,7 @@ def training_fields(recipe: Recipe) -> dict[str, Any]:
         "max_entropy": regularization.max_entropy,
         "entropy_reduction": regularization.reduction,
         "entropy_strengths": regularization.head_strengths,
+        "entropy_thresholds": regularization.thresholds,
         "threshold_init": regularization.threshold_init,
         "trainable_scales": recipe.model.trainable_scales,
         "embedding_dropout": recipe.model.embedding_dropout,

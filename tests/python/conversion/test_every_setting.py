@@ -165,6 +165,7 @@ TRAINING = {
     "max_entropy": "log_visible",
     "entropy_reduction": "query_mean",
     "entropy_strengths": "learned",
+    "entropy_thresholds": "shared",
     "threshold_init": 0.75,
     "temperature_init": 0.5,
     "temperature_parametrization": "log",

@@ -176,6 +176,7 @@ def test_every_setting_of_a_network_reaches_its_configuration(tiny_recipe, tmp_p
         max_entropy="log_visible",
         reduction="query_mean",
         head_strengths="learned",
+        thresholds="shared",
     )
     model = replace(
         tiny_recipe.model, initializer_range=0.25, embedding_dropout=0.5, trainable_scales="beta"
@@ -191,6 +192,7 @@ def test_every_setting_of_a_network_reaches_its_configuration(tiny_recipe, tmp_p
         "max_entropy": "log_visible",
         "entropy_reduction": "query_mean",
         "entropy_strengths": "learned",
+        "entropy_thresholds": "shared",
         "initializer_range": 0.25,
         "embedding_dropout": 0.5,
         "trainable_scales": "beta",
