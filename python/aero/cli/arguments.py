@@ -37,7 +37,8 @@ def data_settings(data: str | None) -> list[str]:
 _DESCRIBED = sorted(path.stem for path in Path(__file__).parents[1].glob("data/stacks/*.yaml"))
 STACKS = (
     "spu-2024, spu-0.9.5, openbumblebee, spu-semi2k, spu-aby3, aero-optimized, "
-    f"aero-optimized-generation, aero-approximate, {', '.join(_DESCRIBED)}, or the path of a YAML or JSON description."
+    f"aero-optimized-generation, aero-approximate, {', '.join(_DESCRIBED)}, or the path of a YAML "
+    "or JSON description."
 )
 NETWORKS = (
     "paper-testbed, lan-1gbps, wan-400mbps or wan-100mbps, with changes: "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from aero.cli import planning
+from aero.cli import advice, planning
 from aero.cli.arguments import (
     COMPUTE,
     NETWORKS,
@@ -178,6 +178,8 @@ def schedule(
 
 
 for command, example in (
+    (advice.advise, "advise SM+LN+G --rtt-ms 20 --mbps 200"),
+    (advice.where, "where SM+LN+G --rtt-ms 20 --mbps 200"),
     (planning.optimizations, "optimizations SM+LN+G --size 256"),
     (planning.accuracy, "accuracy --set exp_squarings=5"),
     (planning.generate, "generate SM+FN+R --new-tokens 64"),

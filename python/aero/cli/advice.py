@@ -1,0 +1,196 @@
+"""`aero cost advise | where`: from a network and a link to a decision."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from aero.cli.arguments import AsJson, Compute, Label, Model, Vocabulary, put
+from aero.cli.errors import one_line_errors
+
+Rtt = Annotated[float, typer.Option(help="Round trip, milliseconds.", min=0, max=3.6e6)]
+Mbps = Annotated[float, typer.Option(help="Each direction, 1e6 bit/s.", min=1e-3, max=1e6)]
+Length = Annotated[int | None, typer.Option(help="T, tokens.", min=1, max=1 << 24)]
+
+
+def advise(
+    label: Label,
+    rtt_ms: Rtt = 1.0,
+    mbps: Mbps = 1000.0,
+    memory: Annotated[
+        float | None, typer.Option(help="GB of each party.", min=1e-3, max=1e6)
+    ] = None,
+    model: Model = "gpt2",
+    context_length: Length = None,
+    vocab_size: Vocabulary = None,
+    stack: Annotated[str, typer.Option(help="What runs now.")] = "spu-0.9.5",
+    compute: Compute = "spu-epyc",
+    as_json: AsJson = False,
+) -> None:
+    """Lists what saves most, and ends in a configuration.
+
+    Single changes of network, run, protocol and link, with what each does to the function. Seconds
+    are those of one pass over all tokens.
+    """
+    with one_line_errors(ValueError, OSError):
+        from aero.mpc.advice import advise as advised
+        from aero.mpc.advice import link_profile
+        from aero.tables import in_units, table_lines
+
+        found = advised(
+            label, link_profile(rtt_ms, mbps), compute, stack=stack,
+            memory_bytes=None if memory is None else memory * 1e9,
+            **_sizes(model, context_length, vocab_size),
+        )  # fmt: skip
+        own, now = found.report.comm_bytes, found.seconds
+
+        def cells(one: Any) -> dict[str, str]:
+            row = {
+                "change": one.change.name,
+                "GB saved": in_units(own - one.report.comm_bytes),
+                "s saved": f"{now - one.seconds:,.1f}",
+                "function": one.change.effect,
+            }
+            return row if memory is None else row | {"fits": "yes" if one.fits else "no"}
+
+        def total(name: str, one: Any) -> str:
+            return (
+                f"{name}: {in_units(one.report.comm_bytes)} GB and {one.seconds:,.1f} s instead of "
+                f"{in_units(own)} GB and {now:,.1f} s"
+            )
+
+        def text() -> str:
+            lines = [
+                f"{found.report.label}, T {found.report.sizes['context_length']}, on "
+                f"{found.report.stack_text}, {found.network.name}: {in_units(own)} GB, "
+                f"{now:,.1f} s",
+                f"trust: {found.report.trust}",
+                f"memory: the shares of the weights alone are {in_units(found.share_bytes)} GB a "
+                "party",
+                "",
+                *table_lines([cells(one) for one in found.rows]),
+                "",
+                total("without training", found.as_it_is),
+            ]
+            if found.trained is not None:
+                name = f"with training ({found.trained.change.name})"
+                lines.append(total(name, found.trained))
+            return "\n".join([*lines, "", *found.commands(label)])
+
+        put(
+            text, lambda: found.to_dict() | {"commands": found.commands(label)}, str,
+            as_json=as_json, as_csv=False,
+        )  # fmt: skip
+
+
+def where(
+    label: Label,
+    rtt_ms: Rtt = 1.0,
+    mbps: Mbps = 1000.0,
+    model: Model = "gpt2",
+    context_length: Length = None,
+    vocab_size: Vocabulary = None,
+    compute: Compute = "spu-epyc",
+    dollars: Annotated[
+        Path | None, typer.Option(help="YAML table like python/aero/data/dollars.yaml.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Names the protocols that win on this link and beside it.
+
+    Seconds, dollars and bytes for 1,000 tokens, of the pass over the prompt and of later tokens
+    with cached keys and values; keys of a session, memory, and the bandwidth at which another wins.
+    """
+    with one_line_errors(ValueError, OSError):
+        from aero.mpc.advice import link_profile
+        from aero.mpc.winners import crossover_mbps, dollar_table, passes
+        from aero.mpc.winners import dollars as cost_of
+        from aero.tables import in_units, table_lines
+
+        link, table = link_profile(rtt_ms, mbps), dollar_table(dollars)
+        found = passes(label, **_sizes(model, context_length, vocab_size))
+        rows: list[dict[str, Any]] = []
+        for one in found:
+            setup = one.first.by_kind.get("setup")
+            reports = [("prompt", one.first, one.first.sizes["context_length"])]
+            if one.later is not None:
+                reports.append(("later tokens", one.later, 1))
+            for (name, report, tokens), seconds in zip(
+                reports, one.seconds(link, compute), strict=True
+            ):
+                scale = 1000 / tokens
+                rows.append(
+                    {
+                        "stack": one.stack,
+                        "tokens": name,
+                        "seconds": seconds,
+                        "seconds_per_1000": seconds * scale,
+                        "dollars_per_1000": cost_of(report, seconds, one.parties, table) * scale,
+                        "bytes_per_1000": report.comm_bytes * scale,
+                        "dealer_bytes_per_1000": report.total.dealer_bytes * scale,
+                        "setup_bytes": setup.comm_bytes if setup else 0.0,
+                        "share_bytes": one.share_bytes,
+                        "trust": one.first.trust,
+                    }
+                )
+        crossings = []
+        for index, one in enumerate(found):
+            for other in found[index + 1 :]:
+                at = crossover_mbps(one.first, other.first, link, compute)
+                if at is not None:
+                    crossings.append({"first": one.stack, "second": other.stack, "mbps": at})
+
+        def text() -> str:
+            cells = [
+                {
+                    "stack": row["stack"],
+                    "tokens": row["tokens"],
+                    "s": f"{row['seconds']:,.2f}",
+                    "s/1,000": f"{row['seconds_per_1000']:,.0f}",
+                    f"{table['currency']}/1,000": f"{row['dollars_per_1000']:,.2f}",
+                    "GB/1,000": in_units(row["bytes_per_1000"]),
+                    "dealer GB/1,000": in_units(row["dealer_bytes_per_1000"]),
+                    "keys MB": in_units(row["setup_bytes"], "MB", 1),
+                    "weights GB/party": in_units(row["share_bytes"]),
+                }
+                for row in rows
+            ]
+            best = {
+                name: min((r for r in rows if r["tokens"] == name), key=lambda r: r["seconds"])
+                for name in dict.fromkeys(row["tokens"] for row in rows)
+            }
+            return "\n".join(
+                [
+                    f"{found[0].first.label}, T {found[0].first.sizes['context_length']}, on "
+                    f"{link.name}",
+                    "",
+                    *table_lines(cells),
+                    "",
+                    *(f"{name}: {row['stack']} wins; {row['trust']}" for name, row in best.items()),
+                    *(
+                        f"prompt: {c['first']} and {c['second']} take equally long at "
+                        f"{c['mbps']:,.0f} Mbit/s and {rtt_ms:g} ms"
+                        for c in crossings
+                    ),
+                    "note: seconds of spu-semi2k and spu-aby3 are those of bytes and rounds; their "
+                    "arithmetic has no rate",
+                    "note: memory is the shares of the weights alone; ciphertexts of one product "
+                    "can take many times that",
+                    f"note: dollars by {table['source']}",
+                ]
+            )
+
+        put(
+            text, lambda: {"network": link.to_dict(), "rows": rows, "crossovers": crossings,
+                           "dollars": table},
+            str, as_json=as_json, as_csv=False,
+        )  # fmt: skip
+
+
+def _sizes(model: str, context_length: int | None, vocab_size: int | None) -> dict[str, Any]:
+    given: dict[str, Any] = {"context_length": context_length, "vocab_size": vocab_size}
+    return {name: size for name, size in given.items() if size is not None} | (
+        {} if model == "gpt2" else {"model": model}
+    )

@@ -1,0 +1,270 @@
+"""What to change: single changes of a private pass, by the seconds and bytes that each saves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from aero.architecture import ArchitectureSpec
+from aero.mpc.changes import (
+    NONE,
+    TRAINING,
+    Change,
+    described_changes,
+    run_changes,
+    spec_changes,
+)
+from aero.mpc.cost import FieldValue
+from aero.mpc.cost_report import CostReport
+from aero.mpc.described_stacks import stack_description
+from aero.mpc.given_networks import is_folder
+from aero.mpc.profiles import ComputeProfile, NetworkProfile
+from aero.mpc.simulation import described_spec, network_and_fields, simulate
+
+# The stack of `aero private`.
+_RUNS = "spu-0.9.5"
+# Of SPU; each trusts other parties.
+PROTOCOLS = ("spu-0.9.5", "openbumblebee", "spu-semi2k", "spu-aby3")
+# Lengths whose ciphertexts are full are powers of two, or multiples of one.
+_PADS = (32, 64, 128, 256, 512, 1024)
+
+
+@dataclass(frozen=True)
+class Advised:
+    """A change with its price.
+
+    Attributes:
+        change: What changes.
+        report: The pass with it.
+        seconds: Of that pass.
+        fits: Whether a party's shares of the weights fit the given memory.
+    """
+
+    change: Change
+    report: CostReport
+    seconds: float
+    fits: bool = True
+
+
+@dataclass(frozen=True)
+class Advice:
+    """All changes of one pass.
+
+    Attributes:
+        report: The pass as it is.
+        seconds: Of it.
+        network: The link.
+        rows: Single changes, those that save most seconds first.
+        as_it_is: All settings of a run that save, none of which needs training.
+        trained: Those and the best other network; None where none is cheaper.
+        share_bytes: A party's shares of the weights, the least that it keeps.
+    """
+
+    report: CostReport
+    seconds: float
+    network: NetworkProfile
+    rows: tuple[Advised, ...]
+    as_it_is: Advised
+    trained: Advised | None
+    share_bytes: float
+
+    def commands(self, source: str) -> list[str]:
+        """The configuration in the words of the commands that take it."""
+        chosen = self.trained or self.as_it_is
+        stack = chosen.report.description.base
+        lines = []
+        label = self.trained.change.label if self.trained else ""
+        if label:
+            folder = source if is_folder(source) else "FOLDER"
+            lines.append(f"aero train --label '{label}'")
+            lines.append(f"aero convert {folder} --label '{label}' --output converted")
+        settings = "".join(f" --set {k}={_word(v)}" for k, v in chosen.change.fields.items())
+        run = "aero private run RUN"
+        if stack != _RUNS:
+            run = f"aero cost show NETWORK --stack {stack}"
+        return [*lines, run + settings]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything ready for JSON."""
+        return {
+            "label": self.report.label,
+            "stack": self.report.stack,
+            "trust": self.report.trust,
+            "network": self.network.to_dict(),
+            "comm_bytes": self.report.comm_bytes,
+            "seconds": self.seconds,
+            "share_bytes": self.share_bytes,
+            "changes": [self._row(one) for one in self.rows],
+            "as_it_is": self._row(self.as_it_is),
+            "trained": None if self.trained is None else self._row(self.trained),
+        }
+
+    def _row(self, one: Advised) -> dict[str, Any]:
+        return {
+            "change": one.change.name,
+            "effect": one.change.effect,
+            "fields": dict(one.change.fields),
+            "label": one.change.label,
+            "stack": one.report.stack,
+            "comm_bytes": one.report.comm_bytes,
+            "saved_bytes": self.report.comm_bytes - one.report.comm_bytes,
+            "seconds": one.seconds,
+            "saved_seconds": self.seconds - one.seconds,
+            "fits": one.fits,
+        }
+
+
+def link_profile(rtt_ms: float, mbps: float) -> NetworkProfile:
+    """A link of a round trip and a rate, both directions at once."""
+    return NetworkProfile(
+        uplink_mbps=mbps,
+        downlink_mbps=mbps,
+        round_trip_seconds=rtt_ms / 1000,
+        software_seconds=0.0,
+        full_duplex=True,
+        name=f"{mbps:g} Mbit/s, {rtt_ms:g} ms",
+    )
+
+
+def advise(
+    given: Any,
+    network: NetworkProfile,
+    compute: str | ComputeProfile = "spu-epyc",
+    *,
+    stack: str = "spu-0.9.5",
+    memory_bytes: float | None = None,
+    **keywords: Any,
+) -> Advice:
+    """Prices single changes of a pass, and what they come to together.
+
+    Args:
+        given: As of `simulate`.
+        network: The link.
+        compute: The machines.
+        stack: What runs now.
+        memory_bytes: Of each party.
+        **keywords: Of `simulate`: `model`, `context_length`, `vocab_size`, and fields.
+    """
+    base = simulate(given, stack=stack, **keywords)
+    source = base.spec if base.spec is not None else _description(given, stack, keywords)
+    length = base.sizes["context_length"]
+    fields = {k: v for k, v in base.changed_fields().items() if k != "gelu"}
+
+    def price(change: Change) -> Advised | None:
+        try:
+            return _priced(source, change, network, compute, stack, length, fields, memory_bytes)
+        except ValueError:  # the stack has no such field, or the network no such length
+            return None
+
+    own = price(Change("as it is"))
+    assert own is not None
+    rows = [one for change in _changes(source, stack, length) if (one := price(change))]
+    kept = sorted(
+        (one for one in rows if one.report.comm_bytes < own.report.comm_bytes
+         or one.seconds < own.seconds),
+        key=lambda one: one.seconds,
+    )  # fmt: skip
+    together: dict[str, FieldValue] = {}
+    for one in kept:
+        if one.change.fields and one.change.effect != TRAINING:
+            together |= one.change.fields
+    as_it_is = price(Change("all settings of the run", NONE, together)) or own
+    networks = [
+        one
+        for row in kept
+        if row.change.network is not None
+        and (one := price(replace(row.change, fields=together))) is not None
+    ]
+    best = min(networks, key=lambda one: one.seconds, default=None)
+    trained = best if best is not None and best.seconds < as_it_is.seconds else None
+    return Advice(
+        own.report, own.seconds, network, tuple(kept), as_it_is, trained,
+        share_bytes(source, stack),
+    )  # fmt: skip
+
+
+def _description(given: Any, stack: str, keywords: dict[str, Any]) -> dict[str, Any]:
+    sizes = {name: keywords.get(name) for name in ("context_length", "vocab_size")}
+    network, _ = network_and_fields(given, "gpt2", **sizes, stack=stack_description(stack),
+                                    overrides={})  # fmt: skip
+    return {
+        "label": network.label,
+        "operations": network.core.operations,
+        "context_length": network.positions or network.sizes["context_length"],
+        "vocab_size": network.sizes["vocab_size"],
+    }
+
+
+def _changes(source: Any, stack: str, length: int) -> list[Change]:
+    of_network = spec_changes if isinstance(source, ArchitectureSpec) else described_changes
+    changes = [*run_changes(), *of_network(source)]
+    changes += [
+        Change(f"{name} ({stack_description(name).trust})", "none; other parties are trusted",
+               stack=name)
+        for name in PROTOCOLS if name != stack
+    ]  # fmt: skip
+    if length > 1:
+        changes.append(
+            Change(f"{length // 2} instead of {length} tokens", "of a shorter prompt",
+                   keys=length // 2)
+        )  # fmt: skip
+    padded = {-(-length // pad) * pad for pad in _PADS} - {length}
+    changes += [
+        Change(f"pad T to {keys}", keys=keys) for keys in sorted(padded) if keys < 1.125 * length
+    ]
+    changes += [
+        Change("ten times the bandwidth", link=(10.0, 1.0)),
+        Change("a tenth of the round trip", link=(1.0, 0.1)),
+    ]
+    return changes
+
+
+def _priced(
+    source: Any,
+    change: Change,
+    network: NetworkProfile,
+    compute: str | ComputeProfile,
+    stack: str,
+    length: int,
+    fields: Mapping[str, FieldValue],
+    memory_bytes: float | None,
+) -> Advised:
+    given = source if change.network is None else change.network
+    on = change.stack or stack
+    kept = {} if change.stack else fields
+    report = simulate(
+        given, stack=on, context_length=change.keys or length, **{**kept, **change.fields}
+    )
+    rate, wait = change.link
+    link = replace(
+        network,
+        uplink_mbps=network.uplink_mbps * rate,
+        downlink_mbps=network.downlink_mbps * rate,
+        round_trip_seconds=network.round_trip_seconds * wait,
+    )
+    fits = memory_bytes is None or share_bytes(given, on) <= memory_bytes
+    return Advised(change, report, report.latency(link, compute).seconds, fits)
+
+
+def share_bytes(given: ArchitectureSpec | Mapping[str, Any], stack: str) -> float:
+    """A party's shares of the weights: a word each, of ABY3 two."""
+    operations = (
+        described_spec(given)["operations"]
+        if isinstance(given, ArchitectureSpec)
+        else given["operations"]
+    )
+    words = 2 if "three parties" in stack_description(stack).trust else 1
+    return 8.0 * words * sum(_weights(entry) for entry in operations)
+
+
+def _weights(entry: Mapping[str, Any]) -> int:
+    if "repeat" in entry:
+        return int(entry["repeat"]) * sum(_weights(one) for one in entry["operations"])
+    if entry["op"] == "linear":
+        return 0 if entry.get("transposed") else int(entry["in"]) * int(entry["out"])
+    return int(entry["rows"]) * int(entry["width"]) if entry["op"] == "embed" else 0
+
+
+def _word(value: FieldValue) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,153 @@
+"""Changes of a network, a run or its surroundings that could make a private pass cheaper."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from aero.architecture import ArchitectureSpec
+from aero.mpc.cost import FieldValue
+from aero.mpc.optimization import optimizations
+
+Operations = list[dict[str, Any]]
+
+# What a change does to the function that is computed.
+NONE, TRAINING = "none", "needs training"
+# Settings of a private run among the optimizations, in `PrivateSettings` under the same names.
+_RUN_FIELDS = (
+    "client_one_hot", "private_weights", "last_token_head", "fold_score_scale",
+    "one_bit_product_error", "exp_squarings=5",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change.
+
+    Attributes:
+        name: In words.
+        effect: On the function: `NONE`, `TRAINING`, or how far it is off.
+        fields: Of the stack.
+        network: Instead of the given network.
+        label: Of that network, where it has one.
+        stack: Instead of the given one.
+        keys: T, instead of the given one.
+        link: Factors of bandwidth and round trip.
+    """
+
+    name: str
+    effect: str = NONE
+    fields: Mapping[str, FieldValue] = field(default_factory=dict)
+    network: Any = None
+    label: str = ""
+    stack: str = ""
+    keys: int = 0
+    link: tuple[float, float] = (1.0, 1.0)
+
+
+def run_changes() -> Iterator[Change]:
+    """Settings that `aero private run --set` takes."""
+    for one in optimizations():
+        if one.name in _RUN_FIELDS:
+            fields = {name: value for name, value in one.fields.items() if name in one.name}
+            exact = one.changes.startswith("no")
+            yield Change(one.title, NONE if exact else f"approximate: {one.changes}", fields)
+    yield Change(
+        "the client finds the next token itself", "none; the client sees its logits",
+        {"argmax": False},
+    )  # fmt: skip
+
+
+def spec_changes(spec: ArchitectureSpec) -> Iterator[Change]:
+    """Networks of other labels and sizes; each needs training."""
+    foldable = {"norm": "foldable_channel", "final_norm": "foldable"}
+    bare = {"norm": "none", "final_norm": "none"}
+    wanted: list[tuple[str, dict[str, Any]]] = []
+    if spec.ffn == "gelu":
+        wanted.append(("ReLU instead of GELU", {"ffn": "relu"}))
+    if spec.norm == "layer":
+        wanted.append(("norms that fold into the weights", foldable))
+    wanted.append(("ReLU, and norms that fold into the weights", {"ffn": "relu", **foldable}))
+    wanted.append(("no activation and no norm: softmax only", {"ffn": "scaled_fused", **bare}))
+    if spec.num_heads % 2 == 0:
+        halved = {"num_heads": spec.num_heads // 2, "head_dim": spec.head_dim * 2}
+        wanted.append((f"{spec.num_heads // 2} wider heads instead of {spec.num_heads}", halved))
+    for name, fields in wanted:
+        try:
+            made = spec.replace(**fields)
+        except ValueError:  # not a network of this family
+            continue
+        if made != spec:
+            yield Change(name, TRAINING, network=made, label=made.label)
+
+
+def described_changes(description: Mapping[str, Any]) -> Iterator[Change]:
+    """The same of a described network, operation by operation."""
+    smooth = {"gelu_erf", "gelu_tanh", "silu", "tanh"}
+
+    def activation(new: str, old: set[str]) -> Callable[[dict[str, Any]], None]:
+        def change(one: dict[str, Any]) -> None:
+            if one["op"] == "activation" and one["function"] in old:
+                one["function"] = new
+
+        return change
+
+    def foldable(one: dict[str, Any]) -> None:
+        if one["op"] == "norm" and one["kind"] in {"layer", "rms"}:
+            one["kind"] = "diagonal"
+
+    tanh = activation("gelu_tanh", {"gelu_erf"})
+    relu = activation("relu", smooth)
+    wanted: list[tuple[str, str, str, list[Callable[[dict[str, Any]], None]]]] = [
+        ("GELU's tanh form", "approximate: off by up to 5e-4, and SPU's tanh by 5e-3", "", [tanh]),
+        ("ReLU instead of a smooth activation", TRAINING, "", [relu]),
+        ("norms that fold into the weights", TRAINING, "", [foldable]),
+        ("ReLU, and norms that fold into the weights", TRAINING, "SM+FN+R", [relu, foldable]),
+    ]
+    for name, effect, label, changes in wanted:
+        made = changed(description, changes)
+        if made["operations"] != description["operations"]:
+            yield Change(name, effect, network=made, label=label)
+    halved = _halved_heads(description)
+    if halved is not None:
+        yield Change("half as many heads, twice as wide", TRAINING, network=halved)
+
+
+def changed(
+    description: Mapping[str, Any], changes: list[Callable[[dict[str, Any]], None]]
+) -> dict[str, Any]:
+    """A description whose operations went through some functions."""
+    made = {**description, "operations": copy.deepcopy(description["operations"])}
+    for entry in made["operations"]:
+        for one in entry["operations"] if "repeat" in entry else [entry]:
+            for change in changes:
+                change(one)
+    return made
+
+
+def _halved_heads(description: Mapping[str, Any]) -> dict[str, Any] | None:
+    """None where a number of heads is odd, or a norm sees single heads."""
+    widths: set[int] = set()
+    odd = False
+
+    def look(one: dict[str, Any]) -> None:
+        nonlocal odd
+        odd = odd or any(one.get(name, 2) % 2 for name in ("heads", "key_heads"))
+        widths.update({one["head_dim"]} if "head_dim" in one else ())
+
+    def see(one: dict[str, Any]) -> None:
+        nonlocal odd
+        odd = odd or (one["op"] == "norm" and one["width"] in widths)
+
+    def halve(one: dict[str, Any]) -> None:
+        for name in ("heads", "key_heads"):
+            if name in one:
+                one[name] //= 2
+        if "head_dim" in one:
+            one["head_dim"] *= 2
+
+    changed(description, [look])
+    changed(description, [see])
+    return None if odd or not widths else changed(description, [halve])
