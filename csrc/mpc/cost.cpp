@@ -36,15 +36,16 @@ Cost checked(const Cost& cost, std::string_view what) {
   rounded.dealer_bytes = std::nearbyint(cost.dealer_bytes);
   rounded.sent_bytes[kClient] =
       std::nearbyint(cost.comm_bytes()) - rounded.sent_bytes[kServer] - rounded.helper_bytes;
-  const auto check = [&](double count) {
+  const auto check = [&](std::string_view name, double count) {
     if (!(count >= 0 && count <= kMaxExactCount)) {
-      throw std::invalid_argument("simulate: " + std::string(what) +
-                                  " costs more than 2^53 of something and cannot be counted "
-                                  "exactly; choose smaller sizes");
+      throw std::invalid_argument("simulate: " + std::string(what) + " has more than 2^53 " +
+                                  std::string(name) +
+                                  " and cannot be counted exactly; choose "
+                                  "a smaller context_length, or fewer layers and add them up");
     }
   };
-  check(rounded.comm_bytes());
-  for_each_count([&](CountName, double count) { check(count); }, rounded);
+  check("comm_bytes", rounded.comm_bytes());
+  for_each_count([&](CountName name, double count) { check(name.name, count); }, rounded);
   return rounded;
 }
 

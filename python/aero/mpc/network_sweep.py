@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -99,6 +100,23 @@ class SweepResult:
         points = [[math.nan if one is None else one for one in row] for row in values]
         front = tuple(self.rows[i] for i in pareto_front(points))
         return SweepResult(front, self.skipped, self.notes)
+
+    def to_dataframe(self) -> Any:
+        """The rows as a `pandas.DataFrame`, a column per value, count and network.
+
+        Raises:
+            ValueError: pandas is not installed.
+        """
+        try:
+            pandas = importlib.import_module("pandas")
+        except ImportError:
+            raise ValueError(
+                "to_dataframe: pandas must be installed (pip install pandas); to_dict()['rows'] "
+                "needs nothing"
+            ) from None
+        counts = [row.cost.to_dict() for row in self.rows]
+        pairs = zip(self.rows, counts, strict=True)
+        return pandas.DataFrame([{**row.to_dict(), **cost} for row, cost in pairs])
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready values."""

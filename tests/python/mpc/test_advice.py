@@ -127,3 +127,13 @@ def test_the_commands_say_it_and_give_it_as_json(tmp_path: Path) -> None:
     assert "EUR/1,000" in text and " wins; " in text and "dollars by mine" in text
     found = json.loads(run("where", "SM+LN+G", *sizes, "--json"))
     assert {row["stack"] for row in found["rows"]} >= {"spu-0.9.5", "spu-semi2k", "spu-aby3"}
+
+
+def test_a_context_that_fills_its_ciphertexts_is_advised_where_it_is_cheaper() -> None:
+    own, padded = (mpc.simulate("SM+LN+G", stack="spu-0.9.5", context_length=T) for T in (63, 64))
+    assert padded.comm_bytes < own.comm_bytes
+    rows = {one.change.name: one for one in advise("SM+LN+G", LINK, context_length=63).rows}
+    assert rows["pad T to 64"].report.total == padded.total
+    assert "pad T to 128" not in {
+        one.change.name for one in advise("SM+LN+G", LINK, context_length=100).rows
+    }

@@ -215,3 +215,17 @@ def test_unknown_objectives_are_named() -> None:
         mpc.sweep("SM").pareto("seconds")
     with pytest.raises(ValueError, match="objectives must be among"):
         mpc.sweep("SM").pareto()
+
+
+def test_a_sweep_is_a_frame_with_its_rows_and_counts() -> None:
+    pytest.importorskip("pandas")
+    found = mpc.sweep(["SM"], context_length=[8, 16], model="tiny", networks=["lan-1gbps"])
+    frame = found.to_dataframe()
+    assert list(frame["context_length"]) == [8, 16]
+    assert list(frame["ots"]) == [row.cost.ots for row in found.rows]
+    assert list(frame["seconds lan-1gbps"]) == [row.seconds["lan-1gbps"] for row in found.rows]
+
+
+def test_what_cannot_be_counted_is_named() -> None:
+    with pytest.raises(ValueError, match=r"has more than 2\^53 (ots|comm_bytes|server_bytes)"):
+        mpc.simulate("SM+LN+G", num_layers=90, width=8192, num_heads=64, context_length=131072)
