@@ -37,7 +37,7 @@ _TRAINING_FIELDS = (
     "entropy_weight", "entropy_tokens", "tolerance_margin", "max_entropy", "entropy_reduction",
     "entropy_strengths", "entropy_thresholds", "threshold_init", "temperature_init",
     "temperature_parametrization", "trainable_scales", "leaky_slope_init", "norm_statistics",
-    "initializer_range", "embedding_dropout",
+    "initializer_range", "position_start", "embedding_dropout",
 )  # fmt: skip
 _SIZE_FIELDS = (
     "family", "num_layers", "num_heads", "head_dim", "width", "hidden_width", "context_length",

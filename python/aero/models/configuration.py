@@ -41,6 +41,7 @@ _CHOICES = {
     "entropy_strengths": ("equal", "learned"),
     "entropy_thresholds": ("layer", "shared"),
     "temperature_parametrization": ("identity", "log"),
+    "position_start": ("weights", "embeddings"),
     "trainable_scales": ("alpha+beta", "alpha", "beta", "none"),
     "norm_statistics": ("process", "synchronized"),
     "gelu_approximation": ("tanh", "none"),
@@ -108,6 +109,8 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
         layer_norm_epsilon: of LayerNorms.
         rotary_base: of rotary positions.
         embedding_scale: factor of the token embeddings (sqrt(width) in Languini).
+        position_start: size of learned positions at the start: ``"weights"``, initializer_range, or
+            ``"embeddings"``, that times `embedding_scale`, as large as the scaled token embeddings.
         embedding_dropout: share of the embedded stream that training drops.
         initializer_range: standard deviation of initial weights. Residual projections (`c_proj` of
             attention and FFN, and the fused FFN) start at initializer_range / sqrt(2 L), in both
@@ -169,6 +172,7 @@ class AeroConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     layer_norm_epsilon: float = 1e-5
     rotary_base: float | int = 10000.0
     embedding_scale: float | int = 1.0
+    position_start: str = "weights"
     embedding_dropout: float | int = 0.0
     initializer_range: float = 0.02
     use_cache: bool = True

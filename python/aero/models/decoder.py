@@ -19,7 +19,7 @@ from aero.models.building import build_block, build_norm, put_in_annealed_parts
 from aero.models.configuration import AeroConfig
 from aero.models.embedding import check_token_ids
 from aero.models.hugging_face_attention import ATTENTION_NAMES, check_computable
-from aero.models.initialization import initialize_module
+from aero.models.initialization import PositionEmbedding, initialize_module
 from aero.models.outputs import CACHE_FIELD, AeroModelOutput
 from aero.models.packed_sequences import is_packed, refuse_crossing
 from aero.nn import Block, KeyValueCache, SequenceContext
@@ -85,7 +85,8 @@ class AeroModel(AeroPreTrainedModel):
         spec = config.spec
         self.wte = nn.Embedding(spec.vocab_size, spec.width)
         has_learned_positions = spec.rotary_fraction == 0
-        self.wpe = nn.Embedding(spec.context_length, spec.width) if has_learned_positions else None
+        sizes = spec.context_length, spec.width
+        self.wpe = PositionEmbedding(*sizes) if has_learned_positions else None
         self.drop = nn.Dropout(config.embedding_dropout)
         self.h = nn.ModuleList(build_block(config, index) for index in range(spec.num_layers))
         self.ln_f = build_norm(config, spec.final_norm)

@@ -41,7 +41,9 @@ def initialize_module(module: nn.Module, config: AeroConfig) -> None:
     if isinstance(module, Linear):
         _initialize_linear(module, config)
     elif isinstance(module, nn.Embedding):
-        init.normal_(module.weight, std=config.initializer_range)
+        scaled = isinstance(module, PositionEmbedding) and config.position_start == "embeddings"
+        scale = abs(config.embedding_scale) if scaled else 1.0
+        init.normal_(module.weight, std=scale * config.initializer_range)
     elif isinstance(module, (nn.LayerNorm, DynamicNorm)):
         init.ones_(module.weight)
         init.zeros_(module.bias)
@@ -91,6 +93,10 @@ def _initialize_convolution(convolution: CausalConvolution) -> None:
         start = torch.empty_like(convolution.weight).uniform_(-bound, bound)
         start[0] = 1.0
         init.copy_(convolution.weight, start)
+
+
+class PositionEmbedding(nn.Embedding):
+    """Learned positions, which start as `AeroConfig.position_start` says."""
 
 
 def residual_std(config: AeroConfig) -> float:

@@ -197,6 +197,7 @@ def model_config(run: PlannedRun, **token_ids: int | None) -> AeroConfig:
         temperature_init=regularization.temperature_init,
         temperature_parametrization=regularization.temperature_parametrization,
         embedding_scale=scales[model.embedding_scale],
+        position_start=model.position_start,
         initializer_range=model.initializer_range,
         **token_ids,
     )

@@ -77,6 +77,8 @@ class ModelSection:
         embedding_scale: the factor of the token embeddings: `none` for 1, `sqrt_width` for sqrt(d),
             or `unit` for 1 / initializer_range, which gives them the variance 1 that LayerNorm
             would.
+        position_start: how learned positions start: as `weights` do, or as large as the scaled
+            token `embeddings`. The factor itself is for tokens alone.
         embedding_dropout: share of the embedded stream that training drops.
         trainable_scales: which scalars of a scaled FFN learn.
     """
@@ -92,6 +94,7 @@ class ModelSection:
     final_norm: str | None = _word(None, "none", "layer", "foldable", "dynamic_tanh", "dynamic_erf")
     initializer_range: float = _number(0.02, "standard deviation", 0.0, 100.0, above=True)
     embedding_scale: str = _word("none", "none", "sqrt_width", "unit")
+    position_start: str = _word("weights", "weights", "embeddings")
     embedding_dropout: float = _number(0.0, "share", 0.0, 1.0, below=True)
     trainable_scales: str = _word("alpha+beta", "alpha+beta", "alpha", "beta", "none")
 

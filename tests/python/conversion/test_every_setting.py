@@ -173,6 +173,7 @@ TRAINING = {
     "leaky_slope_init": 0.125,
     "norm_statistics": "synchronized",
     "initializer_range": 0.5,
+    "position_start": "embeddings",
     "embedding_dropout": 0.0625,
 }
 OTHER = {

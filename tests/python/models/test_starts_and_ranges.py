@@ -81,6 +81,19 @@ def test_every_parameter_starts_where_the_configuration_says(label):
             assert value.std().item() == pytest.approx(expected, rel=0.1), name
 
 
+def test_positions_may_start_as_large_as_the_scaled_token_embeddings():
+    started = {}
+    for start in ("weights", "embeddings"):
+        torch.manual_seed(0)
+        model = tiny("SM+ScFuFFN", embedding_scale=-4.0, position_start=start)
+        started[start] = dict(model.named_parameters())
+    positions = [each.pop("transformer.wpe.weight") for each in started.values()]
+    torch.testing.assert_close(positions[1], 4 * positions[0])  # of the same random numbers
+    torch.testing.assert_close(started["weights"], started["embeddings"], rtol=0, atol=0)
+    scaled = -4.0 * started["embeddings"]["transformer.wte.weight"].std()
+    assert positions[1].std().item() == pytest.approx(abs(scaled.item()), rel=0.15)
+
+
 # --- the ends of ranges ---------------------------------------------------------------------------
 
 ENDS = {

@@ -179,8 +179,9 @@ def test_every_setting_of_a_network_reaches_its_configuration(tiny_recipe, tmp_p
         thresholds="shared",
     )
     model = replace(
-        tiny_recipe.model, initializer_range=0.25, embedding_dropout=0.5, trainable_scales="beta"
-    )
+        tiny_recipe.model, initializer_range=0.25, embedding_dropout=0.5, trainable_scales="beta",
+        position_start="embeddings",
+    )  # fmt: skip
     recipe = replace(tiny_recipe, model=model, regularization=regularization)
     config = model_config(plan_one(recipe, "EReg(SM(t)+ScFuFFN)", tmp_path), bos_token_id=7)
     assert {
@@ -196,6 +197,7 @@ def test_every_setting_of_a_network_reaches_its_configuration(tiny_recipe, tmp_p
         "initializer_range": 0.25,
         "embedding_dropout": 0.5,
         "trainable_scales": "beta",
+        "position_start": "embeddings",
         # 256 tokens of a step are 8 windows, which predict 31 tokens each.
         "entropy_tokens": 8 * 31,
         "bos_token_id": 7,
