@@ -1,4 +1,4 @@
-"""From attention entropies to statistics and figures.
+"""Statistics and figures of attention entropies.
 
 Numpy and matplotlib only; matplotlib loads with the first figure. Every `plot_*` takes plain
 arrays, draws into the Axes it is given (or into a new pyplot figure) and returns them.

@@ -104,7 +104,7 @@ class RunInfo(Struct, frozen=True, kw_only=True, rename={"start": "from"}):
 
 
 class TrainLine(Struct, frozen=True, kw_only=True, tag_field="kind", tag="train"):
-    """Of metrics.jsonl: means over the steps since the line before, nats per predicted token."""
+    """A line of metrics.jsonl: means over the steps since the last, nats per predicted token."""
 
     step: Whole
     tokens: Whole | None = None
@@ -118,7 +118,7 @@ class TrainLine(Struct, frozen=True, kw_only=True, tag_field="kind", tag="train"
 
 
 class ValidationLine(Struct, frozen=True, kw_only=True, tag_field="kind", tag="validation"):
-    """Of metrics.jsonl: a measurement on validation windows."""
+    """A line of metrics.jsonl: a measurement on validation windows."""
 
     step: Whole
     loss: Number = None
@@ -129,7 +129,7 @@ class ValidationLine(Struct, frozen=True, kw_only=True, tag_field="kind", tag="v
 
 
 class EntropyLine(Struct, frozen=True, kw_only=True, tag_field="kind", tag="entropy"):
-    """Of metrics.jsonl: every head's entropy, nats."""
+    """A line of metrics.jsonl: every head's entropy, nats."""
 
     step: Whole
     head_entropy: Heads

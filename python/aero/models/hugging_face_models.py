@@ -62,7 +62,7 @@ _known: dict[type, bool | None] = {}
 
 
 def _is_made_for_masks(config_class: Any) -> bool | None:
-    """Whether a model runs on kernels that get boolean masks, or none, where eager's are numbers.
+    """True if a model runs on kernels that get boolean masks, or none, where eager's are numbers.
 
     Models that run on eager alone may add to the numbers, as DeepSeek-V4 does, and their layers
     need not say that they are causal, as BigBird-Pegasus's do not.

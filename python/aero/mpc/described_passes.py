@@ -64,7 +64,7 @@ def described_pass(
 
 
 def _of_head(operations: list[Operation], index: int) -> bool:
-    """Whether an operation comes after the last layer."""
+    """Returns whether an operation comes after the last layer."""
     layers = [place for place, one in enumerate(operations) if one.layer is not None]
     return bool(layers) and index > layers[-1]
 

@@ -42,7 +42,7 @@ class Passes:
     share_bytes: float
 
     def seconds(self, network: NetworkProfile, compute: str | ComputeProfile) -> tuple[float, ...]:
-        """Of the first pass and of a later one."""
+        """The seconds of the first pass and of a later one."""
         both = (self.first, self.later)
         return tuple(one.latency(network, compute).seconds for one in both if one is not None)
 
@@ -82,7 +82,7 @@ def dollar_table(path: str | Path | None = None) -> dict[str, Any]:
 
 
 def dollars(one: CostReport, seconds: float, parties: int, table: dict[str, Any]) -> float:
-    """Of one pass: the machines of all parties while it runs, and the bytes that leave them."""
+    """The price of one pass: all parties' machines while it runs, and the bytes that leave them."""
     sent = (one.comm_bytes + one.total.dealer_bytes) / 1e9 * table["gigabyte_sent"]
     return float(sent + seconds / 3600 * parties * table["machine_hour"])
 

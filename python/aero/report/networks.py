@@ -236,7 +236,7 @@ def _describe_entropy(network: Network) -> dict[str, Any] | None:
 
 
 def _describe_spectra(network: Network) -> list[dict[str, float | None] | None] | None:
-    """By layer, means over seeds; None for a layer without activation, or without an analysis."""
+    """Means over seeds by layer; None for a layer without activation, or without an analysis."""
     found = [run.analysis.values.ffn_spectra for run in network.runs if run.analysis]
     layers = list(zip(*filter(None, found), strict=True))
     return [

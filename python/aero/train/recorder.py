@@ -80,7 +80,7 @@ class RunRecorder:
 
     @property
     def metrics_sha256(self) -> str:
-        """Of all that was written to `metrics.jsonl`."""
+        """The checksum of all that was written to `metrics.jsonl`."""
         return self._metrics.hexdigest()
 
     def add_losses(
@@ -104,7 +104,7 @@ class RunRecorder:
         self._steps += 1
 
     def losses_are_finite(self) -> bool:
-        """Whether every process's losses since the last line are; the same answer for all."""
+        """True if all processes' losses since the last line are finite; the same answer for all."""
         return bool(torch.isfinite(self._sums_of_all()[:3]).all())
 
     def _sums_of_all(self) -> Tensor:

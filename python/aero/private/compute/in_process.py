@@ -159,6 +159,6 @@ def _told(count: int, results: dict[int, Any], errors: dict[int, BaseException])
 
 
 def _reason(error: BaseException) -> str:
-    """Of an error of SPU without the stack that it holds."""
+    """The reason of an error of SPU, without the stack that it holds."""
     text = re.split(r"stacktrace:", str(error), maxsplit=1, flags=re.IGNORECASE)[0]
     return f"{type(error).__name__}: {' '.join(text.removeprefix('what:').split())[:300]}"

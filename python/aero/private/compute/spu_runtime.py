@@ -92,7 +92,7 @@ class Compiler:
         self._compiled: dict[Hashable, tuple[bytes, Any]] = {}
 
     def new_name(self) -> str:
-        """Of a value."""
+        """A new name of a value."""
         return next(self._names)
 
     def program(
@@ -211,7 +211,7 @@ class ProfileLog:
 
 
 def _of_all(links: Any) -> Traffic:
-    """Of three parties in one process, each taken to send a third."""
+    """The traffic of three parties in one process, each taken to send a third."""
     sent, messages = (sum(int(link[place]) for link in links) for place in (0, 2))
     one = sent // 3, messages // 3
     return Traffic(*one[:1] * 2, *one[1:] * 2, helper_bytes=sent - 2 * one[0])

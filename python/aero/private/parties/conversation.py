@@ -42,7 +42,7 @@ class Conversation:
 
     @property
     def tokens(self) -> int:
-        """Of all answers so far."""
+        """The tokens of all answers so far."""
         return sum(map(len, self.answers))
 
     @property

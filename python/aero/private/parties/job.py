@@ -54,7 +54,7 @@ class Generated:
 
 
 def check_runnable(description: Part) -> None:
-    """Whether the private forward pass knows every part of a network, and may keep keys and values.
+    """Checks that a private pass knows every part of a network, and may keep keys and values.
 
     Raises:
         ValueError: naming the part, or tokens see later ones.
@@ -72,7 +72,7 @@ def check_runnable(description: Part) -> None:
 
 
 def check_tokens(tokens: Sequence[int], new_tokens: int, description: Part) -> None:
-    """Whether a network can continue a prompt.
+    """Checks that a network can continue a prompt.
 
     Raises:
         ValueError: no prompt, one that with its continuation is longer than the context, or tokens
