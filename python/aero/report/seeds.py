@@ -212,7 +212,8 @@ def _gaps(
             np.array([0.0 if side is None else side.values[seed] for seed in shared])
             for side in (higher, lower)
         )
-        return above - below
+        gaps: NDArray[np.float64] = above - below
+    return gaps
 
 
 def _variance(gaps: NDArray[np.float64]) -> float:
