@@ -109,8 +109,11 @@ def plot_stepwise_savings(
     for row, bar in enumerate(bars):
         factor = "" if row == 0 else f" ({bars[0] / bar:.2f}x less)"
         ahead = np.nanmax([bar, points[row]])
-        text = f"  {bar:.2f}{factor}"
-        axes.annotate(text, (ahead, row), va="center", fontsize="small", annotation_clip=False)
+        # An offset, as SVG shows no spaces at the start of a text.
+        axes.annotate(
+            f"{bar:.2f}{factor}", (ahead, row), xytext=(5, 0), textcoords="offset points",
+            va="center", fontsize="small", annotation_clip=False,
+        )  # fmt: skip
     label_rows(axes, list(names))
     axes.set_xlim(0, 1.3 * float(np.nanmax([bars.max(), np.nanmax(np.append(points, 0.0))])))
     axes.set_xlabel(unit)
