@@ -103,6 +103,7 @@ def run(
         from aero.network.files import read_network
         from aero.private.environment import find_private_python
         from aero.private.measuring.run_reports import run_report
+        from aero.private.memory import check_memory
         from aero.private.parties.job import check_runnable, check_tokens
         from aero.private.parties.two_processes import generate_over
 
@@ -114,6 +115,7 @@ def run(
         numbers = prompt_numbers(prompt, prompt_file, prompt_tokens, known)
         check_tokens(numbers, tokens, network.description)
         chosen = private_settings(set_, protocol)
+        check_memory(network.description, chosen, len(numbers), parties=chosen.parties)
         python = find_private_python()
         progress = shown_progress(layer_count(network.description))
         found = generate_over(link, folder, numbers, tokens, chosen, progress, python)

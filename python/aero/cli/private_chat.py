@@ -104,6 +104,7 @@ def chat(
         from aero.network.files import read_description
         from aero.private.environment import find_private_python
         from aero.private.measuring.conversation_cost import ConversationCost
+        from aero.private.memory import check_memory
         from aero.private.parties.conversation import Conversation
         from aero.private.parties.job import check_runnable, check_tokens, generate_privately
         from aero.private.parties.party import PartyJob, ask
@@ -125,7 +126,9 @@ def chat(
             numbers, context, answer=tokens, most=min(most or room, room), stop=_stops(stop, known)
         )
         cost = ConversationCost(description, chosen)
-        note(cost.to_text(len(numbers), min(tokens, talk.most), talk.most))
+        parties = chosen.parties if connect is None else 1
+        check_memory(description, chosen, len(numbers), parties=parties)
+        note(cost.to_text(len(numbers), min(tokens, talk.most), talk.most, parties))
         _agree(yes)
         shown = _Shown(talk, cost, known, lines, as_json=as_json)
         python = find_private_python()

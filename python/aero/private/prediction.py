@@ -209,6 +209,17 @@ def most_sent(
     return client, server
 
 
+def weight_elements(description: dict[str, Any]) -> int:
+    """Numbers of all weights as the operations take them, shared ones as often as they are read."""
+    sizes = {name: math.prod(each["shape"]) for name, each in description["tensors"].items()}
+    context = description["context_length"]
+    return sum(
+        one.fields["heads"] * context**2 if one.op == "shape" else sizes[name]
+        for one in operations_of(description)
+        for name in one.weights.values()
+    )
+
+
 def network_fields(description: dict[str, Any]) -> dict[str, Any]:
     """Fields of a stack that a network's description tells, besides the settings."""
     functions = {one.fields.get("function") for one in operations_of(description)}

@@ -16,8 +16,8 @@ import aero
 from aero.network.files import read_description
 from aero.private import environment
 from aero.private.links.keys import CERTIFICATE
-from aero.private.measuring.conversation_cost import ConversationCost, weight_elements
-from aero.private.prediction import predicted_costs
+from aero.private.measuring.conversation_cost import ConversationCost
+from aero.private.prediction import predicted_costs, weight_elements
 from aero.private.settings import PrivateSettings
 from aero.saved.tokenizer import save_tokenizer, train_tokenizer
 
@@ -163,7 +163,7 @@ def test_the_price_before_the_start_is_the_sum_of_its_passes(export: Path) -> No
     later = [predicted_costs(described, length, settings, 1) for length in (6, 7)]
     expected = sum(c.comm_bytes for one in later for n, c in one.items() if n != "set-up")
     assert cost.answering(2, 5).comm_bytes == pytest.approx(expected)
-    text = cost.to_text(5, 3, 9)
+    text = cost.to_text(5, 3, 9, parties=2)
     assert f"{(whole_bytes := cost.reading(5).comm_bytes) / 1e6:,.1f} MB" in text
     assert f"an answer of 3 tokens: {(whole_bytes + expected) / 1e6:,.1f} MB at most" in text
 

@@ -76,7 +76,7 @@ class PrivateNetwork:
         settings = parties.settings
         self._pieces = network_pieces(network, settings)
         self.piece_names = [piece.name for piece in self._pieces]
-        self._length, self._earlier = 0, dict.fromkeys(self.piece_names, ())
+        self._length, self._earlier = 0, self._nothing()
         self._weights: dict[str, dict[str, Value]] = {}
         for piece in self._pieces:
             self._weights[piece.name] = {
@@ -108,8 +108,12 @@ class PrivateNetwork:
 
     def forget(self) -> None:
         """Frees what is kept of the sequences so far."""
-        self._parties.discard(*self._earlier.values())
-        self._length, self._earlier = 0, dict.fromkeys(self.piece_names, ())
+        for kept in self._earlier.values():
+            self._parties.discard(*kept)
+        self._length, self._earlier = 0, self._nothing()
+
+    def _nothing(self) -> dict[str, tuple[Value, ...]]:
+        return dict.fromkeys(self.piece_names, ())
 
     def read_on(
         self,
@@ -136,7 +140,7 @@ class PrivateNetwork:
                 rows = replace(piece.function, start=self._length)
                 given = self._weights[name], value, self._earlier[name]
                 result, kept = parties.run(name, rows, *given)
-                parties.discard(self._earlier[name])
+                parties.discard(*self._earlier[name])
                 self._earlier[name] = kept
             else:
                 result = parties.run(name, piece.function, value)

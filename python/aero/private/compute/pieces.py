@@ -74,8 +74,8 @@ class Rows:
         for operation, keys in self.parts:
             own = {role: weights[key] for role, key in keys.items()}
             inputs = [values[name] for name in operation.inputs]
-            place, reads = _EARLIER.get(operation.op, (None, None))
-            if reads is not None:
+            if operation.op in _EARLIER:
+                place, reads = _EARLIER[operation.op]
                 if earlier:
                     both = [earlier[len(kept)], inputs[place]]
                     inputs[place] = jnp.concatenate(both, axis=-2)
@@ -83,7 +83,7 @@ class Rows:
             if operation.op == "rotate":
                 inputs.append(positions)
             result = OPERATIONS[operation.op](operation, own, self.settings, *inputs)
-            if place == 0:
+            if operation.op in ("shift", "unfold"):
                 result = result[:, -len(positions) :]
             values[operation.output] = result
         return values[self.parts[-1][0].output], tuple(kept)
@@ -196,8 +196,10 @@ def forward(pieces: list[Piece], tokens: Array) -> tuple[Array, Array | None]:
     value = jnp.asarray(tokens, jnp.int32)[None]
     for piece in pieces:
         weights = {name: jnp.asarray(tensor) for name, tensor in piece.weights.items()}
-        rows = isinstance(piece.function, Rows)
-        value = piece.function(weights, value)[0] if rows else piece.function(value)
+        if isinstance(piece.function, Rows):
+            value, _ = piece.function(weights, value)
+        else:
+            value = piece.function(value)
         found[piece.name] = value
     token = found.get("argmax")
     return found["head"][0], None if token is None else token[0]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 from aero.mpc.cost import Cost
-from aero.network.description import operations_of
-from aero.private.prediction import passes_cost, set_up_cost
+from aero.private.memory import run_bytes
+from aero.private.prediction import passes_cost, set_up_cost, weight_elements
 from aero.private.settings import PrivateSettings
 from aero.tables import in_units
 
@@ -40,13 +39,14 @@ class ConversationCost:
             return 0
         return 8 * weight_elements(self.description)
 
-    def to_text(self, prompt: int, answer: int, most: int) -> str:
+    def to_text(self, prompt: int, answer: int, most: int, parties: int) -> str:
         """A few lines for the client, who decides whether to begin.
 
         Args:
             prompt: tokens of it.
             answer: most tokens of an answer.
             most: most tokens of all answers.
+            parties: that are on this machine.
         """
         first = self.reading(prompt)
         one = self.answering(1, prompt).comm_bytes if answer > 1 else 0.0
@@ -66,18 +66,8 @@ class ConversationCost:
                 f"an answer of {answer} tokens: {_mb(total)} at most; {most} tokens: about "
                 f"{_mb(whole)}",
             ]
-        return "\n".join(lines)
-
-
-def weight_elements(description: dict[str, Any]) -> int:
-    """Numbers of all weights as the operations take them, shared ones as often as they are read."""
-    sizes = {name: math.prod(each["shape"]) for name, each in description["tensors"].items()}
-    context = description["context_length"]
-    return sum(
-        one.fields["heads"] * context**2 if one.op == "shape" else sizes[name]
-        for one in operations_of(description)
-        for name in one.weights.values()
-    )
+        held = run_bytes(self.description, self.settings, prompt, parties=parties)
+        return "\n".join([*lines, f"memory here: up to {in_units(held, 'GB', 1)} GB"])
 
 
 def _mb(count: float) -> str:

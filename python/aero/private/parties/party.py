@@ -16,6 +16,7 @@ from aero.private.environment import private_command
 from aero.private.links.channel import Channel
 from aero.private.links.connections import connect, parse_address
 from aero.private.links.keys import Security
+from aero.private.memory import check_memory
 from aero.private.parties.events import Event, Place
 from aero.private.parties.passes import Passes, Reads, read_alone
 from aero.private.parties.supervision import TimeLimits, bound_of, supervise
@@ -166,6 +167,7 @@ async def _ask(
     assert job.new_tokens is not None
     request = {"prompt_length": len(job.tokens), "new_tokens": job.new_tokens}
     description = read_description(job.folder)
+    await asyncio.to_thread(_check_memory, job, description)
     terms = await first_report(worker, job.limits.ready)
     channel = await connect(job.address, job.security, job.limits.connect, worker.check)
     failure: PartyError | None = PartyError("stopped")
@@ -182,6 +184,12 @@ async def _ask(
     bound = bound_of(description, job.settings, Party.CLIENT)
     reads = read_alone(job.new_tokens) if reads is None else reads
     await supervise(worker, channel, job.limits, on_event, passes, bound, reads)
+
+
+def _check_memory(job: PartyJob, description: dict[str, Any]) -> None:
+    assert job.tokens is not None
+    most = job.memory_bytes
+    check_memory(description, job.settings, len(job.tokens), parties=1, most=most)
 
 
 async def _wait_for_turn(

@@ -21,6 +21,7 @@ from aero.private.compute.calls import Party
 from aero.private.environment import private_command
 from aero.private.links.channel import Channel, within
 from aero.private.links.connections import accept, listen, parse_address, shown_address
+from aero.private.memory import check_memory
 from aero.private.parties.entrance import Places, Stranger, Strangers
 from aero.private.parties.events import Client, Event, Listening, Lost, Served
 from aero.private.parties.party import PartyJob, check_security, last_words
@@ -200,7 +201,16 @@ class _Server:
         length, new_tokens = checked_request(theirs.get("request"), self._description)
         self._queries.check(channel.who, new_tokens)
         channel.beat()
+        await asyncio.to_thread(self._check_memory, length)
         return {"prompt_length": length, "new_tokens": new_tokens}
+
+    def _check_memory(self, length: int) -> None:
+        """Whether a prompt fits in this machine's memory; raises PartyError."""
+        job = self._job
+        try:
+            check_memory(self._description, job.settings, length, parties=1, most=job.memory_bytes)
+        except ValueError as error:
+            raise PartyError(str(error).removeprefix("private: ")) from error
 
     async def _watch(self, client: _Client) -> None:
         """Takes a client that leaves, or says anything but that it lives, out of the queue."""

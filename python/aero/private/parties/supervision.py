@@ -278,6 +278,7 @@ class _Run:
                     self._end.set_exception(failure)
 
         def ask() -> None:
+            found: tuple[Any, ...]
             try:
                 found = (reads(token),)
             except Exception as error:
