@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 from timer import interleaved, machine, parser, publish
 
+from aero.ops._gradients import PLAIN
 from aero.tables import markdown_table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -50,14 +51,15 @@ def cases() -> dict[str, tuple[str, tuple[object, ...]]]:
             torch.randn(n).to(dtype) for n in ((2048, 768), (2048, 768), (768, 768), (768,))
         )
         out, entropy, _, rows = torch.ops.aero.attention_entropy(
-            q, k, v, temperature, None, True, None
+            q, k, v, temperature, None, True, None, *PLAIN
         )
         statistics = torch.ops.aero.temperature_softmax(scores, temperature, None, True)[3]
         layer = (weight, bias, one, one)
         for operator, arguments in {
-            "attention_entropy": (q, k, v, temperature, None, True, None),
+            "attention_entropy": (q, k, v, temperature, None, True, None, *PLAIN),
             "attention_entropy_backward": (
-                dout, entropy, None, q, k, v, temperature, None, out, rows, True, None, *[True] * 4,
+                dout, entropy, None, q, k, v, temperature, None, out, rows, True, None, *PLAIN,
+                *[True] * 4, *[False] * 3,
             ),
             "temperature_softmax": (scores, temperature, None, True),
             "temperature_softmax_backward": (

@@ -1,8 +1,11 @@
 // Attention with a temperature per row and the entropy of every row, fused: the [T, S] scores are
 // never stored.
 //
-// Row i of head h:  s_ij = (scale / t_i) q_i . k_j,  P = softmax_j(s),  out = P v,
+// Row i of head h:  s_ij = (cap(scale q_i . k_j) + bias_ij - slope_h |i + S - T - j|) / t_i with
+//                   cap(x) = softcap tanh(x / softcap),  P = softmax_j(s),  out = (P M) v,
 //                   entropy_i = -sum_j P_ij ln P_ij (nats),  logsumexp_i = ln sum_j exp(s_ij).
+// Cap, bias, slopes and M, dropout's mask of 0 and 1 / (1 - p), are there where asked for. A sink is
+// one more key, of score sink_h / t_i and value 0: P, entropy and logsumexp take it in.
 // A row that sees no key gives out 0, entropy 0, logsumexp -inf and zero gradients, whatever comes
 // back to it: its part in sums over rows is 0 where dout, dentropy or dlogsumexp is inf or NaN.
 // Equations and their derivation: online_softmax.h. Contract of the entry points: README.md.
@@ -16,9 +19,47 @@
 
 namespace aero::kernels {
 
+/// What the products of queries and keys pass through on their way to scores.
+struct ScoreTransform {
+  double scale = 1.0;
+  /// [B, H, T], float (double for kFloat64), nonzero, any sign; null means 1.
+  TensorView<const void> temperature;
+  double softcap = 0;                   ///< 0: none
+  TensorView<const void> alibi_slopes;  ///< [B, H], type of temperature; null: none
+  /// [B, H, T, S], data_type or the type of temperature; null: none.
+  TensorView<const void> bias;
+  bool has_fine_bias = false;     ///< the bias has the type of temperature
+  TensorView<const void> sinks;   ///< [B, H], type of temperature; null: none
+
+  /// Whether there is more to a score than a factor.
+  [[gnu::always_inline]] constexpr bool transforms() const {
+    return softcap != 0 || alibi_slopes || bias;
+  }
+};
+
+/// Which keys a query sees: those that every rule shows.
+struct KeyVisibility {
+  bool is_causal = false;     ///< query i sees keys j <= i + S - T
+  int64_t window_left = -1;   ///< query i sees keys j >= i + S - T - window_left; -1: all
+  int64_t window_right = -1;  ///< query i sees keys j <= i + S - T + window_right; -1: all
+  /// [B, H, T, S], true where the query sees the key; null means everywhere.
+  TensorView<const bool> mask;
+
+  [[gnu::always_inline]] constexpr bool ends() const { return is_causal || window_right >= 0; }
+  /// Where it ends, query i sees keys j <= i + S - T + reach().
+  [[gnu::always_inline]] constexpr int64_t reach() const { return is_causal ? 0 : window_right; }
+};
+
+/// Which weights are dropped: P_ij where the hash of (seed_b, h, i, j) is below the threshold. The
+/// same on every machine and in both directions; entropy and logsumexp are those of the whole row.
+struct Dropout {
+  const int64_t* seeds = nullptr;  ///< [B]; null: nothing is dropped
+  double probability = 0;
+};
+
 /// The inputs of both directions. Letters: B batch, H heads, G key heads (H a multiple of G), T
 /// queries, S keys, D head width (at most kMaxHeadDim). B, H, T and S may be zero.
-struct AttentionEntropyParams {
+struct AttentionEntropyParams : ScoreTransform, KeyVisibility {
   DataType data_type = DataType::kFloat32;
   int64_t batch = 0;
   int64_t heads = 0;
@@ -31,14 +72,7 @@ struct AttentionEntropyParams {
   TensorView<const void> k;  ///< [B, G, S, D]
   TensorView<const void> v;  ///< [B, G, S, D]
 
-  double scale = 1.0;
-  /// [B, H, T], float (double for kFloat64), nonzero, any sign; null means 1.
-  TensorView<const void> temperature;
-
-  bool is_causal = false;  ///< query i sees keys j <= i + S - T
-  /// [B, H, T, S], true where the query sees the key; null means everywhere. Combined with
-  /// is_causal by and.
-  TensorView<const bool> mask;
+  Dropout dropout;
 
   /// On a GPU products of kFloat32 may round their operands to TF32, 10 bits behind the point.
   bool allow_tf32 = false;
@@ -70,6 +104,10 @@ struct AttentionEntropyBackwardParams : AttentionEntropyParams {
   TensorView<void> dk;           ///< [B, G, S, D], data_type
   TensorView<void> dv;           ///< [B, G, S, D], data_type
   void* dtemperature = nullptr;  ///< [B, H, T] contiguous, type of entropy, one value per row
+  void* dsinks = nullptr;        ///< [B, H, T] contiguous, type of entropy, one value per row
+  void* dslopes = nullptr;       ///< [B, H, T] contiguous, type of entropy, one value per row
+  /// [B, H, T, S] contiguous, type of entropy; zeros before, and where no query sees the key.
+  void* dbias = nullptr;
 
   /// Threads that will share the items. With fewer heads than threads the work is cut finer, at the
   /// price of computing scores and dP twice. Bitwise the same run to run for one value of it.

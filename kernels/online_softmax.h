@@ -69,6 +69,14 @@ struct OnlineSoftmax {
     return factor;
   }
 
+  /// A first key of its own score; one of -inf is none.
+  constexpr void begin_with(Value score) {
+    const auto is_key = !(score <= maximum);
+    maximum = is_key ? score : maximum;
+    sum = is_key ? Value{} + 1 : Value{};
+    score_sum = Value{};
+  }
+
   /// Adds a key with x = score - maximum and weight = 2^x.
   constexpr void add(Value x, Value weight) {
     sum += weight;

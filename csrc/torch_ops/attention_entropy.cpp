@@ -14,17 +14,25 @@ namespace {
 
 constexpr const char* kOp = "attention_entropy";
 
+/// What a call may do beside the plain attention.
+struct Variants {
+  std::optional<int64_t> window_left, window_right;
+  std::optional<double> softcap;
+  const OptionalTensor &bias, &alibi_slopes, &sinks, &dropout_seeds;
+  double dropout_p;
+};
+
 /// Checked inputs; the operands keep the memory of the params alive.
 struct Inputs {
   Gate gate;
   Rows rows;
   ScalarType statistics;
-  Operand q, k, v, temperature, mask;
+  Operand q, k, v, temperature, mask, bias, alibi_slopes, sinks, dropout_seeds;
   kernels::AttentionEntropyParams params;
 
   Inputs(const Tensor& q_any, const Tensor& k_any, const Tensor& v_any,
          const OptionalTensor& temperature_any, const OptionalTensor& mask_any, bool is_causal,
-         std::optional<double> scale)
+         std::optional<double> scale, const Variants& variants)
       : gate(kOp, "q", q_any, 4, "[B, H, T, D]"),
         rows(checked_rows(q_any, k_any, scale)),
         statistics(statistics_type(gate.data_type())),
@@ -48,6 +56,10 @@ struct Inputs {
     mask = visibility_mask(gate, mask_any, rows);
     params.mask = mask.view<bool>();
     params.allow_tf32 = allows_tf32();
+    if (!q_any.is_cpu()) refuse_variants(variants);
+    take_window(variants);
+    take_transform(variants, q_any.scalar_type());
+    take_dropout(variants);
   }
 
   /// A tensor of the shape of q.
@@ -56,6 +68,59 @@ struct Inputs {
   }
 
  private:
+  /// Those of the CPU alone.
+  static void refuse_variants(const Variants& given) {
+    const auto refuse_one = [](const char* name, bool is_given) {
+      if (is_given)
+        refuse(kOp, name, "left out on CUDA, where backend='reference' computes it", "one");
+    };
+    refuse_one("window", given.window_left || given.window_right);
+    refuse_one("softcap", given.softcap.has_value());
+    refuse_one("bias", given.bias.has_value());
+    refuse_one("alibi_slopes", given.alibi_slopes.has_value());
+    refuse_one("sinks", given.sinks.has_value());
+    refuse_one("dropout_p", given.dropout_seeds.has_value());
+  }
+  void take_window(const Variants& given) {
+    const auto bound = [](const char* name, std::optional<int64_t> size) -> int64_t {
+      if (size && *size < 0) refuse(kOp, name, "None or at least 0", std::to_string(*size));
+      // More than there may be keys is no bound.
+      return size && *size <= kMostPositions ? *size : -1;
+    };
+    params.window_left = bound("window_left", given.window_left);
+    params.window_right = bound("window_right", given.window_right);
+  }
+  void take_transform(const Variants& given, ScalarType type) {
+    if (given.softcap && !(*given.softcap > 0 && std::isfinite(*given.softcap)))
+      refuse(kOp, "softcap", "a finite number above 0", std::to_string(*given.softcap));
+    params.softcap = given.softcap.value_or(0);
+    params.has_fine_bias = given.bias && given.bias->scalar_type() == statistics;
+    bias = gate.broadcast(given.bias, {"bias",
+                                       {rows.batch, rows.heads, rows.queries, rows.keys},
+                                       "[B, H, T, S]",
+                                       params.has_fine_bias ? statistics : type,
+                                       " like q"});
+    params.bias = bias.view();
+    alibi_slopes = of_heads("alibi_slopes", given.alibi_slopes);
+    params.alibi_slopes = alibi_slopes.view();
+    sinks = of_heads("sinks", given.sinks);
+    params.sinks = sinks.view();
+  }
+  void take_dropout(const Variants& given) {
+    if (!(given.dropout_p >= 0 && given.dropout_p < 1))
+      refuse(kOp, "dropout_p", "at least 0 and below 1", std::to_string(given.dropout_p));
+    dropout_seeds = gate.take(given.dropout_seeds, {"dropout_seeds",
+                                                    {rows.batch},
+                                                    "[B]",
+                                                    ScalarType::Long,
+                                                    "",
+                                                    Layout::kContiguous});
+    params.dropout = {static_cast<const int64_t*>(dropout_seeds.data()), given.dropout_p};
+  }
+  Operand of_heads(const char* name, const OptionalTensor& tensor) const {
+    return gate.broadcast(tensor, {name, {rows.batch, rows.heads}, "[B, H]", statistics, ""});
+  }
+
   static Wanted of_keys(const char* name, const Tensor& q, const Tensor& k) {
     return {name,
             {q.size(0), k.size(1), k.size(2), q.size(3)},
@@ -114,6 +179,31 @@ void run_where_it_is(kernels::AttentionEntropyBackwardParams& params,
   run_parallel(params);
 }
 
+/// Zeros for a kernel to write among, where they are wanted.
+Result zeros_where(bool wanted, const Tensor& like, const Shape& shape, ScalarType type) {
+  Result result(like, shape, type, wanted);
+  Tensor memory = result.tensor();
+  torch::stable::zero_(memory);
+  return result;
+}
+
+/// Sums a gradient [B, H, ...] to the shape of a tensor that broadcasts to it; empty where the
+/// gradient is not there.
+Tensor sum_to_shape_of(const OptionalTensor& like, const Tensor& gradient) {
+  if (!like || gradient.dim() < 2) return gradient;
+  const int64_t missing = gradient.dim() - like->dim();
+  Shape summed;
+  for (int64_t d = 0; d < gradient.dim(); ++d)
+    if (d < missing || (like->size(d - missing) == 1 && gradient.size(d) != 1)) summed.push_back(d);
+  const Tensor sum = summed.empty() ? gradient : torch::stable::sum(gradient, summed);
+  return torch::stable::reshape(sum, shape_of(*like));
+}
+
+/// The same for a gradient of rows, [B, H, T], and a tensor of heads.
+Tensor sum_rows_to_shape_of(const OptionalTensor& like, const Tensor& rows) {
+  return like && rows.dim() == 3 ? sum_to_shape_of(like, torch::stable::sum(rows, Shape{2})) : rows;
+}
+
 /// Laid out as a contiguous input is, which autograd then keeps as the gradient without a copy.
 Result gradient_of(const Tensor& input, bool wanted) {
   return wanted && !input.is_contiguous()
@@ -125,8 +215,14 @@ Result gradient_of(const Tensor& input, bool wanted) {
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> attention_entropy(
     const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& temperature,
-    const OptionalTensor& mask, bool is_causal, std::optional<double> scale) {
-  const Inputs inputs(q, k, v, temperature, mask, is_causal, scale);
+    const OptionalTensor& mask, bool is_causal, std::optional<double> scale,
+    std::optional<int64_t> window_left,
+    std::optional<int64_t> window_right, std::optional<double> softcap, const OptionalTensor& bias,
+    const OptionalTensor& alibi_slopes, const OptionalTensor& sinks,
+    const OptionalTensor& dropout_seeds, double dropout_p) {
+  const Variants variants{window_left, window_right, softcap,       bias,
+                          alibi_slopes, sinks,       dropout_seeds, dropout_p};
+  const Inputs inputs(q, k, v, temperature, mask, is_causal, scale, variants);
   const Result out = empty_heads(q);
   const RowResults results(q, inputs.rows, inputs.statistics);
 
@@ -139,12 +235,19 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_entropy(
           results.statistics.tensor()};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> attention_entropy_backward(
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attention_entropy_backward(
     const OptionalTensor& dout, const OptionalTensor& dentropy, const OptionalTensor& dlogsumexp,
     const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& temperature,
     const OptionalTensor& mask, const Tensor& out, const Tensor& statistics, bool is_causal,
-    std::optional<double> scale, bool needs_q, bool needs_k, bool needs_v, bool needs_temperature) {
-  const Inputs inputs(q, k, v, temperature, mask, is_causal, scale);
+    std::optional<double> scale, std::optional<int64_t> window_left,
+    std::optional<int64_t> window_right, std::optional<double> softcap, const OptionalTensor& bias,
+    const OptionalTensor& alibi_slopes, const OptionalTensor& sinks,
+    const OptionalTensor& dropout_seeds, double dropout_p, bool needs_q, bool needs_k,
+    bool needs_v, bool needs_temperature, bool needs_bias, bool needs_alibi_slopes,
+    bool needs_sinks) {
+  const Variants variants{window_left, window_right, softcap,       bias,
+                          alibi_slopes, sinks,       dropout_seeds, dropout_p};
+  const Inputs inputs(q, k, v, temperature, mask, is_causal, scale, variants);
   const Operand out_rows = inputs.gate.take(out, Inputs::of_queries("out", q));
   const Operand dout_rows = inputs.gate.take(dout, Inputs::of_queries("dout", q));
   const RowGradients row_gradients(inputs.gate, q, inputs.rows, inputs.statistics,
@@ -161,14 +264,28 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_entropy_backward(
   params.dq = dq.view();
   params.dk = dk.view();
   params.dv = dv.view();
+  const Rows& rows = inputs.rows;
+  const Result dsinks(q, rows.shape(), inputs.statistics, needs_sinks && sinks);
+  const Result dslopes(q, rows.shape(), inputs.statistics, needs_alibi_slopes && alibi_slopes);
+  const Result dbias = zeros_where(needs_bias && bias, q,
+                                   {rows.batch, rows.heads, rows.queries, rows.keys},
+                                   inputs.statistics);
+  params.dsinks = dsinks.data();
+  params.dslopes = dslopes.data();
+  params.dbias = dbias.data();
   params.threads = thread_count();
   if (inputs.rows.heads > 0) {
     run_where_it_is(params, q);
   } else {  // key heads that no head reads
     for (Tensor unread : {dk.tensor(), dv.tensor()}) torch::stable::zero_(unread);
   }
-  return {dq.tensor(), dk.tensor(), dv.tensor(),
-          row_gradients.dtemperature(temperature, needs_temperature)};
+  return {dq.tensor(),
+          dk.tensor(),
+          dv.tensor(),
+          row_gradients.dtemperature(temperature, needs_temperature),
+          sum_to_shape_of(bias, dbias.tensor()),
+          sum_rows_to_shape_of(alibi_slopes, dslopes.tensor()),
+          sum_rows_to_shape_of(sinks, dsinks.tensor())};
 }
 
 }  // namespace aero::torch_ops

@@ -19,12 +19,21 @@ std::tuple<Tensor, Tensor> temperature_softmax_backward(
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> attention_entropy(
     const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& temperature,
-    const OptionalTensor& mask, bool is_causal, std::optional<double> scale);
-std::tuple<Tensor, Tensor, Tensor, Tensor> attention_entropy_backward(
+    const OptionalTensor& mask, bool is_causal, std::optional<double> scale,
+    std::optional<int64_t> window_left,
+    std::optional<int64_t> window_right, std::optional<double> softcap, const OptionalTensor& bias,
+    const OptionalTensor& alibi_slopes, const OptionalTensor& sinks,
+    const OptionalTensor& dropout_seeds, double dropout_p);
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attention_entropy_backward(
     const OptionalTensor& dout, const OptionalTensor& dentropy, const OptionalTensor& dlogsumexp,
     const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& temperature,
     const OptionalTensor& mask, const Tensor& out, const Tensor& statistics, bool is_causal,
-    std::optional<double> scale, bool needs_q, bool needs_k, bool needs_v, bool needs_temperature);
+    std::optional<double> scale, std::optional<int64_t> window_left,
+    std::optional<int64_t> window_right, std::optional<double> softcap, const OptionalTensor& bias,
+    const OptionalTensor& alibi_slopes, const OptionalTensor& sinks,
+    const OptionalTensor& dropout_seeds, double dropout_p, bool needs_q, bool needs_k,
+    bool needs_v, bool needs_temperature, bool needs_bias, bool needs_alibi_slopes,
+    bool needs_sinks);
 
 Tensor entropy_regularization(const Tensor& entropies, const Tensor& thresholds,
                               const Tensor& max_entropy, const OptionalTensor& row_mask,

@@ -70,8 +70,8 @@ void refuse(const char* op, const std::string& argument, const std::string& expe
 }
 
 void require_possible(const char* op, const char* letter, int64_t size) {
-  constexpr int64_t limit = 1'099'511'627'776;  // 2^40
-  if (size > limit) refuse(op, letter, "at most " + std::to_string(limit), std::to_string(size));
+  if (size > kMostPositions)
+    refuse(op, letter, "at most " + std::to_string(kMostPositions), std::to_string(size));
 }
 
 std::string shape_text(const Shape& shape) {

@@ -26,6 +26,8 @@ using Shape = std::vector<int64_t>;
 /// Throws std::invalid_argument("operator: argument must be expected, got got").
 [[noreturn]] void refuse(const char* op, const std::string& argument, const std::string& expected,
                          const std::string& got);
+/// The largest T and S: 2^40, with more of which sizes of memory would overflow.
+inline constexpr int64_t kMostPositions = 1'099'511'627'776;
 /// Refuses a size that only an expanded tensor can have, with which sizes of memory would overflow.
 void require_possible(const char* op, const char* letter, int64_t size);
 

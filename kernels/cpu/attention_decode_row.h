@@ -8,7 +8,7 @@
 // kFewQueries.
 #pragma once
 
-#include "kernels/cpu/attention_tile.h"
+#include "kernels/cpu/attention_transform.h"
 
 namespace aero::kernels::cpu {
 namespace {
@@ -59,7 +59,7 @@ void add_weighted(Matrix<const Element> rows, int64_t count, const Real* weights
 template <class Element, class Real>
 struct DecodeRow {
   int64_t batch, head, index;
-  int64_t seen;  ///< the causal rule shows keys [0, seen)
+  int64_t first, seen;  ///< causal rule and window show keys [first, seen)
   Real temperature, scale;
   Matrix<const Element> query, keys, values;
 
@@ -68,7 +68,8 @@ struct DecodeRow {
       : batch(row / p.queries / p.heads),
         head(row / p.queries % p.heads),
         index(row % p.queries),
-        seen(p.is_causal ? larger(0, smaller(p.keys, index + p.keys - p.queries + 1)) : p.keys),
+        first(p.window_left < 0 ? 0 : bounded(p, index + p.keys - p.queries - p.window_left)),
+        seen(p.ends() ? bounded(p, index + p.keys - p.queries + p.reach() + 1) : p.keys),
         temperature(p.temperature ? *rows_at<const Real>(p.temperature, batch, head, index).data
                                   : 1),
         scale(static_cast<Real>(p.scale / static_cast<double>(temperature))) {
@@ -78,22 +79,91 @@ struct DecodeRow {
     values = rows_at<const Element>(p.v, batch, g, 0);
   }
 
+  static int64_t bounded(const AttentionEntropyParams& p, int64_t key) {
+    return larger(0, smaller(p.keys, key));
+  }
+
+  /// The logit of the sink, in units of log 2.
+  Real log2_sink(const AttentionEntropyParams& p) const {
+    const auto sink = static_cast<double>(of_head<Real>(p.sinks, batch, head));
+    return static_cast<Real>(sink * kLog2E / static_cast<double>(temperature));
+  }
+
   /// scores[j] of keys [key, key + count), kMaskedScore where they are hidden and up to the end of
   /// a vector. `query_copy`: the query as whole vectors. Forward and backward both come here, so
-  /// that both see the same bits.
+  /// that both see the same bits. `cap_slopes`: those of the soft cap, null where not wanted.
   void scores(const AttentionEntropyParams& p, int64_t key, int64_t count, const Real* query_copy,
-              Real* scores) const {
+              Real* scores, Real* cap_slopes = nullptr) const {
     constexpr int lanes = kLanes<Real>;
-    const auto log2_scale = static_cast<Real>(p.scale / static_cast<double>(temperature) * kLog2E);
+    const double product_scale =
+        p.transforms() ? p.scale : p.scale / static_cast<double>(temperature) * kLog2E;
     for (int64_t j = 0; j < count; j += lanes)
-      store(scores + j,
-            dots_of_rows(keys.from(key + j), count - j, query_copy, p.head_dim) * log2_scale);
+      store(scores + j, dots_of_rows(keys.from(key + j), count - j, query_copy, p.head_dim) *
+                            static_cast<Real>(product_scale));
+    if (p.transforms()) transform(p, key, count, scores, cap_slopes);
+    for (int64_t j = 0; j < smaller(count, first - key); ++j) scores[j] = kMaskedScore<Real>;
     if (p.mask) {
       const bool* mask = rows_at<const bool>(p.mask, batch, head, index).data;
       for (int64_t j = 0; j < count; ++j)
         if (!mask[(key + j) * p.mask.strides.column]) scores[j] = kMaskedScore<Real>;
     }
     for (int64_t j = count; j < round_up(count, lanes); ++j) scores[j] = kMaskedScore<Real>;
+  }
+
+  /// |i + S - T - j| of the keys from `key` on.
+  AERO_INLINE Vec<Real> distance_to(const AttentionEntropyParams& p, int64_t key) const {
+    return distance<Real>(key - (index + p.keys - p.queries));
+  }
+
+ private:
+  void transform(const AttentionEntropyParams& p, int64_t key, int64_t count, Real* scores,
+                 Real* cap_slopes) const {
+    const Transform<Real> transform(p, batch, head);
+    const Vec<Real> log2_inverse =
+        splat(static_cast<Real>(kLog2E / static_cast<double>(temperature)));
+    for (int64_t j = 0; j < count; j += kLanes<Real>) {
+      const Vec<Real> product = load(scores + j);
+      Vec<Real> x = product;
+      if (p.softcap != 0) {
+        const Vec<Real> slope = transform.cap_and_slope(x);
+        if (cap_slopes) store(cap_slopes + j, slope);
+      }
+      if (p.bias)
+        with_bias_type<Real>(p, [&](auto type) {
+          using Bias = decltype(type);
+          const int64_t step = p.bias.strides.column;
+          const Bias* row = rows_at<const Bias>(p.bias, batch, head, index).data + (key + j) * step;
+          if (step == 1)
+            x += load_part<Real>(row, count - j);
+          else
+            for (int n = 0; n < smaller(kLanes<Real>, count - j); ++n)
+              x[n] += to_real<Real>(row[n * step]);
+        });
+      if (p.alibi_slopes) x -= transform.slope * distance_to(p, key + j);
+      store(scores + j, transform.finish(product, x, log2_inverse));
+    }
+  }
+};
+
+/// Which weights of a row stay.
+template <class Real>
+struct RowDropout : DropoutRule<Real> {
+  using Words = typename Words32<Real>::Type;
+  uint64_t row_key = 0;
+
+  template <class Element>
+  RowDropout(const AttentionEntropyParams& p, const DecodeRow<Element, Real>& row)
+      : DropoutRule<Real>(p.dropout) {
+    if (this->drops) row_key = this->row_key_of(p.dropout, row.batch, row.head, row.index);
+  }
+  /// What is left of the weights of the keys from `key` on, or of their gradients.
+  AERO_INLINE Vec<Real> weight_of(Vec<Real> weight, int64_t key) const {
+    if (!this->drops) return weight;
+    Words keys;
+    for (int n = 0; n < kLanes<Real>; ++n) keys[n] = static_cast<uint32_t>(key + n);
+    const Words low = Words{} + static_cast<uint32_t>(row_key);
+    const Words high = Words{} + static_cast<uint32_t>(row_key >> 32u);
+    return this->stays(low, high, keys) ? weight * this->factor : Vec<Real>{};
   }
 };
 

@@ -31,7 +31,9 @@ int64_t key_parts(const AttentionEntropyForwardParams& params, int64_t threads) 
   const int64_t rows = params.batch * params.heads * params.queries;
   if (threads == 1 || rows == 0 || params.queries > kFewQueries) return 1;
   const int64_t wanted = (kItemsPerThread * threads + rows - 1) / rows;
-  return std::max<int64_t>(1, std::min(wanted, params.keys / kFewestKeys));
+  const int64_t left = params.window_left;
+  const int64_t seen = left < 0 ? params.keys : std::min(params.keys, left + params.queries);
+  return std::max<int64_t>(1, std::min(wanted, seen / kFewestKeys));
 }
 
 size_t partial_bytes(const AttentionEntropyForwardParams& params) {

@@ -4,6 +4,7 @@
 #include <initializer_list>
 
 #include "kernels/cpu/attention_backward_scratch.h"
+#include "kernels/cpu/attention_outer_sums.h"
 #include "kernels/cpu/attention_row_gradients.h"
 
 namespace aero::kernels::cpu {
@@ -45,9 +46,10 @@ class BackwardPass {
         BackwardPass(p, memory, item / key_blocks(p), begin, end, true).all_queries(false);
       } else {
         const int64_t n = item - key_items, head = n / query_tiles(p);
-        const int64_t group = p.heads / p.key_heads;
-        BackwardPass(p, memory, head / group, 0, p.keys, false)
-            .query_tile(head % p.heads, n % query_tiles(p), true);
+        const int64_t group = p.heads / p.key_heads, tile = n % query_tiles(p);
+        const TileRange<Real> q(p, head / p.heads, head % p.heads, tile);
+        BackwardPass(p, memory, head / group, q.first_key(p), q.visible_keys(p), false)
+            .query_tile(head % p.heads, tile, true);
       }
     }
   }
@@ -113,19 +115,28 @@ class BackwardPass {
   /// All queries of all heads that use the key head, then dK and dV.
   void all_queries(bool wants_queries) {
     const int64_t group = p_.heads / p_.key_heads;
-    if (p_.queries == 0) clear(dkeys_);
-    if (p_.queries == 0 || !p_.dout) clear(dvalues_);
+    const int64_t unseen = p_.queries == 0 ? p_.keys : tile_range(0, 0).first_key(p_);
+    clear(dkeys_, unseen);
+    clear(dvalues_, p_.dout ? unseen : p_.keys);
     for (int64_t h = 0; h < group; ++h) {
       first_head_ = h == 0;
-      for (int64_t tile = 0; tile < query_tiles(p_); ++tile)
-        query_tile(key_head_ * group + h, tile, wants_queries);
+      for (int64_t tile = 0; tile < query_tiles(p_); ++tile) {
+        const TileRange<Real> q = tile_range(0, tile);
+        const bool sees = q.first_key(p_) < key_end_ && q.visible_keys(p_) > key_begin_;
+        if (sees || wants_queries) query_tile(key_head_ * group + h, tile, wants_queries);
+      }
     }
     finish(dkeys_, p_.dk);
     finish(dvalues_, p_.dv);
   }
 
-  void clear(Matrix<Real> sum) const {
-    for (int64_t j = 0; j < key_end_ - key_begin_; ++j)
+  TileRange<Real> tile_range(int64_t head, int64_t tile) const {
+    return TileRange<Real>(p_, batch_, head, tile);
+  }
+
+  /// The sums of the keys before `end`.
+  void clear(Matrix<Real> sum, int64_t end) const {
+    for (int64_t j = 0; j < smaller(end, key_end_) - key_begin_; ++j)
       for (int64_t d = 0; d < p_.head_dim; ++d) sum.row(j)[d] = 0;
   }
 
@@ -140,39 +151,51 @@ class BackwardPass {
 
   /// One tile of queries against the keys [key_begin, key_end).
   void query_tile(int64_t head, int64_t tile, bool wants_queries) {
-    const QueryTile<Real> q(p_, TileRange<Real>(p_, batch_, head, tile));
+    const QueryTile<Real> q(p_, tile_range(head, tile));
     RowGradients<Element, Real> rows(p_, q);
     const Matrix<const Operand> queries = load_tile(q, p_.q, at_.queries_t, at_.queries);
     Matrix<const Operand> douts{};
     if (p_.dout) douts = load_tile(q, p_.dout, at_.douts_t, at_.douts, &rows);
     const bool wants_dq = wants_queries && p_.dq;
     const WeightedRows<Operands> dq(q, p_.dq, p_.head_dim, memory_ + at_.dqueries);
+    const TileTransform<Real> transform(
+        p_, q, memory_ + at_.bias, p_.softcap != 0 ? memory_ + at_.cap_slopes : nullptr);
+    const TileDropout<Real> dropout(p_, q);
     const Ones<Real> ones;
 
     Prefetch prefetch;
     announce(q, prefetch);
+    const int64_t first_key = larger(key_begin_, q.first_key(p_));
     const int64_t last_key = smaller(key_end_, q.visible_keys(p_));
-    if (last_key <= key_begin_ && wants_dq) dq.store_zeros();
-    for (int64_t key = key_begin_; key < last_key; key += kKeyTile) {
+    if (last_key <= first_key && wants_dq) dq.store_zeros();
+    for (int64_t key = first_key; key < last_key; key += kKeyTile) {
       const Visibility<Real> visible(p_, q, key, last_key);
       const int64_t row = key - key_begin_;
       alignas(64) Real unused_maxima[kTile] = {};
       compute_scores<Operands>(q, visible, static_cast<const Operand*>(operands(at_.queries_t)),
                                keys_.from(row), p_.head_dim / kPack, memory_ + at_.scores,
                                unused_maxima, prefetch);
+      if (p_.transforms()) transform.apply(visible, key, memory_ + at_.scores, unused_maxima);
       if (p_.dout) compute_dweights(q, visible, key, prefetch);
-      compute_dscores(q, visible, rows);
+      if (p_.transforms() || dropout.drops)
+        compute_dscores<true>(q, visible, key, {transform, dropout}, rows);
+      else
+        compute_dscores<false>(q, visible, key, {transform, dropout}, rows);
+      if (p_.dbias && wants_queries) store_dbias(p_, q, visible, key, memory_ + at_.bias);
       if (wants_dq)
         dq.add(visible, weighted_from<Operands>(packed_keys_, row), operands(at_.dscores),
-               {row == 0, key + kKeyTile >= last_key, ones.of, ones.of}, prefetch);
+               {key == first_key, key + kKeyTile >= last_key, ones.of, ones.of}, prefetch);
       if (!wants_keys_) continue;
-      const int64_t reached = reached_rows(q, key);
+      const OuterSums<Operands> sums{reached_rows(q, key), at_.row / kL};
       if (p_.dv && p_.dout)
-        add_outer(q, visible, operands(at_.weight_rows), douts, key, reached, dvalues_, prefetch);
+        sums.add(q, visible, {operands(at_.weight_rows), douts, dvalues_.from(row)}, prefetch);
       if (p_.dk)
-        add_outer(q, visible, operands(at_.dscore_rows), queries, key, reached, dkeys_, prefetch);
+        sums.add(q, visible, {operands(at_.dscore_rows), queries, dkeys_.from(row)}, prefetch);
     }
-    if (wants_queries && p_.dtemperature) rows.store_dtemperature(p_, q);
+    if (!wants_queries) return;
+    if (p_.sinks) rows.add_sinks(p_, q);
+    if (p_.dslopes) rows.store_dslopes(p_, q);
+    if (p_.dtemperature) rows.store_dtemperature(p_, q);
   }
 
   /// Keys of the tile at `key` that an earlier tile of queries reached: their sums are added to,
@@ -180,16 +203,16 @@ class BackwardPass {
   int64_t reached_rows(const TileRange<Real>& q, int64_t key) const {
     if (!first_head_) return kKeyTile;
     if (q.first == 0) return 0;
-    return p_.is_causal ? q.first + p_.keys - p_.queries - key : kKeyTile;
+    return p_.ends() ? q.first + p_.keys - p_.queries + p_.reach() - key : kKeyTile;
   }
 
   /// The memory that the tile after this one reads and writes: of the same head, or else the next
   /// head's first.
   void announce(const TileRange<Real>& q, Prefetch& prefetch) const {
     const int64_t group = p_.heads / p_.key_heads;
-    int64_t b = q.batch, h = q.head, first = q.first + kTile, from = q.visible_keys(p_);
+    int64_t b = q.batch, h = q.head, first = q.first + kTile, read = q.visible_keys(p_);
     if (first >= p_.queries) {
-      first = 0, from = 0;
+      first = 0, read = 0;
       if (++h == p_.heads) h = 0, ++b;
       if (b == p_.batch) return;
     }
@@ -197,7 +220,7 @@ class BackwardPass {
     const auto add = [&](const auto& tensor, int64_t head, int64_t row, int64_t rows) {
       prefetch.add<Element>(tensor, b, head, row, rows, p_.head_dim);
     };
-    const int64_t keys = next.visible_keys(p_) - from;
+    const int64_t from = larger(read, next.first_key(p_)), keys = next.visible_keys(p_) - from;
     add(p_.q, h, first, next.count);
     if (p_.dout) {
       add(p_.dout, h, first, next.count);
@@ -209,7 +232,7 @@ class BackwardPass {
     add(p_.dv, h / group, from, keys);
     add(p_.dk, h / group, from, keys);
     // Scores, dP, dK and dV, and dQ of every tile of keys.
-    const int64_t seen = q.visible_keys(p_), tiles = (seen + kKeyTile - 1) / kKeyTile;
+    const int64_t seen = q.visible_keys(p_) - q.first_key(p_), tiles = (seen + kKeyTile - 1) / kKeyTile;
     const int64_t column_groups = (at_.row + kColumns * kL - 1) / (kColumns * kL);
     prefetch.spread(2 * (1 + column_groups) * seen +
                     tiles * WeightedRows<Operands>::product_rows(p_.head_dim, q.count));
@@ -252,8 +275,16 @@ class BackwardPass {
     });
   }
 
+  /// What stands between products and weights of a tile.
+  struct Variant {
+    const TileTransform<Real>& transform;
+    const TileDropout<Real>& dropout;
+  };
+
   /// From scores and dP to P and c dS: dQ = (c dS) K, dK = (c dS)^T Q.
+  template <bool kVariant>
   void compute_dscores(const QueryTile<Real>& q, const Visibility<Real>& visible,
+                       [[maybe_unused]] int64_t key, [[maybe_unused]] const Variant& variant,
                        RowGradients<Element, Real>& rows) const {
     for_key_runs(q, visible, [&](auto columns, int first, int64_t begin, int64_t end) {
       for (int v = first; v < first + decltype(columns)::value; ++v) {
@@ -263,15 +294,24 @@ class BackwardPass {
             load(rows.dentropy + lane), load(rows.center + lane)};
         const Vec<Real> scale = load(q.scale + lane);
         Vec<Real> dtemperature = load(rows.dtemperature + lane);
+        [[maybe_unused]] Vec<Real> dslope = load(rows.dslope + lane);
         const auto convert_rows = [&](auto count, int64_t j) AERO_LAMBDA_INLINE {
           Vec<Real> scaled[kPack] = {};
 #pragma GCC unroll 2
           for (int n = 0; n < decltype(count)::value; ++n) {
             const int64_t at = (j + n) * kTile + lane;
-            const Vec<Real> dweight = p_.dout ? load(memory_ + at_.dweights + at) : Vec<Real>{};
-            const auto result = gradients.of(load(memory_ + at_.scores + at), dweight);
+            Vec<Real> dweight = p_.dout ? load(memory_ + at_.dweights + at) : Vec<Real>{};
+            if constexpr (kVariant)
+              dweight = variant.dropout.weight_of(dweight, lane, key + j + n);
+            auto result = gradients.of(load(memory_ + at_.scores + at), dweight);
             dtemperature += result.dscore * result.z;
             scaled[n] = result.dscore * scale;
+            if constexpr (kVariant) {
+              result.weight = variant.dropout.weight_of(result.weight, lane, key + j + n);
+              if (p_.softcap != 0) scaled[n] *= load(memory_ + at_.cap_slopes + at);
+              if (p_.dslopes) dslope += result.dscore * variant.transform.distance_of(lane, key + j + n);
+              if (p_.dbias) store(memory_ + at_.bias + at, result.dscore);
+            }
             Operands::store_row(operands(at_.weight_rows), at, result.weight);
             Operands::store_row(operands(at_.dscore_rows), at, scaled[n]);
           }
@@ -282,51 +322,11 @@ class BackwardPass {
         for (; j + kPack <= end; j += kPack) convert_rows(Constant<kPack>{}, j);
         if (j < end) convert_rows(Constant<1>{}, j);
         store(rows.dtemperature + lane, dtemperature);
+        if constexpr (kVariant) store(rows.dslope + lane, dslope);
       }
       for (const int64_t weights : {at_.weight_rows, at_.dscore_rows})
         clear_unit_of_rows<Operands>(q, first, begin, end, operands(weights));
     });
-  }
-
-  /// sum[j][d] (+)= sum_i weights[j][i] rows[i][d] for the keys of the tile that starts at `key`.
-  /// Rows of `sum` from `reached` on hold nothing yet.
-  void add_outer(const QueryTile<Real>& q, const Visibility<Real>& visible, const Operand* weights,
-                 Matrix<const Operand> rows, int64_t key, int64_t reached, Matrix<Real> sum,
-                 Prefetch& prefetch) const {
-    const Matrix<Real> base = sum.from(key - key_begin_);
-    for_key_runs(q, visible, [&](auto, int run_first, int64_t begin, int64_t end) {
-      for_column_groups(at_.row / kL, [&](auto columns, int64_t first) {
-        constexpr int C = decltype(columns)::value;
-        for_row_groups<C, Operands::kGroup>(begin, end, [&](auto group, int64_t row) {
-          constexpr int R = decltype(group)::value;
-          prefetch.step(R);
-          const int64_t query =
-              larger(run_first * kL, visible.first_query(row)) / Operands::kUnit * Operands::kUnit;
-          typename Operands::template Product<R, C> product;
-          multiply_rows(product, {weights + (row * kTile + query) / kPack, kTile / kPack},
-                        rows.from(query / kPack, first * kL),
-                        (round_up(q.count, Operands::kUnit) - query) / kPack);
-          store_sums<0>(product.at, row, reached, base.from(row, first * kL));
-        });
-      });
-    });
-  }
-
-  /// What was reached is reached in whole groups of kRows, of which a product may hold more.
-  template <int First, int R, int C>
-  static AERO_INLINE void store_sums(const Vec<Real> (&sums)[R][C], int64_t row, int64_t reached,
-                                     Matrix<Real> to) {
-    constexpr int count = R < kRows ? R : kRows;
-    const bool adds = row + First < reached;
-#pragma GCC unroll 4
-    for (int r = 0; r < count; ++r)
-#pragma GCC unroll 4
-      for (int v = 0; v < C; ++v) {
-        const Vec<Real> sum = sums[First + r][v];
-        Real* cell = to.row(First + r) + v * kL;
-        store(cell, adds ? load(cell) + sum : sum);
-      }
-    if constexpr (First + kRows < R) store_sums<First + kRows>(sums, row, reached, to);
   }
 
   const Params& p_;

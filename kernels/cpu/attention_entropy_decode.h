@@ -53,12 +53,19 @@ class DecodePass {
   /// `query` and `out`: scratch of D elements in whole vectors.
   static void run_part(const Params& p, int64_t item, Real* query, Real* out) {
     const DecodeRow<Element, Real> row(p, item / p.key_parts);
-    const int64_t part = item % p.key_parts, tiles = (p.keys + kKeyTile - 1) / kKeyTile;
-    const int64_t begin = part * tiles / p.key_parts * kKeyTile;
-    const int64_t end = smaller(row.seen, (part + 1) * tiles / p.key_parts * kKeyTile);
+    const int64_t part = item % p.key_parts, first = row.first / kKeyTile;
+    const int64_t tiles = (p.keys + kKeyTile - 1) / kKeyTile - first;
+    const int64_t begin = (first + part * tiles / p.key_parts) * kKeyTile;
+    const int64_t end =
+        smaller(row.seen, (first + (part + 1) * tiles / p.key_parts) * kKeyTile);
     copy_row(row.query, p.head_dim, query);
     for (int64_t d = 0; d < p.head_dim; d += kL) store(out + d, Vec<Real>{});
     OnlineSoftmax<Vec<Real>> state{splat(kEmptyMaximum<Real>), Vec<Real>{}, Vec<Real>{}};
+    if (p.sinks && part == 0) {
+      state.begin_with(splat(row.log2_sink(p)));
+      for (int n = 1; n < kL; ++n) state.sum[n] = 0;
+    }
+    const RowDropout<Real> dropout(p, row);
     for (int64_t key = begin; key < end; key += kKeyTile) {
       const int64_t count = smaller(kKeyTile, end - key);
       alignas(64) Real weights[kKeyTile];
@@ -73,7 +80,7 @@ class DecodePass {
         const Vec<Real> x = load(weights + j) - state.maximum;
         const Vec<Real> weight = exp2(x);
         state.add(x, weight);
-        store(weights + j, weight);
+        store(weights + j, dropout.weight_of(weight, key + j));
       }
       add_weighted(row.values.from(key), count, weights, factor, out, p.head_dim);
     }

@@ -31,11 +31,11 @@ class DecodeBackwardPass {
   static constexpr int kL = kLanes<Real>;
 
   static int64_t padded(const Params& p) { return round_up(p.head_dim, kL); }
-  static int64_t row_stride(const Params& p) { return 3 * padded(p) + 2 * kL; }
+  static int64_t row_stride(const Params& p) { return 3 * padded(p) + 3 * kL; }
 
   /// A row's values from one block of keys to the next: vectors of D, then of lanes.
   struct Kept {
-    Real *query, *dout, *dquery, *dtemperature, *center;
+    Real *query, *dout, *dquery, *dtemperature, *center, *dslope;
   };
 
   DecodeBackwardPass(const Params& params, Real* memory, int64_t key_head)
@@ -51,7 +51,8 @@ class DecodeBackwardPass {
 
   Kept kept(int64_t n) const {
     Real* at = kept_ + n * row_stride(p_);
-    return {at, at + row_, at + 2 * row_, at + 3 * row_, at + 3 * row_ + kL};
+    Real* lanes = at + 3 * row_;
+    return {at, at + row_, at + 2 * row_, lanes, lanes + kL, lanes + 2 * kL};
   }
 
   void run_key_head() const {
@@ -72,6 +73,7 @@ class DecodeBackwardPass {
     copy_row(row.query, p_.head_dim, own.query);
     for (int64_t d = 0; d < row_; d += kL) store(own.dquery + d, Vec<Real>{});
     store(own.dtemperature, Vec<Real>{});
+    store(own.dslope, Vec<Real>{});
     Vec<Real> center{};
     if (p_.dout) {
       const auto row_of = [&](const TensorView<const void>& tensor) {
@@ -94,6 +96,13 @@ class DecodeBackwardPass {
            (head * kSavedStatistics * p_.queries + at % p_.queries);
   }
 
+  ScoreGradients<Real> gradients_of(int64_t n) const {
+    const Real* saved = statistics(n);
+    const Real sum = saved[p_.queries];
+    return {splat(saved[0]), splat(sum == 0 ? Real{0} : 1 / sum), splat(saved[2 * p_.queries]),
+            splat(value_of(p_.dentropy, n)), load(kept(n).center)};
+  }
+
   /// One row against the keys of the block that starts at `key`.
   void add_row(int64_t n, int64_t key) const {
     const DecodeRow<Element, Real> row(p_, first_row_ + n);
@@ -101,24 +110,30 @@ class DecodeBackwardPass {
     const Real* saved = statistics(n);
     const Real sum = saved[p_.queries];
     // Where the row saw no key, 0 times what comes back to it need not be 0.
-    if (count <= 0 || sum == 0) return;
+    if (count <= 0 || key + kKeyTile <= row.first || sum == 0) return;
     const Kept own = kept(n);
-    const ScoreGradients<Real> gradients{splat(saved[0]), splat(1 / sum),
-                                         splat(saved[2 * p_.queries]),
-                                         splat(value_of(p_.dentropy, n)), load(own.center)};
-    alignas(64) Real weights[kKeyTile], dscores[kKeyTile];
-    row.scores(p_, key, count, own.query, weights);
-    Vec<Real> dtemperature = load(own.dtemperature);
+    const ScoreGradients<Real> gradients = gradients_of(n);
+    const RowDropout<Real> dropout(p_, row);
+    alignas(64) Real weights[kKeyTile], dscores[kKeyTile], cap_slopes[kKeyTile];
+    row.scores(p_, key, count, own.query, weights, cap_slopes);
+    Vec<Real> dtemperature = load(own.dtemperature), dslope = load(own.dslope);
     for (int64_t j = 0; j < count; j += kL) {
       const Vec<Real> dweight =
           p_.dout ? dots_of_rows(row.values.from(key + j), count - j, own.dout, p_.head_dim)
                   : Vec<Real>{};
-      const auto result = gradients.of(load(weights + j), dweight);
+      const auto result = gradients.of(load(weights + j), dropout.weight_of(dweight, key + j));
       dtemperature += result.dscore * result.z;
-      store(weights + j, result.weight);
-      store(dscores + j, result.dscore * row.scale);
+      Vec<Real> scaled = result.dscore * row.scale;
+      if (p_.softcap != 0) scaled *= load(cap_slopes + j);
+      if (p_.dslopes) dslope += result.dscore * row.distance_to(p_, key + j);
+      if (p_.dbias)
+        store_part<Real>(static_cast<Real*>(p_.dbias) + (first_row_ + n) * p_.keys + key + j,
+                         result.dscore / row.temperature, count - j);
+      store(weights + j, dropout.weight_of(result.weight, key + j));
+      store(dscores + j, scaled);
     }
     store(own.dtemperature, dtemperature);
+    store(own.dslope, dslope);
     if (p_.dq)
       add_weighted(row.keys.from(key), count, dscores, splat(Real{1}), own.dquery, p_.head_dim);
     if (p_.dk) add_outer(dscores, count, own.query, dkeys_);
@@ -152,9 +167,18 @@ class DecodeBackwardPass {
       for (int64_t d = 0; d < p_.head_dim; d += kL)
         store_part<Real>(to + d, load(own.dquery + d), p_.head_dim - d);
     }
+    if (p_.dslopes)
+      static_cast<Real*>(p_.dslopes)[first_row_ + n] =
+          -sum_of_lanes<Real>(load(own.dslope)) / row.temperature;
+    Real sum = sum_of_lanes<Real>(load(own.dtemperature));
+    if (p_.sinks) {
+      const auto sink = gradients_of(n).of(splat(row.log2_sink(p_)), Vec<Real>{});
+      sum += sink.dscore[0] * sink.z[0];
+      if (p_.dsinks)
+        static_cast<Real*>(p_.dsinks)[first_row_ + n] = sink.dscore[0] / row.temperature;
+    }
     if (!p_.dtemperature) return;
     const Real* saved = statistics(n);
-    Real sum = sum_of_lanes<Real>(load(own.dtemperature));
     // logsumexp - entropy
     const Real mean_score = static_cast<Real>(kLn2) * saved[0] - saved[2 * p_.queries];
     if (saved[p_.queries] != 0) sum += mean_score * value_of(p_.dlogsumexp, n);

@@ -1,6 +1,7 @@
 // Forward pass of attention with temperature and entropy, for one instruction set.
 #pragma once
 
+#include "kernels/cpu/attention_transform.h"
 #include "kernels/cpu/attention_weighted_rows.h"
 
 namespace aero::kernels::cpu {
@@ -42,7 +43,7 @@ class ForwardPass {
 
   /// Scratch of one thread, as offsets in elements of Real (an operand takes no more).
   struct Scratch {
-    int64_t queries, outputs, scores, weights, keys, values, total = 0;
+    int64_t queries, outputs, scores, weights, bias, keys, values, total = 0;
 
     explicit Scratch(const Params& p) {
       const int64_t row = round_up(p.head_dim, kL);
@@ -50,6 +51,7 @@ class ForwardPass {
       outputs = take(WeightedRows<Operands>::size(p.head_dim));
       scores = take(kKeyTile * kTile);
       weights = kPack == 1 ? scores : take(kKeyTile / kPack * kTile);
+      bias = take(p.bias ? kKeyTile * kTile : 0);
       keys = take(p.keys * row);
       values = take(Operands::weighted_size(p.keys, p.head_dim));
     }
@@ -75,7 +77,8 @@ class ForwardPass {
   void announce(const TileRange<Real>& q, const TileRange<Real>& next, Prefetch& prefetch) const {
     const int64_t group = p_.heads / p_.key_heads, b = next.batch, h = next.head, g = h / group;
     const bool same_keys = b == q.batch && g == q.head / group;
-    const int64_t from = same_keys ? q.visible_keys(p_) : 0, keys = next.visible_keys(p_) - from;
+    const int64_t from = larger(same_keys ? q.visible_keys(p_) : 0, next.first_key(p_));
+    const int64_t keys = next.visible_keys(p_) - from;
     const auto add = [&](const auto& tensor, int64_t head, int64_t row, int64_t rows) {
       prefetch.add<Element>(tensor, b, head, row, rows, p_.head_dim);
     };
@@ -84,7 +87,7 @@ class ForwardPass {
     add(p_.v, g, from, keys);
     add(p_.out, h, next.first, next.count);
     // Scores, and outputs of every tile of keys.
-    const int64_t seen = q.visible_keys(p_), tiles = (seen + kKeyTile - 1) / kKeyTile;
+    const int64_t seen = q.visible_keys(p_) - q.first_key(p_), tiles = (seen + kKeyTile - 1) / kKeyTile;
     prefetch.spread(seen + tiles * WeightedRows<Operands>::product_rows(p_.head_dim, q.count));
   }
 
@@ -104,38 +107,60 @@ class ForwardPass {
 
   void run_tile(const QueryTile<Real>& q, Prefetch& prefetch) const {
     OnlineSoftmax<Vec<Real>> state[kColumns];
-    for (int v = 0; v < kColumns; ++v)
-      state[v] = {splat(kEmptyMaximum<Real>), Vec<Real>{}, Vec<Real>{}};
+    begin_rows(q, state);
+    const TileTransform<Real> transform(p_, q, memory_ + at_.bias, nullptr);
+    const TileDropout<Real> dropout(p_, q);
     Operands::transposed(rows_at<const Element>(p_.q, q.batch, q.head, q.first), q.count,
                          p_.head_dim, operands(at_.queries));
     const WeightedRows<Operands> outputs(q, p_.out, p_.head_dim, memory_ + at_.outputs);
 
-    const int64_t key_end = q.visible_keys(p_);
+    const int64_t first_key = q.first_key(p_), key_end = q.visible_keys(p_);
     alignas(64) Real inverse_sums[kTile] = {};
     if (key_end == 0) {
-      store_statistics(q, state, inverse_sums);
+      store_statistics(q, state, inverse_sums, dropout.factor);
       outputs.store_zeros();
     }
-    for (int64_t key = 0; key < key_end; key += kKeyTile) {
+    for (int64_t key = first_key; key < key_end; key += kKeyTile) {
       const Visibility<Real> visible(p_, q, key, key_end);
       alignas(64) Real maxima[kTile], factors[kTile];
       for (int v = 0; v < kColumns; ++v) store(maxima + v * kL, state[v].maximum);
       compute_scores<Operands>(q, visible, static_cast<const Operand*>(operands(at_.queries)),
                                keys_.from(key), p_.head_dim / kPack, memory_ + at_.scores, maxima,
                                prefetch);
+      if (p_.transforms()) {
+        // Those of products mean nothing.
+        for (int v = 0; v < kColumns; ++v) store(maxima + v * kL, state[v].maximum);
+        transform.apply(visible, key, memory_ + at_.scores, maxima);
+      }
       for (int v = 0; v < kColumns; ++v)
         store(factors + v * kL,
               state[v].raise_maximum(load(maxima + v * kL), [](auto x) { return exp2(x); }));
-      add_weights(q, visible, state);
+      if (dropout.drops)
+        add_weights<true>(q, visible, key, dropout, state);
+      else
+        add_weights<false>(q, visible, key, dropout, state);
       const bool is_last = key + kKeyTile >= key_end;
-      if (is_last) store_statistics(q, state, inverse_sums);
+      if (is_last) store_statistics(q, state, inverse_sums, dropout.factor);
       outputs.add(visible, weighted_from<Operands>(values_, key), operands(at_.weights),
-                  {key == 0, is_last, factors, inverse_sums}, prefetch);
+                  {key == first_key, is_last, factors, inverse_sums}, prefetch);
     }
   }
 
+  /// A row that has seen nothing but its sink.
+  void begin_rows(const QueryTile<Real>& q, OnlineSoftmax<Vec<Real>> (&state)[kColumns]) const {
+    for (int v = 0; v < kColumns; ++v)
+      state[v] = {splat(kEmptyMaximum<Real>), Vec<Real>{}, Vec<Real>{}};
+    if (!p_.sinks) return;
+    alignas(64) Real sinks[kTile];
+    load_sinks(p_, q, sinks);
+    for (int v = 0; v < kColumns; ++v) state[v].begin_with(load(sinks + v * kL));
+  }
+
   /// Scores become weights 2^(score - maximum), which the running sums take in.
+  template <bool kDrops>
   void add_weights(const QueryTile<Real>& q, const Visibility<Real>& visible,
+                   [[maybe_unused]] int64_t key,
+                   [[maybe_unused]] const TileDropout<Real>& dropout,
                    OnlineSoftmax<Vec<Real>> (&state)[kColumns]) const {
     for_key_runs(q, visible, [&](auto columns, int first, int64_t begin, int64_t end) {
       constexpr int C = decltype(columns)::value;
@@ -153,6 +178,8 @@ class ForwardPass {
             const Vec<Real> x = load(scores + (j + n) * kTile + v * kL) - local[v].maximum;
             weight[n] = exp2(x);
             local[v].add(x, weight[n]);
+            if constexpr (kDrops)
+              weight[n] = dropout.stays_at((first + v) * kL, key + j + n) ? weight[n] : Vec<Real>{};
           }
           Operands::store_packed(weights + j / kPack * kTile + v * kL, weight);
         }
@@ -166,12 +193,12 @@ class ForwardPass {
   }
 
   /// Stores what is kept of the rows beside their outputs, and returns what those are multiplied
-  /// by.
+  /// by: `factor` over their sums.
   void store_statistics(const QueryTile<Real>& q, const OnlineSoftmax<Vec<Real>> (&state)[kColumns],
-                        Real* inverse_sums) const {
+                        Real* inverse_sums, Real factor) const {
     for (int v = 0; v < q.vectors; ++v) {
       const Vec<Real> sum = state[v].sum;
-      store(inverse_sums + v * kL, sum == 0 ? Vec<Real>{} : 1 / sum);
+      store(inverse_sums + v * kL, sum == 0 ? Vec<Real>{} : factor / sum);
       store_row_result<Real>(
           p_, q.row(p_, v * kL), finish_row<Real>(state[v], natural_log(sum)),
           [&](Real* to, Vec<Real> value) { store_part<Real>(to, value, q.count - v * kL); });

@@ -1,7 +1,7 @@
 // The values of each query in attention's backward pass, one query per lane.
 #pragma once
 
-#include "kernels/cpu/attention_tile.h"
+#include "kernels/cpu/attention_transform.h"
 
 namespace aero::kernels::cpu {
 namespace {
@@ -37,6 +37,7 @@ struct RowGradients {
   alignas(64) Real dentropy[kQueryTile<Real>] = {};
   alignas(64) Real center[kQueryTile<Real>] = {};        ///< D - gL
   alignas(64) Real dtemperature[kQueryTile<Real>] = {};  ///< sum_j dS z so far
+  alignas(64) Real dslope[kQueryTile<Real>] = {};        ///< sum_j dS distance so far
   bool has_empty_row = false;                            ///< one that saw no key
 
   RowGradients(const Params& p, const QueryTile<Real>& q) {
@@ -59,6 +60,28 @@ struct RowGradients {
       store_part<Real>(center + i, seeing(dot), q.count - i);
     }
     for (int64_t i = 0; i < q.count; ++i) has_empty_row |= inverse_sum[i] == 0;
+  }
+
+  /// The part of the sinks in dtemperature, and their gradients.
+  void add_sinks(const Params& p, const QueryTile<Real>& q) {
+    alignas(64) Real sinks[kQueryTile<Real>];
+    load_sinks(p, q, sinks);
+    for (int64_t i = 0; i < q.count; i += kL) {
+      const auto sink = ScoreGradients<Real>{load(maximum + i), load(inverse_sum + i),
+                                             load(offset + i), load(dentropy + i),
+                                             load(center + i)}
+                            .of(load(sinks + i), Vec<Real>{});
+      store(dtemperature + i, load(dtemperature + i) + sink.dscore * sink.z);
+      if (p.dsinks)
+        store_part<Real>(static_cast<Real*>(p.dsinks) + q.row(p, i),
+                         sink.dscore / load(q.temperature + i), q.count - i);
+    }
+  }
+
+  void store_dslopes(const Params& p, const QueryTile<Real>& q) const {
+    for (int64_t i = 0; i < q.count; i += kL)
+      store_part<Real>(static_cast<Real*>(p.dslopes) + q.row(p, i),
+                       -load(dslope + i) / load(q.temperature + i), q.count - i);
   }
 
   /// A copy of the tile's rows of a tensor, with zeros for those that saw no key.
@@ -116,6 +139,21 @@ struct RowGradients {
     return sums_of_rows<Real>(dots);
   }
 };
+
+/// dbias = dS / t of what a tile of keys sees; `tile`: dS, [keys, tile].
+template <class Real>
+void store_dbias(const AttentionEntropyBackwardParams& p, const QueryTile<Real>& q,
+                 const Visibility<Real>& visible, int64_t key, Real* tile) {
+  constexpr int lanes = kLanes<Real>;
+  alignas(64) Real inverse[kQueryTile<Real>];
+  for (int v = 0; v < kColumns; ++v) {
+    store(inverse + v * lanes, 1 / load(q.temperature + v * lanes));
+    for (int64_t j = v < q.vectors ? visible.end[v] : 0; j < visible.count; ++j)
+      store(tile + j * kQueryTile<Real> + v * lanes, Vec<Real>{});
+  }
+  const Matrix<Real> rows{static_cast<Real*>(p.dbias) + q.row(p, 0) * p.keys + key, p.keys};
+  store_transposed(tile, inverse, rows, q.count, visible.count);
+}
 
 }  // namespace
 }  // namespace aero::kernels::cpu

@@ -81,20 +81,26 @@ struct TileRange {
         first(tile * kQueryTile<Real>),
         count(smaller(kQueryTile<Real>, p.queries - first)) {}
 
-  /// Keys [0, visible_keys) hold all that the causal rule shows to any row of the tile, in whole
-  /// groups of rows: what one tile reaches of a group, it reaches of all.
+  /// Keys [first_key, visible_keys) hold all that causal rule and window show to any row of the
+  /// tile, in whole groups of rows: what one tile reaches of a group, it reaches of all.
   int64_t visible_keys(const AttentionEntropyParams& p) const {
-    const int64_t seen = larger(0, first + count + p.keys - p.queries);
-    return p.is_causal ? smaller(p.keys, round_up(seen, kRows)) : p.keys;
+    const int64_t seen = larger(0, first + count + p.keys - p.queries + p.reach());
+    return p.ends() ? smaller(p.keys, round_up(seen, kRows)) : p.keys;
+  }
+  /// In whole tiles of keys.
+  int64_t first_key(const AttentionEntropyParams& p) const {
+    const int64_t seen = first + p.keys - p.queries - p.window_left;
+    return p.window_left < 0 ? 0 : larger(0, seen) / kKeyTile * kKeyTile;
   }
 };
 
 /// A tile of queries with the scale of its scores.
 template <class Real>
 struct QueryTile : TileRange<Real> {
-  int vectors;                         ///< vectors that hold at least one query
-  Real scale[kQueryTile<Real>];        ///< scale / t, 0 beyond count
-  Real log2_scale[kQueryTile<Real>];   ///< the same times log2(e)
+  int vectors;                  ///< vectors that hold at least one query
+  Real scale[kQueryTile<Real>];  ///< scale / t, 0 beyond count
+  /// What products are multiplied by: log2(e) scale / t, or scale alone where more follows.
+  Real product_scale[kQueryTile<Real>];
   Real temperature[kQueryTile<Real>];  ///< t, 1 beyond count
 
   QueryTile(const AttentionEntropyParams& p, const TileRange<Real>& range)
@@ -109,9 +115,9 @@ struct QueryTile : TileRange<Real> {
     for (int64_t i = 0; i < kQueryTile<Real>; ++i) {
       const double c = p.scale / static_cast<double>(temperature[i]);
       scale[i] = static_cast<Real>(c);
-      log2_scale[i] = static_cast<Real>(c * kLog2E);
+      product_scale[i] = static_cast<Real>(p.transforms() ? p.scale : c * kLog2E);
     }
-    for (int64_t i = this->count; i < kQueryTile<Real>; ++i) scale[i] = log2_scale[i] = 0;
+    for (int64_t i = this->count; i < kQueryTile<Real>; ++i) scale[i] = product_scale[i] = 0;
   }
   /// Index of row i in a contiguous [B, H, T] tensor.
   int64_t row(const AttentionEntropyParams& p, int64_t i) const {
@@ -146,7 +152,7 @@ struct Visibility {
   Visibility(const AttentionEntropyParams& p, const QueryTile<Real>& q, int64_t key,
              int64_t key_end)
       : count(smaller(kKeyTile, key_end - key)),
-        diagonal(p.is_causal ? q.first + p.keys - p.queries - key : count) {
+        diagonal(p.ends() ? q.first + p.keys - p.queries + p.reach() - key : count) {
     for (int v = 0; v < kColumns; ++v) {
       const int64_t seen = (v + 1) * kLanes<Real> + diagonal;
       // Whole groups of rows, so that a group has one set of vectors.
@@ -154,11 +160,17 @@ struct Visibility {
     }
     // As much earlier than the first hidden score as a group of rows may be longer than kRows.
     const int64_t first_group = larger(diagonal + 1 - (kMostRows - kRows), 0);
-    masked = p.is_causal ? smaller(count, first_group / kRows * kRows) : count;
-    if (p.mask) masked = 0;
+    masked = p.ends() ? smaller(count, first_group / kRows * kRows) : count;
+    // Query i sees no key below i + begin.
+    const int64_t begin =
+        p.window_left < 0 ? -kKeyTile : q.first + p.keys - p.queries - p.window_left - key;
+    const int64_t hidden = smaller(count, begin + q.count - 1);
+    if (p.mask || hidden > 0) masked = 0;
     for (int64_t j = masked; j < count; ++j) bits[j] = ~uint64_t{0};
     if (p.mask) and_mask(p, q, key);
-    if (p.is_causal)
+    for (int64_t j = 0; j < hidden; ++j)
+      bits[j] &= j < begin ? 0 : ~uint64_t{0} >> static_cast<unsigned>(63 - (j - begin));
+    if (p.ends())
       for (int64_t j = larger(masked, diagonal + 1); j < count; ++j)
         bits[j] &= j - diagonal < 64 ? ~uint64_t{0} << static_cast<unsigned>(j - diagonal) : 0;
   }
@@ -198,7 +210,7 @@ AERO_INLINE void for_key_runs(const QueryTile<Real>& q, const Visibility<Real>& 
   }
 }
 
-/// scores[j][i] = log2_scale_i q_i . k_j, or kMaskedScore; raises maximum[i] to the largest of
+/// scores[j][i] = product_scale_i q_i . k_j, or kMaskedScore; raises maximum[i] to the largest of
 /// them. Forward and backward both come here, so that both see the same bits.
 /// `width` is D in operands.
 template <class Operands, class Real, class Operand>
@@ -217,7 +229,7 @@ void compute_scores(const QueryTile<Real>& q, const Visibility<Real>& visible,
       const bool hidden = row >= visible.masked;
 #pragma GCC unroll 4
       for (int v = 0; v < C; ++v) {
-        const Vec<Real> scale = load(q.log2_scale + lane + v * lanes);
+        const Vec<Real> scale = load(q.product_scale + lane + v * lanes);
         Vec<Real> top = load(maxima + lane + v * lanes);
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {

@@ -218,7 +218,10 @@ def _visible_keys(calls: list[AttentionCall], layers: Any, attention_mask: Any) 
 
 
 # The arguments of the operator that the weights depend on, besides q and k.
-_SHAPING = ("temperature", "mask", "is_causal", "scale")
+_SHAPING = (
+    "temperature", "mask", "is_causal", "scale", "window_left", "window_right", "softcap", "bias",
+    "alibi_slopes", "sinks",
+)  # fmt: skip
 
 
 def attention_maps(model: nn.Module, batch: Tensor | Mapping[str, Any]) -> Tensor:

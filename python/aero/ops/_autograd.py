@@ -44,16 +44,23 @@ def folded(operator: str) -> Function:
                 return _fold_temperature(x, dims[name], size, rows)
             if name == "mask":
                 return _fold_mask(x, dims[name], size, batch)
+            if name == "bias":  # its gradient is one per value, even where it is one for all
+                return _expanded_mask(x, dims[name], size, batch)
+            if name in ("alibi_slopes", "sinks"):
+                return _fold_heads(x, dims[name], size, batch)
             return _mapped(x, dims[name], size).flatten(0, 1)
 
         def unfold(name: str, x: Tensor) -> Tensor:
             if x.dim() == 1:  # a gradient that is not wanted
                 return x.new_empty(size, 0)
-            x = x.reshape(size, batch, *x.shape[1:])
-            if name != "dtemperature":
-                return x
-            shape = _shape(given["temperature"], dims["temperature"])
-            return x.sum_to_size(size, *_of_rows(shape)).reshape(size, *shape)
+            of = name.removeprefix("d")
+            if name == "dtemperature":
+                shape = _shape(given[of], dims[of])
+                x = x.reshape(size, batch, *x.shape[1:])
+                return x.sum_to_size(size, *_of_rows(shape)).reshape(size, *shape)
+            if name in ("dbias", "dalibi_slopes", "dsinks"):
+                return _unfold_broadcast(x, _shape(given[of], dims[of]), size, batch)
+            return x.reshape(size, batch, *x.shape[1:])
 
         found = native(*(fold(name, x) for name, x in given.items()))
         return tuple(map(unfold, results, found)), (0,) * len(found)
@@ -109,9 +116,27 @@ def _fold_temperature(
 def _fold_mask(mask: Tensor, dim: int | None, size: int, batch: int) -> Tensor:
     if dim is None and (mask.dim() < 4 or mask.shape[0] == 1):
         return mask
+    return _expanded_mask(mask, dim, size, batch)
+
+
+def _expanded_mask(mask: Tensor, dim: int | None, size: int, batch: int) -> Tensor:
     mapped = mask[None] if dim is None else mask.movedim(dim, 0)
     mapped = mapped[(slice(None), *[None] * (5 - mapped.dim()), ...)]
     return mapped.expand(size, batch, *mapped.shape[2:]).flatten(0, 1)
+
+
+def _fold_heads(x: Tensor, dim: int | None, size: int, batch: int) -> Tensor:
+    """Values of heads, [H] or [B, H], as [size * B, H]."""
+    mapped = _mapped(x, dim, size)
+    mapped = mapped[(slice(None), *[None] * (3 - mapped.dim()), ...)]
+    return mapped.expand(size, batch, mapped.shape[-1]).flatten(0, 1)
+
+
+def _unfold_broadcast(x: Tensor, shape: list[int], size: int, batch: int) -> Tensor:
+    """The gradient of a folded tensor, of which each mapped value had `shape`."""
+    x = x.reshape(size, batch, *x.shape[1:])
+    padded = [1] * (x.dim() - 1 - len(shape)) + shape
+    return x.sum_to_size(size, *padded).reshape(size, *shape)
 
 
 # The in-place and view rules have nothing to see in the memory that an operator allocates.

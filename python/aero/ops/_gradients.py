@@ -12,6 +12,7 @@ input counts once.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +21,15 @@ from aero.ops import reference
 from aero.ops._boundary import statistics_dtype
 
 Gradients = tuple[Tensor, ...]
+
+#: Arguments of aero::attention_entropy behind `scale`; none is given in plain attention.
+VARIANTS = (
+    "window_left", "window_right", "softcap", "bias", "alibi_slopes", "sinks", "dropout_seeds",
+    "dropout_p",
+)  # fmt: skip
+#: Those that have gradients.
+LEARNED = ("bias", "alibi_slopes", "sinks")
+PLAIN = (*(None,) * 7, 0.0)
 
 
 def temperature_softmax(
@@ -82,25 +92,49 @@ def attention_entropy(
     statistics: Tensor,
     is_causal: bool,
     scale: float | None,
-    needs_q: bool,
-    needs_k: bool,
-    needs_v: bool,
-    needs_temperature: bool,
+    *rest: Any,
 ) -> Gradients:
-    """The gradients of q, k, v and temperature: the scores', passed on by the two products."""
+    """The gradients of q, k, v and temperature: the scores', passed on by the two products.
+
+    `rest`: the variants, and which gradients are wanted.
+    """
+    variants, needs = dict(zip(VARIANTS, rest, strict=False)), rest[len(VARIANTS) :]
+    needs_q, needs_k, needs_v, needs_temperature, needs_bias, needs_slopes, needs_sinks = needs
+    softcap, bias, slopes, sinks = (
+        variants[name] for name in ("softcap", "bias", "alibi_slopes", "sinks")
+    )
     computed = statistics_dtype(q.dtype)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     heads_per_key_head = q.shape[1] // max(k.shape[1], 1)
     with reference.without_autocast(q.device):
         queries = scale * q.to(computed)
         keys, values = (x.to(computed).repeat_interleave(heads_per_key_head, 1) for x in (k, v))
-        scores = queries @ keys.mT
-        dp = None if dout is None else dout.to(computed) @ values.mT
+        products = queries @ keys.mT
+        window = variants["window_left"], variants["window_right"]
+        visible = reference.seen_keys(products.shape, q.device, mask, is_causal, window)
+        scores = reference.transformed(products, softcap, bias, slopes)
+        if sinks is not None:
+            scores, visible = reference.with_sinks(scores, visible, sinks)
+        stays: Tensor | float = 1.0
+        if (seeds := variants["dropout_seeds"]) is not None:
+            p = variants["dropout_p"]
+            stays = reference.kept_weights(seeds, p, products.shape).to(computed) / (1 - p)
+        dp = None
+        if dout is not None:
+            dp = _padded_keys(dout.to(computed) @ values.mT * stays, scores)
         dscores, dtemperature = temperature_softmax(
-            *(dp, dentropy, dlogsumexp, scores, temperature, mask, statistics, is_causal),
+            *(dp, dentropy, dlogsumexp, scores, temperature, visible, statistics, False),
             True,
             needs_temperature,
         )
+        empty = q.new_zeros(0, dtype=computed)
+        dsinks = _summed_to(dscores[..., -1].sum(-1), sinks) if needs_sinks else empty
+        dscores = dscores[..., : products.shape[-1]]
+        dbias = _summed_to(dscores, bias) if needs_bias else empty
+        away = reference.distances(products.shape, q.device)
+        dslopes = _summed_to(-(dscores * away).sum((2, 3)), slopes) if needs_slopes else empty
+        if softcap is not None:
+            dscores = dscores * (1 - (products / softcap).tanh().square())
 
         def of_key_heads(x: Tensor, like: Tensor) -> Tensor:
             return x.reshape(*like.shape[:2], heads_per_key_head, *like.shape[2:]).sum(2).to(like)
@@ -109,12 +143,22 @@ def attention_entropy(
         dk = of_key_heads(dscores.mT @ queries, k) if needs_k else q.new_zeros(0)
         dv = torch.zeros_like(v) if needs_v else q.new_zeros(0)
         if needs_v and dout is not None:
-            p, _, _ = reference.temperature_softmax(
-                scores, temperature=temperature, mask=mask, is_causal=is_causal
-            )
+            p, _, _ = reference.temperature_softmax(scores, temperature=temperature, mask=visible)
+            p = p[..., : products.shape[-1]]
             sees_a_key = p.detach().any(-1, keepdim=True)
-            dv = of_key_heads(p.mT @ torch.where(sees_a_key, dout.to(computed), 0), v)
-    return dq, dk, dv, dtemperature
+            dv = of_key_heads((p * stays).mT @ torch.where(sees_a_key, dout.to(computed), 0), v)
+    return dq, dk, dv, dtemperature, dbias, dslopes, dsinks
+
+
+def _padded_keys(x: Tensor, scores: Tensor) -> Tensor:
+    # A sink has a score, but no value.
+    return torch.nn.functional.pad(x, (0, scores.shape[-1] - x.shape[-1]))
+
+
+def _summed_to(x: Tensor, like: Tensor | None) -> Tensor:
+    if like is None:
+        return x.new_zeros(0)
+    return x.sum_to_size((1,) * (x.dim() - like.dim()) + like.shape).reshape(like.shape)
 
 
 def entropy_regularization(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from aero.ops import _gradients, reference
@@ -17,6 +19,7 @@ from aero.ops._boundary import (
     statistics_dtype,
     use_native,
 )
+from aero.ops._gradients import LEARNED, VARIANTS
 
 
 def attention_entropy(
@@ -28,6 +31,12 @@ def attention_entropy(
     mask: Tensor | None = None,
     is_causal: bool = False,
     scale: float | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    softcap: float | None = None,
+    bias: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
+    dropout_p: float = 0.0,
     backend: Backend = "native",
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Attention that also returns the entropy of every row, without forming the [T, S] scores.
@@ -36,6 +45,17 @@ def attention_entropy(
     `entropy_i = -sum_j P_ij ln P_ij` (Eq. 10 and 11 of the AERO paper, before the mean over rows
     and without the epsilon in Eq. 10's logarithm: 0 ln 0 is 0 here), `logsumexp_i = ln sum_j
     exp(s_ij)`. Memory grows linearly with T and S. Every result may be used or not.
+
+    With all variants `s_ij = (cap(scale q_i . k_j) + bias_ij - slope_h |i + S - T - j|) / t_i`
+    and `cap(x) = softcap tanh(x / softcap)`: the temperature divides what cap, bias and slopes
+    made. A sink is one more key in every row of its head, of score `sinks[h] / t_i` and value 0.
+    It is in P, entropy and logsumexp, so a row that sees no key has out 0, entropy 0 and the
+    sink's score for logsumexp. A sink of 0 is the softmax off by one, one of -inf none. Dropout
+    sets weights to 0 and divides the others by `1 - dropout_p` in `out` alone: entropy and
+    logsumexp are those of the whole row. Its mask follows from one draw of torch's generator per
+    batch entry, and from head, query and key: neither threads nor instruction sets change it. A
+    window skips keys that no query of a tile sees, so time grows with T times its width.
+    docs/reference/attention.md lists where each is; on CUDA most are an error yet.
 
     The memory of `out` is laid out as [B, T, H, D] contiguous, and so are the gradients of q, k and
     v that are not contiguous themselves: models that pass transposed views, and transpose `out`
@@ -64,10 +84,19 @@ def attention_entropy(
         v: [B, G, S, D], dtype of q.
         temperature: 0-D, [1], [H], [H, T] or [B, H, T]; any sign, not zero; infinite
             ones make all scores 0. None means 1.
-        mask: boolean, broadcastable to [B, H, T, S], true where the query sees the key.
+        mask: broadcastable to [B, H, T, S]: boolean, true where the query sees the key, or numbers
+            to add to the scores, as `bias` but without a gradient.
         is_causal: query i sees keys j <= i + S - T (the newest query sees all); combined with
             `mask` by and.
         scale: multiplies the scores, a finite number; default 1 / sqrt(D).
+        window: (left, right), each None for no bound: query i sees keys from i + S - T - left to
+            i + S - T + right; combined with `mask` and `is_causal` by and.
+        softcap: positive; None means no cap.
+        bias: broadcastable to [B, H, T, S], dtype of q or of entropy; -inf hides the key. Its
+            gradient takes memory of [B, H, T, S].
+        alibi_slopes: [H] or [B, H].
+        sinks: [H] or [B, H].
+        dropout_p: at least 0 and below 1.
         backend: "native", or "reference" for plain PyTorch, which takes any device and forms the
             scores.
 
@@ -90,22 +119,75 @@ def attention_entropy(
         >>> out, entropy, logsumexp = attention_entropy(q, k, v)
         >>> torch.allclose(entropy, torch.tensor(5.0).log())
         True
+        >>> _, entropy, _ = attention_entropy(q, k, v, is_causal=True, window=(1, 0))
+        >>> torch.allclose(entropy[0, 0, 1:], torch.tensor(2.0).log())  # two keys each
+        True
     """
-    require_tensors("attention_entropy", q=q, k=k, v=v, temperature=temperature, mask=mask)
+    require_tensors(
+        _NAME, q=q, k=k, v=v, temperature=temperature, mask=mask, bias=bias,
+        alibi_slopes=alibi_slopes, sinks=sinks,
+    )  # fmt: skip
     q, k, v = cast_for_autocast(q, k, v)
-    if temperature is not None and temperature.dtype != (dtype := statistics_dtype(q.dtype)):
-        temperature = temperature.to(dtype)
-    if not use_native(
-        "attention_entropy", backend, q=q, k=k, v=v, temperature=temperature, mask=mask
-    ):
-        require_finite("attention_entropy", "scale", scale)
-        return reference.attention_entropy(
-            q, k, v, temperature=temperature, mask=mask, is_causal=is_causal, scale=scale
-        )
-    out, entropy, logsumexp, _ = call_native(
-        "attention_entropy", q, k, v, temperature, mask, is_causal, scale
+    if mask is not None and mask.is_floating_point():
+        mask, bias = None, _with_mask(bias, mask)
+    rows = statistics_dtype(q.dtype)
+    temperature, alibi_slopes, sinks = (
+        x if x is None or x.dtype == rows else x.to(rows)
+        for x in (temperature, alibi_slopes, sinks)
     )
-    return out, entropy, logsumexp
+    if bias is not None and bias.dtype not in (q.dtype, rows):
+        bias = bias.to(rows)
+    native = use_native(
+        _NAME, backend, q=q, k=k, v=v, temperature=temperature, mask=mask, bias=bias,
+        alibi_slopes=alibi_slopes, sinks=sinks,
+    )  # fmt: skip
+    left, right = (None, None) if window is None else _bounds(window)
+    _require_numbers(softcap, dropout_p)
+    seeds = _drawn_seeds(q) if dropout_p > 0 else None
+    arguments = (q, k, v, temperature, mask, is_causal, scale, left, right, softcap, bias,
+                 alibi_slopes, sinks, seeds, dropout_p)  # fmt: skip
+    if native:
+        return call_native(_NAME, *arguments)[:3]  # type: ignore[no-any-return]
+    require_finite(_NAME, "scale", scale)
+    return reference.attention_entropy(**dict(zip(_ARGUMENTS, arguments, strict=True)))
+
+
+_NAME = "attention_entropy"
+
+
+def _with_mask(bias: Tensor | None, mask: Tensor) -> Tensor:
+    """A mask of numbers as a bias."""
+    if mask.requires_grad:
+        raise ValueError(
+            f"{_NAME}: mask must have no gradient, got one that requires it; pass it as bias"
+        )
+    return mask if bias is None else bias + mask
+
+
+def _bounds(window: tuple[int | None, int | None]) -> tuple[int | None, int | None]:
+    if len(window) != 2 or any(n is not None and not (n >= 0) for n in window):
+        raise ValueError(
+            f"{_NAME}: window must be (left, right), each at least 0 or None, got {window}"
+        )
+    return window
+
+
+def _require_numbers(softcap: float | None, dropout_p: float) -> None:
+    if softcap is not None and not (math.isfinite(softcap) and softcap > 0):
+        raise ValueError(f"{_NAME}: softcap must be a finite number above 0, got {softcap}")
+    if not 0 <= dropout_p < 1:
+        raise ValueError(f"{_NAME}: dropout_p must be at least 0 and below 1, got {dropout_p}")
+
+
+def _drawn_seeds(q: Tensor) -> Tensor:
+    """One number of 63 bits per batch entry, from torch's generator."""
+    return torch.randint(2**63 - 1, (q.shape[0],), device=q.device)
+
+
+#: Arguments of the operator, and which of them have gradients.
+_ARGUMENTS = ("q", "k", "v", "temperature", "mask", "is_causal", "scale", *VARIANTS)
+_DIFFERENTIABLE = [name in ("q", "k", "v", "temperature", *LEARNED) for name in _ARGUMENTS]
+_SAVED = (*LEARNED, "dropout_seeds")
 
 
 def _empty_heads(like: Tensor) -> Tensor:
@@ -117,9 +199,7 @@ def _empty_gradient(tensor: Tensor) -> Tensor:
     return tensor.new_empty(tensor.shape) if tensor.is_contiguous() else _empty_heads(tensor)
 
 
-def _fake(
-    q: Tensor, k: Tensor, v: Tensor, temperature: Any, mask: Any, is_causal: bool, scale: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _fake(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     batch, heads, queries, _ = q.shape
     dtype = statistics_dtype(q.dtype)
     entropy, logsumexp = (q.new_empty(batch, heads, queries, dtype=dtype) for _ in range(2))
@@ -141,25 +221,31 @@ def _fake_backward(
     statistics: Tensor,
     is_causal: bool,
     scale: Any,
-    needs_q: bool,
-    needs_k: bool,
-    needs_v: bool,
-    needs_temperature: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    *rest: Any,
+) -> tuple[Tensor, ...]:
+    variants = dict(zip(VARIANTS, rest, strict=False))
+    of_rows = (temperature, *(variants[name] for name in LEARNED))
+    needs, row_needs = rest[len(VARIANTS) :][:3], rest[len(VARIANTS) :][3:]
     return (
-        _empty_gradient(q) if needs_q else q.new_empty(0),
-        _empty_gradient(k) if needs_k else q.new_empty(0),
-        _empty_gradient(v) if needs_v else q.new_empty(0),
-        statistics.new_empty(
-            temperature.shape if needs_temperature and temperature is not None else 0
+        *(
+            _empty_gradient(x) if n else q.new_empty(0)
+            for x, n in zip((q, k, v), needs, strict=True)
+        ),
+        *(
+            statistics.new_empty(x.shape if n and x is not None else 0)
+            for x, n in zip(of_rows, row_needs, strict=True)
         ),
     )
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    q, k, v, temperature, mask, ctx.is_causal, ctx.scale = inputs
+    q, k, v, temperature, mask, *ctx.numbers = inputs
     out, _, _, statistics = output
-    ctx.save_for_backward(q, k, v, temperature, mask, out, statistics)
+    variants = dict(zip(VARIANTS, ctx.numbers[2:], strict=True))
+    ctx.bias_dtype = None if variants["bias"] is None else variants["bias"].dtype
+    tensors = [variants[name] for name in _SAVED]
+    ctx.save_for_backward(q, k, v, temperature, mask, out, statistics, *tensors)
+    ctx.numbers = [None if isinstance(x, Tensor) else x for x in ctx.numbers]
     ctx.mark_non_differentiable(statistics)
     ctx.set_materialize_grads(False)
 
@@ -167,37 +253,24 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
 def _backward(
     ctx: Any, dout: Tensor | None, dentropy: Tensor | None, dlogsumexp: Tensor | None, _: None
 ) -> tuple[Tensor | None, ...]:
-    needs = ctx.needs_input_grad[:4]
-    gradients = native_gradients(
-        "attention_entropy",
-        dout,
-        dentropy,
-        dlogsumexp,
-        *ctx.saved_tensors,
-        ctx.is_causal,
-        ctx.scale,
-        *needs,
-    )
-    return (
-        *(g if need else None for g, need in zip(gradients, needs, strict=True)),
-        None,
-        None,
-        None,
-    )
+    # Behind the arguments is the set of keys of the dispatcher.
+    wanted = [need for need, has in zip(ctx.needs_input_grad, _DIFFERENTIABLE, strict=False) if has]
+    *saved, bias, alibi_slopes, sinks, seeds = ctx.saved_tensors
+    is_causal, scale, left, right, softcap, *_, dropout_p = ctx.numbers
+    found = iter(native_gradients(
+        _NAME, dout, dentropy, dlogsumexp, *saved, is_causal, scale, left, right, softcap, bias,
+        alibi_slopes, sinks, seeds, dropout_p, *wanted,
+    ))  # fmt: skip
+    gradients = [next(found) if has else None for has in _DIFFERENTIABLE]
+    given = [g if need else None for g, need in zip(gradients, ctx.needs_input_grad, strict=False)]
+    at = _ARGUMENTS.index("bias")
+    if given[at] is not None:
+        given[at] = given[at].to(ctx.bias_dtype)
+    return tuple(given)
 
 
-def _plain(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    temperature: Tensor | None,
-    mask: Tensor | None,
-    is_causal: bool,
-    scale: float | None,
-) -> tuple[Tensor | None, ...]:
-    return *reference.attention_entropy(
-        q, k, v, temperature=temperature, mask=mask, is_causal=is_causal, scale=scale
-    ), None
+def _plain(*arguments: Any) -> tuple[Tensor | None, ...]:
+    return *reference.attention_entropy(**dict(zip(_ARGUMENTS, arguments, strict=True))), None
 
 
 register(

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 
 from aero import _library as _library
+from aero.ops._boundary import statistics_dtype
+from aero.ops._gradients import PLAIN, VARIANTS
 
 FORWARD = "_scaled_dot_product_flash_attention_for_cpu"
 BACKWARD = f"{FORWARD}_backward"
@@ -64,13 +66,13 @@ def accelerate() -> Acceleration:
     torch cannot register kernels beside running ones; later calls and ends may come at any time.
 
     What torch gives to its flash attention comes here: [B, H, T, D] in float32, bfloat16, float16
-    or float64, causal or not, `scale`, `enable_gqa=True`, boolean masks; under autocast,
-    `torch.compile` and `torch.export`, in graphs compiled before too. Torch's own kernel keeps what
-    this one does not take: masks with other numbers than 0 and -inf, D above 256, and `is_causal`
-    where T is not S. Torch computes some without its flash attention, so not here either: dropout,
-    3-D inputs, empty ones, values of another width, learned masks, and masks of [H, T, S]. Neither
-    do packages of AOTInductor and the fast path that `torch.nn.MultiheadAttention` takes without
-    gradients: they do not call `scaled_dot_product_attention`.
+    or float64, causal or not, `scale`, `enable_gqa=True`, masks; under autocast, `torch.compile`
+    and `torch.export`, in graphs compiled before too. Torch's own kernel keeps what this one does
+    not take: D above 256, and `is_causal` where T is not S. Torch computes some without its flash
+    attention, so not here either: dropout, 3-D inputs, empty ones, values of another width, learned
+    masks, and masks of [H, T, S]. Neither do packages of AOTInductor and the fast path that
+    `torch.nn.MultiheadAttention` takes without gradients: they do not call
+    `scaled_dot_product_attention`.
 
     A call costs about 0.03 ms more than torch's, 0.1 ms with gradients, so short
     attention in float32 is slower: of up to about 50 tokens, or of one query and 500 keys.
@@ -145,16 +147,16 @@ def _forward(
     attn_mask: Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    visible = _visibility(attn_mask)
-    if (attn_mask is not None and visible is None) or not _is_ours(
-        query, key, value, dropout_p, is_causal, scale
-    ):
+    if not _is_ours(query, key, value, dropout_p, is_causal, scale):
         return torchs.call_boxed(  # type: ignore[no-any-return]
             keys, query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
         )
+    visible, variants = _visibility(attn_mask, query)
     native = torch.ops.aero.attention_entropy.default
-    out, _, logsumexp, statistics = native(query, key, value, None, visible, is_causal, scale)
-    if visible is not None:  # torch's of a row without keys
+    out, _, logsumexp, statistics = native(
+        query, key, value, None, visible, is_causal, scale, *variants
+    )
+    if attn_mask is not None:  # torch's of a row without keys
         logsumexp.masked_fill_(logsumexp == -math.inf, 0)
     return _laid_out_like(query, out), _with_statistics(logsumexp, statistics)
 
@@ -174,17 +176,15 @@ def _backward(
     attn_mask: Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[Tensor, ...]:
-    visible = _visibility(attn_mask)
-    if (attn_mask is not None and visible is None) or not _is_ours(
-        query, key, value, dropout_p, is_causal, scale
-    ):
+    if not _is_ours(query, key, value, dropout_p, is_causal, scale):
         return torchs.call_boxed(  # type: ignore[no-any-return]
             keys, grad_out, query, key, value, out, logsumexp, dropout_p, is_causal,
             attn_mask=attn_mask, scale=scale,
         )  # fmt: skip
+    visible, variants = _visibility(attn_mask, query)
     gradients = torch.ops.aero.attention_entropy_backward.default(
         grad_out, None, None, query, key, value, None, visible, out, _statistics_of(logsumexp),
-        is_causal, scale, True, True, True, False,
+        is_causal, scale, *variants, True, True, True, False, False, False, False,
     )  # fmt: skip
     return tuple(map(_heads_last, gradients[:3]))
 
@@ -212,15 +212,23 @@ def _is_ours(
     )
 
 
-def _visibility(mask: Tensor | None) -> Tensor | None:
-    """A mask of 0 and -inf as torch makes it of a boolean one, as that; None for any other."""
+def _visibility(mask: Tensor | None, query: Tensor) -> tuple[Tensor | None, tuple[Any, ...]]:
+    """The mask of the operator, and its variants.
+
+    A mask of 0 and -inf, as torch makes it of a boolean one, is that again; any other is a bias.
+    """
     if mask is None or mask.dtype == torch.bool:
-        return mask
+        return mask, PLAIN
     for dim, stride in enumerate(mask.stride()):
         if stride == 0:  # expanded
             mask = mask.narrow(dim, 0, min(1, mask.shape[dim]))
     visible = mask == 0
-    return visible if torch.equal(visible, mask != -math.inf) else None
+    if torch.equal(visible, mask != -math.inf):
+        return visible, PLAIN
+    bias = mask if mask.dtype == query.dtype else mask.to(statistics_dtype(query.dtype))
+    return None, tuple(
+        bias if name == "bias" else x for name, x in zip(VARIANTS, PLAIN, strict=True)
+    )
 
 
 def _laid_out_like(query: Tensor, out: Tensor) -> Tensor:

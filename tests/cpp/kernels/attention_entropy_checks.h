@@ -90,6 +90,11 @@ inline void expect_gradients(const AttentionProblem& p, const AttentionReference
   expect_close("dk", p.dk.values(), reference.dk, tolerance);
   expect_close("dv", p.dv.values(), reference.dv, tolerance);
   expect_close("dtemperature", p.dtemperature.values(), reference.dtemperature, fine);
+  const AttentionVariant& variant = p.test.variant;
+  if (variant.has_bias || variant.has_fine_bias)
+    expect_close("dbias", p.dbias.values(), reference.dbias, tolerance);
+  if (variant.has_slopes) expect_close("dslopes", p.dslopes.values(), reference.dslopes, tolerance);
+  if (variant.has_sinks) expect_close("dsinks", p.dsinks.values(), reference.dsinks, tolerance);
 }
 
 inline void expect_matches_reference(const AttentionCase& c) {

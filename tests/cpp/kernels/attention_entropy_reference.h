@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/attention_entropy.h"
+#include "tests/cpp/kernels/attention_variant.h"
 #include "tests/cpp/kernels/run_kernel.h"
 #include "tests/cpp/kernels/tensors.h"
 
@@ -28,6 +29,7 @@ struct AttentionCase {
   int64_t threads = 2;
   int64_t key_parts = 1;
   std::optional<double> to_empty_rows = {};  ///< what comes back to rows that see no key
+  AttentionVariant variant = {};
 
   std::string describe() const {
     auto number = [](const char* name, int64_t value) {
@@ -41,7 +43,8 @@ struct AttentionCase {
            number("order", static_cast<int>(order)) + number("dout", has_dout) +
            number("dentropy", has_dentropy) + number("dlogsumexp", has_dlogsumexp) +
            number("threads", threads) + number("parts", key_parts) +
-           (to_empty_rows ? " to empty rows=" + std::to_string(*to_empty_rows) : "");
+           (to_empty_rows ? " to empty rows=" + std::to_string(*to_empty_rows) : "") +
+           variant.describe();
   }
 };
 
@@ -64,6 +67,13 @@ struct AttentionProblem {
         dk(k),
         dv(v),
         dtemperature(entropy),
+        bias(c.variant.has_fine_bias ? statistic_type(c.type) : c.type, c.batch, c.heads, c.queries,
+             c.keys, c.order),
+        dbias(statistic_type(c.type), c.batch, c.heads, c.queries, c.keys),
+        slopes(statistic_type(c.type), c.batch, c.heads, 1, 1),
+        sinks(slopes),
+        dslopes(entropy),
+        dsinks(entropy),
         mask(static_cast<size_t>(c.batch * c.heads * c.queries * c.keys)) {
     AttentionEntropyForwardParams parts;
     fill_params(parts);
@@ -72,6 +82,10 @@ struct AttentionProblem {
     std::mt19937 generator(17);
     for (Tensor* input : {&q, &k, &v, &dout, &dentropy, &dlogsumexp})
       input->fill_normal(generator, input == &q || input == &k ? deviation : 1);
+    std::mt19937 others(18);
+    for (Tensor* input : {&bias, &slopes, &sinks})
+      input->fill_normal(others, input == &slopes ? 0.03 : 1);  // times distances
+    dbias.fill(0);
     temperature.for_each([&](int64_t b, int64_t h, int64_t i, int64_t) {
       temperature.set(b, h, i, 0, temperature_value(b, h, i));
     });
@@ -134,7 +148,10 @@ struct AttentionProblem {
     return static_cast<size_t>(b * s.batch + h * s.head + i * s.row + j * s.column);
   }
   bool visible(int64_t b, int64_t h, int64_t i, int64_t j) const {
-    return (!test.is_causal || j <= i + test.keys - test.queries) && mask[mask_index(b, h, i, j)];
+    const AttentionVariant& v = test.variant;
+    const int64_t ahead = j - (i + test.keys - test.queries);
+    return (!test.is_causal || ahead <= 0) && (v.window_left < 0 || -ahead <= v.window_left) &&
+           (v.window_right < 0 || ahead <= v.window_right) && mask[mask_index(b, h, i, j)];
   }
   bool is_empty(int64_t b, int64_t h, int64_t i) const {
     for (int64_t j = 0; j < test.keys; ++j)
@@ -153,6 +170,14 @@ struct AttentionProblem {
     p.scale = scale();
     p.is_causal = test.is_causal;
     p.allow_tf32 = test.allow_tf32;
+    const AttentionVariant& variant = test.variant;
+    p.window_left = variant.window_left, p.window_right = variant.window_right;
+    p.softcap = variant.softcap;
+    p.has_fine_bias = variant.has_fine_bias;
+    if (variant.has_bias || variant.has_fine_bias) p.bias = bias, p.bias.strides.column = 1;
+    if (variant.has_slopes) p.alibi_slopes = slopes;
+    if (variant.has_sinks) p.sinks = sinks;
+    if (variant.dropout > 0) p.dropout = {seeds.data(), variant.dropout};
     if (test.temperature != TemperatureKind::kNone) {
       p.temperature = temperature;
       if (test.temperature != TemperatureKind::kRow) p.temperature.strides.batch = 0;
@@ -185,6 +210,9 @@ struct AttentionProblem {
     p.dk = dk;
     p.dv = dv;
     p.dtemperature = dtemperature.data();
+    if (p.bias) p.dbias = dbias.data();
+    if (p.alibi_slopes) p.dslopes = dslopes.data();
+    if (p.sinks) p.dsinks = dsinks.data();
     p.threads = test.threads;
     return p;
   }
@@ -194,13 +222,15 @@ struct AttentionProblem {
   AttentionCase test;
   Tensor q, k, v, temperature, out, entropy, logsumexp, statistics;
   Tensor dout, dentropy, dlogsumexp, dq, dk, dv, dtemperature;
+  Tensor bias, dbias, slopes, sinks, dslopes, dsinks;
+  std::vector<int64_t> seeds = {-7, 11, 13};
   Buffer<uint8_t> mask;  ///< as mask_strides() says
   Buffer<unsigned char, 64> partials;
 };
 
 /// What the definitions give in double for the problem's (rounded) inputs.
 struct AttentionReference {
-  std::vector<double> out, entropy, logsumexp, dq, dk, dv, dtemperature;
+  std::vector<double> out, entropy, logsumexp, dq, dk, dv, dtemperature, dbias, dslopes, dsinks;
 
   explicit AttentionReference(const AttentionProblem& p)
       : q_(p.q), k_(p.k), v_(p.v), dout_(p.dout) {
@@ -221,19 +251,38 @@ struct AttentionReference {
     const double t = c.temperature == TemperatureKind::kNone ? 1 : p.temperature.get(b, h, i);
     const double *q = q_.row(b, h, i), *dout = dout_.row(b, h, i);
     std::vector<double> score(static_cast<size_t>(c.keys)), probability(score), dp(score);
-    double maximum = -std::numeric_limits<double>::infinity(), sum = 0;
+    std::vector<double> cap_slope(static_cast<size_t>(c.keys), 1.0), kept(cap_slope), ds_row(score);
+    const AttentionVariant& variant = c.variant;
+    const double sink = variant.has_sinks ? p.sinks.get(b, h, 0) / t
+                                          : -std::numeric_limits<double>::infinity();
+    double maximum = sink, sum = 0;
     for (int64_t j = 0; j < c.keys; ++j) {
       if (!p.visible(b, h, i, j)) continue;
       double& s = score[static_cast<size_t>(j)];
       const double* k = k_.row(b, g, j);
       for (int64_t d = 0; d < c.head_dim; ++d) s += q[d] * k[d];
-      s *= p.scale() / t;
+      s *= p.scale();
+      if (variant.softcap > 0) {
+        const double tangent = std::tanh(s / variant.softcap);
+        s = variant.softcap * tangent;
+        cap_slope[static_cast<size_t>(j)] = 1 - tangent * tangent;
+      }
+      if (p.test.variant.has_bias || variant.has_fine_bias) s += p.bias.get(b, h, i, j);
+      if (variant.has_slopes) s -= p.slopes.get(b, h, 0) * distance(c, i, j);
+      s /= t;
+      if (variant.dropout > 0) {
+        const auto seed = static_cast<uint64_t>(p.seeds[static_cast<size_t>(b)]);
+        kept[static_cast<size_t>(j)] =
+            is_kept(seed, h, i, j, variant.dropout) ? 1 / (1 - variant.dropout) : 0;
+      }
       maximum = std::max(maximum, s);
     }
     for (int64_t j = 0; j < c.keys; ++j)
       if (p.visible(b, h, i, j)) sum += std::exp(score[static_cast<size_t>(j)] - maximum);
+    if (variant.has_sinks) sum += std::exp(sink - maximum);
     const double lse = maximum + (sum > 0 ? std::log(sum) : 0);
-    double h_row = 0;
+    const double sink_p = variant.has_sinks ? std::exp(sink - lse) : 0;
+    double h_row = variant.has_sinks ? -sink_p * (sink - lse) : 0;
     for (int64_t j = 0; j < c.keys; ++j) {
       if (!p.visible(b, h, i, j)) continue;
       const double log_p = score[static_cast<size_t>(j)] - lse;
@@ -246,7 +295,8 @@ struct AttentionReference {
     for (int64_t j = 0; j < c.keys; ++j) {
       const double* v = v_.row(b, g, j);
       for (int64_t d = 0; d < c.head_dim; ++d)
-        out_row[static_cast<size_t>(d)] += probability[static_cast<size_t>(j)] * v[d];
+        out_row[static_cast<size_t>(d)] +=
+            probability[static_cast<size_t>(j)] * kept[static_cast<size_t>(j)] * v[d];
     }
     out.insert(out.end(), out_row.begin(), out_row.end());
     // From dP, through the softmax, its entropy and its logsumexp, to the scores and what made
@@ -257,10 +307,12 @@ struct AttentionReference {
     for (int64_t j = 0; j < c.keys; ++j) {
       const auto n = static_cast<size_t>(j);
       const double* v = v_.row(b, g, j);
-      for (int64_t d = 0; c.has_dout && d < c.head_dim; ++d) dp[n] += dout[d] * v[d];
+      for (int64_t d = 0; c.has_dout && d < c.head_dim; ++d) dp[n] += dout[d] * kept[n] * v[d];
       expected_dp += probability[n] * dp[n];
     }
-    double dt = 0;
+    const double sink_ds =
+        variant.has_sinks ? sink_p * (-expected_dp - ge * (sink - lse + h_row) + gl) : 0;
+    double dt = variant.has_sinks ? -sink_ds * sink / t : 0, dslope = 0;
     std::vector<double> dq_row(static_cast<size_t>(c.head_dim));
     for (int64_t j = 0; j < c.keys; ++j) {
       const auto n = static_cast<size_t>(j);
@@ -269,16 +321,25 @@ struct AttentionReference {
       const double ds = probability[n] * (dp[n] - expected_dp - ge * (log_p + h_row) + gl);
       dt -= ds * score[n] / t;
       const double* k = k_.row(b, g, j);
-      const double scaled = ds * p.scale() / t;
+      const double scaled = ds * p.scale() / t * cap_slope[n];
+      ds_row[n] = ds / t;
+      dslope -= ds / t * distance(c, i, j);
       for (int64_t d = 0; d < c.head_dim; ++d) {
         const size_t at = base + n * static_cast<size_t>(c.head_dim) + static_cast<size_t>(d);
         dq_row[static_cast<size_t>(d)] += scaled * k[d];
         dk[at] += scaled * q[d];
-        if (c.has_dout) dv[at] += probability[n] * dout[d];
+        if (c.has_dout) dv[at] += probability[n] * kept[n] * dout[d];
       }
     }
     dtemperature.push_back(dt);
+    dslopes.push_back(dslope);
+    dsinks.push_back(sink_ds / t);
+    dbias.insert(dbias.end(), ds_row.begin(), ds_row.end());
     dq.insert(dq.end(), dq_row.begin(), dq_row.end());
+  }
+
+  static double distance(const AttentionCase& c, int64_t i, int64_t j) {
+    return static_cast<double>(std::abs(i + c.keys - c.queries - j));
   }
 
   Decoded q_, k_, v_, dout_;

@@ -170,8 +170,8 @@ BAD_ATTENTION: list[Bad] = [
     ),
     (
         attend,
-        {"mask": torch.zeros(2, 1, 6, 6)},
-        "attention_entropy: mask must be bool (true where the query sees the key), got float32",
+        {"mask": torch.zeros(2, 1, 6, 6, dtype=torch.int64)},
+        "attention_entropy: mask must be bool (true where the query sees the key), got Long",
     ),
     (
         attend,

@@ -180,6 +180,27 @@ def attention(
     ]
 
 
+def variant(
+    name: str, *, learned: dict[str, str], others: dict[str, Any] | None = None, **rest: Any
+) -> Sample:
+    """The sample for attention_entropy with more arguments.
+
+    `learned`: those with gradients, and their shapes in letters, 1 for one; `others`: the others.
+    """
+    sample = attention(name, **rest)[0]
+
+    def build(draw: Draw) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        tensors, options = sample.build(draw)
+        sizes = dict(zip("BHTS", (*tensors["q"].shape[:3], tensors["k"].shape[2]), strict=True))
+        for argument, letters in learned.items():
+            shape = [sizes.get(letter, 1) for letter in letters]
+            drawn = draw.normal(*shape) if argument == "bias" else draw.uniform(-1, 1, *shape)
+            tensors[argument] = drawn
+        return tensors, {**options, **(others or {})}
+
+    return dataclasses.replace(sample, build=build)
+
+
 def regularization(name: str, *, thresholds: float = 0.5, **options: Any) -> Sample:
     layers, batch, heads, queries = options.pop("sizes", (2, 3, 2, 5))
 
@@ -252,6 +273,30 @@ SAMPLES = [
         is_causal=True,
         layout="BTHD",
         temperature="HT",
+        small=False,
+    ),
+    variant("window", learned={}, others={"window": (2, 1)}, temperature="HT", S=9),
+    variant("left window", learned={}, others={"window": (1, None)}, T=9, S=5, is_causal=True),
+    variant("right window", learned={}, others={"window": (None, 2)}, T=3, mask="full"),
+    variant("long window", learned={}, others={"window": (50, 0)}, B=1, T=300, S=331, small=False),
+    variant("soft cap", learned={}, others={"softcap": 0.8}, temperature="HT", is_causal=True),
+    variant("sinks", learned={"sinks": "H"}, temperature="HT", mask="full"),
+    variant("sinks of rows", learned={"sinks": "BH"}, T=7, S=3, is_causal=True, temperature="1"),
+    variant("slopes", learned={"alibi_slopes": "H"}, temperature="HT", S=9),
+    variant("bias", learned={"bias": "BHTS"}, temperature="HT", mask="full"),
+    variant("bias of keys", learned={"bias": "B11S"}, H=4, G=2, is_causal=True),
+    variant("bias of rows", learned={"bias": "T1"}, T=3),
+    variant(
+        "everything",
+        learned={"bias": "HTS", "alibi_slopes": "BH", "sinks": "H"},
+        others={"window": (40, 3), "softcap": 2.0},
+        temperature="BHT",
+        H=4,
+        G=2,
+        T=70,
+        S=131,
+        D=24,
+        mask="full",
         small=False,
     ),
     regularization("paper's listing"),

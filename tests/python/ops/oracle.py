@@ -55,6 +55,11 @@ def attention_entropy(
     mask: Tensor | None = None,
     is_causal: bool = False,
     scale: float | None = None,
+    window: tuple[int | None, int | None] = (None, None),
+    softcap: float | None = None,
+    bias: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """q [B, H, T, D], k and v [B, G, S, D] -> out [B, H, T, D], entropy and logsumexp [B, H, T]."""
     (_, heads, _, head_dim), groups = q.shape, k.shape[1]
@@ -63,10 +68,55 @@ def attention_entropy(
     of_head = torch.arange(heads) // (heads // groups)  # head h reads key head h // (H / G)
     scores = torch.einsum("bhtd,bhsd->bhts", q, k[:, of_head])
     scores = scores * (head_dim**-0.5 if scale is None else scale)
+    if softcap is not None:
+        scores = softcap * (1 - 2 / (1 + (2 * scores / softcap).exp()))
+    if bias is not None:
+        scores = scores + bias
+    positions = [
+        [j - i - scores.shape[3] + scores.shape[2] for j in range(scores.shape[3])]
+        for i in range(scores.shape[2])
+    ]
+    ahead = torch.tensor(positions, dtype=torch.float64).view(scores.shape[2:])
+    if alibi_slopes is not None:
+        scores = torch.stack(
+            [
+                torch.stack([s - m * ahead.abs() for s, m in zip(heads, slopes, strict=True)])
+                for heads, slopes in zip(
+                    scores, alibi_slopes.expand(len(scores), heads), strict=True
+                )
+            ]
+        )
+    left, right = (math.inf if n is None else n for n in window)
+    inside = (ahead >= -left) & (ahead <= right)
     probabilities, entropy, logsumexp = temperature_softmax(
-        scores, temperature=temperature, mask=mask, is_causal=is_causal
+        scores,
+        temperature=temperature,
+        mask=inside if mask is None else mask & inside,
+        is_causal=is_causal,
     )
+    if sinks is not None:
+        logit = sinks.expand(len(q), heads)[..., None] / of_rows(temperature, scores)[..., 0]
+        return _with_sink(
+            torch.einsum("bhts,bhsd->bhtd", probabilities, v[:, of_head]), entropy, logsumexp, logit
+        )
     return torch.einsum("bhts,bhsd->bhtd", probabilities, v[:, of_head]), entropy, logsumexp
+
+
+def _with_sink(
+    out: Tensor, entropy: Tensor, logsumexp: Tensor, logit: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The three with one more key of value 0, by the chain rule of entropy over two groups."""
+    empty = logsumexp == -math.inf
+    gap = torch.where(empty, 0, logsumexp) - logit
+    share = torch.where(empty, 0, gap.sigmoid())  # of the keys
+    log_share = torch.nn.functional.logsigmoid(gap)
+    log_rest = torch.nn.functional.logsigmoid(-gap)
+    between = -(share * log_share + (1 - share) * torch.where(empty, 0, log_rest))
+    return (
+        share[..., None] * out,
+        share * entropy + between,
+        logit - torch.where(empty, 0, log_rest),
+    )
 
 
 def entropy_regularization(

@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from aero import ops
 from aero.ops._boundary import refusing
+from aero.ops._gradients import PLAIN
 
 from .bad_attention import BAD_ATTENTION, attend, softmax
 from .bad_layers import BAD_LAYERS, feed, penalty
@@ -117,10 +118,10 @@ def test_the_operators_themselves_check_what_the_backward_pass_gets() -> None:
 
     q, k, v = torch.zeros(3, 2, 4, 6, 8)
     out, entropy, logsumexp, statistics = torch.ops.aero.attention_entropy(
-        q, k, v, None, None, False, None
+        q, k, v, None, None, False, None, *PLAIN
     )
     attention = torch.ops.aero.attention_entropy_backward
-    rest = (False, None, True, True, True, False)
+    rest = (False, None, *PLAIN, True, True, True, *[False] * 4)
     for arguments, message in (
         (
             (out, None, None, q, k, v, None, None, out, statistics[:1]),

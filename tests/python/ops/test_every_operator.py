@@ -28,6 +28,17 @@ def plain(inputs: Any) -> tuple[Tensor, ...]:
         k, v = (t[name].repeat_interleave(heads, 1) for name in ("k", "v"))
         scale = options["scale"] or t["q"].shape[-1] ** -0.5
         scores = t["q"] @ k.transpose(-2, -1) * scale
+        if cap := options.get("softcap"):
+            scores = cap * (scores / cap).tanh()
+        scores = scores + t.get("bias", 0)
+        ahead = torch.arange(k.shape[2]) - torch.arange(scores.shape[2])[:, None]
+        ahead = ahead - k.shape[2] + scores.shape[2]
+        if "alibi_slopes" in t:
+            scores = scores - t["alibi_slopes"].to(scores.dtype)[..., None, None] * ahead.abs()
+        if "sinks" in t:
+            sinks = t["sinks"].to(scores.dtype)[..., None, None].expand(*scores.shape[:3], 1)
+            scores = torch.cat([scores, sinks], -1)
+            v = torch.nn.functional.pad(v, (0, 0, 0, 1))
     else:
         scores = t["scores"]
     if "temperature" in t:
@@ -35,11 +46,16 @@ def plain(inputs: Any) -> tuple[Tensor, ...]:
         if temperature.dim() == 1 and len(temperature) > 1:
             temperature = temperature[:, None]
         scores = scores / (temperature[..., None] if temperature.dim() > 1 else temperature)
-    visible = torch.ones(scores.shape[-2:], dtype=torch.bool)
+    keys = scores.shape[-1] - ("sinks" in t)
+    visible = torch.ones(scores.shape[-2], keys, dtype=torch.bool)
     if options["is_causal"]:
-        visible = visible.tril(scores.shape[-1] - scores.shape[-2])
+        visible = visible.tril(keys - scores.shape[-2])
+    for n, side in zip(options.get("window", ()), (-1, 1), strict=False):
+        visible = visible if n is None else visible & (side * ahead <= n)
     if options["mask"] is not None:
         visible = visible & options["mask"]
+    if "sinks" in t:
+        visible = torch.nn.functional.pad(visible, (0, 1), value=True)
     scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
     p = scores.softmax(-1) * visible.any(-1, keepdim=True)
     entropy = -torch.special.xlogy(p, p.clamp(min=torch.finfo(p.dtype).tiny)).sum(-1)
@@ -86,7 +102,7 @@ def test_errors_are_at_most_twice_those_of_plain_torch(
     gradients = [*(inputs.gradients(r, cotangents) for r in (native, usual)), exact_gradients]
     pairs = {"result": (native[0], usual[0], exact[0])}
     # Single numbers are a matter of luck in this comparison; they have rules of their own.
-    names = inputs.tensors.keys() - {"temperature", "alpha", "beta"}
+    names = inputs.tensors.keys() - {"temperature", "alpha", "beta", "alibi_slopes", "sinks"}
     pairs |= {name: tuple(g[name] for g in gradients) for name in names}
     for name, (got, other, want) in pairs.items():
         # Storing a result costs up to one unit roundoff of its dtype, even where plain torch

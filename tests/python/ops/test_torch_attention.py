@@ -43,6 +43,10 @@ TAKEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a float mask of 0 and -inf": (
         {}, {"attn_mask": torch.full((37, 37), -math.inf).triu(1)},
     ),
+    "a bias": ({}, {"attn_mask": torch.linspace(-1, 0, 37 * 37).view(37, 37)}),
+    "a mask of the least number": (
+        {}, {"attn_mask": torch.full((37, 37), torch.finfo(torch.float32).min).triu(1)},
+    ),
     "the widest head": ({"width": 256, "heads": 1, "key_heads": 1}, {"is_causal": True}),
 }  # fmt: skip
 
@@ -87,10 +91,6 @@ def test_memory_is_laid_out_as_torch_promises_to_compilers(case: str) -> None:
 
 
 NOT_TAKEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "a bias": ({}, {"attn_mask": torch.linspace(-1, 0, 37 * 37).view(37, 37)}),
-    "a mask of the least number": (
-        {}, {"attn_mask": torch.full((37, 37), torch.finfo(torch.float32).min).triu(1)},
-    ),
     "a learned bias": ({}, {"attn_mask": torch.zeros(37, 37, requires_grad=True)}),
     "a head too wide": ({"width": 264}, {"is_causal": True}),
     "causal with fewer queries": ({"queries": 5}, {"is_causal": True}),

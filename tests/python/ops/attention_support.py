@@ -1,0 +1,65 @@
+"""What attention computes beside the plain form: where, in which dtype and direction.
+
+`python -m tests.python.ops.attention_support` in the repository's folder writes
+docs/reference/attention.md. `test_attention_support.py` computes every cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aero.tables import markdown_table
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "attention.md"
+WORKS, MISSING = "yes", "an error that says so"
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+#: Direction -> queries of the call.
+DIRECTIONS = {"forward": 70, "backward": 70, "few queries": 2, "few queries, backward": 3}
+HEADS, KEYS = 4, 90
+
+Draw = Callable[..., Tensor]
+#: Feature, as the call is written -> the arguments of it for so many queries.
+FEATURES: dict[str, Callable[[Draw, int], dict[str, Any]]] = {
+    "plain": lambda draw, queries: {},
+    "`temperature`": lambda draw, queries: {"temperature": 1 + 0.1 * draw(HEADS, queries).abs()},
+    "`is_causal=True`": lambda draw, queries: {"is_causal": True},
+    "`mask` of booleans": lambda draw, queries: {"mask": draw(1, 1, queries, KEYS) > 0},
+    "`mask` of numbers": lambda draw, queries: {"mask": draw(queries, KEYS)},
+    "`window`": lambda draw, queries: {"window": (20, 3)},
+    "`softcap`": lambda draw, queries: {"softcap": 1.5},
+    "`bias`": lambda draw, queries: {"bias": draw(HEADS, queries, KEYS)},
+    "`alibi_slopes`": lambda draw, queries: {"alibi_slopes": 0.1 * draw(HEADS).abs()},
+    "`sinks`": lambda draw, queries: {"sinks": draw(HEADS)},
+    "`dropout_p`": lambda draw, queries: {"dropout_p": 0.2},
+}
+#: The features that the kernels for CUDA have.
+ON_CUDA = ("plain", "`temperature`", "`is_causal=True`", "`mask` of booleans")
+
+
+def page() -> str:
+    """docs/reference/attention.md."""
+    head = (
+        "# Attention\n\n"
+        "What `aero.ops.attention_entropy` computes. Entropy and logsumexp come with every "
+        "feature, and features combine. `tests/python/ops/test_attention_support.py` computes "
+        "every cell of the CPU.\n\n"
+        "The CPU has all features in float32, float64, bfloat16 and float16 and on every "
+        'instruction set. `backend="reference"` has them on every device. On CUDA most are missing '
+        "yet, and each of those is an error.\n\n"
+    )
+    names = [str(dtype).removeprefix("torch.") for dtype in DTYPES]
+    rows = [
+        (feature, *[", ".join(names)] * len(DIRECTIONS), WORKS if feature in ON_CUDA else MISSING)
+        for feature in FEATURES
+    ]
+    header = ("feature", *(f"CPU, {direction}" for direction in DIRECTIONS), "CUDA")
+    return f"{head}{markdown_table(header, rows)}\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,329 @@
+"""What `attention_entropy` computes beside the plain form; the oracle judges it in the samples."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from aero.ops import attention_entropy
+
+from . import oracle
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def band(queries: int, keys: int, left: int, right: int) -> Tensor:
+    ahead = torch.arange(keys) - torch.arange(queries)[:, None] - (keys - queries)
+    return (-left <= ahead) & (ahead <= right)
+
+
+# --- windows ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(300, 300), (70, 200), (200, 70), (3, 500)])
+@pytest.mark.parametrize("window", [(0, 0), (63, 0), (64, 5), (1, 130), (1000, 0)])
+@pytest.mark.parametrize("threads", [1, 8])
+def test_a_window_is_the_mask_of_its_band(
+    queries: int, keys: int, window: tuple[int, int], threads: int
+) -> None:
+    q, k, v = draw(1, 4, queries, 24), draw(1, 2, keys, 24, seed=1), draw(1, 2, keys, 24, seed=2)
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        found = []
+        for how in ({"window": window}, {"mask": band(queries, keys, *window)}):
+            results = attention_entropy(q, k, v, **how)
+            found.append(
+                (*results, *torch.autograd.grad(results[0].sum() + results[1].sum(), leaves))
+            )
+    finally:
+        torch.set_num_threads(before)
+    for got, wanted in zip(*found, strict=True):
+        torch.testing.assert_close(got, wanted, atol=2e-5, rtol=1e-5)
+
+
+def test_a_window_without_bounds_changes_nothing() -> None:
+    q, k, v = draw(3, 1, 2, 90, 16)
+    for unbounded in ((None, None), (1 << 50, 1 << 50)):
+        got = attention_entropy(q, k, v, window=unbounded)
+        assert all(map(torch.equal, got, attention_entropy(q, k, v)))
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+@pytest.mark.parametrize("window", [(-1, 0), (0, -1), (1,), (1, 2, 3)])
+def test_a_window_that_is_none_is_refused(window: Any, backend: Any) -> None:
+    q, k, v = draw(3, 1, 2, 9, 16)
+    with pytest.raises(ValueError, match="attention_entropy: window must be"):
+        attention_entropy(q, k, v, window=window, backend=backend)
+
+
+# --- scores -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+@pytest.mark.parametrize("cap", [0.0, -1.0, math.inf, math.nan])
+def test_a_cap_that_is_none_is_refused(cap: float, backend: Any) -> None:
+    q, k, v = draw(3, 1, 2, 9, 16)
+    with pytest.raises(ValueError, match="attention_entropy: softcap must be"):
+        attention_entropy(q, k, v, softcap=cap, backend=backend)
+
+
+def test_the_cap_bounds_scores_before_the_temperature_divides_them() -> None:
+    q, k = torch.full((1, 1, 1, 1), 1000.0), torch.tensor([[[[1.0], [-1.0]]]])
+    t = torch.tensor(0.5)
+    _, _, logsumexp = attention_entropy(q, k, k, softcap=3.0, temperature=t)
+    assert math.isclose(logsumexp.item(), math.log(math.exp(6) + math.exp(-6)), rel_tol=1e-6)
+
+
+@pytest.mark.parametrize("queries", [3, 40])
+def test_a_bias_of_minus_infinity_hides_as_a_mask_does(queries: int) -> None:
+    q, k, v = draw(1, 2, queries, 16), draw(1, 2, 50, 16, seed=1), draw(1, 2, 50, 16, seed=2)
+    mask = draw(queries, 50, seed=3) > 0
+    mask[1] = False
+    bias = torch.zeros(queries, 50).masked_fill(~mask, -math.inf)
+    t = torch.tensor([-0.5, 0.5])
+    hidden = attention_entropy(q, k, v, mask=mask, temperature=t)
+    for how in ({"bias": bias}, {"mask": bias}):
+        for backend in ("native", "reference"):
+            got = attention_entropy(q, k, v, temperature=t, backend=backend, **how)
+            torch.testing.assert_close(got, hidden)
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+@pytest.mark.parametrize("queries", [3, 40])
+def test_the_least_number_is_a_score_like_any_other(queries: int, backend: Any) -> None:
+    """As masks of models have it: a row of nothing else is an even one, as torch's is."""
+    q, k, v = draw(1, 2, queries, 16), draw(1, 2, 50, 16, seed=1), draw(1, 2, 50, 16, seed=2)
+    mask = draw(queries, 50, seed=3) > 0
+    mask[1] = False
+    bias = torch.zeros(queries, 50).masked_fill(~mask, torch.finfo(torch.float32).min)
+    out, entropy, _ = attention_entropy(q, k, v, bias=bias, backend=backend)
+    wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+    torch.testing.assert_close(out, wanted)
+    torch.testing.assert_close(entropy[:, :, 1], torch.full((1, 2), math.log(50)))
+
+
+def test_a_mask_of_numbers_adds_to_the_bias_and_has_no_gradient() -> None:
+    q, k, v = draw(3, 1, 2, 9, 16)
+    one, other = draw(9, 9, seed=1), draw(2, 1, 9, seed=2)
+    got = attention_entropy(q, k, v, mask=one, bias=other)
+    torch.testing.assert_close(got, attention_entropy(q, k, v, bias=one + other))
+    with pytest.raises(ValueError, match="mask must have no gradient"):
+        attention_entropy(q, k, v, mask=one.requires_grad_())
+
+
+def test_a_fine_bias_keeps_its_digits_beside_narrow_queries(relative_error: Any) -> None:
+    q, k, v = draw(3, 1, 2, 40, 16).bfloat16()
+    bias = 300 * draw(40, 40, seed=1)
+    got = attention_entropy(q, k, v, bias=bias)
+    exact = oracle.attention_entropy(q.double(), k.double(), v.double(), bias=bias.double())
+    assert relative_error(got[2], exact[2]) < 1e-6
+    rounded = attention_entropy(q, k, v, bias=bias.bfloat16())
+    assert relative_error(rounded[2], exact[2]) > 1e-4
+
+
+def test_slopes_count_from_the_newest_key() -> None:
+    q, k, v = torch.zeros(1, 2, 3, 8), torch.zeros(1, 2, 7, 8), draw(1, 2, 7, 8)
+    slopes = torch.tensor([0.5, 2.0])
+    _, _, logsumexp = attention_entropy(q, k, v, alibi_slopes=slopes, is_causal=True)
+    for i in range(3):
+        distances = torch.arange(4 + i, -1, -1.0)
+        wanted = torch.logsumexp(-slopes[:, None] * distances, -1)
+        torch.testing.assert_close(logsumexp[0, :, i], wanted)
+
+
+# --- sinks --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("queries", [2, 30])
+def test_a_sink_of_zero_is_the_softmax_off_by_one(queries: int) -> None:
+    q, k, v = (x.double() for x in (draw(1, 2, queries, 8), draw(1, 2, 30, 8), draw(1, 2, 30, 8)))
+    out, _, logsumexp = attention_entropy(q, k, v, sinks=torch.zeros(2, dtype=torch.float64))
+    weights = (q @ k.mT / math.sqrt(8)).exp()
+    torch.testing.assert_close(out, weights @ v / (1 + weights.sum(-1, keepdim=True)))
+    torch.testing.assert_close(logsumexp, (1 + weights.sum(-1)).log())
+
+
+@pytest.mark.parametrize("queries", [2, 30])
+def test_a_sink_of_minus_infinity_is_none(queries: int) -> None:
+    q, k, v = draw(1, 2, queries, 8), draw(1, 2, 30, 8, seed=1), draw(1, 2, 30, 8, seed=2)
+    mask = draw(1, 2, queries, 30, seed=3) > 0
+    mask[:, :, 1] = False
+    got = attention_entropy(q, k, v, sinks=torch.full((2,), -math.inf), mask=mask)
+    torch.testing.assert_close(got, attention_entropy(q, k, v, mask=mask))
+
+
+def test_a_row_of_a_sink_alone_has_no_entropy_and_returns_its_logit() -> None:
+    q, k, v = draw(1, 2, 9, 8), draw(1, 2, 4, 8), draw(1, 2, 4, 8)
+    sinks = torch.tensor([0.3, -2.0], requires_grad=True)
+    out, entropy, logsumexp = attention_entropy(q, k, v, sinks=sinks, is_causal=True)
+    assert torch.equal(out[:, :, :5], torch.zeros(1, 2, 5, 8))
+    assert torch.equal(entropy[:, :, :5], torch.zeros(1, 2, 5))
+    torch.testing.assert_close(logsumexp[0, :, :5], sinks[:, None].expand(2, 5))
+    (dsinks,) = torch.autograd.grad(logsumexp[:, :, :5].sum(), sinks)
+    torch.testing.assert_close(dsinks, torch.full((2,), 5.0))
+
+
+# --- dropout ------------------------------------------------------------------------------------
+
+
+def kept(seeds: Tensor, p: float, heads: int, queries: int, keys: int) -> Tensor:
+    """The mask of dropout by the description in attention_transform.h, in NumPy's own words."""
+    with np.errstate(over="ignore"):
+
+        def mixed(x: Any) -> Any:
+            x = x + np.uint64(0x9E3779B97F4A7C15)
+            x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            return x ^ (x >> np.uint64(31))
+
+        rows = mixed(seeds.numpy().astype(np.uint64))[:, None] + np.arange(heads, dtype=np.uint64)
+        rows = mixed(mixed(rows)[..., None] + np.arange(queries, dtype=np.uint64))[..., None]
+        low, high = rows.astype(np.uint32), (rows >> np.uint64(32)).astype(np.uint32)
+        x = np.arange(keys, dtype=np.uint32) * np.uint32(0x9E3779B9) + low
+        x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
+        x = (x ^ (x >> np.uint32(15)) ^ high) * np.uint32(0x846CA68B)
+        x = x ^ (x >> np.uint32(16))
+    return torch.from_numpy(x.astype(np.int64) >= int(p * 2**32))
+
+
+def seeds_of(call: int, batch: int) -> Tensor:
+    torch.manual_seed(call)
+    return torch.randint(2**63 - 1, (batch,))
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+@pytest.mark.parametrize("queries", [3, 70])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+def test_dropout_drops_the_weights_that_the_hash_says(
+    queries: int, dtype: torch.dtype, backend: Any
+) -> None:
+    q, k = draw(2, 3, queries, 16).to(dtype), draw(2, 3, 100, 16, seed=1).to(dtype)
+    v = torch.eye(100, dtype=dtype).expand(2, 3, 100, 100)
+    width = torch.nn.functional.pad
+    torch.manual_seed(5)
+    weights, entropy, logsumexp = attention_entropy(
+        width(q, (0, 84)), width(k, (0, 84)), v, dropout_p=0.3, scale=0.25, backend=backend
+    )
+    mask = kept(seeds_of(5, 2), 0.3, 3, queries, 100)
+    assert torch.equal(weights != 0, mask)
+    whole = attention_entropy(width(q, (0, 84)), width(k, (0, 84)), v, scale=0.25, backend=backend)
+    torch.testing.assert_close(weights.float(), whole[0].float() * mask / 0.7, atol=0, rtol=1e-2)
+    assert torch.equal(entropy, whole[1])
+    assert torch.equal(logsumexp, whole[2])
+
+
+@pytest.mark.parametrize("queries", [2, 40])
+def test_gradients_go_through_the_weights_that_dropout_kept(
+    queries: int, relative_error: Any
+) -> None:
+    q, k, v = draw(2, 2, queries, 8), draw(2, 2, 50, 8, seed=1), draw(2, 2, 50, 8, seed=2)
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    torch.manual_seed(9)
+    out, entropy, _ = attention_entropy(q, k, v, dropout_p=0.5)
+    got = torch.autograd.grad((out * draw(*out.shape)).sum() + entropy.sum(), leaves)
+    q2, k2, v2 = (x.detach().double().requires_grad_() for x in leaves)
+    p = (q2 @ k2.mT / math.sqrt(8)).softmax(-1)
+    dropped = p * kept(seeds_of(9, 2), 0.5, 2, queries, 50) / 0.5
+    loss = (dropped @ v2 * draw(*out.shape)).sum() - (p * p.log()).sum()
+    for one, other in zip(got, torch.autograd.grad(loss, [q2, k2, v2]), strict=True):
+        assert relative_error(one, other) < 1e-5
+
+
+def test_dropout_follows_the_seed_and_drops_its_share() -> None:
+    q, k, v = draw(3, 4, 8, 128, 16)
+    outs = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        outs.append(attention_entropy(q, k, v, dropout_p=0.1)[0])
+    assert torch.equal(outs[0], outs[1])
+    assert not torch.equal(outs[0], outs[2])
+    for p in (0.1, 0.5, 0.9):
+        share = kept(torch.arange(16), p, 8, 128, 128).double().mean().item()
+        deviation = math.sqrt(p * (1 - p) / (16 * 8 * 128 * 128))
+        assert abs(share - (1 - p)) < 5 * deviation
+
+
+def test_dropout_is_the_same_in_one_thread_and_in_many() -> None:
+    q, k, v = draw(1, 1, 130, 16), draw(1, 1, 900, 16, seed=1), draw(1, 1, 900, 16, seed=2)
+    threads, found = torch.get_num_threads(), []
+    try:
+        for count in (1, 4):
+            torch.set_num_threads(count)
+            for rows in (q, q[:, :, :2]):
+                torch.manual_seed(3)
+                found.append(attention_entropy(rows, k, v, dropout_p=0.4)[0])
+    finally:
+        torch.set_num_threads(threads)
+    torch.testing.assert_close(found[:2], found[2:])
+    torch.testing.assert_close(found[0][:, :, :2], found[1])
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+@pytest.mark.parametrize("p", [-0.1, 1.0, math.nan])
+def test_a_probability_that_is_none_is_refused(p: float, backend: Any) -> None:
+    q, k, v = draw(3, 1, 2, 9, 16)
+    with pytest.raises(ValueError, match="attention_entropy: dropout_p must be"):
+        attention_entropy(q, k, v, dropout_p=p, backend=backend)
+
+
+# --- transforms ---------------------------------------------------------------------------------
+
+
+def everything(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor, slopes: Tensor, sinks: Tensor
+) -> Tensor:
+    torch.manual_seed(1)
+    out, entropy, logsumexp = attention_entropy(
+        q, k, v, bias=bias, alibi_slopes=slopes, sinks=sinks, softcap=2.0, window=(3, 1)
+    )
+    return (out.sin().sum() + entropy.square().sum() + logsumexp.cos().sum()).double()
+
+
+def arguments(*batch: int) -> list[Tensor]:
+    shapes = [(2, 2, 5, 3), (2, 1, 7, 3), (2, 1, 7, 3), (2, 1, 7), (2,), (2, 2)]
+    return [draw(*batch, *shape, seed=i).double() for i, shape in enumerate(shapes)]
+
+
+def test_second_derivatives_of_all_variants_match_finite_differences() -> None:
+    leaves = [x.requires_grad_() for x in arguments()]
+    assert torch.autograd.gradgradcheck(everything, leaves, fast_mode=True)
+
+
+@pytest.mark.parametrize("mapped", [(0,) * 6, (0, 0, 0, None, None, None), (None,) * 5 + (0,)])
+def test_vmap_of_gradients_is_a_loop_over_them(mapped: tuple[int | None, ...]) -> None:
+    given = [x if dim == 0 else x[0] for x, dim in zip(arguments(3), mapped, strict=True)]
+    gradient = torch.func.grad(everything, argnums=tuple(range(6)))
+    got = torch.func.vmap(gradient, mapped, randomness="same")(*given)
+    for i in range(3):
+        one = gradient(*(x[i] if dim == 0 else x for x, dim in zip(given, mapped, strict=True)))
+        torch.testing.assert_close([x[i] for x in got], list(one))
+
+
+def test_tangents_are_those_of_the_reference() -> None:
+    given = tuple(arguments())
+    directions = tuple(arguments()[::-1][::-1])
+    _, tangent = torch.func.jvp(everything, given, directions)
+    step = 1e-6
+    ahead, behind = (
+        everything(*(x + s * d for x, d in zip(given, directions, strict=True)))
+        for s in (step, -step)
+    )
+    torch.testing.assert_close(tangent, (ahead - behind) / (2 * step), rtol=1e-6, atol=1e-6)
+
+
+def test_a_compiled_call_of_all_variants_is_the_eager_one() -> None:
+    leaves = [x.requires_grad_() for x in arguments()]
+    compiled = torch.compile(everything, backend="aot_eager", fullgraph=False)
+    got, wanted = (
+        torch.autograd.grad(function(*leaves), leaves) for function in (compiled, everything)
+    )
+    torch.testing.assert_close(got, wanted)
