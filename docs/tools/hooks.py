@@ -27,6 +27,7 @@ sys.path.append(str(Path(__file__).parent))
 import answers
 import charts
 import counted
+import held_by
 import label_pictures
 import paper_claims
 import penalty_effects
@@ -128,6 +129,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Fills in the generated parts, and leads links out of docs to where the manual has them."""
     markdown = GENERATED_LINE.sub(lambda found: GENERATED[found[1]](), markdown)
+    if page.file.src_uri == "explanation/threat_model.md":
+        markdown = held_by.folded(markdown)
     if page.file.generated_by is None:
         markdown = relinked(markdown, f"docs/{page.file.src_uri}")
     return markdown
