@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import shlex
 import subprocess
 import sys
@@ -80,3 +82,29 @@ def test_a_pull_request_runs_what_a_change_must_pass() -> None:
         s["with"]["python-version"] for s in job["steps"] if "setup-python" in s.get("uses", "")
     )
     assert python in {"3.10", "3.11"}  # the private environment needs one of them
+
+
+def _docstrings(path: Path) -> list[str]:
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef
+    nodes = ast.walk(ast.parse(path.read_text("utf-8")))
+    return [ast.get_docstring(node) or "" for node in nodes if isinstance(node, kinds)]
+
+
+def test_no_docstring_opens_as_a_fragment_whose_beginning_is_the_name() -> None:
+    sources = sorted((ROOT / "python" / "aero").rglob("*.py"))
+    opening = re.compile(r"(?:Of|Whether)\b")
+    found = [
+        (path.relative_to(ROOT).as_posix(), text.splitlines()[0])
+        for path in sources
+        for text in _docstrings(path)
+        if opening.match(text)
+    ]
+    assert len(sources) > 200
+    assert found == []
+
+
+def test_no_docstring_of_the_bindings_opens_so_either() -> None:
+    sources = sorted((ROOT / "csrc" / "bindings").glob("*.cpp"))
+    assert sources
+    for path in sources:
+        assert not re.findall(r'"(?:Of|Whether) .*', path.read_text("utf-8")), path.name

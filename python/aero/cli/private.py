@@ -262,7 +262,7 @@ def prompt_numbers(
 
 
 def _text(path: Path) -> str:
-    """Of a file, or of standard input; no line end is taken away."""
+    """The text of a file, or of standard input; no line end is taken away."""
     from aero.reading import read_bytes
 
     standard_input = str(path) == "-"

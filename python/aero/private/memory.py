@@ -54,7 +54,7 @@ def check_memory(
     parties: int,
     most: int | None = None,
 ) -> None:
-    """Whether a run fits on this machine.
+    """Checks that a run fits on this machine.
 
     Args:
         description: of the network.

@@ -227,7 +227,7 @@ def network_fields(description: dict[str, Any]) -> dict[str, Any]:
 
 
 def total_cost(costs: Iterable[Cost]) -> Cost:
-    """Of operations that run one after the other."""
+    """The cost of operations that run one after the other."""
     return sum(costs, start=Cost())
 
 

@@ -25,11 +25,11 @@ class ConversationCost:
     settings: PrivateSettings
 
     def reading(self, rows: int, before: int = 0) -> Cost:
-        """Of one pass over new tokens, after `before` others."""
+        """The cost of one pass over new tokens, after `before` others."""
         return passes_cost(self.description, [rows], self.settings, before)
 
     def answering(self, tokens: int, before: int) -> Cost:
-        """Of so many passes of one token each."""
+        """The cost of so many passes of one token each."""
         return passes_cost(self.description, [1] * tokens, self.settings, before)
 
     @property

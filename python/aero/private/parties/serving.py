@@ -205,7 +205,7 @@ class _Server:
         return {"prompt_length": length, "new_tokens": new_tokens}
 
     def _check_memory(self, length: int) -> None:
-        """Whether a prompt fits in this machine's memory; raises PartyError."""
+        """Checks that a prompt fits in this machine's memory; raises PartyError."""
         job = self._job
         try:
             check_memory(self._description, job.settings, length, parties=1, most=job.memory_bytes)
