@@ -97,7 +97,7 @@ class PartyJob:
 
 
 def check_security(job: PartyJob) -> None:
-    """Checks that a job's protocol is safe between two, and its connection encrypted, or need not be.
+    """Checks that a job's protocol is safe between two, and its connection encrypted where it must be.
 
     Raises:
         ValueError: one party would learn the other's secrets, or anybody between two machines could
