@@ -64,7 +64,7 @@ def five_networks() -> Figure:
 
 
 def front() -> Figure:
-    """The same at two budgets, with every change for both sides."""
+    """The same after two lengths of training, with every change for both sides."""
     figure = Figure(figsize=(7.6, 3.9), layout="constrained")
     for axes, name, title in zip(
         figure.subplots(1, 2),
@@ -173,7 +173,7 @@ def start() -> Figure:
 CHARTS: Mapping[str, tuple[str, Callable[[], Figure]]] = {
     "results/saving": ("Times fewer bytes than GPT-2, by context and protocol", saving),
     "results/five_networks": ("Perplexity against gigabytes of the demo's networks", five_networks),
-    "results/front": ("Perplexity against gigabytes at two training budgets", front),
+    "results/front": ("Perplexity against gigabytes after two lengths of training", front),
     "results/verdicts": ("How many of the paper's claims hold", verdicts),
     "results/retraining": ("Perplexity from a baseline and from scratch", retraining),
     "explanation/start/changes": ("What each change of the start does", start),
