@@ -16,8 +16,8 @@ from aero.private.environment import private_command
 from aero.private.links.channel import Channel
 from aero.private.links.connections import connect, parse_address
 from aero.private.links.keys import Security
-from aero.private.memory import check_memory
 from aero.private.parties.events import Event, Place
+from aero.private.parties.memory import check_memory
 from aero.private.parties.passes import Passes, Reads, read_alone
 from aero.private.parties.supervision import TimeLimits, bound_of, supervise
 from aero.private.parties.terms import check_hello, hello
@@ -97,7 +97,7 @@ class PartyJob:
 
 
 def check_security(job: PartyJob) -> None:
-    """Checks that a job's protocol is safe between two, and its connection encrypted where it must be.
+    """Checks that a job's protocol is safe between two, and its connection encrypted if it must be.
 
     Raises:
         ValueError: one party would learn the other's secrets, or anybody between two machines could
