@@ -1,14 +1,14 @@
 """FlashAttention's functions by their own names, for programs that call them; on the CPU too.
 
 Arguments, the layout [B, T, H, D] and the alignment are those of FlashAttention 2: a query that is
-i-th of T sees the keys up to ``i + S - T``. What it cannot do is an error. FlashAttention-2's and
--3's callers reach it by ``from aero import flash_attn``.
+i-th of T sees the keys up to ``i + S - T``. What it cannot do is an error.
 
 Letters: B batch, T queries, S keys, H heads, G key heads (H a multiple of G), D head width.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -41,12 +41,12 @@ def flash_attn_func(
         q: [B, T, H, D] in float32, bfloat16, float16 or float64.
         k: [B, S, G, D].
         v: [B, S, G, D].
-        dropout_p: must be 0.
+        dropout_p: the share of the weights that is dropped, seeded by torch's generator.
         softmax_scale: of the scores; default ``1 / sqrt(D)``.
         causal: hides the keys after ``i + S - T`` from query i; rows without keys are 0.
         window_size: how many keys before and after ``i + S - T`` query i sees; -1 for all.
-        softcap: must be 0.
-        alibi_slopes: must be None.
+        softcap: bounds the scores, ``softcap * tanh(score / softcap)``; 0 for none.
+        alibi_slopes: [H] or [B, H], taken times the distance ``|i + S - T - j|`` from the scores.
         deterministic: has no effect; results are the same run to run.
         return_attn_probs: must be False: the probabilities are never formed.
 
@@ -64,10 +64,10 @@ def flash_attn_func(
         torch.Size([1, 8, 2, 16])
     """
     where = "flash_attn_func"
-    _refuse(where, dropout_p=dropout_p, softcap=softcap, alibi_slopes=alibi_slopes)
     _refuse(where, return_attn_probs=return_attn_probs)
     _check_width(where, 4, q=q, k=k, v=v)
-    return _attend(where, q, k, v, softmax_scale, causal, window_size)[0]
+    how = _How(where, softmax_scale, causal, window_size, softcap, dropout_p)
+    return how.attend(q, k, v, alibi_slopes)[0]
 
 
 def flash_attn_varlen_func(
@@ -98,12 +98,12 @@ def flash_attn_varlen_func(
         cu_seqlens_k: [B + 1] integers, the same for k and v.
         max_seqlen_q: has no effect.
         max_seqlen_k: has no effect.
-        dropout_p: must be 0.
+        dropout_p: the share of the weights that is dropped, seeded by torch's generator.
         softmax_scale: of the scores; default ``1 / sqrt(D)``.
         causal: as in `flash_attn_func`, within each sequence.
         window_size: as in `flash_attn_func`, within each sequence.
-        softcap: must be 0.
-        alibi_slopes: must be None.
+        softcap: bounds the scores, ``softcap * tanh(score / softcap)``; 0 for none.
+        alibi_slopes: [H] or [B, H], taken times the distance ``|i + S - T - j|`` from the scores.
         deterministic: has no effect.
         return_attn_probs: must be False.
         block_table: must be None.
@@ -123,7 +123,6 @@ def flash_attn_varlen_func(
         torch.Size([7, 2, 16])
     """
     where = "flash_attn_varlen_func"
-    _refuse(where, dropout_p=dropout_p, softcap=softcap, alibi_slopes=alibi_slopes)
     _refuse(where, return_attn_probs=return_attn_probs, block_table=block_table)
     _check_width(where, 3, q=q, k=k, v=v)
     queries = _lengths(where, "cu_seqlens_q", cu_seqlens_q, q)
@@ -133,10 +132,11 @@ def flash_attn_varlen_func(
             f"{where}: cu_seqlens_q and cu_seqlens_k must be of the same one or more sequences, "
             f"got {len(queries)} and {len(keys)}"
         )
+    how = _How(where, softmax_scale, causal, window_size, softcap, dropout_p)
     split = [torch.split(x, lengths) for x, lengths in ((q, queries), (k, keys), (v, keys))]
     parts = [
-        _attend(where, a[None], b[None], c[None], softmax_scale, causal, window_size)[0]
-        for a, b, c in zip(*split, strict=True)
+        how.attend(a[None], b[None], c[None], _of_sequence(alibi_slopes, index))[0]
+        for index, (a, b, c) in enumerate(zip(*split, strict=True))
     ]
     return torch.cat(parts, dim=1).squeeze(0)
 
@@ -183,9 +183,9 @@ def flash_attn_with_kvcache(
         softmax_scale: of the scores; default ``1 / sqrt(D)``.
         causal: as in `flash_attn_func`, with S of each sequence.
         window_size: as in `flash_attn_func`, with S of each sequence.
-        softcap: must be 0.
+        softcap: bounds the scores, ``softcap * tanh(score / softcap)``; 0 for none.
         rotary_interleaved: has no effect.
-        alibi_slopes: must be None.
+        alibi_slopes: [H] or [B, H], taken times the distance ``|i + S - T - j|`` from the scores.
         num_splits: has no effect.
         return_softmax_lse: also returns the logsumexp of each row.
 
@@ -206,44 +206,65 @@ def flash_attn_with_kvcache(
     """
     where = "flash_attn_with_kvcache"
     _refuse(where, rotary_cos=rotary_cos, rotary_sin=rotary_sin, cache_batch_idx=cache_batch_idx)
-    _refuse(where, cache_leftpad=cache_leftpad, block_table=block_table, softcap=softcap)
-    _refuse(where, alibi_slopes=alibi_slopes)
+    _refuse(where, cache_leftpad=cache_leftpad, block_table=block_table)
     _check_width(where, 4, q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v)
     held = _held_keys(where, cache_seqlens, k_cache, has_new=k is not None)
     if (k is None) != (v is None):
         raise ValueError(f"{where}: expected k and v together, got one of them")
     if k is not None and v is not None:
         held = _append(where, k_cache, v_cache, k, v, held)
-    most = max(held, default=0)
-    keys, values = k_cache[:, :most], v_cache[:, :most]
-    lengths = None if len(set(held)) <= 1 else held
-    out, lse = _attend(where, q, keys, values, softmax_scale, causal, window_size, lengths)
+    how = _How(where, softmax_scale, causal, window_size, softcap)
+    if len(set(held)) <= 1:
+        length = held[0] if held else 0
+        out, lse = how.attend(q, k_cache[:, :length], v_cache[:, :length], alibi_slopes)
+    else:  # the last query sees another key in each sequence
+        parts = [
+            how.attend(
+                q[n : n + 1], k_cache[n : n + 1, :length], v_cache[n : n + 1, :length],
+                _of_sequence(alibi_slopes, n),
+            )
+            for n, length in enumerate(held)
+        ]  # fmt: skip
+        out, lse = (torch.cat(each) for each in zip(*parts, strict=True))
     return (out, lse) if return_softmax_lse else out
 
 
-def _attend(
-    where: str,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    scale: float | None,
-    causal: bool,
-    window: tuple[int, int],
-    lengths: list[int] | None = None,
-) -> tuple[Tensor, Tensor]:
-    """The output [B, T, H, D] and logsumexp [B, H, T]; `lengths` are S of each sequence."""
-    num_queries, num_keys = q.shape[1], k.shape[1]
-    left, right = _window(where, window, causal, num_queries, num_keys)
-    if left is not None and lengths is None and num_keys > num_queries + left:
-        k, v = (x[:, num_keys - num_queries - left :] for x in (k, v))  # no query sees those before
-    is_plain = left is None and lengths is None
-    is_causal = is_plain and right == 0
-    mask = None
-    if not is_causal and (left, right, lengths) != (None, None, None):
-        mask = _visible(num_queries, k, left, right, lengths)
-    heads_first = (x.transpose(1, 2) for x in (q, k, v))
-    out, _, lse = attention_entropy(*heads_first, mask=mask, is_causal=is_causal, scale=scale)
-    return out.transpose(1, 2), lse
+@dataclass(frozen=True)
+class _How:
+    """What a call asks for beside its tensors."""
+
+    where: str
+    scale: float | None
+    causal: bool
+    window: tuple[int, int]
+    softcap: float
+    dropout_p: float = 0.0
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, alibi_slopes: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The output [B, T, H, D] and logsumexp [B, H, T]."""
+        num_queries, num_keys = q.shape[1], k.shape[1]
+        left, right = _window(self.where, self.window, self.causal, num_queries, num_keys)
+        if left is not None and num_keys > num_queries + left:
+            k, v = (x[:, num_keys - num_queries - left :] for x in (k, v))  # the seen ones
+        is_causal = left is None and right == 0
+        is_windowed = not is_causal and (left, right) != (None, None)
+        out, _, lse = attention_entropy(
+            *(x.transpose(1, 2) for x in (q, k, v)),
+            is_causal=is_causal,
+            scale=self.scale,
+            window=(left, right) if is_windowed and q.is_cpu else None,
+            mask=_visible(num_queries, k, left, right) if is_windowed and not q.is_cpu else None,
+            softcap=self.softcap or None,
+            alibi_slopes=alibi_slopes,
+            dropout_p=self.dropout_p,
+        )
+        return out.transpose(1, 2), lse
+
+
+def _of_sequence(slopes: Tensor | None, index: int) -> Tensor | None:
+    return slopes if slopes is None or slopes.dim() < 2 else slopes[index]
 
 
 def _window(
@@ -252,32 +273,28 @@ def _window(
     """How far back and ahead a query sees; None where it is all keys."""
     if len(window) != 2 or not all(isinstance(side, int) for side in window):
         raise ValueError(f"{where}: window_size must be two integers (left, right), got {window}")
-    left, right = window
-    if causal:
-        right = 0
+    left, right = window[0], 0 if causal else window[1]
     sees_first = left < 0 or left >= num_keys - 1
     sees_last = right < 0 or (right >= num_queries - 1 and not causal)
     return None if sees_first else left, None if sees_last else right
 
 
-def _visible(
-    num_queries: int, k: Tensor, left: int | None, right: int | None, lengths: list[int] | None
-) -> Tensor:
-    """Which keys a query sees, [B or 1, 1, T, S]."""
-    numbers = torch.tensor(lengths or [k.shape[1]], device=k.device).view(-1, 1, 1, 1)
-    row = torch.arange(num_queries, device=k.device).view(-1, 1) + numbers - num_queries
-    column = torch.arange(k.shape[1], device=k.device)
-    visible = column < numbers
+def _visible(num_queries: int, k: Tensor, left: int | None, right: int | None) -> Tensor:
+    """Which keys a query sees, [T, S], where the operator has no windows."""
+    num_keys = k.shape[1]
+    row = torch.arange(num_queries, device=k.device).view(-1, 1) + num_keys - num_queries
+    column = torch.arange(num_keys, device=k.device)
+    visible = torch.ones(num_queries, num_keys, dtype=torch.bool, device=k.device)
     if left is not None:
         visible = visible & (column >= row - left)
     if right is not None:
         visible = visible & (column <= row + right)
-    return visible.expand(-1, -1, num_queries, -1)
+    return visible
 
 
 def _lengths(where: str, name: str, starts: Tensor, tokens: Tensor) -> list[int]:
     """The lengths of the sequences."""
-    numbers = starts.tolist() if isinstance(starts, Tensor) and starts.dim() == 1 else []
+    numbers = starts.tolist() if starts.dim() == 1 else []
     lengths = [after - before for before, after in pairwise(numbers)]
     if not numbers or numbers[0] != 0 or numbers[-1] != len(tokens) or min(lengths, default=0) < 0:
         raise ValueError(
@@ -311,13 +328,9 @@ def _append(
         raise ValueError(
             f"{where}: expected room for {max(held)} + {new} keys, got a cache of {room}"
         )
-    if len(set(held)) == 1:
-        k_cache[:, held[0] : held[0] + new] = k
-        v_cache[:, held[0] : held[0] + new] = v
-    else:
-        for index, length in enumerate(held):
-            k_cache[index, length : length + new] = k[index]
-            v_cache[index, length : length + new] = v[index]
+    for index, length in enumerate(held):
+        k_cache[index, length : length + new] = k[index]
+        v_cache[index, length : length + new] = v[index]
     return [length + new for length in held]
 
 
@@ -331,6 +344,6 @@ def _refuse(where: str, **arguments: Any) -> None:
 
 def _check_width(where: str, dims: int, **tensors: Tensor | None) -> None:
     for name, tensor in tensors.items():
+        layout = "[B, T, H, D]" if dims == 4 else "[tokens, H, D]"
         if tensor is not None and tensor.dim() != dims:
-            layout = "[B, T, H, D]" if dims == 4 else "[tokens, H, D]"
             raise ValueError(f"{where}: {name} must be {layout}, got {list(tensor.shape)}")

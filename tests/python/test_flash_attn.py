@@ -26,6 +26,8 @@ def expected(
     causal: bool = False,
     window: tuple[int, int] = ALL,
     scale: float | None = None,
+    softcap: float = 0.0,
+    slopes: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Row by row in float64: output [B, T, H, D] and logsumexp [B, H, T]."""
     q, k, v = (x.double() for x in (q, k, v))
@@ -44,6 +46,11 @@ def expected(
             for h in range(heads):
                 g = h // (heads // groups)
                 scores = scale * (k[b, seen, g] @ q[b, i, h])
+                if softcap:
+                    scores = softcap * torch.tanh(scores / softcap)
+                if slopes is not None:
+                    slope = slopes[b, h] if slopes.dim() == 2 else slopes[h]
+                    scores = scores - slope.double() * abs(at - torch.tensor(seen))
                 rows.append(torch.softmax(scores, 0) @ v[b, seen, g])
                 sums.append(torch.logsumexp(scores, 0))
     out = torch.stack(rows).view(batch, queries, heads, width)
@@ -77,6 +84,42 @@ def test_the_scale_is_that_of_the_argument() -> None:
     q, k, v = (randn(1, 5, 2, 8, seed=n) for n in range(3))
     out = flash_attn.flash_attn_func(q, k, v, softmax_scale=0.7)
     torch.testing.assert_close(out.double(), expected(q, k, v, scale=0.7)[0], atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(4,), (2, 4)], ids=["of heads", "of sequences"])
+@pytest.mark.parametrize("sizes", [(6, 6), (2, 7)], ids=str)
+def test_soft_caps_and_slopes_are_those_of_sums_in_float64(
+    sizes: tuple[int, int], shape: tuple[int, ...]
+) -> None:
+    q, k, v = (randn(2, n, h, 8, seed=n) for n, h in ((sizes[0], 4), (sizes[1], 2), (sizes[1], 2)))
+    slopes = randn(*shape).abs()
+    asked = {"causal": True, "softcap": 0.7}
+    out = flash_attn.flash_attn_func(q, k, v, **asked, alibi_slopes=slopes)
+    wanted, _ = expected(q, k, v, **asked, slopes=slopes)
+    torch.testing.assert_close(out.double(), wanted, atol=1e-6, rtol=1e-5)
+    lengths = torch.tensor([sizes[1] - 1, sizes[1]])
+    out = flash_attn.flash_attn_with_kvcache(
+        q, k, v, cache_seqlens=lengths, **asked, alibi_slopes=slopes
+    )
+    for row, length in enumerate(lengths.tolist()):
+        of_row = slopes[row] if slopes.dim() == 2 else slopes
+        keys, values = k[row : row + 1, :length], v[row : row + 1, :length]
+        wanted, _ = expected(q[row : row + 1], keys, values, **asked, slopes=of_row)
+        torch.testing.assert_close(out[row : row + 1].double(), wanted, atol=1e-6, rtol=1e-5)
+
+
+def test_dropout_keeps_the_mean_and_follows_torchs_seed() -> None:
+    q, k = randn(64, 16, 4, 8), randn(64, 16, 4, 8, seed=1)
+    v = torch.eye(16, 8)[None, :, None].expand(64, 16, 4, 8)  # eight of the weights
+    torch.manual_seed(0)
+    out = flash_attn.flash_attn_func(q, k, v, dropout_p=0.25)
+    torch.manual_seed(0)
+    assert torch.equal(out, flash_attn.flash_attn_func(q, k, v, dropout_p=0.25))
+    whole = flash_attn.flash_attn_func(q, k, v)
+    kept = out != 0
+    torch.testing.assert_close(out[kept], whole[kept] / 0.75)
+    share = 1 - float(kept.float().mean())
+    assert abs(share - 0.25) < 6 * math.sqrt(0.25 * 0.75 / out.numel())
 
 
 def test_packed_sequences_do_not_see_each_other() -> None:
@@ -129,10 +172,8 @@ def test_a_cache_without_lengths_is_full_and_takes_nothing_new() -> None:
 
 def test_what_cannot_be_done_is_one_line_that_says_so() -> None:
     q = randn(1, 4, 2, 8)
-    unsupported = {"return_attn_probs": True, "alibi_slopes": torch.ones(2), "softcap": 9.0}
-    for name, value in {**unsupported, "dropout_p": 0.1}.items():
-        with pytest.raises(ValueError, match=rf"^flash_attn_func: {name} is not supported, .+$"):
-            flash_attn.flash_attn_func(q, q, q, **{name: value})
+    with pytest.raises(ValueError, match=r"^flash_attn_func: return_attn_probs is not .+$"):
+        flash_attn.flash_attn_func(q, q, q, return_attn_probs=True)
     starts = torch.tensor([0, 4])
     with pytest.raises(ValueError, match="flash_attn_varlen_func: block_table is not supported"):
         flash_attn.flash_attn_varlen_func(
@@ -165,3 +206,52 @@ def test_arguments_that_do_not_fit_are_named() -> None:
         flash_attn.flash_attn_with_kvcache(q, cache, cache, cache_seqlens=torch.tensor([1, 2]))
     with pytest.raises(ValueError, match="expected k and v together"):
         flash_attn.flash_attn_with_kvcache(q, cache, cache, q, cache_seqlens=0)
+
+
+class Tiny(torch.nn.Module):
+    """A language model with windows and grouped heads that calls a function of this interface."""
+
+    def __init__(self, attention: object) -> None:
+        super().__init__()
+        self.attention = attention
+        self.embedding = torch.nn.Embedding(16, 32)
+        self.projections = torch.nn.ModuleList(torch.nn.Linear(32, 64) for _ in range(2))
+        self.outputs = torch.nn.ModuleList(torch.nn.Linear(32, 32) for _ in range(2))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        for window, project, give in zip((8, 100), self.projections, self.outputs, strict=True):
+            heads = project(torch.nn.functional.rms_norm(x, (32,)))
+            q, k, v = (y.unflatten(-1, (-1, 8)) for y in heads.split((32, 16, 16), dim=-1))
+            seen = self.attention(q, k, v, causal=True, window_size=(window, 0))
+            x = x + give(seen.flatten(2))
+        return torch.nn.functional.cross_entropy(
+            (x[:, :-1] @ self.embedding.weight.T).flatten(0, 1), tokens[:, 1:].flatten()
+        )
+
+
+def fallback(q: Tensor, k: Tensor, v: Tensor, causal: bool, window_size: tuple[int, int]) -> Tensor:
+    """Torch's attention with a mask of T x T."""
+    rows, columns = torch.arange(q.shape[1])[:, None], torch.arange(k.shape[1])
+    mask = (columns <= rows) & (columns >= rows - window_size[0])
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    attend = torch.nn.functional.scaled_dot_product_attention
+    return attend(q, k, v, attn_mask=mask, enable_gqa=True).transpose(1, 2)
+
+
+def test_a_model_of_this_interface_trains_as_with_its_fallback() -> None:
+    losses = []
+    tokens = torch.randint(16, (2, 40), generator=torch.Generator().manual_seed(0))
+    for attention in (flash_attn.flash_attn_func, fallback):
+        torch.manual_seed(0)
+        model = Tiny(attention)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+        losses.append([])
+        for _ in range(20):
+            loss = model(tokens)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses[-1].append(float(loss.detach()))
+    assert losses[0][-1] < 0.8 * losses[0][0]
+    torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]), rtol=1e-4, atol=0)

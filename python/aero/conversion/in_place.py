@@ -84,15 +84,18 @@ def replace_in_place(model: nn.Module, converted: AeroForCausalLM) -> nn.Module:
     host: Any = model
     is_neox = isinstance(model, GPTNeoXForCausalLM)
     tree, name = (host.gpt_neox, "layers") if is_neox else (host.transformer, "h")
-    rates = [_residual_dropout(model, block) for block in getattr(tree, name)]
+    rates = [
+        (_residual_dropout(model, block), _attention_dropout(block))
+        for block in getattr(tree, name)
+    ]
     if hasattr(model, "entropy_penalty"):
         without_entropy_penalty(model)
     kind: Host = (
         "gpt_neox" if is_neox else "gpt2" if isinstance(model, PreTrainedModel) else "nanogpt"
     )
     blocks = [
-        _dropped_in(block, kind, rate)
-        for block, rate in zip(converted.transformer.blocks(), rates, strict=True)
+        _dropped_in(block, kind, *shares)
+        for block, shares in zip(converted.transformer.blocks(), rates, strict=True)
     ]
     slope = converted.transformer.negative_slope
     changes = converted.config.conversion_steps or []
@@ -142,6 +145,7 @@ def _residual_dropout(model: nn.Module, block: Any) -> float:
         number = getattr(getattr(block, part, None), attribute, None)
         if isinstance(number, float):
             shares[name] = number
+    shares.pop("attn.attn_dropout", None)  # of the weights
     kept = {shares.pop(name) for name in _RESIDUAL_DROPOUTS if name in shares}
     for name, share in shares.items():
         if share > 0:
@@ -159,8 +163,22 @@ def _residual_dropout(model: nn.Module, block: Any) -> float:
     return kept.pop() if kept else 0.0
 
 
-def _dropped_in(block: Block, host: Host, dropout: float) -> DropInBlock:
+def _attention_dropout(block: Any) -> float:
+    """The share of the attention weights that a block of the host drops."""
+    if isinstance(block, DropInBlock):
+        return getattr(block.attn, "attention_dropout", 0.0)
+    attention = getattr(block, "attn", getattr(block, "attention", None))
+    for name in ("attn_dropout", "attention_dropout", "dropout"):
+        share = getattr(attention, name, None)
+        if share is not None:
+            return float(getattr(share, "p", share))
+    return 0.0
+
+
+def _dropped_in(block: Block, host: Host, dropout: float, attention_dropout: float) -> DropInBlock:
     attention = cast(CausalSelfAttention, block.attn)
+    if attention_dropout:
+        attention.attention_dropout = attention_dropout
     return DropInBlock(
         attention,
         block.mlp,

@@ -84,7 +84,7 @@ def convert(
         label: the network to make, such as ``"EReg(SM(t)+ScFuFFN_i6)"``. Sizes, residual scheme and
             positions are the model's.
         inplace: replace the blocks and the final norm within `model`, so that its own forward,
-            `generate` and training script go on working, residual dropout included. Embeddings and
+            `generate` and training script go on working, dropout included. Embeddings and
             head change where a step changes them. A `transformers` model then gives row entropies
             for attention weights, has the penalty of ``EReg(...)`` in its loss as by
             `aero.with_entropy_penalty`, and is saved as the `AeroForCausalLM` that it computes.
@@ -96,7 +96,7 @@ def convert(
             (`entropy_weight`, `temperature_init`, ...).
 
     Returns:
-        A new `AeroForCausalLM`, without the dropout outside attention; `model` itself with
+        A new `AeroForCausalLM`, without dropout; `model` itself with
         ``inplace=True``; a `ConversionPlan` with ``dry_run=True``.
 
     Raises:

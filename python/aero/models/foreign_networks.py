@@ -163,8 +163,6 @@ def _read_gpt_neox(model: Any) -> tuple[AeroConfig, dict[str, Tensor]]:
         raise unsupported(
             model, f"has rotary positions of type {rope['rope_type']!r}", "use the default type"
         )
-    if source.attention_dropout:
-        raise _attention_dropout(model, source.attention_dropout, "attention_dropout=0.0")
     reader = NetworkReader(model)
     reader.embedding("transformer.wte", tree.embed_in)
     for index, layer in enumerate(tree.layers):
@@ -246,20 +244,6 @@ def _check_gpt2_block(model: Any, index: int, block: Any) -> None:
             f"has no h.{index}.{missing[0]}",
             "give its blocks GPT-2's names",
         )
-    dropout = getattr(block.attn, "attn_dropout", getattr(block.attn, "dropout", 0.0))
-    rate = getattr(dropout, "p", dropout)
-    if rate:
-        raise _attention_dropout(
-            model, rate, "attn_pdrop=0.0 when loading GPT-2, dropout=0.0 in nanoGPT"
-        )
-
-
-def _attention_dropout(model: nn.Module, rate: float, setting: str) -> ValueError:
-    return unsupported(
-        model,
-        f"has dropout {rate} inside attention, which the operator does not compute",
-        f"set it to 0 ({setting})",
-    )
 
 
 def _is_conv1d(model: Any, index: int, weight: Tensor, width: int) -> bool:

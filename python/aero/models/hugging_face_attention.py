@@ -40,12 +40,6 @@ from aero.nn.visible_keys import record
 
 ATTENTION_NAMES = ("aero", "aero_entropy")
 
-# Arguments of some models that this operator does not compute; None everywhere else.
-_UNSUPPORTED = {
-    "head_mask": "a head mask",
-    "position_bias": "a position bias on the scores",
-    "softcap": "a soft cap on the scores",
-}
 # Models that look implementations up in a table of their own, where an unknown one is a KeyError.
 _OWN_TABLES = {
     "bark": "BARK_ATTENTION_CLASSES",
@@ -78,34 +72,42 @@ def aero_entropy_attention_forward(
         query: [B, H, T, D].
         key: [B, G, S, D], H a multiple of G.
         value: [B, G, S, Dv].
-        attention_mask: boolean, [B, 1, T, S], True where visible, causality, padding and sliding
-            windows included; None for all keys, or for causal attention where `is_causal` of the
-            arguments, or else of the layer, does not say False.
+        attention_mask: [B, 1, T, S], causality, padding and sliding windows included: boolean, True
+            where visible, or numbers to add to the scores; None for all keys, or for causal
+            attention where `is_causal` of the arguments, or else of the layer, does not say False.
         scaling: of the scores, default ``1 / sqrt(D)``.
-        dropout: must be 0.
+        dropout: of the attention weights; the entropies are those without it.
         temperature: as in `aero.ops.attention_entropy`.
-        **kwargs: `s_aux` or `sinks`, [H] or [B, H, T, 1], scores of a key without a value; others
-            are ignored, except the features listed under Raises.
+        **kwargs: `softcap`; `position_bias`, broadcastable to [B, H, T, S]; `s_aux` or `sinks`, [H]
+            or [B, H, T, 1], scores of a key without a value; others are ignored, except the
+            features listed under Raises.
 
     Returns:
         Output [B, T, H, Dv] and row entropies over the keys [B, H, T], nats, float32.
 
     Raises:
-        ValueError: dropout, an additive mask, a head mask, a position bias, a soft cap, a sliding
-            window or packed sequences that the mask does not say, or float8 tensors.
+        ValueError: a head mask, a mask of integers, a sliding window or packed sequences that the
+            mask does not say, or float8 tensors.
     """
-    _check_layer(module, dropout, kwargs)
+    if kwargs.get("head_mask") is not None:
+        _refuse(module, "needs a head mask (head_mask), which is not supported")
     _check_tensors(module, query, key, value)
-    attention_mask = visibility(module, attention_mask)
     is_causal = _is_causal(module, kwargs)
     if attention_mask is None:
         _check_needs_no_mask(module, key.shape[2], kwargs)
+    mask, bias = visibility(module, attention_mask)
     if is_causal:
-        refuse_packed_layer(module, attention_mask, key.shape[2], kwargs.get("position_ids"))
+        refuse_packed_layer(module, mask, key.shape[2], kwargs.get("position_ids"))
         key, value = written_keys(key, value, query.shape[2], attention_mask)
+    position_bias = kwargs.get("position_bias")
+    if position_bias is not None:
+        position_bias = position_bias[..., : key.shape[2]]
+        bias = position_bias if bias is None else position_bias + bias
     output, entropy, logsumexp = _attend(
-        query, key, value, attention_mask, is_causal, temperature, scaling
-    )
+        query, key, value, mask, is_causal and attention_mask is None, temperature=temperature,
+        scale=scaling, softcap=kwargs.get("softcap"), dropout_p=dropout, bias=bias,
+        window=_window(is_causal, query, key, kwargs),
+    )  # fmt: skip
     sinks = kwargs.get("s_aux", kwargs.get("sinks"))
     if sinks is not None:
         output = _beside_sinks(output, logsumexp, sinks)
@@ -156,14 +158,28 @@ def _is_causal(module: nn.Module, kwargs: dict[str, Any]) -> bool:
     return bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
 
 
+def _window(
+    is_causal: bool, query: Tensor, key: Tensor, kwargs: dict[str, Any]
+) -> tuple[int, int] | None:
+    """The window that the mask says too, for the operator to skip what nobody sees.
+
+    Only where all keys are those of the queries: a cache may have room behind its keys.
+    """
+    width = kwargs.get("sliding_window")
+    if not is_causal or width is None or not 0 < width < key.shape[2] == query.shape[2]:
+        return None
+    return width - 1, 0
+
+
 def _attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
     mask: Tensor | None,
     is_causal: bool,
-    temperature: Tensor | None,
+    *,
     scale: float | None,
+    **variants: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Output [B, H, T, Dv], entropy and logsumexp [B, H, T]; for values of any width."""
     seen = mask
@@ -186,10 +202,10 @@ def _attend(
         query.expand(key.shape[0], -1, -1, -1),  # learned queries have a batch of one
         key,
         value,
-        temperature=temperature,
         mask=mask,
-        is_causal=is_causal and mask is None,
+        is_causal=is_causal,
         scale=scale,
+        **variants,
     )
     return output[..., :width], entropy, logsumexp
 
@@ -203,19 +219,6 @@ def _beside_sinks(output: Tensor, logsumexp: Tensor, sinks: Tensor) -> Tensor:
     rows = sinks.view(1, -1, 1) if sinks.dim() == 1 else sinks.squeeze(-1)
     share = torch.sigmoid(logsumexp - rows.to(logsumexp.dtype))
     return output * share.unsqueeze(-1).to(output.dtype)
-
-
-def _check_layer(module: nn.Module, dropout: float, kwargs: dict[str, Any]) -> None:
-    if dropout:
-        _refuse(
-            module,
-            f"asks for dropout {dropout} of attention weights, which the operator never forms",
-            "set the model's attention dropout to 0 (GPT-2: attn_pdrop=0.0, others: "
-            "attention_dropout=0.0)",
-        )
-    for feature, name in _UNSUPPORTED.items():
-        if kwargs.get(feature) is not None:
-            _refuse(module, f"needs {name} ({feature}), which is not supported")
 
 
 def _check_tensors(module: nn.Module, query: Tensor, key: Tensor, value: Tensor) -> None:

@@ -75,28 +75,34 @@ def _is_made_for_masks(config_class: Any) -> bool | None:
     return any(getattr(model_class, name, False) for name in (*others, own))
 
 
-# A mask of numbers, its version, and the boolean one that says the same: layers share them.
-_converted: tuple[weakref.ref[Tensor] | None, int, Tensor | None] = (None, 0, None)
+# A mask of numbers, its version, and what `visibility` made of it: layers share them.
+_Split = tuple[Tensor, Tensor | None]
+_split: tuple[weakref.ref[Tensor] | None, int, _Split | None] = (None, 0, None)
+# Numbers below hide a key beside any score.
+_HIDDEN = torch.finfo(torch.float16).min
 
 
-def visibility(module: nn.Module, mask: Tensor | None) -> Tensor | None:
-    """A mask of zeros, and of numbers that hide a key beside any score, as a boolean one."""
-    global _converted
+def visibility(module: nn.Module, mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """A mask as a boolean one, True where visible, and as numbers to add where it has others.
+
+    Raises:
+        ValueError: it has neither booleans nor floating-point numbers.
+    """
+    global _split
     if mask is None or mask.dtype == torch.bool:
-        return mask
+        return mask, None
+    if not mask.is_floating_point():
+        raise ValueError(
+            f"aero attention: {type(module).__name__} got an attention_mask of {mask.dtype}; "
+            "pass [B, S] with 0 for padding, or a boolean [B, 1, T, S], True where visible"
+        )
+    if torch.compiler.is_compiling():  # which cannot look
+        return mask > _HIDDEN, mask
     version = 0 if mask.is_inference() else mask._version
-    before, at, visible = _converted
-    if before is None or before() is not mask or at != version:
-        visible = mask == 0
-        is_hidden = mask <= torch.finfo(torch.float16).min
-        if (
-            not mask.is_floating_point()
-            or torch.compiler.is_compiling()
-            or not bool((visible | is_hidden).all())
-        ):
-            raise ValueError(
-                f"aero attention: {type(module).__name__} got an attention_mask of {mask.dtype}; "
-                "pass [B, S] with 0 for padding, or a boolean [B, 1, T, S], True where visible"
-            )
-        _converted = weakref.ref(mask), version, visible
-    return visible
+    before, at, split = _split
+    if split is None or before is None or before() is not mask or at != version:
+        visible = mask > _HIDDEN
+        split = visible, mask if mask.requires_grad or torch.where(visible, mask, 0).any() else None
+        if not mask.requires_grad:  # else a graph would live on
+            _split = weakref.ref(mask), version, split
+    return split

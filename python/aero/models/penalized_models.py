@@ -45,8 +45,8 @@ def with_entropy_penalty(
     goes on from there.
 
     Args:
-        model: a decoder with a language-model head as for `aero.entropies`, without attention
-            dropout, or one of those in a PEFT model. Adapters that are put in afterwards need
+        model: a decoder with a language-model head as for `aero.entropies`, or one of those in a
+            PEFT model. Adapters that are put in afterwards need
             ``modules_to_save=["entropy_penalty"]``. Networks of `AeroForCausalLM` bring their own
             penalty: ``"EReg(...)"``.
         threshold: start of the thresholds, a fraction of the maximal entropy or [L, H] of them;
@@ -57,9 +57,8 @@ def with_entropy_penalty(
         The model.
 
     Raises:
-        ValueError: the model has attention dropout, gives no entropies, is an encoder, is one of
-            ours, has the penalty already, or has another forward than its class, with the
-            alternative.
+        ValueError: the model gives no entropies, is an encoder, is one of ours, has the penalty
+            already, or has another forward than its class, with the alternative.
         TypeError: an unknown setting.
 
     Example:
@@ -90,7 +89,6 @@ def with_entropy_penalty(
     _refuse_other_forward(vars(changed).get("forward"), changed)
     settings = {**_saved_settings(changed), **settings}
     _refuse_unknown(settings)
-    _refuse_attention_dropout(changed)
     # Two tokens through the network say whether it gives entropies, of how many layers and heads.
     measured = entropies(changed, torch.zeros(1, 2, dtype=torch.long))
     if (measured.visible_keys[:, :, 0] > 1).any():
@@ -175,19 +173,6 @@ def _thresholds(start: Any, shape: tuple[int, int]) -> Tensor:
             f"with_entropy_penalty: threshold must be a number or [L, H] = {list(shape)}, got {got}"
         )
     return thresholds.expand(shape)
-
-
-def _refuse_attention_dropout(model: nn.Module) -> None:
-    for path, module in model.named_modules():
-        for name in ("attn_dropout", "attention_dropout"):
-            dropout = getattr(module, name, 0)
-            share = dropout.p if isinstance(dropout, nn.Dropout) else dropout
-            if isinstance(share, float) and share > 0:
-                raise ValueError(
-                    f"with_entropy_penalty: {path}.{name} is {share}, and the operator never forms "
-                    "the attention weights it would drop; load the model with attn_pdrop=0.0 "
-                    "(GPT-2) or attention_dropout=0.0 (others)"
-                )
 
 
 def _train_with_adapter(model: Any) -> None:

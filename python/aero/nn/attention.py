@@ -61,6 +61,7 @@ def causal_attention(
     mask: Tensor | None = None,
     temperature: Tensor | None = None,
     scale: float | None = None,
+    dropout_p: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """Attention as a decoder calls it: causal unless a mask decides which keys are visible.
 
@@ -72,6 +73,7 @@ def causal_attention(
             S > T > 1 the keys beyond T are the unwritten rest of a preallocated cache.
         temperature: as in `aero.ops.attention_entropy`.
         scale: of the scores; default ``1 / sqrt(D)``.
+        dropout_p: of the attention weights; the entropies are those without it.
 
     Returns:
         Output [B, H, T, D] and row entropies [B, H, T], nats, float32.
@@ -79,7 +81,14 @@ def causal_attention(
     key, value = written_keys(key, value, query.shape[2], mask)
     record(mask, key.shape[2])
     output, entropy, _ = ops.attention_entropy(
-        query, key, value, temperature=temperature, mask=mask, is_causal=mask is None, scale=scale
+        query,
+        key,
+        value,
+        temperature=temperature,
+        mask=mask,
+        is_causal=mask is None,
+        scale=scale,
+        dropout_p=dropout_p,
     )
     return output, entropy
 
@@ -124,6 +133,9 @@ class CausalSelfAttention(Scales):
             for normalizations that act on each of them.
         layer_index: this layer's place in the cache.
 
+    Attributes:
+        attention_dropout: the share of the attention weights that training drops, 0 at first.
+
     Example:
         >>> from aero.nn import CausalSelfAttention, SequenceContext
         >>> import torch
@@ -165,6 +177,7 @@ class CausalSelfAttention(Scales):
         self.c_proj = Linear(inner_width, width, start="residual")
         self.temperature = temperature
         self.entropy_threshold = _thresholds(num_heads, entropy_threshold)
+        self.attention_dropout = 0.0
 
     def forward(self, inputs: Tensor, context: SequenceContext) -> tuple[Tensor, Tensor]:
         """Returns the output, [B, T, C], and the row entropies, [B, H, T], nats, float32.
@@ -185,6 +198,7 @@ class CausalSelfAttention(Scales):
             value,
             mask=context.mask,
             temperature=_temperatures(self.temperature, context, inputs.shape[1]),
+            dropout_p=self.attention_dropout if self.training else 0.0,
         )
         return self.c_proj(output.transpose(1, 2).flatten(2)), entropy
 

@@ -43,7 +43,8 @@ class DropInAttention(CausalSelfAttention):
         entropy_threshold: as in `CausalSelfAttention`.
         layer_index: this layer's place in the cache.
         dropout: the share of the output that training drops, `resid_dropout` of the hosts.
-        attention_dropout: of the attention weights; must be 0, as the operator never forms them.
+        attention_dropout: the share of the attention weights that training drops, `attn_pdrop` of
+            GPT-2; the entropies are those without it.
 
     Attributes:
         entropy: row entropies of the latest forward, [B, H, T], nats, float32, with gradient; None
@@ -76,12 +77,6 @@ class DropInAttention(CausalSelfAttention):
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
     ) -> None:
-        if attention_dropout:
-            raise ValueError(
-                f"DropInAttention: attention_dropout must be 0, got {attention_dropout}, as the "
-                "operator never forms the attention weights it would drop; build the host with "
-                "attn_pdrop=0.0 (GPT-2) or dropout=0.0 (nanoGPT)"
-            )
         super().__init__(
             width,
             num_heads,
@@ -91,6 +86,7 @@ class DropInAttention(CausalSelfAttention):
         )
         self.entropy: Tensor | None = None
         self.dropout = _checked_share(self, dropout)
+        self.attention_dropout = _checked_share(self, attention_dropout, "attention_dropout")
         self.host = _settle(self, host)
 
     def forward(  # type: ignore[override]
@@ -191,10 +187,10 @@ def is_activation_mark(name: str) -> bool:
     return name.rpartition(".")[2].startswith(_MARK)
 
 
-def _checked_share(module: nn.Module, dropout: float) -> float:
+def _checked_share(module: nn.Module, dropout: float, name: str = "dropout") -> float:
     if not 0 <= dropout < 1:
         raise ValueError(
-            f"{type(module).__name__}: dropout must be a number from 0 to below 1, got {dropout}"
+            f"{type(module).__name__}: {name} must be a number from 0 to below 1, got {dropout}"
         )
     return dropout
 

@@ -159,12 +159,6 @@ REFUSED = {
         GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=9)
     ),
     "has cross-attention; convert a decoder": lambda: gpt2(add_cross_attention=True),
-    r"dropout 0.1 inside attention.*set it to 0 \(attn_pdrop=0.0 when loading": lambda: gpt2(
-        attn_pdrop=0.1
-    ),
-    r"dropout 0.2 inside attention.*\(attention_dropout=0.0\)": lambda: pythia(
-        attention_dropout=0.2
-    ),
     r"has quantized weights .*float8_e4m3fn\).*without quantization": lambda: gpt2().to(
         torch.float8_e4m3fn
     ),

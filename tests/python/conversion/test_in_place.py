@@ -277,6 +277,41 @@ def test_residual_dropout_of_the_host_stays(make):
         assert [block.dropout for block in blocks] == [0.25] * 3
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda rate: gpt2(attn_pdrop=rate),
+        lambda rate: pythia(attention_dropout=rate),
+        lambda rate: _with_attention_dropout(nano_gpt(), rate),
+    ],
+)
+def test_attention_dropout_of_the_host_stays_in_training(make):
+    model = make(0.25)
+    ids = torch.arange(8)[None]
+    for label in ("SM+LN+R", "SM+FN+R"):  # the second time from our own blocks
+        convert(model, label, inplace=True)
+        blocks = [module for module in model.modules() if isinstance(module, DropInBlock)]
+        assert [block.attn.attention_dropout for block in blocks] == [0.25] * 3
+        for is_training in (False, True):
+            model.train(is_training)
+            for block in blocks:
+                block.dropout = 0.0
+            one, other = (first_of(model(ids)) for _ in range(2))
+            assert torch.equal(one, other) != is_training
+    plain = convert(make(0.25), "SM+LN+R").train()
+    assert all(block.attn.attention_dropout == 0 for block in plain.transformer.blocks())
+
+
+def first_of(output):
+    return output[0] if isinstance(output, tuple) else output.logits
+
+
+def _with_attention_dropout(model, rate):
+    for block in model.transformer.h:
+        block.attn.dropout = rate
+    return model
+
+
 def test_dropout_that_a_block_of_ours_has_not_is_refused():
     model = nano_gpt()
     model.transformer.h[1].mlp.hidden_dropout = torch.nn.Dropout(0.3)

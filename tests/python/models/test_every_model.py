@@ -12,12 +12,13 @@ import transformers
 from . import every_model
 
 DATA = json.loads(every_model.DATA.read_text("utf-8"))
-# A plain decoder; sliding windows; sinks; values of another width; masks that a model adds to;
-# layers that do not say whether they are causal; an encoder; cross attention; sounds; images.
+# A plain decoder; sliding windows; caps; sinks; learned masks; values of another width; masks that
+# a model adds to; layers that do not say whether they are causal; an encoder; cross attention;
+# biases of positions; sounds; images; attention of a model's own; none.
 SOME = (
-    "causal/gpt2", "causal/gemma3_text", "causal/gpt_oss", "causal/deepseek_v3",
-    "causal/deepseek_v4", "causal/bigbird_pegasus", "masked/bert", "both/bart", "speech/whisper",
-    "image/vit", "causal/bloom", "causal/mamba",
+    "causal/gpt2", "causal/gemma3_text", "causal/gemma2", "causal/gpt_oss", "causal/doge",
+    "causal/deepseek_v3", "causal/deepseek_v4", "causal/bigbird_pegasus", "masked/bert",
+    "both/bart", "both/t5", "speech/whisper", "image/vit", "causal/bloom", "causal/mamba",
 )  # fmt: skip
 IS_PAGE_S = f"transformers {transformers.__version__} " in every_model.PAGE.read_text("utf-8")
 

@@ -37,6 +37,7 @@ SIZES: tuple[tuple[str, Any], ...] = (
     (r"v_head_dim", 8),
     (r"(q|kv|o)_lora_rank|qk_head_dim", 16),
     (r"query_pre_attn_scalar", 8),
+    (r"attn_logit_softcapping", 1.0),
     (r"linear_(key_|value_)?head_dim", 8),
     (r"linear_num_(key_|value_)?heads", KEY_HEADS),
     (r"(sliding_window(_size)?|attention_window_size|window_size|local_attention)", WINDOW),
@@ -102,6 +103,8 @@ OTHERS: dict[str, dict[str, Any]] = {
     },
     "recurrent_gemma": {"num_hidden_layers": 3},
     "reformer": {"axial_pos_embds": False},
+    "switch_transformers": {"decoder_start_token_id": 1},
+    "t5": {"decoder_start_token_id": 1},
     "xmod": {"default_language": "en_XX"},
     "zamba": {
         "num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid"] * 2,
