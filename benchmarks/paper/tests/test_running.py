@@ -13,10 +13,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.python.run_records import run_info
 from typer.testing import CliRunner
 
 from aero.internals.errors import StopRequestedError, TrainingError
 from aero.internals.records import changed
+from aero.internals.run_files import Divergence, Evaluation
 from aero.report.networks import spread_of
 from aero.report.runs import read_run
 from aero.train import Recipe
@@ -57,7 +59,7 @@ def test_losses_by_document_that_do_not_fit_are_left_out(nll, tokens):
     whole = {"document_nll": [3.0, 1.0], "document_tokens": [2, 2]}
     broken = {"document_nll": nll, "document_tokens": tokens}
     broken = {name: value for name, value in broken.items() if value is not None}
-    runs = [SimpleNamespace(evaluation=evaluation) for evaluation in (whole, broken)]
+    runs = [SimpleNamespace(evaluation=Evaluation(**values)) for values in (whole, broken)]
     assert outcome._documents(runs[:1]) == {"nll": [3.0, 1.0], "tokens": [2, 2]}
     assert outcome._documents(runs) is None and outcome._documents(runs[1:]) is None
     assert outcome._documents([SimpleNamespace(evaluation=None)]) is None
@@ -222,7 +224,7 @@ def test_a_request_to_stop_after_the_last_step_of_a_run_begins_no_other(
 
 def test_a_run_that_nobody_trains_is_killed_not_running(corpus, tmp_path):
     cell = probe.plan(corpus).cells[0]
-    cell.folder(tmp_path).update(status="running")
+    cell.folder(tmp_path).write_info(run_info("running"))
     assert cell.status(tmp_path) == "killed"
     with locked(cell.folder(tmp_path).path):
         assert cell.status(tmp_path) == "running"
@@ -243,18 +245,10 @@ def test_missing_cells_are_listed_and_never_invented(corpus, tmp_path):
 def test_a_run_with_nan_is_a_result(corpus, cache_dir, tmp_path):
     plan = probe.plan(corpus, steps=2)
     cell = plan.cells_by_row["SM+R"][0]
-    cell.folder(tmp_path).update(
-        {
-            "status": "diverged",
-            "label": cell.label,
-            "slug": "sm-r",
-            "seed": 1,
-            "spec": cell.planned(tmp_path / "other").spec.to_dict(),
-            "steps_done": 1,
-            "steps_total": 2,
-            "diverged": {"step": 1, "layer": 1, "head": 0, "what": "input of h.1.attn.c_proj"},
-        }
-    )
+    place = Divergence(step=1, layer=1, head=0, what="input of h.1.attn.c_proj")
+    spec = cell.planned(tmp_path / "other").spec.to_dict()
+    info = run_info("diverged", cell.label, seed=1, spec=spec, steps_done=1, diverged=place)
+    cell.folder(tmp_path).write_info(info)
     outcome = collect_target(plan, tmp_path)
     assert outcome["rows"][0]["statistics"]["perplexity"] is None
     assert [claim["verdict"] for claim in outcome["claims"]] == ["undecided", "not tested"]
@@ -372,7 +366,7 @@ def test_a_cell_that_another_process_takes_first_is_left_to_it(corpus, cache_dir
         with locked(folder.path):
             taken.set()
             told.wait()
-            folder.update(status="finished", seconds=1.0)
+            folder.write_info(run_info(seconds=1.0))
 
     def say(text):
         said.append(text)
