@@ -103,8 +103,8 @@ def run(
         from aero.network.files import read_network
         from aero.private.environment import find_private_python
         from aero.private.measuring.run_reports import run_report
-        from aero.private.memory import check_memory
         from aero.private.parties.job import check_runnable, check_tokens
+        from aero.private.parties.memory import check_memory
         from aero.private.parties.two_processes import generate_over
 
         end_on_termination()

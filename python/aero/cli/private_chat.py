@@ -104,9 +104,9 @@ def chat(
         from aero.network.files import read_description
         from aero.private.environment import find_private_python
         from aero.private.measuring.conversation_cost import ConversationCost
-        from aero.private.memory import check_memory
         from aero.private.parties.conversation import Conversation
         from aero.private.parties.job import check_runnable, check_tokens, generate_privately
+        from aero.private.parties.memory import check_memory
         from aero.private.parties.party import PartyJob, ask
         from aero.private.parties.supervision import TimeLimits
 

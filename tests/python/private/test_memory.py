@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from aero.architecture import ArchitectureSpec
 from aero.cli import app
 from aero.mpc.simulation import described_spec
-from aero.private import memory
-from aero.private.memory import check_memory, party_bytes, run_bytes
+from aero.private.parties import memory
+from aero.private.parties.memory import check_memory, party_bytes, run_bytes
 from aero.private.party_errors import PartyError
 from aero.private.settings import PrivateSettings
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aero.mpc.cost import Cost
-from aero.private.memory import run_bytes
+from aero.private.parties.memory import run_bytes
 from aero.private.prediction import passes_cost, set_up_cost, weight_elements
 from aero.private.settings import PrivateSettings
 from aero.tables import in_units

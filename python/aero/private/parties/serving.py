@@ -21,9 +21,9 @@ from aero.private.compute.calls import Party
 from aero.private.environment import private_command
 from aero.private.links.channel import Channel, within
 from aero.private.links.connections import accept, listen, parse_address, shown_address
-from aero.private.memory import check_memory
 from aero.private.parties.entrance import Places, Stranger, Strangers
 from aero.private.parties.events import Client, Event, Listening, Lost, Served
+from aero.private.parties.memory import check_memory
 from aero.private.parties.party import PartyJob, check_security, last_words
 from aero.private.parties.passes import Passes
 from aero.private.parties.queries import Queries
