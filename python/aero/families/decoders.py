@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,7 @@ class Decoder:
         soft_cap: of the scores; 0: none.
         embedding_scale: factor of the embeddings.
         experts: feed-forwards side by side, all of them computed.
+        revealed: how many of them are computed for a token, where its choice is revealed; 0: all.
     """
 
     vocab_size: int
@@ -73,17 +75,21 @@ class Decoder:
     soft_cap: float = 0.0
     embedding_scale: float = 1.0
     experts: int = 1
+    revealed: int = 0
 
     def operations(self) -> list[Operation]:
         """The network as a description lists it."""
-        return _Decoding(self).written()
+        return Decoding(self).written()
 
 
-class _Decoding:
+class Decoding:
+    """Writes a decoder; families whose layers are others override what differs."""
+
     def __init__(self, sizes: Decoder) -> None:
         self.sizes, self.writer = sizes, Writer()
 
     def written(self) -> list[Operation]:
+        """All operations."""
         sizes, writer = self.sizes, self.writer
         writer.table("x", "tokens", "token_embedding", sizes.vocab_size, sizes.width)
         if sizes.embedding_scale != 1.0:
@@ -93,13 +99,17 @@ class _Decoding:
             writer.add("add", "x", "x", "places")
         if sizes.embedding_norm:
             self._norm("x", "x", "embedding_norm", "norm of embeddings")
-        writer.layers(sizes.windows, self._layer)
+        writer.layers(self._kinds(), self._layer)
         self._norm("normed", "x", "final_norm", "final norm")
         writer.linear("logits", "normed", "head", "logits", "lm head", sizes.width,
                       sizes.vocab_size, bias=sizes.head_bias)  # fmt: skip
         return writer.operations
 
-    def _layer(self, window: int) -> None:
+    def _kinds(self) -> Sequence[Any]:
+        """Of each layer, what tells it from others: the last keys that its queries see."""
+        return self.sizes.windows
+
+    def _layer(self, window: Any) -> None:
         sizes, add = self.sizes, self.writer.add
         attended = self._attention(self._before("norm_1", "norm before attention"), window)
         attended = self._after(attended, "norm_1_after", "norm after attention")
@@ -154,11 +164,11 @@ class _Decoding:
         if sizes.experts == 1:
             return self._feed_forward(given, "feed_forward", "fed", "FFN")
         # Every expert computes every token, and the router's weights of those that are not chosen
-        # are zero.
+        # are zero. Where the choice is revealed, as many rows are computed as tokens have experts.
         writer.linear("routed", given, "feed_forward.router", "router", "ffn", sizes.width,
                       sizes.experts)  # fmt: skip
         summands = []
-        for expert in range(sizes.experts):
+        for expert in range(sizes.revealed or sizes.experts):
             fed = self._feed_forward(given, f"feed_forward.experts.{expert}", f"fed_{expert}",
                                      f"expert {expert}")  # fmt: skip
             summands.append(writer.add("multiply", fed, fed, "routed", name="router's weight",
@@ -166,22 +176,30 @@ class _Decoding:
         return writer.add("add", "fed", *summands)
 
     def _feed_forward(self, given: str, key: str, output: str, name: str) -> str:
-        sizes, writer, bias = self.sizes, self.writer, self.sizes.feed_forward_bias
+        if self.sizes.gated:
+            return self._gated(given, key, output, name, self.sizes.hidden)
+        sizes, linear = self.sizes, self._linear_of(key)
+        linear("hidden", given, "0", f"{name}, in", sizes.width, sizes.hidden)
+        self.writer.activation("hidden", sizes.function, sizes.hidden)
+        return linear(output, "hidden", "1", f"{name}, out", sizes.hidden, sizes.width)
+
+    def _gated(self, given: str, key: str, output: str, name: str, hidden: int) -> str:
+        sizes, writer, linear = self.sizes, self.writer, self._linear_of(key)
+        for value in ("gate", "up"):
+            linear(value, given, value, f"{name}, {value}", sizes.width, hidden)
+        writer.activation("gate", sizes.function, hidden)
+        writer.add("multiply", "hidden", "gate", "up", name="gate times up", part="act",
+                   width=hidden)  # fmt: skip
+        return linear(output, "hidden", "down", f"{name}, out", hidden, sizes.width)
+
+    def _linear_of(self, key: str) -> Callable[[str, str, str, str, int, int], str]:
+        writer, bias = self.writer, self.sizes.feed_forward_bias
 
         def linear(output: str, given: str, part: str, name: str, inner: int, outer: int) -> str:
             return writer.linear(output, given, f"{key}.{part}", name, "ffn", inner, outer,
                                  bias=bias)  # fmt: skip
 
-        if not sizes.gated:
-            linear("hidden", given, "0", f"{name}, in", sizes.width, sizes.hidden)
-            writer.activation("hidden", sizes.function, sizes.hidden)
-            return linear(output, "hidden", "1", f"{name}, out", sizes.hidden, sizes.width)
-        for value in ("gate", "up"):
-            linear(value, given, value, f"{name}, {value}", sizes.width, sizes.hidden)
-        writer.activation("gate", sizes.function, sizes.hidden)
-        writer.add("multiply", "hidden", "gate", "up", name="gate times up", part="act",
-                   width=sizes.hidden)  # fmt: skip
-        return linear(output, "hidden", "down", f"{name}, out", sizes.hidden, sizes.width)
+        return linear
 
 
 def attend(

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from aero.families.decoders import Decoder
+from aero.families.deepseek import deepseek
+from aero.families.mixtures import routing
 from aero.families.sizes import Described, network_of, usual
 from aero.families.values import Values
 
@@ -69,12 +71,8 @@ def _gemma2(values: Values) -> Described:
 def _mixtral(values: Values) -> Described:
     experts = values.size("num_local_experts", default=8)
     chosen = values.size("num_experts_per_tok", default=2)
-    unpriced = (
-        f"ffn: all {experts} experts compute every token, so that routing stays secret; revealed, "
-        f"it would leave {chosen} of them for a token",
-        f"ffn: the router's softmax and its choice of {chosen} of {experts} experts have no price",
-    )
-    return network_of(values, _llama_like(values, experts=experts), *unpriced)
+    routed, told = routing(values, experts, chosen)
+    return network_of(values, _llama_like(values, **routed), *told)
 
 
 def _phi3(values: Values) -> Described:
@@ -108,6 +106,8 @@ def _cohere(values: Values) -> Described:
 
 LLAMAS: dict[str, Callable[[Values], Described]] = {
     "cohere": _cohere,
+    "deepseek_v2": deepseek,
+    "deepseek_v3": deepseek,
     "gemma": _gemma,
     "gemma2": _gemma2,
     "gemma3_text": _gemma2,

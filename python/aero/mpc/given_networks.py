@@ -12,6 +12,7 @@ from typing import Any
 from aero import _core
 from aero.architecture import ArchitectureSpec
 from aero.families.configurations import described
+from aero.families.mixtures import REVEALED
 from aero.mpc.priced_network import PricedNetwork
 from aero.reading import UnreadableFileError, checked, printable, read_json, shown
 
@@ -38,7 +39,7 @@ def is_folder(given: object) -> bool:
 
 
 def given_network(
-    given: object, context_length: Any = None, vocab_size: Any = None
+    given: object, context_length: Any = None, vocab_size: Any = None, *, revealed: Any = None
 ) -> PricedNetwork:
     """The network of anything that `simulate` takes but a label and a spec.
 
@@ -46,6 +47,7 @@ def given_network(
         given: A folder, a configuration or model of transformers, or a described network.
         context_length: T; None: 128, or all positions of a model that has fewer.
         vocab_size: V; None: the model's own.
+        revealed: Both parties see which experts a token takes.
 
     Raises:
         ValueError: It is none of these, or a part of it has no description.
@@ -59,15 +61,17 @@ def given_network(
     config: Any = getattr(given, "aero_config", None) or getattr(given, "config", given)
     description = getattr(given, "description", given)
     if isinstance(description, Mapping) and "operations" in description:
+        if revealed is not None:
+            raise ValueError(f"simulate: {REVEALED} is for configurations of mixtures of experts")
         return _of_description(description, context_length, vocab_size)
     if isinstance(config, Mapping) and "model_type" in config:
-        return _of_configuration(config, context_length, vocab_size)
+        return _of_configuration(_routed(config, revealed), context_length, vocab_size)
     if hasattr(config, "model_type") and callable(getattr(config, "to_dict", None)):
         read = config.to_dict()
         if config is not given:  # a model, whose class tells its head
             read = {**read, "architectures": [type(given).__name__]}
         notes = [_ADAPTERS] if hasattr(given, "peft_config") else []
-        return _of_configuration(read, context_length, vocab_size, *notes)
+        return _of_configuration(_routed(read, revealed), context_length, vocab_size, *notes)
     raise ValueError(
         "simulate: label_or_model must be a label, an ArchitectureSpec, a folder with network.json "
         "or config.json, a configuration or a model of transformers, or a described network, got "
@@ -118,6 +122,17 @@ def _of_configuration(
     return _priced(
         found.family, found.operations, found.positions, context_length, *found.unpriced, *notes
     )
+
+
+def _routed(config: Mapping[str, Any], revealed: Any) -> Mapping[str, Any]:
+    """With the user's word on the choice of experts, where there are some to choose."""
+    if revealed is None:
+        return config
+    if all(config.get(name) is None for name in ("num_local_experts", "n_routed_experts")):
+        raise ValueError(
+            f"simulate: {REVEALED} is for mixtures of experts; {config['model_type']} is none"
+        )
+    return {**config, REVEALED: revealed}
 
 
 def _of_aero(config: Mapping[str, Any], context_length: int | None) -> PricedNetwork:

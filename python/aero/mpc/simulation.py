@@ -8,6 +8,7 @@ from typing import Any
 
 from aero import _core
 from aero.architecture import ArchitectureSpec
+from aero.families.mixtures import REVEALED
 from aero.mpc.cost import Cost, FieldValue, Operation, Stack
 from aero.mpc.cost_report import CostReport
 from aero.mpc.described_stacks import StackDescription, stack_description
@@ -86,7 +87,8 @@ def simulate(
             the path of a description (`load_stack`).
         **overrides: Fields of the stack (`exp_squarings=5`, see `stack_fields`) and of the network
             (`num_heads=6`, `final_norm="layer"`, see `ArchitectureSpec`); a network without
-            label has its sizes.
+            label has its sizes. `revealed_routing=True` lets both parties see which experts of a
+            mixture a token takes.
 
     Raises:
         ValueError: Names the argument, its range and the given value; an unknown keyword with
@@ -160,6 +162,8 @@ def network_and_fields(
     overrides: dict[str, FieldValue],
 ) -> tuple[PricedNetwork, list[tuple[str, FieldValue]]]:
     """The network, and the overrides that are fields of the stack; arguments as of `simulate`."""
+    revealed = overrides.get(REVEALED)
+    overrides = {name: value for name, value in overrides.items() if name != REVEALED}
     stack_overrides, spec_overrides = _split(overrides, stack.base)
     if vocab_size is not None:
         spec_overrides["vocab_size"] = plain_value("vocab_size", vocab_size)
@@ -168,6 +172,8 @@ def network_and_fields(
     is_label = isinstance(label_or_model, str) and not is_folder(label_or_model)
     if model != "gpt2" and not is_label:
         raise ValueError("simulate: model is for labels; the given network has its sizes")
+    if revealed is not None and (is_label or isinstance(label_or_model, ArchitectureSpec)):
+        raise ValueError(f"simulate: {REVEALED} is for mixtures of experts; a label has none")
     if is_label:
         spec_overrides.setdefault("context_length", 128)
         spec = ArchitectureSpec.from_label(label_or_model, model=model, **spec_overrides)
@@ -181,12 +187,12 @@ def network_and_fields(
             raise ValueError(
                 f"simulate: {name} is for labels; the given network has its own, change that"
             )
-        network = given_network(label_or_model, *sizes)
+        network = given_network(label_or_model, *sizes, revealed=revealed)
     return network, list((network.fields_on(stack) | stack_overrides).items())
 
 
 _SPEC_FIELDS = tuple(ArchitectureSpec.from_label("SM").to_dict())
-_OWN_KEYWORDS = ("model", "context_length", "vocab_size", "stack")
+_OWN_KEYWORDS = ("model", "context_length", "vocab_size", "stack", REVEALED)
 
 
 def plain_value(name: str, value: object) -> FieldValue:

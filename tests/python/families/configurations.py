@@ -13,10 +13,18 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 GPT: dict[str, Any] = {"vocab_size": 61, "n_embd": 24, "n_layer": 3, "n_head": 6, "n_positions": 32}
 GROUPED: dict[str, Any] = {**SIZES, "num_key_value_heads": 2}
+LATENT: dict[str, Any] = {
+    **SIZES, "num_key_value_heads": 6, "moe_intermediate_size": 20, "n_routed_experts": 4,
+    "n_shared_experts": 2, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
+    "first_k_dense_replace": 1, "kv_lora_rank": 8, "q_lora_rank": 10, "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 8, "v_head_dim": 6,
+}  # fmt: skip
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "bert": SIZES,
     "bloom": {"vocab_size": 61, "hidden_size": 24, "n_layer": 3, "n_head": 6, "seq_length": 32},
     "cohere": GROUPED,
+    "deepseek_v2": {**LATENT, "q_lora_rank": None},
+    "deepseek_v3": LATENT,
     "distilbert": {"vocab_size": 61, "dim": 24, "n_layers": 3, "n_heads": 6, "hidden_dim": 40,
                    "max_position_embeddings": 32},
     "falcon": {"vocab_size": 61, "hidden_size": 24, "num_hidden_layers": 3,

@@ -265,3 +265,61 @@ def test_a_folder_is_priced_without_torch(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == "llama", done.stderr
+
+
+LATENT = {
+    "model_type": "deepseek_v3", "vocab_size": 320, "hidden_size": 64, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 96,
+    "max_position_embeddings": 64, "moe_intermediate_size": 48, "n_routed_experts": 8,
+    "n_shared_experts": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1,
+    "kv_lora_rank": 16, "q_lora_rank": 24, "qk_rope_head_dim": 8, "qk_nope_head_dim": 12,
+    "v_head_dim": 12,
+}  # fmt: skip
+
+
+def test_latent_attention_is_priced_product_by_product() -> None:
+    tokens = 16
+    report = mpc.simulate(LATENT, context_length=tokens, stack="spu-semi2k")
+
+    def product(inner: int, outer: int) -> float:
+        return mpc.operation_cost(
+            "weight_product", tokens, inner, outer, stack="spu-semi2k"
+        ).comm_bytes
+
+    sizes = [(64, 24), (24, 4 * 20), (64, 16 + 8), (16, 4 * 24), (4 * 12, 64)]
+    found = [
+        one.cost.comm_bytes
+        for one in report.operations
+        if one.layer == 0 and one.kind == "qkv/proj" and "x" in one.shape
+    ]
+    assert found == [product(*each) for each in sizes]
+    rotary = [one for one in report.operations if one.layer == 0 and one.name == "rotary scores"]
+    # The heads' queries are rows of one product with the one rotating key.
+    assert [one.shape for one in rotary] == ["1 x 64x8x16"]
+    assert [one.shape for one in report.operations if one.layer == 0 and one.name == "heads"] == [
+        "4 x 16x16x12"
+    ]
+
+
+def test_revealed_routing_prices_the_experts_that_a_token_takes() -> None:
+    secret, seen = (
+        mpc.simulate(LATENT, context_length=16, stack="spu-semi2k", **fields)
+        for fields in ({}, {"revealed_routing": True})
+    )
+
+    def experts(report: mpc.CostReport) -> int:
+        return sum(
+            one.layer == 1 and one.name.startswith("expert ") and one.name.endswith(", out")
+            for one in report.operations
+        )
+
+    assert (experts(secret), experts(seen)) == (8 + 1, 2 + 1)
+    assert any("revealed_routing=true" in note for note in secret.notes)
+    assert any("both parties see" in note for note in seen.notes)
+    assert seen.by_layer[0] == secret.by_layer[0]
+
+
+@pytest.mark.parametrize("given", ["SM", {"model_type": "gpt2"}])
+def test_revealed_routing_of_no_mixture_is_an_error(given: Any) -> None:
+    with pytest.raises(ValueError, match="revealed_routing is for mixtures of experts"):
+        mpc.simulate(given, revealed_routing=True)
