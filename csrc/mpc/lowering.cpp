@@ -265,12 +265,24 @@ class Lowering {
     return add(operation, Argmax{p.width, pass_.batch}, std::move(inputs));
   }
 
+  // The last product, behind which logits may only be scaled or go through a function; nullptr
+  // where another operation makes the result.
+  const network::Linear* logits_product() const {
+    const std::vector<network::Operation>& last = network_.segments.back().operations;
+    for (auto one = last.rbegin(); one != last.rend(); ++one) {
+      if (const auto* found = std::get_if<network::Linear>(&one->primitive)) return found;
+      if (!std::holds_alternative<network::Scale>(one->primitive) &&
+          !std::holds_alternative<network::Activation>(one->primitive))
+        return nullptr;
+    }
+    return nullptr;
+  }
+
   // --- the pass --------------------------------------------------------------------------------
 
   void use_logits() {
     layer_ = kOutsideLayers;
-    const auto* head =
-        std::get_if<network::Linear>(&network_.segments.back().operations.back().primitive);
+    const network::Linear* head = logits_product();
     if (head == nullptr) return;
     const Inputs& logits = sources_[network_.result];
     const std::int64_t V = head->out;

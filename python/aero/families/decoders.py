@@ -41,6 +41,7 @@ class Decoder:
         feed_forward_bias: so have the linear layers of the feed-forward.
         head_bias: so have the logits.
         soft_cap: of the scores; 0: none.
+        head_cap: of the logits.
         embedding_scale: factor of the embeddings.
         experts: feed-forwards side by side, all of them computed.
         revealed: how many of them are computed for a token, where its choice is revealed; 0: all.
@@ -73,6 +74,7 @@ class Decoder:
     norm_bias: bool = True
     embedding_norm: bool = False
     soft_cap: float = 0.0
+    head_cap: float = 0.0
     embedding_scale: float = 1.0
     experts: int = 1
     revealed: int = 0
@@ -103,6 +105,12 @@ class Decoding:
         self._norm("normed", "x", "final_norm", "final norm")
         writer.linear("logits", "normed", "head", "logits", "lm head", sizes.width,
                       sizes.vocab_size, bias=sizes.head_bias)  # fmt: skip
+        if sizes.head_cap:
+            # c tanh(x / c): the first factor goes into the head, the second is the owner's.
+            writer.add("scale", "logits", "logits", name="into the cap", factor=1 / sizes.head_cap)
+            writer.add("activation", "logits", "logits", name="soft cap of logits", part="lm head",
+                       function="tanh", width=sizes.vocab_size, slope=0.0)  # fmt: skip
+            writer.add("scale", "logits", "logits", name="out of the cap", factor=sizes.head_cap)
         return writer.operations
 
     def _kinds(self) -> Sequence[Any]:

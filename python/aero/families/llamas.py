@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from aero.families.decoders import Decoder
@@ -64,8 +65,11 @@ def _gemma2(values: Values) -> Described:
         soft_cap=values.number("attn_logit_softcapping", default=0.0),
     )  # fmt: skip
     cap = values.number("final_logit_softcapping", default=0.0)
-    unpriced = "lm head: the soft cap of the logits has no price; it changes no argmax"
-    return network_of(values, sizes, *([unpriced] if cap else []))
+    told = (
+        "lm head: the soft cap of the logits is a tanh of each; it changes no argmax, so that the "
+        "next token is the same without it (final_logit_softcapping null)"
+    )
+    return network_of(values, replace(sizes, head_cap=cap), *([told] if cap else []))
 
 
 def _mixtral(values: Values) -> Described:

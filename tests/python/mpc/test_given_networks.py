@@ -323,3 +323,20 @@ def test_revealed_routing_prices_the_experts_that_a_token_takes() -> None:
 def test_revealed_routing_of_no_mixture_is_an_error(given: Any) -> None:
     with pytest.raises(ValueError, match="revealed_routing is for mixtures of experts"):
         mpc.simulate(given, revealed_routing=True)
+
+
+def test_a_cap_of_the_logits_is_a_tanh_of_each_and_leaves_the_argmax() -> None:
+    family = {**configuration("gemma2").to_dict(), "model_type": "gemma2"}
+    capped, plain = (
+        mpc.simulate({**family, "final_logit_softcapping": cap}, context_length=8)
+        for cap in (30.0, None)
+    )
+    tanh = mpc.operation_cost("tanh", 8 * 61).comm_bytes
+    assert capped.comm_bytes - plain.comm_bytes == pytest.approx(tanh, abs=1)
+    assert capped.by_kind["argmax"] == plain.by_kind["argmax"]
+    last = [
+        mpc.simulate({**family, "final_logit_softcapping": c}, context_length=8,
+                     last_token_head=True).comm_bytes
+        for c in (30.0, None)
+    ]  # fmt: skip
+    assert last[0] - last[1] == pytest.approx(mpc.operation_cost("tanh", 61).comm_bytes, abs=1)
