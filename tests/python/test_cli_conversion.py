@@ -12,6 +12,8 @@ from aero.models import AeroConfig, AeroForCausalLM
 from aero.saved.tokenizer import load_tokenizer
 from aero.train.run_folder import RunFolder
 
+from .run_records import run_info
+
 
 def invoke(*arguments):
     return CliRunner().invoke(cli.app, ["convert", *map(str, arguments)])
@@ -56,7 +58,7 @@ def test_sizes_and_absorption_are_options(gpt2, tmp_path):
 
 def test_the_network_of_a_run_is_converted_with_its_tokenizer(tmp_path):
     run = RunFolder(tmp_path / "run")
-    run.update({"status": "finished"})
+    run.write_info(run_info())
     model = AeroForCausalLM(AeroConfig.from_label("SM+ScFFN", model="tiny"))
     model.save_pretrained(run.model)
     from tokenizers import Tokenizer
