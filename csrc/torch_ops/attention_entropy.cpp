@@ -1,10 +1,12 @@
 #include "kernels/attention_entropy.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "csrc/torch_ops/cuda_queue.h"
 #include "csrc/torch_ops/float32_precision.h"
 #include "csrc/torch_ops/operators.h"
+#include "csrc/torch_ops/packed_sequences.h"
 #include "csrc/torch_ops/parallel.h"
 #include "csrc/torch_ops/row_values.h"
 #include "csrc/torch_ops/tensor_checks.h"
@@ -20,6 +22,7 @@ struct Variants {
   std::optional<double> softcap;
   const OptionalTensor &bias, &alibi_slopes, &sinks, &dropout_seeds;
   double dropout_p;
+  const OptionalTensor &cu_seqlens_q, &cu_seqlens_k;
 };
 
 /// Checked inputs; the operands keep the memory of the params alive.
@@ -29,6 +32,7 @@ struct Inputs {
   ScalarType statistics;
   Operand q, k, v, temperature, mask, bias, alibi_slopes, sinks, dropout_seeds;
   kernels::AttentionEntropyParams params;
+  std::optional<PackedSequences> sequences;
 
   Inputs(const Tensor& q_any, const Tensor& k_any, const Tensor& v_any,
          const OptionalTensor& temperature_any, const OptionalTensor& mask_any, bool is_causal,
@@ -57,6 +61,7 @@ struct Inputs {
     params.mask = mask.view<bool>();
     params.allow_tf32 = allows_tf32();
     if (!q_any.is_cpu()) refuse_variants(variants);
+    take_sequences(variants);
     take_window(variants);
     take_transform(variants, q_any.scalar_type());
     take_dropout(variants);
@@ -80,6 +85,33 @@ struct Inputs {
     refuse_one("alibi_slopes", given.alibi_slopes.has_value());
     refuse_one("sinks", given.sinks.has_value());
     refuse_one("dropout_p", given.dropout_seeds.has_value());
+    refuse_one("cu_seqlens", given.cu_seqlens_q.has_value());
+  }
+  void take_sequences(const Variants& given) {
+    if (given.cu_seqlens_q.has_value() != given.cu_seqlens_k.has_value())
+      refuse(kOp, "cu_seqlens", "given for queries and keys", "one of both");
+    if (!given.cu_seqlens_q) return;
+    if (rows.batch != 1) refuse(kOp, "B", "1 with cu_seqlens", std::to_string(rows.batch));
+    if (params.mask || given.bias)
+      refuse(kOp, params.mask ? "mask" : "bias", "left out with cu_seqlens", "one");
+    sequences = {starts("cu_seqlens_q", *given.cu_seqlens_q, rows.queries),
+                 starts("cu_seqlens_k", *given.cu_seqlens_k, rows.keys)};
+    if (sequences->keys.size() != sequences->queries.size())
+      refuse(kOp, "cu_seqlens_k", "as long as cu_seqlens_q",
+             std::to_string(sequences->keys.size()));
+  }
+  std::vector<int64_t> starts(const char* name, const Tensor& tensor, int64_t end) const {
+    if (tensor.dim() != 1 || tensor.numel() < 1)
+      refuse(kOp, name, "[N + 1]", shape_text(shape_of(tensor)));
+    const Wanted wanted{name, shape_of(tensor), "[N + 1]", ScalarType::Int, "",
+                        Layout::kContiguous};
+    const Operand taken = gate.take(tensor, wanted);
+    const auto* first = static_cast<const int32_t*>(taken.data());
+    const std::vector<int64_t> found(first, first + tensor.numel());
+    if (found.front() != 0 || found.back() != end || !std::is_sorted(found.begin(), found.end()))
+      refuse(kOp, name, "ascending from 0 to " + std::to_string(end),
+             std::to_string(found.front()) + " to " + std::to_string(found.back()));
+    return found;
   }
   void take_window(const Variants& given) {
     const auto bound = [](const char* name, std::optional<int64_t> size) -> int64_t {
@@ -110,8 +142,8 @@ struct Inputs {
     if (!(given.dropout_p >= 0 && given.dropout_p < 1))
       refuse(kOp, "dropout_p", "at least 0 and below 1", std::to_string(given.dropout_p));
     dropout_seeds = gate.take(given.dropout_seeds, {"dropout_seeds",
-                                                    {rows.batch},
-                                                    "[B]",
+                                                    {sequences ? static_cast<int64_t>(sequences->count()) : rows.batch},
+                                                    "[B], or one of each sequence,",
                                                     ScalarType::Long,
                                                     "",
                                                     Layout::kContiguous});
@@ -219,9 +251,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_entropy(
     std::optional<int64_t> window_left,
     std::optional<int64_t> window_right, std::optional<double> softcap, const OptionalTensor& bias,
     const OptionalTensor& alibi_slopes, const OptionalTensor& sinks,
-    const OptionalTensor& dropout_seeds, double dropout_p) {
-  const Variants variants{window_left, window_right, softcap,       bias,
-                          alibi_slopes, sinks,       dropout_seeds, dropout_p};
+    const OptionalTensor& dropout_seeds, double dropout_p, const OptionalTensor& cu_seqlens_q,
+    const OptionalTensor& cu_seqlens_k) {
+  const Variants variants{window_left, window_right, softcap, bias, alibi_slopes, sinks, dropout_seeds, dropout_p, cu_seqlens_q, cu_seqlens_k};
   const Inputs inputs(q, k, v, temperature, mask, is_causal, scale, variants);
   const Result out = empty_heads(q);
   const RowResults results(q, inputs.rows, inputs.statistics);
@@ -230,7 +262,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_entropy(
   static_cast<kernels::AttentionEntropyParams&>(params) = inputs.params;
   params.out = out.view();
   results.pass_to(params);
-  run_where_it_is(params, q);
+  if (inputs.sequences)
+    run_packed(params, *inputs.sequences, q, inputs.statistics);
+  else
+    run_where_it_is(params, q);
   return {out.tensor(), results.entropy.tensor(), results.logsumexp.tensor(),
           results.statistics.tensor()};
 }
@@ -242,11 +277,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attention_ent
     std::optional<double> scale, std::optional<int64_t> window_left,
     std::optional<int64_t> window_right, std::optional<double> softcap, const OptionalTensor& bias,
     const OptionalTensor& alibi_slopes, const OptionalTensor& sinks,
-    const OptionalTensor& dropout_seeds, double dropout_p, bool needs_q, bool needs_k,
+    const OptionalTensor& dropout_seeds, double dropout_p, const OptionalTensor& cu_seqlens_q,
+    const OptionalTensor& cu_seqlens_k, bool needs_q, bool needs_k,
     bool needs_v, bool needs_temperature, bool needs_bias, bool needs_alibi_slopes,
     bool needs_sinks) {
-  const Variants variants{window_left, window_right, softcap,       bias,
-                          alibi_slopes, sinks,       dropout_seeds, dropout_p};
+  const Variants variants{window_left, window_right, softcap, bias, alibi_slopes, sinks, dropout_seeds, dropout_p, cu_seqlens_q, cu_seqlens_k};
   const Inputs inputs(q, k, v, temperature, mask, is_causal, scale, variants);
   const Operand out_rows = inputs.gate.take(out, Inputs::of_queries("out", q));
   const Operand dout_rows = inputs.gate.take(dout, Inputs::of_queries("dout", q));
@@ -274,7 +309,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attention_ent
   params.dslopes = dslopes.data();
   params.dbias = dbias.data();
   params.threads = thread_count();
-  if (inputs.rows.heads > 0) {
+  if (inputs.rows.heads > 0 && inputs.sequences) {
+    run_packed(params, *inputs.sequences, q, inputs.statistics);
+  } else if (inputs.rows.heads > 0) {
     run_where_it_is(params, q);
   } else {  // key heads that no head reads
     for (Tensor unread : {dk.tensor(), dv.tensor()}) torch::stable::zero_(unread);

@@ -23,7 +23,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_entropy(
     std::optional<int64_t> window_left,
     std::optional<int64_t> window_right, std::optional<double> softcap, const OptionalTensor& bias,
     const OptionalTensor& alibi_slopes, const OptionalTensor& sinks,
-    const OptionalTensor& dropout_seeds, double dropout_p);
+    const OptionalTensor& dropout_seeds, double dropout_p, const OptionalTensor& cu_seqlens_q,
+    const OptionalTensor& cu_seqlens_k);
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attention_entropy_backward(
     const OptionalTensor& dout, const OptionalTensor& dentropy, const OptionalTensor& dlogsumexp,
     const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& temperature,
@@ -31,7 +32,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attention_ent
     std::optional<double> scale, std::optional<int64_t> window_left,
     std::optional<int64_t> window_right, std::optional<double> softcap, const OptionalTensor& bias,
     const OptionalTensor& alibi_slopes, const OptionalTensor& sinks,
-    const OptionalTensor& dropout_seeds, double dropout_p, bool needs_q, bool needs_k,
+    const OptionalTensor& dropout_seeds, double dropout_p, const OptionalTensor& cu_seqlens_q,
+    const OptionalTensor& cu_seqlens_k, bool needs_q, bool needs_k,
     bool needs_v, bool needs_temperature, bool needs_bias, bool needs_alibi_slopes,
     bool needs_sinks);
 

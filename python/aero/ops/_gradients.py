@@ -11,13 +11,14 @@ input counts once.
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from aero.ops import reference
+from aero.ops import _scores, reference
 from aero.ops._boundary import statistics_dtype
 
 Gradients = tuple[Tensor, ...]
@@ -25,11 +26,11 @@ Gradients = tuple[Tensor, ...]
 #: Arguments of aero::attention_entropy behind `scale`; none is given in plain attention.
 VARIANTS = (
     "window_left", "window_right", "softcap", "bias", "alibi_slopes", "sinks", "dropout_seeds",
-    "dropout_p",
+    "dropout_p", "cu_seqlens_q", "cu_seqlens_k",
 )  # fmt: skip
 #: Those that have gradients.
 LEARNED = ("bias", "alibi_slopes", "sinks")
-PLAIN = (*(None,) * 7, 0.0)
+PLAIN = (*(None,) * 7, 0.0, None, None)
 
 
 def temperature_softmax(
@@ -51,7 +52,7 @@ def temperature_softmax(
     not seen, or to rows that see none, goes nowhere: 0 times inf or NaN is not 0.
     """
     computed = statistics_dtype(scores.dtype)
-    visible = reference.seen_keys(scores.shape, scores.device, mask, is_causal)
+    visible = _scores.seen_keys(scores.shape, scores.device, mask, is_causal)
     visible = scores > -math.inf if visible is None else visible & (scores > -math.inf)
     shown = torch.where(visible, scores, 0).to(computed)
     t = None if temperature is None else reference.temperature_of_rows(temperature)
@@ -99,6 +100,9 @@ def attention_entropy(
     `rest`: the variants, and which gradients are wanted.
     """
     variants, needs = dict(zip(VARIANTS, rest, strict=False)), rest[len(VARIANTS) :]
+    if variants["cu_seqlens_q"] is not None:
+        rows = (dout, dentropy, dlogsumexp, q, k, v, temperature, out, statistics)
+        return _of_sequences(rows, is_causal, scale, variants, needs)
     needs_q, needs_k, needs_v, needs_temperature, needs_bias, needs_slopes, needs_sinks = needs
     softcap, bias, slopes, sinks = (
         variants[name] for name in ("softcap", "bias", "alibi_slopes", "sinks")
@@ -111,14 +115,14 @@ def attention_entropy(
         keys, values = (x.to(computed).repeat_interleave(heads_per_key_head, 1) for x in (k, v))
         products = queries @ keys.mT
         window = variants["window_left"], variants["window_right"]
-        visible = reference.seen_keys(products.shape, q.device, mask, is_causal, window)
-        scores = reference.transformed(products, softcap, bias, slopes)
+        visible = _scores.seen_keys(products.shape, q.device, mask, is_causal, window)
+        scores = _scores.transformed(products, softcap, bias, slopes)
         if sinks is not None:
-            scores, visible = reference.with_sinks(scores, visible, sinks)
+            scores, visible = _scores.with_sinks(scores, visible, sinks)
         stays: Tensor | float = 1.0
         if (seeds := variants["dropout_seeds"]) is not None:
             p = variants["dropout_p"]
-            stays = reference.kept_weights(seeds, p, products.shape).to(computed) / (1 - p)
+            stays = _scores.kept_weights(seeds, p, products.shape).to(computed) / (1 - p)
         dp = None
         if dout is not None:
             dp = _padded_keys(dout.to(computed) @ values.mT * stays, scores)
@@ -131,7 +135,7 @@ def attention_entropy(
         dsinks = _summed_to(dscores[..., -1].sum(-1), sinks) if needs_sinks else empty
         dscores = dscores[..., : products.shape[-1]]
         dbias = _summed_to(dscores, bias) if needs_bias else empty
-        away = reference.distances(products.shape, q.device)
+        away = _scores.distances(products.shape, q.device)
         dslopes = _summed_to(-(dscores * away).sum((2, 3)), slopes) if needs_slopes else empty
         if softcap is not None:
             dscores = dscores * (1 - (products / softcap).tanh().square())
@@ -148,6 +152,49 @@ def attention_entropy(
             sees_a_key = p.detach().any(-1, keepdim=True)
             dv = of_key_heads((p * stays).mT @ torch.where(sees_a_key, dout.to(computed), 0), v)
     return dq, dk, dv, dtemperature, dbias, dslopes, dsinks
+
+
+def _of_sequences(
+    rows: tuple[Tensor | None, ...],
+    is_causal: bool,
+    scale: float | None,
+    variants: dict[str, Any],
+    needs: tuple[bool, ...],
+) -> Gradients:
+    """Of packed sequences, each by itself."""
+    dout, dentropy, dlogsumexp, q, k, v, temperature, out, statistics = rows
+    starts = [variants[name].tolist() for name in ("cu_seqlens_q", "cu_seqlens_k")]
+    has_rows = temperature is not None and temperature.dim() > 1
+    found = []
+    for n, (first, last) in enumerate(itertools.pairwise(starts[0])):
+        at, keys = slice(first, last), slice(starts[1][n], starts[1][n + 1])
+
+        def cut(x: Tensor | None, dim: int, part: slice) -> Any:
+            return None if x is None else x.narrow(dim, part.start, part.stop - part.start)
+
+        seeds = variants["dropout_seeds"]
+        own = variants | {"cu_seqlens_q": None, "cu_seqlens_k": None}
+        own |= {"dropout_seeds": None if seeds is None else seeds[n : n + 1]}
+        found.append(
+            attention_entropy(
+                *(cut(x, 2, part) for x, part in ((dout, at), (dentropy, at), (dlogsumexp, at))),
+                *(cut(x, 2, part) for x, part in ((q, at), (k, keys), (v, keys))),
+                cut(temperature, -1, at) if has_rows else temperature,
+                None,
+                *(cut(out, 2, at), cut(statistics, 3, at), is_causal, scale),
+                *own.values(),
+                *needs,
+            )
+        )
+    dims = (2, 2, 2, -1 if has_rows else None, None, None, None)
+    return tuple(
+        parts[0]
+        if not parts[0].numel() and not any(p.numel() for p in parts)
+        else sum(parts[1:], parts[0])
+        if dim is None
+        else torch.cat(parts, dim)
+        for dim, parts in zip(dims, zip(*found, strict=True), strict=True)
+    )
 
 
 def _padded_keys(x: Tensor, scores: Tensor) -> Tensor:

@@ -37,6 +37,7 @@ def attention_entropy(
     alibi_slopes: Tensor | None = None,
     sinks: Tensor | None = None,
     dropout_p: float = 0.0,
+    cu_seqlens: Tensor | tuple[Tensor, Tensor] | None = None,
     backend: Backend = "native",
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Attention that also returns the entropy of every row, without forming the [T, S] scores.
@@ -55,6 +56,8 @@ def attention_entropy(
     logsumexp are those of the whole row. Its mask follows from one draw of torch's generator per
     batch entry, and from head, query and key: neither threads nor instruction sets change it. A
     window skips keys that no query of a tile sees, so time grows with T times its width.
+    `cu_seqlens` cuts B = 1 into sequences, each of which attends to its own keys alone, as in a
+    call of its own: causal rule, window and slopes count within it.
     docs/reference/attention.md lists where each is; on CUDA most are an error yet.
 
     The memory of `out` is laid out as [B, T, H, D] contiguous, and so are the gradients of q, k and
@@ -97,6 +100,8 @@ def attention_entropy(
         alibi_slopes: [H] or [B, H].
         sinks: [H] or [B, H].
         dropout_p: at least 0 and below 1.
+        cu_seqlens: [N + 1] int32 on the CPU, where each of N packed sequences begins, and the last
+            ends; or two of them, of queries and keys. Without `mask` and `bias`.
         backend: "native", or "reference" for plain PyTorch, which takes any device and forms the
             scores.
 
@@ -143,9 +148,10 @@ def attention_entropy(
     )  # fmt: skip
     left, right = (None, None) if window is None else _bounds(window)
     _require_numbers(softcap, dropout_p)
-    seeds = _drawn_seeds(q) if dropout_p > 0 else None
+    starts = cu_seqlens if isinstance(cu_seqlens, tuple) else (cu_seqlens, cu_seqlens)
+    seeds = _drawn_seeds(q, starts[0]) if dropout_p > 0 else None
     arguments = (q, k, v, temperature, mask, is_causal, scale, left, right, softcap, bias,
-                 alibi_slopes, sinks, seeds, dropout_p)  # fmt: skip
+                 alibi_slopes, sinks, seeds, dropout_p, *starts)  # fmt: skip
     if native:
         return call_native(_NAME, *arguments)[:3]  # type: ignore[no-any-return]
     require_finite(_NAME, "scale", scale)
@@ -179,15 +185,16 @@ def _require_numbers(softcap: float | None, dropout_p: float) -> None:
         raise ValueError(f"{_NAME}: dropout_p must be at least 0 and below 1, got {dropout_p}")
 
 
-def _drawn_seeds(q: Tensor) -> Tensor:
-    """One number of 63 bits per batch entry, from torch's generator."""
-    return torch.randint(2**63 - 1, (q.shape[0],), device=q.device)
+def _drawn_seeds(q: Tensor, starts: Tensor | None) -> Tensor:
+    """One number of 63 bits per batch entry or packed sequence, from torch's generator."""
+    count = q.shape[0] if starts is None else starts.shape[0] - 1
+    return torch.randint(2**63 - 1, (count,), device=q.device)
 
 
 #: Arguments of the operator, and which of them have gradients.
 _ARGUMENTS = ("q", "k", "v", "temperature", "mask", "is_causal", "scale", *VARIANTS)
 _DIFFERENTIABLE = [name in ("q", "k", "v", "temperature", *LEARNED) for name in _ARGUMENTS]
-_SAVED = (*LEARNED, "dropout_seeds")
+_SAVED = (*LEARNED, "dropout_seeds", "cu_seqlens_q", "cu_seqlens_k")
 
 
 def _empty_heads(like: Tensor) -> Tensor:
@@ -255,11 +262,11 @@ def _backward(
 ) -> tuple[Tensor | None, ...]:
     # Behind the arguments is the set of keys of the dispatcher.
     wanted = [need for need, has in zip(ctx.needs_input_grad, _DIFFERENTIABLE, strict=False) if has]
-    *saved, bias, alibi_slopes, sinks, seeds = ctx.saved_tensors
-    is_causal, scale, left, right, softcap, *_, dropout_p = ctx.numbers
+    *saved, bias, alibi_slopes, sinks, seeds, queries, keys = ctx.saved_tensors
+    is_causal, scale, left, right, softcap, *_, dropout_p, _, _ = ctx.numbers
     found = iter(native_gradients(
         _NAME, dout, dentropy, dlogsumexp, *saved, is_causal, scale, left, right, softcap, bias,
-        alibi_slopes, sinks, seeds, dropout_p, *wanted,
+        alibi_slopes, sinks, seeds, dropout_p, queries, keys, *wanted,
     ))  # fmt: skip
     gradients = [next(found) if has else None for has in _DIFFERENTIABLE]
     given = [g if need else None for g, need in zip(gradients, ctx.needs_input_grad, strict=False)]

@@ -9,15 +9,18 @@ L layers, C model width.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from aero.ops._boundary import AUTOCAST_DEVICES
 from aero.ops._boundary import statistics_dtype as statistics_dtype
+from aero.ops._scores import kept_weights, seen_keys, transformed, with_sinks
 
 
 def temperature_softmax(
@@ -56,8 +59,17 @@ def attention_entropy(
     sinks: Tensor | None = None,
     dropout_seeds: Tensor | None = None,
     dropout_p: float = 0.0,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """See `aero.ops.attention_entropy`."""
+    if cu_seqlens_q is not None and cu_seqlens_k is not None:
+        others = {"is_causal": is_causal, "scale": scale, "window_left": window_left}
+        others |= {"window_right": window_right, "softcap": softcap, "dropout_p": dropout_p}
+        others |= {"alibi_slopes": alibi_slopes, "sinks": sinks}
+        return _of_sequences(
+            (q, k, v), temperature, dropout_seeds, (cu_seqlens_q, cu_seqlens_k), others
+        )
     computed = statistics_dtype(q.dtype)
     heads_per_key_head = q.shape[1] // max(k.shape[1], 1)
     keys, values = (x.to(computed).repeat_interleave(heads_per_key_head, dim=1) for x in (k, v))
@@ -80,6 +92,36 @@ def attention_entropy(
             probabilities = torch.where(stays, probabilities / (1 - dropout_p), 0)
         out = torch.where(sees_a_key, probabilities @ values, 0)
         return out.to(q.dtype), entropy, logsumexp
+
+
+def _of_sequences(
+    qkv: tuple[Tensor, Tensor, Tensor],
+    temperature: Tensor | None,
+    seeds: Tensor | None,
+    starts: tuple[Tensor, Tensor],
+    others: dict[str, Any],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Each packed sequence by itself."""
+    q, k, v = qkv
+    of_queries, of_keys = (x.tolist() for x in starts)
+    results = []
+    for n, (first, last) in enumerate(itertools.pairwise(of_queries)):
+        rows, keys = slice(first, last), slice(of_keys[n], of_keys[n + 1])
+        has_rows = temperature is not None and temperature.dim() > 1
+        results.append(
+            attention_entropy(
+                q[:, :, rows],
+                k[:, :, keys],
+                v[:, :, keys],
+                temperature=temperature[..., rows] if has_rows else temperature,
+                dropout_seeds=None if seeds is None else seeds[n : n + 1],
+                **others,
+            )
+        )
+    if not results:
+        return q * 1, *(q.new_zeros(q.shape[:3], dtype=statistics_dtype(q.dtype)) for _ in range(2))
+    out, entropy, logsumexp = zip(*results, strict=True)
+    return torch.cat(out, 2), torch.cat(entropy, 2), torch.cat(logsumexp, 2)
 
 
 def entropy_regularization(
@@ -232,103 +274,6 @@ def without_autocast(device: torch.device) -> AbstractContextManager[None]:
     if device.type not in AUTOCAST_DEVICES:
         return nullcontext()
     return torch.autocast(device.type, enabled=False)
-
-
-def seen_keys(
-    shape: torch.Size,
-    device: torch.device,
-    mask: Tensor | None,
-    is_causal: bool,
-    window: tuple[int | None, int | None] = (None, None),
-) -> Tensor | None:
-    """True where the query sees the key; None means everywhere.
-
-    The causal diagonal ends in the last row and column: with a key cache the newest query sees all.
-    A window counts from that diagonal, to the left and to the right.
-    """
-    left, right = window
-    if is_causal:
-        right = 0 if right is None else min(right, 0)
-    ahead = _keys_ahead(shape, device)
-    if left is not None:
-        mask = ahead >= -left if mask is None else mask & (ahead >= -left)
-    if right is not None:
-        mask = ahead <= right if mask is None else mask & (ahead <= right)
-    return mask
-
-
-def transformed(
-    products: Tensor, softcap: float | None, bias: Tensor | None, alibi_slopes: Tensor | None
-) -> Tensor:
-    """Scores [B, H, T, S] before the temperature divides them."""
-    scores = products
-    if softcap is not None:
-        scores = softcap * (scores / softcap).tanh()
-    if bias is not None:
-        scores = scores + bias.to(scores.dtype)
-    if alibi_slopes is not None:
-        slopes = alibi_slopes.to(scores.dtype)[..., None, None]
-        scores = scores - slopes * distances(scores.shape, scores.device)
-    return scores
-
-
-def with_sinks(
-    scores: Tensor, visible: Tensor | None, sinks: Tensor
-) -> tuple[Tensor, Tensor | None]:
-    """The same with one more key, of value 0, which all queries see."""
-    sink = sinks.to(scores.dtype)[..., None, None].expand(*scores.shape[:3], 1)
-    if visible is not None:
-        visible = torch.nn.functional.pad(visible, (0, 1), value=True)
-    return torch.cat((scores, sink), -1), visible
-
-
-def _keys_ahead(shape: torch.Size, device: torch.device) -> Tensor:
-    # j - (i + S - T), [T, S]
-    queries, keys = shape[-2:]
-    rows = torch.arange(queries, device=device)[:, None] + (keys - queries)
-    return torch.arange(keys, device=device) - rows
-
-
-def distances(shape: torch.Size, device: torch.device) -> Tensor:
-    """|j - (i + S - T)|, [T, S]."""
-    return _keys_ahead(shape, device).abs()
-
-
-def kept_weights(seeds: Tensor, probability: float, shape: torch.Size) -> Tensor:
-    """Which weights [B, H, T, S] dropout keeps: those whose hash of 32 bits is not below p 2^32.
-
-    The hash takes in the seed of the batch entry, head, query and key, so neither threads nor
-    machines change it. `kernels/cpu/attention_transform.h` computes the same.
-    """
-    _, heads, queries, keys = shape
-
-    def positions(count: int) -> Tensor:
-        return torch.arange(count, device=seeds.device)
-
-    of_heads = _mixed(seeds)[:, None] + positions(heads)
-    row = _mixed(_mixed(of_heads)[..., None] + positions(queries))[..., None]
-    x = _low_word(positions(keys) * 0x9E3779B9 + row)
-    x = _low_word((x ^ (x >> 16)) * 0x7FEB352D)
-    x = _low_word((x ^ (x >> 15) ^ _low_word(row >> 32)) * 0x846CA68B)
-    return (x ^ (x >> 16)) >= int(probability * 2**32)
-
-
-def _low_word(x: Tensor) -> Tensor:
-    return x & 0xFFFFFFFF
-
-
-def _mixed(x: Tensor) -> Tensor:
-    # splitmix64 on the bits of int64, whose products wrap around.
-    def shifted(x: Tensor, bits: int) -> Tensor:
-        return (x >> bits) & ((1 << (64 - bits)) - 1)
-
-    def signed(bits: int) -> int:
-        return bits - (1 << 64) if bits >> 63 else bits
-
-    x = x + signed(0x9E3779B97F4A7C15)
-    x = (x ^ shifted(x, 30)) * signed(0xBF58476D1CE4E5B9)
-    x = (x ^ shifted(x, 27)) * signed(0x94D049BB133111EB)
-    return x ^ shifted(x, 31)
 
 
 def temperature_of_rows(temperature: Tensor) -> Tensor:

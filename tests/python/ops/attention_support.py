@@ -36,6 +36,12 @@ FEATURES: dict[str, Callable[[Draw, int], dict[str, Any]]] = {
     "`alibi_slopes`": lambda draw, queries: {"alibi_slopes": 0.1 * draw(HEADS).abs()},
     "`sinks`": lambda draw, queries: {"sinks": draw(HEADS)},
     "`dropout_p`": lambda draw, queries: {"dropout_p": 0.2},
+    "`cu_seqlens`": lambda draw, queries: {
+        "cu_seqlens": (
+            torch.tensor([0, queries // 2, queries], dtype=torch.int32),
+            torch.tensor([0, 40, KEYS], dtype=torch.int32),
+        )
+    },
 }
 #: The features that the kernels for CUDA have.
 ON_CUDA = ("plain", "`temperature`", "`is_causal=True`", "`mask` of booleans")
@@ -46,8 +52,8 @@ def page() -> str:
     head = (
         "# Attention\n\n"
         "What `aero.ops.attention_entropy` computes. Entropy and logsumexp come with every "
-        "feature, and features combine. `tests/python/ops/test_attention_support.py` computes "
-        "every cell of the CPU.\n\n"
+        "feature, and features combine, but for `cu_seqlens` with `mask` and `bias`. "
+        "`tests/python/ops/test_attention_support.py` computes every cell of the CPU.\n\n"
         "The CPU has all features in float32, float64, bfloat16 and float16 and on every "
         'instruction set. `backend="reference"` has them on every device. On CUDA most are missing '
         "yet, and each of those is an error.\n\n"

@@ -9,7 +9,6 @@ Letters: B batch, H heads, G key heads, T queries, S keys, D head width, L layer
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import zlib
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from torch import Tensor
 from aero import ops
 
 from . import oracle
+from .oracle import relative_error
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -331,23 +331,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(
             argument, chosen[argument], ids=[f"{s.operator}-{s.name}" for s in chosen[argument]]
         )
-
-
-def relative_error(got: Tensor, expected: Tensor) -> float:
-    """||got - expected|| / ||expected|| over finite values; infinities must agree exactly.
-
-    Where everything cancels (the gradient of k with a single key is zero) the terms that do, which
-    are of size one in these tests, take the place of the result.
-    """
-    got, expected = got.detach().double(), expected.detach().double()
-    norm = expected.norm().item()
-    if not math.isfinite(norm):  # to select takes most of the time of many tests
-        finite = expected.isfinite()
-        assert torch.equal(got[~finite], expected[~finite])
-        got, expected = got[finite], expected[finite]
-        norm = expected.norm().item()
-    ones_norm = max(expected.numel(), 1) ** 0.5
-    return (got - expected).norm().item() / (norm if norm > 1e-6 * ones_norm else ones_norm)
 
 
 @pytest.fixture(name="relative_error")

@@ -235,3 +235,20 @@ def of_rows(temperature: Tensor | None, scores: Tensor) -> Tensor:
     shape = {1: (1, -1, 1, 1), 2: (1, heads, queries, 1), 3: (batch, heads, queries, 1)}
     t = temperature.reshape(shape.get(temperature.dim(), (1, 1, 1, 1)))
     return t.expand(batch, heads, queries, 1)
+
+
+def relative_error(got: Tensor, expected: Tensor) -> float:
+    """||got - expected|| / ||expected|| over finite values; infinities must agree exactly.
+
+    Where everything cancels (the gradient of k with a single key is zero) the terms that do, which
+    are of size one in these tests, take the place of the result.
+    """
+    got, expected = got.detach().double(), expected.detach().double()
+    norm = expected.norm().item()
+    if not math.isfinite(norm):  # to select takes most of the time of many tests
+        finite = expected.isfinite()
+        assert torch.equal(got[~finite], expected[~finite])
+        got, expected = got[finite], expected[finite]
+        norm = expected.norm().item()
+    ones_norm = max(expected.numel(), 1) ** 0.5
+    return (got - expected).norm().item() / (norm if norm > 1e-6 * ones_norm else ones_norm)

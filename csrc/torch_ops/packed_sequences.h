@@ -1,0 +1,185 @@
+// Sequences packed one after the other into the rows of one batch entry: each is a call of its own
+// on a part of the tensors, and all calls share out their items at once.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+#include "csrc/torch_ops/parallel.h"
+#include "csrc/torch_ops/tensor_checks.h"
+#include "kernels/attention_entropy.h"
+
+namespace aero::torch_ops {
+
+/// Sequence n has the queries [queries[n], queries[n + 1]) and the keys alike.
+struct PackedSequences {
+  std::vector<int64_t> queries, keys;
+
+  size_t count() const { return queries.size() - 1; }
+};
+
+namespace packed {
+
+inline void* moved(void* data, int64_t bytes) {
+  return data ? static_cast<char*>(data) + bytes : nullptr;
+}
+inline const void* moved(const void* data, int64_t bytes) {
+  return data ? static_cast<const char*>(data) + bytes : nullptr;
+}
+template <class T>
+kernels::TensorView<T> from_row(const kernels::TensorView<T>& tensor, int64_t row, int64_t bytes) {
+  return {moved(tensor.data, row * tensor.strides.row * bytes), tensor.strides};
+}
+
+/// The params of one sequence. What is contiguous per row lies in blocks [H, rows of a sequence].
+template <class Params>
+Params params_of(const Params& whole, const PackedSequences& sequences, size_t n) {
+  Params p = whole;
+  const int64_t query = sequences.queries[n], key = sequences.keys[n];
+  const int64_t element = kernels::element_bytes(p.data_type);
+  const int64_t statistic = kernels::statistic_bytes(p.data_type);
+  const int64_t block = p.heads * query * statistic;
+  p.queries = sequences.queries[n + 1] - query;
+  p.keys = sequences.keys[n + 1] - key;
+  p.q = from_row(p.q, query, element);
+  p.k = from_row(p.k, key, element);
+  p.v = from_row(p.v, key, element);
+  p.temperature = from_row(p.temperature, query, statistic);
+  p.out = from_row(p.out, query, element);
+  p.statistics = moved(p.statistics, kernels::kSavedStatistics * block);
+  if (p.dropout.seeds) p.dropout.seeds += n;
+  if constexpr (std::is_same_v<Params, kernels::AttentionEntropyForwardParams>) {
+    p.entropy = moved(p.entropy, block);
+    p.logsumexp = moved(p.logsumexp, block);
+  } else {
+    p.dout = from_row(p.dout, query, element);
+    p.dq = from_row(p.dq, query, element);
+    p.dk = from_row(p.dk, key, element);
+    p.dv = from_row(p.dv, key, element);
+    p.dentropy = moved(p.dentropy, block);
+    p.dlogsumexp = moved(p.dlogsumexp, block);
+    p.dtemperature = moved(p.dtemperature, block);
+    p.dsinks = moved(p.dsinks, block);
+    p.dslopes = moved(p.dslopes, block);
+  }
+  return p;
+}
+
+/// Copies rows from [H, T] into the blocks of their sequences, or back.
+inline void copy_blocks(const PackedSequences& sequences, int64_t heads, int64_t bytes, void* rows,
+                        void* blocks, bool to_blocks) {
+  const int64_t all = sequences.queries.back();
+  for (size_t n = 0; n < sequences.count(); ++n) {
+    const int64_t first = sequences.queries[n], count = sequences.queries[n + 1] - first;
+    for (int64_t h = 0; h < heads; ++h) {
+      void* row = moved(rows, (h * all + first) * bytes);
+      void* block = moved(blocks, (heads * first + h * count) * bytes);
+      const auto size = static_cast<size_t>(count * bytes);
+      std::memcpy(to_blocks ? block : row, to_blocks ? row : block, size);
+    }
+  }
+}
+
+/// Does all items of all sequences on torch's threads.
+template <class Params>
+void run_all(const Params& whole, const PackedSequences& sequences) {
+  using namespace kernels::cpu;
+  std::vector<Params> calls;
+  std::vector<int64_t> ends;
+  size_t bytes = 0;
+  for (size_t n = 0; n < sequences.count(); ++n) {
+    calls.push_back(params_of(whole, sequences, n));
+    ends.push_back(item_count(calls.back()) + (n ? ends.back() : 0));
+    bytes = std::max(bytes, workspace_bytes(calls.back(), 1));
+  }
+  const Workspace workspace(bytes * static_cast<size_t>(thread_count()));
+  torch::stable::parallel_for(0, ends.empty() ? 0 : ends.back(), 1, [&](int64_t first, int64_t last) {
+    uint32_t thread = 0;
+    torch_get_thread_idx(&thread);
+    void* own = static_cast<char*>(workspace.data()) + bytes * thread;
+    for (auto n = static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), first) - ends.begin());
+         first < last; ++n) {
+      const int64_t begin = n ? ends[n - 1] : 0, end = std::min(last, ends[n]);
+      if (first < end) run(calls[n], own, first - begin, end - begin, 0);
+      first = std::max(first, end);
+    }
+  });
+}
+
+/// The values of rows that go into a call and come out of it, [1, H, T].
+inline void* kernels::AttentionEntropyForwardParams::*const kForwardResults[] = {
+    &kernels::AttentionEntropyForwardParams::entropy,
+    &kernels::AttentionEntropyForwardParams::logsumexp};
+inline const void* kernels::AttentionEntropyBackwardParams::*const kBackwardInputs[] = {
+    &kernels::AttentionEntropyBackwardParams::dentropy,
+    &kernels::AttentionEntropyBackwardParams::dlogsumexp};
+inline void* kernels::AttentionEntropyBackwardParams::*const kBackwardResults[] = {
+    &kernels::AttentionEntropyBackwardParams::dtemperature,
+    &kernels::AttentionEntropyBackwardParams::dsinks,
+    &kernels::AttentionEntropyBackwardParams::dslopes};
+
+/// Blocks beside tensors of rows.
+class Blocks {
+ public:
+  Blocks(const PackedSequences& sequences, const Tensor& like, int64_t heads, ScalarType type)
+      : sequences_(sequences),
+        like_(like),
+        heads_(heads),
+        type_(type),
+        bytes_(type == ScalarType::Double ? 8 : 4) {}
+
+  void read(const void*& rows) {
+    if (!rows) return;
+    void* blocks = allocate();
+    copy_blocks(sequences_, heads_, bytes_, const_cast<void*>(rows), blocks, true);
+    rows = blocks;
+  }
+  void write(void*& rows) {
+    if (!rows) return;
+    written_.push_back({rows, allocate()});
+    rows = written_.back().blocks;
+  }
+  void finish() const {
+    for (const auto& [rows, blocks] : written_)
+      copy_blocks(sequences_, heads_, bytes_, rows, blocks, false);
+  }
+
+ private:
+  struct Written {
+    void *rows, *blocks;
+  };
+  void* allocate() {
+    memory_.emplace_back(like_, Shape{heads_ * sequences_.queries.back()}, type_);
+    return memory_.back().data();
+  }
+
+  const PackedSequences& sequences_;
+  const Tensor& like_;
+  const int64_t heads_;
+  const ScalarType type_;
+  const int64_t bytes_;
+  std::vector<Result> memory_;
+  std::vector<Written> written_;
+};
+
+}  // namespace packed
+
+inline void run_packed(kernels::AttentionEntropyForwardParams params,
+                       const PackedSequences& sequences, const Tensor& like, ScalarType type) {
+  packed::Blocks blocks(sequences, like, params.heads, type);
+  for (const auto member : packed::kForwardResults) blocks.write(params.*member);
+  packed::run_all(params, sequences);
+  blocks.finish();
+}
+inline void run_packed(kernels::AttentionEntropyBackwardParams params,
+                       const PackedSequences& sequences, const Tensor& like, ScalarType type) {
+  packed::Blocks blocks(sequences, like, params.heads, type);
+  for (const auto member : packed::kBackwardInputs) blocks.read(params.*member);
+  for (const auto member : packed::kBackwardResults) blocks.write(params.*member);
+  packed::run_all(params, sequences);
+  blocks.finish();
+}
+
+}  // namespace aero::torch_ops
