@@ -104,7 +104,8 @@ def test_accuracy_is_a_table_of_errors():
 def test_generation_tells_time_and_a_line_per_token(tmp_path):
     found = mpc.simulate_generation("SM", model="tiny", context_length=128, new_tokens=3)
     seconds = found.seconds_per_token("lan-1gbps")
-    arguments = ("generate", "SM", "--model", "tiny", "--new-tokens", "3", "--network", "lan-1gbps")
+    given = ("generate", "SM", "--model", "tiny", "--new-tokens", "3", "--network", "lan-1gbps")
+    arguments = (*given, "--stack", "aero-optimized-generation")
     text = run(*arguments).stdout
     assert f"prompts {seconds[0]:,.1f} s, then {sum(seconds[1:]) / 2:,.1f} s per token" in text
     assert f"{sum(seconds) / 60:,.2f} minutes" in text
@@ -140,3 +141,19 @@ def test_schedule_tells_what_faster_parts_would_change():
     assert "minutes if lm head were inf times faster" in text
     data = json.loads(run("schedule", "SM", *faster, "--json").stdout)
     assert data["what_if"] == {"softmax": softmax, "lm head": schedule.what_if(kind="lm head")}
+
+
+def test_generation_is_priced_as_aero_private_runs_it() -> None:
+    given = ("SM", "--model", "tiny", "--new-tokens", "3", "--json")
+    plain = json.loads(run("generate", *given).stdout)
+    fields = {"client_one_hot": True, "last_token_head": True, "threads": 1}
+    secret = {"secret_temperature": True, "secret_shape_factors": True}
+    expected = mpc.simulate_generation(
+        "SM", model="tiny", new_tokens=3, context_length=128, stack="spu-0.9.5", **fields, **secret
+    )
+    assert plain["stack"] == "spu-0.9.5"
+    assert plain["per_token"] == [cost.to_dict() for cost in expected.per_token]
+    optimized = json.loads(run("generate", *given, "--stack", "aero-optimized-generation").stdout)
+    assert optimized["comm_bytes"] < plain["comm_bytes"]
+    changed = json.loads(run("generate", *given, "--set", "client_one_hot=false").stdout)
+    assert changed["comm_bytes"] > plain["comm_bytes"]

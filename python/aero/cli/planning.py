@@ -73,7 +73,10 @@ def generate(
         int, typer.Option(help="T, tokens of each prompt.", min=1, max=1 << 24)
     ] = 128,
     vocab_size: Vocabulary = None,
-    stack: StackName = "aero-optimized-generation",
+    stack: Annotated[
+        str | None,
+        typer.Option(help=f"{STACKS} Default: spu-0.9.5 with the settings of `aero private`."),
+    ] = None,
     set_: Settings = None,
     network: Network = None,
     compute: Compute = "paper-testbed",
@@ -83,14 +86,16 @@ def generate(
 ) -> None:
     """Prices prompts continued token by token.
 
-    Keys and values of earlier tokens are kept as shares. CSV has a line per token.
+    Keys and values of earlier tokens are kept as shares. Without --stack the price is that of
+    `aero private chat`, which lacks some optimizations. CSV has a line per token.
     """
     with one_line_errors(ValueError, OSError):
         from aero import mpc
 
         check_machines(network, compute)
         sizes: dict[str, Any] = {"context_length": context_length, "vocab_size": vocab_size}
-        keywords = {"model": model, "stack": stack, **sizes, **settings(set_)}
+        chosen = {"stack": stack} if stack is not None else _as_private_runs()
+        keywords = {"model": model, **chosen, **sizes, **settings(set_)}
         found = mpc.simulate_generation(
             label,
             new_tokens=new_tokens,
@@ -210,6 +215,14 @@ def accuracy(
             as_json=as_json,
             as_csv=as_csv,
         )
+
+
+def _as_private_runs() -> dict[str, Any]:
+    """Stack and fields of `aero private`, by what its commands choose."""
+    from aero.cli.private import chosen_settings
+
+    private = chosen_settings(None)
+    return {"stack": private.stack, **private.stack_fields()}
 
 
 def _size(text: str) -> tuple[int, int | None]:
