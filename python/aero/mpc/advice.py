@@ -22,8 +22,12 @@ from aero.mpc.given_networks import is_folder
 from aero.mpc.profiles import ComputeProfile, NetworkProfile
 from aero.mpc.simulation import described_spec, network_and_fields, simulate
 
-# The stack of `aero private`.
-_RUNS = "spu-0.9.5"
+# The stacks of `aero private`, with the setting that chooses them.
+_RUNS = {
+    "spu-0.9.5": "",
+    "spu-semi2k": " --set protocol=semi2k",
+    "spu-aby3": " --set protocol=aby3",
+}
 # Of SPU; each trusts other parties.
 PROTOCOLS = ("spu-0.9.5", "openbumblebee", "spu-semi2k", "spu-aby3")
 # Lengths whose ciphertexts are full are powers of two, or multiples of one.
@@ -80,9 +84,9 @@ class Advice:
             lines.append(f"aero train --label '{label}'")
             lines.append(f"aero convert {folder} --label '{label}' --output converted")
         settings = "".join(f" --set {k}={_word(v)}" for k, v in chosen.change.fields.items())
-        run = "aero private run RUN"
-        if stack != _RUNS:
-            run = f"aero cost show NETWORK --stack {stack}"
+        run = f"aero cost show NETWORK --stack {stack}"
+        if stack in _RUNS:
+            run = f"aero private run RUN{_RUNS[stack]}"
         return [*lines, run + settings]
 
     def to_dict(self) -> dict[str, Any]:

@@ -61,6 +61,9 @@ def test_it_ends_in_a_configuration_that_costs_what_it_says() -> None:
     assert commands[0] == f"aero train --label '{found.trained.change.label}'"
     assert commands[-1].startswith("aero private run RUN --set ")
     assert "exp_squarings=5" in commands[-1]
+    shared = advise("SM+LN+G", LINK, stack="spu-semi2k", **TINY).commands("gpt2")
+    assert shared[-1].startswith("aero private run RUN --set protocol=semi2k --set ")
+    assert "one_bit_product_error" not in shared[-1]
 
 
 def test_a_model_of_others_is_advised_operation_by_operation(tmp_path: Path) -> None:

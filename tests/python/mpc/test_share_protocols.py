@@ -44,6 +44,33 @@ def test_an_operation_sends_what_was_measured(name: str) -> None:
         assert found == pytest.approx(measured, rel=1e-4)
 
 
+# One layer of either family in SPU 0.9.5, T = 64, random weights: bytes of all parties.
+SMALL: dict[str, Any] = {
+    "vocab_size": 300, "hidden_size": 256, "num_hidden_layers": 1, "max_position_embeddings": 512,
+}  # fmt: skip
+BERT = {**SMALL, "model_type": "bert", "num_attention_heads": 4, "intermediate_size": 1024}
+LLAMA = {
+    **SMALL, "model_type": "llama", "num_attention_heads": 8, "num_key_value_heads": 2,
+    "intermediate_size": 704,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("network", "stack", "measured"),
+    [
+        (BERT, "spu-semi2k", 285_700_864),
+        (BERT, "spu-aby3", 376_839_728),
+        (LLAMA, "spu-semi2k", 70_939_904),
+        (LLAMA, "spu-aby3", 90_319_920),
+    ],
+)
+def test_a_layer_of_bert_and_one_of_llama_send_what_was_measured(
+    network: dict[str, Any], stack: str, measured: int
+) -> None:
+    found = mpc.simulate(network, context_length=64, stack=stack).by_layer[0]
+    assert found.comm_bytes == pytest.approx(measured, abs=64)
+
+
 def test_one_line_under_every_total_says_who_is_trusted_and_what_the_dealer_sends() -> None:
     semi2k = mpc.simulate("SM", model="tiny", stack="spu-semi2k")
     [line] = [one for one in report.to_text(semi2k).splitlines() if one.startswith("trust:")]
