@@ -18,11 +18,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from aero import _library as _library
 from aero.ops._boundary import statistics_dtype
 from aero.ops._gradients import PLAIN, VARIANTS
+from aero.ops.attention_entropy import attention_entropy
 
+MATH = "_scaled_dot_product_attention_math"
 FORWARD = "_scaled_dot_product_flash_attention_for_cpu"
 BACKWARD = f"{FORWARD}_backward"
 
@@ -67,12 +70,13 @@ def accelerate() -> Acceleration:
 
     What torch gives to its flash attention comes here: [B, H, T, D] in float32, bfloat16, float16
     or float64, causal or not, `scale`, `enable_gqa=True`, masks; under autocast, `torch.compile`
-    and `torch.export`, in graphs compiled before too. Torch's own kernel keeps what this one does
-    not take: D above 256, and `is_causal` where T is not S. Torch computes some without its flash
-    attention, so not here either: dropout, 3-D inputs, empty ones, values of another width, learned
-    masks, and masks of [H, T, S]. Neither do packages of AOTInductor and the fast path that
-    `torch.nn.MultiheadAttention` takes without gradients: they do not call
-    `scaled_dot_product_attention`.
+    and `torch.export`, in graphs compiled before too. Dropout comes here as well, outside compiled
+    graphs and `torch.func`, and draws other numbers than torch's. Torch's own kernel keeps what
+    this one does not take: D above 256, and `is_causal` where T is not S. Torch computes some
+    without its flash attention, so not here either: 3-D inputs, empty ones, values of another
+    width, and without dropout learned masks and those of [H, T, S]. Neither do packages of
+    AOTInductor and the fast path that `torch.nn.MultiheadAttention` takes without gradients: they
+    do not call `scaled_dot_product_attention`.
 
     A call costs about 0.03 ms more than torch's, 0.1 ms with gradients, so short
     attention in float32 is slower: of up to about 50 tokens, or of one query and 500 keys.
@@ -110,6 +114,8 @@ def _hold(holder: Acceleration) -> None:
         _holders.add(holder)
         if not _registered:
             _registered.append(_replace({FORWARD: _forward, BACKWARD: _backward}))
+            # Torch's attention with dropout is this one, whose kernel is made of others.
+            _registered[0].impl(MATH, _with_dropout, "AutogradCPU", allow_override=True)  # type: ignore[no-untyped-call]
 
 
 def _release(holder: Acceleration) -> None:
@@ -187,6 +193,47 @@ def _backward(
         is_causal, scale, *variants, True, True, True, False, False, False, False,
     )  # fmt: skip
     return tuple(map(_heads_last, gradients[:3]))
+
+
+def _with_dropout(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    dropout_mask: Tensor | None = None,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """The attention that torch computes by its operators: ours where it drops weights."""
+    if not (
+        0 < dropout_p < 1
+        and dropout_mask is None
+        and _get_current_dispatch_mode() is None  # not traced, for graphs outlast us
+        and not torch._C._are_functorch_transforms_active()
+        and query.dim() == key.dim() == value.dim() == 4
+        and query.shape[0] == key.shape[0]
+        and (query.shape[1] == key.shape[1] or (enable_gqa and query.shape[1] % key.shape[1] == 0))
+        and min(query.numel(), key.numel()) > 0
+        and (attn_mask is None or attn_mask.dim() in (2, 4))
+        and _is_ours(query, key, value, 0.0, is_causal, scale)
+    ):
+        return getattr(torch.ops.aten, MATH).default.decompose(  # type: ignore[no-any-return]
+            query, key, value, attn_mask, dropout_p, is_causal, dropout_mask, scale=scale,
+            enable_gqa=enable_gqa,
+        )  # fmt: skip
+    bias = None
+    if attn_mask is not None and attn_mask.requires_grad:
+        attn_mask, bias = None, attn_mask
+    visible, variants = _visibility(attn_mask, query)
+    named = dict(zip(VARIANTS, variants, strict=True))
+    out, _, _ = attention_entropy(
+        query, key, value, mask=visible, is_causal=is_causal, scale=scale, dropout_p=dropout_p,
+        bias=named["bias"] if bias is None else bias,
+    )  # fmt: skip
+    return out, out.new_empty(0)
 
 
 def _is_ours(
